@@ -1,0 +1,280 @@
+//! The epoll engine: readiness from the kernel, the system calls made here.
+//!
+//! Edge-triggered, it registers each descriptor once and never calls epoll_ctl(2) again. A
+//! receive or send is tried first and waits only when the kernel says EAGAIN; a receive that did
+//! not fill its buffer has emptied the socket, so the EAGAIN is not asked for (this costs 15 % in
+//! an echo). The exception is a hang-up: its edge may have been reported together with the last
+//! bytes, so after EPOLLRDHUP the socket is read until it says that it has ended.
+
+mod stream;
+
+use self::stream::Stream;
+use super::linger::Lingering;
+use super::queues::Waiters;
+use super::slots::{Key, Slots};
+use super::{DriverSetup, closed};
+use crate::buf::{Pool, RecvBuf, SendBuf};
+use crate::config::EpollFeatures;
+use crate::counters::Counters;
+use crate::sys;
+use crate::sys::poll::{Epoll, Event};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+/// Events taken per wait; more stay in the kernel for the next turn.
+const EVENTS_PER_TURN: usize = 512;
+
+enum Entry {
+    /// The worker's eventfd. Reset by the inbox, not here.
+    Wake,
+    Listener(Listener),
+    Stream(Stream),
+}
+
+/// A listening socket. Always edge-triggered: a level-triggered one would report its backlog
+/// again and again while accepting is stalled for want of descriptors.
+struct Listener {
+    socket: OwnedFd,
+    ready: bool,
+    waiters: Waiters,
+}
+
+/// One worker's epoll set and everything registered in it.
+pub(crate) struct EpollDriver {
+    epoll: Epoll,
+    entries: Slots<Entry>,
+    events: Vec<Event>,
+    lingering: Lingering,
+    shared: Shared,
+}
+
+/// What every stream operation needs beside the stream.
+struct Shared {
+    pool: Rc<Pool>,
+    features: EpollFeatures,
+    counters: Arc<Counters>,
+}
+
+impl EpollDriver {
+    pub(crate) fn new(features: EpollFeatures, setup: &DriverSetup) -> io::Result<EpollDriver> {
+        let epoll = Epoll::new()?;
+        let mut entries = Slots::new();
+        let wake = entries.insert(Entry::Wake);
+        epoll.add(setup.wake_fd, libc::EPOLLIN | libc::EPOLLET, wake.to_bits())?;
+        let pool = Rc::new(Pool::new(features.buffer_count, features.buffer_bytes)?);
+        Ok(EpollDriver {
+            epoll,
+            entries,
+            events: Vec::with_capacity(EVENTS_PER_TURN),
+            lingering: Lingering::new(setup.linger),
+            shared: Shared { pool, features, counters: Arc::clone(&setup.counters) },
+        })
+    }
+
+    pub(crate) fn add_listener(&mut self, socket: OwnedFd) -> io::Result<Key> {
+        let fd = socket.as_raw_fd();
+        super::set_nonblocking(&socket)?;
+        let listener = Listener { socket, ready: true, waiters: Waiters::default() };
+        let key = self.entries.insert(Entry::Listener(listener));
+        self.register(fd, libc::EPOLLIN | libc::EPOLLET, key)
+    }
+
+    pub(crate) fn poll_accept(
+        &mut self,
+        key: Key,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<OwnedFd>> {
+        let Some(Entry::Listener(listener)) = self.entries.get_mut(key) else {
+            return Poll::Ready(Err(closed()));
+        };
+        if listener.ready {
+            self.shared.counters.syscalls.add(1);
+            match sys::accept(listener.socket.as_raw_fd()) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.shared.counters.eagain.add(1);
+                    listener.ready = false;
+                }
+                other => return Poll::Ready(other),
+            }
+        }
+        listener.waiters.add(cx.waker());
+        Poll::Pending
+    }
+
+    pub(crate) fn add_stream(&mut self, socket: OwnedFd, connecting: bool) -> io::Result<Key> {
+        let fd = socket.as_raw_fd();
+        let interest = Stream::first_interest(&self.shared.features, connecting);
+        let key = self.entries.insert(Entry::Stream(Stream::new(socket, interest, connecting)));
+        self.register(fd, interest, key)
+    }
+
+    fn register(&mut self, fd: RawFd, interest: i32, key: Key) -> io::Result<Key> {
+        self.shared.counters.syscalls.add(1);
+        match self.epoll.add(fd, interest, key.to_bits()) {
+            Ok(()) => Ok(key),
+            Err(error) => {
+                self.entries.remove(key);
+                Err(error)
+            }
+        }
+    }
+
+    pub(crate) fn poll_connected(
+        &mut self,
+        key: Key,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.entries.get_mut(key) {
+            Some(Entry::Stream(stream)) => stream.poll_connected(cx),
+            _ => Poll::Ready(Err(closed())),
+        }
+    }
+
+    pub(crate) fn poll_recv(
+        &mut self,
+        key: Key,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<RecvBuf>> {
+        let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else {
+            return Poll::Ready(Err(closed()));
+        };
+        let polled = stream.poll_recv(cx, &self.shared);
+        if polled.is_pending() {
+            stream.update_interest(&self.epoll, key, &self.shared)?;
+        }
+        polled
+    }
+
+    pub(crate) fn poll_send(
+        &mut self,
+        key: Key,
+        cx: &mut Context<'_>,
+        buf: &mut Option<SendBuf>,
+    ) -> Poll<io::Result<()>> {
+        let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else {
+            return Poll::Ready(Err(closed()));
+        };
+        let polled = stream.poll_send(cx, buf, &self.shared);
+        stream.update_interest(&self.epoll, key, &self.shared)?;
+        polled
+    }
+
+    pub(crate) fn poll_flushed(&mut self, key: Key, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.entries.get_mut(key) {
+            Some(Entry::Stream(stream)) => stream.queued.poll_flushed(cx, true),
+            _ => Poll::Ready(Err(closed())),
+        }
+    }
+
+    pub(crate) fn finish(&mut self, key: Key) {
+        if let Some(Entry::Stream(stream)) = self.entries.get_mut(key) {
+            stream.finish(&self.shared);
+        }
+    }
+
+    pub(crate) fn wake_waiters(&mut self, key: Key, wakes: &mut Vec<Waker>) {
+        match self.entries.get_mut(key) {
+            Some(Entry::Stream(stream)) => {
+                stream.received.waiters.wake(wakes);
+                stream.queued.waiters.wake(wakes);
+            }
+            Some(Entry::Listener(listener)) => listener.waiters.wake(wakes),
+            Some(Entry::Wake) | None => {}
+        }
+    }
+
+    pub(crate) fn fd(&self, key: Key) -> Option<RawFd> {
+        match self.entries.get(key)? {
+            Entry::Stream(stream) => Some(stream.fd()),
+            Entry::Listener(listener) => Some(listener.socket.as_raw_fd()),
+            Entry::Wake => None,
+        }
+    }
+
+    /// Gives up a listener or stream. Queued bytes are still sent, within the linger limit.
+    pub(crate) fn close(&mut self, key: Key) {
+        match self.entries.get_mut(key) {
+            Some(Entry::Stream(stream)) if stream.must_linger() => {
+                stream.closing = true;
+                self.lingering.push(key);
+                // Nobody reads any more; level-triggered, unread bytes would report for ever.
+                let _gone_with_the_socket = stream.update_interest(&self.epoll, key, &self.shared);
+            }
+            Some(_) => self.remove(key),
+            None => {}
+        }
+    }
+
+    /// Closing the descriptor takes it out of the epoll set, as nobody duplicates it.
+    fn remove(&mut self, key: Key) {
+        if self.entries.remove(key).is_some() {
+            self.shared.counters.syscalls.add(1);
+        }
+    }
+
+    /// One wait of at most `timeout`, and everything it reports.
+    pub(crate) fn turn(
+        &mut self,
+        timeout: Option<Duration>,
+        wakes: &mut Vec<Waker>,
+    ) -> io::Result<()> {
+        self.shared.counters.waits.add(1);
+        self.shared.counters.syscalls.add(1);
+        self.epoll.wait(&mut self.events, timeout)?;
+        self.shared.counters.events.add(self.events.len() as u64);
+        for at in 0..self.events.len() {
+            let (bits, data) = (self.events[at].events as i32, self.events[at].u64);
+            self.dispatch(Key::from_bits(data), bits, wakes);
+        }
+        while let Some(key) = self.lingering.pop_expired() {
+            if matches!(self.entries.get(key), Some(Entry::Stream(stream)) if stream.closing) {
+                self.shared.counters.lingers_expired.add(1);
+                self.remove(key);
+            }
+        }
+        Ok(())
+    }
+
+    fn dispatch(&mut self, key: Key, bits: i32, wakes: &mut Vec<Waker>) {
+        let finished = match self.entries.get_mut(key) {
+            Some(Entry::Stream(stream)) => {
+                stream.on_event(bits, &self.shared, wakes);
+                // Fails only when the descriptor is gone; the next operation says so.
+                let _said_later = stream.update_interest(&self.epoll, key, &self.shared);
+                stream.closing && !stream.must_linger()
+            }
+            Some(Entry::Listener(listener)) => {
+                listener.ready = true;
+                listener.waiters.wake(wakes);
+                false
+            }
+            // A stale event of this batch, for an entry closed earlier in it.
+            Some(Entry::Wake) | None => false,
+        };
+        if finished {
+            self.remove(key);
+        }
+    }
+
+    /// The moment by which `turn` has to run even if nothing happens.
+    pub(crate) fn next_deadline(&mut self) -> Option<Instant> {
+        let entries = &self.entries;
+        self.lingering.next_deadline(|key| entries.get(key).is_some())
+    }
+
+    /// True while closed streams still send.
+    pub(crate) fn is_lingering(&mut self) -> bool {
+        self.next_deadline().is_some()
+    }
+
+    /// Closes everything at once.
+    pub(crate) fn teardown(&mut self) {
+        for key in self.entries.keys() {
+            self.entries.remove(key);
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! One connected (or connecting) TCP socket on epoll.
+
+use super::Shared;
+use crate::buf::{RecvBuf, SendBuf};
+use crate::config::EpollFeatures;
+use crate::driver::queues::{End, Fin, Queued, Received};
+use crate::driver::slots::Key;
+use crate::driver::{errno, socket_error};
+use crate::sys;
+use crate::sys::poll::Epoll;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::task::{Context, Poll, Waker};
+
+const HANG_UP: i32 = libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR;
+
+pub(super) struct Stream {
+    socket: OwnedFd,
+    /// Set by an event, cleared by a receive that emptied the socket. Starts out set: the first
+    /// receive is tried without waiting for an event.
+    readable: bool,
+    /// The peer finished or the connection broke: read until the socket says how it ended.
+    hung_up: bool,
+    connecting: bool,
+    /// The program has closed its end; what is queued is still being sent.
+    pub(super) closing: bool,
+    /// Level-triggered only: bytes arrived that nobody waits for, so reading is not watched until
+    /// somebody does. Masking after every event instead would cost two epoll_ctl a message.
+    masked: bool,
+    /// What epoll watches for; changes only when level-triggered.
+    interest: i32,
+    pub(super) received: Received,
+    pub(super) queued: Queued,
+}
+
+impl Stream {
+    pub(super) fn new(socket: OwnedFd, interest: i32, connecting: bool) -> Stream {
+        Stream {
+            socket,
+            readable: true,
+            hung_up: false,
+            connecting,
+            closing: false,
+            masked: false,
+            interest,
+            received: Received::default(),
+            queued: Queued::default(),
+        }
+    }
+
+    pub(super) fn first_interest(features: &EpollFeatures, connecting: bool) -> i32 {
+        if features.edge_triggered {
+            libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET
+        } else if connecting {
+            libc::EPOLLOUT
+        } else {
+            libc::EPOLLIN | libc::EPOLLRDHUP
+        }
+    }
+
+    pub(super) fn fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+
+    pub(super) fn poll_connected(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.connecting {
+            self.queued.waiters.add(cx.waker());
+            return Poll::Pending;
+        }
+        Poll::Ready(self.queued.check())
+    }
+
+    pub(super) fn poll_recv(
+        &mut self,
+        cx: &mut Context<'_>,
+        shared: &Shared,
+    ) -> Poll<io::Result<RecvBuf>> {
+        if self.readable
+            && self.received.end.is_none()
+            && let Some(piece) = self.receive(shared)
+        {
+            return Poll::Ready(Ok(piece));
+        }
+        if let Some(end) = self.received.next() {
+            return Poll::Ready(end);
+        }
+        self.received.waiters.add(cx.waker());
+        self.masked = false;
+        Poll::Pending
+    }
+
+    /// One recv(2) into the warmest buffer; `None` when there is nothing, or the end was found.
+    fn receive(&mut self, shared: &Shared) -> Option<RecvBuf> {
+        let Some(id) = shared.pool.take() else {
+            // Below, pieces are copied out before the pool is empty, so this cannot happen.
+            debug_assert!(false, "the pool ran dry");
+            self.received.end = Some(End::Error(libc::ENOBUFS));
+            return None;
+        };
+        shared.counters.syscalls.add(1);
+        let result = shared.pool.with_writable(id, |memory| sys::recv(self.fd(), memory));
+        match result {
+            Ok(bytes) if bytes > 0 => {
+                let filled = bytes == shared.pool.buffer_bytes();
+                self.readable = filled || self.hung_up;
+                shared.counters.received.add(1);
+                let piece = RecvBuf::from_pool(&shared.pool, id, 0, bytes);
+                if shared.pool.available() * 4 < shared.pool.count() {
+                    shared.counters.copied_out.add(1);
+                    return Some(piece.detach());
+                }
+                return Some(piece);
+            }
+            Ok(_) => self.received.end = Some(End::Stream),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                shared.counters.eagain.add(1);
+                self.readable = false;
+            }
+            Err(error) => self.received.end = Some(End::Error(errno(&error))),
+        }
+        shared.pool.give_back(id);
+        None
+    }
+
+    pub(super) fn poll_send(
+        &mut self,
+        cx: &mut Context<'_>,
+        buf: &mut Option<SendBuf>,
+        shared: &Shared,
+    ) -> Poll<io::Result<()>> {
+        self.queued.check()?;
+        if !self.queued.has_room(0) {
+            self.queued.waiters.add(cx.waker());
+            return Poll::Pending;
+        }
+        if let Some(mut buf) = buf.take().filter(|buf| !buf.is_empty()) {
+            if self.queued.is_empty() {
+                self.send_now(&mut buf, shared);
+            }
+            if let Err(error) = self.queued.check() {
+                return Poll::Ready(Err(error));
+            }
+            if !buf.is_empty() {
+                // It will wait for the peer: keep it out of the pool meanwhile.
+                self.queued.push(buf.detach());
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Sends what the kernel takes of `buf`; a failure is kept in the queue's state.
+    fn send_now(&mut self, buf: &mut SendBuf, shared: &Shared) {
+        shared.counters.syscalls.add(1);
+        match sys::send(self.fd(), buf.as_slice()) {
+            Ok(sent) => {
+                shared.counters.sent.add(1);
+                buf.advance(sent);
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                shared.counters.eagain.add(1);
+            }
+            Err(error) => self.queued.fail(errno(&error), &mut Vec::new()),
+        }
+        if !buf.is_empty() {
+            shared.counters.short_sends.add(1);
+        }
+    }
+
+    /// Sends queued buffers until the kernel takes no more, then FIN if it is due.
+    fn flush(&mut self, shared: &Shared, wakes: &mut Vec<Waker>) {
+        while let Some(mut buf) = self.queued.pop() {
+            self.send_now(&mut buf, shared);
+            if self.queued.failed() {
+                break;
+            }
+            if !buf.is_empty() {
+                self.queued.push_front(buf);
+                break;
+            }
+        }
+        self.send_fin_if_due(shared);
+        if self.queued.has_room(0) {
+            self.queued.waiters.wake(wakes);
+        }
+    }
+
+    pub(super) fn finish(&mut self, shared: &Shared) {
+        if self.queued.fin == Fin::No {
+            self.queued.fin = Fin::Queued;
+            self.send_fin_if_due(shared);
+        }
+    }
+
+    fn send_fin_if_due(&mut self, shared: &Shared) {
+        if self.queued.fin == Fin::Queued && self.queued.is_empty() && !self.queued.failed() {
+            self.queued.fin = Fin::Sent;
+            shared.counters.syscalls.add(1);
+            // Fails only when the connection is gone, which the receiving side reports.
+            let _reported_by_recv = sys::shutdown_write(self.fd());
+        }
+    }
+
+    /// True while a closed stream still has bytes to send.
+    pub(super) fn must_linger(&self) -> bool {
+        !self.queued.is_empty() && !self.queued.failed()
+    }
+
+    pub(super) fn on_event(&mut self, bits: i32, shared: &Shared, wakes: &mut Vec<Waker>) {
+        if self.connecting {
+            return self.on_connected(shared, wakes);
+        }
+        if bits & (libc::EPOLLIN | HANG_UP) != 0 {
+            self.readable = true;
+            self.hung_up |= bits & HANG_UP != 0;
+            self.masked = self.received.waiters.is_empty();
+            self.received.waiters.wake(wakes);
+        }
+        if bits & (libc::EPOLLOUT | libc::EPOLLHUP | libc::EPOLLERR) != 0 && !self.queued.is_empty()
+        {
+            self.flush(shared, wakes);
+        }
+    }
+
+    fn on_connected(&mut self, shared: &Shared, wakes: &mut Vec<Waker>) {
+        self.connecting = false;
+        shared.counters.syscalls.add(1);
+        if let Err(error) = socket_error(&self.socket) {
+            self.queued.fail(errno(&error), wakes);
+        }
+        self.queued.waiters.wake(wakes);
+    }
+
+    /// Level-triggered only: watch for what somebody waits for, and for nothing else.
+    pub(super) fn update_interest(
+        &mut self,
+        epoll: &Epoll,
+        key: Key,
+        shared: &Shared,
+    ) -> io::Result<()> {
+        if shared.features.edge_triggered {
+            return Ok(());
+        }
+        let mut wanted = 0;
+        if !self.masked && !self.closing && !self.connecting {
+            wanted |= libc::EPOLLIN | libc::EPOLLRDHUP;
+        }
+        if self.connecting || !self.queued.is_empty() {
+            wanted |= libc::EPOLLOUT;
+        }
+        // EPOLLHUP and EPOLLERR cannot be masked; edge-triggered they report only once.
+        if wanted == 0 {
+            wanted = libc::EPOLLET;
+        }
+        if wanted == self.interest {
+            return Ok(());
+        }
+        self.interest = wanted;
+        shared.counters.syscalls.add(1);
+        epoll.modify(self.fd(), wanted, key.to_bits())
+    }
+}

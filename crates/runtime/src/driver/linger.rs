@@ -1,0 +1,44 @@
+//! Sockets that were closed by the program while bytes for the peer were still queued.
+
+use super::slots::Key;
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// Closed sockets that still send, each with the moment at which that ends. All wait equally
+/// long, so the queue is in order of their deadlines.
+#[derive(Debug)]
+pub(crate) struct Lingering {
+    queue: VecDeque<(Instant, Key)>,
+    limit: Duration,
+}
+
+impl Lingering {
+    pub(crate) fn new(limit: Duration) -> Lingering {
+        Lingering { queue: VecDeque::new(), limit }
+    }
+
+    pub(crate) fn push(&mut self, key: Key) {
+        self.queue.push_back((Instant::now() + self.limit, key));
+    }
+
+    /// Keys whose time is up; those that closed meanwhile are for the caller to ignore.
+    pub(crate) fn pop_expired(&mut self) -> Option<Key> {
+        let (deadline, key) = *self.queue.front()?;
+        if deadline > Instant::now() {
+            return None;
+        }
+        self.queue.pop_front();
+        Some(key)
+    }
+
+    /// When to look again, given whether the socket in front is still `open`.
+    pub(crate) fn next_deadline(&mut self, open: impl Fn(Key) -> bool) -> Option<Instant> {
+        while let Some((deadline, key)) = self.queue.front() {
+            if open(*key) {
+                return Some(*deadline);
+            }
+            self.queue.pop_front();
+        }
+        None
+    }
+}

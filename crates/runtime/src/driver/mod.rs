@@ -1,0 +1,228 @@
+//! The driver contract, and the choice between its implementations.
+//!
+//! A driver belongs to one worker thread. It owns the sockets registered with it; everything else
+//! names them by [`Key`]. The contract, which the suite in `tests/contract/` checks once per
+//! engine and once per degraded feature set:
+//!
+//! 1. A key is slot and generation; late completions for a slot that was reused find nothing. A
+//!    slot counts the completions it still expects and is reused only at zero.
+//! 2. Dropping a future never frees memory the kernel can see. Closing a socket orphans its slot;
+//!    the last completion releases what it held.
+//! 3. A cancelled operation ends exactly once, with ECANCELED.
+//! 4. Teardown cancels all, drains to zero, then frees. Closing the ring is no barrier: the
+//!    kernel may write into buffers after close(2) of the ring has returned.
+//! 5. Received data is a queue of the socket: dropping `recv()` loses nothing. An empty buffer
+//!    is the end of the stream and nothing else.
+//! 6. Running out of provided buffers pauses that receive until a buffer returns; it neither
+//!    spins nor starves others. Under pressure pieces are copied out, so none can park the pool.
+//! 7. A peer that does not read stops us reading from it within a bound
+//!    (`queues::RECEIVED_BYTES_MAX`, `queues::QUEUED_BYTES_MAX`); all others are served meanwhile.
+//! 8. At most one send in flight per stream, short sends continued, order kept. Sends are owned;
+//!    an error surfaces at the next call.
+//! 9. Closing reaches the wire: pending receives are cancelled before the descriptor goes.
+//! 10. EMFILE on accept is an ordinary error here; the listener (`net::TcpListener`) waits.
+//! 11. An idle connection holds no receive buffer.
+//!
+//! Operations are polled: they register the task's waker and the driver's `turn` hands it back
+//! when it is worth asking again. Wakers are collected during a turn and called after it, so no
+//! foreign code runs while the driver is borrowed.
+
+pub(crate) mod epoll;
+mod linger;
+pub(crate) mod queues;
+pub(crate) mod slots;
+pub(crate) mod uring;
+
+use self::epoll::EpollDriver;
+use self::slots::Key;
+use self::uring::UringDriver;
+use crate::buf::{RecvBuf, SendBuf};
+use crate::config::Features;
+use crate::counters::Counters;
+use socket2::SockRef;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+/// What a driver gets from its worker.
+pub(crate) struct DriverSetup {
+    /// Becomes readable when another thread wakes this worker; lives longer than the driver.
+    pub(crate) wake_fd: RawFd,
+    pub(crate) counters: Arc<Counters>,
+    /// How long a closed stream may go on sending what is queued.
+    pub(crate) linger: Duration,
+}
+
+/// The engine of one worker.
+pub(crate) enum Driver {
+    Uring(Box<UringDriver>),
+    Epoll(Box<EpollDriver>),
+}
+
+macro_rules! dispatch {
+    ($self:expr, $driver:ident => $call:expr) => {
+        match $self {
+            Driver::Uring($driver) => $call,
+            Driver::Epoll($driver) => $call,
+        }
+    };
+}
+
+impl Driver {
+    pub(crate) fn new(features: &Features, setup: &DriverSetup) -> io::Result<Driver> {
+        Ok(match features {
+            Features::IoUring(features) => {
+                Driver::Uring(Box::new(UringDriver::new(features.clone(), setup)?))
+            }
+            Features::Epoll(features) => {
+                Driver::Epoll(Box::new(EpollDriver::new(features.clone(), setup)?))
+            }
+        })
+    }
+
+    /// Takes over a listening socket.
+    pub(crate) fn add_listener(&mut self, socket: OwnedFd) -> io::Result<Key> {
+        dispatch!(self, driver => driver.add_listener(socket))
+    }
+
+    /// The next connection of a listener.
+    pub(crate) fn poll_accept(
+        &mut self,
+        key: Key,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<OwnedFd>> {
+        dispatch!(self, driver => driver.poll_accept(key, cx))
+    }
+
+    /// Takes over a connected socket.
+    pub(crate) fn add_stream(&mut self, socket: OwnedFd) -> io::Result<Key> {
+        match self {
+            Driver::Uring(driver) => Ok(driver.add_stream(socket)),
+            Driver::Epoll(driver) => driver.add_stream(socket, false),
+        }
+    }
+
+    /// Takes over a fresh socket and starts to connect it.
+    pub(crate) fn connect(
+        &mut self,
+        socket: OwnedFd,
+        address: &socket2::SockAddr,
+    ) -> io::Result<Key> {
+        match self {
+            Driver::Uring(driver) => Ok(driver.connect(socket, address)),
+            Driver::Epoll(driver) => {
+                set_nonblocking(&socket)?;
+                match SockRef::from(&socket).connect(address) {
+                    Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
+                    // Registered after connect(2): an unconnected socket reports EPOLLHUP.
+                    _ => driver.add_stream(socket, true),
+                }
+            }
+        }
+    }
+
+    /// Ready once a connection that was started stands, or has failed.
+    pub(crate) fn poll_connected(
+        &mut self,
+        key: Key,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        dispatch!(self, driver => driver.poll_connected(key, cx))
+    }
+
+    /// The next received piece; empty at the end of the stream.
+    pub(crate) fn poll_recv(
+        &mut self,
+        key: Key,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<RecvBuf>> {
+        dispatch!(self, driver => driver.poll_recv(key, cx))
+    }
+
+    /// Takes `buf` over once the stream's queue has room.
+    pub(crate) fn poll_send(
+        &mut self,
+        key: Key,
+        cx: &mut Context<'_>,
+        buf: &mut Option<SendBuf>,
+    ) -> Poll<io::Result<()>> {
+        dispatch!(self, driver => driver.poll_send(key, cx, buf))
+    }
+
+    /// Ready once everything queued, FIN included, is with the kernel.
+    pub(crate) fn poll_flushed(&mut self, key: Key, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        dispatch!(self, driver => driver.poll_flushed(key, cx))
+    }
+
+    /// Queues FIN behind what is queued.
+    pub(crate) fn finish(&mut self, key: Key) {
+        dispatch!(self, driver => driver.finish(key));
+    }
+
+    /// Collects everybody who waits for this socket.
+    pub(crate) fn wake_waiters(&mut self, key: Key, wakes: &mut Vec<Waker>) {
+        dispatch!(self, driver => driver.wake_waiters(key, wakes));
+    }
+
+    /// The descriptor, for socket options and addresses; it stays the driver's.
+    pub(crate) fn fd(&self, key: Key) -> Option<RawFd> {
+        dispatch!(self, driver => driver.fd(key))
+    }
+
+    /// Gives a socket up. What is queued is still sent, for at most the linger time.
+    pub(crate) fn close(&mut self, key: Key) {
+        dispatch!(self, driver => driver.close(key));
+    }
+
+    /// Hands new operations to the kernel, waits at most `timeout` (`None`: until something
+    /// happens), takes what happened, and collects whom to wake.
+    ///
+    /// # Errors
+    /// Only what makes the engine as a whole unusable.
+    pub(crate) fn turn(
+        &mut self,
+        timeout: Option<Duration>,
+        wakes: &mut Vec<Waker>,
+    ) -> io::Result<()> {
+        dispatch!(self, driver => driver.turn(timeout, wakes))
+    }
+
+    /// The moment by which `turn` has to run even if nothing happens.
+    pub(crate) fn next_deadline(&mut self) -> Option<Instant> {
+        dispatch!(self, driver => driver.next_deadline())
+    }
+
+    /// True while closed streams still send.
+    pub(crate) fn is_lingering(&mut self) -> bool {
+        dispatch!(self, driver => driver.is_lingering())
+    }
+
+    /// Cancels everything, waits until the kernel holds nothing, closes all descriptors.
+    pub(crate) fn teardown(&mut self) {
+        dispatch!(self, driver => driver.teardown());
+    }
+}
+
+/// What an operation on a socket that the driver no longer has reports.
+fn closed() -> io::Error {
+    io::Error::from_raw_os_error(libc::EBADF)
+}
+
+/// The errno inside an I/O error; EIO for one that has none, which no system call returns.
+fn errno(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(libc::EIO)
+}
+
+fn set_nonblocking(socket: &OwnedFd) -> io::Result<()> {
+    SockRef::from(&socket.as_fd()).set_nonblocking(true)
+}
+
+/// The pending error of a socket (SO_ERROR) as a result.
+fn socket_error(socket: &OwnedFd) -> io::Result<()> {
+    match SockRef::from(&socket.as_fd()).take_error()? {
+        Some(error) => Err(error),
+        None => Ok(()),
+    }
+}

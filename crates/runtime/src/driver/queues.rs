@@ -1,0 +1,192 @@
+//! The state of a socket that both engines keep in the same way: what was received and not yet
+//! read, what was handed over and not yet sent, and who waits for either.
+
+use crate::buf::{RecvBuf, SendBuf};
+use std::collections::VecDeque;
+use std::io;
+use std::task::{Context, Poll, Waker};
+
+/// Bytes a socket may hold received and unread before its receive is paused.
+pub(crate) const RECEIVED_BYTES_MAX: usize = 128 * 1024;
+/// Pieces a socket may hold received and unread before its receive is paused.
+pub(crate) const RECEIVED_PIECES_MAX: usize = 64;
+/// Bytes a socket may hold queued for sending before `send` waits. One further buffer of any
+/// size is accepted while less than this is queued.
+pub(crate) const QUEUED_BYTES_MAX: usize = 256 * 1024;
+
+/// Tasks that wait for the same thing; nearly always none or one.
+#[derive(Debug, Default)]
+pub(crate) struct Waiters {
+    first: Option<Waker>,
+    more: Vec<Waker>,
+}
+
+impl Waiters {
+    /// Adds the task unless it waits already.
+    pub(crate) fn add(&mut self, waker: &Waker) {
+        match &self.first {
+            None => self.first = Some(waker.clone()),
+            Some(first) if first.will_wake(waker) => {}
+            Some(_) if self.more.iter().any(|w| w.will_wake(waker)) => {}
+            Some(_) => self.more.push(waker.clone()),
+        }
+    }
+
+    /// True when nobody waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+
+    /// Moves all waiters to `wakes`.
+    pub(crate) fn wake(&mut self, wakes: &mut Vec<Waker>) {
+        wakes.extend(self.first.take());
+        wakes.append(&mut self.more);
+    }
+}
+
+/// How a direction of a socket ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// The peer finished sending.
+    Stream,
+    /// The socket failed with this errno; reported once, then as the end of the stream.
+    Error(i32),
+}
+
+/// Received and unread.
+#[derive(Debug, Default)]
+pub(crate) struct Received {
+    pieces: VecDeque<RecvBuf>,
+    bytes: usize,
+    pub(crate) end: Option<End>,
+    pub(crate) waiters: Waiters,
+}
+
+impl Received {
+    pub(crate) fn push(&mut self, piece: RecvBuf) {
+        self.bytes += piece.len();
+        self.pieces.push_back(piece);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// True when the socket holds as much as it may.
+    pub(crate) fn is_full(&self) -> bool {
+        self.bytes >= RECEIVED_BYTES_MAX || self.pieces.len() >= RECEIVED_PIECES_MAX
+    }
+
+    /// The next piece, then the end; `None` while there is neither.
+    pub(crate) fn next(&mut self) -> Option<io::Result<RecvBuf>> {
+        if let Some(piece) = self.pieces.pop_front() {
+            self.bytes -= piece.len();
+            return Some(Ok(piece));
+        }
+        match self.end? {
+            End::Stream => Some(Ok(RecvBuf::end_of_stream())),
+            End::Error(errno) => {
+                self.end = Some(End::Stream);
+                Some(Err(io::Error::from_raw_os_error(errno)))
+            }
+        }
+    }
+
+    /// Marks the end, unless one is known, and wakes readers.
+    pub(crate) fn finish(&mut self, end: End, wakes: &mut Vec<Waker>) {
+        self.end.get_or_insert(end);
+        self.waiters.wake(wakes);
+    }
+
+    /// Moves the unread pieces out of the pool: called when they will stay for a while.
+    pub(crate) fn detach(&mut self) -> u64 {
+        let pieces = std::mem::take(&mut self.pieces);
+        let moved = pieces.len() as u64;
+        self.pieces = pieces.into_iter().map(RecvBuf::detach).collect();
+        moved
+    }
+}
+
+/// Whether and how the sending half is being closed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Fin {
+    #[default]
+    No,
+    /// FIN goes out behind the queued bytes.
+    Queued,
+    Sent,
+}
+
+/// Handed over and not yet sent.
+#[derive(Debug, Default)]
+pub(crate) struct Queued {
+    buffers: VecDeque<SendBuf>,
+    bytes: usize,
+    error: Option<i32>,
+    pub(crate) fin: Fin,
+    pub(crate) waiters: Waiters,
+}
+
+impl Queued {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.buffers.is_empty()
+    }
+
+    pub(crate) fn push(&mut self, buf: SendBuf) {
+        self.bytes += buf.len();
+        self.buffers.push_back(buf);
+    }
+
+    pub(crate) fn push_front(&mut self, buf: SendBuf) {
+        self.bytes += buf.len();
+        self.buffers.push_front(buf);
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<SendBuf> {
+        let buf = self.buffers.pop_front()?;
+        self.bytes -= buf.len();
+        Some(buf)
+    }
+
+    /// True while a further buffer is accepted, with `in_flight` bytes in the kernel's hands.
+    pub(crate) fn has_room(&self, in_flight: usize) -> bool {
+        self.bytes + in_flight < QUEUED_BYTES_MAX
+    }
+
+    /// Fails the direction: queued bytes are dropped, every later send reports the error.
+    pub(crate) fn fail(&mut self, errno: i32, wakes: &mut Vec<Waker>) {
+        self.error.get_or_insert(errno);
+        self.buffers.clear();
+        self.bytes = 0;
+        self.waiters.wake(wakes);
+    }
+
+    pub(crate) fn failed(&self) -> bool {
+        self.error.is_some()
+    }
+
+    /// The reason why no send is possible, if there is one.
+    pub(crate) fn check(&mut self) -> io::Result<()> {
+        match (self.error, self.fin) {
+            (Some(errno), _) => Err(io::Error::from_raw_os_error(errno)),
+            (None, Fin::No) => Ok(()),
+            (None, _) => Err(io::Error::from_raw_os_error(libc::EPIPE)),
+        }
+    }
+
+    /// Ready once everything is with the kernel, or failed. `idle` says that nothing is in flight.
+    pub(crate) fn poll_flushed(
+        &mut self,
+        cx: &mut Context<'_>,
+        idle: bool,
+    ) -> Poll<io::Result<()>> {
+        if let Some(errno) = self.error {
+            return Poll::Ready(Err(io::Error::from_raw_os_error(errno)));
+        }
+        if idle && self.buffers.is_empty() && self.fin != Fin::Queued {
+            return Poll::Ready(Ok(()));
+        }
+        self.waiters.add(cx.waker());
+        Poll::Pending
+    }
+}

@@ -1,0 +1,225 @@
+//! The ring itself: setup, submission with an overflow list, and the enter.
+
+use crate::config::{TaskRun, UringFeatures};
+use crate::counters::Counters;
+use crate::sys::ring::{self, RingFd, Wait};
+use io_uring::squeue::{self, Entry};
+use io_uring::{IoUring, Submitter, cqueue, opcode, types};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
+
+/// User data of operations whose completion nobody waits for.
+pub(super) const NOBODY: u64 = u64::MAX;
+
+pub(super) struct Ring {
+    uring: IoUring,
+    fd: RingFd,
+    /// Entries that found the submission queue full. Bounded by the operations of all sockets.
+    backlog: VecDeque<Entry>,
+    sqpoll: bool,
+    ext_arg: bool,
+    skip_success: bool,
+    min_wait_us: u32,
+    counters: Arc<Counters>,
+}
+
+impl Ring {
+    pub(super) fn new(features: &UringFeatures, counters: Arc<Counters>) -> io::Result<Ring> {
+        let mut builder = IoUring::builder();
+        builder.setup_cqsize(features.cq_entries.max(features.sq_entries)).dontfork();
+        if features.submit_all {
+            builder.setup_submit_all();
+        }
+        if features.single_issuer {
+            builder.setup_single_issuer();
+        }
+        match features.taskrun {
+            TaskRun::Defer => drop(builder.setup_defer_taskrun()),
+            TaskRun::Coop => drop(builder.setup_coop_taskrun()),
+            TaskRun::None => {}
+        }
+        if features.no_sqarray {
+            builder.setup_no_sqarray();
+        }
+        if features.sqpoll_idle_ms > 0 {
+            builder.setup_sqpoll(features.sqpoll_idle_ms);
+        }
+        let uring = builder.build(features.sq_entries)?;
+        let fd = if features.registered_ring {
+            ring::register_ring_fd(borrow(&uring))?
+        } else {
+            RingFd::Plain(uring.as_raw_fd())
+        };
+        Ok(Ring {
+            uring,
+            fd,
+            backlog: VecDeque::new(),
+            sqpoll: features.sqpoll_idle_ms > 0,
+            ext_arg: features.ext_arg,
+            skip_success: features.skip_success,
+            min_wait_us: features.min_wait_us,
+            counters,
+        })
+    }
+
+    pub(super) fn submitter(&self) -> Submitter<'_> {
+        self.uring.submitter()
+    }
+
+    /// Queues an operation. The memory it names must stay valid until its completion was taken;
+    /// that is the invariant the driver's slots keep.
+    pub(super) fn push(&mut self, entry: Entry) {
+        if !self.backlog.is_empty() || !self.push_now(&entry) {
+            self.backlog.push_back(entry);
+        }
+    }
+
+    /// Queues an operation that names no memory of a slot and whose outcome does not matter.
+    pub(super) fn push_uncounted(&mut self, entry: Entry) {
+        let flags = match self.skip_success {
+            true => squeue::Flags::SKIP_SUCCESS,
+            false => squeue::Flags::empty(),
+        };
+        self.push(entry.flags(flags).user_data(NOBODY));
+    }
+
+    fn push_now(&mut self, entry: &Entry) -> bool {
+        // SAFETY: see `push`: whoever queues an operation keeps its memory until it completes.
+        unsafe { self.uring.submission().push(entry).is_ok() }
+    }
+
+    fn refill(&mut self) {
+        while let Some(entry) = self.backlog.pop_front() {
+            if !self.push_now(&entry) {
+                self.backlog.push_front(entry);
+                return;
+            }
+        }
+    }
+
+    /// True when the kernel has taken every queued operation.
+    pub(super) fn all_submitted(&mut self) -> bool {
+        self.backlog.is_empty() && self.uring.submission().is_empty()
+    }
+
+    /// Submits everything that is queued and, with `wait`, waits for a completion at most
+    /// `timeout` (`None`: for ever).
+    pub(super) fn enter(&mut self, wait: bool, timeout: Option<Duration>) -> io::Result<()> {
+        self.refill();
+        let wait = wait && self.backlog.is_empty() && timeout != Some(Duration::ZERO);
+        if wait
+            && !self.ext_arg
+            && let Some(timeout) = timeout
+        {
+            self.push_timeout(timeout);
+        }
+        loop {
+            self.enter_once(wait, timeout)?;
+            if self.backlog.is_empty() {
+                return Ok(());
+            }
+            // The queue was full; there is room now unless the kernel waits for us to take
+            // completions first.
+            let before = self.backlog.len();
+            self.refill();
+            if self.backlog.len() == before {
+                return Ok(());
+            }
+        }
+    }
+
+    fn enter_once(&mut self, wait: bool, timeout: Option<Duration>) -> io::Result<()> {
+        let mut flags = ring::ENTER_GETEVENTS;
+        let mut to_submit = self.uring.submission().len() as u32;
+        if self.sqpoll {
+            to_submit = 0;
+            // The kernel thread reads the queue by itself; see io_uring_enter(2) for the barrier.
+            fence(Ordering::SeqCst);
+            if self.uring.submission().need_wakeup() {
+                flags |= ring::ENTER_SQ_WAKEUP;
+            } else if !wait && !self.uring.submission().cq_overflow() {
+                return Ok(());
+            }
+        }
+        let wait = Wait {
+            completions: u32::from(wait),
+            timeout: timeout.filter(|_| wait && self.ext_arg),
+            min_wait_us: if wait { self.min_wait_us } else { 0 },
+        };
+        self.counters.enters.add(1);
+        self.counters.syscalls.add(1);
+        if wait.completions > 0 {
+            self.counters.waits.add(1);
+        }
+        match ring::enter(self.fd, to_submit, flags, wait) {
+            Ok(_) => Ok(()),
+            // EBUSY: the completion queue overflowed and has to be emptied first. EAGAIN: no
+            // memory for a request just now. The entries stay queued for the next enter.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EAGAIN)) => {
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// For kernels that cannot pass a timeout to the enter: an operation that completes after
+    /// `timeout`, or with the next other completion.
+    fn push_timeout(&mut self, timeout: Duration) {
+        let timespec = types::Timespec::new().sec(timeout.as_secs()).nsec(timeout.subsec_nanos());
+        let entry = opcode::Timeout::new(&timespec).count(1).build().user_data(NOBODY);
+        if self.push_now(&entry) {
+            // The kernel copies the time when it takes the entry, so that has to happen now.
+            let _also_submitted_later = ring::enter(
+                self.fd,
+                self.uring.submission().len() as u32,
+                0,
+                Wait { completions: 0, timeout: None, min_wait_us: 0 },
+            );
+            self.counters.enters.add(1);
+            self.counters.syscalls.add(1);
+        }
+    }
+
+    /// True if completions that found the queue full wait in the kernel.
+    pub(super) fn overflowed(&mut self) -> bool {
+        self.uring.submission().cq_overflow()
+    }
+
+    /// Appends all completions that are there to `into`.
+    pub(super) fn take_completions(&mut self, into: &mut Vec<Completion>) {
+        into.extend(self.uring.completion().map(|entry: cqueue::Entry| Completion {
+            user_data: entry.user_data(),
+            result: entry.result(),
+            flags: entry.flags(),
+        }));
+    }
+
+    pub(super) fn has_completions(&mut self) -> bool {
+        !self.uring.completion().is_empty()
+    }
+}
+
+/// What the kernel says of one operation.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Completion {
+    pub(super) user_data: u64,
+    pub(super) result: i32,
+    pub(super) flags: u32,
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        if let RingFd::Registered(index) = self.fd {
+            let _ends_with_the_thread = ring::unregister_ring_fd(borrow(&self.uring), index);
+        }
+    }
+}
+
+fn borrow(uring: &IoUring) -> BorrowedFd<'_> {
+    // SAFETY: the descriptor is open as long as `uring`, which the lifetime ties it to.
+    unsafe { BorrowedFd::borrow_raw(uring.as_raw_fd()) }
+}

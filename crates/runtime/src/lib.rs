@@ -1,0 +1,66 @@
+//! A small thread-per-core runtime for Linux: the same sockets, timers and tasks on io_uring or
+//! on epoll, chosen when the runtime is built.
+//!
+//! Each worker is a thread with its own executor and its own ring or epoll set; nothing moves
+//! between threads. Received bytes come in buffers of a pool ([`RecvBuf`]), bytes to send are
+//! handed over ([`SendBuf`]), and both engines keep the same promises: nothing lost, nothing
+//! reordered, a slow peer slows down only itself.
+//!
+//! ```no_run
+//! use twinring::{Runtime, TcpListener};
+//!
+//! let runtime = Runtime::builder().build()?;
+//! println!("engine: {}", runtime.features().engine());
+//! runtime.block_on(async {
+//!     let listener = TcpListener::bind("127.0.0.1:7000".parse().unwrap())?;
+//!     loop {
+//!         let stream = listener.accept().await?;
+//!         twinring::spawn(async move {
+//!             while let Ok(piece) = stream.recv().await
+//!                 && !piece.is_empty()
+//!                 && stream.send(piece).await.is_ok()
+//!             {}
+//!         });
+//!     }
+//!     # #[allow(unreachable_code)]
+//!     # Ok::<(), std::io::Error>(())
+//! })??;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod buf;
+mod config;
+mod counters;
+mod driver;
+pub mod net;
+pub mod probe;
+mod race;
+mod runtime;
+mod sys;
+mod task;
+pub mod time;
+
+pub use buf::{RecvBuf, SendBuf};
+pub use config::{
+    Buffers, Engine, EngineChoice, EpollFeatures, EpollOptions, Features, OptionError, Split,
+    TaskRun, Trigger, UringFeatures, UringOptions,
+};
+pub use counters::{CounterSnapshot, OverrunSummary};
+pub use net::{BoundListener, ListenOptions, TcpListener, TcpStream};
+pub use race::{Either, race};
+pub use runtime::{
+    Builder, Handle, Notice, Runtime, RuntimeError, ShutdownRequested, shutdown_requested, spawn,
+};
+pub use task::{JoinError, JoinHandle};
+pub use time::{Elapsed, Sleep, sleep, sleep_until, timeout, timeout_at};
+
+/// CLOCK_MONOTONIC in nanoseconds: the clock that all processes of one machine share, for stamps
+/// that another process compares with its own.
+pub fn monotonic_ns() -> u64 {
+    sys::monotonic_ns()
+}
+
+/// CPU time that the calling thread has used: user and system, in nanoseconds.
+pub fn thread_cpu_time_ns() -> (u64, u64) {
+    sys::thread_cpu_time_ns()
+}

@@ -1,0 +1,262 @@
+//! Listening and accepting.
+
+use super::{TcpStream, internet_address, with_socket};
+use crate::driver::slots::Key;
+use crate::runtime::{Notice, Worker, current};
+use crate::time::sleep;
+use crate::{Either, race};
+use socket2::{Domain, Protocol, Socket, Type};
+use std::cell::Cell;
+use std::fmt;
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+/// How long accepting rests when the process is out of descriptors or memory. A descriptor that
+/// this worker closes ends the rest early; one closed elsewhere is noticed after this time.
+const STALL: Duration = Duration::from_millis(100);
+
+/// How often binding is tried again while the address is in use. The port of an io_uring process
+/// that was killed stays bound for 9 to 12 ms, until the kernel has torn its rings down.
+const BIND_PATIENCE: Duration = Duration::from_millis(100);
+
+/// How listening sockets are made.
+#[derive(Clone, Debug)]
+pub struct ListenOptions {
+    /// Connections the kernel holds for us before we accept them; it caps this at
+    /// net.core.somaxconn. 4,096 by default.
+    pub backlog: u32,
+    /// Disable Nagle's algorithm on accepted connections, which inherit it from the listener. On
+    /// by default: with it off, a reply sent in two pieces waits for a delayed acknowledgement.
+    pub nodelay: bool,
+}
+
+impl Default for ListenOptions {
+    fn default() -> ListenOptions {
+        ListenOptions { backlog: 4096, nodelay: true }
+    }
+}
+
+impl ListenOptions {
+    /// Binds `address` once for each of `workers`, sharing the port between them; the kernel then
+    /// spreads connections over them by a hash of the addresses. Port 0 picks one free port.
+    ///
+    /// # Errors
+    /// When the address cannot be bound; the message names it.
+    pub fn bind(&self, address: SocketAddr, workers: usize) -> io::Result<Vec<BoundListener>> {
+        let in_context = |error: io::Error| {
+            io::Error::new(error.kind(), format!("cannot listen on {address}: {error}"))
+        };
+        let share = workers > 1;
+        if share && address.port() != 0 {
+            // SO_REUSEPORT would quietly join another process of the same user; a plain bind
+            // says that the port is taken.
+            self.bind_patiently(address, false).map_err(in_context)?;
+        }
+        let first = self.bind_patiently(address, share).map_err(in_context)?;
+        let bound = first.local_addr().and_then(internet_address).map_err(in_context)?;
+        let mut sockets = vec![first];
+        for _ in 1..workers {
+            sockets.push(self.bind_once(bound, share).map_err(in_context)?);
+        }
+        let backlog = self.backlog.min(i32::MAX as u32) as i32;
+        for socket in &sockets {
+            socket.listen(backlog).map_err(in_context)?;
+        }
+        Ok(sockets.into_iter().map(|socket| BoundListener { socket, address: bound }).collect())
+    }
+
+    fn bind_patiently(&self, address: SocketAddr, share: bool) -> io::Result<Socket> {
+        let deadline = Instant::now() + BIND_PATIENCE;
+        loop {
+            match self.bind_once(address, share) {
+                Err(error)
+                    if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline =>
+                {
+                    std::thread::sleep(Duration::from_millis(3));
+                }
+                other => return other,
+            }
+        }
+    }
+
+    fn bind_once(&self, address: SocketAddr, share: bool) -> io::Result<Socket> {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_reuse_address(true)?;
+        socket.set_reuse_port(share)?;
+        if address.is_ipv6() {
+            // So that 0.0.0.0 and [::] can be given side by side.
+            socket.set_only_v6(true)?;
+        }
+        socket.set_tcp_nodelay(self.nodelay)?;
+        socket.bind(&address.into())?;
+        Ok(socket)
+    }
+}
+
+/// A bound socket that can be sent to its worker.
+#[derive(Debug)]
+pub struct BoundListener {
+    socket: Socket,
+    address: SocketAddr,
+}
+
+impl BoundListener {
+    /// The address it is bound to, with the port the kernel chose.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// A second descriptor of the same socket.
+    ///
+    /// # Errors
+    /// When descriptors have run out.
+    pub fn try_clone(&self) -> io::Result<BoundListener> {
+        Ok(BoundListener { socket: self.socket.try_clone()?, address: self.address })
+    }
+}
+
+/// A listening TCP socket of the current worker.
+pub struct TcpListener {
+    worker: Rc<Worker>,
+    key: Key,
+    address: SocketAddr,
+    stalled_before: Cell<bool>,
+}
+
+impl fmt::Debug for TcpListener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TcpListener").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+impl TcpListener {
+    /// Binds and listens with the default [`ListenOptions`].
+    ///
+    /// # Errors
+    /// When the address cannot be bound.
+    ///
+    /// # Panics
+    /// Outside a twinring runtime.
+    pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+        let mut bound = ListenOptions::default().bind(address, 1)?;
+        match bound.pop() {
+            Some(listener) => TcpListener::from_bound(listener),
+            None => Err(io::Error::other("binding for one worker gave no socket")),
+        }
+    }
+
+    /// Takes a socket that was bound beforehand into the current worker.
+    ///
+    /// # Errors
+    /// When the engine cannot register it.
+    ///
+    /// # Panics
+    /// Outside a twinring runtime.
+    pub fn from_bound(bound: BoundListener) -> io::Result<TcpListener> {
+        let worker = current();
+        let key = worker.driver.borrow_mut().add_listener(OwnedFd::from(bound.socket))?;
+        let stalled_before = Cell::new(false);
+        Ok(TcpListener { worker, key, address: bound.address, stalled_before })
+    }
+
+    /// The address it is bound to.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The next connection. Dropping the future loses none.
+    ///
+    /// Running out of descriptors or memory is not an error: it waits, using no CPU, until there
+    /// are some again, and tells the handler of [`Builder::on_notice`](crate::Builder::on_notice)
+    /// once. Connections that broke while they were in the backlog are passed over.
+    ///
+    /// # Errors
+    /// When the listening socket itself is unusable.
+    pub async fn accept(&self) -> io::Result<TcpStream> {
+        loop {
+            let accepted = poll_fn(|cx| match self.worker.executor.spend() {
+                true => self.worker.driver.borrow_mut().poll_accept(self.key, cx),
+                false => {
+                    cx.waker().wake_by_ref();
+                    Poll::Pending
+                }
+            });
+            match accepted.await {
+                Ok(socket) => match self.worker.driver.borrow_mut().add_stream(socket) {
+                    Ok(key) => return Ok(TcpStream::new(Rc::clone(&self.worker), key)),
+                    // epoll_ctl(2) out of memory or watches: that connection is lost.
+                    Err(error) if is_exhaustion(&error) => {}
+                    Err(error) => return Err(error),
+                },
+                Err(error) if is_exhaustion(&error) => self.wait_for_descriptors(&error).await,
+                Err(error) if is_broken_connection(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    async fn wait_for_descriptors(&self, error: &io::Error) {
+        self.worker.counters.accept_stalls.add(1);
+        if !self.stalled_before.replace(true) {
+            self.worker.notice(Notice::AcceptStalled(error.to_string()));
+        }
+        let mut waiting = false;
+        let descriptor_closed = poll_fn(|cx| {
+            if std::mem::replace(&mut waiting, true) {
+                return Poll::Ready(());
+            }
+            self.worker.descriptor_waiters.borrow_mut().add(cx.waker());
+            Poll::Pending
+        });
+        match race(descriptor_closed, sleep(STALL)).await {
+            Either::Left(()) | Either::Right(()) => {}
+        }
+    }
+
+    /// The bytes of receive and send buffer the kernel gave the listener, which accepted
+    /// connections inherit.
+    ///
+    /// # Errors
+    /// When the kernel refuses the question.
+    pub fn buffer_sizes(&self) -> io::Result<(usize, usize)> {
+        with_socket(&self.worker, self.key, |socket| {
+            Ok((socket.recv_buffer_size()?, socket.send_buffer_size()?))
+        })
+    }
+}
+
+impl Drop for TcpListener {
+    fn drop(&mut self) {
+        self.worker.driver.borrow_mut().close(self.key);
+    }
+}
+
+/// The process, the machine or its memory has no room for another socket just now.
+fn is_exhaustion(error: &io::Error) -> bool {
+    let errno = error.raw_os_error().unwrap_or(0);
+    [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM, libc::ENOSPC].contains(&errno)
+}
+
+/// Errors of the connection, not of the listener: accept(2) passes pending network errors on.
+fn is_broken_connection(error: &io::Error) -> bool {
+    let errno = error.raw_os_error().unwrap_or(0);
+    [
+        libc::ECONNABORTED,
+        libc::EPROTO,
+        libc::ENETDOWN,
+        libc::ENOPROTOOPT,
+        libc::EHOSTDOWN,
+        libc::ENONET,
+        libc::EHOSTUNREACH,
+        libc::ENETUNREACH,
+        libc::EPERM,
+        libc::EINTR,
+        libc::EAGAIN,
+    ]
+    .contains(&errno)
+}

@@ -1,0 +1,280 @@
+//! TCP connections.
+
+use super::{internet_address, with_socket};
+use crate::buf::{RecvBuf, SendBuf};
+use crate::driver::slots::Key;
+use crate::runtime::{Worker, current};
+use socket2::{Domain, Protocol, Socket, Type};
+use std::cell::Cell;
+use std::fmt;
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+/// A TCP connection of the current worker.
+///
+/// All methods take `&self`, so one task may receive while another sends (share the stream in an
+/// [`Rc`]). Dropping it closes the connection: pending operations end, what was queued is still
+/// sent within the linger limit of the runtime.
+pub struct TcpStream {
+    worker: Rc<Worker>,
+    key: Key,
+    /// Number of cancellations so far; an operation that started under an older number ends.
+    cancels: Cell<u32>,
+}
+
+impl fmt::Debug for TcpStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TcpStream").field("key", &self.key).finish_non_exhaustive()
+    }
+}
+
+impl TcpStream {
+    pub(super) fn new(worker: Rc<Worker>, key: Key) -> TcpStream {
+        TcpStream { worker, key, cancels: Cell::new(0) }
+    }
+
+    /// Connects to `address`, with TCP_NODELAY set.
+    ///
+    /// # Errors
+    /// What connect(2) reports, when the future is awaited.
+    ///
+    /// # Panics
+    /// Outside a twinring runtime.
+    pub fn connect(address: SocketAddr) -> Connect {
+        TcpStream::connect_from(None, address)
+    }
+
+    /// As [`connect`](TcpStream::connect), from a local address; port 0 lets the kernel choose
+    /// one per destination, so many more connections than ephemeral ports are possible.
+    pub fn connect_from(local: Option<SocketAddr>, address: SocketAddr) -> Connect {
+        Connect { started: start_connect(local, address).map_err(Some) }
+    }
+
+    /// The next received bytes, in order; empty at the end of the stream, for ever after.
+    ///
+    /// # Errors
+    /// The error that broke the connection, once; or ECANCELED, see [`cancel`](Self::cancel).
+    pub fn recv(&self) -> Recv<'_> {
+        Recv { stream: self, cancels: self.cancels.get() }
+    }
+
+    /// Hands `buf` over for sending and returns once it is queued. Less than 256 KiB are queued
+    /// per connection before this waits for the peer; one buffer of any size fits beside them.
+    ///
+    /// # Errors
+    /// The error of an earlier send; EPIPE after [`finish`](Self::finish); ECANCELED. The bytes
+    /// are then not sent.
+    pub fn send(&self, buf: impl Into<SendBuf>) -> Send<'_> {
+        Send { stream: self, buf: Some(buf.into()), cancels: self.cancels.get() }
+    }
+
+    /// Returns when everything handed over is with the kernel.
+    ///
+    /// # Errors
+    /// The error that broke the connection, or ECANCELED.
+    pub async fn flush(&self) -> io::Result<()> {
+        let cancels = self.cancels.get();
+        poll_fn(|cx| match self.check_cancelled(cancels) {
+            Ok(()) => self.worker.driver.borrow_mut().poll_flushed(self.key, cx),
+            Err(error) => Poll::Ready(Err(error)),
+        })
+        .await
+    }
+
+    /// Ends the sending half behind what is queued: the peer reads all of it, then the end of
+    /// the stream. Receiving goes on. Returns when the kernel has everything.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush).
+    pub async fn finish(&self) -> io::Result<()> {
+        self.worker.driver.borrow_mut().finish(self.key);
+        self.flush().await
+    }
+
+    /// Sends what is queued, then closes the connection.
+    ///
+    /// # Errors
+    /// The error that kept queued bytes from being sent.
+    pub async fn close(self) -> io::Result<()> {
+        self.flush().await
+    }
+
+    /// Ends the operations that wait on this stream: each returns ECANCELED, exactly once.
+    /// Nothing received is lost, and later operations work as before.
+    pub fn cancel(&self) {
+        self.cancels.set(self.cancels.get().wrapping_add(1));
+        let mut wakes = Vec::new();
+        self.worker.driver.borrow_mut().wake_waiters(self.key, &mut wakes);
+        wakes.into_iter().for_each(std::task::Waker::wake);
+    }
+
+    /// The address of the other end.
+    ///
+    /// # Errors
+    /// ENOTCONN when the connection is gone.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        with_socket(&self.worker, self.key, |socket| socket.peer_addr()).and_then(internet_address)
+    }
+
+    /// The address of this end.
+    ///
+    /// # Errors
+    /// What getsockname(2) reports.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        with_socket(&self.worker, self.key, |socket| socket.local_addr()).and_then(internet_address)
+    }
+
+    /// Sets TCP_NODELAY.
+    ///
+    /// # Errors
+    /// What setsockopt(2) reports.
+    pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
+        with_socket(&self.worker, self.key, |socket| socket.set_tcp_nodelay(nodelay))
+    }
+
+    /// Asks for a receive buffer (SO_RCVBUF) and returns what the kernel granted, which is
+    /// twice the request for its own bookkeeping, within net.core.rmem_max.
+    ///
+    /// # Errors
+    /// What setsockopt(2) reports.
+    pub fn set_recv_buffer_bytes(&self, bytes: usize) -> io::Result<usize> {
+        with_socket(&self.worker, self.key, |socket| {
+            socket.set_recv_buffer_size(bytes)?;
+            socket.recv_buffer_size()
+        })
+    }
+
+    /// Asks for a send buffer (SO_SNDBUF) and returns what the kernel granted.
+    ///
+    /// # Errors
+    /// What setsockopt(2) reports.
+    pub fn set_send_buffer_bytes(&self, bytes: usize) -> io::Result<usize> {
+        with_socket(&self.worker, self.key, |socket| {
+            socket.set_send_buffer_size(bytes)?;
+            socket.send_buffer_size()
+        })
+    }
+
+    /// Makes the close send a reset instead of FIN (SO_LINGER with zero), dropping what is unsent.
+    ///
+    /// # Errors
+    /// What setsockopt(2) reports.
+    pub fn set_reset_on_close(&self) -> io::Result<()> {
+        with_socket(&self.worker, self.key, |socket| {
+            socket.set_linger(Some(std::time::Duration::ZERO))
+        })
+    }
+
+    fn check_cancelled(&self, started_under: u32) -> io::Result<()> {
+        if self.cancels.get() == started_under {
+            Ok(())
+        } else {
+            Err(io::Error::from_raw_os_error(libc::ECANCELED))
+        }
+    }
+
+    /// Takes one operation from the task's budget, or makes it come back later.
+    fn spend(&self, cx: &mut Context<'_>) -> bool {
+        let allowed = self.worker.executor.spend();
+        if !allowed {
+            cx.waker().wake_by_ref();
+        }
+        allowed
+    }
+}
+
+impl Drop for TcpStream {
+    fn drop(&mut self) {
+        self.worker.driver.borrow_mut().close(self.key);
+        let mut waiters = self.worker.descriptor_waiters.borrow_mut();
+        if !waiters.is_empty() {
+            let mut wakes = Vec::new();
+            waiters.wake(&mut wakes);
+            drop(waiters);
+            wakes.into_iter().for_each(std::task::Waker::wake);
+        }
+    }
+}
+
+fn start_connect(local: Option<SocketAddr>, address: SocketAddr) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_tcp_nodelay(true)?;
+    if let Some(local) = local {
+        use std::os::fd::AsRawFd;
+        crate::sys::bind_address_no_port(socket.as_raw_fd())?;
+        socket.bind(&local.into())?;
+    }
+    let worker = current();
+    let key = worker.driver.borrow_mut().connect(OwnedFd::from(socket), &address.into())?;
+    Ok(TcpStream::new(worker, key))
+}
+
+/// The future of [`TcpStream::connect`]. Dropping it gives the attempt up.
+#[derive(Debug)]
+pub struct Connect {
+    /// The stream until it is ready; or why it could not start, until that was reported.
+    started: Result<TcpStream, Option<io::Error>>,
+}
+
+impl Future for Connect {
+    type Output = io::Result<TcpStream>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let connected = match &mut self.started {
+            Ok(stream) => stream.worker.driver.borrow_mut().poll_connected(stream.key, cx),
+            Err(error) => Poll::Ready(Err(error.take().unwrap_or_else(polled_again))),
+        };
+        connected.map(|connected| {
+            let stream = std::mem::replace(&mut self.started, Err(None));
+            connected.and_then(|()| stream.map_err(|error| error.unwrap_or_else(polled_again)))
+        })
+    }
+}
+
+fn polled_again() -> io::Error {
+    io::Error::other("a finished connect was polled again")
+}
+
+/// The future of [`TcpStream::recv`]. Dropping it loses no data.
+#[derive(Debug)]
+#[must_use = "receives nothing unless awaited"]
+pub struct Recv<'a> {
+    stream: &'a TcpStream,
+    cancels: u32,
+}
+
+impl Future for Recv<'_> {
+    type Output = io::Result<RecvBuf>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.stream.check_cancelled(self.cancels)?;
+        if !self.stream.spend(cx) {
+            return Poll::Pending;
+        }
+        self.stream.worker.driver.borrow_mut().poll_recv(self.stream.key, cx)
+    }
+}
+
+/// The future of [`TcpStream::send`]. Dropping it before it was ready sends nothing.
+#[derive(Debug)]
+#[must_use = "sends nothing unless awaited"]
+pub struct Send<'a> {
+    stream: &'a TcpStream,
+    buf: Option<SendBuf>,
+    cancels: u32,
+}
+
+impl Future for Send<'_> {
+    type Output = io::Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.stream.check_cancelled(self.cancels)?;
+        let (worker, key) = (&self.stream.worker, self.stream.key);
+        worker.driver.borrow_mut().poll_send(key, cx, &mut self.buf)
+    }
+}

@@ -1,0 +1,624 @@
+//! Workers: one thread, one executor, one driver each, and the loop that ties them together.
+
+use crate::config::{EngineChoice, EpollOptions, Features, UringOptions};
+use crate::counters::{CounterSnapshot, Counters};
+use crate::driver::queues::Waiters;
+use crate::driver::slots::{Key, Slots};
+use crate::driver::{Driver, DriverSetup};
+use crate::probe;
+use crate::sys;
+use crate::task::{Drained, Executor, Inbox, JoinHandle, Registration};
+use crate::time::wheel::Wheel;
+use std::cell::{Cell, RefCell};
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+/// Why a runtime could not be built or had to stop.
+#[derive(Debug)]
+pub struct RuntimeError {
+    what: String,
+    source: Option<io::Error>,
+}
+
+impl RuntimeError {
+    pub(crate) fn new(what: impl Into<String>, source: Option<io::Error>) -> RuntimeError {
+        RuntimeError { what: what.into(), source }
+    }
+}
+
+impl fmt::Display for RuntimeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.source {
+            Some(source) => write!(f, "{}: {source}", self.what),
+            None => f.write_str(&self.what),
+        }
+    }
+}
+
+impl Error for RuntimeError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.source.as_ref().map(|source| source as _)
+    }
+}
+
+impl From<RuntimeError> for io::Error {
+    fn from(error: RuntimeError) -> io::Error {
+        let kind = error.source.as_ref().map_or(io::ErrorKind::Other, io::Error::kind);
+        io::Error::new(kind, error)
+    }
+}
+
+/// Something an operator should hear about once; the runtime itself goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// Accepting waits for a free descriptor or for memory; the text is the kernel's reason.
+    AcceptStalled(String),
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Notice::AcceptStalled(reason) => write!(
+                f,
+                "accepting is paused ({reason}); connected peers are served, and accepting goes \
+                 on when descriptors are free (raise `ulimit -n`, or lower --max-connections)"
+            ),
+        }
+    }
+}
+
+type NoticeHandler = Arc<dyn Fn(Notice) + Send + Sync>;
+
+/// Settings of a [`Runtime`].
+#[derive(Clone)]
+pub struct Builder {
+    engine: EngineChoice,
+    uring: UringOptions,
+    epoll: EpollOptions,
+    workers: usize,
+    pin: Vec<usize>,
+    linger: Duration,
+    on_notice: NoticeHandler,
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("engine", &self.engine)
+            .field("workers", &self.workers)
+            .field("pin", &self.pin)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Default for Builder {
+    fn default() -> Builder {
+        Builder {
+            engine: EngineChoice::Auto,
+            uring: UringOptions::default(),
+            epoll: EpollOptions::default(),
+            workers: 1,
+            pin: Vec::new(),
+            linger: Duration::from_secs(5),
+            on_notice: Arc::new(|_| {}),
+        }
+    }
+}
+
+impl Builder {
+    /// The engine; `Auto` by default.
+    pub fn engine(mut self, engine: EngineChoice) -> Builder {
+        self.engine = engine;
+        self
+    }
+
+    /// Features of io_uring; the best the kernel allows by default.
+    pub fn uring(mut self, options: UringOptions) -> Builder {
+        self.uring = options;
+        self
+    }
+
+    /// Features of epoll; edge-triggered by default.
+    pub fn epoll(mut self, options: EpollOptions) -> Builder {
+        self.epoll = options;
+        self
+    }
+
+    /// Number of worker threads, 1 to 1,024; 1 by default.
+    pub fn workers(mut self, workers: usize) -> Builder {
+        self.workers = workers;
+        self
+    }
+
+    /// CPUs for the workers, one each in turn; empty (the default) leaves them to the scheduler.
+    pub fn pin(mut self, cpus: Vec<usize>) -> Builder {
+        self.pin = cpus;
+        self
+    }
+
+    /// How long a dropped stream may go on sending what it had queued; 5 seconds by default.
+    pub fn linger(mut self, limit: Duration) -> Builder {
+        self.linger = limit;
+        self
+    }
+
+    /// Called, on a worker thread, with things an operator should hear about.
+    pub fn on_notice(mut self, handler: impl Fn(Notice) + Send + Sync + 'static) -> Builder {
+        self.on_notice = Arc::new(handler);
+        self
+    }
+
+    /// Chooses the engine and its features. No thread is started yet.
+    ///
+    /// # Errors
+    /// When a requested engine or feature is refused (the message names the layer that refuses
+    /// and what to change), or the number of workers is out of range.
+    pub fn build(self) -> Result<Runtime, RuntimeError> {
+        if !(1..=1024).contains(&self.workers) {
+            let what = format!("{} workers: expected 1 to 1024", self.workers);
+            return Err(RuntimeError::new(what, None));
+        }
+        let (features, why_not) = match self.engine {
+            EngineChoice::Epoll => (Features::Epoll(self.epoll.resolve()), None),
+            EngineChoice::IoUring => {
+                let features = probe::select_uring(&self.uring)
+                    .map_err(|refusal| RuntimeError::new(refusal.to_string(), None))?;
+                (Features::IoUring(features), None)
+            }
+            EngineChoice::Auto => match probe::select_uring(&self.uring) {
+                Ok(features) => (Features::IoUring(features), None),
+                Err(refusal) => (Features::Epoll(self.epoll.resolve()), Some(refusal.to_string())),
+            },
+        };
+        let workers = (0..self.workers).map(|_| Arc::new(Counters::default())).collect();
+        let shared =
+            Arc::new(Shared { stage: AtomicU8::new(RUNNING), inboxes: Mutex::default(), workers });
+        Ok(Runtime { builder: self, features, why_not, shared })
+    }
+}
+
+const RUNNING: u8 = 0;
+const DRAINING: u8 = 1;
+const STOPPING: u8 = 2;
+
+/// What the threads of a runtime share with its handles.
+struct Shared {
+    stage: AtomicU8,
+    inboxes: Mutex<Vec<Arc<Inbox>>>,
+    workers: Vec<Arc<Counters>>,
+}
+
+impl Shared {
+    fn advance_to(&self, stage: u8) {
+        self.stage.fetch_max(stage, Ordering::AcqRel);
+        let inboxes = self.inboxes.lock().unwrap_or_else(PoisonError::into_inner);
+        inboxes.iter().for_each(|inbox| inbox.signal());
+    }
+}
+
+/// Controls a runtime from any thread.
+#[derive(Clone)]
+pub struct Handle {
+    shared: Arc<Shared>,
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle").finish_non_exhaustive()
+    }
+}
+
+impl Handle {
+    /// Asks the services to finish: [`shutdown_requested`] becomes ready on every worker.
+    pub fn shutdown(&self) {
+        self.shared.advance_to(DRAINING);
+    }
+
+    /// Ends every worker at once; tasks are dropped where they stand.
+    pub fn stop(&self) {
+        self.shared.advance_to(STOPPING);
+    }
+
+    /// The counters summed over all workers, at this moment.
+    pub fn counters(&self) -> CounterSnapshot {
+        let mut sum = CounterSnapshot::default();
+        self.shared.workers.iter().for_each(|counters| sum.merge(&counters.snapshot()));
+        sum
+    }
+}
+
+/// An engine that was chosen, and the settings of its workers.
+pub struct Runtime {
+    builder: Builder,
+    features: Features,
+    why_not: Option<String>,
+    shared: Arc<Shared>,
+}
+
+impl fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Runtime").field("features", &self.features).finish_non_exhaustive()
+    }
+}
+
+impl Runtime {
+    /// Starts from the default settings.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// The engine in use and its features.
+    pub fn features(&self) -> &Features {
+        &self.features
+    }
+
+    /// Why `Auto` did not take io_uring; `None` if it did or was not asked.
+    pub fn why_not(&self) -> Option<&str> {
+        self.why_not.as_deref()
+    }
+
+    /// Number of workers that [`run`](Runtime::run) starts.
+    pub fn workers(&self) -> usize {
+        self.builder.workers
+    }
+
+    /// A handle that works from any thread, before, during and after the run.
+    pub fn handle(&self) -> Handle {
+        Handle { shared: Arc::clone(&self.shared) }
+    }
+
+    /// Runs `service` once on each worker, given the worker's number from 0, and returns their
+    /// results in order. The threads end when their futures have; other tasks are then dropped,
+    /// and streams dropped with bytes queued go on sending within the linger limit.
+    ///
+    /// # Errors
+    /// When a worker cannot be set up (then all are stopped) or its engine fails. A worker that
+    /// was stopped by [`Handle::stop`] yields `None`.
+    ///
+    /// # Panics
+    /// When a task panics, its panic is passed on after the other workers were stopped.
+    pub fn run<F, Fut>(self, service: F) -> Result<Vec<Option<Fut::Output>>, RuntimeError>
+    where
+        F: Fn(usize) -> Fut + Sync,
+        Fut: Future + 'static,
+        Fut::Output: Send,
+    {
+        let run_one = |index: usize| {
+            let stop_others = StopUnlessDisarmed { shared: &self.shared, armed: Cell::new(true) };
+            let outcome = Worker::start(&self, index).and_then(|worker| worker.run(service(index)));
+            stop_others.armed.set(outcome.is_err());
+            outcome
+        };
+        if self.builder.workers == 1 {
+            return run_one(0).map(|output| vec![output]);
+        }
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..self.builder.workers)
+                .map(|index| {
+                    std::thread::Builder::new()
+                        .name(format!("twinring-{index}"))
+                        .spawn_scoped(scope, move || run_one(index))
+                })
+                .collect();
+            let mut outputs = Vec::with_capacity(threads.len());
+            let mut failed = None;
+            for thread in threads {
+                let outcome = match thread {
+                    Ok(thread) => {
+                        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                    }
+                    Err(error) => {
+                        self.shared.advance_to(STOPPING);
+                        Err(RuntimeError::new("starting a worker thread", Some(error)))
+                    }
+                };
+                match outcome {
+                    Ok(output) => outputs.push(output),
+                    Err(error) => drop(failed.get_or_insert(error)),
+                }
+            }
+            match failed {
+                None => Ok(outputs),
+                Some(error) => Err(error),
+            }
+        })
+    }
+
+    /// Runs one future on a worker on the calling thread.
+    ///
+    /// # Errors
+    /// As [`run`](Runtime::run); also if the runtime was built for several workers, or stopped.
+    pub fn block_on<Fut>(self, future: Fut) -> Result<Fut::Output, RuntimeError>
+    where
+        Fut: Future + 'static,
+    {
+        if self.builder.workers != 1 {
+            return Err(RuntimeError::new("block_on needs a runtime with one worker", None));
+        }
+        Worker::start(&self, 0)?
+            .run(future)?
+            .ok_or_else(|| RuntimeError::new("the runtime was stopped", None))
+    }
+}
+
+/// Stops the other workers when one fails or panics.
+struct StopUnlessDisarmed<'a> {
+    shared: &'a Shared,
+    armed: Cell<bool>,
+}
+
+impl Drop for StopUnlessDisarmed<'_> {
+    fn drop(&mut self) {
+        if self.armed.get() {
+            self.shared.advance_to(STOPPING);
+        }
+    }
+}
+
+thread_local! {
+    static CURRENT: RefCell<Option<Rc<Worker>>> = const { RefCell::new(None) };
+}
+
+/// The worker of this thread.
+///
+/// # Panics
+/// Outside a runtime, which is a mistake in the program and not in its input.
+pub(crate) fn current() -> Rc<Worker> {
+    let worker = CURRENT.with_borrow(Option::clone);
+    worker.expect("this must run inside a twinring runtime (Runtime::run or block_on)")
+}
+
+/// Calls `f` with the worker of this thread, if there is one.
+pub(crate) fn with_current<R>(f: impl FnOnce(&Worker) -> R) -> Option<R> {
+    CURRENT.try_with(|current| current.borrow().as_deref().map(f)).ok().flatten()
+}
+
+/// Everything that belongs to one worker thread.
+pub(crate) struct Worker {
+    registration: Registration,
+    pub(crate) executor: Executor,
+    pub(crate) timers: RefCell<Wheel>,
+    pub(crate) driver: RefCell<Driver>,
+    pub(crate) counters: Arc<Counters>,
+    /// Tasks that wait for a descriptor to be closed, because accepting ran out of them.
+    pub(crate) descriptor_waiters: RefCell<Waiters>,
+    shutdown_waiters: RefCell<Slots<Waker>>,
+    /// Empty between steps; kept for its allocation.
+    wakes: RefCell<Vec<Waker>>,
+    started: Instant,
+    shared: Arc<Shared>,
+    on_notice: NoticeHandler,
+}
+
+impl Worker {
+    fn start(runtime: &Runtime, index: usize) -> Result<Rc<Worker>, RuntimeError> {
+        let builder = &runtime.builder;
+        if !builder.pin.is_empty() {
+            let cpu = builder.pin[index % builder.pin.len()];
+            sys::pin_current_thread(cpu).map_err(|error| {
+                RuntimeError::new(format!("pinning worker {index} to CPU {cpu}"), Some(error))
+            })?;
+        }
+        let registration = Registration::new().map_err(|error| {
+            RuntimeError::new(format!("setting up worker {index}"), Some(error))
+        })?;
+        let counters = Arc::clone(&runtime.shared.workers[index]);
+        let setup = DriverSetup {
+            wake_fd: registration.inbox().eventfd(),
+            counters: Arc::clone(&counters),
+            linger: builder.linger,
+        };
+        let driver = Driver::new(&runtime.features, &setup).map_err(|error| {
+            let engine = runtime.features.engine();
+            RuntimeError::new(format!("setting up {engine} for worker {index}"), Some(error))
+        })?;
+        let mut inboxes = runtime.shared.inboxes.lock().unwrap_or_else(PoisonError::into_inner);
+        inboxes.push(Arc::clone(registration.inbox()));
+        Ok(Rc::new(Worker {
+            executor: Executor::new(registration.worker()),
+            registration,
+            timers: RefCell::new(Wheel::new()),
+            driver: RefCell::new(driver),
+            counters,
+            descriptor_waiters: RefCell::default(),
+            shutdown_waiters: RefCell::new(Slots::new()),
+            wakes: RefCell::default(),
+            started: Instant::now(),
+            shared: Arc::clone(&runtime.shared),
+            on_notice: Arc::clone(&builder.on_notice),
+        }))
+    }
+
+    pub(crate) fn id(&self) -> u16 {
+        self.registration.worker()
+    }
+
+    /// Nanoseconds from the start of the worker to `moment`: the time scale of its timers.
+    pub(crate) fn since_start_ns(&self, moment: Instant) -> u64 {
+        moment.saturating_duration_since(self.started).as_nanos() as u64
+    }
+
+    pub(crate) fn notice(&self, notice: Notice) {
+        (self.on_notice)(notice);
+    }
+
+    fn stage(&self) -> u8 {
+        self.shared.stage.load(Ordering::Acquire)
+    }
+
+    /// Runs `main` to its end, then takes everything down. `None` if the runtime was stopped.
+    fn run<F: Future + 'static>(
+        self: Rc<Worker>,
+        main: F,
+    ) -> Result<Option<F::Output>, RuntimeError> {
+        let _leave = Enter::new(Rc::clone(&self))?;
+        let output = Rc::new(RefCell::new(None));
+        let slot = Rc::clone(&output);
+        let main = JoinHandle::spawn(&self, async move {
+            let finished = main.await;
+            *slot.borrow_mut() = Some(finished);
+        });
+        let failed = |error| RuntimeError::new("the worker's engine failed", Some(error));
+        while !main.is_finished() && self.stage() != STOPPING {
+            self.step(None).map_err(failed)?;
+        }
+        self.executor.abort_all();
+        while self.driver.borrow_mut().is_lingering() && self.stage() != STOPPING {
+            self.step(None).map_err(failed)?;
+        }
+        let finished = output.borrow_mut().take();
+        Ok(finished)
+    }
+
+    /// One round: poll what is ready, then let the driver hand over, wait and report.
+    fn step(&self, longest: Option<Duration>) -> io::Result<()> {
+        self.executor.run_ready();
+        let mut wakes = self.wakes.take();
+        let deadline = self.next_deadline();
+        let idle = !self.executor.has_ready() && !self.registration.inbox().is_signalled();
+        let timeout = match (idle, deadline) {
+            (false, _) => Some(Duration::ZERO),
+            (true, None) => longest,
+            (true, Some(deadline)) => Some(deadline.saturating_duration_since(Instant::now())),
+        };
+        self.driver.borrow_mut().turn(timeout, &mut wakes)?;
+        if let Some(deadline) = deadline {
+            self.fire_timers(deadline, timeout, &mut wakes);
+        }
+        wakes.drain(..).for_each(Waker::wake);
+        self.wakes.replace(wakes);
+        if self.registration.inbox().is_signalled() {
+            self.take_inbox();
+        }
+        Ok(())
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let timer = self.timers.borrow_mut().next_deadline_ns();
+        let timer = timer.map(|ns| self.started + Duration::from_nanos(ns));
+        let driver = self.driver.borrow_mut().next_deadline();
+        match (timer, driver) {
+            (Some(timer), Some(driver)) => Some(timer.min(driver)),
+            (timer, driver) => timer.or(driver),
+        }
+    }
+
+    fn fire_timers(&self, deadline: Instant, asked: Option<Duration>, wakes: &mut Vec<Waker>) {
+        let now = Instant::now();
+        if asked.is_some_and(|asked| !asked.is_zero()) && now >= deadline {
+            self.counters.wait_overrun.record(now - deadline);
+        }
+        let now_ns = self.since_start_ns(now);
+        self.timers.borrow_mut().advance(now_ns, |waker| wakes.push(waker));
+    }
+
+    fn take_inbox(&self) {
+        match self.registration.inbox().drain() {
+            Drained::Tasks(tasks) => {
+                self.counters.wakes.add(tasks.len() as u64);
+                tasks.into_iter().for_each(|task| self.executor.wake(task));
+            }
+            Drained::All => self.executor.wake_all(),
+        }
+        if self.stage() >= DRAINING {
+            let keys = self.shutdown_waiters.borrow().keys();
+            for key in keys {
+                let waker = self.shutdown_waiters.borrow_mut().remove(key);
+                waker.into_iter().for_each(Waker::wake);
+            }
+        }
+    }
+}
+
+/// Makes a worker the current one of its thread; takes it down when dropped.
+struct Enter {
+    worker: Rc<Worker>,
+}
+
+impl Enter {
+    fn new(worker: Rc<Worker>) -> Result<Enter, RuntimeError> {
+        CURRENT.with_borrow_mut(|current| {
+            if current.is_some() {
+                return Err(RuntimeError::new("a runtime runs on this thread already", None));
+            }
+            *current = Some(Rc::clone(&worker));
+            Ok(Enter { worker })
+        })
+    }
+}
+
+impl Drop for Enter {
+    fn drop(&mut self) {
+        self.worker.executor.abort_all();
+        self.worker.driver.borrow_mut().teardown();
+        CURRENT.with_borrow_mut(Option::take);
+    }
+}
+
+/// Starts a task on the current worker.
+///
+/// # Panics
+/// Outside a twinring runtime.
+pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
+where
+    F: Future + 'static,
+    F::Output: 'static,
+{
+    JoinHandle::spawn(&current(), future)
+}
+
+/// Becomes ready when [`Handle::shutdown`] was called; at once if that was before.
+///
+/// # Panics
+/// When polled outside a twinring runtime.
+pub fn shutdown_requested() -> ShutdownRequested {
+    ShutdownRequested { registered: None }
+}
+
+/// The future of [`shutdown_requested`].
+pub struct ShutdownRequested {
+    registered: Option<(Rc<Worker>, Key)>,
+}
+
+impl fmt::Debug for ShutdownRequested {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ShutdownRequested").finish_non_exhaustive()
+    }
+}
+
+impl Future for ShutdownRequested {
+    type Output = ();
+
+    fn poll(
+        mut self: std::pin::Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<()> {
+        let worker = match self.registered.take() {
+            Some((worker, key)) => {
+                worker.shutdown_waiters.borrow_mut().remove(key);
+                worker
+            }
+            None => current(),
+        };
+        if worker.stage() >= DRAINING {
+            return std::task::Poll::Ready(());
+        }
+        let key = worker.shutdown_waiters.borrow_mut().insert(cx.waker().clone());
+        self.registered = Some((worker, key));
+        std::task::Poll::Pending
+    }
+}
+
+impl Drop for ShutdownRequested {
+    fn drop(&mut self) {
+        if let Some((worker, key)) = self.registered.take() {
+            worker.shutdown_waiters.borrow_mut().remove(key);
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Every raw system call of the runtime, each with its safety note.
+//!
+//! The functions take plain descriptors and slices and return [`io::Result`]; nothing in here
+//! keeps state. `EINTR` is retried here where the call can be repeated without losing anything.
+
+pub(crate) mod poll;
+pub(crate) mod ring;
+pub(crate) mod waker;
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr::NonNull;
+
+/// Turns the C convention (-1 and errno) into a `Result`, retrying while the call was interrupted.
+fn retry_eintr(mut call: impl FnMut() -> isize) -> io::Result<usize> {
+    loop {
+        let returned = call();
+        if returned >= 0 {
+            return Ok(returned as usize);
+        }
+        let error = io::Error::last_os_error();
+        if error.raw_os_error() != Some(libc::EINTR) {
+            return Err(error);
+        }
+    }
+}
+
+/// Receives what is there without waiting; `Ok(0)` is the end of the stream.
+pub(crate) fn recv(socket: RawFd, into: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
+    retry_eintr(|| {
+        // SAFETY: the pointer and length describe a live, exclusively borrowed slice; the kernel
+        // writes at most `len` bytes and keeps no reference after the call.
+        unsafe { libc::recv(socket, into.as_mut_ptr().cast(), into.len(), libc::MSG_DONTWAIT) }
+    })
+}
+
+/// Sends what fits into the socket buffer without waiting and without raising SIGPIPE.
+pub(crate) fn send(socket: RawFd, bytes: &[u8]) -> io::Result<usize> {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    retry_eintr(|| {
+        // SAFETY: the slice is live for the call and the kernel only reads from it.
+        unsafe { libc::send(socket, bytes.as_ptr().cast(), bytes.len(), flags) }
+    })
+}
+
+/// Takes one connection out of the backlog of a non-blocking listener.
+///
+/// The new socket is close-on-exec and *non-blocking* only if asked: the epoll engine passes
+/// MSG_DONTWAIT on every call, so both engines keep blocking sockets.
+pub(crate) fn accept(listener: RawFd) -> io::Result<OwnedFd> {
+    let fd = retry_eintr(|| {
+        // SAFETY: null address pointers are allowed by accept4(2): no address is written.
+        let fd = unsafe {
+            libc::accept4(listener, std::ptr::null_mut(), std::ptr::null_mut(), libc::SOCK_CLOEXEC)
+        };
+        fd as isize
+    })?;
+    // SAFETY: accept4 returned a new descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+/// Shuts down the sending half: the peer reads the end of the stream after all queued bytes.
+pub(crate) fn shutdown_write(socket: RawFd) -> io::Result<()> {
+    // SAFETY: no memory is passed; a wrong descriptor is reported as an error.
+    retry_eintr(|| unsafe { libc::shutdown(socket, libc::SHUT_WR) } as isize).map(drop)
+}
+
+/// An eventfd(2) used to wake a worker that waits in the kernel.
+pub(crate) fn eventfd() -> io::Result<OwnedFd> {
+    // SAFETY: no memory is passed.
+    let fd = retry_eintr(|| unsafe {
+        libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) as isize
+    })?;
+    // SAFETY: eventfd returned a new descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+/// Adds one to an eventfd. A full counter (EAGAIN) already wakes its reader and is not an error.
+pub(crate) fn eventfd_signal(fd: BorrowedFd<'_>) {
+    let one = 1u64.to_ne_bytes();
+    let _full_is_fine = retry_eintr(|| {
+        // SAFETY: eight live bytes, only read by the kernel.
+        unsafe { libc::write(fd.as_raw_fd(), one.as_ptr().cast(), one.len()) }
+    });
+}
+
+/// Resets an eventfd to zero; nothing to read is not an error.
+pub(crate) fn eventfd_clear(fd: BorrowedFd<'_>) {
+    let mut count = [0u8; 8];
+    let _empty_is_fine = retry_eintr(|| {
+        // SAFETY: eight live bytes, exclusively borrowed.
+        unsafe { libc::read(fd.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) }
+    });
+}
+
+/// Binds the calling thread to one CPU.
+pub(crate) fn pin_current_thread(cpu: usize) -> io::Result<()> {
+    if cpu >= libc::CPU_SETSIZE as usize {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    // SAFETY: an all-zero cpu_set_t is the valid empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `cpu` is below CPU_SETSIZE, checked above, so the bit lies inside the set.
+    unsafe { libc::CPU_SET(cpu, &mut set) };
+    // SAFETY: the set is live for the call and its exact size is passed.
+    retry_eintr(|| unsafe { libc::sched_setaffinity(0, size_of_val(&set), &set) } as isize)
+        .map(drop)
+}
+
+/// CPU time used by the calling thread so far, user and system, in nanoseconds.
+pub(crate) fn thread_cpu_time_ns() -> (u64, u64) {
+    // SAFETY: an all-zero rusage is a valid value of the type.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: `usage` is live and exclusively borrowed; RUSAGE_THREAD is Linux since 2.6.26.
+    unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) };
+    let ns = |t: libc::timeval| t.tv_sec as u64 * 1_000_000_000 + t.tv_usec as u64 * 1_000;
+    (ns(usage.ru_utime), ns(usage.ru_stime))
+}
+
+/// CLOCK_MONOTONIC in nanoseconds: the clock that processes of one machine share.
+pub(crate) fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` is live and exclusively borrowed; CLOCK_MONOTONIC exists on every Linux.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Page-aligned anonymous memory, zeroed by the kernel, given back when dropped.
+///
+/// Untouched pages cost no memory, so a large pool is paid for only as far as it is used.
+pub(crate) struct Mapping {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+impl Mapping {
+    /// Maps `bytes` (more than zero) of private memory.
+    pub(crate) fn new(bytes: usize) -> io::Result<Mapping> {
+        // SAFETY: a fresh anonymous mapping at an address the kernel chooses touches no memory
+        // that the program already uses.
+        let start = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = NonNull::new(start.cast()).ok_or_else(io::Error::last_os_error)?;
+        Ok(Mapping { start, bytes })
+    }
+
+    /// First byte of the mapping.
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    /// Length of the mapping in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: exactly the region mapped in `new`; whoever holds a `Mapping` promises that no
+        // pointer into it is used after it is dropped.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// Lets the kernel choose the port at connect time, when it knows the destination
+/// (IP_BIND_ADDRESS_NO_PORT, Linux 4.2), so that a bound address does not use up a port alone.
+pub(crate) fn bind_address_no_port(socket: RawFd) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    retry_eintr(|| {
+        // SAFETY: a live c_int and its exact size are passed.
+        unsafe {
+            libc::setsockopt(
+                socket,
+                libc::IPPROTO_IP,
+                libc::IP_BIND_ADDRESS_NO_PORT,
+                std::ptr::from_ref(&on).cast(),
+                size_of_val(&on) as libc::socklen_t,
+            ) as isize
+        }
+    })
+    .map(drop)
+}

@@ -1,0 +1,110 @@
+//! epoll(7): the three calls the epoll engine needs.
+
+use super::retry_eintr;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+/// What epoll reported for one descriptor.
+pub(crate) type Event = libc::epoll_event;
+
+/// An epoll set.
+pub(crate) struct Epoll {
+    fd: OwnedFd,
+}
+
+impl Epoll {
+    pub(crate) fn new() -> io::Result<Epoll> {
+        // SAFETY: no memory is passed.
+        let fd = retry_eintr(|| unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) as isize })?;
+        // SAFETY: epoll_create1 returned a new descriptor that nobody else owns.
+        Ok(Epoll { fd: unsafe { OwnedFd::from_raw_fd(fd as RawFd) } })
+    }
+
+    /// Registers `target` for `interest`; events carry `data`.
+    pub(crate) fn add(&self, target: RawFd, interest: i32, data: u64) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_ADD, target, interest, data)
+    }
+
+    /// Changes the interest of a registered descriptor.
+    pub(crate) fn modify(&self, target: RawFd, interest: i32, data: u64) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_MOD, target, interest, data)
+    }
+
+    fn control(&self, op: i32, target: RawFd, interest: i32, data: u64) -> io::Result<()> {
+        let mut event = libc::epoll_event { events: interest as u32, u64: data };
+        retry_eintr(|| {
+            // SAFETY: `event` is live for the call; the kernel copies it.
+            unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), op, target, &mut event) as isize }
+        })
+        .map(drop)
+    }
+
+    /// Waits for events, at most `timeout` (`None` waits for ever), and appends them to the empty
+    /// `events` up to its capacity. An interrupted wait reports no events.
+    ///
+    /// epoll_pwait2(2) (Linux 5.11) takes nanoseconds; kernels without it get the timeout rounded
+    /// up to a millisecond, so that a timer never fires early.
+    pub(crate) fn wait(
+        &self,
+        events: &mut Vec<Event>,
+        timeout: Option<Duration>,
+    ) -> io::Result<()> {
+        events.clear();
+        let room = events.capacity().min(i32::MAX as usize) as i32;
+        let count = match self.wait_ns(events.as_mut_ptr(), room, timeout) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => {
+                self.wait_ms(events.as_mut_ptr(), room, timeout)
+            }
+            other => other,
+        };
+        match count {
+            // SAFETY: the kernel initialised `count` events, and `count <= room <= capacity`.
+            Ok(count) => unsafe { events.set_len(count) },
+            Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn wait_ns(
+        &self,
+        events: *mut Event,
+        room: i32,
+        timeout: Option<Duration>,
+    ) -> io::Result<usize> {
+        let timespec = timeout.map(|t| libc::timespec {
+            tv_sec: t.as_secs().min(i64::MAX as u64) as i64,
+            tv_nsec: i64::from(t.subsec_nanos()),
+        });
+        let timespec = timespec.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        // Not libc::epoll_pwait2: older C libraries lack the wrapper, the kernel has the call.
+        // SAFETY: `events` has room for `room` entries, `timespec` is null or live, and a null
+        // signal mask leaves the mask alone.
+        let count = unsafe {
+            libc::syscall(
+                libc::SYS_epoll_pwait2,
+                self.fd.as_raw_fd(),
+                events,
+                room,
+                timespec,
+                std::ptr::null::<libc::sigset_t>(),
+                8usize,
+            )
+        };
+        if count < 0 { Err(io::Error::last_os_error()) } else { Ok(count as usize) }
+    }
+
+    fn wait_ms(
+        &self,
+        events: *mut Event,
+        room: i32,
+        timeout: Option<Duration>,
+    ) -> io::Result<usize> {
+        let ms =
+            timeout.map_or(-1, |t| t.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as i32);
+        // SAFETY: `events` has room for `room` entries.
+        let count = unsafe { libc::epoll_wait(self.fd.as_raw_fd(), events, room, ms) };
+        if count < 0 { Err(io::Error::last_os_error()) } else { Ok(count as usize) }
+    }
+}

@@ -1,0 +1,145 @@
+//! io_uring calls that the `io-uring` crate does not offer in the form needed here.
+//!
+//! The crate remembers a registered ring descriptor only inside a borrowed `Submitter`, so the
+//! worker loop makes its own `io_uring_enter`. See io_uring_enter(2) and io_uring_register(2).
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::time::Duration;
+
+/// Wait for completions and run deferred task work.
+pub(crate) const ENTER_GETEVENTS: u32 = 1;
+/// Wake the kernel's submission thread.
+pub(crate) const ENTER_SQ_WAKEUP: u32 = 1 << 1;
+const ENTER_EXT_ARG: u32 = 1 << 3;
+const ENTER_REGISTERED_RING: u32 = 1 << 4;
+
+const REGISTER_RING_FDS: u32 = 20;
+const UNREGISTER_RING_FDS: u32 = 21;
+
+/// `struct io_uring_getevents_arg`.
+#[repr(C)]
+struct GetEventsArg {
+    sigmask: u64,
+    sigmask_bytes: u32,
+    min_wait_us: u32,
+    timespec: u64,
+}
+
+/// `struct __kernel_timespec`.
+#[repr(C)]
+struct KernelTimespec {
+    seconds: i64,
+    nanoseconds: i64,
+}
+
+/// `struct io_uring_rsrc_update`.
+#[repr(C)]
+struct ResourceUpdate {
+    offset: u32,
+    reserved: u32,
+    data: u64,
+}
+
+/// How the ring is named to `io_uring_enter`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum RingFd {
+    /// An ordinary descriptor.
+    Plain(RawFd),
+    /// An index into the calling thread's registered rings (Linux 5.18): saves the look-up.
+    Registered(u32),
+}
+
+/// How long one enter waits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wait {
+    /// Completions to wait for; 0 does not wait.
+    pub(crate) completions: u32,
+    /// Longest wait; `None` waits for ever. Needs IORING_FEAT_EXT_ARG (Linux 5.11).
+    pub(crate) timeout: Option<Duration>,
+    /// Stay at least this long to gather `completions` before settling for one; 0 is off.
+    /// Needs IORING_FEAT_MIN_TIMEOUT (Linux 6.12).
+    pub(crate) min_wait_us: u32,
+}
+
+/// One `io_uring_enter`: submits `to_submit` entries, then waits as told. Returns how many entries
+/// the kernel consumed. `ETIME` and `EINTR` end a wait and are not errors.
+pub(crate) fn enter(ring: RingFd, to_submit: u32, flags: u32, wait: Wait) -> io::Result<u32> {
+    let timespec = wait.timeout.map(|t| KernelTimespec {
+        seconds: t.as_secs().min(i64::MAX as u64) as i64,
+        nanoseconds: i64::from(t.subsec_nanos()),
+    });
+    let argument = GetEventsArg {
+        sigmask: 0,
+        sigmask_bytes: 8,
+        min_wait_us: wait.min_wait_us,
+        timespec: timespec.as_ref().map_or(0, |t| std::ptr::from_ref(t) as u64),
+    };
+    let extended = timespec.is_some() || wait.min_wait_us != 0;
+    let (fd, mut flags) = match ring {
+        RingFd::Plain(fd) => (fd, flags),
+        RingFd::Registered(index) => (index as i32, flags | ENTER_REGISTERED_RING),
+    };
+    let (pointer, bytes) = if extended {
+        flags |= ENTER_EXT_ARG;
+        (std::ptr::from_ref(&argument).cast::<libc::c_void>(), size_of::<GetEventsArg>())
+    } else {
+        (std::ptr::null(), 0)
+    };
+    // SAFETY: with EXT_ARG the pointer names a live GetEventsArg of the size passed, whose
+    // timespec pointer is 0 or live until the call returns; without it the pointer is null.
+    // Memory named by submitted entries is the driver's invariant (see driver::uring).
+    let returned = unsafe {
+        libc::syscall(
+            libc::SYS_io_uring_enter,
+            fd,
+            to_submit,
+            wait.completions,
+            flags,
+            pointer,
+            bytes,
+        )
+    };
+    if returned >= 0 {
+        return Ok(returned as u32);
+    }
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        // The kernel reports either only when it submitted nothing; the entries stay queued.
+        Some(libc::ETIME | libc::EINTR) => Ok(0),
+        _ => Err(error),
+    }
+}
+
+/// Registers the ring's own descriptor with the calling thread (Linux 5.18).
+pub(crate) fn register_ring_fd(ring: BorrowedFd<'_>) -> io::Result<RingFd> {
+    let mut update =
+        ResourceUpdate { offset: u32::MAX, reserved: 0, data: ring.as_raw_fd() as u64 };
+    register_ring_update(ring, REGISTER_RING_FDS, &mut update)?;
+    Ok(RingFd::Registered(update.offset))
+}
+
+/// Gives back the index that [`register_ring_fd`] took; it would otherwise live as long as the
+/// thread, and a thread has 16 of them.
+pub(crate) fn unregister_ring_fd(ring: BorrowedFd<'_>, index: u32) -> io::Result<()> {
+    let mut update = ResourceUpdate { offset: index, reserved: 0, data: 0 };
+    register_ring_update(ring, UNREGISTER_RING_FDS, &mut update)
+}
+
+fn register_ring_update(
+    ring: BorrowedFd<'_>,
+    opcode: u32,
+    update: &mut ResourceUpdate,
+) -> io::Result<()> {
+    // SAFETY: one live ResourceUpdate is passed, as these two opcodes expect.
+    let returned = unsafe {
+        libc::syscall(
+            libc::SYS_io_uring_register,
+            ring.as_raw_fd(),
+            opcode,
+            std::ptr::from_mut(update),
+            1u32,
+        )
+    };
+    if returned < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

@@ -1,0 +1,169 @@
+//! The local executor: tasks, the ready queue, and waking from this thread and from others.
+
+mod inbox;
+mod join;
+
+pub(crate) use inbox::{Drained, Inbox, Registration};
+pub use join::{JoinError, JoinHandle};
+
+use crate::driver::slots::{Key, Slots};
+use crate::sys::waker::waker;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// Names a task in this process: the worker it lives on and its key there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TaskId {
+    pub(crate) worker: u16,
+    pub(crate) key: Key,
+}
+
+impl TaskId {
+    pub(crate) fn to_bits(self) -> u64 {
+        self.key.to_bits() | u64::from(self.worker) << Key::BITS
+    }
+
+    pub(crate) fn from_bits(bits: u64) -> TaskId {
+        TaskId { worker: (bits >> Key::BITS) as u16, key: Key::from_bits(bits) }
+    }
+}
+
+type BoxedFuture = Pin<Box<dyn Future<Output = ()>>>;
+
+struct Task {
+    /// Empty while the task is being polled.
+    future: Option<BoxedFuture>,
+    queued: bool,
+}
+
+/// Runs the tasks of one worker. Everything in it belongs to one thread.
+pub(crate) struct Executor {
+    worker: u16,
+    tasks: RefCell<Slots<Task>>,
+    ready: RefCell<VecDeque<Key>>,
+    budget: Cell<u32>,
+}
+
+/// Socket operations a task may complete in one poll before it has to let others run. A
+/// connection that always has data would otherwise never give up the thread.
+const OPERATIONS_PER_POLL: u32 = 32;
+
+impl Executor {
+    pub(crate) fn new(worker: u16) -> Executor {
+        Executor {
+            worker,
+            tasks: RefCell::new(Slots::new()),
+            ready: RefCell::new(VecDeque::new()),
+            budget: Cell::new(OPERATIONS_PER_POLL),
+        }
+    }
+
+    /// Adds a task and queues its first poll.
+    pub(crate) fn spawn(&self, future: BoxedFuture) -> Key {
+        let key = self.tasks.borrow_mut().insert(Task { future: Some(future), queued: true });
+        self.ready.borrow_mut().push_back(key);
+        key
+    }
+
+    /// Queues a poll of the task unless one is queued or the task is gone.
+    pub(crate) fn wake(&self, key: Key) {
+        if let Some(task) = self.tasks.borrow_mut().get_mut(key)
+            && !task.queued
+        {
+            task.queued = true;
+            self.ready.borrow_mut().push_back(key);
+        }
+    }
+
+    /// Queues a poll of every task: used when an inbox overflowed and lost count.
+    pub(crate) fn wake_all(&self) {
+        let keys = self.tasks.borrow().keys();
+        keys.into_iter().for_each(|key| self.wake(key));
+    }
+
+    /// True when a task waits to be polled.
+    pub(crate) fn has_ready(&self) -> bool {
+        !self.ready.borrow().is_empty()
+    }
+
+    /// Polls each task that was ready at the time of the call, once. Tasks that become ready
+    /// meanwhile wait for the next round, so the driver is asked between rounds.
+    pub(crate) fn run_ready(&self) {
+        let round = self.ready.borrow().len();
+        for _ in 0..round {
+            let Some(key) = self.ready.borrow_mut().pop_front() else { return };
+            self.poll(key);
+        }
+    }
+
+    fn poll(&self, key: Key) {
+        let mut future = {
+            let mut tasks = self.tasks.borrow_mut();
+            let Some(task) = tasks.get_mut(key) else { return };
+            task.queued = false;
+            let Some(future) = task.future.take() else { return };
+            future
+        };
+        self.budget.set(OPERATIONS_PER_POLL);
+        let waker = waker(TaskId { worker: self.worker, key });
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Pending => {
+                // The task may have been aborted while it ran: then its future goes here.
+                let mut tasks = self.tasks.borrow_mut();
+                match tasks.get_mut(key) {
+                    Some(task) => task.future = Some(future),
+                    None => {
+                        drop(tasks);
+                        drop(future);
+                    }
+                }
+            }
+            Poll::Ready(()) => {
+                let finished = self.tasks.borrow_mut().remove(key);
+                drop(finished);
+                drop(future);
+            }
+        }
+    }
+
+    /// Drops a task wherever it stands; its destructors run before this returns, unless the task
+    /// aborts itself, in which case they run when its poll returns.
+    pub(crate) fn abort(&self, key: Key) {
+        let task = self.tasks.borrow_mut().remove(key);
+        drop(task);
+    }
+
+    /// Drops all tasks, those that destructors spawn included.
+    pub(crate) fn abort_all(&self) {
+        loop {
+            let keys = self.tasks.borrow().keys();
+            if keys.is_empty() {
+                return;
+            }
+            keys.into_iter().for_each(|key| self.abort(key));
+        }
+    }
+
+    /// Takes one operation from the budget of the task being polled; `false` when it is used up.
+    pub(crate) fn spend(&self) -> bool {
+        let left = self.budget.get();
+        self.budget.set(left.saturating_sub(1));
+        left > 0
+    }
+}
+
+/// Wakes a task from whichever thread this is called on.
+pub(crate) fn wake(task: TaskId) {
+    let local = crate::runtime::with_current(|worker| {
+        let here = worker.id() == task.worker;
+        if here {
+            worker.executor.wake(task.key);
+        }
+        here
+    });
+    if local != Some(true) {
+        inbox::wake_remote(task);
+    }
+}
