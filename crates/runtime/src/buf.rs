@@ -204,7 +204,8 @@ enum Home {
     Nowhere,
 }
 
-/// Received bytes. Empty means the end of the stream, and nothing else.
+/// Received bytes. From a stream, empty means its end and nothing else; from a datagram socket,
+/// empty is an empty datagram.
 ///
 /// Dropping it returns the memory to the worker's pool. It can be handed to
 /// [`TcpStream::send`](crate::TcpStream::send) as it is, without a copy.
@@ -222,8 +223,8 @@ impl RecvBuf {
         RecvBuf { home: Home::Pool(Rc::clone(pool), id), start: start as u32, end: end as u32 }
     }
 
-    /// The end of the stream.
-    pub(crate) fn end_of_stream() -> RecvBuf {
+    /// No bytes: the end of a stream, or an empty datagram.
+    pub(crate) fn empty() -> RecvBuf {
         RecvBuf { home: Home::Nowhere, start: 0, end: 0 }
     }
 

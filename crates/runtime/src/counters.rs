@@ -71,9 +71,11 @@ macro_rules! counters {
 counters! {
     /// Calls of `io_uring_enter`.
     enters,
+    /// Operations handed to the ring.
+    submissions,
     /// System calls of the runtime, enters included.
     syscalls,
-    /// Calls that could wait: enters with a wait, or `epoll_pwait2`.
+    /// Calls that could wait: enters with a wait, `epoll_pwait2`, or `ppoll` in tick mode.
     waits,
     /// Completions taken from the ring.
     completions,
@@ -103,6 +105,10 @@ counters! {
     lingers_expired,
     /// Wakes that came from other threads.
     wakes,
+    /// Ticks kept, in tick mode.
+    ticks,
+    /// Ticks passed over because the worker was still busy when they were due.
+    ticks_missed,
 }
 
 impl CounterSnapshot {

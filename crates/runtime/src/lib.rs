@@ -31,6 +31,7 @@
 mod buf;
 mod config;
 mod counters;
+mod datagram;
 mod driver;
 pub mod net;
 pub mod probe;
@@ -46,13 +47,17 @@ pub use config::{
     TaskRun, Trigger, UringFeatures, UringOptions,
 };
 pub use counters::{CounterSnapshot, OverrunSummary};
-pub use net::{BoundListener, ListenOptions, TcpListener, TcpStream};
+pub use datagram::{Datagram, Ecn, Received, SendErrors, UdpStats};
+pub use net::{
+    BoundListener, BoundUdp, ListenOptions, TcpListener, TcpStream, UdpOptions, UdpSocket,
+};
 pub use race::{Either, race};
 pub use runtime::{
     Builder, Handle, Notice, Runtime, RuntimeError, ShutdownRequested, shutdown_requested, spawn,
+    submit,
 };
 pub use task::{JoinError, JoinHandle};
-pub use time::{Elapsed, Sleep, sleep, sleep_until, timeout, timeout_at};
+pub use time::{Elapsed, Sleep, Tick, Ticker, sleep, sleep_until, timeout, timeout_at};
 
 /// CLOCK_MONOTONIC in nanoseconds: the clock that all processes of one machine share, for stamps
 /// that another process compares with its own.

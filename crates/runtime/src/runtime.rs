@@ -1,5 +1,8 @@
 //! Workers: one thread, one executor, one driver each, and the loop that ties them together.
 
+mod tick;
+
+use self::tick::Ticks;
 use crate::config::{EngineChoice, EpollOptions, Features, UringOptions};
 use crate::counters::{CounterSnapshot, Counters};
 use crate::driver::queues::Waiters;
@@ -84,6 +87,7 @@ pub struct Builder {
     workers: usize,
     pin: Vec<usize>,
     linger: Duration,
+    tick: Option<Duration>,
     on_notice: NoticeHandler,
 }
 
@@ -93,6 +97,7 @@ impl fmt::Debug for Builder {
             .field("engine", &self.engine)
             .field("workers", &self.workers)
             .field("pin", &self.pin)
+            .field("tick", &self.tick)
             .finish_non_exhaustive()
     }
 }
@@ -106,6 +111,7 @@ impl Default for Builder {
             workers: 1,
             pin: Vec::new(),
             linger: Duration::from_secs(5),
+            tick: None,
             on_notice: Arc::new(|_| {}),
         }
     }
@@ -148,6 +154,15 @@ impl Builder {
         self
     }
 
+    /// Tick mode: workers wake once per `period` (50 us to 1 s; 1 ms is typical) at fixed moments,
+    /// whatever arrives in between. In each tick timers fire and what their tasks send goes out
+    /// first; what has arrived is handled after that. Saves much CPU under many small packets, and
+    /// delays everything by up to a period. Off by default.
+    pub fn tick(mut self, period: Duration) -> Builder {
+        self.tick = Some(period);
+        self
+    }
+
     /// Called, on a worker thread, with things an operator should hear about.
     pub fn on_notice(mut self, handler: impl Fn(Notice) + Send + Sync + 'static) -> Builder {
         self.on_notice = Arc::new(handler);
@@ -158,10 +173,14 @@ impl Builder {
     ///
     /// # Errors
     /// When a requested engine or feature is refused (the message names the layer that refuses
-    /// and what to change), or the number of workers is out of range.
+    /// and what to change), or the number of workers or the tick is out of range.
     pub fn build(self) -> Result<Runtime, RuntimeError> {
         if !(1..=1024).contains(&self.workers) {
             let what = format!("{} workers: expected 1 to 1024", self.workers);
+            return Err(RuntimeError::new(what, None));
+        }
+        if let Some(period) = self.tick.filter(|period| !tick::PERIODS.contains(period)) {
+            let what = format!("a tick of {period:?}: expected 50 us to 1 s");
             return Err(RuntimeError::new(what, None));
         }
         let (features, why_not) = match self.engine {
@@ -392,6 +411,7 @@ pub(crate) struct Worker {
     /// Empty between steps; kept for its allocation.
     wakes: RefCell<Vec<Waker>>,
     started: Instant,
+    ticks: Option<Ticks>,
     shared: Arc<Shared>,
     on_notice: NoticeHandler,
 }
@@ -420,6 +440,7 @@ impl Worker {
         })?;
         let mut inboxes = runtime.shared.inboxes.lock().unwrap_or_else(PoisonError::into_inner);
         inboxes.push(Arc::clone(registration.inbox()));
+        let started = Instant::now();
         Ok(Rc::new(Worker {
             executor: Executor::new(registration.worker()),
             registration,
@@ -429,7 +450,8 @@ impl Worker {
             descriptor_waiters: RefCell::default(),
             shutdown_waiters: RefCell::new(Slots::new()),
             wakes: RefCell::default(),
-            started: Instant::now(),
+            started,
+            ticks: builder.tick.map(|period| Ticks::new(started, period)),
             shared: Arc::clone(&runtime.shared),
             on_notice: Arc::clone(&builder.on_notice),
         }))
@@ -446,6 +468,17 @@ impl Worker {
 
     pub(crate) fn notice(&self, notice: Notice) {
         (self.on_notice)(notice);
+    }
+
+    /// A socket was closed: whoever waits for a descriptor may try again.
+    pub(crate) fn wake_descriptor_waiters(&self) {
+        let mut waiters = self.descriptor_waiters.borrow_mut();
+        if !waiters.is_empty() {
+            let mut wakes = Vec::new();
+            waiters.wake(&mut wakes);
+            drop(waiters);
+            wakes.into_iter().for_each(Waker::wake);
+        }
     }
 
     fn stage(&self) -> u8 {
@@ -466,33 +499,38 @@ impl Worker {
         });
         let failed = |error| RuntimeError::new("the worker's engine failed", Some(error));
         while !main.is_finished() && self.stage() != STOPPING {
-            self.step(None).map_err(failed)?;
+            self.step().map_err(failed)?;
         }
         self.executor.abort_all();
         while self.driver.borrow_mut().is_lingering() && self.stage() != STOPPING {
-            self.step(None).map_err(failed)?;
+            self.step().map_err(failed)?;
         }
         let finished = output.borrow_mut().take();
         Ok(finished)
     }
 
     /// One round: poll what is ready, then let the driver hand over, wait and report.
-    fn step(&self, longest: Option<Duration>) -> io::Result<()> {
+    fn step(&self) -> io::Result<()> {
+        if let Some(ticks) = &self.ticks {
+            return self.step_in_ticks(ticks);
+        }
         self.executor.run_ready();
         let mut wakes = self.wakes.take();
         let deadline = self.next_deadline();
         let idle = !self.executor.has_ready() && !self.registration.inbox().is_signalled();
         let timeout = match (idle, deadline) {
             (false, _) => Some(Duration::ZERO),
-            (true, None) => longest,
+            (true, None) => None,
             (true, Some(deadline)) => Some(deadline.saturating_duration_since(Instant::now())),
         };
         self.driver.borrow_mut().turn(timeout, &mut wakes)?;
         if let Some(deadline) = deadline {
-            self.fire_timers(deadline, timeout, &mut wakes);
+            let now = self.fire_timers(&mut wakes);
+            if timeout.is_some_and(|asked| !asked.is_zero()) && now >= deadline {
+                self.counters.wait_overrun.record(now - deadline);
+            }
         }
-        wakes.drain(..).for_each(Waker::wake);
-        self.wakes.replace(wakes);
+        self.wake_all(wakes);
         if self.registration.inbox().is_signalled() {
             self.take_inbox();
         }
@@ -509,13 +547,12 @@ impl Worker {
         }
     }
 
-    fn fire_timers(&self, deadline: Instant, asked: Option<Duration>, wakes: &mut Vec<Waker>) {
+    /// Fires the timers that are due, and returns the time by which.
+    fn fire_timers(&self, wakes: &mut Vec<Waker>) -> Instant {
         let now = Instant::now();
-        if asked.is_some_and(|asked| !asked.is_zero()) && now >= deadline {
-            self.counters.wait_overrun.record(now - deadline);
-        }
         let now_ns = self.since_start_ns(now);
         self.timers.borrow_mut().advance(now_ns, |waker| wakes.push(waker));
+        now
     }
 
     fn take_inbox(&self) {
@@ -571,6 +608,24 @@ where
     F::Output: 'static,
 {
     JoinHandle::spawn(&current(), future)
+}
+
+/// Hands what was queued on this worker's sockets to the kernel now, instead of when the worker
+/// next waits. For a sender that stamps what it sends: stamp, send, submit. On epoll a send has
+/// reached the kernel already, and this does nothing.
+///
+/// # Errors
+/// When the engine has failed as a whole.
+///
+/// # Panics
+/// Outside a twinring runtime.
+pub fn submit() -> io::Result<()> {
+    current().submit()
+}
+
+/// The last tick of this thread's worker, if it is in tick mode.
+pub(crate) fn tick_origin() -> Option<Instant> {
+    with_current(|worker| worker.ticks.as_ref().map(Ticks::origin)).flatten()
 }
 
 /// Becomes ready when [`Handle::shutdown`] was called; at once if that was before.

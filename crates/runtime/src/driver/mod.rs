@@ -22,23 +22,29 @@
 //! 9. Closing reaches the wire: pending receives are cancelled before the descriptor goes.
 //! 10. EMFILE on accept is an ordinary error here; the listener (`net::TcpListener`) waits.
 //! 11. An idle connection holds no receive buffer.
+//! 12. Datagrams are queued and sent whole; what the kernel does not take is sent again or
+//!     counted (`datagrams::Outbox`). An ICMP error ends neither receiving nor sending.
 //!
 //! Operations are polled: they register the task's waker and the driver's `turn` hands it back
 //! when it is worth asking again. Wakers are collected during a turn and called after it, so no
 //! foreign code runs while the driver is borrowed.
 
+pub(crate) mod ancillary;
+pub(crate) mod datagrams;
 pub(crate) mod epoll;
 mod linger;
 pub(crate) mod queues;
 pub(crate) mod slots;
 pub(crate) mod uring;
 
+use self::datagrams::UdpSetup;
 use self::epoll::EpollDriver;
 use self::slots::Key;
 use self::uring::UringDriver;
 use crate::buf::{RecvBuf, SendBuf};
 use crate::config::Features;
 use crate::counters::Counters;
+use crate::datagram::{Datagram, Received, UdpStats};
 use socket2::SockRef;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
@@ -161,6 +167,46 @@ impl Driver {
         dispatch!(self, driver => driver.finish(key));
     }
 
+    /// Takes over a bound or connected datagram socket.
+    pub(crate) fn add_udp(&mut self, socket: OwnedFd, setup: UdpSetup) -> io::Result<Key> {
+        dispatch!(self, driver => driver.add_udp(socket, setup))
+    }
+
+    /// Appends at least one and at most `most` received datagrams; how many.
+    pub(crate) fn poll_recv_batch(
+        &mut self,
+        key: Key,
+        cx: &mut Context<'_>,
+        into: &mut Vec<Received>,
+        most: usize,
+    ) -> Poll<io::Result<usize>> {
+        dispatch!(self, driver => driver.poll_recv_batch(key, cx, into, most))
+    }
+
+    /// Takes datagrams over from the front of `batch`; ready when it is empty.
+    pub(crate) fn poll_send_batch(
+        &mut self,
+        key: Key,
+        cx: &mut Context<'_>,
+        batch: &mut Vec<Datagram>,
+    ) -> Poll<io::Result<()>> {
+        dispatch!(self, driver => driver.poll_send_batch(key, cx, batch))
+    }
+
+    /// Ready once every datagram taken over is with the kernel, or was counted as not sent.
+    pub(crate) fn poll_datagrams_sent(
+        &mut self,
+        key: Key,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        dispatch!(self, driver => driver.poll_datagrams_sent(key, cx))
+    }
+
+    /// What a datagram socket has counted.
+    pub(crate) fn udp_stats(&self, key: Key) -> Option<UdpStats> {
+        dispatch!(self, driver => driver.udp_stats(key))
+    }
+
     /// Collects everybody who waits for this socket.
     pub(crate) fn wake_waiters(&mut self, key: Key, wakes: &mut Vec<Waker>) {
         dispatch!(self, driver => driver.wake_waiters(key, wakes));
@@ -189,6 +235,27 @@ impl Driver {
         dispatch!(self, driver => driver.turn(timeout, wakes))
     }
 
+    /// Hands new operations to the kernel now. What has arrived stays for the next `turn` or
+    /// `drain`, as far as the kernel does not report it by itself.
+    ///
+    /// # Errors
+    /// As [`turn`](Driver::turn).
+    pub(crate) fn submit(&mut self, wakes: &mut Vec<Waker>) -> io::Result<()> {
+        match self {
+            Driver::Uring(driver) => driver.submit(wakes),
+            // Its operations are system calls of their own, made at once.
+            Driver::Epoll(_) => Ok(()),
+        }
+    }
+
+    /// Takes everything that has arrived, without waiting; bounded if more keeps arriving.
+    ///
+    /// # Errors
+    /// As [`turn`](Driver::turn).
+    pub(crate) fn drain(&mut self, wakes: &mut Vec<Waker>) -> io::Result<()> {
+        dispatch!(self, driver => driver.drain(wakes))
+    }
+
     /// The moment by which `turn` has to run even if nothing happens.
     pub(crate) fn next_deadline(&mut self) -> Option<Instant> {
         dispatch!(self, driver => driver.next_deadline())
@@ -203,6 +270,14 @@ impl Driver {
     pub(crate) fn teardown(&mut self) {
         dispatch!(self, driver => driver.teardown());
     }
+}
+
+/// Why a datagram socket with buffers of yet another size or number is refused.
+fn too_many_geometries() -> io::Error {
+    io::Error::other(
+        "the sockets of this worker use too many different buffer sizes and counts (63): choose \
+         one of those in use",
+    )
 }
 
 /// What an operation on a socket that the driver no longer has reports.

@@ -84,7 +84,7 @@ impl Received {
             return Some(Ok(piece));
         }
         match self.end? {
-            End::Stream => Some(Ok(RecvBuf::end_of_stream())),
+            End::Stream => Some(Ok(RecvBuf::empty())),
             End::Error(errno) => {
                 self.end = Some(End::Stream);
                 Some(Err(io::Error::from_raw_os_error(errno)))

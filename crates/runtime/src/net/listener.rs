@@ -1,6 +1,6 @@
 //! Listening and accepting.
 
-use super::{TcpStream, internet_address, with_socket};
+use super::{TcpStream, internet_address, patiently, with_socket};
 use crate::driver::slots::Key;
 use crate::runtime::{Notice, Worker, current};
 use crate::time::sleep;
@@ -14,15 +14,11 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long accepting rests when the process is out of descriptors or memory. A descriptor that
 /// this worker closes ends the rest early; one closed elsewhere is noticed after this time.
 const STALL: Duration = Duration::from_millis(100);
-
-/// How often binding is tried again while the address is in use. The port of an io_uring process
-/// that was killed stays bound for 9 to 12 ms, until the kernel has torn its rings down.
-const BIND_PATIENCE: Duration = Duration::from_millis(100);
 
 /// How listening sockets are made.
 #[derive(Clone, Debug)]
@@ -55,9 +51,9 @@ impl ListenOptions {
         if share && address.port() != 0 {
             // SO_REUSEPORT would quietly join another process of the same user; a plain bind
             // says that the port is taken.
-            self.bind_patiently(address, false).map_err(in_context)?;
+            patiently(|| self.bind_once(address, false)).map_err(in_context)?;
         }
-        let first = self.bind_patiently(address, share).map_err(in_context)?;
+        let first = patiently(|| self.bind_once(address, share)).map_err(in_context)?;
         let bound = first.local_addr().and_then(internet_address).map_err(in_context)?;
         let mut sockets = vec![first];
         for _ in 1..workers {
@@ -68,20 +64,6 @@ impl ListenOptions {
             socket.listen(backlog).map_err(in_context)?;
         }
         Ok(sockets.into_iter().map(|socket| BoundListener { socket, address: bound }).collect())
-    }
-
-    fn bind_patiently(&self, address: SocketAddr, share: bool) -> io::Result<Socket> {
-        let deadline = Instant::now() + BIND_PATIENCE;
-        loop {
-            match self.bind_once(address, share) {
-                Err(error)
-                    if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline =>
-                {
-                    std::thread::sleep(Duration::from_millis(3));
-                }
-                other => return other,
-            }
-        }
     }
 
     fn bind_once(&self, address: SocketAddr, share: bool) -> io::Result<Socket> {

@@ -2,9 +2,13 @@
 
 mod listener;
 mod stream;
+mod udp;
+mod udp_options;
 
 pub use listener::{BoundListener, ListenOptions, TcpListener};
 pub use stream::{Connect, Recv, Send, TcpStream};
+pub use udp::{RecvBatch, SendBatch, UdpSocket};
+pub use udp_options::{BoundUdp, Granted, UdpOptions};
 
 use crate::driver::slots::Key;
 use crate::runtime::Worker;
@@ -13,6 +17,24 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+/// How often binding is tried again while the address is in use. The port of an io_uring process
+/// that was killed stays bound for 9 to 12 ms, until the kernel has torn its rings down.
+const BIND_PATIENCE: Duration = Duration::from_millis(100);
+
+/// Repeats `bind` for a moment while the address is in use.
+fn patiently<T>(mut bind: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let deadline = Instant::now() + BIND_PATIENCE;
+    loop {
+        match bind() {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(3));
+            }
+            other => return other,
+        }
+    }
+}
 
 /// Asks the kernel something about a socket of the driver.
 fn with_socket<R>(

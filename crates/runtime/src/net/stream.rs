@@ -191,13 +191,7 @@ impl TcpStream {
 impl Drop for TcpStream {
     fn drop(&mut self) {
         self.worker.driver.borrow_mut().close(self.key);
-        let mut waiters = self.worker.descriptor_waiters.borrow_mut();
-        if !waiters.is_empty() {
-            let mut wakes = Vec::new();
-            waiters.wake(&mut wakes);
-            drop(waiters);
-            wakes.into_iter().for_each(std::task::Waker::wake);
-        }
+        self.worker.wake_descriptor_waiters();
     }
 }
 

@@ -3,6 +3,7 @@
 //! The functions take plain descriptors and slices and return [`io::Result`]; nothing in here
 //! keeps state. `EINTR` is retried here where the call can be repeated without losing anything.
 
+pub(crate) mod datagram;
 pub(crate) mod poll;
 pub(crate) mod ring;
 pub(crate) mod waker;

@@ -1,4 +1,4 @@
-//! epoll(7): the three calls the epoll engine needs.
+//! epoll(7): the three calls the epoll engine needs; and ppoll(2), for workers that only sleep.
 
 use super::retry_eintr;
 use std::io;
@@ -106,5 +106,24 @@ impl Epoll {
         // SAFETY: `events` has room for `room` entries.
         let count = unsafe { libc::epoll_wait(self.fd.as_raw_fd(), events, room, ms) };
         if count < 0 { Err(io::Error::last_os_error()) } else { Ok(count as usize) }
+    }
+}
+
+/// Waits until `fd` is readable, at most `timeout`; a signal may end it sooner.
+pub(crate) fn wait_readable(fd: RawFd, timeout: Duration) -> io::Result<()> {
+    let mut target = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let timespec = libc::timespec {
+        tv_sec: timeout.as_secs().min(i64::MAX as u64) as i64,
+        tv_nsec: i64::from(timeout.subsec_nanos()),
+    };
+    // SAFETY: one live pollfd and a live timespec are passed; a null signal mask leaves the mask
+    // alone.
+    let returned = unsafe { libc::ppoll(&mut target, 1, &timespec, std::ptr::null()) };
+    match returned {
+        count if count >= 0 => Ok(()),
+        _ => match io::Error::last_os_error() {
+            error if error.raw_os_error() == Some(libc::EINTR) => Ok(()),
+            error => Err(error),
+        },
     }
 }

@@ -1,6 +1,9 @@
 //! Sleeping and deadlines, on one timer wheel per worker that both engines share.
 
+mod ticker;
 pub(crate) mod wheel;
+
+pub use ticker::{Tick, Ticker};
 
 use crate::driver::slots::Key;
 use crate::runtime::{Worker, current};

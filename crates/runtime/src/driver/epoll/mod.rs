@@ -6,9 +6,14 @@
 //! an echo). The exception is a hang-up: its edge may have been reported together with the last
 //! bytes, so after EPOLLRDHUP the socket is read until it says that it has ended.
 
+mod mmsg;
 mod stream;
+mod udp;
 
+use self::mmsg::{RecvBatch, SendBatch};
 use self::stream::Stream;
+use self::udp::Udp;
+use super::datagrams::UdpSetup;
 use super::linger::Lingering;
 use super::queues::Waiters;
 use super::slots::{Key, Slots};
@@ -16,6 +21,7 @@ use super::{DriverSetup, closed};
 use crate::buf::{Pool, RecvBuf, SendBuf};
 use crate::config::EpollFeatures;
 use crate::counters::Counters;
+use crate::datagram::{Datagram, Received, UdpStats};
 use crate::sys;
 use crate::sys::poll::{Epoll, Event};
 use std::io;
@@ -27,12 +33,15 @@ use std::time::{Duration, Instant};
 
 /// Events taken per wait; more stay in the kernel for the next turn.
 const EVENTS_PER_TURN: usize = 512;
+/// Waits in a row that take events, when each finds as many as fit.
+const DRAIN_TURNS_MAX: usize = 64;
 
 enum Entry {
     /// The worker's eventfd. Reset by the inbox, not here.
     Wake,
     Listener(Listener),
     Stream(Stream),
+    Udp(Box<Udp>),
 }
 
 /// A listening socket. Always edge-triggered: a level-triggered one would report its backlog
@@ -52,9 +61,16 @@ pub(crate) struct EpollDriver {
     shared: Shared,
 }
 
-/// What every stream operation needs beside the stream.
+/// Pools for datagrams a worker makes at most: one for each buffer geometry its sockets ask for.
+const DATAGRAM_POOLS_MAX: usize = 63;
+
+/// What every operation needs beside its socket.
 struct Shared {
+    /// What streams receive into.
     pool: Rc<Pool>,
+    /// What datagram sockets receive into, one for each geometry.
+    datagrams: Vec<RecvBatch>,
+    sends: SendBatch,
     features: EpollFeatures,
     counters: Arc<Counters>,
 }
@@ -71,7 +87,13 @@ impl EpollDriver {
             entries,
             events: Vec::with_capacity(EVENTS_PER_TURN),
             lingering: Lingering::new(setup.linger),
-            shared: Shared { pool, features, counters: Arc::clone(&setup.counters) },
+            shared: Shared {
+                pool,
+                datagrams: Vec::new(),
+                sends: SendBatch::new(),
+                features,
+                counters: Arc::clone(&setup.counters),
+            },
         })
     }
 
@@ -110,6 +132,73 @@ impl EpollDriver {
         let interest = Stream::first_interest(&self.shared.features, connecting);
         let key = self.entries.insert(Entry::Stream(Stream::new(socket, interest, connecting)));
         self.register(fd, interest, key)
+    }
+
+    pub(crate) fn add_udp(&mut self, socket: OwnedFd, setup: UdpSetup) -> io::Result<Key> {
+        let (count, bytes) = (setup.buffer_count, setup.buffer_bytes);
+        let pools = &mut self.shared.datagrams;
+        let group = match pools.iter().position(|pool| pool.has_geometry(count, bytes)) {
+            Some(group) => group,
+            None if pools.len() == DATAGRAM_POOLS_MAX => return Err(super::too_many_geometries()),
+            None => {
+                pools.push(RecvBatch::new(count, bytes)?);
+                pools.len() - 1
+            }
+        };
+        let fd = socket.as_raw_fd();
+        let interest = Udp::first_interest(self.shared.features.edge_triggered);
+        let udp = Box::new(Udp::new(socket, setup, group, interest));
+        let key = self.entries.insert(Entry::Udp(udp));
+        self.register(fd, interest, key)
+    }
+
+    pub(crate) fn udp_stats(&self, key: Key) -> Option<UdpStats> {
+        match self.entries.get(key)? {
+            Entry::Udp(udp) => Some(udp.stats),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn poll_recv_batch(
+        &mut self,
+        key: Key,
+        cx: &mut Context<'_>,
+        into: &mut Vec<Received>,
+        most: usize,
+    ) -> Poll<io::Result<usize>> {
+        let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else {
+            return Poll::Ready(Err(closed()));
+        };
+        let polled = udp.poll_recv_batch(cx, into, most, &mut self.shared);
+        if polled.is_pending() {
+            udp.update_interest(&self.epoll, key, &self.shared)?;
+        }
+        polled
+    }
+
+    pub(crate) fn poll_send_batch(
+        &mut self,
+        key: Key,
+        cx: &mut Context<'_>,
+        batch: &mut Vec<Datagram>,
+    ) -> Poll<io::Result<()>> {
+        let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else {
+            return Poll::Ready(Err(closed()));
+        };
+        let polled = udp.poll_send_batch(cx, batch, &mut self.shared);
+        udp.update_interest(&self.epoll, key, &self.shared)?;
+        polled
+    }
+
+    pub(crate) fn poll_datagrams_sent(
+        &mut self,
+        key: Key,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.entries.get_mut(key) {
+            Some(Entry::Udp(udp)) => udp.outbox.poll_settled(cx).map(Ok),
+            _ => Poll::Ready(Err(closed())),
+        }
     }
 
     fn register(&mut self, fd: RawFd, interest: i32, key: Key) -> io::Result<Key> {
@@ -182,6 +271,7 @@ impl EpollDriver {
                 stream.received.waiters.wake(wakes);
                 stream.queued.waiters.wake(wakes);
             }
+            Some(Entry::Udp(udp)) => udp.wake_waiters(wakes),
             Some(Entry::Listener(listener)) => listener.waiters.wake(wakes),
             Some(Entry::Wake) | None => {}
         }
@@ -190,12 +280,13 @@ impl EpollDriver {
     pub(crate) fn fd(&self, key: Key) -> Option<RawFd> {
         match self.entries.get(key)? {
             Entry::Stream(stream) => Some(stream.fd()),
+            Entry::Udp(udp) => Some(udp.fd()),
             Entry::Listener(listener) => Some(listener.socket.as_raw_fd()),
             Entry::Wake => None,
         }
     }
 
-    /// Gives up a listener or stream. Queued bytes are still sent, within the linger limit.
+    /// Gives up a socket. Queued bytes are still sent, within the linger limit.
     pub(crate) fn close(&mut self, key: Key) {
         match self.entries.get_mut(key) {
             Some(Entry::Stream(stream)) if stream.must_linger() => {
@@ -203,6 +294,11 @@ impl EpollDriver {
                 self.lingering.push(key);
                 // Nobody reads any more; level-triggered, unread bytes would report for ever.
                 let _gone_with_the_socket = stream.update_interest(&self.epoll, key, &self.shared);
+            }
+            Some(Entry::Udp(udp)) if udp.must_linger() => {
+                udp.closing = true;
+                self.lingering.push(key);
+                let _gone_with_the_socket = udp.update_interest(&self.epoll, key, &self.shared);
             }
             Some(_) => self.remove(key),
             None => {}
@@ -231,9 +327,28 @@ impl EpollDriver {
             self.dispatch(Key::from_bits(data), bits, wakes);
         }
         while let Some(key) = self.lingering.pop_expired() {
-            if matches!(self.entries.get(key), Some(Entry::Stream(stream)) if stream.closing) {
+            let lingers = match self.entries.get(key) {
+                Some(Entry::Stream(stream)) => stream.closing,
+                Some(Entry::Udp(udp)) => udp.closing,
+                _ => false,
+            };
+            if lingers {
                 self.shared.counters.lingers_expired.add(1);
                 self.remove(key);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes all that has been reported, without waiting.
+    pub(crate) fn drain(&mut self, wakes: &mut Vec<Waker>) -> io::Result<()> {
+        // A full list may not be all. Edge-triggered, what is reported goes out of the list; a
+        // level-triggered set reports the same sockets again, so one round has to do.
+        let most = if self.shared.features.edge_triggered { DRAIN_TURNS_MAX } else { 1 };
+        for _ in 0..most {
+            self.turn(Some(Duration::ZERO), wakes)?;
+            if self.events.len() < EVENTS_PER_TURN {
+                break;
             }
         }
         Ok(())
@@ -246,6 +361,11 @@ impl EpollDriver {
                 // Fails only when the descriptor is gone; the next operation says so.
                 let _said_later = stream.update_interest(&self.epoll, key, &self.shared);
                 stream.closing && !stream.must_linger()
+            }
+            Some(Entry::Udp(udp)) => {
+                udp.on_event(bits, &mut self.shared, wakes);
+                let _said_later = udp.update_interest(&self.epoll, key, &self.shared);
+                udp.closing && !udp.must_linger()
             }
             Some(Entry::Listener(listener)) => {
                 listener.ready = true;

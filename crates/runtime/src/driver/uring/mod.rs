@@ -11,14 +11,18 @@
 //! every quick send that did not complain as done. And since a silent success wakes nobody, the
 //! enter must not wait while anything is held up behind one.
 
+mod datagrams;
 mod operations;
 mod provided;
 mod ring;
 mod stream;
+mod udp;
 
-use self::provided::Provided;
-use self::ring::{Completion, Ring};
+use self::datagrams::{RecvOp, SendOp};
+use self::provided::{Groups, STREAMS};
+use self::ring::{Completion, Enter, Ring};
 use self::stream::{InFlight, Stream};
+use self::udp::Udp;
 use super::DriverSetup;
 use super::linger::Lingering;
 use super::queues::Waiters;
@@ -50,11 +54,30 @@ enum Op {
     Connect,
     Cancel,
     Close,
+    /// A multishot receive of datagrams.
+    ReceiveDatagrams,
+    /// A single-shot receive of a datagram; its key names a [`RecvOp`].
+    ReceiveDatagram,
+    /// Its key names a [`SendOp`].
+    SendDatagram,
+    /// Whether IORING_OP_SEND takes an address.
+    SendAddressTrial,
 }
 
 impl Op {
-    const ALL: [Op; 7] =
-        [Op::Wake, Op::Accept, Op::Receive, Op::Send, Op::Connect, Op::Cancel, Op::Close];
+    const ALL: [Op; 11] = [
+        Op::Wake,
+        Op::Accept,
+        Op::Receive,
+        Op::Send,
+        Op::Connect,
+        Op::Cancel,
+        Op::Close,
+        Op::ReceiveDatagrams,
+        Op::ReceiveDatagram,
+        Op::SendDatagram,
+        Op::SendAddressTrial,
+    ];
 
     fn tag(self, key: Key) -> u64 {
         key.to_bits() | (self as u64) << Key::BITS
@@ -70,6 +93,7 @@ enum Entry {
     Wake(WakeWatch),
     Listener(Listener),
     Stream(Stream),
+    Udp(Box<Udp>),
 }
 
 /// The poll on the worker's eventfd.
@@ -92,19 +116,29 @@ struct Listener {
 pub(crate) struct UringDriver {
     // Dropped in this order: the ring goes before the memory it was given.
     ring: Ring,
-    provided: Provided,
+    groups: Groups,
     entries: Slots<Entry>,
+    /// Datagram operations that are with the kernel: the memory that they name.
+    sends: Slots<Box<SendOp>>,
+    receives: Slots<Box<RecvOp>>,
+    /// Memory of sends that are over, for the next ones.
+    #[expect(clippy::vec_box, reason = "they move between here and `sends` without being copied")]
+    spare_sends: Vec<Box<SendOp>>,
+    /// Whether IORING_OP_SEND takes an address; `None` until somebody needs to know.
+    send_address: Option<bool>,
     completions: Vec<Completion>,
     /// Silent quick sends, by stream and serial number, to settle after the enter that takes them.
     quick: Vec<(Key, u32)>,
+    /// The same for datagrams, by operation: a key whose operation is gone has complained.
+    quick_datagrams: Vec<Key>,
     quick_bytes: usize,
     /// Serial number of the last quick send.
     serial: u32,
     /// Somebody is held up behind a quick send: the next enter must not wait.
     held_up: bool,
-    /// Streams whose receive found no buffer.
-    starved: Vec<Key>,
-    /// Buffers stayed with readers although all tasks ran: new data is copied out of the pool.
+    /// Sockets that may receive again; empty between turns, kept for its allocation.
+    fed: Vec<Key>,
+    /// Buffers of streams stayed with readers although all tasks ran: new data is copied out of the pool.
     pressure: bool,
     lingering: Lingering,
     features: UringFeatures,
@@ -115,17 +149,22 @@ pub(crate) struct UringDriver {
 impl UringDriver {
     pub(crate) fn new(features: UringFeatures, setup: &DriverSetup) -> io::Result<UringDriver> {
         let ring = Ring::new(&features, Arc::clone(&setup.counters))?;
-        let provided = Provided::new(&ring, &features)?;
+        let groups = Groups::new(&ring, &features)?;
         let mut driver = UringDriver {
             ring,
-            provided,
+            groups,
             entries: Slots::new(),
+            sends: Slots::new(),
+            receives: Slots::new(),
+            spare_sends: Vec::new(),
+            send_address: None,
             completions: Vec::new(),
             quick: Vec::new(),
+            quick_datagrams: Vec::new(),
             quick_bytes: 0,
             serial: 0,
             held_up: false,
-            starved: Vec::new(),
+            fed: Vec::new(),
             pressure: false,
             lingering: Lingering::new(setup.linger),
             features,
@@ -146,27 +185,56 @@ impl UringDriver {
     ) -> io::Result<()> {
         self.return_buffers();
         if self.should_split() {
-            self.enter_and_settle(false, None, wakes)?;
+            self.enter_and_settle(Enter::Collect, None, wakes)?;
             self.return_buffers();
         }
         let wait = !self.held_up && wakes.is_empty() && !self.ring.has_completions();
-        self.enter_and_settle(wait, timeout, wakes)?;
+        let how = if wait { Enter::Wait } else { Enter::Collect };
+        self.enter_and_settle(how, timeout, wakes)?;
+        self.expire_lingering();
+        Ok(())
+    }
+
+    /// Hands queued operations to the kernel now, and leaves what has arrived for later.
+    pub(crate) fn submit(&mut self, wakes: &mut Vec<Waker>) -> io::Result<()> {
+        self.enter_and_settle(Enter::Submit, None, wakes)
+    }
+
+    /// Takes all that has arrived, without waiting. The kernel runs what it has deferred in
+    /// portions (20 operations, 32 datagrams of a socket), so one enter may not be enough; what
+    /// keeps arriving meanwhile is taken up to half a completion queue.
+    pub(crate) fn drain(&mut self, wakes: &mut Vec<Waker>) -> io::Result<()> {
+        let most = u64::from(self.features.cq_entries / 2);
+        let start = self.counters.completions.get();
+        let mut taken = 0;
+        loop {
+            self.return_buffers();
+            self.enter_and_settle(Enter::Collect, None, wakes)?;
+            let before = taken;
+            taken = self.counters.completions.get() - start;
+            if taken == before || taken >= most {
+                break;
+            }
+        }
         self.expire_lingering();
         Ok(())
     }
 
     fn enter_and_settle(
         &mut self,
-        wait: bool,
+        how: Enter,
         timeout: Option<Duration>,
         wakes: &mut Vec<Waker>,
     ) -> io::Result<()> {
-        let quick = self.quick.len();
-        self.ring.enter(wait, timeout)?;
+        let quick = (self.quick.len(), self.quick_datagrams.len());
+        self.ring.enter(how, timeout)?;
         // Completions below may queue further sends; those belong to the next enter.
-        let taken = if self.ring.all_submitted() { quick } else { 0 };
+        let (taken, taken_datagrams) = if self.ring.all_submitted() { quick } else { (0, 0) };
+        self.quick_bytes = 0;
         self.reap(wakes)?;
+        self.held_up = taken < self.quick.len() || taken_datagrams < self.quick_datagrams.len();
         self.settle(taken, wakes);
+        self.settle_datagrams(taken_datagrams, wakes);
         Ok(())
     }
 
@@ -186,19 +254,17 @@ impl UringDriver {
             // A quick send may have complained into the kernel's overflow list: fetch that
             // before any send is taken for done.
             self.counters.cq_overflows.add(1);
-            self.ring.enter(false, None)?;
+            self.ring.enter(Enter::Collect, None)?;
         }
     }
 
     /// Treats the first `taken` quick sends, which the kernel has run, as sent unless they
     /// complained: then another send is in flight by now, or none.
     fn settle(&mut self, taken: usize, wakes: &mut Vec<Waker>) {
-        self.held_up = taken < self.quick.len();
         if taken == 0 {
             return;
         }
         let mut quick = std::mem::take(&mut self.quick);
-        self.quick_bytes = 0;
         for (key, serial) in quick.drain(..taken) {
             if let Some(Entry::Stream(stream)) = self.entries.get_mut(key)
                 && stream.in_flight.is_silent(serial)
@@ -214,34 +280,47 @@ impl UringDriver {
     }
 
     fn should_split(&self) -> bool {
-        if self.quick.is_empty() {
+        let sends = self.quick.len() + self.quick_datagrams.len();
+        if sends == 0 {
             return false;
+        }
+        // Sockets without a buffer may be waiting for those that these sends hold.
+        if self.groups.is_starved() {
+            return true;
         }
         match self.features.split {
             Split::On => true,
             Split::Off => false,
-            Split::Auto => {
-                let pool = self.provided.pool();
-                self.quick_bytes >= self.quick.len() * SPLIT_BYTES_MIN
-                    || pool.available() * 2 < pool.count()
-            }
+            Split::Auto => self.quick_bytes >= sends * SPLIT_BYTES_MIN || self.groups.is_low(),
         }
     }
 
     /// Gives released buffers to the kernel, and those who waited for one another try.
     fn return_buffers(&mut self) {
-        self.provided.publish(&mut self.ring);
-        let pool = self.provided.pool();
-        let in_transit = self.quick.len();
-        self.pressure = (pool.available() + in_transit) * 4 < pool.count();
-        if !self.starved.is_empty() && self.provided.any_with_kernel() {
-            for key in std::mem::take(&mut self.starved) {
-                if let Some(Entry::Stream(stream)) = self.entries.get_mut(key) {
+        self.groups.publish(&mut self.ring);
+        let in_transit = self.in_transit();
+        self.pressure = self.groups.get(STREAMS).is_short(in_transit);
+        let mut fed = std::mem::take(&mut self.fed);
+        self.groups.take_fed(&mut fed);
+        for key in fed.drain(..) {
+            match self.entries.get_mut(key) {
+                Some(Entry::Stream(stream)) => {
                     stream.receive.starved = false;
                     self.arm_receive(key);
                 }
+                Some(Entry::Udp(udp)) => {
+                    udp.starved = false;
+                    self.arm_datagrams(key);
+                }
+                _ => {}
             }
         }
+        self.fed = fed;
+    }
+
+    /// Buffers that are being sent, and come back with the next enter.
+    fn in_transit(&self) -> usize {
+        self.quick.len() + self.quick_datagrams.len()
     }
 
     fn complete(&mut self, completion: Completion, wakes: &mut Vec<Waker>) {
@@ -254,6 +333,12 @@ impl UringDriver {
             Op::Receive => self.on_receive(key, result, flags, wakes),
             Op::Send => self.on_send(key, result, wakes),
             Op::Connect => self.on_connect(key, result, wakes),
+            Op::ReceiveDatagrams => self.on_datagrams(key, result, flags, wakes),
+            Op::ReceiveDatagram => self.on_single_datagram(key, result, flags, wakes),
+            Op::SendDatagram => self.on_datagram_sent(key, result, wakes),
+            // The descriptor does not exist: that this is what is wrong shows that the address
+            // is not (kernels before 6.0 refuse an entry with one as EINVAL).
+            Op::SendAddressTrial => self.send_address = Some(result == -libc::EBADF),
             // A close that skips success completes only when it fails, and is not expected.
             Op::Close if self.features.skip_success => {}
             Op::Cancel | Op::Close => self.on_bookkeeping(key),
@@ -262,7 +347,7 @@ impl UringDriver {
 
     fn expire_lingering(&mut self) {
         while let Some(key) = self.lingering.pop_expired() {
-            if matches!(self.entries.get(key), Some(Entry::Stream(s)) if s.socket.is_some()) {
+            if is_open(&self.entries, key) {
                 self.counters.lingers_expired.add(1);
                 self.abandon(key);
             }
@@ -272,9 +357,7 @@ impl UringDriver {
     /// The moment by which `turn` has to run even if nothing happens.
     pub(crate) fn next_deadline(&mut self) -> Option<Instant> {
         let entries = &self.entries;
-        self.lingering.next_deadline(
-            |key| matches!(entries.get(key), Some(Entry::Stream(s)) if s.socket.is_some()),
-        )
+        self.lingering.next_deadline(|key| is_open(entries, key))
     }
 
     /// True while closed streams still send.
@@ -300,15 +383,27 @@ impl UringDriver {
         let deadline = Instant::now() + Duration::from_secs(10);
         while !self.entries.is_empty() && Instant::now() < deadline {
             let wait = Duration::from_millis(100);
-            if self.enter_and_settle(!self.held_up, Some(wait), &mut nobody).is_err() {
+            let how = if self.held_up { Enter::Collect } else { Enter::Wait };
+            if self.enter_and_settle(how, Some(wait), &mut nobody).is_err() {
                 break;
             }
             nobody.clear();
         }
         if !self.entries.is_empty() {
             std::mem::forget(std::mem::replace(&mut self.entries, Slots::new()));
-            self.provided.leak();
+            std::mem::forget(std::mem::replace(&mut self.sends, Slots::new()));
+            std::mem::forget(std::mem::replace(&mut self.receives, Slots::new()));
+            self.groups.leak();
         }
+    }
+}
+
+/// True while the program or a linger keeps the socket's descriptor open.
+fn is_open(entries: &Slots<Entry>, key: Key) -> bool {
+    match entries.get(key) {
+        Some(Entry::Stream(stream)) => stream.socket.is_some(),
+        Some(Entry::Udp(udp)) => udp.socket.is_some(),
+        _ => false,
     }
 }
 

@@ -1,5 +1,6 @@
 //! Operations of sockets: how they are armed, and what their completions do.
 
+use super::provided::STREAMS;
 use super::stream::{InFlight, Stream};
 use super::{ACCEPTED_MAX, Entry, Listener, Op, UringDriver};
 use crate::buf::{RecvBuf, SendBuf};
@@ -159,11 +160,11 @@ impl UringDriver {
         let Some(socket) = &stream.socket else { return };
         let fd = Fd(socket.as_raw_fd());
         let entry = if self.features.multishot {
-            opcode::RecvMulti::new(fd, super::provided::GROUP).build()
+            opcode::RecvMulti::new(fd, STREAMS).build()
         } else {
             let bytes = self.features.buffer_bytes as u32;
             opcode::Recv::new(fd, std::ptr::null_mut(), bytes)
-                .buf_group(super::provided::GROUP)
+                .buf_group(STREAMS)
                 .build()
                 .flags(Flags::BUFFER_SELECT)
         };
@@ -179,7 +180,7 @@ impl UringDriver {
     pub(super) fn on_receive(&mut self, key: Key, result: i32, flags: u32, wakes: &mut Vec<Waker>) {
         // First of all, so that the buffer is accounted for whatever becomes of the bytes. An
         // end of stream usually names no buffer, and must not return one then.
-        let piece = self.provided.take(flags, result.max(0) as usize);
+        let piece = self.groups.get(STREAMS).take(flags, result.max(0) as usize);
         let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else { return };
         if !cqueue::more(flags) {
             stream.receive.armed = false;
@@ -197,7 +198,7 @@ impl UringDriver {
                 self.counters.enobufs.add(1);
                 if !stream.closing && !stream.received.waiters.is_empty() {
                     stream.receive.starved = true;
-                    self.starved.push(key);
+                    self.groups.get(STREAMS).starved.push(key);
                 }
             }
             // Ours: the receive was paused, or the stream is closing.
@@ -394,6 +395,7 @@ impl UringDriver {
                 stream.queued.waiters.wake(wakes);
             }
             Some(Entry::Listener(listener)) => listener.waiters.wake(wakes),
+            Some(Entry::Udp(udp)) => udp.wake_waiters(wakes),
             Some(Entry::Wake(_)) | None => {}
         }
     }
@@ -402,6 +404,7 @@ impl UringDriver {
         match self.entries.get(key)? {
             Entry::Stream(stream) => stream.socket.as_ref().map(AsRawFd::as_raw_fd),
             Entry::Listener(listener) => Some(listener.socket.as_raw_fd()),
+            Entry::Udp(udp) => udp.socket.as_ref().map(AsRawFd::as_raw_fd),
             Entry::Wake(_) => None,
         }
     }
@@ -417,6 +420,15 @@ impl UringDriver {
                     self.abandon(key);
                 }
             }
+            Some(Entry::Udp(udp)) => {
+                udp.closing = true;
+                if udp.must_linger() {
+                    self.held_up |= udp.is_held_up();
+                    self.lingering.push(key);
+                } else {
+                    self.abandon(key);
+                }
+            }
             Some(Entry::Listener(_)) => {
                 self.cancel_all(key);
                 self.remove_if_done(key);
@@ -425,9 +437,13 @@ impl UringDriver {
         }
     }
 
-    fn close_if_flushed(&mut self, key: Key) {
-        if matches!(self.entries.get(key), Some(Entry::Stream(s)) if s.closing && !s.must_linger())
-        {
+    pub(super) fn close_if_flushed(&mut self, key: Key) {
+        let flushed = match self.entries.get(key) {
+            Some(Entry::Stream(stream)) => stream.closing && !stream.must_linger(),
+            Some(Entry::Udp(udp)) => udp.closing && !udp.must_linger(),
+            _ => false,
+        };
+        if flushed {
             self.abandon(key);
         }
     }
@@ -436,15 +452,19 @@ impl UringDriver {
     /// order matters: an armed receive holds the file, and close(2) alone would send no FIN.
     pub(super) fn abandon(&mut self, key: Key) {
         self.cancel_all(key);
+        let (socket, expected) = match self.entries.get_mut(key) {
+            Some(Entry::Stream(stream)) => (&mut stream.socket, &mut stream.expected),
+            Some(Entry::Udp(udp)) => (&mut udp.socket, &mut udp.expected),
+            _ => return,
+        };
         if !self.torn_down
-            && let Some(Entry::Stream(stream)) = self.entries.get_mut(key)
-            && let Some(socket) = stream.socket.take()
+            && let Some(socket) = socket.take()
         {
             let entry = opcode::Close::new(Fd(socket.into_raw_fd())).build();
             let entry = if self.features.skip_success {
                 entry.flags(Flags::SKIP_SUCCESS)
             } else {
-                stream.expected += 1;
+                *expected += 1;
                 entry
             };
             self.ring.push(entry.user_data(Op::Close.tag(key)));
@@ -472,6 +492,7 @@ impl UringDriver {
                 };
                 stream.expected += cancels.iter().flatten().count() as u32;
             }
+            Some(Entry::Udp(_)) => return self.cancel_all_of_udp(key),
             None => {}
         }
         cancels.into_iter().flatten().for_each(|op| self.push_cancel(key, op));
@@ -480,8 +501,12 @@ impl UringDriver {
 
     /// Cancels one operation; the cancel itself completes too, found or not, and its slot has to
     /// expect that.
-    fn push_cancel(&mut self, key: Key, op: Op) {
-        let entry = opcode::AsyncCancel::new(op.tag(key)).build();
+    pub(super) fn push_cancel(&mut self, key: Key, op: Op) {
+        self.push_cancel_of(key, op.tag(key));
+    }
+
+    pub(super) fn push_cancel_of(&mut self, key: Key, user_data: u64) {
+        let entry = opcode::AsyncCancel::new(user_data).build();
         self.ring.push(entry.user_data(Op::Cancel.tag(key)));
     }
 
@@ -490,13 +515,14 @@ impl UringDriver {
         match self.entries.get_mut(key) {
             Some(Entry::Stream(stream)) => stream.expected -= 1,
             Some(Entry::Listener(listener)) => listener.expected -= 1,
+            Some(Entry::Udp(udp)) => udp.expected -= 1,
             Some(Entry::Wake(_)) | None => {}
         }
         self.remove_if_done(key);
     }
 
     /// Frees the slot of a closed socket after its last completion.
-    fn remove_if_done(&mut self, key: Key) {
+    pub(super) fn remove_if_done(&mut self, key: Key) {
         let done = match self.entries.get(key) {
             Some(Entry::Stream(stream)) => {
                 // A silent quick send is over only when it was settled.
@@ -505,11 +531,12 @@ impl UringDriver {
                 stream.closing && closed && stream.expected == 0 && !silent
             }
             Some(Entry::Listener(listener)) => listener.closing && listener.expected == 0,
+            Some(Entry::Udp(udp)) => udp.is_done(self.torn_down),
             Some(Entry::Wake(wake)) => self.torn_down && !wake.armed,
             None => false,
         };
-        if done {
-            self.entries.remove(key);
+        if done && let Some(Entry::Udp(udp)) = self.entries.remove(key) {
+            udp.single_receives().iter().for_each(|single| drop(self.receives.remove(*single)));
         }
     }
 }

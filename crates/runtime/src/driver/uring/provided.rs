@@ -3,10 +3,15 @@
 //! The kernel picks a buffer when data arrives, so a connection that waits holds none. Three
 //! ways to give buffers, by kernel version: one request per buffer (5.7), a ring shared with the
 //! kernel (5.19), and a ring whose large buffers are filled piece by piece (6.12).
+//!
+//! Buffers come in groups of equal geometry. Streams share the first group; datagram sockets
+//! share one for each geometry that they ask for.
 
 use super::ring::Ring;
 use crate::buf::{Pool, RecvBuf};
 use crate::config::{Buffers, UringFeatures};
+use crate::driver::slots::Key;
+use crate::driver::too_many_geometries;
 use crate::sys::Mapping;
 use io_uring::types::BufRingEntry;
 use io_uring::{cqueue, opcode};
@@ -14,14 +19,102 @@ use std::io;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// The buffer group all receives of a worker choose from.
-pub(super) const GROUP: u16 = 0;
+/// The group that streams receive into.
+pub(super) const STREAMS: u16 = 0;
 
+/// Groups a worker makes at most. Each lives as long as the worker, so that is the number of
+/// different buffer geometries its datagram sockets may ask for in all.
+const GROUPS_MAX: usize = 64;
+
+/// All buffers of a worker that the kernel receives into, by group number.
+pub(super) struct Groups {
+    groups: Vec<Provided>,
+    kind: Buffers,
+}
+
+impl Groups {
+    /// Makes the group of the streams.
+    pub(super) fn new(ring: &Ring, features: &UringFeatures) -> io::Result<Groups> {
+        let (count, bytes) = (features.buffer_count, features.buffer_bytes);
+        let streams = Provided::new(ring, STREAMS, features.buffers, count, bytes)?;
+        Ok(Groups { groups: vec![streams], kind: features.buffers })
+    }
+
+    /// The group of datagram sockets with this geometry.
+    ///
+    /// # Errors
+    /// When it is the first of its kind and cannot be made.
+    pub(super) fn for_datagrams(
+        &mut self,
+        ring: &Ring,
+        count: u16,
+        bytes: usize,
+    ) -> io::Result<u16> {
+        // Never incremental: a datagram takes a buffer of its own, and a multishot recvmsg that
+        // fills buffers piece by piece delivers corrupt headers (liburing#1433).
+        let kind = match self.kind {
+            Buffers::Legacy => Buffers::Legacy,
+            Buffers::Ring | Buffers::Incremental => Buffers::Ring,
+        };
+        let others = self.groups.iter().skip(1);
+        let found = others.clone().find(|g| g.bytes == bytes && g.pool.count() == count.into());
+        if let Some(group) = found {
+            return Ok(group.number);
+        }
+        if self.groups.len() == GROUPS_MAX {
+            return Err(too_many_geometries());
+        }
+        let number = self.groups.len() as u16;
+        self.groups.push(Provided::new(ring, number, kind, count, bytes)?);
+        Ok(number)
+    }
+
+    pub(super) fn get(&mut self, group: u16) -> &mut Provided {
+        &mut self.groups[usize::from(group)]
+    }
+
+    /// Gives all released buffers to the kernel.
+    pub(super) fn publish(&mut self, ring: &mut Ring) {
+        self.groups.iter_mut().for_each(|group| group.publish(ring));
+    }
+
+    /// Moves out the sockets that wait for a buffer of a group that has some again.
+    pub(super) fn take_fed(&mut self, into: &mut Vec<Key>) {
+        for group in &mut self.groups {
+            if group.with_kernel > 0 {
+                into.append(&mut group.starved);
+            }
+        }
+    }
+
+    /// True if a socket waits for a buffer.
+    pub(super) fn is_starved(&self) -> bool {
+        self.groups.iter().any(|group| !group.starved.is_empty())
+    }
+
+    /// True if half of the buffers of a group are in use.
+    pub(super) fn is_low(&self) -> bool {
+        self.groups.iter().any(|group| group.pool.available() * 2 < group.pool.count())
+    }
+
+    /// Keeps the memory mapped for ever: for a kernel that may still write into it.
+    pub(super) fn leak(&self) {
+        // The entries of the rings are only read by the kernel; they go with the ring.
+        self.groups.iter().for_each(|group| std::mem::forget(Rc::clone(&group.pool)));
+    }
+}
+
+/// One group.
 pub(super) struct Provided {
+    number: u16,
     pool: Rc<Pool>,
+    /// Bytes of a buffer that the kernel may fill.
+    bytes: usize,
     kind: Kind,
     /// Buffers in the kernel's hands that no completion has named yet.
     with_kernel: usize,
+    /// Sockets whose receive found no buffer.
+    pub(super) starved: Vec<Key>,
 }
 
 enum Kind {
@@ -40,17 +133,17 @@ struct BufferRing {
 }
 
 impl BufferRing {
-    /// Makes a ring of `count` entries (a power of two) and registers it for [`GROUP`].
-    fn register(ring: &Ring, count: u16, incremental: bool) -> io::Result<BufferRing> {
+    /// Makes a ring of `count` entries (a power of two) and registers it for a group.
+    fn register(ring: &Ring, group: u16, count: u16, incremental: bool) -> io::Result<BufferRing> {
         let entries = Mapping::new(usize::from(count) * size_of::<BufRingEntry>())?;
         let flags = if incremental { io_uring::types::IOU_PBUF_RING_INC as u16 } else { 0 };
         // SAFETY: the mapping is page-aligned, holds `count` zeroed entries, and lives until the
-        // ring has been torn down (`UringDriver` drops `Provided` after its `Ring`).
+        // ring has been torn down (`UringDriver` drops `Groups` after its `Ring`).
         unsafe {
             ring.submitter().register_buf_ring_with_flags(
                 entries.start().as_ptr() as u64,
                 count,
-                GROUP,
+                group,
                 flags,
             )?;
         }
@@ -58,7 +151,7 @@ impl BufferRing {
     }
 
     /// Writes one entry; the kernel sees it after [`publish`](BufferRing::publish).
-    fn push(&mut self, pool: &Pool, id: u16) {
+    fn push(&mut self, pool: &Pool, id: u16, bytes: usize) {
         let at = usize::from(self.tail & self.mask);
         debug_assert!((at + 1) * size_of::<BufRingEntry>() <= self.entries.len());
         // SAFETY: `at` is masked to the number of entries, so the pointer is inside the mapping;
@@ -66,7 +159,7 @@ impl BufferRing {
         // at most as many buffers exist as the ring has entries.
         let entry = unsafe { &mut *self.entries.start().cast::<BufRingEntry>().as_ptr().add(at) };
         entry.set_addr(pool.address(id) as u64);
-        entry.set_len(pool.buffer_bytes() as u32);
+        entry.set_len(bytes as u32);
         entry.set_bid(id);
         self.tail = self.tail.wrapping_add(1);
     }
@@ -83,55 +176,55 @@ impl BufferRing {
 }
 
 impl Provided {
-    pub(super) fn new(ring: &Ring, features: &UringFeatures) -> io::Result<Provided> {
-        let count = features.buffer_count;
-        let pool = Rc::new(Pool::new(count, features.buffer_bytes)?);
-        let kind = match features.buffers {
+    fn new(
+        ring: &Ring,
+        number: u16,
+        kind: Buffers,
+        count: u16,
+        bytes: usize,
+    ) -> io::Result<Provided> {
+        // Whole cache lines, so that no two buffers share one.
+        let pool = Rc::new(Pool::new(count, bytes.next_multiple_of(64))?);
+        let kind = match kind {
             Buffers::Legacy => Kind::Legacy,
-            Buffers::Ring => Kind::Ring(BufferRing::register(ring, count, false)?),
+            Buffers::Ring => Kind::Ring(BufferRing::register(ring, number, count, false)?),
             Buffers::Incremental => Kind::Incremental(
-                BufferRing::register(ring, count, true)?,
+                BufferRing::register(ring, number, count, true)?,
                 (0..count).map(|_| 0).collect(),
             ),
         };
-        Ok(Provided { pool, kind, with_kernel: 0 })
+        Ok(Provided { number, pool, bytes, kind, with_kernel: 0, starved: Vec::new() })
     }
 
-    pub(super) fn pool(&self) -> &Pool {
-        &self.pool
+    /// Bytes of a buffer that the kernel may fill.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
     }
 
-    /// Keeps the memory mapped for ever: for a kernel that may still write into it.
-    pub(super) fn leak(&self) {
-        std::mem::forget(Rc::clone(&self.pool));
-        // The entries of the ring are only read by the kernel; they go with the ring.
+    /// True if readers hold more than three quarters of the buffers, those aside that are about
+    /// to come back.
+    pub(super) fn is_short(&self, about_to_return: usize) -> bool {
+        (self.pool.available() + about_to_return) * 4 < self.pool.count()
     }
 
-    /// True if a receive that starts now can find a buffer.
-    pub(super) fn any_with_kernel(&self) -> bool {
-        self.with_kernel > 0
-    }
-
-    /// Gives all released buffers to the kernel.
-    pub(super) fn publish(&mut self, ring: &mut Ring) {
+    fn publish(&mut self, ring: &mut Ring) {
         if self.pool.released() == 0 {
             return;
         }
-        let pool = &*self.pool;
+        let (pool, number, bytes) = (&*self.pool, self.number, self.bytes);
         let released = || std::iter::from_fn(|| pool.take_oldest());
         match &mut self.kind {
             Kind::Legacy => {
                 for id in released() {
-                    let bytes = pool.buffer_bytes() as i32;
-                    let entry =
-                        opcode::ProvideBuffers::new(pool.address(id), bytes, 1, GROUP, id).build();
+                    let (address, bytes) = (pool.address(id), bytes as i32);
+                    let entry = opcode::ProvideBuffers::new(address, bytes, 1, number, id).build();
                     ring.push_uncounted(entry);
                     self.with_kernel += 1;
                 }
             }
             Kind::Ring(buffer_ring) => {
                 for id in released() {
-                    buffer_ring.push(pool, id);
+                    buffer_ring.push(pool, id, bytes);
                     self.with_kernel += 1;
                 }
                 buffer_ring.publish();
@@ -140,7 +233,7 @@ impl Provided {
                 for id in released() {
                     pool.hold_for_kernel(id);
                     filled[usize::from(id)] = 0;
-                    buffer_ring.push(pool, id);
+                    buffer_ring.push(pool, id, bytes);
                     self.with_kernel += 1;
                 }
                 buffer_ring.publish();

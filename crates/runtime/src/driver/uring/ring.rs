@@ -73,6 +73,7 @@ impl Ring {
     /// Queues an operation. The memory it names must stay valid until its completion was taken;
     /// that is the invariant the driver's slots keep.
     pub(super) fn push(&mut self, entry: Entry) {
+        self.counters.submissions.add(1);
         if !self.backlog.is_empty() || !self.push_now(&entry) {
             self.backlog.push_back(entry);
         }
@@ -106,11 +107,32 @@ impl Ring {
         self.backlog.is_empty() && self.uring.submission().is_empty()
     }
 
-    /// Submits everything that is queued and, with `wait`, waits for a completion at most
+    /// Submits everything that is queued, without waiting and without running what the kernel has
+    /// deferred: completions of receives stay where they are. Calls the kernel only if something
+    /// is queued.
+    fn submit(&mut self) -> io::Result<()> {
+        loop {
+            self.refill();
+            let queued = self.uring.submission().len();
+            if queued == 0 {
+                return Ok(());
+            }
+            self.enter_once(0, false, None)?;
+            if self.uring.submission().len() == queued {
+                // Refused for now, or left to the submission thread.
+                return Ok(());
+            }
+        }
+    }
+
+    /// Submits everything that is queued and, if told to wait, waits for a completion at most
     /// `timeout` (`None`: for ever).
-    pub(super) fn enter(&mut self, wait: bool, timeout: Option<Duration>) -> io::Result<()> {
+    pub(super) fn enter(&mut self, how: Enter, timeout: Option<Duration>) -> io::Result<()> {
+        if how == Enter::Submit {
+            return self.submit();
+        }
         self.refill();
-        let wait = wait && self.backlog.is_empty() && timeout != Some(Duration::ZERO);
+        let wait = how == Enter::Wait && self.backlog.is_empty() && timeout != Some(Duration::ZERO);
         if wait
             && !self.ext_arg
             && let Some(timeout) = timeout
@@ -118,7 +140,7 @@ impl Ring {
             self.push_timeout(timeout);
         }
         loop {
-            self.enter_once(wait, timeout)?;
+            self.enter_once(ring::ENTER_GETEVENTS, wait, timeout)?;
             if self.backlog.is_empty() {
                 return Ok(());
             }
@@ -132,8 +154,12 @@ impl Ring {
         }
     }
 
-    fn enter_once(&mut self, wait: bool, timeout: Option<Duration>) -> io::Result<()> {
-        let mut flags = ring::ENTER_GETEVENTS;
+    fn enter_once(
+        &mut self,
+        mut flags: u32,
+        wait: bool,
+        timeout: Option<Duration>,
+    ) -> io::Result<()> {
         let mut to_submit = self.uring.submission().len() as u32;
         if self.sqpoll {
             to_submit = 0;
@@ -201,6 +227,17 @@ impl Ring {
     pub(super) fn has_completions(&mut self) -> bool {
         !self.uring.completion().is_empty()
     }
+}
+
+/// What an enter is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Enter {
+    /// To hand operations over.
+    Submit,
+    /// Also to take what has completed.
+    Collect,
+    /// Also to wait until something has.
+    Wait,
 }
 
 /// What the kernel says of one operation.

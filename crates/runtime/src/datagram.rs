@@ -1,0 +1,300 @@
+//! Datagrams: what was received with everything the kernel says about it, what is to be sent, and
+//! what a socket counts.
+
+use crate::buf::{RecvBuf, SendBuf};
+use crate::driver::ancillary::RecvControl;
+use serde::Serialize;
+use std::net::{IpAddr, SocketAddr};
+
+/// Explicit congestion notification (RFC 3168): the low two bits of the traffic class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[repr(u8)]
+pub enum Ecn {
+    /// The sender does not take part.
+    NotEct = 0,
+    /// ECN-capable transport, codepoint 1.
+    Ect1 = 1,
+    /// ECN-capable transport, codepoint 0.
+    Ect0 = 2,
+    /// A router on the way was congested.
+    Ce = 3,
+}
+
+impl Ecn {
+    /// The codepoint in the low two bits of a traffic class.
+    pub fn of(traffic_class: u8) -> Ecn {
+        match traffic_class & 3 {
+            0 => Ecn::NotEct,
+            1 => Ecn::Ect1,
+            2 => Ecn::Ect0,
+            _ => Ecn::Ce,
+        }
+    }
+}
+
+/// A received datagram; with GRO several of equal size from the same sender, in one buffer.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Received {
+    /// The payload. Empty for an empty datagram; a datagram socket has no end of stream.
+    pub data: RecvBuf,
+    /// The sender.
+    pub from: SocketAddr,
+    /// The local address it was sent to, which is the right source for a reply; with
+    /// [`UdpOptions::pktinfo`](crate::UdpOptions::pktinfo).
+    pub to: Option<IpAddr>,
+    /// `data` is this many bytes per datagram (the last may be shorter), when the kernel coalesced
+    /// several; with [`UdpOptions::gro`](crate::UdpOptions::gro).
+    pub segment_bytes: Option<u16>,
+    /// DSCP in the upper six bits, ECN in the lower two; with
+    /// [`UdpOptions::traffic_class`](crate::UdpOptions::traffic_class).
+    pub traffic_class: Option<u8>,
+    /// When the kernel received it, in nanoseconds of CLOCK_REALTIME; with
+    /// [`UdpOptions::timestamps`](crate::UdpOptions::timestamps).
+    pub received_ns: Option<u64>,
+    /// Datagrams the kernel had dropped on this socket when it queued this one (SO_RXQ_OVFL),
+    /// modulo 2^32; `None` before the first drop, and without
+    /// [`UdpOptions::drop_marks`](crate::UdpOptions::drop_marks).
+    pub kernel_drops: Option<u32>,
+    /// The datagram was longer than the buffer; `data` is its beginning.
+    pub truncated: bool,
+}
+
+impl Received {
+    pub(crate) fn plain(data: RecvBuf, from: SocketAddr) -> Received {
+        Received::told(data, from, RecvControl::default(), false)
+    }
+
+    /// With what the kernel told beside the bytes.
+    pub(crate) fn told(
+        data: RecvBuf,
+        from: SocketAddr,
+        told: RecvControl,
+        truncated: bool,
+    ) -> Received {
+        let RecvControl { to, segment_bytes, traffic_class, received_ns, kernel_drops } = told;
+        Received {
+            data,
+            from,
+            to,
+            segment_bytes,
+            traffic_class,
+            received_ns,
+            kernel_drops,
+            truncated,
+        }
+    }
+
+    /// Number of datagrams in `data`, at least 1.
+    pub fn datagrams(&self) -> usize {
+        datagrams(self.data.len(), self.segment_bytes)
+    }
+
+    /// The payload of each datagram in `data`.
+    pub fn segments(&self) -> impl Iterator<Item = &[u8]> {
+        let segment_bytes = self.segment_bytes.map_or(self.data.len(), usize::from).max(1);
+        let empty: Option<&[u8]> = self.data.is_empty().then_some(&[]);
+        empty.into_iter().chain(self.data.chunks(segment_bytes))
+    }
+
+    /// The ECN codepoint, where the traffic class is known.
+    pub fn ecn(&self) -> Option<Ecn> {
+        self.traffic_class.map(Ecn::of)
+    }
+
+    /// The differentiated services codepoint (0 to 63), where the traffic class is known.
+    pub fn dscp(&self) -> Option<u8> {
+        self.traffic_class.map(|class| class >> 2)
+    }
+
+    /// The same bytes back to where they came from, from the address they were sent to, cut into
+    /// datagrams as they came. Nothing is copied.
+    pub fn into_reply(self) -> Datagram {
+        Datagram {
+            to: Some(self.from),
+            from: self.to,
+            segment_bytes: self.segment_bytes,
+            ecn: None,
+            data: self.data.into(),
+        }
+    }
+}
+
+/// A datagram to be sent; with `segment_bytes` several in one buffer.
+#[derive(Debug)]
+pub struct Datagram {
+    /// The payload.
+    pub data: SendBuf,
+    /// The destination; `None` on a connected socket.
+    pub to: Option<SocketAddr>,
+    /// The local address to send from; `None` leaves it to the routing table.
+    pub from: Option<IpAddr>,
+    /// Cut `data` into datagrams of this many bytes (the last may be shorter). The kernel or the
+    /// device does it (GSO) where they can, else the runtime does; 0 is taken as `None`.
+    pub segment_bytes: Option<u16>,
+    /// The ECN codepoint; `None` leaves it at "not capable".
+    pub ecn: Option<Ecn>,
+}
+
+impl Datagram {
+    /// One datagram for the peer of a connected socket.
+    pub fn new(data: impl Into<SendBuf>) -> Datagram {
+        Datagram { data: data.into(), to: None, from: None, segment_bytes: None, ecn: None }
+    }
+
+    /// One datagram for `to`.
+    pub fn to(to: SocketAddr, data: impl Into<SendBuf>) -> Datagram {
+        Datagram { to: Some(to), ..Datagram::new(data) }
+    }
+
+    /// Number of datagrams that `data` is cut into, at least 1.
+    pub fn datagrams(&self) -> usize {
+        datagrams(self.data.len(), self.segment_bytes)
+    }
+}
+
+fn datagrams(bytes: usize, segment_bytes: Option<u16>) -> usize {
+    match segment_bytes {
+        Some(segment_bytes) if segment_bytes > 0 => bytes.div_ceil(segment_bytes.into()).max(1),
+        _ => 1,
+    }
+}
+
+macro_rules! stats {
+    (
+        $(#[$doc:meta])*
+        $name:ident { $($(#[$field_doc:meta])* $field:ident,)* } $($rest:tt)*
+    ) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+        #[non_exhaustive]
+        pub struct $name {
+            $($(#[$field_doc])* pub $field: u64,)*
+            $($rest)*
+        }
+
+        impl $name {
+            fn merge_counts(&mut self, other: &$name) {
+                $(self.$field += other.$field;)*
+            }
+        }
+    };
+}
+
+stats! {
+    /// What one UDP socket has seen. Datagrams that the kernel coalesced or cuts count one by one.
+    UdpStats {
+        /// Datagrams received, truncated ones included.
+        received,
+        /// Received datagrams that were longer than the buffer.
+        truncated,
+        /// Datagrams the kernel dropped because the socket was not read in time, or because their
+        /// checksum was wrong. The counter behind SO_RXQ_OVFL, asked for directly (SO_MEMINFO):
+        /// SO_RXQ_OVFL itself tells of a drop only with the next datagram that gets through.
+        kernel_drops,
+        /// Datagrams the kernel took for sending.
+        sent,
+        /// Sends that found the socket's send buffer full, and waited.
+        blocked,
+        /// ICMP errors that connected sockets report: about something sent earlier, not about the
+        /// call that they surface in.
+        icmp_errors,
+        /// Sends repeated because an ICMP error surfaced in their place.
+        retries,
+        /// Buffers that were to be cut by the kernel, which refused; cut by the runtime instead.
+        gso_fallbacks,
+        /// Receives that failed for a reason of the socket itself; the next call reports them.
+        receive_errors,
+    }
+    /// Datagrams that were not sent, by reason.
+    pub send_errors: SendErrors,
+}
+
+impl UdpStats {
+    /// Adds the counts of another socket.
+    pub fn merge(&mut self, other: &UdpStats) {
+        self.merge_counts(other);
+        self.send_errors.merge_counts(&other.send_errors);
+    }
+}
+
+stats! {
+    /// Datagrams that were handed over and not sent, by reason.
+    SendErrors {
+        /// Longer than the protocol or the path allows (EMSGSIZE).
+        too_big,
+        /// No route, or the network or host is unreachable (ENETUNREACH, EHOSTUNREACH, ENETDOWN).
+        unreachable,
+        /// The peer has no socket on the port: an ICMP error came for the repetition too
+        /// (ECONNREFUSED).
+        refused,
+        /// No memory, or a full queue of the device (ENOBUFS, ENOMEM).
+        no_memory,
+        /// Forbidden by a firewall or for lack of rights (EPERM, EACCES).
+        forbidden,
+        /// The address makes no sense for this socket (EINVAL, EAFNOSUPPORT, EDESTADDRREQ,
+        /// EISCONN, EADDRNOTAVAIL).
+        bad_address,
+        /// Any other reason.
+        other,
+    }
+}
+
+impl SendErrors {
+    pub(crate) fn count(&mut self, errno: i32, datagrams: u64) {
+        let counter = match errno {
+            libc::EMSGSIZE => &mut self.too_big,
+            libc::ENETUNREACH | libc::EHOSTUNREACH | libc::ENETDOWN => &mut self.unreachable,
+            libc::ECONNREFUSED => &mut self.refused,
+            libc::ENOBUFS | libc::ENOMEM => &mut self.no_memory,
+            libc::EPERM | libc::EACCES => &mut self.forbidden,
+            libc::EINVAL
+            | libc::EAFNOSUPPORT
+            | libc::EDESTADDRREQ
+            | libc::EISCONN
+            | libc::EADDRNOTAVAIL => &mut self.bad_address,
+            _ => &mut self.other,
+        };
+        *counter += datagrams;
+    }
+
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.too_big
+            + self.unreachable
+            + self.refused
+            + self.no_memory
+            + self.forbidden
+            + self.bad_address
+            + self.other
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_cover_the_data() {
+        let from = "127.0.0.1:9".parse().unwrap();
+        let mut received = Received::plain(RecvBuf::empty(), from);
+        assert_eq!((received.datagrams(), received.segments().count()), (1, 1));
+        received.segment_bytes = Some(4);
+        assert_eq!((received.datagrams(), received.segments().count()), (1, 1));
+        let datagram = Datagram { segment_bytes: Some(4), ..Datagram::new("123456789") };
+        assert_eq!(datagram.datagrams(), 3);
+        assert_eq!(Datagram { segment_bytes: Some(0), ..Datagram::new("1") }.datagrams(), 1);
+    }
+
+    #[test]
+    fn stats_of_sockets_are_summed() {
+        let mut a = UdpStats { received: 1, ..UdpStats::default() };
+        let mut b = UdpStats { received: 2, ..UdpStats::default() };
+        b.send_errors.count(libc::EMSGSIZE, 3);
+        b.send_errors.count(libc::EXDEV, 4);
+        a.merge(&b);
+        assert_eq!((a.received, a.send_errors.too_big, a.send_errors.other), (3, 3, 4));
+        assert_eq!(a.send_errors.total(), 7);
+    }
+}

@@ -1,0 +1,199 @@
+//! The memory of batched datagram calls: message headers and what they point at, set up once and
+//! used again for every call.
+
+use crate::buf::{Pool, RecvBuf};
+use crate::datagram::Received;
+use crate::driver::ancillary::{
+    NAME_BYTES, RECV_CONTROL_BYTES_MAX, SEND_CONTROL_BYTES_MAX, decode_address, decode_control,
+    encode_address,
+};
+use crate::driver::datagrams::{BATCH_MAX, Outgoing, UdpSetup};
+use crate::sys::datagram::{empty_header, recvmmsg, recvmsg, sendmmsg, sendmsg};
+use std::io;
+use std::os::fd::RawFd;
+use std::rc::Rc;
+
+const NO_BUFFER: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+
+fn empty_headers() -> Vec<libc::mmsghdr> {
+    (0..BATCH_MAX).map(|_| libc::mmsghdr { msg_hdr: empty_header(), msg_len: 0 }).collect()
+}
+
+/// A pool for datagram sockets of one geometry, and the receives into it.
+pub(super) struct RecvBatch {
+    pool: Rc<Pool>,
+    /// Bytes of a buffer that are used.
+    bytes: usize,
+    headers: Vec<libc::mmsghdr>,
+    iovecs: Vec<libc::iovec>,
+    names: Vec<[u8; NAME_BYTES]>,
+    controls: Vec<[u8; RECV_CONTROL_BYTES_MAX]>,
+    /// Buffers taken from the pool to be filled: one for each header from the first on.
+    ready: Vec<u16>,
+}
+
+impl RecvBatch {
+    pub(super) fn new(count: u16, bytes: usize) -> io::Result<RecvBatch> {
+        Ok(RecvBatch {
+            // Whole cache lines, so that no two buffers share one.
+            pool: Rc::new(Pool::new(count, bytes.next_multiple_of(64))?),
+            bytes,
+            headers: empty_headers(),
+            iovecs: vec![NO_BUFFER; BATCH_MAX],
+            names: vec![[0; NAME_BYTES]; BATCH_MAX],
+            controls: vec![[0; RECV_CONTROL_BYTES_MAX]; BATCH_MAX],
+            ready: Vec::with_capacity(BATCH_MAX),
+        })
+    }
+
+    pub(super) fn has_geometry(&self, count: u16, bytes: usize) -> bool {
+        self.pool.count() == usize::from(count) && self.bytes == bytes
+    }
+
+    /// Receives at most `most` datagrams with one system call, without waiting, and appends them
+    /// to `into`. Returns how many came and how many there was room for.
+    pub(super) fn receive(
+        &mut self,
+        fd: RawFd,
+        setup: &UdpSetup,
+        most: usize,
+        into: &mut Vec<Received>,
+    ) -> io::Result<(usize, usize)> {
+        let asked = self.prepare(setup, most.min(BATCH_MAX));
+        let count = if setup.batch && asked > 1 {
+            // SAFETY: `prepare` has pointed the first `asked` headers at address and ancillary
+            // memory of `self`, which is exclusively borrowed, and each at a buffer of its own
+            // that was taken from the pool and has no readers.
+            unsafe { recvmmsg(fd, &mut self.headers[..asked])? }
+        } else {
+            let header = &mut self.headers[0];
+            // SAFETY: as above, for the first header.
+            header.msg_len = unsafe { recvmsg(fd, &mut header.msg_hdr)? } as u32;
+            1
+        };
+        into.extend((0..count).filter_map(|at| self.received(at, setup)));
+        // The last buffers move to the places of those that were filled.
+        self.ready.drain(..count);
+        Ok((count, asked))
+    }
+
+    /// Points headers at memory; returns how many, at least 1.
+    fn prepare(&mut self, setup: &UdpSetup, most: usize) -> usize {
+        while self.ready.len() < most
+            && let Some(id) = self.pool.take()
+        {
+            self.ready.push(id);
+        }
+        let count = self.ready.len().min(most);
+        // Received datagrams are copied out before the pool is empty.
+        debug_assert!(count > 0, "the pool ran dry");
+        let (name_bytes, control_bytes) = setup.name_and_control_bytes();
+        for at in 0..count {
+            let iovec = &mut self.iovecs[at];
+            *iovec = libc::iovec {
+                iov_base: self.pool.address(self.ready[at]).cast(),
+                iov_len: self.bytes,
+            };
+            let header = &mut self.headers[at].msg_hdr;
+            header.msg_iov = iovec;
+            header.msg_iovlen = 1;
+            header.msg_name = self.names[at].as_mut_ptr().cast();
+            header.msg_namelen = name_bytes as libc::socklen_t;
+            header.msg_control = self.controls[at].as_mut_ptr().cast();
+            header.msg_controllen = control_bytes as _;
+            header.msg_flags = 0;
+        }
+        count
+    }
+
+    /// What the header at this place was filled with; `None` if it has no readable sender.
+    fn received(&mut self, at: usize, setup: &UdpSetup) -> Option<Received> {
+        let header = &self.headers[at];
+        let bytes = (header.msg_len as usize).min(self.bytes);
+        let data = RecvBuf::from_pool(&self.pool, self.ready[at], 0, bytes);
+        let header = &header.msg_hdr;
+        let from = match setup.peer {
+            Some(peer) => peer,
+            None => decode_address(&self.names[at][..NAME_BYTES.min(header.msg_namelen as usize)])?,
+        };
+        let control_bytes = RECV_CONTROL_BYTES_MAX.min(header.msg_controllen as _);
+        let told = decode_control(&self.controls[at][..control_bytes]);
+        let truncated = header.msg_flags & libc::MSG_TRUNC != 0;
+        Some(Received::told(data, from, told, truncated))
+    }
+
+    /// True if readers hold more than three quarters of the buffers.
+    pub(super) fn is_short(&self) -> bool {
+        self.pool.available() * 4 < self.pool.count()
+    }
+}
+
+/// Sends of datagrams.
+pub(super) struct SendBatch {
+    headers: Vec<libc::mmsghdr>,
+    iovecs: Vec<libc::iovec>,
+    names: Vec<[u8; NAME_BYTES]>,
+    controls: Vec<[u8; SEND_CONTROL_BYTES_MAX]>,
+}
+
+impl SendBatch {
+    pub(super) fn new() -> SendBatch {
+        SendBatch {
+            headers: empty_headers(),
+            iovecs: vec![NO_BUFFER; BATCH_MAX],
+            names: vec![[0; NAME_BYTES]; BATCH_MAX],
+            controls: vec![[0; SEND_CONTROL_BYTES_MAX]; BATCH_MAX],
+        }
+    }
+
+    /// Sends the first datagrams of `queue` with one system call, without waiting; how many.
+    ///
+    /// # Errors
+    /// Why the first was not sent. An error of a later one ends the batch before it. Such an
+    /// error, if it was an ICMP error about something sent earlier, is lost with that (sendmmsg(2)),
+    /// and the datagram in whose place it came is sent by the next call.
+    pub(super) fn send<'a>(
+        &mut self,
+        fd: RawFd,
+        setup: &UdpSetup,
+        queue: impl Iterator<Item = &'a Outgoing>,
+    ) -> io::Result<usize> {
+        let most = if setup.batch { BATCH_MAX } else { 1 };
+        let mut count = 0;
+        for outgoing in queue.take(most) {
+            self.prepare(count, outgoing, setup);
+            count += 1;
+        }
+        if count > 1 {
+            // SAFETY: `prepare` has pointed the first `count` headers at memory of `self` and of
+            // datagrams that `queue` borrows for the time of this call.
+            unsafe { sendmmsg(fd, &mut self.headers[..count]) }
+        } else {
+            // SAFETY: as above, for the first header.
+            unsafe { sendmsg(fd, &self.headers[0].msg_hdr) }.map(|()| 1)
+        }
+    }
+
+    fn prepare(&mut self, at: usize, outgoing: &Outgoing, setup: &UdpSetup) {
+        let datagram = &outgoing.datagram;
+        let bytes = datagram.data.as_slice();
+        let name = &mut self.names[at];
+        let name_bytes = datagram.to.map_or(0, |to| encode_address(&to, name));
+        let control = setup.control_for(datagram).encode(setup.ipv6, &mut self.controls[at]);
+        let iovec = &mut self.iovecs[at];
+        *iovec = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        let header = &mut self.headers[at].msg_hdr;
+        header.msg_iov = iovec;
+        header.msg_iovlen = 1;
+        header.msg_name = match name_bytes {
+            0 => std::ptr::null_mut(),
+            _ => name.as_mut_ptr().cast(),
+        };
+        header.msg_namelen = name_bytes as libc::socklen_t;
+        header.msg_control = match control {
+            0 => std::ptr::null_mut(),
+            _ => self.controls[at].as_mut_ptr().cast(),
+        };
+        header.msg_controllen = control as _;
+    }
+}

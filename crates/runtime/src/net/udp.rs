@@ -1,0 +1,245 @@
+//! UDP sockets.
+
+use super::{BoundUdp, UdpOptions, with_socket};
+use crate::buf::SendBuf;
+use crate::datagram::{Datagram, Received, UdpStats};
+use crate::driver::datagrams::BATCH_MAX;
+use crate::driver::slots::Key;
+use crate::runtime::{Worker, current};
+use crate::sys;
+use std::cell::Cell;
+use std::fmt;
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+/// A UDP socket of the current worker.
+///
+/// Datagrams come and go in batches, whose vectors the program keeps and uses again. All methods
+/// take `&self`, so one task may receive while another sends. Dropping the socket closes it:
+/// pending operations end, what was handed over is still sent within the linger limit of the
+/// runtime.
+///
+/// ```no_run
+/// # async fn reflect() -> std::io::Result<()> {
+/// let socket = twinring::UdpSocket::bind("127.0.0.1:9000".parse().unwrap())?;
+/// let (mut received, mut replies) = (Vec::new(), Vec::new());
+/// loop {
+///     socket.recv_batch(&mut received).await?;
+///     replies.extend(received.drain(..).map(twinring::Received::into_reply));
+///     socket.send_batch(&mut replies).await?;
+/// }
+/// # }
+/// ```
+pub struct UdpSocket {
+    worker: Rc<Worker>,
+    key: Key,
+    local: SocketAddr,
+    peer: Option<SocketAddr>,
+    /// Number of cancellations so far; an operation that started under an older number ends.
+    cancels: Cell<u32>,
+}
+
+impl fmt::Debug for UdpSocket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UdpSocket")
+            .field("local", &self.local)
+            .field("peer", &self.peer)
+            .finish_non_exhaustive()
+    }
+}
+
+impl UdpSocket {
+    /// Binds `address` with the default [`UdpOptions`].
+    ///
+    /// # Errors
+    /// When the address cannot be bound.
+    ///
+    /// # Panics
+    /// Outside a twinring runtime.
+    pub fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
+        UdpSocket::from_bound(UdpOptions::default().bind(address)?)
+    }
+
+    /// A socket with the default [`UdpOptions`] that sends to, and receives from, `peer` alone.
+    ///
+    /// # Errors
+    /// When there is no route to the peer.
+    ///
+    /// # Panics
+    /// Outside a twinring runtime.
+    pub fn connect(peer: SocketAddr) -> io::Result<UdpSocket> {
+        UdpSocket::from_bound(UdpOptions::default().connect(None, peer)?)
+    }
+
+    /// Takes a socket that was set up beforehand into the current worker.
+    ///
+    /// # Errors
+    /// When the engine cannot register it, or has no memory for its buffers.
+    ///
+    /// # Panics
+    /// Outside a twinring runtime.
+    pub fn from_bound(bound: BoundUdp) -> io::Result<UdpSocket> {
+        let worker = current();
+        let (local, peer) = (bound.local_addr(), bound.setup.peer);
+        let socket = OwnedFd::from(bound.socket);
+        let key = worker.driver.borrow_mut().add_udp(socket, bound.setup)?;
+        Ok(UdpSocket { worker, key, local, peer, cancels: Cell::new(0) })
+    }
+
+    /// The address of this end, with the port the kernel chose.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// The other end of a connected socket.
+    pub fn peer_addr(&self) -> Option<SocketAddr> {
+        self.peer
+    }
+
+    /// Waits for a datagram and appends what is there, at most 64, to `into`, in the order of
+    /// arrival; returns how many it appended. ICMP errors are counted and waited past.
+    ///
+    /// # Errors
+    /// What makes the socket itself fail, once; or ECANCELED, see [`cancel`](Self::cancel).
+    pub fn recv_batch<'a>(&'a self, into: &'a mut Vec<Received>) -> RecvBatch<'a> {
+        RecvBatch { socket: self, into, most: BATCH_MAX, cancels: self.cancels.get() }
+    }
+
+    /// The next datagram. [`recv_batch`](Self::recv_batch) costs less when there are many.
+    ///
+    /// # Errors
+    /// As [`recv_batch`](Self::recv_batch).
+    pub async fn recv_from(&self) -> io::Result<Received> {
+        let mut one = Vec::with_capacity(1);
+        let cancels = self.cancels.get();
+        RecvBatch { socket: self, into: &mut one, most: 1, cancels }.await?;
+        one.pop().ok_or_else(|| io::Error::other("a receive ended without a datagram"))
+    }
+
+    /// Hands the datagrams over for sending, in order, and empties `batch`. Waits only while the
+    /// socket holds as much unsent as it may: 1,024 datagrams or 1 MiB. If the future is dropped,
+    /// those not yet handed over are still in `batch`.
+    ///
+    /// A datagram that the kernel refuses is counted, see [`stats`](Self::stats), and fails no
+    /// other.
+    ///
+    /// # Errors
+    /// ECANCELED, see [`cancel`](Self::cancel).
+    pub fn send_batch<'a>(&'a self, batch: &'a mut Vec<Datagram>) -> SendBatch<'a> {
+        SendBatch { socket: self, batch, cancels: self.cancels.get() }
+    }
+
+    /// Hands one datagram over for sending to `to`, as [`send_batch`](Self::send_batch).
+    ///
+    /// # Errors
+    /// As [`send_batch`](Self::send_batch).
+    pub async fn send_to(&self, data: impl Into<SendBuf>, to: SocketAddr) -> io::Result<()> {
+        self.send_batch(&mut vec![Datagram::to(to, data)]).await
+    }
+
+    /// Hands one datagram over for sending to the peer of a connected socket.
+    ///
+    /// # Errors
+    /// As [`send_batch`](Self::send_batch).
+    pub async fn send(&self, data: impl Into<SendBuf>) -> io::Result<()> {
+        self.send_batch(&mut vec![Datagram::new(data)]).await
+    }
+
+    /// Returns when the kernel has taken, or finally refused, everything handed over.
+    ///
+    /// # Errors
+    /// ECANCELED, see [`cancel`](Self::cancel).
+    pub async fn flush(&self) -> io::Result<()> {
+        let cancels = self.cancels.get();
+        poll_fn(|cx| match self.check_cancelled(cancels) {
+            Ok(()) => self.worker.driver.borrow_mut().poll_datagrams_sent(self.key, cx),
+            Err(error) => Poll::Ready(Err(error)),
+        })
+        .await
+    }
+
+    /// Ends the operations that wait on this socket: each returns ECANCELED, exactly once.
+    /// Nothing received is lost, and later operations work as before.
+    pub fn cancel(&self) {
+        self.cancels.set(self.cancels.get().wrapping_add(1));
+        let mut wakes = Vec::new();
+        self.worker.driver.borrow_mut().wake_waiters(self.key, &mut wakes);
+        wakes.into_iter().for_each(Waker::wake);
+    }
+
+    /// What the socket has counted so far, with the drops the kernel has counted for it.
+    ///
+    /// # Errors
+    /// When the kernel refuses the question for its drops (Linux before 4.12).
+    pub fn stats(&self) -> io::Result<UdpStats> {
+        let stats = self.worker.driver.borrow().udp_stats(self.key);
+        let mut stats = stats.ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))?;
+        stats.kernel_drops = with_socket(&self.worker, self.key, |socket| {
+            sys::datagram::drops(socket.as_fd()).map(u64::from)
+        })?;
+        Ok(stats)
+    }
+
+    fn check_cancelled(&self, started_under: u32) -> io::Result<()> {
+        if self.cancels.get() == started_under {
+            Ok(())
+        } else {
+            Err(io::Error::from_raw_os_error(libc::ECANCELED))
+        }
+    }
+}
+
+impl Drop for UdpSocket {
+    fn drop(&mut self) {
+        self.worker.driver.borrow_mut().close(self.key);
+        self.worker.wake_descriptor_waiters();
+    }
+}
+
+/// The future of [`UdpSocket::recv_batch`]. Dropping it loses no datagram.
+#[derive(Debug)]
+#[must_use = "receives nothing unless awaited"]
+pub struct RecvBatch<'a> {
+    socket: &'a UdpSocket,
+    into: &'a mut Vec<Received>,
+    most: usize,
+    cancels: u32,
+}
+
+impl Future for RecvBatch<'_> {
+    type Output = io::Result<usize>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let RecvBatch { socket, into, most, cancels } = self.get_mut();
+        socket.check_cancelled(*cancels)?;
+        if !socket.worker.executor.spend() {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        socket.worker.driver.borrow_mut().poll_recv_batch(socket.key, cx, into, *most)
+    }
+}
+
+/// The future of [`UdpSocket::send_batch`]. Dropping it leaves what was not handed over.
+#[derive(Debug)]
+#[must_use = "sends nothing unless awaited"]
+pub struct SendBatch<'a> {
+    socket: &'a UdpSocket,
+    batch: &'a mut Vec<Datagram>,
+    cancels: u32,
+}
+
+impl Future for SendBatch<'_> {
+    type Output = io::Result<()>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let SendBatch { socket, batch, cancels } = self.get_mut();
+        socket.check_cancelled(*cancels)?;
+        socket.worker.driver.borrow_mut().poll_send_batch(socket.key, cx, batch)
+    }
+}

@@ -1,0 +1,270 @@
+//! How UDP sockets are set up.
+
+use super::{internet_address, patiently};
+use crate::driver::ancillary::Wanted;
+use crate::driver::datagrams::UdpSetup;
+use crate::sys::datagram::{knows_segmentation, set_option};
+use socket2::{Domain, Protocol, Socket, Type};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+
+/// Longest payload that GRO delivers in one buffer.
+const COALESCED_BYTES_MAX: u32 = 65_535;
+
+/// How UDP sockets are made.
+///
+/// Sockets of a worker with equal `buffer_bytes`, `buffer_count` and ancillary wishes share their
+/// receive buffers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UdpOptions {
+    /// Bytes of receive buffer to ask of the kernel (SO_RCVBUF); `None` leaves its default.
+    /// Beyond net.core.rmem_max it takes CAP_NET_ADMIN. [`BoundUdp::granted`] says what came of it.
+    pub recv_buffer_bytes: Option<u32>,
+    /// Bytes of send buffer to ask of the kernel (SO_SNDBUF); as `recv_buffer_bytes`.
+    pub send_buffer_bytes: Option<u32>,
+    /// Longest datagram that is received whole: 16 to 65,535 bytes, 2,048 by default. The rest of
+    /// a longer one is cut off, and the datagram marked.
+    pub buffer_bytes: u32,
+    /// Receive buffers, shared by sockets with equal options: a power of two from 4 to 32,768,
+    /// 1,024 by default.
+    pub buffer_count: u32,
+    /// Let the kernel coalesce datagrams of equal size from one sender into one buffer (UDP_GRO,
+    /// Linux 5.0), if it can. Raises `buffer_bytes` to 65,535.
+    pub gro: bool,
+    /// Tell the local address of each datagram ([`Received::to`](crate::Received::to)).
+    pub pktinfo: bool,
+    /// Tell when the kernel received each datagram
+    /// ([`Received::received_ns`](crate::Received::received_ns)).
+    pub timestamps: bool,
+    /// Tell the DSCP and ECN of each datagram
+    /// ([`Received::traffic_class`](crate::Received::traffic_class)).
+    pub traffic_class: bool,
+    /// Mark in the sequence of datagrams where the kernel dropped some
+    /// ([`Received::kernel_drops`](crate::Received::kernel_drops)). Their number is in
+    /// [`UdpSocket::stats`](crate::UdpSocket::stats) anyway.
+    pub drop_marks: bool,
+    /// Differentiated services codepoint of what is sent, 0 to 63.
+    pub dscp: u8,
+    /// Share the address with other sockets that ask for this (SO_REUSEPORT); the kernel spreads
+    /// datagrams over them by a hash of the addresses.
+    pub reuse_port: bool,
+    /// On io_uring, keep this many single-shot receives in flight (1 to 4,096) instead of one
+    /// multishot receive, as AsyncUdpTests does: every datagram wakes all of them. 0 is off, the
+    /// default.
+    pub pending: u32,
+    /// On epoll, receive and send up to 64 datagrams per system call (recvmmsg, sendmmsg), the
+    /// default, instead of one.
+    pub batch: bool,
+}
+
+impl Default for UdpOptions {
+    fn default() -> UdpOptions {
+        UdpOptions {
+            recv_buffer_bytes: None,
+            send_buffer_bytes: None,
+            buffer_bytes: 2048,
+            buffer_count: 1024,
+            gro: false,
+            pktinfo: false,
+            timestamps: false,
+            traffic_class: false,
+            drop_marks: false,
+            dscp: 0,
+            reuse_port: false,
+            pending: 0,
+            batch: true,
+        }
+    }
+}
+
+/// What the kernel made of wishes that it may refuse or change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
+pub struct Granted {
+    /// Bytes of receive buffer: twice the wish for the kernel's own bookkeeping, within its limit.
+    pub recv_buffer_bytes: usize,
+    /// Bytes of send buffer; likewise.
+    pub send_buffer_bytes: usize,
+    /// The kernel coalesces received datagrams, as asked.
+    pub gro: bool,
+    /// The kernel cuts buffers into datagrams (GSO); otherwise the runtime does.
+    pub gso: bool,
+}
+
+impl UdpOptions {
+    /// A socket bound to `address`; port 0 picks a free port.
+    ///
+    /// # Errors
+    /// When an option is out of its range or refused, or the address cannot be bound; the message
+    /// names it.
+    pub fn bind(&self, address: SocketAddr) -> io::Result<BoundUdp> {
+        self.check()?;
+        let in_context = |error: io::Error| {
+            io::Error::new(error.kind(), format!("cannot bind UDP {address}: {error}"))
+        };
+        let socket = patiently(|| {
+            let socket = self.socket(address)?;
+            socket.bind(&address.into())?;
+            Ok(socket)
+        });
+        self.bound(socket.map_err(in_context)?, None).map_err(in_context)
+    }
+
+    /// One socket for each of `workers`, all bound to `address`; the kernel spreads datagrams
+    /// over them by a hash of the addresses. Port 0 picks one free port.
+    ///
+    /// # Errors
+    /// As [`bind`](Self::bind); also if another process has the port, shared or not.
+    pub fn bind_shared(&self, address: SocketAddr, workers: usize) -> io::Result<Vec<BoundUdp>> {
+        if address.port() != 0 && !self.reuse_port && workers > 1 {
+            // SO_REUSEPORT would quietly join another process of the same user; a plain bind
+            // says that the port is taken.
+            self.bind(address)?;
+        }
+        let shared = UdpOptions { reuse_port: self.reuse_port || workers > 1, ..self.clone() };
+        let first = shared.bind(address)?;
+        let address = first.local;
+        let mut sockets = vec![first];
+        for _ in 1..workers {
+            sockets.push(shared.bind(address)?);
+        }
+        Ok(sockets)
+    }
+
+    /// A socket that sends to, and receives from, `peer` alone; from `local`, or from wherever
+    /// the kernel chooses.
+    ///
+    /// # Errors
+    /// As [`bind`](Self::bind), or when there is no route to the peer.
+    pub fn connect(&self, local: Option<SocketAddr>, peer: SocketAddr) -> io::Result<BoundUdp> {
+        self.check()?;
+        let in_context = |error: io::Error| {
+            io::Error::new(error.kind(), format!("cannot connect UDP to {peer}: {error}"))
+        };
+        let connect = || {
+            let socket = self.socket(peer)?;
+            if let Some(local) = local {
+                socket.bind(&local.into())?;
+            }
+            socket.connect(&peer.into())?;
+            Ok(socket)
+        };
+        self.bound(patiently(connect).map_err(in_context)?, Some(peer)).map_err(in_context)
+    }
+
+    fn check(&self) -> io::Result<()> {
+        let wrong = |what: String| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        if !(16..=COALESCED_BYTES_MAX).contains(&self.buffer_bytes) {
+            return wrong(format!("buffer_bytes {}: expected 16 to 65535", self.buffer_bytes));
+        }
+        if !(4..=1 << 15).contains(&self.buffer_count) || !self.buffer_count.is_power_of_two() {
+            let count = self.buffer_count;
+            return wrong(format!("buffer_count {count}: expected a power of two from 4 to 32768"));
+        }
+        if self.pending > 4096 {
+            return wrong(format!("pending {}: expected 0 to 4096", self.pending));
+        }
+        if self.dscp > 63 {
+            return wrong(format!("dscp {}: expected 0 to 63", self.dscp));
+        }
+        Ok(())
+    }
+
+    fn socket(&self, address: SocketAddr) -> io::Result<Socket> {
+        let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+        if address.is_ipv6() {
+            // So that 0.0.0.0 and [::] can be given side by side.
+            socket.set_only_v6(true)?;
+        }
+        socket.set_reuse_port(self.reuse_port)?;
+        // Everything a datagram is told about must be asked for before it can arrive.
+        let fd = socket.as_fd();
+        let (level, options) = match address.is_ipv6() {
+            true => (
+                libc::IPPROTO_IPV6,
+                [libc::IPV6_RECVPKTINFO, libc::IPV6_RECVTCLASS, libc::IPV6_TCLASS],
+            ),
+            false => (libc::IPPROTO_IP, [libc::IP_PKTINFO, libc::IP_RECVTOS, libc::IP_TOS]),
+        };
+        let traffic_class = self.dscp << 2;
+        for (wanted, option, value) in [
+            (self.pktinfo, options[0], 1),
+            (self.traffic_class, options[1], 1),
+            (self.dscp > 0, options[2], traffic_class.into()),
+        ] {
+            if wanted {
+                set_option(fd, level, option, value)?;
+            }
+        }
+        if self.timestamps {
+            set_option(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)?;
+        }
+        if self.drop_marks {
+            set_option(fd, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1)?;
+        }
+        // The privileged form goes beyond the limit of the system; without the right the plain
+        // form gets what the limit allows.
+        if let Some(bytes) = self.recv_buffer_bytes {
+            let bytes = bytes.min(i32::MAX as u32 / 2);
+            set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes as i32)
+                .or_else(|_| socket.set_recv_buffer_size(bytes as usize))?;
+        }
+        if let Some(bytes) = self.send_buffer_bytes {
+            let bytes = bytes.min(i32::MAX as u32 / 2);
+            set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, bytes as i32)
+                .or_else(|_| socket.set_send_buffer_size(bytes as usize))?;
+        }
+        Ok(socket)
+    }
+
+    fn bound(&self, socket: Socket, peer: Option<SocketAddr>) -> io::Result<BoundUdp> {
+        let local = internet_address(socket.local_addr()?)?;
+        let gro = self.gro && set_option(socket.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 1).is_ok();
+        let granted = Granted {
+            recv_buffer_bytes: socket.recv_buffer_size()?,
+            send_buffer_bytes: socket.send_buffer_size()?,
+            gro,
+            gso: knows_segmentation(socket.as_fd()),
+        };
+        let setup = UdpSetup {
+            peer,
+            ipv6: local.is_ipv6(),
+            wanted: Wanted {
+                pktinfo: self.pktinfo,
+                gro,
+                traffic_class: self.traffic_class,
+                timestamps: self.timestamps,
+                drop_marks: self.drop_marks,
+            },
+            traffic_class: self.dscp << 2,
+            buffer_bytes: if gro { COALESCED_BYTES_MAX } else { self.buffer_bytes } as usize,
+            buffer_count: self.buffer_count as u16,
+            pending: self.pending,
+            batch: self.batch,
+            segmentation: granted.gso,
+        };
+        Ok(BoundUdp { socket, local, granted, setup })
+    }
+}
+
+/// A UDP socket that is set up and can be sent to its worker.
+#[derive(Debug)]
+pub struct BoundUdp {
+    pub(super) socket: Socket,
+    local: SocketAddr,
+    granted: Granted,
+    pub(super) setup: UdpSetup,
+}
+
+impl BoundUdp {
+    /// The address it is bound to, with the port the kernel chose.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// What the kernel made of wishes that it may refuse or change.
+    pub fn granted(&self) -> Granted {
+        self.granted
+    }
+}

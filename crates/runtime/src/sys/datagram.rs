@@ -1,0 +1,128 @@
+//! Socket options and calls of datagram sockets that no wrapper library in use offers.
+
+use super::retry_eintr;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+
+/// Sets an option whose value is an int.
+pub(crate) fn set_option(
+    socket: BorrowedFd<'_>,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
+    retry_eintr(|| {
+        // SAFETY: a live c_int and its exact size are passed.
+        unsafe {
+            libc::setsockopt(
+                socket.as_raw_fd(),
+                level,
+                name,
+                std::ptr::from_ref(&value).cast(),
+                size_of_val(&value) as libc::socklen_t,
+            ) as isize
+        }
+    })
+    .map(drop)
+}
+
+/// Reads an option that is an array of 32-bit numbers; what the kernel does not fill stays 0.
+fn get_option<const N: usize>(
+    socket: BorrowedFd<'_>,
+    level: libc::c_int,
+    name: libc::c_int,
+) -> io::Result<[u32; N]> {
+    let mut values = [0u32; N];
+    let mut bytes = size_of_val(&values) as libc::socklen_t;
+    retry_eintr(|| {
+        // SAFETY: the pointer names `bytes` live bytes, exclusively borrowed, of a type that any
+        // bit pattern is valid for.
+        unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                level,
+                name,
+                values.as_mut_ptr().cast(),
+                &mut bytes,
+            ) as isize
+        }
+    })?;
+    Ok(values)
+}
+
+/// True if the kernel cuts UDP buffers into datagrams (UDP_SEGMENT, Linux 4.18).
+pub(crate) fn knows_segmentation(socket: BorrowedFd<'_>) -> bool {
+    get_option::<1>(socket, libc::SOL_UDP, libc::UDP_SEGMENT).is_ok()
+}
+
+/// Packets this socket has dropped since it was made (SO_MEMINFO, Linux 4.12), modulo 2^32.
+pub(crate) fn drops(socket: BorrowedFd<'_>) -> io::Result<u32> {
+    /// Number of entries of SO_MEMINFO, of which the drops are the last (sock_diag.h).
+    const SK_MEMINFO_VARS: usize = 9;
+    let meminfo = get_option::<SK_MEMINFO_VARS>(socket, libc::SOL_SOCKET, libc::SO_MEMINFO)?;
+    Ok(meminfo[libc::SK_MEMINFO_DROPS as usize])
+}
+
+/// recvmmsg(2) without waiting: how many headers were filled, at least 1.
+///
+/// # Safety
+/// Each header names memory (address, ancillary data, one buffer) that is valid for writes of the
+/// stated lengths and that nobody else accesses during the call.
+pub(crate) unsafe fn recvmmsg(socket: RawFd, headers: &mut [libc::mmsghdr]) -> io::Result<usize> {
+    let count = headers.len() as libc::c_uint;
+    retry_eintr(|| {
+        // SAFETY: the headers are live and exclusively borrowed; what they name is the caller's
+        // promise. MSG_DONTWAIT and a null timeout: the call does not block.
+        unsafe {
+            libc::recvmmsg(
+                socket,
+                headers.as_mut_ptr(),
+                count,
+                libc::MSG_DONTWAIT as _,
+                std::ptr::null_mut(),
+            ) as isize
+        }
+    })
+}
+
+/// recvmsg(2) without waiting: the length of the payload.
+///
+/// # Safety
+/// As for [`recvmmsg`].
+pub(crate) unsafe fn recvmsg(socket: RawFd, header: &mut libc::msghdr) -> io::Result<usize> {
+    // SAFETY: as in `recvmmsg`.
+    retry_eintr(|| unsafe { libc::recvmsg(socket, header, libc::MSG_DONTWAIT) })
+}
+
+/// sendmmsg(2) without waiting: how many were sent, at least 1. A later one that failed is
+/// reported when it is the first of the next call.
+///
+/// # Safety
+/// Each header names memory (address, ancillary data, buffers) that is valid for reads.
+pub(crate) unsafe fn sendmmsg(socket: RawFd, headers: &mut [libc::mmsghdr]) -> io::Result<usize> {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    let count = headers.len() as libc::c_uint;
+    retry_eintr(|| {
+        // SAFETY: the headers are live and exclusively borrowed; what they name is the caller's
+        // promise.
+        unsafe { libc::sendmmsg(socket, headers.as_mut_ptr(), count, flags as _) as isize }
+    })
+}
+
+/// sendmsg(2) without waiting.
+///
+/// # Safety
+/// As for [`sendmmsg`].
+pub(crate) unsafe fn sendmsg(socket: RawFd, header: &libc::msghdr) -> io::Result<()> {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: as in `sendmmsg`.
+    retry_eintr(|| unsafe { libc::sendmsg(socket, header, flags) }).map(drop)
+}
+
+/// A header that names nothing.
+pub(crate) fn empty_header() -> libc::msghdr {
+    // SAFETY: null pointers and zero lengths are a valid msghdr. (Not written as a literal: some
+    // C libraries have private padding fields in it.)
+    unsafe { MaybeUninit::zeroed().assume_init() }
+}

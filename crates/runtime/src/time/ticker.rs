@@ -1,0 +1,59 @@
+//! A sequence of moments at equal distances.
+
+use super::sleep_until;
+use crate::runtime;
+use std::time::{Duration, Instant};
+
+/// Shortest period of a [`Ticker`].
+const PERIOD_MIN: Duration = Duration::from_micros(1);
+
+/// Moments at equal distances, fixed from the start: a late one does not delay those after it.
+#[derive(Debug)]
+pub struct Ticker {
+    origin: Instant,
+    period: Duration,
+    /// Number of the last tick handed out.
+    number: u64,
+}
+
+/// One tick of a [`Ticker`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Tick {
+    /// Counts from 1, ticks that were missed included.
+    pub number: u64,
+    /// When it was due.
+    pub deadline: Instant,
+    /// Ticks before this one that had passed before anybody waited for them.
+    pub missed: u64,
+}
+
+impl Ticker {
+    /// The first tick is one period (at least 1 us) from now. On a worker in tick mode
+    /// ([`Builder::tick`](crate::Builder::tick)) it counts from the worker's last tick instead, so
+    /// that equal or multiple periods fall together.
+    pub fn new(period: Duration) -> Ticker {
+        let origin = runtime::tick_origin().unwrap_or_else(Instant::now);
+        Ticker { origin, period: period.max(PERIOD_MIN), number: 0 }
+    }
+
+    /// Waits for the next tick. If several have passed it reports the last of them, at once.
+    ///
+    /// # Panics
+    /// When polled outside a twinring runtime.
+    pub async fn tick(&mut self) -> Tick {
+        let next = self.number + 1;
+        sleep_until(self.deadline(next)).await;
+        let late = Instant::now().saturating_duration_since(self.deadline(next));
+        let missed = (late.as_nanos() / self.period.as_nanos()) as u64;
+        self.number = next + missed;
+        Tick { number: self.number, deadline: self.deadline(self.number), missed }
+    }
+
+    fn deadline(&self, number: u64) -> Instant {
+        let ns = self.period.as_nanos().saturating_mul(number.into());
+        let since_origin = Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX));
+        // A moment beyond the clock's range never comes; the one before it is as good.
+        self.origin.checked_add(since_origin).unwrap_or(self.origin)
+    }
+}
