@@ -498,29 +498,33 @@ impl Worker {
             *slot.borrow_mut() = Some(finished);
         });
         let failed = |error| RuntimeError::new("the worker's engine failed", Some(error));
-        while !main.is_finished() && self.stage() != STOPPING {
-            self.step().map_err(failed)?;
+        loop {
+            self.executor.run_ready();
+            // Asked before the wait: when `main` is over, perhaps nothing will ever end it.
+            if main.is_finished() || self.stage() == STOPPING {
+                break;
+            }
+            self.turn(None).map_err(failed)?;
         }
         self.executor.abort_all();
         while self.driver.borrow_mut().is_lingering() && self.stage() != STOPPING {
-            self.step().map_err(failed)?;
+            self.turn(None).map_err(failed)?;
         }
         let finished = output.borrow_mut().take();
         Ok(finished)
     }
 
-    /// One round: poll what is ready, then let the driver hand over, wait and report.
-    fn step(&self) -> io::Result<()> {
+    /// Lets the driver hand over, wait and report, and queues the tasks that it woke.
+    fn turn(&self, longest: Option<Duration>) -> io::Result<()> {
         if let Some(ticks) = &self.ticks {
-            return self.step_in_ticks(ticks);
+            return self.turn_in_ticks(ticks);
         }
-        self.executor.run_ready();
         let mut wakes = self.wakes.take();
         let deadline = self.next_deadline();
         let idle = !self.executor.has_ready() && !self.registration.inbox().is_signalled();
         let timeout = match (idle, deadline) {
             (false, _) => Some(Duration::ZERO),
-            (true, None) => None,
+            (true, None) => longest,
             (true, Some(deadline)) => Some(deadline.saturating_duration_since(Instant::now())),
         };
         self.driver.borrow_mut().turn(timeout, &mut wakes)?;

@@ -243,3 +243,42 @@ impl Future for SendBatch<'_> {
         socket.worker.driver.borrow_mut().poll_send_batch(socket.key, cx, batch)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{EngineChoice, Runtime};
+
+    /// Without checksums on a socket the kernel refuses to cut its buffers (EINVAL). The same
+    /// datagrams must go out all the same.
+    #[test]
+    fn what_the_kernel_will_not_cut_is_cut_here() {
+        for engine in [EngineChoice::Auto, EngineChoice::Epoll] {
+            let options = UdpOptions::default();
+            let to = options.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+            let from = options.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+            let gso = from.granted().gso;
+            sys::datagram::set_option(from.socket.as_fd(), libc::SOL_SOCKET, libc::SO_NO_CHECK, 1)
+                .unwrap();
+            let runtime = Runtime::builder().engine(engine).build().unwrap();
+            let counted = runtime.block_on(async move {
+                let to = UdpSocket::from_bound(to).unwrap();
+                let from = UdpSocket::from_bound(from).unwrap();
+                let data: Vec<u8> = (0..5000).map(|at| (at / 19) as u8).collect();
+                let mut datagram = Datagram::to(to.local_addr(), data.clone());
+                datagram.segment_bytes = Some(700);
+                from.send_batch(&mut vec![datagram]).await.unwrap();
+                for segment in data.chunks(700) {
+                    assert_eq!(&*to.recv_from().await.unwrap().data, segment);
+                }
+                from.send_to("alone", to.local_addr()).await.unwrap();
+                assert_eq!(&*to.recv_from().await.unwrap().data, b"alone");
+                from.flush().await.unwrap();
+                from.stats().unwrap()
+            });
+            let counted = counted.unwrap();
+            assert_eq!((counted.sent, counted.send_errors.total()), (9, 0));
+            assert_eq!(counted.gso_fallbacks, u64::from(gso));
+        }
+    }
+}

@@ -57,7 +57,7 @@ enum Ended {
 impl Worker {
     /// One tick: what is due runs and is handed to the kernel, and only then what has arrived is
     /// taken and handled. A wake from another thread is served in between.
-    pub(super) fn step_in_ticks(&self, ticks: &Ticks) -> io::Result<()> {
+    pub(super) fn turn_in_ticks(&self, ticks: &Ticks) -> io::Result<()> {
         self.run_and_submit(ticks)?;
         match self.wait_for_tick(ticks)? {
             Ended::Wake => self.take_inbox(),

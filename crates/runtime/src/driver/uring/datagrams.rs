@@ -1,8 +1,8 @@
 //! Memory that datagram operations name: it must stay where it is, and unchanged, while the
 //! kernel has the operation, so it lives in boxes that the driver keeps in tables of its own.
 
-use super::provided::Provided;
-use crate::buf::RecvBuf;
+use super::provided::{Groups, Provided};
+use crate::buf::{Pool, RecvBuf};
 use crate::datagram::Received;
 use crate::driver::ancillary::{
     NAME_BYTES, RECV_CONTROL_BYTES_MAX, SEND_CONTROL_BYTES_MAX, decode_address, decode_control,
@@ -11,10 +11,11 @@ use crate::driver::ancillary::{
 use crate::driver::datagrams::{Outgoing, UdpSetup};
 use crate::driver::slots::Key;
 use crate::sys::datagram::empty_header;
+use io_uring::opcode;
 use io_uring::squeue::{Entry, Flags};
 use io_uring::types::{Fd, RecvMsgOut};
-use io_uring::{cqueue, opcode};
 use std::net::SocketAddr;
+use std::rc::Rc;
 
 /// Bytes that a multishot recvmsg puts before address, ancillary data and payload:
 /// `struct io_uring_recvmsg_out`.
@@ -97,10 +98,20 @@ impl SendOp {
     }
 }
 
+/// Where the buffers of a socket come from.
+pub(super) enum Memory {
+    /// The kernel picks one of a group when a datagram comes.
+    Group(u16),
+    /// Each receive brings one, out of a pool of the socket's own.
+    Own(Rc<Pool>),
+}
+
 /// One single-shot receive of a datagram.
 pub(super) struct RecvOp {
     pub(super) socket: Key,
     pub(super) armed: bool,
+    /// The buffer it brought.
+    buffer: Option<u16>,
     name: [u8; NAME_BYTES],
     control: [u8; RECV_CONTROL_BYTES_MAX],
     iovec: libc::iovec,
@@ -112,6 +123,7 @@ impl RecvOp {
         Box::new(RecvOp {
             socket,
             armed: false,
+            buffer: None,
             name: [0; NAME_BYTES],
             control: [0; RECV_CONTROL_BYTES_MAX],
             iovec: NO_BUFFER,
@@ -119,18 +131,28 @@ impl RecvOp {
         })
     }
 
-    /// Describes the receive. The entry names memory of this box.
-    pub(super) fn start(&mut self, fd: Fd, setup: &UdpSetup, group: u16) -> Entry {
+    /// Describes the receive. The entry names memory of this box and of the pool. `None` if the
+    /// pool has no buffer left.
+    pub(super) fn start(&mut self, fd: Fd, setup: &UdpSetup, memory: &Memory) -> Option<Entry> {
+        let (address, group, flags) = match memory {
+            Memory::Group(group) => (std::ptr::null_mut(), *group, Flags::BUFFER_SELECT),
+            Memory::Own(pool) => {
+                let id = pool.take()?;
+                self.buffer = Some(id);
+                (pool.address(id), 0, Flags::empty())
+            }
+        };
         self.armed = true;
         let bytes = setup.buffer_bytes;
+        // MSG_TRUNC makes the kernel tell the whole length of what it cuts.
         let entry = if setup.is_plain() {
-            opcode::Recv::new(fd, std::ptr::null_mut(), bytes as u32)
+            opcode::Recv::new(fd, address, bytes as u32)
                 .buf_group(group)
                 .flags(libc::MSG_TRUNC)
                 .build()
         } else {
             let (name_bytes, control_bytes) = setup.name_and_control_bytes();
-            self.iovec.iov_len = bytes;
+            self.iovec = libc::iovec { iov_base: address.cast(), iov_len: bytes };
             self.header.msg_iov = &mut self.iovec;
             self.header.msg_iovlen = 1;
             self.header.msg_name = self.name.as_mut_ptr().cast();
@@ -142,53 +164,82 @@ impl RecvOp {
                 .flags(libc::MSG_TRUNC as u32)
                 .build()
         };
-        entry.flags(Flags::BUFFER_SELECT)
+        Some(entry.flags(flags))
     }
 
-    /// What a completion of `bytes` delivered; `None` if it has no readable sender.
-    pub(super) fn finish(&self, data: RecvBuf, bytes: usize, setup: &UdpSetup) -> Option<Received> {
-        let truncated = bytes > setup.buffer_bytes;
-        if setup.is_plain() {
-            return Some(Received { truncated, ..Received::plain(data, setup.peer?) });
+    /// The kernel is done with it: what it delivered, or its errno.
+    pub(super) fn finish(
+        &mut self,
+        result: i32,
+        flags: u32,
+        setup: &UdpSetup,
+        memory: &Memory,
+        groups: &mut Groups,
+    ) -> Result<Received, i32> {
+        self.armed = false;
+        let bytes = result.max(0) as usize;
+        let kept = bytes.min(setup.buffer_bytes);
+        let data = match memory {
+            Memory::Group(group) => groups.get(*group).take(flags, kept),
+            Memory::Own(pool) => self.buffer.take().map(|id| RecvBuf::from_pool(pool, id, 0, kept)),
+        };
+        if result < 0 {
+            return Err(-result);
         }
-        let name = &self.name[..NAME_BYTES.min(self.header.msg_namelen as usize)];
-        let control = RECV_CONTROL_BYTES_MAX.min(self.header.msg_controllen as _);
-        received(data, name, &self.control[..control], truncated, setup)
+        // An empty datagram may have taken no buffer.
+        let data = data.unwrap_or_else(RecvBuf::empty);
+        let truncated = bytes > setup.buffer_bytes;
+        let header = &self.header;
+        let (name, control) = match setup.is_plain() {
+            true => (0, 0),
+            false => (header.msg_namelen as usize, header.msg_controllen as _),
+        };
+        let name = &self.name[..NAME_BYTES.min(name)];
+        let control = &self.control[..RECV_CONTROL_BYTES_MAX.min(control)];
+        received(data, name, control, truncated, setup).ok_or(libc::EBADMSG)
     }
 }
 
-/// What one completion of a multishot receive delivered; `None` if it makes no sense.
+/// What one completion of a multishot receive delivered, or its errno.
 pub(super) fn of_multishot(
     group: &mut Provided,
+    result: i32,
     flags: u32,
-    bytes: usize,
     template: &libc::msghdr,
     setup: &UdpSetup,
-) -> Option<Received> {
+) -> Result<Received, i32> {
+    let bytes = result.max(0) as usize;
     let data = group.take(flags, bytes.min(group.bytes()));
-    if setup.is_plain() {
+    if result < 0 {
+        return Err(-result);
+    }
+    if let Some(peer) = setup.peer.filter(|_| setup.is_plain()) {
         // An empty datagram takes no buffer.
         let data = data.unwrap_or_else(RecvBuf::empty);
         let truncated = bytes > group.bytes();
-        return Some(Received { truncated, ..Received::plain(data, setup.peer?) });
+        return Ok(Received { truncated, ..Received::plain(data, peer) });
     }
+    parse_multishot(data, template, setup).ok_or(libc::EBADMSG)
+}
+
+/// Takes header, address and ancillary data off the front of a buffer.
+fn parse_multishot(
+    data: Option<RecvBuf>,
+    template: &libc::msghdr,
+    setup: &UdpSetup,
+) -> Option<Received> {
     let mut data = data?;
     let (name_bytes, control_bytes) = setup.name_and_control_bytes();
-    let (payload_bytes, mut delivered) = {
+    let (payload_bytes, told) = {
         let message = RecvMsgOut::parse(&data, template).ok()?;
-        let told = received(
-            RecvBuf::empty(),
-            message.name_data(),
-            message.control_data(),
-            message.is_payload_truncated(),
-            setup,
-        );
-        (message.payload_data().len(), told?)
+        let (name, control) = (message.name_data(), message.control_data());
+        let truncated = message.is_payload_truncated();
+        let told = received(RecvBuf::empty(), name, control, truncated, setup)?;
+        (message.payload_data().len(), told)
     };
     data.advance(RECVMSG_HEADER_BYTES + name_bytes + control_bytes);
     data.truncate(payload_bytes);
-    delivered.data = data;
-    Some(delivered)
+    Some(Received { data, ..told })
 }
 
 fn received(
@@ -203,11 +254,4 @@ fn received(
         None => decode_address(name)?,
     };
     Some(Received::told(data, from, decode_control(control), truncated))
-}
-
-/// The buffer that a completion names goes back unread.
-pub(super) fn discard(group: &mut Provided, flags: u32) {
-    if cqueue::buffer_select(flags).is_some() {
-        drop(group.take(flags, 0));
-    }
 }

@@ -291,14 +291,16 @@ impl UringDriver {
         match self.features.split {
             Split::On => true,
             Split::Off => false,
-            Split::Auto => self.quick_bytes >= sends * SPLIT_BYTES_MIN || self.groups.is_low(),
+            Split::Auto => {
+                self.quick_bytes >= sends * SPLIT_BYTES_MIN || self.groups.any_half_used()
+            }
         }
     }
 
     /// Gives released buffers to the kernel, and those who waited for one another try.
     fn return_buffers(&mut self) {
         self.groups.publish(&mut self.ring);
-        let in_transit = self.in_transit();
+        let in_transit = self.quick.len();
         self.pressure = self.groups.get(STREAMS).is_short(in_transit);
         let mut fed = std::mem::take(&mut self.fed);
         self.groups.take_fed(&mut fed);
@@ -316,11 +318,6 @@ impl UringDriver {
             }
         }
         self.fed = fed;
-    }
-
-    /// Buffers that are being sent, and come back with the next enter.
-    fn in_transit(&self) -> usize {
-        self.quick.len() + self.quick_datagrams.len()
     }
 
     fn complete(&mut self, completion: Completion, wakes: &mut Vec<Waker>) {

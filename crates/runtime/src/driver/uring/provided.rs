@@ -93,7 +93,7 @@ impl Groups {
     }
 
     /// True if half of the buffers of a group are in use.
-    pub(super) fn is_low(&self) -> bool {
+    pub(super) fn any_half_used(&self) -> bool {
         self.groups.iter().any(|group| group.pool.available() * 2 < group.pool.count())
     }
 
@@ -199,6 +199,11 @@ impl Provided {
     /// Bytes of a buffer that the kernel may fill.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// True if nearly all buffers are in use: what comes now must not stay in the pool.
+    pub(super) fn is_low(&self) -> bool {
+        self.pool.is_low()
     }
 
     /// True if readers hold more than three quarters of the buffers, those aside that are about

@@ -2,9 +2,12 @@
 //!
 //! One multishot receive per socket; connected sockets that want no ancillary data use `recv`,
 //! all others `recvmsg`, which puts a header, the address and the ancillary data before the
-//! payload in the buffer. As an option, or without multishot, single-shot receives are kept in
-//! flight instead, as AsyncUdpTests does it: each datagram then wakes all of them, and they may
-//! complete out of order.
+//! payload in the buffer. Without multishot, one single-shot receive is armed again and again.
+//!
+//! As an option many single-shot receives are kept in flight, each with a buffer of its own, as
+//! AsyncUdpTests does it. Each datagram then wakes all of them, and they may complete out of order.
+//! One that was woken 128 times for nothing the kernel hands to a worker thread (APOLL_MAX_RETRY),
+//! which blocks in it until its turn comes.
 //!
 //! Sends go out many at a time, each with MSG_DONTWAIT and without a completion for success, and
 //! are settled like those of streams: see the module above. The kernel runs the sends of one
@@ -12,8 +15,9 @@
 //! was not yet with the kernel; but those submitted behind it in the same enter may have got
 //! through. Only then are datagrams of one socket reordered.
 
-use super::datagrams::{self, RECVMSG_HEADER_BYTES, RecvOp, SendOp};
+use super::datagrams::{Memory, RECVMSG_HEADER_BYTES, RecvOp, SendOp, of_multishot};
 use super::{Entry, Op, UringDriver};
+use crate::buf::Pool;
 use crate::datagram::{Datagram, Received, UdpStats};
 use crate::driver::closed;
 use crate::driver::datagrams::{Outbox, UdpSetup, count_received, is_icmp_error};
@@ -26,11 +30,14 @@ use io_uring::{cqueue, opcode};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 /// Datagrams a socket may hold received and unread before its receive is paused, and never more
 /// than half of its buffers.
 const RECEIVED_MAX: usize = 4096;
+/// Buffers that one pool can have.
+const POOL_COUNT_MAX: u32 = 1 << 15;
 /// Memory of finished sends kept for the next ones, by number of datagrams.
 const SPARE_SENDS_MAX: usize = 4096;
 
@@ -47,7 +54,7 @@ pub(super) struct Udp {
     pub(super) expected: u32,
     /// The program has closed its end; what it handed over is still being sent.
     pub(super) closing: bool,
-    group: u16,
+    memory: Memory,
     multishot: bool,
     /// What a multishot recvmsg is told: the lengths to reserve.
     template: Box<libc::msghdr>,
@@ -103,9 +110,9 @@ impl Udp {
         &self.singles
     }
 
-    /// Receives to keep with the kernel.
-    fn wanted(&self) -> u32 {
-        if self.multishot { 1 } else { self.setup.pending.max(1) }
+    /// True while no receive may be handed to the kernel.
+    fn rests(&self) -> bool {
+        self.closing || self.starved || self.paused || self.receive_error.is_some()
     }
 }
 
@@ -113,12 +120,19 @@ impl UringDriver {
     pub(crate) fn add_udp(&mut self, socket: OwnedFd, setup: UdpSetup) -> io::Result<Key> {
         let multishot = self.features.multishot && setup.pending == 0;
         let (name_bytes, control_bytes) = setup.name_and_control_bytes();
-        let header_bytes = match multishot && !setup.is_plain() {
-            true => RECVMSG_HEADER_BYTES + name_bytes + control_bytes,
-            false => 0,
+        let memory = if setup.pending > 0 {
+            // Beside those in flight as many as others may be read.
+            let count = (setup.pending + u32::from(setup.buffer_count)).min(POOL_COUNT_MAX);
+            let bytes = setup.buffer_bytes.next_multiple_of(64);
+            Memory::Own(Rc::new(Pool::new(count as u16, bytes)?))
+        } else {
+            let header_bytes = match multishot && !setup.is_plain() {
+                true => RECVMSG_HEADER_BYTES + name_bytes + control_bytes,
+                false => 0,
+            };
+            let bytes = header_bytes + setup.buffer_bytes;
+            Memory::Group(self.groups.for_datagrams(&self.ring, setup.buffer_count, bytes)?)
         };
-        let buffer_bytes = header_bytes + setup.buffer_bytes;
-        let group = self.groups.for_datagrams(&self.ring, setup.buffer_count, buffer_bytes)?;
         self.try_send_address();
         let mut template = Box::new(empty_header());
         template.msg_namelen = name_bytes as libc::socklen_t;
@@ -127,7 +141,7 @@ impl UringDriver {
             socket: Some(socket),
             expected: 0,
             closing: false,
-            group,
+            memory,
             multishot,
             template,
             singles: Vec::new(),
@@ -204,16 +218,17 @@ impl UringDriver {
     /// Hands as many receives to the kernel as there should be, unless it must not have any now.
     pub(super) fn arm_datagrams(&mut self, key: Key) {
         let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else { return };
-        let resting = udp.closing || udp.starved || udp.paused || udp.receive_error.is_some();
-        let Some(socket) = udp.socket.as_ref().filter(|_| !resting) else { return };
+        let Some(socket) = udp.socket.as_ref().filter(|_| !udp.rests()) else { return };
         let fd = Fd(socket.as_raw_fd());
         if udp.multishot {
-            if udp.armed == 0 {
+            if udp.armed == 0
+                && let Memory::Group(group) = udp.memory
+            {
                 let entry = if udp.setup.is_plain() {
-                    // MSG_TRUNC makes the kernel tell the whole length of what it cut.
-                    opcode::RecvMulti::new(fd, udp.group).flags(libc::MSG_TRUNC).build()
+                    // MSG_TRUNC makes the kernel tell the whole length of what it cuts.
+                    opcode::RecvMulti::new(fd, group).flags(libc::MSG_TRUNC).build()
                 } else {
-                    opcode::RecvMsgMulti::new(fd, &*udp.template, udp.group).build()
+                    opcode::RecvMsgMulti::new(fd, &*udp.template, group).build()
                 };
                 udp.armed = 1;
                 udp.expected += 1;
@@ -224,17 +239,18 @@ impl UringDriver {
             }
             return;
         }
-        if udp.armed == udp.wanted() {
+        let wanted = udp.setup.pending.max(1);
+        if udp.armed == wanted {
             return;
         }
-        while (udp.singles.len() as u32) < udp.wanted() {
+        while (udp.singles.len() as u32) < wanted {
             udp.singles.push(self.receives.insert(RecvOp::new(key)));
         }
         for single in &udp.singles {
             if let Some(receive) = self.receives.get_mut(*single)
                 && !receive.armed
+                && let Some(entry) = receive.start(fd, &udp.setup, &udp.memory)
             {
-                let entry = receive.start(fd, &udp.setup, udp.group);
                 udp.armed += 1;
                 udp.expected += 1;
                 self.ring.push(entry.user_data(Op::ReceiveDatagram.tag(*single)));
@@ -251,20 +267,14 @@ impl UringDriver {
         wakes: &mut Vec<Waker>,
     ) {
         let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else { return };
+        let Memory::Group(group) = udp.memory else { return };
+        let group = self.groups.get(group);
+        let outcome = of_multishot(group, result, flags, &udp.template, &udp.setup);
         let ended = !cqueue::more(flags);
         if ended {
             udp.armed -= 1;
             udp.expected -= 1;
         }
-        let group = self.groups.get(udp.group);
-        let outcome = match usize::try_from(result) {
-            Ok(bytes) => datagrams::of_multishot(group, flags, bytes, &udp.template, &udp.setup)
-                .ok_or(libc::EBADMSG),
-            Err(_) => {
-                datagrams::discard(group, flags);
-                Err(-result)
-            }
-        };
         self.deliver_datagram(key, outcome, wakes);
         if ended {
             self.arm_datagrams(key);
@@ -281,40 +291,24 @@ impl UringDriver {
         wakes: &mut Vec<Waker>,
     ) {
         let Some(receive) = self.receives.get_mut(single) else { return };
-        receive.armed = false;
         let key = receive.socket;
         let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else { return };
+        let groups = &mut self.groups;
+        let outcome = receive.finish(result, flags, &udp.setup, &udp.memory, groups);
         udp.armed -= 1;
         udp.expected -= 1;
-        let group = self.groups.get(udp.group);
-        let outcome = match usize::try_from(result) {
-            Ok(bytes) => {
-                let data = group.take(flags, bytes.min(udp.setup.buffer_bytes));
-                let data = data.unwrap_or_else(crate::buf::RecvBuf::empty);
-                receive.finish(data, bytes, &udp.setup).ok_or(libc::EBADMSG)
-            }
-            Err(_) => {
-                datagrams::discard(group, flags);
-                Err(-result)
-            }
-        };
         self.deliver_datagram(key, outcome, wakes);
-        self.rearm_single(key, single);
-        self.remove_if_done(key);
-    }
-
-    /// The cheap way back for the common case, in which all other receives are still armed.
-    fn rearm_single(&mut self, key: Key, single: Key) {
+        // Only this one: the others are armed, or wait for the program to read.
         let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else { return };
-        let resting = udp.closing || udp.starved || udp.paused || udp.receive_error.is_some();
-        if let Some(socket) = udp.socket.as_ref().filter(|_| !resting)
+        if let Some(socket) = udp.socket.as_ref().filter(|_| !udp.rests())
             && let Some(receive) = self.receives.get_mut(single)
+            && let Some(entry) = receive.start(Fd(socket.as_raw_fd()), &udp.setup, &udp.memory)
         {
-            let entry = receive.start(Fd(socket.as_raw_fd()), &udp.setup, udp.group);
             udp.armed += 1;
             udp.expected += 1;
             self.ring.push(entry.user_data(Op::ReceiveDatagram.tag(single)));
         }
+        self.remove_if_done(key);
     }
 
     fn deliver_datagram(
@@ -323,14 +317,17 @@ impl UringDriver {
         outcome: Result<Received, i32>,
         wakes: &mut Vec<Waker>,
     ) {
-        let in_transit = self.in_transit();
         let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else { return };
         match outcome {
             Ok(_) if udp.closing => {}
             Ok(mut received) => {
                 self.counters.received.add(1);
                 count_received(&mut udp.stats, &received);
-                if self.groups.get(udp.group).is_short(in_transit) {
+                let low = match &udp.memory {
+                    Memory::Group(group) => self.groups.get(*group).is_low(),
+                    Memory::Own(pool) => pool.released() == 0,
+                };
+                if low {
                     self.counters.copied_out.add(1);
                     received.data = received.data.detach();
                 }
@@ -347,12 +344,16 @@ impl UringDriver {
             }
             Err(libc::ENOBUFS) => {
                 self.counters.enobufs.add(1);
-                if !udp.closing && !std::mem::replace(&mut udp.starved, true) {
-                    self.groups.get(udp.group).starved.push(key);
+                if let Memory::Group(group) = udp.memory
+                    && !udp.closing
+                    && !std::mem::replace(&mut udp.starved, true)
+                {
+                    self.groups.get(group).starved.push(key);
                 }
             }
-            // Ours: the receive was paused, or the socket is closing.
-            Err(libc::ECANCELED) => {}
+            // Ours: the receive was paused, or the socket is closing. (EINTR: one that had got
+            // into a worker thread.)
+            Err(libc::ECANCELED | libc::EINTR) => {}
             Err(errno) if is_icmp_error(errno) => udp.stats.icmp_errors += 1,
             Err(errno) => {
                 udp.stats.receive_errors += 1;

@@ -1,0 +1,181 @@
+//! What the kernel tells about a datagram beside its bytes, and what a send can ask for.
+
+use crate::peers::*;
+use crate::support::*;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use twinring::{Datagram, Ecn, UdpOptions, UdpSocket};
+
+contract!(
+    the_local_address_is_told_and_can_be_chosen,
+    a_reply_comes_from_the_address_that_was_asked,
+    dscp_and_ecn_pass_both_ways,
+    timestamps_never_go_backwards,
+    drops_are_marked_where_they_happened,
+    everything_at_once_on_connected_sockets,
+);
+
+fn the_local_address_is_told_and_can_be_chosen(configuration: Configuration) {
+    in_all_ways(configuration, |options, _| async move {
+        let options = UdpOptions { pktinfo: true, ..options };
+        let everywhere = bind_to(&options, SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
+        let port = everywhere.local_addr().port();
+        for last in [1, 2, 3] {
+            let ip = Ipv4Addr::new(127, 0, 0, last);
+            let peer = peer_at(on_loopback(9));
+            peer.send_to(b"where am I", (ip, port)).expect("room");
+            let received = everywhere.recv_from().await.expect("a datagram");
+            assert_eq!(received.to, Some(IpAddr::V4(ip)));
+            assert_eq!(received.from, address_of(&peer));
+        }
+        // A source address of the sender's choice, on an unconnected socket of either family.
+        for (local, source) in [
+            (SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), on_loopback(5).ip()),
+            (any_v6(), any_v6().ip()),
+        ] {
+            let (from, to) = (
+                bind_to(&options, local),
+                bind_to(
+                    &options,
+                    match local {
+                        SocketAddr::V4(_) => loopback(),
+                        SocketAddr::V6(_) => any_v6(),
+                    },
+                ),
+            );
+            let mut datagram = Datagram::to(to.local_addr(), "chosen");
+            datagram.from = Some(source);
+            from.send_batch(&mut vec![datagram]).await.expect("room");
+            let received = to.recv_from().await.expect("a datagram");
+            assert_eq!(received.from.ip(), source);
+            assert_eq!(received.to, Some(to.local_addr().ip()));
+        }
+    });
+}
+
+fn a_reply_comes_from_the_address_that_was_asked(configuration: Configuration) {
+    in_all_ways(configuration, |options, _| async move {
+        let options = UdpOptions { pktinfo: true, ..options };
+        let everywhere = bind_to(&options, SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
+        let port = everywhere.local_addr().port();
+        twinring::spawn(reflect(everywhere));
+        on_thread(move || {
+            for last in [1, 2, 77] {
+                // Connected: it would not hear an answer from another address.
+                let peer = peer();
+                peer.connect((Ipv4Addr::new(127, 0, 0, last), port)).expect("a route");
+                peer.send(&[last]).expect("room");
+                assert_eq!(next(&peer), [last]);
+            }
+        })
+        .await;
+    });
+}
+
+fn dscp_and_ecn_pass_both_ways(configuration: Configuration) {
+    in_all_ways(configuration, |options, _| async move {
+        for local in [loopback(), any_v6()] {
+            let told = UdpOptions { traffic_class: true, ..options.clone() };
+            let to = bind_to(&told, local);
+            let marked = UdpOptions { dscp: 46, ..options.clone() };
+            let connected = connect(&marked, to.local_addr());
+            let unconnected = bind_to(&marked, local);
+            let plain = bind_to(&options, local);
+            for ecn in [Ecn::NotEct, Ecn::Ect1, Ecn::Ect0, Ecn::Ce] {
+                for (socket, dscp) in [(&connected, 46), (&unconnected, 46), (&plain, 0)] {
+                    let mut datagram = Datagram::new("marked");
+                    datagram.to = socket.peer_addr().is_none().then_some(to.local_addr());
+                    datagram.ecn = Some(ecn);
+                    socket.send_batch(&mut vec![datagram]).await.expect("room");
+                    let received = to.recv_from().await.expect("a datagram");
+                    assert_eq!((received.dscp(), received.ecn()), (Some(dscp), Some(ecn)));
+                }
+            }
+            // Without a wish of its own a datagram carries the socket's DSCP.
+            connected.send("default").await.expect("room");
+            let received = to.recv_from().await.expect("a datagram");
+            assert_eq!((received.dscp(), received.ecn()), (Some(46), Some(Ecn::NotEct)));
+            assert_eq!(received.traffic_class, Some(46 << 2));
+        }
+    });
+}
+
+fn timestamps_never_go_backwards(configuration: Configuration) {
+    in_all_ways(configuration, |options, _| async move {
+        let options = UdpOptions { timestamps: true, ..options };
+        let peer = peer();
+        let epoch = std::time::SystemTime::UNIX_EPOCH;
+        let now = || epoch.elapsed().expect("after 1970").as_nanos() as u64;
+        for socket in [bind(&options), connect(&options, address_of(&peer))] {
+            let started = now();
+            for _ in 0..100 {
+                peer.send_to(b"when", socket.local_addr()).expect("room");
+            }
+            let received = receive(&socket, 100).await;
+            let mut stamps: Vec<_> = received.iter().filter_map(|r| r.received_ns).collect();
+            assert_eq!(stamps.len(), 100);
+            if options.pending > 0 {
+                stamps.sort_unstable();
+            }
+            assert!(stamps.is_sorted(), "{stamps:?}");
+            // CLOCK_REALTIME: read from another clock source it may be off by microseconds.
+            assert!(stamps[0] + 1_000_000 >= started && stamps[99] <= now() + 1_000_000);
+        }
+    });
+}
+
+/// A socket too small for what is sent: the survivors behind the gap carry its size.
+fn drops_are_marked_where_they_happened(configuration: Configuration) {
+    in_all_ways(configuration, |options, _| async move {
+        let options = UdpOptions { drop_marks: true, recv_buffer_bytes: Some(4096), ..options };
+        let bound = options.bind(loopback()).expect("a free port");
+        let address = bound.local_addr();
+        let peer = peer();
+        // Before the first receive: the socket's own buffer is all there is.
+        for number in 0..200 {
+            peer.send_to(&numbered(6, number, 200), address).expect("room");
+        }
+        let socket = UdpSocket::from_bound(bound).expect("room");
+        let mut received = Vec::new();
+        socket.recv_batch(&mut received).await.expect("datagrams");
+        assert!(received.iter().all(|r| r.kernel_drops.is_none()), "these came before the gap");
+        settle().await;
+        while poll_once(socket.recv_batch(&mut received)).await.is_some() {}
+        let dropped = 200 - received.len();
+        assert!(dropped > 0, "the buffer is too small for all");
+        assert_eq!(socket.stats().expect("SO_MEMINFO").kernel_drops, dropped as u64);
+        peer.send_to(b"after the gap", address).expect("room");
+        let after = socket.recv_from().await.expect("a datagram");
+        assert_eq!(after.kernel_drops, Some(dropped as u32));
+    });
+}
+
+fn everything_at_once_on_connected_sockets(configuration: Configuration) {
+    in_all_ways(configuration, |options, _| async move {
+        let options = UdpOptions {
+            pktinfo: true,
+            timestamps: true,
+            traffic_class: true,
+            drop_marks: true,
+            gro: true,
+            dscp: 10,
+            ..options
+        };
+        for local in [loopback(), any_v6()] {
+            let far = bind_to(&options, local);
+            let near = connect(&options, far.local_addr());
+            let mut datagram = Datagram::new(pattern(7, 0..500));
+            datagram.ecn = Some(Ecn::Ect0);
+            near.send_batch(&mut vec![datagram]).await.expect("room");
+            let received = far.recv_from().await.expect("a datagram");
+            assert_pattern(7, 0, &received.data);
+            assert_eq!(received.from, near.local_addr());
+            assert_eq!(received.to, Some(local.ip()));
+            assert_eq!(received.traffic_class, Some(10 << 2 | 2));
+            assert!(received.received_ns.is_some() && !received.truncated);
+            far.send_batch(&mut vec![received.into_reply()]).await.expect("room");
+            let back = near.recv_from().await.expect("a datagram");
+            assert_eq!((back.from, back.to), (far.local_addr(), Some(local.ip())));
+            assert_eq!(back.data.len(), 500);
+        }
+    });
+}

@@ -1,0 +1,241 @@
+//! Dropping and cancelling at every point: nothing received is lost, nothing handed over is
+//! forgotten, no descriptor and no memory of the kernel's is left behind.
+
+use crate::peers::*;
+use crate::support::*;
+use std::rc::Rc;
+use std::time::Duration;
+use twinring::{Datagram, Runtime, UdpOptions, UdpSocket, spawn};
+
+contract!(
+    a_dropped_receive_loses_nothing,
+    a_dropped_send_keeps_what_was_not_handed_over,
+    cancelling_ends_each_wait_once,
+    what_was_handed_over_outlives_the_socket,
+    buffers_outlive_socket_and_runtime,
+    sockets_closed_with_everything_pending_leave_nothing,
+    a_runtime_ends_with_everything_pending,
+    a_stop_ends_everything,
+);
+
+const DESCRIPTORS: usize = 2000;
+
+/// Futures are polled a random number of times and dropped; every datagram comes exactly once.
+fn a_dropped_receive_loses_nothing(configuration: Configuration) {
+    const SENT: usize = 500;
+    in_all_ways(configuration, |options, _| async move {
+        let socket = bind(&UdpOptions { recv_buffer_bytes: Some(4 << 20), ..options.clone() });
+        let peer = peer();
+        let mut random = Random::new(27);
+        let mut received = Vec::new();
+        let mut sent = 0;
+        while received.len() < SENT {
+            for _ in 0..random.below(8) {
+                if sent < SENT {
+                    peer.send_to(&numbered(26, sent, 60), socket.local_addr()).expect("room");
+                    sent += 1;
+                }
+            }
+            match random.below(3) {
+                0 => drop(poll_once(socket.recv_batch(&mut received)).await),
+                1 => received.extend(poll_once(socket.recv_from()).await.map(|r| r.expect("one"))),
+                _ => {
+                    let wait = socket.recv_batch(&mut received);
+                    let _or_not = twinring::timeout(Duration::from_micros(100), wait).await;
+                }
+            }
+            if random.below(4) == 0 {
+                yield_now().await;
+            }
+        }
+        let mut numbers: Vec<_> = received.iter().map(|r| assert_numbered(26, &r.data)).collect();
+        if options.pending > 0 {
+            numbers.sort_unstable();
+        }
+        assert_eq!(numbers, (0..SENT).collect::<Vec<_>>());
+    });
+}
+
+fn a_dropped_send_keeps_what_was_not_handed_over(configuration: Configuration) {
+    const SENT: usize = 3000;
+    in_all_ways(configuration, |options, _| async move {
+        let to = bind(&UdpOptions { recv_buffer_bytes: Some(16 << 20), ..options.clone() });
+        let from = bind(&options);
+        let datagram = |n| Datagram::to(to.local_addr(), numbered(28, n, 60));
+        let mut batch: Vec<_> = (0..SENT).map(datagram).collect();
+        while poll_once(from.send_batch(&mut batch)).await.is_none() {
+            assert!(!batch.is_empty());
+            yield_now().await;
+        }
+        from.flush().await.expect("sent");
+        let received = receive(&to, SENT).await;
+        let mut numbers: Vec<_> = received.iter().map(|r| assert_numbered(28, &r.data)).collect();
+        numbers.sort_unstable();
+        assert_eq!(numbers, (0..SENT).collect::<Vec<_>>());
+    });
+}
+
+fn cancelling_ends_each_wait_once(configuration: Configuration) {
+    in_all_ways(configuration, |options, _| async move {
+        let socket = Rc::new(bind(&options));
+        let waiting: Vec<_> = (0..5)
+            .map(|number| {
+                let socket = Rc::clone(&socket);
+                spawn(async move {
+                    match number % 2 {
+                        0 => socket.recv_from().await.map(drop),
+                        _ => socket.recv_batch(&mut Vec::new()).await.map(drop),
+                    }
+                })
+            })
+            .collect();
+        settle().await;
+        socket.cancel();
+        for task in waiting {
+            assert_eq!(errno(&task.await.expect("not aborted")), libc::ECANCELED);
+        }
+        // Later operations are none of its business.
+        peer().send_to(b"later", socket.local_addr()).expect("room");
+        assert_eq!(&*socket.recv_from().await.expect("a datagram").data, b"later");
+    });
+}
+
+fn what_was_handed_over_outlives_the_socket(configuration: Configuration) {
+    in_all_ways(configuration, |options, _| async move {
+        let to = bind(&UdpOptions { recv_buffer_bytes: Some(8 << 20), ..options.clone() });
+        let from = connect(&options, to.local_addr());
+        let mut batch: Vec<_> = (0..900).map(|n| Datagram::new(numbered(29, n, 60))).collect();
+        from.send_batch(&mut batch).await.expect("room");
+        drop(from);
+        let received = receive(&to, 900).await;
+        let mut numbers: Vec<_> = received.iter().map(|r| assert_numbered(29, &r.data)).collect();
+        numbers.sort_unstable();
+        assert_eq!(numbers, (0..900).collect::<Vec<_>>());
+    });
+}
+
+fn buffers_outlive_socket_and_runtime(configuration: Configuration) {
+    for options in ways() {
+        let kept = configuration.run(async move {
+            let socket = bind(&options);
+            let peer = peer();
+            for number in 0..100 {
+                peer.send_to(&numbered(30, number, 300), socket.local_addr()).expect("room");
+            }
+            receive(&socket, 100).await
+        });
+        kept.iter().for_each(|received| assert!(assert_numbered(30, &received.data) < 100));
+    }
+}
+
+/// Receives armed, datagrams unread, sends queued, a pool exhausted, tasks waiting.
+async fn leave_everything_pending(sockets: usize) -> Vec<std::net::UdpSocket> {
+    let mut peers = Vec::new();
+    for number in 0..sockets {
+        let options = UdpOptions {
+            buffer_count: 8,
+            buffer_bytes: 256,
+            pktinfo: number % 2 == 0,
+            send_buffer_bytes: Some(2304),
+            ..ways()[number % 3].clone()
+        };
+        let peer = peer();
+        let socket = match number % 4 {
+            0 | 1 => bind(&options),
+            _ => connect(&options, address_of(&peer)),
+        };
+        let socket = Rc::new(socket);
+        for datagram in 0..number % 30 {
+            peer.send_to(&numbered(31, datagram, 100), socket.local_addr()).expect("room");
+        }
+        let to = address_of(&peer);
+        for task in 0..3 {
+            let socket = Rc::clone(&socket);
+            spawn(async move {
+                match task {
+                    0 => drop(socket.recv_from().await),
+                    1 => loop {
+                        let mut batch: Vec<_> =
+                            (0..50).map(|_| Datagram::to(to, vec![1; 1000])).collect();
+                        socket.send_batch(&mut batch).await.expect("room");
+                        twinring::sleep(Duration::from_millis(1)).await;
+                    },
+                    _ => twinring::sleep(Duration::from_secs(3600)).await,
+                }
+            });
+        }
+        peers.push(peer);
+    }
+    settle().await;
+    peers
+}
+
+fn sockets_closed_with_everything_pending_leave_nothing(configuration: Configuration) {
+    alone(DESCRIPTORS, || {
+        configuration.run(async {
+            let before = open_descriptors();
+            for _ in 0..10 {
+                for options in ways() {
+                    let sockets: Vec<_> = (0..20).map(|_| bind(&options)).collect();
+                    let peer = peer();
+                    for socket in &sockets {
+                        assert!(poll_once(socket.recv_from()).await.is_none());
+                        peer.send_to(b"unread", socket.local_addr()).expect("room");
+                        socket.send_to("queued", address_of(&peer)).await.expect("room");
+                    }
+                }
+            }
+            // Closes are submitted with the next enter, after the receives were cancelled.
+            for _ in 0..1000 {
+                if open_descriptors() == before {
+                    return;
+                }
+                settle().await;
+            }
+            panic!("{} descriptors, {before} before", open_descriptors());
+        });
+    });
+}
+
+fn a_runtime_ends_with_everything_pending(configuration: Configuration) {
+    alone(DESCRIPTORS, || {
+        let before = open_descriptors();
+        for tick in [None, Some(Duration::from_millis(1))] {
+            let builder = configuration.builder().linger(Duration::from_millis(20));
+            let builder = match tick {
+                Some(period) => builder.tick(period),
+                None => builder,
+            };
+            let peers = run_on(builder, |_| leave_everything_pending(120));
+            assert_eq!(open_descriptors(), before + peers.len(), "only the peers are left");
+            drop(peers);
+        }
+        // The thread ran two workers; a third one finds everything in order.
+        configuration.run(async {
+            let socket = UdpSocket::bind(loopback()).expect("a free port");
+            socket.send_to("to myself", socket.local_addr()).await.expect("room");
+            assert_eq!(&*socket.recv_from().await.expect("a datagram").data, b"to myself");
+        });
+        assert_eq!(open_descriptors(), before);
+    });
+}
+
+fn a_stop_ends_everything(configuration: Configuration) {
+    alone(DESCRIPTORS, || {
+        let before = open_descriptors();
+        let runtime: Runtime = configuration.builder().build().expect("tried before");
+        let handle = runtime.handle();
+        let ended = runtime.run(|_| {
+            let handle = handle.clone();
+            async move {
+                let _peers = leave_everything_pending(60).await;
+                handle.stop();
+                std::future::pending::<()>().await;
+            }
+        });
+        assert_eq!(ended.expect("the engine works"), [None]);
+        // It keeps the eventfd of a worker, to be able to wake it.
+        drop(handle);
+        assert_eq!(open_descriptors(), before);
+    });
+}

@@ -1,0 +1,158 @@
+//! Every queue is bounded, running out of buffers is a pause and not an error, and what the
+//! kernel had to drop is counted.
+
+use crate::peers::*;
+use crate::support::*;
+use std::rc::Rc;
+use twinring::{Datagram, RecvBuf, UdpOptions, UdpSocket, spawn};
+
+contract!(
+    unread_datagrams_are_bounded_and_drops_are_counted,
+    readers_that_keep_buffers_starve_nobody,
+    a_small_pool_delivers_a_flood_in_order,
+    a_full_send_buffer_is_waited_for,
+    sends_are_bounded_and_the_sender_waits,
+);
+
+/// Nobody reads while far more arrives than any queue holds. What was kept is the beginning, in
+/// order; what is missing the kernel has counted; afterwards everything arrives again.
+fn unread_datagrams_are_bounded_and_drops_are_counted(configuration: Configuration) {
+    const SENT: usize = 4000;
+    in_all_ways(configuration, |options, _| async move {
+        let options = UdpOptions {
+            recv_buffer_bytes: Some(64 * 1024),
+            buffer_count: 64,
+            buffer_bytes: 256,
+            ..options
+        };
+        let socket = bind(&options);
+        let peer = peer();
+        // Armed, where the engine arms anything, and then not read.
+        assert!(poll_once(socket.recv_from()).await.is_none());
+        for number in 0..SENT {
+            peer.send_to(&numbered(14, number, 200), socket.local_addr()).expect("room");
+            if number % 500 == 0 {
+                settle().await;
+            }
+        }
+        settle().await;
+        let mut received = Vec::new();
+        while poll_once(socket.recv_batch(&mut received)).await.is_some() || {
+            settle().await;
+            poll_once(socket.recv_batch(&mut received)).await.is_some()
+        } {}
+        let mut numbers: Vec<_> = received.iter().map(|r| assert_numbered(14, &r.data)).collect();
+        if options.pending > 0 {
+            numbers.sort_unstable();
+        }
+        assert!(numbers.is_sorted() && numbers[0] == 0, "{numbers:?}");
+        let stats = socket.stats().expect("SO_MEMINFO");
+        assert!(stats.kernel_drops > 0, "{} of {SENT} fit into 64 KiB?", numbers.len());
+        assert_eq!(numbers.len() + stats.kernel_drops as usize, SENT, "{stats:?}");
+        drop(received);
+        for number in 0..100 {
+            peer.send_to(&numbered(15, number, 200), socket.local_addr()).expect("room");
+            assert_numbered(15, &socket.recv_from().await.expect("a datagram").data);
+        }
+    });
+}
+
+/// One task keeps all it ever got; sockets that share its buffers go on.
+fn readers_that_keep_buffers_starve_nobody(configuration: Configuration) {
+    in_all_ways(configuration, |options, _| async move {
+        let options = UdpOptions { buffer_count: 16, buffer_bytes: 512, ..options };
+        let (hoarder, other) = (bind(&options), bind(&options));
+        let peer = peer();
+        let mut kept: Vec<RecvBuf> = Vec::new();
+        for number in 0..200 {
+            let sent = numbered(16, number, 100);
+            peer.send_to(&sent, hoarder.local_addr()).expect("room");
+            kept.push(hoarder.recv_from().await.expect("a datagram").data);
+            peer.send_to(&sent, other.local_addr()).expect("room");
+            assert!(*other.recv_from().await.expect("a datagram").data == *sent);
+        }
+        for (number, data) in kept.iter().enumerate() {
+            assert_eq!(assert_numbered(16, data), number);
+        }
+    });
+}
+
+fn a_small_pool_delivers_a_flood_in_order(configuration: Configuration) {
+    const SENT: usize = 3000;
+    in_all_ways(configuration, |options, handle| async move {
+        let options = UdpOptions {
+            recv_buffer_bytes: Some(8 << 20),
+            buffer_count: 4,
+            buffer_bytes: 128,
+            ..options
+        };
+        let socket = bind(&options);
+        let address = socket.local_addr();
+        assert!(poll_once(socket.recv_from()).await.is_none());
+        let peer = peer();
+        for number in 0..SENT {
+            peer.send_to(&numbered(17, number, 100), address).expect("room");
+        }
+        let received = receive(&socket, SENT).await;
+        let mut numbers: Vec<_> = received.iter().map(|r| assert_numbered(17, &r.data)).collect();
+        if options.pending > 0 {
+            numbers.sort_unstable();
+        }
+        assert_eq!(numbers, (0..SENT).collect::<Vec<_>>());
+        // Waiting for a buffer is not spinning for one: each armed receive fails once at most for
+        // each buffer that returns.
+        let armed = u64::from(options.pending.max(1));
+        let counters = handle.counters();
+        assert!(counters.enobufs <= armed * (SENT as u64 + 100), "{counters:?}");
+        assert_eq!(socket.stats().expect("SO_MEMINFO").kernel_drops, 0);
+    });
+}
+
+/// A send buffer for a handful of datagrams, and a receiver whose own buffer holds them all.
+/// Whether a send is ever refused depends on the path; none may be lost over it.
+fn a_full_send_buffer_is_waited_for(configuration: Configuration) {
+    const SENT: usize = 2000;
+    in_all_ways(configuration, |options, _| async move {
+        let to = bind(&UdpOptions { recv_buffer_bytes: Some(32 << 20), ..options.clone() });
+        let narrow = UdpOptions { send_buffer_bytes: Some(2304), ..options };
+        let from = Rc::new(connect(&narrow, to.local_addr()));
+        let sender = Rc::clone(&from);
+        let sending = spawn(async move {
+            let mut batch: Vec<_> =
+                (0..SENT).map(|n| Datagram::new(numbered(18, n, 1000))).collect();
+            sender.send_batch(&mut batch).await.expect("room");
+            sender.flush().await.expect("sent");
+        });
+        let received = receive(&to, SENT).await;
+        sending.await.expect("not aborted");
+        let mut numbers: Vec<_> = received.iter().map(|r| assert_numbered(18, &r.data)).collect();
+        numbers.sort_unstable();
+        assert_eq!(numbers, (0..SENT).collect::<Vec<_>>());
+        let stats = from.stats().expect("SO_MEMINFO");
+        assert_eq!((stats.sent, stats.send_errors.total()), (SENT as u64, 0), "{stats:?}");
+    });
+}
+
+/// A sender that is never polled again holds what the bound allows, and what it had not handed
+/// over is still in its hands.
+fn sends_are_bounded_and_the_sender_waits(configuration: Configuration) {
+    if configuration.is_epoll() {
+        // Its sends reach the kernel at once, so on loopback nothing is ever held.
+        return;
+    }
+    configuration.run(async {
+        let to = UdpSocket::bind(loopback()).expect("a free port");
+        let from = UdpSocket::bind(loopback()).expect("a free port");
+        for (bytes, most) in [(10, 1024), (60_000, 18)] {
+            let datagram = |_| Datagram::to(to.local_addr(), vec![0; bytes]);
+            let mut batch: Vec<_> = (0..3000).map(datagram).collect();
+            assert!(poll_once(from.send_batch(&mut batch)).await.is_none());
+            assert_eq!(batch.len(), 3000 - most);
+            batch.truncate(5);
+            from.send_batch(&mut batch).await.expect("room");
+            from.flush().await.expect("sent");
+        }
+        let stats = from.stats().expect("SO_MEMINFO");
+        assert_eq!(stats.sent, 1024 + 5 + 18 + 5, "{stats:?}");
+    });
+}

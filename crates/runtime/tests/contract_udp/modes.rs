@@ -1,0 +1,272 @@
+//! The ways a worker can be told to work: how it receives, and in ticks.
+
+use crate::peers::*;
+use crate::support::*;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+use twinring::{Datagram, Ticker, UdpOptions, spawn};
+
+contract!(
+    single_shot_receives_cost_a_submission_each,
+    single_shot_receives_stay_in_flight,
+    calls_per_datagram_are_counted,
+    a_tick_wakes_a_worker_once,
+    what_is_due_goes_out_before_what_arrived_is_handled,
+    another_thread_interrupts_a_tick,
+    timers_and_streams_work_in_ticks,
+    a_ticker_keeps_its_moments_and_reports_missed_ones,
+    submitting_hands_over_at_once,
+    a_tick_out_of_range_is_refused,
+);
+
+const MS: Duration = Duration::from_millis(1);
+
+/// The multishot receive is submitted once; single-shot ones for every datagram. Only io_uring
+/// submits anything.
+fn single_shot_receives_cost_a_submission_each(configuration: Configuration) {
+    for pending in [1, 16] {
+        configuration.run_with_handle(|handle| async move {
+            let options = UdpOptions { pending, ..UdpOptions::default() };
+            let peer = peer();
+            let socket = connect(&options, address_of(&peer));
+            assert!(poll_once(socket.recv_from()).await.is_none());
+            settle().await;
+            let before = handle.counters().submissions;
+            for number in 0..200 {
+                peer.send_to(&numbered(19, number, 50), socket.local_addr()).expect("room");
+                assert_numbered(19, &socket.recv_from().await.expect("a datagram").data);
+            }
+            settle().await;
+            let submissions = handle.counters().submissions - before;
+            match configuration.is_epoll() {
+                true => assert_eq!(submissions, 0),
+                false => assert!(submissions >= 200, "{submissions}"),
+            }
+        });
+    }
+}
+
+/// However many are asked for, they all come back to the kernel, and the socket can be closed and
+/// made again with all of them in flight.
+fn single_shot_receives_stay_in_flight(configuration: Configuration) {
+    for pending in [2, 100, 4096] {
+        configuration.run(async move {
+            for pktinfo in [false, true] {
+                let recv_buffer_bytes = Some(4 << 20);
+                let options =
+                    UdpOptions { pending, pktinfo, recv_buffer_bytes, ..UdpOptions::default() };
+                let socket = bind(&options);
+                let peer = peer();
+                for number in 0..300 {
+                    peer.send_to(&numbered(20, number, 50), socket.local_addr()).expect("room");
+                }
+                let received = receive(&socket, 300).await;
+                let mut numbers: Vec<_> =
+                    received.iter().map(|r| assert_numbered(20, &r.data)).collect();
+                numbers.sort_unstable();
+                assert_eq!(numbers, (0..300).collect::<Vec<_>>());
+                assert!(received.iter().all(|r| r.to.is_some() == pktinfo));
+                assert!(poll_once(socket.recv_from()).await.is_none());
+            }
+        });
+    }
+}
+
+/// On epoll: one system call for each datagram, against one for up to 64.
+fn calls_per_datagram_are_counted(configuration: Configuration) {
+    if !configuration.is_epoll() {
+        return;
+    }
+    let calls = |batch: bool| {
+        configuration.run_with_handle(move |handle| async move {
+            let options =
+                UdpOptions { batch, recv_buffer_bytes: Some(4 << 20), ..UdpOptions::default() };
+            let (from, to) = (bind(&options), bind(&options));
+            let datagram = |n| Datagram::to(to.local_addr(), numbered(21, n, 50));
+            let mut datagrams: Vec<_> = (0..640).map(datagram).collect();
+            let start = handle.counters().syscalls;
+            from.send_batch(&mut datagrams).await.expect("room");
+            let sent = handle.counters().syscalls;
+            receive(&to, 640).await;
+            (sent - start, handle.counters().syscalls - sent)
+        })
+    };
+    let (sent, received) = calls(false);
+    // A task that has received 32 times gives way, and the worker asks for events meanwhile.
+    assert!(sent == 640 && (640..=700).contains(&received), "{received}");
+    let (sent, received) = calls(true);
+    assert!(sent == 10 && (10..=20).contains(&received), "{received}");
+}
+
+/// Datagrams trickle in over several ticks: the worker sleeps, and takes what came, once per tick.
+fn a_tick_wakes_a_worker_once(configuration: Configuration) {
+    run_on(configuration.builder().tick(10 * MS), |handle| async move {
+        const SENT: usize = 60;
+        let peer = peer();
+        let socket = connect(&UdpOptions::default(), address_of(&peer));
+        assert!(poll_once(socket.recv_from()).await.is_none());
+        let mut ticker = Ticker::new(10 * MS);
+        ticker.tick().await;
+        let before = handle.counters();
+        let address = socket.local_addr();
+        let sending = std::thread::spawn(move || {
+            for number in 0..SENT {
+                peer.send_to(&numbered(22, number, 50), address).expect("room");
+                std::thread::sleep(MS);
+            }
+        });
+        let (mut received, mut batches) = (Vec::new(), 0);
+        while received.len() < SENT {
+            socket.recv_batch(&mut received).await.expect("datagrams");
+            batches += 1;
+        }
+        let after = handle.counters();
+        let ticks = after.ticks - before.ticks;
+        assert!(batches <= ticks + 1, "{batches} batches in {ticks} ticks");
+        // Beside the sleep there is the wait that only asks, on epoll.
+        let waits = after.waits - before.waits;
+        let asks = if configuration.is_epoll() { ticks } else { 0 };
+        assert!(waits <= ticks + asks + 2, "{waits} waits in {ticks} ticks");
+        sending.join().expect("no panic");
+    });
+}
+
+/// Something arrives, and then a sender that is due sends: its datagram is with the kernel before
+/// what arrived is handled, tick after tick.
+fn what_is_due_goes_out_before_what_arrived_is_handled(configuration: Configuration) {
+    run_on(configuration.builder().tick(10 * MS), |_| async {
+        let options = UdpOptions::default();
+        let order: Rc<RefCell<Vec<&str>>> = Rc::default();
+        let (far, near) = (peer(), bind(&options));
+        let to = address_of(&far);
+        let from = connect(&options, to);
+        far.connect(from.local_addr()).expect("a route");
+        let near_address = near.local_addr();
+        let log = Rc::clone(&order);
+        spawn(async move {
+            loop {
+                near.recv_from().await.expect("a datagram");
+                // What the sender handed over in this tick has arrived already.
+                far.set_nonblocking(true).expect("a socket");
+                let arrived = far.recv(&mut [0; 100]).is_ok();
+                log.borrow_mut().push(if arrived { "sent before" } else { "not yet sent" });
+            }
+        });
+        let mut ticker = Ticker::new(10 * MS);
+        let stranger = peer();
+        for number in 0..10 {
+            ticker.tick().await;
+            stranger.send_to(b"this arrives first", near_address).expect("room");
+            yield_now().await;
+            from.send(numbered(23, number, 50)).await.expect("room");
+            assert_eq!(order.borrow().len(), number, "nothing was handled before the sender");
+        }
+        ticker.tick().await;
+        assert_eq!(*order.borrow(), ["sent before"; 10]);
+    });
+}
+
+/// A tick of a second, and a wake from another thread that is served long before.
+fn another_thread_interrupts_a_tick(configuration: Configuration) {
+    run_on(configuration.builder().tick(Duration::from_secs(1)), |handle| async move {
+        let mut rounds = 0;
+        // Fifty round trips through another thread; in ticks they would outlast the watchdog.
+        while rounds < 50 {
+            on_thread(move || rounds).await;
+            rounds += 1;
+        }
+        assert!(handle.counters().ticks < 25, "{:?}", handle.counters());
+    });
+    // And a stop from outside ends a runtime in the middle of a tick.
+    let runtime = configuration.builder().tick(Duration::from_secs(1)).build().expect("tried");
+    let handle = runtime.handle();
+    let stopper = std::thread::spawn(move || handle.stop());
+    let ended = runtime.run(|_| std::future::pending::<()>()).expect("the engine works");
+    assert_eq!(ended, [None]);
+    stopper.join().expect("no panic");
+}
+
+fn timers_and_streams_work_in_ticks(configuration: Configuration) {
+    run_on(configuration.builder().tick(MS), |_| async {
+        let start = Instant::now();
+        twinring::sleep(5 * MS).await;
+        assert!(start.elapsed() >= 5 * MS);
+        let listener = listen();
+        let address = listener.local_addr();
+        spawn(echo_server(listener));
+        on_thread(move || {
+            let mut peer = Peer::connect(address).expect("the backlog has room");
+            for size in [1, 1000, 300_000] {
+                ping(&mut peer, &pattern(24, 0..size));
+            }
+        })
+        .await;
+        let timed_out = twinring::timeout(2 * MS, std::future::pending::<()>()).await;
+        assert!(timed_out.is_err());
+    });
+}
+
+fn a_ticker_keeps_its_moments_and_reports_missed_ones(configuration: Configuration) {
+    for tick in [false, true] {
+        let builder = configuration.builder();
+        let builder = if tick { builder.tick(MS) } else { builder };
+        run_on(builder, |_| async {
+            let mut ticker = Ticker::new(2 * MS);
+            let first = ticker.tick().await;
+            let mut last = first;
+            for _ in 0..20 {
+                let next = ticker.tick().await;
+                assert!(Instant::now() >= next.deadline);
+                assert_eq!(next.number, last.number + 1 + next.missed);
+                let periods = (next.number - first.number) as u32;
+                assert_eq!(next.deadline, first.deadline + 2 * MS * periods, "no drift");
+                last = next;
+            }
+            // Busy through several: the last of them is reported at once, with the number missed.
+            let until = last.deadline + 11 * MS;
+            while Instant::now() < until {}
+            let late = ticker.tick().await;
+            assert!(late.missed >= 4 && late.number > last.number + 4, "{late:?}");
+            // Dropped while it waits, it has handed nothing out.
+            assert!(poll_once(ticker.tick()).await.is_none_or(|tick| tick.missed > 0));
+            let next = ticker.tick().await;
+            assert!(next.number > late.number);
+        });
+    }
+}
+
+/// Without a wait in between: after `submit` the datagram is at the other socket.
+fn submitting_hands_over_at_once(configuration: Configuration) {
+    run_on(configuration.builder(), |_| async {
+        let peer = peer();
+        peer.set_nonblocking(true).expect("a socket");
+        let socket = connect(&UdpOptions::default(), address_of(&peer));
+        let polls = Cell::new(0);
+        for number in 0..50 {
+            socket.send(numbered(25, number, 50)).await.expect("room");
+            twinring::submit().expect("the engine works");
+            // A submission thread, where there is one, takes its moment.
+            let deadline = Instant::now() + Duration::from_secs(10);
+            let mut bytes = [0; 100];
+            let length = loop {
+                match peer.recv(&mut bytes) {
+                    Ok(length) => break length,
+                    Err(_) if Instant::now() < deadline => polls.set(polls.get() + 1),
+                    Err(error) => panic!("datagram {number} was not handed over: {error}"),
+                }
+            };
+            assert_eq!(assert_numbered(25, &bytes[..length]), number);
+        }
+        if !configuration.name.contains("sqpoll") {
+            assert_eq!(polls.get(), 0, "each was there at once");
+        }
+    });
+}
+
+fn a_tick_out_of_range_is_refused(configuration: Configuration) {
+    for period in [Duration::ZERO, Duration::from_micros(49), Duration::from_secs(2)] {
+        let error = configuration.builder().tick(period).build().expect_err("out of range");
+        assert!(error.to_string().contains("expected 50 us to 1 s"), "{error}");
+    }
+}

@@ -1,0 +1,121 @@
+//! Peers of the standard library, sets of socket options, and patterned datagrams.
+
+use crate::support::*;
+use std::future::Future;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket as Peer};
+use std::time::Duration;
+use twinring::{Handle, Received, UdpOptions, UdpSocket};
+
+/// Ways of receiving and sending that all keep the same promises. Where a way belongs to the other
+/// engine it is the default, which costs one more run and proves nothing wrong.
+pub(crate) fn ways() -> [UdpOptions; 3] {
+    [
+        UdpOptions::default(),
+        UdpOptions { pending: 8, ..UdpOptions::default() },
+        UdpOptions { batch: false, ..UdpOptions::default() },
+    ]
+}
+
+/// Runs `rule` for each way of receiving and sending, as it is and in ticks.
+pub(crate) fn in_all_ways<F>(configuration: Configuration, rule: impl Fn(UdpOptions, Handle) -> F)
+where
+    F: Future<Output = ()> + 'static,
+{
+    for options in ways() {
+        for tick in [None, Some(Duration::from_millis(1))] {
+            let builder = configuration.builder();
+            let builder = match tick {
+                Some(period) => builder.tick(period),
+                None => builder,
+            };
+            run_on(builder, |handle| rule(options.clone(), handle));
+        }
+    }
+}
+
+pub(crate) fn any_v6() -> SocketAddr {
+    SocketAddr::from((Ipv6Addr::LOCALHOST, 0))
+}
+
+pub(crate) fn on_loopback(last: u8) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::new(127, 0, 0, last), 0))
+}
+
+pub(crate) fn bind(options: &UdpOptions) -> UdpSocket {
+    bind_to(options, loopback())
+}
+
+pub(crate) fn bind_to(options: &UdpOptions, address: SocketAddr) -> UdpSocket {
+    UdpSocket::from_bound(options.bind(address).expect("a free port")).expect("room")
+}
+
+pub(crate) fn connect(options: &UdpOptions, peer: SocketAddr) -> UdpSocket {
+    UdpSocket::from_bound(options.connect(None, peer).expect("a route")).expect("room")
+}
+
+/// A blocking peer on an address of its own, which gives up waiting before the watchdog does.
+pub(crate) fn peer_at(address: SocketAddr) -> Peer {
+    let peer = Peer::bind(address).expect("a free port");
+    peer.set_read_timeout(Some(Duration::from_secs(20))).expect("a socket");
+    peer
+}
+
+pub(crate) fn peer() -> Peer {
+    peer_at(loopback())
+}
+
+pub(crate) fn address_of(peer: &Peer) -> SocketAddr {
+    peer.local_addr().expect("a bound socket")
+}
+
+/// An address on which nobody receives.
+pub(crate) fn closed_udp_port() -> SocketAddr {
+    address_of(&peer())
+}
+
+/// What a blocking peer gets next.
+pub(crate) fn next(peer: &Peer) -> Vec<u8> {
+    let mut bytes = vec![0; 70_000];
+    let length = peer.recv(&mut bytes).expect("a datagram");
+    bytes.truncate(length);
+    bytes
+}
+
+/// Receives exactly `count` datagrams, coalesced ones counted one by one.
+pub(crate) async fn receive(socket: &UdpSocket, count: usize) -> Vec<Received> {
+    let mut received = Vec::new();
+    let mut datagrams = 0;
+    while datagrams < count {
+        let before = received.len();
+        let came = socket.recv_batch(&mut received).await.expect("datagrams");
+        assert_eq!(came, received.len() - before, "what recv_batch says");
+        assert!((1..=64).contains(&came), "{came} in one batch");
+        datagrams += received[before..].iter().map(Received::datagrams).sum::<usize>();
+    }
+    assert_eq!(datagrams, count, "more came than was sent");
+    received
+}
+
+/// Datagram `number` of the sequence that `seed` names: its number, then a pattern.
+pub(crate) fn numbered(seed: u64, number: usize, bytes: usize) -> Vec<u8> {
+    let mut datagram = (number as u32).to_be_bytes().to_vec();
+    datagram.extend(pattern(seed, number..number + bytes.max(4) - 4));
+    datagram
+}
+
+/// Checks a datagram of `numbered` and returns its number.
+pub(crate) fn assert_numbered(seed: u64, datagram: &[u8]) -> usize {
+    let number = u32::from_be_bytes(*datagram.first_chunk().expect("at least a number")) as usize;
+    assert_pattern(seed, number, &datagram[4..]);
+    number
+}
+
+/// Reflects for ever.
+pub(crate) async fn reflect(socket: UdpSocket) {
+    let (mut received, mut replies) = (Vec::new(), Vec::new());
+    loop {
+        socket.recv_batch(&mut received).await.expect("a usable socket");
+        replies.extend(received.drain(..).map(Received::into_reply));
+        socket.send_batch(&mut replies).await.expect("a usable socket");
+    }
+}
