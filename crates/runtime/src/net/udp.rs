@@ -185,6 +185,15 @@ impl UdpSocket {
         Ok(stats)
     }
 
+    /// Takes one operation from the task's budget, or makes it come back later.
+    fn spend(&self, cx: &mut Context<'_>) -> bool {
+        let allowed = self.worker.executor.spend();
+        if !allowed {
+            cx.waker().wake_by_ref();
+        }
+        allowed
+    }
+
     fn check_cancelled(&self, started_under: u32) -> io::Result<()> {
         if self.cancels.get() == started_under {
             Ok(())
@@ -217,8 +226,7 @@ impl Future for RecvBatch<'_> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let RecvBatch { socket, into, most, cancels } = self.get_mut();
         socket.check_cancelled(*cancels)?;
-        if !socket.worker.executor.spend() {
-            cx.waker().wake_by_ref();
+        if !socket.spend(cx) {
             return Poll::Pending;
         }
         socket.worker.driver.borrow_mut().poll_recv_batch(socket.key, cx, into, *most)
@@ -240,6 +248,10 @@ impl Future for SendBatch<'_> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let SendBatch { socket, batch, cancels } = self.get_mut();
         socket.check_cancelled(*cancels)?;
+        // A path that takes as fast as we send would otherwise keep the thread for ever.
+        if !socket.spend(cx) {
+            return Poll::Pending;
+        }
         socket.worker.driver.borrow_mut().poll_send_batch(socket.key, cx, batch)
     }
 }

@@ -135,6 +135,10 @@ fn a_tick_wakes_a_worker_once(configuration: Configuration) {
 /// Something arrives, and then a sender that is due sends: its datagram is with the kernel before
 /// what arrived is handled, tick after tick.
 fn what_is_due_goes_out_before_what_arrived_is_handled(configuration: Configuration) {
+    if configuration.name == "sqpoll" {
+        // A submission thread sends, and receives, when it comes to it.
+        return;
+    }
     run_on(configuration.builder().tick(10 * MS), |_| async {
         let options = UdpOptions::default();
         let order: Rc<RefCell<Vec<&str>>> = Rc::default();
@@ -238,7 +242,7 @@ fn a_ticker_keeps_its_moments_and_reports_missed_ones(configuration: Configurati
 
 /// Without a wait in between: after `submit` the datagram is at the other socket.
 fn submitting_hands_over_at_once(configuration: Configuration) {
-    run_on(configuration.builder(), |_| async {
+    run_on(configuration.builder(), |_| async move {
         let peer = peer();
         peer.set_nonblocking(true).expect("a socket");
         let socket = connect(&UdpOptions::default(), address_of(&peer));
@@ -258,7 +262,7 @@ fn submitting_hands_over_at_once(configuration: Configuration) {
             };
             assert_eq!(assert_numbered(25, &bytes[..length]), number);
         }
-        if !configuration.name.contains("sqpoll") {
+        if configuration.name != "sqpoll" {
             assert_eq!(polls.get(), 0, "each was there at once");
         }
     });

@@ -3,6 +3,7 @@
 use crate::support::*;
 use std::future::Future;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket as Peer};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 use twinring::{Handle, Received, UdpOptions, UdpSocket};
 
@@ -68,9 +69,12 @@ pub(crate) fn address_of(peer: &Peer) -> SocketAddr {
     peer.local_addr().expect("a bound socket")
 }
 
-/// An address on which nobody receives.
+/// An address on which nobody receives, and that no other test binds: each is on a loopback
+/// address of its own.
 pub(crate) fn closed_udp_port() -> SocketAddr {
-    address_of(&peer())
+    static LAST: AtomicU16 = AtomicU16::new(0);
+    let [high, low] = LAST.fetch_add(1, Ordering::Relaxed).to_be_bytes();
+    address_of(&peer_at(SocketAddr::from((Ipv4Addr::new(127, 77, high, low), 0))))
 }
 
 /// What a blocking peer gets next.

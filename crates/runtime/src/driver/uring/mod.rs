@@ -11,18 +11,16 @@
 //! every quick send that did not complain as done. And since a silent success wakes nobody, the
 //! enter must not wait while anything is held up behind one.
 
-mod datagrams;
 mod operations;
 mod provided;
 mod ring;
 mod stream;
 mod udp;
 
-use self::datagrams::{RecvOp, SendOp};
 use self::provided::{Groups, STREAMS};
 use self::ring::{Completion, Enter, Ring};
 use self::stream::{InFlight, Stream};
-use self::udp::Udp;
+use self::udp::{RecvOp, SendOp, Udp};
 use super::DriverSetup;
 use super::linger::Lingering;
 use super::queues::Waiters;
@@ -79,6 +77,11 @@ impl Op {
         Op::SendAddressTrial,
     ];
 
+    /// True for what peers cause, and not the program.
+    fn is_arrival(self) -> bool {
+        matches!(self, Op::Accept | Op::Receive | Op::ReceiveDatagrams | Op::ReceiveDatagram)
+    }
+
     fn tag(self, key: Key) -> u64 {
         key.to_bits() | (self as u64) << Key::BITS
     }
@@ -127,6 +130,8 @@ pub(crate) struct UringDriver {
     /// Whether IORING_OP_SEND takes an address; `None` until somebody needs to know.
     send_address: Option<bool>,
     completions: Vec<Completion>,
+    /// Arrivals that were there when only sends were to be settled; the next turn handles them.
+    arrived: VecDeque<Completion>,
     /// Silent quick sends, by stream and serial number, to settle after the enter that takes them.
     quick: Vec<(Key, u32)>,
     /// The same for datagrams, by operation: a key whose operation is gone has complained.
@@ -159,6 +164,7 @@ impl UringDriver {
             spare_sends: Vec::new(),
             send_address: None,
             completions: Vec::new(),
+            arrived: VecDeque::new(),
             quick: Vec::new(),
             quick_datagrams: Vec::new(),
             quick_bytes: 0,
@@ -188,7 +194,8 @@ impl UringDriver {
             self.enter_and_settle(Enter::Collect, None, wakes)?;
             self.return_buffers();
         }
-        let wait = !self.held_up && wakes.is_empty() && !self.ring.has_completions();
+        let arrived = self.ring.has_completions() || !self.arrived.is_empty();
+        let wait = !self.held_up && wakes.is_empty() && !arrived;
         let how = if wait { Enter::Wait } else { Enter::Collect };
         self.enter_and_settle(how, timeout, wakes)?;
         self.expire_lingering();
@@ -231,21 +238,31 @@ impl UringDriver {
         // Completions below may queue further sends; those belong to the next enter.
         let (taken, taken_datagrams) = if self.ring.all_submitted() { quick } else { (0, 0) };
         self.quick_bytes = 0;
-        self.reap(wakes)?;
+        self.reap(how == Enter::Submit, wakes)?;
         self.held_up = taken < self.quick.len() || taken_datagrams < self.quick_datagrams.len();
         self.settle(taken, wakes);
         self.settle_datagrams(taken_datagrams, wakes);
         Ok(())
     }
 
-    /// Takes completions until none is left in the ring or behind it.
-    fn reap(&mut self, wakes: &mut Vec<Waker>) -> io::Result<()> {
+    /// Takes completions until none is left in the ring or behind it. Arrivals can be put off:
+    /// without deferred task work the kernel reports them whenever it is entered.
+    fn reap(&mut self, put_off_arrivals: bool, wakes: &mut Vec<Waker>) -> io::Result<()> {
+        if !put_off_arrivals {
+            while let Some(completion) = self.arrived.pop_front() {
+                self.complete(completion, wakes);
+            }
+        }
         loop {
             let mut completions = std::mem::take(&mut self.completions);
             self.ring.take_completions(&mut completions);
             self.counters.completions.add(completions.len() as u64);
             for completion in completions.drain(..) {
-                self.complete(completion, wakes);
+                if put_off_arrivals && Op::of(completion.user_data).is_some_and(Op::is_arrival) {
+                    self.arrived.push_back(completion);
+                } else {
+                    self.complete(completion, wakes);
+                }
             }
             self.completions = completions;
             if !self.ring.overflowed() {

@@ -15,31 +15,33 @@
 //! was not yet with the kernel; but those submitted behind it in the same enter may have got
 //! through. Only then are datagrams of one socket reordered.
 
-use super::datagrams::{Memory, RECVMSG_HEADER_BYTES, RecvOp, SendOp, of_multishot};
+mod memory;
+mod receive;
+mod send;
+
+pub(super) use self::memory::{RecvOp, SendOp};
+
+use self::memory::{Memory, RECVMSG_HEADER_BYTES};
 use super::{Entry, Op, UringDriver};
 use crate::buf::Pool;
-use crate::datagram::{Datagram, Received, UdpStats};
-use crate::driver::closed;
-use crate::driver::datagrams::{Outbox, UdpSetup, count_received, is_icmp_error};
+use crate::datagram::{Received, UdpStats};
+use crate::driver::datagrams::{Outbox, UdpSetup};
 use crate::driver::queues::Waiters;
 use crate::driver::slots::Key;
 use crate::sys::datagram::empty_header;
-use io_uring::squeue::Flags;
+use io_uring::opcode;
 use io_uring::types::Fd;
-use io_uring::{cqueue, opcode};
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
 
 /// Datagrams a socket may hold received and unread before its receive is paused, and never more
 /// than half of its buffers.
 const RECEIVED_MAX: usize = 4096;
 /// Buffers that one pool can have.
 const POOL_COUNT_MAX: u32 = 1 << 15;
-/// Memory of finished sends kept for the next ones, by number of datagrams.
-const SPARE_SENDS_MAX: usize = 4096;
 
 /// A destination for the trial of IORING_OP_SEND with an address: nothing is sent to it.
 static TRIAL_ADDRESS: [u8; 16] =
@@ -182,319 +184,6 @@ impl UringDriver {
         match self.entries.get(key)? {
             Entry::Udp(udp) => Some(udp.stats),
             _ => None,
-        }
-    }
-}
-
-/// Receiving.
-impl UringDriver {
-    pub(crate) fn poll_recv_batch(
-        &mut self,
-        key: Key,
-        cx: &mut Context<'_>,
-        into: &mut Vec<Received>,
-        most: usize,
-    ) -> Poll<io::Result<usize>> {
-        let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else {
-            return Poll::Ready(Err(closed()));
-        };
-        if !udp.received.is_empty() {
-            let count = udp.received.len().min(most);
-            into.extend(udp.received.drain(..count));
-            if udp.paused && udp.received.is_empty() {
-                udp.paused = false;
-                self.arm_datagrams(key);
-            }
-            return Poll::Ready(Ok(count));
-        }
-        if let Some(errno) = udp.receive_error.take() {
-            return Poll::Ready(Err(io::Error::from_raw_os_error(errno)));
-        }
-        udp.receive_waiters.add(cx.waker());
-        self.arm_datagrams(key);
-        Poll::Pending
-    }
-
-    /// Hands as many receives to the kernel as there should be, unless it must not have any now.
-    pub(super) fn arm_datagrams(&mut self, key: Key) {
-        let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else { return };
-        let Some(socket) = udp.socket.as_ref().filter(|_| !udp.rests()) else { return };
-        let fd = Fd(socket.as_raw_fd());
-        if udp.multishot {
-            if udp.armed == 0
-                && let Memory::Group(group) = udp.memory
-            {
-                let entry = if udp.setup.is_plain() {
-                    // MSG_TRUNC makes the kernel tell the whole length of what it cuts.
-                    opcode::RecvMulti::new(fd, group).flags(libc::MSG_TRUNC).build()
-                } else {
-                    opcode::RecvMsgMulti::new(fd, &*udp.template, group).build()
-                };
-                udp.armed = 1;
-                udp.expected += 1;
-                if std::mem::replace(&mut udp.again, true) {
-                    self.counters.rearms.add(1);
-                }
-                self.ring.push(entry.user_data(Op::ReceiveDatagrams.tag(key)));
-            }
-            return;
-        }
-        let wanted = udp.setup.pending.max(1);
-        if udp.armed == wanted {
-            return;
-        }
-        while (udp.singles.len() as u32) < wanted {
-            udp.singles.push(self.receives.insert(RecvOp::new(key)));
-        }
-        for single in &udp.singles {
-            if let Some(receive) = self.receives.get_mut(*single)
-                && !receive.armed
-                && let Some(entry) = receive.start(fd, &udp.setup, &udp.memory)
-            {
-                udp.armed += 1;
-                udp.expected += 1;
-                self.ring.push(entry.user_data(Op::ReceiveDatagram.tag(*single)));
-            }
-        }
-    }
-
-    /// A completion of a multishot receive.
-    pub(super) fn on_datagrams(
-        &mut self,
-        key: Key,
-        result: i32,
-        flags: u32,
-        wakes: &mut Vec<Waker>,
-    ) {
-        let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else { return };
-        let Memory::Group(group) = udp.memory else { return };
-        let group = self.groups.get(group);
-        let outcome = of_multishot(group, result, flags, &udp.template, &udp.setup);
-        let ended = !cqueue::more(flags);
-        if ended {
-            udp.armed -= 1;
-            udp.expected -= 1;
-        }
-        self.deliver_datagram(key, outcome, wakes);
-        if ended {
-            self.arm_datagrams(key);
-            self.remove_if_done(key);
-        }
-    }
-
-    /// The completion of a single-shot receive.
-    pub(super) fn on_single_datagram(
-        &mut self,
-        single: Key,
-        result: i32,
-        flags: u32,
-        wakes: &mut Vec<Waker>,
-    ) {
-        let Some(receive) = self.receives.get_mut(single) else { return };
-        let key = receive.socket;
-        let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else { return };
-        let groups = &mut self.groups;
-        let outcome = receive.finish(result, flags, &udp.setup, &udp.memory, groups);
-        udp.armed -= 1;
-        udp.expected -= 1;
-        self.deliver_datagram(key, outcome, wakes);
-        // Only this one: the others are armed, or wait for the program to read.
-        let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else { return };
-        if let Some(socket) = udp.socket.as_ref().filter(|_| !udp.rests())
-            && let Some(receive) = self.receives.get_mut(single)
-            && let Some(entry) = receive.start(Fd(socket.as_raw_fd()), &udp.setup, &udp.memory)
-        {
-            udp.armed += 1;
-            udp.expected += 1;
-            self.ring.push(entry.user_data(Op::ReceiveDatagram.tag(single)));
-        }
-        self.remove_if_done(key);
-    }
-
-    fn deliver_datagram(
-        &mut self,
-        key: Key,
-        outcome: Result<Received, i32>,
-        wakes: &mut Vec<Waker>,
-    ) {
-        let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else { return };
-        match outcome {
-            Ok(_) if udp.closing => {}
-            Ok(mut received) => {
-                self.counters.received.add(1);
-                count_received(&mut udp.stats, &received);
-                let low = match &udp.memory {
-                    Memory::Group(group) => self.groups.get(*group).is_low(),
-                    Memory::Own(pool) => pool.released() == 0,
-                };
-                if low {
-                    self.counters.copied_out.add(1);
-                    received.data = received.data.detach();
-                }
-                udp.received.push_back(received);
-                udp.receive_waiters.wake(wakes);
-                if udp.received.len() >= udp.received_max && !udp.paused {
-                    udp.paused = true;
-                    self.counters.pauses.add(1);
-                    if udp.multishot && udp.armed > 0 {
-                        udp.expected += 1;
-                        self.push_cancel(key, Op::ReceiveDatagrams);
-                    }
-                }
-            }
-            Err(libc::ENOBUFS) => {
-                self.counters.enobufs.add(1);
-                if let Memory::Group(group) = udp.memory
-                    && !udp.closing
-                    && !std::mem::replace(&mut udp.starved, true)
-                {
-                    self.groups.get(group).starved.push(key);
-                }
-            }
-            // Ours: the receive was paused, or the socket is closing. (EINTR: one that had got
-            // into a worker thread.)
-            Err(libc::ECANCELED | libc::EINTR) => {}
-            Err(errno) if is_icmp_error(errno) => udp.stats.icmp_errors += 1,
-            Err(errno) => {
-                udp.stats.receive_errors += 1;
-                udp.receive_error = Some(errno);
-                udp.receive_waiters.wake(wakes);
-            }
-        }
-    }
-}
-
-/// Sending.
-impl UringDriver {
-    pub(crate) fn poll_send_batch(
-        &mut self,
-        key: Key,
-        cx: &mut Context<'_>,
-        batch: &mut Vec<Datagram>,
-    ) -> Poll<io::Result<()>> {
-        let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else {
-            return Poll::Ready(Err(closed()));
-        };
-        udp.outbox.take(batch);
-        let waits = !batch.is_empty();
-        if waits {
-            udp.outbox.waiters.add(cx.waker());
-        }
-        self.send_datagrams(key);
-        if waits { Poll::Pending } else { Poll::Ready(Ok(())) }
-    }
-
-    pub(crate) fn poll_datagrams_sent(
-        &mut self,
-        key: Key,
-        cx: &mut Context<'_>,
-    ) -> Poll<io::Result<()>> {
-        let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else {
-            return Poll::Ready(Err(closed()));
-        };
-        let polled = udp.outbox.poll_settled(cx);
-        self.held_up |= udp.is_held_up();
-        polled.map(Ok)
-    }
-
-    /// Submits what is queued, unless earlier datagrams have to go first.
-    fn send_datagrams(&mut self, key: Key) {
-        // A submission thread would run the send at a time we do not learn, so there every send
-        // has to complete.
-        let can_be_silent = self.features.skip_success && self.features.sqpoll_idle_ms == 0;
-        let send_address = self.send_address == Some(true);
-        let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else { return };
-        let Some(socket) = &udp.socket else { return };
-        let fd = Fd(socket.as_raw_fd());
-        while udp.waiting.is_none() && (udp.in_flight == 0 || !udp.outbox.has_refused()) {
-            let Some(outgoing) = udp.outbox.pop() else { break };
-            let must_wait = std::mem::take(&mut udp.blocked);
-            let flags = libc::MSG_NOSIGNAL | if must_wait { 0 } else { libc::MSG_DONTWAIT };
-            let mut send = self.spare_sends.pop().unwrap_or_else(|| SendOp::new(key));
-            self.quick_bytes += outgoing.datagram.data.len();
-            let entry = send.start(fd, outgoing, &udp.setup, send_address, flags);
-            send.socket = key;
-            send.silent = can_be_silent && !must_wait;
-            let silent = send.silent;
-            let send = self.sends.insert(send);
-            udp.in_flight += 1;
-            let entry = if silent {
-                udp.silent += 1;
-                self.quick_datagrams.push(send);
-                entry.flags(Flags::SKIP_SUCCESS)
-            } else {
-                entry
-            };
-            if must_wait {
-                udp.waiting = Some(send);
-            }
-            self.ring.push(entry.user_data(Op::SendDatagram.tag(send)));
-        }
-        self.held_up |= udp.is_held_up();
-    }
-
-    /// Treats the first `taken` silent sends, which the kernel has run, as sent unless they
-    /// complained: then their operation is gone.
-    pub(super) fn settle_datagrams(&mut self, taken: usize, wakes: &mut Vec<Waker>) {
-        if taken == 0 {
-            return;
-        }
-        let mut quick = std::mem::take(&mut self.quick_datagrams);
-        for send in quick.drain(..taken) {
-            self.on_datagram_sent(send, 0, wakes);
-        }
-        // New sends were queued meanwhile; keep the larger allocation.
-        quick.append(&mut self.quick_datagrams);
-        self.quick_datagrams = quick;
-    }
-
-    /// A send is over: by its completion, or settled.
-    pub(super) fn on_datagram_sent(&mut self, send: Key, result: i32, wakes: &mut Vec<Waker>) {
-        let Some(mut op) = self.sends.remove(send) else { return };
-        let key = op.socket;
-        let outgoing = op.finish();
-        if let (Some(Entry::Udp(udp)), Some(outgoing)) = (self.entries.get_mut(key), outgoing) {
-            udp.in_flight -= 1;
-            udp.silent -= u32::from(op.silent);
-            udp.waiting = udp.waiting.filter(|waiting| *waiting != send);
-            match -result {
-                errno if errno <= 0 => {
-                    self.counters.sent.add(1);
-                    udp.outbox.sent(&outgoing, &mut udp.stats);
-                }
-                // Before Linux 5.12 the address was ignored.
-                libc::EDESTADDRREQ if op.addressed => {
-                    self.send_address = Some(false);
-                    udp.outbox.requeue(outgoing);
-                }
-                errno => {
-                    if errno == libc::EAGAIN {
-                        self.counters.eagain.add(1);
-                        udp.blocked = true;
-                    }
-                    udp.outbox.refuse(outgoing, errno, &mut udp.stats);
-                }
-            }
-            if udp.in_flight == 0 {
-                self.after_datagrams(key, wakes);
-            }
-        }
-        if self.spare_sends.len() < SPARE_SENDS_MAX {
-            self.spare_sends.push(op);
-        }
-    }
-
-    /// All sends in flight are over: the next, or the close, and whoever waits.
-    fn after_datagrams(&mut self, key: Key, wakes: &mut Vec<Waker>) {
-        let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else { return };
-        if udp.outbox.has_room() {
-            udp.outbox.waiters.wake(wakes);
-        }
-        if udp.outbox.is_empty() {
-            self.close_if_flushed(key);
-            self.remove_if_done(key);
-        } else {
-            self.send_datagrams(key);
         }
     }
 

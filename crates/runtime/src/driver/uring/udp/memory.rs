@@ -1,7 +1,6 @@
 //! Memory that datagram operations name: it must stay where it is, and unchanged, while the
 //! kernel has the operation, so it lives in boxes that the driver keeps in tables of its own.
 
-use super::provided::{Groups, Provided};
 use crate::buf::{Pool, RecvBuf};
 use crate::datagram::Received;
 use crate::driver::ancillary::{
@@ -10,6 +9,7 @@ use crate::driver::ancillary::{
 };
 use crate::driver::datagrams::{Outgoing, UdpSetup};
 use crate::driver::slots::Key;
+use crate::driver::uring::provided::{Groups, Provided};
 use crate::sys::datagram::empty_header;
 use io_uring::opcode;
 use io_uring::squeue::{Entry, Flags};
@@ -19,18 +19,18 @@ use std::rc::Rc;
 
 /// Bytes that a multishot recvmsg puts before address, ancillary data and payload:
 /// `struct io_uring_recvmsg_out`.
-pub(super) const RECVMSG_HEADER_BYTES: usize = 16;
+pub(in crate::driver::uring) const RECVMSG_HEADER_BYTES: usize = 16;
 
 const NO_BUFFER: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
 
 /// One datagram that is being sent.
-pub(super) struct SendOp {
-    pub(super) socket: Key,
+pub(in crate::driver::uring) struct SendOp {
+    pub(in crate::driver::uring) socket: Key,
     outgoing: Option<Outgoing>,
     /// Posts no completion when it succeeds.
-    pub(super) silent: bool,
+    pub(in crate::driver::uring) silent: bool,
     /// Sent by IORING_OP_SEND with a destination.
-    pub(super) addressed: bool,
+    pub(in crate::driver::uring) addressed: bool,
     name: [u8; NAME_BYTES],
     control: [u8; SEND_CONTROL_BYTES_MAX],
     iovec: libc::iovec,
@@ -38,7 +38,7 @@ pub(super) struct SendOp {
 }
 
 impl SendOp {
-    pub(super) fn new(socket: Key) -> Box<SendOp> {
+    pub(in crate::driver::uring) fn new(socket: Key) -> Box<SendOp> {
         Box::new(SendOp {
             socket,
             outgoing: None,
@@ -53,7 +53,7 @@ impl SendOp {
 
     /// Takes `outgoing` over and describes its sending. The entry names memory of this box and of
     /// the datagram: both stay as they are until [`finish`](SendOp::finish).
-    pub(super) fn start(
+    pub(in crate::driver::uring) fn start(
         &mut self,
         fd: Fd,
         outgoing: Outgoing,
@@ -93,13 +93,13 @@ impl SendOp {
     }
 
     /// The kernel is done with it.
-    pub(super) fn finish(&mut self) -> Option<Outgoing> {
+    pub(in crate::driver::uring) fn finish(&mut self) -> Option<Outgoing> {
         self.outgoing.take()
     }
 }
 
 /// Where the buffers of a socket come from.
-pub(super) enum Memory {
+pub(in crate::driver::uring) enum Memory {
     /// The kernel picks one of a group when a datagram comes.
     Group(u16),
     /// Each receive brings one, out of a pool of the socket's own.
@@ -107,9 +107,9 @@ pub(super) enum Memory {
 }
 
 /// One single-shot receive of a datagram.
-pub(super) struct RecvOp {
-    pub(super) socket: Key,
-    pub(super) armed: bool,
+pub(in crate::driver::uring) struct RecvOp {
+    pub(in crate::driver::uring) socket: Key,
+    pub(in crate::driver::uring) armed: bool,
     /// The buffer it brought.
     buffer: Option<u16>,
     name: [u8; NAME_BYTES],
@@ -119,7 +119,7 @@ pub(super) struct RecvOp {
 }
 
 impl RecvOp {
-    pub(super) fn new(socket: Key) -> Box<RecvOp> {
+    pub(in crate::driver::uring) fn new(socket: Key) -> Box<RecvOp> {
         Box::new(RecvOp {
             socket,
             armed: false,
@@ -133,7 +133,7 @@ impl RecvOp {
 
     /// Describes the receive. The entry names memory of this box and of the pool. `None` if the
     /// pool has no buffer left.
-    pub(super) fn start(&mut self, fd: Fd, setup: &UdpSetup, memory: &Memory) -> Option<Entry> {
+    pub(in crate::driver::uring) fn start(&mut self, fd: Fd, setup: &UdpSetup, memory: &Memory) -> Option<Entry> {
         let (address, group, flags) = match memory {
             Memory::Group(group) => (std::ptr::null_mut(), *group, Flags::BUFFER_SELECT),
             Memory::Own(pool) => {
@@ -168,7 +168,7 @@ impl RecvOp {
     }
 
     /// The kernel is done with it: what it delivered, or its errno.
-    pub(super) fn finish(
+    pub(in crate::driver::uring) fn finish(
         &mut self,
         result: i32,
         flags: u32,
@@ -201,7 +201,7 @@ impl RecvOp {
 }
 
 /// What one completion of a multishot receive delivered, or its errno.
-pub(super) fn of_multishot(
+pub(in crate::driver::uring) fn of_multishot(
     group: &mut Provided,
     result: i32,
     flags: u32,

@@ -1,0 +1,149 @@
+//! Sending datagrams.
+
+use super::memory::SendOp;
+use crate::datagram::Datagram;
+use crate::driver::closed;
+use crate::driver::slots::Key;
+use crate::driver::uring::{Entry, Op, UringDriver};
+use io_uring::squeue::Flags;
+use io_uring::types::Fd;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::task::{Context, Poll, Waker};
+
+/// Memory of finished sends kept for the next ones, by number of datagrams.
+const SPARE_SENDS_MAX: usize = 4096;
+
+impl UringDriver {
+    pub(crate) fn poll_send_batch(
+        &mut self,
+        key: Key,
+        cx: &mut Context<'_>,
+        batch: &mut Vec<Datagram>,
+    ) -> Poll<io::Result<()>> {
+        let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else {
+            return Poll::Ready(Err(closed()));
+        };
+        udp.outbox.take(batch);
+        let waits = !batch.is_empty();
+        if waits {
+            udp.outbox.waiters.add(cx.waker());
+        }
+        self.send_datagrams(key);
+        if waits { Poll::Pending } else { Poll::Ready(Ok(())) }
+    }
+
+    pub(crate) fn poll_datagrams_sent(
+        &mut self,
+        key: Key,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else {
+            return Poll::Ready(Err(closed()));
+        };
+        let polled = udp.outbox.poll_settled(cx);
+        self.held_up |= udp.is_held_up();
+        polled.map(Ok)
+    }
+
+    /// Submits what is queued, unless earlier datagrams have to go first.
+    fn send_datagrams(&mut self, key: Key) {
+        // A submission thread would run the send at a time we do not learn, so there every send
+        // has to complete.
+        let can_be_silent = self.features.skip_success && self.features.sqpoll_idle_ms == 0;
+        let send_address = self.send_address == Some(true);
+        let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else { return };
+        let Some(socket) = &udp.socket else { return };
+        let fd = Fd(socket.as_raw_fd());
+        while udp.waiting.is_none() && (udp.in_flight == 0 || !udp.outbox.has_refused()) {
+            let Some(outgoing) = udp.outbox.pop() else { break };
+            let must_wait = std::mem::take(&mut udp.blocked);
+            let flags = libc::MSG_NOSIGNAL | if must_wait { 0 } else { libc::MSG_DONTWAIT };
+            let mut send = self.spare_sends.pop().unwrap_or_else(|| SendOp::new(key));
+            self.quick_bytes += outgoing.datagram.data.len();
+            let entry = send.start(fd, outgoing, &udp.setup, send_address, flags);
+            send.socket = key;
+            send.silent = can_be_silent && !must_wait;
+            let silent = send.silent;
+            let send = self.sends.insert(send);
+            udp.in_flight += 1;
+            let entry = if silent {
+                udp.silent += 1;
+                self.quick_datagrams.push(send);
+                entry.flags(Flags::SKIP_SUCCESS)
+            } else {
+                entry
+            };
+            if must_wait {
+                udp.waiting = Some(send);
+            }
+            self.ring.push(entry.user_data(Op::SendDatagram.tag(send)));
+        }
+        self.held_up |= udp.is_held_up();
+    }
+
+    /// Treats the first `taken` silent sends, which the kernel has run, as sent unless they
+    /// complained: then their operation is gone.
+    pub(in crate::driver::uring) fn settle_datagrams(&mut self, taken: usize, wakes: &mut Vec<Waker>) {
+        if taken == 0 {
+            return;
+        }
+        let mut quick = std::mem::take(&mut self.quick_datagrams);
+        for send in quick.drain(..taken) {
+            self.on_datagram_sent(send, 0, wakes);
+        }
+        // New sends were queued meanwhile; keep the larger allocation.
+        quick.append(&mut self.quick_datagrams);
+        self.quick_datagrams = quick;
+    }
+
+    /// A send is over: by its completion, or settled.
+    pub(in crate::driver::uring) fn on_datagram_sent(&mut self, send: Key, result: i32, wakes: &mut Vec<Waker>) {
+        let Some(mut op) = self.sends.remove(send) else { return };
+        let key = op.socket;
+        let outgoing = op.finish();
+        if let (Some(Entry::Udp(udp)), Some(outgoing)) = (self.entries.get_mut(key), outgoing) {
+            udp.in_flight -= 1;
+            udp.silent -= u32::from(op.silent);
+            udp.waiting = udp.waiting.filter(|waiting| *waiting != send);
+            match -result {
+                errno if errno <= 0 => {
+                    self.counters.sent.add(1);
+                    udp.outbox.sent(&outgoing, &mut udp.stats);
+                }
+                // Before Linux 5.12 the address was ignored.
+                libc::EDESTADDRREQ if op.addressed => {
+                    self.send_address = Some(false);
+                    udp.outbox.requeue(outgoing);
+                }
+                errno => {
+                    if errno == libc::EAGAIN {
+                        self.counters.eagain.add(1);
+                        udp.blocked = true;
+                    }
+                    udp.outbox.refuse(outgoing, errno, &mut udp.stats);
+                }
+            }
+            if udp.in_flight == 0 {
+                self.after_datagrams(key, wakes);
+            }
+        }
+        if self.spare_sends.len() < SPARE_SENDS_MAX {
+            self.spare_sends.push(op);
+        }
+    }
+
+    /// All sends in flight are over: the next, or the close, and whoever waits.
+    fn after_datagrams(&mut self, key: Key, wakes: &mut Vec<Waker>) {
+        let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else { return };
+        if udp.outbox.has_room() {
+            udp.outbox.waiters.wake(wakes);
+        }
+        if udp.outbox.is_empty() {
+            self.close_if_flushed(key);
+            self.remove_if_done(key);
+        } else {
+            self.send_datagrams(key);
+        }
+    }
+}
