@@ -66,6 +66,12 @@ impl Pool {
         self.available.get()
     }
 
+    /// True when the last eighth of the buffers is in use. Pieces are then copied out before
+    /// anybody can keep them, so that this many always come back.
+    pub(crate) fn is_low(&self) -> bool {
+        self.available() <= self.count() / 8
+    }
+
     /// Address of buffer `id`, for the kernel.
     pub(crate) fn address(&self, id: u16) -> *mut u8 {
         assert!(usize::from(id) < self.count(), "buffer id {id} is not of this pool");
@@ -80,10 +86,11 @@ impl Pool {
         Some(id)
     }
 
-    /// Takes the buffer that was released first, to give it to the kernel. Debug builds keep an
-    /// eighth of the pool back as a quarantine, in which a late write would be noticed.
+    /// Takes the buffer that was released first, to give it to the kernel. Debug builds keep a
+    /// sixteenth of the pool back as a quarantine, in which a late write would be noticed; it has
+    /// to be less than [`is_low`](Pool::is_low) keeps in circulation.
     pub(crate) fn take_oldest(&self) -> Option<u16> {
-        let quarantine = if cfg!(debug_assertions) { self.count() / 8 } else { 0 };
+        let quarantine = if cfg!(debug_assertions) { self.count() / 16 } else { 0 };
         let mut released = self.released.borrow_mut();
         if released.len() <= quarantine {
             return None;

@@ -2,8 +2,10 @@
 //! read, what was handed over and not yet sent, and who waits for either.
 
 use crate::buf::{RecvBuf, SendBuf};
+use crate::sys;
 use std::collections::VecDeque;
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::task::{Context, Poll, Waker};
 
 /// Bytes a socket may hold received and unread before its receive is paused.
@@ -148,6 +150,12 @@ impl Queued {
         Some(buf)
     }
 
+    /// Moves what is queued out of the receive pool: called when it will stay for a while.
+    pub(crate) fn detach(&mut self) {
+        let buffers = std::mem::take(&mut self.buffers);
+        self.buffers = buffers.into_iter().map(SendBuf::detach).collect();
+    }
+
     /// True while a further buffer is accepted, with `in_flight` bytes in the kernel's hands.
     pub(crate) fn has_room(&self, in_flight: usize) -> bool {
         self.bytes + in_flight < QUEUED_BYTES_MAX
@@ -163,6 +171,20 @@ impl Queued {
 
     pub(crate) fn failed(&self) -> bool {
         self.error.is_some()
+    }
+
+    /// What a receive of nothing on `socket` means, with `sending` saying that a send is with
+    /// the kernel. The kernel tells of a reset only once, to whichever call asks first. If that
+    /// was a send, the next receive looks like a clean end of the stream; and a send that had
+    /// sent a part reports the part instead of the reset. The state of the connection tells: after
+    /// the peer's FIN alone it is not closed.
+    pub(crate) fn end_of_stream(&self, socket: &OwnedFd, sending: bool) -> End {
+        let may_hide_a_reset = self.fin != Fin::Sent && (sending || self.failed());
+        if may_hide_a_reset && sys::tcp_is_closed(socket.as_raw_fd()) {
+            let told = self.error.filter(|errno| *errno != libc::EPIPE);
+            return End::Error(told.unwrap_or(libc::ECONNRESET));
+        }
+        End::Stream
     }
 
     /// The reason why no send is possible, if there is one.

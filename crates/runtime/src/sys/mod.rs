@@ -4,7 +4,9 @@
 //! keeps state. `EINTR` is retried here where the call can be repeated without losing anything.
 
 pub(crate) mod poll;
+pub(crate) mod probe;
 pub(crate) mod ring;
+pub(crate) mod trial;
 pub(crate) mod waker;
 
 use std::io;
@@ -66,6 +68,29 @@ pub(crate) fn shutdown_write(socket: RawFd) -> io::Result<()> {
     retry_eintr(|| unsafe { libc::shutdown(socket, libc::SHUT_WR) } as isize).map(drop)
 }
 
+/// True if the connection is over in both directions: after a reset or a timeout, or after both
+/// ends have sent FIN. After the peer's FIN alone it is not.
+pub(crate) fn tcp_is_closed(socket: RawFd) -> bool {
+    // TCP_CLOSE of include/net/tcp_states.h.
+    const CLOSED: u8 = 7;
+    // The state is the first byte of struct tcp_info, and the kernel copies no more than asked.
+    let mut state = 0u8;
+    let mut bytes = size_of_val(&state) as libc::socklen_t;
+    let asked = retry_eintr(|| {
+        // SAFETY: one live byte and its exact size are passed.
+        unsafe {
+            libc::getsockopt(
+                socket,
+                libc::IPPROTO_TCP,
+                libc::TCP_INFO,
+                std::ptr::from_mut(&mut state).cast(),
+                &mut bytes,
+            ) as isize
+        }
+    });
+    asked.is_ok() && state == CLOSED
+}
+
 /// An eventfd(2) used to wake a worker that waits in the kernel.
 pub(crate) fn eventfd() -> io::Result<OwnedFd> {
     // SAFETY: no memory is passed.
@@ -116,6 +141,15 @@ pub(crate) fn thread_cpu_time_ns() -> (u64, u64) {
     unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) };
     let ns = |t: libc::timeval| t.tv_sec as u64 * 1_000_000_000 + t.tv_usec as u64 * 1_000;
     (ns(usage.ru_utime), ns(usage.ru_stime))
+}
+
+/// CPU time used by the calling thread so far, by CLOCK_THREAD_CPUTIME_ID: exact to the moment,
+/// where getrusage(2) adds the time since the last tick or switch only later.
+pub(crate) fn thread_cpu_clock_ns() -> u64 {
+    let mut used = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `used` is live and exclusively borrowed; the clock exists on every Linux.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut used) };
+    used.tv_sec as u64 * 1_000_000_000 + used.tv_nsec as u64
 }
 
 /// CLOCK_MONOTONIC in nanoseconds: the clock that processes of one machine share.

@@ -46,7 +46,8 @@ impl Wheel {
     }
 
     /// Number of timers waiting.
-    pub(crate) fn len(&self) -> usize {
+    #[cfg(test)]
+    fn len(&self) -> usize {
         self.timers.len()
     }
 

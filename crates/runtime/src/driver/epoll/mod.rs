@@ -195,6 +195,12 @@ impl EpollDriver {
         }
     }
 
+    pub(crate) fn discard(&mut self, key: Key) {
+        if let Some(Entry::Stream(stream)) = self.entries.get_mut(key) {
+            stream.queued.fail(libc::ECANCELED, &mut Vec::new());
+        }
+    }
+
     /// Gives up a listener or stream. Queued bytes are still sent, within the linger limit.
     pub(crate) fn close(&mut self, key: Key) {
         match self.entries.get_mut(key) {
@@ -231,8 +237,9 @@ impl EpollDriver {
             self.dispatch(Key::from_bits(data), bits, wakes);
         }
         while let Some(key) = self.lingering.pop_expired() {
-            if matches!(self.entries.get(key), Some(Entry::Stream(stream)) if stream.closing) {
+            if let Some(Entry::Stream(stream)) = self.entries.get(key) {
                 self.shared.counters.lingers_expired.add(1);
+                stream.cut_off();
                 self.remove(key);
             }
         }
@@ -274,7 +281,9 @@ impl EpollDriver {
     /// Closes everything at once.
     pub(crate) fn teardown(&mut self) {
         for key in self.entries.keys() {
-            self.entries.remove(key);
+            if let Some(Entry::Stream(stream)) = self.entries.remove(key) {
+                stream.cut_off();
+            }
         }
     }
 }

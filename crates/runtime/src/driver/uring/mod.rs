@@ -79,7 +79,8 @@ struct WakeWatch {
 }
 
 struct Listener {
-    socket: OwnedFd,
+    /// Empty once it was closed.
+    socket: Option<OwnedFd>,
     armed: bool,
     again: bool,
     expected: u32,
@@ -102,7 +103,9 @@ pub(crate) struct UringDriver {
     serial: u32,
     /// Somebody is held up behind a quick send: the next enter must not wait.
     held_up: bool,
-    /// Streams whose receive found no buffer.
+    /// Another thread signalled during this turn: the worker has to look at its inbox first.
+    signalled: bool,
+    /// Streams whose receive found no buffer, and behind them those that asked later.
     starved: Vec<Key>,
     /// Buffers stayed with readers although all tasks ran: new data is copied out of the pool.
     pressure: bool,
@@ -125,6 +128,7 @@ impl UringDriver {
             quick_bytes: 0,
             serial: 0,
             held_up: false,
+            signalled: false,
             starved: Vec::new(),
             pressure: false,
             lingering: Lingering::new(setup.linger),
@@ -144,12 +148,16 @@ impl UringDriver {
         timeout: Option<Duration>,
         wakes: &mut Vec<Waker>,
     ) -> io::Result<()> {
+        self.signalled = false;
         self.return_buffers();
         if self.should_split() {
             self.enter_and_settle(false, None, wakes)?;
             self.return_buffers();
         }
-        let wait = !self.held_up && wakes.is_empty() && !self.ring.has_completions();
+        // The buffers that somebody waits for may be those of silent sends.
+        let starving = !self.starved.is_empty() && !self.quick.is_empty();
+        let nothing_to_do = !self.held_up && !starving && !self.signalled && wakes.is_empty();
+        let wait = nothing_to_do && !self.ring.has_completions();
         self.enter_and_settle(wait, timeout, wakes)?;
         self.expire_lingering();
         Ok(())
@@ -262,8 +270,11 @@ impl UringDriver {
 
     fn expire_lingering(&mut self) {
         while let Some(key) = self.lingering.pop_expired() {
-            if matches!(self.entries.get(key), Some(Entry::Stream(s)) if s.socket.is_some()) {
+            if let Some(Entry::Stream(stream)) = self.entries.get(key)
+                && stream.socket.is_some()
+            {
                 self.counters.lingers_expired.add(1);
+                stream.cut_off();
                 self.abandon(key);
             }
         }
@@ -291,6 +302,7 @@ impl UringDriver {
         let mut nobody = Vec::new();
         for key in self.entries.keys() {
             if let Some(Entry::Stream(stream)) = self.entries.get_mut(key) {
+                stream.cut_off();
                 stream.queued.fail(libc::ECANCELED, &mut nobody);
             }
             self.cancel_all(key);

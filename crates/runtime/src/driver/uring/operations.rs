@@ -13,14 +13,19 @@ use io_uring::{cqueue, opcode};
 use socket2::SockAddr;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+/// Bytes of one send. The kernel cuts a longer one at 2 GiB and calls that a success; a buffer
+/// above this is sent in parts, each of which completes.
+const SEND_BYTES_MAX: usize = 1 << 30;
 
 /// Listeners.
 impl UringDriver {
     pub(crate) fn add_listener(&mut self, socket: OwnedFd) -> io::Result<Key> {
         let listener = Listener {
-            socket,
+            socket: Some(socket),
             armed: false,
             again: false,
             expected: 0,
@@ -43,8 +48,10 @@ impl UringDriver {
             return Poll::Ready(accepted);
         }
         listener.waiters.add(cx.waker());
-        if !listener.armed {
-            let fd = Fd(listener.socket.as_raw_fd());
+        if !listener.armed
+            && let Some(socket) = &listener.socket
+        {
+            let fd = Fd(socket.as_raw_fd());
             let entry = if self.features.multishot {
                 opcode::AcceptMulti::new(fd).flags(libc::SOCK_CLOEXEC).build()
             } else {
@@ -156,6 +163,13 @@ impl UringDriver {
         if receive.armed || receive.starved || stream.closing || stream.received.end.is_some() {
             return;
         }
+        if !self.starved.is_empty() {
+            // Others wait for buffers, and one receive can take all there are: behind them, or a
+            // single fast peer would get each turn's buffers and those others none, ever.
+            receive.starved = true;
+            self.starved.push(key);
+            return;
+        }
         let Some(socket) = &stream.socket else { return };
         let fd = Fd(socket.as_raw_fd());
         let entry = if self.features.multishot {
@@ -186,7 +200,7 @@ impl UringDriver {
             stream.expected -= 1;
         }
         match result {
-            0 => stream.received.finish(End::Stream, wakes),
+            0 => stream.received.finish(stream.how_it_ended(), wakes),
             bytes if bytes > 0 => {
                 self.counters.received.add(1);
                 if let Some(piece) = piece.filter(|_| !stream.closing) {
@@ -210,7 +224,7 @@ impl UringDriver {
 
     fn deliver(&mut self, key: Key, piece: RecvBuf, wakes: &mut Vec<Waker>) {
         let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else { return };
-        let piece = if self.pressure {
+        let piece = if self.pressure || self.provided.pool().is_low() {
             self.counters.copied_out.add(1);
             piece.detach()
         } else {
@@ -273,7 +287,9 @@ impl UringDriver {
     fn send_quick(&mut self, key: Key, buf: SendBuf) {
         // A submission thread would run the send at a time we do not learn, so there every send
         // has to complete.
-        let completes = !self.features.skip_success || self.features.sqpoll_idle_ms > 0;
+        let completes = !self.features.skip_success
+            || self.features.sqpoll_idle_ms > 0
+            || buf.len() > SEND_BYTES_MAX;
         self.quick_bytes += buf.len();
         self.serial = self.serial.wrapping_add(1);
         if !completes {
@@ -293,10 +309,9 @@ impl UringDriver {
         // MSG_WAITALL makes a short send a failure, so that skipping success hides none.
         let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL | wait_flag;
         let bytes = buf.as_slice();
+        let len = bytes.len().min(SEND_BYTES_MAX) as u32;
         let mut entry =
-            opcode::Send::new(Fd(socket.as_raw_fd()), bytes.as_ptr(), bytes.len() as u32)
-                .flags(flags)
-                .build();
+            opcode::Send::new(Fd(socket.as_raw_fd()), bytes.as_ptr(), len).flags(flags).build();
         if silent {
             entry = entry.flags(Flags::SKIP_SUCCESS);
         } else {
@@ -328,6 +343,7 @@ impl UringDriver {
         }
         if !buf.is_empty() && !stream.queued.failed() && stream.socket.is_some() {
             self.counters.short_sends.add(1);
+            stream.queued.detach();
             self.push_send(key, InFlight::Waiting(buf.detach()));
             return;
         }
@@ -401,8 +417,14 @@ impl UringDriver {
     pub(crate) fn fd(&self, key: Key) -> Option<RawFd> {
         match self.entries.get(key)? {
             Entry::Stream(stream) => stream.socket.as_ref().map(AsRawFd::as_raw_fd),
-            Entry::Listener(listener) => Some(listener.socket.as_raw_fd()),
+            Entry::Listener(listener) => listener.socket.as_ref().map(AsRawFd::as_raw_fd),
             Entry::Wake(_) => None,
+        }
+    }
+
+    pub(crate) fn discard(&mut self, key: Key) {
+        if let Some(Entry::Stream(stream)) = self.entries.get_mut(key) {
+            stream.queued.fail(libc::ECANCELED, &mut Vec::new());
         }
     }
 
@@ -417,11 +439,29 @@ impl UringDriver {
                     self.abandon(key);
                 }
             }
-            Some(Entry::Listener(_)) => {
-                self.cancel_all(key);
-                self.remove_if_done(key);
-            }
+            Some(Entry::Listener(_)) => self.close_listener(key),
             Some(Entry::Wake(_)) | None => {}
+        }
+    }
+
+    /// Cancels the accept and closes the socket, at once, because a listening socket is also the
+    /// claim to its port: who drops a listener may bind the next one before the driver's turn.
+    fn close_listener(&mut self, key: Key) {
+        self.cancel_all(key);
+        // While the kernel has not taken the cancel, or the accept, they name the descriptor. It
+        // takes them within the enter, a submission thread a little later; if it is out of memory
+        // for longer than this, the slot keeps the descriptor until its last completion.
+        let deadline = Instant::now() + Duration::from_millis(100);
+        while self.entries.get(key).is_some() && Instant::now() < deadline {
+            let entered = self.ring.enter(false, None);
+            if entered.is_ok()
+                && self.ring.all_submitted()
+                && let Some(Entry::Listener(listener)) = self.entries.get_mut(key)
+            {
+                listener.socket = None;
+                return;
+            }
+            std::thread::yield_now();
         }
     }
 
@@ -440,6 +480,9 @@ impl UringDriver {
             && let Some(Entry::Stream(stream)) = self.entries.get_mut(key)
             && let Some(socket) = stream.socket.take()
         {
+            // What is still queued, when the linger limit has passed, has nowhere to go: a send
+            // that ends from now on must find nothing to go on with, so that the slot gets free.
+            stream.queued.fail(libc::ECANCELED, &mut Vec::new());
             let entry = opcode::Close::new(Fd(socket.into_raw_fd())).build();
             let entry = if self.features.skip_success {
                 entry.flags(Flags::SKIP_SUCCESS)
@@ -526,6 +569,7 @@ impl UringDriver {
     }
 
     pub(super) fn on_wake(&mut self, key: Key, flags: u32) {
+        self.signalled = true;
         if cqueue::more(flags) {
             return;
         }
@@ -535,6 +579,13 @@ impl UringDriver {
         if self.torn_down {
             self.remove_if_done(key);
         } else {
+            // A poll that is armed anew reports a level. A signal that came in after its inbox
+            // was emptied (the waker notes first and signals then) would end every wait from now
+            // on. Nothing is lost with it: the worker looks at the note before it waits.
+            if let Some(Entry::Wake(wake)) = self.entries.get(key) {
+                // SAFETY: the worker keeps its eventfd open longer than its driver.
+                sys::eventfd_clear(unsafe { BorrowedFd::borrow_raw(wake.eventfd) });
+            }
             self.arm_wake(key);
         }
     }
