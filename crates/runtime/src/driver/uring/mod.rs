@@ -154,9 +154,7 @@ impl UringDriver {
             self.enter_and_settle(false, None, wakes)?;
             self.return_buffers();
         }
-        // The buffers that somebody waits for may be those of silent sends.
-        let starving = !self.starved.is_empty() && !self.quick.is_empty();
-        let nothing_to_do = !self.held_up && !starving && !self.signalled && wakes.is_empty();
+        let nothing_to_do = !self.held_up && !self.signalled && wakes.is_empty();
         let wait = nothing_to_do && !self.ring.has_completions();
         self.enter_and_settle(wait, timeout, wakes)?;
         self.expire_lingering();

@@ -15,7 +15,6 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
 
 /// Bytes of one send. The kernel cuts a longer one at 2 GiB and calls that a success; a buffer
 /// above this is sent in parts, each of which completes.
@@ -448,20 +447,14 @@ impl UringDriver {
     /// claim to its port: who drops a listener may bind the next one before the driver's turn.
     fn close_listener(&mut self, key: Key) {
         self.cancel_all(key);
-        // While the kernel has not taken the cancel, or the accept, they name the descriptor. It
-        // takes them within the enter, a submission thread a little later; if it is out of memory
-        // for longer than this, the slot keeps the descriptor until its last completion.
-        let deadline = Instant::now() + Duration::from_millis(100);
-        while self.entries.get(key).is_some() && Instant::now() < deadline {
-            let entered = self.ring.enter(false, None);
-            if entered.is_ok()
-                && self.ring.all_submitted()
-                && let Some(Entry::Listener(listener)) = self.entries.get_mut(key)
-            {
-                listener.socket = None;
-                return;
-            }
-            std::thread::yield_now();
+        // An accept or a cancel that the kernel has not taken yet names the descriptor: then, as
+        // with a submission thread, the slot keeps it until its last completion.
+        if self.entries.get(key).is_some()
+            && self.ring.enter(false, None).is_ok()
+            && self.ring.all_submitted()
+            && let Some(Entry::Listener(listener)) = self.entries.get_mut(key)
+        {
+            listener.socket = None;
         }
     }
 
