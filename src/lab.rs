@@ -5,7 +5,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use twinring_lab::{
-    BUILT_IN, Experiment, LabError, NetChoice, Overrides, RunOptions, Stop, Style, Subject,
+    Accounting, BUILT_IN, Experiment, LabError, NetChoice, Overrides, RunOptions, Stop, Style,
+    Subject,
 };
 
 /// The hidden subcommand through which the lab starts its children.
@@ -61,6 +62,9 @@ pub(crate) struct Run {
     /// Network: auto, veth, loopback or both.
     #[arg(long)]
     net: Option<NetChoice>,
+    /// How CPU use is found: idle_clock or soaker.
+    #[arg(long)]
+    accounting: Option<Accounting>,
     /// Compare these instead; the first is the baseline. NAME=epoll[:k=v,…], NAME=io_uring[:k=v,…]
     /// or NAME=PROGRAM ARGUMENTS with {addr} among them. Repeatable.
     #[arg(long, value_parser = Subject::parse, value_name = "SUBJECT")]
@@ -117,6 +121,7 @@ fn measure(options: Run) -> Result<u8, LabError> {
         message_bytes: options.sizes,
         depth: options.depth,
         net: options.net,
+        accounting: options.accounting,
         subjects: options.subject,
     };
     let binary = std::env::current_exe().map_err(|e| LabError::read("the running binary", e))?;

@@ -1,8 +1,8 @@
 //! What a run cost in CPU.
 //!
-//! The figure of record is the busy time of a whole CPU as its soaker saw it, so that nothing
-//! escapes: not softirq, not io-wq or SQPOLL threads, not interrupts. Beside it stand the figures
-//! of the kernel's own accounting, which tell where the time went but miss a part of it.
+//! The figure of record is the busy time of a whole CPU: all of the window that it was not idle.
+//! So nothing escapes: not softirq, not io-wq or SQPOLL threads, not interrupts. Beside it stand
+//! the clocks of the processes, which tell where the time went but miss a part of it.
 
 use std::collections::BTreeMap;
 
@@ -11,6 +11,7 @@ use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
 use crate::error::LabError;
+use crate::experiment::Accounting;
 use crate::machine::Cpus;
 use crate::procfs::{self, CpuTicks, TICK_S};
 use crate::soaker::{self, Curve, Soaker};
@@ -28,8 +29,7 @@ pub struct CpuUse {
     pub server: ProcessUse,
     /// The load generator's process.
     pub client: ProcessUse,
-    /// How late the lab took its own samples after the two marks, in microseconds. The soaker's
-    /// figures do not depend on it.
+    /// How late the lab took its samples after the two marks, in microseconds.
     pub sample_delay_us: [f64; 2],
 }
 
@@ -38,12 +38,8 @@ pub struct CpuUse {
 pub struct CpuBusy {
     /// Its number.
     pub cpu: usize,
-    /// Time it did not give to the soaker, by the steps of the soaker's clock: the figure of
-    /// record.
+    /// Time it was not idle, or with soakers, that its soaker did not get: the figure of record.
     pub busy_s: f64,
-    /// The same as window minus the soaker's CPU time. It is smaller where the kernel charges
-    /// interrupts to whoever they interrupt.
-    pub busy_by_cpu_time_s: f64,
     /// Softirq and hard interrupts by `/proc/stat`: sampled at ticks, hence coarse.
     pub softirq_coarse_s: f64,
     /// See `softirq_coarse_s`.
@@ -86,7 +82,7 @@ pub struct ThreadUse {
 #[derive(Debug, Clone)]
 pub(crate) struct Sample {
     at_ns: u64,
-    soaker_cpu_ns: [u64; 2],
+    idle_ns: [u64; 2],
     ticks: [CpuTicks; 2],
     server: ProcessSample,
     client: ProcessSample,
@@ -108,6 +104,63 @@ struct ThreadSample {
     involuntary: u64,
 }
 
+/// How the busy time of the two CPUs is found.
+pub(crate) enum Meter {
+    /// From the kernel's idle clocks.
+    IdleClock,
+    /// By soakers.
+    Soakers(Soakers),
+}
+
+impl Meter {
+    pub(crate) fn start(
+        accounting: Accounting,
+        helper: &[std::ffi::OsString],
+        cpus: &Cpus,
+    ) -> Result<Meter, LabError> {
+        match accounting {
+            Accounting::IdleClock => Ok(Meter::IdleClock),
+            Accounting::Soaker => Soakers::start(helper, cpus).map(Meter::Soakers),
+        }
+    }
+
+    /// Busy time of server and client CPU inside the client's window, in seconds.
+    ///
+    /// # Errors
+    /// What is missing, when the window is not covered.
+    fn busy_s(
+        &self,
+        samples: &[Sample; 2],
+        cpus: &Cpus,
+        window_ns: [u64; 2],
+    ) -> Result<[f64; 2], String> {
+        let [start, end] = samples;
+        match self {
+            Meter::IdleClock => {
+                let sampled_ns = end.at_ns.saturating_sub(start.at_ns) as f64;
+                let window_s = window_ns[1].saturating_sub(window_ns[0]) as f64 / 1e9;
+                // The samples lie a little behind the marks; the share is what carries over.
+                Ok([0, 1].map(|side| {
+                    let idle_ns = end.idle_ns[side].saturating_sub(start.idle_ns[side]) as f64;
+                    (1.0 - idle_ns / sampled_ns).clamp(0.0, 1.0) * window_s
+                }))
+            }
+            Meter::Soakers(soakers) => {
+                let curves = soakers.curves(window_ns[1]).map_err(|error| error.to_string())?;
+                let busy = |side: usize, cpu: usize| {
+                    let busy_ns = curves[side].busy_ns(window_ns[0], window_ns[1]);
+                    busy_ns.map(|busy_ns| busy_ns / 1e9).ok_or_else(|| {
+                        format!(
+                            "the soaker on CPU {cpu} published nothing around the window's ends"
+                        )
+                    })
+                };
+                Ok([busy(0, cpus.server)?, busy(1, cpus.client)?])
+            }
+        }
+    }
+}
+
 /// The soakers of the two CPUs; with a single CPU there is one.
 pub(crate) struct Soakers {
     server: Soaker,
@@ -115,41 +168,38 @@ pub(crate) struct Soakers {
 }
 
 impl Soakers {
-    pub(crate) fn start(helper: &[std::ffi::OsString], cpus: &Cpus) -> Result<Soakers, LabError> {
+    fn start(helper: &[std::ffi::OsString], cpus: &Cpus) -> Result<Soakers, LabError> {
         let client = if cpus.shared { None } else { Some(Soaker::start(helper, cpus.client)?) };
         Ok(Soakers { server: Soaker::start(helper, cpus.server)?, client })
     }
 
-    fn both(&self) -> [&Soaker; 2] {
-        [&self.server, self.client.as_ref().unwrap_or(&self.server)]
-    }
-
     /// What both saw, up to at least `until_ns` unless they get no turn for too long.
-    pub(crate) fn curves(&self, until_ns: u64) -> Result<[Curve; 2], LabError> {
-        let [server, client] = self.both();
+    fn curves(&self, until_ns: u64) -> Result<[Curve; 2], LabError> {
+        let (server, client) = (&self.server, self.client.as_ref().unwrap_or(&self.server));
         Ok([server.curve_until(until_ns)?, client.curve_until(until_ns)?])
     }
 }
 
 impl Sample {
-    /// Takes a look: the clocks first, because the rest takes a while. A process that has ended
-    /// counts as nothing; that it ended is noticed elsewhere.
-    pub(crate) fn take(
-        soakers: &Soakers,
-        cpus: &Cpus,
-        server: i32,
-        client: i32,
-    ) -> Result<Sample, LabError> {
+    /// Takes a look: the idle clocks first, because the rest takes a while. A process that has
+    /// ended counts as nothing; that it ended is noticed elsewhere.
+    pub(crate) fn take(cpus: &Cpus, server: i32, client: i32) -> Result<Sample, LabError> {
         let why = |errno: nix::Error| LabError::Machine { why: format!("no clock: {errno}") };
-        let at_ns = soaker::now_ns().map_err(why)?;
-        let [first, second] = soakers.both();
-        let soaker_cpu_ns = [first.cpu_ns()?, second.cpu_ns()?];
+        let before_ns = soaker::now_ns().map_err(why)?;
+        // To the nanosecond, but for root only; else in ticks of 10 ms.
+        let timer_list = procfs::text("/proc/timer_list").unwrap_or_default();
+        let at_ns = before_ns.midpoint(soaker::now_ns().map_err(why)?);
         let server = ProcessSample::take(server);
         let client = ProcessSample::take(client);
         let stat = procfs::text("/proc/stat").unwrap_or_default();
         let ticks =
             [cpus.server, cpus.client].map(|cpu| procfs::cpu_ticks(&stat, cpu).unwrap_or_default());
-        Ok(Sample { at_ns, soaker_cpu_ns, ticks, server, client })
+        let idle_ns = [0, 1].map(|side| {
+            let cpu = [cpus.server, cpus.client][side];
+            let in_ticks = || (ticks[side].idle as f64 * TICK_S * 1e9) as u64;
+            procfs::idle_ns(&timer_list, cpu).unwrap_or_else(in_ticks)
+        });
+        Ok(Sample { at_ns, idle_ns, ticks, server, client })
     }
 }
 
@@ -228,44 +278,36 @@ impl ThreadSample {
     }
 }
 
-/// The difference of two samples, with the busy time of the soakers' curves over the client's
-/// window.
+/// The difference of two samples, with the busy time over the client's window.
 ///
 /// # Errors
-/// What is missing, when a curve does not cover the window.
+/// What is missing, when the meter does not cover the window.
 pub(crate) fn cpu_use(
+    meter: &Meter,
     samples: &[Sample; 2],
-    curves: &[Curve; 2],
     cpus: &Cpus,
     window_ns: [u64; 2],
 ) -> Result<CpuUse, String> {
     let [start, end] = samples;
     let window_s = window_ns[1].saturating_sub(window_ns[0]) as f64 / 1e9;
-    let sampled_s = end.at_ns.saturating_sub(start.at_ns) as f64 / 1e9;
+    let busy_s = meter.busy_s(samples, cpus, window_ns)?;
     let busy = |side: usize, cpu: usize| {
-        let busy_ns = curves[side].busy_ns(window_ns[0], window_ns[1]).ok_or_else(|| {
-            format!("the soaker on CPU {cpu} published nothing around the window's ends")
-        })?;
-        let soaked_ns = end.soaker_cpu_ns[side].saturating_sub(start.soaker_cpu_ns[side]);
         let ticks = |field: fn(&CpuTicks) -> u64| {
             field(&end.ticks[side]).saturating_sub(field(&start.ticks[side])) as f64 * TICK_S
         };
-        // The samples lie a little behind the marks; the share is what carries over.
-        let soaked_share = soaked_ns as f64 / 1e9 / sampled_s;
-        Ok::<_, String>(CpuBusy {
+        CpuBusy {
             cpu,
-            busy_s: busy_ns / 1e9,
-            busy_by_cpu_time_s: (1.0 - soaked_share) * window_s,
+            busy_s: busy_s[side],
             softirq_coarse_s: ticks(|ticks| ticks.softirq),
             irq_coarse_s: ticks(|ticks| ticks.irq),
             steal_coarse_s: ticks(|ticks| ticks.steal),
-        })
+        }
     };
     let delay_us = |sample: &Sample, mark: u64| sample.at_ns.saturating_sub(mark) as f64 / 1e3;
     Ok(CpuUse {
         window_s,
-        server_cpu: busy(0, cpus.server)?,
-        client_cpu: busy(1, cpus.client)?,
+        server_cpu: busy(0, cpus.server),
+        client_cpu: busy(1, cpus.client),
         server: start.server.until(&end.server),
         client: start.client.until(&end.client),
         sample_delay_us: [delay_us(start, window_ns[0]), delay_us(end, window_ns[1])],

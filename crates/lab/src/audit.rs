@@ -153,7 +153,9 @@ impl Kind {
             Kind::ServerDidNotStop => "a server should end with code 0 soon after SIGTERM",
             Kind::ClientFailed => "run the load's command by hand; check descriptors and ports",
             Kind::BadResult => "compare the load's output with docs/json.md",
-            Kind::NoAccounting => "the CPU was too busy for the soaker to get a turn",
+            Kind::NoAccounting => {
+                "a soaker got no turn around the ends of the window: stop what else runs here"
+            }
             Kind::NothingAnswered => "make window and warm-up longer, or check the server",
             Kind::PayloadMismatch => "the server loses, repeats or swaps bytes: fix it first",
             Kind::UnverifiedPayload => "leave out --no-verify to make sure that it really echoes",

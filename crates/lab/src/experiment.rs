@@ -46,6 +46,9 @@ pub struct Experiment {
     /// The network between server and client.
     #[serde(default)]
     pub net: NetChoice,
+    /// How the CPU use of a run is found.
+    #[serde(default)]
+    pub accounting: Accounting,
     /// Load before the window opens, in seconds.
     pub warmup_s: f64,
     /// The measured window, in seconds.
@@ -142,6 +145,39 @@ impl std::str::FromStr for NetChoice {
     }
 }
 
+/// How the busy time of a CPU is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Accounting {
+    /// By the kernel's idle clock, which changes nothing.
+    #[default]
+    IdleClock,
+    /// By a process of idle priority on each CPU, which notices when it does not run. The CPU
+    /// then never sleeps, and that changes what is measured; see `docs/method.md`.
+    Soaker,
+}
+
+impl std::str::FromStr for Accounting {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Accounting, String> {
+        match text {
+            "idle_clock" => Ok(Accounting::IdleClock),
+            "soaker" => Ok(Accounting::Soaker),
+            _ => Err(format!("`{text}` is none of idle_clock, soaker")),
+        }
+    }
+}
+
+impl fmt::Display for Accounting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Accounting::IdleClock => "the kernel's idle clock",
+            Accounting::Soaker => "soakers",
+        })
+    }
+}
+
 /// Which network a cell was measured on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -211,6 +247,8 @@ pub struct Overrides {
     pub depth: Option<Vec<u32>>,
     /// The network.
     pub net: Option<NetChoice>,
+    /// How CPU use is found.
+    pub accounting: Option<Accounting>,
     /// When not empty, these subjects instead of the experiment's: see [`Subject::parse`].
     pub subjects: Vec<Subject>,
 }
@@ -312,6 +350,7 @@ impl Experiment {
         self.window_s = overrides.window_s.unwrap_or(self.window_s);
         self.warmup_s = overrides.warmup_s.unwrap_or(self.warmup_s);
         self.net = overrides.net.unwrap_or(self.net);
+        self.accounting = overrides.accounting.unwrap_or(self.accounting);
         let axis = |own: &mut Vec<u32>, given: &Option<Vec<u32>>| {
             if let Some(given) = given {
                 own.clone_from(given);

@@ -56,8 +56,8 @@ mod verify;
 
 pub use error::LabError;
 pub use experiment::{
-    Axes, BUILT_IN, Cell, EXPERIMENT_SCHEMA, Experiment, Load, MIN_PAIRS, NetChoice, NetKind,
-    Overrides, Ready, Subject,
+    Accounting, Axes, BUILT_IN, Cell, EXPERIMENT_SCHEMA, Experiment, Load, MIN_PAIRS, NetChoice,
+    NetKind, Overrides, Ready, Subject,
 };
 pub use helper::helper;
 pub use lab::{Outcome, RunOptions, json_line, run};

@@ -11,6 +11,9 @@ pub(crate) const TICK_S: f64 = 0.01;
 /// One CPU's line of `/proc/stat`, in ticks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct CpuTicks {
+    /// Idle, waiting for input or not. With dynamic ticks it is kept exactly, unlike the others,
+    /// and only rounded down to a tick here.
+    pub(crate) idle: u64,
     pub(crate) irq: u64,
     pub(crate) softirq: u64,
     pub(crate) steal: u64,
@@ -21,7 +24,22 @@ pub(crate) fn cpu_ticks(stat: &str, cpu: usize) -> Option<CpuTicks> {
     let name = format!("cpu{cpu}");
     let line = stat.lines().find(|line| line.split(' ').next() == Some(&name))?;
     let ticks: Vec<u64> = line.split_ascii_whitespace().skip(1).flat_map(u64::from_str).collect();
-    Some(CpuTicks { irq: *ticks.get(5)?, softirq: *ticks.get(6)?, steal: *ticks.get(7)? })
+    let idle = *ticks.get(3)? + *ticks.get(4)?;
+    Some(CpuTicks { idle, irq: *ticks.get(5)?, softirq: *ticks.get(6)?, steal: *ticks.get(7)? })
+}
+
+/// Time that `cpu` has spent idle, in nanoseconds, from the text of `/proc/timer_list`. The kernel
+/// stops this clock while an idle CPU serves an interrupt or softirq, so what is left of the wall
+/// time is everything the CPU did (kernel/time/tick-sched.c, `tick_nohz_start_idle`).
+pub(crate) fn idle_ns(timer_list: &str, cpu: usize) -> Option<u64> {
+    let head = format!("cpu: {cpu}");
+    let mut of_cpu = timer_list.lines().skip_while(|line| line.trim_end() != head).skip(1);
+    let mut clock = |name: &str| {
+        let line = of_cpu.by_ref().take_while(|line| !line.starts_with("cpu:"));
+        let value = line.filter_map(|line| line.trim_start().strip_prefix(name)).next()?;
+        value.trim_start_matches([' ', ':']).split(' ').next()?.parse::<u64>().ok()
+    };
+    Some(clock(".idle_sleeptime")? + clock(".iowait_sleeptime")?)
 }
 
 /// Fields of `/proc/PID/stat`.
@@ -111,8 +129,19 @@ mod tests {
     fn cpu_one_is_not_cpu_ten() {
         let stat =
             "cpu  1 1 1 1 1 1 1 1 0 0\ncpu10 0 0 0 0 0 9 9 9 0 0\ncpu1 1 2 3 4 5 6 7 8 0 0\n";
-        assert_eq!(cpu_ticks(stat, 1), Some(CpuTicks { irq: 6, softirq: 7, steal: 8 }));
+        assert_eq!(cpu_ticks(stat, 1), Some(CpuTicks { idle: 9, irq: 6, softirq: 7, steal: 8 }));
         assert_eq!(cpu_ticks(stat, 2), None);
+    }
+
+    #[test]
+    fn the_idle_clock_of_a_cpu_is_both_its_parts() {
+        let list = "now at 5 nsecs\n\ncpu: 0\n clock 0:\n  .idle_sleeptime : 1 nsecs\n  \
+                    .iowait_sleeptime: 2 nsecs\ncpu: 1\n  .idle_sleeptime : 30 nsecs\n  \
+                    .iowait_sleeptime: 40 nsecs\n\nTick Device: mode:     1\n";
+        assert_eq!(idle_ns(list, 0), Some(3));
+        assert_eq!(idle_ns(list, 1), Some(70));
+        assert_eq!(idle_ns(list, 2), None);
+        assert_eq!(idle_ns("cpu: 0\ncpu: 1\n  .idle_sleeptime : 30 nsecs\n", 0), None);
     }
 
     #[test]

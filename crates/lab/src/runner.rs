@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::accounting::{Bystanders, Sample, Soakers, cpu_use};
+use crate::accounting::{Bystanders, Meter, Sample, cpu_use};
 use crate::contract::{self, LoadResult};
 use crate::error::LabError;
 use crate::experiment::{Cell, Experiment, Ready, Subject};
@@ -101,15 +101,15 @@ pub(crate) fn run(
         Err(Stopped) => return Ok(None),
     };
     if ready {
-        let soakers = Soakers::start(bench.helper, bench.cpus)?;
+        let meter = Meter::start(bench.experiment.accounting, bench.helper, bench.cpus)?;
         let before = Bystanders::take()?;
         let (place, cpu) = (&run.network.client, bench.cpus.client);
         let client = start(Role::Client, place, cpu, &run.record.client_command)?;
-        match run.follow_client(client, &soakers)? {
+        match run.follow_client(client)? {
             Ok(samples) => {
                 run.record.others = Some(before.until(&Bystanders::take()?));
                 run.stop_server();
-                run.account(samples, &soakers)?;
+                run.account(samples, &meter);
             }
             Err(Stopped) => return Ok(None),
         }
@@ -177,7 +177,6 @@ impl Run<'_> {
     fn follow_client(
         &mut self,
         mut client: Process,
-        soakers: &Soakers,
     ) -> Result<Result<Vec<Sample>, Stopped>, LabError> {
         let experiment = self.bench.experiment;
         let measuring = Duration::from_secs_f64(experiment.warmup_s + experiment.window_s);
@@ -202,7 +201,7 @@ impl Run<'_> {
                 Ok(Event::Line(Role::Client, line)) => match contract::event_of(&line) {
                     Some((event, _)) if event == "window_start" || event == "window_end" => {
                         let (server, client) = (self.server.pid(), client.pid());
-                        samples.push(Sample::take(soakers, self.bench.cpus, server, client)?);
+                        samples.push(Sample::take(self.bench.cpus, server, client)?);
                     }
                     Some((event, value)) if event == "result" => self.record.load = Some(value),
                     _ => {}
@@ -264,17 +263,17 @@ impl Run<'_> {
         self.record.server_exit = Some(exit);
     }
 
-    /// Puts samples and soaker curves together.
-    fn account(&mut self, samples: Vec<Sample>, soakers: &Soakers) -> Result<(), LabError> {
+    /// Turns samples and meter into the CPU use of the window.
+    fn account(&mut self, samples: Vec<Sample>, meter: &Meter) {
         let window = match self.record.load.as_ref().map(LoadResult::read) {
             None => {
                 let why = "the load generator printed no result".to_owned();
                 self.fail(Failure::BadLine { why });
-                return Ok(());
+                return;
             }
             Some(Err(why)) => {
                 self.fail(Failure::BadLine { why: format!("the result line: {why}") });
-                return Ok(());
+                return;
             }
             Some(Ok(result)) => [result.window.start_monotonic_ns, result.window.end_monotonic_ns],
         };
@@ -282,13 +281,12 @@ impl Run<'_> {
         let Ok(samples) = <[Sample; 2]>::try_from(samples) else {
             let why = format!("{marks} marks instead of window_start and window_end");
             self.fail(Failure::BadLine { why });
-            return Ok(());
+            return;
         };
-        match cpu_use(&samples, &soakers.curves(window[1])?, self.bench.cpus, window) {
+        match cpu_use(meter, &samples, self.bench.cpus, window) {
             Ok(cpu) => self.record.cpu = Some(cpu),
             Err(why) => self.fail(Failure::NoAccounting { why }),
         }
-        Ok(())
     }
 }
 

@@ -119,7 +119,6 @@ pub(crate) fn now_ns() -> nix::Result<u64> {
 pub(crate) struct Soaker {
     cpu: usize,
     child: Child,
-    clock: ClockId,
     records: File,
 }
 
@@ -149,9 +148,7 @@ impl Soaker {
         ]);
         let child = process::spawn(&Place::Here, words, Stdio::from(out))
             .map_err(|error| failed(error.to_string()))?;
-        let clock = ClockId::pid_cpu_clock_id(Pid::from_raw(child.id() as i32));
-        let clock = clock.map_err(|errno| failed(format!("its CPU clock: {errno}")))?;
-        let mut soaker = Soaker { cpu, child, clock, records };
+        let mut soaker = Soaker { cpu, child, records };
         soaker.wait_until_it_runs()?;
         Ok(soaker)
     }
@@ -176,14 +173,6 @@ impl Soaker {
             Some(stat) if stat.policy == SCHED_IDLE => Ok(()),
             other => Err(self.failed(&format!("it is not under SCHED_IDLE: {other:?}"))),
         }
-    }
-
-    /// The soaker's own CPU time so far, in nanoseconds. Unlike `/proc/PID/schedstat`, which is
-    /// brought up to date at ticks and switches only, the process clock is exact for a process
-    /// that is running at this moment.
-    pub(crate) fn cpu_ns(&self) -> Result<u64, LabError> {
-        let now = self.clock.now().map_err(|errno| self.failed(&format!("its clock: {errno}")))?;
-        Ok(now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64)
     }
 
     /// Everything published so far.

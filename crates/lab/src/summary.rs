@@ -79,8 +79,6 @@ pub struct Figures {
     pub server_process_ns: f64,
     /// CPU time of its io-wq and SQPOLL threads, per request, in nanoseconds.
     pub server_kernel_threads_ns: f64,
-    /// The server's CPU per request by the soaker's CPU time instead of its clock's steps.
-    pub server_cpu_by_cpu_time_ns: f64,
     /// Answers per second.
     pub requests_per_s: f64,
     /// Mean latency in microseconds.
@@ -155,9 +153,9 @@ pub struct Comparison {
     pub pair_ratios: Vec<f64>,
     /// CPU of the server's CPU per request: decides the verdict.
     pub server_cpu: Option<Interval>,
-    /// The same with the soaker's CPU time instead of its clock's steps, which misses interrupts
-    /// on many kernels: for comparison with figures that were measured so.
-    pub server_cpu_by_cpu_time: Option<Interval>,
+    /// CPU time of the server's process alone, by its own clock, per request: what most
+    /// benchmarks show. It misses the softirq and interrupts that others pay for.
+    pub server_process: Option<Interval>,
     /// CPU of both per request.
     pub both_cpus: Option<Interval>,
     /// Answers per second.
@@ -334,9 +332,7 @@ fn compare(
         baseline: baseline.to_owned(),
         pairs: pairs.len(),
         server_cpu,
-        server_cpu_by_cpu_time: interval(&less_is_better(|figures| {
-            figures.server_cpu_by_cpu_time_ns
-        })),
+        server_process: interval(&less_is_better(|figures| figures.server_process_ns)),
         both_cpus: interval(&less_is_better(|figures| figures.both_cpus_ns)),
         throughput: interval(&more_is_better(|figures| figures.requests_per_s)),
         latency_p99: interval(&less_is_better(|figures| figures.latency_us_p99)),
@@ -431,7 +427,6 @@ fn figures(run: &RunRecord) -> Option<(Figures, Histogram<u64>)> {
         server_kernel_threads_ns: per_request_ns(
             kernel_threads.fold(0.0, |sum, thread| sum + thread.cpu_s),
         ),
-        server_cpu_by_cpu_time_ns: per_request_ns(cpu.server_cpu.busy_by_cpu_time_s),
         requests_per_s: answered / load.window.seconds,
         latency_us_mean: latencies.mean() / 1e3,
         latency_us_p50: quantile_us(0.5),
@@ -466,7 +461,6 @@ fn medians(figures: &[&Figures]) -> Option<Figures> {
         server_outside_ns: of(|f| f.server_outside_ns)?,
         server_process_ns: of(|f| f.server_process_ns)?,
         server_kernel_threads_ns: of(|f| f.server_kernel_threads_ns)?,
-        server_cpu_by_cpu_time_ns: of(|f| f.server_cpu_by_cpu_time_ns)?,
         requests_per_s: of(|f| f.requests_per_s)?,
         latency_us_mean: of(|f| f.latency_us_mean)?,
         latency_us_p50: of(|f| f.latency_us_p50)?,

@@ -28,7 +28,7 @@ fn record(index: usize, block: usize, subject: &str, server_busy_s: f64) -> Valu
     let mut bytes = Vec::new();
     V2Serializer::new().serialize(&latencies, &mut bytes).unwrap();
     let busy = |cpu: usize, busy_s: f64| {
-        json!({"cpu": cpu, "busy_s": busy_s, "busy_by_cpu_time_s": busy_s,
+        json!({"cpu": cpu, "busy_s": busy_s,
             "softirq_coarse_s": 0.1, "irq_coarse_s": 0.0, "steal_coarse_s": 0.0})
     };
     let process = json!({"cpu_s": 0.9, "user_s": 0.3, "system_s": 0.6, "threads": [],

@@ -7,6 +7,7 @@ use crate::driver::slots::{Key, Slots};
 use crate::driver::{Driver, DriverSetup};
 use crate::probe;
 use crate::sys;
+use crate::sys::waker::task_of;
 use crate::task::{Drained, Executor, Inbox, JoinHandle, Registration};
 use crate::time::wheel::Wheel;
 use std::cell::{Cell, RefCell};
@@ -497,7 +498,13 @@ impl Worker {
         if let Some(deadline) = deadline {
             self.fire_timers(deadline, timeout, &mut wakes);
         }
-        wakes.drain(..).for_each(Waker::wake);
+        for waker in wakes.drain(..) {
+            // Nearly all wakers are of tasks of this worker: those need no look at who we are.
+            match task_of(&waker) {
+                Some(task) if task.worker == self.id() => self.executor.wake(task.key),
+                _ => waker.wake(),
+            }
+        }
         self.wakes.replace(wakes);
         if self.registration.inbox().is_signalled() {
             self.take_inbox();

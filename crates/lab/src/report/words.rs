@@ -80,7 +80,7 @@ pub(super) fn ratios(comparison: &Comparison) -> [Ratio<'_>; 5] {
         ratio("both CPUs/request", both_cpus.as_ref()),
         served("requests/s", throughput.as_ref()),
         served("p99 latency", latency_p99.as_ref()),
-        ratio("by soaker CPU time", comparison.server_cpu_by_cpu_time.as_ref()),
+        ratio("its process alone", comparison.server_process.as_ref()),
     ]
 }
 

@@ -29,20 +29,49 @@ fn retry_eintr(mut call: impl FnMut() -> isize) -> io::Result<usize> {
 }
 
 /// Receives what is there without waiting; `Ok(0)` is the end of the stream.
+///
+/// The system call itself, as in [`send`]: recv(3) of the C library is a point at which pthread
+/// can cancel a thread, and the bookkeeping for that costs more instructions than all else here.
 pub(crate) fn recv(socket: RawFd, into: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
+    let nobody = std::ptr::null::<libc::c_void>();
     retry_eintr(|| {
         // SAFETY: the pointer and length describe a live, exclusively borrowed slice; the kernel
-        // writes at most `len` bytes and keeps no reference after the call.
-        unsafe { libc::recv(socket, into.as_mut_ptr().cast(), into.len(), libc::MSG_DONTWAIT) }
+        // writes at most `len` bytes and keeps no reference after the call. Null asks for no
+        // address.
+        let received = unsafe {
+            libc::syscall(
+                libc::SYS_recvfrom,
+                socket,
+                into.as_mut_ptr(),
+                into.len(),
+                libc::MSG_DONTWAIT,
+                nobody,
+                nobody,
+            )
+        };
+        received as isize
     })
 }
 
 /// Sends what fits into the socket buffer without waiting and without raising SIGPIPE.
 pub(crate) fn send(socket: RawFd, bytes: &[u8]) -> io::Result<usize> {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    let nobody = std::ptr::null::<libc::c_void>();
     retry_eintr(|| {
-        // SAFETY: the slice is live for the call and the kernel only reads from it.
-        unsafe { libc::send(socket, bytes.as_ptr().cast(), bytes.len(), flags) }
+        // SAFETY: the slice is live for the call and the kernel only reads from it. Null and 0
+        // name no address.
+        let sent = unsafe {
+            libc::syscall(
+                libc::SYS_sendto,
+                socket,
+                bytes.as_ptr(),
+                bytes.len(),
+                flags,
+                nobody,
+                0usize,
+            )
+        };
+        sent as isize
     })
 }
 

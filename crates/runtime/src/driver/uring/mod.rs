@@ -101,6 +101,8 @@ pub(crate) struct UringDriver {
     quick_bytes: usize,
     /// Serial number of the last quick send.
     serial: u32,
+    /// Number of this turn.
+    turn: u32,
     /// Somebody is held up behind a quick send: the next enter must not wait.
     held_up: bool,
     /// Another thread signalled during this turn: the worker has to look at its inbox first.
@@ -127,6 +129,7 @@ impl UringDriver {
             quick: Vec::new(),
             quick_bytes: 0,
             serial: 0,
+            turn: 0,
             held_up: false,
             signalled: false,
             starved: Vec::new(),
@@ -149,6 +152,7 @@ impl UringDriver {
         wakes: &mut Vec<Waker>,
     ) -> io::Result<()> {
         self.signalled = false;
+        self.turn = self.turn.wrapping_add(1);
         self.return_buffers();
         if self.should_split() {
             self.enter_and_settle(false, None, wakes)?;

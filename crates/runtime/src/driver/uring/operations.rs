@@ -229,9 +229,9 @@ impl UringDriver {
         } else {
             piece
         };
-        stream.received.push(piece);
+        stream.received.push(piece, self.turn);
         stream.received.waiters.wake(wakes);
-        if stream.received.is_full() && stream.receive.armed && !stream.receive.pausing {
+        if stream.received.is_full(self.turn) && stream.receive.armed && !stream.receive.pausing {
             stream.receive.pausing = true;
             stream.expected += 1;
             self.counters.pauses.add(1);
