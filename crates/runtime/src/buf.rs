@@ -264,6 +264,7 @@ impl RecvBuf {
 impl Deref for RecvBuf {
     type Target = [u8];
 
+    #[inline]
     fn deref(&self) -> &[u8] {
         let (start, end) = (self.start as usize, self.end as usize);
         match &self.home {
@@ -275,6 +276,7 @@ impl Deref for RecvBuf {
 }
 
 impl Drop for RecvBuf {
+    #[inline]
     fn drop(&mut self) {
         if let Home::Pool(pool, id) = &self.home {
             pool.release(*id);
@@ -310,6 +312,7 @@ impl SendBuf {
     }
 
     /// The bytes still to be sent.
+    #[inline]
     pub fn as_slice(&self) -> &[u8] {
         let whole: &[u8] = match &self.source {
             Source::Received(buf) => buf,

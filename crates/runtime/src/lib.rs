@@ -65,6 +65,11 @@ pub fn monotonic_ns() -> u64 {
     sys::monotonic_ns()
 }
 
+/// CPU time that the calling thread has used, in nanoseconds, exact to the moment.
+pub fn thread_cpu_clock_ns() -> u64 {
+    sys::thread_cpu_clock_ns()
+}
+
 /// CPU time that the calling thread has used: user and system, in nanoseconds.
 pub fn thread_cpu_time_ns() -> (u64, u64) {
     sys::thread_cpu_time_ns()

@@ -3,7 +3,7 @@
 mod tick;
 
 use self::tick::Ticks;
-use crate::config::{EngineChoice, EpollOptions, Features, UringOptions};
+use crate::config::{Engine, EngineChoice, EpollOptions, Features, UringOptions};
 use crate::counters::{CounterSnapshot, Counters};
 use crate::driver::queues::Waiters;
 use crate::driver::slots::{Key, Slots};
@@ -185,14 +185,12 @@ impl Builder {
         }
         let (features, why_not) = match self.engine {
             EngineChoice::Epoll => (Features::Epoll(self.epoll.resolve()), None),
-            EngineChoice::IoUring => {
-                let features = probe::select_uring(&self.uring)
-                    .map_err(|refusal| RuntimeError::new(refusal.to_string(), None))?;
-                (Features::IoUring(features), None)
-            }
-            EngineChoice::Auto => match probe::select_uring(&self.uring) {
+            choice => match probe::select_uring_for(&self.uring, self.workers) {
                 Ok(features) => (Features::IoUring(features), None),
-                Err(refusal) => (Features::Epoll(self.epoll.resolve()), Some(refusal.to_string())),
+                Err(refusal) if choice == EngineChoice::Auto && refusal.allows_fallback() => {
+                    (Features::Epoll(self.epoll.resolve()), Some(refusal.to_string()))
+                }
+                Err(refusal) => return Err(RuntimeError::new(refusal.to_string(), None)),
             },
         };
         let workers = (0..self.workers).map(|_| Arc::new(Counters::default())).collect();
@@ -436,7 +434,11 @@ impl Worker {
         };
         let driver = Driver::new(&runtime.features, &setup).map_err(|error| {
             let engine = runtime.features.engine();
-            RuntimeError::new(format!("setting up {engine} for worker {index}"), Some(error))
+            let what = format!("setting up {engine} for worker {index}");
+            match probe::ring_refused(&error).filter(|_| engine == Engine::IoUring) {
+                Some(refusal) => RuntimeError::new(format!("{what}: {refusal}"), None),
+                None => RuntimeError::new(what, Some(error)),
+            }
         })?;
         let mut inboxes = runtime.shared.inboxes.lock().unwrap_or_else(PoisonError::into_inner);
         inboxes.push(Arc::clone(registration.inbox()));
@@ -504,18 +506,18 @@ impl Worker {
             if main.is_finished() || self.stage() == STOPPING {
                 break;
             }
-            self.turn(None).map_err(failed)?;
+            self.turn().map_err(failed)?;
         }
         self.executor.abort_all();
         while self.driver.borrow_mut().is_lingering() && self.stage() != STOPPING {
-            self.turn(None).map_err(failed)?;
+            self.turn().map_err(failed)?;
         }
         let finished = output.borrow_mut().take();
         Ok(finished)
     }
 
     /// Lets the driver hand over, wait and report, and queues the tasks that it woke.
-    fn turn(&self, longest: Option<Duration>) -> io::Result<()> {
+    fn turn(&self) -> io::Result<()> {
         if let Some(ticks) = &self.ticks {
             return self.turn_in_ticks(ticks);
         }
@@ -524,7 +526,7 @@ impl Worker {
         let idle = !self.executor.has_ready() && !self.registration.inbox().is_signalled();
         let timeout = match (idle, deadline) {
             (false, _) => Some(Duration::ZERO),
-            (true, None) => longest,
+            (true, None) => None,
             (true, Some(deadline)) => Some(deadline.saturating_duration_since(Instant::now())),
         };
         self.driver.borrow_mut().turn(timeout, &mut wakes)?;

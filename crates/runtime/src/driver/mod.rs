@@ -217,6 +217,11 @@ impl Driver {
         dispatch!(self, driver => driver.fd(key))
     }
 
+    /// Drops what is queued for sending, so that a close has nothing to wait for.
+    pub(crate) fn discard(&mut self, key: Key) {
+        dispatch!(self, driver => driver.discard(key));
+    }
+
     /// Gives a socket up. What is queued is still sent, for at most the linger time.
     pub(crate) fn close(&mut self, key: Key) {
         dispatch!(self, driver => driver.close(key));
@@ -288,6 +293,13 @@ fn closed() -> io::Error {
 /// The errno inside an I/O error; EIO for one that has none, which no system call returns.
 fn errno(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(libc::EIO)
+}
+
+/// Makes the close of a stream that is cut off before everything was sent a reset: after FIN the
+/// peer would take the part it got for the whole.
+fn reset_on_close(socket: &OwnedFd) {
+    // Fails only when the connection is gone, and then there is nobody to tell.
+    let _gone = SockRef::from(&socket.as_fd()).set_linger(Some(Duration::ZERO));
 }
 
 fn set_nonblocking(socket: &OwnedFd) -> io::Result<()> {

@@ -2,11 +2,14 @@
 //! read, what was handed over and not yet sent, and who waits for either.
 
 use crate::buf::{RecvBuf, SendBuf};
+use crate::sys;
 use std::collections::VecDeque;
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::task::{Context, Poll, Waker};
 
-/// Bytes a socket may hold received and unread before its receive is paused.
+/// Bytes a socket may hold received and unread before its receive is paused. What one turn of the
+/// driver delivers, at most the pool, comes on top.
 pub(crate) const RECEIVED_BYTES_MAX: usize = 128 * 1024;
 /// Pieces a socket may hold received and unread before its receive is paused.
 pub(crate) const RECEIVED_PIECES_MAX: usize = 64;
@@ -56,30 +59,43 @@ pub(crate) enum End {
 /// Received and unread.
 #[derive(Debug, Default)]
 pub(crate) struct Received {
-    pieces: VecDeque<RecvBuf>,
+    /// The oldest piece, in the socket's own memory because there is rarely a second one.
+    first: Option<RecvBuf>,
+    /// Those behind it; empty without a first.
+    more: VecDeque<RecvBuf>,
     bytes: usize,
+    /// The driver's turn in which the oldest piece arrived.
+    oldest_turn: u32,
     pub(crate) end: Option<End>,
     pub(crate) waiters: Waiters,
 }
 
 impl Received {
-    pub(crate) fn push(&mut self, piece: RecvBuf) {
+    pub(crate) fn push(&mut self, piece: RecvBuf, turn: u32) {
         self.bytes += piece.len();
-        self.pieces.push_back(piece);
+        if self.first.is_none() {
+            self.oldest_turn = turn;
+            self.first = Some(piece);
+        } else {
+            self.more.push_back(piece);
+        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.pieces.is_empty()
+        self.first.is_none()
     }
 
-    /// True when the socket holds as much as it may.
-    pub(crate) fn is_full(&self) -> bool {
-        self.bytes >= RECEIVED_BYTES_MAX || self.pieces.len() >= RECEIVED_PIECES_MAX
+    /// True when the socket holds as much as it may, although its reader had a turn to take it: a
+    /// large batch that has just come says nothing about the reader.
+    pub(crate) fn is_full(&self, turn: u32) -> bool {
+        self.oldest_turn != turn
+            && (self.bytes >= RECEIVED_BYTES_MAX || self.more.len() >= RECEIVED_PIECES_MAX)
     }
 
     /// The next piece, then the end; `None` while there is neither.
     pub(crate) fn next(&mut self) -> Option<io::Result<RecvBuf>> {
-        if let Some(piece) = self.pieces.pop_front() {
+        if let Some(piece) = self.first.take() {
+            self.first = self.more.pop_front();
             self.bytes -= piece.len();
             return Some(Ok(piece));
         }
@@ -100,9 +116,9 @@ impl Received {
 
     /// Moves the unread pieces out of the pool: called when they will stay for a while.
     pub(crate) fn detach(&mut self) -> u64 {
-        let pieces = std::mem::take(&mut self.pieces);
-        let moved = pieces.len() as u64;
-        self.pieces = pieces.into_iter().map(RecvBuf::detach).collect();
+        let moved = u64::from(self.first.is_some()) + self.more.len() as u64;
+        self.first = self.first.take().map(RecvBuf::detach);
+        self.more = std::mem::take(&mut self.more).into_iter().map(RecvBuf::detach).collect();
         moved
     }
 }
@@ -148,6 +164,12 @@ impl Queued {
         Some(buf)
     }
 
+    /// Moves what is queued out of the receive pool: called when it will stay for a while.
+    pub(crate) fn detach(&mut self) {
+        let buffers = std::mem::take(&mut self.buffers);
+        self.buffers = buffers.into_iter().map(SendBuf::detach).collect();
+    }
+
     /// True while a further buffer is accepted, with `in_flight` bytes in the kernel's hands.
     pub(crate) fn has_room(&self, in_flight: usize) -> bool {
         self.bytes + in_flight < QUEUED_BYTES_MAX
@@ -163,6 +185,20 @@ impl Queued {
 
     pub(crate) fn failed(&self) -> bool {
         self.error.is_some()
+    }
+
+    /// What a receive of nothing on `socket` means, with `sending` saying that a send is with
+    /// the kernel. The kernel tells of a reset only once, to whichever call asks first. If that
+    /// was a send, the next receive looks like a clean end of the stream; and a send that had
+    /// sent a part reports the part instead of the reset. The state of the connection tells: after
+    /// the peer's FIN alone it is not closed.
+    pub(crate) fn end_of_stream(&self, socket: &OwnedFd, sending: bool) -> End {
+        let may_hide_a_reset = self.fin != Fin::Sent && (sending || self.failed());
+        if may_hide_a_reset && sys::tcp_is_closed(socket.as_raw_fd()) {
+            let told = self.error.filter(|errno| *errno != libc::EPIPE);
+            return End::Error(told.unwrap_or(libc::ECONNRESET));
+        }
+        End::Stream
     }
 
     /// The reason why no send is possible, if there is one.

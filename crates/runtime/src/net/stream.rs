@@ -25,6 +25,8 @@ pub struct TcpStream {
     key: Key,
     /// Number of cancellations so far; an operation that started under an older number ends.
     cancels: Cell<u32>,
+    /// The close is to be a reset, so nothing queued is worth sending first.
+    resets: Cell<bool>,
 }
 
 impl fmt::Debug for TcpStream {
@@ -35,7 +37,7 @@ impl fmt::Debug for TcpStream {
 
 impl TcpStream {
     pub(super) fn new(worker: Rc<Worker>, key: Key) -> TcpStream {
-        TcpStream { worker, key, cancels: Cell::new(0) }
+        TcpStream { worker, key, cancels: Cell::new(0), resets: Cell::new(false) }
     }
 
     /// Connects to `address`, with TCP_NODELAY set.
@@ -167,7 +169,9 @@ impl TcpStream {
     pub fn set_reset_on_close(&self) -> io::Result<()> {
         with_socket(&self.worker, self.key, |socket| {
             socket.set_linger(Some(std::time::Duration::ZERO))
-        })
+        })?;
+        self.resets.set(true);
+        Ok(())
     }
 
     fn check_cancelled(&self, started_under: u32) -> io::Result<()> {
@@ -190,7 +194,13 @@ impl TcpStream {
 
 impl Drop for TcpStream {
     fn drop(&mut self) {
-        self.worker.driver.borrow_mut().close(self.key);
+        {
+            let mut driver = self.worker.driver.borrow_mut();
+            if self.resets.get() {
+                driver.discard(self.key);
+            }
+            driver.close(self.key);
+        }
         self.worker.wake_descriptor_waiters();
     }
 }
@@ -268,6 +278,10 @@ impl Future for Send<'_> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         self.stream.check_cancelled(self.cancels)?;
+        // A peer that reads as fast as we send would otherwise keep the thread for ever.
+        if !self.stream.spend(cx) {
+            return Poll::Pending;
+        }
         let (worker, key) = (&self.stream.worker, self.stream.key);
         worker.driver.borrow_mut().poll_send(key, cx, &mut self.buf)
     }

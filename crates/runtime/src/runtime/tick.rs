@@ -12,6 +12,7 @@
 
 use super::Worker;
 use crate::sys;
+use crate::sys::waker::task_of;
 use std::cell::Cell;
 use std::io;
 use std::task::Waker;
@@ -119,7 +120,13 @@ impl Worker {
 
     /// Wakes all in `wakes`, and keeps its memory.
     pub(super) fn wake_all(&self, mut wakes: Vec<Waker>) {
-        wakes.drain(..).for_each(Waker::wake);
+        for waker in wakes.drain(..) {
+            // Nearly all wakers are of tasks of this worker: those need no look at who we are.
+            match task_of(&waker) {
+                Some(task) if task.worker == self.id() => self.executor.wake(task.key),
+                _ => waker.wake(),
+            }
+        }
         self.wakes.replace(wakes);
     }
 }

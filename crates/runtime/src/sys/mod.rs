@@ -5,7 +5,9 @@
 
 pub(crate) mod datagram;
 pub(crate) mod poll;
+pub(crate) mod probe;
 pub(crate) mod ring;
+pub(crate) mod trial;
 pub(crate) mod waker;
 
 use std::io;
@@ -28,20 +30,49 @@ fn retry_eintr(mut call: impl FnMut() -> isize) -> io::Result<usize> {
 }
 
 /// Receives what is there without waiting; `Ok(0)` is the end of the stream.
+///
+/// The system call itself, as in [`send`]: recv(3) of the C library is a point at which pthread
+/// can cancel a thread, and the bookkeeping for that costs more instructions than all else here.
 pub(crate) fn recv(socket: RawFd, into: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
+    let nobody = std::ptr::null::<libc::c_void>();
     retry_eintr(|| {
         // SAFETY: the pointer and length describe a live, exclusively borrowed slice; the kernel
-        // writes at most `len` bytes and keeps no reference after the call.
-        unsafe { libc::recv(socket, into.as_mut_ptr().cast(), into.len(), libc::MSG_DONTWAIT) }
+        // writes at most `len` bytes and keeps no reference after the call. Null asks for no
+        // address.
+        let received = unsafe {
+            libc::syscall(
+                libc::SYS_recvfrom,
+                socket,
+                into.as_mut_ptr(),
+                into.len(),
+                libc::MSG_DONTWAIT,
+                nobody,
+                nobody,
+            )
+        };
+        received as isize
     })
 }
 
 /// Sends what fits into the socket buffer without waiting and without raising SIGPIPE.
 pub(crate) fn send(socket: RawFd, bytes: &[u8]) -> io::Result<usize> {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    let nobody = std::ptr::null::<libc::c_void>();
     retry_eintr(|| {
-        // SAFETY: the slice is live for the call and the kernel only reads from it.
-        unsafe { libc::send(socket, bytes.as_ptr().cast(), bytes.len(), flags) }
+        // SAFETY: the slice is live for the call and the kernel only reads from it. Null and 0
+        // name no address.
+        let sent = unsafe {
+            libc::syscall(
+                libc::SYS_sendto,
+                socket,
+                bytes.as_ptr(),
+                bytes.len(),
+                flags,
+                nobody,
+                0usize,
+            )
+        };
+        sent as isize
     })
 }
 
@@ -65,6 +96,29 @@ pub(crate) fn accept(listener: RawFd) -> io::Result<OwnedFd> {
 pub(crate) fn shutdown_write(socket: RawFd) -> io::Result<()> {
     // SAFETY: no memory is passed; a wrong descriptor is reported as an error.
     retry_eintr(|| unsafe { libc::shutdown(socket, libc::SHUT_WR) } as isize).map(drop)
+}
+
+/// True if the connection is over in both directions: after a reset or a timeout, or after both
+/// ends have sent FIN. After the peer's FIN alone it is not.
+pub(crate) fn tcp_is_closed(socket: RawFd) -> bool {
+    // TCP_CLOSE of include/net/tcp_states.h.
+    const CLOSED: u8 = 7;
+    // The state is the first byte of struct tcp_info, and the kernel copies no more than asked.
+    let mut state = 0u8;
+    let mut bytes = size_of_val(&state) as libc::socklen_t;
+    let asked = retry_eintr(|| {
+        // SAFETY: one live byte and its exact size are passed.
+        unsafe {
+            libc::getsockopt(
+                socket,
+                libc::IPPROTO_TCP,
+                libc::TCP_INFO,
+                std::ptr::from_mut(&mut state).cast(),
+                &mut bytes,
+            ) as isize
+        }
+    });
+    asked.is_ok() && state == CLOSED
 }
 
 /// An eventfd(2) used to wake a worker that waits in the kernel.
@@ -117,6 +171,15 @@ pub(crate) fn thread_cpu_time_ns() -> (u64, u64) {
     unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) };
     let ns = |t: libc::timeval| t.tv_sec as u64 * 1_000_000_000 + t.tv_usec as u64 * 1_000;
     (ns(usage.ru_utime), ns(usage.ru_stime))
+}
+
+/// CPU time used by the calling thread so far, by CLOCK_THREAD_CPUTIME_ID: exact to the moment,
+/// where getrusage(2) adds the time since the last tick or switch only later.
+pub(crate) fn thread_cpu_clock_ns() -> u64 {
+    let mut used = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `used` is live and exclusively borrowed; the clock exists on every Linux.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut used) };
+    used.tv_sec as u64 * 1_000_000_000 + used.tv_nsec as u64
 }
 
 /// CLOCK_MONOTONIC in nanoseconds: the clock that processes of one machine share.

@@ -53,7 +53,8 @@ impl Epoll {
         events.clear();
         let room = events.capacity().min(i32::MAX as usize) as i32;
         let count = match self.wait_ns(events.as_mut_ptr(), room, timeout) {
-            Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => {
+            // EPERM: what older seccomp profiles answer to a call they do not know.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
                 self.wait_ms(events.as_mut_ptr(), room, timeout)
             }
             other => other,

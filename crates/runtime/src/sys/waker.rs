@@ -21,6 +21,12 @@ pub(crate) fn waker(task: TaskId) -> Waker {
     unsafe { Waker::from_raw(raw(task.to_bits())) }
 }
 
+/// The task that a waker names, if it is one of ours.
+pub(crate) fn task_of(waker: &Waker) -> Option<TaskId> {
+    let ours = std::ptr::eq(waker.vtable(), &VTABLE);
+    ours.then(|| TaskId::from_bits(waker.data().addr() as u64))
+}
+
 fn raw(bits: u64) -> RawWaker {
     RawWaker::new(without_provenance(bits as usize), &VTABLE)
 }

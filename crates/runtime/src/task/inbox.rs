@@ -82,7 +82,9 @@ impl Inbox {
     /// Takes everything that was pushed.
     pub(crate) fn drain(&self) -> Drained {
         sys::eventfd_clear(self.eventfd.as_fd());
-        self.signalled.store(false, Ordering::Release);
+        // A swap and not a store: it also takes over what a signaller did before, which may be
+        // something else than a push (the stage of the runtime), and which no lock orders.
+        self.signalled.swap(false, Ordering::AcqRel);
         let mut pending = self.lock();
         let tasks = std::mem::take(&mut pending.tasks);
         if std::mem::take(&mut pending.overflowed) { Drained::All } else { Drained::Tasks(tasks) }

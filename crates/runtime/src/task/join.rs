@@ -2,6 +2,7 @@
 
 use crate::driver::slots::Key;
 use crate::runtime::Worker;
+use pin_project_lite::pin_project;
 use std::cell::RefCell;
 use std::fmt;
 use std::pin::Pin;
@@ -49,6 +50,25 @@ impl<T> Drop for Completion<T> {
     }
 }
 
+pin_project! {
+    /// A future and the handle it reports to. An async block would keep the future twice, once as
+    /// captured and once as awaited, and the size of tasks is cache footprint.
+    struct Tracked<F: Future> {
+        #[pin]
+        future: F,
+        completion: Completion<F::Output>,
+    }
+}
+
+impl<F: Future> Future for Tracked<F> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = self.project();
+        this.future.poll(cx).map(|output| this.completion.settle(State::Finished(output)))
+    }
+}
+
 /// Waits for a spawned task. Dropping it lets the task run on by itself.
 pub struct JoinHandle<T> {
     state: Rc<RefCell<State<T>>>,
@@ -69,10 +89,7 @@ impl<T: 'static> JoinHandle<T> {
     ) -> JoinHandle<T> {
         let state = Rc::new(RefCell::new(State::Running(None)));
         let completion = Completion { state: Rc::clone(&state) };
-        let key = worker.executor.spawn(Box::pin(async move {
-            let output = future.await;
-            completion.settle(State::Finished(output));
-        }));
+        let key = worker.executor.spawn(Box::pin(Tracked { future, completion }));
         JoinHandle { state, worker: Rc::downgrade(worker), key }
     }
 }

@@ -3,6 +3,7 @@
 use crate::support::*;
 use std::future::Future;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket as Peer};
+use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 use twinring::{Handle, Received, UdpOptions, UdpSocket};
@@ -98,6 +99,39 @@ pub(crate) async fn receive(socket: &UdpSocket, count: usize) -> Vec<Received> {
     }
     assert_eq!(datagrams, count, "more came than was sent");
     received
+}
+
+/// Set in the child process of `on_a_slow_path`.
+const SLOW: &str = "TWINRING_TEST_SLOW_PATH";
+
+/// Runs `body` in a process of its own, in a network of its own whose loopback holds each packet
+/// for a moment: so long it counts against the sender's buffer, as it would in a device. Skipped
+/// where the rights or the tools for that are missing.
+pub(crate) fn on_a_slow_path(test: &str, body: impl FnOnce()) {
+    if std::env::var_os(SLOW).is_some() {
+        return body();
+    }
+    const REFUSED: i32 = 77;
+    let script = format!(
+        "ip link set lo up && tc qdisc add dev lo root netem delay 2ms limit 100000 \
+         || exit {REFUSED}; exec \"$0\" \"$@\""
+    );
+    let output = Command::new("unshare")
+        .args(["--net", "sh", "-c", &script])
+        .arg(std::env::current_exe().expect("the path of this test"))
+        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .env(SLOW, "1")
+        .output();
+    let Some(output) = output.ok().filter(|output| output.status.code() != Some(REFUSED)) else {
+        return println!("SKIPPED {test}: no rights or tools for a network of its own");
+    };
+    let said = String::from_utf8_lossy(&output.stdout);
+    let complained = String::from_utf8_lossy(&output.stderr);
+    if complained.starts_with("unshare:") {
+        return println!("SKIPPED {test}: {complained}");
+    }
+    assert!(output.status.success(), "{test}, on a slow path:\n{said}\n{complained}");
+    assert!(said.contains("1 passed"), "{test} was not found:\n{said}");
 }
 
 /// Datagram `number` of the sequence that `seed` names: its number, then a pattern.

@@ -286,6 +286,12 @@ impl EpollDriver {
         }
     }
 
+    pub(crate) fn discard(&mut self, key: Key) {
+        if let Some(Entry::Stream(stream)) = self.entries.get_mut(key) {
+            stream.queued.fail(libc::ECANCELED, &mut Vec::new());
+        }
+    }
+
     /// Gives up a socket. Queued bytes are still sent, within the linger limit.
     pub(crate) fn close(&mut self, key: Key) {
         match self.entries.get_mut(key) {
@@ -328,8 +334,11 @@ impl EpollDriver {
         }
         while let Some(key) = self.lingering.pop_expired() {
             let lingers = match self.entries.get(key) {
-                Some(Entry::Stream(stream)) => stream.closing,
-                Some(Entry::Udp(udp)) => udp.closing,
+                Some(Entry::Stream(stream)) => {
+                    stream.cut_off();
+                    true
+                }
+                Some(Entry::Udp(_)) => true,
                 _ => false,
             };
             if lingers {
@@ -394,7 +403,9 @@ impl EpollDriver {
     /// Closes everything at once.
     pub(crate) fn teardown(&mut self) {
         for key in self.entries.keys() {
-            self.entries.remove(key);
+            if let Some(Entry::Stream(stream)) = self.entries.remove(key) {
+                stream.cut_off();
+            }
         }
     }
 }

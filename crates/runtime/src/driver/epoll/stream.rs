@@ -5,7 +5,7 @@ use crate::buf::{RecvBuf, SendBuf};
 use crate::config::EpollFeatures;
 use crate::driver::queues::{End, Fin, Queued, Received};
 use crate::driver::slots::Key;
-use crate::driver::{errno, socket_error};
+use crate::driver::{errno, reset_on_close, socket_error};
 use crate::sys;
 use crate::sys::poll::Epoll;
 use std::io;
@@ -111,7 +111,7 @@ impl Stream {
                 }
                 return Some(piece);
             }
-            Ok(_) => self.received.end = Some(End::Stream),
+            Ok(_) => self.received.end = Some(self.queued.end_of_stream(&self.socket, false)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 shared.counters.eagain.add(1);
                 self.readable = false;
@@ -135,7 +135,8 @@ impl Stream {
         }
         if let Some(mut buf) = buf.take().filter(|buf| !buf.is_empty()) {
             if self.queued.is_empty() {
-                self.send_now(&mut buf, shared);
+                // With nothing queued nobody else waits to be told of a failure.
+                self.send_now(&mut buf, shared, &mut Vec::new());
             }
             if let Err(error) = self.queued.check() {
                 return Poll::Ready(Err(error));
@@ -149,7 +150,7 @@ impl Stream {
     }
 
     /// Sends what the kernel takes of `buf`; a failure is kept in the queue's state.
-    fn send_now(&mut self, buf: &mut SendBuf, shared: &Shared) {
+    fn send_now(&mut self, buf: &mut SendBuf, shared: &Shared, wakes: &mut Vec<Waker>) {
         shared.counters.syscalls.add(1);
         match sys::send(self.fd(), buf.as_slice()) {
             Ok(sent) => {
@@ -159,7 +160,7 @@ impl Stream {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 shared.counters.eagain.add(1);
             }
-            Err(error) => self.queued.fail(errno(&error), &mut Vec::new()),
+            Err(error) => self.queued.fail(errno(&error), wakes),
         }
         if !buf.is_empty() {
             shared.counters.short_sends.add(1);
@@ -169,7 +170,7 @@ impl Stream {
     /// Sends queued buffers until the kernel takes no more, then FIN if it is due.
     fn flush(&mut self, shared: &Shared, wakes: &mut Vec<Waker>) {
         while let Some(mut buf) = self.queued.pop() {
-            self.send_now(&mut buf, shared);
+            self.send_now(&mut buf, shared, wakes);
             if self.queued.failed() {
                 break;
             }
@@ -205,8 +206,17 @@ impl Stream {
         !self.queued.is_empty() && !self.queued.failed()
     }
 
+    /// Before a close that does not wait for what is queued.
+    pub(super) fn cut_off(&self) {
+        if self.must_linger() {
+            reset_on_close(&self.socket);
+        }
+    }
+
     pub(super) fn on_event(&mut self, bits: i32, shared: &Shared, wakes: &mut Vec<Waker>) {
         if self.connecting {
+            // A peer that was quick to answer and to finish did so in the same event.
+            self.hung_up |= bits & HANG_UP != 0;
             return self.on_connected(shared, wakes);
         }
         if bits & (libc::EPOLLIN | HANG_UP) != 0 {

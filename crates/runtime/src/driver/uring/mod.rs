@@ -106,7 +106,8 @@ struct WakeWatch {
 }
 
 struct Listener {
-    socket: OwnedFd,
+    /// Empty once it was closed.
+    socket: Option<OwnedFd>,
     armed: bool,
     again: bool,
     expected: u32,
@@ -139,11 +140,16 @@ pub(crate) struct UringDriver {
     quick_bytes: usize,
     /// Serial number of the last quick send.
     serial: u32,
+    /// Number of this turn.
+    turn: u32,
     /// Somebody is held up behind a quick send: the next enter must not wait.
     held_up: bool,
+    /// Another thread signalled during this turn: the worker has to look at its inbox first.
+    signalled: bool,
     /// Sockets that may receive again; empty between turns, kept for its allocation.
     fed: Vec<Key>,
-    /// Buffers of streams stayed with readers although all tasks ran: new data is copied out of the pool.
+    /// Buffers of streams stayed with readers although all tasks ran: new data is copied out of
+    /// the pool.
     pressure: bool,
     lingering: Lingering,
     features: UringFeatures,
@@ -169,7 +175,9 @@ impl UringDriver {
             quick_datagrams: Vec::new(),
             quick_bytes: 0,
             serial: 0,
+            turn: 0,
             held_up: false,
+            signalled: false,
             fed: Vec::new(),
             pressure: false,
             lingering: Lingering::new(setup.linger),
@@ -189,13 +197,15 @@ impl UringDriver {
         timeout: Option<Duration>,
         wakes: &mut Vec<Waker>,
     ) -> io::Result<()> {
+        self.signalled = false;
+        self.turn = self.turn.wrapping_add(1);
         self.return_buffers();
         if self.should_split() {
             self.enter_and_settle(Enter::Collect, None, wakes)?;
             self.return_buffers();
         }
         let arrived = self.ring.has_completions() || !self.arrived.is_empty();
-        let wait = !self.held_up && wakes.is_empty() && !arrived;
+        let wait = !self.held_up && !self.signalled && wakes.is_empty() && !arrived;
         let how = if wait { Enter::Wait } else { Enter::Collect };
         self.enter_and_settle(how, timeout, wakes)?;
         self.expire_lingering();
@@ -204,6 +214,8 @@ impl UringDriver {
 
     /// Hands queued operations to the kernel now, and leaves what has arrived for later.
     pub(crate) fn submit(&mut self, wakes: &mut Vec<Waker>) -> io::Result<()> {
+        // First, because a receive that is submitted without a buffer ends at once.
+        self.return_buffers();
         self.enter_and_settle(Enter::Submit, None, wakes)
     }
 
@@ -211,8 +223,10 @@ impl UringDriver {
     /// portions (20 operations, 32 datagrams of a socket), so one enter may not be enough; what
     /// keeps arriving meanwhile is taken up to half a completion queue.
     pub(crate) fn drain(&mut self, wakes: &mut Vec<Waker>) -> io::Result<()> {
+        self.turn = self.turn.wrapping_add(1);
         let most = u64::from(self.features.cq_entries / 2);
-        let start = self.counters.completions.get();
+        let put_off = self.arrived.len() as u64;
+        let start = self.counters.completions.get() - put_off;
         let mut taken = 0;
         loop {
             self.return_buffers();
@@ -302,7 +316,7 @@ impl UringDriver {
             return false;
         }
         // Sockets without a buffer may be waiting for those that these sends hold.
-        if self.groups.is_starved() {
+        if self.groups.any_starved() {
             return true;
         }
         match self.features.split {
@@ -362,6 +376,9 @@ impl UringDriver {
     fn expire_lingering(&mut self) {
         while let Some(key) = self.lingering.pop_expired() {
             if is_open(&self.entries, key) {
+                if let Some(Entry::Stream(stream)) = self.entries.get(key) {
+                    stream.cut_off();
+                }
                 self.counters.lingers_expired.add(1);
                 self.abandon(key);
             }
@@ -388,6 +405,7 @@ impl UringDriver {
         let mut nobody = Vec::new();
         for key in self.entries.keys() {
             if let Some(Entry::Stream(stream)) = self.entries.get_mut(key) {
+                stream.cut_off();
                 stream.queued.fail(libc::ECANCELED, &mut nobody);
             }
             self.cancel_all(key);

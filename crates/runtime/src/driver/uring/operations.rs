@@ -1,6 +1,7 @@
 //! Operations of sockets: how they are armed, and what their completions do.
 
 use super::provided::STREAMS;
+use super::ring::Enter;
 use super::stream::{InFlight, Stream};
 use super::{ACCEPTED_MAX, Entry, Listener, Op, UringDriver};
 use crate::buf::{RecvBuf, SendBuf};
@@ -14,14 +15,18 @@ use io_uring::{cqueue, opcode};
 use socket2::SockAddr;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::task::{Context, Poll, Waker};
+
+/// Bytes of one send. The kernel cuts a longer one at 2 GiB and calls that a success; a buffer
+/// above this is sent in parts, each of which completes.
+const SEND_BYTES_MAX: usize = 1 << 30;
 
 /// Listeners.
 impl UringDriver {
     pub(crate) fn add_listener(&mut self, socket: OwnedFd) -> io::Result<Key> {
         let listener = Listener {
-            socket,
+            socket: Some(socket),
             armed: false,
             again: false,
             expected: 0,
@@ -44,8 +49,10 @@ impl UringDriver {
             return Poll::Ready(accepted);
         }
         listener.waiters.add(cx.waker());
-        if !listener.armed {
-            let fd = Fd(listener.socket.as_raw_fd());
+        if !listener.armed
+            && let Some(socket) = &listener.socket
+        {
+            let fd = Fd(socket.as_raw_fd());
             let entry = if self.features.multishot {
                 opcode::AcceptMulti::new(fd).flags(libc::SOCK_CLOEXEC).build()
             } else {
@@ -157,6 +164,13 @@ impl UringDriver {
         if receive.armed || receive.starved || stream.closing || stream.received.end.is_some() {
             return;
         }
+        if self.groups.is_starved(STREAMS) {
+            // Others wait for buffers, and one receive can take all there are: behind them, or a
+            // single fast peer would get each turn's buffers and those others none, ever.
+            receive.starved = true;
+            self.groups.get(STREAMS).starved.push(key);
+            return;
+        }
         let Some(socket) = &stream.socket else { return };
         let fd = Fd(socket.as_raw_fd());
         let entry = if self.features.multishot {
@@ -187,7 +201,7 @@ impl UringDriver {
             stream.expected -= 1;
         }
         match result {
-            0 => stream.received.finish(End::Stream, wakes),
+            0 => stream.received.finish(stream.how_it_ended(), wakes),
             bytes if bytes > 0 => {
                 self.counters.received.add(1);
                 if let Some(piece) = piece.filter(|_| !stream.closing) {
@@ -211,15 +225,15 @@ impl UringDriver {
 
     fn deliver(&mut self, key: Key, piece: RecvBuf, wakes: &mut Vec<Waker>) {
         let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else { return };
-        let piece = if self.pressure {
+        let piece = if self.pressure || self.groups.get(STREAMS).is_low() {
             self.counters.copied_out.add(1);
             piece.detach()
         } else {
             piece
         };
-        stream.received.push(piece);
+        stream.received.push(piece, self.turn);
         stream.received.waiters.wake(wakes);
-        if stream.received.is_full() && stream.receive.armed && !stream.receive.pausing {
+        if stream.received.is_full(self.turn) && stream.receive.armed && !stream.receive.pausing {
             stream.receive.pausing = true;
             stream.expected += 1;
             self.counters.pauses.add(1);
@@ -274,7 +288,9 @@ impl UringDriver {
     fn send_quick(&mut self, key: Key, buf: SendBuf) {
         // A submission thread would run the send at a time we do not learn, so there every send
         // has to complete.
-        let completes = !self.features.skip_success || self.features.sqpoll_idle_ms > 0;
+        let completes = !self.features.skip_success
+            || self.features.sqpoll_idle_ms > 0
+            || buf.len() > SEND_BYTES_MAX;
         self.quick_bytes += buf.len();
         self.serial = self.serial.wrapping_add(1);
         if !completes {
@@ -294,10 +310,9 @@ impl UringDriver {
         // MSG_WAITALL makes a short send a failure, so that skipping success hides none.
         let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL | wait_flag;
         let bytes = buf.as_slice();
+        let len = bytes.len().min(SEND_BYTES_MAX) as u32;
         let mut entry =
-            opcode::Send::new(Fd(socket.as_raw_fd()), bytes.as_ptr(), bytes.len() as u32)
-                .flags(flags)
-                .build();
+            opcode::Send::new(Fd(socket.as_raw_fd()), bytes.as_ptr(), len).flags(flags).build();
         if silent {
             entry = entry.flags(Flags::SKIP_SUCCESS);
         } else {
@@ -329,6 +344,7 @@ impl UringDriver {
         }
         if !buf.is_empty() && !stream.queued.failed() && stream.socket.is_some() {
             self.counters.short_sends.add(1);
+            stream.queued.detach();
             self.push_send(key, InFlight::Waiting(buf.detach()));
             return;
         }
@@ -403,9 +419,15 @@ impl UringDriver {
     pub(crate) fn fd(&self, key: Key) -> Option<RawFd> {
         match self.entries.get(key)? {
             Entry::Stream(stream) => stream.socket.as_ref().map(AsRawFd::as_raw_fd),
-            Entry::Listener(listener) => Some(listener.socket.as_raw_fd()),
+            Entry::Listener(listener) => listener.socket.as_ref().map(AsRawFd::as_raw_fd),
             Entry::Udp(udp) => udp.socket.as_ref().map(AsRawFd::as_raw_fd),
             Entry::Wake(_) => None,
+        }
+    }
+
+    pub(crate) fn discard(&mut self, key: Key) {
+        if let Some(Entry::Stream(stream)) = self.entries.get_mut(key) {
+            stream.queued.fail(libc::ECANCELED, &mut Vec::new());
         }
     }
 
@@ -429,11 +451,23 @@ impl UringDriver {
                     self.abandon(key);
                 }
             }
-            Some(Entry::Listener(_)) => {
-                self.cancel_all(key);
-                self.remove_if_done(key);
-            }
+            Some(Entry::Listener(_)) => self.close_listener(key),
             Some(Entry::Wake(_)) | None => {}
+        }
+    }
+
+    /// Cancels the accept and closes the socket, at once, because a listening socket is also the
+    /// claim to its port: who drops a listener may bind the next one before the driver's turn.
+    fn close_listener(&mut self, key: Key) {
+        self.cancel_all(key);
+        // An accept or a cancel that the kernel has not taken yet names the descriptor: then, as
+        // with a submission thread, the slot keeps it until its last completion.
+        if self.entries.get(key).is_some()
+            && self.ring.enter(Enter::Collect, None).is_ok()
+            && self.ring.all_submitted()
+            && let Some(Entry::Listener(listener)) = self.entries.get_mut(key)
+        {
+            listener.socket = None;
         }
     }
 
@@ -451,20 +485,22 @@ impl UringDriver {
     /// Cancels what is with the kernel and then closes the descriptor, in one submission. The
     /// order matters: an armed receive holds the file, and close(2) alone would send no FIN.
     pub(super) fn abandon(&mut self, key: Key) {
+        if matches!(self.entries.get(key), Some(Entry::Udp(_))) {
+            return self.abandon_udp(key);
+        }
         self.cancel_all(key);
-        let (socket, expected) = match self.entries.get_mut(key) {
-            Some(Entry::Stream(stream)) => (&mut stream.socket, &mut stream.expected),
-            Some(Entry::Udp(udp)) => (&mut udp.socket, &mut udp.expected),
-            _ => return,
-        };
         if !self.torn_down
-            && let Some(socket) = socket.take()
+            && let Some(Entry::Stream(stream)) = self.entries.get_mut(key)
+            && let Some(socket) = stream.socket.take()
         {
+            // What is still queued, when the linger limit has passed, has nowhere to go: a send
+            // that ends from now on must find nothing to go on with, so that the slot gets free.
+            stream.queued.fail(libc::ECANCELED, &mut Vec::new());
             let entry = opcode::Close::new(Fd(socket.into_raw_fd())).build();
             let entry = if self.features.skip_success {
                 entry.flags(Flags::SKIP_SUCCESS)
             } else {
-                *expected += 1;
+                stream.expected += 1;
                 entry
             };
             self.ring.push(entry.user_data(Op::Close.tag(key)));
@@ -531,7 +567,7 @@ impl UringDriver {
                 stream.closing && closed && stream.expected == 0 && !silent
             }
             Some(Entry::Listener(listener)) => listener.closing && listener.expected == 0,
-            Some(Entry::Udp(udp)) => udp.is_done(self.torn_down),
+            Some(Entry::Udp(udp)) => udp.is_done(),
             Some(Entry::Wake(wake)) => self.torn_down && !wake.armed,
             None => false,
         };
@@ -553,6 +589,7 @@ impl UringDriver {
     }
 
     pub(super) fn on_wake(&mut self, key: Key, flags: u32) {
+        self.signalled = true;
         if cqueue::more(flags) {
             return;
         }
@@ -562,6 +599,13 @@ impl UringDriver {
         if self.torn_down {
             self.remove_if_done(key);
         } else {
+            // A poll that is armed anew reports a level. A signal that came in after its inbox
+            // was emptied (the waker notes first and signals then) would end every wait from now
+            // on. Nothing is lost with it: the worker looks at the note before it waits.
+            if let Some(Entry::Wake(wake)) = self.entries.get(key) {
+                // SAFETY: the worker keeps its eventfd open longer than its driver.
+                sys::eventfd_clear(unsafe { BorrowedFd::borrow_raw(wake.eventfd) });
+            }
             self.arm_wake(key);
         }
     }

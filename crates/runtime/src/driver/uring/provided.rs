@@ -87,8 +87,13 @@ impl Groups {
         }
     }
 
-    /// True if a socket waits for a buffer.
-    pub(super) fn is_starved(&self) -> bool {
+    /// True if a socket waits for a buffer of this group.
+    pub(super) fn is_starved(&self, group: u16) -> bool {
+        !self.groups[usize::from(group)].starved.is_empty()
+    }
+
+    /// True if a socket waits for a buffer of any group.
+    pub(super) fn any_starved(&self) -> bool {
         self.groups.iter().any(|group| !group.starved.is_empty())
     }
 

@@ -24,6 +24,10 @@ pub(super) struct Ring {
     ext_arg: bool,
     skip_success: bool,
     min_wait_us: u32,
+    /// What the last timeout operation points to. The kernel may take such an entry later than
+    /// the enter that was to submit it, so this lives as long as the ring; an entry that is late
+    /// finds a later timeout here, which is as good.
+    timespec: Box<types::Timespec>,
     counters: Arc<Counters>,
 }
 
@@ -62,6 +66,7 @@ impl Ring {
             ext_arg: features.ext_arg,
             skip_success: features.skip_success,
             min_wait_us: features.min_wait_us,
+            timespec: Box::default(),
             counters,
         })
     }
@@ -132,12 +137,15 @@ impl Ring {
             return self.submit();
         }
         self.refill();
-        let wait = how == Enter::Wait && self.backlog.is_empty() && timeout != Some(Duration::ZERO);
+        let mut wait =
+            how == Enter::Wait && self.backlog.is_empty() && timeout != Some(Duration::ZERO);
         if wait
             && !self.ext_arg
             && let Some(timeout) = timeout
         {
             self.push_timeout(timeout);
+            // A wait whose timeout found the queue full would have no end.
+            wait = self.backlog.is_empty();
         }
         loop {
             self.enter_once(ring::ENTER_GETEVENTS, wait, timeout)?;
@@ -195,19 +203,9 @@ impl Ring {
     /// For kernels that cannot pass a timeout to the enter: an operation that completes after
     /// `timeout`, or with the next other completion.
     fn push_timeout(&mut self, timeout: Duration) {
-        let timespec = types::Timespec::new().sec(timeout.as_secs()).nsec(timeout.subsec_nanos());
-        let entry = opcode::Timeout::new(&timespec).count(1).build().user_data(NOBODY);
-        if self.push_now(&entry) {
-            // The kernel copies the time when it takes the entry, so that has to happen now.
-            let _also_submitted_later = ring::enter(
-                self.fd,
-                self.uring.submission().len() as u32,
-                0,
-                Wait { completions: 0, timeout: None, min_wait_us: 0 },
-            );
-            self.counters.enters.add(1);
-            self.counters.syscalls.add(1);
-        }
+        *self.timespec = types::Timespec::new().sec(timeout.as_secs()).nsec(timeout.subsec_nanos());
+        let entry = opcode::Timeout::new(&*self.timespec).count(1).build().user_data(NOBODY);
+        self.push(entry);
     }
 
     /// True if completions that found the queue full wait in the kernel.

@@ -1,7 +1,8 @@
 //! The state of one TCP socket on io_uring.
 
 use crate::buf::SendBuf;
-use crate::driver::queues::{Fin, Queued, Received};
+use crate::driver::queues::{End, Fin, Queued, Received};
+use crate::driver::reset_on_close;
 use socket2::SockAddr;
 use std::os::fd::OwnedFd;
 
@@ -85,6 +86,22 @@ impl Stream {
     pub(super) fn must_linger(&self) -> bool {
         let unsent = !self.in_flight.is_none() || !self.queued.is_empty();
         unsent && !self.queued.failed()
+    }
+
+    /// What a receive of nothing means.
+    pub(super) fn how_it_ended(&self) -> End {
+        let sending = !self.in_flight.is_none();
+        let asked = self.socket.as_ref().map(|it| self.queued.end_of_stream(it, sending));
+        asked.unwrap_or(End::Stream)
+    }
+
+    /// Before a close that does not wait for what is queued or being sent.
+    pub(super) fn cut_off(&self) {
+        if self.must_linger()
+            && let Some(socket) = &self.socket
+        {
+            reset_on_close(socket);
+        }
     }
 
     /// True if somebody can go on only after the send in flight is known to be over, although

@@ -22,6 +22,7 @@ mod send;
 pub(super) use self::memory::{RecvOp, SendOp};
 
 use self::memory::{Memory, RECVMSG_HEADER_BYTES};
+use super::ring::Enter;
 use super::{Entry, Op, UringDriver};
 use crate::buf::Pool;
 use crate::datagram::{Received, UdpStats};
@@ -38,7 +39,7 @@ use std::rc::Rc;
 use std::task::Waker;
 
 /// Datagrams a socket may hold received and unread before its receive is paused, and never more
-/// than half of its buffers.
+/// than half of its buffers. What one turn of the driver delivers comes on top.
 const RECEIVED_MAX: usize = 4096;
 /// Buffers that one pool can have.
 const POOL_COUNT_MAX: u32 = 1 << 15;
@@ -48,14 +49,15 @@ static TRIAL_ADDRESS: [u8; 16] =
     [libc::AF_INET as u8, 0, 0, 9, 127, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0];
 
 pub(super) struct Udp {
-    /// Empty once the close was submitted.
+    /// Empty once it was closed.
     pub(super) socket: Option<OwnedFd>,
     setup: UdpSetup,
-    /// Completions still to come, those of sends aside: one for each armed receive, each cancel,
-    /// and a close that reports.
+    /// Completions still to come, those of sends aside: one for each armed receive and each cancel.
     pub(super) expected: u32,
     /// The program has closed its end; what it handed over is still being sent.
     pub(super) closing: bool,
+    /// Closed and cancelled: its slot is free after the last completion.
+    abandoned: bool,
     memory: Memory,
     multishot: bool,
     /// What a multishot recvmsg is told: the lengths to reserve.
@@ -71,6 +73,8 @@ pub(super) struct Udp {
     paused: bool,
     received: VecDeque<Received>,
     received_max: usize,
+    /// The driver's turn in which the oldest of them arrived.
+    oldest_turn: u32,
     receive_error: Option<i32>,
     receive_waiters: Waiters,
     pub(super) outbox: Outbox,
@@ -103,9 +107,8 @@ impl Udp {
     }
 
     /// True when the kernel has nothing of a closed socket any more.
-    pub(super) fn is_done(&self, torn_down: bool) -> bool {
-        let closed = self.socket.is_none() || torn_down;
-        self.closing && closed && self.expected == 0 && self.in_flight == 0
+    pub(super) fn is_done(&self) -> bool {
+        self.abandoned && self.expected == 0 && self.in_flight == 0
     }
 
     pub(super) fn single_receives(&self) -> &[Key] {
@@ -143,6 +146,7 @@ impl UringDriver {
             socket: Some(socket),
             expected: 0,
             closing: false,
+            abandoned: false,
             memory,
             multishot,
             template,
@@ -153,6 +157,7 @@ impl UringDriver {
             paused: false,
             received: VecDeque::new(),
             received_max: RECEIVED_MAX.min(usize::from(setup.buffer_count) / 2).max(1),
+            oldest_turn: 0,
             receive_error: None,
             receive_waiters: Waiters::default(),
             outbox: Outbox::new(setup.segmentation),
@@ -187,9 +192,26 @@ impl UringDriver {
         }
     }
 
+    /// Cancels what is with the kernel and closes the socket, at once where that is possible,
+    /// because a bound socket is also the claim to its port: who drops one may bind the next
+    /// before the driver's turn.
+    pub(super) fn abandon_udp(&mut self, key: Key) {
+        self.cancel_all_of_udp(key);
+        // An operation that the kernel has not taken yet names the descriptor: then, as with a
+        // submission thread, the slot keeps it until its last completion.
+        if self.entries.get(key).is_some()
+            && self.ring.enter(Enter::Collect, None).is_ok()
+            && self.ring.all_submitted()
+            && let Some(Entry::Udp(udp)) = self.entries.get_mut(key)
+        {
+            udp.socket = None;
+        }
+    }
+
     pub(super) fn cancel_all_of_udp(&mut self, key: Key) {
         let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else { return };
         udp.closing = true;
+        udp.abandoned = true;
         udp.received.clear();
         udp.outbox.give_up();
         let mut cancels = Vec::new();

@@ -133,7 +133,12 @@ impl RecvOp {
 
     /// Describes the receive. The entry names memory of this box and of the pool. `None` if the
     /// pool has no buffer left.
-    pub(in crate::driver::uring) fn start(&mut self, fd: Fd, setup: &UdpSetup, memory: &Memory) -> Option<Entry> {
+    pub(in crate::driver::uring) fn start(
+        &mut self,
+        fd: Fd,
+        setup: &UdpSetup,
+        memory: &Memory,
+    ) -> Option<Entry> {
         let (address, group, flags) = match memory {
             Memory::Group(group) => (std::ptr::null_mut(), *group, Flags::BUFFER_SELECT),
             Memory::Own(pool) => {

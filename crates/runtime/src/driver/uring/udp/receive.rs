@@ -1,6 +1,5 @@
 //! Receiving datagrams.
 
-use super::Udp;
 use super::memory::{Memory, RecvOp, of_multishot};
 use crate::datagram::Received;
 use crate::driver::closed;
@@ -45,6 +44,15 @@ impl UringDriver {
     pub(in crate::driver::uring) fn arm_datagrams(&mut self, key: Key) {
         let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else { return };
         let Some(socket) = udp.socket.as_ref().filter(|_| !udp.rests()) else { return };
+        if let Memory::Group(group) = udp.memory
+            && udp.armed == 0
+            && self.groups.is_starved(group)
+        {
+            // Behind the others that wait, as in `arm_receive`.
+            udp.starved = true;
+            self.groups.get(group).starved.push(key);
+            return;
+        }
         let fd = Fd(socket.as_raw_fd());
         if udp.multishot {
             if udp.armed == 0
@@ -157,9 +165,14 @@ impl UringDriver {
                     self.counters.copied_out.add(1);
                     received.data = received.data.detach();
                 }
+                if udp.received.is_empty() {
+                    udp.oldest_turn = self.turn;
+                }
                 udp.received.push_back(received);
                 udp.receive_waiters.wake(wakes);
-                if udp.received.len() >= udp.received_max && !udp.paused {
+                // A large batch that has just come says nothing about the reader.
+                let had_a_turn = udp.oldest_turn != self.turn;
+                if udp.received.len() >= udp.received_max && had_a_turn && !udp.paused {
                     udp.paused = true;
                     self.counters.pauses.add(1);
                     if udp.multishot && udp.armed > 0 {

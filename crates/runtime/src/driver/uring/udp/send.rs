@@ -84,7 +84,11 @@ impl UringDriver {
 
     /// Treats the first `taken` silent sends, which the kernel has run, as sent unless they
     /// complained: then their operation is gone.
-    pub(in crate::driver::uring) fn settle_datagrams(&mut self, taken: usize, wakes: &mut Vec<Waker>) {
+    pub(in crate::driver::uring) fn settle_datagrams(
+        &mut self,
+        taken: usize,
+        wakes: &mut Vec<Waker>,
+    ) {
         if taken == 0 {
             return;
         }
@@ -98,7 +102,12 @@ impl UringDriver {
     }
 
     /// A send is over: by its completion, or settled.
-    pub(in crate::driver::uring) fn on_datagram_sent(&mut self, send: Key, result: i32, wakes: &mut Vec<Waker>) {
+    pub(in crate::driver::uring) fn on_datagram_sent(
+        &mut self,
+        send: Key,
+        result: i32,
+        wakes: &mut Vec<Waker>,
+    ) {
         let Some(mut op) = self.sends.remove(send) else { return };
         let key = op.socket;
         let outgoing = op.finish();

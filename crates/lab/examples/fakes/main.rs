@@ -1,0 +1,59 @@
+//! Programs with known behaviour, to test the lab with. Each does exactly what its name says, and
+//! the load generator reports truthfully what it saw, so a test knows what the lab must find.
+//!
+//! ```text
+//! fakes server MODE ADDR        an echo server: see `server::MODES`
+//! fakes client ADDR CONNECTIONS BYTES DEPTH WARMUP_MS WINDOW_MS [FAULT]
+//! fakes lab EXPERIMENT OUT      runs an experiment as the command does, handling signals
+//! fakes helper …                the lab's hidden subcommand
+//! ```
+//!
+//! In an experiment file: `command = ["…/examples/fakes", "server", "lossy", "{addr}"]`.
+
+mod client;
+mod server;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use twinring_lab::{Experiment, LabError, RunOptions, Stop};
+
+fn main() -> ExitCode {
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().filter_map(|argument| argument.to_str()).collect();
+    match words.as_slice() {
+        ["helper", ..] => twinring_lab::helper(&arguments[1..]),
+        ["server", mode, address] => server::serve(mode, address),
+        ["client", rest @ ..] => client::load(rest),
+        ["lab", experiment, out] => match lab(experiment, out) {
+            Ok(code) => ExitCode::from(code),
+            Err(error) => {
+                eprintln!("{error}");
+                ExitCode::from(error.exit_code())
+            }
+        },
+        _ => {
+            eprintln!("usage: fakes server|client|lab|helper …, see the head of the source");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn lab(experiment: &str, out: &str) -> Result<u8, LabError> {
+    let binary = std::env::current_exe().map_err(|e| LabError::read("this program", e))?;
+    let stop = Stop::on_signals().map_err(LabError::signals)?;
+    let options = RunOptions {
+        experiment: Experiment::find(experiment)?,
+        out: out.into(),
+        seed: Some(1),
+        helper: vec![binary.clone().into(), "helper".into()],
+        binary,
+        server_cpu: None,
+        client_cpu: None,
+        command: std::env::args().collect(),
+    };
+    let outcome = twinring_lab::run(&options, &stop)?;
+    print!("{}", twinring_lab::table(&outcome.bundle, twinring_lab::Style::for_stdout()));
+    println!("{}", outcome.directory.display());
+    Ok(outcome.exit_code())
+}

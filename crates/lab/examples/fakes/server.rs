@@ -1,0 +1,131 @@
+//! An echo server with one thread per connection, and one fault.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use signal_hook::consts::SIGTERM;
+use signal_hook::iterator::Signals;
+
+/// What the server does beside echoing.
+pub(crate) const MODES: &[(&str, &str)] = &[
+    ("echo", "nothing: it is clean, and speaks the JSON contract"),
+    ("foreign", "nothing, and it says nothing either"),
+    ("burn", "uses 20 us of CPU more for every message"),
+    ("slow", "sleeps 20 ms before every answer"),
+    ("lossy", "drops the first byte of every 50th message of a connection"),
+    ("swallow", "drops the last byte of every 50th message of a connection"),
+    ("garble", "changes a byte of every 50th message of a connection"),
+    ("dies", "ends with code 7 after 2000 messages"),
+    ("admits-64", "serves 64 connections and leaves the others in the backlog"),
+    ("deaf", "ignores SIGTERM"),
+    ("unready", "never listens"),
+    ("crashes", "ends with code 3 before it is ready"),
+];
+
+static MESSAGES: AtomicU64 = AtomicU64::new(0);
+
+pub(crate) fn serve(mode: &str, address: &str) -> ExitCode {
+    if !MODES.iter().any(|(known, _)| *known == mode) {
+        eprintln!("no mode {mode}; there are {MODES:?}");
+        return ExitCode::from(2);
+    }
+    match mode {
+        "crashes" => {
+            eprintln!("I was never meant to run");
+            return ExitCode::from(3);
+        }
+        "unready" => loop {
+            thread::sleep(Duration::from_secs(1));
+        },
+        _ => {}
+    }
+    let listener = match TcpListener::bind(address) {
+        Ok(listener) => listener,
+        Err(error) => {
+            eprintln!("cannot listen on {address}: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let talks = mode != "foreign";
+    if talks {
+        println!(
+            "{}",
+            json!({"event": "ready", "schema": "twinring.serve/1", "service": "echo",
+            "listen": [address], "engine": "fake", "pid": std::process::id()})
+        );
+    }
+    let mode = mode.to_owned();
+    let handle = {
+        let mode = mode.clone();
+        move |stream| drop(echo(stream, &mode))
+    };
+    thread::spawn(move || {
+        for (count, stream) in listener.incoming().flatten().enumerate() {
+            if mode == "admits-64" && count == 64 {
+                // Holding the listener open keeps the rest waiting.
+                loop {
+                    thread::park();
+                }
+            }
+            let handle = handle.clone();
+            thread::spawn(move || handle(stream));
+        }
+    });
+    wait_for_the_end(talks)
+}
+
+fn wait_for_the_end(talks: bool) -> ExitCode {
+    let Ok(mut signals) = Signals::new([SIGTERM]) else { return ExitCode::FAILURE };
+    let deaf = std::env::args().any(|argument| argument == "deaf");
+    for _ in signals.forever() {
+        if !deaf {
+            break;
+        }
+    }
+    if talks {
+        let messages = MESSAGES.load(Ordering::Relaxed);
+        println!(
+            "{}",
+            json!({"event": "final", "schema": "twinring.serve/1", "service": "echo",
+            "engine": "fake", "reason": "SIGTERM",
+            // One read and one write a message.
+            "runtime_counters": {"syscalls": 2 * messages, "enters": 0, "cq_overflows": 0}})
+        );
+    }
+    ExitCode::SUCCESS
+}
+
+fn echo(mut stream: TcpStream, mode: &str) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut buffer = vec![0; 64 << 10];
+    for number in 1_u64.. {
+        let read = stream.read(&mut buffer)?;
+        if read == 0 {
+            break;
+        }
+        let faulty = number % 50 == 0;
+        let mut answer = &mut buffer[..read];
+        match mode {
+            "burn" => {
+                let until = Instant::now() + Duration::from_micros(20);
+                while Instant::now() < until {}
+            }
+            "slow" => thread::sleep(Duration::from_millis(20)),
+            "lossy" if faulty => answer = &mut answer[1..],
+            "swallow" if faulty => answer = &mut answer[..read - 1],
+            "garble" if faulty => answer[read / 2] ^= 0x40,
+            _ => {}
+        }
+        stream.write_all(answer)?;
+        if MESSAGES.fetch_add(1, Ordering::Relaxed) == 2000 && mode == "dies" {
+            eprintln!("out of cheese");
+            std::process::exit(7);
+        }
+    }
+    Ok(())
+}

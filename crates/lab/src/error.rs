@@ -1,0 +1,118 @@
+//! What can go wrong, as values: what failed, why, and what to do.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why the lab could not do what it was asked. A subject that misbehaves is not an error but a
+/// result: see [`crate::audit`].
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LabError {
+    /// The experiment, or an option that overrides a part of it, makes no sense.
+    #[error("{place}: {problem}; expected {expected}")]
+    BadExperiment {
+        /// File and line, or the option.
+        place: String,
+        /// What was found.
+        problem: String,
+        /// What would have been right.
+        expected: String,
+    },
+
+    /// There is no built-in experiment and no file of this name.
+    #[error("no experiment `{name}`; built in are: {known}; or give the path of a TOML file")]
+    UnknownExperiment {
+        /// What was asked for.
+        name: String,
+        /// The names there are, separated by commas.
+        known: String,
+    },
+
+    /// A network was asked for by name and cannot be had.
+    #[error("cannot set up the network `{net}`: {why}; use --net loopback, or run as root")]
+    Net {
+        /// `veth` or `loopback`.
+        net: String,
+        /// The step that failed and the kernel's answer.
+        why: String,
+    },
+
+    /// The program of a subject, the load or the soaker could not be started at all.
+    #[error("cannot start `{program}`: {source}; check the path and that it may be executed")]
+    Spawn {
+        /// The program.
+        program: String,
+        /// The answer of the system.
+        source: io::Error,
+    },
+
+    /// The soaker, on which the figure of record rests, did not work.
+    #[error("the soaker on CPU {cpu} failed: {why}; check that SCHED_IDLE and pinning are allowed")]
+    Soaker {
+        /// The CPU it was to soak.
+        cpu: usize,
+        /// What happened.
+        why: String,
+    },
+
+    /// A file of the bundle could not be written.
+    #[error(
+        "cannot write {path}: {source}; what was written before stays readable (`twinring lab \
+         report`); free some space or choose another place with --out"
+    )]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The answer of the system.
+        source: io::Error,
+    },
+
+    /// A file could not be read.
+    #[error("cannot read {path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The answer of the system.
+        source: io::Error,
+    },
+
+    /// A directory is not a bundle, or not one that this version understands.
+    #[error("{path} is not a bundle this version can read: {why}")]
+    NotABundle {
+        /// The directory or file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+
+    /// The machine lacks something without which nothing can be measured.
+    #[error("this machine cannot be measured: {why}")]
+    Machine {
+        /// What is missing.
+        why: String,
+    },
+}
+
+impl LabError {
+    /// The exit code of the command: 2 when the request was wrong, 1 when carrying it out failed.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            LabError::BadExperiment { .. } | LabError::UnknownExperiment { .. } => 2,
+            _ => 1,
+        }
+    }
+
+    pub(crate) fn write(path: &Path, source: io::Error) -> LabError {
+        LabError::Write { path: path.to_owned(), source }
+    }
+
+    /// [`LabError::Read`] for this file.
+    pub fn read(path: impl AsRef<Path>, source: io::Error) -> LabError {
+        LabError::Read { path: path.as_ref().to_owned(), source }
+    }
+
+    /// For a process whose signal handlers cannot be installed: see [`crate::Stop::on_signals`].
+    pub fn signals(source: io::Error) -> LabError {
+        LabError::Machine { why: format!("no signal handlers: {source}") }
+    }
+}

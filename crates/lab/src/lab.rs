@@ -1,0 +1,280 @@
+//! An experiment from its first process to its report.
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
+
+use crate::audit::{Severity, audit};
+use crate::bundle::{self, Writer};
+use crate::error::LabError;
+use crate::experiment::{Cell, Experiment, NetKind};
+use crate::machine::{Cpus, Fingerprint, sha256_of};
+use crate::net::{self, Network};
+use crate::plan::{Block, plan};
+use crate::progress::Progress;
+use crate::result::{BUNDLE_SCHEMA, Bundle, Program, RunRecord, State};
+use crate::runner::{self, Bench, Slot};
+use crate::stop::Stop;
+use crate::summary::{Summary, Verdict, summarise};
+
+/// What to run and where to put it.
+#[derive(Debug, Clone)]
+pub struct RunOptions {
+    /// The experiment, options applied: see [`Experiment::with`].
+    pub experiment: Experiment,
+    /// The directory that gets a directory for this bundle.
+    pub out: PathBuf,
+    /// Seed of the order and the resampling; from the clock if not given.
+    pub seed: Option<u64>,
+    /// The `twinring` binary: `{twinring}` in commands.
+    pub binary: PathBuf,
+    /// Program and first arguments that lead to [`crate::helper()`].
+    pub helper: Vec<OsString>,
+    /// CPU of the server, if it is to be a certain one.
+    pub server_cpu: Option<usize>,
+    /// CPU of the load generator, if it is to be a certain one.
+    pub client_cpu: Option<usize>,
+    /// Arguments that led here, recorded so that the experiment can be repeated.
+    pub command: Vec<String>,
+}
+
+/// What came out of an experiment.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// Where the bundle is.
+    pub directory: PathBuf,
+    /// What is in it.
+    pub bundle: Bundle,
+}
+
+impl Outcome {
+    /// The exit code of the command: 128 + the signal for an interrupted experiment; 1 when every
+    /// comparison is void, so that nothing could be measured; else 0, whatever the verdicts are.
+    pub fn exit_code(&self) -> u8 {
+        if let State::Interrupted { signal } = self.bundle.state {
+            return (128 + signal) as u8;
+        }
+        let cells = self.bundle.summary.iter().flat_map(|summary| &summary.cells);
+        let mut comparisons = cells.flat_map(|cell| &cell.comparisons).peekable();
+        let any = comparisons.peek().is_some();
+        u8::from(any && comparisons.all(|it| matches!(it.verdict, Verdict::Void { .. })))
+    }
+}
+
+/// Runs an experiment and writes its bundle.
+///
+/// Progress goes to standard error. On return, by whatever way, every process the lab started has
+/// ended, and its namespaces with them.
+///
+/// # Errors
+/// [`LabError`], when the experiment could not be carried out. The bundle then holds what was
+/// measured before, if its directory could be made at all.
+pub fn run(options: &RunOptions, stop: &Stop) -> Result<Outcome, LabError> {
+    let experiment = &options.experiment;
+    let started = jiff::Timestamp::now();
+    let cpus = Cpus::choose(options.server_cpu, options.client_cpu)?;
+    let quiet = Quiet::keep_off(&cpus);
+    let mut networks = net::set_up(experiment.net, &cpus)?;
+    let seed = options.seed.unwrap_or(started.as_nanosecond() as u64);
+    let mut bundle = Bundle {
+        schema: BUNDLE_SCHEMA.to_owned(),
+        lab_version: env!("CARGO_PKG_VERSION").to_owned(),
+        started: started.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        state: State::Running,
+        experiment: experiment.clone(),
+        command: options.command.clone(),
+        seed,
+        programs: programs(options),
+        networks: networks.list.iter().map(|network| network.record.clone()).collect(),
+        network_fallback: networks.fallback.take(),
+        machine: Fingerprint::read(&cpus),
+        cpus,
+        summary: None,
+    };
+    let directory = bundle::fresh_directory(&options.out, &experiment.name, started);
+    let mut writer = Writer::create(&directory, &bundle)?;
+    let mut runs = Vec::new();
+    let bench = Bench {
+        experiment,
+        cpus: &bundle.cpus.clone(),
+        helper: &options.helper,
+        binary: &options.binary.to_string_lossy(),
+        stop,
+        began: Instant::now(),
+    };
+    let measured = measure(&bench, &mut networks.list, seed, &mut writer, &mut runs);
+    drop(networks);
+    drop(quiet);
+    bundle.state = match (&measured, stop.signal()) {
+        (Err(error), _) => State::Failed { error: error.to_string() },
+        (Ok(Ended::Stopped), Some(signal)) => State::Interrupted { signal },
+        _ => State::Complete,
+    };
+    bundle.summary = Some(summarise(experiment, seed, &runs));
+    let finished = bundle::finish(&directory, &bundle, &runs);
+    // The first error is the cause, a second one most often its consequence.
+    measured?;
+    finished?;
+    Ok(Outcome { directory, bundle })
+}
+
+/// How the measuring ended.
+enum Ended {
+    Done,
+    Stopped,
+}
+
+fn measure(
+    bench: &Bench<'_>,
+    networks: &mut [Network],
+    seed: u64,
+    writer: &mut Writer,
+    runs: &mut Vec<RunRecord>,
+) -> Result<Ended, LabError> {
+    let experiment = bench.experiment;
+    let kinds: Vec<NetKind> = networks.iter().map(|network| network.record.kind).collect();
+    let cells = experiment.cells(&kinds);
+    let mut blocks = plan(seed, cells.len(), experiment.subjects.len(), experiment.pairs);
+    let mut given_up = GivenUp::default();
+    let mut next_block: HashMap<usize, usize> = HashMap::new();
+    let mut spare = vec![experiment.spare_pairs; cells.len()];
+    let mut progress = Progress::start(experiment, blocks.len());
+    while let Some(block) = blocks.pop_front() {
+        let cell = cells[block.cell];
+        let order = given_up.still_in(experiment, cell, &block.order);
+        if order.is_empty() {
+            progress.skip(experiment.subjects.len());
+            continue;
+        }
+        let number = next_block.entry(block.cell).or_default();
+        let mut noisy = false;
+        for &subject in &order {
+            let subject = &experiment.subjects[subject];
+            progress.next(&cell, &subject.name);
+            let network = networks.iter_mut().find(|network| network.record.kind == cell.net);
+            // The cells were made from these networks.
+            let Some(network) = network else { continue };
+            let slot = Slot { index: runs.len(), cell, block: *number, subject };
+            let Some(run) = runner::run(bench, network, &slot)? else { return Ok(Ended::Stopped) };
+            writer.append(&run)?;
+            for finding in audit(&run) {
+                noisy |= finding.severity == Severity::Noise;
+                if finding.severity == Severity::Void {
+                    progress.say(&format!(
+                        "{cell}, {}: {}: {}",
+                        subject.name,
+                        finding.kind.title(),
+                        finding.what
+                    ));
+                    given_up.add(cell, &subject.name);
+                }
+            }
+            runs.push(run);
+        }
+        *number += 1;
+        progress.skip(block.order.len() - order.len());
+        if noisy && spare[block.cell] > 0 {
+            spare[block.cell] -= 1;
+            let order = block.order.iter().rev().copied().collect();
+            blocks.push_back(Block { cell: block.cell, order });
+            progress.more(experiment.subjects.len());
+        }
+        if bench.stop.signal().is_some() {
+            return Ok(Ended::Stopped);
+        }
+    }
+    Ok(Ended::Done)
+}
+
+/// Subjects that an audit has taken out of a cell. Running them again would cost time and could
+/// change nothing.
+#[derive(Default)]
+struct GivenUp(HashSet<(Cell, String)>);
+
+impl GivenUp {
+    fn add(&mut self, cell: Cell, subject: &str) {
+        self.0.insert((cell, subject.to_owned()));
+    }
+
+    /// Who of a block is still worth running: nobody when the baseline or all others are out.
+    fn still_in(&self, experiment: &Experiment, cell: Cell, order: &[usize]) -> Vec<usize> {
+        let is_in =
+            |subject: &usize| !self.0.contains(&(cell, experiment.subjects[*subject].name.clone()));
+        let left: Vec<usize> = order.iter().copied().filter(is_in).collect();
+        let enough = left.contains(&0) && (left.len() > 1 || order.len() == 1);
+        if enough { left } else { Vec::new() }
+    }
+}
+
+/// Files whose hashes tell what was measured: our binary, and the programs of all commands.
+fn programs(options: &RunOptions) -> Vec<Program> {
+    let experiment = &options.experiment;
+    let commands = experiment.subjects.iter().map(crate::experiment::Subject::command_template);
+    let commands = commands.chain([experiment.load.command.clone()]);
+    let binary = options.binary.to_string_lossy().into_owned();
+    let mut paths: Vec<String> = commands
+        .filter_map(|command| command.first().map(|word| word.replace("{twinring}", &binary)))
+        .collect();
+    paths.sort_unstable();
+    paths.dedup();
+    let hashed = |path: String| {
+        let found = find_program(Path::new(&path));
+        let sha256 = found.and_then(|file| sha256_of(&file).ok());
+        Program { path, sha256 }
+    };
+    paths.into_iter().map(hashed).collect()
+}
+
+/// Where a program is, as `execvp` would find it.
+fn find_program(name: &Path) -> Option<PathBuf> {
+    if name.components().count() > 1 {
+        return Some(name.to_owned());
+    }
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|directory| directory.join(name)).find(|file| file.is_file())
+}
+
+/// Keeps the lab's own thread, and the threads it starts, off the measured CPUs while there are
+/// others. Children are pinned one by one and are not affected.
+struct Quiet {
+    before: Option<CpuSet>,
+}
+
+impl Quiet {
+    fn keep_off(cpus: &Cpus) -> Quiet {
+        let mut others = CpuSet::new();
+        let usable =
+            !cpus.others.is_empty() && cpus.others.iter().all(|cpu| others.set(*cpu).is_ok());
+        let this = Pid::from_raw(0);
+        let before = usable.then(|| sched_getaffinity(this).ok()).flatten();
+        // Without it the measurement is a little noisier, no more.
+        let moved = before.is_some() && sched_setaffinity(this, &others).is_ok();
+        Quiet { before: before.filter(|_| moved) }
+    }
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        if let Some(before) = &self.before {
+            // It was allowed before, so it is now.
+            let _ = sched_setaffinity(Pid::from_raw(0), before);
+        }
+    }
+}
+
+/// The summary of a bundle as one JSON line, for `--json`.
+pub fn json_line(outcome: &Outcome) -> String {
+    let summary: &Option<Summary> = &outcome.bundle.summary;
+    serde_json::json!({
+        "event": "result",
+        "schema": BUNDLE_SCHEMA,
+        "bundle": outcome.directory,
+        "state": outcome.bundle.state,
+        "summary": summary,
+    })
+    .to_string()
+}

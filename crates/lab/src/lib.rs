@@ -1,0 +1,69 @@
+//! The lab of Twinring: paired experiments on processes, with intervals, audits and bundles.
+//!
+//! The lab starts programs and reads what they print; it knows nothing of how they are made. An
+//! [`Experiment`] names the subjects and the grid of cells. [`run`] measures every cell in
+//! interleaved pairs, audits every run, and writes a bundle: a directory with the raw data, the
+//! figures and verdicts computed from them, and reports. [`verify`] computes everything again
+//! from the raw data; [`rerender`] renders it anew. `docs/method.md` explains the method.
+//!
+//! ```no_run
+//! use twinring_lab::{Experiment, Overrides, RunOptions, Stop};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let binary = std::env::current_exe()?;
+//! let overrides = Overrides { pairs: Some(10), ..Overrides::default() };
+//! let outcome = twinring_lab::run(
+//!     &RunOptions {
+//!         experiment: Experiment::find("quick")?.with(&overrides)?,
+//!         out: "bundles".into(),
+//!         seed: None,
+//!         // The hidden subcommand that calls `twinring_lab::helper`.
+//!         helper: vec![binary.clone().into(), "lab-helper".into()],
+//!         binary,
+//!         server_cpu: None,
+//!         client_cpu: None,
+//!         command: std::env::args().collect(),
+//!     },
+//!     &Stop::on_signals()?,
+//! )?;
+//! print!("{}", twinring_lab::table(&outcome.bundle, twinring_lab::Style::for_stdout()));
+//! std::process::exit(outcome.exit_code().into());
+//! # }
+//! ```
+
+pub mod accounting;
+pub mod audit;
+mod bundle;
+mod contract;
+mod error;
+mod experiment;
+mod helper;
+mod lab;
+mod machine;
+mod net;
+mod plan;
+mod process;
+mod procfs;
+mod progress;
+mod report;
+pub mod result;
+mod runner;
+mod soaker;
+pub mod statistics;
+mod stop;
+pub mod summary;
+mod verify;
+
+pub use error::LabError;
+pub use experiment::{
+    Accounting, Axes, BUILT_IN, Cell, EXPERIMENT_SCHEMA, Experiment, Load, MIN_PAIRS, NetChoice,
+    NetKind, Overrides, Ready, Subject,
+};
+pub use helper::helper;
+pub use lab::{Outcome, RunOptions, json_line, run};
+pub use machine::{Cpus, Fingerprint};
+pub use net::NetRecord;
+pub use process::Exit;
+pub use report::{Style, markdown, table};
+pub use stop::Stop;
+pub use verify::{Verification, rerender, verify};

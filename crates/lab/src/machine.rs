@@ -1,0 +1,276 @@
+//! The machine: which CPUs are used, and everything about it that a reader of the numbers would
+//! ask for.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use nix::sched::{CpuSet, sched_getaffinity};
+use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::error::LabError;
+use crate::procfs;
+
+/// Which CPU does what.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cpus {
+    /// The server's.
+    pub server: usize,
+    /// The load generator's.
+    pub client: usize,
+    /// There was one CPU only, which both share: nothing about it is fair to either.
+    pub shared: bool,
+    /// Both are threads of one core and slow each other down.
+    pub siblings: bool,
+    /// Left for the lab itself and everybody else.
+    pub others: Vec<usize>,
+}
+
+impl Cpus {
+    /// Chooses two CPUs among those this process may use: of different cores if there are, the
+    /// first ones not given by the caller.
+    ///
+    /// # Errors
+    /// [`LabError::Machine`] when the affinity cannot be read, [`LabError::BadExperiment`] when a
+    /// wanted CPU may not be used.
+    pub fn choose(server: Option<usize>, client: Option<usize>) -> Result<Cpus, LabError> {
+        let mine = sched_getaffinity(Pid::from_raw(0)).map_err(|errno| LabError::Machine {
+            why: format!("its CPUs cannot be listed: {errno}"),
+        })?;
+        let allowed: Vec<usize> =
+            (0..CpuSet::count()).filter(|cpu| mine.is_set(*cpu) == Ok(true)).collect();
+        let cores: BTreeMap<usize, Vec<usize>> =
+            allowed.iter().map(|cpu| (*cpu, core_siblings(*cpu))).collect();
+        choose(&cores, server, client)
+    }
+}
+
+fn choose(
+    cores: &BTreeMap<usize, Vec<usize>>,
+    server: Option<usize>,
+    client: Option<usize>,
+) -> Result<Cpus, LabError> {
+    for wanted in [server, client].into_iter().flatten() {
+        if !cores.contains_key(&wanted) {
+            return Err(LabError::BadExperiment {
+                place: "the CPUs".to_owned(),
+                problem: format!("CPU {wanted} may not be used"),
+                expected: format!("one of {:?}", cores.keys().collect::<Vec<_>>()),
+            });
+        }
+    }
+    let first = |taken: Option<usize>| cores.keys().copied().find(|cpu| Some(*cpu) != taken);
+    let server = server.or_else(|| first(client)).or(client);
+    let server = server.ok_or_else(|| LabError::Machine { why: "it has no CPU".to_owned() })?;
+    let other_core = || cores.keys().copied().find(|cpu| !cores[&server].contains(cpu));
+    let client = client.or_else(other_core).or_else(|| first(Some(server))).unwrap_or(server);
+    let others = cores.keys().copied().filter(|cpu| *cpu != server && *cpu != client).collect();
+    let shared = server == client;
+    let siblings = !shared && cores[&server].contains(&client);
+    Ok(Cpus { server, client, shared, siblings, others })
+}
+
+/// The hardware threads of a CPU's core, itself included.
+fn core_siblings(cpu: usize) -> Vec<usize> {
+    let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
+    let siblings = procfs::text(&path).map(|text| procfs::cpu_list(&text)).unwrap_or_default();
+    if siblings.is_empty() { vec![cpu] } else { siblings }
+}
+
+/// What the numbers were measured on. Facts that the machine does not tell are left out.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Fingerprint {
+    /// Model name of the processor.
+    pub cpu_model: String,
+    /// CPUs online.
+    pub cpus_online: usize,
+    /// Caches of the server's CPU, as `L2 Unified: 1024K`.
+    pub caches: Vec<String>,
+    /// Kernel release and build.
+    pub kernel: String,
+    /// Kernel command line.
+    pub kernel_command_line: String,
+    /// Hypervisor or product that says it is virtual, if any.
+    pub virtualisation: Option<String>,
+    /// Source of the clock.
+    pub clocksource: String,
+    /// Frequency governor of the server's CPU, if it has one.
+    pub governor: Option<String>,
+    /// Boost or turbo, if the machine tells.
+    pub boost: Option<String>,
+    /// Memory in KiB.
+    pub memory_kib: u64,
+    /// Load average when the experiment began.
+    pub load_average: String,
+    /// Mitigations by vulnerability.
+    pub mitigations: BTreeMap<String, String>,
+    /// Settings of the kernel.
+    pub sysctls: BTreeMap<String, String>,
+    /// Limits of this process: name, soft, hard.
+    pub limits: BTreeMap<String, String>,
+}
+
+/// Settings that move the numbers of a network service. Those of the network itself are recorded
+/// with each network.
+const SYSCTLS: &[&str] = &[
+    "kernel.io_uring_disabled",
+    "kernel.sched_autogroup_enabled",
+    "kernel.randomize_va_space",
+    "kernel.numa_balancing",
+    "kernel.nmi_watchdog",
+    "kernel.timer_migration",
+    "net.core.busy_poll",
+    "net.core.busy_read",
+    "net.core.rps_sock_flow_entries",
+    "vm.swappiness",
+];
+
+const LIMITS: &[&str] = &["Max open files", "Max locked memory", "Max processes"];
+
+impl Fingerprint {
+    /// Reads what the machine says about itself.
+    pub fn read(cpus: &Cpus) -> Fingerprint {
+        let text = |path: &str| procfs::text(path).unwrap_or_default();
+        let cpuinfo = text("/proc/cpuinfo");
+        let cpu = format!("/sys/devices/system/cpu/cpu{}", cpus.server);
+        let meminfo = text("/proc/meminfo");
+        Fingerprint {
+            cpu_model: cpuinfo_field(&cpuinfo, "model name").unwrap_or_default(),
+            cpus_online: procfs::cpu_list(&text("/sys/devices/system/cpu/online")).len(),
+            caches: caches(&cpu),
+            kernel: kernel(),
+            kernel_command_line: text("/proc/cmdline"),
+            virtualisation: virtualisation(&cpuinfo),
+            clocksource: text("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+            governor: procfs::text(&format!("{cpu}/cpufreq/scaling_governor")),
+            boost: boost(),
+            memory_kib: procfs::status_number(&meminfo, "MemTotal").unwrap_or(0),
+            load_average: text("/proc/loadavg"),
+            mitigations: files_in("/sys/devices/system/cpu/vulnerabilities"),
+            sysctls: SYSCTLS
+                .iter()
+                .filter_map(|name| {
+                    let path = format!("/proc/sys/{}", name.replace('.', "/"));
+                    Some(((*name).to_owned(), procfs::text(&path)?))
+                })
+                .collect(),
+            limits: limits(&text("/proc/self/limits")),
+        }
+    }
+}
+
+fn kernel() -> String {
+    let part = |name: &str| procfs::text(&format!("/proc/sys/kernel/{name}")).unwrap_or_default();
+    format!("{} {} {}", part("osrelease"), part("version"), std::env::consts::ARCH)
+}
+
+fn cpuinfo_field(cpuinfo: &str, name: &str) -> Option<String> {
+    let line = cpuinfo.lines().find(|line| line.split(':').next().map(str::trim) == Some(name))?;
+    Some(line.split_once(':')?.1.trim().to_owned())
+}
+
+fn virtualisation(cpuinfo: &str) -> Option<String> {
+    let flags = cpuinfo_field(cpuinfo, "flags").unwrap_or_default();
+    let product = procfs::text("/sys/class/dmi/id/product_name");
+    let hypervisor = procfs::text("/sys/hypervisor/type").or(product);
+    let virtual_cpu = flags.split(' ').any(|flag| flag == "hypervisor");
+    virtual_cpu.then(|| hypervisor.unwrap_or_else(|| "a hypervisor".to_owned()))
+}
+
+fn boost() -> Option<String> {
+    let cpu = "/sys/devices/system/cpu";
+    let no_turbo = procfs::text(&format!("{cpu}/intel_pstate/no_turbo"));
+    no_turbo
+        .map(|value| if value == "0" { "on" } else { "off" }.to_owned())
+        .or_else(|| procfs::text(&format!("{cpu}/cpufreq/boost")))
+}
+
+fn caches(cpu: &str) -> Vec<String> {
+    let cache = |index: usize| {
+        let part = |name: &str| procfs::text(&format!("{cpu}/cache/index{index}/{name}"));
+        Some(format!("L{} {}: {}", part("level")?, part("type")?, part("size")?))
+    };
+    (0..8).map_while(cache).collect()
+}
+
+fn files_in(directory: &str) -> BTreeMap<String, String> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let read = |entry: std::fs::DirEntry| {
+        let text = procfs::text(entry.path().to_str()?)?;
+        Some((entry.file_name().to_string_lossy().into_owned(), text))
+    };
+    entries.filter_map(read).collect()
+}
+
+fn limits(text: &str) -> BTreeMap<String, String> {
+    let value = |name: &&str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(*name))?;
+        let mut words = line.split_ascii_whitespace();
+        Some(((*name).to_owned(), format!("soft {}, hard {}", words.next()?, words.next()?)))
+    };
+    LIMITS.iter().filter_map(value).collect()
+}
+
+/// SHA-256 of a file in hexadecimal.
+pub(crate) fn sha256_of(path: &Path) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    let mut hash = Sha256::new();
+    let mut chunk = vec![0; 1 << 16];
+    loop {
+        match file.read(&mut chunk)? {
+            0 => return Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()),
+            read => hash.update(&chunk[..read]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cores(list: &[&[usize]]) -> BTreeMap<usize, Vec<usize>> {
+        list.iter().flat_map(|core| core.iter().map(|cpu| (*cpu, core.to_vec()))).collect()
+    }
+
+    #[test]
+    fn server_and_client_get_cores_of_their_own() {
+        let two_cores = cores(&[&[0, 1], &[2, 3]]);
+        let cpus = choose(&two_cores, None, None).unwrap();
+        assert_eq!((cpus.server, cpus.client, cpus.siblings), (0, 2, false));
+        assert_eq!(cpus.others, [1, 3]);
+        let cpus = choose(&two_cores, Some(3), None).unwrap();
+        assert_eq!((cpus.server, cpus.client), (3, 0));
+        let cpus = choose(&two_cores, None, Some(0)).unwrap();
+        assert_eq!((cpus.server, cpus.client, cpus.siblings), (1, 0, true));
+    }
+
+    #[test]
+    fn one_core_or_one_cpu_is_said_to_be_so() {
+        let cpus = choose(&cores(&[&[4, 5]]), None, None).unwrap();
+        assert_eq!((cpus.server, cpus.client, cpus.siblings, cpus.shared), (4, 5, true, false));
+        let cpus = choose(&cores(&[&[7]]), None, None).unwrap();
+        assert_eq!((cpus.server, cpus.client, cpus.shared), (7, 7, true));
+        assert_eq!(choose(&cores(&[&[7]]), Some(8), None).unwrap_err().exit_code(), 2);
+    }
+
+    #[test]
+    fn a_file_is_hashed() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "abc").unwrap();
+        // The example of FIPS 180-4, appendix B.1.
+        let expected = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(sha256_of(file.path()).unwrap(), expected);
+    }
+
+    #[test]
+    fn this_machine_says_something() {
+        let cpus = Cpus::choose(None, None).unwrap();
+        let fingerprint = Fingerprint::read(&cpus);
+        assert!(fingerprint.cpus_online >= 1);
+        assert!(!fingerprint.kernel.is_empty());
+        assert!(fingerprint.limits.contains_key("Max open files"));
+    }
+}

@@ -1,0 +1,143 @@
+//! The network between server and client.
+//!
+//! Loopback runs the receiver's work on the sender's CPU, which hides a part of what the engines
+//! differ in. The default is therefore a pair of network namespaces joined by a veth pair, whose
+//! receive work is steered (RPS) to the CPU of the process that receives. That is closer to a
+//! network card with aligned queues.
+//!
+//! The namespaces have no names: threads of the lab and their children hold them, and with the
+//! last of these they vanish with everything in them, however the lab ends.
+
+mod namespace;
+mod rtnetlink;
+mod veth;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::LabError;
+use crate::experiment::{NetChoice, NetKind};
+use crate::machine::Cpus;
+use crate::procfs;
+
+pub(crate) use namespace::Place;
+
+/// Ports for the subjects, outside the range that the kernel hands out to clients. Every run takes
+/// the next one: a port can stay bound for about 10 ms after its io_uring process was killed.
+const PORTS: std::ops::Range<u16> = 20_000..30_000;
+
+/// One of the networks of an experiment, ready for use.
+pub(crate) struct Network {
+    pub(crate) record: NetRecord,
+    pub(crate) server: Place,
+    pub(crate) client: Place,
+    next_port: u16,
+}
+
+/// What is written into the bundle about a network.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct NetRecord {
+    /// Which it is.
+    pub kind: NetKind,
+    /// The address the server listens on.
+    pub server_ip: IpAddr,
+    /// Mask of `rps_cpus` of the server's end, or empty.
+    pub server_rps: String,
+    /// Mask of `rps_cpus` of the client's end, or empty.
+    pub client_rps: String,
+    /// Maximum transmission unit in bytes.
+    pub mtu_bytes: Option<u32>,
+    /// Settings of the network stack that both ends were measured with.
+    pub settings: Vec<(String, String)>,
+}
+
+/// The settings recorded for each network; the first is also made equal at both ends.
+const SETTINGS: &[&str] = &[
+    "net.ipv4.tcp_congestion_control",
+    "net.core.somaxconn",
+    "net.core.rmem_max",
+    "net.core.wmem_max",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_wmem",
+    "net.ipv4.tcp_autocorking",
+    "net.ipv4.tcp_max_syn_backlog",
+    "net.ipv4.ip_local_port_range",
+];
+
+/// The networks an experiment asked for, and why it got another one, if so.
+pub(crate) struct Networks {
+    pub(crate) list: Vec<Network>,
+    pub(crate) fallback: Option<String>,
+}
+
+/// Sets up what `choice` asks for.
+///
+/// # Errors
+/// [`LabError::Net`] when veth was asked for by name and cannot be had.
+pub(crate) fn set_up(choice: NetChoice, cpus: &Cpus) -> Result<Networks, LabError> {
+    let veth = |required: bool| match veth::set_up(cpus) {
+        Ok(network) => Ok((Some(network), None)),
+        Err(why) if required => Err(LabError::Net { net: "veth".to_owned(), why }),
+        Err(why) => Ok((None, Some(format!("no network namespaces ({why}): plain loopback")))),
+    };
+    let (veth, fallback) = match choice {
+        NetChoice::Loopback => (None, None),
+        NetChoice::Auto => veth(false)?,
+        NetChoice::Veth | NetChoice::Both => veth(true)?,
+    };
+    let wants_loopback = veth.is_none() || choice == NetChoice::Both;
+    let mut list: Vec<Network> = veth.into_iter().collect();
+    list.extend(wants_loopback.then(loopback));
+    Ok(Networks { list, fallback })
+}
+
+fn loopback() -> Network {
+    let record = NetRecord {
+        kind: NetKind::Loopback,
+        server_ip: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        server_rps: procfs::text("/sys/class/net/lo/queues/rx-0/rps_cpus").unwrap_or_default(),
+        client_rps: String::new(),
+        mtu_bytes: procfs::text("/sys/class/net/lo/mtu").and_then(|mtu| mtu.parse().ok()),
+        settings: settings(),
+    };
+    Network::new(record, Place::Here, Place::Here)
+}
+
+/// The recorded settings as they are in the namespace of the calling thread.
+fn settings() -> Vec<(String, String)> {
+    let value = |name: &str| procfs::text(&setting_path(name));
+    let known = SETTINGS.iter().filter_map(|name| Some(((*name).to_owned(), value(name)?)));
+    known.collect()
+}
+
+fn setting_path(name: &str) -> String {
+    format!("/proc/sys/{}", name.replace('.', "/"))
+}
+
+impl Network {
+    fn new(record: NetRecord, server: Place, client: Place) -> Network {
+        // Two labs at once on one loopback should not start at the same port.
+        let spread = (std::process::id() % 100) as u16 * 100;
+        Network { record, server, client, next_port: PORTS.start + spread }
+    }
+
+    /// An address that nobody listens on.
+    ///
+    /// # Errors
+    /// [`LabError::Net`] when none of the ports can be bound.
+    pub(crate) fn free_address(&mut self) -> Result<SocketAddr, LabError> {
+        let ip = self.record.server_ip;
+        let mut why = String::new();
+        for _ in PORTS {
+            let address = SocketAddr::new(ip, self.next_port);
+            self.next_port =
+                if self.next_port + 1 < PORTS.end { self.next_port + 1 } else { PORTS.start };
+            match self.server.run(move || TcpListener::bind(address)) {
+                Ok(_) => return Ok(address),
+                Err(error) => why = format!("{address}: {error}"),
+            }
+        }
+        Err(LabError::Net { net: self.record.kind.to_string(), why })
+    }
+}

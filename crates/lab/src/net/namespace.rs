@@ -1,0 +1,84 @@
+//! A thread that has entered a network namespace of its own, and runs jobs there.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+
+/// Where a job is run: in the calling thread, or in a namespace.
+pub(crate) enum Place {
+    /// The network namespace the lab was started in.
+    Here,
+    /// An own one.
+    Namespace(Namespace),
+}
+
+/// A network namespace with a private view of `/sys`. It exists as long as this value or any
+/// process started in it.
+pub(crate) struct Namespace {
+    jobs: Sender<Job>,
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+impl Place {
+    /// Runs `job` there and returns what it returns. Processes started by the job live in the
+    /// namespace, and as the thread lives as long as the place, so do processes that die with the
+    /// thread that started them.
+    pub(crate) fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {
+        let Place::Namespace(namespace) = self else { return job() };
+        let (done, result) = channel();
+        let job = move || {
+            // The caller waits below, so the receiver is there.
+            let _ = done.send(job());
+        };
+        namespace.jobs.send(Box::new(job)).expect("the namespace's thread lives as long as this");
+        result.recv().expect("a job of the lab does not panic")
+    }
+}
+
+impl Namespace {
+    /// Makes a namespace.
+    ///
+    /// # Errors
+    /// The step that failed and the kernel's answer; most often the rights are missing.
+    pub(crate) fn new() -> Result<Namespace, String> {
+        let (jobs, inbox) = channel::<Job>();
+        let (ready, entered) = channel();
+        thread::spawn(move || {
+            let outcome = enter();
+            let in_namespace = outcome.is_ok();
+            let _ = ready.send(outcome);
+            if in_namespace {
+                for job in inbox {
+                    job();
+                }
+            }
+        });
+        entered.recv().map_err(|_| "the namespace's thread ended".to_owned())??;
+        Ok(Namespace { jobs })
+    }
+}
+
+/// Leaves the namespaces of the process, for the calling thread only (unshare(2)).
+fn enter() -> Result<(), String> {
+    let step = |what: &'static str| move |errno: nix::Error| format!("{what}: {errno}");
+    let nothing = None::<&str>;
+    unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS)
+        .map_err(step("unshare(CLONE_NEWNET | CLONE_NEWNS)"))?;
+    // Without this the new /sys would show up in the machine's own mounts.
+    mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing)
+        .map_err(step("making mounts private"))?;
+    // sysfs shows the network devices of the namespace it was mounted from.
+    mount(Some("sysfs"), "/sys", Some("sysfs"), MsFlags::empty(), nothing)
+        .map_err(step("mounting sysfs"))
+}
+
+/// A handle on the network namespace of the calling thread.
+pub(super) fn handle() -> Result<OwnedFd, String> {
+    let path = "/proc/thread-self/ns/net";
+    File::open(path).map(OwnedFd::from).map_err(|error| format!("{path}: {error}"))
+}

@@ -1,0 +1,82 @@
+//! In which order things are run.
+//!
+//! A block runs every subject of a cell once. Blocks come in twos, a random order and then its
+//! mirror image (A B B A), so that a machine that slowly changes favours nobody. Cells take turns,
+//! in a random order each round, so that a bad minute is spread over all of them and an
+//! interrupted experiment has something of everything.
+
+use std::collections::VecDeque;
+
+use oorandom::Rand64;
+
+/// One block: a cell and the order of the subjects in it, all as indices.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Block {
+    pub(crate) cell: usize,
+    pub(crate) order: Vec<usize>,
+}
+
+/// The plan of an experiment of `cells` cells and `subjects` subjects with `pairs` blocks each.
+pub(crate) fn plan(seed: u64, cells: usize, subjects: usize, pairs: usize) -> VecDeque<Block> {
+    let mut random = Rand64::new(u128::from(seed));
+    let mut plan = VecDeque::new();
+    let mut planned = 0;
+    while planned < pairs {
+        let round = (pairs - planned).min(2);
+        for cell in shuffled(&mut random, cells) {
+            let order = shuffled(&mut random, subjects);
+            let mirror = order.iter().rev().copied().collect();
+            let both = [Block { cell, order }, Block { cell, order: mirror }];
+            plan.extend(both.into_iter().take(round));
+        }
+        planned += round;
+    }
+    plan
+}
+
+/// The numbers under `count` in random order (Fisher and Yates).
+fn shuffled(random: &mut Rand64, count: usize) -> Vec<usize> {
+    let mut numbers: Vec<usize> = (0..count).collect();
+    for last in (1..count).rev() {
+        numbers.swap(last, random.rand_range(0..last as u64 + 1) as usize);
+    }
+    numbers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_cell_gets_its_pairs_and_every_block_every_subject() {
+        for pairs in [1, 8, 9] {
+            let plan = plan(1, 3, 4, pairs);
+            for cell in 0..3 {
+                let blocks: Vec<_> = plan.iter().filter(|block| block.cell == cell).collect();
+                assert_eq!(blocks.len(), pairs);
+                for block in blocks {
+                    let mut subjects = block.order.clone();
+                    subjects.sort_unstable();
+                    assert_eq!(subjects, [0, 1, 2, 3]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn blocks_mirror_each_other_and_both_orders_occur() {
+        let plan = plan(7, 1, 2, 40);
+        let orders: Vec<_> = plan.iter().map(|block| block.order.clone()).collect();
+        for two in orders.chunks(2) {
+            assert_eq!(two[0][0], two[1][1]);
+        }
+        let first: usize = orders.iter().step_by(2).map(|order| order[0]).sum();
+        assert!((1..20).contains(&first), "of 20 rounds, {first} began with the second subject");
+    }
+
+    #[test]
+    fn the_seed_decides() {
+        assert_eq!(plan(3, 2, 2, 8), plan(3, 2, 2, 8));
+        assert_ne!(plan(3, 2, 2, 8), plan(4, 2, 2, 8));
+    }
+}

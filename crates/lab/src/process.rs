@@ -1,0 +1,236 @@
+//! A child process of the lab: started in its network, read line by line, bounded in everything,
+//! and gone when the lab is gone.
+
+use std::ffi::OsString;
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
+
+use crate::error::LabError;
+use crate::net::Place;
+
+/// The longest line read from a subject. A result with a full histogram is well under this.
+const MAX_LINE_BYTES: usize = 8 << 20;
+
+/// How much of a subject's standard error is kept, from its end.
+const STDERR_TAIL_BYTES: usize = 4096;
+
+/// How often a process that was asked to stop is looked at.
+const STOP_TICK: Duration = Duration::from_millis(2);
+
+/// How long the readers of an ended process may take to reach the end of its pipes.
+const READERS_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Which of the two processes of a run an event comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    Server,
+    Client,
+}
+
+/// What the runner waits for; there is one channel for all of it.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// A line of standard output, without its end.
+    Line(Role, String),
+    /// Standard output was closed, or a line was longer than allowed.
+    Closed(Role),
+    /// The user wants to stop.
+    Stop,
+}
+
+/// How a process ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exit {
+    /// Exit code, if it ended by itself.
+    pub code: Option<i32>,
+    /// Signal that ended it.
+    pub signal: Option<i32>,
+    /// It ended by itself, before it was asked to.
+    pub unasked: bool,
+    /// It did not obey SIGTERM in time and was killed.
+    pub killed: bool,
+}
+
+impl Exit {
+    /// Ended as asked, with success; being ended by the SIGTERM it was sent is as good for
+    /// programs that have no handler.
+    pub fn is_clean(&self) -> bool {
+        let by_request = self.signal == Some(Signal::SIGTERM as i32) && !self.unasked;
+        !self.killed && (self.code == Some(0) || by_request)
+    }
+}
+
+impl std::fmt::Display for Exit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (self.code, self.signal) {
+            (Some(code), _) => write!(f, "exit code {code}")?,
+            (_, Some(signal)) => match Signal::try_from(signal) {
+                Ok(name) => write!(f, "{name}")?,
+                Err(_) => write!(f, "signal {signal}")?,
+            },
+            _ => write!(f, "unknown end")?,
+        }
+        f.write_str(if self.killed { " after it ignored SIGTERM" } else { "" })
+    }
+}
+
+/// A running child. Dropping it kills it and everything in its process group.
+pub(crate) struct Process {
+    child: Child,
+    ended: bool,
+    stderr_tail: Arc<Mutex<Vec<u8>>>,
+    readers: Vec<JoinHandle<()>>,
+}
+
+/// Starts `command` in `place`, pinned to `cpu`, through the helper (see [`crate::helper`]). Its
+/// lines go to `events`.
+pub(crate) fn start(
+    helper: &[OsString],
+    place: &Place,
+    cpu: usize,
+    command: &[String],
+    role: Role,
+    events: Sender<Event>,
+) -> Result<Process, LabError> {
+    let mut words = helper.to_vec();
+    words.extend(["exec".into(), cpu.to_string().into(), std::process::id().to_string().into()]);
+    words.extend(command.iter().map(OsString::from));
+    let spawned = spawn(place, words, Stdio::piped());
+    let mut child = spawned.map_err(|source| LabError::Spawn {
+        program: command.first().cloned().unwrap_or_default(),
+        source,
+    })?;
+    let stderr_tail = Arc::new(Mutex::new(Vec::new()));
+    let mut readers = Vec::new();
+    if let Some(stdout) = child.stdout.take() {
+        readers.push(thread::spawn(move || forward_lines(stdout, role, &events)));
+    }
+    if let Some(stderr) = child.stderr.take() {
+        let tail = stderr_tail.clone();
+        readers.push(thread::spawn(move || keep_tail(stderr, &tail)));
+    }
+    Ok(Process { child, ended: false, stderr_tail, readers })
+}
+
+/// Spawns inside `place` with an own process group, so that a Ctrl-C on the terminal reaches the
+/// lab only and the order of the shutdown is the lab's. The session stays the same on purpose:
+/// with `sched_autogroup` another session would be another scheduling group, and the soaker's
+/// `SCHED_IDLE` would then compete as an equal with the subject instead of yielding to it.
+pub(crate) fn spawn(place: &Place, words: Vec<OsString>, stdout: Stdio) -> io::Result<Child> {
+    place.run(move || {
+        let program = words.first().ok_or(io::ErrorKind::InvalidInput)?;
+        Command::new(program)
+            .args(&words[1..])
+            .stdin(Stdio::null())
+            .stdout(stdout)
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .spawn()
+    })
+}
+
+impl Process {
+    pub(crate) fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    /// Whether it has ended, without reaping it, so that its id and its group stay its own.
+    pub(crate) fn has_ended(&self) -> bool {
+        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        let pid = Pid::from_raw(self.pid());
+        self.ended || !matches!(waitid(Id::Pid(pid), flags), Ok(WaitStatus::StillAlive))
+    }
+
+    /// Sends a signal if it still runs.
+    pub(crate) fn signal(&self, signal: Signal) {
+        if !self.ended {
+            // It may have ended in between; it is not reaped, so the id is still its own.
+            let _ = kill(Pid::from_raw(self.pid()), signal);
+        }
+    }
+
+    /// Waits for the end up to `patience`; then kills whatever is left of the group and reaps.
+    /// `asked` says whether the process had been told to stop.
+    pub(crate) fn finish(&mut self, patience: Duration, asked: bool) -> Exit {
+        let deadline = Instant::now() + patience;
+        while !self.has_ended() && Instant::now() < deadline {
+            thread::sleep(STOP_TICK);
+        }
+        let killed = !self.has_ended();
+        let status = self.kill_group_and_reap();
+        // The group is dead, so both pipes are at their end, unless a grandchild left the group
+        // and holds them; that one is not waited for.
+        let deadline = Instant::now() + READERS_PATIENCE;
+        while self.readers.iter().any(|reader| !reader.is_finished()) && Instant::now() < deadline {
+            thread::sleep(STOP_TICK);
+        }
+        Exit {
+            code: status.and_then(|status| status.code()),
+            signal: status.and_then(|status| status.signal()),
+            unasked: !asked,
+            killed,
+        }
+    }
+
+    /// The last lines of its standard error.
+    pub(crate) fn stderr(&self) -> String {
+        let tail = self.stderr_tail.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&tail).trim().to_owned()
+    }
+
+    fn kill_group_and_reap(&mut self) -> Option<ExitStatus> {
+        if !self.ended {
+            // Not reaped yet, so the group's id cannot have been given to anybody else.
+            let _ = killpg(Pid::from_raw(self.pid()), Signal::SIGKILL);
+        }
+        self.ended = true;
+        self.child.wait().ok()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.kill_group_and_reap();
+        }
+    }
+}
+
+fn forward_lines(stdout: impl Read, role: Role, events: &Sender<Event>) {
+    let mut stdout = BufReader::new(stdout);
+    loop {
+        let mut line = Vec::new();
+        let limit = MAX_LINE_BYTES as u64 + 1;
+        let read = stdout.by_ref().take(limit).read_until(b'\n', &mut line);
+        if !matches!(read, Ok(1..)) || line.len() > MAX_LINE_BYTES {
+            break;
+        }
+        let line = String::from_utf8_lossy(&line).trim_end().to_owned();
+        if events.send(Event::Line(role, line)).is_err() {
+            break;
+        }
+    }
+    let _ = events.send(Event::Closed(role));
+    // A writer must never block because nobody reads, nor be ended by a closed pipe.
+    let _ = io::copy(&mut stdout, &mut io::sink());
+}
+
+fn keep_tail(mut stderr: impl Read, tail: &Mutex<Vec<u8>>) {
+    let mut chunk = [0; 1024];
+    while let Ok(read @ 1..) = stderr.read(&mut chunk) {
+        let mut tail = tail.lock().unwrap_or_else(PoisonError::into_inner);
+        tail.extend_from_slice(&chunk[..read]);
+        let excess = tail.len().saturating_sub(STDERR_TAIL_BYTES);
+        tail.drain(..excess);
+    }
+}

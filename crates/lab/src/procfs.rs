@@ -1,0 +1,152 @@
+//! The few fields of `/proc` that the lab reads, as pure functions on text where there is
+//! anything to get wrong.
+
+use std::fs;
+use std::io;
+use std::str::FromStr;
+
+/// Length of a tick of `/proc` in seconds: `USER_HZ` is 100 on every architecture Rust runs on.
+pub(crate) const TICK_S: f64 = 0.01;
+
+/// One CPU's line of `/proc/stat`, in ticks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct CpuTicks {
+    /// Idle, waiting for input or not. With dynamic ticks it is kept exactly, unlike the others,
+    /// and only rounded down to a tick here.
+    pub(crate) idle: u64,
+    pub(crate) irq: u64,
+    pub(crate) softirq: u64,
+    pub(crate) steal: u64,
+}
+
+/// The line of `cpu` in the text of `/proc/stat` (proc(5)).
+pub(crate) fn cpu_ticks(stat: &str, cpu: usize) -> Option<CpuTicks> {
+    let name = format!("cpu{cpu}");
+    let line = stat.lines().find(|line| line.split(' ').next() == Some(&name))?;
+    let ticks: Vec<u64> = line.split_ascii_whitespace().skip(1).flat_map(u64::from_str).collect();
+    let idle = *ticks.get(3)? + *ticks.get(4)?;
+    Some(CpuTicks { idle, irq: *ticks.get(5)?, softirq: *ticks.get(6)?, steal: *ticks.get(7)? })
+}
+
+/// Time that `cpu` has spent idle, in nanoseconds, from the text of `/proc/timer_list`. The kernel
+/// stops this clock while an idle CPU serves an interrupt or softirq, so what is left of the wall
+/// time is everything the CPU did (kernel/time/tick-sched.c, `tick_nohz_start_idle`).
+pub(crate) fn idle_ns(timer_list: &str, cpu: usize) -> Option<u64> {
+    let head = format!("cpu: {cpu}");
+    let mut of_cpu = timer_list.lines().skip_while(|line| line.trim_end() != head).skip(1);
+    let mut clock = |name: &str| {
+        let line = of_cpu.by_ref().take_while(|line| !line.starts_with("cpu:"));
+        let value = line.filter_map(|line| line.trim_start().strip_prefix(name)).next()?;
+        value.trim_start_matches([' ', ':']).split(' ').next()?.parse::<u64>().ok()
+    };
+    Some(clock(".idle_sleeptime")? + clock(".iowait_sleeptime")?)
+}
+
+/// Fields of `/proc/PID/stat`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct ProcessStat {
+    pub(crate) parent: i32,
+    /// CPU time of all its threads, ended ones included.
+    pub(crate) user_ticks: u64,
+    pub(crate) system_ticks: u64,
+    /// Scheduling policy; 5 is `SCHED_IDLE`.
+    pub(crate) policy: u64,
+}
+
+/// Reads the text of `/proc/PID/stat`. The name in the second field may hold blanks and
+/// parentheses, so counting starts behind its last parenthesis.
+pub(crate) fn process_stat(text: &str) -> Option<ProcessStat> {
+    let rest = &text[text.rfind(')')? + 1..];
+    // `rest` begins with field 3 of proc(5).
+    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    let field = |number: usize| fields.get(number - 3).copied();
+    Some(ProcessStat {
+        parent: field(4)?.parse().ok()?,
+        user_ticks: field(14)?.parse().ok()?,
+        system_ticks: field(15)?.parse().ok()?,
+        policy: field(41)?.parse().ok()?,
+    })
+}
+
+/// The number behind `key:` in a file like `/proc/PID/status`.
+pub(crate) fn status_number(text: &str, key: &str) -> Option<u64> {
+    let value = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
+    value.split_ascii_whitespace().next()?.parse().ok()
+}
+
+/// `0-3,8` as numbers, the notation of CPU lists in sysfs.
+pub(crate) fn cpu_list(text: &str) -> Vec<usize> {
+    let number = |text: &str| text.trim().parse::<usize>().ok();
+    let part = |part: &str| match part.split_once('-') {
+        Some((first, last)) => Some(number(first)?..=number(last)?),
+        None => number(part).map(|one| one..=one),
+    };
+    text.split(',').filter_map(part).flatten().collect()
+}
+
+/// A file's text without the line end, or nothing when it cannot be read.
+pub(crate) fn text(path: &str) -> Option<String> {
+    fs::read_to_string(path).ok().map(|text| text.trim_end().to_owned())
+}
+
+/// Every process id there is.
+pub(crate) fn pids() -> io::Result<Vec<i32>> {
+    Ok(numeric_entries("/proc")?.collect())
+}
+
+/// The entries of a directory whose names are numbers.
+pub(crate) fn numeric_entries(path: &str) -> io::Result<impl Iterator<Item = i32> + use<>> {
+    let entries = fs::read_dir(path)?;
+    Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_name_may_hold_anything() {
+        let head = "7 (a) (b c) S 1 7 7 0 -1 4194304 100 0 0 0 11 22 0 0 20 0 1 0 5 6 7 8 0 0 0 0 \
+                    0 0 0 0 0 0 0 0 17 1 0 5 0 0";
+        let stat = process_stat(head).unwrap();
+        let expected = ProcessStat { parent: 1, user_ticks: 11, system_ticks: 22, policy: 5 };
+        assert_eq!(stat, expected);
+        assert_eq!(process_stat("7 (cut"), None);
+        assert_eq!(process_stat("7 (cut) S 1"), None);
+    }
+
+    #[test]
+    fn this_process_can_be_read() {
+        let stat = process_stat(&text("/proc/self/stat").unwrap()).unwrap();
+        assert_eq!(stat.parent, nix::unistd::getppid().as_raw());
+        assert_eq!(stat.policy, 0);
+        let status = text("/proc/self/status").unwrap();
+        assert_eq!(status_number(&status, "Pid"), Some(u64::from(std::process::id())));
+        assert!(pids().unwrap().contains(&(std::process::id() as i32)));
+    }
+
+    #[test]
+    fn cpu_one_is_not_cpu_ten() {
+        let stat =
+            "cpu  1 1 1 1 1 1 1 1 0 0\ncpu10 0 0 0 0 0 9 9 9 0 0\ncpu1 1 2 3 4 5 6 7 8 0 0\n";
+        assert_eq!(cpu_ticks(stat, 1), Some(CpuTicks { idle: 9, irq: 6, softirq: 7, steal: 8 }));
+        assert_eq!(cpu_ticks(stat, 2), None);
+    }
+
+    #[test]
+    fn the_idle_clock_of_a_cpu_is_both_its_parts() {
+        let list = "now at 5 nsecs\n\ncpu: 0\n clock 0:\n  .idle_sleeptime : 1 nsecs\n  \
+                    .iowait_sleeptime: 2 nsecs\ncpu: 1\n  .idle_sleeptime : 30 nsecs\n  \
+                    .iowait_sleeptime: 40 nsecs\n\nTick Device: mode:     1\n";
+        assert_eq!(idle_ns(list, 0), Some(3));
+        assert_eq!(idle_ns(list, 1), Some(70));
+        assert_eq!(idle_ns(list, 2), None);
+        assert_eq!(idle_ns("cpu: 0\ncpu: 1\n  .idle_sleeptime : 30 nsecs\n", 0), None);
+    }
+
+    #[test]
+    fn cpu_lists() {
+        assert_eq!(cpu_list("0-2,5\n"), [0, 1, 2, 5]);
+        assert_eq!(cpu_list(""), Vec::<usize>::new());
+    }
+}

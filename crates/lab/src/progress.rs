@@ -1,0 +1,92 @@
+//! How far the experiment is: one bar on a terminal, a line for each cell's turn otherwise.
+//!
+//! The bar is drawn between runs only. Nothing ticks while a window is open.
+
+use std::io::{IsTerminal, stderr};
+use std::time::Instant;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::experiment::{Cell, Experiment};
+
+pub(crate) struct Progress {
+    bar: ProgressBar,
+    began: Instant,
+    begun: u64,
+}
+
+impl Progress {
+    pub(crate) fn start(experiment: &Experiment, blocks: usize) -> Progress {
+        let runs = blocks * experiment.subjects.len();
+        let bar = ProgressBar::new(runs as u64);
+        let shown = stderr().is_terminal();
+        bar.set_draw_target(if shown {
+            ProgressDrawTarget::stderr_with_hz(2)
+        } else {
+            ProgressDrawTarget::hidden()
+        });
+        let style = ProgressStyle::with_template("{wide_bar} run {pos}/{len}  {msg}");
+        // The template is a constant; if it were wrong the default would do.
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        let seconds = runs as f64 * (experiment.warmup_s + experiment.window_s + OVERHEAD_S);
+        let progress = Progress { bar, began: Instant::now(), begun: 0 };
+        progress.say(&format!(
+            "{}: {runs} runs, about {}",
+            experiment.name,
+            duration(seconds.round() as u64)
+        ));
+        progress
+    }
+
+    /// The next run begins.
+    pub(crate) fn next(&mut self, cell: &Cell, subject: &str) {
+        let done = self.begun;
+        self.begun += 1;
+        let left = self.bar.length().unwrap_or(0).saturating_sub(done);
+        let message = if done == 0 {
+            format!("{cell}, {subject}")
+        } else {
+            let each_s = self.began.elapsed().as_secs_f64() / done as f64;
+            let left_s = (each_s * left as f64).round() as u64;
+            format!("{cell}, {subject}, {} left", duration(left_s))
+        };
+        self.bar.set_message(message);
+        self.bar.set_position(self.begun);
+    }
+
+    /// Runs that are not made after all.
+    pub(crate) fn skip(&mut self, runs: usize) {
+        let length = self.bar.length().unwrap_or(0);
+        self.bar.set_length(length.saturating_sub(runs as u64));
+    }
+
+    /// Runs that are made in addition.
+    pub(crate) fn more(&mut self, runs: usize) {
+        self.bar.inc_length(runs as u64);
+    }
+
+    /// A line that stays.
+    pub(crate) fn say(&self, line: &str) {
+        if self.bar.is_hidden() {
+            eprintln!("{line}");
+        } else {
+            self.bar.println(line);
+        }
+    }
+}
+
+/// What a run takes beyond warm-up and window, for the first estimate.
+const OVERHEAD_S: f64 = 0.3;
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+fn duration(seconds: u64) -> String {
+    match seconds {
+        0..=90 => format!("{seconds} s"),
+        _ => format!("{} min", seconds.div_ceil(60)),
+    }
+}

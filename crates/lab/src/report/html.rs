@@ -1,0 +1,293 @@
+//! The report as one HTML file that needs nothing else: no script, no font, no network.
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+use super::plots::{self, IntervalRow};
+use super::{table, words};
+use crate::audit::Severity;
+use crate::result::{Bundle, RunRecord};
+use crate::summary::{CellSummary, Comparison, Summary, Verdict, figures_of};
+
+/// Runs that are listed one by one; the raw data have all of them.
+const LISTED_RUNS: usize = 2000;
+
+/// Up to this many verdicts get a card each; more are a table.
+const CARDS: usize = 6;
+
+/// The whole bundle as HTML.
+pub(crate) fn html(bundle: &Bundle, runs: &[RunRecord]) -> String {
+    let experiment = &bundle.experiment;
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                title { "Twinring lab: " (experiment.name) }
+                style { (PreEscaped(include_str!("style.css"))) }
+            }
+            body {
+                h1 { (experiment.about) }
+                p.soft { (words::setting(bundle)) }
+                @for note in bundle.network_fallback.iter().cloned().chain(words::state(&bundle.state)) {
+                    div.verdict.few { strong { (note) } }
+                }
+                @if let Some(summary) = &bundle.summary { (results(bundle, summary)) }
+                (conditions(bundle))
+                (raw_data(bundle, runs))
+            }
+        }
+    };
+    page.into_string()
+}
+
+fn results(bundle: &Bundle, summary: &Summary) -> Markup {
+    let all: Vec<(&CellSummary, &Comparison)> = summary
+        .cells
+        .iter()
+        .flat_map(|cell| cell.comparisons.iter().map(move |comparison| (cell, comparison)))
+        .collect();
+    html! {
+        @if all.len() <= CARDS {
+            @for (cell, comparison) in &all { (verdict_card(cell, comparison)) }
+        } @else {
+            (verdict_table(&all))
+        }
+        p.soft.small { (words::legend(bundle)) }
+        @if all.len() > 1 {
+            p.soft.small {
+                "Where there is no difference, each of the " (all.len()) " verdicts still has a "
+                "chance of 5 % to claim one; the more verdicts, the likelier that one of them does."
+            }
+            (overview(bundle, &all))
+        }
+        @for cell in &summary.cells { (cell_section(bundle, cell)) }
+    }
+}
+
+fn verdict_class(verdict: &Verdict) -> &'static str {
+    match verdict {
+        Verdict::Ahead { .. } => "ahead",
+        Verdict::NoDifference { .. } => "same",
+        Verdict::TooFewPairs { .. } => "few",
+        Verdict::Void { .. } => "void",
+    }
+}
+
+fn verdict_card(cell: &CellSummary, comparison: &Comparison) -> Markup {
+    let class = verdict_class(&comparison.verdict);
+    let (claim, figures) = words::claim_and_figures(comparison);
+    html! {
+        div class=(format!("verdict {class}")) {
+            div.cell { (cell.cell) }
+            strong { (claim) }
+            @if let Some(figures) = figures { p { (figures) } }
+            @if let Some(note) = words::throughput_note(comparison) { p.small.soft { (note) } }
+        }
+    }
+}
+
+/// Many verdicts, a row for each.
+fn verdict_table(all: &[(&CellSummary, &Comparison)]) -> Markup {
+    html! {
+        div.scroll tabindex="0" role="region" aria-label="Verdicts" {
+            table.verdicts {
+                thead { tr {
+                    th scope="col" { "cell" } th scope="col" { "verdict" } th scope="col" { "figures" }
+                } }
+                tbody {
+                    @for (cell, comparison) in all {
+                        @let (claim, figures) = words::claim_and_figures(comparison);
+                        tr class=(verdict_class(&comparison.verdict)) {
+                            th scope="row" { (cell.cell) }
+                            td { strong { (claim) } }
+                            td { (figures.unwrap_or_default()) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The figure of record of every comparison in one plot.
+fn overview(bundle: &Bundle, all: &[(&CellSummary, &Comparison)]) -> Markup {
+    let mut rows = Vec::new();
+    for (cell, comparison) in all {
+        let Some(interval) = &comparison.server_cpu else { continue };
+        let alone = cell.comparisons.len() == 1;
+        let index = cell.subjects.iter().position(|subject| subject.name == comparison.subject);
+        let cell = cell.cell.to_string();
+        let name = if alone { cell } else { format!("{}, {cell}", comparison.subject) };
+        let pairs = &*comparison.pair_ratios;
+        let colour = plots::colour(index.unwrap_or(1));
+        rows.push(IntervalRow { name, interval, pairs, colour, of_record: true });
+    }
+    html! {
+        @if !rows.is_empty() {
+            figure {
+                figcaption { "Server CPU per request, all cells "
+                    span { "how many times better; small dots are pairs" } }
+                (plots::intervals(&rows, bundle.experiment.baseline(), "subject"))
+            }
+        }
+    }
+}
+
+fn cell_section(bundle: &Bundle, cell: &CellSummary) -> Markup {
+    let baseline = bundle.experiment.baseline();
+    let measured = cell.subjects.iter().any(|subject| subject.figures.is_some());
+    html! {
+        h2 { (cell.cell) }
+        div.plots {
+            @for (index, comparison) in cell.comparisons.iter().enumerate() {
+                @let rows = plots::rows_of(comparison, index + 1);
+                @if !rows.is_empty() {
+                    figure {
+                        figcaption { (comparison.subject) " against " (baseline) " "
+                            span { "times better, with intervals; small dots are pairs" } }
+                        (plots::intervals(&rows, baseline, &comparison.subject))
+                    }
+                }
+            }
+            @if measured {
+                figure.tall {
+                    figcaption { "Latency " span { (words::load_mode(cell)) "all counted runs together" } }
+                    (plots::latencies(cell))
+                }
+                figure {
+                    figcaption { "CPU of the server's CPU per request "
+                        span { "outside the process: softirq and interrupts" } }
+                    (plots::stacks(cell))
+                }
+            }
+        }
+        (figures_table(cell))
+        (simple_table(&table::ratios(cell), "Ratios"))
+        (findings(cell))
+    }
+}
+
+/// The table of figures; its second row holds the units of the first.
+fn figures_table(cell: &CellSummary) -> Markup {
+    let rows = table::figures(cell);
+    html! {
+        div.scroll tabindex="0" role="region" aria-label="Figures" {
+            table {
+                thead { tr {
+                    @for (title, unit) in rows[0].iter().zip(&rows[1]) {
+                        th scope="col" { (title) @if !unit.is_empty() { small { (unit) } } }
+                    }
+                } }
+                tbody { @for row in &rows[2..] { (body_row(row)) } }
+            }
+        }
+    }
+}
+
+fn simple_table(rows: &[Vec<String>], label: &str) -> Markup {
+    html! {
+        @if let Some((head, body)) = rows.split_first() {
+            div.scroll tabindex="0" role="region" aria-label=(label) {
+                table {
+                    thead { tr { @for title in head { th scope="col" { (title) } } } }
+                    tbody { @for row in body { (body_row(row)) } }
+                }
+            }
+        }
+    }
+}
+
+fn body_row(row: &[String]) -> Markup {
+    html! {
+        tr {
+            @for (column, value) in row.iter().enumerate() {
+                @if column == 0 { th scope="row" { (value) } } @else { td { (value) } }
+            }
+        }
+    }
+}
+
+fn findings(cell: &CellSummary) -> Markup {
+    let told = words::told(cell);
+    html! {
+        @if told.is_empty() {
+            p.small.soft { "Every audit of every run passed." }
+        } @else {
+            ul.findings {
+                @for told in &told {
+                    @let class = match told.first.severity {
+                        Severity::Void => "void",
+                        Severity::Noise => "noise",
+                        Severity::Warning => "warning",
+                    };
+                    li class=(class) { b { (words::severity(told.first.severity)) } ": " (told.sentence()) }
+                }
+            }
+        }
+    }
+}
+
+fn conditions(bundle: &Bundle) -> Markup {
+    html! {
+        h2 { "Conditions" }
+        table.facts {
+            tbody {
+                @for (name, value) in words::conditions(bundle) {
+                    tr { td { (name) } td { (value) } }
+                }
+            }
+        }
+    }
+}
+
+fn raw_data(bundle: &Bundle, runs: &[RunRecord]) -> Markup {
+    let quiet = |run: &&RunRecord| run.index < LISTED_RUNS;
+    html! {
+        h2 { "To repeat and to check" }
+        pre { (words::repeat(bundle)) }
+        p { "Raw data beside this file: " a href="runs.jsonl" { "runs.jsonl" } " (one line per run, "
+            "with every histogram), " a href="bundle.json" { "bundle.json" } ", "
+            a href="manifest.sha256" { "manifest.sha256" } ". "
+            code { "twinring lab verify" } " recomputes every figure of this page from them." }
+        @for program in &bundle.programs {
+            p.small.soft { code { (program.path) } ", SHA-256 "
+                code { (program.sha256.as_deref().unwrap_or("could not be read")) } }
+        }
+        details {
+            summary { "Every run" }
+            (simple_table(&run_rows(runs.iter().filter(quiet)), "Runs"))
+        }
+        details {
+            summary { "Exact commands" }
+            pre {
+                @for run in runs.iter().filter(quiet) {
+                    "# run " (run.index) "\n" (words::quoted(&run.server_command)) "\n"
+                    (words::quoted(&run.client_command)) "\n"
+                }
+            }
+        }
+    }
+}
+
+fn run_rows<'a>(runs: impl Iterator<Item = &'a RunRecord>) -> Vec<Vec<String>> {
+    let titles =
+        ["run", "cell", "block", "subject", "server CPU ns/request", "requests/s", "p99 us"];
+    let mut rows = vec![titles.map(str::to_owned).to_vec()];
+    for run in runs {
+        let figures = figures_of(run);
+        let figure = |value: fn(&crate::summary::Figures) -> String| {
+            figures.as_ref().map_or(words::NOTHING.to_owned(), value)
+        };
+        rows.push(vec![
+            run.index.to_string(),
+            run.cell.to_string(),
+            run.block.to_string(),
+            run.subject.clone(),
+            figure(|figures| words::whole(figures.server_cpu_ns)),
+            figure(|figures| words::whole(figures.requests_per_s)),
+            figure(|figures| words::short(figures.latency_us_p99)),
+        ]);
+    }
+    rows
+}

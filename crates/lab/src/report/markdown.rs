@@ -1,0 +1,89 @@
+//! The report as Markdown.
+
+use std::fmt::Write;
+
+use super::{table, words};
+use crate::result::Bundle;
+use crate::summary::CellSummary;
+
+/// The whole bundle as Markdown.
+pub fn markdown(bundle: &Bundle) -> String {
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    let _ = render(&mut text, bundle);
+    text
+}
+
+fn render(out: &mut String, bundle: &Bundle) -> std::fmt::Result {
+    let experiment = &bundle.experiment;
+    writeln!(out, "# {}\n\n{}\n\n{}", experiment.name, experiment.about, words::setting(bundle))?;
+    for note in bundle.network_fallback.iter().cloned().chain(words::state(&bundle.state)) {
+        writeln!(out, "\n**{note}**")?;
+    }
+    let Some(summary) = &bundle.summary else { return Ok(()) };
+    for cell in &summary.cells {
+        render_cell(out, cell)?;
+    }
+    writeln!(out, "\n{}", words::legend(bundle))?;
+    writeln!(out, "\n## Conditions\n\n| | |\n|---|---|")?;
+    for (name, value) in words::conditions(bundle) {
+        writeln!(out, "| {} | {} |", escape(&name), escape(&value))?;
+    }
+    writeln!(out, "\n## To repeat it\n\n```\n{}\n```", words::repeat(bundle))?;
+    for program in &bundle.programs {
+        let hash = program.sha256.as_deref().unwrap_or("could not be read");
+        writeln!(out, "\n- `{}`: SHA-256 `{hash}`", program.path)?;
+    }
+    Ok(())
+}
+
+fn render_cell(out: &mut String, cell: &CellSummary) -> std::fmt::Result {
+    writeln!(out, "\n## {}\n", cell.cell)?;
+    for comparison in &cell.comparisons {
+        writeln!(out, "**{}**\n", escape(&words::headline(comparison)))?;
+    }
+    let mut figures = table::figures(cell);
+    // Markdown has one head row: title and unit share it.
+    let units = figures.remove(1);
+    for (title, unit) in figures[0].iter_mut().zip(units).filter(|(_, unit)| !unit.is_empty()) {
+        *title = format!("{title}, {unit}");
+    }
+    write_table(out, &figures)?;
+    let ratios = table::ratios(cell);
+    if !ratios.is_empty() {
+        writeln!(out)?;
+        write_table(out, &ratios)?;
+    }
+    for note in cell.comparisons.iter().filter_map(words::throughput_note) {
+        writeln!(out, "\n- **note**: {}", escape(&note))?;
+    }
+    for told in words::told(cell) {
+        let severity = words::severity(told.first.severity);
+        writeln!(out, "\n- **{severity}**: {}", escape(&told.sentence()))?;
+    }
+    Ok(())
+}
+
+fn write_table(out: &mut String, rows: &[Vec<String>]) -> std::fmt::Result {
+    for (number, row) in rows.iter().enumerate() {
+        let cells: Vec<String> = row.iter().map(|cell| escape(cell)).collect();
+        writeln!(out, "| {} |", cells.join(" | "))?;
+        if number == 0 {
+            writeln!(out, "|---|{}", "---:|".repeat(row.len() - 1))?;
+        }
+    }
+    Ok(())
+}
+
+/// Keeps text from being taken for Markdown or HTML.
+fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' | '\r' => escaped.push(' '),
+            '|' | '<' | '>' | '`' | '*' | '_' | '\\' => escaped.extend(['\\', c]),
+            _ => escaped.push(c),
+        }
+    }
+    escaped
+}

@@ -1,0 +1,13 @@
+//! The summary for people: a table for the terminal, Markdown, and one HTML file.
+//!
+//! All three say the same with the same words, which are in `words`.
+
+mod html;
+mod markdown;
+mod plots;
+mod table;
+mod words;
+
+pub(crate) use html::html;
+pub use markdown::markdown;
+pub use table::{Style, table};

@@ -1,0 +1,323 @@
+//! Numbers and sentences that all reports share.
+
+use crate::audit::{Finding, Severity};
+use crate::result::{Bundle, State};
+use crate::statistics::{CONFIDENCE, Interval};
+use crate::summary::{Bottleneck, CellSummary, Comparison, Figures, SubjectSummary, Verdict};
+
+/// What a number that is not there looks like.
+pub(super) const NOTHING: &str = "–";
+
+/// A whole number with its thousands set apart.
+pub(super) fn whole(value: f64) -> String {
+    let digits = format!("{:.0}", value.abs());
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    if value <= -0.5 { format!("-{text}") } else { text }
+}
+
+/// Three significant digits or more.
+pub(super) fn short(value: f64) -> String {
+    match value.abs() {
+        100.0.. => whole(value),
+        10.0.. => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
+pub(super) fn percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
+}
+
+/// `1.25 [1.22, 1.28]`.
+pub(super) fn interval(interval: Option<&Interval>) -> String {
+    match interval {
+        Some(Interval { ratio, low, high, .. }) => format!("{ratio:.3} [{low:.3}, {high:.3}]"),
+        None => NOTHING.to_owned(),
+    }
+}
+
+/// The columns of the table of figures: title, unit, value.
+pub(super) type Column = (&'static str, &'static str, fn(&Figures) -> String);
+
+/// The figures every report shows, the figure of record first.
+pub(super) const COLUMNS: &[Column] = &[
+    ("server CPU", "ns/request", |f| whole(f.server_cpu_ns)),
+    ("both CPUs", "ns/request", |f| whole(f.both_cpus_ns)),
+    ("throughput", "requests/s", |f| whole(f.requests_per_s)),
+    ("p50", "us", |f| short(f.latency_us_p50)),
+    ("p99", "us", |f| short(f.latency_us_p99)),
+    ("p99.9", "us", |f| short(f.latency_us_p99_9)),
+    ("syscalls", "/request", |f| f.server_syscalls.map_or(NOTHING.to_owned(), short)),
+    ("server CPU", "busy", |f| percent(f.server_busy_share)),
+    ("client CPU", "busy", |f| percent(f.client_busy_share)),
+];
+
+/// A ratio of a comparison: its name, its interval if there is one, and whether it may be shown.
+/// What the load generator limited says nothing about the servers.
+pub(super) struct Ratio<'a> {
+    pub(super) name: &'static str,
+    pub(super) interval: Option<&'a Interval>,
+    pub(super) client_bound: bool,
+}
+
+/// The ratios of a comparison, the figure of record first.
+pub(super) fn ratios(comparison: &Comparison) -> [Ratio<'_>; 5] {
+    let Comparison { server_cpu, both_cpus, throughput, latency_p99, .. } = comparison;
+    let ratio = |name, interval| Ratio { name, interval, client_bound: false };
+    let served = |name, interval| Ratio {
+        name,
+        interval,
+        client_bound: comparison.throughput_is_client_bound,
+    };
+    [
+        ratio("server CPU/request", server_cpu.as_ref()),
+        ratio("both CPUs/request", both_cpus.as_ref()),
+        served("requests/s", throughput.as_ref()),
+        served("p99 latency", latency_p99.as_ref()),
+        ratio("its process alone", comparison.server_process.as_ref()),
+    ]
+}
+
+/// A ratio in a table.
+pub(super) fn ratio(ratio: &Ratio<'_>) -> String {
+    let hidden = ratio.client_bound && ratio.interval.is_some();
+    if hidden { "client-bound".to_owned() } else { interval(ratio.interval) }
+}
+
+/// The verdict in words, and the figures it rests on.
+pub(super) fn claim_and_figures(comparison: &Comparison) -> (String, Option<String>) {
+    let Comparison { subject, baseline, pairs, server_cpu, verdict, .. } = comparison;
+    match (verdict, server_cpu) {
+        (Verdict::Ahead { winner }, Some(interval)) => {
+            let Interval { ratio, low, high, .. } = *interval;
+            // Said from the winner's side, whoever is the baseline.
+            let (loser, ratio, low, high) = if winner == baseline {
+                (subject, 1.0 / ratio, 1.0 / high, 1.0 / low)
+            } else {
+                (baseline, ratio, low, high)
+            };
+            let figures = format!(
+                "{loser} needs {ratio:.3} times its server CPU per request [{low:.3}, {high:.3}], \
+                 {pairs} pairs"
+            );
+            (verdict.to_string(), Some(figures))
+        }
+        (Verdict::NoDifference { .. }, Some(interval)) => {
+            let Interval { ratio, low, high, .. } = interval;
+            let figures = format!(
+                "{baseline} needs {ratio:.3} times the server CPU of {subject} per request \
+                 [{low:.3}, {high:.3}], {pairs} pairs"
+            );
+            (format!("{subject} and {baseline}: {verdict}"), Some(figures))
+        }
+        _ => (format!("{subject} and {baseline}: {verdict}"), None),
+    }
+}
+
+/// The verdict with its figures, as one sentence.
+pub(super) fn headline(comparison: &Comparison) -> String {
+    match claim_and_figures(comparison) {
+        (claim, Some(figures)) => format!("{claim}: {figures}"),
+        (claim, None) => claim,
+    }
+}
+
+/// What has to be said about the throughput, if anything.
+pub(super) fn throughput_note(comparison: &Comparison) -> Option<String> {
+    comparison.throughput_is_client_bound.then(|| {
+        format!(
+            "{} and {}: the load generator was the bottleneck of one of them, so its throughput is \
+             a lower bound and only CPU per request can be compared",
+            comparison.subject, comparison.baseline
+        )
+    })
+}
+
+pub(super) fn bottleneck(bottleneck: Option<Bottleneck>) -> &'static str {
+    bottleneck.map_or(NOTHING, Bottleneck::title)
+}
+
+/// What the latencies of a cell mean.
+pub(super) fn load_mode(cell: &CellSummary) -> &'static str {
+    match cell.load_mode.as_deref() {
+        Some("closed") => "closed loop: a late answer delays the next request; ",
+        Some("open") => "open loop, from the intended send time; ",
+        _ => "",
+    }
+}
+
+/// Runs that count, out of those made.
+pub(super) fn counted(subject: &SubjectSummary) -> String {
+    format!("{} of {}", subject.counted, subject.runs)
+}
+
+/// Findings of one kind about one subject, told once.
+pub(super) struct Told<'a> {
+    pub(super) first: &'a Finding,
+    pub(super) times: usize,
+}
+
+/// The findings of a cell without repetitions, the gravest first.
+pub(super) fn told(cell: &CellSummary) -> Vec<Told<'_>> {
+    let mut told: Vec<Told<'_>> = Vec::new();
+    for finding in &cell.findings {
+        // Noise is about the machine, whoever was running.
+        let same = |it: &&mut Told<'_>| {
+            it.first.kind == finding.kind
+                && (it.first.subject == finding.subject || finding.severity == Severity::Noise)
+        };
+        match told.iter_mut().find(same) {
+            Some(known) => known.times += 1,
+            None => told.push(Told { first: finding, times: 1 }),
+        }
+    }
+    told.sort_by_key(|it| (std::cmp::Reverse(it.first.severity), it.first.kind));
+    told
+}
+
+impl Told<'_> {
+    /// What was found, where, how often, and what to do.
+    pub(super) fn sentence(&self) -> String {
+        let Finding { kind, subject, run, what, .. } = self.first;
+        let run = run.map_or(String::new(), |run| format!(", run {run}"));
+        let often = match self.times {
+            1 => String::new(),
+            times => format!(" (and in {} more runs)", times - 1),
+        };
+        format!("{} ({subject}{run}): {what}{often}. Advice: {}.", kind.title(), kind.advice())
+    }
+}
+
+pub(super) fn severity(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Void => "void",
+        Severity::Noise => "noise: the block does not count",
+        Severity::Warning => "warning",
+    }
+}
+
+/// How the experiment ended, if it is not complete.
+pub(super) fn state(state: &State) -> Option<String> {
+    match state {
+        State::Complete => None,
+        State::Running => Some("unfinished: the lab was killed or is still running".to_owned()),
+        State::Interrupted { signal } => {
+            Some(format!("interrupted by signal {signal}: what is here was measured before"))
+        }
+        State::Failed { error } => Some(format!("ended by an error: {error}")),
+    }
+}
+
+/// The conditions, as name and value.
+pub(super) fn conditions(bundle: &Bundle) -> Vec<(String, String)> {
+    let machine = &bundle.machine;
+    let mut facts: Vec<(String, String)> = Vec::new();
+    let mut fact = |name: &str, value: String| {
+        if !value.is_empty() {
+            facts.push((name.to_owned(), value));
+        }
+    };
+    for network in &bundle.networks {
+        let steering = match (&*network.server_rps, &*network.client_rps) {
+            ("" | "0", "" | "0") => "no receive steering".to_owned(),
+            (server, client) => format!("receive steering: server {server}, client {client}"),
+        };
+        let mtu = network.mtu_bytes.map_or(String::new(), |mtu| format!(", MTU {mtu} B"));
+        fact(&format!("network {}", network.kind), format!("{steering}{mtu}"));
+        for (name, value) in &network.settings {
+            fact(&format!("{}: {name}", network.kind), value.replace('\t', " "));
+        }
+    }
+    fact("why not another network", bundle.network_fallback.clone().unwrap_or_default());
+    fact("CPUs used", cpus(bundle));
+    fact("processor", machine.cpu_model.clone());
+    fact("processors online", machine.cpus_online.to_string());
+    fact("caches", machine.caches.join(", "));
+    fact("memory", format!("{} MiB", machine.memory_kib >> 10));
+    fact("virtual machine", machine.virtualisation.clone().unwrap_or_else(|| "no".to_owned()));
+    fact("kernel", machine.kernel.clone());
+    fact("kernel command line", machine.kernel_command_line.clone());
+    fact("clock source", machine.clocksource.clone());
+    fact("frequency governor", machine.governor.clone().unwrap_or_default());
+    fact("boost", machine.boost.clone().unwrap_or_default());
+    fact("load average at the start", machine.load_average.clone());
+    for (name, value) in &machine.limits {
+        fact(name, value.clone());
+    }
+    for (name, value) in &machine.sysctls {
+        fact(name, value.clone());
+    }
+    for (name, value) in &machine.mitigations {
+        fact(&format!("mitigation: {name}"), value.clone());
+    }
+    facts
+}
+
+fn cpus(bundle: &Bundle) -> String {
+    let cpus = &bundle.cpus;
+    let mut text = format!("server on CPU {}, load generator on CPU {}", cpus.server, cpus.client);
+    if cpus.shared {
+        text.push_str("; there is one CPU only, which both share: not comparable with two");
+    } else if cpus.siblings {
+        text.push_str("; both are threads of one core and slow each other down");
+    }
+    text
+}
+
+/// One line that says what was done, when, and how.
+pub(super) fn setting(bundle: &Bundle) -> String {
+    let experiment = &bundle.experiment;
+    let runs = bundle.summary.as_ref().map_or(0, |summary| summary.runs);
+    let nets: Vec<_> = bundle.networks.iter().map(|network| network.kind.to_string()).collect();
+    format!(
+        "{runs} runs of {} s on {}, seed {}, {}",
+        experiment.window_s,
+        nets.join(" and "),
+        bundle.seed,
+        bundle.started
+    )
+}
+
+/// The command that repeats the experiment with the same order of runs.
+pub(super) fn repeat(bundle: &Bundle) -> String {
+    let command = quoted(&bundle.command);
+    let has_seed = bundle.command.iter().any(|word| word.starts_with("--seed"));
+    if has_seed { command } else { format!("{command} --seed {}", bundle.seed) }
+}
+
+/// A command as a shell takes it.
+pub(super) fn quoted(command: &[String]) -> String {
+    // Only a NUL byte cannot be quoted, and no argument holds one.
+    shlex::try_join(command.iter().map(String::as_str)).unwrap_or_else(|_| command.join(" "))
+}
+
+/// How to read the ratios.
+pub(super) fn legend(bundle: &Bundle) -> String {
+    format!(
+        "Ratios are above 1 where the subject is better than {}; intervals at {} % on the geometric \
+         mean of the pairs. Server CPU is everything its CPU did, interrupts included, per request.",
+        bundle.experiment.baseline(),
+        CONFIDENCE * 100.0
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_easy_to_read() {
+        assert_eq!(whole(1_234_567.4), "1,234,567");
+        assert_eq!(whole(999.6), "1,000");
+        assert_eq!(whole(0.2), "0");
+        assert_eq!(whole(-1234.0), "-1,234");
+        assert_eq!([short(0.5), short(12.34), short(1234.5)], ["0.50", "12.3", "1,234"]);
+        assert_eq!(percent(0.5), "50.0 %");
+    }
+}

@@ -1,0 +1,157 @@
+//! The files of a bundle as types. `bundle.json` holds a [`Bundle`], each line of `runs.jsonl` a
+//! [`RunRecord`].
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::accounting::{CpuUse, OtherProcesses};
+use crate::experiment::{Cell, Experiment};
+use crate::machine::{Cpus, Fingerprint};
+use crate::net::NetRecord;
+use crate::process::Exit;
+use crate::summary::Summary;
+
+/// The schema of `bundle.json`.
+pub const BUNDLE_SCHEMA: &str = "twinring.lab.bundle/1";
+
+/// The schema of the lines of `runs.jsonl`.
+pub const RUN_SCHEMA: &str = "twinring.lab.run/1";
+
+/// Everything about an experiment but its raw data.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Bundle {
+    /// [`BUNDLE_SCHEMA`].
+    pub schema: String,
+    /// Version of the lab that measured.
+    pub lab_version: String,
+    /// When it began, in UTC, as `2026-01-31T12:00:00Z`.
+    pub started: String,
+    /// How it ended, or that it still runs (or was killed).
+    pub state: State,
+    /// The experiment with every option applied.
+    pub experiment: Experiment,
+    /// The command that led here. With `--seed` and the seed it repeats the order of the runs.
+    pub command: Vec<String>,
+    /// Seed of the order of runs and of the resampling.
+    pub seed: u64,
+    /// Programs that were measured or measured with.
+    pub programs: Vec<Program>,
+    /// Which CPU did what.
+    pub cpus: Cpus,
+    /// The networks.
+    pub networks: Vec<NetRecord>,
+    /// Why it was not the network that was asked for first.
+    pub network_fallback: Option<String>,
+    /// The machine.
+    pub machine: Fingerprint,
+    /// What came out, recomputed by `twinring lab verify` from the raw data; missing while the
+    /// experiment runs.
+    pub summary: Option<Summary>,
+}
+
+/// How far an experiment got.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "is")]
+pub enum State {
+    /// It runs, or its process was killed.
+    Running,
+    /// Every planned run was made.
+    Complete,
+    /// A signal ended it; what was measured before is valid.
+    Interrupted {
+        /// The signal's number.
+        signal: i32,
+    },
+    /// An error ended it; what was measured before is valid.
+    Failed {
+        /// The error.
+        error: String,
+    },
+}
+
+/// A program file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Program {
+    /// Where it was.
+    pub path: String,
+    /// SHA-256 of the file, if it could be read.
+    pub sha256: Option<String>,
+}
+
+/// One run: a fresh server, a fresh client, and what both said and cost.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunRecord {
+    /// [`RUN_SCHEMA`].
+    pub schema: String,
+    /// Number of the run, from 0, in the order of time.
+    pub index: usize,
+    /// The cell.
+    pub cell: Cell,
+    /// Number of the block within the cell, from 0. Runs of one block are paired.
+    pub block: usize,
+    /// Name of the subject.
+    pub subject: String,
+    /// Seconds since the experiment began.
+    pub at_s: f64,
+    /// The server's command, exactly.
+    pub server_command: Vec<String>,
+    /// The load generator's command, exactly.
+    pub client_command: Vec<String>,
+    /// The server's `ready` line, if it prints one.
+    pub ready: Option<Value>,
+    /// The load generator's `result` line, with the histogram.
+    pub load: Option<Value>,
+    /// The server's `final` line, if it prints one.
+    pub server_final: Option<Value>,
+    /// CPU use inside the window.
+    pub cpu: Option<CpuUse>,
+    /// CPU use of everybody else around the run.
+    pub others: Option<OtherProcesses>,
+    /// How the server ended.
+    pub server_exit: Option<Exit>,
+    /// How the load generator ended.
+    pub client_exit: Option<Exit>,
+    /// What went wrong while running; judged by [`crate::audit`].
+    pub failures: Vec<Failure>,
+}
+
+/// What can go wrong in a run, as seen by the runner.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "what")]
+pub enum Failure {
+    /// The server could not be used in time.
+    ServerNotReady {
+        /// What it said or did.
+        why: String,
+    },
+    /// The server ended before it was asked to.
+    ServerDied {
+        /// How, and the end of its standard error.
+        why: String,
+    },
+    /// The server did not end well when it was asked to.
+    ServerDidNotStop {
+        /// How it ended.
+        why: String,
+    },
+    /// The load generator failed.
+    ClientFailed {
+        /// How, and the end of its standard error.
+        why: String,
+    },
+    /// The load generator did not finish in time.
+    ClientTimeout {
+        /// Seconds it was given.
+        limit_s: f64,
+    },
+    /// A line that the contract promises is missing or cannot be read.
+    BadLine {
+        /// Which, and what is wrong with it.
+        why: String,
+    },
+    /// CPU use could not be established.
+    NoAccounting {
+        /// What was missing.
+        why: String,
+    },
+}

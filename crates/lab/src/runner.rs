@@ -1,0 +1,327 @@
+//! One run: fresh server, fresh client, measured window, orderly end.
+//!
+//! While the window is open the lab sleeps in one channel. It wakes for the marks, samples, and
+//! sleeps again.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use crate::accounting::{Bystanders, Meter, Sample, cpu_use};
+use crate::contract::{self, LoadResult};
+use crate::error::LabError;
+use crate::experiment::{Cell, Experiment, Ready, Subject};
+use crate::machine::Cpus;
+use crate::net::Network;
+use crate::process::{self, Event, Process, Role};
+use crate::result::{Failure, RUN_SCHEMA, RunRecord};
+use crate::stop::Stop;
+
+/// How long a server may take until it can be used.
+const READY_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long the client may take beyond warm-up and window, for connecting and for its result.
+const CLIENT_PATIENCE: Duration = Duration::from_secs(15);
+
+/// How long either may take to end once it has been asked to.
+const STOP_PATIENCE: Duration = Duration::from_secs(3);
+
+/// Pause between two attempts to connect to a server that says nothing.
+const CONNECT_TICK: Duration = Duration::from_millis(10);
+
+/// What stays the same over all runs of an experiment.
+pub(crate) struct Bench<'a> {
+    pub(crate) experiment: &'a Experiment,
+    pub(crate) cpus: &'a Cpus,
+    pub(crate) helper: &'a [OsString],
+    /// The `twinring` binary, for `{twinring}` in commands.
+    pub(crate) binary: &'a str,
+    pub(crate) stop: &'a Stop,
+    /// When the experiment began.
+    pub(crate) began: Instant,
+}
+
+/// Which run it is.
+pub(crate) struct Slot<'a> {
+    pub(crate) index: usize,
+    pub(crate) cell: Cell,
+    pub(crate) block: usize,
+    pub(crate) subject: &'a Subject,
+}
+
+/// The user wants to stop; the run is dropped.
+struct Stopped;
+
+/// Makes one run. Returns nothing when it was stopped before its end.
+///
+/// # Errors
+/// When the run could not even be tried: nothing to start, no port, no soaker. Whatever the
+/// subjects do wrong is in the record.
+pub(crate) fn run(
+    bench: &Bench<'_>,
+    network: &mut Network,
+    slot: &Slot<'_>,
+) -> Result<Option<RunRecord>, LabError> {
+    let address = network.free_address()?;
+    let values = placeholders(bench, slot, address);
+    let server_command = fill(&slot.subject.command_template(), &values);
+    let client_command = fill(&bench.experiment.load.command, &values);
+    let record = RunRecord {
+        schema: RUN_SCHEMA.to_owned(),
+        index: slot.index,
+        cell: slot.cell,
+        block: slot.block,
+        subject: slot.subject.name.clone(),
+        at_s: bench.began.elapsed().as_secs_f64(),
+        server_command,
+        client_command,
+        ready: None,
+        load: None,
+        server_final: None,
+        cpu: None,
+        others: None,
+        server_exit: None,
+        client_exit: None,
+        failures: Vec::new(),
+    };
+    let (sender, events) = channel();
+    bench.stop.wake(sender.clone());
+    let start = |role, place, cpu, command: &[String]| {
+        process::start(bench.helper, place, cpu, command, role, sender.clone())
+    };
+
+    let server = start(Role::Server, &network.server, bench.cpus.server, &record.server_command)?;
+    let mut run = Run { bench, network, events, record, server };
+    let ready = match run.wait_until_ready(slot.subject.ready_check(), address) {
+        Ok(ready) => ready,
+        Err(Stopped) => return Ok(None),
+    };
+    if ready {
+        let meter = Meter::start(bench.experiment.accounting, bench.helper, bench.cpus)?;
+        let before = Bystanders::take()?;
+        let (place, cpu) = (&run.network.client, bench.cpus.client);
+        let client = start(Role::Client, place, cpu, &run.record.client_command)?;
+        match run.follow_client(client)? {
+            Ok(samples) => {
+                run.record.others = Some(before.until(&Bystanders::take()?));
+                run.stop_server();
+                run.account(samples, &meter);
+            }
+            Err(Stopped) => return Ok(None),
+        }
+    } else {
+        run.stop_server();
+    }
+    Ok(Some(run.record))
+}
+
+struct Run<'a> {
+    bench: &'a Bench<'a>,
+    network: &'a Network,
+    events: Receiver<Event>,
+    record: RunRecord,
+    server: Process,
+}
+
+impl Run<'_> {
+    fn fail(&mut self, failure: Failure) {
+        self.record.failures.push(failure);
+    }
+
+    /// Waits until the server can be used. `false` means that it cannot, and why is recorded.
+    fn wait_until_ready(&mut self, check: Ready, address: SocketAddr) -> Result<bool, Stopped> {
+        let deadline = Instant::now() + READY_PATIENCE;
+        loop {
+            if check == Ready::Tcp && self.accepts(address) {
+                return Ok(true);
+            }
+            let patience = if check == Ready::Tcp { CONNECT_TICK } else { READY_PATIENCE };
+            let patience = patience.min(deadline.saturating_duration_since(Instant::now()));
+            match self.events.recv_timeout(patience) {
+                Ok(Event::Stop) => return Err(Stopped),
+                Ok(Event::Line(_, line)) => {
+                    let Some((event, value)) = contract::event_of(&line) else { continue };
+                    if event == "ready" {
+                        self.record.ready = Some(value);
+                        if check == Ready::Json {
+                            return Ok(true);
+                        }
+                    }
+                }
+                Ok(Event::Closed(_)) if check == Ready::Json => break,
+                Ok(Event::Closed(_)) | Err(_) => {}
+            }
+            if self.server.has_ended() || Instant::now() >= deadline {
+                break;
+            }
+        }
+        let ended = self.server.has_ended();
+        let exit = self.server.finish(Duration::from_millis(200), !ended);
+        let waited = READY_PATIENCE.as_secs();
+        let how = if ended { exit.to_string() } else { format!("not ready after {waited} s") };
+        self.fail(Failure::ServerNotReady { why: with_stderr(how, &self.server) });
+        self.record.server_exit = Some(exit);
+        Ok(false)
+    }
+
+    fn accepts(&self, address: SocketAddr) -> bool {
+        let patience = Duration::from_millis(500);
+        self.network.client.run(move || TcpStream::connect_timeout(&address, patience)).is_ok()
+    }
+
+    /// Reads the client's lines, samples at its marks, and sees it to its end.
+    fn follow_client(
+        &mut self,
+        mut client: Process,
+    ) -> Result<Result<Vec<Sample>, Stopped>, LabError> {
+        let experiment = self.bench.experiment;
+        let measuring = Duration::from_secs_f64(experiment.warmup_s + experiment.window_s);
+        let limit = measuring + CLIENT_PATIENCE;
+        let mut deadline = Instant::now() + limit;
+        let mut samples = Vec::new();
+        let mut asked = false;
+        loop {
+            match self.events.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(Event::Stop) => return Ok(Err(Stopped)),
+                Ok(Event::Closed(Role::Client)) | Err(RecvTimeoutError::Disconnected) => break,
+                Ok(Event::Closed(Role::Server)) => {
+                    // Its end comes a moment after that of its output. A server that only closed
+                    // its output may go on.
+                    if !asked && self.died_within(Duration::from_millis(300)) {
+                        client.signal(Signal::SIGINT);
+                        deadline = Instant::now() + STOP_PATIENCE;
+                        asked = true;
+                    }
+                }
+                Ok(Event::Line(Role::Server, line)) => self.note_server_line(&line),
+                Ok(Event::Line(Role::Client, line)) => match contract::event_of(&line) {
+                    Some((event, _)) if event == "window_start" || event == "window_end" => {
+                        let (server, client) = (self.server.pid(), client.pid());
+                        samples.push(Sample::take(self.bench.cpus, server, client)?);
+                    }
+                    Some((event, value)) if event == "result" => self.record.load = Some(value),
+                    _ => {}
+                },
+                Err(RecvTimeoutError::Timeout) => {
+                    if !asked {
+                        self.fail(Failure::ClientTimeout { limit_s: limit.as_secs_f64() });
+                    }
+                    client.signal(Signal::SIGTERM);
+                    asked = true;
+                    break;
+                }
+            }
+        }
+        let exit = client.finish(STOP_PATIENCE, asked);
+        if !asked && (exit.killed || exit.code != Some(0)) {
+            let why = with_stderr(exit.to_string(), &client);
+            self.fail(Failure::ClientFailed { why });
+        }
+        self.record.client_exit = Some(exit);
+        Ok(Ok(samples))
+    }
+
+    fn note_server_line(&mut self, line: &str) {
+        match contract::event_of(line) {
+            Some((event, value)) if event == "final" => self.record.server_final = Some(value),
+            _ => {}
+        }
+    }
+
+    fn died_within(&self, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
+        while !self.server.has_ended() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.server.has_ended()
+    }
+
+    /// Asks the server to stop, reads what it says at its end, and judges how it ended.
+    fn stop_server(&mut self) {
+        if self.record.server_exit.is_some() {
+            return;
+        }
+        let died = self.server.has_ended();
+        self.server.signal(Signal::SIGTERM);
+        let exit = self.server.finish(STOP_PATIENCE, !died);
+        while let Ok(event) = self.events.try_recv() {
+            if let Event::Line(Role::Server, line) = event {
+                self.note_server_line(&line);
+            }
+        }
+        if died {
+            let why = with_stderr(format!("{exit} under load"), &self.server);
+            self.fail(Failure::ServerDied { why });
+        } else if !exit.is_clean() {
+            let why = with_stderr(exit.to_string(), &self.server);
+            self.fail(Failure::ServerDidNotStop { why });
+        }
+        self.record.server_exit = Some(exit);
+    }
+
+    /// Turns samples and meter into the CPU use of the window.
+    fn account(&mut self, samples: Vec<Sample>, meter: &Meter) {
+        let window = match self.record.load.as_ref().map(LoadResult::read) {
+            None => {
+                let why = "the load generator printed no result".to_owned();
+                self.fail(Failure::BadLine { why });
+                return;
+            }
+            Some(Err(why)) => {
+                self.fail(Failure::BadLine { why: format!("the result line: {why}") });
+                return;
+            }
+            Some(Ok(result)) => [result.window.start_monotonic_ns, result.window.end_monotonic_ns],
+        };
+        let marks = samples.len();
+        let Ok(samples) = <[Sample; 2]>::try_from(samples) else {
+            let why = format!("{marks} marks instead of window_start and window_end");
+            self.fail(Failure::BadLine { why });
+            return;
+        };
+        match cpu_use(meter, &samples, self.bench.cpus, window) {
+            Ok(cpu) => self.record.cpu = Some(cpu),
+            Err(why) => self.fail(Failure::NoAccounting { why }),
+        }
+    }
+}
+
+fn with_stderr(how: String, process: &Process) -> String {
+    match process.stderr() {
+        said if said.is_empty() => how,
+        said => format!("{how}; it said: {said}"),
+    }
+}
+
+fn placeholders(
+    bench: &Bench<'_>,
+    slot: &Slot<'_>,
+    address: SocketAddr,
+) -> BTreeMap<&'static str, String> {
+    let millis = |seconds: f64| format!("{}", (seconds * 1e3).round());
+    BTreeMap::from([
+        ("{twinring}", bench.binary.to_owned()),
+        ("{addr}", address.to_string()),
+        ("{ip}", address.ip().to_string()),
+        ("{port}", address.port().to_string()),
+        ("{connections}", slot.cell.connections.to_string()),
+        ("{message_bytes}", slot.cell.message_bytes.to_string()),
+        ("{depth}", slot.cell.depth.to_string()),
+        ("{warmup_ms}", millis(bench.experiment.warmup_s)),
+        ("{window_ms}", millis(bench.experiment.window_s)),
+        ("{server_cpu}", bench.cpus.server.to_string()),
+        ("{client_cpu}", bench.cpus.client.to_string()),
+    ])
+}
+
+/// The command with its placeholders filled in.
+fn fill(template: &[String], values: &BTreeMap<&'static str, String>) -> Vec<String> {
+    let fill_word = |word: &String| {
+        values.iter().fold(word.clone(), |word, (name, value)| word.replace(name, value))
+    };
+    template.iter().map(fill_word).collect()
+}

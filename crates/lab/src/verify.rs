@@ -1,0 +1,185 @@
+//! Whether a bundle holds: everything in it is computed again from its raw data.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::bundle::{
+    self, BUNDLE_FILE, COVERED, HTML_FILE, MANIFEST_FILE, MARKDOWN_FILE, RUNS_FILE, Stored,
+};
+use crate::error::LabError;
+use crate::machine::sha256_of;
+use crate::report;
+use crate::result::{Bundle, RunRecord, State};
+use crate::summary::{Summary, summarise};
+
+/// How far a recomputed figure may be from the stored one, relatively: logarithms and quantiles
+/// may round differently on another machine.
+const FIGURE_TOLERANCE: f64 = 1e-9;
+
+/// What `twinring lab verify` found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verification {
+    /// Everything that is not as it should be; empty for a bundle that holds.
+    pub problems: Vec<String>,
+    /// What could not be checked, and why.
+    pub notes: Vec<String>,
+    /// How many runs the figures were recomputed from.
+    pub runs: usize,
+    /// How many stored figures were compared.
+    pub figures: usize,
+}
+
+impl Verification {
+    /// Whether the bundle holds.
+    pub fn holds(&self) -> bool {
+        self.problems.is_empty()
+    }
+
+    /// The exit code of the command: 0 if the bundle holds, else 1.
+    pub fn exit_code(&self) -> u8 {
+        u8::from(!self.holds())
+    }
+}
+
+impl std::fmt::Display for Verification {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for problem in &self.problems {
+            writeln!(f, "problem: {problem}")?;
+        }
+        for note in &self.notes {
+            writeln!(f, "note: {note}")?;
+        }
+        let outcome = if self.holds() { "holds" } else { "does NOT hold" };
+        let Verification { runs, figures, .. } = self;
+        write!(f, "the bundle {outcome}: {figures} figures recomputed from {runs} runs")
+    }
+}
+
+/// Recomputes everything in a bundle from its raw data: every figure of the summary, both
+/// reports, and every checksum.
+///
+/// # Errors
+/// When the bundle cannot be read at all.
+pub fn verify(directory: &Path) -> Result<Verification, LabError> {
+    let Stored { bundle, runs, cut_off } = bundle::read(directory)?;
+    let mut found =
+        Verification { problems: Vec::new(), notes: Vec::new(), runs: runs.len(), figures: 0 };
+    if cut_off {
+        found.notes.push(format!("the last line of {RUNS_FILE} was cut off and is left out"));
+    }
+    if bundle.state == State::Running {
+        found.notes.push("the lab was killed or is still running".to_owned());
+    }
+    check_manifest(directory, &bundle, &mut found);
+    for (position, run) in runs.iter().enumerate() {
+        if run.index != position {
+            found.problems.push(format!("run {} stands where run {position} should", run.index));
+        }
+    }
+    let computed = summarise(&bundle.experiment, bundle.seed, &runs);
+    check_summary(&bundle, &computed, &mut found)?;
+    if bundle.summary.is_some() {
+        check_reports(directory, &bundle, &runs, &mut found);
+    }
+    Ok(found)
+}
+
+fn check_manifest(directory: &Path, bundle: &Bundle, found: &mut Verification) {
+    let manifest = match fs::read_to_string(directory.join(MANIFEST_FILE)) {
+        Ok(manifest) => manifest,
+        Err(_) if bundle.state == State::Running => return,
+        Err(error) => return found.problems.push(format!("{MANIFEST_FILE}: {error}")),
+    };
+    for name in COVERED {
+        let stored = manifest.lines().find_map(|line| line.strip_suffix(name)).map(str::trim);
+        match (stored, sha256_of(&directory.join(name))) {
+            (None, _) => found.problems.push(format!("{MANIFEST_FILE} does not name {name}")),
+            (_, Err(error)) => found.problems.push(format!("{name}: {error}")),
+            (Some(stored), Ok(hash)) if stored != hash => {
+                found.problems.push(format!("{name} was changed after the manifest was written"));
+            }
+            _ => {}
+        }
+    }
+}
+
+fn check_summary(
+    bundle: &Bundle,
+    computed: &Summary,
+    found: &mut Verification,
+) -> Result<(), LabError> {
+    let Some(stored) = &bundle.summary else {
+        if bundle.state != State::Running {
+            found.problems.push("the summary is missing".to_owned());
+        }
+        return Ok(());
+    };
+    let value = |summary: &Summary| {
+        serde_json::to_value(summary).map_err(|error| LabError::NotABundle {
+            path: BUNDLE_FILE.into(),
+            why: error.to_string(),
+        })
+    };
+    compare(&value(stored)?, &value(computed)?, "summary", found);
+    Ok(())
+}
+
+/// Compares two trees and reports every leaf that differs.
+fn compare(stored: &Value, computed: &Value, path: &str, found: &mut Verification) {
+    match (stored, computed) {
+        (Value::Object(a), Value::Object(b)) if a.keys().eq(b.keys()) => {
+            for (key, value) in a {
+                compare(value, &b[key], &format!("{path}.{key}"), found);
+            }
+        }
+        (Value::Array(a), Value::Array(b)) if a.len() == b.len() => {
+            for (index, (a, b)) in a.iter().zip(b).enumerate() {
+                compare(a, b, &format!("{path}[{index}]"), found);
+            }
+        }
+        _ => {
+            found.figures += 1;
+            let close = match (stored.as_f64(), computed.as_f64()) {
+                (Some(a), Some(b)) => (a - b).abs() <= FIGURE_TOLERANCE * a.abs().max(b.abs()),
+                _ => stored == computed,
+            };
+            if !close {
+                let problem = format!("{path} is {stored}, but the raw data give {computed}");
+                found.problems.push(problem);
+            }
+        }
+    }
+}
+
+fn check_reports(directory: &Path, bundle: &Bundle, runs: &[RunRecord], found: &mut Verification) {
+    if bundle.lab_version != env!("CARGO_PKG_VERSION") {
+        let version = &bundle.lab_version;
+        let note =
+            format!("the reports were written by version {version} and are not rendered again");
+        return found.notes.push(note);
+    }
+    for (name, rendered) in
+        [(MARKDOWN_FILE, report::markdown(bundle)), (HTML_FILE, report::html(bundle, runs))]
+    {
+        match fs::read_to_string(directory.join(name)) {
+            Ok(stored) if stored == rendered => {}
+            Ok(_) => found.problems.push(format!("{name} does not say what the summary says")),
+            Err(error) => found.problems.push(format!("{name}: {error}")),
+        }
+    }
+}
+
+/// Computes the summary of a bundle again and writes reports and manifest anew, also for a bundle
+/// whose lab was killed.
+///
+/// # Errors
+/// When the bundle cannot be read, or the reports cannot be written.
+pub fn rerender(directory: &Path) -> Result<Bundle, LabError> {
+    let Stored { mut bundle, runs, .. } = bundle::read(directory)?;
+    bundle.summary = Some(summarise(&bundle.experiment, bundle.seed, &runs));
+    bundle.lab_version = env!("CARGO_PKG_VERSION").to_owned();
+    bundle::finish(directory, &bundle, &runs)?;
+    Ok(bundle)
+}

@@ -1,0 +1,295 @@
+//! Bundles: what is in them, that edits are detected, and that a lab which is interrupted, killed
+//! or out of space leaves a readable bundle and nothing else.
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{Sketch, alone, fakes, summary, voids};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use twinring_lab::result::State;
+use twinring_lab::{LabError, NetKind, rerender, verify};
+
+fn files(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).unwrap().flatten();
+    let mut names: Vec<_> =
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_bundle_holds_until_any_of_it_is_edited() {
+    let out = tempfile::tempdir().unwrap();
+    let outcome = Sketch { others: &["foreign"], ..Sketch::default() }.run(out.path()).unwrap();
+    let directory = &outcome.directory;
+    let all = ["bundle.json", "manifest.sha256", "report.html", "report.md", "runs.jsonl"];
+    assert_eq!(files(directory), all);
+    let verification = verify(directory).unwrap();
+    assert!(verification.holds() && verification.figures > 10, "{verification}");
+    assert_eq!((verification.runs, verification.exit_code()), (2, 0));
+
+    let edit = |name: &str, from: &str, to: &str| {
+        let path = directory.join(name);
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.contains(from), "{from} in {name}");
+        fs::write(&path, text.replacen(from, to, 1)).unwrap();
+        let found = verify(directory).unwrap();
+        fs::write(&path, text).unwrap();
+        assert!(!found.holds() && found.exit_code() == 1, "{name}: {from} -> {to}");
+        found.problems.join("\n")
+    };
+    edit("report.md", "sketch", "Sketch");
+    edit("report.html", "sketch", "Sketch");
+    assert!(edit("bundle.json", "\"counted\": ", "\"counted\": 9").contains("summary."));
+    // The raw data themselves, with the manifest brought into line.
+    let found = edit("runs.jsonl", "\"answered\":", "\"answered\":1");
+    assert!(found.contains("runs.jsonl was changed") && found.contains("raw data give"), "{found}");
+    assert!(verify(directory).unwrap().holds());
+}
+
+#[test]
+fn an_edited_bundle_with_a_new_manifest_is_still_found_out() {
+    let out = tempfile::tempdir().unwrap();
+    let outcome = Sketch { others: &["foreign"], ..Sketch::default() }.run(out.path()).unwrap();
+    let path = outcome.directory.join("bundle.json");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replacen("\"counted\": ", "\"counted\": 9", 1)).unwrap();
+    let sums = Command::new("sha256sum")
+        .args(["bundle.json", "runs.jsonl", "report.md", "report.html"])
+        .current_dir(&outcome.directory)
+        .output()
+        .unwrap();
+    fs::write(outcome.directory.join("manifest.sha256"), sums.stdout).unwrap();
+    let found = verify(&outcome.directory).unwrap();
+    let names_it = |problem: &String| problem.contains("counted");
+    assert!(!found.holds() && found.problems.iter().any(names_it), "{found}");
+    assert!(!found.problems.iter().any(|problem| problem.contains("manifest")), "{found}");
+    // Rendering it anew computes the figures from the raw data.
+    rerender(&outcome.directory).unwrap();
+    assert!(verify(&outcome.directory).unwrap().holds());
+}
+
+#[test]
+fn sha256sum_can_read_the_manifest() {
+    let out = tempfile::tempdir().unwrap();
+    let outcome = Sketch::default().run(out.path()).unwrap();
+    let check = Command::new("sha256sum")
+        .args(["--check", "--strict", "manifest.sha256"])
+        .current_dir(&outcome.directory)
+        .output()
+        .unwrap();
+    assert!(check.status.success(), "{}", String::from_utf8_lossy(&check.stdout));
+}
+
+#[test]
+fn namespaces_are_used_where_rights_allow_and_said_otherwise() {
+    let out = tempfile::tempdir().unwrap();
+    let outcome = Sketch { net: "auto", ..Sketch::default() }.run(out.path()).unwrap();
+    let network = &outcome.bundle.networks[0];
+    match &outcome.bundle.network_fallback {
+        Some(why) => {
+            eprintln!("skipped: {why}");
+            assert_eq!(network.kind, NetKind::Loopback);
+        }
+        None => {
+            assert_eq!(network.kind, NetKind::Veth);
+            assert!(!network.server_rps.is_empty() && !network.client_rps.is_empty());
+            assert!(voids(&summary(&outcome).cells[0], "echo").is_empty());
+        }
+    }
+    let devices = files(Path::new("/sys/class/net"));
+    assert!(!devices.iter().any(|name| name == "server0" || name == "client0"), "{devices:?}");
+}
+
+#[test]
+fn a_network_that_cannot_be_had_is_an_error_that_says_so() {
+    let _alone = alone();
+    // A thread without rights: as another user inside a user namespace of its own would be.
+    let out = tempfile::tempdir().unwrap();
+    let experiment = Sketch { net: "veth", ..Sketch::default() }.text();
+    let file = out.path().join("sketch.toml");
+    fs::write(&file, experiment).unwrap();
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("skipped: only root can give up its rights");
+        return;
+    }
+    fs::set_permissions(out.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    let copy = out.path().join("fakes");
+    fs::copy(fakes(), &copy).unwrap();
+    let run = |net: &str| {
+        fs::write(&file, Sketch { net, ..Sketch::default() }.text()).unwrap();
+        let mut command = Command::new(&copy);
+        command.arg("lab").arg(&file).arg(out.path().join(net));
+        std::os::unix::process::CommandExt::uid(&mut command, 65_534);
+        command.output().unwrap()
+    };
+    let refused = run("veth");
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    assert!(said.contains("veth") && said.contains("unshare") && said.contains("EPERM"), "{said}");
+    let fallen_back = run("auto");
+    let said = String::from_utf8_lossy(&fallen_back.stdout);
+    assert!(said.contains("plain loopback") && said.contains("on loopback"), "{said}");
+    assert_eq!(fallen_back.status.code(), Some(0));
+}
+
+/// Starts the lab as a process on an experiment that takes far longer than the test.
+fn start_lab(out: &Path) -> Child {
+    let file = out.join("long.toml");
+    let sketch = Sketch { others: &["foreign"], pairs: 100, net: "auto", ..Sketch::default() };
+    fs::write(&file, sketch.text()).unwrap();
+    let mut lab = Command::new(fakes());
+    lab.arg("lab").arg(&file).arg(out).stdout(Stdio::piped()).stderr(Stdio::piped());
+    lab.spawn().unwrap()
+}
+
+fn wait_until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "waited too long until {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn bundle_in(out: &Path) -> Option<PathBuf> {
+    let directories = fs::read_dir(out).unwrap().flatten().map(|entry| entry.path());
+    directories.into_iter().find(|path| path.join("runs.jsonl").exists())
+}
+
+/// The bundle, once it holds `runs` runs.
+fn wait_for_runs(out: &Path, runs: usize) -> PathBuf {
+    wait_until("there are runs", || {
+        let bundle = bundle_in(out)?;
+        let text = fs::read_to_string(bundle.join("runs.jsonl")).ok()?;
+        (text.lines().count() >= runs).then_some(bundle)
+    })
+}
+
+/// Processes of `lab`, by the children lists of its threads.
+fn children(lab: &Child) -> Vec<i32> {
+    let tasks = fs::read_dir(format!("/proc/{}/task", lab.id())).into_iter().flatten().flatten();
+    let of_task = |task: fs::DirEntry| fs::read_to_string(task.path().join("children"));
+    let lists = tasks.flat_map(of_task).collect::<Vec<_>>().join(" ");
+    lists.split_ascii_whitespace().map(|pid| pid.parse().unwrap()).collect()
+}
+
+fn is_alive(pid: i32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
+}
+
+#[test]
+fn an_interrupted_lab_leaves_a_valid_partial_bundle() {
+    let _alone = alone();
+    for (signal, code) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 143)] {
+        let out = tempfile::tempdir().unwrap();
+        let mut lab = start_lab(out.path());
+        let bundle = wait_for_runs(out.path(), 3);
+        let mine = wait_until("a run is on", || Some(children(&lab)).filter(|it| it.len() >= 3));
+        kill(Pid::from_raw(lab.id() as i32), signal).unwrap();
+        assert_eq!(lab.wait().unwrap().code(), Some(code));
+        assert!(!mine.iter().any(|pid| is_alive(*pid)), "processes left behind");
+        let verification = verify(&bundle).unwrap();
+        assert!(verification.holds() && verification.runs >= 3, "{verification}");
+        let mut said = String::new();
+        lab.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+        assert!(said.contains("interrupted by signal"), "{said}");
+    }
+}
+
+#[test]
+fn a_second_signal_stops_at_once_and_nothing_is_left() {
+    let _alone = alone();
+    let out = tempfile::tempdir().unwrap();
+    let mut lab = start_lab(out.path());
+    wait_for_runs(out.path(), 1);
+    let mine = wait_until("a run is on", || Some(children(&lab)).filter(|it| it.len() >= 3));
+    let pid = Pid::from_raw(lab.id() as i32);
+    kill(pid, Signal::SIGINT).unwrap();
+    kill(pid, Signal::SIGTERM).unwrap();
+    let status = lab.wait().unwrap();
+    // Both may be delivered together, or the first may already have ended it.
+    assert!(matches!(status.code(), Some(130 | 143)), "{status}");
+    wait_until("all are gone", || (!mine.iter().any(|pid| is_alive(*pid))).then_some(()));
+}
+
+#[test]
+fn a_killed_lab_takes_everything_with_it_and_its_bundle_can_be_read() {
+    let _alone = alone();
+    let out = tempfile::tempdir().unwrap();
+    let mut lab = start_lab(out.path());
+    let bundle = wait_for_runs(out.path(), 2);
+    let mine = wait_until("a run is on", || Some(children(&lab)).filter(|it| it.len() >= 3));
+    lab.kill().unwrap();
+    lab.wait().unwrap();
+    wait_until("all are gone", || (!mine.iter().any(|pid| is_alive(*pid))).then_some(()));
+    // A line that was being written.
+    let path = bundle.join("runs.jsonl");
+    let mut text = fs::read_to_string(&path).unwrap();
+    text.push_str("{\"schema\":\"twinring.lab.ru");
+    fs::write(&path, text).unwrap();
+    let verification = verify(&bundle).unwrap();
+    assert!(verification.holds() && verification.notes.len() == 2, "{verification}");
+    let rendered = rerender(&bundle).unwrap();
+    assert_eq!(rendered.state, State::Running);
+    assert!(fs::read_to_string(bundle.join("report.html")).unwrap().contains("unfinished"));
+    assert!(verify(&bundle).unwrap().holds());
+}
+
+#[test]
+fn a_full_disk_is_an_error_and_what_was_written_stays_readable() {
+    // A small file system in a mount namespace of this thread only.
+    let worker = std::thread::spawn(|| {
+        let flags = nix::mount::MsFlags::MS_REC | nix::mount::MsFlags::MS_PRIVATE;
+        let entered = unshare(CloneFlags::CLONE_NEWNS)
+            .and_then(|()| nix::mount::mount(None::<&str>, "/", None::<&str>, flags, None::<&str>));
+        if let Err(errno) = entered {
+            return eprintln!("skipped: no mount namespace: {errno}");
+        }
+        let out = tempfile::tempdir().unwrap();
+        let none = nix::mount::MsFlags::empty();
+        // Room for the first bundle.json and a run or two.
+        let size = Some("size=32k");
+        nix::mount::mount(Some("none"), out.path(), Some("tmpfs"), none, size).unwrap();
+        let sketch = Sketch { others: &["foreign"], pairs: 50, ..Sketch::default() };
+        let error = sketch.run(out.path()).unwrap_err();
+        assert!(matches!(&error, LabError::Write { .. }), "{error}");
+        assert!(error.to_string().contains("No space left"), "{error}");
+        assert_eq!(error.exit_code(), 1);
+        let bundle = bundle_in(out.path()).unwrap();
+        let verification = verify(&bundle).unwrap();
+        assert!(verification.holds() && verification.runs >= 1, "{verification}");
+    });
+    worker.join().unwrap();
+}
+
+#[test]
+fn what_is_not_a_bundle_is_refused() {
+    let out = tempfile::tempdir().unwrap();
+    assert!(matches!(verify(out.path()), Err(LabError::Read { .. })));
+    fs::write(out.path().join("bundle.json"), "{\"schema\":\"other/1\"}").unwrap();
+    let error = verify(out.path()).unwrap_err();
+    assert!(error.to_string().contains("other/1"), "{error}");
+}
+
+#[test]
+fn progress_goes_to_standard_error_only() {
+    let _alone = alone();
+    let out = tempfile::tempdir().unwrap();
+    let file = out.path().join("short.toml");
+    fs::write(&file, Sketch::default().text()).unwrap();
+    let output = Command::new(fakes()).arg("lab").arg(&file).arg(out.path()).output().unwrap();
+    assert!(output.status.success());
+    let first = BufReader::new(&*output.stdout).lines().next().unwrap().unwrap();
+    assert!(first.starts_with("sketch"), "{first}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("1 runs"));
+}

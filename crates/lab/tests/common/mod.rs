@@ -1,0 +1,123 @@
+//! Experiments with the fakes of `examples/fakes`, which cargo builds before the tests.
+
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use twinring_lab::audit::{Kind, Severity};
+use twinring_lab::summary::{CellSummary, Summary};
+use twinring_lab::{Experiment, LabError, Outcome, RunOptions, Stop};
+
+/// Labs that run side by side disturb each other's measurements, so the tests of a binary take
+/// turns. What a failed test leaves behind does not disturb the next.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The executable of the fakes, beside the directory of the test binaries.
+pub(crate) fn fakes() -> PathBuf {
+    let test = std::env::current_exe().expect("a test knows its path");
+    let target = test.parent().and_then(Path::parent).expect("target/PROFILE/deps/TEST");
+    let fakes = target.join("examples/fakes");
+    assert!(fakes.exists(), "cargo builds {} with the tests", fakes.display());
+    fakes
+}
+
+/// A short experiment of the clean server against `others`.
+pub(crate) struct Sketch<'a> {
+    pub(crate) others: &'a [&'a str],
+    pub(crate) connections: u32,
+    pub(crate) pairs: usize,
+    pub(crate) net: &'a str,
+    pub(crate) client_fault: &'a str,
+    pub(crate) window_s: f64,
+}
+
+impl Default for Sketch<'_> {
+    fn default() -> Self {
+        Sketch {
+            others: &[],
+            connections: 4,
+            pairs: 1,
+            net: "loopback",
+            client_fault: "",
+            window_s: 0.4,
+        }
+    }
+}
+
+impl Sketch<'_> {
+    pub(crate) fn text(&self) -> String {
+        let subject = |mode: &str| {
+            let ready = if mode == "foreign" { "tcp" } else { "json" };
+            format!(
+                "[[subjects]]\nname = \"{mode}\"\nready = \"{ready}\"\n\
+                 command = [\"{{twinring}}\", \"server\", \"{mode}\", \"{{addr}}\"]\n"
+            )
+        };
+        let Sketch { others, connections, pairs, net, client_fault, window_s } = self;
+        let subjects: String = ["echo"].iter().chain(*others).copied().map(subject).collect();
+        format!(
+            "schema = \"twinring.lab.experiment/1\"\nname = \"sketch\"\npairs = {pairs}\n\
+             net = \"{net}\"\nwarmup_s = 0.1\nwindow_s = {window_s}\n\
+             [axes]\nconnections = [{connections}]\nmessage_bytes = [128]\n\
+             [load]\ncommand = [\"{{twinring}}\", \"client\", \"{{addr}}\", \"{{connections}}\", \
+             \"{{message_bytes}}\", \"{{depth}}\", \"{{warmup_ms}}\", \"{{window_ms}}\", \
+             \"{client_fault}\"]\n{subjects}"
+        )
+    }
+
+    pub(crate) fn run(&self, out: &Path) -> Result<Outcome, LabError> {
+        self.run_with(out, &Stop::new())
+    }
+
+    pub(crate) fn run_with(&self, out: &Path, stop: &Stop) -> Result<Outcome, LabError> {
+        let _alone = alone();
+        let experiment = Experiment::from_toml(&self.text(), "sketch")?;
+        twinring_lab::run(&options(experiment, out), stop)
+    }
+}
+
+pub(crate) fn options(experiment: Experiment, out: &Path) -> RunOptions {
+    RunOptions {
+        experiment,
+        out: out.to_owned(),
+        seed: Some(5),
+        binary: fakes(),
+        helper: vec![fakes().into(), "helper".into()],
+        server_cpu: None,
+        client_cpu: None,
+        command: vec!["test".to_owned()],
+    }
+}
+
+pub(crate) fn summary(outcome: &Outcome) -> &Summary {
+    outcome.bundle.summary.as_ref().expect("an experiment that ended has a summary")
+}
+
+/// The rules that voided a subject.
+pub(crate) fn voids(cell: &CellSummary, subject: &str) -> Vec<Kind> {
+    let of_subject = |finding: &&twinring_lab::audit::Finding| {
+        finding.subject == subject && finding.severity == Severity::Void
+    };
+    cell.findings.iter().filter(of_subject).map(|finding| finding.kind).collect()
+}
+
+/// An outcome of the sketch in which nothing else disturbed the machine, if one of five tries is.
+pub(crate) fn undisturbed(sketch: &Sketch<'_>) -> Option<Outcome> {
+    let calm = |outcome: &Outcome| {
+        let mut findings = summary(outcome).cells.iter().flat_map(|cell| &cell.findings);
+        !findings.any(|finding| finding.severity == Severity::Noise)
+    };
+    let attempt = |_| {
+        let out = tempfile::tempdir().expect("a temporary directory");
+        sketch.run(out.path()).expect("an experiment")
+    };
+    let found = (0..5).map(attempt).find(calm);
+    if found.is_none() {
+        eprintln!("skipped: other processes disturbed every try");
+    }
+    found
+}

@@ -1,0 +1,185 @@
+//! What a worker thread counts: requests, errors, latencies.
+//!
+//! Each thread has its own recorder and nothing is shared while the load runs; the recorders are
+//! merged at the end. An event counts for the window if its own time stamp lies in it, whatever
+//! else was going on, so that the window has exact ends.
+
+use crate::report::ErrorCounts;
+use hdrhistogram::Histogram;
+use std::ops::Range;
+
+/// Latencies are recorded from 1 ns to 60 s; longer ones count as 60 s.
+const LATENCY_NS_MAX: u64 = 60_000_000_000;
+/// Significant decimal digits of a recorded latency.
+const DIGITS: u8 = 3;
+
+/// Why a connection or an attempt to connect was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    Connect,
+    Reset,
+    ClosedEarly,
+    Timeout,
+    Mismatch,
+    Other,
+}
+
+/// Requests: how many were sent, and what became of them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Requests {
+    pub(crate) sent: u64,
+    pub(crate) answered: u64,
+    pub(crate) failed: u64,
+}
+
+impl Requests {
+    /// Sent, and neither answered nor failed.
+    pub(crate) fn in_flight(&self) -> u64 {
+        self.sent - self.answered - self.failed
+    }
+
+    fn merge(&mut self, other: Requests) {
+        self.sent += other.sent;
+        self.answered += other.answered;
+        self.failed += other.failed;
+    }
+}
+
+pub(crate) struct Recorder {
+    /// Everything from the first connection to the last byte.
+    pub(crate) whole: Requests,
+    /// What happened before the end of the window; its difference is what was in flight then.
+    pub(crate) until_end: Requests,
+    /// What happened inside the window.
+    pub(crate) window: Requests,
+    /// Of the answers inside the window.
+    pub(crate) latency_ns: Histogram<u64>,
+    /// Of the requests sent inside the window, in an open loop.
+    pub(crate) lag_ns: Histogram<u64>,
+    pub(crate) errors: ErrorCounts,
+    /// When and what.
+    pub(crate) first_error: Option<(u64, String)>,
+}
+
+impl Recorder {
+    pub(crate) fn new() -> Recorder {
+        Recorder {
+            whole: Requests::default(),
+            until_end: Requests::default(),
+            window: Requests::default(),
+            latency_ns: histogram(),
+            lag_ns: histogram(),
+            errors: ErrorCounts::default(),
+            first_error: None,
+        }
+    }
+
+    /// `count` requests left at `now_ns`.
+    pub(crate) fn sent(&mut self, count: u64, now_ns: u64, window: &Range<u64>) {
+        self.note(now_ns, window, |requests| requests.sent += count);
+    }
+
+    /// A request that was intended for `intended_ns` leaves at `now_ns`.
+    pub(crate) fn lagged(&mut self, intended_ns: u64, now_ns: u64, window: &Range<u64>) {
+        if window.contains(&now_ns) {
+            self.lag_ns.saturating_record(now_ns.saturating_sub(intended_ns));
+        }
+    }
+
+    /// `count` answers came at `now_ns` to requests of `since_ns`. True if the window has them.
+    pub(crate) fn answered(
+        &mut self,
+        count: u64,
+        since_ns: u64,
+        now_ns: u64,
+        window: &Range<u64>,
+    ) -> bool {
+        self.note(now_ns, window, |requests| requests.answered += count);
+        let inside = window.contains(&now_ns);
+        if inside {
+            // Zero is below the histogram's range; two readings of the clock may be equal.
+            let latency_ns = now_ns.saturating_sub(since_ns).max(1);
+            self.latency_ns.saturating_record_n(latency_ns, count);
+        }
+        inside
+    }
+
+    /// `count` requests will have no answer.
+    pub(crate) fn failed(&mut self, count: u64, now_ns: u64, window: &Range<u64>) {
+        self.note(now_ns, window, |requests| requests.failed += count);
+    }
+
+    pub(crate) fn trouble(&mut self, kind: Trouble, now_ns: u64, what: impl FnOnce() -> String) {
+        *self.errors.of_kind(kind) += 1;
+        if self.first_error.is_none() {
+            self.first_error = Some((now_ns, what()));
+        }
+    }
+
+    fn note(&mut self, now_ns: u64, window: &Range<u64>, add: impl Fn(&mut Requests)) {
+        add(&mut self.whole);
+        if now_ns < window.end {
+            add(&mut self.until_end);
+            if now_ns >= window.start {
+                add(&mut self.window);
+            }
+        }
+    }
+
+    /// Adds what another thread counted.
+    pub(crate) fn merge(&mut self, other: Recorder) {
+        self.whole.merge(other.whole);
+        self.until_end.merge(other.until_end);
+        self.window.merge(other.window);
+        // Both have the same bounds, so every value of one fits into the other.
+        let _same_bounds = self.latency_ns.add(&other.latency_ns);
+        let _same_bounds = self.lag_ns.add(&other.lag_ns);
+        self.errors.merge(&other.errors);
+        let firsts = [self.first_error.take(), other.first_error];
+        self.first_error = firsts.into_iter().flatten().min();
+    }
+}
+
+fn histogram() -> Histogram<u64> {
+    match Histogram::new_with_bounds(1, LATENCY_NS_MAX, DIGITS) {
+        Ok(histogram) => histogram,
+        Err(error) => unreachable!("the bounds are constants and valid: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_counts_where_its_time_lies() {
+        let window = 100..200;
+        let mut recorder = Recorder::new();
+        for now in [50, 99, 100, 199, 200, 300] {
+            recorder.sent(2, now, &window);
+            recorder.answered(1, now - 40, now, &window);
+        }
+        assert_eq!((recorder.whole.sent, recorder.whole.answered), (12, 6));
+        assert_eq!((recorder.window.sent, recorder.window.answered), (4, 2));
+        assert_eq!(recorder.until_end.in_flight(), 4);
+        assert_eq!((recorder.latency_ns.len(), recorder.latency_ns.max()), (2, 40));
+    }
+
+    #[test]
+    fn a_latency_beyond_the_range_counts_as_its_end() {
+        let mut recorder = Recorder::new();
+        recorder.answered(3, 0, 3_600_000_000_000, &(0..u64::MAX));
+        assert_eq!(recorder.latency_ns.len(), 3);
+        assert!(recorder.latency_ns.max() >= LATENCY_NS_MAX);
+    }
+
+    #[test]
+    fn merging_keeps_the_earliest_error() {
+        let (mut a, mut b) = (Recorder::new(), Recorder::new());
+        a.trouble(Trouble::Reset, 20, || "later".into());
+        b.trouble(Trouble::Timeout, 10, || "earlier".into());
+        a.merge(b);
+        assert_eq!(a.first_error, Some((10, "earlier".into())));
+        assert_eq!((a.errors.reset, a.errors.timeout), (1, 1));
+    }
+}

@@ -1,0 +1,163 @@
+//! The result of a run as a table for people.
+
+use super::Report;
+use std::fmt;
+
+/// Thousands separated, as in 1,234,567.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() * 4 / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Microseconds with a unit that suits them.
+fn time(us: f64) -> String {
+    match us {
+        us if us < 1e3 => format!("{us:.1} us"),
+        us if us < 1e6 => format!("{:.2} ms", us / 1e3),
+        us => format!("{:.2} s", us / 1e6),
+    }
+}
+
+fn megabytes_per_s(bytes: u64, seconds: f64) -> f64 {
+    if seconds > 0.0 { bytes as f64 / 1e6 / seconds } else { 0.0 }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.head(f)?;
+        self.rates(f)?;
+        self.latencies(f)?;
+        self.peers(f)?;
+        let cpu = &self.cpu;
+        let limit = if cpu.saturated { ": saturated, the server could do more" } else { "" };
+        write!(
+            f,
+            "own CPU       {:.2} s user, {:.2} s system; busiest thread {:.1} %{limit}",
+            cpu.user_s,
+            cpu.system_s,
+            100.0 * cpu.busiest_thread_share
+        )
+    }
+}
+
+/// The parts of the table.
+impl Report {
+    fn head(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let asked = &self.settings;
+        writeln!(f, "target        {}", self.target)?;
+        write!(f, "load          {} connections x {} B, ", asked.connections, asked.message_bytes)?;
+        match asked.rate_per_s {
+            Some(rate) => write!(f, "open loop at {} requests/s", grouped(rate))?,
+            None if asked.slow_reader => write!(f, "slow readers")?,
+            None => write!(f, "closed loop, depth {}", asked.depth)?,
+        }
+        if let Some(churn) = asked.churn {
+            write!(f, ", reconnecting after {churn}")?;
+        }
+        if asked.idle > 0 {
+            write!(f, ", {} idle", asked.idle)?;
+        }
+        writeln!(f, "; {}, {} thread(s)", self.engine, asked.threads)?;
+        let interrupted = if self.interrupted { ", interrupted" } else { "" };
+        writeln!(f, "window        {:.3} s{interrupted}", self.window.seconds)
+    }
+
+    fn rates(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let requests = &self.requests;
+        writeln!(
+            f,
+            "requests      {} answered, {} /s, {:.1} MB/s each way",
+            grouped(requests.answered),
+            grouped(requests.per_second.round() as u64),
+            megabytes_per_s(self.bytes.received, self.window.seconds)
+        )?;
+        let whole = &self.whole_run;
+        if requests.failed + whole.abandoned + requests.unsent > 0 {
+            writeln!(
+                f,
+                "              {} failed, {} never answered, {} due but not sent",
+                grouped(whole.failed),
+                grouped(whole.abandoned),
+                grouped(requests.unsent)
+            )?;
+        }
+        Ok(())
+    }
+
+    fn latencies(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let latency = &self.latency_us;
+        let from = match self.latency_from {
+            "send" => "from the send; closed loop, waiting before it does not count",
+            _ => "from the intended send time",
+        };
+        writeln!(f, "latency       {from}")?;
+        let rows = [
+            ("min", latency.min),
+            ("mean", latency.mean),
+            ("p50", latency.p50),
+            ("p90", latency.p90),
+            ("p99", latency.p99),
+            ("p99.9", latency.p99_9),
+            ("p99.99", latency.p99_99),
+            ("max", latency.max),
+        ];
+        for (name, value) in rows {
+            writeln!(f, "  {name:<12}{:>12}", time(value))?;
+        }
+        if let Some(lag) = &self.schedule_lag_us {
+            let (p50, p99, max) = (time(lag.p50), time(lag.p99), time(lag.max));
+            writeln!(f, "schedule lag  p50 {p50}, p99 {p99}, max {max}")?;
+        }
+        Ok(())
+    }
+
+    fn peers(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let c = &self.connections;
+        writeln!(
+            f,
+            "connections   {} asked, {} established, {} served, {} served at once, {} reconnects",
+            grouped(c.asked),
+            grouped(c.established),
+            grouped(c.served),
+            grouped(c.served_at_once_max),
+            grouped(c.reconnects)
+        )?;
+        let (least, most) = (grouped(c.min_answered), grouped(c.max_answered));
+        writeln!(f, "fairness      {least} to {most} answers per connection")?;
+        let seen: Vec<String> = (self.errors.named().iter())
+            .filter(|(_, count)| *count > 0)
+            .map(|(name, count)| format!("{} {name}", grouped(*count)))
+            .collect();
+        let verified = if self.settings.verify { "every byte verified" } else { "not verified" };
+        match &self.first_error {
+            None => writeln!(f, "errors        none; {verified}"),
+            Some(first) => {
+                writeln!(f, "errors        {}; {verified}", seen.join(", "))?;
+                writeln!(f, "  first       {first}")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_grouped_and_times_have_units() {
+        assert_eq!(grouped(0), "0");
+        assert_eq!(grouped(1000), "1,000");
+        assert_eq!(grouped(123_456), "123,456");
+        assert_eq!(grouped(1_234_567), "1,234,567");
+        assert_eq!(time(12.34), "12.3 us");
+        assert_eq!(time(12_340.0), "12.34 ms");
+        assert_eq!(time(2_500_000.0), "2.50 s");
+    }
+}

@@ -1,0 +1,131 @@
+//! The thread that conducts the workers: it decides when the window begins and ends, tells the
+//! observer, and listens for reasons to end early.
+
+use super::control::{Control, Note, ThreadProgress};
+use super::{Observer, Phase, Progress, Settings};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+use twinring::{Handle, monotonic_ns};
+
+/// From the decision to begin until the traffic begins: time for all threads to hear of it.
+const MARGIN_NS: u64 = 10_000_000;
+
+/// How often an observer is told about the progress.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
+
+pub(super) struct Conductor<'a> {
+    settings: &'a Settings,
+    control: &'a Control,
+    heard: Receiver<Note>,
+    handle: &'a Handle,
+    observer: &'a mut dyn Observer,
+    ready: usize,
+    established: u64,
+    deserted: usize,
+    interrupted: bool,
+}
+
+impl<'a> Conductor<'a> {
+    pub(super) fn new(
+        settings: &'a Settings,
+        control: &'a Control,
+        heard: Receiver<Note>,
+        handle: &'a Handle,
+        observer: &'a mut dyn Observer,
+    ) -> Conductor<'a> {
+        Conductor {
+            settings,
+            control,
+            heard,
+            handle,
+            observer,
+            ready: 0,
+            established: 0,
+            deserted: 0,
+            interrupted: false,
+        }
+    }
+
+    /// Somebody asked for the end.
+    pub(super) fn interrupted(&self) -> bool {
+        self.interrupted
+    }
+
+    /// Goes with the workers through the run; they end afterwards.
+    pub(super) fn conduct(&mut self) {
+        if self.all_connected() {
+            let first_ns = monotonic_ns() + MARGIN_NS;
+            let start_ns = first_ns + self.settings.warmup.as_nanos() as u64;
+            let end_ns = start_ns + self.settings.duration.as_nanos() as u64;
+            self.control.announce(start_ns..end_ns);
+            if self.wait_until(start_ns, Phase::WarmingUp) {
+                self.observer.window_started(start_ns);
+                self.wait_until(end_ns, Phase::Measuring);
+                self.observer.window_ended(self.control.window().end);
+            }
+        }
+        self.handle.shutdown();
+    }
+
+    /// Waits until every thread has made its connections. False if there is nothing to measure.
+    fn all_connected(&mut self) -> bool {
+        while self.ready < self.settings.threads {
+            match self.heard.recv_timeout(PROGRESS_INTERVAL) {
+                Ok(Note::Ready { established }) => {
+                    self.ready += 1;
+                    self.established += established;
+                    // A thread without connections cannot lose them later.
+                    self.deserted += usize::from(established == 0);
+                }
+                Ok(Note::Stop) => {
+                    self.interrupted = true;
+                    return false;
+                }
+                Ok(Note::Ended) => return false,
+                Ok(Note::Deserted | Note::Exhausted) => {}
+                Err(_) => self.show(Phase::Connecting),
+            }
+        }
+        self.established > 0
+    }
+
+    /// Waits until `until_ns`; false if the run has to end before.
+    fn wait_until(&mut self, until_ns: u64, phase: Phase) -> bool {
+        loop {
+            let left = Duration::from_nanos(until_ns.saturating_sub(monotonic_ns()));
+            if left.is_zero() {
+                return true;
+            }
+            match self.heard.recv_timeout(left.min(PROGRESS_INTERVAL)) {
+                Ok(Note::Ready { .. }) => {}
+                Ok(Note::Deserted) => {
+                    self.deserted += 1;
+                    if self.deserted == self.settings.threads {
+                        break;
+                    }
+                }
+                Ok(Note::Stop) => {
+                    self.interrupted = true;
+                    break;
+                }
+                Ok(Note::Exhausted | Note::Ended) | Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => self.show(phase),
+            }
+        }
+        self.control.end_window(monotonic_ns());
+        false
+    }
+
+    fn show(&mut self, phase: Phase) {
+        let sum =
+            |of: fn(&ThreadProgress) -> u64| self.control.progress.iter().map(of).sum::<u64>();
+        let start_ns = self.control.window().start;
+        self.observer.progress(&Progress {
+            phase,
+            answered: sum(|thread| thread.answered.load(Relaxed)),
+            errors: sum(|thread| thread.errors.load(Relaxed)),
+            window_s: monotonic_ns().saturating_sub(start_ns) as f64 / 1e9,
+        });
+    }
+}

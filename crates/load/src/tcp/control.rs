@@ -1,0 +1,169 @@
+//! What the threads of a run share: the ends of the window, and notes to whoever conducts it.
+
+use std::future::poll_fn;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::Sender;
+use std::sync::{Mutex, PoisonError};
+use std::task::{Poll, Waker};
+
+/// A moment that is not known yet.
+const UNKNOWN: u64 = u64::MAX;
+
+/// What the conductor hears of.
+pub(super) enum Note {
+    /// A worker thread has made its connections, or tried to: so many stand.
+    Ready { established: u64 },
+    /// All connections of a worker thread were lost.
+    Deserted,
+    /// All requests of `--messages` were answered or failed.
+    Exhausted,
+    /// Somebody asked for the end.
+    Stop,
+    /// All worker threads have ended.
+    Ended,
+}
+
+/// Progress of one thread. In a cache line of its own (two, as CPUs prefetch pairs), because its
+/// thread writes it with each answer.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(super) struct ThreadProgress {
+    pub(super) answered: AtomicU64,
+    pub(super) errors: AtomicU64,
+}
+
+/// A number of requests that all threads share.
+struct Quota {
+    unsent: AtomicU64,
+    unsettled: AtomicU64,
+}
+
+pub(super) struct Control {
+    start_ns: AtomicU64,
+    end_ns: AtomicU64,
+    quota: Option<Quota>,
+    served_now: AtomicU64,
+    served_max: AtomicU64,
+    pub(super) progress: Vec<ThreadProgress>,
+    notes: Sender<Note>,
+    waiting: Mutex<Vec<Waker>>,
+}
+
+impl Control {
+    pub(super) fn new(threads: usize, messages: Option<u64>, notes: Sender<Note>) -> Control {
+        Control {
+            start_ns: AtomicU64::new(UNKNOWN),
+            end_ns: AtomicU64::new(UNKNOWN),
+            quota: messages.map(|messages| Quota {
+                unsent: AtomicU64::new(messages),
+                unsettled: AtomicU64::new(messages),
+            }),
+            served_now: AtomicU64::new(0),
+            served_max: AtomicU64::new(0),
+            progress: (0..threads).map(|_| ThreadProgress::default()).collect(),
+            notes,
+            waiting: Mutex::default(),
+        }
+    }
+
+    pub(super) fn note(&self, note: Note) {
+        // Fails only when the conductor has left, who then needs to hear nothing more.
+        let _nobody_listens = self.notes.send(note);
+    }
+
+    /// The measured window on CLOCK_MONOTONIC. Before it is known it contains nothing.
+    pub(super) fn window(&self) -> Range<u64> {
+        self.start_ns.load(Relaxed)..self.end_ns.load(Relaxed)
+    }
+
+    /// Fixes the window and lets the workers begin.
+    pub(super) fn announce(&self, window: Range<u64>) {
+        self.end_ns.fetch_min(window.end, Relaxed);
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        self.start_ns.store(window.start, Relaxed);
+        waiting.drain(..).for_each(Waker::wake);
+    }
+
+    /// Waits for [`announce`](Control::announce).
+    pub(super) async fn announced(&self) {
+        poll_fn(|cx| {
+            let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            if self.start_ns.load(Relaxed) != UNKNOWN {
+                return Poll::Ready(());
+            }
+            // At most a few for each worker: one task waits on each.
+            waiting.push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Ends the window, unless it ended before.
+    pub(super) fn end_window(&self, now_ns: u64) {
+        self.end_ns.fetch_min(now_ns, Relaxed);
+    }
+
+    /// Takes up to `count` requests that may be sent from the quota, if there is one.
+    pub(super) fn draw(&self, count: u64) -> u64 {
+        let Some(quota) = &self.quota else { return count };
+        let left = quota
+            .unsent
+            .fetch_update(Relaxed, Relaxed, |left| (left > 0).then(|| left.saturating_sub(count)));
+        left.map_or(0, |left| left.min(count))
+    }
+
+    /// `count` requests drawn from the quota were answered or failed.
+    pub(super) fn settle(&self, count: u64, now_ns: u64) {
+        if let Some(quota) = &self.quota
+            && quota.unsettled.fetch_sub(count, Relaxed) == count
+        {
+            // The last answer belongs to the window.
+            self.end_window(now_ns + 1);
+            self.note(Note::Exhausted);
+        }
+    }
+
+    /// A connection got its first answer.
+    pub(super) fn served(&self) {
+        let now = self.served_now.fetch_add(1, Relaxed) + 1;
+        self.served_max.fetch_max(now, Relaxed);
+    }
+
+    /// A connection that had got an answer is gone.
+    pub(super) fn no_longer_served(&self) {
+        self.served_now.fetch_sub(1, Relaxed);
+    }
+
+    pub(super) fn served_at_once_max(&self) -> u64 {
+        self.served_max.load(Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn a_quota_is_drawn_and_settled_exactly() {
+        let (notes, heard) = channel();
+        let control = Control::new(1, Some(10), notes);
+        assert_eq!((control.draw(4), control.draw(8), control.draw(1)), (4, 6, 0));
+        control.settle(7, 100);
+        assert!(heard.try_recv().is_err());
+        control.settle(3, 200);
+        assert!(matches!(heard.try_recv(), Ok(Note::Exhausted)));
+        assert_eq!(control.window().end, 201);
+    }
+
+    #[test]
+    fn the_most_served_at_once_is_kept() {
+        let control = Control::new(1, None, channel().0);
+        control.served();
+        control.served();
+        control.no_longer_served();
+        control.served();
+        assert_eq!(control.served_at_once_max(), 2);
+    }
+}

@@ -1,0 +1,264 @@
+//! What a load can be asked for.
+
+use crate::report::SettingsReport;
+use crate::schedule::RATE_PER_S_MAX;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+use twinring::{EngineChoice, EpollOptions, UringOptions};
+
+/// Requests in flight per connection in an open loop, unless another depth is asked for. Large,
+/// so that requests leave on schedule while a server stalls; bounded, so that one that never
+/// answers cannot make us queue without end.
+pub const OPEN_LOOP_DEPTH: u32 = 1024;
+
+/// What a slow reader reads from each connection.
+pub const SLOW_READ_BYTES_PER_S: u64 = 64 * 1024;
+
+/// SO_RCVBUF of a slow reader; larger ones would take megabytes before the server feels anything.
+pub const SLOW_RECV_BUFFER_BYTES: usize = 16 * 1024;
+
+/// What a slow reader sends without answers on each connection, at most.
+pub const SLOW_UNANSWERED_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
+/// Largest message in bytes.
+const MESSAGE_BYTES_MAX: u32 = 16 * 1024 * 1024;
+/// Largest depth.
+const DEPTH_MAX: u32 = 1 << 20;
+/// Most connections, idle ones included: all ports of 64 addresses.
+const CONNECTIONS_MAX: u64 = 1 << 22;
+/// Most threads.
+const THREADS_MAX: usize = 1024;
+/// Longest warm-up, window or timeout.
+const TIME_MAX: Duration = Duration::from_secs(7 * 86_400);
+
+/// How requests follow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pace {
+    Closed,
+    Open,
+    SlowReader,
+}
+
+/// What a load can be asked for. All numbers are totals over all threads.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Address of the server.
+    pub target: SocketAddr,
+    /// Connections that send.
+    pub connections: u64,
+    /// Size of a message in bytes.
+    pub message_bytes: u32,
+    /// Requests in flight per connection; 1, or [`OPEN_LOOP_DEPTH`] in an open loop.
+    pub depth: Option<u32>,
+    /// Worker threads, each with an engine of its own.
+    pub threads: usize,
+    /// CPUs for the threads, in turn; empty leaves them to the scheduler.
+    pub pin: Vec<usize>,
+    /// The engine.
+    pub engine: EngineChoice,
+    /// Features of io_uring.
+    pub uring: UringOptions,
+    /// Features of epoll.
+    pub epoll: EpollOptions,
+    /// Requests a second: makes it an open loop.
+    pub rate_per_s: Option<u64>,
+    /// Requests per connection before it is closed and made anew.
+    pub churn: Option<u64>,
+    /// Further connections that only stay open.
+    pub idle: u64,
+    /// Send without waiting, read slowly.
+    pub slow_reader: bool,
+    /// Compare each byte that comes back.
+    pub verify: bool,
+    /// Load before the window.
+    pub warmup: Duration,
+    /// Length of the window; with `messages`, its longest.
+    pub duration: Duration,
+    /// Requests after whose answers the window ends.
+    pub messages: Option<u64>,
+    /// Limit of one attempt to connect.
+    pub connect_timeout: Duration,
+    /// Limit of one answer. Does not apply to slow readers.
+    pub timeout: Duration,
+    /// Source addresses, used in turn; empty leaves them to the kernel.
+    pub local: Vec<IpAddr>,
+}
+
+impl Settings {
+    /// Settings for `target`: one connection, 128 bytes, 1 s of warm-up, 10 s of window.
+    pub fn new(target: SocketAddr) -> Settings {
+        Settings {
+            target,
+            connections: 1,
+            message_bytes: 128,
+            depth: None,
+            threads: 1,
+            pin: Vec::new(),
+            engine: EngineChoice::Auto,
+            uring: UringOptions::default(),
+            epoll: EpollOptions::default(),
+            rate_per_s: None,
+            churn: None,
+            idle: 0,
+            slow_reader: false,
+            verify: true,
+            warmup: Duration::from_secs(1),
+            duration: Duration::from_secs(10),
+            messages: None,
+            connect_timeout: Duration::from_secs(5),
+            timeout: Duration::from_secs(5),
+            local: Vec::new(),
+        }
+    }
+
+    /// Whether the settings make sense.
+    ///
+    /// # Errors
+    /// What does not, in words for a user.
+    pub fn check(&self) -> Result<(), String> {
+        between("--connections", self.connections, 1, CONNECTIONS_MAX)?;
+        between("--idle", self.idle, 0, CONNECTIONS_MAX)?;
+        between("--size", self.message_bytes.into(), 1, MESSAGE_BYTES_MAX.into())?;
+        between("--threads", self.threads as u64, 1, THREADS_MAX as u64)?;
+        let optional = [
+            ("--depth", self.depth.map(u64::from), u64::from(DEPTH_MAX)),
+            ("--rate", self.rate_per_s, RATE_PER_S_MAX),
+            ("--churn", self.churn, u64::MAX - 1),
+            ("--messages", self.messages, u64::MAX - 1),
+        ];
+        for (name, number, most) in optional {
+            number.map_or(Ok(()), |number| between(name, number, 1, most))?;
+        }
+        if self.threads as u64 > self.connections {
+            let (threads, connections) = (self.threads, self.connections);
+            return Err(format!(
+                "--threads {threads} with --connections {connections}: each thread needs one"
+            ));
+        }
+        if self.slow_reader && (self.rate_per_s.is_some() || self.churn.is_some()) {
+            return Err("--slow-reader excludes --rate and --churn: it sends all it can".into());
+        }
+        if let Some(other) = self.local.iter().find(|ip| ip.is_ipv4() != self.target.is_ipv4()) {
+            return Err(format!("--local {other} cannot reach {}", self.target));
+        }
+        self.check_times()
+    }
+
+    fn check_times(&self) -> Result<(), String> {
+        let times = [
+            ("--warmup", self.warmup, true),
+            ("--duration", self.duration, false),
+            ("--connect-timeout", self.connect_timeout, false),
+            ("--timeout", self.timeout, false),
+        ];
+        for (name, time, may_be_zero) in times {
+            if (time.is_zero() && !may_be_zero) || time > TIME_MAX {
+                let from = if may_be_zero { "0" } else { "more than 0" };
+                return Err(format!("{name} {time:?}: expected {from} to 7 days"));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn pace(&self) -> Pace {
+        match (self.slow_reader, self.rate_per_s) {
+            (true, _) => Pace::SlowReader,
+            (false, Some(_)) => Pace::Open,
+            (false, None) => Pace::Closed,
+        }
+    }
+
+    /// Requests that a connection may have in flight.
+    pub(super) fn depth_in_use(&self) -> u64 {
+        match self.pace() {
+            Pace::Closed => self.depth.unwrap_or(1).into(),
+            Pace::Open => self.depth.unwrap_or(OPEN_LOOP_DEPTH).into(),
+            Pace::SlowReader => (SLOW_UNANSWERED_BYTES_MAX / u64::from(self.message_bytes)).max(1),
+        }
+    }
+
+    /// Receive buffers that suit what a connection receives at once, where nothing else was
+    /// asked for: many small ones, or few large ones, so that the pool stays inside the cache.
+    pub(super) fn tuned_uring(&self) -> UringOptions {
+        let mut options = self.uring.clone();
+        let at_once = u64::from(self.message_bytes) * u64::from(self.depth.unwrap_or(1));
+        let (bytes, count) = if at_once <= 2048 && !self.slow_reader {
+            let share = self.connections.div_ceil(self.threads as u64);
+            (2048, (2 * share).clamp(64, 1024).next_power_of_two() as u32)
+        } else {
+            (16 * 1024, 64)
+        };
+        // Buffers of another kind or size come with a number that suits them.
+        if options.buffers.is_none() && options.buffer_bytes.is_none() {
+            options.buffer_bytes = Some(bytes);
+            options.buffer_count = options.buffer_count.or(Some(count));
+        }
+        options
+    }
+
+    pub(super) fn report(&self) -> SettingsReport {
+        SettingsReport {
+            connections: self.connections,
+            message_bytes: self.message_bytes.into(),
+            depth: self.depth_in_use(),
+            threads: self.threads as u64,
+            mode: if self.pace() == Pace::Open { "open" } else { "closed" },
+            rate_per_s: self.rate_per_s,
+            churn: self.churn,
+            idle: self.idle,
+            slow_reader: self.slow_reader,
+            verify: self.verify,
+            messages: self.messages,
+            warmup_s: self.warmup.as_secs_f64(),
+            duration_s: self.duration.as_secs_f64(),
+        }
+    }
+}
+
+fn between(name: &str, number: u64, least: u64, most: u64) -> Result<(), String> {
+    if (least..=most).contains(&number) {
+        return Ok(());
+    }
+    Err(format!("{name} {number}: expected {least} to {most}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings() -> Settings {
+        Settings::new(SocketAddr::from(([127, 0, 0, 1], 7000)))
+    }
+
+    #[test]
+    fn senseless_settings_are_named() {
+        assert_eq!(settings().check(), Ok(()));
+        type Spoil = fn(&mut Settings);
+        let cases: [(Spoil, &str); 8] = [
+            (|s| s.message_bytes = 0, "--size 0"),
+            (|s| s.depth = Some(0), "--depth 0"),
+            (|s| s.rate_per_s = Some(0), "--rate 0"),
+            (|s| s.connections = 0, "--connections 0"),
+            (|s| s.threads = 2, "--threads 2"),
+            (|s| s.duration = Duration::ZERO, "--duration 0"),
+            (|s| s.local = vec![[0, 0, 0, 0, 0, 0, 0, 1].into()], "--local ::1"),
+            (|s| (s.slow_reader, s.churn) = (true, Some(1)), "--slow-reader"),
+        ];
+        for (spoil, named) in cases {
+            let mut settings = settings();
+            spoil(&mut settings);
+            let error = settings.check().unwrap_err();
+            assert!(error.starts_with(named), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_was_asked_for_is_not_tuned() {
+        let mut settings = settings();
+        settings.uring = "buffer_bytes=4096".parse().unwrap();
+        assert_eq!(settings.tuned_uring(), settings.uring);
+        settings.uring = "buffer_count=256".parse().unwrap();
+        let tuned = settings.tuned_uring();
+        assert_eq!((tuned.buffer_bytes, tuned.buffer_count), (Some(2048), Some(256)));
+    }
+}

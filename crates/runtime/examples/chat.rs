@@ -1,0 +1,119 @@
+//! A chat room by lines: `cargo run --example chat -- 127.0.0.1:7001 [auto|io_uring|epoll]`, then
+//! `nc 127.0.0.1 7001` in several terminals. Type `quit` into the server to end it.
+//!
+//! It shows what a service is made of: a task for each connection, sending to connections of
+//! other tasks, deadlines for the idle and for the slow, and a shutdown that lets everybody finish.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+use twinring::{
+    Either, Handle, Runtime, TcpListener, TcpStream, race, shutdown_requested, spawn, timeout,
+};
+
+/// Who says nothing for this long has left.
+const IDLE: Duration = Duration::from_secs(600);
+/// Who does not read for this long, with all buffers full, is dismissed.
+const SLOW: Duration = Duration::from_secs(1);
+/// How long the shutdown waits for the last words to be read.
+const FAREWELL: Duration = Duration::from_secs(5);
+/// Bytes of the longest line; it bounds what a peer can make us keep.
+const LINE_BYTES_MAX: usize = 1024;
+
+/// Everybody present. All tasks run on one thread, so no lock is needed.
+type Room = Rc<RefCell<BTreeMap<SocketAddr, Rc<TcpStream>>>>;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let address = arguments.next().unwrap_or("127.0.0.1:7001".into()).parse()?;
+    let engine = arguments.next().unwrap_or("auto".into()).parse()?;
+    let runtime = Runtime::builder().engine(engine).build()?;
+    let handle = runtime.handle();
+    std::thread::spawn(move || quit_when_told(&handle));
+    println!("chat on {address} ({})", runtime.features().engine());
+    runtime.block_on(serve(address))??;
+    Ok(())
+}
+
+fn quit_when_told(handle: &Handle) {
+    for line in io::stdin().lines().map_while(Result::ok) {
+        if line.trim() == "quit" {
+            return handle.shutdown();
+        }
+    }
+}
+
+async fn serve(address: SocketAddr) -> io::Result<()> {
+    let listener = TcpListener::bind(address)?;
+    let room = Room::default();
+    let mut visits = Vec::new();
+    while let Either::Left(stream) = race(listener.accept(), shutdown_requested()).await {
+        visits.retain(|visit: &twinring::JoinHandle<()>| !visit.is_finished());
+        visits.push(spawn(visit(Rc::clone(&room), Rc::new(stream?))));
+    }
+    let farewell = async {
+        for visit in visits {
+            // An error says that the task was aborted, which nobody does here.
+            let _ended = visit.await;
+        }
+    };
+    // Whoever still does not read by then is cut off when the runtime ends.
+    timeout(FAREWELL, farewell).await.or(Ok(()))
+}
+
+/// One connection, from its first to its last line.
+async fn visit(room: Room, stream: Rc<TcpStream>) {
+    let Ok(name) = stream.peer_addr() else { return };
+    room.borrow_mut().insert(name, Rc::clone(&stream));
+    tell_others(&room, name, "has come").await;
+    let reason = match converse(&room, name, &stream).await {
+        Ok(reason) => reason.to_owned(),
+        Err(error) => error.to_string(),
+    };
+    room.borrow_mut().remove(&name);
+    tell_others(&room, name, &format!("has left: {reason}")).await;
+    let goodbye = format!("Goodbye: {reason}\n");
+    // The connection may be the very thing that broke.
+    let _best_effort = timeout(SLOW, stream.send(goodbye)).await;
+}
+
+/// Passes lines on until there are no more; returns why.
+async fn converse(room: &Room, name: SocketAddr, stream: &TcpStream) -> io::Result<&'static str> {
+    let mut unfinished = Vec::new();
+    loop {
+        let received = race(timeout(IDLE, stream.recv()), shutdown_requested());
+        let piece = match received.await {
+            Either::Left(Ok(piece)) => piece?,
+            Either::Left(Err(_elapsed)) => return Ok("idle for too long"),
+            Either::Right(()) => return Ok("the server closes"),
+        };
+        if piece.is_empty() {
+            return Ok("end of conversation");
+        }
+        unfinished.extend_from_slice(&piece);
+        while let Some(end) = unfinished.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = unfinished.drain(..=end).collect();
+            tell_others(room, name, &format!("says: {}", String::from_utf8_lossy(&line).trim()))
+                .await;
+        }
+        if unfinished.len() > LINE_BYTES_MAX {
+            return Ok("line too long");
+        }
+    }
+}
+
+async fn tell_others(room: &Room, name: SocketAddr, what: &str) {
+    let line: Rc<[u8]> = format!("{name} {what}\n").into_bytes().into();
+    // Taken out first: the room changes while this waits.
+    let others: Vec<_> = room.borrow().iter().map(|(who, it)| (*who, Rc::clone(it))).collect();
+    for (who, stream) in others.into_iter().filter(|(who, _)| *who != name) {
+        if !matches!(timeout(SLOW, stream.send(Rc::clone(&line))).await, Ok(Ok(()))) {
+            // Ends the receive of that visit, which then says goodbye.
+            room.borrow_mut().remove(&who);
+            stream.cancel();
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! What stands between this process and io_uring: the kernel's settings, the process's own
+//! restrictions, its container and limits, as files and calls tell them.
+
+use crate::sys::probe as ask;
+use serde::Serialize;
+use std::fs;
+use std::path::Path;
+
+/// What runs this process, as far as files tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Container {
+    /// Docker.
+    Docker,
+    /// Podman or another user of libpod.
+    Podman,
+    /// A pod of Kubernetes.
+    Kubernetes,
+    /// LXC, systemd-nspawn or one that is not known by name.
+    Other,
+}
+
+/// A resource limit; `None` is unlimited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Limit {
+    /// In force.
+    pub soft: Option<u64>,
+    /// How far a process without privileges may raise it.
+    pub hard: Option<u64>,
+}
+
+impl Limit {
+    fn of((soft, hard): (Option<u64>, Option<u64>)) -> Limit {
+        Limit { soft, hard }
+    }
+}
+
+/// What stands between this process and io_uring. `None`: not known.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Environment {
+    /// Release of the running kernel, as `uname -r`.
+    pub kernel: String,
+    /// Its version, as `uname -v`; Debian names its stable release there.
+    pub kernel_version: String,
+    /// /proc/version_signature, where Ubuntu names its stable release.
+    pub kernel_signature: Option<String>,
+    /// kernel.io_uring_disabled: 0 all may, 1 only the privileged and a group, 2 nobody. Kernels
+    /// before 6.6 have it only by backport, kernels without io_uring never.
+    pub io_uring_disabled: Option<u8>,
+    /// kernel.io_uring_group: the group that may at 1; -1 is none.
+    pub io_uring_group: Option<i64>,
+    /// This process is in that group.
+    pub in_io_uring_group: bool,
+    /// CAP_SYS_ADMIN in the first user namespace: may at 1.
+    pub cap_sys_admin: bool,
+    /// CAP_IPC_LOCK in the first user namespace: nothing is charged to memlock.
+    pub cap_ipc_lock: bool,
+    /// A seccomp filter decides on each system call of this thread.
+    pub seccomp_filter: Option<bool>,
+    /// Container, by its traces.
+    pub container: Option<Container>,
+    /// Active security modules; empty if none or not known.
+    pub security_modules: Vec<String>,
+    /// RLIMIT_MEMLOCK.
+    pub memlock_bytes: Limit,
+    /// RLIMIT_NOFILE.
+    pub nofile: Limit,
+}
+
+const CAP_IPC_LOCK: u32 = 14;
+const CAP_SYS_ADMIN: u32 = 21;
+
+impl Environment {
+    /// Looks at the running system.
+    pub fn read() -> Environment {
+        Environment::read_below(Path::new("/"))
+    }
+
+    /// The same with the files taken from below `root`.
+    pub(super) fn read_below(root: &Path) -> Environment {
+        let text = |path: &str| fs::read_to_string(root.join(path)).ok();
+        let number = |path: &str| text(path)?.trim().parse::<i64>().ok();
+        let status = text("proc/thread-self/status").unwrap_or_default();
+        let field = |name: &str| {
+            status
+                .lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+                .map(str::trim)
+        };
+        let first_namespace = text("proc/self/uid_map")
+            .is_none_or(|map| map.split_ascii_whitespace().eq(["0", "0", "4294967295"]));
+        let capabilities = field("CapEff")
+            .and_then(|hex| u64::from_str_radix(hex, 16).ok())
+            .filter(|_| first_namespace)
+            .unwrap_or(0);
+        let group = number("proc/sys/kernel/io_uring_group");
+        let mut groups = ["Groups", "Gid"].into_iter().filter_map(field).flat_map(|line| {
+            line.split_ascii_whitespace().filter_map(|group| group.parse::<i64>().ok())
+        });
+        let (kernel, kernel_version) = ask::kernel_release();
+        Environment {
+            kernel,
+            kernel_version,
+            kernel_signature: text("proc/version_signature").map(|text| text.trim().to_owned()),
+            io_uring_disabled: number("proc/sys/kernel/io_uring_disabled").map(|n| n as u8),
+            io_uring_group: group,
+            in_io_uring_group: group.is_some_and(|group| groups.any(|other| other == group)),
+            cap_sys_admin: capabilities >> CAP_SYS_ADMIN & 1 == 1,
+            cap_ipc_lock: capabilities >> CAP_IPC_LOCK & 1 == 1,
+            seccomp_filter: field("Seccomp").map(|mode| mode != "0"),
+            container: container(root, &text("proc/self/cgroup").unwrap_or_default()),
+            security_modules: text("sys/kernel/security/lsm")
+                .map(|list| list.trim().split(',').map(str::to_owned).collect())
+                .unwrap_or_default(),
+            memlock_bytes: Limit::of(ask::memlock_limits()),
+            nofile: Limit::of(ask::nofile_limits()),
+        }
+    }
+
+    /// kernel.io_uring_disabled stands against this process.
+    pub(super) fn sysctl_refuses(&self) -> bool {
+        match self.io_uring_disabled {
+            Some(1) => !self.cap_sys_admin && !self.in_io_uring_group,
+            Some(disabled) => disabled >= 2,
+            None => false,
+        }
+    }
+}
+
+fn container(root: &Path, cgroup: &str) -> Option<Container> {
+    let exists = |path: &str| root.join(path).exists();
+    // Kubernetes first: its pods run on one of the others.
+    if exists("var/run/secrets/kubernetes.io") || cgroup.contains("kubepods") {
+        Some(Container::Kubernetes)
+    } else if exists("run/.containerenv") || cgroup.contains("libpod") {
+        Some(Container::Podman)
+    } else if exists(".dockerenv") || cgroup.contains("docker") {
+        Some(Container::Docker)
+    } else if exists("run/systemd/container") || cgroup.contains("lxc") {
+        Some(Container::Other)
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+
+    /// A directory that stands for `/`.
+    struct Root(PathBuf);
+
+    impl Root {
+        fn new(name: &str, files: &[(&str, &str)]) -> Root {
+            let root = std::env::temp_dir().join(format!("twinring-{name}-{}", std::process::id()));
+            for (path, text) in files {
+                let path = root.join(path);
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(path, text).unwrap();
+            }
+            Root(root)
+        }
+    }
+
+    impl Drop for Root {
+        fn drop(&mut self) {
+            fs::remove_dir_all(&self.0).unwrap();
+        }
+    }
+
+    #[test]
+    fn the_layers_are_read_from_their_files() {
+        let status = "Gid:\t100\t100\t100\t100\nGroups:\t7 990 \nCapEff:\t0000000000204000\n\
+                      Seccomp:\t2\n";
+        let root = Root::new(
+            "layers",
+            &[
+                ("proc/thread-self/status", status),
+                ("proc/self/uid_map", "         0          0 4294967295\n"),
+                ("proc/self/cgroup", "0::/kubepods/besteffort/pod1\n"),
+                ("proc/sys/kernel/io_uring_disabled", "1\n"),
+                ("proc/sys/kernel/io_uring_group", "990\n"),
+                ("sys/kernel/security/lsm", "capability,selinux\n"),
+                (".dockerenv", ""),
+            ],
+        );
+        let env = Environment::read_below(&root.0);
+        assert_eq!((env.io_uring_disabled, env.io_uring_group), (Some(1), Some(990)));
+        assert!(env.in_io_uring_group && env.cap_sys_admin && env.cap_ipc_lock);
+        assert_eq!(env.seccomp_filter, Some(true));
+        assert_eq!(env.container, Some(Container::Kubernetes));
+        assert_eq!(env.security_modules, ["capability", "selinux"]);
+        // In a user namespace of its own a process has capabilities that count for nothing here.
+        fs::write(root.0.join("proc/self/uid_map"), "0 1000 1\n").unwrap();
+        let env = Environment::read_below(&root.0);
+        assert!(!env.cap_sys_admin && !env.cap_ipc_lock);
+        let env = Environment::read_below(&root.0.join("nowhere"));
+        assert_eq!((env.io_uring_disabled, env.seccomp_filter), (None, None));
+    }
+}

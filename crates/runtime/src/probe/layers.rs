@@ -1,0 +1,442 @@
+//! Who refuses: kernel, sysctl, seccomp, limits. The errno does not tell them apart, so each layer
+//! is asked on its own, and the answer names the one to change and how.
+
+use super::environment::{Container, Environment};
+use crate::sys::probe as ask;
+use serde::Serialize;
+use std::fmt;
+use std::io;
+
+/// The layer that says no.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Layer {
+    /// The options contradict each other.
+    Options,
+    /// The kernel is too old or was built without it.
+    Kernel,
+    /// kernel.io_uring_disabled.
+    Sysctl,
+    /// A seccomp filter, usually of the container runtime.
+    Seccomp,
+    /// SELinux or another security module.
+    SecurityModule,
+    /// A filter on the operations of a ring (Linux 7.0).
+    OperationFilter,
+    /// RLIMIT_MEMLOCK.
+    Memlock,
+    /// Memory or descriptors have run out.
+    Resources,
+}
+
+impl fmt::Display for Layer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Layer::Options => "the options",
+            Layer::Kernel => "the kernel",
+            Layer::Sysctl => "sysctl",
+            Layer::Seccomp => "seccomp",
+            Layer::SecurityModule => "a security module",
+            Layer::OperationFilter => "a filter on ring operations",
+            Layer::Memlock => "RLIMIT_MEMLOCK",
+            Layer::Resources => "exhausted resources",
+        })
+    }
+}
+
+/// Why io_uring, or one of its features, cannot be used. Displays as one line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Refusal {
+    /// The layer that refuses.
+    pub layer: Layer,
+    /// What is refused, with the evidence.
+    pub what: String,
+    /// What to change so that it is not.
+    pub fix: String,
+    /// See [`Refusal::allows_fallback`].
+    #[serde(skip)]
+    pub(super) fallback: bool,
+}
+
+impl Refusal {
+    pub(super) fn new(layer: Layer, what: impl Into<String>, fix: impl Into<String>) -> Refusal {
+        let fallback = !matches!(layer, Layer::Options | Layer::Resources);
+        Refusal { layer, what: what.into(), fix: fix.into(), fallback }
+    }
+
+    /// True if `auto` may take epoll instead. Not so when the options ask by name for what cannot
+    /// be had, nor when memory or descriptors have run out: epoll would fail next, or hide it.
+    pub fn allows_fallback(&self) -> bool {
+        self.fallback
+    }
+
+    /// As an answer to an option that was given by name: that is never worked around.
+    pub(super) fn of_option(mut self, option: &str) -> Refusal {
+        self.what = format!("{option} was asked for: {}", self.what);
+        self.fallback = false;
+        self
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; fix: {}", self.what, self.fix)
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// How the calls of io_uring answer, beside the one whose refusal is to be explained.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Calls {
+    enter_errno: i32,
+    register_errno: i32,
+}
+
+impl Calls {
+    pub(super) fn ask() -> Calls {
+        Calls { enter_errno: ask::enter_errno(), register_errno: ask::register_errno() }
+    }
+
+    /// The calls that something stands before: a kernel that has them knows a bad descriptor.
+    pub(super) fn blocked(self) -> Vec<&'static str> {
+        [("io_uring_enter", self.enter_errno), ("io_uring_register", self.register_errno)]
+            .into_iter()
+            .filter(|(_, errno)| *errno != libc::EBADF)
+            .map(|(name, _)| name)
+            .collect()
+    }
+}
+
+/// Explains why io_uring_setup failed.
+pub(super) fn setup_refused(error: &io::Error, env: &Environment, calls: Calls) -> Refusal {
+    let errno = error.raw_os_error().unwrap_or(libc::EIO);
+    let denied = matches!(errno, libc::EPERM | libc::EACCES);
+    let filtered = env.seccomp_filter == Some(true);
+    match errno {
+        libc::EPERM if env.sysctl_refuses() => {
+            let mut refusal = sysctl(env);
+            if filtered && !calls.blocked().is_empty() {
+                refusal.what.push_str(", and seccomp refuses it too");
+                refusal.fix = format!("{}; then {}", refusal.fix, seccomp_fix(env));
+            }
+            refusal
+        }
+        libc::EPERM | libc::EACCES | libc::ENOSYS if filtered => {
+            // Either the kernel shows that it has io_uring, or only the filter can be told of.
+            let sure = denied || env.io_uring_disabled.is_some() || calls.blocked().len() < 2;
+            let doubt = if sure { "" } else { ", or the kernel was built without io_uring" };
+            let what = format!(
+                "seccomp refuses io_uring: io_uring_setup answers {}, and a filter is on this \
+                 process{doubt}",
+                name_of(errno)
+            );
+            Refusal::new(Layer::Seccomp, what, seccomp_fix(env))
+        }
+        libc::ENOSYS => Refusal::new(
+            Layer::Kernel,
+            format!("the kernel ({}) has no io_uring: io_uring_setup answers ENOSYS", env.kernel),
+            "run a kernel with CONFIG_IO_URING, Linux 5.7 or newer",
+        ),
+        libc::EPERM | libc::EACCES => {
+            let modules = match env.security_modules.as_slice() {
+                [] => "not listed here".to_owned(),
+                modules => modules.join(", "),
+            };
+            let what = format!(
+                "a security module refuses io_uring: io_uring_setup answers {}, but neither sysctl \
+                 nor seccomp forbids it (active modules: {modules})",
+                name_of(errno)
+            );
+            let fix = "find the denial in the audit log (SELinux: `ausearch -m avc -c twinring`) \
+                       and allow the io_uring permissions it names";
+            Refusal::new(Layer::SecurityModule, what, fix)
+        }
+        _ if is_exhaustion(errno) => exhausted(errno, env),
+        _ => Refusal::new(
+            Layer::Kernel,
+            format!("the kernel ({}) refuses io_uring: io_uring_setup: {error}", env.kernel),
+            "run Linux 5.7 or newer",
+        ),
+    }
+}
+
+/// Setup works, but other calls of io_uring are blocked.
+pub(super) fn calls_blocked(blocked: &[&str], env: &Environment) -> Refusal {
+    let what = format!("seccomp refuses {} (io_uring_setup is allowed)", blocked.join(" and "));
+    Refusal::new(Layer::Seccomp, what, seccomp_fix(env))
+}
+
+/// Explains why a feature was refused although rings work. `feature` is its name in the kernel.
+pub(super) fn feature_refused(
+    feature: &str,
+    since: &str,
+    error: &io::Error,
+    env: &Environment,
+) -> Refusal {
+    let errno = error.raw_os_error().unwrap_or(libc::EIO);
+    let answers = name_of(errno);
+    match errno {
+        libc::EPERM | libc::EACCES if feature == "IORING_SETUP_SQPOLL" => Refusal::new(
+            Layer::Kernel,
+            format!("{feature} needs a privilege ({answers})"),
+            "run Linux 5.13 or newer, or with CAP_SYS_NICE (before 5.11 as root); on a newer \
+             kernel look for a denial by a security module",
+        ),
+        libc::EPERM | libc::EACCES => Refusal::new(
+            Layer::OperationFilter,
+            format!("{feature} is filtered ({answers})"),
+            "allow it in the restrictions that this process inherited, or in the policy of the \
+             security module",
+        ),
+        _ if is_exhaustion(errno) => exhausted(errno, env),
+        libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP => Refusal::new(
+            Layer::Kernel,
+            format!("the kernel ({}) lacks {feature} ({answers})", env.kernel),
+            format!("run Linux {since} or newer"),
+        ),
+        _ => Refusal::new(
+            Layer::Kernel,
+            format!("{feature} could not be tried ({error})"),
+            "remove the cause of the error",
+        ),
+    }
+}
+
+/// Enough for the probe and one ring of 256 and 1,024 entries.
+const SMALL_RING_BYTES: u64 = 128 * 1024;
+
+/// RLIMIT_MEMLOCK is below what the rings need.
+pub(super) fn memlock_too_low(needed_bytes: u64, limit_bytes: u64) -> Refusal {
+    let kib = needed_bytes.div_ceil(1024);
+    let what = format!(
+        "RLIMIT_MEMLOCK refuses io_uring: this kernel charges rings to it, {kib} KiB are needed \
+         and {} KiB are allowed",
+        limit_bytes / 1024
+    );
+    let mut fix = format!(
+        "`ulimit -l {kib}` or more (systemd: LimitMEMLOCK={kib}K, docker: --ulimit \
+         memlock={needed_bytes}), or CAP_IPC_LOCK"
+    );
+    if limit_bytes >= SMALL_RING_BYTES {
+        fix.push_str(", or a smaller ring (--uring sq_entries=256,cq_entries=1024)");
+    }
+    Refusal::new(Layer::Memlock, what, fix)
+}
+
+/// Explains why a ring could not be made although the probe allows it; `None` if nothing ran out.
+pub(crate) fn ring_refused(error: &io::Error) -> Option<Refusal> {
+    error.raw_os_error().filter(|errno| is_exhaustion(*errno)).map(|errno| {
+        let env = Environment::read();
+        exhausted(errno, &env)
+    })
+}
+
+fn is_exhaustion(errno: i32) -> bool {
+    matches!(errno, libc::ENOMEM | libc::EMFILE | libc::ENFILE | libc::EAGAIN)
+}
+
+/// What ran out while a ring was made.
+fn exhausted(errno: i32, env: &Environment) -> Refusal {
+    let answers = name_of(errno);
+    if matches!(errno, libc::EMFILE | libc::ENFILE) {
+        let limit = env.nofile.soft.map_or("unlimited".to_owned(), |limit| limit.to_string());
+        let what = format!("no descriptor is free for a ring ({answers}, `ulimit -n` is {limit})");
+        return Refusal::new(Layer::Resources, what, "raise `ulimit -n` (systemd: LimitNOFILE=)");
+    }
+    let what = match env.memlock_bytes.soft.filter(|_| !env.cap_ipc_lock) {
+        Some(limit) => format!(
+            "no memory for a ring ({answers}): rings of all processes of this user may be charged \
+             to RLIMIT_MEMLOCK, which is {} KiB",
+            limit / 1024
+        ),
+        None => format!("no memory for a ring ({answers})"),
+    };
+    let fix = "free memory, or raise `ulimit -l` (systemd: LimitMEMLOCK=) or the memory limit of \
+               the cgroup";
+    Refusal::new(Layer::Resources, what, fix)
+}
+
+fn sysctl(env: &Environment) -> Refusal {
+    let value = env.io_uring_disabled.unwrap_or(2);
+    let vendor = if env.kernel.contains(".el") { ", the default of Red Hat kernels" } else { "" };
+    let what = format!("sysctl refuses io_uring: kernel.io_uring_disabled is {value}{vendor}");
+    let mut fix = String::from("`sysctl -w kernel.io_uring_disabled=0`");
+    if value == 1 {
+        fix.push_str(match env.io_uring_group {
+            Some(group) if group >= 0 => ", or join the group that kernel.io_uring_group names",
+            _ => ", or `sysctl -w kernel.io_uring_group=GID` with a group of this user",
+        });
+    }
+    if env.container.is_some() {
+        fix.push_str(", on the host");
+    }
+    Refusal::new(Layer::Sysctl, what, fix)
+}
+
+fn seccomp_fix(env: &Environment) -> String {
+    const CALLS: &str = "io_uring_setup, io_uring_enter and io_uring_register";
+    let profile = format!("FILE is the default profile with {CALLS} allowed");
+    match env.container {
+        Some(Container::Docker) => {
+            format!("docker run --security-opt seccomp=FILE, where {profile}")
+        }
+        Some(Container::Podman) => {
+            format!("podman run --security-opt seccomp=FILE, where {profile}")
+        }
+        Some(Container::Kubernetes) => format!(
+            "securityContext.seccompProfile {{type: Localhost, localhostProfile: FILE}}, where \
+             {profile}"
+        ),
+        Some(Container::Other) | None => format!(
+            "allow {CALLS} in the filter (systemd: SystemCallFilter=@aio; docker: --security-opt \
+             seccomp=FILE)"
+        ),
+    }
+}
+
+/// The name of an errno that the calls of io_uring return.
+fn name_of(errno: i32) -> String {
+    let name = match errno {
+        libc::EPERM => "EPERM",
+        libc::ENOMEM => "ENOMEM",
+        libc::EACCES => "EACCES",
+        libc::EAGAIN => "EAGAIN",
+        libc::EINVAL => "EINVAL",
+        libc::ENFILE => "ENFILE",
+        libc::EMFILE => "EMFILE",
+        libc::ENOSYS => "ENOSYS",
+        libc::EOPNOTSUPP => "EOPNOTSUPP",
+        other => return io::Error::from_raw_os_error(other).to_string(),
+    };
+    name.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::probe::environment::Limit;
+
+    /// A machine on which nothing refuses.
+    fn open_machine() -> Environment {
+        let mut env = Environment::read();
+        env.kernel = "6.18.0".into();
+        env.io_uring_disabled = Some(0);
+        env.io_uring_group = Some(-1);
+        env.in_io_uring_group = false;
+        env.cap_sys_admin = false;
+        env.cap_ipc_lock = false;
+        env.seccomp_filter = Some(false);
+        env.container = None;
+        env.security_modules.clear();
+        env.memlock_bytes = Limit { soft: Some(8 << 20), hard: None };
+        env.nofile = Limit { soft: Some(1024), hard: None };
+        env
+    }
+
+    const ALL_ANSWER: Calls = Calls { enter_errno: libc::EBADF, register_errno: libc::EBADF };
+
+    fn refused(errno: i32, env: &Environment, calls: Calls) -> Refusal {
+        setup_refused(&io::Error::from_raw_os_error(errno), env, calls)
+    }
+
+    #[test]
+    fn sysctl_is_told_from_seccomp_by_its_value() {
+        let mut env = open_machine();
+        env.io_uring_disabled = Some(2);
+        let refusal = refused(libc::EPERM, &env, ALL_ANSWER);
+        assert_eq!(refusal.layer, Layer::Sysctl);
+        assert!(refusal.fix.contains("sysctl -w kernel.io_uring_disabled=0"), "{refusal}");
+        assert!(refusal.allows_fallback());
+        env.kernel = "5.14.0-427.el9.x86_64".into();
+        env.container = Some(Container::Docker);
+        let refusal = refused(libc::EPERM, &env, ALL_ANSWER);
+        assert!(refusal.what.contains("Red Hat") && refusal.fix.contains("on the host"));
+        env.io_uring_disabled = Some(1);
+        env.container = None;
+        let refusal = refused(libc::EPERM, &env, ALL_ANSWER);
+        assert!(refusal.layer == Layer::Sysctl && refusal.fix.contains("io_uring_group"));
+        env.in_io_uring_group = true;
+        env.seccomp_filter = Some(true);
+        assert_eq!(refused(libc::EPERM, &env, ALL_ANSWER).layer, Layer::Seccomp);
+        // Both refuse: one fix alone would not help.
+        env.io_uring_disabled = Some(2);
+        let blocked = Calls { enter_errno: libc::EPERM, register_errno: libc::EPERM };
+        let refusal = refused(libc::EPERM, &env, blocked);
+        assert_eq!(refusal.layer, Layer::Sysctl);
+        assert!(refusal.what.contains("seccomp refuses it too"), "{refusal}");
+        assert!(refusal.fix.contains("io_uring_enter"), "{refusal}");
+    }
+
+    #[test]
+    fn the_fix_of_seccomp_speaks_the_language_of_the_container() {
+        let mut env = open_machine();
+        env.seccomp_filter = Some(true);
+        for (container, words) in [
+            (Some(Container::Docker), "docker run --security-opt seccomp=FILE"),
+            (Some(Container::Podman), "podman run --security-opt seccomp=FILE"),
+            (Some(Container::Kubernetes), "seccompProfile {type: Localhost"),
+            (None, "SystemCallFilter=@aio"),
+        ] {
+            env.container = container;
+            for errno in [libc::EPERM, libc::EACCES, libc::ENOSYS] {
+                let refusal = refused(errno, &env, ALL_ANSWER);
+                assert_eq!(refusal.layer, Layer::Seccomp);
+                assert!(refusal.fix.contains(words), "{refusal}");
+                assert!(refusal.fix.contains("io_uring_setup, io_uring_enter"), "{refusal}");
+                assert_eq!(refusal.to_string().lines().count(), 1);
+            }
+        }
+    }
+
+    #[test]
+    fn no_system_call_is_seccomp_or_an_old_kernel() {
+        let mut env = open_machine();
+        env.io_uring_disabled = None;
+        let none = Calls { enter_errno: libc::ENOSYS, register_errno: libc::ENOSYS };
+        assert_eq!(refused(libc::ENOSYS, &env, none).layer, Layer::Kernel);
+        env.seccomp_filter = Some(true);
+        let refusal = refused(libc::ENOSYS, &env, none);
+        assert_eq!(refusal.layer, Layer::Seccomp);
+        assert!(refusal.what.contains("or the kernel was built without"), "{refusal}");
+        // The sysctl exists only where io_uring does.
+        env.io_uring_disabled = Some(0);
+        let refusal = refused(libc::ENOSYS, &env, none);
+        assert!(!refusal.what.contains("or the kernel"), "{refusal}");
+    }
+
+    #[test]
+    fn a_denial_that_nobody_else_says_is_a_security_module() {
+        let mut env = open_machine();
+        env.security_modules = vec!["capability".into(), "selinux".into()];
+        let refusal = refused(libc::EACCES, &env, ALL_ANSWER);
+        assert_eq!(refusal.layer, Layer::SecurityModule);
+        assert!(refusal.what.contains("capability, selinux"), "{refusal}");
+    }
+
+    #[test]
+    fn exhaustion_is_no_reason_to_fall_back() {
+        let env = open_machine();
+        for (errno, words) in
+            [(libc::ENOMEM, "8192 KiB"), (libc::EMFILE, "is 1024"), (libc::ENFILE, "ENFILE")]
+        {
+            let refusal = refused(errno, &env, ALL_ANSWER);
+            assert_eq!(refusal.layer, Layer::Resources);
+            assert!(refusal.what.contains(words), "{refusal}");
+            assert!(!refusal.allows_fallback());
+        }
+    }
+
+    #[test]
+    fn features_are_refused_by_kernel_or_filter() {
+        let env = open_machine();
+        let refused = |errno| {
+            let error = io::Error::from_raw_os_error(errno);
+            feature_refused("IORING_RECV_MULTISHOT", "6.0", &error, &env)
+        };
+        assert_eq!(refused(libc::EINVAL).layer, Layer::Kernel);
+        assert_eq!(refused(libc::EINVAL).fix, "run Linux 6.0 or newer");
+        assert_eq!(refused(libc::EACCES).layer, Layer::OperationFilter);
+        assert_eq!(refused(libc::EMFILE).layer, Layer::Resources);
+    }
+}

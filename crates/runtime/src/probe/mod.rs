@@ -1,0 +1,71 @@
+//! What this machine allows: which engine can run, with which features, and for every "no" the
+//! layer that says it and what to change.
+//!
+//! Features are probed, versions never compared: distributions carry new features on old
+//! releases and leave out others. The table of [`hazards`] is the one exception.
+
+mod environment;
+pub mod hazards;
+mod layers;
+mod select;
+mod uring;
+
+pub use self::environment::{Container, Environment, Limit};
+pub(crate) use self::layers::ring_refused;
+pub use self::layers::{Layer, Refusal};
+pub use self::select::{select_uring, select_uring_for};
+pub use self::uring::{Feature, FeatureReport, OperationReport, Uring};
+
+use self::hazards::Hazard;
+use crate::config::{UringFeatures, UringOptions};
+use crate::sys::probe as ask;
+use serde::Serialize;
+
+/// Everything that the probe found.
+#[derive(Clone, Debug, Serialize)]
+pub struct Capabilities {
+    /// What stands between this process and io_uring.
+    pub environment: Environment,
+    /// What io_uring offers; `None` if it is refused as a whole.
+    pub uring: Option<Uring>,
+    /// The features that the engine takes by default; `None` if it cannot run.
+    pub chosen: Option<UringFeatures>,
+    /// Why the engine cannot run on io_uring.
+    pub refusal: Option<Refusal>,
+    /// epoll_pwait2(2) is there (Linux 5.11); without it timeouts of the epoll engine are rounded
+    /// up to milliseconds.
+    pub epoll_pwait2: bool,
+    /// Known faults of the running kernel.
+    pub hazards: Vec<Hazard>,
+}
+
+impl Capabilities {
+    /// Looks at everything; about a millisecond.
+    pub fn detect() -> Capabilities {
+        let environment = Environment::read();
+        let (uring, chosen, refusal) = match Uring::detect(&environment) {
+            Ok(uring) => match select_uring(&UringOptions::default()) {
+                Ok(chosen) => (Some(uring), Some(chosen), None),
+                Err(refusal) => (Some(uring), None, Some(refusal)),
+            },
+            // The choice knows better what exhausted memory means.
+            Err(refusal) => {
+                (None, None, select_uring(&UringOptions::default()).err().or(Some(refusal)))
+            }
+        };
+        Capabilities {
+            hazards: hazards::of_kernel(&environment),
+            environment,
+            uring,
+            chosen,
+            refusal,
+            epoll_pwait2: ask::epoll_pwait2_errno() == libc::EBADF,
+        }
+    }
+
+    /// The features that the engine takes by default but cannot have here.
+    pub fn missing(&self) -> Vec<&FeatureReport> {
+        let features = self.uring.iter().flat_map(|uring| &uring.features);
+        features.filter(|report| report.default && report.refusal.is_some()).collect()
+    }
+}

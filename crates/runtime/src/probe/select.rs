@@ -1,0 +1,374 @@
+//! The choice of features: what was asked for by name, or a clear no; otherwise the best there is.
+
+use super::environment::Environment;
+use super::layers::{self, Layer, Refusal};
+use super::uring::{Feature, Uring};
+use crate::config::{Buffers, Split, TaskRun, UringFeatures, UringOptions};
+use std::sync::OnceLock;
+
+/// Default entries of the submission queue. The kernel and we go through all of it in turn, 64
+/// bytes each, so it is small enough to stay in the cache; what does not fit waits in a list and
+/// costs a further enter.
+const SQ_ENTRIES: u32 = 512;
+/// Default entries of the completion queue: multishot receives post without being asked. What does
+/// not fit waits in the kernel.
+const CQ_ENTRIES: u32 = 8192;
+/// Default size in bytes and number of buffers: together no more than a usual L2 cache, because
+/// the kernel goes through all of them in turn.
+const BUFFERS: (usize, u16) = (2048, 512);
+/// The same for buffers that are filled piece by piece: small messages lie close together, and a
+/// large one arrives in one piece.
+const INCREMENTAL_BUFFERS: (usize, u16) = (64 * 1024, 16);
+
+const PAGE_BYTES: u64 = 4096;
+/// What the rings of the probe are charged at most. The kernel gives that back some milliseconds
+/// after they are closed, so it may still count when the first worker makes its ring.
+const PROBE_BYTES: u64 = 64 * 1024;
+
+/// Chooses the features of io_uring for one worker: what was asked for, else the best there is.
+///
+/// # Errors
+/// As [`select_uring_for`].
+pub fn select_uring(options: &UringOptions) -> Result<UringFeatures, Refusal> {
+    select_uring_for(options, 1)
+}
+
+/// Chooses the features of io_uring for `workers` rings of the same kind. What the kernel can do
+/// is probed at the first call that succeeds (about a millisecond) and remembered.
+///
+/// # Errors
+/// When options contradict each other; when io_uring as a whole, or a feature that was asked for
+/// by name, is refused; or when resources ran out.
+pub fn select_uring_for(options: &UringOptions, workers: usize) -> Result<UringFeatures, Refusal> {
+    static DETECTED: OnceLock<Uring> = OnceLock::new();
+    check_contradictions(options)?;
+    let env = Environment::read();
+    let uring = match DETECTED.get() {
+        Some(uring) => uring,
+        None => {
+            // On a kernel that charges rings the first of the probe fails already.
+            let found = Uring::detect(&env).map_err(|refusal| match refusal.layer {
+                Layer::Resources => check_memlock(options, workers, &env).err().unwrap_or(refusal),
+                _ => refusal,
+            })?;
+            DETECTED.get_or_init(|| found)
+        }
+    };
+    let features = choose(options, uring)?;
+    if uring.memlock_charged {
+        check_memlock(options, workers, &env)?;
+    }
+    Ok(features)
+}
+
+/// Two options that cannot both be had.
+fn check_contradictions(options: &UringOptions) -> Result<(), Refusal> {
+    let sqpoll = options.sqpoll_idle_ms.is_some_and(|idle| idle > 0);
+    let min_wait = options.min_wait_us.is_some_and(|wait| wait > 0);
+    let cq_below_sq =
+        options.cq_entries.is_some_and(|cq| options.sq_entries.is_some_and(|sq| cq < sq));
+    let rules = [
+        (
+            sqpoll && options.taskrun == Some(TaskRun::Defer),
+            "sqpoll_idle_ms and taskrun=defer",
+            "completions run in the thread that submits",
+        ),
+        (
+            sqpoll && options.taskrun == Some(TaskRun::Coop),
+            "sqpoll_idle_ms and taskrun=coop",
+            "completions run in the thread that submits",
+        ),
+        (
+            sqpoll && options.skip_success == Some(true),
+            "sqpoll_idle_ms and skip_success=on",
+            "when a silent send ended would not be known",
+        ),
+        (
+            options.single_issuer == Some(false) && options.taskrun == Some(TaskRun::Defer),
+            "taskrun=defer and single_issuer=off",
+            "the kernel defers only for a single issuer",
+        ),
+        (
+            min_wait && options.ext_arg == Some(false),
+            "min_wait_us and ext_arg=off",
+            "the shortest wait is passed in the extended argument",
+        ),
+        (
+            cq_below_sq,
+            "cq_entries and a larger sq_entries",
+            "the completion queue is never the smaller one",
+        ),
+    ];
+    match rules.into_iter().find(|(broken, ..)| *broken) {
+        Some((_, both, because)) => Err(Refusal::new(
+            Layer::Options,
+            format!("{both} contradict each other: {because}"),
+            "drop one of the two",
+        )),
+        None => Ok(()),
+    }
+}
+
+fn choose(options: &UringOptions, uring: &Uring) -> Result<UringFeatures, Refusal> {
+    use Feature as F;
+    let wants = Wants { uring };
+    let sqpoll_idle_ms = options.sqpoll_idle_ms.unwrap_or(0);
+    let sqpoll = sqpoll_idle_ms > 0;
+    if sqpoll {
+        wants.named("sqpoll_idle_ms", &[F::Sqpoll])?;
+    }
+    let min_wait_us = options.min_wait_us.unwrap_or(0);
+    if min_wait_us > 0 {
+        wants.named("min_wait_us", &[F::WaitTimeout, F::MinWait])?;
+    }
+    let single_issuer = wants.switch(options.single_issuer, "single_issuer", &[F::SingleIssuer])?;
+    let buffers = choose_buffers(options.buffers, &wants)?;
+    let (buffer_bytes, buffer_count) = match buffers {
+        Buffers::Incremental => INCREMENTAL_BUFFERS,
+        Buffers::Ring | Buffers::Legacy => BUFFERS,
+    };
+    let (sq_entries, cq_entries) = queue_entries(options);
+    Ok(UringFeatures {
+        multishot: wants.switch(
+            options.multishot,
+            "multishot",
+            &[F::MultishotAccept, F::MultishotRecv, F::MultishotPoll],
+        )?,
+        buffers,
+        buffer_bytes: options.buffer_bytes.map_or(buffer_bytes, |bytes| bytes as usize),
+        buffer_count: options.buffer_count.map_or(buffer_count, |count| count as u16),
+        taskrun: choose_taskrun(options.taskrun, single_issuer, sqpoll, &wants)?,
+        single_issuer,
+        sqpoll_idle_ms,
+        registered_ring: wants.switch(
+            options.registered_ring,
+            "registered_ring",
+            &[F::RegisteredRing],
+        )?,
+        no_sqarray: wants.switch(options.no_sqarray, "no_sqarray", &[F::NoSqarray])?,
+        submit_all: uring.allows(F::SubmitAll),
+        skip_success: !sqpoll
+            && wants.switch(options.skip_success, "skip_success", &[F::SkipSuccess])?,
+        split: options.split.unwrap_or(Split::Auto),
+        min_wait_us,
+        ext_arg: wants.switch(options.ext_arg, "ext_arg", &[F::WaitTimeout])?,
+        sq_entries,
+        cq_entries,
+    })
+}
+
+fn queue_entries(options: &UringOptions) -> (u32, u32) {
+    let cq = options.cq_entries;
+    // A small completion queue that was asked for brings the other one down.
+    let sq = options.sq_entries.unwrap_or(cq.map_or(SQ_ENTRIES, |cq| cq.min(SQ_ENTRIES)));
+    (sq, cq.unwrap_or(CQ_ENTRIES).max(sq))
+}
+
+fn choose_buffers(asked: Option<Buffers>, wants: &Wants<'_>) -> Result<Buffers, Refusal> {
+    match asked {
+        Some(Buffers::Ring) => wants.named("buffers=ring", &[Feature::BufferRing])?,
+        Some(Buffers::Incremental) => wants
+            .named("buffers=incremental", &[Feature::BufferRing, Feature::IncrementalBuffers])?,
+        Some(Buffers::Legacy) => {}
+        None if !wants.uring.allows(Feature::BufferRing) => {}
+        None if wants.uring.allows(Feature::IncrementalBuffers) => return Ok(Buffers::Incremental),
+        None => return Ok(Buffers::Ring),
+    }
+    Ok(asked.unwrap_or(Buffers::Legacy))
+}
+
+fn choose_taskrun(
+    asked: Option<TaskRun>,
+    single_issuer: bool,
+    sqpoll: bool,
+    wants: &Wants<'_>,
+) -> Result<TaskRun, Refusal> {
+    match asked {
+        Some(TaskRun::Defer) => {
+            wants.named("taskrun=defer", &[Feature::SingleIssuer, Feature::DeferTaskrun])?;
+        }
+        Some(TaskRun::Coop) => wants.named("taskrun=coop", &[Feature::CoopTaskrun])?,
+        Some(TaskRun::None) => {}
+        None if sqpoll => return Ok(TaskRun::None),
+        None if single_issuer && wants.uring.allows(Feature::DeferTaskrun) => {
+            return Ok(TaskRun::Defer);
+        }
+        None if wants.uring.allows(Feature::CoopTaskrun) => return Ok(TaskRun::Coop),
+        None => {}
+    }
+    Ok(asked.unwrap_or(TaskRun::None))
+}
+
+struct Wants<'a> {
+    uring: &'a Uring,
+}
+
+impl Wants<'_> {
+    /// All of these, for an option that was given by name.
+    fn named(&self, option: &str, features: &[Feature]) -> Result<(), Refusal> {
+        features
+            .iter()
+            .try_for_each(|feature| self.uring.require(*feature))
+            .map_err(|refusal| refusal.of_option(option))
+    }
+
+    /// An option that is on wherever all of these are there.
+    fn switch(
+        &self,
+        asked: Option<bool>,
+        option: &str,
+        features: &[Feature],
+    ) -> Result<bool, Refusal> {
+        match asked {
+            Some(false) => Ok(false),
+            Some(true) => self.named(option, features).map(|()| true),
+            None => Ok(features.iter().all(|feature| self.uring.allows(*feature))),
+        }
+    }
+}
+
+/// Compares what the rings of all workers are charged with the limit. An upper bound: other
+/// processes of the same user share the limit, and what they hold cannot be seen.
+fn check_memlock(options: &UringOptions, workers: usize, env: &Environment) -> Result<(), Refusal> {
+    let Some(limit) = env.memlock_bytes.soft.filter(|_| !env.cap_ipc_lock) else { return Ok(()) };
+    let (sq, cq) = queue_entries(options);
+    let pages =
+        |entries: u32, bytes: u64| (u64::from(entries) * bytes).next_multiple_of(PAGE_BYTES);
+    let buffers = options.buffer_count.unwrap_or(u32::from(BUFFERS.1));
+    // 64 bytes a submission, 16 a completion behind a page of heads and tails, 16 a buffer.
+    let ring = pages(sq, 64) + PAGE_BYTES + pages(cq, 16) + pages(buffers, 16);
+    let needed = ring.saturating_mul(workers as u64).saturating_add(PROBE_BYTES);
+    if needed > limit { Err(layers::memlock_too_low(needed, limit)) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> UringOptions {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_full_kernel_gives_the_best_set() {
+        let features = choose(&UringOptions::default(), &Uring::without(&[])).unwrap();
+        let expected = UringFeatures {
+            multishot: true,
+            buffers: Buffers::Incremental,
+            buffer_bytes: 64 * 1024,
+            buffer_count: 16,
+            taskrun: TaskRun::Defer,
+            single_issuer: true,
+            sqpoll_idle_ms: 0,
+            registered_ring: true,
+            no_sqarray: true,
+            submit_all: true,
+            skip_success: true,
+            split: Split::Auto,
+            min_wait_us: 0,
+            ext_arg: true,
+            sq_entries: 512,
+            cq_entries: 8192,
+        };
+        assert_eq!(features, expected);
+    }
+
+    #[test]
+    fn older_kernels_degrade_step_by_step() {
+        use Feature as F;
+        let mut lacking = Vec::new();
+        let mut without = |features: &[Feature]| {
+            lacking.extend_from_slice(features);
+            choose(&UringOptions::default(), &Uring::without(&lacking)).unwrap()
+        };
+        assert!(!without(&[F::NoSqarray]).no_sqarray);
+        assert_eq!(without(&[F::IncrementalBuffers]).buffers, Buffers::Ring);
+        assert_eq!(without(&[F::DeferTaskrun]).taskrun, TaskRun::Coop);
+        assert!(!without(&[F::SingleIssuer, F::MultishotRecv]).multishot);
+        let linux_5_18 = without(&[F::CoopTaskrun, F::BufferRing, F::MultishotAccept]);
+        assert_eq!(linux_5_18.taskrun, TaskRun::None);
+        assert_eq!(linux_5_18.buffers, Buffers::Legacy);
+        assert!(linux_5_18.registered_ring && linux_5_18.submit_all && linux_5_18.skip_success);
+        let linux_5_7 = without(&[F::RegisteredRing, F::SubmitAll, F::SkipSuccess, F::WaitTimeout]);
+        assert!(!linux_5_7.registered_ring && !linux_5_7.submit_all);
+        assert!(!linux_5_7.skip_success && !linux_5_7.ext_arg);
+    }
+
+    #[test]
+    fn what_was_asked_for_by_name_is_had_or_refused_by_name() {
+        use Feature as F;
+        for (options, lacking, feature) in [
+            ("multishot=on", F::MultishotRecv, "IORING_RECV_MULTISHOT"),
+            ("buffers=incremental", F::IncrementalBuffers, "IOU_PBUF_RING_INC"),
+            ("buffers=ring", F::BufferRing, "IORING_REGISTER_PBUF_RING"),
+            ("taskrun=defer", F::DeferTaskrun, "IORING_SETUP_DEFER_TASKRUN"),
+            ("taskrun=coop", F::CoopTaskrun, "IORING_SETUP_COOP_TASKRUN"),
+            ("single_issuer=on", F::SingleIssuer, "IORING_SETUP_SINGLE_ISSUER"),
+            ("sqpoll_idle_ms=5", F::Sqpoll, "IORING_SETUP_SQPOLL"),
+            ("registered_ring=on", F::RegisteredRing, "IORING_REGISTER_RING_FDS"),
+            ("no_sqarray=on", F::NoSqarray, "IORING_SETUP_NO_SQARRAY"),
+            ("skip_success=on", F::SkipSuccess, "IOSQE_CQE_SKIP_SUCCESS"),
+            ("min_wait_us=50", F::MinWait, "IORING_FEAT_MIN_TIMEOUT"),
+            ("ext_arg=on", F::WaitTimeout, "IORING_ENTER_EXT_ARG"),
+        ] {
+            let refusal = choose(&parse(options), &Uring::without(&[lacking])).unwrap_err();
+            let text = refusal.to_string();
+            let option = options.split('=').next().unwrap();
+            assert!(text.starts_with(option) && text.contains(feature), "{text}");
+            assert!(text.contains("fix: run Linux"), "{text}");
+            assert!(!refusal.allows_fallback());
+            choose(&parse(options), &Uring::without(&[])).unwrap();
+        }
+    }
+
+    #[test]
+    fn contradictions_name_both_options() {
+        for (options, both) in [
+            ("sqpoll_idle_ms=5,taskrun=defer", "sqpoll_idle_ms and taskrun=defer"),
+            ("sqpoll_idle_ms=5,taskrun=coop", "sqpoll_idle_ms and taskrun=coop"),
+            ("sqpoll_idle_ms=5,skip_success=on", "sqpoll_idle_ms and skip_success=on"),
+            ("taskrun=defer,single_issuer=off", "taskrun=defer and single_issuer=off"),
+            ("min_wait_us=50,ext_arg=off", "min_wait_us and ext_arg=off"),
+            ("sq_entries=4096,cq_entries=1024", "cq_entries and a larger sq_entries"),
+        ] {
+            let refusal = select_uring(&parse(options)).unwrap_err();
+            assert!(refusal.what.starts_with(both), "{refusal}");
+            assert_eq!(refusal.layer, Layer::Options);
+            assert!(!refusal.allows_fallback());
+        }
+    }
+
+    #[test]
+    fn options_that_imply_others_do_so_silently() {
+        let full = Uring::without(&[]);
+        let choose = |text: &str| choose(&parse(text), &full).unwrap();
+        assert_eq!(choose("single_issuer=off").taskrun, TaskRun::Coop);
+        let sqpoll = choose("sqpoll_idle_ms=5");
+        assert_eq!((sqpoll.taskrun, sqpoll.skip_success), (TaskRun::None, false));
+        let small = choose("cq_entries=1024");
+        assert_eq!((small.sq_entries, small.cq_entries), (1024, 1024));
+        let large = choose("sq_entries=32768");
+        assert_eq!((large.sq_entries, large.cq_entries), (32768, 32768));
+        assert_eq!(choose("buffers=ring").buffer_bytes, 2048);
+    }
+
+    #[test]
+    fn memlock_is_compared_with_what_all_rings_need() {
+        let mut env = Environment::read();
+        env.cap_ipc_lock = false;
+        env.memlock_bytes.soft = Some(64 * 1024);
+        let default = UringOptions::default();
+        let refusal = check_memlock(&default, 1, &env).unwrap_err();
+        assert_eq!(refusal.layer, Layer::Memlock);
+        assert!(refusal.allows_fallback());
+        assert!(refusal.fix.starts_with("`ulimit -l 588`"), "{refusal}");
+        check_memlock(&parse("sq_entries=256,cq_entries=1024"), 1, &env).unwrap_err();
+        env.memlock_bytes.soft = Some(128 * 1024);
+        check_memlock(&parse("sq_entries=256,cq_entries=1024"), 1, &env).unwrap();
+        env.memlock_bytes.soft = Some(1 << 20);
+        check_memlock(&default, 1, &env).unwrap();
+        check_memlock(&default, 2, &env).unwrap_err();
+        env.cap_ipc_lock = true;
+        check_memlock(&default, 1000, &env).unwrap();
+    }
+}

@@ -1,0 +1,113 @@
+//! What the probe asks the kernel: small calls whose answer is a number or an errno.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+
+/// A descriptor that no process has open, so that a call which exists answers EBADF. Not -1: some
+/// kernels give io_uring_register(-1, ...) a meaning of its own.
+const NOT_OPEN: RawFd = RawFd::MAX;
+
+/// IORING_SETUP_CQSIZE: the number of completion entries is given.
+pub(crate) const SETUP_CQSIZE: u32 = 1 << 3;
+
+/// `struct io_uring_params`; the offsets for mmap(2) are not looked at here.
+#[repr(C)]
+#[derive(Default)]
+struct Params {
+    sq_entries: u32,
+    cq_entries: u32,
+    flags: u32,
+    sq_thread_cpu: u32,
+    sq_thread_idle: u32,
+    features: u32,
+    wq_fd: u32,
+    reserved: [u32; 3],
+    offsets: [u64; 10],
+}
+
+/// Makes the smallest ring with these IORING_SETUP_* flags, and returns it with its
+/// IORING_FEAT_* bits.
+pub(crate) fn setup(flags: u32) -> io::Result<(OwnedFd, u32)> {
+    let cq_entries = if flags & SETUP_CQSIZE != 0 { 2 } else { 0 };
+    // One millisecond of idling for the thread of SQPOLL; without the flag nobody reads it.
+    let mut params = Params { flags, cq_entries, sq_thread_idle: 1, ..Params::default() };
+    // SAFETY: one live, exclusively borrowed io_uring_params of the kernel's 120 bytes.
+    let fd = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1u32, &raw mut params) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: io_uring_setup returned a new descriptor that nobody else owns.
+    Ok((unsafe { OwnedFd::from_raw_fd(fd as RawFd) }, params.features))
+}
+
+/// What io_uring_enter answers to a descriptor that is not open: EBADF from a kernel that has
+/// the call, anything else from whatever stands before it.
+pub(crate) fn enter_errno() -> i32 {
+    // SAFETY: no memory is passed.
+    errno_of(|| unsafe {
+        libc::syscall(libc::SYS_io_uring_enter, NOT_OPEN, 0u32, 0u32, 0u32, 0usize, 0usize)
+    })
+}
+
+/// The same of io_uring_register (IORING_UNREGISTER_BUFFERS, which takes no argument).
+pub(crate) fn register_errno() -> i32 {
+    // SAFETY: no memory is passed.
+    errno_of(|| unsafe { libc::syscall(libc::SYS_io_uring_register, NOT_OPEN, 1u32, 0usize, 0u32) })
+}
+
+/// The same of epoll_pwait2.
+pub(crate) fn epoll_pwait2_errno() -> i32 {
+    let mut event = libc::epoll_event { events: 0, u64: 0 };
+    // SAFETY: room for one event is passed as such; timeout and signal mask are null.
+    errno_of(|| unsafe {
+        libc::syscall(
+            libc::SYS_epoll_pwait2,
+            NOT_OPEN,
+            &raw mut event,
+            1,
+            std::ptr::null::<libc::timespec>(),
+            std::ptr::null::<libc::sigset_t>(),
+            8usize,
+        )
+    })
+}
+
+fn errno_of(call: impl FnOnce() -> libc::c_long) -> i32 {
+    match call() {
+        returned if returned < 0 => io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO),
+        _ => 0,
+    }
+}
+
+/// The soft and hard limit of RLIMIT_MEMLOCK in bytes; `None` is unlimited.
+pub(crate) fn memlock_limits() -> (Option<u64>, Option<u64>) {
+    limits(libc::RLIMIT_MEMLOCK)
+}
+
+/// The soft and hard limit of RLIMIT_NOFILE; `None` is unlimited.
+pub(crate) fn nofile_limits() -> (Option<u64>, Option<u64>) {
+    limits(libc::RLIMIT_NOFILE)
+}
+
+fn limits(resource: libc::__rlimit_resource_t) -> (Option<u64>, Option<u64>) {
+    let mut limits = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: one live, exclusively borrowed rlimit; the resource is one that Linux knows, so the
+    // call cannot fail.
+    unsafe { libc::getrlimit(resource, &raw mut limits) };
+    let finite = |limit| (limit != libc::RLIM_INFINITY).then_some(limit);
+    (finite(limits.rlim_cur), finite(limits.rlim_max))
+}
+
+/// Release and version of the kernel, as uname(2) tells them.
+pub(crate) fn kernel_release() -> (String, String) {
+    // SAFETY: an all-zero utsname is a valid value: empty, terminated strings.
+    let mut name: libc::utsname = unsafe { std::mem::zeroed() };
+    // SAFETY: `name` is live and exclusively borrowed; with a valid pointer uname cannot fail.
+    unsafe { libc::uname(&raw mut name) };
+    // SAFETY: the kernel terminates every field of utsname, and `name` outlives the borrow.
+    let text = |field: &[libc::c_char]| unsafe {
+        CStr::from_ptr(field.as_ptr()).to_string_lossy().into_owned()
+    };
+    (text(&name.release), text(&name.version))
+}

@@ -1,0 +1,89 @@
+//! Rule 7: backpressure in both directions, within bounds, at nobody else's cost.
+
+use crate::support::*;
+use std::io::Write;
+use std::time::{Duration, Instant};
+use twinring::{TcpStream, spawn};
+
+contract!(a_peer_that_does_not_read_holds_its_sender_up, an_unread_stream_stops_its_peer,);
+
+/// What `TcpStream::send` documents: less than this is queued before it waits.
+const QUEUED_BYTES_MAX: usize = 256 * 1024;
+/// Received and unread, per stream, in bytes; the receive in progress may add a pool's worth.
+const RECEIVED_BYTES_MAX: usize = 128 * 1024;
+const POOL_BYTES_MAX: usize = 1 << 20;
+/// Both kernel buffers of a narrow pair, with what the kernel grants beyond the request.
+const KERNEL_BYTES_MAX: usize = 256 * 1024;
+
+fn a_peer_that_does_not_read_holds_its_sender_up(configuration: Configuration) {
+    configuration.run(async {
+        for piece in [100, 5_000, 100_000] {
+            let (stream, mut deaf) = narrow_pair().await;
+            let bound = QUEUED_BYTES_MAX + KERNEL_BYTES_MAX + piece;
+            let sent = fill(&stream, 1, piece, |sent| assert!(sent < bound, "{sent} queued")).await;
+            assert!(sent + piece > QUEUED_BYTES_MAX, "held up after {sent} already");
+            // Others are served meanwhile.
+            let (other, mut peer) = pair().await;
+            spawn(echo(other));
+            on_thread(move || ping(&mut peer, &pattern(2, 0..10_000))).await;
+            let reader = on_thread(move || read_to_end(&mut deaf).expect("no reset"));
+            stream.finish().await.expect("finished");
+            let received = reader.await;
+            assert_eq!(received.len(), sent);
+            assert_pattern(1, 0, &received);
+        }
+    });
+}
+
+/// Sends pieces of stream `seed` to a peer that does not read, until nothing goes for some time;
+/// returns how many bytes were taken. `check` is told of each state on the way.
+async fn fill(stream: &TcpStream, seed: u64, piece: usize, check: impl Fn(usize)) -> usize {
+    let (mut sent, mut refused) = (0, 0);
+    // The kernel moves bytes between its buffers for a while after it has refused some.
+    while refused < 5 {
+        match poll_once(stream.send(pattern(seed, sent..sent + piece))).await {
+            Some(result) => {
+                result.expect("the peer is there");
+                sent += piece;
+                refused = 0;
+            }
+            None => {
+                refused += 1;
+                settle().await;
+            }
+        }
+        check(sent);
+    }
+    sent
+}
+
+fn an_unread_stream_stops_its_peer(configuration: Configuration) {
+    configuration.run(async {
+        let (stream, mut peer) = narrow_pair().await;
+        peer.set_nonblocking(true).expect("a socket");
+        let data = pattern(3, 0..4 << 20);
+        let mut written = 0;
+        // Armed once, then never asked again.
+        assert!(poll_once(stream.recv()).await.is_none());
+        let mut last_progress = Instant::now();
+        while last_progress.elapsed() < Duration::from_millis(60) {
+            match peer.write(&data[written..]) {
+                Ok(bytes) => {
+                    written += bytes;
+                    last_progress = Instant::now();
+                }
+                Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock),
+            }
+            let bound = RECEIVED_BYTES_MAX + POOL_BYTES_MAX + KERNEL_BYTES_MAX;
+            assert!(written < bound, "{written} bytes taken from a peer that nobody reads");
+            settle().await;
+        }
+        let (other, mut pinging) = pair().await;
+        spawn(echo(other));
+        on_thread(move || ping(&mut pinging, &pattern(4, 0..10_000))).await;
+        finish(&peer);
+        let received = recv_to_end(&stream).await.expect("no reset");
+        assert_eq!(received.len(), written);
+        assert_pattern(3, 0, &received);
+    });
+}

@@ -1,0 +1,168 @@
+//! Rule 9: closing always reaches the wire, in the order things were done.
+
+use crate::support::*;
+use std::io::{Read, Write};
+use std::time::Duration;
+use twinring::{TcpListener, TcpStream, sleep, spawn};
+
+contract!(
+    fin_follows_a_dropped_stream,
+    what_was_queued_is_sent_before_fin,
+    a_reset_on_close_is_a_reset_whatever_is_queued,
+    a_peer_that_finished_still_gets_everything,
+    a_stream_that_finished_still_receives_everything,
+    a_stream_that_lingers_too_long_does_not_look_complete,
+    the_runtime_ends_after_what_was_queued_is_sent,
+    a_dropped_listener_frees_its_port_at_once,
+);
+
+fn fin_follows_a_dropped_stream(configuration: Configuration) {
+    configuration.run(async {
+        for armed in [true, false] {
+            let (stream, mut peer) = pair().await;
+            if armed {
+                assert!(poll_once(stream.recv()).await.is_none());
+                settle().await;
+            }
+            drop(stream);
+            // On another thread, so that the runtime is idle: nothing but the close may be needed.
+            let end = on_thread(move || peer.read(&mut [0; 10])).await;
+            assert_eq!(end.expect("no reset"), 0);
+        }
+    });
+}
+
+fn what_was_queued_is_sent_before_fin(configuration: Configuration) {
+    configuration.run(async {
+        for bytes in [1, 3000, 250_000, 1_500_000] {
+            let (stream, mut peer) = narrow_pair().await;
+            assert!(poll_once(stream.recv()).await.is_none());
+            stream.send(pattern(5, 0..bytes)).await.expect("queued");
+            drop(stream);
+            let received = on_thread(move || read_to_end(&mut peer).expect("no reset")).await;
+            assert_eq!(received.len(), bytes);
+            assert_pattern(5, 0, &received);
+        }
+    });
+}
+
+/// `set_reset_on_close` drops what is unsent, so there is nothing to linger for.
+fn a_reset_on_close_is_a_reset_whatever_is_queued(configuration: Configuration) {
+    let builder = configuration.builder().linger(Duration::from_secs(3600));
+    run_on(builder, |_| async {
+        for bytes in [0, 10, 1_000_000] {
+            let (stream, mut peer) = narrow_pair().await;
+            assert!(poll_once(stream.recv()).await.is_none());
+            stream.send(vec![1; bytes]).await.expect("queued");
+            settle().await;
+            stream.set_reset_on_close().expect("a socket");
+            drop(stream);
+            settle().await;
+            let end = on_thread(move || read_to_end(&mut peer)).await;
+            assert_eq!(
+                errno(&end),
+                libc::ECONNRESET,
+                "with {bytes} bytes: {:?}",
+                end.map(|b| b.len())
+            );
+        }
+    });
+}
+
+fn a_peer_that_finished_still_gets_everything(configuration: Configuration) {
+    configuration.run(async {
+        let (stream, mut peer) = narrow_pair().await;
+        peer.write_all(b"all I want to say").expect("room");
+        finish(&peer);
+        let reader = on_thread(move || {
+            std::thread::sleep(Duration::from_millis(5));
+            read_to_end(&mut peer).expect("no reset")
+        });
+        assert_eq!(recv_to_end(&stream).await.expect("no reset"), b"all I want to say");
+        for start in (0..1_000_000).step_by(50_000) {
+            stream.send(pattern(6, start..start + 50_000)).await.expect("sent");
+        }
+        drop(stream);
+        let received = reader.await;
+        assert_eq!(received.len(), 1_000_000);
+        assert_pattern(6, 0, &received);
+    });
+}
+
+fn a_stream_that_finished_still_receives_everything(configuration: Configuration) {
+    configuration.run(async {
+        let (stream, mut peer) = pair().await;
+        stream.send("go on").await.expect("sent");
+        stream.finish().await.expect("finished");
+        let writer = on_thread(move || {
+            assert_eq!(read_to_end(&mut peer).expect("no reset"), b"go on");
+            peer.write_all(&pattern(7, 0..500_000)).expect("the other reads");
+        });
+        let received = recv_to_end(&stream).await.expect("no reset");
+        writer.await;
+        assert_eq!(received.len(), 500_000);
+        assert_pattern(7, 0, &received);
+    });
+}
+
+/// A peer that is cut off in the middle has to be able to tell.
+fn a_stream_that_lingers_too_long_does_not_look_complete(configuration: Configuration) {
+    let builder = configuration.builder().linger(Duration::from_millis(20));
+    run_on(builder, |handle| async move {
+        let (stream, mut peer) = narrow_pair().await;
+        stream.send(vec![1; 2_000_000]).await.expect("queued");
+        drop(stream);
+        while handle.counters().lingers_expired == 0 {
+            sleep(Duration::from_millis(5)).await;
+        }
+        settle().await;
+        let end = on_thread(move || read_to_end(&mut peer)).await;
+        assert_eq!(errno(&end), libc::ECONNRESET, "a clean end after {:?}", end.map(|b| b.len()));
+    });
+}
+
+fn the_runtime_ends_after_what_was_queued_is_sent(configuration: Configuration) {
+    let reader = configuration.run(async {
+        let (stream, mut peer) = narrow_pair().await;
+        stream.send(pattern(8, 0..700_000)).await.expect("queued");
+        spawn(async move {
+            let _stream = stream;
+            std::future::pending::<()>().await;
+        });
+        yield_now().await;
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(10));
+            read_to_end(&mut peer).expect("no reset")
+        })
+    });
+    let received = reader.join().expect("no panic");
+    assert_eq!(received.len(), 700_000);
+    assert_pattern(8, 0, &received);
+}
+
+fn a_dropped_listener_frees_its_port_at_once(configuration: Configuration) {
+    configuration.run(async move {
+        let listener = listen();
+        let address = listener.local_addr();
+        let connected = Peer::connect(address).expect("the backlog has room");
+        let stream = listener.accept().await.expect("a connection");
+        assert!(poll_once(listener.accept()).await.is_none());
+        settle().await;
+        drop(listener);
+        let again = loop {
+            match TcpListener::bind(address) {
+                Ok(listener) => break listener,
+                // There a kernel thread closes the socket, when it gets to it.
+                Err(_) if configuration.name == sqpoll.name => {
+                    sleep(Duration::from_millis(1)).await
+                }
+                Err(error) => panic!("the port is not free: {error}"),
+            }
+        };
+        let connecting = TcpStream::connect(address).await.expect("the new one listens");
+        let other = again.accept().await.expect("and accepts");
+        connecting.send("hello").await.expect("sent");
+        assert_eq!(recv_exactly(&other, 5).await, b"hello");
+        drop((connected, stream));
+    });
+}

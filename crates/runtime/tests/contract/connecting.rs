@@ -1,0 +1,96 @@
+//! Connecting, addresses and socket options.
+
+use crate::support::*;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use twinring::{TcpListener, TcpStream, spawn};
+
+contract!(
+    a_refused_connection_is_an_error,
+    ipv6_works_like_ipv4,
+    both_ends_agree_on_their_addresses,
+    many_connections_at_once,
+    a_taken_port_is_named_in_the_error,
+);
+
+fn a_refused_connection_is_an_error(configuration: Configuration) {
+    configuration.run(async {
+        for _ in 0..10 {
+            let refused = TcpStream::connect(closed_port()).await;
+            assert_eq!(errno(&refused), libc::ECONNREFUSED);
+        }
+        let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        assert!(TcpStream::connect(nowhere).await.is_err());
+        let elsewhere = SocketAddr::from((Ipv4Addr::new(192, 0, 2, 1), 0));
+        let bound_elsewhere = TcpStream::connect_from(Some(elsewhere), closed_port()).await;
+        assert_eq!(errno(&bound_elsewhere), libc::EADDRNOTAVAIL);
+    });
+}
+
+fn ipv6_works_like_ipv4(configuration: Configuration) {
+    let loopback = SocketAddr::from((Ipv6Addr::LOCALHOST, 0));
+    if std::net::TcpListener::bind(loopback).is_err() {
+        return println!("SKIPPED: no IPv6 loopback here");
+    }
+    configuration.run(async move {
+        let listener = TcpListener::bind(loopback).expect("a free port");
+        let address = listener.local_addr();
+        assert!(address.is_ipv6());
+        spawn(echo_server(listener));
+        let stream = TcpStream::connect(address).await.expect("a connection");
+        assert_eq!(stream.peer_addr().expect("connected"), address);
+        stream.send(pattern(1, 0..50_000)).await.expect("sent");
+        assert_pattern(1, 0, &recv_exactly(&stream, 50_000).await);
+    });
+}
+
+fn both_ends_agree_on_their_addresses(configuration: Configuration) {
+    configuration.run(async {
+        let listener = listen();
+        let from = SocketAddr::from((Ipv4Addr::new(127, 0, 0, 9), 0));
+        let connecting = TcpStream::connect_from(Some(from), listener.local_addr());
+        let stream = connecting.await.expect("a connection");
+        let accepted = listener.accept().await.expect("its other end");
+        assert_eq!(stream.local_addr().expect("bound").ip(), from.ip());
+        assert_eq!(stream.local_addr().expect("bound"), accepted.peer_addr().expect("connected"));
+        assert_eq!(accepted.local_addr().expect("bound"), listener.local_addr());
+        stream.set_nodelay(false).expect("an option");
+        assert!(stream.set_recv_buffer_bytes(10_000).expect("an option") >= 10_000);
+        assert!(stream.set_send_buffer_bytes(10_000).expect("an option") >= 10_000);
+        let (receive, send) = listener.buffer_sizes().expect("an option");
+        assert!(receive > 0 && send > 0);
+    });
+}
+
+fn many_connections_at_once(configuration: Configuration) {
+    configuration.run(async {
+        let listener = listen();
+        let address = listener.local_addr();
+        spawn(echo_server(listener));
+        let tasks: Vec<_> = (0..200u64)
+            .map(|seed| {
+                spawn(async move {
+                    let stream = TcpStream::connect(address).await.expect("a connection");
+                    for round in 0..3 {
+                        stream.send(pattern(seed + round, 0..600)).await.expect("sent");
+                        assert_pattern(seed + round, 0, &recv_exactly(&stream, 600).await);
+                    }
+                    stream.finish().await.expect("finished");
+                    assert!(stream.recv().await.expect("the end").is_empty());
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.expect("no panic");
+        }
+    });
+}
+
+fn a_taken_port_is_named_in_the_error(configuration: Configuration) {
+    configuration.run(async {
+        let taken = std::net::TcpListener::bind(loopback()).expect("a free port");
+        let address = taken.local_addr().expect("bound");
+        let error = TcpListener::bind(address).expect_err("taken");
+        assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
+        assert!(error.to_string().contains(&address.to_string()), "{error}");
+    });
+}

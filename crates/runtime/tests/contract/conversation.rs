@@ -1,0 +1,197 @@
+//! The pair test: one scripted conversation, every configuration, byte-identical transcripts.
+
+use crate::support::*;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use std::io::{Read, Write};
+use std::time::Duration;
+use twinring::{TcpStream, sleep, spawn};
+
+/// What the service is told to do, by a peer that follows the same script.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// The peer sends so many bytes, the service answers with their transformation.
+    Transform(usize),
+    /// The service sends so many bytes in pieces of the second size.
+    Pour(usize, usize),
+    /// The peer sends so many bytes, of which the service tells the sum.
+    Sum(usize),
+    /// The service looks away for so many microseconds.
+    Rest(u64),
+}
+
+/// How the conversation ends.
+#[derive(Clone, Copy, Debug)]
+enum Ending {
+    PeerFinishes,
+    ServiceFinishes,
+    ServiceDrops,
+    PeerResets,
+}
+
+fn any_script() -> impl Strategy<Value = (Vec<Step>, Ending)> {
+    let size = prop_oneof![1usize..100, 100usize..5000, 5000usize..150_000];
+    let step = prop_oneof![
+        size.clone().prop_map(Step::Transform),
+        (size.clone(), 1usize..40_000).prop_map(|(bytes, piece)| Step::Pour(bytes, piece)),
+        size.prop_map(Step::Sum),
+        (0u64..500).prop_map(Step::Rest),
+    ];
+    let ending = prop_oneof![
+        Just(Ending::PeerFinishes),
+        Just(Ending::ServiceFinishes),
+        Just(Ending::ServiceDrops),
+        Just(Ending::PeerResets),
+    ];
+    (proptest::collection::vec(step, 1..8), ending)
+}
+
+/// Everything either side observed, as bytes.
+type Transcript = (Vec<u8>, Vec<u8>);
+
+/// The service's side of the script; returns what it saw.
+async fn serve(stream: TcpStream, script: Vec<Step>, ending: Ending) -> Vec<u8> {
+    let mut seen = Vec::new();
+    let mut unread = Vec::new();
+    for (number, step) in script.into_iter().enumerate() {
+        match step {
+            Step::Transform(bytes) => {
+                let mut left = bytes;
+                while left > 0 {
+                    let piece = take(&stream, &mut unread, left).await;
+                    left -= piece.len();
+                    seen.extend_from_slice(&piece);
+                    let answer: Vec<u8> = piece.iter().map(|byte| !byte).collect();
+                    stream.send(answer).await.expect("the peer reads");
+                }
+            }
+            Step::Pour(bytes, piece) => {
+                for start in (0..bytes).step_by(piece) {
+                    let end = bytes.min(start + piece);
+                    let piece = pattern(number as u64, start..end);
+                    stream.send(piece).await.expect("the peer reads");
+                }
+            }
+            Step::Sum(bytes) => {
+                let mut left = bytes;
+                let mut sum = 0u64;
+                while left > 0 {
+                    let piece = take(&stream, &mut unread, left).await;
+                    left -= piece.len();
+                    sum += piece.iter().map(|byte| u64::from(*byte)).sum::<u64>();
+                }
+                stream.send(sum.to_le_bytes().to_vec()).await.expect("the peer reads");
+            }
+            Step::Rest(us) => sleep(Duration::from_micros(us)).await,
+        }
+    }
+    match ending {
+        Ending::PeerFinishes | Ending::PeerResets => match recv_to_end(&stream).await {
+            Ok(rest) => seen.extend_from_slice(format!("end {}", rest.len()).as_bytes()),
+            Err(error) => seen.extend_from_slice(format!("{:?}", error.kind()).as_bytes()),
+        },
+        Ending::ServiceFinishes => {
+            stream.finish().await.expect("finished");
+            let rest = recv_to_end(&stream).await.expect("the peer ends cleanly");
+            seen.extend_from_slice(&rest);
+        }
+        Ending::ServiceDrops => drop(stream),
+    }
+    seen
+}
+
+/// At most `limit` bytes; what was received beyond stays in `unread`.
+async fn take(stream: &TcpStream, unread: &mut Vec<u8>, limit: usize) -> Vec<u8> {
+    if unread.is_empty() {
+        let piece = stream.recv().await.expect("the peer writes");
+        assert!(!piece.is_empty(), "the peer ended in the middle of the script");
+        unread.extend_from_slice(&piece);
+    }
+    let rest = unread.split_off(limit.min(unread.len()));
+    std::mem::replace(unread, rest)
+}
+
+/// The peer's side, in blocking calls; returns what it saw.
+fn follow(mut peer: Peer, script: &[Step], ending: Ending) -> Vec<u8> {
+    let mut seen = Vec::new();
+    let mut expect = |peer: &mut Peer, bytes: usize| {
+        let start = seen.len();
+        seen.resize(start + bytes, 0);
+        peer.read_exact(&mut seen[start..]).expect("the service answers");
+    };
+    for (number, step) in script.iter().enumerate() {
+        match *step {
+            Step::Transform(bytes) => {
+                let data = pattern(number as u64 + 50, 0..bytes);
+                // Written while the answer comes back: neither side may need the other to stop.
+                let mut writer = peer.try_clone().expect("a descriptor");
+                let writing = std::thread::spawn(move || writer.write_all(&data));
+                expect(&mut peer, bytes);
+                writing.join().expect("no panic").expect("the service reads");
+            }
+            Step::Pour(bytes, _) => expect(&mut peer, bytes),
+            Step::Sum(bytes) => {
+                peer.write_all(&pattern(number as u64 + 90, 0..bytes)).expect("the service reads");
+                expect(&mut peer, 8);
+            }
+            Step::Rest(_) => {}
+        }
+    }
+    match ending {
+        Ending::PeerFinishes => {
+            finish(&peer);
+            seen.extend_from_slice(&read_to_end(&mut peer).expect("no reset"));
+        }
+        Ending::ServiceFinishes => {
+            seen.extend_from_slice(&read_to_end(&mut peer).expect("no reset"));
+            peer.write_all(b"my last words").expect("the service reads");
+        }
+        Ending::ServiceDrops => {
+            seen.extend_from_slice(&read_to_end(&mut peer).expect("no reset"));
+        }
+        Ending::PeerResets => reset(peer),
+    }
+    seen
+}
+
+fn converse(configuration: Configuration, script: &[Step], ending: Ending) -> Transcript {
+    let script = script.to_vec();
+    configuration.run(async move {
+        let (stream, peer) = narrow_pair().await;
+        let theirs = script.clone();
+        let peer = on_thread(move || follow(peer, &theirs, ending));
+        let service = spawn(serve(stream, script, ending));
+        (service.await.expect("not aborted"), peer.await)
+    })
+}
+
+#[test]
+fn every_configuration_has_the_same_conversation() {
+    fn same(_: Configuration) {
+        let tried: Vec<Configuration> = CONFIGURATIONS
+            .iter()
+            .copied()
+            .filter(|configuration| configuration.refusal().is_none())
+            .collect();
+        let mut runner = TestRunner::new(Config { cases: 12, ..Config::default() });
+        let outcome = runner.run(&any_script(), |(script, ending)| {
+            let reference = converse(tried[0], &script, ending);
+            for configuration in &tried[1..] {
+                let transcript = converse(*configuration, &script, ending);
+                let same = transcript == reference;
+                let (name, other) = (configuration.name, tried[0].name);
+                prop_assert!(same, "{} and {} differ in {:?}", name, other, script);
+            }
+            Ok(())
+        });
+        if let Err(failure) = outcome {
+            panic!("{failure}");
+        }
+        println!("12 conversations on {} configurations", tried.len());
+    }
+    check(
+        "contract::conversation::every_configuration_has_the_same_conversation",
+        epoll_edge,
+        same,
+    );
+}

@@ -1,0 +1,60 @@
+//! Rule 10: running out of descriptors neither kills nor spins.
+
+use crate::support::*;
+use std::time::Duration;
+use twinring::{sleep, spawn};
+
+contract!(accepting_pauses_without_descriptors_and_goes_on,);
+
+fn accepting_pauses_without_descriptors_and_goes_on(configuration: Configuration) {
+    const CONNECTIONS: usize = 60;
+    alone(100, || {
+        let notices = Tally::default();
+        let told = notices.clone();
+        let builder = configuration.builder().on_notice(move |_| told.add(1));
+        run_on(builder, |handle| async move {
+            let listener = listen();
+            let address = listener.local_addr();
+            spawn(echo_server(listener));
+            // Both ends are in this process, so descriptors run out half-way through.
+            let mut peers: Vec<Peer> = Vec::new();
+            while let Ok(peer) = Peer::connect(address)
+                && peers.len() < CONNECTIONS
+            {
+                peers.push(peer);
+                yield_now().await;
+            }
+            while handle.counters().accept_stalls == 0 {
+                sleep(Duration::from_millis(5)).await;
+            }
+            settle().await;
+            let before = handle.counters();
+            let mut served = peers.swap_remove(0);
+            let mut served = on_thread(move || {
+                (0..10).for_each(|seed| ping(&mut served, &pattern(seed, 0..100)));
+                served
+            })
+            .await;
+            sleep(Duration::from_millis(150)).await;
+            let after = handle.counters();
+            let calls = after.syscalls - before.syscalls;
+            assert!(calls < 250, "{calls} system calls while accepting was stalled");
+            // Half of the peers leave; the others, and new ones, are served.
+            peers.truncate(peers.len() / 2);
+            for seed in 0..10 {
+                ping_later(&mut served, seed).await;
+            }
+            for (seed, mut peer) in peers.into_iter().enumerate() {
+                ping_later(&mut peer, seed as u64).await;
+            }
+            let mut newcomer = Peer::connect(address).expect("descriptors are free");
+            ping_later(&mut newcomer, 77).await;
+        });
+        assert_eq!(notices.get(), 1, "told once");
+    });
+}
+
+async fn ping_later(peer: &mut Peer, seed: u64) {
+    let mut peer = peer.try_clone().expect("a descriptor");
+    on_thread(move || ping(&mut peer, &pattern(seed, 0..200))).await;
+}

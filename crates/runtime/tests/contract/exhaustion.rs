@@ -1,0 +1,138 @@
+//! Rule 6: running out of receive buffers is the engine's problem, and parks nobody.
+
+use crate::support::*;
+use std::io::{Read, Write};
+use std::time::Duration;
+use twinring::{sleep, spawn};
+
+contract!(
+    a_task_that_keeps_every_piece_starves_nobody,
+    unread_streams_starve_nobody,
+    a_burst_beyond_the_pool_is_served,
+    a_receive_that_waits_for_a_buffer_uses_no_cpu,
+    buffers_that_return_with_silent_sends_reach_those_who_wait,
+);
+
+/// Some eight of the smallest pools.
+const HELD_PIECES: usize = 32;
+
+/// Each peer sends one message, so that all of the pool can go in one turn.
+fn a_task_that_keeps_every_piece_starves_nobody(configuration: Configuration) {
+    run_on(configuration.builder_with("buffer_count=16"), |_| async {
+        let mut held = Vec::new();
+        let mut holders = Vec::new();
+        for _ in 0..HELD_PIECES {
+            holders.push(pair().await);
+        }
+        for (seed, (stream, peer)) in holders.iter_mut().enumerate() {
+            assert!(poll_once(stream.recv()).await.is_none());
+            peer.write_all(&pattern(seed as u64, 0..40)).expect("room");
+        }
+        for (stream, _) in &holders {
+            held.push(stream.recv().await.expect("bytes"));
+        }
+        let (stream, mut peer) = pair().await;
+        spawn(echo(stream));
+        on_thread(move || (0..20).for_each(|seed| ping(&mut peer, &pattern(seed, 0..500)))).await;
+        for (seed, piece) in held.iter().enumerate() {
+            assert_pattern(seed as u64, 0, piece);
+        }
+    });
+}
+
+fn unread_streams_starve_nobody(configuration: Configuration) {
+    run_on(configuration.builder_with("buffer_count=16"), |_| async {
+        let mut unread = Vec::new();
+        for _ in 0..4 {
+            let (stream, peer) = pair().await;
+            assert!(poll_once(stream.recv()).await.is_none());
+            peer.set_nonblocking(true).expect("a socket");
+            while (&peer).write(&[9; 5000]).is_ok() {}
+            unread.push((stream, peer));
+        }
+        settle().await;
+        let (stream, mut peer) = pair().await;
+        spawn(echo(stream));
+        on_thread(move || (0..20).for_each(|seed| ping(&mut peer, &pattern(seed, 0..500)))).await;
+        let (stream, _) = &unread[2];
+        assert!(stream.recv().await.expect("bytes").iter().all(|byte| *byte == 9));
+    });
+}
+
+fn a_burst_beyond_the_pool_is_served(configuration: Configuration) {
+    const BYTES: usize = 3000;
+    run_on(configuration.builder_with("buffer_count=4,buffer_bytes=256"), |_| async {
+        let listener = listen();
+        let address = listener.local_addr();
+        spawn(echo_server(listener));
+        on_thread(move || {
+            let connect = |_| Peer::connect(address).expect("a connection");
+            let mut peers: Vec<Peer> = (0..48).map(connect).collect();
+            for (seed, peer) in peers.iter_mut().enumerate() {
+                peer.write_all(&pattern(seed as u64, 0..BYTES)).expect("room");
+            }
+            for (seed, peer) in peers.iter_mut().enumerate() {
+                let mut answer = [0; BYTES];
+                peer.read_exact(&mut answer).expect("an answer");
+                assert_pattern(seed as u64, 0, &answer);
+            }
+        })
+        .await;
+    });
+}
+
+fn a_receive_that_waits_for_a_buffer_uses_no_cpu(configuration: Configuration) {
+    run_on(configuration.builder_with("buffer_count=4,buffer_bytes=64"), |handle| async move {
+        let mut streams = Vec::new();
+        let mut held = Vec::new();
+        for _ in 0..8 {
+            let (stream, mut peer) = pair().await;
+            peer.write_all(&[5; 4000]).expect("room");
+            held.push(stream.recv().await.expect("bytes"));
+            streams.push((stream, peer));
+        }
+        settle().await;
+        let before = handle.counters();
+        sleep(Duration::from_millis(100)).await;
+        let after = handle.counters();
+        let (calls, turns) = (after.syscalls - before.syscalls, after.waits - before.waits);
+        // One wait and its bookkeeping; with a submission thread a few more.
+        assert!(calls < 40, "{calls} system calls in {turns} waits of 100 ms");
+        drop(held);
+    });
+}
+
+/// Buffers go out again with sends that report nothing when they succeed; a receive that waits
+/// for one must not wait for a completion that never comes.
+fn buffers_that_return_with_silent_sends_reach_those_who_wait(configuration: Configuration) {
+    run_on(configuration.builder_with("buffer_count=4,buffer_bytes=4096"), |_| async {
+        for round in 0..30 {
+            let mut streams = Vec::new();
+            for _ in 0..6 {
+                let (stream, peer) = pair().await;
+                streams.push((stream, peer));
+            }
+            let waiting: Vec<_> = streams
+                .into_iter()
+                .enumerate()
+                .map(|(seed, (stream, mut peer))| {
+                    let echoing = spawn(echo(stream));
+                    (seed, echoing, {
+                        let bytes = pattern(seed as u64 + round, 0..1000);
+                        peer.write_all(&bytes).expect("room");
+                        peer
+                    })
+                })
+                .collect();
+            for (seed, echoing, mut peer) in waiting {
+                on_thread(move || {
+                    let mut answer = [0; 1000];
+                    peer.read_exact(&mut answer).expect("an answer");
+                    assert_pattern(seed as u64 + round, 0, &answer);
+                })
+                .await;
+                echoing.await.expect("not aborted").expect("the peer left cleanly");
+            }
+        }
+    });
+}

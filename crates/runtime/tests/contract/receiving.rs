@@ -1,0 +1,175 @@
+//! Rule 5: received data is a queue of the socket. Nothing is lost with a future, and an empty
+//! piece is the end of the stream and nothing else.
+
+use crate::support::*;
+use std::io::Write;
+use std::rc::Rc;
+use std::time::Duration;
+use twinring::{Either, TcpStream, race, sleep, spawn};
+
+contract!(
+    racing_receives_against_timers_loses_no_byte,
+    the_end_comes_after_the_last_byte_and_stays,
+    bytes_followed_at_once_by_the_end_arrive,
+    a_reset_is_an_error_and_not_the_end,
+    a_reset_told_to_a_sender_is_an_error_to_the_receiver_too,
+    several_receivers_share_one_stream,
+);
+
+fn racing_receives_against_timers_loses_no_byte(configuration: Configuration) {
+    configuration.run(async {
+        let (stream, mut peer) = pair().await;
+        const TOTAL: usize = 100_000;
+        let writer = on_thread(move || {
+            let mut random = Random::new(7);
+            let mut at = 0;
+            while at < TOTAL {
+                let end = TOTAL.min(at + 1 + random.below(3000));
+                peer.write_all(&pattern(7, at..end)).expect("the other reads");
+                at = end;
+                if random.below(4) == 0 {
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+            }
+        });
+        let (mut received, mut timeouts) = (0, 0);
+        loop {
+            let deadline = sleep(Duration::from_micros(timeouts % 50));
+            match race(stream.recv(), deadline).await {
+                Either::Left(piece) => {
+                    let piece = piece.expect("no reset");
+                    if piece.is_empty() {
+                        break;
+                    }
+                    assert_pattern(7, received, &piece);
+                    received += piece.len();
+                }
+                Either::Right(()) => timeouts += 1,
+            }
+        }
+        writer.await;
+        assert_eq!(received, TOTAL, "after {timeouts} timeouts");
+    });
+}
+
+fn the_end_comes_after_the_last_byte_and_stays(configuration: Configuration) {
+    configuration.run(async {
+        let (stream, mut peer) = pair().await;
+        for position in 0..20 {
+            peer.write_all(&pattern(2, position..position + 1)).expect("room");
+            let piece = stream.recv().await.expect("a byte");
+            assert!(!piece.is_empty(), "an empty piece before the end");
+            assert_pattern(2, position, &piece);
+        }
+        finish(&peer);
+        for _ in 0..100 {
+            assert!(stream.recv().await.expect("the end").is_empty());
+        }
+    });
+}
+
+/// An edge-triggered engine sees bytes and end in one event and must not forget the end; so must
+/// not one that connects, for which both may come with the event of the connection itself.
+fn bytes_followed_at_once_by_the_end_arrive(configuration: Configuration) {
+    configuration.run(async move {
+        for round in 0..40 {
+            let (stream, mut peer) = pair().await;
+            let bytes = 1 + round as usize * 97;
+            peer.write_all(&pattern(round, 0..bytes)).expect("room");
+            drop(peer);
+            let received = recv_to_end(&stream).await.expect("no reset");
+            assert_eq!(received.len(), bytes);
+            assert_pattern(round, 0, &received);
+        }
+        let listener = std::net::TcpListener::bind(loopback()).expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        for round in 0..40 {
+            let connecting = TcpStream::connect(address);
+            if !configuration.is_epoll() {
+                // Epoll has begun to connect; io_uring begins with the next turn.
+                yield_now().await;
+            }
+            let (mut peer, _) = listener.accept().expect("a connection");
+            peer.write_all(&pattern(round, 0..33)).expect("room");
+            drop(peer);
+            let stream = connecting.await.expect("a connection");
+            assert_pattern(round, 0, &recv_to_end(&stream).await.expect("no reset"));
+        }
+    });
+}
+
+fn a_reset_is_an_error_and_not_the_end(configuration: Configuration) {
+    configuration.run(async {
+        for armed in [false, true] {
+            let (stream, peer) = pair().await;
+            if armed {
+                assert!(poll_once(stream.recv()).await.is_none());
+                settle().await;
+            }
+            reset(peer);
+            let result = stream.recv().await;
+            assert_eq!(errno(&result), libc::ECONNRESET, "{result:?}");
+            assert!(stream.recv().await.expect("then the end").is_empty());
+        }
+    });
+}
+
+/// The kernel tells one system call of a reset and answers the next with a plain end of stream,
+/// so a send that hears of it first must not make the receive look like a clean end.
+fn a_reset_told_to_a_sender_is_an_error_to_the_receiver_too(configuration: Configuration) {
+    configuration.run(async {
+        for waiting in [true, false] {
+            let (stream, peer) = narrow_pair().await;
+            let stream = Rc::new(stream);
+            let sender = {
+                let stream = Rc::clone(&stream);
+                spawn(async move {
+                    loop {
+                        if let Err(error) = stream.send(vec![3; 100_000]).await {
+                            return error;
+                        }
+                    }
+                })
+            };
+            let receiver = {
+                let stream = Rc::clone(&stream);
+                spawn(async move {
+                    if !waiting {
+                        sleep(Duration::from_millis(10)).await;
+                    }
+                    recv_to_end(&stream).await
+                })
+            };
+            settle().await;
+            reset(peer);
+            let sent = sender.await.expect("not aborted").raw_os_error();
+            assert!([Some(libc::ECONNRESET), Some(libc::EPIPE)].contains(&sent), "{sent:?}");
+            let received = receiver.await.expect("not aborted");
+            assert_eq!(errno(&received), libc::ECONNRESET, "{received:?}, receiving: {waiting}");
+        }
+    });
+}
+
+fn several_receivers_share_one_stream(configuration: Configuration) {
+    configuration.run(async {
+        let (stream, mut peer) = pair().await;
+        let stream = Rc::new(stream);
+        let receivers: Vec<_> = (0..4)
+            .map(|_| {
+                let stream = Rc::clone(&stream);
+                spawn(async move { recv_to_end(&stream).await.expect("no reset").len() })
+            })
+            .collect();
+        let writer = on_thread(move || {
+            for _ in 0..100 {
+                peer.write_all(&[1; 700]).expect("the others read");
+            }
+        });
+        let mut received = 0;
+        for receiver in receivers {
+            received += receiver.await.expect("every receiver sees the end");
+        }
+        writer.await;
+        assert_eq!(received, 70_000);
+    });
+}

@@ -1,0 +1,479 @@
+//! Configurations, peers, the watchdog, and the macro that pairs rules with configurations.
+
+use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr};
+use std::pin::{Pin, pin};
+use std::process::Command;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use twinring::{Builder, EngineChoice, Handle, Runtime, TcpListener, TcpStream};
+
+pub(crate) type Peer = std::net::TcpStream;
+
+/// How long one test may take before it counts as hung. A hang is what most bugs of a driver look
+/// like, and a test that hangs names nobody.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// Hands the list of configurations to the macro `$callback`.
+macro_rules! configurations {
+    ($callback:ident $($argument:tt)*) => {
+        $callback! {
+            $($argument)*
+            [epoll_edge Epoll "trigger=edge"]
+            [epoll_level Epoll "trigger=level"]
+            [epoll_tiny_pool Epoll "buffer_count=4,buffer_bytes=64"]
+            [io_uring IoUring ""]
+            [no_multishot IoUring "multishot=off"]
+            [legacy_buffers IoUring "buffers=legacy"]
+            [single_shot_legacy_buffers IoUring "multishot=off,buffers=legacy"]
+            [incremental_buffers IoUring "buffers=incremental"]
+            [no_skip_success IoUring "skip_success=off"]
+            [coop_taskrun IoUring "taskrun=coop"]
+            [plain_taskrun IoUring "taskrun=none,single_issuer=off"]
+            [no_registered_ring IoUring "registered_ring=off"]
+            [sqarray IoUring "no_sqarray=off"]
+            [sqpoll IoUring "sqpoll_idle_ms=50,taskrun=none"]
+            [split_on IoUring "split=on"]
+            [split_off IoUring "split=off"]
+            [no_ext_arg IoUring "ext_arg=off"]
+            [tiny_pool IoUring "buffer_count=4,buffer_bytes=64"]
+            [tiny_rings IoUring "sq_entries=8,cq_entries=16"]
+            [min_wait IoUring "min_wait_us=50"]
+        }
+    };
+}
+
+macro_rules! define_configurations {
+    ($([$name:ident $engine:ident $options:literal])*) => {
+        $(
+            #[allow(non_upper_case_globals)]
+            pub(crate) const $name: Configuration = Configuration {
+                name: stringify!($name),
+                engine: EngineChoice::$engine,
+                options: $options,
+            };
+        )*
+
+        /// All of them.
+        pub(crate) const CONFIGURATIONS: &[Configuration] = &[$($name),*];
+    };
+}
+
+configurations!(define_configurations);
+
+/// One test for each rule on each configuration. The tests of a rule live in a module of the same
+/// name, which is no conflict: functions and modules have separate namespaces.
+macro_rules! contract {
+    ($($rule:ident),* $(,)?) => {
+        $(
+            mod $rule {
+                configurations!(define_tests $rule);
+            }
+        )*
+    };
+}
+
+macro_rules! define_tests {
+    ($rule:ident $([$name:ident $engine:ident $options:literal])*) => {
+        $(
+            #[test]
+            fn $name() {
+                let name = concat!(module_path!(), "::", stringify!($name));
+                crate::support::check(name, crate::support::$name, super::$rule);
+            }
+        )*
+    };
+}
+
+/// An engine with its options.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Configuration {
+    pub(crate) name: &'static str,
+    engine: EngineChoice,
+    options: &'static str,
+}
+
+impl Configuration {
+    pub(crate) fn builder(self) -> Builder {
+        self.builder_with("")
+    }
+
+    /// With further options, which win over those of the configuration.
+    pub(crate) fn builder_with(self, more: &str) -> Builder {
+        let options = format!("{},{more}", self.options);
+        let builder = Runtime::builder().engine(self.engine);
+        match self.engine {
+            EngineChoice::Epoll => builder.epoll(options.parse().expect("epoll options")),
+            _ => builder.uring(options.parse().expect("io_uring options")),
+        }
+    }
+
+    pub(crate) fn is_epoll(self) -> bool {
+        self.engine == EngineChoice::Epoll
+    }
+
+    /// Runs `main` on a runtime of this configuration, which is gone when this returns.
+    pub(crate) fn run<T>(self, main: impl Future<Output = T> + 'static) -> T {
+        self.run_with_handle(|_| main)
+    }
+
+    /// As `run`, for those who want to look at the counters.
+    pub(crate) fn run_with_handle<T, F>(self, main: impl FnOnce(Handle) -> F) -> T
+    where
+        F: Future<Output = T> + 'static,
+    {
+        run_on(self.builder(), main)
+    }
+
+    pub(crate) fn refusal(self) -> Option<String> {
+        match self.builder().build().and_then(|runtime| runtime.block_on(async {})) {
+            Ok(()) => None,
+            Err(error) => Some(error.to_string()),
+        }
+    }
+}
+
+/// Runs `main` on a runtime with these settings.
+pub(crate) fn run_on<T, F>(builder: Builder, main: impl FnOnce(Handle) -> F) -> T
+where
+    F: Future<Output = T> + 'static,
+{
+    let runtime = builder.build().expect("the configuration was tried before");
+    let handle = runtime.handle();
+    runtime.block_on(main(handle)).expect("the engine works")
+}
+
+thread_local! {
+    static TEST: Cell<&'static str> = const { Cell::new("") };
+}
+
+/// Runs one rule on one configuration under the watchdog.
+pub(crate) fn check(name: &'static str, configuration: Configuration, rule: fn(Configuration)) {
+    TEST.set(name);
+    let _watchdog = Watchdog::new(name);
+    match configuration.refusal() {
+        Some(reason) => println!("SKIPPED {name}: this kernel refuses it: {reason}"),
+        None => rule(configuration),
+    }
+}
+
+/// Ends the process, naming the test, unless it is dropped in time.
+struct Watchdog(#[allow(dead_code, reason = "dropping it is the message")] mpsc::Sender<()>);
+
+impl Watchdog {
+    fn new(name: &'static str) -> Watchdog {
+        let (alive, test) = mpsc::channel::<()>();
+        std::thread::spawn(move || {
+            if test.recv_timeout(PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout) {
+                // Not eprintln!, which the harness might capture and never show.
+                let _ = writeln!(io::stderr(), "HUNG: {name} after {PATIENCE:?}");
+                std::process::abort();
+            }
+        });
+        Watchdog(alive)
+    }
+}
+
+/// Set in the child process of `alone`.
+const ALONE: &str = "TWINRING_TEST_ALONE";
+
+/// Runs `body` in a process of its own, where no other test opens descriptors, with at most
+/// `descriptors` of them.
+pub(crate) fn alone(descriptors: usize, body: impl FnOnce()) {
+    if std::env::var_os(ALONE).is_some() {
+        return body();
+    }
+    let (_crate, test) = TEST.get().split_once("::").expect("called by a rule under `check`");
+    let output = Command::new("sh")
+        .args(["-c", "ulimit -n \"$0\" && exec \"$@\"", &descriptors.to_string()])
+        .arg(std::env::current_exe().expect("the path of this test"))
+        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .env(ALONE, "1")
+        .output()
+        .expect("a shell");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let complained = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{test}, alone:\n{said}\n{complained}");
+    assert!(said.contains("1 passed"), "{test} was not found:\n{said}");
+}
+
+/// Descriptors this process has open.
+pub(crate) fn open_descriptors() -> usize {
+    // One is the directory being read.
+    std::fs::read_dir("/proc/self/fd").expect("/proc is mounted").count() - 1
+}
+
+pub(crate) fn loopback() -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, 0))
+}
+
+pub(crate) fn listen() -> TcpListener {
+    TcpListener::bind(loopback()).expect("a free port")
+}
+
+/// Both ends of a connection: ours, and a peer's with blocking calls.
+pub(crate) async fn pair() -> (TcpStream, Peer) {
+    let listener = listen();
+    let peer = Peer::connect(listener.local_addr()).expect("the backlog has room");
+    peer.set_nodelay(true).expect("a TCP socket");
+    (listener.accept().await.expect("a connection"), peer)
+}
+
+/// A connection with small kernel buffers at both ends, so that a peer that does not read is
+/// noticed after some tens of kilobytes. The small segments go with them: with those of loopback,
+/// which are larger than the window, each would wait 200 ms for a window probe.
+pub(crate) async fn narrow_pair() -> (TcpStream, Peer) {
+    let listener = listen();
+    let peer = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
+    let peer = peer.expect("a socket");
+    peer.set_tcp_mss(1400).expect("TCP_MAXSEG");
+    peer.set_send_buffer_size(16 * 1024).expect("SO_SNDBUF");
+    peer.set_recv_buffer_size(16 * 1024).expect("SO_RCVBUF");
+    peer.connect(&listener.local_addr().into()).expect("the backlog has room");
+    peer.set_tcp_nodelay(true).expect("a TCP socket");
+    let stream = listener.accept().await.expect("a connection");
+    stream.set_send_buffer_bytes(16 * 1024).expect("SO_SNDBUF");
+    stream.set_recv_buffer_bytes(16 * 1024).expect("SO_RCVBUF");
+    (stream, peer.into())
+}
+
+/// Makes the peer's close send a reset.
+pub(crate) fn reset(peer: Peer) {
+    socket2::SockRef::from(&peer).set_linger(Some(Duration::ZERO)).expect("SO_LINGER");
+    drop(peer);
+}
+
+/// An address where nobody listens.
+pub(crate) fn closed_port() -> SocketAddr {
+    let listener = std::net::TcpListener::bind(loopback()).expect("a free port");
+    listener.local_addr().expect("a bound socket")
+}
+
+/// A listener whose backlog is full, with the connections that fill it: a further connect waits.
+pub(crate) fn full_backlog() -> (SocketAddr, socket2::Socket, Vec<socket2::Socket>) {
+    use socket2::{Domain, Socket, Type};
+    let listener = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    listener.bind(&loopback().into()).expect("a free port");
+    listener.listen(0).expect("a bound socket");
+    let address = listener.local_addr().expect("a bound socket");
+    let fillers = (0..4).map(|_| {
+        let filler = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+        filler.set_nonblocking(true).expect("a socket");
+        let _in_progress = filler.connect(&address);
+        filler
+    });
+    let fillers = fillers.collect();
+    (address.as_socket().expect("an IPv4 address"), listener, fillers)
+}
+
+/// Byte `position` of the stream that `seed` names. Neighbouring streams and shifted positions
+/// differ, so that swapped, lost and repeated bytes show.
+pub(crate) fn pattern_byte(seed: u64, position: usize) -> u8 {
+    let mixed = ((seed << 40) ^ (position as u64 / 7)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    ((mixed >> 56) as usize ^ position) as u8
+}
+
+/// Bytes `range` of the stream that `seed` names.
+pub(crate) fn pattern(seed: u64, range: std::ops::Range<usize>) -> Vec<u8> {
+    range.map(|position| pattern_byte(seed, position)).collect()
+}
+
+/// Checks that `bytes` are those of stream `seed` from `position`; says where they differ.
+pub(crate) fn assert_pattern(seed: u64, position: usize, bytes: &[u8]) {
+    for (offset, byte) in bytes.iter().enumerate() {
+        let at = position + offset;
+        assert_eq!(*byte, pattern_byte(seed, at), "stream {seed}, byte {at}");
+    }
+}
+
+/// A small generator of repeatable randomness (xorshift64*).
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Random {
+        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % limit
+    }
+}
+
+/// Receives exactly `bytes` bytes, or panics at the end of the stream.
+pub(crate) async fn recv_exactly(stream: &TcpStream, bytes: usize) -> Vec<u8> {
+    let mut received = Vec::with_capacity(bytes);
+    while received.len() < bytes {
+        let piece = stream.recv().await.expect("received bytes");
+        assert!(!piece.is_empty(), "the stream ended after {} of {bytes}", received.len());
+        received.extend_from_slice(&piece);
+    }
+    assert_eq!(received.len(), bytes, "more came than was sent");
+    received
+}
+
+/// Receives up to the end of the stream.
+pub(crate) async fn recv_to_end(stream: &TcpStream) -> io::Result<Vec<u8>> {
+    let mut received = Vec::new();
+    loop {
+        let piece = stream.recv().await?;
+        if piece.is_empty() {
+            return Ok(received);
+        }
+        received.extend_from_slice(&piece);
+    }
+}
+
+/// Echoes until the peer finishes, then finishes.
+pub(crate) async fn echo(stream: TcpStream) -> io::Result<()> {
+    loop {
+        let piece = stream.recv().await?;
+        if piece.is_empty() {
+            return stream.finish().await;
+        }
+        stream.send(piece).await?;
+    }
+}
+
+/// Accepts and echoes for ever.
+pub(crate) async fn echo_server(listener: TcpListener) {
+    loop {
+        let stream = listener.accept().await.expect("a usable listener");
+        twinring::spawn(echo(stream));
+    }
+}
+
+/// Sends `bytes` and reads as many back, which have to be the same.
+pub(crate) fn ping(peer: &mut Peer, bytes: &[u8]) {
+    peer.write_all(bytes).expect("the server reads");
+    let mut answer = vec![0; bytes.len()];
+    peer.read_exact(&mut answer).expect("the server answers");
+    assert!(answer == bytes, "the echo differs");
+}
+
+/// Reads to the end of the stream.
+pub(crate) fn read_to_end(peer: &mut Peer) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    peer.read_to_end(&mut bytes).map(|_| bytes)
+}
+
+/// Ends the peer's sending half.
+pub(crate) fn finish(peer: &Peer) {
+    peer.shutdown(Shutdown::Write).expect("a connected socket");
+}
+
+/// Polls `future` once; `None` if it was not ready. It is then dropped, pending.
+pub(crate) async fn poll_once<F: Future>(future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    poll_fn(|cx| {
+        Poll::Ready(match future.as_mut().poll(cx) {
+            Poll::Ready(output) => Some(output),
+            Poll::Pending => None,
+        })
+    })
+    .await
+}
+
+/// Lets every other task, and the driver, have a turn.
+pub(crate) async fn yield_now() {
+    let mut yielded = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await
+}
+
+/// Lets the driver take whatever already happened on loopback.
+pub(crate) async fn settle() {
+    for _ in 0..8 {
+        yield_now().await;
+    }
+    twinring::sleep(Duration::from_millis(2)).await;
+}
+
+/// Runs blocking code, usually a peer's, on a thread of its own. Awaiting the result exercises
+/// wakes from other threads; a panic in there is passed on.
+pub(crate) fn on_thread<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Outcome<T> {
+    let state = Arc::new(Mutex::new(OutcomeState { waker: None, finished: false }));
+    let theirs = Arc::clone(&state);
+    let thread = std::thread::spawn(move || {
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+        let waker = {
+            let mut state = theirs.lock().expect("nobody panics with the lock");
+            state.finished = true;
+            state.waker.take()
+        };
+        waker.into_iter().for_each(Waker::wake);
+        outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    });
+    Outcome { state, thread: Some(thread) }
+}
+
+struct OutcomeState {
+    waker: Option<Waker>,
+    finished: bool,
+}
+
+/// The result of `on_thread`.
+pub(crate) struct Outcome<T> {
+    state: Arc<Mutex<OutcomeState>>,
+    thread: Option<std::thread::JoinHandle<T>>,
+}
+
+impl<T> Future for Outcome<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        {
+            let mut state = self.state.lock().expect("nobody panics with the lock");
+            if !state.finished {
+                state.waker = Some(cx.waker().clone());
+                return Poll::Pending;
+            }
+        }
+        let thread = self.thread.take().expect("polled once after it was ready");
+        Poll::Ready(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    }
+}
+
+/// Counts how many of its clones are alive: for what must be dropped with a task.
+#[derive(Clone, Default)]
+pub(crate) struct Live(Rc<Cell<()>>);
+
+impl Live {
+    pub(crate) fn count(&self) -> usize {
+        Rc::strong_count(&self.0) - 1
+    }
+}
+
+/// A count that threads share.
+#[derive(Clone, Default)]
+pub(crate) struct Tally(Arc<AtomicUsize>);
+
+impl Tally {
+    pub(crate) fn add(&self, amount: usize) {
+        self.0.fetch_add(amount, Ordering::SeqCst);
+    }
+
+    pub(crate) fn get(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+/// The errno of a failure; 0 of a success or of an error without one.
+pub(crate) fn errno<T>(result: &io::Result<T>) -> i32 {
+    result.as_ref().err().and_then(io::Error::raw_os_error).unwrap_or(0)
+}

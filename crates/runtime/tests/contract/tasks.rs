@@ -1,0 +1,149 @@
+//! Tasks: spawn, join, abort, panic.
+
+use crate::support::*;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+use twinring::{JoinHandle, sleep, spawn};
+
+contract!(
+    results_come_back_and_aborts_are_told,
+    tasks_abort_themselves_and_each_other,
+    a_detached_task_runs_on_and_ends_with_the_runtime,
+    destructors_may_spawn_and_use_streams,
+    a_panic_comes_out_of_the_runtime,
+    a_runtime_inside_a_runtime_is_refused,
+);
+
+fn results_come_back_and_aborts_are_told(configuration: Configuration) {
+    configuration.run(async {
+        let finished = spawn(async { 41 + 1 });
+        assert_eq!(finished.await, Ok(42));
+        let early = spawn(async { "early" });
+        settle().await;
+        assert!(early.is_finished());
+        early.abort();
+        assert_eq!(early.await, Ok("early"), "an abort after the end changes nothing");
+        let never = spawn(std::future::pending::<()>());
+        never.abort();
+        assert!(never.is_finished() && never.await.is_err());
+        let tasks: Vec<_> = (0..2000).map(|n| spawn(async move { n })).collect();
+        let mut sum = 0;
+        for task in tasks {
+            sum += task.await.expect("no abort");
+        }
+        assert_eq!(sum, 1999 * 1000);
+    });
+}
+
+fn tasks_abort_themselves_and_each_other(configuration: Configuration) {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+    configuration.run(async {
+        let live = Live::default();
+        let own: Rc<RefCell<Option<JoinHandle<()>>>> = Rc::default();
+        let suicide = {
+            let (own, live) = (Rc::clone(&own), live.clone());
+            spawn(async move {
+                let _live = live;
+                yield_now().await;
+                own.borrow().as_ref().expect("stored").abort();
+                std::future::pending::<()>().await;
+            })
+        };
+        own.replace(Some(suicide));
+        settle().await;
+        assert_eq!(live.count(), 0, "an aborted task keeps what it owned");
+        assert!(own.take().expect("stored").await.is_err());
+        let victim = spawn(std::future::pending::<()>());
+        let waits = spawn(async move {
+            sleep(Duration::from_millis(1)).await;
+            victim.abort();
+            victim.await
+        });
+        assert!(waits.await.expect("no abort").is_err());
+    });
+}
+
+fn a_detached_task_runs_on_and_ends_with_the_runtime(configuration: Configuration) {
+    let ran = Tally::default();
+    let counted = ran.clone();
+    configuration.run(async move {
+        let finished = counted.clone();
+        drop(spawn(async move {
+            sleep(Duration::from_millis(1)).await;
+            finished.add(1);
+        }));
+        while counted.get() == 0 {
+            sleep(Duration::from_millis(1)).await;
+        }
+        drop(spawn(async move {
+            sleep(Duration::from_secs(3600)).await;
+            counted.add(1);
+        }));
+    });
+    assert_eq!(ran.get(), 1);
+}
+
+fn destructors_may_spawn_and_use_streams(configuration: Configuration) {
+    struct OnDrop(Option<Box<dyn FnOnce()>>);
+    impl Drop for OnDrop {
+        fn drop(&mut self) {
+            self.0.take().into_iter().for_each(|last_words| last_words());
+        }
+    }
+    let ran = Tally::default();
+    let counted = ran.clone();
+    let reader = configuration.run(async move {
+        let (stream, mut peer) = pair().await;
+        let stream = std::rc::Rc::new(stream);
+        let theirs = std::rc::Rc::clone(&stream);
+        spawn(async move {
+            let _on_drop = OnDrop(Some(Box::new(move || {
+                counted.add(1);
+                theirs.cancel();
+                spawn(async move {
+                    let _kept_by_a_task_that_never_runs = theirs;
+                });
+            })));
+            drop(stream.recv().await);
+            std::future::pending::<()>().await;
+        });
+        settle().await;
+        std::thread::spawn(move || read_to_end(&mut peer))
+    });
+    assert_eq!(ran.get(), 1);
+    assert!(reader.join().expect("no panic").expect("closed, not reset").is_empty());
+}
+
+fn a_panic_comes_out_of_the_runtime(configuration: Configuration) {
+    let quiet = |runtime: &dyn Fn()| {
+        let panic = catch_unwind(AssertUnwindSafe(runtime)).expect_err("a panic");
+        assert_eq!(panic.downcast_ref::<&str>(), Some(&"on purpose"));
+    };
+    quiet(&|| configuration.run(async { panic!("on purpose") }));
+    quiet(&|| {
+        configuration.run(async {
+            let (stream, _peer) = pair().await;
+            spawn(async move {
+                assert!(poll_once(stream.recv()).await.is_none());
+                panic!("on purpose");
+            });
+            std::future::pending::<()>().await;
+        });
+    });
+    // The thread can run another one.
+    configuration.run(async { sleep(Duration::from_millis(1)).await });
+}
+
+fn a_runtime_inside_a_runtime_is_refused(configuration: Configuration) {
+    configuration.run(async move {
+        let inner = configuration.builder().build().expect("building one is fine");
+        let error = inner.block_on(async {}).expect_err("running it is not");
+        assert!(error.to_string().contains("already"), "{error}");
+        // The outer one goes on.
+        sleep(Duration::from_millis(1)).await;
+        let (stream, mut peer) = pair().await;
+        spawn(echo(stream));
+        on_thread(move || ping(&mut peer, b"still here")).await;
+    });
+}

@@ -1,0 +1,113 @@
+//! Several workers on one port, shutdown and stop.
+
+use crate::support::*;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::time::Duration;
+use twinring::{Either, ListenOptions, TcpListener, race, shutdown_requested, sleep, spawn};
+
+contract!(
+    every_worker_gets_connections_and_drains,
+    a_worker_that_panics_stops_the_others,
+    stop_ends_every_worker,
+    a_runtime_for_several_workers_runs_no_single_future,
+);
+
+const WORKERS: usize = 2;
+
+fn every_worker_gets_connections_and_drains(configuration: Configuration) {
+    let bound = ListenOptions::default().bind(loopback(), WORKERS).expect("a free port");
+    let address = bound[0].local_addr();
+    let occupied = ListenOptions::default().bind(address, WORKERS).expect_err("the port is taken");
+    assert_eq!(occupied.kind(), std::io::ErrorKind::AddrInUse);
+    let bound = Mutex::new(bound);
+    let runtime = configuration.builder().workers(WORKERS).build().expect("tried before");
+    let handle = runtime.handle();
+    let peers = std::thread::spawn(move || {
+        // Spread by a hash of the addresses: that one of two gets none of 40 is next to impossible.
+        let connect = |_| Peer::connect(address).expect("a connection");
+        let mut peers: Vec<Peer> = (0..40).map(connect).collect();
+        for (seed, peer) in peers.iter_mut().enumerate() {
+            ping(peer, &pattern(seed as u64, 0..100));
+        }
+        handle.shutdown();
+        // Connections that stand are drained, not cut.
+        for (seed, peer) in peers.iter_mut().enumerate() {
+            ping(peer, &pattern(seed as u64, 100..200));
+            finish(peer);
+            assert!(read_to_end(peer).expect("no reset").is_empty());
+        }
+    });
+    let accepted = runtime
+        .run(|_| {
+            let bound = bound.lock().expect("no panic").pop().expect("one each");
+            async move {
+                let listener = TcpListener::from_bound(bound).expect("a listener");
+                let mut connections = Vec::new();
+                while let Either::Left(stream) = race(listener.accept(), shutdown_requested()).await
+                {
+                    connections.push(spawn(echo(stream.expect("a connection"))));
+                }
+                shutdown_requested().await;
+                let accepted = connections.len();
+                for connection in connections {
+                    connection.await.expect("not aborted").expect("echoed to the end");
+                }
+                accepted
+            }
+        })
+        .expect("the engine works");
+    peers.join().expect("every peer was served");
+    let accepted: Vec<usize> = accepted.into_iter().map(|count| count.expect("finished")).collect();
+    assert_eq!(accepted.iter().sum::<usize>(), 40);
+    assert!(accepted.iter().all(|count| *count > 0), "{accepted:?}");
+}
+
+fn a_worker_that_panics_stops_the_others(configuration: Configuration) {
+    let runtime = configuration.builder().workers(WORKERS).build().expect("tried before");
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        runtime.run(|worker| async move {
+            if worker == 1 {
+                sleep(Duration::from_millis(2)).await;
+                panic!("on purpose");
+            }
+            std::future::pending::<()>().await;
+        })
+    }));
+    assert_eq!(outcome.expect_err("a panic").downcast_ref::<&str>(), Some(&"on purpose"));
+}
+
+fn stop_ends_every_worker(configuration: Configuration) {
+    let runtime = configuration.builder().workers(WORKERS).build().expect("tried before");
+    let handle = runtime.handle();
+    let stopper = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(5));
+        handle.stop();
+    });
+    let ended = runtime.run(|worker| async move {
+        if worker == 0 {
+            return worker;
+        }
+        std::future::pending().await
+    });
+    assert_eq!(ended.expect("the engine works"), [Some(0), None]);
+    stopper.join().expect("no panic");
+    // Stopped before it runs: it does not begin.
+    let runtime = configuration.builder().build().expect("tried before");
+    runtime.handle().stop();
+    assert!(runtime.block_on(std::future::pending::<()>()).is_err());
+    // Asked to finish before it runs: it sees that at once.
+    let runtime = configuration.builder().build().expect("tried before");
+    runtime.handle().shutdown();
+    runtime.block_on(shutdown_requested()).expect("it finished by itself");
+}
+
+fn a_runtime_for_several_workers_runs_no_single_future(configuration: Configuration) {
+    let runtime = configuration.builder().workers(WORKERS).build().expect("tried before");
+    let error = runtime.block_on(async {}).expect_err("one future for two workers");
+    assert!(error.to_string().contains("one worker"), "{error}");
+    for workers in [0, 1025] {
+        let error = configuration.builder().workers(workers).build().expect_err("out of range");
+        assert!(error.to_string().contains("expected 1 to 1024"), "{error}");
+    }
+}

@@ -1,0 +1,72 @@
+//! What a service counts.
+//!
+//! Each worker writes its own [`WorkerCounters`] and nobody else does, so a count is a load and a
+//! store and no locked instruction; any thread may read them at any time.
+
+use serde::Serialize;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// A count with one writer.
+#[derive(Debug, Default)]
+pub(crate) struct Count(AtomicU64);
+
+impl Count {
+    pub(crate) fn add(&self, amount: u64) {
+        self.0.store(self.0.load(Relaxed).wrapping_add(amount), Relaxed);
+    }
+}
+
+/// Live counters of one worker.
+#[derive(Debug, Default)]
+pub(crate) struct WorkerCounters {
+    pub(crate) accepted: Count,
+    pub(crate) closed: Count,
+    pub(crate) refused: Count,
+    pub(crate) reset: Count,
+    pub(crate) idle_closed: Count,
+    pub(crate) cut: Count,
+    pub(crate) received_bytes: Count,
+    pub(crate) sent_bytes: Count,
+}
+
+/// Counters of a service, summed over its workers, at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ServiceCounters {
+    /// Connections that were accepted and served.
+    pub accepted: u64,
+    /// Those of them that are closed.
+    pub closed: u64,
+    /// Those of them that are open.
+    pub open: u64,
+    /// Further connections, accepted and closed at once because the maximum was reached.
+    pub refused: u64,
+    /// Connections that ended with an error: the peer reset them or became unreachable.
+    pub reset: u64,
+    /// Connections closed by the idle timeout.
+    pub idle_closed: u64,
+    /// Connections cut at the drain timeout, with work unfinished.
+    pub cut: u64,
+    /// Bytes received from peers.
+    pub received_bytes: u64,
+    /// Bytes handed over to the engine for sending; what a broken connection dropped is included.
+    pub sent_bytes: u64,
+}
+
+impl ServiceCounters {
+    pub(crate) fn sum<'a>(workers: impl Iterator<Item = &'a WorkerCounters>) -> ServiceCounters {
+        let mut sum = ServiceCounters::default();
+        for worker in workers {
+            // `closed` is read first: it never runs ahead of `accepted`, so `open` stays >= 0.
+            sum.closed += worker.closed.0.load(Relaxed);
+            sum.accepted += worker.accepted.0.load(Relaxed);
+            sum.refused += worker.refused.0.load(Relaxed);
+            sum.reset += worker.reset.0.load(Relaxed);
+            sum.idle_closed += worker.idle_closed.0.load(Relaxed);
+            sum.cut += worker.cut.0.load(Relaxed);
+            sum.received_bytes += worker.received_bytes.0.load(Relaxed);
+            sum.sent_bytes += worker.sent_bytes.0.load(Relaxed);
+        }
+        sum.open = sum.accepted.saturating_sub(sum.closed);
+        sum
+    }
+}

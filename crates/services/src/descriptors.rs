@@ -1,0 +1,19 @@
+//! The limit on open descriptors.
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use std::io;
+
+/// Raises the soft limit of open descriptors (RLIMIT_NOFILE) to the hard one and returns it.
+///
+/// The soft limit is 1,024 nearly everywhere for the sake of select(2), which this project does
+/// not use; with it a server would stop accepting at about a thousand connections.
+///
+/// # Errors
+/// What getrlimit(2) or setrlimit(2) report.
+pub fn raise_descriptor_limit() -> io::Result<u64> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    if soft < hard {
+        setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
+    }
+    Ok(hard)
+}

@@ -1,0 +1,16 @@
+//! The services of the `twinring` command, written once against the runtime: nothing in here
+//! knows which engine runs.
+//!
+//! A TCP service is an async function over one [`Connection`]. [`TcpService`] does the rest:
+//! accepting, limits, idle timeouts, counting, and the drain at shutdown.
+
+mod connections;
+mod counters;
+mod descriptors;
+pub mod echo;
+mod tcp;
+
+pub use connections::Connection;
+pub use counters::ServiceCounters;
+pub use descriptors::raise_descriptor_limit;
+pub use tcp::{Limits, TcpService};

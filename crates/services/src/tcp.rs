@@ -1,0 +1,244 @@
+//! A TCP service on all workers: accepting, limits, and the drain at shutdown.
+
+use crate::connections::{Connection, Connections, Ending};
+use crate::counters::{ServiceCounters, WorkerCounters};
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use twinring::{
+    BoundListener, Either, Handle, ListenOptions, TcpListener, race, shutdown_requested, sleep,
+    spawn,
+};
+
+/// Time between two sweeps of a drain.
+const DRAIN_SWEEP: Duration = Duration::from_millis(25);
+
+/// A connection that stood still for this many sweeps of a drain has nothing to finish.
+const DRAIN_QUIET_SWEEPS: u32 = 4;
+
+/// Sweeps per idle timeout: a connection is closed after the timeout and at most a quarter more.
+const IDLE_SWEEPS: u32 = 4;
+
+/// The shortest time between two idle sweeps.
+const IDLE_SWEEP_MIN: Duration = Duration::from_millis(5);
+
+/// How long a shutdown goes on accepting what the kernel has connected already. Closing the
+/// listener would reset those.
+const ACCEPT_GRACE: Duration = Duration::from_millis(10);
+
+/// The bounds of a TCP service.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Connections open at once, over all workers; what comes beyond is closed at once.
+    pub max_connections: usize,
+    /// Close connections on which nothing was received, and nothing handed over to the kernel,
+    /// for this long.
+    pub idle_timeout: Option<Duration>,
+    /// How long a shutdown waits for peers to take what was received from them.
+    pub drain_timeout: Duration,
+}
+
+impl Default for Limits {
+    /// As many connections as descriptors, no idle timeout, 10 seconds for the drain.
+    fn default() -> Limits {
+        Limits {
+            max_connections: usize::MAX,
+            idle_timeout: None,
+            drain_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// A TCP service, bound and ready to run on the workers of a runtime.
+pub struct TcpService<S> {
+    serve: S,
+    limits: Limits,
+    handle: Handle,
+    addresses: Vec<SocketAddr>,
+    /// The listening sockets of each worker, until it starts.
+    listeners: Mutex<Vec<Vec<BoundListener>>>,
+    counters: Vec<Arc<WorkerCounters>>,
+    open: Arc<AtomicUsize>,
+    workers_starting: AtomicUsize,
+    on_ready: Box<dyn Fn() + Send + Sync>,
+}
+
+impl<S> fmt::Debug for TcpService<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TcpService")
+            .field("addresses", &self.addresses)
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S> TcpService<S>
+where
+    S: AsyncFn(&Connection) -> io::Result<()> + Clone + 'static,
+{
+    /// Binds `addresses` for `workers` workers of the runtime that `handle` controls. `serve`
+    /// serves one connection.
+    ///
+    /// # Errors
+    /// When an address cannot be bound; the message names it.
+    pub fn bind(
+        serve: S,
+        addresses: &[SocketAddr],
+        options: &ListenOptions,
+        limits: Limits,
+        workers: usize,
+        handle: Handle,
+    ) -> io::Result<TcpService<S>> {
+        let mut per_worker: Vec<Vec<BoundListener>> = (0..workers).map(|_| Vec::new()).collect();
+        let mut bound_addresses = Vec::with_capacity(addresses.len());
+        for address in addresses {
+            let bound = options.bind(*address, workers)?;
+            bound_addresses.extend(bound.first().map(BoundListener::local_addr));
+            per_worker.iter_mut().zip(bound).for_each(|(worker, listener)| worker.push(listener));
+        }
+        Ok(TcpService {
+            serve,
+            limits,
+            handle,
+            addresses: bound_addresses,
+            listeners: Mutex::new(per_worker),
+            counters: (0..workers).map(|_| Arc::default()).collect(),
+            open: Arc::default(),
+            workers_starting: AtomicUsize::new(workers),
+            on_ready: Box::new(|| {}),
+        })
+    }
+
+    /// Called once, on a worker thread, when all workers accept.
+    pub fn on_ready(mut self, handler: impl Fn() + Send + Sync + 'static) -> TcpService<S> {
+        self.on_ready = Box::new(handler);
+        self
+    }
+
+    /// The addresses it listens on, with the ports that the kernel chose.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// A reader of the counters that outlives the service and works on any thread.
+    pub fn counters(&self) -> impl Fn() -> ServiceCounters + Send + Sync + 'static {
+        let counters = self.counters.clone();
+        move || ServiceCounters::sum(counters.iter().map(|worker| &**worker))
+    }
+
+    /// Runs the part of worker number `worker` until the runtime is asked to shut down and the
+    /// connections have ended or the drain timeout has.
+    ///
+    /// # Errors
+    /// When a listening socket fails. The other workers are then asked to shut down.
+    ///
+    /// # Panics
+    /// Outside a twinring runtime.
+    pub async fn run(self: Arc<Self>, worker: usize) -> io::Result<()> {
+        let outcome = self.run_worker(worker).await;
+        if outcome.is_err() {
+            self.handle.shutdown();
+        }
+        outcome
+    }
+
+    async fn run_worker(&self, worker: usize) -> io::Result<()> {
+        let bound = {
+            let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::take(&mut listeners[worker])
+        };
+        let listeners: Vec<TcpListener> =
+            bound.into_iter().map(TcpListener::from_bound).collect::<io::Result<_>>()?;
+        let counters = Arc::clone(&self.counters[worker]);
+        let connections = Connections::new(counters, Arc::clone(&self.open));
+        let acceptors: Vec<_> = listeners
+            .into_iter()
+            .map(|listener| {
+                let (connections, serve) = (Rc::clone(&connections), self.serve.clone());
+                let (maximum, handle) = (self.limits.max_connections, self.handle.clone());
+                spawn(async move {
+                    let outcome = accept(listener, connections, maximum, serve).await;
+                    if outcome.is_err() {
+                        handle.shutdown();
+                    }
+                    outcome
+                })
+            })
+            .collect();
+        let sweeper = self.limits.idle_timeout.map(|idle_timeout| {
+            let connections = Rc::clone(&connections);
+            spawn(async move { sweep_idle(&connections, idle_timeout).await })
+        });
+        if self.workers_starting.fetch_sub(1, Ordering::AcqRel) == 1 {
+            (self.on_ready)();
+        }
+        let mut outcome = Ok(());
+        for acceptor in acceptors {
+            outcome =
+                outcome.and(acceptor.await.unwrap_or_else(|gone| Err(io::Error::other(gone))));
+        }
+        if let Some(sweeper) = sweeper {
+            sweeper.abort();
+        }
+        drain(&connections, self.limits.drain_timeout).await;
+        outcome
+    }
+}
+
+async fn accept<S>(
+    listener: TcpListener,
+    connections: Rc<Connections>,
+    maximum: usize,
+    serve: S,
+) -> io::Result<()>
+where
+    S: AsyncFn(&Connection) -> io::Result<()> + Clone + 'static,
+{
+    let start = |stream| {
+        if let Some(live) = connections.admit(stream, maximum) {
+            let serve = serve.clone();
+            spawn(async move {
+                let served = serve(live.connection()).await;
+                live.connection().end(served).await;
+            });
+        }
+    };
+    let mut shutdown = pin!(shutdown_requested());
+    while let Either::Left(accepted) = race(listener.accept(), shutdown.as_mut()).await {
+        start(accepted?);
+    }
+    let mut grace = pin!(sleep(ACCEPT_GRACE));
+    while let Either::Left(accepted) = race(listener.accept(), grace.as_mut()).await {
+        start(accepted?);
+    }
+    Ok(())
+}
+
+async fn sweep_idle(connections: &Connections, idle_timeout: Duration) {
+    let period = (idle_timeout / IDLE_SWEEPS).max(IDLE_SWEEP_MIN);
+    let quiet_sweeps = idle_timeout.as_nanos().div_ceil(period.as_nanos()) as u32;
+    loop {
+        sleep(period).await;
+        connections.sweep(Ending::Idle, quiet_sweeps);
+    }
+}
+
+/// Lets the connections finish what they received, then closes them; cuts those that have not
+/// ended at the timeout.
+async fn drain(connections: &Connections, timeout: Duration) {
+    let started = Instant::now();
+    while !connections.is_empty() && started.elapsed() < timeout {
+        sleep(DRAIN_SWEEP.min(timeout.saturating_sub(started.elapsed()))).await;
+        connections.sweep(Ending::Drain, DRAIN_QUIET_SWEEPS);
+    }
+    while !connections.is_empty() {
+        // Again each time: a task that had not run yet was not waiting for anything.
+        connections.cut();
+        sleep(Duration::from_millis(1)).await;
+    }
+}

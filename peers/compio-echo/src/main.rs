@@ -1,0 +1,187 @@
+//! TCP echo on compio, io_uring driver only: one task per connection, three ways to receive.
+
+use std::io;
+use std::num::NonZeroU16;
+use std::pin::pin;
+use std::process::ExitCode;
+
+use clap::{Parser, ValueEnum};
+use compio::buf::BufResult;
+use compio::driver::{DriverType, ProactorBuilder};
+use compio::io::{AsyncRead, AsyncReadManaged, AsyncReadMulti, AsyncWriteExt};
+use compio::net::{TcpListener, TcpStream};
+use compio::runtime::RuntimeBuilder;
+use futures_util::StreamExt;
+use peer_common::{ACCEPT_RETRY, Common};
+
+const NAME: &str = "compio-echo";
+
+/// A buffer of the pool holds a whole 16 KB message: compio sends each buffer on its own, so that a
+/// message in several of them costs several sends.
+const DEFAULT_POOLED_BUFFER_BYTES: u32 = 16 * 1024;
+
+/// A connection's own buffer holds a whole 16 KB message.
+const DEFAULT_OWNED_BUFFER_BYTES: u32 = 32 * 1024;
+
+/// Submission entries: one receive or one send per connection, for 4,000 connections at once.
+const SUBMISSION_ENTRIES: u32 = 4096;
+
+/// Completion entries: room for 15,000 connections that all complete in one batch.
+const COMPLETION_ENTRIES: u32 = 16384;
+
+/// TCP echo server on compio.
+#[derive(Parser)]
+#[command(name = NAME, version)]
+struct Options {
+    #[command(flatten)]
+    common: Common,
+
+    /// How to receive.
+    #[arg(long, value_enum, default_value_t = Receive::Multishot)]
+    recv: Receive,
+
+    /// Buffers in the pool that `multishot` and `managed` receive into, rounded up to a power of
+    /// two. Fewer than twice the connections is slow: receives that find the pool empty fail.
+    #[arg(long, default_value = "512", value_name = "COUNT")]
+    buffers: NonZeroU16,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Receive {
+    /// One multishot receive per connection into the runtime's buffer pool.
+    Multishot,
+    /// One receive per message into the runtime's buffer pool.
+    Managed,
+    /// One receive per message into the connection's own buffer.
+    Owned,
+}
+
+impl Receive {
+    fn default_buffer_bytes(self) -> u32 {
+        match self {
+            Receive::Multishot | Receive::Managed => DEFAULT_POOLED_BUFFER_BYTES,
+            Receive::Owned => DEFAULT_OWNED_BUFFER_BYTES,
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    peer_common::finish(NAME, run(&Options::parse()))
+}
+
+fn run(options: &Options) -> io::Result<()> {
+    let listener = peer_common::start(&options.common)?;
+    let buffer_bytes = options.common.buffer_bytes_or(options.recv.default_buffer_bytes());
+    let mut ring = ProactorBuilder::new();
+    ring.driver_type(DriverType::IoUring)
+        .capacity(SUBMISSION_ENTRIES)
+        .cqsize(COMPLETION_ENTRIES)
+        .single_issuer(true)
+        .defer_taskrun(true)
+        .buffer_pool_size(options.buffers)
+        .buffer_pool_buffer_len(buffer_bytes);
+    let runtime = RuntimeBuilder::new()
+        .with_proactor(ring)
+        .build()
+        .map_err(|error| peer_common::context("cannot set up io_uring", error))?;
+    runtime.block_on(serve(listener, options.recv, buffer_bytes))
+}
+
+async fn serve(
+    listener: std::net::TcpListener,
+    receive: Receive,
+    buffer_bytes: usize,
+) -> io::Result<()> {
+    peer_common::announce(NAME, &listener)?;
+    let listener = TcpListener::from_std(listener)?;
+    let mut incoming = listener.incoming();
+    loop {
+        match incoming.next().await {
+            Some(Ok(stream)) => {
+                // A connection's own error ends that connection and nothing else.
+                compio::runtime::spawn(async move {
+                    let _ = echo(stream, receive, buffer_bytes).await;
+                })
+                .detach();
+            }
+            Some(Err(error)) if peer_common::out_of_resources(&error) => {
+                compio::time::sleep(ACCEPT_RETRY).await;
+            }
+            // Errors of a connection that died in the backlog: accept(2) says to go on. `None`
+            // cannot happen: the stream re-arms its accept.
+            Some(Err(_)) | None => {}
+        }
+    }
+}
+
+async fn echo(stream: TcpStream, receive: Receive, buffer_bytes: usize) -> io::Result<()> {
+    match receive {
+        Receive::Multishot => echo_multishot(stream, buffer_bytes).await,
+        Receive::Managed => echo_managed(stream, buffer_bytes).await,
+        Receive::Owned => echo_owned(stream, buffer_bytes).await,
+    }
+}
+
+async fn echo_multishot(stream: TcpStream, buffer_bytes: usize) -> io::Result<()> {
+    let (mut reader, mut writer) = (&stream, &stream);
+    let mut received = pin!(reader.read_multi(0));
+    while let Some(item) = received.next().await {
+        match item {
+            Ok(buffer) => writer.write_all(buffer).await.0?,
+            Err(error) if pool_is_empty(&error) => {
+                if echo_once(&stream, buffer_bytes).await? == 0 {
+                    break;
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+async fn echo_managed(stream: TcpStream, buffer_bytes: usize) -> io::Result<()> {
+    let (mut reader, mut writer) = (&stream, &stream);
+    loop {
+        match reader.read_managed(0).await {
+            Ok(Some(buffer)) => writer.write_all(buffer).await.0?,
+            Ok(None) => return Ok(()),
+            Err(error) if pool_is_empty(&error) => {
+                if echo_once(&stream, buffer_bytes).await? == 0 {
+                    return Ok(());
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+async fn echo_owned(mut stream: TcpStream, buffer_bytes: usize) -> io::Result<()> {
+    let mut buffer = Vec::with_capacity(buffer_bytes);
+    loop {
+        let BufResult(received, filled) = stream.read(buffer).await;
+        if received? == 0 {
+            return Ok(());
+        }
+        let BufResult(sent, returned) = stream.write_all(filled).await;
+        sent?;
+        buffer = returned;
+        buffer.clear();
+    }
+}
+
+/// Receives once into a buffer of its own. Slow readers may hold all of the pool; the others are
+/// served this way meanwhile, for to ask an empty pool again at once would spin.
+async fn echo_once(stream: &TcpStream, buffer_bytes: usize) -> io::Result<usize> {
+    let (mut reader, mut writer) = (stream, stream);
+    let BufResult(received, filled) = reader.read(Vec::with_capacity(buffer_bytes)).await;
+    let received = received?;
+    if received > 0 {
+        writer.write_all(filled).await.0?;
+    }
+    Ok(received)
+}
+
+/// compio reports ENOBUFS, which ends a receive without data, as [`io::ErrorKind::ResourceBusy`].
+fn pool_is_empty(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::ResourceBusy
+}

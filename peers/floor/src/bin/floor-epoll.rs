@@ -1,0 +1,277 @@
+//! TCP echo on bare epoll: what the interface allows with no runtime in between.
+//!
+//! Per message: its share of one `epoll_wait`, one `recv`, one `send`. Sockets are registered once,
+//! edge-triggered for both directions, and never touched by `epoll_ctl` again. One buffer serves
+//! all connections and stays hot in the cache. What a peer does not take is kept on the heap, at
+//! most one buffer per connection, and nothing more is received from that peer until it is gone.
+
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::Parser;
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::socket::{MsgFlags, SockFlag, accept4, recv, send};
+use peer_common::{ACCEPT_RETRY, Common};
+
+const NAME: &str = "floor-epoll";
+const DEFAULT_BUFFER_BYTES: u32 = 64 * 1024;
+
+/// Events taken by one `epoll_wait`.
+const MAX_EVENTS: usize = 512;
+
+/// Full buffers echoed for one connection before the others get their turn.
+const MAX_FILLS: usize = 4;
+
+/// Connections accepted in one go; the level-triggered listener reports what is left.
+const MAX_ACCEPTS: usize = 64;
+
+/// The peer closed its sending half, or the connection broke.
+const PEER_DONE: EpollFlags =
+    EpollFlags::EPOLLRDHUP.union(EpollFlags::EPOLLHUP).union(EpollFlags::EPOLLERR);
+
+/// TCP echo server on bare epoll.
+#[derive(Parser)]
+#[command(name = NAME, version)]
+struct Options {
+    #[command(flatten)]
+    common: Common,
+}
+
+fn main() -> ExitCode {
+    peer_common::finish(NAME, run(&Options::parse().common))
+}
+
+fn run(options: &Common) -> io::Result<()> {
+    let listener = peer_common::start(options)?;
+    listener.set_nonblocking(true)?;
+    let buffer = vec![0; options.buffer_bytes_or(DEFAULT_BUFFER_BYTES)];
+    let mut server = Server::new(listener, buffer)?;
+    peer_common::announce(NAME, &server.listener)?;
+    server.run()
+}
+
+struct Server {
+    epoll: Epoll,
+    listener: TcpListener,
+    /// Set while accepting is off for lack of descriptors: when to try again.
+    accept_again_at: Option<Instant>,
+    /// Indexed by descriptor.
+    connections: Vec<Option<Connection>>,
+    /// Connections that used up their turn and will get no new edge for what is left.
+    unfinished: Vec<RawFd>,
+    buffer: Vec<u8>,
+}
+
+struct Connection {
+    socket: OwnedFd,
+    /// A FIN or an error was reported. It may sit behind data that was read short, and no other
+    /// event will tell of it: read until `recv` says so.
+    peer_done: bool,
+    /// Listed in `unfinished`, at most once.
+    unfinished: bool,
+    unsent: Option<Box<Unsent>>,
+}
+
+/// What the socket did not take.
+struct Unsent {
+    bytes: Vec<u8>,
+    sent: usize,
+}
+
+/// What becomes of a connection after its turn.
+#[derive(PartialEq, Eq)]
+enum Turn {
+    /// The kernel reports when there is more to do.
+    Waits,
+    /// More to do at once.
+    Unfinished,
+    Over,
+}
+
+impl Server {
+    fn new(listener: TcpListener, buffer: Vec<u8>) -> io::Result<Server> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        epoll.add(&listener, event(EpollFlags::EPOLLIN, listener.as_raw_fd()))?;
+        Ok(Server {
+            epoll,
+            listener,
+            accept_again_at: None,
+            connections: Vec::new(),
+            unfinished: Vec::new(),
+            buffer,
+        })
+    }
+
+    fn run(&mut self) -> io::Result<()> {
+        let mut events = [EpollEvent::empty(); MAX_EVENTS];
+        let listener = self.listener.as_raw_fd();
+        loop {
+            let count = match self.epoll.wait(&mut events, self.timeout()) {
+                Ok(count) => count,
+                Err(Errno::EINTR) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            for event in &events[..count] {
+                let descriptor = event.data() as RawFd;
+                if descriptor == listener {
+                    self.accept()?;
+                } else {
+                    self.take_turn(descriptor, event.events());
+                }
+            }
+            self.go_on_with_unfinished();
+            self.resume_accepting()?;
+        }
+    }
+
+    fn timeout(&self) -> EpollTimeout {
+        if !self.unfinished.is_empty() {
+            EpollTimeout::ZERO
+        } else if self.accept_again_at.is_some() {
+            EpollTimeout::try_from(ACCEPT_RETRY).unwrap_or(EpollTimeout::ZERO)
+        } else {
+            EpollTimeout::NONE
+        }
+    }
+
+    fn take_turn(&mut self, descriptor: RawFd, events: EpollFlags) {
+        let Some(slot) = self.connections.get_mut(descriptor as usize) else { return };
+        let Some(connection) = slot else { return };
+        connection.peer_done |= events.intersects(PEER_DONE);
+        match connection.take_turn(&mut self.buffer) {
+            Turn::Waits => {}
+            Turn::Unfinished if connection.unfinished => {}
+            Turn::Unfinished => {
+                connection.unfinished = true;
+                self.unfinished.push(descriptor);
+            }
+            // Closing the only descriptor of the socket also removes it from the epoll set.
+            Turn::Over => *slot = None,
+        }
+    }
+
+    fn go_on_with_unfinished(&mut self) {
+        for descriptor in std::mem::take(&mut self.unfinished) {
+            if let Some(Some(connection)) = self.connections.get_mut(descriptor as usize) {
+                connection.unfinished = false;
+                self.take_turn(descriptor, EpollFlags::empty());
+            }
+        }
+    }
+
+    fn accept(&mut self) -> io::Result<()> {
+        for _ in 0..MAX_ACCEPTS {
+            match accept4(
+                self.listener.as_raw_fd(),
+                SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC,
+            ) {
+                Ok(descriptor) => {
+                    // SAFETY: accept4 has just returned this descriptor and nothing else owns it.
+                    self.add(unsafe { OwnedFd::from_raw_fd(descriptor) });
+                }
+                Err(Errno::EAGAIN) => break,
+                Err(error) if peer_common::out_of_resources(&error.into()) => {
+                    return self.pause_accepting();
+                }
+                // Errors of a connection that died in the backlog: accept(2) says to go on.
+                Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, socket: OwnedFd) {
+        let both_ways = EpollFlags::EPOLLIN
+            | EpollFlags::EPOLLOUT
+            | EpollFlags::EPOLLRDHUP
+            | EpollFlags::EPOLLET;
+        let index = socket.as_raw_fd() as usize;
+        // Without memory for the registration the connection is closed, the server goes on.
+        if self.epoll.add(&socket, event(both_ways, socket.as_raw_fd())).is_err() {
+            return;
+        }
+        if index >= self.connections.len() {
+            self.connections.resize_with(index + 1, || None);
+        }
+        self.connections[index] =
+            Some(Connection { socket, peer_done: false, unfinished: false, unsent: None });
+    }
+
+    /// The listener stays readable while the backlog is not empty: reported again and again, it
+    /// would spin. It is left out of the set until [`ACCEPT_RETRY`] has passed.
+    fn pause_accepting(&mut self) -> io::Result<()> {
+        self.accept_again_at = Some(Instant::now() + ACCEPT_RETRY);
+        self.epoll.modify(&self.listener, &mut event(EpollFlags::empty(), 0))?;
+        Ok(())
+    }
+
+    fn resume_accepting(&mut self) -> io::Result<()> {
+        if self.accept_again_at.is_some_and(|at| at <= Instant::now()) {
+            self.accept_again_at = None;
+            let descriptor = self.listener.as_raw_fd();
+            self.epoll.modify(&self.listener, &mut event(EpollFlags::EPOLLIN, descriptor))?;
+        }
+        Ok(())
+    }
+}
+
+impl Connection {
+    fn take_turn(&mut self, buffer: &mut [u8]) -> Turn {
+        if self.unsent.is_some() {
+            match self.send_rest() {
+                Ok(true) => {}
+                Ok(false) => return Turn::Waits,
+                Err(_) => return Turn::Over,
+            }
+        }
+        let socket = self.socket.as_raw_fd();
+        for _ in 0..MAX_FILLS {
+            let received = match recv(socket, buffer, MsgFlags::empty()) {
+                Ok(0) => return Turn::Over,
+                Ok(received) => received,
+                Err(Errno::EAGAIN) => return Turn::Waits,
+                Err(_) => return Turn::Over,
+            };
+            let sent = match send(socket, &buffer[..received], MsgFlags::MSG_NOSIGNAL) {
+                Ok(sent) => sent,
+                Err(Errno::EAGAIN) => 0,
+                Err(_) => return Turn::Over,
+            };
+            if sent < received {
+                // A short send arms the edge for writing, as EAGAIN does.
+                let bytes = buffer[sent..received].to_vec();
+                self.unsent = Some(Box::new(Unsent { bytes, sent: 0 }));
+                return Turn::Waits;
+            }
+            // A buffer that was not filled means that the socket was drained: what comes later
+            // brings an edge of its own, and the `recv` that would return EAGAIN is saved.
+            if received < buffer.len() && !self.peer_done {
+                return Turn::Waits;
+            }
+        }
+        Turn::Unfinished
+    }
+
+    /// Whether all of it is gone now.
+    fn send_rest(&mut self) -> nix::Result<bool> {
+        let Some(unsent) = &mut self.unsent else { return Ok(true) };
+        match send(self.socket.as_raw_fd(), &unsent.bytes[unsent.sent..], MsgFlags::MSG_NOSIGNAL) {
+            Ok(sent) => unsent.sent += sent,
+            Err(Errno::EAGAIN) => {}
+            Err(error) => return Err(error),
+        }
+        let done = unsent.sent == unsent.bytes.len();
+        if done {
+            self.unsent = None;
+        }
+        Ok(done)
+    }
+}
+
+fn event(events: EpollFlags, descriptor: RawFd) -> EpollEvent {
+    EpollEvent::new(events, descriptor as u64)
+}

@@ -1,0 +1,77 @@
+//! The arguments that choose an engine, its features, and its workers.
+
+use clap::Args;
+use std::collections::BTreeSet;
+use std::str::FromStr;
+use twinring::{Builder, EngineChoice, EpollOptions, Runtime, UringOptions};
+
+/// CPUs are numbered below this; the kernel's own limit (CONFIG_NR_CPUS) is 8,192.
+const CPU_MAX: usize = 8192;
+
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Engine")]
+pub(crate) struct EngineArgs {
+    /// `auto` takes io_uring where it is allowed, else epoll, and says why.
+    #[arg(long, value_name = "auto|io_uring|epoll", default_value = "auto")]
+    engine: EngineChoice,
+    /// Worker threads, each with its own ring or epoll set.
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u16).range(1..=1024))]
+    workers: u16,
+    /// CPUs for the workers, one each in turn, such as `0,2-3`.
+    #[arg(long, value_name = "CPUS")]
+    pin: Option<CpuList>,
+    /// Features of io_uring, such as `multishot=off,buffers=incremental`.
+    #[arg(long, value_name = "KEY=VALUE,...", default_value = "", hide_default_value = true)]
+    uring: UringOptions,
+    /// Features of epoll, such as `trigger=level`.
+    #[arg(long, value_name = "KEY=VALUE,...", default_value = "", hide_default_value = true)]
+    epoll: EpollOptions,
+}
+
+impl EngineArgs {
+    /// A runtime with these settings, still to be built.
+    pub(crate) fn runtime(&self) -> Builder {
+        Runtime::builder()
+            .engine(self.engine)
+            .workers(usize::from(self.workers))
+            .pin(self.pin.iter().flat_map(|list| list.0.iter().copied()).collect())
+            .uring(self.uring.clone())
+            .epoll(self.epoll.clone())
+    }
+}
+
+/// CPU numbers in ascending order, written as in taskset(1) and cpuset(7): `0,2-3`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CpuList(pub(crate) Vec<usize>);
+
+impl FromStr for CpuList {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<CpuList, String> {
+        let mut cpus = BTreeSet::new();
+        for part in text.split(',') {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let number = |text: &str| text.trim().parse().ok().filter(|cpu: &usize| *cpu < CPU_MAX);
+            match (number(first), number(last)) {
+                (Some(first), Some(last)) if first <= last => cpus.extend(first..=last),
+                _ => return Err(format!("`{part}` is no CPU and no range of CPUs like 2-3")),
+            }
+        }
+        Ok(CpuList(cpus.into_iter().collect()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_lists_parse_as_taskset_writes_them() {
+        assert_eq!("0,2-3".parse(), Ok(CpuList(vec![0, 2, 3])));
+        assert_eq!("3, 1".parse(), Ok(CpuList(vec![1, 3])));
+        for wrong in ["", "a", "3-1", "0,", "-1", "0-99999999999"] {
+            assert!(wrong.parse::<CpuList>().is_err(), "{wrong:?}");
+        }
+    }
+}

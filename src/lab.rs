@@ -1,0 +1,167 @@
+//! `twinring lab`: experiments, their bundles and reports.
+
+use clap::{Args, Subcommand};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use twinring_lab::{
+    Accounting, BUILT_IN, Experiment, LabError, NetChoice, Overrides, RunOptions, Stop, Style,
+    Subject,
+};
+
+/// The hidden subcommand through which the lab starts its children.
+pub(crate) const HELPER: &str = "lab-helper";
+
+/// What the lab can do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Lab {
+    /// Run an experiment: a built-in one by name, or a TOML file.
+    Run(Box<Run>),
+    /// List the built-in experiments.
+    List,
+    /// Print an experiment as TOML: the starting point of your own.
+    Show {
+        /// A built-in experiment or a file.
+        name: String,
+    },
+    /// Render the reports of a bundle anew, and print its table.
+    Report {
+        /// The directory of the bundle.
+        bundle: PathBuf,
+    },
+    /// Recompute every figure of a bundle from its raw data, and detect edits.
+    Verify {
+        /// The directory of the bundle.
+        bundle: PathBuf,
+    },
+}
+
+/// Options of `lab run`; those left out keep the experiment's own values.
+#[derive(Debug, Args)]
+pub(crate) struct Run {
+    /// A built-in experiment (see `lab list`) or a TOML file.
+    name: String,
+    /// Pairs per cell; a verdict needs at least 8.
+    #[arg(long)]
+    pairs: Option<usize>,
+    /// Seconds of each measured window.
+    #[arg(long, value_name = "SECONDS")]
+    window: Option<f64>,
+    /// Seconds of load before each window.
+    #[arg(long, value_name = "SECONDS")]
+    warmup: Option<f64>,
+    /// Connection counts, for example 1,10,100.
+    #[arg(long, value_delimiter = ',')]
+    connections: Option<Vec<u32>>,
+    /// Message sizes in bytes, for example 128,1024,16384.
+    #[arg(long, value_delimiter = ',')]
+    sizes: Option<Vec<u32>>,
+    /// Requests in flight per connection.
+    #[arg(long, value_delimiter = ',')]
+    depth: Option<Vec<u32>>,
+    /// Network: auto, veth, loopback or both.
+    #[arg(long)]
+    net: Option<NetChoice>,
+    /// How CPU use is found: idle_clock or soaker.
+    #[arg(long)]
+    accounting: Option<Accounting>,
+    /// Compare these instead; the first is the baseline. NAME=epoll[:k=v,…], NAME=io_uring[:k=v,…]
+    /// or NAME=PROGRAM ARGUMENTS with {addr} among them. Repeatable.
+    #[arg(long, value_parser = Subject::parse, value_name = "SUBJECT")]
+    subject: Vec<Subject>,
+    /// CPU of the server.
+    #[arg(long, value_name = "CPU")]
+    server_cpu: Option<usize>,
+    /// CPU of the load generator.
+    #[arg(long, value_name = "CPU")]
+    client_cpu: Option<usize>,
+    /// Seed of the order and of the resampling; from the clock by default, recorded either way.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Directory for bundles.
+    #[arg(long, default_value = "bundles", value_name = "DIR")]
+    out: PathBuf,
+    /// Print the summary as one JSON line instead of the table.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(lab: Lab) -> ExitCode {
+    let done = match lab {
+        Lab::Run(options) => measure(*options),
+        Lab::List => {
+            list();
+            Ok(0)
+        }
+        Lab::Show { name } => show(&name),
+        Lab::Report { bundle } => twinring_lab::rerender(&bundle).map(|summary| {
+            print!("{}", twinring_lab::table(&summary, Style::for_stdout()));
+            0
+        }),
+        Lab::Verify { bundle } => twinring_lab::verify(&bundle).map(|verification| {
+            println!("{verification}");
+            verification.exit_code()
+        }),
+    };
+    match done {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            eprintln!("twinring lab: {error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+fn measure(options: Run) -> Result<u8, LabError> {
+    let overrides = Overrides {
+        pairs: options.pairs,
+        window_s: options.window,
+        warmup_s: options.warmup,
+        connections: options.connections,
+        message_bytes: options.sizes,
+        depth: options.depth,
+        net: options.net,
+        accounting: options.accounting,
+        subjects: options.subject,
+    };
+    let binary = std::env::current_exe().map_err(|e| LabError::read("the running binary", e))?;
+    let outcome = twinring_lab::run(
+        &RunOptions {
+            experiment: Experiment::find(&options.name)?.with(&overrides)?,
+            out: options.out,
+            seed: options.seed,
+            helper: vec![OsString::from(&binary), HELPER.into()],
+            binary,
+            server_cpu: options.server_cpu,
+            client_cpu: options.client_cpu,
+            command: std::env::args().collect(),
+        },
+        &Stop::on_signals().map_err(LabError::signals)?,
+    )?;
+    if options.json {
+        println!("{}", twinring_lab::json_line(&outcome));
+    } else {
+        print!("{}", twinring_lab::table(&outcome.bundle, Style::for_stdout()));
+        println!("\nBundle: {0}\nReport: {0}/report.html", outcome.directory.display());
+    }
+    Ok(outcome.exit_code())
+}
+
+fn list() {
+    for (name, _) in BUILT_IN {
+        let about = Experiment::find(name).map(|experiment| experiment.about).unwrap_or_default();
+        println!("{name:<12} {about}");
+    }
+}
+
+fn show(name: &str) -> Result<u8, LabError> {
+    match BUILT_IN.iter().find(|(known, _)| *known == name) {
+        Some((_, text)) => print!("{text}"),
+        None => {
+            Experiment::find(name)?;
+            let text = std::fs::read_to_string(name).map_err(|e| LabError::read(name, e))?;
+            print!("{text}");
+        }
+    }
+    Ok(0)
+}

@@ -1,0 +1,65 @@
+//! What is shown while a load runs: the marks of the window as JSON, a line on a terminal.
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::Write;
+use std::time::Duration;
+use twinring_load::tcp::{Observer, Phase, Progress};
+
+/// Writes `window_start` and `window_end` at the moments they name.
+pub(super) struct JsonMarks;
+
+impl JsonMarks {
+    fn write(&self, event: &str, monotonic_ns: u64) {
+        let mut stdout = std::io::stdout().lock();
+        let line = serde_json::json!({ "event": event, "monotonic_ns": monotonic_ns });
+        // A reader who has left is noticed when the result is printed.
+        let _noticed_later = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
+    }
+}
+
+/// A line that is drawn anew up to four times a second, if standard error is a terminal.
+pub(super) struct Live {
+    bar: ProgressBar,
+    marks: Option<JsonMarks>,
+}
+
+impl Live {
+    /// `expected` is the longest the window can be.
+    pub(super) fn new(expected: Duration, marks: Option<JsonMarks>) -> Live {
+        // Hidden by itself when standard error is no terminal.
+        let target = ProgressDrawTarget::stderr_with_hz(4);
+        let bar = ProgressBar::with_draw_target(Some(expected.as_millis() as u64), target);
+        if let Ok(style) = ProgressStyle::with_template("{bar:24} {msg}") {
+            bar.set_style(style);
+        }
+        Live { bar, marks }
+    }
+
+    /// Takes the line away.
+    pub(super) fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+impl Observer for Live {
+    fn window_started(&mut self, monotonic_ns: u64) {
+        self.marks.iter().for_each(|marks| marks.write("window_start", monotonic_ns));
+    }
+
+    fn window_ended(&mut self, monotonic_ns: u64) {
+        self.marks.iter().for_each(|marks| marks.write("window_end", monotonic_ns));
+    }
+
+    fn progress(&mut self, progress: &Progress) {
+        let errors = progress.errors;
+        self.bar.set_message(match progress.phase {
+            Phase::Connecting => format!("connecting, {errors} errors"),
+            Phase::WarmingUp => format!("warming up, {errors} errors"),
+            Phase::Measuring => {
+                self.bar.set_position((progress.window_s * 1e3) as u64);
+                let rate = progress.answered as f64 / progress.window_s.max(1e-9);
+                format!("{:.1} s, {rate:.0} requests/s, {errors} errors", progress.window_s)
+            }
+        });
+    }
+}

@@ -1,0 +1,212 @@
+//! What the command and the library say where io_uring is refused. The refusals are real: seccomp
+//! filters and limits, put on a thread whose children inherit them.
+
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
+use serde_json::Value;
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::Duration;
+use twinring::{Engine, EngineChoice, Runtime};
+
+const EVERY_CALL: [i64; 3] =
+    [libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
+
+/// Runs `test` on a thread of its own, on which `calls` answer `errno`.
+fn forbidding<R: Send>(calls: &[i64], errno: i32, test: impl FnOnce() -> R + Send) -> R {
+    let arch = TargetArch::try_from(std::env::consts::ARCH).unwrap();
+    let rules = calls.iter().map(|call| (*call, Vec::new())).collect();
+    let answer = SeccompAction::Errno(errno as u32);
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, answer, arch).unwrap();
+    let program: BpfProgram = filter.try_into().unwrap();
+    thread::scope(|scope| {
+        let filtered = scope.spawn(move || {
+            // Also sets no_new_privs, for this thread alone.
+            seccompiler::apply_filter(&program).unwrap();
+            test()
+        });
+        filtered.join().unwrap()
+    })
+}
+
+/// Runs `test` on a thread of its own whose children have no CAP_IPC_LOCK.
+fn without_ipc_lock<R: Send>(test: impl FnOnce() -> R + Send) -> R {
+    use caps::{CapSet, Capability, drop, has_cap};
+    thread::scope(|scope| {
+        let restricted = scope.spawn(move || {
+            // Without CAP_SETPCAP there is no privilege to lose either.
+            if has_cap(None, CapSet::Effective, Capability::CAP_SETPCAP).unwrap() {
+                drop(None, CapSet::Bounding, Capability::CAP_IPC_LOCK).unwrap();
+            }
+            test()
+        });
+        restricted.join().unwrap()
+    })
+}
+
+fn twinring(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
+    command.args(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+/// The command under limits that the shell sets.
+fn limited(limit: &str, arguments: &[&str]) -> Output {
+    let script = format!("ulimit {limit} && exec \"$0\" \"$@\"");
+    let mut command = Command::new("sh");
+    command.args(["-c", &script, env!("CARGO_BIN_EXE_twinring")]).args(arguments);
+    command.stdin(Stdio::null()).output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn json(output: &Output) -> Value {
+    let text = stdout(output);
+    assert_eq!(text.lines().count(), 1);
+    let line: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(line["event"], "probe");
+    assert_eq!(line["schema"], "twinring.probe/1");
+    line
+}
+
+#[test]
+fn the_table_has_a_verdict_first_and_no_colour_in_a_pipe() {
+    let text = stdout(&twinring(&["probe"]));
+    assert!(text.starts_with("io_uring: "), "{text}");
+    for section in ["engines", "limits", "hazards"] {
+        assert!(text.lines().any(|line| line == section), "{section} in {text}");
+    }
+    assert!(!text.contains('\x1b'), "{text:?}");
+    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+}
+
+#[test]
+fn json_and_table_say_the_same() {
+    let line = json(&twinring(&["probe", "--json"]));
+    let text = stdout(&twinring(&["probe"]));
+    if line["verdict"]["state"] == "refused" {
+        assert!(line["chosen"].is_null() && !line["refusal"].is_null());
+        return;
+    }
+    assert!(text.starts_with(line["verdict"]["text"].as_str().unwrap()), "{text}");
+    for feature in line["uring"]["features"].as_array().unwrap() {
+        let allowed = if feature["refusal"].is_null() { "yes" } else { "no" };
+        let name = feature["kernel_name"].as_str().unwrap();
+        let row = text.lines().map(str::trim).find(|line| line.contains(name)).unwrap();
+        assert!(row.starts_with(allowed), "{row}");
+    }
+    assert_eq!(line["chosen"]["sq_entries"], 4096);
+}
+
+#[test]
+fn seccomp_is_named_with_its_fix_whatever_it_answers() {
+    for errno in [libc::EPERM, libc::EACCES, libc::ENOSYS] {
+        let (table, line) = forbidding(&EVERY_CALL, errno, || {
+            (stdout(&twinring(&["probe"])), json(&twinring(&["probe", "--json"])))
+        });
+        assert!(table.starts_with("io_uring: refused by seccomp: "), "{table}");
+        assert_eq!(line["verdict"]["state"], "refused");
+        assert_eq!(line["refusal"]["layer"], "seccomp");
+        assert_eq!(line["environment"]["seccomp_filter"], true);
+        let fix = line["refusal"]["fix"].as_str().unwrap();
+        assert!(fix.contains("io_uring_setup, io_uring_enter and io_uring_register"), "{fix}");
+    }
+}
+
+#[test]
+fn a_filter_that_forgot_one_call_is_named_too() {
+    for (call, name) in [
+        (libc::SYS_io_uring_enter, "io_uring_enter"),
+        (libc::SYS_io_uring_register, "io_uring_register"),
+        (libc::SYS_io_uring_setup, "io_uring_setup"),
+    ] {
+        let probe = || json(&twinring(&["probe", "--json"]));
+        let line = forbidding(&[call], libc::EPERM, probe);
+        assert_eq!(line["refusal"]["layer"], "seccomp", "{line}");
+        let what = line["refusal"]["what"].as_str().unwrap();
+        assert!(what.contains(name), "{what}");
+    }
+}
+
+#[test]
+fn auto_falls_back_to_epoll_and_says_why_in_one_line() {
+    for errno in [libc::EPERM, libc::ENOSYS] {
+        let (engine, why_not) = forbidding(&EVERY_CALL, errno, || {
+            let runtime = Runtime::builder().build().unwrap();
+            let engine = runtime.features().engine();
+            let why_not = runtime.why_not().map(str::to_owned);
+            runtime.block_on(twinring::sleep(Duration::from_millis(1))).unwrap();
+            (engine, why_not)
+        });
+        assert_eq!(engine, Engine::Epoll);
+        let why_not = why_not.unwrap();
+        assert_eq!(why_not.lines().count(), 1);
+        assert!(why_not.contains("seccomp") && why_not.contains("fix: "), "{why_not}");
+    }
+}
+
+#[test]
+fn io_uring_asked_for_by_name_is_refused_with_the_reason() {
+    let error = forbidding(&EVERY_CALL, libc::EPERM, || {
+        Runtime::builder().engine(EngineChoice::IoUring).build().unwrap_err().to_string()
+    });
+    assert!(error.contains("seccomp") && error.contains("fix: "), "{error}");
+}
+
+#[test]
+fn serve_says_why_and_exits_with_1() {
+    let arguments = ["serve", "echo", "--listen", "127.0.0.1:0", "--engine", "io_uring"];
+    let output = forbidding(&EVERY_CALL, libc::EPERM, || twinring(&arguments));
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("seccomp") && error.contains("fix: "), "{error}");
+    assert!(output.stdout.is_empty());
+}
+
+#[test]
+fn contradicting_options_are_no_reason_to_fall_back() {
+    let options = "sqpoll_idle_ms=5,taskrun=defer".parse().unwrap();
+    let error = Runtime::builder().uring(options).build().unwrap_err().to_string();
+    assert!(error.contains("sqpoll_idle_ms and taskrun=defer"), "{error}");
+}
+
+#[test]
+fn epoll_works_under_profiles_that_do_not_know_its_newest_call() {
+    for errno in [libc::EPERM, libc::ENOSYS] {
+        forbidding(&[libc::SYS_epoll_pwait2], errno, || {
+            let runtime = Runtime::builder().engine(EngineChoice::Epoll).build().unwrap();
+            runtime.block_on(twinring::sleep(Duration::from_millis(1))).unwrap();
+            let line = json(&twinring(&["probe", "--json"]));
+            assert_eq!(line["epoll_pwait2"], false);
+        });
+    }
+}
+
+#[test]
+fn memlock_is_named_where_rings_are_charged_to_it() {
+    // 64 KiB hold the small rings of the probe, 0 none at all.
+    for kib in [64, 0] {
+        let line = without_ipc_lock(|| json(&limited(&format!("-l {kib}"), &["probe", "--json"])));
+        assert_eq!(line["environment"]["memlock_bytes"]["soft"], kib * 1024);
+        assert_eq!(line["environment"]["cap_ipc_lock"], false);
+        if line["uring"]["memlock_charged"] == false {
+            assert_eq!(line["verdict"]["state"], "best", "{line}");
+            continue;
+        }
+        assert_eq!(line["refusal"]["layer"], "memlock", "{line}");
+        let fix = line["refusal"]["fix"].as_str().unwrap();
+        assert!(fix.contains("ulimit -l 5") && fix.contains("LimitMEMLOCK="), "{fix}");
+    }
+}
+
+#[test]
+fn exhausted_descriptors_are_an_error_and_not_a_reason_to_fall_back() {
+    // Room for one ring or one file, and no more.
+    let line = json(&limited("-n 4", &["probe", "--json"]));
+    assert_eq!(line["refusal"]["layer"], "resources", "{line}");
+    let output = limited("-n 4", &["serve", "echo", "--listen", "127.0.0.1:0"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("ulimit -n"), "{error}");
+}

@@ -1,0 +1,323 @@
+//! Starts the real command, talks to it over real sockets, and looks at it through /proc.
+
+// Each test binary compiles this module for itself and uses its own part of it.
+#![allow(dead_code)]
+
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+pub(crate) use nix::sys::signal::Signal;
+
+/// The longest that anything in these tests may take before it counts as hung.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+pub(crate) const ENGINES: [&str; 2] = ["io_uring", "epoll"];
+
+/// Sockets of a server without connections: one listener and the pair behind its signals.
+pub(crate) const SOCKETS_WITHOUT_CONNECTIONS: usize = 3;
+
+/// A running `twinring serve`, killed when dropped.
+pub(crate) struct Server {
+    child: Child,
+    lines: Receiver<Value>,
+    stderr: Arc<Mutex<String>>,
+    pub(crate) ready: Value,
+}
+
+/// How a server ended.
+pub(crate) struct Ended {
+    pub(crate) code: Option<i32>,
+    pub(crate) last: Value,
+    pub(crate) stderr: String,
+}
+
+impl Ended {
+    /// A counter of the service in the final line.
+    pub(crate) fn count(&self, name: &str) -> u64 {
+        self.last["service_counters"][name].as_u64().unwrap_or_else(|| panic!("no {name}"))
+    }
+}
+
+impl Server {
+    /// `twinring serve echo --json` on a free port of 127.0.0.1, with these arguments added.
+    pub(crate) fn echo(engine: &str, arguments: &[&str]) -> Server {
+        Server::echo_on("127.0.0.1:0", engine, arguments)
+    }
+
+    pub(crate) fn echo_on(address: &str, engine: &str, arguments: &[&str]) -> Server {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
+        command.args(["serve", "echo", "--json", "--listen", address, "--engine", engine]);
+        command.args(arguments);
+        Server::spawn(command)
+    }
+
+    /// As [`echo`](Server::echo), with the hard limit of open descriptors lowered.
+    pub(crate) fn echo_with_descriptors(engine: &str, limit: u32) -> Server {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("ulimit -n {limit}; exec \"$@\""), "sh"]);
+        command.arg(env!("CARGO_BIN_EXE_twinring"));
+        command.args(["serve", "echo", "--json", "--listen", "127.0.0.1:0", "--engine", engine]);
+        Server::spawn(command)
+    }
+
+    fn spawn(mut command: Command) -> Server {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the command starts");
+        let stdout = child.stdout.take().expect("stdout is piped");
+        let stderr = child.stderr.take().expect("stderr is piped");
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                let line = serde_json::from_str(&line).expect("stdout holds JSON lines");
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        let told = Arc::new(Mutex::new(String::new()));
+        let telling = Arc::clone(&told);
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                let mut told = telling.lock().unwrap();
+                told.push_str(&line);
+                told.push('\n');
+            }
+        });
+        let mut server = Server { child, lines, stderr: told, ready: Value::Null };
+        server.ready = server.next_line();
+        assert_eq!(server.ready["event"], "ready");
+        server
+    }
+
+    /// The next JSON line on standard output.
+    pub(crate) fn next_line(&self) -> Value {
+        match self.lines.recv_timeout(PATIENCE) {
+            Ok(line) => line,
+            Err(error) => panic!("no further line ({error}); stderr: {}", self.stderr()),
+        }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.ready["listen"][0].as_str().expect("an address").parse().expect("an address")
+    }
+
+    pub(crate) fn stderr(&self) -> String {
+        self.stderr.lock().unwrap().clone()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = nix::unistd::Pid::from_raw(self.child.id() as i32);
+        nix::sys::signal::kill(pid, signal).expect("the server runs");
+    }
+
+    /// Waits for the end of the process and its final line.
+    pub(crate) fn wait(mut self) -> Ended {
+        let mut code = None;
+        wait_until("the server ends", || match self.child.try_wait().expect("a child") {
+            Some(status) => {
+                code = status.code();
+                true
+            }
+            None => false,
+        });
+        let mut last = Value::Null;
+        while let Ok(line) = self.lines.recv_timeout(PATIENCE) {
+            last = line;
+        }
+        Ended { code, last, stderr: self.stderr() }
+    }
+
+    /// SIGTERM, and the end it leads to.
+    pub(crate) fn terminate(self) -> Ended {
+        self.signal(Signal::SIGTERM);
+        self.wait()
+    }
+
+    pub(crate) fn kill(mut self) {
+        self.child.kill().expect("the server runs");
+        self.child.wait().expect("the server ends");
+    }
+
+    /// Number of open descriptors.
+    pub(crate) fn descriptors(&self) -> usize {
+        let directory = format!("/proc/{}/fd", self.child.id());
+        std::fs::read_dir(directory).expect("the server runs").count()
+    }
+
+    /// Number of open sockets, counted by the kernel.
+    pub(crate) fn sockets(&self) -> usize {
+        let directory = format!("/proc/{}/fd", self.child.id());
+        let links = std::fs::read_dir(directory).expect("the server runs").flatten();
+        let targets = links.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+        targets.filter(|target| target.to_string_lossy().starts_with("socket:")).count()
+    }
+
+    /// Memory of the process that is in use: its resident anonymous pages.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        let status = format!("/proc/{}/status", self.child.id());
+        let status = std::fs::read_to_string(status).expect("the server runs");
+        let line = status.lines().find(|line| line.starts_with("RssAnon:")).expect("RssAnon");
+        let kib: u64 = line.split_whitespace().nth(1).expect("a number").parse().expect("KiB");
+        kib * 1024
+    }
+
+    /// CPU time of all threads so far, those that have ended included; in ticks of 10 ms.
+    pub(crate) fn cpu_time(&self) -> Duration {
+        let stat = format!("/proc/{}/stat", self.child.id());
+        let stat = std::fs::read_to_string(stat).expect("the server runs");
+        // The name in parentheses may hold spaces; utime and stime are fields 14 and 15.
+        let (_, fields) = stat.rsplit_once(')').expect("a process name");
+        let ticks = fields.split_whitespace().skip(11).take(2);
+        let ticks: u64 = ticks.map(|field| field.parse::<u64>().expect("ticks")).sum();
+        Duration::from_millis(ticks * 10)
+    }
+
+    /// CPU time used during one second in which the caller does nothing, as a share of it.
+    pub(crate) fn cpu_share_while_idle(&self) -> f64 {
+        let (before, started) = (self.cpu_time(), Instant::now());
+        std::thread::sleep(Duration::from_secs(1));
+        (self.cpu_time() - before).as_secs_f64() / started.elapsed().as_secs_f64()
+    }
+
+    /// Waits until the server holds this many sockets.
+    pub(crate) fn wait_for_sockets(&self, expected: usize) {
+        let mut found = 0;
+        let settled = waited(|| {
+            found = self.sockets();
+            found == expected
+        });
+        assert!(settled, "{found} sockets are open, expected {expected}");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Both fail only when the process has ended and was waited for.
+        let _ended = self.child.kill();
+        let _ended = self.child.wait();
+    }
+}
+
+/// Runs the command to its end: exit code, standard output, standard error.
+pub(crate) fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_twinring"))
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .expect("the command starts");
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+/// Asks again and again, within the patience of these tests.
+pub(crate) fn waited(mut condition: impl FnMut() -> bool) -> bool {
+    let deadline = Instant::now() + PATIENCE;
+    while Instant::now() < deadline {
+        if condition() {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    false
+}
+
+pub(crate) fn wait_until(what: &str, condition: impl FnMut() -> bool) {
+    assert!(waited(condition), "waited in vain: {what}");
+}
+
+/// A client connection on which nothing can hang for ever.
+pub(crate) fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).expect("the server accepts");
+    patient(stream)
+}
+
+pub(crate) fn patient(stream: TcpStream) -> TcpStream {
+    stream.set_nodelay(true).expect("a TCP socket");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a TCP socket");
+    stream.set_write_timeout(Some(PATIENCE)).expect("a TCP socket");
+    stream
+}
+
+/// Closes with a reset instead of FIN.
+pub(crate) fn reset(stream: TcpStream) {
+    socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)).expect("a TCP socket");
+}
+
+/// `length` bytes that tell apart position and stream.
+pub(crate) fn pattern(stream: u64, length: usize) -> Vec<u8> {
+    let mut state = stream.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let words = (0..length.div_ceil(8)).flat_map(|_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    });
+    words.take(length).collect()
+}
+
+/// Sends `bytes` and reads them back.
+pub(crate) fn ping(stream: &TcpStream, bytes: &[u8]) {
+    try_ping(stream, bytes).expect("an echo");
+}
+
+pub(crate) fn try_ping(mut stream: &TcpStream, bytes: &[u8]) -> std::io::Result<()> {
+    stream.write_all(bytes)?;
+    let mut back = vec![0; bytes.len()];
+    stream.read_exact(&mut back)?;
+    assert_eq!(back, bytes, "the echo differs");
+    Ok(())
+}
+
+/// Writes all of `bytes` from another thread, then finishes sending.
+pub(crate) fn write_and_finish(
+    stream: &TcpStream,
+    bytes: Vec<u8>,
+) -> std::thread::JoinHandle<std::io::Result<()>> {
+    let mut writer = stream.try_clone().expect("a descriptor");
+    std::thread::spawn(move || {
+        writer.write_all(&bytes)?;
+        writer.shutdown(Shutdown::Write)
+    })
+}
+
+/// Writes without reading until the connection takes no more; returns how much it took.
+pub(crate) fn write_until_stuck(stream: &TcpStream, bytes: &[u8]) -> usize {
+    stream.set_nonblocking(true).unwrap();
+    let mut written = 0;
+    let mut stuck_for = 0;
+    let mut writer = stream;
+    while stuck_for < 40 && written < bytes.len() {
+        match writer.write(&bytes[written..]) {
+            Ok(more) => {
+                written += more;
+                stuck_for = 0;
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                stuck_for += 1;
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Err(error) => panic!("writing: {error}"),
+        }
+    }
+    stream.set_nonblocking(false).unwrap();
+    written
+}
+
+/// Everything until the end of the stream.
+pub(crate) fn read_to_end(mut stream: &TcpStream) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Compares without printing megabytes.
+pub(crate) fn assert_same(received: &[u8], sent: &[u8]) {
+    let differs = received.iter().zip(sent).position(|(a, b)| a != b);
+    assert_eq!(differs, None, "first difference at this offset");
+    assert_eq!(received.len(), sent.len(), "bytes are missing or too many");
+}
