@@ -12,6 +12,7 @@ contract!(
     a_dropped_send_keeps_what_was_not_handed_over,
     cancelling_ends_each_wait_once,
     what_was_handed_over_outlives_the_socket,
+    what_is_blocked_outlives_the_socket_for_the_linger_time,
     buffers_outlive_socket_and_runtime,
     sockets_closed_with_everything_pending_leave_nothing,
     a_runtime_ends_with_everything_pending,
@@ -19,6 +20,7 @@ contract!(
 );
 
 const DESCRIPTORS: usize = 2000;
+const MS: Duration = Duration::from_millis(1);
 
 /// Futures are polled a random number of times and dropped; every datagram comes exactly once.
 fn a_dropped_receive_loses_nothing(configuration: Configuration) {
@@ -111,6 +113,45 @@ fn what_was_handed_over_outlives_the_socket(configuration: Configuration) {
         let mut numbers: Vec<_> = received.iter().map(|r| assert_numbered(29, &r.data)).collect();
         numbers.sort_unstable();
         assert_eq!(numbers, (0..900).collect::<Vec<_>>());
+    });
+}
+
+/// Blocked behind a full send buffer when the socket is dropped, all of it still goes out; unless
+/// the linger limit is shorter than that takes, and then the rest goes without a trace.
+fn what_is_blocked_outlives_the_socket_for_the_linger_time(configuration: Configuration) {
+    const SENT: usize = 150;
+    let test = "dropping::what_is_blocked_outlives_the_socket_for_the_linger_time";
+    on_a_slow_path(&format!("{test}::{}", configuration.name), || {
+        for linger in [Duration::from_secs(20), Duration::from_millis(1)] {
+            let before = open_descriptors();
+            let peer = peer();
+            let target = address_of(&peer);
+            run_on(configuration.builder().linger(linger), move |_| async move {
+                let narrow = UdpOptions { send_buffer_bytes: Some(8192), ..UdpOptions::default() };
+                let socket = connect(&narrow, target);
+                let mut batch: Vec<_> =
+                    (0..SENT).map(|n| Datagram::new(numbered(32, n, 100))).collect();
+                socket.send_batch(&mut batch).await.expect("room");
+                drop(socket);
+            });
+            assert_eq!(open_descriptors(), before + 1, "only the peer is left");
+            let patience = Duration::from_millis(if linger > MS { 20_000 } else { 300 });
+            peer.set_read_timeout(Some(patience)).expect("a socket");
+            let mut arrived = Vec::new();
+            while arrived.len() < SENT {
+                let mut bytes = [0; 2000];
+                match peer.recv(&mut bytes) {
+                    Ok(length) => arrived.push(assert_numbered(32, &bytes[..length])),
+                    // The end of a ring interrupts its thread.
+                    Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                    Err(_) => break,
+                }
+            }
+            match linger > MS {
+                true => assert_eq!(arrived.len(), SENT),
+                false => assert!(arrived.len() < SENT, "{}", arrived.len()),
+            }
+        }
     });
 }
 
