@@ -96,7 +96,7 @@ fn json_and_table_say_the_same() {
         let row = text.lines().map(str::trim).find(|line| line.contains(name)).unwrap();
         assert!(row.starts_with(allowed), "{row}");
     }
-    assert_eq!(line["chosen"]["sq_entries"], 4096);
+    assert_eq!(line["chosen"]["sq_entries"], 512);
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn memlock_is_named_where_rings_are_charged_to_it() {
         }
         assert_eq!(line["refusal"]["layer"], "memlock", "{line}");
         let fix = line["refusal"]["fix"].as_str().unwrap();
-        assert!(fix.contains("ulimit -l 5") && fix.contains("LimitMEMLOCK="), "{fix}");
+        assert!(fix.contains("ulimit -l 2") && fix.contains("LimitMEMLOCK="), "{fix}");
     }
 }
 

@@ -35,6 +35,9 @@ pub(crate) struct Pool {
     released: RefCell<VecDeque<u16>>,
     /// Buffers without readers: those on the list and those the kernel may fill.
     available: Cell<usize>,
+    /// How far each buffer was filled since its last release: what has to be poisoned again.
+    #[cfg(debug_assertions)]
+    filled: Box<[Cell<usize>]>,
 }
 
 impl Pool {
@@ -47,6 +50,8 @@ impl Pool {
             references: (0..count).map(|_| Cell::new(0)).collect(),
             released: RefCell::new((0..count).rev().collect()),
             available: Cell::new(usize::from(count)),
+            #[cfg(debug_assertions)]
+            filled: (0..count).map(|_| Cell::new(buffer_bytes)).collect(),
         };
         #[cfg(debug_assertions)]
         (0..count).for_each(|id| pool.poison(id));
@@ -179,16 +184,19 @@ impl Pool {
 
     #[cfg(debug_assertions)]
     fn poison(&self, id: u16) {
+        let filled = self.filled[usize::from(id)].get();
         // SAFETY: without references and not in the engine's hands, nobody else touches the
-        // buffer; the write stays inside it.
-        unsafe { std::ptr::write_bytes(self.address(id), POISON, self.buffer_bytes) };
+        // buffer; `filled` is at most its size, so the write stays inside it.
+        unsafe { std::ptr::write_bytes(self.address(id), POISON, filled) };
     }
 
-    /// A write by the kernel into a buffer that was not in its hands would show here.
+    /// A write by the kernel into a buffer that was not in its hands would show here. It would
+    /// begin where the last one did, so the part that was in use, and a page, is looked at.
     #[cfg(debug_assertions)]
     fn check_poison(&self, id: u16) {
+        let checked = self.filled[usize::from(id)].replace(0).max(4096).min(self.buffer_bytes);
         // SAFETY: as in `poison`; only read.
-        let bytes = unsafe { std::slice::from_raw_parts(self.address(id), self.buffer_bytes) };
+        let bytes = unsafe { std::slice::from_raw_parts(self.address(id), checked) };
         let intact = bytes.iter().all(|byte| *byte == POISON);
         assert!(intact, "buffer {id} was written to after its release");
     }
@@ -227,6 +235,8 @@ impl RecvBuf {
     pub(crate) fn from_pool(pool: &Rc<Pool>, id: u16, start: usize, end: usize) -> RecvBuf {
         assert!(start <= end && end <= pool.buffer_bytes(), "{start}..{end} of buffer {id}");
         pool.retain(id);
+        #[cfg(debug_assertions)]
+        pool.filled[usize::from(id)].update(|filled| filled.max(end));
         RecvBuf { home: Home::Pool(Rc::clone(pool), id), start: start as u32, end: end as u32 }
     }
 

@@ -167,7 +167,7 @@ pub const HAZARDS: &[Hazard] = &[
         symptom: "rings of processes without CAP_IPC_LOCK are charged to RLIMIT_MEMLOCK again, per \
                   user, and given back some milliseconds after their end: ENOMEM at setup",
         source: "io_create_region in the kernel's io_uring/memmap.c, measured on 6.18",
-        concerns: Some("every ring, about 0.5 MiB for each worker"),
+        concerns: Some("every ring, about 170 KiB for each worker"),
         ranges: &[(release(6, 14, 0), OPEN)],
     },
     Hazard {

@@ -345,8 +345,8 @@ mod tests {
         assert_eq!(choose("single_issuer=off").taskrun, TaskRun::Coop);
         let sqpoll = choose("sqpoll_idle_ms=5");
         assert_eq!((sqpoll.taskrun, sqpoll.skip_success), (TaskRun::None, false));
-        let small = choose("cq_entries=1024");
-        assert_eq!((small.sq_entries, small.cq_entries), (1024, 1024));
+        let small = choose("cq_entries=128");
+        assert_eq!((small.sq_entries, small.cq_entries), (128, 128));
         let large = choose("sq_entries=32768");
         assert_eq!((large.sq_entries, large.cq_entries), (32768, 32768));
         assert_eq!(choose("buffers=ring").buffer_bytes, 2048);
@@ -361,11 +361,11 @@ mod tests {
         let refusal = check_memlock(&default, 1, &env).unwrap_err();
         assert_eq!(refusal.layer, Layer::Memlock);
         assert!(refusal.allows_fallback());
-        assert!(refusal.fix.starts_with("`ulimit -l 588`"), "{refusal}");
+        assert!(refusal.fix.starts_with("`ulimit -l 236`"), "{refusal}");
         check_memlock(&parse("sq_entries=256,cq_entries=1024"), 1, &env).unwrap_err();
         env.memlock_bytes.soft = Some(128 * 1024);
         check_memlock(&parse("sq_entries=256,cq_entries=1024"), 1, &env).unwrap();
-        env.memlock_bytes.soft = Some(1 << 20);
+        env.memlock_bytes.soft = Some(256 * 1024);
         check_memlock(&default, 1, &env).unwrap();
         check_memlock(&default, 2, &env).unwrap_err();
         env.cap_ipc_lock = true;

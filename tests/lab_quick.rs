@@ -1,0 +1,66 @@
+//! The main job from one end to the other: our own server, load generator and lab together.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+fn lab(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
+    command.arg("lab").args(arguments).output().unwrap()
+}
+
+/// Runs `quick` with few and short pairs into `out`, with one way of accounting.
+fn quick(out: &str, accounting: &str) -> (Output, PathBuf) {
+    let short = ["run", "quick", "--pairs", "1", "--window", "0.3", "--warmup", "0.1"];
+    let output = lab(&[&short, &["--accounting", accounting, "--out", out][..]].concat());
+    let mut bundles = std::fs::read_dir(out).unwrap().map(|entry| entry.unwrap().path());
+    (output, bundles.next().expect("a bundle was written"))
+}
+
+#[test]
+fn quick_measures_both_engines_and_its_bundle_holds() {
+    for accounting in ["idle_clock", "soaker"] {
+        let out = tempfile::tempdir().unwrap();
+        let (output, bundle) = quick(out.path().to_str().unwrap(), accounting);
+        let table = String::from_utf8_lossy(&output.stdout);
+        let said = String::from_utf8_lossy(&output.stderr);
+        // One pair never gives a verdict; on a busy machine not even the pair may count.
+        assert!(table.contains("100 x 128 B") && table.contains("100 x 16 KB"), "{table}{said}");
+        assert!(table.contains("io_uring") && table.contains("epoll"), "{table}{said}");
+        assert!(!table.contains("ahead"), "{table}");
+        for file in ["bundle.json", "runs.jsonl", "report.md", "report.html"] {
+            assert!(bundle.join(file).exists(), "{file} is missing: {said}");
+        }
+        let verified = lab(&["verify", bundle.to_str().unwrap()]);
+        assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stdout));
+    }
+}
+
+#[test]
+fn an_edited_figure_is_found() {
+    let out = tempfile::tempdir().unwrap();
+    let (_, bundle) = quick(out.path().to_str().unwrap(), "idle_clock");
+    let path = bundle.join("runs.jsonl");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let edited = text.replacen("\"answered\":", "\"answered\":1", 1);
+    assert_ne!(text, edited);
+    std::fs::write(&path, edited).unwrap();
+    let verified = lab(&["verify", bundle.to_str().unwrap()]);
+    assert_eq!(verified.status.code(), Some(1), "{}", String::from_utf8_lossy(&verified.stdout));
+}
+
+#[test]
+fn wrong_words_are_bad_arguments() {
+    for arguments in [
+        &["run", "no-such-experiment"][..],
+        &["run", "quick", "--net", "carrier-pigeon"],
+        &["run", "quick", "--accounting", "guess"],
+        &["run", "quick", "--subject", "nameless"],
+    ] {
+        let output = lab(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {output:?}");
+        assert!(!output.stderr.is_empty());
+    }
+    let shown = lab(&["show", "quick"]);
+    assert!(String::from_utf8_lossy(&shown.stdout).contains("[[subjects]]"));
+    assert!(String::from_utf8_lossy(&lab(&["list"]).stdout).contains("quick"));
+}
