@@ -128,7 +128,8 @@ pub struct Datagram {
     pub data: SendBuf,
     /// The destination; `None` on a connected socket.
     pub to: Option<SocketAddr>,
-    /// The local address to send from; `None` leaves it to the routing table.
+    /// The local address to send from (not for IPv6 link-local ones, which need an interface
+    /// too); `None` leaves it to the routing table.
     pub from: Option<IpAddr>,
     /// Cut `data` into datagrams of this many bytes (the last may be shorter). The kernel or the
     /// device does it (GSO) where they can, else the runtime does; 0 is taken as `None`.

@@ -270,7 +270,7 @@ mod tests {
             let to = options.bind("127.0.0.1:0".parse().unwrap()).unwrap();
             let from = options.bind("127.0.0.1:0".parse().unwrap()).unwrap();
             let gso = from.granted().gso;
-            sys::datagram::set_option(from.socket.as_fd(), libc::SOL_SOCKET, libc::SO_NO_CHECK, 1)
+            sys::datagram::set_option(from.as_fd(), libc::SOL_SOCKET, libc::SO_NO_CHECK, 1)
                 .unwrap();
             let runtime = Runtime::builder().engine(engine).build().unwrap();
             let counted = runtime.block_on(async move {

@@ -7,7 +7,7 @@ use crate::sys::datagram::{knows_segmentation, set_option};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 /// Longest payload that GRO delivers in one buffer.
 const COALESCED_BYTES_MAX: u32 = 65_535;
@@ -30,7 +30,7 @@ pub struct UdpOptions {
     /// 1,024 by default.
     pub buffer_count: u32,
     /// Let the kernel coalesce datagrams of equal size from one sender into one buffer (UDP_GRO,
-    /// Linux 5.0), if it can. Raises `buffer_bytes` to 65,535.
+    /// Linux 5.0), if it can. Raises `buffer_bytes` to 65,535; 64 buffers of that size are plenty.
     pub gro: bool,
     /// Tell the local address of each datagram ([`Received::to`](crate::Received::to)).
     pub pktinfo: bool,
@@ -248,7 +248,8 @@ impl UdpOptions {
     }
 }
 
-/// A UDP socket that is set up and can be sent to its worker.
+/// A UDP socket that is set up and can be sent to its worker. Socket options that [`UdpOptions`]
+/// lacks can be set through its descriptor.
 #[derive(Debug)]
 pub struct BoundUdp {
     pub(super) socket: Socket,
@@ -266,5 +267,11 @@ impl BoundUdp {
     /// What the kernel made of wishes that it may refuse or change.
     pub fn granted(&self) -> Granted {
         self.granted
+    }
+}
+
+impl AsFd for BoundUdp {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }

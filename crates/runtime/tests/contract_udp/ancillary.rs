@@ -157,6 +157,7 @@ fn everything_at_once_on_connected_sockets(configuration: Configuration) {
             traffic_class: true,
             drop_marks: true,
             gro: true,
+            buffer_count: 64,
             dscp: 10,
             ..options
         };

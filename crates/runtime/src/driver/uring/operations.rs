@@ -474,7 +474,7 @@ impl UringDriver {
     pub(super) fn close_if_flushed(&mut self, key: Key) {
         let flushed = match self.entries.get(key) {
             Some(Entry::Stream(stream)) => stream.closing && !stream.must_linger(),
-            Some(Entry::Udp(udp)) => udp.closing && !udp.must_linger(),
+            Some(Entry::Udp(udp)) => udp.has_lingered(),
             _ => false,
         };
         if flushed {

@@ -50,8 +50,8 @@ impl Groups {
         count: u16,
         bytes: usize,
     ) -> io::Result<u16> {
-        // Never incremental: a datagram takes a buffer of its own, and a multishot recvmsg that
-        // fills buffers piece by piece delivers corrupt headers (liburing#1433).
+        // Never incremental: a datagram takes a buffer of its own, and a multishot recvmsg into
+        // buffers that are filled piece by piece fails (liburing#1433).
         let kind = match self.kind {
             Buffers::Legacy => Buffers::Legacy,
             Buffers::Ring | Buffers::Incremental => Buffers::Ring,

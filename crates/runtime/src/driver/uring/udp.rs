@@ -99,6 +99,11 @@ impl Udp {
         !self.outbox.is_settled()
     }
 
+    /// True when a closed socket has nothing to send any more, and is to be abandoned.
+    pub(super) fn has_lingered(&self) -> bool {
+        self.closing && !self.abandoned && !self.must_linger()
+    }
+
     /// As [`Stream::is_held_up`](super::stream::Stream::is_held_up).
     pub(super) fn is_held_up(&self) -> bool {
         let somebody_waits =
