@@ -47,7 +47,7 @@ use crate::counters::Counters;
 use crate::datagram::{Datagram, Received, UdpStats};
 use socket2::SockRef;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -213,8 +213,10 @@ impl Driver {
     }
 
     /// The descriptor, for socket options and addresses; it stays the driver's.
-    pub(crate) fn fd(&self, key: Key) -> Option<RawFd> {
-        dispatch!(self, driver => driver.fd(key))
+    pub(crate) fn fd(&self, key: Key) -> Option<BorrowedFd<'_>> {
+        let fd = dispatch!(self, driver => driver.fd(key))?;
+        // SAFETY: the driver owns the descriptor, and closes none while it is borrowed.
+        Some(unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
     /// Drops what is queued for sending, so that a close has nothing to wait for.

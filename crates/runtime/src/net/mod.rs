@@ -15,7 +15,6 @@ use crate::runtime::Worker;
 use socket2::SockRef;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -44,8 +43,7 @@ fn with_socket<R>(
 ) -> io::Result<R> {
     let driver = worker.driver.borrow();
     let fd = driver.fd(key).ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))?;
-    // SAFETY: the driver owns the descriptor and stays borrowed until `ask` has returned.
-    ask(SockRef::from(&unsafe { BorrowedFd::borrow_raw(fd) }))
+    ask(SockRef::from(&fd))
 }
 
 fn internet_address(address: socket2::SockAddr) -> io::Result<SocketAddr> {
