@@ -212,12 +212,14 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// Where the bytes of a [`RecvBuf`] are.
+/// Where the bytes of a [`RecvBuf`] are. Small, because every socket has room for one.
 enum Home {
     Pool(Rc<Pool>, u16),
-    Heap(Box<[u8]>),
+    Heap(Box<Detached>),
     Nowhere,
 }
+
+struct Detached(Box<[u8]>);
 
 /// Received bytes. From a stream, empty means its end and nothing else; from a datagram socket,
 /// empty is an empty datagram.
@@ -251,7 +253,7 @@ impl RecvBuf {
             Home::Pool(..) => {
                 let bytes: Box<[u8]> = Box::from(&*self);
                 let end = bytes.len() as u32;
-                RecvBuf { home: Home::Heap(bytes), start: 0, end }
+                RecvBuf { home: Home::Heap(Box::new(Detached(bytes))), start: 0, end }
             }
             _ => self,
         }
@@ -279,7 +281,7 @@ impl Deref for RecvBuf {
         let (start, end) = (self.start as usize, self.end as usize);
         match &self.home {
             Home::Pool(pool, id) => pool.bytes(*id, start, end),
-            Home::Heap(bytes) => &bytes[start..end],
+            Home::Heap(detached) => &detached.0[start..end],
             Home::Nowhere => &[],
         }
     }

@@ -523,7 +523,9 @@ impl Worker {
         }
         let mut wakes = self.wakes.take();
         let deadline = self.next_deadline();
-        let idle = !self.executor.has_ready() && !self.registration.inbox().is_signalled();
+        let idle = !self.executor.has_ready()
+            && !self.registration.inbox().is_signalled()
+            && !self.driver.borrow().has_arrivals();
         let timeout = match (idle, deadline) {
             (false, _) => Some(Duration::ZERO),
             (true, None) => None,

@@ -204,7 +204,9 @@ where
             let serve = serve.clone();
             spawn(async move {
                 let served = serve(live.connection()).await;
-                live.connection().end(served).await;
+                // In a box, as what happens once at the end is larger than all before it, and
+                // the size of a connection's task is cache footprint.
+                Box::pin(live.connection().end(served)).await;
             });
         }
     };

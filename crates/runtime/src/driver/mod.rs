@@ -230,7 +230,8 @@ impl Driver {
     }
 
     /// Hands new operations to the kernel, waits at most `timeout` (`None`: until something
-    /// happens), takes what happened, and collects whom to wake.
+    /// happens), takes a portion of what happened, and collects whom to wake. While
+    /// `has_arrivals` says that there is more of it, this is the next portion.
     ///
     /// # Errors
     /// Only what makes the engine as a whole unusable.
@@ -240,6 +241,11 @@ impl Driver {
         wakes: &mut Vec<Waker>,
     ) -> io::Result<()> {
         dispatch!(self, driver => driver.turn(timeout, wakes))
+    }
+
+    /// True if `turn` has something to take without a wait.
+    pub(crate) fn has_arrivals(&self) -> bool {
+        dispatch!(self, driver => driver.has_arrivals())
     }
 
     /// Hands new operations to the kernel now. What has arrived stays for the next `turn` or

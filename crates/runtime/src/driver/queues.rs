@@ -17,11 +17,12 @@ pub(crate) const RECEIVED_PIECES_MAX: usize = 64;
 /// size is accepted while less than this is queued.
 pub(crate) const QUEUED_BYTES_MAX: usize = 256 * 1024;
 
-/// Tasks that wait for the same thing; nearly always none or one.
+/// Tasks that wait for the same thing; nearly always none or one. A list, so that it is small for
+/// those: a socket has two of them, and its size is cache footprint.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
     first: Option<Waker>,
-    more: Vec<Waker>,
+    others: Option<Box<Waiters>>,
 }
 
 impl Waiters {
@@ -30,8 +31,7 @@ impl Waiters {
         match &self.first {
             None => self.first = Some(waker.clone()),
             Some(first) if first.will_wake(waker) => {}
-            Some(_) if self.more.iter().any(|w| w.will_wake(waker)) => {}
-            Some(_) => self.more.push(waker.clone()),
+            Some(_) => self.others.get_or_insert_default().add(waker),
         }
     }
 
@@ -42,8 +42,54 @@ impl Waiters {
 
     /// Moves all waiters to `wakes`.
     pub(crate) fn wake(&mut self, wakes: &mut Vec<Waker>) {
-        wakes.extend(self.first.take());
-        wakes.append(&mut self.more);
+        let Some(first) = self.first.take() else { return };
+        wakes.push(first);
+        let mut others = self.others.take();
+        while let Some(mut next) = others {
+            wakes.extend(next.first.take());
+            others = next.others.take();
+        }
+    }
+}
+
+/// A queue that is empty most of the time, and then no more than a pointer.
+#[derive(Debug)]
+struct Seldom<T>(Option<Box<Items<T>>>);
+
+#[derive(Debug)]
+struct Items<T>(VecDeque<T>);
+
+impl<T> Default for Seldom<T> {
+    fn default() -> Seldom<T> {
+        Seldom(None)
+    }
+}
+
+impl<T> Seldom<T> {
+    fn items(&mut self) -> &mut VecDeque<T> {
+        &mut self.0.get_or_insert_with(|| Box::new(Items(VecDeque::new()))).0
+    }
+
+    fn len(&self) -> usize {
+        self.0.as_ref().map_or(0, |items| items.0.len())
+    }
+
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn pop_front(&mut self) -> Option<T> {
+        self.0.as_mut()?.0.pop_front()
+    }
+
+    fn clear(&mut self) {
+        self.0 = None;
+    }
+
+    fn map_all(&mut self, change: impl Fn(T) -> T) {
+        if let Some(items) = &mut self.0 {
+            items.0 = std::mem::take(&mut items.0).into_iter().map(change).collect();
+        }
     }
 }
 
@@ -62,7 +108,7 @@ pub(crate) struct Received {
     /// The oldest piece, in the socket's own memory because there is rarely a second one.
     first: Option<RecvBuf>,
     /// Those behind it; empty without a first.
-    more: VecDeque<RecvBuf>,
+    more: Seldom<RecvBuf>,
     bytes: usize,
     /// The driver's turn in which the oldest piece arrived.
     oldest_turn: u32,
@@ -77,7 +123,7 @@ impl Received {
             self.oldest_turn = turn;
             self.first = Some(piece);
         } else {
-            self.more.push_back(piece);
+            self.more.items().push_back(piece);
         }
     }
 
@@ -118,7 +164,7 @@ impl Received {
     pub(crate) fn detach(&mut self) -> u64 {
         let moved = u64::from(self.first.is_some()) + self.more.len() as u64;
         self.first = self.first.take().map(RecvBuf::detach);
-        self.more = std::mem::take(&mut self.more).into_iter().map(RecvBuf::detach).collect();
+        self.more.map_all(RecvBuf::detach);
         moved
     }
 }
@@ -136,7 +182,7 @@ pub(crate) enum Fin {
 /// Handed over and not yet sent.
 #[derive(Debug, Default)]
 pub(crate) struct Queued {
-    buffers: VecDeque<SendBuf>,
+    buffers: Seldom<SendBuf>,
     bytes: usize,
     error: Option<i32>,
     pub(crate) fin: Fin,
@@ -150,12 +196,12 @@ impl Queued {
 
     pub(crate) fn push(&mut self, buf: SendBuf) {
         self.bytes += buf.len();
-        self.buffers.push_back(buf);
+        self.buffers.items().push_back(buf);
     }
 
     pub(crate) fn push_front(&mut self, buf: SendBuf) {
         self.bytes += buf.len();
-        self.buffers.push_front(buf);
+        self.buffers.items().push_front(buf);
     }
 
     pub(crate) fn pop(&mut self) -> Option<SendBuf> {
@@ -166,8 +212,7 @@ impl Queued {
 
     /// Moves what is queued out of the receive pool: called when it will stay for a while.
     pub(crate) fn detach(&mut self) {
-        let buffers = std::mem::take(&mut self.buffers);
-        self.buffers = buffers.into_iter().map(SendBuf::detach).collect();
+        self.buffers.map_all(SendBuf::detach);
     }
 
     /// True while a further buffer is accepted, with `in_flight` bytes in the kernel's hands.

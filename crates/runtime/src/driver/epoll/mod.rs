@@ -33,6 +33,9 @@ use std::time::{Duration, Instant};
 
 /// Events taken per wait; more stay in the kernel for the next turn.
 const EVENTS_PER_TURN: usize = 512;
+/// Events handled before their tasks run. What a connection needs is then still in the first
+/// level of the cache when its task runs, with any number of connections.
+const PORTION: usize = 32;
 /// Waits in a row that take events, when each finds as many as fit.
 const DRAIN_TURNS_MAX: usize = 64;
 
@@ -57,6 +60,8 @@ pub(crate) struct EpollDriver {
     epoll: Epoll,
     entries: Slots<Entry>,
     events: Vec<Event>,
+    /// The first of `events` that is still to be handled.
+    next_event: usize,
     lingering: Lingering,
     shared: Shared,
 }
@@ -86,6 +91,7 @@ impl EpollDriver {
             epoll,
             entries,
             events: Vec::with_capacity(EVENTS_PER_TURN),
+            next_event: 0,
             lingering: Lingering::new(setup.linger),
             shared: Shared {
                 pool,
@@ -318,20 +324,45 @@ impl EpollDriver {
         }
     }
 
-    /// One wait of at most `timeout`, and everything it reports.
+    /// The next events: those of the last wait, a portion at a time, or of a new one.
     pub(crate) fn turn(
         &mut self,
         timeout: Option<Duration>,
         wakes: &mut Vec<Waker>,
     ) -> io::Result<()> {
+        if !self.has_arrivals() {
+            self.wait(timeout)?;
+        }
+        self.handle_events(PORTION, wakes);
+        Ok(())
+    }
+
+    /// True if events wait to be handled, so that `turn` will not call the kernel.
+    pub(crate) fn has_arrivals(&self) -> bool {
+        self.next_event < self.events.len()
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         self.shared.counters.waits.add(1);
         self.shared.counters.syscalls.add(1);
+        self.next_event = 0;
+        self.events.clear();
         self.epoll.wait(&mut self.events, timeout)?;
         self.shared.counters.events.add(self.events.len() as u64);
-        for at in 0..self.events.len() {
-            let (bits, data) = (self.events[at].events as i32, self.events[at].u64);
-            self.dispatch(Key::from_bits(data), bits, wakes);
+        self.expire_lingering();
+        Ok(())
+    }
+
+    fn handle_events(&mut self, most: usize, wakes: &mut Vec<Waker>) {
+        let end = self.events.len().min(self.next_event.saturating_add(most));
+        while self.next_event < end {
+            let Event { events, u64: data } = self.events[self.next_event];
+            self.next_event += 1;
+            self.dispatch(Key::from_bits(data), events as i32, wakes);
         }
+    }
+
+    fn expire_lingering(&mut self) {
         while let Some(key) = self.lingering.pop_expired() {
             let lingers = match self.entries.get(key) {
                 Some(Entry::Stream(stream)) => {
@@ -346,16 +377,17 @@ impl EpollDriver {
                 self.remove(key);
             }
         }
-        Ok(())
     }
 
     /// Takes all that has been reported, without waiting.
     pub(crate) fn drain(&mut self, wakes: &mut Vec<Waker>) -> io::Result<()> {
+        self.handle_events(usize::MAX, wakes);
         // A full list may not be all. Edge-triggered, what is reported goes out of the list; a
         // level-triggered set reports the same sockets again, so one round has to do.
         let most = if self.shared.features.edge_triggered { DRAIN_TURNS_MAX } else { 1 };
         for _ in 0..most {
-            self.turn(Some(Duration::ZERO), wakes)?;
+            self.wait(Some(Duration::ZERO))?;
+            self.handle_events(usize::MAX, wakes);
             if self.events.len() < EVENTS_PER_TURN {
                 break;
             }

@@ -37,6 +37,10 @@ use std::time::{Duration, Instant};
 /// Accepted connections a listener may hold before its multishot accept is cancelled.
 const ACCEPTED_MAX: usize = 1024;
 
+/// Arrivals handled before their tasks run. What a connection needs is then still in the first
+/// level of the cache when its task runs, with any number of connections.
+const PORTION: usize = 32;
+
 /// Queued sends of at least this size on average go out in an enter of their own, so that their
 /// buffers are free again before more data arrives.
 const SPLIT_BYTES_MIN: usize = 4096;
@@ -92,10 +96,6 @@ impl Op {
     }
 }
 
-#[expect(
-    clippy::large_enum_variant,
-    reason = "nearly every entry is a stream, and a box would cost each a further cache miss"
-)]
 enum Entry {
     Wake(WakeWatch),
     Listener(Listener),
@@ -134,8 +134,9 @@ pub(crate) struct UringDriver {
     spare_sends: Vec<Box<SendOp>>,
     /// Whether IORING_OP_SEND takes an address; `None` until somebody needs to know.
     send_address: Option<bool>,
+    /// Empty between turns, kept for its allocation.
     completions: Vec<Completion>,
-    /// Arrivals that were there when only sends were to be settled; the next turn handles them.
+    /// Arrivals of the last enters that are still to be handled.
     arrived: VecDeque<Completion>,
     /// Silent quick sends, by stream and serial number, to settle after the enter that takes them.
     quick: Vec<(Key, u32)>,
@@ -195,7 +196,8 @@ impl UringDriver {
         Ok(driver)
     }
 
-    /// One enter (two with a split submit) and everything it brings.
+    /// The next arrivals: those of the last enter, a portion at a time, or of a new one (of two
+    /// with a split submit).
     pub(crate) fn turn(
         &mut self,
         timeout: Option<Duration>,
@@ -203,17 +205,34 @@ impl UringDriver {
     ) -> io::Result<()> {
         self.signalled = false;
         self.turn = self.turn.wrapping_add(1);
-        self.return_buffers();
-        if self.should_split() {
-            self.enter_and_settle(Enter::Collect, None, wakes)?;
+        if self.arrived.is_empty() {
             self.return_buffers();
+            if self.should_split() {
+                // Without collecting: what arrives now would take further buffers, before those
+                // that these sends hold are back.
+                self.enter_and_settle(Enter::Submit, None, wakes)?;
+                self.return_buffers();
+            }
+            let arrived = self.ring.has_completions() || !self.arrived.is_empty();
+            let wait = !self.held_up && !self.signalled && wakes.is_empty() && !arrived;
+            let how = if wait { Enter::Wait } else { Enter::Collect };
+            self.enter_and_settle(how, timeout, wakes)?;
+            self.expire_lingering();
         }
-        let arrived = self.ring.has_completions() || !self.arrived.is_empty();
-        let wait = !self.held_up && !self.signalled && wakes.is_empty() && !arrived;
-        let how = if wait { Enter::Wait } else { Enter::Collect };
-        self.enter_and_settle(how, timeout, wakes)?;
-        self.expire_lingering();
+        self.handle_arrivals(PORTION, wakes);
         Ok(())
+    }
+
+    /// True if arrivals wait to be handled, so that `turn` will not enter the kernel.
+    pub(crate) fn has_arrivals(&self) -> bool {
+        !self.arrived.is_empty()
+    }
+
+    fn handle_arrivals(&mut self, most: usize, wakes: &mut Vec<Waker>) {
+        for _ in 0..most {
+            let Some(completion) = self.arrived.pop_front() else { return };
+            self.complete(completion, wakes);
+        }
     }
 
     /// Hands queued operations to the kernel now, and leaves what has arrived for later.
@@ -235,6 +254,7 @@ impl UringDriver {
         loop {
             self.return_buffers();
             self.enter_and_settle(Enter::Collect, None, wakes)?;
+            self.handle_arrivals(usize::MAX, wakes);
             let before = taken;
             taken = self.counters.completions.get() - start;
             if taken == before || taken >= most {
@@ -256,33 +276,33 @@ impl UringDriver {
         // Completions below may queue further sends; those belong to the next enter.
         let (taken, taken_datagrams) = if self.ring.all_submitted() { quick } else { (0, 0) };
         self.quick_bytes = 0;
-        self.reap(how == Enter::Submit, wakes)?;
+        self.reap(wakes)?;
         self.held_up = taken < self.quick.len() || taken_datagrams < self.quick_datagrams.len();
         self.settle(taken, wakes);
         self.settle_datagrams(taken_datagrams, wakes);
         Ok(())
     }
 
-    /// Takes completions until none is left in the ring or behind it. Arrivals can be put off:
-    /// without deferred task work the kernel reports them whenever it is entered.
-    fn reap(&mut self, put_off_arrivals: bool, wakes: &mut Vec<Waker>) -> io::Result<()> {
-        if !put_off_arrivals {
-            while let Some(completion) = self.arrived.pop_front() {
-                self.complete(completion, wakes);
-            }
-        }
+    /// Takes completions until none is left in the ring or behind it. Arrivals are kept for
+    /// `handle_arrivals`; the others are handled at once, because a send has to be known to be
+    /// over before its connection's next request is.
+    fn reap(&mut self, wakes: &mut Vec<Waker>) -> io::Result<()> {
         loop {
-            let mut completions = std::mem::take(&mut self.completions);
-            self.ring.take_completions(&mut completions);
-            self.counters.completions.add(completions.len() as u64);
-            for completion in completions.drain(..) {
-                if put_off_arrivals && Op::of(completion.user_data).is_some_and(Op::is_arrival) {
+            let mut others = std::mem::take(&mut self.completions);
+            let mut taken = 0;
+            for completion in self.ring.completions() {
+                taken += 1;
+                if Op::of(completion.user_data).is_some_and(Op::is_arrival) {
                     self.arrived.push_back(completion);
                 } else {
-                    self.complete(completion, wakes);
+                    others.push(completion);
                 }
             }
-            self.completions = completions;
+            self.counters.completions.add(taken);
+            for completion in others.drain(..) {
+                self.complete(completion, wakes);
+            }
+            self.completions = others;
             if !self.ring.overflowed() {
                 return Ok(());
             }
@@ -423,6 +443,7 @@ impl UringDriver {
             if self.enter_and_settle(how, Some(wait), &mut nobody).is_err() {
                 break;
             }
+            self.handle_arrivals(usize::MAX, &mut nobody);
             nobody.clear();
         }
         if !self.entries.is_empty() {

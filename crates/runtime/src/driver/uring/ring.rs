@@ -213,13 +213,13 @@ impl Ring {
         self.uring.submission().cq_overflow()
     }
 
-    /// Appends all completions that are there to `into`.
-    pub(super) fn take_completions(&mut self, into: &mut Vec<Completion>) {
-        into.extend(self.uring.completion().map(|entry: cqueue::Entry| Completion {
+    /// The completions that are there; they are taken out of the ring.
+    pub(super) fn completions(&mut self) -> impl Iterator<Item = Completion> + '_ {
+        self.uring.completion().map(|entry: cqueue::Entry| Completion {
             user_data: entry.user_data(),
             result: entry.result(),
             flags: entry.flags(),
-        }));
+        })
     }
 
     pub(super) fn has_completions(&mut self) -> bool {
