@@ -102,6 +102,18 @@ pub(crate) enum End {
     Error(i32),
 }
 
+/// What a receive finds behind the last byte: the error once, then the end of the stream for
+/// ever; `None` while the direction goes on.
+pub(crate) fn next_end(end: &mut Option<End>) -> Option<io::Result<RecvBuf>> {
+    match (*end)? {
+        End::Stream => Some(Ok(RecvBuf::empty())),
+        End::Error(errno) => {
+            *end = Some(End::Stream);
+            Some(Err(io::Error::from_raw_os_error(errno)))
+        }
+    }
+}
+
 /// Received and unread.
 #[derive(Debug, Default)]
 pub(crate) struct Received {
@@ -145,13 +157,7 @@ impl Received {
             self.bytes -= piece.len();
             return Some(Ok(piece));
         }
-        match self.end? {
-            End::Stream => Some(Ok(RecvBuf::empty())),
-            End::Error(errno) => {
-                self.end = Some(End::Stream);
-                Some(Err(io::Error::from_raw_os_error(errno)))
-            }
-        }
+        next_end(&mut self.end)
     }
 
     /// Marks the end, unless one is known, and wakes readers.

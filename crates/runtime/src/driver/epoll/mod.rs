@@ -274,7 +274,7 @@ impl EpollDriver {
     pub(crate) fn wake_waiters(&mut self, key: Key, wakes: &mut Vec<Waker>) {
         match self.entries.get_mut(key) {
             Some(Entry::Stream(stream)) => {
-                stream.received.waiters.wake(wakes);
+                stream.readers.wake(wakes);
                 stream.queued.waiters.wake(wakes);
             }
             Some(Entry::Udp(udp)) => udp.wake_waiters(wakes),

@@ -3,7 +3,7 @@
 use super::Shared;
 use crate::buf::{RecvBuf, SendBuf};
 use crate::config::EpollFeatures;
-use crate::driver::queues::{End, Fin, Queued, Received};
+use crate::driver::queues::{End, Fin, Queued, Waiters, next_end};
 use crate::driver::slots::Key;
 use crate::driver::{errno, reset_on_close, socket_error};
 use crate::sys;
@@ -29,7 +29,9 @@ pub(super) struct Stream {
     masked: bool,
     /// What epoll watches for; changes only when level-triggered.
     interest: i32,
-    pub(super) received: Received,
+    /// How receiving ended. Nothing is kept unread here: bytes wait in the kernel.
+    end: Option<End>,
+    pub(super) readers: Waiters,
     pub(super) queued: Queued,
 }
 
@@ -43,7 +45,8 @@ impl Stream {
             closing: false,
             masked: false,
             interest,
-            received: Received::default(),
+            end: None,
+            readers: Waiters::default(),
             queued: Queued::default(),
         }
     }
@@ -76,15 +79,15 @@ impl Stream {
         shared: &Shared,
     ) -> Poll<io::Result<RecvBuf>> {
         if self.readable
-            && self.received.end.is_none()
+            && self.end.is_none()
             && let Some(piece) = self.receive(shared)
         {
             return Poll::Ready(Ok(piece));
         }
-        if let Some(end) = self.received.next() {
+        if let Some(end) = next_end(&mut self.end) {
             return Poll::Ready(end);
         }
-        self.received.waiters.add(cx.waker());
+        self.readers.add(cx.waker());
         self.masked = false;
         Poll::Pending
     }
@@ -94,7 +97,7 @@ impl Stream {
         let Some(id) = shared.pool.take() else {
             // Below, pieces are copied out before the pool is empty, so this cannot happen.
             debug_assert!(false, "the pool ran dry");
-            self.received.end = Some(End::Error(libc::ENOBUFS));
+            self.end = Some(End::Error(libc::ENOBUFS));
             return None;
         };
         shared.counters.syscalls.add(1);
@@ -111,12 +114,12 @@ impl Stream {
                 }
                 return Some(piece);
             }
-            Ok(_) => self.received.end = Some(self.queued.end_of_stream(&self.socket, false)),
+            Ok(_) => self.end = Some(self.queued.end_of_stream(&self.socket, false)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 shared.counters.eagain.add(1);
                 self.readable = false;
             }
-            Err(error) => self.received.end = Some(End::Error(errno(&error))),
+            Err(error) => self.end = Some(End::Error(errno(&error))),
         }
         shared.pool.give_back(id);
         None
@@ -222,8 +225,8 @@ impl Stream {
         if bits & (libc::EPOLLIN | HANG_UP) != 0 {
             self.readable = true;
             self.hung_up |= bits & HANG_UP != 0;
-            self.masked = self.received.waiters.is_empty();
-            self.received.waiters.wake(wakes);
+            self.masked = self.readers.is_empty();
+            self.readers.wake(wakes);
         }
         if bits & (libc::EPOLLOUT | libc::EPOLLHUP | libc::EPOLLERR) != 0 && !self.queued.is_empty()
         {
