@@ -3,6 +3,7 @@
 //! Each worker writes its own [`Counters`] and nobody else does, so a count is a load and a store
 //! and no locked instruction; any thread may read them at any time.
 
+use crate::calls::Calls;
 use serde::Serialize;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -19,6 +20,10 @@ impl Count {
     pub(crate) fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
+
+    pub(crate) fn reset(&self) {
+        self.0.store(0, Relaxed);
+    }
 }
 
 macro_rules! counters {
@@ -28,6 +33,7 @@ macro_rules! counters {
         pub(crate) struct Counters {
             $($(#[$doc])* pub(crate) $name: Count,)*
             pub(crate) wait_overrun: Overruns,
+            pub(crate) calls: Calls,
         }
 
         impl Counters {
@@ -109,6 +115,13 @@ counters! {
     ticks,
     /// Ticks passed over because the worker was still busy when they were due.
     ticks_missed,
+}
+
+impl Counters {
+    /// With the table of single calls switched on or off.
+    pub(crate) fn with_call_times(on: bool) -> Counters {
+        Counters { calls: Calls::new(on), ..Counters::default() }
+    }
 }
 
 impl CounterSnapshot {

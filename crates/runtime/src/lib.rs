@@ -29,6 +29,7 @@
 //! ```
 
 mod buf;
+mod calls;
 mod config;
 mod counters;
 mod datagram;
@@ -42,6 +43,7 @@ mod task;
 pub mod time;
 
 pub use buf::{RecvBuf, SendBuf};
+pub use calls::CallTime;
 pub use config::{
     Buffers, Engine, EngineChoice, EpollFeatures, EpollOptions, Features, OptionError, Split,
     TaskRun, Trigger, UringFeatures, UringOptions,
@@ -53,8 +55,8 @@ pub use net::{
 };
 pub use race::{Either, race};
 pub use runtime::{
-    Builder, Handle, Notice, Runtime, RuntimeError, ShutdownRequested, shutdown_requested, spawn,
-    submit,
+    Builder, Handle, Notice, Runtime, RuntimeError, ShutdownRequested, call_times,
+    restart_call_times, shutdown_requested, spawn, submit,
 };
 pub use task::{JoinError, JoinHandle};
 pub use time::{Elapsed, Sleep, Tick, Ticker, sleep, sleep_until, timeout, timeout_at};

@@ -3,6 +3,7 @@
 mod tick;
 
 use self::tick::Ticks;
+use crate::calls::CallTime;
 use crate::config::{Engine, EngineChoice, EpollOptions, Features, UringOptions};
 use crate::counters::{CounterSnapshot, Counters};
 use crate::driver::queues::Waiters;
@@ -88,6 +89,7 @@ pub struct Builder {
     pin: Vec<usize>,
     linger: Duration,
     tick: Option<Duration>,
+    call_times: bool,
     on_notice: NoticeHandler,
 }
 
@@ -112,6 +114,7 @@ impl Default for Builder {
             pin: Vec::new(),
             linger: Duration::from_secs(5),
             tick: None,
+            call_times: false,
             on_notice: Arc::new(|_| {}),
         }
     }
@@ -163,6 +166,13 @@ impl Builder {
         self
     }
 
+    /// Time the system calls that wait and those of datagram sockets, one by one, for
+    /// [`call_times`]. Costs two readings of the clock for each. Off by default.
+    pub fn call_times(mut self, on: bool) -> Builder {
+        self.call_times = on;
+        self
+    }
+
     /// Called, on a worker thread, with things an operator should hear about.
     pub fn on_notice(mut self, handler: impl Fn(Notice) + Send + Sync + 'static) -> Builder {
         self.on_notice = Arc::new(handler);
@@ -193,7 +203,8 @@ impl Builder {
                 Err(refusal) => return Err(RuntimeError::new(refusal.to_string(), None)),
             },
         };
-        let workers = (0..self.workers).map(|_| Arc::new(Counters::default())).collect();
+        let counters = |_| Arc::new(Counters::with_call_times(self.call_times));
+        let workers = (0..self.workers).map(counters).collect();
         let shared =
             Arc::new(Shared { stage: AtomicU8::new(RUNNING), inboxes: Mutex::default(), workers });
         Ok(Runtime { builder: self, features, why_not, shared })
@@ -629,6 +640,29 @@ where
 /// Outside a twinring runtime.
 pub fn submit() -> io::Result<()> {
     current().submit()
+}
+
+/// What the system calls of this worker took since it started, or since
+/// [`restart_call_times`]; empty without [`Builder::call_times`].
+///
+/// # Panics
+/// Outside a twinring runtime.
+pub fn call_times() -> Vec<CallTime> {
+    current().counters.calls.table()
+}
+
+/// Lets [`call_times`] count from now on.
+///
+/// # Panics
+/// Outside a twinring runtime.
+pub fn restart_call_times() {
+    current().counters.calls.restart();
+}
+
+/// How late the last wait for a tick of this thread's worker ended, in tick mode; `None` also if
+/// there was no wait, because the worker was busy until the tick was due.
+pub(crate) fn tick_overrun() -> Option<Duration> {
+    with_current(|worker| worker.ticks.as_ref().and_then(Ticks::overrun)).flatten()
 }
 
 /// The last tick of this thread's worker, if it is in tick mode.

@@ -129,6 +129,11 @@ impl Outbox {
         self.queue.is_empty()
     }
 
+    /// Length of the datagram that `pop` takes next.
+    pub(crate) fn next_bytes(&self) -> Option<usize> {
+        self.queue.front().map(|outgoing| outgoing.datagram.data.len())
+    }
+
     /// True while datagrams that the kernel has refused wait to be handed over again.
     pub(crate) fn has_refused(&self) -> bool {
         self.refused > 0

@@ -7,6 +7,7 @@ use crate::driver::datagrams::BATCH_MAX;
 use crate::driver::slots::Key;
 use crate::runtime::{Worker, current};
 use crate::sys;
+use socket2::SockFilter;
 use std::cell::Cell;
 use std::fmt;
 use std::future::poll_fn;
@@ -134,6 +135,19 @@ impl UdpSocket {
         SendBatch { socket: self, batch, cancels: self.cancels.get() }
     }
 
+    /// Hands over what the socket has room for, in order, without waiting; the rest stays in
+    /// `batch`. For a sender that keeps a schedule, and has more to do than to wait for one socket.
+    ///
+    /// # Errors
+    /// When the engine has lost the socket.
+    pub fn try_send_batch(&self, batch: &mut Vec<Datagram>) -> io::Result<()> {
+        let mut nobody = Context::from_waker(Waker::noop());
+        match self.worker.driver.borrow_mut().poll_send_batch(self.key, &mut nobody, batch) {
+            Poll::Ready(taken) => taken,
+            Poll::Pending => Ok(()),
+        }
+    }
+
     /// Hands one datagram over for sending to `to`, as [`send_batch`](Self::send_batch).
     ///
     /// # Errors
@@ -172,17 +186,37 @@ impl UdpSocket {
         wakes.into_iter().for_each(Waker::wake);
     }
 
+    /// From now on the kernel drops whatever arrives, and counts it among its drops. What is
+    /// queued already can still be received, so that a service can end with everything answered
+    /// or counted. For good: there is no way back.
+    ///
+    /// # Errors
+    /// When the kernel refuses the filter that does it (no memory).
+    pub fn stop_receiving(&self) -> io::Result<()> {
+        // The shortest program of the classic packet filter: keep 0 bytes, that is, drop.
+        const DROP: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+        with_socket(&self.worker, self.key, |socket| {
+            socket.attach_filter(&[SockFilter::new(DROP, 0, 0, 0)])
+        })
+    }
+
     /// What the socket has counted so far, with the drops the kernel has counted for it.
     ///
     /// # Errors
     /// When the kernel refuses the question for its drops (Linux before 4.12).
     pub fn stats(&self) -> io::Result<UdpStats> {
-        let stats = self.worker.driver.borrow().udp_stats(self.key);
-        let mut stats = stats.ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))?;
+        let mut stats = self.counted();
         stats.kernel_drops = with_socket(&self.worker, self.key, |socket| {
             sys::datagram::drops(socket.as_fd()).map(u64::from)
         })?;
         Ok(stats)
+    }
+
+    /// What the socket itself has counted so far: as [`stats`](Self::stats) without a system call,
+    /// and with 0 for the drops of the kernel.
+    pub fn counted(&self) -> UdpStats {
+        // The driver has every socket that the program has not dropped.
+        self.worker.driver.borrow().udp_stats(self.key).unwrap_or_default()
     }
 
     /// Takes one operation from the task's budget, or makes it come back later.

@@ -11,6 +11,7 @@
 //! at most one item per armed receive gathers, and the packets wait in their sockets.
 
 use super::Worker;
+use crate::calls::Call;
 use crate::sys;
 use crate::sys::waker::task_of;
 use std::cell::Cell;
@@ -26,16 +27,23 @@ pub(super) const PERIODS: std::ops::RangeInclusive<Duration> =
 pub(super) struct Ticks {
     period: Duration,
     next: Cell<Instant>,
+    /// How late the last wait ended, if there was one.
+    overrun: Cell<Option<Duration>>,
 }
 
 impl Ticks {
     pub(super) fn new(start: Instant, period: Duration) -> Ticks {
-        Ticks { period, next: Cell::new(start + period) }
+        Ticks { period, next: Cell::new(start + period), overrun: Cell::new(None) }
     }
 
     /// The moment from which a sequence of ticks counts that falls on the worker's own.
     pub(super) fn origin(&self) -> Instant {
         self.next.get() - self.period
+    }
+
+    /// How late the wait for the last tick ended; `None` if the worker was busy until then.
+    pub(super) fn overrun(&self) -> Option<Duration> {
+        self.overrun.get()
     }
 
     /// Moves on to the first tick after `now`, and says how many before that are lost.
@@ -98,14 +106,16 @@ impl Worker {
             }
             let now = Instant::now();
             if now >= deadline {
-                if slept {
-                    self.counters.wait_overrun.record(now - deadline);
-                }
+                let overrun = slept.then_some(now - deadline);
+                ticks.overrun.set(overrun);
+                overrun.into_iter().for_each(|late| self.counters.wait_overrun.record(late));
                 return Ok(Ended::Tick);
             }
             self.counters.waits.add(1);
             self.counters.syscalls.add(1);
-            sys::poll::wait_readable(self.registration.inbox().eventfd(), deadline - now)?;
+            let wake = self.registration.inbox().eventfd();
+            let wait = || sys::poll::wait_readable(wake, deadline - now);
+            self.counters.calls.timed(Call::Ppoll, wait)?;
             slept = true;
         }
     }

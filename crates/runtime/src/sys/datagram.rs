@@ -51,6 +51,18 @@ fn get_option<const N: usize>(
     Ok(values)
 }
 
+/// Bytes of the send buffer that are in use (SIOCOUTQ, udp(7)), in the kernel's own reckoning.
+pub(crate) fn queued_bytes(socket: BorrowedFd<'_>) -> io::Result<usize> {
+    let mut bytes: libc::c_int = 0;
+    retry_eintr(|| {
+        // SAFETY: SIOCOUTQ, which has the number of TIOCOUTQ, writes one int to a live one.
+        unsafe {
+            libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, std::ptr::from_mut(&mut bytes)) as isize
+        }
+    })?;
+    Ok(bytes.max(0) as usize)
+}
+
 /// True if the kernel cuts UDP buffers into datagrams (UDP_SEGMENT, Linux 4.18).
 pub(crate) fn knows_segmentation(socket: BorrowedFd<'_>) -> bool {
     get_option::<1>(socket, libc::SOL_UDP, libc::UDP_SEGMENT).is_ok()

@@ -26,6 +26,9 @@ pub struct Tick {
     pub deadline: Instant,
     /// Ticks before this one that had passed before anybody waited for them.
     pub missed: u64,
+    /// On a worker in tick mode: how late its last wait ended. `None` if it did not wait, because
+    /// it was busy until this tick was due.
+    pub overrun: Option<Duration>,
 }
 
 impl Ticker {
@@ -47,7 +50,8 @@ impl Ticker {
         let late = Instant::now().saturating_duration_since(self.deadline(next));
         let missed = (late.as_nanos() / self.period.as_nanos()) as u64;
         self.number = next + missed;
-        Tick { number: self.number, deadline: self.deadline(self.number), missed }
+        let overrun = runtime::tick_overrun();
+        Tick { number: self.number, deadline: self.deadline(self.number), missed, overrun }
     }
 
     fn deadline(&self, number: u64) -> Instant {

@@ -11,6 +11,7 @@ contract!(
     a_dropped_receive_loses_nothing,
     a_dropped_send_keeps_what_was_not_handed_over,
     cancelling_ends_each_wait_once,
+    a_socket_that_stops_receiving_delivers_what_it_has,
     what_was_handed_over_outlives_the_socket,
     what_is_blocked_outlives_the_socket_for_the_linger_time,
     buffers_outlive_socket_and_runtime,
@@ -99,6 +100,31 @@ fn cancelling_ends_each_wait_once(configuration: Configuration) {
         // Later operations are none of its business.
         peer().send_to(b"later", socket.local_addr()).expect("room");
         assert_eq!(&*socket.recv_from().await.expect("a datagram").data, b"later");
+    });
+}
+
+/// So that a service can end with everything answered or counted: what came before is delivered,
+/// what comes after is among the kernel's drops, and sending goes on.
+fn a_socket_that_stops_receiving_delivers_what_it_has(configuration: Configuration) {
+    in_all_ways(configuration, |options, _| async move {
+        let (socket, peer) = (bind(&options), peer());
+        for number in 0..50 {
+            peer.send_to(&numbered(33, number, 60), socket.local_addr()).expect("room");
+        }
+        socket.stop_receiving().expect("memory for a filter");
+        for number in 50..80 {
+            peer.send_to(&numbered(33, number, 60), socket.local_addr()).expect("room");
+        }
+        let received = receive(&socket, 50).await;
+        let mut numbers: Vec<_> = received.iter().map(|r| assert_numbered(33, &r.data)).collect();
+        numbers.sort_unstable();
+        assert_eq!(numbers, (0..50).collect::<Vec<_>>());
+        settle().await;
+        assert!(poll_once(socket.recv_from()).await.is_none());
+        assert_eq!(socket.stats().expect("SO_MEMINFO").kernel_drops, 30);
+        socket.send_to("goodbye", address_of(&peer)).await.expect("room");
+        socket.flush().await.expect("sent");
+        assert_eq!(next(&peer), b"goodbye");
     });
 }
 

@@ -112,8 +112,7 @@ fn a_small_pool_delivers_a_flood_in_order(configuration: Configuration) {
 }
 
 /// A send buffer for a handful of datagrams, on a path that holds them: sends are refused again
-/// and again, and all are delivered. On one engine the order is kept, too; on the other datagrams
-/// of one enter may pass each other.
+/// and again, and all are delivered, in order.
 fn a_full_send_buffer_is_waited_for(configuration: Configuration) {
     const SENT: usize = 500;
     let test = format!("exhaustion::a_full_send_buffer_is_waited_for::{}", configuration.name);
@@ -133,13 +132,14 @@ fn a_full_send_buffer_is_waited_for(configuration: Configuration) {
             sending.await.expect("not aborted");
             let mut numbers: Vec<_> =
                 received.iter().map(|r| assert_numbered(18, &r.data)).collect();
-            if !configuration.is_epoll() || options.pending > 0 {
+            if options.pending > 0 {
                 numbers.sort_unstable();
             }
             assert_eq!(numbers, (0..SENT).collect::<Vec<_>>());
             let stats = from.stats().expect("SO_MEMINFO");
             assert_eq!((stats.sent, stats.send_errors.total()), (SENT as u64, 0), "{stats:?}");
-            assert!(stats.blocked > 0, "{stats:?}");
+            // io_uring hands over no more than fits, so it may never find the buffer full.
+            assert!(stats.blocked > 0 || !configuration.is_epoll(), "{stats:?}");
         });
     });
 }

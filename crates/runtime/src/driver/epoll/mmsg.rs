@@ -2,6 +2,7 @@
 //! used again for every call.
 
 use crate::buf::{Pool, RecvBuf};
+use crate::calls::{Call, Calls};
 use crate::datagram::Received;
 use crate::driver::ancillary::{
     NAME_BYTES, RECV_CONTROL_BYTES_MAX, SEND_CONTROL_BYTES_MAX, decode_address, decode_control,
@@ -58,17 +59,19 @@ impl RecvBatch {
         setup: &UdpSetup,
         most: usize,
         into: &mut Vec<Received>,
+        calls: &Calls,
     ) -> io::Result<(usize, usize)> {
         let asked = self.prepare(setup, most.min(BATCH_MAX));
         let count = if setup.batch && asked > 1 {
             // SAFETY: `prepare` has pointed the first `asked` headers at address and ancillary
             // memory of `self`, which is exclusively borrowed, and each at a buffer of its own
             // that was taken from the pool and has no readers.
-            unsafe { recvmmsg(fd, &mut self.headers[..asked])? }
+            calls.timed(Call::Recvmmsg, || unsafe { recvmmsg(fd, &mut self.headers[..asked]) })?
         } else {
             let header = &mut self.headers[0];
             // SAFETY: as above, for the first header.
-            header.msg_len = unsafe { recvmsg(fd, &mut header.msg_hdr)? } as u32;
+            let receive = || unsafe { recvmsg(fd, &mut header.msg_hdr) };
+            header.msg_len = calls.timed(Call::Recvmsg, receive)? as u32;
             1
         };
         into.extend((0..count).filter_map(|at| self.received(at, setup)));
@@ -157,6 +160,7 @@ impl SendBatch {
         fd: RawFd,
         setup: &UdpSetup,
         queue: impl Iterator<Item = &'a Outgoing>,
+        calls: &Calls,
     ) -> io::Result<usize> {
         let most = if setup.batch { BATCH_MAX } else { 1 };
         let mut count = 0;
@@ -167,10 +171,11 @@ impl SendBatch {
         if count > 1 {
             // SAFETY: `prepare` has pointed the first `count` headers at memory of `self` and of
             // datagrams that `queue` borrows for the time of this call.
-            unsafe { sendmmsg(fd, &mut self.headers[..count]) }
+            calls.timed(Call::Sendmmsg, || unsafe { sendmmsg(fd, &mut self.headers[..count]) })
         } else {
             // SAFETY: as above, for the first header.
-            unsafe { sendmsg(fd, &self.headers[0].msg_hdr) }.map(|()| 1)
+            let send = || unsafe { sendmsg(fd, &self.headers[0].msg_hdr) };
+            calls.timed(Call::Sendmsg, send).map(|()| 1)
         }
     }
 

@@ -19,6 +19,7 @@ use super::queues::Waiters;
 use super::slots::{Key, Slots};
 use super::{DriverSetup, closed};
 use crate::buf::{Pool, RecvBuf, SendBuf};
+use crate::calls::Call;
 use crate::config::EpollFeatures;
 use crate::counters::Counters;
 use crate::datagram::{Datagram, Received, UdpStats};
@@ -347,7 +348,8 @@ impl EpollDriver {
         self.shared.counters.syscalls.add(1);
         self.next_event = 0;
         self.events.clear();
-        self.epoll.wait(&mut self.events, timeout)?;
+        let calls = &self.shared.counters.calls;
+        calls.timed(Call::EpollWait, || self.epoll.wait(&mut self.events, timeout))?;
         self.shared.counters.events.add(self.events.len() as u64);
         self.expire_lingering();
         Ok(())

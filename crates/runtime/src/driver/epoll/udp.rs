@@ -11,7 +11,7 @@ use super::Shared;
 use super::mmsg::RecvBatch;
 use crate::buf::RecvBuf;
 use crate::datagram::{Datagram, Received, UdpStats};
-use crate::driver::datagrams::{Outbox, UdpSetup, count_received, is_icmp_error};
+use crate::driver::datagrams::{BATCH_MAX, Outbox, UdpSetup, count_received, is_icmp_error};
 use crate::driver::errno;
 use crate::driver::queues::Waiters;
 use crate::driver::slots::Key;
@@ -19,6 +19,10 @@ use crate::sys::poll::Epoll;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::task::{Context, Poll, Waker};
+
+/// Datagrams asked for at least. Each costs a header to prepare, so a socket on which few arrive
+/// asks for few; one more than come shows that the socket is empty.
+const ASKED_MIN: usize = 4;
 
 const READABLE: i32 = libc::EPOLLIN | libc::EPOLLERR | libc::EPOLLHUP;
 
@@ -29,6 +33,8 @@ pub(super) struct Udp {
     group: usize,
     /// Set by an event, cleared by a receive that emptied the socket. Starts out set.
     readable: bool,
+    /// Datagrams that the next receive asks for.
+    asked: usize,
     /// Level-triggered only: datagrams arrived that nobody waits for.
     masked: bool,
     /// What epoll watches for.
@@ -48,6 +54,7 @@ impl Udp {
             socket,
             group,
             readable: true,
+            asked: ASKED_MIN,
             masked: false,
             interest,
             closing: false,
@@ -88,10 +95,13 @@ impl Udp {
             shared.counters.syscalls.add(1);
             let group: &mut RecvBatch = &mut shared.datagrams[self.group];
             let before = into.len();
-            match group.receive(self.fd(), &self.setup, most, into) {
+            let (most, calls) = (most.min(self.asked), &shared.counters.calls);
+            match group.receive(self.socket.as_raw_fd(), &self.setup, most, into, calls) {
                 Ok((came, asked)) => {
                     let single = !self.setup.batch || asked == 1;
                     self.readable = single || came == asked;
+                    let next = if came == asked { 4 * asked } else { 2 * came };
+                    self.asked = next.clamp(ASKED_MIN, BATCH_MAX);
                     shared.counters.received.add(came as u64);
                     let short = group.is_short();
                     for received in &mut into[before..] {
@@ -144,7 +154,8 @@ impl Udp {
     fn flush(&mut self, shared: &mut Shared) {
         while !self.blocked && !self.outbox.is_empty() {
             shared.counters.syscalls.add(1);
-            match shared.sends.send(self.socket.as_raw_fd(), &self.setup, self.outbox.iter()) {
+            let (fd, calls) = (self.socket.as_raw_fd(), &shared.counters.calls);
+            match shared.sends.send(fd, &self.setup, self.outbox.iter(), calls) {
                 Ok(count) => {
                     shared.counters.sent.add(count as u64);
                     for _ in 0..count {

@@ -1,5 +1,6 @@
 //! The ring itself: setup, submission with an overflow list, and the enter.
 
+use crate::calls::Call;
 use crate::config::{TaskRun, UringFeatures};
 use crate::counters::Counters;
 use crate::sys::ring::{self, RingFd, Wait};
@@ -189,7 +190,10 @@ impl Ring {
         if wait.completions > 0 {
             self.counters.waits.add(1);
         }
-        match ring::enter(self.fd, to_submit, flags, wait) {
+        let fetches = flags & ring::ENTER_GETEVENTS != 0;
+        let call = Call::of_enter(to_submit > 0, fetches, wait.completions > 0);
+        let enter = || ring::enter(self.fd, to_submit, flags, wait);
+        match self.counters.calls.timed(call, enter) {
             Ok(_) => Ok(()),
             // EBUSY: the completion queue overflowed and has to be emptied first. EAGAIN: no
             // memory for a request just now. The entries stay queued for the next enter.

@@ -10,18 +10,18 @@
 //! which blocks in it until its turn comes.
 //!
 //! Sends go out many at a time, each with MSG_DONTWAIT and without a completion for success, and
-//! are settled like those of streams: see the module above. The kernel runs the sends of one
-//! enter in order. One that finds the send buffer full goes again, waiting, before everything that
-//! was not yet with the kernel; but those submitted behind it in the same enter may have got
-//! through. Only then are datagrams of one socket reordered.
+//! are settled like those of streams: see the module above. One that finds the send buffer full
+//! goes again, waiting, before all others; see `room` for why none can have overtaken it.
 
 mod memory;
 mod receive;
+mod room;
 mod send;
 
 pub(super) use self::memory::{RecvOp, SendOp};
 
 use self::memory::{Memory, RECVMSG_HEADER_BYTES};
+use self::room::Room;
 use super::ring::Enter;
 use super::{Entry, Op, UringDriver};
 use crate::buf::Pool;
@@ -81,6 +81,7 @@ pub(super) struct Udp {
     /// Sends with the kernel, and those among them that succeed silently.
     in_flight: u32,
     silent: u32,
+    room: Room,
     /// The send buffer was full: the next send waits for room.
     blocked: bool,
     /// The send that waits for room.
@@ -147,6 +148,7 @@ impl UringDriver {
         let mut template = Box::new(empty_header());
         template.msg_namelen = name_bytes as libc::socklen_t;
         template.msg_controllen = control_bytes as _;
+        let room = Room::new(&socket);
         let udp = Box::new(Udp {
             socket: Some(socket),
             expected: 0,
@@ -168,6 +170,7 @@ impl UringDriver {
             outbox: Outbox::new(setup.segmentation),
             in_flight: 0,
             silent: 0,
+            room,
             blocked: false,
             waiting: None,
             stats: UdpStats::default(),

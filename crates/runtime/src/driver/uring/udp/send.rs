@@ -11,8 +11,6 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::task::{Context, Poll, Waker};
 
-/// Datagrams handed over again at once after refusals: the kernel may well refuse most of them.
-const REFUSED_BATCH: usize = 16;
 /// Memory of finished sends kept for the next ones, by number of datagrams.
 const SPARE_SENDS_MAX: usize = 4096;
 
@@ -57,14 +55,14 @@ impl UringDriver {
         let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else { return };
         let Some(socket) = &udp.socket else { return };
         let fd = Fd(socket.as_raw_fd());
-        // Those that were refused go when all that were with them are over, and few at a time.
-        let mut most = usize::MAX;
-        if udp.outbox.has_refused() {
-            most = if udp.in_flight > 0 { 0 } else { REFUSED_BATCH };
-        }
-        while udp.waiting.is_none() && most > 0 {
+        // Those that were refused go when all that were with them are over.
+        let held_back = udp.outbox.has_refused() && udp.in_flight > 0;
+        while udp.waiting.is_none() && !held_back {
+            let Some(bytes) = udp.outbox.next_bytes() else { break };
+            if !udp.room.admits(socket, bytes, &self.counters) {
+                break;
+            }
             let Some(outgoing) = udp.outbox.pop() else { break };
-            most -= 1;
             let must_wait = std::mem::take(&mut udp.blocked);
             let flags = libc::MSG_NOSIGNAL | if must_wait { 0 } else { libc::MSG_DONTWAIT };
             let mut send = self.spare_sends.pop().unwrap_or_else(|| SendOp::new(key));
@@ -142,6 +140,7 @@ impl UringDriver {
                 }
             }
             if udp.in_flight == 0 {
+                udp.room.reset();
                 self.after_datagrams(key, wakes);
             }
         }

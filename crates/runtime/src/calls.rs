@@ -1,0 +1,159 @@
+//! What single system calls cost: how many there were of a kind, and how long they took.
+//!
+//! Off by default, because reading the clock twice for each call is not free; then a call pays
+//! one branch that is always predicted. Kept are the calls that can wait, and those of datagram
+//! sockets: the table that AsyncUdpTests prints.
+
+use crate::counters::Count;
+use crate::sys;
+use serde::Serialize;
+
+/// Kinds of calls. An `io_uring_enter` is told apart by what it was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Call {
+    EnterSubmit,
+    EnterWait,
+    EnterSubmitAndWait,
+    EnterCollect,
+    EpollWait,
+    Recvmmsg,
+    Recvmsg,
+    Sendmmsg,
+    Sendmsg,
+    Ppoll,
+}
+
+impl Call {
+    const ALL: [Call; 10] = [
+        Call::EnterSubmit,
+        Call::EnterWait,
+        Call::EnterSubmitAndWait,
+        Call::EnterCollect,
+        Call::EpollWait,
+        Call::Recvmmsg,
+        Call::Recvmsg,
+        Call::Sendmmsg,
+        Call::Sendmsg,
+        Call::Ppoll,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Call::EnterSubmit => "io_uring_enter (submit)",
+            Call::EnterWait => "io_uring_enter (wait)",
+            Call::EnterSubmitAndWait => "io_uring_enter (submit and wait)",
+            Call::EnterCollect => "io_uring_enter (collect)",
+            Call::EpollWait => "epoll_pwait2",
+            Call::Recvmmsg => "recvmmsg",
+            Call::Recvmsg => "recvmsg",
+            Call::Sendmmsg => "sendmmsg",
+            Call::Sendmsg => "sendmsg",
+            Call::Ppoll => "ppoll",
+        }
+    }
+
+    /// The kind of an enter that submits something, fetches completions, and waits for them. One
+    /// that fetches without a wait is for them alone, whatever it submits beside.
+    pub(crate) fn of_enter(submits: bool, fetches: bool, waits: bool) -> Call {
+        match (submits, fetches, waits) {
+            (true, _, true) => Call::EnterSubmitAndWait,
+            (false, _, true) => Call::EnterWait,
+            (_, true, false) => Call::EnterCollect,
+            (_, false, false) => Call::EnterSubmit,
+        }
+    }
+}
+
+/// The calls of one kind.
+#[derive(Debug, Default)]
+struct Entry {
+    count: Count,
+    time_ns: Count,
+    max_ns: Count,
+}
+
+/// The calls of one worker, which is the only one to write.
+#[derive(Debug, Default)]
+pub(crate) struct Calls {
+    on: bool,
+    entries: [Entry; Call::ALL.len()],
+}
+
+impl Calls {
+    pub(crate) fn new(on: bool) -> Calls {
+        Calls { on, ..Calls::default() }
+    }
+
+    /// Makes a call, and keeps how long it took if that was asked for.
+    #[inline]
+    pub(crate) fn timed<R>(&self, call: Call, make: impl FnOnce() -> R) -> R {
+        if !self.on {
+            return make();
+        }
+        let start_ns = sys::monotonic_ns();
+        let made = make();
+        self.record(call, sys::monotonic_ns() - start_ns);
+        made
+    }
+
+    fn record(&self, call: Call, took_ns: u64) {
+        let entry = &self.entries[call as usize];
+        entry.count.add(1);
+        entry.time_ns.add(took_ns);
+        entry.max_ns.add(took_ns.saturating_sub(entry.max_ns.get()));
+    }
+
+    /// Forgets all calls so far. For the worker itself: there is one writer.
+    pub(crate) fn restart(&self) {
+        for entry in &self.entries {
+            for count in [&entry.count, &entry.time_ns, &entry.max_ns] {
+                count.reset();
+            }
+        }
+    }
+
+    /// The kinds that occurred.
+    pub(crate) fn table(&self) -> Vec<CallTime> {
+        let of = |call: Call| {
+            let entry = &self.entries[call as usize];
+            let (count, time_ns, max_ns) =
+                (entry.count.get(), entry.time_ns.get(), entry.max_ns.get());
+            CallTime { call: call.name(), count, time_ns, max_ns }
+        };
+        Call::ALL.into_iter().map(of).filter(|time| time.count > 0).collect()
+    }
+}
+
+/// What the system calls of one kind took.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct CallTime {
+    /// Name of the call; for `io_uring_enter` with what it was asked to do.
+    pub call: &'static str,
+    /// How many there were.
+    pub count: u64,
+    /// How long they took, together; the time that a wait sleeps included.
+    pub time_ns: u64,
+    /// How long the longest took.
+    pub max_ns: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_counted_by_kind_only_when_asked_for() {
+        let off = Calls::new(false);
+        assert_eq!(off.timed(Call::Recvmmsg, || 7), 7);
+        assert_eq!(off.table(), []);
+        let on = Calls::new(true);
+        [30, 50, 20].into_iter().for_each(|ns| on.record(Call::Sendmsg, ns));
+        on.record(Call::of_enter(true, false, false), 5);
+        let expected = [("io_uring_enter (submit)", 1, 5, 5), ("sendmsg", 3, 100, 50)]
+            .map(|(call, count, time_ns, max_ns)| CallTime { call, count, time_ns, max_ns });
+        assert_eq!(on.table(), expected);
+        on.restart();
+        assert_eq!(on.table(), []);
+    }
+}
