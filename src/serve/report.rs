@@ -1,13 +1,12 @@
 //! What a server says about itself: ready, statistics, final. `docs/json.md` is the contract.
 
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use twinring::{CounterSnapshot, Engine, Features, Handle, Runtime};
-use twinring_services::ServiceCounters;
 
 const SCHEMA: &str = "twinring.serve/1";
 
@@ -22,10 +21,12 @@ struct Ready<'a> {
     pid: u32,
     features: &'a Features,
     why_not: Option<&'a str>,
+    #[serde(flatten)]
+    details: &'a Map<String, Value>,
 }
 
 #[derive(Serialize)]
-struct Statistics<'a> {
+struct Statistics<'a, C> {
     event: &'static str,
     schema: &'static str,
     service: &'static str,
@@ -33,8 +34,62 @@ struct Statistics<'a> {
     uptime_s: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
-    service_counters: ServiceCounters,
+    service_counters: C,
     runtime_counters: CounterSnapshot,
+}
+
+/// Makes a row for people out of the uptime in seconds and the counters.
+type Row<C> = Box<dyn Fn(f64, &C) -> String + Send + Sync>;
+
+/// A service as far as reports go. `C` are its counters.
+pub(super) struct Subject<C> {
+    name: &'static str,
+    addresses: Vec<SocketAddr>,
+    counters: Box<dyn Fn() -> C + Send + Sync>,
+    details: Map<String, Value>,
+    details_text: String,
+    row: Option<Row<C>>,
+}
+
+impl<C> Subject<C> {
+    pub(super) fn new(
+        name: &'static str,
+        addresses: &[SocketAddr],
+        counters: impl Fn() -> C + Send + Sync + 'static,
+    ) -> Subject<C> {
+        Subject {
+            name,
+            addresses: addresses.to_vec(),
+            counters: Box::new(counters),
+            details: Map::new(),
+            details_text: String::new(),
+            row: None,
+        }
+    }
+
+    /// Has the ready line say more: as JSON in the field `key`, and as text.
+    pub(super) fn with_details(
+        mut self,
+        key: &str,
+        details: &impl Serialize,
+        text: String,
+    ) -> Subject<C> {
+        match serde_json::to_value(details) {
+            Ok(details) => drop(self.details.insert(key.to_owned(), details)),
+            Err(error) => complain(&format!("twinring: cannot tell the {key} details: {error}")),
+        }
+        self.details_text = text;
+        self
+    }
+
+    /// Has statistics for people come as rows of a table, instead of `key=value` pairs.
+    pub(super) fn with_table(
+        mut self,
+        row: impl Fn(f64, &C) -> String + Send + Sync + 'static,
+    ) -> Subject<C> {
+        self.row = Some(Box::new(row));
+        self
+    }
 }
 
 /// What was said so far. Statistics come only between the ready and the final line.
@@ -46,37 +101,27 @@ enum Stage {
 }
 
 /// Prints the lines of one running service.
-pub(super) struct Reporter {
-    service: &'static str,
+pub(super) struct Reporter<C> {
+    subject: Subject<C>,
     json: bool,
     features: Features,
     why_not: Option<String>,
     workers: usize,
-    addresses: Vec<SocketAddr>,
     started: Instant,
     handle: Handle,
-    service_counters: Box<dyn Fn() -> ServiceCounters + Send + Sync>,
     stage: Mutex<Stage>,
 }
 
-impl Reporter {
-    pub(super) fn new(
-        service: &'static str,
-        json: bool,
-        runtime: &Runtime,
-        addresses: Vec<SocketAddr>,
-        service_counters: Box<dyn Fn() -> ServiceCounters + Send + Sync>,
-    ) -> Reporter {
+impl<C: Serialize + 'static> Reporter<C> {
+    pub(super) fn new(subject: Subject<C>, json: bool, runtime: &Runtime) -> Reporter<C> {
         Reporter {
-            service,
+            subject,
             json,
             features: runtime.features().clone(),
             why_not: runtime.why_not().map(str::to_owned),
             workers: runtime.workers(),
-            addresses,
             started: Instant::now(),
             handle: runtime.handle(),
-            service_counters,
             stage: Mutex::new(Stage::Starting),
         }
     }
@@ -88,23 +133,29 @@ impl Reporter {
         let ready = Ready {
             event: "ready",
             schema: SCHEMA,
-            service: self.service,
-            listen: &self.addresses,
+            service: self.subject.name,
+            listen: &self.subject.addresses,
             engine: self.features.engine(),
             workers: self.workers,
             pid: std::process::id(),
             features: &self.features,
             why_not: self.why_not.as_deref(),
+            details: &self.subject.details,
         };
         if self.json {
             return print_json(&ready);
         }
-        let addresses: Vec<String> = self.addresses.iter().map(SocketAddr::to_string).collect();
+        let addresses: Vec<String> =
+            self.subject.addresses.iter().map(SocketAddr::to_string).collect();
         let plural = if self.workers == 1 { "" } else { "s" };
         let why_not = self.why_not.as_ref().map(|why| format!("; io_uring not used: {why}"));
+        let details = match self.subject.details_text.as_str() {
+            "" => String::new(),
+            text => format!("; {text}"),
+        };
         print_line(&format!(
-            "ready: {} on {}, engine {}, {} worker{plural} ({}){}",
-            self.service,
+            "ready: {} on {}, engine {}, {} worker{plural} ({}){details}{}",
+            self.subject.name,
             addresses.join(", "),
             self.features.engine(),
             self.workers,
@@ -142,19 +193,22 @@ impl Reporter {
         let statistics = Statistics {
             event,
             schema: SCHEMA,
-            service: self.service,
+            service: self.subject.name,
             engine: self.features.engine(),
             uptime_s: (self.started.elapsed().as_secs_f64() * 100.0).round() / 100.0,
             reason,
-            service_counters: (self.service_counters)(),
+            service_counters: (self.subject.counters)(),
             runtime_counters: self.handle.counters(),
         };
         if self.json {
             return print_json(&statistics);
         }
+        if let (None, Some(row)) = (reason, &self.subject.row) {
+            return complain(&row(statistics.uptime_s, &statistics.service_counters));
+        }
         let reason = reason.map(|reason| format!(" reason={reason:?}")).unwrap_or_default();
         complain(&format!(
-            "{event}: uptime_s={:.2}{reason} {} {}",
+            "{event}: uptime_s={:.2}{reason} {}; runtime: {}",
             statistics.uptime_s,
             as_text(&statistics.service_counters),
             as_text(&statistics.runtime_counters),

@@ -3,6 +3,8 @@
 // Each test binary compiles this module for itself and uses its own part of it.
 #![allow(dead_code)]
 
+pub(crate) mod datagrams;
+
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -56,6 +58,16 @@ impl Server {
         Server::spawn(command)
     }
 
+    /// `twinring serve udp --json`, on a free port of 127.0.0.1 unless the arguments say where.
+    pub(crate) fn udp(engine: &str, arguments: &[&str]) -> Server {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
+        command.args(["serve", "udp", "--json", "--engine", engine]).args(arguments);
+        if !arguments.contains(&"--listen") {
+            command.args(["--listen", "127.0.0.1:0"]);
+        }
+        Server::spawn(command)
+    }
+
     /// As [`echo`](Server::echo), with the hard limit of open descriptors lowered.
     pub(crate) fn echo_with_descriptors(engine: &str, limit: u32) -> Server {
         let mut command = Command::new("sh");
@@ -103,7 +115,13 @@ impl Server {
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
-        self.ready["listen"][0].as_str().expect("an address").parse().expect("an address")
+        self.addresses()[0]
+    }
+
+    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
+        let addresses = self.ready["listen"].as_array().expect("a list").iter();
+        let address = |value: &Value| value.as_str().expect("an address").parse();
+        addresses.map(|value| address(value).expect("an address")).collect()
     }
 
     pub(crate) fn stderr(&self) -> String {

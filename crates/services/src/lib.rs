@@ -2,13 +2,15 @@
 //! knows which engine runs.
 //!
 //! A TCP service is an async function over one [`Connection`]. [`TcpService`] does the rest:
-//! accepting, limits, idle timeouts, counting, and the drain at shutdown.
+//! accepting, limits, idle timeouts, counting, and the drain at shutdown. The UDP reflector is a
+//! service of its own, [`udp::UdpService`].
 
 mod connections;
 mod counters;
 mod descriptors;
 pub mod echo;
 mod tcp;
+pub mod udp;
 
 pub use connections::Connection;
 pub use counters::ServiceCounters;

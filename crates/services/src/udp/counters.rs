@@ -1,0 +1,125 @@
+//! What the reflector counts, and how another thread gets to read it.
+//!
+//! A worker counts for itself, without atomics, and adds what only it can ask: the counts of its
+//! sockets and the kernel's drops. Who wants to know puts a question on the worker's desk, wakes
+//! it, and waits for the answer. So a datagram pays nothing for statistics, and an idle worker
+//! sleeps.
+
+use super::impairment::ImpairmentCounts;
+use serde::Serialize;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use twinring::UdpStats;
+
+/// How long a question waits for a worker that is too busy to answer; then the last answer counts.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Counters of the reflector, summed over its sockets, at one moment. Nothing goes missing:
+/// `received + impaired_duplicated = sent + waiting + truncated + from_self + impaired_lost +
+/// impaired_overflowed + send_errors`, and `kernel_drops` never got that far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct UdpCounters {
+    /// What the sockets have counted.
+    #[serde(flatten)]
+    pub sockets: UdpStats,
+    /// Payload received.
+    pub received_bytes: u64,
+    /// Payload handed over for sending.
+    pub sent_bytes: u64,
+    /// Answers on their way: held back by an impairment, or not yet taken by the kernel. At the
+    /// end, those that the drain timeout cut.
+    pub waiting: u64,
+    /// Datagrams that claimed to come from the reflector itself. Their answers would go round for
+    /// ever.
+    pub from_self: u64,
+    /// What was done on purpose.
+    #[serde(flatten)]
+    pub impairments: ImpairmentCounts,
+}
+
+impl UdpCounters {
+    /// Adds the counts of another socket.
+    pub(super) fn merge(&mut self, other: &UdpCounters) {
+        self.sockets.merge(&other.sockets);
+        self.received_bytes += other.received_bytes;
+        self.sent_bytes += other.sent_bytes;
+        self.waiting += other.waiting;
+        self.from_self += other.from_self;
+        self.impairments.merge(&other.impairments);
+    }
+
+    /// Received datagrams that were not answered, and answers that could not be sent. What was
+    /// dropped on purpose is not among them.
+    pub fn dropped(&self) -> u64 {
+        let impairments = &self.impairments;
+        self.sockets.truncated
+            + self.sockets.send_errors.total()
+            + self.from_self
+            + impairments.impaired_overflowed
+    }
+}
+
+#[derive(Debug, Default)]
+struct Papers {
+    asked: u64,
+    answered: u64,
+    clerk: Option<Waker>,
+    closed: bool,
+    counters: UdpCounters,
+}
+
+/// Where one worker is asked for its counters.
+#[derive(Debug, Default)]
+pub(super) struct Desk {
+    papers: Mutex<Papers>,
+    answer: Condvar,
+}
+
+impl Desk {
+    fn papers(&self) -> MutexGuard<'_, Papers> {
+        self.papers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks; [`read`](Desk::read) waits for the answer.
+    pub(super) fn ask(&self) {
+        let mut papers = self.papers();
+        papers.asked += 1;
+        let clerk = papers.clerk.take();
+        drop(papers);
+        if let Some(clerk) = clerk {
+            clerk.wake();
+        }
+    }
+
+    pub(super) fn read(&self) -> UdpCounters {
+        let papers = self.papers();
+        let question = papers.asked;
+        let open = |papers: &mut Papers| papers.answered < question && !papers.closed;
+        let waited = self.answer.wait_timeout_while(papers, ANSWER_PATIENCE, open);
+        waited.unwrap_or_else(PoisonError::into_inner).0.counters
+    }
+
+    /// For the worker: ready when somebody asks.
+    pub(super) fn poll_asked(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut papers = self.papers();
+        if papers.answered < papers.asked {
+            return Poll::Ready(());
+        }
+        papers.clerk = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    pub(super) fn answer(&self, counters: UdpCounters) {
+        let mut papers = self.papers();
+        papers.counters = counters;
+        papers.answered = papers.asked;
+        self.answer.notify_all();
+    }
+
+    /// The last answer, to all questions to come.
+    pub(super) fn close(&self, counters: UdpCounters) {
+        self.papers().closed = true;
+        self.answer(counters);
+    }
+}

@@ -1,0 +1,285 @@
+//! One socket of the reflector: its loop, its drain, and what it refuses to answer.
+
+use super::counters::UdpCounters;
+use super::impairment::{BadPath, ImpairmentCounts, Impairments};
+use nix::errno::Errno;
+use std::cell::Cell;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+use twinring::{Datagram, Ecn, Either, Received, UdpSocket, race, sleep, sleep_until, timeout_at};
+
+/// Room for what one `recv_batch` brings.
+const BATCH: usize = 64;
+/// A drain takes the socket for empty when nothing came for this long, twice: on a worker with
+/// long ticks the first time may pass before the socket was looked at.
+const QUIET: Duration = Duration::from_millis(10);
+const QUIET_WAITS: u32 = 2;
+/// Receives may fail this many times in a row, with a pause after each, before the socket is given
+/// up.
+const FAILURES_MAX: u32 = 100;
+const FAILURE_PAUSE: Duration = Duration::from_millis(10);
+
+/// What is counted as it happens; the rest the socket knows.
+#[derive(Debug, Default)]
+struct Tally {
+    received_bytes: Cell<u64>,
+    from_self: Cell<u64>,
+    handed_over: Cell<u64>,
+    handed_over_bytes: Cell<u64>,
+    /// Held back by the impairments.
+    held_back: Cell<u64>,
+    impairments: Cell<ImpairmentCounts>,
+}
+
+fn add(count: &Cell<u64>, amount: usize) {
+    count.set(count.get() + amount as u64);
+}
+
+/// A socket of the reflector.
+#[derive(Debug)]
+pub(super) struct Port {
+    socket: UdpSocket,
+    /// The addresses of the whole service.
+    own: Rc<[SocketAddr]>,
+    copy_ecn: bool,
+    /// Set when the service is asked to end.
+    deadline: Cell<Option<Instant>>,
+    /// The kernel takes nothing more: what is left to receive has an end.
+    sealed: Cell<bool>,
+    failures: Cell<u32>,
+    tally: Tally,
+}
+
+impl Port {
+    pub(super) fn new(socket: UdpSocket, own: Rc<[SocketAddr]>, copy_ecn: bool) -> Port {
+        Port {
+            socket,
+            own,
+            copy_ecn,
+            deadline: Cell::new(None),
+            sealed: Cell::new(false),
+            failures: Cell::new(0),
+            tally: Tally::default(),
+        }
+    }
+
+    /// Lets the kernel take nothing more, and has [`reflect`] end once all is answered, or at the
+    /// deadline.
+    pub(super) fn drain(&self, deadline: Instant) {
+        self.deadline.set(Some(deadline));
+        // Without memory for that, what still arrives is answered too, until the deadline.
+        self.sealed.set(self.socket.stop_receiving().is_ok());
+        self.socket.cancel();
+    }
+
+    /// Counters of this socket at this moment.
+    pub(super) fn counters(&self) -> UdpCounters {
+        // The kernel refuses only the question for its drops, and only before Linux 4.12.
+        let sockets = self.socket.stats().unwrap_or_default();
+        let tally = &self.tally;
+        let over = sockets.sent + sockets.send_errors.total();
+        UdpCounters {
+            sockets,
+            received_bytes: tally.received_bytes.get(),
+            sent_bytes: tally.handed_over_bytes.get(),
+            waiting: tally.handed_over.get().saturating_sub(over) + tally.held_back.get(),
+            from_self: tally.from_self.get(),
+            impairments: tally.impairments.get(),
+        }
+    }
+
+    /// Waits for datagrams; ends without any at `until`, and when the drain begins.
+    async fn receive(&self, into: &mut Vec<Received>, until: Option<Instant>) -> io::Result<()> {
+        let receive = self.socket.recv_batch(into);
+        let received = match until {
+            None => receive.await,
+            Some(until) => match race(receive, sleep_until(until)).await {
+                Either::Left(received) => received,
+                Either::Right(()) => return Ok(()),
+            },
+        };
+        match received {
+            Ok(_) => self.failures.set(0),
+            Err(error) if error.raw_os_error() == Some(Errno::ECANCELED as i32) => {}
+            Err(error) => {
+                // The runtime has counted it. Memory, or an interface, may well come back.
+                self.failures.set(self.failures.get() + 1);
+                if self.failures.get() == FAILURES_MAX {
+                    return Err(in_context(&error, self.socket.local_addr()));
+                }
+                sleep(FAILURE_PAUSE).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands all `answers` over for sending; those that are left at the deadline are dropped, and
+    /// remain among the waiting.
+    async fn send(&self, answers: &mut Vec<Datagram>) {
+        for answer in answers.iter() {
+            add(&self.tally.handed_over, answer.datagrams());
+            add(&self.tally.handed_over_bytes, answer.data.len());
+        }
+        while !answers.is_empty() {
+            let send = self.socket.send_batch(answers);
+            let goes_on = match self.deadline.get() {
+                // Fails when the drain begins: then it goes on below.
+                None => send.await.is_ok() || self.deadline.get().is_some(),
+                Some(deadline) => matches!(timeout_at(deadline, send).await, Ok(Ok(()))),
+            };
+            if !goes_on {
+                answers.clear();
+            }
+        }
+    }
+
+    /// Counts a received buffer and says whether it is to be answered.
+    fn admit(&self, received: &Received) -> bool {
+        add(&self.tally.received_bytes, received.data.len());
+        // The beginning of a datagram is not what was sent. (Counted by the runtime.)
+        if received.truncated {
+            return false;
+        }
+        let from_self = self.is_own(received.from, received.to);
+        if from_self {
+            add(&self.tally.from_self, received.datagrams());
+        }
+        !from_self
+    }
+
+    fn is_own(&self, from: SocketAddr, to: Option<IpAddr>) -> bool {
+        let here = to.unwrap_or(self.socket.local_addr().ip());
+        self.own.iter().any(|own| {
+            own.port() == from.port()
+                && (own.ip() == from.ip() || own.ip().is_unspecified() && here == from.ip())
+        })
+    }
+
+    /// The ECN codepoint that the answer carries, if any.
+    fn ecn(&self, received: &Received) -> Option<Ecn> {
+        received.ecn().filter(|ecn| self.copy_ecn && *ecn != Ecn::NotEct)
+    }
+}
+
+/// The address to answer from. A multicast group, such as the ff02::1 of all nodes that reaches
+/// every socket bound to `[::]`, is none; nor can a link-local address face one that is not, as
+/// the interface is known by the scope of the other end only.
+fn answer_from(received: &Received) -> Option<IpAddr> {
+    received.to.filter(|to| match (to, received.from.ip()) {
+        (IpAddr::V6(to), IpAddr::V6(from)) if to.is_unicast_link_local() => {
+            from.is_unicast_link_local()
+        }
+        _ => !to.is_multicast(),
+    })
+}
+
+/// The way from a received datagram to its answer.
+pub(super) trait Path {
+    /// When something that is held back has to go on.
+    fn next_due(&self) -> Option<Instant>;
+
+    /// Makes answers of what was received, and empties it; adds what is due by now.
+    fn carry(&mut self, port: &Port, received: &mut Vec<Received>, answers: &mut Vec<Datagram>);
+}
+
+/// Everything goes back at once, in the buffer it came in.
+pub(super) struct Straight;
+
+impl Path for Straight {
+    fn next_due(&self) -> Option<Instant> {
+        None
+    }
+
+    fn carry(&mut self, port: &Port, received: &mut Vec<Received>, answers: &mut Vec<Datagram>) {
+        let admitted = received.drain(..).filter(|received| port.admit(received));
+        answers.extend(admitted.map(|received| {
+            let (from, ecn) = (answer_from(&received), port.ecn(&received));
+            Datagram { from, ecn, ..received.into_reply() }
+        }));
+    }
+}
+
+/// An answer that may have to wait, and to be sent twice; out of the receive buffers, so that it
+/// keeps none from being used again.
+#[derive(Clone)]
+struct Answer {
+    data: Rc<[u8]>,
+    to: SocketAddr,
+    from: Option<IpAddr>,
+    ecn: Option<Ecn>,
+}
+
+impl From<Answer> for Datagram {
+    fn from(answer: Answer) -> Datagram {
+        let Answer { data, to, from, ecn } = answer;
+        Datagram { from, ecn, ..Datagram::to(to, data) }
+    }
+}
+
+/// The way with impairments.
+pub(super) struct Impaired(BadPath<Answer>);
+
+impl Impaired {
+    /// `stream` tells the sockets of a service apart.
+    pub(super) fn new(impairments: &Impairments, stream: u64) -> Impaired {
+        Impaired(BadPath::new(impairments.clone(), stream))
+    }
+}
+
+impl Path for Impaired {
+    fn next_due(&self) -> Option<Instant> {
+        self.0.next_due()
+    }
+
+    fn carry(&mut self, port: &Port, received: &mut Vec<Received>, answers: &mut Vec<Datagram>) {
+        let now = Instant::now();
+        let mut out = |answer: Answer| answers.push(answer.into());
+        self.0.release(now, &mut out);
+        for received in received.drain(..).filter(|received| port.admit(received)) {
+            let (to, from, ecn) = (received.from, answer_from(&received), port.ecn(&received));
+            for bytes in received.segments() {
+                let answer = Answer { data: Rc::from(bytes), to, from, ecn };
+                self.0.arrive(to, answer, bytes.len(), now, &mut out);
+            }
+        }
+        port.tally.held_back.set(self.0.waiting() as u64);
+        port.tally.impairments.set(self.0.counts());
+    }
+}
+
+/// Reflects until the drain of `port` begins, and ends when all is answered or its time is over.
+pub(super) async fn reflect(port: &Port, mut path: impl Path) -> io::Result<()> {
+    let mut received = Vec::with_capacity(BATCH);
+    let mut answers = Vec::with_capacity(BATCH);
+    let deadline = loop {
+        if let Some(deadline) = port.deadline.get() {
+            break deadline;
+        }
+        port.receive(&mut received, path.next_due()).await?;
+        path.carry(port, &mut received, &mut answers);
+        port.send(&mut answers).await;
+    };
+    let mut quiet = 0;
+    // Beyond the deadline, too: what the kernel holds can only be counted by receiving it.
+    while quiet < QUIET_WAITS && (port.sealed.get() || Instant::now() < deadline) {
+        port.receive(&mut received, Some(Instant::now() + QUIET)).await?;
+        quiet = if received.is_empty() { quiet + 1 } else { 0 };
+        path.carry(port, &mut received, &mut answers);
+        port.send(&mut answers).await;
+    }
+    while let Some(due) = path.next_due().filter(|due| *due <= deadline) {
+        sleep_until(due).await;
+        path.carry(port, &mut received, &mut answers);
+        port.send(&mut answers).await;
+    }
+    // What is still unsent at the deadline is counted as waiting.
+    let _cut = timeout_at(deadline, port.socket.flush()).await;
+    Ok(())
+}
+
+fn in_context(error: &io::Error, address: SocketAddr) -> io::Error {
+    let what = format!("receiving on UDP {address} failed {FAILURES_MAX} times in a row: {error}");
+    io::Error::new(error.kind(), what)
+}

@@ -1,0 +1,78 @@
+//! Services over TCP: `twinring serve echo`.
+
+use super::report::{Subject, complain};
+use super::{OutputArgs, duration, operate, print_once, with_remedy};
+use crate::engine_args::EngineArgs;
+use clap::Args;
+use std::error::Error;
+use std::io;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+use twinring::ListenOptions;
+use twinring_services::{Connection, Limits, TcpService, echo, raise_descriptor_limit};
+
+#[derive(Debug, Args)]
+pub(crate) struct TcpArgs {
+    /// Address to listen on; may be given several times, for IPv4 and IPv6 (`[::1]:7000`).
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7000")]
+    listen: Vec<SocketAddr>,
+    #[command(flatten)]
+    engine: EngineArgs,
+    /// Connections served at once; more are accepted and closed at once.
+    #[arg(long, value_name = "N", help_heading = "Limits",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    max_connections: Option<u32>,
+    /// Close a connection on which nothing moved for this long, such as `30s` or `5m`.
+    #[arg(long, value_name = "DURATION", help_heading = "Limits", value_parser = timeout)]
+    idle_timeout: Option<Duration>,
+    /// How long a shutdown waits for peers to take what was received from them.
+    #[arg(long, value_name = "DURATION", help_heading = "Limits", default_value = "10s",
+          value_parser = duration)]
+    drain_timeout: Duration,
+    /// Connections the kernel holds before they are accepted; net.core.somaxconn caps it.
+    #[arg(long, value_name = "N", help_heading = "Limits", default_value_t = 4096,
+          value_parser = clap::value_parser!(u32).range(1..=65_535))]
+    backlog: u32,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+fn timeout(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        Duration::ZERO => Err("a timeout of 0 would close everything at once".to_owned()),
+        timeout => Ok(timeout),
+    }
+}
+
+pub(super) fn serve_echo(args: &TcpArgs) -> Result<ExitCode, Box<dyn Error>> {
+    serve("echo", echo::echo, args)
+}
+
+/// Runs a TCP service until a signal ends it.
+fn serve<S>(name: &'static str, serve: S, args: &TcpArgs) -> Result<ExitCode, Box<dyn Error>>
+where
+    S: AsyncFn(&Connection) -> io::Result<()> + Clone + Send + Sync + 'static,
+{
+    if let Err(error) = raise_descriptor_limit() {
+        complain(&format!("twinring: the limit of open descriptors stays as it is: {error}"));
+    }
+    // A service flushes before it closes; what is then still unsent was cut on purpose.
+    let runtime = args.engine.runtime().linger(Duration::ZERO).on_notice(print_once()).build()?;
+    let handle = runtime.handle();
+    let options = ListenOptions { backlog: args.backlog, ..ListenOptions::default() };
+    let limits = Limits {
+        max_connections: args.max_connections.map_or(usize::MAX, |maximum| maximum as usize),
+        idle_timeout: args.idle_timeout,
+        drain_timeout: args.drain_timeout,
+    };
+    let service =
+        TcpService::bind(serve, &args.listen, &options, limits, runtime.workers(), handle)
+            .map_err(|error| with_remedy(&error, "ss -ltnp"))?;
+    let subject = Subject::new(name, service.addresses(), service.counters());
+    operate(runtime, subject, &args.output, |ready| {
+        let service = Arc::new(service.on_ready(ready));
+        move |worker| Arc::clone(&service).run(worker)
+    })
+}

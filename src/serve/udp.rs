@@ -1,0 +1,63 @@
+//! `twinring serve udp`: the reflector.
+
+mod arguments;
+mod table;
+
+pub(super) use arguments::UdpArgs;
+
+use super::report::{Subject, complain};
+use super::{operate, with_remedy};
+use serde::Serialize;
+use std::error::Error;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+use table::Table;
+use twinring::net::Granted;
+use twinring_services::udp::{Impairments, UdpService, UdpSettings};
+
+/// What the ready line says beyond what it says of every service.
+#[derive(Serialize)]
+struct Details<'a> {
+    tick_us: Option<u64>,
+    max_datagram_bytes: u32,
+    granted: Granted,
+    impairments: Option<&'a Impairments>,
+}
+
+/// Runs the reflector until a signal ends it.
+pub(super) fn serve(args: &UdpArgs) -> Result<ExitCode, Box<dyn Error>> {
+    // The service flushes before it closes; what is then still unsent was cut on purpose.
+    let builder = args.engine.runtime().linger(Duration::ZERO);
+    let builder = match args.tick.0 {
+        Some(period) => builder.tick(period),
+        None => builder,
+    };
+    let runtime = builder.build()?;
+    let settings = UdpSettings {
+        options: args.options(),
+        copy_ecn: args.copy_ecn,
+        impairments: args.impairments(),
+        drain_timeout: args.drain_timeout,
+    };
+    let impairments = settings.impairments.clone();
+    let workers = runtime.workers();
+    let service = UdpService::bind(&args.listen, settings, workers, runtime.handle())
+        .map_err(|error| with_remedy(&error, "ss -lunp"))?;
+    let granted = service.granted();
+    args.compare(granted).iter().for_each(|shortfall| complain(shortfall));
+    let details = Details {
+        tick_us: args.tick.0.map(|period| period.as_micros() as u64),
+        max_datagram_bytes: args.max_datagram_with(granted),
+        granted,
+        impairments: impairments.as_ref(),
+    };
+    let table = Table::new(impairments.is_some());
+    let subject = Subject::new("udp", service.addresses(), service.counters())
+        .with_details("udp", &details, args.details_text(granted))
+        .with_table(move |uptime_s, counters| table.row(uptime_s, counters));
+    operate(runtime, subject, &args.output, |ready| {
+        let service = Arc::new(service.on_ready(ready));
+        move |worker| Arc::clone(&service).run(worker)
+    })
+}

@@ -1,0 +1,86 @@
+//! Clients of the reflector.
+
+use super::{Ended, PATIENCE, pattern};
+use std::net::{SocketAddr, UdpSocket};
+use std::time::Instant;
+
+/// A client on a free port of the address family of `server`, connected: it hears nobody else,
+/// and only the address it has asked.
+pub(crate) fn client(server: SocketAddr) -> UdpSocket {
+    let local = if server.is_ipv6() { "[::1]:0" } else { "127.0.0.1:0" };
+    let client = UdpSocket::bind(local).expect("a free port");
+    client.connect(server).expect("a route");
+    client.set_read_timeout(Some(PATIENCE)).expect("a socket");
+    client
+}
+
+/// The next datagram.
+pub(crate) fn next(client: &UdpSocket) -> Vec<u8> {
+    let mut bytes = vec![0; 65_536];
+    let length = client.recv(&mut bytes).expect("an answer");
+    bytes.truncate(length);
+    bytes
+}
+
+/// Sends `bytes` and expects them back.
+pub(crate) fn reflected(client: &UdpSocket, bytes: &[u8]) {
+    client.send(bytes).expect("room");
+    assert!(next(client) == bytes, "{} bytes came back changed", bytes.len());
+}
+
+/// Datagram `number` of a source: its number, then a pattern.
+pub(crate) fn numbered(source: u64, number: u32, bytes: usize) -> Vec<u8> {
+    let mut datagram = number.to_be_bytes().to_vec();
+    datagram.extend(pattern(source << 32 | u64::from(number), bytes.max(4) - 4));
+    datagram
+}
+
+/// Checks a datagram of [`numbered`] and returns its number.
+pub(crate) fn number_of(source: u64, datagram: &[u8]) -> u32 {
+    let number = u32::from_be_bytes(*datagram.first_chunk().expect("a number"));
+    assert!(datagram == numbered(source, number, datagram.len()), "{number} came back changed");
+    number
+}
+
+/// Datagrams of a [`burst`], all of which, and twice at that, the buffer of a client holds.
+pub(crate) const BURST: u32 = 250;
+
+/// As [`client`], with room for twice a burst: 512 datagrams of less than 832 bytes with the
+/// kernel's bookkeeping, at the default net.core.rmem_max.
+pub(crate) fn roomy_client(server: SocketAddr) -> UdpSocket {
+    let client = client(server);
+    socket2::SockRef::from(&client).set_recv_buffer_size(212_992).expect("a socket");
+    client
+}
+
+/// Sends a burst of numbered datagrams, and says when each left.
+pub(crate) fn burst(client: &UdpSocket) -> Vec<Instant> {
+    let send = |number| {
+        let left = Instant::now();
+        client.send(&numbered(1, number, 64)).expect("room");
+        left
+    };
+    (0..BURST).map(send).collect()
+}
+
+/// The numbers of all datagrams that have come; for when the server has ended.
+pub(crate) fn numbers(client: &UdpSocket) -> Vec<u32> {
+    client.set_nonblocking(true).expect("a socket");
+    let mut bytes = [0; 2000];
+    let received = std::iter::from_fn(|| {
+        let length = client.recv(&mut bytes).ok()?;
+        Some(number_of(1, &bytes[..length]))
+    });
+    received.collect()
+}
+
+/// Every datagram that arrived is accounted for. Returns how many were sent.
+pub(crate) fn assert_balanced(ended: &Ended) -> u64 {
+    let errors = ended.last["service_counters"]["send_errors"].as_object().expect("an object");
+    let errors: u64 = errors.values().map(|count| count.as_u64().expect("a count")).sum();
+    let left = ["waiting", "truncated", "from_self", "impaired_lost", "impaired_overflowed"];
+    let left: u64 = left.iter().map(|name| ended.count(name)).sum();
+    let arrived = ended.count("received") + ended.count("impaired_duplicated");
+    assert_eq!(arrived, ended.count("sent") + left + errors, "{}", ended.last);
+    ended.count("sent")
+}
