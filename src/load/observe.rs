@@ -3,7 +3,7 @@
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::Write;
 use std::time::Duration;
-use twinring_load::tcp::{Observer, Phase, Progress};
+use twinring_load::observer::{Observer, Phase, Progress};
 
 /// Writes `window_start` and `window_end` at the moments they name.
 pub(super) struct JsonMarks;
@@ -20,19 +20,26 @@ impl JsonMarks {
 /// A line that is drawn anew up to four times a second, if standard error is a terminal.
 pub(super) struct Live {
     bar: ProgressBar,
+    /// What is counted.
+    noun: &'static str,
     marks: Option<JsonMarks>,
 }
 
 impl Live {
-    /// `expected` is the longest the window can be.
-    pub(super) fn new(expected: Duration, marks: Option<JsonMarks>) -> Live {
+    /// `expected` is the longest the window can be, `noun` what is counted in it.
+    pub(super) fn new(expected: Duration, noun: &'static str, marks: Option<JsonMarks>) -> Live {
         // Hidden by itself when standard error is no terminal.
         let target = ProgressDrawTarget::stderr_with_hz(4);
         let bar = ProgressBar::with_draw_target(Some(expected.as_millis() as u64), target);
         if let Ok(style) = ProgressStyle::with_template("{bar:24} {msg}") {
             bar.set_style(style);
         }
-        Live { bar, marks }
+        Live { bar, noun, marks }
+    }
+
+    /// The line, to print something above it.
+    pub(super) fn line(&self) -> ProgressBar {
+        self.bar.clone()
     }
 
     /// Takes the line away.
@@ -58,7 +65,8 @@ impl Observer for Live {
             Phase::Measuring => {
                 self.bar.set_position((progress.window_s * 1e3) as u64);
                 let rate = progress.answered as f64 / progress.window_s.max(1e-9);
-                format!("{:.1} s, {rate:.0} requests/s, {errors} errors", progress.window_s)
+                let noun = self.noun;
+                format!("{:.1} s, {rate:.0} {noun}/s, {errors} errors", progress.window_s)
             }
         });
     }

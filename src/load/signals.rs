@@ -5,7 +5,6 @@ use signal_hook::iterator::Signals;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use twinring_load::tcp::Stopper;
 
 /// The first signal that came, 0 for none.
 #[derive(Clone, Default)]
@@ -17,8 +16,8 @@ impl First {
     }
 }
 
-/// Takes the signals over from now on.
-pub(super) fn watch(stopper: Stopper) -> io::Result<First> {
+/// Takes the signals over from now on; the first calls `stop`.
+pub(super) fn watch(stop: impl Fn() + Send + 'static) -> io::Result<First> {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     let first = First::default();
     let seen = first.clone();
@@ -28,7 +27,7 @@ pub(super) fn watch(stopper: Stopper) -> io::Result<First> {
                 std::process::exit(128 + signal);
             }
             seen.0.store(signal as u8, Ordering::Release);
-            stopper.stop();
+            stop();
         }
     })?;
     Ok(first)

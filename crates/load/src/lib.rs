@@ -6,12 +6,17 @@
 //! cannot be fast by being wrong.
 //!
 //! - [`tcp`]: requests over TCP to a server that echoes them.
+//! - [`udp`]: streams of datagrams, by default RTP, to a reflector.
 //! - [`schedule`]: when the requests of an open loop are due.
 //! - [`pattern`]: the bytes that are sent.
 //! - [`report`]: the result, as JSON (`docs/json.md`) and as a table.
 
+mod cpu;
+pub mod observer;
 pub mod pattern;
 mod recorder;
 pub mod report;
 pub mod schedule;
 pub mod tcp;
+mod turn;
+pub mod udp;

@@ -140,7 +140,8 @@ impl Recorder {
     }
 }
 
-fn histogram() -> Histogram<u64> {
+/// For times of up to a minute, in nanoseconds.
+pub(crate) fn histogram() -> Histogram<u64> {
     match Histogram::new_with_bounds(1, LATENCY_NS_MAX, DIGITS) {
         Ok(histogram) => histogram,
         Err(error) => unreachable!("the bounds are constants and valid: {error}"),

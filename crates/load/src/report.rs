@@ -1,6 +1,6 @@
 //! The result of a run: the JSON of `docs/json.md` and a table for people.
 
-mod table;
+pub(crate) mod table;
 
 use crate::recorder::Trouble;
 use base64::Engine;

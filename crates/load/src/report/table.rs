@@ -4,7 +4,7 @@ use super::Report;
 use std::fmt;
 
 /// Thousands separated, as in 1,234,567.
-fn grouped(number: u64) -> String {
+pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() * 4 / 3);
     for (at, digit) in digits.chars().enumerate() {
@@ -17,7 +17,7 @@ fn grouped(number: u64) -> String {
 }
 
 /// Microseconds with a unit that suits them.
-fn time(us: f64) -> String {
+pub(crate) fn time(us: f64) -> String {
     match us {
         us if us < 1e3 => format!("{us:.1} us"),
         us if us < 1e6 => format!("{:.2} ms", us / 1e3),
@@ -25,7 +25,7 @@ fn time(us: f64) -> String {
     }
 }
 
-fn megabytes_per_s(bytes: u64, seconds: f64) -> f64 {
+pub(crate) fn megabytes_per_s(bytes: u64, seconds: f64) -> f64 {
     if seconds > 0.0 { bytes as f64 / 1e6 / seconds } else { 0.0 }
 }
 

@@ -26,6 +26,8 @@ pub use settings::{
     Settings,
 };
 
+pub use crate::observer::{Observer, Phase, Progress};
+
 use self::conductor::Conductor;
 use self::control::{Control, Note};
 use self::settings::Pace;
@@ -41,40 +43,6 @@ use twinring::{Features, Runtime, RuntimeError};
 
 /// Bytes that closed connections may still send when the run is over: they were given up.
 const LINGER: Duration = Duration::from_millis(100);
-
-/// Watches a run.
-pub trait Observer {
-    /// The window begins now.
-    fn window_started(&mut self, monotonic_ns: u64);
-    /// The window ends now.
-    fn window_ended(&mut self, monotonic_ns: u64);
-    /// Called up to four times a second.
-    fn progress(&mut self, progress: &Progress);
-}
-
-/// How far a run has come.
-#[derive(Clone, Copy, Debug)]
-pub struct Progress {
-    /// Where it is.
-    pub phase: Phase,
-    /// Answers inside the window so far.
-    pub answered: u64,
-    /// Errors so far.
-    pub errors: u64,
-    /// Seconds of the window so far.
-    pub window_s: f64,
-}
-
-/// The parts of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// Connections are being made.
-    Connecting,
-    /// Traffic that is not measured.
-    WarmingUp,
-    /// The measured window.
-    Measuring,
-}
 
 /// Why a run has no result.
 #[derive(Debug)]

@@ -4,8 +4,7 @@ use super::worker::Outcome;
 use super::{LoadError, Settings};
 use crate::recorder::Recorder;
 use crate::report::{
-    Bytes, Connections, Cpu, EncodedHistogram, Lag, Latency, Report, RequestsReport,
-    SATURATED_SHARE, WholeRun, Window,
+    Bytes, Connections, EncodedHistogram, Lag, Latency, Report, RequestsReport, WholeRun, Window,
 };
 use twinring::{CounterSnapshot, Features, monotonic_ns};
 
@@ -27,7 +26,8 @@ impl Run<'_> {
     /// Without a single connection there is nothing to report.
     pub(super) fn report(self, outcomes: Vec<Outcome>) -> Result<Report, LoadError> {
         let settings = self.settings;
-        let cpu = cpu_of(&outcomes);
+        let threads: Vec<_> = outcomes.iter().map(|outcome| outcome.cpu).collect();
+        let cpu = crate::cpu::report(&threads);
         let connections = self.connections_of(&outcomes);
         let sum = |of: fn(&Outcome) -> u64| outcomes.iter().map(of).sum::<u64>();
         let unsent = sum(|outcome| outcome.unsent);
@@ -113,20 +113,5 @@ impl Run<'_> {
             min_answered: answered().min().unwrap_or(0),
             max_answered: answered().max().unwrap_or(0),
         }
-    }
-}
-
-fn cpu_of(outcomes: &[Outcome]) -> Cpu {
-    let sum = |of: fn(&Outcome) -> u64| outcomes.iter().map(of).sum::<u64>() as f64 / 1e9;
-    let shares = outcomes.iter().map(|outcome| &outcome.cpu).map(|cpu| match cpu.elapsed_ns {
-        0 => 0.0,
-        elapsed_ns => cpu.used_ns as f64 / elapsed_ns as f64,
-    });
-    let busiest_thread_share = shares.fold(0.0, f64::max);
-    Cpu {
-        user_s: sum(|outcome| outcome.cpu.user_ns),
-        system_s: sum(|outcome| outcome.cpu.system_ns),
-        busiest_thread_share,
-        saturated: busiest_thread_share >= SATURATED_SHARE,
     }
 }

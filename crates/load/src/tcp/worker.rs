@@ -3,8 +3,10 @@
 use super::connection::{Connection, Ending};
 use super::control::{Control, Note};
 use super::{Pace, Settings};
+use crate::cpu::{CpuStart, CpuUse};
 use crate::recorder::{Recorder, Trouble};
 use crate::schedule::Schedule;
+use crate::turn::yield_now;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
@@ -12,11 +14,10 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::task::Poll;
 use std::time::{Duration, Instant};
 use twinring::{
     Either, JoinHandle, TcpStream, monotonic_ns, race, shutdown_requested, sleep, sleep_until,
-    spawn, thread_cpu_clock_ns, thread_cpu_time_ns, timeout,
+    spawn, timeout,
 };
 
 /// Attempts to connect that a thread makes at the same time.
@@ -42,17 +43,6 @@ pub(super) struct Worker {
     /// Connections that ended because they could not go on.
     lost: Cell<u64>,
     reconnects: Cell<u64>,
-}
-
-/// CPU time of the thread inside the window.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct CpuUse {
-    pub(super) user_ns: u64,
-    pub(super) system_ns: u64,
-    /// By the exact clock of the thread.
-    pub(super) used_ns: u64,
-    /// Between the two readings.
-    pub(super) elapsed_ns: u64,
 }
 
 /// What a thread hands in.
@@ -233,17 +223,10 @@ impl Worker {
         let Either::Left(()) = race(begins, shutdown_requested()).await else {
             return CpuUse::default();
         };
-        let read = || (thread_cpu_time_ns(), thread_cpu_clock_ns(), monotonic_ns());
-        let ((user, system), used, now) = read();
+        let start = CpuStart::read();
         // The end may come earlier than planned; then the conductor calls for it.
         race(sleep_until(instant_at(window.end)), shutdown_requested()).await;
-        let ((user_end, system_end), used_end, now_end) = read();
-        CpuUse {
-            user_ns: user_end.saturating_sub(user),
-            system_ns: system_end.saturating_sub(system),
-            used_ns: used_end - used,
-            elapsed_ns: now_end - now,
-        }
+        start.used()
     }
 
     /// Waits for outstanding answers.
@@ -332,19 +315,6 @@ async fn keep_pace(connections: Connections, schedule: Schedule) {
         // Without a sleep in this round the connections have not had the thread yet.
         yield_now().await;
     }
-}
-
-/// Lets the other tasks run.
-async fn yield_now() {
-    let mut yielded = false;
-    poll_fn(|cx| {
-        if std::mem::replace(&mut yielded, true) {
-            return Poll::Ready(());
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }
 
 /// A moment of CLOCK_MONOTONIC as the `Instant` that timers take.

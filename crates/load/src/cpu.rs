@@ -1,0 +1,58 @@
+//! CPU use of the worker threads.
+
+use crate::report::{Cpu, SATURATED_SHARE};
+use twinring::{monotonic_ns, thread_cpu_clock_ns, thread_cpu_time_ns};
+
+/// CPU time of one thread inside the window.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CpuUse {
+    user_ns: u64,
+    system_ns: u64,
+    /// By the exact clock of the thread.
+    used_ns: u64,
+    /// Between the two readings.
+    elapsed_ns: u64,
+}
+
+/// The first of two readings of the calling thread's clocks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CpuStart {
+    user_ns: u64,
+    system_ns: u64,
+    used_ns: u64,
+    now_ns: u64,
+}
+
+impl CpuStart {
+    pub(crate) fn read() -> CpuStart {
+        let (user_ns, system_ns) = thread_cpu_time_ns();
+        CpuStart { user_ns, system_ns, used_ns: thread_cpu_clock_ns(), now_ns: monotonic_ns() }
+    }
+
+    /// What the thread has used since.
+    pub(crate) fn used(&self) -> CpuUse {
+        let end = CpuStart::read();
+        CpuUse {
+            user_ns: end.user_ns.saturating_sub(self.user_ns),
+            system_ns: end.system_ns.saturating_sub(self.system_ns),
+            used_ns: end.used_ns - self.used_ns,
+            elapsed_ns: end.now_ns - self.now_ns,
+        }
+    }
+}
+
+/// All threads together.
+pub(crate) fn report(threads: &[CpuUse]) -> Cpu {
+    let sum = |of: fn(&CpuUse) -> u64| threads.iter().map(of).sum::<u64>() as f64 / 1e9;
+    let shares = threads.iter().map(|cpu| match cpu.elapsed_ns {
+        0 => 0.0,
+        elapsed_ns => cpu.used_ns as f64 / elapsed_ns as f64,
+    });
+    let busiest_thread_share = shares.fold(0.0, f64::max);
+    Cpu {
+        user_s: sum(|cpu| cpu.user_ns),
+        system_s: sum(|cpu| cpu.system_ns),
+        busiest_thread_share,
+        saturated: busiest_thread_share >= SATURATED_SHARE,
+    }
+}

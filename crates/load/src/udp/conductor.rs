@@ -1,0 +1,111 @@
+//! The thread that conducts the workers: it decides when the window begins and ends, tells the
+//! observer, and listens for reasons to end early.
+
+use super::Settings;
+use super::control::{Control, Note, ThreadProgress};
+use crate::observer::{Observer, Phase, Progress};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+use twinring::monotonic_ns;
+
+/// From the decision to begin until the traffic begins: time for all threads to hear of it, which
+/// they do with their next tick.
+const MARGIN: Duration = Duration::from_millis(10);
+
+/// How often is looked for a reason to end, and every fifth time the observer told.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+const LOOKS_PER_PROGRESS: u32 = 5;
+
+pub(super) struct Conductor<'a> {
+    settings: &'a Settings,
+    control: &'a Control,
+    heard: Receiver<Note>,
+    observer: &'a mut dyn Observer,
+    looks: u32,
+    ended: bool,
+}
+
+impl<'a> Conductor<'a> {
+    pub(super) fn new(
+        settings: &'a Settings,
+        control: &'a Control,
+        heard: Receiver<Note>,
+        observer: &'a mut dyn Observer,
+    ) -> Conductor<'a> {
+        Conductor { settings, control, heard, observer, looks: 0, ended: false }
+    }
+
+    /// Goes with the workers through the run; they end by themselves.
+    pub(super) fn conduct(&mut self) {
+        if !self.all_open() {
+            self.control.cancel();
+            return;
+        }
+        let margin = MARGIN.max(2 * self.settings.tick);
+        let first_ns = monotonic_ns() + margin.as_nanos() as u64;
+        let start_ns = first_ns + self.settings.warmup.as_nanos() as u64;
+        let end_ns = start_ns + self.settings.duration.as_nanos() as u64;
+        self.control.announce(start_ns..end_ns);
+        if self.wait_until(start_ns, Phase::WarmingUp) {
+            self.observer.window_started(start_ns);
+            self.wait_until(end_ns, Phase::Measuring);
+            let end_ns = self.control.window().map_or(end_ns, |window| window.end);
+            self.observer.window_ended(end_ns);
+        }
+    }
+
+    /// Waits until every thread has opened its sockets. False if there is nothing to measure.
+    fn all_open(&mut self) -> bool {
+        let (mut ready, mut opened) = (0, 0);
+        while ready < self.settings.threads {
+            match self.heard.recv_timeout(LOOK_INTERVAL) {
+                Ok(Note::Ready { opened: more }) => {
+                    ready += 1;
+                    opened += more;
+                }
+                Ok(Note::Ended) | Err(RecvTimeoutError::Disconnected) => return false,
+                Err(RecvTimeoutError::Timeout) => self.show(Phase::Connecting, 0),
+            }
+            if self.control.is_stopped() {
+                return false;
+            }
+        }
+        opened > 0
+    }
+
+    /// Waits until `until_ns`; false if the run has to end before.
+    fn wait_until(&mut self, until_ns: u64, phase: Phase) -> bool {
+        loop {
+            let left = Duration::from_nanos(until_ns.saturating_sub(monotonic_ns()));
+            if left.is_zero() {
+                return true;
+            }
+            let heard = self.heard.recv_timeout(left.min(LOOK_INTERVAL));
+            self.ended |= matches!(heard, Ok(Note::Ended) | Err(RecvTimeoutError::Disconnected));
+            if self.ended || self.control.is_stopped() {
+                self.control.end_window(monotonic_ns());
+                return false;
+            }
+            let start_ns = self.control.window().map_or(u64::MAX, |window| window.start);
+            self.show(phase, start_ns);
+        }
+    }
+
+    fn show(&mut self, phase: Phase, start_ns: u64) {
+        self.looks += 1;
+        if !self.looks.is_multiple_of(LOOKS_PER_PROGRESS) {
+            return;
+        }
+        let sum = |of: fn(&ThreadProgress) -> &AtomicU64| {
+            self.control.progress.iter().map(|thread| of(thread).load(Relaxed)).sum()
+        };
+        self.observer.progress(&Progress {
+            phase,
+            answered: sum(|thread| &thread.received),
+            errors: sum(|thread| &thread.errors),
+            window_s: monotonic_ns().saturating_sub(start_ns) as f64 / 1e9,
+        });
+    }
+}

@@ -1,0 +1,247 @@
+//! Streams of datagrams to a reflector, as a media server has them: thousands with a few packets
+//! a second each, or one with very many.
+//!
+//! Each worker thread has its own engine and its share of the streams, and wakes once per tick. It
+//! sends what is due by a [schedule](plan) that is a pure function of time, then takes what has
+//! come back. Packets are never left out because an answer is missing: it is an open loop. What
+//! is counted, and what for, see [`Report`] and `docs/json.md`:
+//!
+//! - A packet belongs to the measured window if its *intended* time does.
+//! - Lateness is from there to the moment directly before the kernel gets the packet, one stamp
+//!   for a few dozen packets; on io_uring before the enter that submits them, on epoll before the
+//!   first of their system calls.
+//! - A round trip is from that stamp until the worker takes the reply, which it does once per
+//!   tick; so it holds up to a tick of waiting on this side.
+//! - Jitter is the estimate of RFC 3550, section 6.4.1, with the intended times as the senders'
+//!   timestamps, in nanoseconds instead of units of 125 us. Duplicates do not count.
+
+mod conductor;
+mod control;
+mod ledger;
+mod packet;
+pub mod plan;
+mod ramp;
+mod report;
+mod settings;
+mod summary;
+mod table;
+mod traffic;
+mod worker;
+
+pub use packet::{Payload, RTP_HEADER_BYTES};
+pub use plan::{Rate, Spread};
+pub use report::{
+    CallRow, ErrorCounts, Histograms, Jitter, Packets, RampStep, Report, Segmentation,
+    SettingsReport, SocketBuffers, StreamRow, Streams,
+};
+pub use settings::Settings;
+
+use self::conductor::Conductor;
+use self::control::{Control, Note};
+use self::ramp::Ramp;
+use self::summary::{Run, ramp_step};
+use crate::observer::{Observer, Progress};
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
+use twinring::{Features, Runtime, RuntimeError};
+
+/// How long sockets may go on sending what they hold when the run is over: it was given up.
+const LINGER: Duration = Duration::from_millis(100);
+/// Traffic before each step of a ramp.
+const RAMP_WARMUP: Duration = Duration::from_millis(250);
+
+/// Why a run has no result.
+#[derive(Debug)]
+pub enum LoadError {
+    /// The engine failed.
+    Engine(RuntimeError),
+    /// Not a single socket could be opened.
+    NoSocket {
+        /// Address of the reflector.
+        target: String,
+        /// The first failure.
+        why: String,
+    },
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LoadError::Engine(error) => write!(f, "the load generator's engine: {error}"),
+            LoadError::NoSocket { target, why } => {
+                write!(f, "no socket to {target} could be opened: {why}")
+            }
+        }
+    }
+}
+
+impl Error for LoadError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            LoadError::Engine(error) => Some(error),
+            LoadError::NoSocket { .. } => None,
+        }
+    }
+}
+
+/// Ends a run early, from any thread.
+#[derive(Clone, Debug)]
+pub struct Stopper {
+    stopped: Arc<AtomicBool>,
+}
+
+impl Stopper {
+    /// Ends the window now; the run then reports what it has.
+    pub fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A load that is ready to run.
+pub struct Load {
+    settings: Settings,
+    runtime: Runtime,
+    stopped: Arc<AtomicBool>,
+}
+
+impl fmt::Debug for Load {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Load").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+impl Load {
+    /// Chooses the engine. The settings are taken as [checked](Settings::check).
+    ///
+    /// # Errors
+    /// When the engine or a feature that was asked for is refused.
+    pub fn new(settings: Settings) -> Result<Load, RuntimeError> {
+        let runtime = build(&settings)?;
+        Ok(Load { settings, runtime, stopped: Arc::default() })
+    }
+
+    /// The engine and its features.
+    pub fn features(&self) -> &Features {
+        self.runtime.features()
+    }
+
+    /// Why `auto` did not take io_uring.
+    pub fn why_not(&self) -> Option<&str> {
+        self.runtime.why_not()
+    }
+
+    /// A handle to end the run early.
+    pub fn stopper(&self) -> Stopper {
+        Stopper { stopped: Arc::clone(&self.stopped) }
+    }
+
+    /// Opens sockets, loads, measures. Returns when everything has ended. With a ramp, looks for
+    /// the highest rate first, at most 24 steps of the length that was asked for, and measures
+    /// there; `on_step` hears of each step.
+    ///
+    /// # Errors
+    /// When the engine fails or no socket can be opened.
+    pub fn run(
+        self,
+        observer: &mut dyn Observer,
+        mut on_step: impl FnMut(&RampStep),
+    ) -> Result<Report, LoadError> {
+        let Load { mut settings, runtime, stopped } = self;
+        let Some(step_duration) = settings.ramp else {
+            return run_once(&settings, runtime, &stopped, observer);
+        };
+        let mut ramp = Ramp::new(settings.rate, settings.highest_rate());
+        let mut steps: Vec<RampStep> = Vec::new();
+        while let Some(rate) = ramp.next_rate() {
+            let (duration, warmup) = (step_duration, RAMP_WARMUP);
+            let step = Settings { rate, duration, warmup, ..settings.clone() };
+            let runtime = build(&step).map_err(LoadError::Engine)?;
+            let report = run_once(&step, runtime, &stopped, &mut WithoutWindow(observer))?;
+            if report.interrupted {
+                return Ok(Report { ramp: Some(steps), ..report });
+            }
+            let step = ramp_step(&report);
+            ramp.tried(rate, step.loss_free);
+            on_step(&step);
+            steps.push(step);
+            // Without a good one, the lowest that was tried.
+            settings.rate = ramp.best().unwrap_or(rate);
+        }
+        let report = run_once(&settings, runtime, &stopped, observer)?;
+        Ok(Report { ramp: Some(steps), ..report })
+    }
+}
+
+fn build(settings: &Settings) -> Result<Runtime, RuntimeError> {
+    Runtime::builder()
+        .engine(settings.engine)
+        .uring(settings.tuned_uring())
+        .epoll(settings.epoll.clone())
+        .workers(settings.threads)
+        .pin(settings.pin.clone())
+        .linger(LINGER)
+        .tick(settings.tick)
+        .call_times(settings.calls)
+        .build()
+}
+
+fn run_once(
+    settings: &Settings,
+    runtime: Runtime,
+    stopped: &Arc<AtomicBool>,
+    observer: &mut dyn Observer,
+) -> Result<Report, LoadError> {
+    let (notes, heard) = channel();
+    let control = Arc::new(Control::new(settings.threads, Arc::clone(stopped), notes));
+    let (handle, features) = (runtime.handle(), runtime.features().clone());
+    let why_not = runtime.why_not().map(str::to_owned);
+    // With a submission thread the kernel may take packets before we say so.
+    let submits = matches!(&features, Features::IoUring(uring) if uring.sqpoll_idle_ms == 0);
+    let shared = Arc::new(settings.clone());
+    let mut conductor = Conductor::new(settings, &control, heard, observer);
+    let outcomes = thread::scope(|scope| {
+        let control = Arc::clone(&control);
+        let engine = scope.spawn(move || {
+            let outcomes = runtime.run(|index| {
+                worker::work(index, Arc::clone(&shared), Arc::clone(&control), submits)
+            });
+            control.note(Note::Ended);
+            outcomes
+        });
+        conductor.conduct();
+        engine.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    });
+    let outcomes: Vec<_> = outcomes.map_err(LoadError::Engine)?.into_iter().flatten().collect();
+    let run = Run {
+        settings,
+        features,
+        why_not,
+        window: control.window(),
+        interrupted: control.is_stopped(),
+        counters: handle.counters(),
+    };
+    let report = run.report(outcomes);
+    if report.streams.opened == 0 && !report.interrupted {
+        let why = report.first_error.unwrap_or_else(|| "no reason is known".into());
+        return Err(LoadError::NoSocket { target: report.target, why });
+    }
+    Ok(report)
+}
+
+/// Hears of the progress of a ramp's steps, and not of their windows.
+struct WithoutWindow<'a>(&'a mut dyn Observer);
+
+impl Observer for WithoutWindow<'_> {
+    fn window_started(&mut self, _: u64) {}
+
+    fn window_ended(&mut self, _: u64) {}
+
+    fn progress(&mut self, progress: &Progress) {
+        self.0.progress(progress);
+    }
+}

@@ -1,0 +1,360 @@
+//! The bytes of a packet, and which packet a reply answers.
+//!
+//! - RTP (RFC 3550): a header of 12 bytes, then a pattern. The SSRC names the stream; the
+//!   timestamp advances with the clock of 8 kHz, and tells apart the packets that share a 16-bit
+//!   sequence number.
+//! - Raw, 8 bytes and more: a number of 8 bytes that names stream and sequence, then a pattern.
+//! - Raw, shorter: nothing but a pattern, the same in all packets of a stream. A reply is taken to
+//!   answer the oldest packet without one.
+
+use crate::pattern::Pattern;
+
+/// Bytes of an RTP header without extensions and contributing sources.
+pub const RTP_HEADER_BYTES: usize = 12;
+/// Bytes that name a raw packet.
+const TAG_BYTES: usize = 8;
+/// Of those, the bits of the sequence; the others name the stream.
+const TAG_SEQUENCE_BITS: u32 = 42;
+/// Streams that an RTP header and a tag can tell apart.
+pub(super) const STREAMS_MAX: u64 = 1 << 18;
+
+/// Version 2, no padding, no extension, no contributing sources.
+const RTP_FIRST_BYTE: u8 = 2 << 6;
+/// Payload type 0: PCMU, 8 kHz (RFC 3551).
+const RTP_PAYLOAD_TYPE: u8 = 0;
+const RTP_CLOCK_HZ: u128 = 8_000;
+/// Packets until a sequence number comes back.
+const RTP_CYCLE: u64 = 1 << 16;
+
+/// What a packet carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Payload {
+    /// An RTP header and a pattern.
+    Rtp,
+    /// No header that anybody but us understands.
+    Raw,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Rtp,
+    Tagged,
+    Anonymous,
+}
+
+/// The format of all packets of a run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Format {
+    kind: Kind,
+    bytes: usize,
+    seed: u64,
+    /// Ticks of the RTP clock between two packets of a stream, << 32.
+    ticks: u128,
+}
+
+impl Format {
+    /// Packets of `bytes`, at `rate` millionths of a packet a second and stream.
+    pub(super) fn new(payload: Payload, bytes: usize, seed: u64, rate: u64) -> Format {
+        let kind = match payload {
+            Payload::Rtp => Kind::Rtp,
+            Payload::Raw if bytes >= TAG_BYTES => Kind::Tagged,
+            Payload::Raw => Kind::Anonymous,
+        };
+        let ticks = ((RTP_CLOCK_HZ * 1_000_000) << 32) / u128::from(rate.max(1));
+        Format { kind, bytes, seed, ticks }
+    }
+
+    /// Bytes of a packet.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// True if nothing in a packet names it.
+    pub(super) fn is_anonymous(&self) -> bool {
+        self.kind == Kind::Anonymous
+    }
+
+    fn header_bytes(&self) -> usize {
+        match self.kind {
+            Kind::Rtp => RTP_HEADER_BYTES,
+            Kind::Tagged => TAG_BYTES,
+            Kind::Anonymous => 0,
+        }
+    }
+
+    /// The SSRC of a stream: random, and different for each.
+    pub(super) fn ssrc(&self, stream: u64) -> u32 {
+        scramble((stream as u32).wrapping_add(self.seed as u32))
+    }
+
+    /// The timestamp of a packet: random at first, as RFC 3550 wants it.
+    fn timestamp(&self, ssrc: u32, sequence: u64) -> u32 {
+        let elapsed = ((u128::from(sequence) * self.ticks) >> 32) as u32;
+        scramble(ssrc ^ (self.seed >> 32) as u32).wrapping_add(elapsed)
+    }
+
+    fn first_sequence(&self, ssrc: u32) -> u16 {
+        (scramble(!ssrc) >> 16) as u16
+    }
+
+    fn rtp_header(&self, stream: u64, sequence: u64) -> [u8; RTP_HEADER_BYTES] {
+        let ssrc = self.ssrc(stream);
+        let number = self.first_sequence(ssrc).wrapping_add(sequence as u16);
+        let mut header = [0; RTP_HEADER_BYTES];
+        header[0] = RTP_FIRST_BYTE;
+        header[1] = RTP_PAYLOAD_TYPE;
+        header[2..4].copy_from_slice(&number.to_be_bytes());
+        header[4..8].copy_from_slice(&self.timestamp(ssrc, sequence).to_be_bytes());
+        header[8..12].copy_from_slice(&ssrc.to_be_bytes());
+        header
+    }
+
+    fn tag(&self, stream: u64, sequence: u64) -> [u8; TAG_BYTES] {
+        let sequence = sequence & ((1 << TAG_SEQUENCE_BITS) - 1);
+        ((stream << TAG_SEQUENCE_BITS | sequence) ^ self.seed).to_be_bytes()
+    }
+
+    /// Writes a packet; `into` has its length.
+    #[inline]
+    pub(super) fn write(&self, stream: u64, sequence: u64, into: &mut [u8]) {
+        match self.kind {
+            Kind::Rtp => {
+                into[..RTP_HEADER_BYTES].copy_from_slice(&self.rtp_header(stream, sequence));
+            }
+            Kind::Tagged => into[..TAG_BYTES].copy_from_slice(&self.tag(stream, sequence)),
+            Kind::Anonymous => {}
+        }
+        let body = &mut into[self.header_bytes()..];
+        body.copy_from_slice(self.body(stream, sequence));
+    }
+
+    /// True if `bytes` are those of this packet.
+    #[inline]
+    pub(super) fn is(&self, stream: u64, sequence: u64, bytes: &[u8]) -> bool {
+        if bytes.len() != self.bytes {
+            return false;
+        }
+        let (header, body) = bytes.split_at(self.header_bytes());
+        let same_header = match self.kind {
+            Kind::Rtp => *header == self.rtp_header(stream, sequence),
+            Kind::Tagged => *header == self.tag(stream, sequence),
+            Kind::Anonymous => true,
+        };
+        same_header && body == self.body(stream, sequence)
+    }
+
+    fn body(&self, stream: u64, sequence: u64) -> &'static [u8] {
+        let bytes = self.bytes - self.header_bytes();
+        let place = if self.is_anonymous() { 0 } else { sequence.wrapping_mul(bytes as u64) };
+        // The stream of bytes repeats, so that any place in it is as good modulo 2^48.
+        Pattern::new(stream, 0).slice(place & ((1 << 48) - 1), bytes)
+    }
+
+    /// The stream that a reply names; `None` if none can be read.
+    #[inline]
+    pub(super) fn stream_of(&self, bytes: &[u8]) -> Option<u64> {
+        match self.kind {
+            Kind::Rtp => {
+                let ssrc = u32::from_be_bytes(array(bytes, 8)?);
+                Some(unscramble(ssrc).wrapping_sub(self.seed as u32).into())
+            }
+            Kind::Tagged => {
+                let tag = u64::from_be_bytes(array(bytes, 0)?) ^ self.seed;
+                Some(tag >> TAG_SEQUENCE_BITS)
+            }
+            Kind::Anonymous => None,
+        }
+    }
+
+    /// The sequence of the packet that a reply names, of which `next` have been sent and the last
+    /// `remembered` can be meant; `None` if it names none of them.
+    ///
+    /// The 16 bits of RTP are extended to the latest packet that has been sent: a reply cannot
+    /// answer a later one. If the timestamp is that of an earlier cycle, that one is meant.
+    #[inline]
+    pub(super) fn sequence_of(
+        &self,
+        stream: u64,
+        bytes: &[u8],
+        next: u64,
+        remembered: u64,
+    ) -> Option<u64> {
+        match self.kind {
+            Kind::Anonymous => None,
+            Kind::Tagged => {
+                let tag = u64::from_be_bytes(array(bytes, 0)?) ^ self.seed;
+                let sequence = tag & ((1 << TAG_SEQUENCE_BITS) - 1);
+                Some(sequence).filter(|sequence| *sequence < next)
+            }
+            Kind::Rtp => {
+                let number = u16::from_be_bytes(array(bytes, 2)?);
+                let timestamp = u32::from_be_bytes(array(bytes, 4)?);
+                let ssrc = self.ssrc(stream);
+                let latest = next.checked_sub(1)?;
+                let behind = (latest as u16)
+                    .wrapping_sub(number.wrapping_sub(self.first_sequence(ssrc)))
+                    .into();
+                let mut sequence = latest.checked_sub(behind)?;
+                while self.timestamp(ssrc, sequence) != timestamp {
+                    sequence = sequence.checked_sub(RTP_CYCLE)?;
+                    if latest - sequence > remembered {
+                        return None;
+                    }
+                }
+                Some(sequence)
+            }
+        }
+    }
+
+    /// What is wrong with a reply that should be this packet, for people.
+    pub(super) fn difference(&self, stream: u64, sequence: u64, bytes: &[u8]) -> String {
+        let place = format!("stream {stream}, packet {sequence}");
+        if bytes.len() != self.bytes {
+            return format!("{place}: {} bytes sent, {} came back", self.bytes, bytes.len());
+        }
+        let mut sent = vec![0; self.bytes];
+        self.write(stream, sequence, &mut sent);
+        let differing = sent.iter().zip(bytes).enumerate().find(|(_, (sent, came))| sent != came);
+        match differing {
+            Some((at, (sent, came))) => {
+                format!("{place}: byte {at} differs: sent {sent:#04x}, got back {came:#04x}")
+            }
+            None => format!("{place}: the reply differs"),
+        }
+    }
+}
+
+fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+    bytes.get(at..)?.first_chunk().copied()
+}
+
+const FACTORS: [u32; 2] = [0x21F0_AAAD, 0x735A_2D97];
+const INVERSES: [u32; 2] = [inverse(FACTORS[0]), inverse(FACTORS[1])];
+
+/// The multiplicative inverse of an odd number modulo 2^32, by Newton's iteration.
+const fn inverse(odd: u32) -> u32 {
+    let mut inverse = odd;
+    // Each round doubles the bits that are right, from 3 on.
+    let mut round = 0;
+    while round < 4 {
+        inverse = inverse.wrapping_mul(2u32.wrapping_sub(odd.wrapping_mul(inverse)));
+        round += 1;
+    }
+    inverse
+}
+
+/// A permutation of all 32-bit numbers in which neighbours have nothing in common, so that each
+/// stream has an SSRC of its own, and the stream is found from it without a table.
+fn scramble(mut x: u32) -> u32 {
+    x ^= x >> 16;
+    x = x.wrapping_mul(FACTORS[0]);
+    x ^= x >> 16;
+    x = x.wrapping_mul(FACTORS[1]);
+    x ^ x >> 16
+}
+
+fn unscramble(mut x: u32) -> u32 {
+    // x ^ x >> 16 is its own inverse.
+    x ^= x >> 16;
+    x = x.wrapping_mul(INVERSES[1]);
+    x ^= x >> 16;
+    x = x.wrapping_mul(INVERSES[0]);
+    x ^ x >> 16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn packet(format: &Format, stream: u64, sequence: u64) -> Vec<u8> {
+        let mut bytes = vec![0xee; format.bytes()];
+        format.write(stream, sequence, &mut bytes);
+        bytes
+    }
+
+    proptest! {
+        #[test]
+        fn scrambling_can_be_undone(x: u32) {
+            prop_assert_eq!(unscramble(scramble(x)), x);
+        }
+
+        /// Whatever was sent since, as long as it is remembered, a packet is recognised.
+        #[test]
+        fn a_packet_is_recognised(
+            rtp: bool, bytes in 12usize..2000, seed: u64, stream in 0..STREAMS_MAX,
+            sequence in 0u64..1 << 40, newer in 0u64..1 << 22,
+            rate in prop_oneof![1_000u64..1_000_000_000, 1_000_000_000u64..100_000_000_000_000],
+        ) {
+            let payload = if rtp { Payload::Rtp } else { Payload::Raw };
+            let format = Format::new(payload, bytes, seed, rate);
+            let sent = packet(&format, stream, sequence);
+            prop_assert_eq!(format.stream_of(&sent), Some(stream));
+            let found = format.sequence_of(stream, &sent, sequence + 1 + newer, 1 << 22);
+            prop_assert_eq!(found, Some(sequence));
+            prop_assert!(format.is(stream, sequence, &sent));
+            // A packet that was never sent is not.
+            if !rtp || sequence < RTP_CYCLE {
+                prop_assert_eq!(format.sequence_of(stream, &sent, sequence, 1 << 22), None);
+            }
+        }
+
+        /// One changed byte, and one byte more or less, is noticed.
+        #[test]
+        fn a_changed_packet_is_noticed(
+            payload in prop_oneof![Just(Payload::Rtp), Just(Payload::Raw)], bytes in 12usize..600,
+            sequence in 0u64..1 << 40, place in any::<prop::sample::Index>(), flip in 1u8..,
+        ) {
+            let format = Format::new(payload, bytes, 99, 50_000_000);
+            let mut sent = packet(&format, 5, sequence);
+            let at = place.index(bytes);
+            sent[at] ^= flip;
+            prop_assert!(!format.is(5, sequence, &sent));
+            let named = format!("byte {at} differs");
+            prop_assert!(format.difference(5, sequence, &sent).contains(&named));
+            sent[at] ^= flip;
+            sent.push(0);
+            prop_assert!(!format.is(5, sequence, &sent));
+            prop_assert!(!format.is(5, sequence, &sent[..bytes - 1]));
+        }
+
+        /// No reply can make us panic.
+        #[test]
+        fn any_reply_is_survived(
+            bytes in proptest::collection::vec(any::<u8>(), 0..40), next: u64, raw: bool,
+        ) {
+            let payload = if raw { Payload::Raw } else { Payload::Rtp };
+            let format = Format::new(payload, 172, 3, 50_000_000);
+            format.stream_of(&bytes);
+            if let Some(sequence) = format.sequence_of(1, &bytes, next, 64) {
+                prop_assert!(sequence < next);
+                format.is(1, sequence, &bytes);
+            }
+        }
+    }
+
+    /// Read by hand, as any RTP receiver would.
+    #[test]
+    fn the_header_is_rtp() {
+        let format = Format::new(Payload::Rtp, 172, 1, 50_000_000);
+        let (first, second) = (packet(&format, 0, 70_000), packet(&format, 0, 70_001));
+        assert_eq!(first[0], 0x80);
+        assert_eq!(first[1], 0);
+        let number = |p: &[u8]| u16::from_be_bytes([p[2], p[3]]);
+        assert_eq!(number(&second), number(&first).wrapping_add(1));
+        let timestamp = |p: &[u8]| u32::from_be_bytes([p[4], p[5], p[6], p[7]]);
+        // 20 ms at 8 kHz.
+        assert_eq!(timestamp(&second), timestamp(&first).wrapping_add(160));
+        assert_eq!(first[8..12], second[8..12]);
+        assert_ne!(first[8..12], packet(&format, 1, 0)[8..12]);
+    }
+
+    #[test]
+    fn short_raw_packets_name_nothing() {
+        let format = Format::new(Payload::Raw, 7, 1, 50_000_000);
+        assert!(format.is_anonymous());
+        let sent = packet(&format, 3, 1);
+        assert_eq!(sent, packet(&format, 3, 2));
+        assert_eq!((format.stream_of(&sent), format.sequence_of(3, &sent, 9, 64)), (None, None));
+    }
+}

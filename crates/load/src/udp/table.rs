@@ -1,0 +1,241 @@
+//! The result of a run as tables for people.
+
+use super::report::{CallRow, RampStep, Report, StreamRow};
+use crate::report::Latency;
+use crate::report::table::{grouped, megabytes_per_s, time};
+use std::fmt;
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.head(f)?;
+        self.counts(f)?;
+        self.times(f)?;
+        self.troubles(f)?;
+        self.streams(f)?;
+        if let Some(calls) = &self.calls {
+            calls_table(f, calls)?;
+        }
+        if let Some(steps) = &self.ramp {
+            ramp_table(f, steps)?;
+        }
+        let cpu = &self.cpu;
+        let limit = if cpu.saturated { ": saturated, the schedule may not hold" } else { "" };
+        write!(
+            f,
+            "own CPU       {:.2} s user, {:.2} s system; busiest thread {:.1} %{limit}",
+            cpu.user_s,
+            cpu.system_s,
+            100.0 * cpu.busiest_thread_share
+        )
+    }
+}
+
+/// The parts of the table.
+impl Report {
+    fn head(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let asked = &self.settings;
+        writeln!(f, "target        {}", self.target)?;
+        write!(
+            f,
+            "load          {} x {} packets/s x {} B ({}), ",
+            if asked.streams == 1 {
+                "1 stream".into()
+            } else {
+                grouped(asked.streams) + " streams"
+            },
+            asked.packets_per_s,
+            asked.packet_bytes,
+            asked.payload
+        )?;
+        let sockets = if asked.sockets == "single" { "single socket" } else { "a socket each" };
+        let spread = if asked.spread == "even" { "evenly spread" } else { "in bursts" };
+        write!(f, "{sockets}, {spread}")?;
+        if asked.gso {
+            write!(f, ", segmented")?;
+        }
+        writeln!(f)?;
+        write!(f, "engine        {}, {} thread(s), ", self.engine, asked.threads)?;
+        write!(f, "tick {}", time(asked.tick_us))?;
+        match asked.pending {
+            Some(pending) => writeln!(f, ", {pending} pending receives a socket")?,
+            None => writeln!(f)?,
+        }
+        let interrupted = if self.interrupted { ", interrupted" } else { "" };
+        writeln!(f, "window        {:.3} s{interrupted}", self.window.seconds)
+    }
+
+    fn counts(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let packets = &self.packets;
+        let seconds = self.window.seconds;
+        let rate = |per_second: f64, bytes| {
+            let rate = grouped(per_second.round() as u64);
+            format!("{rate} /s, {:.1} MB/s", megabytes_per_s(bytes, seconds))
+        };
+        let sent = rate(packets.sent_per_second, self.bytes.sent);
+        let received = rate(packets.received_per_second, self.bytes.received);
+        let loss = format!("{:.4} %", 100.0 * self.loss_ratio);
+        writeln!(f, "packets")?;
+        let rows = [
+            ("due", packets.due, String::new(), true),
+            ("sent", packets.sent, sent, true),
+            ("received", packets.received, received, true),
+            ("lost", packets.lost, loss, true),
+            ("unsent", packets.unsent, "due, and not handed to the kernel".into(), false),
+            ("refused", packets.refused, "by the kernel".into(), false),
+            ("duplicated", packets.duplicated, String::new(), true),
+            ("reordered", packets.reordered, String::new(), true),
+            ("mismatched", packets.mismatched, self.verified().into(), true),
+            ("foreign", packets.foreign, "name no packet of ours".into(), false),
+            ("late", packets.late, "came when their packet was forgotten".into(), false),
+        ];
+        for (name, count, note, always) in rows {
+            if always || count > 0 {
+                let row = format!("  {name:<12}{:>14}  {note}", grouped(count));
+                writeln!(f, "{}", row.trim_end())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn verified(&self) -> &'static str {
+        if self.settings.verify { "every byte verified" } else { "not verified" }
+    }
+
+    fn times(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let heads = ["p50", "p90", "p99", "p99.9", "p99.99", "max"];
+        let line = |cells: [String; 6]| cells.map(|cell| format!("{cell:>11}")).concat();
+        writeln!(f, "{:<16}{}", "times", line(heads.map(str::to_owned)))?;
+        let row = |of: &Latency| {
+            let values = [of.p50, of.p90, of.p99, of.p99_9, of.p99_99, of.max];
+            line(values.map(time))
+        };
+        writeln!(f, "  {:<14}{}", "round trip", row(&self.round_trip_us))?;
+        writeln!(f, "  {:<14}{}", "send lateness", row(&self.send_lateness_us))?;
+        writeln!(f, "  {:<14}{}", "wait overrun", row(&self.wait_overrun_us))?;
+        let jitter = &self.jitter_us;
+        writeln!(
+            f,
+            "jitter        mean {}, p50 {}, p99 {}, max {} over streams (RFC 3550)",
+            time(jitter.mean),
+            time(jitter.p50),
+            time(jitter.p99),
+            time(jitter.max)
+        )
+    }
+
+    fn troubles(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let buffers = &self.socket_buffers;
+        writeln!(
+            f,
+            "sockets       {} B to receive, {} B to send",
+            grouped(buffers.granted_receive_bytes as u64),
+            grouped(buffers.granted_send_bytes as u64)
+        )?;
+        if self.settings.gso {
+            let segmentation = &self.segmentation;
+            let by = |kernel| if kernel { "by the kernel" } else { "not by the kernel" };
+            writeln!(
+                f,
+                "segmentation  cut {}, joined {}; {} buffers it would not cut",
+                by(segmentation.gso),
+                by(segmentation.gro),
+                grouped(segmentation.fallbacks)
+            )?;
+        }
+        match self.kernel_drops {
+            Some(drops) => writeln!(f, "kernel drops  {} at our sockets", grouped(drops))?,
+            None => writeln!(f, "kernel drops  unknown on this kernel")?,
+        }
+        let errors = &self.errors;
+        let kinds = [
+            ("ICMP errors", errors.icmp_refused),
+            ("refused sends", errors.send),
+            ("failed receives", errors.receive),
+            ("sends that waited for room", errors.blocked),
+        ];
+        let seen: Vec<String> = (kinds.iter())
+            .filter(|(_, count)| *count > 0)
+            .map(|(name, count)| format!("{} {name}", grouped(*count)))
+            .collect();
+        let all = if seen.is_empty() { "none".to_owned() } else { seen.join(", ") };
+        writeln!(f, "errors        {all}")?;
+        self.first_error.iter().try_for_each(|first| writeln!(f, "  first       {first}"))
+    }
+
+    fn streams(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let streams = &self.streams;
+        writeln!(
+            f,
+            "streams       {} asked, {} opened, {} answered",
+            grouped(streams.asked),
+            grouped(streams.opened),
+            grouped(streams.answered)
+        )?;
+        let rows = streams.all.as_ref().unwrap_or(&streams.worst);
+        let title = if streams.all.is_some() { "all" } else { "worst" };
+        let heads = ["sent", "received", "lost", "dup", "reord", "jitter", "max rtt", "max late"];
+        write!(f, "  {title:<7}{:>10}", "ssrc")?;
+        heads.iter().try_for_each(|head| write!(f, "{head:>11}"))?;
+        writeln!(f)?;
+        rows.iter().try_for_each(|row| stream_line(f, row))
+    }
+}
+
+fn stream_line(f: &mut fmt::Formatter<'_>, row: &StreamRow) -> fmt::Result {
+    let counts = [row.sent, row.received, row.lost, row.duplicated, row.reordered];
+    let times = [row.jitter_us, row.round_trip_us_max, row.lateness_us_max];
+    write!(f, "  {:<7}{:>10}", row.stream, format!("{:08x}", row.ssrc))?;
+    counts.iter().try_for_each(|count| write!(f, "{:>11}", grouped(*count)))?;
+    times.iter().try_for_each(|us| write!(f, "{:>11}", time(*us)))?;
+    writeln!(f)
+}
+
+fn calls_table(f: &mut fmt::Formatter<'_>, calls: &[CallRow]) -> fmt::Result {
+    writeln!(
+        f,
+        "{:<34}{:>11}{:>12}{:>11}{:>11}{:>11}",
+        "calls", "time (s)", "count", "% of run", "mean", "max"
+    )?;
+    for row in calls {
+        writeln!(
+            f,
+            "  {:<32}{:>11.4}{:>12}{:>11.2}{:>11}{:>11}",
+            row.call,
+            row.time_s,
+            grouped(row.count),
+            100.0 * row.run_share,
+            time(row.mean_us),
+            time(row.max_us)
+        )?;
+    }
+    Ok(())
+}
+
+fn ramp_table(f: &mut fmt::Formatter<'_>, steps: &[RampStep]) -> fmt::Result {
+    writeln!(
+        f,
+        "{:<8}{:>16}{:>14}{:>12}{:>12}{:>14}",
+        "ramp", "packets/s", "sent", "lost", "unsent", "late p99.9"
+    )?;
+    steps.iter().try_for_each(|step| writeln!(f, "{step}"))?;
+    match steps.iter().filter(|step| step.loss_free).map(|step| step.packets_per_s).reduce(f64::max)
+    {
+        Some(best) => writeln!(f, "  highest rate without loss: {best:.1} packets/s a stream"),
+        None => writeln!(f, "  no rate was without loss"),
+    }
+}
+
+impl fmt::Display for RampStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verdict = if self.loss_free { "ok" } else { "no" };
+        write!(
+            f,
+            "  {verdict:<6}{:>16.1}{:>14}{:>12}{:>12}{:>14}",
+            self.packets_per_s,
+            grouped(self.sent),
+            grouped(self.lost),
+            grouped(self.unsent),
+            time(self.lateness_us_p99_9)
+        )
+    }
+}

@@ -1,0 +1,118 @@
+//! `twinring load tcp`.
+
+use super::observe::{JsonMarks, Live};
+use super::{Common, address, duration, finish, prepare, print, refuse, signals};
+use clap::Args;
+use std::error::Error;
+use std::net::{IpAddr, SocketAddr};
+use std::process::ExitCode;
+use std::time::Duration;
+use twinring_load::tcp;
+
+#[derive(Debug, Args)]
+pub(crate) struct TcpArgs {
+    /// Address of the server: IP:PORT, [IPV6]:PORT or NAME:PORT.
+    #[arg(value_name = "ADDR", value_parser = address)]
+    target: SocketAddr,
+    /// Connections that send, in all.
+    #[arg(short, long, value_name = "N", default_value_t = 100)]
+    connections: u64,
+    /// Size of a request and of its answer.
+    #[arg(short, long, value_name = "BYTES", default_value_t = 128)]
+    size: u32,
+    /// Length of the measured window; with --messages, its longest [default: 10s, then 1h].
+    #[arg(short, long, value_name = "TIME", value_parser = duration)]
+    duration: Option<Duration>,
+    /// End the window when this many requests, in all, were sent in it and answered.
+    #[arg(short = 'n', long, value_name = "N")]
+    messages: Option<u64>,
+    /// Load before the window [default: 1s; 0s with --messages].
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    warmup: Option<Duration>,
+
+    /// Requests in flight per connection, at most [default: 1; 1024 with --rate].
+    #[arg(long, value_name = "N", help_heading = "Pattern")]
+    depth: Option<u32>,
+    /// Open loop: requests a second, in all, on a fixed schedule; latency counts from the
+    /// scheduled time.
+    #[arg(long, value_name = "R", help_heading = "Pattern")]
+    rate: Option<u64>,
+    /// Close each connection after this many answers and make a new one.
+    #[arg(long, value_name = "N", help_heading = "Pattern")]
+    churn: Option<u64>,
+    /// Further connections that stay open and send nothing.
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Pattern")]
+    idle: u64,
+    /// Send without waiting for answers until the sockets take no more (at most 16 MiB unanswered
+    /// per connection, whatever --depth says), read 64 KiB/s per connection with SO_RCVBUF 16 KiB,
+    /// and read the rest at full speed, for at most a second, when the window is over.
+    #[arg(long, help_heading = "Pattern")]
+    slow_reader: bool,
+    /// Do not compare the bytes that come back.
+    #[arg(long, help_heading = "Pattern")]
+    no_verify: bool,
+
+    /// Limit of one attempt to connect.
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration,
+          help_heading = "Network")]
+    connect_timeout: Duration,
+    /// Limit of one answer; a connection that misses it is given up.
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration,
+          help_heading = "Network")]
+    timeout: Duration,
+    /// Source addresses, used in turn; each has its own 28,000 ports.
+    #[arg(long, value_name = "IP,...", value_delimiter = ',', help_heading = "Network")]
+    local: Vec<IpAddr>,
+
+    #[command(flatten)]
+    common: Common,
+}
+
+impl TcpArgs {
+    fn settings(self) -> tcp::Settings {
+        let Common { threads, pin, engine, uring, epoll, .. } = self.common;
+        let (duration, warmup) = match self.messages {
+            None => (Duration::from_secs(10), Duration::from_secs(1)),
+            Some(_) => (Duration::from_secs(3600), Duration::ZERO),
+        };
+        tcp::Settings {
+            target: self.target,
+            connections: self.connections,
+            message_bytes: self.size,
+            depth: self.depth,
+            threads,
+            pin: pin.map(|list| list.0).unwrap_or_default(),
+            engine,
+            uring,
+            epoll,
+            rate_per_s: self.rate,
+            churn: self.churn,
+            idle: self.idle,
+            slow_reader: self.slow_reader,
+            verify: !self.no_verify,
+            warmup: self.warmup.unwrap_or(warmup),
+            duration: self.duration.unwrap_or(duration),
+            messages: self.messages,
+            connect_timeout: self.connect_timeout,
+            timeout: self.timeout,
+            local: self.local,
+        }
+    }
+}
+
+pub(super) fn run(args: TcpArgs) -> Result<ExitCode, Box<dyn Error>> {
+    let json = args.common.json;
+    let settings = args.settings();
+    refuse(settings.check());
+    let expected = settings.duration;
+    let load = tcp::Load::new(settings)?;
+    prepare(load.why_not());
+    let stopper = load.stopper();
+    let signals = signals::watch(move || stopper.stop())?;
+    let mut observer = Live::new(expected, "requests", json.then_some(JsonMarks));
+    let report = load.run(&mut observer);
+    observer.finish();
+    let report = report?;
+    print(&report, json)?;
+    Ok(finish(signals.first(), report.failure()))
+}

@@ -1,0 +1,176 @@
+//! `twinring load udp`.
+
+use super::observe::{JsonMarks, Live};
+use super::{Common, address, duration, finish, prepare, print, refuse, signals};
+use clap::{Args, ValueEnum};
+use std::error::Error;
+use std::net::{IpAddr, SocketAddr};
+use std::process::ExitCode;
+use std::time::Duration;
+use twinring_load::udp;
+
+#[derive(Debug, Args)]
+pub(crate) struct UdpArgs {
+    /// Address of the reflector: IP:PORT, [IPV6]:PORT or NAME:PORT.
+    #[arg(value_name = "ADDR", value_parser = address)]
+    target: SocketAddr,
+    /// Streams, in all.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    streams: u64,
+    /// Packets a second of each stream; fractions are fine.
+    #[arg(long, value_name = "R", default_value = "50", value_parser = rate)]
+    pps: udp::Rate,
+    /// Size of a packet: the payload of a datagram, the 12 bytes of an RTP header included.
+    #[arg(short, long, value_name = "BYTES", default_value_t = 172)]
+    size: u32,
+    /// Length of the measured window.
+    #[arg(short, long, value_name = "TIME", default_value = "10s", value_parser = duration)]
+    duration: Duration,
+    /// Load before the window.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration)]
+    warmup: Duration,
+    /// How long replies are awaited after the window.
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = duration)]
+    drain: Duration,
+
+    /// What a packet carries: an RTP header and a pattern, or a number of 8 bytes and a pattern;
+    /// below 8 bytes, no number: a reply then counts for the oldest packet without one.
+    #[arg(long, value_name = "KIND", default_value = "rtp", help_heading = "Pattern")]
+    payload: Payload,
+    /// Packets of different streams spread over the period, or all at once.
+    #[arg(long, value_name = "HOW", default_value = "even", help_heading = "Pattern")]
+    spread: Spread,
+    /// First look for the highest rate without loss, from --pps on by doubling and bisection, in
+    /// at most 24 steps of this length; then measure there.
+    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true,
+          default_missing_value = "2s", value_parser = duration, help_heading = "Pattern")]
+    ramp: Option<Duration>,
+    /// Send at moments this far apart.
+    #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = duration,
+          help_heading = "Pattern")]
+    tick: Duration,
+    /// Do not compare the bytes that come back.
+    #[arg(long, help_heading = "Pattern")]
+    no_verify: bool,
+    /// Where SSRC, sequence numbers and timestamps begin [default: another one each time].
+    #[arg(long, value_name = "N", help_heading = "Pattern")]
+    seed: Option<u64>,
+
+    /// One socket for all streams (of a thread) instead of one for each.
+    #[arg(long, help_heading = "Network")]
+    single_socket: bool,
+    /// Let the kernel cut the packets of a socket out of larger buffers (GSO), and join those it
+    /// receives (GRO).
+    #[arg(long, help_heading = "Network")]
+    gso: bool,
+    /// On io_uring, keep this many single-shot receives in flight on each socket, as
+    /// AsyncUdpTests does, instead of one multishot receive.
+    #[arg(long, value_name = "N", help_heading = "Network")]
+    pending: Option<u32>,
+    /// On epoll, up to 64 packets with a system call; off: one.
+    #[arg(long, value_name = "on|off", default_value = "on", help_heading = "Network")]
+    batch: Switch,
+    /// Receive buffer of each socket (SO_RCVBUF) [default: 4 MiB with --single-socket, else what
+    /// a quarter of a second takes, at least the system's default].
+    #[arg(long, value_name = "BYTES", help_heading = "Network")]
+    rcvbuf: Option<u32>,
+    /// Send buffer of each socket (SO_SNDBUF) [default: the system's].
+    #[arg(long, value_name = "BYTES", help_heading = "Network")]
+    sndbuf: Option<u32>,
+    /// Source addresses, used in turn; each has its own 28,000 ports.
+    #[arg(long, value_name = "IP,...", value_delimiter = ',', help_heading = "Network")]
+    local: Vec<IpAddr>,
+
+    /// Time each system call, and print a table of them.
+    #[arg(long, help_heading = "Output")]
+    calls: bool,
+    /// Print all streams, not only the ten worst.
+    #[arg(long, help_heading = "Output")]
+    per_stream: bool,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Payload {
+    Rtp,
+    Raw,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Spread {
+    Even,
+    Burst,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
+enum Switch {
+    On,
+    Off,
+}
+
+fn rate(text: &str) -> Result<udp::Rate, String> {
+    let packets: f64 =
+        text.parse().map_err(|_| "expected a number such as 50 or 33.3".to_owned())?;
+    Ok(udp::Rate::per_second(packets))
+}
+
+impl UdpArgs {
+    fn settings(self) -> udp::Settings {
+        let Common { threads, pin, engine, uring, epoll, .. } = self.common;
+        udp::Settings {
+            target: self.target,
+            streams: self.streams,
+            rate: self.pps,
+            packet_bytes: self.size,
+            payload: match self.payload {
+                Payload::Rtp => udp::Payload::Rtp,
+                Payload::Raw => udp::Payload::Raw,
+            },
+            single_socket: self.single_socket,
+            spread: match self.spread {
+                Spread::Even => udp::Spread::Even,
+                Spread::Burst => udp::Spread::Burst,
+            },
+            ramp: self.ramp,
+            pending: self.pending,
+            batch: self.batch == Switch::On,
+            gso: self.gso,
+            tick: self.tick,
+            verify: !self.no_verify,
+            // The clock differs enough between runs; that is all a seed is for.
+            seed: self.seed.unwrap_or_else(twinring::monotonic_ns),
+            warmup: self.warmup,
+            duration: self.duration,
+            drain: self.drain,
+            threads,
+            pin: pin.map(|list| list.0).unwrap_or_default(),
+            engine,
+            uring,
+            epoll,
+            receive_buffer_bytes: self.rcvbuf,
+            send_buffer_bytes: self.sndbuf,
+            local: self.local,
+            calls: self.calls,
+            per_stream: self.per_stream,
+        }
+    }
+}
+
+pub(super) fn run(args: UdpArgs) -> Result<ExitCode, Box<dyn Error>> {
+    let json = args.common.json;
+    let settings = args.settings();
+    refuse(settings.check());
+    let expected = settings.ramp.unwrap_or_default().max(settings.duration);
+    let load = udp::Load::new(settings)?;
+    prepare(load.why_not());
+    let stopper = load.stopper();
+    let signals = signals::watch(move || stopper.stop())?;
+    let mut observer = Live::new(expected, "replies", json.then_some(JsonMarks));
+    let steps = observer.line();
+    let report = load.run(&mut observer, |step| steps.println(format!("{step}")));
+    observer.finish();
+    let report = report?;
+    print(&report, json)?;
+    Ok(finish(signals.first(), report.failure()))
+}
