@@ -5,8 +5,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use twinring_lab::{
-    Accounting, BUILT_IN, Experiment, LabError, NetChoice, Overrides, RunOptions, Stop, Style,
-    Subject,
+    Accounting, BUILT_IN, Experiment, LabError, NetChoice, Overrides, Protocol, RunOptions, Stop,
+    Style, Subject, Wanted,
 };
 
 /// The hidden subcommand through which the lab starts its children.
@@ -50,23 +50,38 @@ pub(crate) struct Run {
     /// Seconds of load before each window.
     #[arg(long, value_name = "SECONDS")]
     warmup: Option<f64>,
-    /// Connection counts, for example 1,10,100.
+    /// Only the cells of this protocol: tcp or udp.
+    #[arg(long)]
+    protocol: Option<Protocol>,
+    /// TCP: connection counts, for example 1,10,100.
     #[arg(long, value_delimiter = ',')]
     connections: Option<Vec<u32>>,
     /// Message sizes in bytes, for example 128,1024,16384.
     #[arg(long, value_delimiter = ',')]
     sizes: Option<Vec<u32>>,
-    /// Requests in flight per connection.
+    /// TCP: requests in flight per connection.
     #[arg(long, value_delimiter = ',')]
     depth: Option<Vec<u32>>,
+    /// UDP: stream counts, for example 1000,4000,8000.
+    #[arg(long, value_delimiter = ',')]
+    streams: Option<Vec<u32>>,
+    /// UDP: packets per second of each stream.
+    #[arg(long, value_delimiter = ',')]
+    pps: Option<Vec<u32>>,
     /// Network: auto, veth, loopback or both.
     #[arg(long)]
     net: Option<NetChoice>,
     /// How CPU use is found: idle_clock or soaker.
     #[arg(long)]
     accounting: Option<Accounting>,
+    /// How the two CPUs have to lie to each other: close (they share a cache), apart or any. A
+    /// hypervisor moves virtual CPUs about, and that changes the figures more than any engine
+    /// does. Each block waits for the placement, at most a minute.
+    #[arg(long)]
+    placement: Option<Wanted>,
     /// Compare these instead; the first is the baseline. NAME=epoll[:k=v,…], NAME=io_uring[:k=v,…]
-    /// or NAME=PROGRAM ARGUMENTS with {addr} among them. Repeatable.
+    /// or NAME=PROGRAM ARGUMENTS with {addr} among them. A program speaks the first protocol of the
+    /// experiment; cells of the others are then left out. Repeatable.
     #[arg(long, value_parser = Subject::parse, value_name = "SUBJECT")]
     subject: Vec<Subject>,
     /// CPU of the server.
@@ -117,11 +132,15 @@ fn measure(options: Run) -> Result<u8, LabError> {
         pairs: options.pairs,
         window_s: options.window,
         warmup_s: options.warmup,
+        protocol: options.protocol,
         connections: options.connections,
         message_bytes: options.sizes,
         depth: options.depth,
+        streams: options.streams,
+        packets_per_s: options.pps,
         net: options.net,
         accounting: options.accounting,
+        placement: options.placement,
         subjects: options.subject,
     };
     let binary = std::env::current_exe().map_err(|e| LabError::read("the running binary", e))?;

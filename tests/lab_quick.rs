@@ -25,6 +25,7 @@ fn quick_measures_both_engines_and_its_bundle_holds() {
         let said = String::from_utf8_lossy(&output.stderr);
         // One pair never gives a verdict; on a busy machine not even the pair may count.
         assert!(table.contains("100 x 128 B") && table.contains("100 x 16 KB"), "{table}{said}");
+        assert!(table.contains("1000 streams x 50/s x 172 B"), "{table}{said}");
         assert!(table.contains("io_uring") && table.contains("epoll"), "{table}{said}");
         assert!(!table.contains("ahead"), "{table}");
         for file in ["bundle.json", "runs.jsonl", "report.md", "report.html"] {
@@ -55,6 +56,8 @@ fn wrong_words_are_bad_arguments() {
         &["run", "quick", "--net", "carrier-pigeon"],
         &["run", "quick", "--accounting", "guess"],
         &["run", "quick", "--subject", "nameless"],
+        &["run", "quick", "--protocol", "sctp"],
+        &["run", "udp-streams", "--connections", "10"],
     ] {
         let output = lab(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {output:?}");
@@ -62,5 +65,8 @@ fn wrong_words_are_bad_arguments() {
     }
     let shown = lab(&["show", "quick"]);
     assert!(String::from_utf8_lossy(&shown.stdout).contains("[[subjects]]"));
-    assert!(String::from_utf8_lossy(&lab(&["list"]).stdout).contains("quick"));
+    let listed = lab(&["list"]);
+    for name in ["quick", "udp-single", "udp-streams", "udp-bulk"] {
+        assert!(String::from_utf8_lossy(&listed.stdout).contains(name), "{name}");
+    }
 }

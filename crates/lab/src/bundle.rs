@@ -12,9 +12,10 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::error::LabError;
+use crate::experiment::Experiment;
 use crate::machine::sha256_of;
 use crate::report;
-use crate::result::{BUNDLE_SCHEMA, Bundle, RunRecord};
+use crate::result::{BUNDLE_SCHEMA, BUNDLE_SCHEMA_1, Bundle, RunRecord};
 
 pub(crate) const BUNDLE_FILE: &str = "bundle.json";
 pub(crate) const RUNS_FILE: &str = "runs.jsonl";
@@ -112,6 +113,8 @@ fn replace(path: &Path, content: &[u8]) -> Result<(), LabError> {
 /// A bundle read back.
 pub(crate) struct Stored {
     pub(crate) bundle: Bundle,
+    /// The summary as it stands in the file.
+    pub(crate) summary: Option<Value>,
     pub(crate) runs: Vec<RunRecord>,
     /// A last line that was cut off by a crash or a full disk.
     pub(crate) cut_off: bool,
@@ -125,11 +128,17 @@ pub(crate) fn read(directory: &Path) -> Result<Stored, LabError> {
     let path = directory.join(BUNDLE_FILE);
     let text = fs::read_to_string(&path).map_err(|error| LabError::read(&path, error))?;
     let foreign = |path: &Path, why: String| LabError::NotABundle { path: path.to_owned(), why };
-    let value: Value =
+    let mut value: Value =
         serde_json::from_str(&text).map_err(|error| foreign(&path, error.to_string()))?;
     let schema = value.get("schema").and_then(Value::as_str).unwrap_or("none");
-    if schema != BUNDLE_SCHEMA {
+    if ![BUNDLE_SCHEMA, BUNDLE_SCHEMA_1].contains(&schema) {
         return Err(foreign(&path, format!("its schema is {schema}, not {BUNDLE_SCHEMA}")));
+    }
+    let summary = value.get("summary").filter(|summary| !summary.is_null()).cloned();
+    if let Some(experiment) = value.get_mut("experiment") {
+        let read = Experiment::from_stored(experiment.take()).map_err(|why| foreign(&path, why))?;
+        *experiment =
+            serde_json::to_value(read).map_err(|error| foreign(&path, error.to_string()))?;
     }
     let bundle =
         serde_json::from_value(value).map_err(|error| foreign(&path, error.to_string()))?;
@@ -141,7 +150,7 @@ pub(crate) fn read(directory: &Path) -> Result<Stored, LabError> {
             .map_err(|error| foreign(&path, format!("line {}: {error}", number + 1)))
     });
     let runs = runs.collect::<Result<_, _>>()?;
-    Ok(Stored { bundle, runs, cut_off: !rest.is_empty() })
+    Ok(Stored { bundle, summary, runs, cut_off: !rest.is_empty() })
 }
 
 /// A new name for a bundle in `parent`: the experiment's name and the time.

@@ -8,7 +8,7 @@ use std::time::Instant;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
-use crate::audit::{Severity, audit};
+use crate::audit::{Severity, audit, audit_placement};
 use crate::bundle::{self, Writer};
 use crate::error::LabError;
 use crate::experiment::{Cell, Experiment, NetKind};
@@ -136,22 +136,28 @@ fn measure(
     runs: &mut Vec<RunRecord>,
 ) -> Result<Ended, LabError> {
     let experiment = bench.experiment;
+    let wanted = experiment.placement;
     let kinds: Vec<NetKind> = networks.iter().map(|network| network.record.kind).collect();
     let cells = experiment.cells(&kinds);
-    let mut blocks = plan(seed, cells.len(), experiment.subjects.len(), experiment.pairs);
+    let subjects: Vec<Vec<usize>> =
+        cells.iter().map(|cell| experiment.subjects_of(cell.protocol())).collect();
+    let mut blocks = plan(seed, &subjects, experiment.pairs);
     let mut given_up = GivenUp::default();
     let mut next_block: HashMap<usize, usize> = HashMap::new();
     let mut spare = vec![experiment.spare_pairs; cells.len()];
-    let mut progress = Progress::start(experiment, blocks.len());
+    let runs_of = |block: &Block| (block.order.len(), cells[block.cell].protocol());
+    let mut progress = Progress::start(experiment, blocks.iter().map(runs_of));
     while let Some(block) = blocks.pop_front() {
         let cell = cells[block.cell];
-        let order = given_up.still_in(experiment, cell, &block.order);
+        let order = given_up.still_in(experiment, cell, &block.order, subjects[block.cell][0]);
         if order.is_empty() {
-            progress.skip(experiment.subjects.len());
+            progress.skip(block.order.len());
             continue;
         }
         let number = next_block.entry(block.cell).or_default();
         let mut noisy = false;
+        let first = runs.len();
+        bench.wait_for_placement();
         for &subject in &order {
             let subject = &experiment.subjects[subject];
             progress.next(&cell, &subject.name);
@@ -161,7 +167,8 @@ fn measure(
             let slot = Slot { index: runs.len(), cell, block: *number, subject };
             let Some(run) = runner::run(bench, network, &slot)? else { return Ok(Ended::Stopped) };
             writer.append(&run)?;
-            for finding in audit(&run) {
+            let first = runs.get(first).unwrap_or(&run);
+            for finding in audit(&run).into_iter().chain(audit_placement(wanted, first, &run)) {
                 noisy |= finding.severity == Severity::Noise;
                 if finding.severity == Severity::Void {
                     progress.say(&format!(
@@ -179,9 +186,9 @@ fn measure(
         progress.skip(block.order.len() - order.len());
         if noisy && spare[block.cell] > 0 {
             spare[block.cell] -= 1;
-            let order = block.order.iter().rev().copied().collect();
+            let order: Vec<usize> = block.order.iter().rev().copied().collect();
+            progress.more(order.len());
             blocks.push_back(Block { cell: block.cell, order });
-            progress.more(experiment.subjects.len());
         }
         if bench.stop.signal().is_some() {
             return Ok(Ended::Stopped);
@@ -201,11 +208,17 @@ impl GivenUp {
     }
 
     /// Who of a block is still worth running: nobody when the baseline or all others are out.
-    fn still_in(&self, experiment: &Experiment, cell: Cell, order: &[usize]) -> Vec<usize> {
+    fn still_in(
+        &self,
+        experiment: &Experiment,
+        cell: Cell,
+        order: &[usize],
+        baseline: usize,
+    ) -> Vec<usize> {
         let is_in =
             |subject: &usize| !self.0.contains(&(cell, experiment.subjects[*subject].name.clone()));
         let left: Vec<usize> = order.iter().copied().filter(is_in).collect();
-        let enough = left.contains(&0) && (left.len() > 1 || order.len() == 1);
+        let enough = left.contains(&baseline) && (left.len() > 1 || order.len() == 1);
         if enough { left } else { Vec::new() }
     }
 }
@@ -213,8 +226,13 @@ impl GivenUp {
 /// Files whose hashes tell what was measured: our binary, and the programs of all commands.
 fn programs(options: &RunOptions) -> Vec<Program> {
     let experiment = &options.experiment;
-    let commands = experiment.subjects.iter().map(crate::experiment::Subject::command_template);
-    let commands = commands.chain([experiment.load.command.clone()]);
+    let commands = experiment.protocols().flat_map(|protocol| {
+        let subjects = experiment.subjects_of(protocol).into_iter();
+        subjects.flat_map(move |position| {
+            let subject = &experiment.subjects[position];
+            [subject.command_template(protocol), experiment.load_template(protocol, subject)]
+        })
+    });
     let binary = options.binary.to_string_lossy().into_owned();
     let mut paths: Vec<String> = commands
         .filter_map(|command| command.first().map(|word| word.replace("{twinring}", &binary)))

@@ -1,10 +1,10 @@
 //! The lab of Twinring: paired experiments on processes, with intervals, audits and bundles.
 //!
 //! The lab starts programs and reads what they print; it knows nothing of how they are made. An
-//! [`Experiment`] names the subjects and the grid of cells. [`run`] measures every cell in
-//! interleaved pairs, audits every run, and writes a bundle: a directory with the raw data, the
-//! figures and verdicts computed from them, and reports. [`verify`] computes everything again
-//! from the raw data; [`rerender`] renders it anew. `docs/method.md` explains the method.
+//! [`Experiment`] names the subjects and, for TCP and UDP, the grid of cells. [`run`] measures
+//! every cell in interleaved pairs, audits every run, and writes a bundle: a directory with the raw
+//! data, the figures and verdicts computed from them, and reports. [`verify`] computes everything
+//! again from the raw data; [`rerender`] renders it anew. `docs/method.md` explains the method.
 //!
 //! ```no_run
 //! use twinring_lab::{Experiment, Overrides, RunOptions, Stop};
@@ -41,6 +41,7 @@ mod helper;
 mod lab;
 mod machine;
 mod net;
+mod placement;
 mod plan;
 mod process;
 mod procfs;
@@ -56,13 +57,15 @@ mod verify;
 
 pub use error::LabError;
 pub use experiment::{
-    Accounting, Axes, BUILT_IN, Cell, EXPERIMENT_SCHEMA, Experiment, Load, MIN_PAIRS, NetChoice,
-    NetKind, Overrides, Ready, Subject,
+    Accounting, BUILT_IN, Cell, EXPERIMENT_SCHEMA, Experiment, KeepsUp, MIN_PAIRS, NetChoice,
+    NetKind, Overrides, Point, Protocol, Published, PublishedCall, Ready, Subject, TcpGrid,
+    UdpGrid, UnderTest,
 };
 pub use helper::helper;
 pub use lab::{Outcome, RunOptions, json_line, run};
 pub use machine::{Cpus, Fingerprint};
 pub use net::NetRecord;
+pub use placement::{Distance, Placement, Wanted};
 pub use process::Exit;
 pub use report::{Style, markdown, table};
 pub use stop::Stop;

@@ -16,15 +16,19 @@ pub(crate) struct Block {
     pub(crate) order: Vec<usize>,
 }
 
-/// The plan of an experiment of `cells` cells and `subjects` subjects with `pairs` blocks each.
-pub(crate) fn plan(seed: u64, cells: usize, subjects: usize, pairs: usize) -> VecDeque<Block> {
+/// The plan of an experiment: `subjects` holds those of each cell, which get `pairs` blocks each.
+pub(crate) fn plan(seed: u64, subjects: &[Vec<usize>], pairs: usize) -> VecDeque<Block> {
     let mut random = Rand64::new(u128::from(seed));
     let mut plan = VecDeque::new();
     let mut planned = 0;
     while planned < pairs {
         let round = (pairs - planned).min(2);
-        for cell in shuffled(&mut random, cells) {
-            let order = shuffled(&mut random, subjects);
+        for cell in shuffled(&mut random, subjects.len()) {
+            let of_cell = &subjects[cell];
+            let order: Vec<usize> = shuffled(&mut random, of_cell.len())
+                .into_iter()
+                .map(|position| of_cell[position])
+                .collect();
             let mirror = order.iter().rev().copied().collect();
             let both = [Block { cell, order }, Block { cell, order: mirror }];
             plan.extend(both.into_iter().take(round));
@@ -50,14 +54,15 @@ mod tests {
     #[test]
     fn every_cell_gets_its_pairs_and_every_block_every_subject() {
         for pairs in [1, 8, 9] {
-            let plan = plan(1, 3, 4, pairs);
-            for cell in 0..3 {
+            let plan = plan(1, &[vec![0, 1, 2, 3], vec![2, 5], vec![7]], pairs);
+            let expected = [vec![0, 1, 2, 3], vec![2, 5], vec![7]];
+            for (cell, expected) in expected.iter().enumerate() {
                 let blocks: Vec<_> = plan.iter().filter(|block| block.cell == cell).collect();
                 assert_eq!(blocks.len(), pairs);
                 for block in blocks {
                     let mut subjects = block.order.clone();
                     subjects.sort_unstable();
-                    assert_eq!(subjects, [0, 1, 2, 3]);
+                    assert_eq!(subjects, *expected);
                 }
             }
         }
@@ -65,7 +70,7 @@ mod tests {
 
     #[test]
     fn blocks_mirror_each_other_and_both_orders_occur() {
-        let plan = plan(7, 1, 2, 40);
+        let plan = plan(7, &[vec![0, 1]], 40);
         let orders: Vec<_> = plan.iter().map(|block| block.order.clone()).collect();
         for two in orders.chunks(2) {
             assert_eq!(two[0][0], two[1][1]);
@@ -76,7 +81,8 @@ mod tests {
 
     #[test]
     fn the_seed_decides() {
-        assert_eq!(plan(3, 2, 2, 8), plan(3, 2, 2, 8));
-        assert_ne!(plan(3, 2, 2, 8), plan(4, 2, 2, 8));
+        let two = [vec![0, 1], vec![0, 1]];
+        assert_eq!(plan(3, &two, 8), plan(3, &two, 8));
+        assert_ne!(plan(3, &two, 8), plan(4, &two, 8));
     }
 }

@@ -74,6 +74,23 @@ pub(crate) fn status_number(text: &str, key: &str) -> Option<u64> {
     value.split_ascii_whitespace().next()?.parse().ok()
 }
 
+/// Whether a UDP socket of the calling thread's network namespace has this local port.
+pub(crate) fn is_udp_bound(port: u16) -> bool {
+    // /proc/net is that of the process; its first thread may be in another namespace.
+    ["/proc/thread-self/net/udp", "/proc/thread-self/net/udp6"]
+        .iter()
+        .any(|path| text(path).is_some_and(|list| lists_udp_port(&list, port)))
+}
+
+/// Lines are `sl local_address …` with addresses and ports in hexadecimal (proc(5)).
+fn lists_udp_port(list: &str, port: u16) -> bool {
+    let local_port = |line: &str| {
+        let local = line.split_ascii_whitespace().nth(1)?;
+        u16::from_str_radix(local.rsplit_once(':')?.1, 16).ok()
+    };
+    list.lines().skip(1).any(|line| local_port(line) == Some(port))
+}
+
 /// `0-3,8` as numbers, the notation of CPU lists in sysfs.
 pub(crate) fn cpu_list(text: &str) -> Vec<usize> {
     let number = |text: &str| text.trim().parse::<usize>().ok();
@@ -142,6 +159,20 @@ mod tests {
         assert_eq!(idle_ns(list, 1), Some(70));
         assert_eq!(idle_ns(list, 2), None);
         assert_eq!(idle_ns("cpu: 0\ncpu: 1\n  .idle_sleeptime : 30 nsecs\n", 0), None);
+    }
+
+    #[test]
+    fn a_bound_udp_port_is_seen() {
+        let list = "   sl  local_address rem_address   st tx_queue rx_queue\n\
+                    2219: 0100007F:1F90 00000000:0000 07 00000000:00000000\n";
+        assert!(lists_udp_port(list, 8080) && !lists_udp_port(list, 0) && !lists_udp_port("", 1));
+        let socket = std::net::UdpSocket::bind("[::1]:0")
+            .or_else(|_| std::net::UdpSocket::bind("127.0.0.1:0"))
+            .unwrap();
+        let port = socket.local_addr().unwrap().port();
+        assert!(is_udp_bound(port));
+        drop(socket);
+        assert!(!is_udp_bound(port));
     }
 
     #[test]

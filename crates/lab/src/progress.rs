@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::experiment::{Cell, Experiment};
+use crate::experiment::{Cell, Experiment, Protocol};
 
 pub(crate) struct Progress {
     bar: ProgressBar,
@@ -16,8 +16,17 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    pub(crate) fn start(experiment: &Experiment, blocks: usize) -> Progress {
-        let runs = blocks * experiment.subjects.len();
+    /// `blocks` are the runs of each block and what they speak.
+    pub(crate) fn start(
+        experiment: &Experiment,
+        blocks: impl Iterator<Item = (usize, Protocol)>,
+    ) -> Progress {
+        let (mut runs, mut seconds) = (0, 0.0);
+        for (of_block, protocol) in blocks {
+            let (warmup_s, window_s) = experiment.pace_s(protocol);
+            runs += of_block;
+            seconds += of_block as f64 * (warmup_s + window_s + OVERHEAD_S);
+        }
         let bar = ProgressBar::new(runs as u64);
         let shown = stderr().is_terminal();
         bar.set_draw_target(if shown {
@@ -28,7 +37,6 @@ impl Progress {
         let style = ProgressStyle::with_template("{wide_bar} run {pos}/{len}  {msg}");
         // The template is a constant; if it were wrong the default would do.
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        let seconds = runs as f64 * (experiment.warmup_s + experiment.window_s + OVERHEAD_S);
         let progress = Progress { bar, began: Instant::now(), begun: 0 };
         progress.say(&format!(
             "{}: {runs} runs, about {}",

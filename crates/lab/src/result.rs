@@ -8,14 +8,18 @@ use crate::accounting::{CpuUse, OtherProcesses};
 use crate::experiment::{Cell, Experiment};
 use crate::machine::{Cpus, Fingerprint};
 use crate::net::NetRecord;
+use crate::placement::Distance;
 use crate::process::Exit;
 use crate::summary::Summary;
 
-/// The schema of `bundle.json`.
-pub const BUNDLE_SCHEMA: &str = "twinring.lab.bundle/1";
+/// The schema of `bundle.json`. Version 1, which knew TCP only, is still read.
+pub const BUNDLE_SCHEMA: &str = "twinring.lab.bundle/2";
+
+/// The schema of `bundle.json` before UDP.
+pub(crate) const BUNDLE_SCHEMA_1: &str = "twinring.lab.bundle/1";
 
 /// The schema of the lines of `runs.jsonl`.
-pub const RUN_SCHEMA: &str = "twinring.lab.run/1";
+pub const RUN_SCHEMA: &str = "twinring.lab.run/2";
 
 /// Everything about an experiment but its raw data.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -105,6 +109,9 @@ pub struct RunRecord {
     pub server_final: Option<Value>,
     /// CPU use inside the window.
     pub cpu: Option<CpuUse>,
+    /// How far apart the two CPUs were.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub distance: Option<Distance>,
     /// CPU use of everybody else around the run.
     pub others: Option<OtherProcesses>,
     /// How the server ended.

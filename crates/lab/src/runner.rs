@@ -14,10 +14,12 @@ use nix::sys::signal::Signal;
 use crate::accounting::{Bystanders, Meter, Sample, cpu_use};
 use crate::contract::{self, LoadResult};
 use crate::error::LabError;
-use crate::experiment::{Cell, Experiment, Ready, Subject};
+use crate::experiment::{Cell, Experiment, Point, Ready, Subject};
 use crate::machine::Cpus;
 use crate::net::Network;
+use crate::placement::{self, Distance, Placement};
 use crate::process::{self, Event, Process, Role};
+use crate::procfs;
 use crate::result::{Failure, RUN_SCHEMA, RunRecord};
 use crate::stop::Stop;
 
@@ -30,8 +32,12 @@ const CLIENT_PATIENCE: Duration = Duration::from_secs(15);
 /// How long either may take to end once it has been asked to.
 const STOP_PATIENCE: Duration = Duration::from_secs(3);
 
-/// Pause between two attempts to connect to a server that says nothing.
-const CONNECT_TICK: Duration = Duration::from_millis(10);
+/// How long a block waits for the placement that is wanted, and between two looks.
+const PLACEMENT_PATIENCE: Duration = Duration::from_secs(60);
+const PLACEMENT_TICK: Duration = Duration::from_millis(300);
+
+/// Pause between two looks at a server that says nothing.
+const PROBE_TICK: Duration = Duration::from_millis(10);
 
 /// What stays the same over all runs of an experiment.
 pub(crate) struct Bench<'a> {
@@ -53,6 +59,23 @@ pub(crate) struct Slot<'a> {
     pub(crate) subject: &'a Subject,
 }
 
+impl Bench<'_> {
+    fn round_trip_ns(&self) -> Option<f64> {
+        placement::round_trip_ns(self.cpus.server, self.cpus.client)
+    }
+
+    /// Waits, within bounds, until the CPUs lie as the experiment wants it.
+    pub(crate) fn wait_for_placement(&self) {
+        let deadline = Instant::now() + PLACEMENT_PATIENCE;
+        while !self.experiment.placement.allows(self.round_trip_ns().map(Placement::of))
+            && self.stop.signal().is_none()
+            && Instant::now() < deadline
+        {
+            std::thread::sleep(PLACEMENT_TICK);
+        }
+    }
+}
+
 /// The user wants to stop; the run is dropped.
 struct Stopped;
 
@@ -66,10 +89,12 @@ pub(crate) fn run(
     network: &mut Network,
     slot: &Slot<'_>,
 ) -> Result<Option<RunRecord>, LabError> {
-    let address = network.free_address()?;
+    let protocol = slot.cell.protocol();
+    let address = network.free_address(protocol)?;
     let values = placeholders(bench, slot, address);
-    let server_command = fill(&slot.subject.command_template(), &values);
-    let client_command = fill(&bench.experiment.load.command, &values);
+    let server_command = fill(&slot.subject.command_template(protocol), &values);
+    let load = bench.experiment.load_template(protocol, slot.subject);
+    let client_command = fill(&load, &values);
     let record = RunRecord {
         schema: RUN_SCHEMA.to_owned(),
         index: slot.index,
@@ -83,11 +108,13 @@ pub(crate) fn run(
         load: None,
         server_final: None,
         cpu: None,
+        distance: None,
         others: None,
         server_exit: None,
         client_exit: None,
         failures: Vec::new(),
     };
+    let before_ns = bench.round_trip_ns();
     let (sender, events) = channel();
     bench.stop.wake(sender.clone());
     let start = |role, place, cpu, command: &[String]| {
@@ -96,7 +123,7 @@ pub(crate) fn run(
 
     let server = start(Role::Server, &network.server, bench.cpus.server, &record.server_command)?;
     let mut run = Run { bench, network, events, record, server };
-    let ready = match run.wait_until_ready(slot.subject.ready_check(), address) {
+    let ready = match run.wait_until_ready(slot.subject.ready_check(protocol), address) {
         Ok(ready) => ready,
         Err(Stopped) => return Ok(None),
     };
@@ -105,10 +132,12 @@ pub(crate) fn run(
         let before = Bystanders::take()?;
         let (place, cpu) = (&run.network.client, bench.cpus.client);
         let client = start(Role::Client, place, cpu, &run.record.client_command)?;
-        match run.follow_client(client)? {
+        let (warmup_s, window_s) = bench.experiment.pace_s(protocol);
+        match run.follow_client(client, Duration::from_secs_f64(warmup_s + window_s))? {
             Ok(samples) => {
                 run.record.others = Some(before.until(&Bystanders::take()?));
                 run.stop_server();
+                run.record.distance = Some(Distance { before_ns, after_ns: bench.round_trip_ns() });
                 run.account(samples, &meter);
             }
             Err(Stopped) => return Ok(None),
@@ -136,10 +165,14 @@ impl Run<'_> {
     fn wait_until_ready(&mut self, check: Ready, address: SocketAddr) -> Result<bool, Stopped> {
         let deadline = Instant::now() + READY_PATIENCE;
         loop {
-            if check == Ready::Tcp && self.accepts(address) {
+            let (ready, patience) = match check {
+                Ready::Json => (false, READY_PATIENCE),
+                Ready::Tcp => (self.accepts(address), PROBE_TICK),
+                Ready::Udp => (self.is_bound(address), PROBE_TICK),
+            };
+            if ready {
                 return Ok(true);
             }
-            let patience = if check == Ready::Tcp { CONNECT_TICK } else { READY_PATIENCE };
             let patience = patience.min(deadline.saturating_duration_since(Instant::now()));
             match self.events.recv_timeout(patience) {
                 Ok(Event::Stop) => return Err(Stopped),
@@ -159,8 +192,9 @@ impl Run<'_> {
                 break;
             }
         }
-        let ended = self.server.has_ended();
-        let exit = self.server.finish(Duration::from_millis(200), !ended);
+        // The end of a process comes a moment after that of its output.
+        let ended = self.died_within(Duration::from_millis(200));
+        let exit = self.server.finish(Duration::ZERO, !ended);
         let waited = READY_PATIENCE.as_secs();
         let how = if ended { exit.to_string() } else { format!("not ready after {waited} s") };
         self.fail(Failure::ServerNotReady { why: with_stderr(how, &self.server) });
@@ -173,13 +207,18 @@ impl Run<'_> {
         self.network.client.run(move || TcpStream::connect_timeout(&address, patience)).is_ok()
     }
 
-    /// Reads the client's lines, samples at its marks, and sees it to its end.
+    /// UDP has no handshake; that a socket has the port is all that can be seen from outside.
+    fn is_bound(&self, address: SocketAddr) -> bool {
+        self.network.server.run(move || procfs::is_udp_bound(address.port()))
+    }
+
+    /// Reads the client's lines, samples at its marks, and sees it to its end. `measuring` is how
+    /// long it is to load.
     fn follow_client(
         &mut self,
         mut client: Process,
+        measuring: Duration,
     ) -> Result<Result<Vec<Sample>, Stopped>, LabError> {
-        let experiment = self.bench.experiment;
-        let measuring = Duration::from_secs_f64(experiment.warmup_s + experiment.window_s);
         let limit = measuring + CLIENT_PATIENCE;
         let mut deadline = Instant::now() + limit;
         let mut samples = Vec::new();
@@ -275,7 +314,10 @@ impl Run<'_> {
                 self.fail(Failure::BadLine { why: format!("the result line: {why}") });
                 return;
             }
-            Some(Ok(result)) => [result.window.start_monotonic_ns, result.window.end_monotonic_ns],
+            Some(Ok(result)) => {
+                let window = result.window();
+                [window.start_monotonic_ns, window.end_monotonic_ns]
+            }
         };
         let marks = samples.len();
         let Ok(samples) = <[Sample; 2]>::try_from(samples) else {
@@ -303,19 +345,31 @@ fn placeholders(
     address: SocketAddr,
 ) -> BTreeMap<&'static str, String> {
     let millis = |seconds: f64| format!("{}", (seconds * 1e3).round());
-    BTreeMap::from([
+    let (warmup_s, window_s) = bench.experiment.pace_s(slot.cell.protocol());
+    let mut values = BTreeMap::from([
         ("{twinring}", bench.binary.to_owned()),
         ("{addr}", address.to_string()),
         ("{ip}", address.ip().to_string()),
         ("{port}", address.port().to_string()),
-        ("{connections}", slot.cell.connections.to_string()),
-        ("{message_bytes}", slot.cell.message_bytes.to_string()),
-        ("{depth}", slot.cell.depth.to_string()),
-        ("{warmup_ms}", millis(bench.experiment.warmup_s)),
-        ("{window_ms}", millis(bench.experiment.window_s)),
+        ("{warmup_ms}", millis(warmup_s)),
+        ("{window_ms}", millis(window_s)),
         ("{server_cpu}", bench.cpus.server.to_string()),
         ("{client_cpu}", bench.cpus.client.to_string()),
-    ])
+        ("{engine}", slot.subject.load_engine().to_owned()),
+    ]);
+    values.extend(match slot.cell.point {
+        Point::Tcp { connections, message_bytes, depth } => [
+            ("{connections}", connections.to_string()),
+            ("{message_bytes}", message_bytes.to_string()),
+            ("{depth}", depth.to_string()),
+        ],
+        Point::Udp { streams, packets_per_s, message_bytes } => [
+            ("{streams}", streams.to_string()),
+            ("{packets_per_s}", packets_per_s.to_string()),
+            ("{message_bytes}", message_bytes.to_string()),
+        ],
+    });
+    values
 }
 
 /// The command with its placeholders filled in.

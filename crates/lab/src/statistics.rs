@@ -6,7 +6,7 @@
 
 use oorandom::Rand64;
 use serde::{Deserialize, Serialize};
-use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
+use statrs::distribution::{Binomial, ContinuousCDF, DiscreteCDF, Normal, StudentsT};
 
 /// Resamples of the bootstrap.
 pub const RESAMPLES: usize = 10_000;
@@ -157,6 +157,13 @@ pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let mut sorted: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
     sorted.sort_unstable_by(f64::total_cmp);
     (!sorted.is_empty()).then(|| quantile(&sorted, 0.5))
+}
+
+/// The exact sign test, two-sided: the probability of pairs that go one way as unequally as these
+/// if either way were as likely. Pairs that go neither way are not given.
+pub fn sign_test(one_way: u64, other_way: u64) -> f64 {
+    let Ok(coin) = Binomial::new(0.5, one_way + other_way) else { return 1.0 };
+    (2.0 * coin.cdf(one_way.min(other_way))).min(1.0)
 }
 
 #[cfg(test)]
@@ -310,5 +317,20 @@ mod tests {
         assert_eq!(median([3.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median([4.0, 1.0, 2.0, 3.0]), Some(2.5));
         assert_eq!(median([f64::NAN]), None);
+    }
+
+    #[test]
+    fn the_sign_test_is_exact() {
+        // By hand: of 2^n outcomes, those at least as unequal, on both sides.
+        for ((one, other), expected) in [
+            ((0, 0), 1.0),
+            ((5, 0), 2.0 / 32.0),
+            ((0, 6), 2.0 / 64.0),
+            ((8, 0), 2.0 / 256.0),
+            ((7, 1), 2.0 * 9.0 / 256.0),
+            ((4, 4), 1.0),
+        ] {
+            assert!((sign_test(one, other) - expected).abs() < 1e-12, "{one} to {other}");
+        }
     }
 }

@@ -11,7 +11,7 @@ use crate::bundle::{
 use crate::error::LabError;
 use crate::machine::sha256_of;
 use crate::report;
-use crate::result::{Bundle, RunRecord, State};
+use crate::result::{BUNDLE_SCHEMA, Bundle, RunRecord, State};
 use crate::summary::{Summary, summarise};
 
 /// How far a recomputed figure may be from the stored one, relatively: logarithms and quantiles
@@ -63,7 +63,7 @@ impl std::fmt::Display for Verification {
 /// # Errors
 /// When the bundle cannot be read at all.
 pub fn verify(directory: &Path) -> Result<Verification, LabError> {
-    let Stored { bundle, runs, cut_off } = bundle::read(directory)?;
+    let Stored { bundle, summary, runs, cut_off } = bundle::read(directory)?;
     let mut found =
         Verification { problems: Vec::new(), notes: Vec::new(), runs: runs.len(), figures: 0 };
     if cut_off {
@@ -79,7 +79,7 @@ pub fn verify(directory: &Path) -> Result<Verification, LabError> {
         }
     }
     let computed = summarise(&bundle.experiment, bundle.seed, &runs);
-    check_summary(&bundle, &computed, &mut found)?;
+    check_summary(&bundle, summary.as_ref(), &computed, &mut found)?;
     if bundle.summary.is_some() {
         check_reports(directory, &bundle, &runs, &mut found);
     }
@@ -107,23 +107,47 @@ fn check_manifest(directory: &Path, bundle: &Bundle, found: &mut Verification) {
 
 fn check_summary(
     bundle: &Bundle,
+    stored: Option<&Value>,
     computed: &Summary,
     found: &mut Verification,
 ) -> Result<(), LabError> {
-    let Some(stored) = &bundle.summary else {
+    let Some(stored) = stored else {
         if bundle.state != State::Running {
             found.problems.push("the summary is missing".to_owned());
         }
         return Ok(());
     };
-    let value = |summary: &Summary| {
-        serde_json::to_value(summary).map_err(|error| LabError::NotABundle {
-            path: BUNDLE_FILE.into(),
-            why: error.to_string(),
-        })
-    };
-    compare(&value(stored)?, &value(computed)?, "summary", found);
+    let mut computed = serde_json::to_value(computed).map_err(|error| LabError::NotABundle {
+        path: BUNDLE_FILE.into(),
+        why: error.to_string(),
+    })?;
+    if bundle.schema != BUNDLE_SCHEMA {
+        let schema = &bundle.schema;
+        found
+            .notes
+            .push(format!("it is of {schema}: figures that later versions add are not in it"));
+        keep_what_is_stored(stored, &mut computed);
+    }
+    compare(stored, &computed, "summary", found);
     Ok(())
+}
+
+/// Takes fields out of `computed` that an earlier version did not store.
+fn keep_what_is_stored(stored: &Value, computed: &mut Value) {
+    match (stored, computed) {
+        (Value::Object(stored), Value::Object(computed)) => {
+            computed.retain(|key, _| stored.contains_key(key));
+            for (key, value) in computed {
+                keep_what_is_stored(&stored[key], value);
+            }
+        }
+        (Value::Array(stored), Value::Array(computed)) => {
+            for (stored, computed) in stored.iter().zip(computed) {
+                keep_what_is_stored(stored, computed);
+            }
+        }
+        _ => {}
+    }
 }
 
 /// Compares two trees and reports every leaf that differs.
@@ -154,7 +178,7 @@ fn compare(stored: &Value, computed: &Value, path: &str, found: &mut Verificatio
 }
 
 fn check_reports(directory: &Path, bundle: &Bundle, runs: &[RunRecord], found: &mut Verification) {
-    if bundle.lab_version != env!("CARGO_PKG_VERSION") {
+    if bundle.lab_version != env!("CARGO_PKG_VERSION") || bundle.schema != BUNDLE_SCHEMA {
         let version = &bundle.lab_version;
         let note =
             format!("the reports were written by version {version} and are not rendered again");
@@ -180,6 +204,7 @@ pub fn rerender(directory: &Path) -> Result<Bundle, LabError> {
     let Stored { mut bundle, runs, .. } = bundle::read(directory)?;
     bundle.summary = Some(summarise(&bundle.experiment, bundle.seed, &runs));
     bundle.lab_version = env!("CARGO_PKG_VERSION").to_owned();
+    bundle.schema = BUNDLE_SCHEMA.to_owned();
     bundle::finish(directory, &bundle, &runs)?;
     Ok(bundle)
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Sketch, alone, fakes, summary, voids};
+use common::{Sketch, UdpSketch, alone, fakes, summary, voids};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -140,11 +140,69 @@ fn a_network_that_cannot_be_had_is_an_error_that_says_so() {
     assert_eq!(fallen_back.status.code(), Some(0));
 }
 
+#[test]
+fn a_bundle_of_datagrams_holds_until_any_of_it_is_edited() {
+    let out = tempfile::tempdir().unwrap();
+    let sketch = UdpSketch { others: &["foreign"], pairs: 2, ..UdpSketch::default() };
+    let outcome = sketch.run(out.path()).unwrap();
+    let directory = &outcome.directory;
+    let verification = verify(directory).unwrap();
+    assert!(verification.holds() && verification.figures > 10, "{verification}");
+    let path = directory.join("runs.jsonl");
+    let text = fs::read_to_string(&path).unwrap();
+    for field in ["lost", "due", "received_per_second", "kernel_drops"] {
+        let edited = text.replacen(&format!("\"{field}\":"), &format!("\"{field}\":1"), 1);
+        assert_ne!(text, edited);
+        fs::write(&path, edited).unwrap();
+        let found = verify(directory).unwrap();
+        let recomputed = found.problems.iter().any(|problem| problem.contains("raw data give"));
+        assert!(recomputed, "{field}: {found}");
+    }
+    fs::write(&path, text).unwrap();
+    assert!(verify(directory).unwrap().holds());
+    let html = fs::read_to_string(directory.join("report.html")).unwrap();
+    assert!(html.contains("20 streams x 50/s x 172 B"));
+    // On a busy machine no run may count.
+    let measured = summary(&outcome).cells[0].subjects.iter().any(|subject| subject.counted > 0);
+    assert_eq!(html.contains("Send lateness"), measured);
+    assert!(!html.contains("http://") && !html.contains("https://"), "it must open offline");
+}
+
+/// Measured by the version that knew TCP only, as its `twinring lab` left it.
+#[test]
+fn bundles_of_the_first_version_are_read_verified_and_rendered_anew() {
+    let old = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/bundle-1");
+    let found = verify(&old).unwrap();
+    assert!(found.holds() && found.runs == 10 && found.figures == 193, "{found}");
+    assert!(found.notes.iter().any(|note| note.contains("bundle/1")), "{found}");
+
+    let out = tempfile::tempdir().unwrap();
+    for name in files(&old) {
+        fs::copy(old.join(&name), out.path().join(&name)).unwrap();
+    }
+    let path = out.path().join("bundle.json");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replacen("\"requests_per_s\": ", "\"requests_per_s\": 9", 1)).unwrap();
+    let found = verify(out.path()).unwrap();
+    assert!(found.problems.iter().any(|it| it.contains("requests_per_s")), "{found}");
+    fs::write(&path, text).unwrap();
+
+    let bundle = rerender(out.path()).unwrap();
+    assert_eq!(bundle.schema, "twinring.lab.bundle/2");
+    assert_eq!(bundle.summary.unwrap().cells[0].cell.to_string(), "2 x 128 B on loopback");
+    let found = verify(out.path()).unwrap();
+    assert!(found.holds() && found.notes.is_empty() && found.figures > 193, "{found}");
+}
+
 /// Starts the lab as a process on an experiment that takes far longer than the test.
 fn start_lab(out: &Path) -> Child {
-    let file = out.join("long.toml");
     let sketch = Sketch { others: &["foreign"], pairs: 100, net: "auto", ..Sketch::default() };
-    fs::write(&file, sketch.text()).unwrap();
+    start_lab_on(out, &sketch.text())
+}
+
+fn start_lab_on(out: &Path, experiment: &str) -> Child {
+    let file = out.join("long.toml");
+    fs::write(&file, experiment).unwrap();
     let mut lab = Command::new(fakes());
     lab.arg("lab").arg(&file).arg(out).stdout(Stdio::piped()).stderr(Stdio::piped());
     lab.spawn().unwrap()
@@ -204,6 +262,21 @@ fn an_interrupted_lab_leaves_a_valid_partial_bundle() {
         lab.stdout.take().unwrap().read_to_string(&mut said).unwrap();
         assert!(said.contains("interrupted by signal"), "{said}");
     }
+}
+
+#[test]
+fn an_interrupted_lab_of_datagrams_leaves_a_valid_partial_bundle() {
+    let _alone = alone();
+    let out = tempfile::tempdir().unwrap();
+    let sketch = UdpSketch { others: &["lossy"], pairs: 100, net: "auto", ..UdpSketch::default() };
+    let mut lab = start_lab_on(out.path(), &sketch.text());
+    let bundle = wait_for_runs(out.path(), 3);
+    let mine = wait_until("a run is on", || Some(children(&lab)).filter(|it| it.len() >= 2));
+    kill(Pid::from_raw(lab.id() as i32), Signal::SIGINT).unwrap();
+    assert_eq!(lab.wait().unwrap().code(), Some(130));
+    assert!(!mine.iter().any(|pid| is_alive(*pid)), "processes left behind");
+    let verification = verify(&bundle).unwrap();
+    assert!(verification.holds() && verification.runs >= 3, "{verification}");
 }
 
 #[test]

@@ -82,9 +82,14 @@ fn a_slow_server_is_measured_and_named() {
     let Some(outcome) = undisturbed(&sketch) else { return };
     let cell = &summary(&outcome).cells[0];
     assert_eq!(voids(cell, "slow"), []);
-    let waits = cell.findings.iter().find(|finding| finding.kind == Kind::SubjectWaits).unwrap();
-    assert_eq!((waits.severity, &*waits.subject), (Severity::Warning, "slow"));
     let [echo, slow] = [0, 1].map(|index| cell.subjects[index].figures.as_ref().unwrap());
+    match cell.findings.iter().find(|finding| finding.kind == Kind::SubjectWaits) {
+        Some(waits) => {
+            assert_eq!((waits.severity, &*waits.subject), (Severity::Warning, "slow"));
+        }
+        // Processes that came and went between the lab's looks used the CPU.
+        None => assert!(slow.server_busy_share.max(slow.client_busy_share) >= 0.5, "{slow:?}"),
+    }
     assert!(slow.latency_us_p50 >= 20_000.0 && slow.requests_per_s < echo.requests_per_s);
 }
 

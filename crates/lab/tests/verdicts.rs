@@ -1,90 +1,11 @@
 //! Verdicts and audits on records made by hand, where every figure is known.
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-use hdrhistogram::Histogram;
-use hdrhistogram::serialization::{Serializer, V2Serializer};
+mod common;
+
+use common::records::{judge, pairs, read, record};
 use serde_json::{Value, json};
 use twinring_lab::audit::{Finding, Kind, Severity, audit};
-use twinring_lab::result::RunRecord;
-use twinring_lab::summary::{Bottleneck, CellSummary, Verdict, summarise};
-use twinring_lab::{Experiment, Overrides};
-
-const CONNECTIONS: u64 = 100;
-const ANSWERED: u64 = 200_000;
-const WINDOW_S: f64 = 2.0;
-/// Little's law: connections / rate.
-const LATENCY_NS: u64 = 1_000_000;
-
-fn experiment() -> Experiment {
-    let overrides = Overrides { message_bytes: Some(vec![128]), ..Overrides::default() };
-    Experiment::find("quick").unwrap().with(&overrides).unwrap()
-}
-
-/// A flawless run whose server CPU was busy for `server_busy_s` of the two seconds.
-fn record(index: usize, block: usize, subject: &str, server_busy_s: f64) -> Value {
-    let mut latencies = Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3).unwrap();
-    latencies.record_n(LATENCY_NS, ANSWERED).unwrap();
-    let mut bytes = Vec::new();
-    V2Serializer::new().serialize(&latencies, &mut bytes).unwrap();
-    let busy = |cpu: usize, busy_s: f64| {
-        json!({"cpu": cpu, "busy_s": busy_s,
-            "softirq_coarse_s": 0.1, "irq_coarse_s": 0.0, "steal_coarse_s": 0.0})
-    };
-    let process = json!({"cpu_s": 0.9, "user_s": 0.3, "system_s": 0.6, "threads": [],
-        "voluntary_switches": 10, "involuntary_switches": 0});
-    let exit = json!({"code": 0, "signal": null, "unasked": false, "killed": false});
-    let p99_us = latencies.value_at_quantile(0.99) as f64 / 1e3;
-    json!({
-        "schema": "twinring.lab.run/1", "index": index, "block": block, "subject": subject,
-        "cell": {"net": "veth", "connections": CONNECTIONS, "message_bytes": 128, "depth": 1},
-        "at_s": 1.0, "server_command": ["server"], "client_command": ["client"],
-        "ready": {"event": "ready"}, "failures": [], "server_exit": exit, "client_exit": exit,
-        "server_final": {"runtime_counters": {"cq_overflows": 0, "syscalls": 2 * ANSWERED}},
-        "others": {"span_s": 2.5, "cpus": 2, "cpu_s": 0.0, "largest": null},
-        "cpu": {"window_s": WINDOW_S, "server_cpu": busy(0, server_busy_s),
-            "client_cpu": busy(1, 1.5), "server": process, "client": process,
-            "sample_delay_us": [50.0, 60.0]},
-        "load": {
-            "settings": {"connections": CONNECTIONS, "depth": 1, "mode": "closed", "verify": true},
-            "window": {"start_monotonic_ns": 0, "end_monotonic_ns": 2_000_000_000_u64,
-                "seconds": WINDOW_S},
-            "requests": {"answered": ANSWERED, "per_second": ANSWERED as f64 / WINDOW_S},
-            "whole_run": {"sent": ANSWERED, "answered": ANSWERED, "failed": 0, "abandoned": 0},
-            "latency_us": {"mean": LATENCY_NS as f64 / 1e3, "p99": p99_us},
-            "schedule_lag_us": null,
-            "histogram": {"unit": "ns", "encoding": "hdr-v2-base64", "data": STANDARD.encode(bytes)},
-            "connections": {"served_at_once_max": CONNECTIONS, "min_answered": 1900},
-            "errors": {"connect": 0, "reset": 0, "closed_early": 0, "timeout": 0, "mismatch": 0,
-                "other": 0},
-            "first_error": null, "cpu": {"busiest_thread_share": 0.7, "saturated": false}},
-    })
-}
-
-fn read(record: Value) -> RunRecord {
-    serde_json::from_value(record).unwrap()
-}
-
-/// Pairs in which io_uring needs `ratio` times less than epoll, with a scatter of a percent.
-fn pairs(count: usize, ratio: f64) -> Vec<Value> {
-    let scatter = [0.0, 0.01, -0.01, 0.004, -0.006, 0.008, -0.003, 0.002, -0.009, 0.005];
-    let pair = |block: usize| {
-        let busy_s = 1.6 * (1.0 + scatter[block % scatter.len()]);
-        let other = 1.0 + scatter[(block * 3 + 1) % scatter.len()];
-        [
-            record(2 * block, block, "epoll", busy_s),
-            record(2 * block + 1, block, "io_uring", 1.6 * other / ratio),
-        ]
-    };
-    (0..count).flat_map(pair).collect()
-}
-
-fn judge(records: Vec<Value>) -> CellSummary {
-    let runs: Vec<RunRecord> = records.into_iter().map(read).collect();
-    let mut summary = summarise(&experiment(), 1, &runs);
-    assert_eq!(summary.cells.len(), 1);
-    summary.cells.remove(0)
-}
+use twinring_lab::summary::{Bottleneck, Verdict};
 
 #[test]
 fn a_difference_is_found_whoever_has_the_advantage() {

@@ -91,7 +91,7 @@ fn parse(words: &[&str]) -> Option<Plan> {
     })
 }
 
-fn now(clock: ClockId) -> u64 {
+pub(crate) fn now(clock: ClockId) -> u64 {
     let now = clock_gettime(clock).expect("a clock of POSIX");
     now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64
 }

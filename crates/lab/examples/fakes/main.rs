@@ -4,6 +4,8 @@
 //! ```text
 //! fakes server MODE ADDR        an echo server: see `server::MODES`
 //! fakes client ADDR CONNECTIONS BYTES DEPTH WARMUP_MS WINDOW_MS [FAULT]
+//! fakes udp-server MODE ADDR    a reflector: see `udp_server::MODES`
+//! fakes udp-client ADDR STREAMS PPS BYTES WARMUP_MS WINDOW_MS [FAULT]
 //! fakes lab EXPERIMENT OUT      runs an experiment as the command does, handling signals
 //! fakes helper …                the lab's hidden subcommand
 //! ```
@@ -12,6 +14,8 @@
 
 mod client;
 mod server;
+mod udp_client;
+mod udp_server;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -25,6 +29,8 @@ fn main() -> ExitCode {
         ["helper", ..] => twinring_lab::helper(&arguments[1..]),
         ["server", mode, address] => server::serve(mode, address),
         ["client", rest @ ..] => client::load(rest),
+        ["udp-server", mode, address] => udp_server::serve(mode, address),
+        ["udp-client", rest @ ..] => udp_client::load(rest),
         ["lab", experiment, out] => match lab(experiment, out) {
             Ok(code) => ExitCode::from(code),
             Err(error) => {

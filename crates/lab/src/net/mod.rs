@@ -12,12 +12,12 @@ mod namespace;
 mod rtnetlink;
 mod veth;
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::LabError;
-use crate::experiment::{NetChoice, NetKind};
+use crate::experiment::{NetChoice, NetKind, Protocol};
 use crate::machine::Cpus;
 use crate::procfs;
 
@@ -58,6 +58,11 @@ const SETTINGS: &[&str] = &[
     "net.core.somaxconn",
     "net.core.rmem_max",
     "net.core.wmem_max",
+    "net.core.rmem_default",
+    "net.core.wmem_default",
+    "net.core.netdev_max_backlog",
+    "net.core.netdev_budget",
+    "net.core.netdev_budget_usecs",
     "net.ipv4.tcp_rmem",
     "net.ipv4.tcp_wmem",
     "net.ipv4.tcp_autocorking",
@@ -122,19 +127,23 @@ impl Network {
         Network { record, server, client, next_port: PORTS.start + spread }
     }
 
-    /// An address that nobody listens on.
+    /// An address that nobody has for this protocol.
     ///
     /// # Errors
     /// [`LabError::Net`] when none of the ports can be bound.
-    pub(crate) fn free_address(&mut self) -> Result<SocketAddr, LabError> {
+    pub(crate) fn free_address(&mut self, protocol: Protocol) -> Result<SocketAddr, LabError> {
         let ip = self.record.server_ip;
         let mut why = String::new();
         for _ in PORTS {
             let address = SocketAddr::new(ip, self.next_port);
             self.next_port =
                 if self.next_port + 1 < PORTS.end { self.next_port + 1 } else { PORTS.start };
-            match self.server.run(move || TcpListener::bind(address)) {
-                Ok(_) => return Ok(address),
+            let bind = move || match protocol {
+                Protocol::Tcp => TcpListener::bind(address).map(drop),
+                Protocol::Udp => UdpSocket::bind(address).map(drop),
+            };
+            match self.server.run(bind) {
+                Ok(()) => return Ok(address),
                 Err(error) => why = format!("{address}: {error}"),
             }
         }

@@ -3,8 +3,9 @@
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::plots::{self, IntervalRow};
-use super::{table, words};
+use super::{columns, published, table, words};
 use crate::audit::Severity;
+use crate::experiment::Protocol;
 use crate::result::{Bundle, RunRecord};
 use crate::summary::{CellSummary, Comparison, Summary, Verdict, figures_of};
 
@@ -59,24 +60,25 @@ fn results(bundle: &Bundle, summary: &Summary) -> Markup {
                 "Where there is no difference, each of the " (all.len()) " verdicts still has a "
                 "chance of 5 % to claim one; the more verdicts, the likelier that one of them does."
             }
-            (overview(bundle, &all))
+            (overview(&all))
         }
-        @for cell in &summary.cells { (cell_section(bundle, cell)) }
+        @for cell in &summary.cells { (cell_section(cell)) }
+        (published_section(bundle, summary))
     }
 }
 
 fn verdict_class(verdict: &Verdict) -> &'static str {
     match verdict {
-        Verdict::Ahead { .. } => "ahead",
+        Verdict::Ahead { .. } | Verdict::OnlyOneKeepsUp { .. } => "ahead",
         Verdict::NoDifference { .. } => "same",
-        Verdict::TooFewPairs { .. } => "few",
+        Verdict::TooFewPairs { .. } | Verdict::UnequalWork { .. } => "few",
         Verdict::Void { .. } => "void",
     }
 }
 
 fn verdict_card(cell: &CellSummary, comparison: &Comparison) -> Markup {
     let class = verdict_class(&comparison.verdict);
-    let (claim, figures) = words::claim_and_figures(comparison);
+    let (claim, figures) = words::claim_and_figures(cell, comparison);
     html! {
         div class=(format!("verdict {class}")) {
             div.cell { (cell.cell) }
@@ -97,7 +99,7 @@ fn verdict_table(all: &[(&CellSummary, &Comparison)]) -> Markup {
                 } }
                 tbody {
                     @for (cell, comparison) in all {
-                        @let (claim, figures) = words::claim_and_figures(comparison);
+                        @let (claim, figures) = words::claim_and_figures(cell, comparison);
                         tr class=(verdict_class(&comparison.verdict)) {
                             th scope="row" { (cell.cell) }
                             td { strong { (claim) } }
@@ -111,10 +113,10 @@ fn verdict_table(all: &[(&CellSummary, &Comparison)]) -> Markup {
 }
 
 /// The figure of record of every comparison in one plot.
-fn overview(bundle: &Bundle, all: &[(&CellSummary, &Comparison)]) -> Markup {
+fn overview(all: &[(&CellSummary, &Comparison)]) -> Markup {
     let mut rows = Vec::new();
     for (cell, comparison) in all {
-        let Some(interval) = &comparison.server_cpu else { continue };
+        let Some(interval) = comparison.of_record() else { continue };
         let alone = cell.comparisons.len() == 1;
         let index = cell.subjects.iter().position(|subject| subject.name == comparison.subject);
         let cell = cell.cell.to_string();
@@ -126,22 +128,23 @@ fn overview(bundle: &Bundle, all: &[(&CellSummary, &Comparison)]) -> Markup {
     html! {
         @if !rows.is_empty() {
             figure {
-                figcaption { "Server CPU per request, all cells "
+                figcaption { "CPU per request or packet, all cells "
                     span { "how many times better; small dots are pairs" } }
-                (plots::intervals(&rows, bundle.experiment.baseline(), "subject"))
+                (plots::intervals(&rows, "baseline", "subject"))
             }
         }
     }
 }
 
-fn cell_section(bundle: &Bundle, cell: &CellSummary) -> Markup {
-    let baseline = bundle.experiment.baseline();
+fn cell_section(cell: &CellSummary) -> Markup {
+    let protocol = cell.cell.protocol();
+    let baseline = &cell.subjects[0].name;
     let measured = cell.subjects.iter().any(|subject| subject.figures.is_some());
     html! {
         h2 { (cell.cell) }
         div.plots {
             @for (index, comparison) in cell.comparisons.iter().enumerate() {
-                @let rows = plots::rows_of(comparison, index + 1);
+                @let rows = plots::rows_of(comparison, protocol, index + 1);
                 @if !rows.is_empty() {
                     figure {
                         figcaption { (comparison.subject) " against " (baseline) " "
@@ -150,21 +153,54 @@ fn cell_section(bundle: &Bundle, cell: &CellSummary) -> Markup {
                     }
                 }
             }
-            @if measured {
-                figure.tall {
-                    figcaption { "Latency " span { (words::load_mode(cell)) "all counted runs together" } }
-                    (plots::latencies(cell))
-                }
-                figure {
-                    figcaption { "CPU of the server's CPU per request "
-                        span { "outside the process: softirq and interrupts" } }
-                    (plots::stacks(cell))
-                }
-            }
+            @if measured { (curves_and_bars(cell)) }
         }
         (figures_table(cell))
         (simple_table(&table::ratios(cell), "Ratios"))
+        @for line in words::placements(cell) { p.small { (line) } }
+        (simple_table(&columns::datagrams(cell), "Datagrams"))
+        (simple_table(&columns::calls(cell), "System calls of the load generator"))
         (findings(cell))
+    }
+}
+
+fn curves_and_bars(cell: &CellSummary) -> Markup {
+    let latencies = |title: &str| {
+        html! {
+            figcaption { (title) " "
+                span { (words::load_mode(cell)) "all counted runs together" } }
+            (plots::latencies(cell))
+        }
+    };
+    let bars = |title: &str, of_what: &str| {
+        html! { figure { figcaption { (title) " " span { (of_what) } } (plots::stacks(cell)) } }
+    };
+    match cell.cell.protocol() {
+        Protocol::Tcp => html! {
+            figure.tall { (latencies("Latency")) }
+            (bars("CPU of the server's CPU per request",
+                "outside the process: softirq and interrupts"))
+        },
+        Protocol::Udp => html! {
+            (bars("CPU per packet", "of both sides, softirq and interrupts included"))
+            figure { (latencies("Round trip")) }
+            figure {
+                figcaption { "Send lateness "
+                    span { "against the schedule; all counted runs together" } }
+                (plots::latenesses(cell))
+            }
+        },
+    }
+}
+
+fn published_section(bundle: &Bundle, summary: &Summary) -> Markup {
+    let tables = published::tables(bundle, summary);
+    html! {
+        @if tables.iter().any(|rows| !rows.is_empty()) {
+            h2 { (published::TITLE) }
+            @for rows in &tables { (simple_table(rows, published::TITLE)) }
+            @for conditions in published::conditions(bundle) { p.small.soft { (conditions) } }
+        }
     }
 }
 
@@ -271,8 +307,16 @@ fn raw_data(bundle: &Bundle, runs: &[RunRecord]) -> Markup {
 }
 
 fn run_rows<'a>(runs: impl Iterator<Item = &'a RunRecord>) -> Vec<Vec<String>> {
-    let titles =
-        ["run", "cell", "block", "subject", "server CPU ns/request", "requests/s", "p99 us"];
+    let titles = [
+        "run",
+        "cell",
+        "block",
+        "subject",
+        "server CPU ns",
+        "both CPUs ns",
+        "per second",
+        "p99 us",
+    ];
     let mut rows = vec![titles.map(str::to_owned).to_vec()];
     for run in runs {
         let figures = figures_of(run);
@@ -285,6 +329,7 @@ fn run_rows<'a>(runs: impl Iterator<Item = &'a RunRecord>) -> Vec<Vec<String>> {
             run.block.to_string(),
             run.subject.clone(),
             figure(|figures| words::whole(figures.server_cpu_ns)),
+            figure(|figures| words::whole(figures.both_cpus_ns)),
             figure(|figures| words::whole(figures.requests_per_s)),
             figure(|figures| words::short(figures.latency_us_p99)),
         ]);

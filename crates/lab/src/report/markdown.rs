@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{table, words};
+use super::{columns, published, table, words};
 use crate::result::Bundle;
 use crate::summary::CellSummary;
 
@@ -24,6 +24,17 @@ fn render(out: &mut String, bundle: &Bundle) -> std::fmt::Result {
     for cell in &summary.cells {
         render_cell(out, cell)?;
     }
+    let published = published::tables(bundle, summary);
+    if published.iter().any(|rows| !rows.is_empty()) {
+        writeln!(out, "\n## {}", published::TITLE)?;
+    }
+    for rows in published.iter().filter(|rows| !rows.is_empty()) {
+        writeln!(out)?;
+        write_table(out, rows)?;
+    }
+    for conditions in published::conditions(bundle) {
+        writeln!(out, "\n{}", escape(&conditions))?;
+    }
     writeln!(out, "\n{}", words::legend(bundle))?;
     writeln!(out, "\n## Conditions\n\n| | |\n|---|---|")?;
     for (name, value) in words::conditions(bundle) {
@@ -40,7 +51,7 @@ fn render(out: &mut String, bundle: &Bundle) -> std::fmt::Result {
 fn render_cell(out: &mut String, cell: &CellSummary) -> std::fmt::Result {
     writeln!(out, "\n## {}\n", cell.cell)?;
     for comparison in &cell.comparisons {
-        writeln!(out, "**{}**\n", escape(&words::headline(comparison)))?;
+        writeln!(out, "**{}**\n", escape(&words::headline(cell, comparison)))?;
     }
     let mut figures = table::figures(cell);
     // Markdown has one head row: title and unit share it.
@@ -49,10 +60,14 @@ fn render_cell(out: &mut String, cell: &CellSummary) -> std::fmt::Result {
         *title = format!("{title}, {unit}");
     }
     write_table(out, &figures)?;
-    let ratios = table::ratios(cell);
-    if !ratios.is_empty() {
-        writeln!(out)?;
-        write_table(out, &ratios)?;
+    for rows in [table::ratios(cell), columns::datagrams(cell), columns::calls(cell)] {
+        if !rows.is_empty() {
+            writeln!(out)?;
+            write_table(out, &rows)?;
+        }
+    }
+    for line in words::placements(cell) {
+        writeln!(out, "\n- {}", escape(&line))?;
     }
     for note in cell.comparisons.iter().filter_map(words::throughput_note) {
         writeln!(out, "\n- **note**: {}", escape(&note))?;

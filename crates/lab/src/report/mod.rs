@@ -2,9 +2,11 @@
 //!
 //! All three say the same with the same words, which are in `words`.
 
+mod columns;
 mod html;
 mod markdown;
 mod plots;
+mod published;
 mod table;
 mod words;
 

@@ -1,10 +1,11 @@
-//! The three plots of the HTML report, as inline SVG that follows the page's colours.
+//! The plots of the HTML report, as inline SVG that follows the page's colours.
 //!
 //! They are drawn 400 units wide, so that their letters are still readable on a phone.
 
 use maud::{Markup, html};
 
-use super::words;
+use super::{columns, words};
+use crate::experiment::Protocol;
 use crate::statistics::Interval;
 use crate::summary::{CellSummary, Comparison, Figures, SubjectSummary};
 
@@ -61,10 +62,10 @@ pub(super) fn colour(subject: usize) -> String {
     format!("s{}", subject % 6)
 }
 
-/// Room for the longest of these labels in bold letters, at most half of the plot.
+/// Room for the longest of these labels in bold letters.
 fn label_width<'a>(labels: impl Iterator<Item = &'a str>) -> f64 {
     let longest = labels.map(|label| label.chars().count()).max().unwrap_or(0);
-    (longest as f64 * 7.4 + 12.0).min(WIDTH / 2.0)
+    longest as f64 * 7.4 + 12.0
 }
 
 fn text(x: f64, y: f64, class: &str, text: &str) -> Markup {
@@ -100,9 +101,15 @@ pub(super) struct IntervalRow<'a> {
 const PLOTTED: usize = 4;
 
 /// The rows of one comparison: the figure of record with its pairs, then the others.
-pub(super) fn rows_of(comparison: &Comparison, subject: usize) -> Vec<IntervalRow<'_>> {
+pub(super) fn rows_of(
+    comparison: &Comparison,
+    protocol: Protocol,
+    subject: usize,
+) -> Vec<IntervalRow<'_>> {
     let mut rows = Vec::new();
-    for (index, ratio) in words::ratios(comparison).into_iter().take(PLOTTED).enumerate() {
+    for (index, ratio) in
+        columns::ratios(comparison, protocol).into_iter().take(PLOTTED).enumerate()
+    {
         let Some(interval) = ratio.interval.filter(|_| !ratio.client_bound) else { continue };
         let of_record = index == 0;
         let pairs: &[f64] = if of_record { &comparison.pair_ratios } else { &[] };
@@ -114,8 +121,11 @@ pub(super) fn rows_of(comparison: &Comparison, subject: usize) -> Vec<IntervalRo
 
 /// Intervals on a logarithmic axis of ratios, with a line where both are equal.
 pub(super) fn intervals(rows: &[IntervalRow<'_>], baseline: &str, subject: &str) -> Markup {
-    let left = label_width(rows.iter().map(|row| row.name.as_str()));
-    let bottom = 14.0 + ROW * rows.len() as f64;
+    let labels = label_width(rows.iter().map(|row| row.name.as_str()));
+    // Long labels stand above their rows, short ones beside them.
+    let above = labels > WIDTH / 2.0;
+    let (left, row_height) = if above { (12.0, 1.5 * ROW) } else { (labels, ROW) };
+    let bottom = 14.0 + row_height * rows.len() as f64;
     let ends = rows.iter().flat_map(|row| {
         [row.interval.low, row.interval.high].into_iter().chain(row.pairs.iter().copied())
     });
@@ -129,9 +139,13 @@ pub(super) fn intervals(rows: &[IntervalRow<'_>], baseline: &str, subject: &str)
         }
         (line((axis.at(1.0), 4.0), (axis.at(1.0), bottom), "equal"))
         @for (index, row) in rows.iter().enumerate() {
-            @let y = 14.0 + ROW * (index as f64 + 0.5);
+            @let y = 14.0 + row_height * (index as f64 + if above { 0.75 } else { 0.5 });
             @let weight = if row.of_record { "label record" } else { "label" };
-            (text(left - 8.0, y + 4.0, &format!("{weight} end"), &row.name))
+            @if above {
+                (text(left, y - 12.0, weight, &row.name))
+            } @else {
+                (text(left - 8.0, y + 4.0, &format!("{weight} end"), &row.name))
+            }
             g class=(row.colour) {
                 @for pair in row.pairs {
                     circle cx=(place(axis.at(*pair))) cy=(place(y)) r="2.5" class="pair" {}
@@ -156,64 +170,85 @@ fn short_ratio(ratio: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// A part of the server's CPU per request.
+/// A part of a bar.
 type Part = (&'static str, fn(&Figures) -> f64);
 
-const PARTS: [Part; 3] = [
+/// What the bars of a protocol are made of, and their whole.
+fn parts(protocol: Protocol) -> (&'static [Part], fn(&Figures) -> f64) {
+    match protocol {
+        Protocol::Tcp => (SERVER_PARTS, |figures| figures.server_cpu_ns),
+        Protocol::Udp => (SIDES, |figures| figures.both_cpus_ns),
+    }
+}
+
+const SERVER_PARTS: &[Part] = &[
     ("user", |figures| figures.server_user_ns),
     ("system", |figures| figures.server_system_ns),
     ("outside the process", |figures| figures.server_outside_ns),
 ];
 
-/// The parts of the server's CPU per request, as bars.
+const SIDES: &[Part] =
+    &[("server", |figures| figures.server_cpu_ns), ("client", |figures| figures.client_cpu_ns)];
+
+/// CPU per request or packet and its parts, as bars.
 pub(super) fn stacks(cell: &CellSummary) -> Markup {
+    let protocol = cell.cell.protocol();
+    let (parts, whole) = parts(protocol);
     let rows: Vec<(&str, &Figures)> = cell
         .subjects
         .iter()
         .filter_map(|subject| Some((subject.name.as_str(), subject.figures.as_ref()?)))
         .collect();
-    let left = label_width(rows.iter().map(|(name, _)| *name));
+    let left = label_width(rows.iter().map(|(name, _)| *name)).min(WIDTH / 2.0);
     let bottom = 30.0 + ROW * rows.len() as f64;
-    let most = rows.iter().map(|(_, figures)| figures.server_cpu_ns).fold(1.0, f64::max);
+    let most = rows.iter().map(|(_, figures)| whole(figures)).fold(1.0, f64::max);
     let scale = (WIDTH - left - 76.0) / most;
     let body = html! {
-        @for (index, (name, _)) in PARTS.iter().enumerate() {
-            @let x = left + [0.0, 50.0, 112.0][index];
+        @for (index, (name, _)) in parts.iter().enumerate() {
+            @let x = left + [0.0, 56.0, 118.0][index];
             rect x=(place(x)) y="6" width="10" height="10" class=(format!("part{index}")) {}
             (text(x + 14.0, 15.0, "tick", name))
         }
         @for (index, (name, figures)) in rows.iter().enumerate() {
             @let y = 26.0 + ROW * index as f64;
             (text(left - 8.0, y + 15.0, "label end", name))
-            @let widths = PARTS.map(|(_, part)| part(figures) * scale);
+            @let widths: Vec<f64> = parts.iter().map(|(_, part)| part(figures) * scale).collect();
             @for (part, width) in widths.iter().enumerate() {
                 @let x = left + widths[..part].iter().sum::<f64>();
                 rect x=(place(x)) y=(place(y + 3.0)) width=(place(*width)) height="16"
                     class=(format!("part{part}")) {
-                    title { (name) ", " (PARTS[part].0) ": "
-                        (words::whole(PARTS[part].1(figures))) " ns per request" }
+                    title { (name) ", " (parts[part].0) ": "
+                        (words::whole(parts[part].1(figures))) " ns per " (protocol.unit()) }
                 }
             }
             @let end = left + widths.iter().sum::<f64>() + 6.0;
-            (text(end, y + 15.0, "label", &format!("{} ns", words::whole(figures.server_cpu_ns))))
+            (text(end, y + 15.0, "label", &format!("{} ns", words::whole(whole(figures)))))
         }
     };
-    svg(bottom, "CPU time of the server's CPU per request", &body)
+    svg(bottom, &format!("CPU time per {}", protocol.unit()), &body)
 }
+
+/// A time in microseconds by quantile.
+type Curve = [(f64, f64)];
 
 /// Latency by percentile, the tail spread out.
 pub(super) fn latencies(cell: &CellSummary) -> Markup {
+    curves(cell, "Latency by percentile", |subject| &subject.latency_curve)
+}
+
+/// How late packets left, by percentile.
+pub(super) fn latenesses(cell: &CellSummary) -> Markup {
+    curves(cell, "Send lateness by percentile", |subject| &subject.lateness_curve)
+}
+
+fn curves(cell: &CellSummary, label: &str, pick: fn(&SubjectSummary) -> &Curve) -> Markup {
     let (left, right, top, bottom) = (52.0, WIDTH - 12.0, 10.0, 196.0);
-    let curves: Vec<(usize, &SubjectSummary)> = cell
-        .subjects
-        .iter()
-        .enumerate()
-        .filter(|(_, subject)| !subject.latency_curve.is_empty())
-        .collect();
+    let of = format!("percentile of {}s", cell.cell.protocol().unit());
+    let curves: Vec<(usize, &SubjectSummary)> =
+        cell.subjects.iter().enumerate().filter(|(_, subject)| !pick(subject).is_empty()).collect();
     // Beyond 99.99 % most runs have too few requests for a steady figure.
     let drawn = |(quantile, latency): &&(f64, f64)| *quantile <= 0.9999 && *latency > 0.0;
-    let points =
-        || curves.iter().flat_map(|(_, subject)| subject.latency_curve.iter().filter(drawn));
+    let points = || curves.iter().flat_map(|(_, subject)| pick(subject).iter().filter(drawn));
     let low = points().map(|(_, latency)| *latency).fold(f64::INFINITY, f64::min);
     let high = points().map(|(_, latency)| *latency).fold(0.0, f64::max);
     if !low.is_finite() || high <= 0.0 {
@@ -229,6 +264,9 @@ pub(super) fn latencies(cell: &CellSummary) -> Markup {
         };
         curve.iter().filter(drawn).map(point).collect::<Vec<_>>().join(" ")
     };
+    // Curves rise to the right, so there is room under their ends.
+    let legend_y =
+        |index: usize| bottom - 12.0 - 16.0 * ((cell.subjects.len() - 1 - index) % 8) as f64;
     let body = html! {
         @for tick in y.ticks(22.0) {
             (line((left, y.at(tick)), (right, y.at(tick)), "grid"))
@@ -243,18 +281,17 @@ pub(super) fn latencies(cell: &CellSummary) -> Markup {
         }
         @for (index, subject) in &curves {
             g class=(colour(*index)) {
-                polyline points=(path(&subject.latency_curve)) class="curve" {
+                polyline points=(path(pick(subject))) class="curve" {
                     title { (subject.name) }
                 }
-                @let row = 16.0 * (*index % 8) as f64;
-                (line((left + 10.0, top + 12.0 + row), (left + 30.0, top + 12.0 + row), "curve"))
+                @let y = legend_y(*index);
+                (line((right - 26.0, y), (right - 6.0, y), "curve"))
             }
-            @let row = 16.0 * (*index % 8) as f64;
-            (text(left + 36.0, top + 16.0 + row, "label", &subject.name))
+            (text(right - 32.0, legend_y(*index) + 4.0, "label end", &subject.name))
         }
-        (text(right, bottom + 31.0, "tick end", "percentile of requests"))
+        (text(right, bottom + 31.0, "tick end", &of))
     };
-    svg(bottom + 38.0, "Latency by percentile", &body)
+    svg(bottom + 38.0, label, &body)
 }
 
 fn latency_text(micros: f64) -> String {

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::io::IsTerminal;
 
-use super::words;
+use super::{columns, published, words};
 use crate::audit::Severity;
 use crate::result::Bundle;
 use crate::summary::{CellSummary, Verdict};
@@ -56,6 +56,15 @@ fn render(out: &mut String, bundle: &Bundle, style: Style) -> std::fmt::Result {
         writeln!(out)?;
         render_cell(out, cell, style)?;
     }
+    for rows in published::tables(bundle, summary).iter().filter(|rows| !rows.is_empty()) {
+        writeln!(out)?;
+        for line in align(rows) {
+            writeln!(out, "{line}")?;
+        }
+    }
+    for conditions in published::conditions(bundle) {
+        writeln!(out, "{conditions}")?;
+    }
     if !summary.cells.is_empty() {
         writeln!(out, "\n{}", words::legend(bundle))?;
     }
@@ -66,12 +75,12 @@ fn render_cell(out: &mut String, cell: &CellSummary, style: Style) -> std::fmt::
     writeln!(out, "{}", style.paint(BOLD, &cell.cell.to_string()))?;
     for comparison in &cell.comparisons {
         let code = match comparison.verdict {
-            Verdict::Ahead { .. } => GREEN,
+            Verdict::Ahead { .. } | Verdict::OnlyOneKeepsUp { .. } => GREEN,
             Verdict::NoDifference { .. } => BOLD,
-            Verdict::TooFewPairs { .. } => YELLOW,
+            Verdict::TooFewPairs { .. } | Verdict::UnequalWork { .. } => YELLOW,
             Verdict::Void { .. } => RED,
         };
-        writeln!(out, "  {}", style.paint(code, &words::headline(comparison)))?;
+        writeln!(out, "  {}", style.paint(code, &words::headline(cell, comparison)))?;
     }
     for line in align(&figures(cell)) {
         writeln!(out, "  {line}")?;
@@ -81,6 +90,12 @@ fn render_cell(out: &mut String, cell: &CellSummary, style: Style) -> std::fmt::
         for line in align(&ratios) {
             writeln!(out, "  {line}")?;
         }
+    }
+    for line in align(&columns::calls(cell)) {
+        writeln!(out, "  {line}")?;
+    }
+    for line in words::placements(cell) {
+        writeln!(out, "  {line}")?;
     }
     for note in cell.comparisons.iter().filter_map(words::throughput_note) {
         writeln!(out, "  {}", style.paint(YELLOW, &note))?;
@@ -95,8 +110,9 @@ fn render_cell(out: &mut String, cell: &CellSummary, style: Style) -> std::fmt::
 
 /// Title and unit rows, then one row per subject.
 pub(super) fn figures(cell: &CellSummary) -> Vec<Vec<String>> {
-    let column = |pick: fn(&words::Column) -> &'static str| {
-        words::COLUMNS.iter().map(pick).map(str::to_owned).collect::<Vec<_>>()
+    let columns = columns::columns(cell.cell.protocol());
+    let column = |pick: fn(&columns::Column) -> &'static str| {
+        columns.iter().map(pick).map(str::to_owned).collect::<Vec<_>>()
     };
     let head = |first: &str, mut middle: Vec<String>, last: [&str; 2]| {
         middle.insert(0, first.to_owned());
@@ -108,11 +124,11 @@ pub(super) fn figures(cell: &CellSummary) -> Vec<Vec<String>> {
         head("", column(|(_, unit, _)| unit), ["counted", ""]),
     ];
     for subject in &cell.subjects {
-        let value = |(_, _, value): &words::Column| {
+        let value = |(_, _, value): &columns::Column| {
             subject.figures.as_ref().map_or(words::NOTHING.to_owned(), value)
         };
         let last = [&words::counted(subject), words::bottleneck(subject.bottleneck)];
-        rows.push(head(&subject.name, words::COLUMNS.iter().map(value).collect(), last));
+        rows.push(head(&subject.name, columns.iter().map(value).collect(), last));
     }
     rows
 }
@@ -121,10 +137,12 @@ pub(super) fn figures(cell: &CellSummary) -> Vec<Vec<String>> {
 pub(super) fn ratios(cell: &CellSummary) -> Vec<Vec<String>> {
     let Some(first) = cell.comparisons.first() else { return Vec::new() };
     let mut rows = vec![vec!["times better".to_owned()]];
-    rows[0].extend(words::ratios(first).map(|ratio| ratio.name.to_owned()));
+    let protocol = cell.cell.protocol();
+    let names = columns::ratios(first, protocol).into_iter().map(|ratio| ratio.name.to_owned());
+    rows[0].extend(names);
     for comparison in &cell.comparisons {
         let mut row = vec![format!("{} : {}", comparison.subject, comparison.baseline)];
-        row.extend(words::ratios(comparison).iter().map(words::ratio));
+        row.extend(columns::ratios(comparison, protocol).iter().map(columns::ratio));
         rows.push(row);
     }
     rows

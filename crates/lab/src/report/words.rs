@@ -1,9 +1,12 @@
 //! Numbers and sentences that all reports share.
 
 use crate::audit::{Finding, Severity};
+use crate::experiment::{Experiment, Protocol, UdpGrid, UnderTest};
 use crate::result::{Bundle, State};
 use crate::statistics::{CONFIDENCE, Interval};
-use crate::summary::{Bottleneck, CellSummary, Comparison, Figures, SubjectSummary, Verdict};
+use crate::summary::{
+    Bottleneck, CellSummary, Comparison, Placed, PlacementSummary, Record, SubjectSummary, Verdict,
+};
 
 /// What a number that is not there looks like.
 pub(super) const NOTHING: &str = "–";
@@ -34,6 +37,16 @@ pub(super) fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
+/// A share that is nothing or very little most of the time, in percent.
+pub(super) fn share(share: f64) -> String {
+    match share * 100.0 {
+        0.0 => "0 %".to_owned(),
+        percent if percent < 0.001 => "< 0.001 %".to_owned(),
+        percent if percent < 1.0 => format!("{percent:.3} %"),
+        percent => format!("{percent:.1} %"),
+    }
+}
+
 /// `1.25 [1.22, 1.28]`.
 pub(super) fn interval(interval: Option<&Interval>) -> String {
     match interval {
@@ -42,60 +55,16 @@ pub(super) fn interval(interval: Option<&Interval>) -> String {
     }
 }
 
-/// The columns of the table of figures: title, unit, value.
-pub(super) type Column = (&'static str, &'static str, fn(&Figures) -> String);
-
-/// The figures every report shows, the figure of record first.
-pub(super) const COLUMNS: &[Column] = &[
-    ("server CPU", "ns/request", |f| whole(f.server_cpu_ns)),
-    ("both CPUs", "ns/request", |f| whole(f.both_cpus_ns)),
-    ("throughput", "requests/s", |f| whole(f.requests_per_s)),
-    ("p50", "us", |f| short(f.latency_us_p50)),
-    ("p99", "us", |f| short(f.latency_us_p99)),
-    ("p99.9", "us", |f| short(f.latency_us_p99_9)),
-    ("syscalls", "/request", |f| f.server_syscalls.map_or(NOTHING.to_owned(), short)),
-    ("server CPU", "busy", |f| percent(f.server_busy_share)),
-    ("client CPU", "busy", |f| percent(f.client_busy_share)),
-];
-
-/// A ratio of a comparison: its name, its interval if there is one, and whether it may be shown.
-/// What the load generator limited says nothing about the servers.
-pub(super) struct Ratio<'a> {
-    pub(super) name: &'static str,
-    pub(super) interval: Option<&'a Interval>,
-    pub(super) client_bound: bool,
-}
-
-/// The ratios of a comparison, the figure of record first.
-pub(super) fn ratios(comparison: &Comparison) -> [Ratio<'_>; 5] {
-    let Comparison { server_cpu, both_cpus, throughput, latency_p99, .. } = comparison;
-    let ratio = |name, interval| Ratio { name, interval, client_bound: false };
-    let served = |name, interval| Ratio {
-        name,
-        interval,
-        client_bound: comparison.throughput_is_client_bound,
-    };
-    [
-        ratio("server CPU/request", server_cpu.as_ref()),
-        ratio("both CPUs/request", both_cpus.as_ref()),
-        served("requests/s", throughput.as_ref()),
-        served("p99 latency", latency_p99.as_ref()),
-        ratio("its process alone", comparison.server_process.as_ref()),
-    ]
-}
-
-/// A ratio in a table.
-pub(super) fn ratio(ratio: &Ratio<'_>) -> String {
-    let hidden = ratio.client_bound && ratio.interval.is_some();
-    if hidden { "client-bound".to_owned() } else { interval(ratio.interval) }
-}
-
 /// The verdict in words, and the figures it rests on.
-pub(super) fn claim_and_figures(comparison: &Comparison) -> (String, Option<String>) {
-    let Comparison { subject, baseline, pairs, server_cpu, verdict, .. } = comparison;
-    match (verdict, server_cpu) {
+pub(super) fn claim_and_figures(
+    cell: &CellSummary,
+    comparison: &Comparison,
+) -> (String, Option<String>) {
+    let Comparison { subject, baseline, verdict, .. } = comparison;
+    let record = of_record(comparison.record, cell.cell.protocol());
+    match (verdict, comparison.of_record()) {
         (Verdict::Ahead { winner }, Some(interval)) => {
-            let Interval { ratio, low, high, .. } = *interval;
+            let Interval { ratio, low, high, pairs, .. } = *interval;
             // Said from the winner's side, whoever is the baseline.
             let (loser, ratio, low, high) = if winner == baseline {
                 (subject, 1.0 / ratio, 1.0 / high, 1.0 / low)
@@ -103,26 +72,56 @@ pub(super) fn claim_and_figures(comparison: &Comparison) -> (String, Option<Stri
                 (baseline, ratio, low, high)
             };
             let figures = format!(
-                "{loser} needs {ratio:.3} times its server CPU per request [{low:.3}, {high:.3}], \
-                 {pairs} pairs"
+                "{loser} needs {ratio:.3} times its {record} [{low:.3}, {high:.3}], {pairs} pairs"
             );
             (verdict.to_string(), Some(figures))
         }
         (Verdict::NoDifference { .. }, Some(interval)) => {
-            let Interval { ratio, low, high, .. } = interval;
+            let Interval { ratio, low, high, pairs, .. } = interval;
             let figures = format!(
-                "{baseline} needs {ratio:.3} times the server CPU of {subject} per request \
-                 [{low:.3}, {high:.3}], {pairs} pairs"
+                "{baseline} needs {ratio:.3} times the {} [{low:.3}, {high:.3}], {pairs} pairs",
+                record.replacen(" per ", &format!(" of {subject} per "), 1)
             );
             (format!("{subject} and {baseline}: {verdict}"), Some(figures))
+        }
+        (Verdict::OnlyOneKeepsUp { .. }, _) => (verdict.to_string(), kept_up(cell, comparison)),
+        (Verdict::UnequalWork { .. }, _) => {
+            (format!("{subject} and {baseline}: {verdict}"), kept_up(cell, comparison))
         }
         _ => (format!("{subject} and {baseline}: {verdict}"), None),
     }
 }
 
+/// The figure of record in words.
+fn of_record(record: Record, protocol: Protocol) -> String {
+    let cpu = match record {
+        Record::ServerCpu => "server CPU",
+        Record::BothCpus => "CPU on both sides",
+    };
+    format!("{cpu} per {}", protocol.unit())
+}
+
+/// Who kept up how often, and how far the others were behind.
+fn kept_up(cell: &CellSummary, comparison: &Comparison) -> Option<String> {
+    let kept = comparison.kept_up?;
+    let one = |name: &str, times: usize| {
+        let subject = cell.subjects.iter().find(|subject| subject.name == name)?;
+        let datagrams = subject.figures.as_ref()?.datagrams.as_ref()?;
+        Some(format!(
+            "{name} kept up in {times} of {} pairs ({} of the packets not back, p99.9 sent {} ms \
+             late)",
+            comparison.pairs,
+            share(datagrams.missing_ratio),
+            short(datagrams.lateness_us_p99_9 / 1e3)
+        ))
+    };
+    let subject = one(&comparison.subject, kept.subject)?;
+    Some(format!("{subject}, {}", one(&comparison.baseline, kept.baseline)?))
+}
+
 /// The verdict with its figures, as one sentence.
-pub(super) fn headline(comparison: &Comparison) -> String {
-    match claim_and_figures(comparison) {
+pub(super) fn headline(cell: &CellSummary, comparison: &Comparison) -> String {
+    match claim_and_figures(cell, comparison) {
         (claim, Some(figures)) => format!("{claim}: {figures}"),
         (claim, None) => claim,
     }
@@ -139,6 +138,43 @@ pub(super) fn throughput_note(comparison: &Comparison) -> Option<String> {
     })
 }
 
+/// How the CPUs lay to each other in a cell, if that is known; and what it did to the ratios, if
+/// they lay in more than one way.
+pub(super) fn placements(cell: &CellSummary) -> Vec<String> {
+    let one = |it: &PlacementSummary| {
+        let PlacementSummary { placement, blocks, round_trip_ns } = it;
+        format!("{placement} ({round_trip_ns:.0} ns) in {blocks}")
+    };
+    match &cell.placements[..] {
+        [] => Vec::new(),
+        [it] => {
+            let PlacementSummary { placement, round_trip_ns, .. } = it;
+            vec![format!(
+                "CPUs {placement}: a cache line goes there and back in {round_trip_ns:.0} ns"
+            )]
+        }
+        several => {
+            let counts: Vec<String> = several.iter().map(one).collect();
+            let mut lines = vec![format!(
+                "the hypervisor moved the CPUs: {} blocks (the time is that of a cache line there \
+                 and back); --placement close measures one of them",
+                counts.join(" and ")
+            )];
+            lines.extend(cell.comparisons.iter().filter_map(placed));
+            lines
+        }
+    }
+}
+
+fn placed(comparison: &Comparison) -> Option<String> {
+    let one = |it: &Placed| {
+        format!("{} {} in {} pairs", it.placement, interval(Some(&it.ratio)), it.ratio.pairs)
+    };
+    let ratios: Vec<String> = comparison.placed.iter().map(one).collect();
+    let Comparison { subject, baseline, .. } = comparison;
+    (!ratios.is_empty()).then(|| format!("{subject} : {baseline}: {}", ratios.join(", ")))
+}
+
 pub(super) fn bottleneck(bottleneck: Option<Bottleneck>) -> &'static str {
     bottleneck.map_or(NOTHING, Bottleneck::title)
 }
@@ -146,15 +182,22 @@ pub(super) fn bottleneck(bottleneck: Option<Bottleneck>) -> &'static str {
 /// What the latencies of a cell mean.
 pub(super) fn load_mode(cell: &CellSummary) -> &'static str {
     match cell.load_mode.as_deref() {
+        _ if cell.cell.protocol() == Protocol::Udp => "from the moment a packet left; ",
         Some("closed") => "closed loop: a late answer delays the next request; ",
         Some("open") => "open loop, from the intended send time; ",
         _ => "",
     }
 }
 
-/// Runs that count, out of those made.
+/// Runs that count, out of those made; and in how many of these it kept up.
 pub(super) fn counted(subject: &SubjectSummary) -> String {
-    format!("{} of {}", subject.counted, subject.runs)
+    let SubjectSummary { counted, runs, .. } = subject;
+    match subject.kept_up {
+        Some(kept_up) if kept_up < *counted => {
+            format!("{counted} of {runs}, {kept_up} in time")
+        }
+        _ => format!("{counted} of {runs}"),
+    }
 }
 
 /// Findings of one kind about one subject, told once.
@@ -275,9 +318,14 @@ pub(super) fn setting(bundle: &Bundle) -> String {
     let experiment = &bundle.experiment;
     let runs = bundle.summary.as_ref().map_or(0, |summary| summary.runs);
     let nets: Vec<_> = bundle.networks.iter().map(|network| network.kind.to_string()).collect();
+    let mut windows: Vec<String> = experiment
+        .protocols()
+        .map(|protocol| format!("{} s", experiment.pace_s(protocol).1))
+        .collect();
+    windows.dedup();
     format!(
-        "{runs} runs of {} s on {}, seed {}, {}",
-        experiment.window_s,
+        "{runs} runs of {} on {}, seed {}, {}",
+        windows.join(" and "),
         nets.join(" and "),
         bundle.seed,
         bundle.started
@@ -299,11 +347,52 @@ pub(super) fn quoted(command: &[String]) -> String {
 
 /// How to read the ratios.
 pub(super) fn legend(bundle: &Bundle) -> String {
-    format!(
+    let experiment = &bundle.experiment;
+    let per: Vec<&str> = experiment
+        .protocols()
+        .map(|protocol| match protocol {
+            Protocol::Tcp => "per request",
+            Protocol::Udp => "per packet that came back",
+        })
+        .collect();
+    let mut text = format!(
         "Ratios are above 1 where the subject is better than {}; intervals at {} % on the geometric \
-         mean of the pairs. Server CPU is everything its CPU did, interrupts included, per request.",
-        bundle.experiment.baseline(),
-        CONFIDENCE * 100.0
+         mean of the pairs. Server CPU is everything its CPU did, interrupts included, {}.",
+        baselines(experiment),
+        CONFIDENCE * 100.0,
+        per.join(" and ")
+    );
+    if let Some(udp) = &experiment.udp {
+        text.push_str(&schedule(udp));
+    }
+    text
+}
+
+fn baselines(experiment: &Experiment) -> String {
+    let mut names: Vec<&str> = experiment
+        .protocols()
+        .filter_map(|protocol| experiment.subjects_of(protocol).first().copied())
+        .map(|position| experiment.subjects[position].name.as_str())
+        .collect();
+    names.dedup();
+    names.join(" or ")
+}
+
+/// What is under test in UDP cells, and what keeping up means.
+fn schedule(udp: &UdpGrid) -> String {
+    let both = match udp.under_test {
+        UnderTest::Server => "",
+        UnderTest::Both => {
+            " The UDP load generator is under test as much as the server: both run as the subject \
+             says, and the verdict is about the CPU of both."
+        }
+    };
+    format!(
+        "{both} UDP is sent on a schedule, so CPU is compared at equal work: between runs that kept \
+         up, with at most {} % of the packets due not back, and 99.9 % of them sent at most {} ms \
+         late.",
+        udp.keeps_up.missing_ratio * 100.0,
+        udp.keeps_up.lateness_us_p99_9 / 1e3
     )
 }
 
@@ -319,5 +408,7 @@ mod tests {
         assert_eq!(whole(-1234.0), "-1,234");
         assert_eq!([short(0.5), short(12.34), short(1234.5)], ["0.50", "12.3", "1,234"]);
         assert_eq!(percent(0.5), "50.0 %");
+        let shares = [0.0, 0.000_001, 0.000_5, 0.25].map(share);
+        assert_eq!(shares, ["0 %", "< 0.001 %", "0.050 %", "25.0 %"]);
     }
 }

@@ -1,0 +1,129 @@
+//! The rules by name, and what to do when one fails.
+
+use serde::{Deserialize, Serialize};
+
+/// The rules, causes before their consequences.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// The server could not be used.
+    ServerNotReady,
+    /// The server ended before it was asked to.
+    ServerDied,
+    /// Bytes came back other than they were sent.
+    PayloadMismatch,
+    /// Fewer connections were served at once, or fewer streams opened, than were asked for.
+    UnequalAdmission,
+    /// The load generator met errors.
+    ClientErrors,
+    /// A request was never answered.
+    StalledRequest,
+    /// A connection or stream got no answer inside the window.
+    StarvedConnection,
+    /// A promised line is missing, unreadable, or contradicts itself.
+    BadResult,
+    /// Requests or packets are unaccounted for: what was sent is not what came back and what did not.
+    Unbalanced,
+    /// No request was answered inside the window.
+    NothingAnswered,
+    /// Rate, latency and requests in flight contradict each other.
+    LittlesLaw,
+    /// An open loop did not keep its schedule.
+    ScheduleLag,
+    /// The server did not end well when it was asked to.
+    ServerDidNotStop,
+    /// The load generator failed or did not finish.
+    ClientFailed,
+    /// CPU use could not be established.
+    NoAccounting,
+    /// The hypervisor took CPU time away.
+    Steal,
+    /// The hypervisor moved the CPUs.
+    Moved,
+    /// The CPUs did not lie as the experiment wants it.
+    Misplaced,
+    /// Other processes used CPU time.
+    OtherProcesses,
+    /// The lab sampled too late.
+    LateSample,
+    /// Nobody looked at the bytes that came back.
+    UnverifiedPayload,
+    /// Packets came that no stream had sent.
+    ForeignPackets,
+    /// The kernel dropped packets at a full receive buffer of either side.
+    KernelDrops,
+    /// The completion queue overflowed.
+    CqOverflow,
+    /// The subject left both CPUs idle although requests were waiting.
+    SubjectWaits,
+}
+
+impl Kind {
+    /// The rule in words.
+    pub fn title(self) -> &'static str {
+        match self {
+            Kind::ServerNotReady => "server not ready",
+            Kind::ServerDied => "server died",
+            Kind::ServerDidNotStop => "server did not stop",
+            Kind::ClientFailed => "load generator failed",
+            Kind::BadResult => "bad result",
+            Kind::NoAccounting => "no CPU accounting",
+            Kind::NothingAnswered => "nothing answered",
+            Kind::PayloadMismatch => "payload mismatch",
+            Kind::UnverifiedPayload => "payload not verified",
+            Kind::Unbalanced => "requests unaccounted for",
+            Kind::ClientErrors => "client errors",
+            Kind::UnequalAdmission => "unequal admission",
+            Kind::StarvedConnection => "starved connection or stream",
+            Kind::StalledRequest => "stalled request",
+            Kind::LittlesLaw => "Little's law broken",
+            Kind::ScheduleLag => "late schedule",
+            Kind::ForeignPackets => "foreign packets",
+            Kind::KernelDrops => "full receive buffers",
+            Kind::CqOverflow => "completion queue overflow",
+            Kind::Steal => "steal time",
+            Kind::Moved => "virtual CPUs moved",
+            Kind::Misplaced => "CPUs not as wanted",
+            Kind::OtherProcesses => "other processes",
+            Kind::LateSample => "late sample",
+            Kind::SubjectWaits => "the subject waits",
+        }
+    }
+
+    /// What the reader can do about it.
+    pub fn advice(self) -> &'static str {
+        match self {
+            Kind::ServerNotReady => "run the server's command by hand and read what it says",
+            Kind::ServerDied => "run the server's command by hand under the same load",
+            Kind::ServerDidNotStop => "a server should end with code 0 soon after SIGTERM",
+            Kind::ClientFailed => "run the load's command by hand; check descriptors and ports",
+            Kind::BadResult => "compare the load's output with docs/json.md",
+            Kind::NoAccounting => {
+                "a soaker got no turn around the ends of the window: stop what else runs here"
+            }
+            Kind::NothingAnswered => "make window and warm-up longer, or check the server",
+            Kind::PayloadMismatch => "the server loses, repeats or swaps bytes: fix it first",
+            Kind::UnverifiedPayload => "leave out --no-verify to make sure that it really echoes",
+            Kind::Unbalanced => "the load generator miscounts: its other figures are doubtful",
+            Kind::ClientErrors => "check limits on connections and descriptors of the server",
+            Kind::UnequalAdmission => "raise the server's backlog, connection or descriptor limit",
+            Kind::StarvedConnection => "the server forgets or starves some of its clients",
+            Kind::StalledRequest => "the server lost bytes of it, or forgot it",
+            Kind::LittlesLaw => "latencies or counts are wrong, or connections hang",
+            Kind::ScheduleLag => "the load generator cannot keep this rate: lower it",
+            Kind::ForeignPackets => {
+                "see who else sends to this address, or what the server makes up"
+            }
+            Kind::KernelDrops => {
+                "whose buffer it was, was late to read: see its CPU; larger buffers only hide it"
+            }
+            Kind::CqOverflow => "give the ring a larger completion queue",
+            Kind::Steal => "another guest uses this CPU: measure at a quieter time",
+            Kind::Moved => "the hypervisor does that; --placement close waits for one placement",
+            Kind::Misplaced => "measure at another time, or with --placement any",
+            Kind::OtherProcesses => "stop what else runs on this machine",
+            Kind::LateSample => "something kept the lab from running: stop what else runs here",
+            Kind::SubjectWaits => "it sleeps or waits for timers: see its latency",
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! The JSON lines of `twinring serve` and `twinring load`, as far as the lab reads them. Fields it
+//! does not know are kept in the bundle all the same: runs store the lines as they came.
+
+pub(crate) mod tcp;
+pub(crate) mod udp;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use hdrhistogram::Histogram;
+use hdrhistogram::serialization::Deserializer;
+use serde::Deserialize;
+use serde_json::Value;
+
+pub(crate) use tcp::TcpResult;
+pub(crate) use udp::UdpResult;
+
+use crate::experiment::Protocol;
+
+/// The result of a load generator.
+#[derive(Debug, Clone)]
+pub(crate) enum LoadResult {
+    Tcp(Box<TcpResult>),
+    Udp(Box<UdpResult>),
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct Window {
+    pub(crate) start_monotonic_ns: u64,
+    pub(crate) end_monotonic_ns: u64,
+    pub(crate) seconds: f64,
+}
+
+impl Window {
+    /// Seconds between the two marks.
+    pub(crate) fn between_marks_s(&self) -> f64 {
+        self.end_monotonic_ns.saturating_sub(self.start_monotonic_ns) as f64 / 1e9
+    }
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct EncodedHistogram {
+    unit: String,
+    encoding: String,
+    data: String,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct ClientCpu {
+    pub(crate) busiest_thread_share: f64,
+    pub(crate) saturated: bool,
+}
+
+impl LoadResult {
+    /// Reads a `result` line. Its schema tells the protocol; a line without one is of TCP.
+    ///
+    /// # Errors
+    /// What is missing or of the wrong kind, or a schema that the lab does not know.
+    pub(crate) fn read(line: &Value) -> Result<LoadResult, String> {
+        let schema = line.get("schema").map_or(Some(tcp::SCHEMA), Value::as_str);
+        let result = match schema {
+            Some(tcp::SCHEMA) => {
+                TcpResult::deserialize(line).map(|result| LoadResult::Tcp(Box::new(result)))
+            }
+            Some(udp::SCHEMA) => {
+                UdpResult::deserialize(line).map(|result| LoadResult::Udp(Box::new(result)))
+            }
+            other => return Err(format!("its schema is {other:?}, which this lab cannot read")),
+        };
+        result.map_err(|error| error.to_string())
+    }
+
+    pub(crate) fn protocol(&self) -> Protocol {
+        match self {
+            LoadResult::Tcp(_) => Protocol::Tcp,
+            LoadResult::Udp(_) => Protocol::Udp,
+        }
+    }
+
+    pub(crate) fn window(&self) -> &Window {
+        match self {
+            LoadResult::Tcp(result) => &result.window,
+            LoadResult::Udp(result) => &result.window,
+        }
+    }
+
+    /// Requests answered, or packets that came back, inside the window.
+    pub(crate) fn done(&self) -> u64 {
+        match self {
+            LoadResult::Tcp(result) => result.requests.answered,
+            LoadResult::Udp(result) => result.packets.received,
+        }
+    }
+
+    /// `closed` when the load waits for answers, else `open`.
+    pub(crate) fn mode(&self) -> &str {
+        match self {
+            LoadResult::Tcp(result) => &result.settings.mode,
+            LoadResult::Udp(_) => "open",
+        }
+    }
+
+    pub(crate) fn cpu(&self) -> &ClientCpu {
+        match self {
+            LoadResult::Tcp(result) => &result.cpu,
+            LoadResult::Udp(result) => &result.cpu,
+        }
+    }
+
+    /// Latencies or round trips in nanoseconds.
+    ///
+    /// # Errors
+    /// As [`EncodedHistogram::decode`].
+    pub(crate) fn latencies(&self) -> Result<Histogram<u64>, String> {
+        match self {
+            LoadResult::Tcp(result) => result.histogram.decode(),
+            LoadResult::Udp(result) => result.histograms.round_trip.decode(),
+        }
+    }
+}
+
+impl EncodedHistogram {
+    /// The values in nanoseconds.
+    ///
+    /// # Errors
+    /// When the encoding is not the one of the contract or the data is damaged.
+    pub(crate) fn decode(&self) -> Result<Histogram<u64>, String> {
+        let EncodedHistogram { unit, encoding, data } = self;
+        if unit != "ns" || encoding != "hdr-v2-base64" {
+            return Err(format!("a histogram in {unit} as {encoding}"));
+        }
+        let bytes = STANDARD.decode(data).map_err(|error| format!("histogram: {error}"))?;
+        let histogram = Deserializer::new().deserialize(&mut bytes.as_slice());
+        histogram.map_err(|error| format!("histogram: {error:?}"))
+    }
+}
+
+/// The kind of a line: its `event` field, if it is JSON at all.
+pub(crate) fn event_of(line: &str) -> Option<(String, Value)> {
+    let value: Value = serde_json::from_str(line).ok()?;
+    let event = value.get("event")?.as_str()?.to_owned();
+    Some((event, value))
+}
+
+/// A counter of the server's `final` line.
+pub(crate) fn runtime_counter(final_line: Option<&Value>, name: &str) -> Option<f64> {
+    final_line?.get("runtime_counters")?.get(name)?.as_f64()
+}
+
+/// A counter of the service in the server's `final` line.
+pub(crate) fn service_counter(final_line: Option<&Value>, name: &str) -> Option<f64> {
+    final_line?.get("service_counters")?.get(name)?.as_f64()
+}

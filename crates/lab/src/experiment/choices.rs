@@ -1,0 +1,130 @@
+//! Choices that an experiment or an option makes by a word.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// What is spoken between server and load generator.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    /// Connections; the load is `twinring load tcp`.
+    #[default]
+    Tcp,
+    /// Streams of datagrams on a schedule; the load is `twinring load udp`.
+    Udp,
+}
+
+impl Protocol {
+    /// What is counted: the work of one exchange.
+    pub fn unit(self) -> &'static str {
+        match self {
+            Protocol::Tcp => "request",
+            Protocol::Udp => "packet",
+        }
+    }
+}
+
+impl std::str::FromStr for Protocol {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Protocol, String> {
+        match text {
+            "tcp" => Ok(Protocol::Tcp),
+            "udp" => Ok(Protocol::Udp),
+            _ => Err(format!("`{text}` is none of tcp, udp")),
+        }
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Protocol::Tcp => "tcp",
+            Protocol::Udp => "udp",
+        })
+    }
+}
+
+/// Which network was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NetChoice {
+    /// Namespaces where rights allow, else loopback with the reason.
+    #[default]
+    Auto,
+    /// Two network namespaces joined by a veth pair, receive steering pinned per end.
+    Veth,
+    /// Plain loopback.
+    Loopback,
+    /// Both side by side.
+    Both,
+}
+
+impl std::str::FromStr for NetChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<NetChoice, String> {
+        match text {
+            "auto" => Ok(NetChoice::Auto),
+            "veth" => Ok(NetChoice::Veth),
+            "loopback" => Ok(NetChoice::Loopback),
+            "both" => Ok(NetChoice::Both),
+            _ => Err(format!("`{text}` is none of auto, veth, loopback, both")),
+        }
+    }
+}
+
+/// How the busy time of a CPU is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Accounting {
+    /// By the kernel's idle clock, which changes nothing.
+    #[default]
+    IdleClock,
+    /// By a process of idle priority on each CPU, which notices when it does not run. The CPU
+    /// then never sleeps, and that changes what is measured; see `docs/method.md`.
+    Soaker,
+}
+
+impl std::str::FromStr for Accounting {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Accounting, String> {
+        match text {
+            "idle_clock" => Ok(Accounting::IdleClock),
+            "soaker" => Ok(Accounting::Soaker),
+            _ => Err(format!("`{text}` is none of idle_clock, soaker")),
+        }
+    }
+}
+
+impl fmt::Display for Accounting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Accounting::IdleClock => "the kernel's idle clock",
+            Accounting::Soaker => "soakers",
+        })
+    }
+}
+
+/// Which network a cell was measured on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NetKind {
+    /// Two namespaces and a veth pair, receive steering (RPS) pinned per end.
+    Veth,
+    /// Plain loopback.
+    Loopback,
+}
+
+impl fmt::Display for NetKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            NetKind::Veth => "veth",
+            NetKind::Loopback => "loopback",
+        })
+    }
+}

@@ -1,0 +1,315 @@
+//! What is to be measured: an experiment is a TOML file, the built-in ones included.
+//!
+//! An experiment has a grid for each protocol that it is about. Every point of a grid, on every
+//! network, is a [`Cell`]; in each cell every subject that speaks the protocol is run `pairs`
+//! times. The first of them is the baseline.
+
+mod check;
+mod choices;
+mod grid;
+mod published;
+mod subject;
+mod version_1;
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::LabError;
+use crate::placement::Wanted;
+
+pub use choices::{Accounting, NetChoice, NetKind, Protocol};
+pub use grid::{Cell, KeepsUp, Point, TcpGrid, UdpGrid, UnderTest};
+pub use published::{Published, PublishedCall};
+pub use subject::{Ready, Subject};
+
+/// The schema of experiment files. Those of version 1, which knew TCP only, are still read.
+pub const EXPERIMENT_SCHEMA: &str = "twinring.lab.experiment/2";
+
+/// Experiments that come with the program: name and text.
+pub const BUILT_IN: &[(&str, &str)] = &[
+    ("quick", include_str!("../../experiments/quick.toml")),
+    ("udp-single", include_str!("../../experiments/udp-single.toml")),
+    ("udp-streams", include_str!("../../experiments/udp-streams.toml")),
+    ("udp-bulk", include_str!("../../experiments/udp-bulk.toml")),
+];
+
+/// The fewest pairs a verdict may rest on.
+pub const MIN_PAIRS: usize = 8;
+
+/// A whole experiment, as written in a file or as changed by options.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Experiment {
+    /// [`EXPERIMENT_SCHEMA`].
+    pub schema: String,
+    /// A short name, also the beginning of the bundle's.
+    pub name: String,
+    /// One line that says what question it answers.
+    #[serde(default)]
+    pub about: String,
+    /// Pairs per cell; under [`MIN_PAIRS`] there is no verdict.
+    pub pairs: usize,
+    /// How many blocks spoilt by noise may be run again, per cell.
+    #[serde(default)]
+    pub spare_pairs: usize,
+    /// The network between server and client.
+    #[serde(default)]
+    pub net: NetChoice,
+    /// How the CPU use of a run is found.
+    #[serde(default)]
+    pub accounting: Accounting,
+    /// How the two CPUs have to lie to each other. Each block waits for that, within bounds.
+    #[serde(default, skip_serializing_if = "Wanted::is_any")]
+    pub placement: Wanted,
+    /// Load before the window opens, in seconds.
+    pub warmup_s: f64,
+    /// The measured window, in seconds.
+    pub window_s: f64,
+    /// The cells of TCP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tcp: Option<TcpGrid>,
+    /// The cells of UDP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub udp: Option<UdpGrid>,
+    /// Who is compared; the first that speaks a protocol is its baseline.
+    pub subjects: Vec<Subject>,
+    /// What others have published about the same work.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub published: Vec<Published>,
+}
+
+/// What the command line changes in an experiment. `None` leaves the experiment's own value.
+#[derive(Debug, Clone, Default)]
+pub struct Overrides {
+    /// Pairs per cell.
+    pub pairs: Option<usize>,
+    /// Seconds of the measured window.
+    pub window_s: Option<f64>,
+    /// Seconds of warm-up.
+    pub warmup_s: Option<f64>,
+    /// The only protocol whose cells are kept.
+    pub protocol: Option<Protocol>,
+    /// Connection counts.
+    pub connections: Option<Vec<u32>>,
+    /// Message sizes of both protocols, in bytes.
+    pub message_bytes: Option<Vec<u32>>,
+    /// Requests in flight per connection.
+    pub depth: Option<Vec<u32>>,
+    /// Stream counts.
+    pub streams: Option<Vec<u32>>,
+    /// Packets per second of each stream.
+    pub packets_per_s: Option<Vec<u32>>,
+    /// The network.
+    pub net: Option<NetChoice>,
+    /// How CPU use is found.
+    pub accounting: Option<Accounting>,
+    /// How the two CPUs have to lie to each other.
+    pub placement: Option<Wanted>,
+    /// When not empty, these subjects instead of the experiment's: see [`Subject::parse`]. Cells
+    /// of a protocol that not all of them speak are left out.
+    pub subjects: Vec<Subject>,
+}
+
+impl Experiment {
+    /// The built-in experiment of this name, or the one in the file of this path.
+    ///
+    /// # Errors
+    /// [`LabError::UnknownExperiment`] when there is neither, [`LabError::Read`] when the file
+    /// cannot be read, [`LabError::BadExperiment`] with line and expectation when it is wrong.
+    pub fn find(name: &str) -> Result<Experiment, LabError> {
+        if let Some((_, text)) = BUILT_IN.iter().find(|(known, _)| *known == name) {
+            return Experiment::from_toml(text, &format!("built-in `{name}`"));
+        }
+        let path = Path::new(name);
+        if !path.exists() {
+            let known = BUILT_IN.iter().map(|(known, _)| *known).collect::<Vec<_>>().join(", ");
+            return Err(LabError::UnknownExperiment { name: name.to_owned(), known });
+        }
+        let text = std::fs::read_to_string(path).map_err(|e| LabError::read(path, e))?;
+        Experiment::from_toml(&text, name)
+    }
+
+    /// Reads and checks the text of an experiment file; `place` names it in errors.
+    ///
+    /// # Errors
+    /// [`LabError::BadExperiment`].
+    pub fn from_toml(text: &str, place: &str) -> Result<Experiment, LabError> {
+        #[derive(Deserialize)]
+        struct Head {
+            schema: String,
+        }
+        let bad = |error: toml::de::Error| LabError::BadExperiment {
+            place: match error.span() {
+                Some(span) => format!("{place}:{}", line_of(text, span.start)),
+                None => place.to_owned(),
+            },
+            problem: error.message().to_owned(),
+            expected: "the fields that `twinring lab show quick` prints".to_owned(),
+        };
+        let head: Head = toml::from_str(text).map_err(bad)?;
+        let experiment = if head.schema == version_1::SCHEMA {
+            toml::from_str::<version_1::ExperimentV1>(text).map(Experiment::from)
+        } else {
+            toml::from_str(text)
+        };
+        let experiment = experiment.map_err(bad)?;
+        experiment.check(place)?;
+        Ok(experiment)
+    }
+
+    /// Reads an experiment of any version from a bundle.
+    ///
+    /// # Errors
+    /// What is missing, unknown or wrong in it.
+    pub(crate) fn from_stored(value: serde_json::Value) -> Result<Experiment, String> {
+        let schema = value.get("schema").and_then(serde_json::Value::as_str);
+        let experiment = if schema == Some(version_1::SCHEMA) {
+            serde_json::from_value::<version_1::ExperimentV1>(value).map(Experiment::from)
+        } else {
+            serde_json::from_value(value)
+        };
+        let experiment = experiment.map_err(|error| error.to_string())?;
+        experiment.check("the experiment").map_err(|error| error.to_string())?;
+        Ok(experiment)
+    }
+
+    /// This experiment with the command line's changes.
+    ///
+    /// # Errors
+    /// [`LabError::BadExperiment`] when the result makes no sense, or an axis was given that no
+    /// cell of it has.
+    pub fn with(mut self, overrides: &Overrides) -> Result<Experiment, LabError> {
+        self.pairs = overrides.pairs.unwrap_or(self.pairs);
+        self.net = overrides.net.unwrap_or(self.net);
+        self.placement = overrides.placement.unwrap_or(self.placement);
+        self.accounting = overrides.accounting.unwrap_or(self.accounting);
+        self.window_s = overrides.window_s.unwrap_or(self.window_s);
+        self.warmup_s = overrides.warmup_s.unwrap_or(self.warmup_s);
+        if let Some(udp) = &mut self.udp {
+            udp.window_s = overrides.window_s.or(udp.window_s);
+            udp.warmup_s = overrides.warmup_s.or(udp.warmup_s);
+        }
+        if !overrides.subjects.is_empty() {
+            self.replace_subjects(&overrides.subjects);
+        }
+        if let Some(only) = overrides.protocol {
+            self.tcp.take_if(|_| only != Protocol::Tcp);
+            self.udp.take_if(|_| only != Protocol::Udp);
+        }
+        self.set_axes(overrides)?;
+        self.check("the options")?;
+        Ok(self)
+    }
+
+    fn replace_subjects(&mut self, subjects: &[Subject]) {
+        let first = self.first_protocol();
+        self.subjects = subjects.to_vec();
+        for subject in self.subjects.iter_mut().filter(|subject| subject.command.is_some()) {
+            subject.protocol.get_or_insert(first);
+        }
+        let all_speak = |protocol| subjects.len() == self.subjects_of(protocol).len();
+        let (tcp, udp) = (all_speak(Protocol::Tcp), all_speak(Protocol::Udp));
+        self.tcp.take_if(|_| !tcp);
+        self.udp.take_if(|_| !udp);
+    }
+
+    fn set_axes(&mut self, overrides: &Overrides) -> Result<(), LabError> {
+        let (tcp, udp) = (&mut self.tcp, &mut self.udp);
+        let set = |own: Option<&mut Vec<u32>>, given: &Option<Vec<u32>>, option: &str| {
+            match (own, given) {
+                (Some(own), Some(given)) => own.clone_from(given),
+                (None, Some(_)) => {
+                    return Err(LabError::BadExperiment {
+                        place: "the options".to_owned(),
+                        problem: format!("{option} concerns no cell of this experiment"),
+                        expected: "--connections and --depth for TCP, --streams and --pps for UDP"
+                            .to_owned(),
+                    });
+                }
+                _ => {}
+            }
+            Ok(())
+        };
+        let Overrides { connections, message_bytes, depth, streams, packets_per_s, .. } = overrides;
+        set(tcp.as_mut().map(|grid| &mut grid.connections), connections, "--connections")?;
+        set(tcp.as_mut().map(|grid| &mut grid.depth), depth, "--depth")?;
+        set(udp.as_mut().map(|grid| &mut grid.streams), streams, "--streams")?;
+        set(udp.as_mut().map(|grid| &mut grid.packets_per_s), packets_per_s, "--pps")?;
+        let of_tcp = tcp.as_mut().map(|grid| &mut grid.message_bytes);
+        let of_udp = udp.as_mut().map(|grid| &mut grid.message_bytes);
+        for own in [of_tcp, of_udp].into_iter().flatten() {
+            set(Some(own), message_bytes, "--sizes")?;
+        }
+        Ok(())
+    }
+
+    /// Every cell on the given networks, in the order of the report.
+    pub fn cells(&self, nets: &[NetKind]) -> Vec<Cell> {
+        let points = || {
+            let tcp = self.tcp.iter().flat_map(TcpGrid::points);
+            tcp.chain(self.udp.iter().flat_map(UdpGrid::points))
+        };
+        nets.iter().flat_map(|&net| points().map(move |point| Cell { net, point })).collect()
+    }
+
+    /// The protocols it has cells of, in the order of the report.
+    pub fn protocols(&self) -> impl Iterator<Item = Protocol> {
+        let tcp = self.tcp.is_some().then_some(Protocol::Tcp);
+        tcp.into_iter().chain(self.udp.is_some().then_some(Protocol::Udp))
+    }
+
+    fn first_protocol(&self) -> Protocol {
+        self.protocols().next().unwrap_or_default()
+    }
+
+    /// The subjects that speak a protocol, as positions in `subjects`; the first is the baseline.
+    pub fn subjects_of(&self, protocol: Protocol) -> Vec<usize> {
+        let speaks = |(position, subject): (usize, &Subject)| {
+            let speaks = match subject.protocol {
+                Some(only) => only == protocol,
+                None => subject.engine.is_some() || protocol == self.first_protocol(),
+            };
+            speaks.then_some(position)
+        };
+        self.subjects.iter().enumerate().filter_map(speaks).collect()
+    }
+
+    /// The load generator's command for a protocol and a subject, placeholders still in it.
+    pub fn load_template(&self, protocol: Protocol, subject: &Subject) -> Vec<String> {
+        let load = match protocol {
+            Protocol::Tcp => self.tcp.as_ref().map(|grid| &grid.load),
+            Protocol::Udp => self.udp.as_ref().map(|grid| &grid.load),
+        };
+        let mut command = load.cloned().unwrap_or_default();
+        if protocol == Protocol::Udp {
+            command.extend(subject.load_arguments.iter().cloned());
+        }
+        command
+    }
+
+    /// Warm-up and window of a protocol's runs, in seconds.
+    pub fn pace_s(&self, protocol: Protocol) -> (f64, f64) {
+        let udp = self.udp.as_ref().filter(|_| protocol == Protocol::Udp);
+        let own = |pick: fn(&UdpGrid) -> Option<f64>| udp.and_then(pick);
+        (
+            own(|grid| grid.warmup_s).unwrap_or(self.warmup_s),
+            own(|grid| grid.window_s).unwrap_or(self.window_s),
+        )
+    }
+
+    /// Whose work the verdicts on a protocol are about.
+    pub fn under_test(&self, protocol: Protocol) -> UnderTest {
+        match (protocol, &self.udp) {
+            (Protocol::Udp, Some(udp)) => udp.under_test,
+            _ => UnderTest::Server,
+        }
+    }
+}
+
+fn line_of(text: &str, offset: usize) -> usize {
+    text.bytes().take(offset).filter(|byte| *byte == b'\n').count() + 1
+}
+
+#[cfg(test)]
+mod tests;

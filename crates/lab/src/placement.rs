@@ -1,0 +1,221 @@
+//! How far apart two CPUs are, just now.
+//!
+//! A hypervisor moves the virtual CPUs of a machine between real cores, every few seconds or
+//! minutes, and tells nobody. What is measured between a server on one CPU and a client on another
+//! then changes more than with any engine: in an echo of 128 bytes at 100 connections, from
+//! 590,000 to 390,000 requests a second and from 1.6 to 2.3 us of server CPU for each, when the
+//! two go from cores that share a cache to cores that do not. A run is therefore measured together
+//! with the distance, and only runs of the same placement are compared.
+//!
+//! The distance is the time that a cache line takes from one CPU to the other and back, while both
+//! write to it in turn: some 80 ns within a last-level cache, 200 to 500 ns beyond.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
+
+/// Round trips below this are taken for those of a shared cache.
+const CLOSE_NS: f64 = 150.0;
+
+/// Round trips of one sample, and samples of a measurement; the quickest sample counts, as
+/// everything that disturbs one makes it longer. About a millisecond in all.
+const ROUND_TRIPS: u32 = 1_000;
+const SAMPLES: u32 = 7;
+
+/// Longest measurement: when something else has one of the CPUs, it is given up.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// How far apart the CPUs of server and client were, before and after something.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Distance {
+    /// Round trip of a cache line before it, in nanoseconds, if it could be measured.
+    pub before_ns: Option<f64>,
+    /// And after it.
+    pub after_ns: Option<f64>,
+}
+
+impl Distance {
+    /// The placement, if it is known and was the same before and after.
+    pub fn placement(&self) -> Option<Placement> {
+        let [before, after] = [self.before_ns?, self.after_ns?].map(Placement::of);
+        (before == after).then_some(before)
+    }
+}
+
+/// Which placement an experiment wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Wanted {
+    /// Whichever there is; but one and the same for the runs of a pair.
+    #[default]
+    Any,
+    /// CPUs that share a cache.
+    Close,
+    /// CPUs that do not.
+    Apart,
+}
+
+impl Wanted {
+    /// Whether a placement will do. One that is not known will, or nothing could be measured on
+    /// machines without two CPUs.
+    pub(crate) fn allows(self, placement: Option<Placement>) -> bool {
+        match (self, placement) {
+            (Wanted::Any, _) | (_, None) => true,
+            (Wanted::Close, Some(placement)) => placement == Placement::Close,
+            (Wanted::Apart, Some(placement)) => placement == Placement::Apart,
+        }
+    }
+
+    pub(crate) fn is_any(&self) -> bool {
+        *self == Wanted::Any
+    }
+}
+
+impl std::str::FromStr for Wanted {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Wanted, String> {
+        match text {
+            "any" => Ok(Wanted::Any),
+            "close" => Ok(Wanted::Close),
+            "apart" => Ok(Wanted::Apart),
+            _ => Err(format!("`{text}` is none of any, close, apart")),
+        }
+    }
+}
+
+/// Whether two CPUs share a cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Placement {
+    /// A cache line goes there and back within 150 ns.
+    Close,
+    /// It takes longer.
+    Apart,
+}
+
+impl Placement {
+    /// The placement that a round trip tells of.
+    pub(crate) fn of(round_trip_ns: f64) -> Placement {
+        if round_trip_ns < CLOSE_NS { Placement::Close } else { Placement::Apart }
+    }
+}
+
+impl std::fmt::Display for Placement {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Placement::Close => "close",
+            Placement::Apart => "apart",
+        })
+    }
+}
+
+/// The time of a cache line from CPU `one` to CPU `other` and back, in nanoseconds; `None` when
+/// they are the same, this process may not use one of them, or another one kept it busy.
+pub(crate) fn round_trip_ns(one: usize, other: usize) -> Option<f64> {
+    if one == other {
+        return None;
+    }
+    let line = Line(AtomicU32::new(0));
+    let deadline = Instant::now() + PATIENCE;
+    std::thread::scope(|scope| {
+        // Threads of their own: the affinity of the caller stays as it is.
+        let here = scope.spawn(|| pinned_to(one).and_then(|()| call(&line.0, deadline)));
+        let there = scope.spawn(|| pinned_to(other).map(|()| answer(&line.0, deadline)));
+        there.join().ok().flatten()?;
+        here.join().ok().flatten()
+    })
+}
+
+/// A cache line of its own (two, as processors fetch them in pairs).
+#[repr(align(128))]
+struct Line(AtomicU32);
+
+const CALL: u32 = 1;
+const ANSWER: u32 = 2;
+const END: u32 = 3;
+
+fn pinned_to(cpu: usize) -> Option<()> {
+    let mut only = CpuSet::new();
+    only.set(cpu).ok()?;
+    sched_setaffinity(Pid::from_raw(0), &only).ok()
+}
+
+fn call(line: &AtomicU32, deadline: Instant) -> Option<f64> {
+    let mut best: Option<Duration> = None;
+    for _ in 0..SAMPLES {
+        let started = Instant::now();
+        for _ in 0..ROUND_TRIPS {
+            line.store(CALL, Ordering::Release);
+            if !wait_for(line, ANSWER, deadline) {
+                line.store(END, Ordering::Release);
+                return None;
+            }
+        }
+        let took = started.elapsed();
+        best = Some(best.map_or(took, |best| best.min(took)));
+    }
+    line.store(END, Ordering::Release);
+    best.map(|best| best.as_nanos() as f64 / f64::from(ROUND_TRIPS))
+}
+
+fn answer(line: &AtomicU32, deadline: Instant) {
+    while wait_for(line, CALL, deadline) {
+        line.store(ANSWER, Ordering::Release);
+    }
+}
+
+/// Spins until the line holds `wanted`; `false` at the end of the measurement or of the patience.
+fn wait_for(line: &AtomicU32, wanted: u32, deadline: Instant) -> bool {
+    loop {
+        // The clock is read seldom: it would become part of what is measured.
+        for _ in 0..1 << 16 {
+            match line.load(Ordering::Acquire) {
+                END => return false,
+                found if found == wanted => return true,
+                // No pause instruction: it takes longer than what is measured, and a hypervisor
+                // takes many of them for a lock whose holder waits for this CPU.
+                _ => {}
+            }
+        }
+        if Instant::now() > deadline {
+            return false;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_cpus_have_a_distance_and_one_has_none() {
+        assert_eq!(round_trip_ns(0, 0), None);
+        let mine = nix::sched::sched_getaffinity(Pid::from_raw(0)).unwrap();
+        let cpus: Vec<usize> =
+            (0..CpuSet::count()).filter(|cpu| mine.is_set(*cpu) == Ok(true)).collect();
+        let [one, other, ..] = cpus[..] else {
+            println!("SKIPPED: this process has a single CPU");
+            return;
+        };
+        // Other tests may keep a CPU busy for longer than the patience.
+        let measured = (0..20).find_map(|_| round_trip_ns(one, other));
+        if let Some(ns) = measured {
+            assert!((5.0..1e6).contains(&ns), "{ns} ns");
+        }
+    }
+
+    #[test]
+    fn a_cpu_that_does_not_exist_has_no_distance() {
+        assert_eq!(round_trip_ns(0, CpuSet::count() - 1), None);
+    }
+
+    #[test]
+    fn placements_are_told_apart_by_the_round_trip() {
+        assert_eq!(Placement::of(82.0), Placement::Close);
+        assert_eq!(Placement::of(371.0), Placement::Apart);
+    }
+}

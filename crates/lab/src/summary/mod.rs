@@ -1,0 +1,308 @@
+//! From raw runs to figures and verdicts. Everything printed anywhere is computed here, and only
+//! from the run records and the experiment, so that `twinring lab verify` can do it again.
+
+mod calls;
+mod compare;
+mod figures;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+use crate::audit::{self, Finding, Kind, Severity};
+use crate::contract::LoadResult;
+use crate::experiment::{Cell, Experiment, KeepsUp, UnderTest};
+use crate::placement::Placement;
+use crate::result::RunRecord;
+use crate::statistics::median;
+
+pub use calls::CallFigures;
+pub use compare::{Comparison, KeptUp, Placed, Record, Verdict};
+pub(crate) use figures::figures_of;
+pub use figures::{DatagramFigures, Figures};
+
+use compare::{Rules, compare};
+use figures::{Read, medians};
+
+/// A CPU busier than this is the bottleneck.
+pub const SATURATED_SHARE: f64 = 0.95;
+
+/// The points of the latency curve.
+const CURVE_QUANTILES: &[f64] = &[
+    0.0, 0.1, 0.25, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.925, 0.95, 0.97, 0.98, 0.99, 0.993,
+    0.995, 0.997, 0.998, 0.999, 0.9995, 0.9999, 0.99995, 0.99999, 1.0,
+];
+
+/// What an experiment found.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// One entry for each cell that was begun, in the order of the experiment.
+    pub cells: Vec<CellSummary>,
+    /// How many runs there were.
+    pub runs: usize,
+}
+
+/// What was found in one cell.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CellSummary {
+    /// The cell.
+    pub cell: Cell,
+    /// `closed` or `open`: whether the load waited for answers. It decides what latency means.
+    pub load_mode: Option<String>,
+    /// The subjects, the baseline first.
+    pub subjects: Vec<SubjectSummary>,
+    /// Every subject but the baseline, against the baseline.
+    pub comparisons: Vec<Comparison>,
+    /// How the CPUs lay to each other in the runs that count.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub placements: Vec<PlacementSummary>,
+    /// What the audits found, in the order of time.
+    pub findings: Vec<Finding>,
+}
+
+/// One way in which the CPUs lay to each other.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PlacementSummary {
+    /// Which.
+    pub placement: Placement,
+    /// Blocks that count and were run in it.
+    pub blocks: usize,
+    /// Median round trip of a cache line, in nanoseconds.
+    pub round_trip_ns: f64,
+}
+
+/// Medians over the runs of a subject that count.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SubjectSummary {
+    /// Its name.
+    pub name: String,
+    /// How many runs it had.
+    pub runs: usize,
+    /// How many of them count.
+    pub counted: usize,
+    /// How many of these did the work that was asked for, where there is a schedule to keep.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_up: Option<usize>,
+    /// The medians, if any run counts.
+    pub figures: Option<Figures>,
+    /// What limited it.
+    pub bottleneck: Option<Bottleneck>,
+    /// Latency in microseconds by quantile, of all counted runs together.
+    pub latency_curve: Vec<(f64, f64)>,
+    /// How late packets left, in microseconds by quantile, of all counted runs together.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lateness_curve: Vec<(f64, f64)>,
+    /// System calls of the load generator, if it timed them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub calls: Vec<CallFigures>,
+}
+
+/// What kept a subject from answering more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bottleneck {
+    /// The server's CPU: what one wants to measure.
+    ServerCpu,
+    /// The load generator's CPU: the throughput is a lower bound.
+    ClientCpu,
+    /// Both at once.
+    BothCpus,
+    /// One CPU that both share.
+    SharedCpu,
+    /// Neither CPU: requests waited for wake-ups, timers or the other end.
+    Neither,
+}
+
+impl Bottleneck {
+    /// In words.
+    pub fn title(self) -> &'static str {
+        match self {
+            Bottleneck::ServerCpu => "server CPU",
+            Bottleneck::ClientCpu => "client CPU",
+            Bottleneck::BothCpus => "both CPUs",
+            Bottleneck::SharedCpu => "the one CPU",
+            Bottleneck::Neither => "neither CPU",
+        }
+    }
+
+    /// Whether the load generator could not give more.
+    pub fn is_client_bound(self) -> bool {
+        matches!(self, Bottleneck::ClientCpu)
+    }
+}
+
+/// Computes the summary of an experiment's runs.
+pub fn summarise(experiment: &Experiment, seed: u64, runs: &[RunRecord]) -> Summary {
+    let mut nets: Vec<_> = runs.iter().map(|run| run.cell.net).collect();
+    nets.sort_unstable();
+    nets.dedup();
+    let begun = |cell: &Cell| runs.iter().any(|run| run.cell == *cell);
+    let cells = experiment.cells(&nets).into_iter().filter(begun);
+    let of_cell = |cell| runs.iter().filter(|run| run.cell == cell).collect::<Vec<_>>();
+    let cells = cells.map(|cell| cell_summary(experiment, seed, cell, &of_cell(cell))).collect();
+    Summary { cells, runs: runs.len() }
+}
+
+/// A run with what was made of it.
+struct Judged<'a> {
+    run: &'a RunRecord,
+    read: Option<Read>,
+    worst: Option<Severity>,
+}
+
+fn cell_summary(
+    experiment: &Experiment,
+    seed: u64,
+    cell: Cell,
+    runs: &[&RunRecord],
+) -> CellSummary {
+    let mut findings = Vec::new();
+    let judged: Vec<Judged<'_>> = runs
+        .iter()
+        .map(|run| {
+            let mut found = audit::audit(run);
+            // Runs are in the order of time, so this is the first of its block.
+            let first = runs.iter().find(|it| it.block == run.block).unwrap_or(run);
+            found.extend(audit::audit_placement(experiment.placement, first, run));
+            let worst = found.iter().map(|finding| finding.severity).max();
+            findings.extend(found);
+            Judged { run, read: figures::read(run), worst }
+        })
+        .collect();
+    let spoilt = |block: usize| {
+        judged.iter().any(|j| j.run.block == block && j.worst == Some(Severity::Noise))
+    };
+    let counted: Vec<&Judged<'_>> = judged
+        .iter()
+        .filter(|j| j.worst != Some(Severity::Void) && j.read.is_some() && !spoilt(j.run.block))
+        .collect();
+    let of_subject =
+        |name: &str| counted.iter().copied().filter(|j| j.run.subject == name).collect::<Vec<_>>();
+    let protocol = cell.protocol();
+    let keeps_up = experiment.udp.as_ref().map_or_else(KeepsUp::default, |udp| udp.keeps_up);
+    let speakers = experiment.subjects_of(protocol);
+    let subjects: Vec<SubjectSummary> = speakers
+        .iter()
+        .map(|&position| {
+            let name = &experiment.subjects[position].name;
+            let runs = runs.iter().filter(|run| run.subject == *name).count();
+            subject_summary(name, runs, &of_subject(name), &keeps_up)
+        })
+        .collect();
+    let void = |name: &str| {
+        let of_name =
+            |finding: &&Finding| finding.severity == Severity::Void && finding.subject == name;
+        let kinds: BTreeSet<Kind> =
+            findings.iter().filter(of_name).map(|finding| finding.kind).collect();
+        let titles: Vec<&str> = kinds.into_iter().map(Kind::title).collect();
+        (!titles.is_empty()).then(|| format!("{name}: {}", titles.join(", ")))
+    };
+    let baseline = subjects[0].name.as_str();
+    let under_test = experiment.under_test(protocol);
+    let client_bound = |subject: &SubjectSummary| {
+        let is_bound =
+            |side: &SubjectSummary| side.bottleneck.is_some_and(Bottleneck::is_client_bound);
+        under_test == UnderTest::Server && (is_bound(&subjects[0]) || is_bound(subject))
+    };
+    let comparisons = subjects[1..]
+        .iter()
+        .map(|subject| {
+            let rules = Rules {
+                baseline,
+                subject: &subject.name,
+                record: Record::of(under_test),
+                keeps_up,
+                seed,
+                client_bound: client_bound(subject),
+                void: void(baseline).or_else(|| void(&subject.name)),
+            };
+            compare(rules, &of_subject(baseline), &of_subject(&subject.name))
+        })
+        .collect();
+    let placements = placements(&counted);
+    let load_mode = runs.iter().find_map(|run| {
+        let load = LoadResult::read(run.load.as_ref()?).ok()?;
+        Some(load.mode().to_owned())
+    });
+    CellSummary { cell, load_mode, subjects, comparisons, placements, findings }
+}
+
+/// How the CPUs lay, by placement.
+fn placements(counted: &[&Judged<'_>]) -> Vec<PlacementSummary> {
+    let mut by_placement: BTreeMap<Placement, (BTreeSet<usize>, Vec<f64>)> = BTreeMap::new();
+    for judged in counted {
+        let Some(distance) = judged.run.distance else { continue };
+        let Some(placement) = distance.placement() else { continue };
+        let (blocks, round_trips) = by_placement.entry(placement).or_default();
+        blocks.insert(judged.run.block);
+        round_trips.extend([distance.before_ns, distance.after_ns].into_iter().flatten());
+    }
+    let summary = |(placement, (blocks, round_trips)): (_, (BTreeSet<usize>, Vec<f64>))| {
+        let round_trip_ns = median(round_trips)?;
+        Some(PlacementSummary { placement, blocks: blocks.len(), round_trip_ns })
+    };
+    by_placement.into_iter().filter_map(summary).collect()
+}
+
+fn subject_summary(
+    name: &str,
+    runs: usize,
+    counted: &[&Judged<'_>],
+    keeps_up: &KeepsUp,
+) -> SubjectSummary {
+    let read: Vec<&Read> = counted.iter().filter_map(|j| j.read.as_ref()).collect();
+    let figures: Vec<&Figures> = read.iter().map(|read| &read.figures).collect();
+    let kept_up = |figures: &&&Figures| {
+        figures.datagrams.as_ref().is_some_and(|datagrams| datagrams.keeps_up(keeps_up))
+    };
+    let scheduled = figures.iter().any(|figures| figures.datagrams.is_some());
+    SubjectSummary {
+        name: name.to_owned(),
+        runs,
+        counted: figures.len(),
+        kept_up: scheduled.then(|| figures.iter().filter(kept_up).count()),
+        bottleneck: bottleneck(counted),
+        figures: medians(&figures),
+        latency_curve: curve(read.iter().map(|read| &read.latencies)),
+        lateness_curve: curve(read.iter().filter_map(|read| read.lateness.as_ref())),
+        calls: calls::medians(counted.iter().map(|judged| judged.run)),
+    }
+}
+
+/// Value in microseconds by quantile, of all these histograms together.
+fn curve<'a>(histograms: impl Iterator<Item = &'a Histogram<u64>>) -> Vec<(f64, f64)> {
+    let mut sum: Option<Histogram<u64>> = None;
+    for histogram in histograms {
+        match &mut sum {
+            None => sum = Some(histogram.clone()),
+            // Histograms of one load generator have one shape; one of another shape is left out
+            // of the curve, which is the only thing this sum is for.
+            Some(sum) => drop(sum.add(histogram)),
+        }
+    }
+    let Some(sum) = sum else { return Vec::new() };
+    let point = |share: &f64| (*share, sum.value_at_quantile(*share) as f64 / 1e3);
+    CURVE_QUANTILES.iter().map(point).collect()
+}
+
+/// What limited most of the runs.
+fn bottleneck(counted: &[&Judged<'_>]) -> Option<Bottleneck> {
+    let shared = counted.first()?.run.cpu.as_ref()?;
+    if shared.server_cpu.cpu == shared.client_cpu.cpu {
+        return Some(Bottleneck::SharedCpu);
+    }
+    let share = |field: fn(&Figures) -> f64| {
+        median(counted.iter().filter_map(|j| j.read.as_ref()).map(|read| field(&read.figures)))
+    };
+    let saturated = |share: Option<f64>| share.is_some_and(|share| share >= SATURATED_SHARE);
+    let server = saturated(share(|figures| figures.server_busy_share));
+    let client = saturated(share(|figures| figures.client_busy_share))
+        || saturated(share(|figures| figures.client_thread_share));
+    Some(match (server, client) {
+        (true, true) => Bottleneck::BothCpus,
+        (true, false) => Bottleneck::ServerCpu,
+        (false, true) => Bottleneck::ClientCpu,
+        (false, false) => Bottleneck::Neither,
+    })
+}

@@ -1,0 +1,99 @@
+//! UDP from one end to the other: our own reflector, simulator and lab together.
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn lab(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
+    command.arg("lab").args(arguments).output().unwrap()
+}
+
+/// Runs one short pair into `out`; returns what was said and the bundle.
+fn run(out: &Path, arguments: &[&str]) -> (String, PathBuf) {
+    let short = ["--pairs", "1", "--window", "0.4", "--warmup", "0.2", "--out"];
+    let output = lab(&[&["run"], arguments, &short, &[out.to_str().unwrap()]].concat());
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said).into_owned();
+    let mut bundles = std::fs::read_dir(out).unwrap().map(|entry| entry.unwrap().path());
+    (said, bundles.next().expect("a bundle was written"))
+}
+
+/// Every run of the bundle, and that the bundle holds.
+fn runs(bundle: &Path) -> Vec<Value> {
+    let verified = lab(&["verify", bundle.to_str().unwrap()]);
+    assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stdout));
+    let text = std::fs::read_to_string(bundle.join("runs.jsonl")).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// What the lab relies on, in the words of the load generator.
+fn assert_sound(run: &Value) {
+    let load = &run["load"];
+    assert_eq!(load["schema"], "twinring.load.udp/1", "{run}");
+    let packets = |name: &str| load["packets"][name].as_u64().unwrap();
+    assert_eq!(packets("due"), packets("sent") + packets("unsent") + packets("refused"));
+    assert_eq!(packets("sent"), packets("received") + packets("lost"));
+    assert!(packets("received") > 0, "{run}");
+    assert_eq!(run["failures"], serde_json::json!([]));
+}
+
+#[test]
+fn streams_run_both_sides_on_the_subjects_engine() {
+    let out = tempfile::tempdir().unwrap();
+    let (said, bundle) = run(out.path(), &["udp-streams", "--streams", "50,100"]);
+    assert!(said.contains("50 streams x 50/s x 172 B"), "{said}");
+    assert!(said.contains("100 streams x 50/s x 172 B"), "{said}");
+    assert!(!said.contains("bad result") && !said.contains("unaccounted"), "{said}");
+    let runs = runs(&bundle);
+    assert!(runs.len() >= 4, "{said}");
+    for run in &runs {
+        assert_sound(run);
+        assert_eq!(run["ready"]["engine"], run["subject"], "{run}");
+        assert_eq!(run["load"]["engine"], run["subject"], "{run}");
+    }
+}
+
+#[test]
+fn one_socket_is_measured_with_pending_receives_and_published_figures_beside() {
+    let out = tempfile::tempdir().unwrap();
+    let (said, bundle) = run(out.path(), &["udp-single", "--pps", "2000"]);
+    let report = std::fs::read_to_string(bundle.join("report.md")).unwrap();
+    for published in ["AsyncUdpTests", "110.0 %", "81.7 %", "113.4 %", "110.6 %", "72.0 %"] {
+        assert!(report.contains(published), "{published}: {report}");
+    }
+    let runs = runs(&bundle);
+    runs.iter().for_each(assert_sound);
+    for pending in [200, 1000, 2000, 4000] {
+        let is_it = |run: &&Value| run["load"]["settings"]["pending"] == pending;
+        let run = runs.iter().find(is_it).unwrap_or_else(|| panic!("no {pending}: {said}"));
+        assert!(!run["load"]["calls"].as_array().unwrap().is_empty());
+    }
+}
+
+#[test]
+fn bulk_is_measured_with_and_without_segmentation_offload() {
+    let out = tempfile::tempdir().unwrap();
+    let (said, bundle) = run(out.path(), &["udp-bulk", "--pps", "5000", "--sizes", "1200"]);
+    assert!(said.contains("1 stream x 5000/s x 1200 B"), "{said}");
+    let runs = runs(&bundle);
+    runs.iter().for_each(assert_sound);
+    for gso in [true, false] {
+        assert!(runs.iter().any(|run| run["load"]["settings"]["gso"] == gso), "{said}");
+    }
+}
+
+#[test]
+fn a_foreign_reflector_goes_through_the_same_door() {
+    let out = tempfile::tempdir().unwrap();
+    let twinring = env!("CARGO_BIN_EXE_twinring");
+    // Without --json it says nothing that the lab reads: its port is all that can be seen.
+    let foreign = format!("foreign={twinring} serve udp --listen {{addr}} --engine epoll");
+    let arguments =
+        ["udp-streams", "--streams", "20", "--subject", "ours=epoll", "--subject", &foreign];
+    let (said, bundle) = run(out.path(), &arguments);
+    let runs = runs(&bundle);
+    let run = runs.iter().find(|run| run["subject"] == "foreign").expect("it ran");
+    assert_sound(run);
+    assert!(run["ready"].is_null() && said.contains("foreign"), "{said}");
+}
