@@ -434,6 +434,9 @@ impl Worker {
                 RuntimeError::new(format!("pinning worker {index} to CPU {cpu}"), Some(error))
             })?;
         }
+        if builder.tick.is_some() {
+            sys::set_timer_slack(tick::TIMER_SLACK);
+        }
         let registration = Registration::new().map_err(|error| {
             RuntimeError::new(format!("setting up worker {index}"), Some(error))
         })?;

@@ -23,6 +23,10 @@ use std::time::{Duration, Instant};
 pub(super) const PERIODS: std::ops::RangeInclusive<Duration> =
     Duration::from_micros(50)..=Duration::from_secs(1);
 
+/// How much later than asked the kernel may end a wait for a tick: its default is a twentieth of a
+/// tick of 1 ms.
+pub(super) const TIMER_SLACK: Duration = Duration::from_micros(1);
+
 /// The ticks of one worker: at fixed moments from its start, without drift.
 pub(super) struct Ticks {
     period: Duration,
