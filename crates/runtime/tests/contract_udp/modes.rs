@@ -123,7 +123,8 @@ fn a_tick_wakes_a_worker_once(configuration: Configuration) {
         }
         let after = handle.counters();
         let ticks = after.ticks - before.ticks;
-        assert!(batches <= ticks + 1, "{batches} batches in {ticks} ticks");
+        // One more at each end, and one in which epoll learns how many come at a time.
+        assert!(batches <= ticks + 3, "{batches} batches in {ticks} ticks");
         // Beside the sleep there is the wait that only asks, on epoll.
         let waits = after.waits - before.waits;
         let asks = if configuration.is_epoll() { ticks } else { 0 };

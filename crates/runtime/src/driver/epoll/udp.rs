@@ -100,7 +100,8 @@ impl Udp {
                 Ok((came, asked)) => {
                     let single = !self.setup.batch || asked == 1;
                     self.readable = single || came == asked;
-                    let next = if came == asked { 4 * asked } else { 2 * came };
+                    // Grown at once, as each further call costs more than headers do.
+                    let next = if came == asked { 4 * asked } else { (asked / 2).max(2 * came) };
                     self.asked = next.clamp(ASKED_MIN, BATCH_MAX);
                     shared.counters.received.add(came as u64);
                     let short = group.is_short();
