@@ -242,9 +242,9 @@ impl UringDriver {
         self.enter_and_settle(Enter::Submit, None, wakes)
     }
 
-    /// Takes all that has arrived, without waiting. The kernel runs what it has deferred in
-    /// portions (20 operations, 32 datagrams of a socket), so one enter may not be enough; what
-    /// keeps arriving meanwhile is taken up to half a completion queue.
+    /// Takes all that has arrived, without waiting. One enter may not be enough: the kernel takes
+    /// 32 datagrams of a socket and then puts it to the end of the line. What keeps arriving
+    /// meanwhile is taken up to half a completion queue.
     pub(crate) fn drain(&mut self, wakes: &mut Vec<Waker>) -> io::Result<()> {
         self.turn = self.turn.wrapping_add(1);
         let most = u64::from(self.features.cq_entries / 2);
@@ -253,7 +253,7 @@ impl UringDriver {
         let mut taken = 0;
         loop {
             self.return_buffers();
-            self.enter_and_settle(Enter::Collect, None, wakes)?;
+            self.enter_and_settle(Enter::Drain, None, wakes)?;
             self.handle_arrivals(usize::MAX, wakes);
             let before = taken;
             taken = self.counters.completions.get() - start;

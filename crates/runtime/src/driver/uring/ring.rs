@@ -25,6 +25,8 @@ pub(super) struct Ring {
     ext_arg: bool,
     skip_success: bool,
     min_wait_us: u32,
+    /// Completions that one drain takes.
+    drain_most: u32,
     /// What the last timeout operation points to. The kernel may take such an entry later than
     /// the enter that was to submit it, so this lives as long as the ring; an entry that is late
     /// finds a later timeout here, which is as good.
@@ -67,6 +69,7 @@ impl Ring {
             ext_arg: features.ext_arg,
             skip_success: features.skip_success,
             min_wait_us: features.min_wait_us,
+            drain_most: features.cq_entries / 2,
             timespec: Box::default(),
             counters,
         })
@@ -123,7 +126,7 @@ impl Ring {
             if queued == 0 {
                 return Ok(());
             }
-            self.enter_once(0, false, None)?;
+            self.enter_once(0, 0, None)?;
             if self.uring.submission().len() == queued {
                 // Refused for now, or left to the submission thread.
                 return Ok(());
@@ -138,6 +141,9 @@ impl Ring {
             return self.submit();
         }
         self.refill();
+        if how == Enter::Drain && self.ext_arg {
+            return self.enter_once(ring::ENTER_GETEVENTS, self.drain_most, Some(Duration::ZERO));
+        }
         let mut wait =
             how == Enter::Wait && self.backlog.is_empty() && timeout != Some(Duration::ZERO);
         if wait
@@ -149,7 +155,7 @@ impl Ring {
             wait = self.backlog.is_empty();
         }
         loop {
-            self.enter_once(ring::ENTER_GETEVENTS, wait, timeout)?;
+            self.enter_once(ring::ENTER_GETEVENTS, u32::from(wait), timeout)?;
             if self.backlog.is_empty() {
                 return Ok(());
             }
@@ -166,9 +172,11 @@ impl Ring {
     fn enter_once(
         &mut self,
         mut flags: u32,
-        wait: bool,
+        completions: u32,
         timeout: Option<Duration>,
     ) -> io::Result<()> {
+        // A drain asks for many and gives them no time: that is no wait.
+        let wait = completions > 0 && timeout != Some(Duration::ZERO);
         let mut to_submit = self.uring.submission().len() as u32;
         if self.sqpoll {
             to_submit = 0;
@@ -176,22 +184,22 @@ impl Ring {
             fence(Ordering::SeqCst);
             if self.uring.submission().need_wakeup() {
                 flags |= ring::ENTER_SQ_WAKEUP;
-            } else if !wait && !self.uring.submission().cq_overflow() {
+            } else if completions == 0 && !self.uring.submission().cq_overflow() {
                 return Ok(());
             }
         }
-        let wait = Wait {
-            completions: u32::from(wait),
-            timeout: timeout.filter(|_| wait && self.ext_arg),
-            min_wait_us: if wait { self.min_wait_us } else { 0 },
-        };
         self.counters.enters.add(1);
         self.counters.syscalls.add(1);
-        if wait.completions > 0 {
+        if wait {
             self.counters.waits.add(1);
         }
         let fetches = flags & ring::ENTER_GETEVENTS != 0;
-        let call = Call::of_enter(to_submit > 0, fetches, wait.completions > 0);
+        let call = Call::of_enter(to_submit > 0, fetches, wait);
+        let wait = Wait {
+            completions,
+            timeout: timeout.filter(|_| completions > 0 && self.ext_arg),
+            min_wait_us: if wait { self.min_wait_us } else { 0 },
+        };
         let enter = || ring::enter(self.fd, to_submit, flags, wait);
         match self.counters.calls.timed(call, enter) {
             Ok(_) => Ok(()),
@@ -238,6 +246,9 @@ pub(super) enum Enter {
     Submit,
     /// Also to take what has completed.
     Collect,
+    /// Also to have the kernel run everything that it has deferred, where it can be told to. It does
+    /// so in portions of 20 (IO_LOCAL_TW_DEFAULT_MAX) or of as many completions as are waited for.
+    Drain,
     /// Also to wait until something has.
     Wait,
 }
