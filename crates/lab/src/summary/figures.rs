@@ -119,8 +119,14 @@ pub(super) fn read(run: &RunRecord) -> Option<Read> {
     let load = LoadResult::read(run.load.as_ref()?).ok()?;
     let cpu = run.cpu.as_ref()?;
     let latencies = load.latencies().ok()?;
+    // Of a CPU that did next to nothing the idle clock may say that it did nothing at all; it did
+    // at least what the server's process says of itself.
+    let server_busy_s = match cpu.server_cpu.busy_s {
+        busy_s if busy_s > 0.0 => busy_s,
+        _ => cpu.server.cpu_s,
+    };
     // A ratio needs something on both sides of it.
-    if load.done() == 0 || cpu.window_s <= 0.0 || cpu.server_cpu.busy_s <= 0.0 {
+    if load.done() == 0 || cpu.window_s <= 0.0 || server_busy_s <= 0.0 {
         return None;
     }
     let (datagrams, lateness) = match &load {
@@ -140,12 +146,12 @@ pub(super) fn read(run: &RunRecord) -> Option<Read> {
     let sampled = server.user_s + server.system_s;
     let user_share = if sampled > 0.0 { server.user_s / sampled } else { 0.0 };
     let server_process_ns = per_unit_ns(server.cpu_s);
-    let server_cpu_ns = per_unit_ns(cpu.server_cpu.busy_s);
+    let server_cpu_ns = per_unit_ns(server_busy_s);
     let kernel_threads = server.threads.iter().filter(|thread| thread.name.starts_with("iou-"));
     let client_cpu = load.cpu();
     let figures = Figures {
         server_cpu_ns,
-        both_cpus_ns: per_unit_ns(cpu.server_cpu.busy_s + client_busy_s),
+        both_cpus_ns: per_unit_ns(server_busy_s + client_busy_s),
         server_user_ns: server_process_ns * user_share,
         server_system_ns: server_process_ns * (1.0 - user_share),
         server_outside_ns: (server_cpu_ns - server_process_ns).max(0.0),
