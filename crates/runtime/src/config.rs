@@ -106,6 +106,16 @@ pub enum Split {
     Off,
 }
 
+/// Who carries out operations on files that may have to wait for a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FileOperations {
+    /// The ring: IORING_OP_OPENAT2, STATX and READ, Linux 5.6.
+    Ring,
+    /// A few threads, as on epoll.
+    Threads,
+}
+
 macro_rules! options {
     (
         $(#[$doc:meta])*
@@ -204,6 +214,12 @@ options! {
         min_wait_us: u32, "0 (off) to 100000", |text| number_between(text, 0, 100_000);
         /// Pass wait timeouts to the enter itself, Linux 5.11; otherwise as a timeout operation.
         ext_arg: bool, "on or off", switch;
+        /// Who carries out operations on files that may have to wait.
+        files: FileOperations, "ring or threads", |text| match text {
+            "ring" => Some(FileOperations::Ring),
+            "threads" => Some(FileOperations::Threads),
+            _ => None,
+        };
         /// Entries of the submission queue.
         sq_entries: u32, "a power of two from 8 to 32768", |text| power_of_two(text, 8, 1 << 15);
         /// Entries of the completion queue.
@@ -268,6 +284,8 @@ pub struct UringFeatures {
     pub min_wait_us: u32,
     /// See [`UringOptions::ext_arg`].
     pub ext_arg: bool,
+    /// See [`UringOptions::files`].
+    pub files: FileOperations,
     /// See [`UringOptions::sq_entries`].
     pub sq_entries: u32,
     /// See [`UringOptions::cq_entries`].

@@ -115,6 +115,14 @@ counters! {
     ticks,
     /// Ticks passed over because the worker was still busy when they were due.
     ticks_missed,
+    /// Operations on files handed to the ring, because they may have to wait.
+    file_operations,
+    /// Operations on files handed to a thread.
+    file_jobs,
+    /// Calls of `sendfile` that sent something.
+    sendfiles,
+    /// Pieces of files that were not in the page cache when they were due to be sent.
+    cold_pieces,
 }
 
 impl Counters {

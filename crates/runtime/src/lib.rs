@@ -28,12 +28,14 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod blocking;
 mod buf;
 mod calls;
 mod config;
 mod counters;
 mod datagram;
 mod driver;
+pub mod fs;
 pub mod net;
 pub mod probe;
 mod race;
@@ -45,8 +47,8 @@ pub mod time;
 pub use buf::{RecvBuf, SendBuf};
 pub use calls::CallTime;
 pub use config::{
-    Buffers, Engine, EngineChoice, EpollFeatures, EpollOptions, Features, OptionError, Split,
-    TaskRun, Trigger, UringFeatures, UringOptions,
+    Buffers, Engine, EngineChoice, EpollFeatures, EpollOptions, Features, FileOperations,
+    OptionError, Split, TaskRun, Trigger, UringFeatures, UringOptions,
 };
 pub use counters::{CounterSnapshot, OverrunSummary};
 pub use datagram::{Datagram, Ecn, Received, SendErrors, UdpStats};

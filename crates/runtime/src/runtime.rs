@@ -3,6 +3,7 @@
 mod tick;
 
 use self::tick::Ticks;
+use crate::blocking;
 use crate::calls::CallTime;
 use crate::config::{Engine, EngineChoice, EpollOptions, Features, UringOptions};
 use crate::counters::{CounterSnapshot, Counters};
@@ -63,6 +64,9 @@ impl From<RuntimeError> for io::Error {
 pub enum Notice {
     /// Accepting waits for a free descriptor or for memory; the text is the kernel's reason.
     AcceptStalled(String),
+    /// At the end of the runtime this many threads wait in a filesystem that does not answer.
+    /// They are left behind, and end with their operation or with the process.
+    FilesystemStuck(usize),
 }
 
 impl fmt::Display for Notice {
@@ -72,6 +76,11 @@ impl fmt::Display for Notice {
                 f,
                 "accepting is paused ({reason}); connected peers are served, and accepting goes \
                  on when descriptors are free (raise `ulimit -n`, or lower --max-connections)"
+            ),
+            Notice::FilesystemStuck(threads) => write!(
+                f,
+                "{threads} threads are left waiting in a filesystem that does not answer (is its \
+                 server or disk gone?); they end with the process"
             ),
         }
     }
@@ -205,8 +214,12 @@ impl Builder {
         };
         let counters = |_| Arc::new(Counters::with_call_times(self.call_times));
         let workers = (0..self.workers).map(counters).collect();
-        let shared =
-            Arc::new(Shared { stage: AtomicU8::new(RUNNING), inboxes: Mutex::default(), workers });
+        let shared = Arc::new(Shared {
+            stage: AtomicU8::new(RUNNING),
+            inboxes: Mutex::default(),
+            blocking: Arc::default(),
+            workers,
+        });
         Ok(Runtime { builder: self, features, why_not, shared })
     }
 }
@@ -219,6 +232,8 @@ const STOPPING: u8 = 2;
 struct Shared {
     stage: AtomicU8,
     inboxes: Mutex<Vec<Arc<Inbox>>>,
+    /// Threads for what can only be done by waiting; none until they are needed.
+    blocking: Arc<blocking::Pool>,
     workers: Vec<Arc<Counters>>,
 }
 
@@ -317,6 +332,7 @@ impl Runtime {
         Fut: Future + 'static,
         Fut::Output: Send,
     {
+        let _at_the_end = CloseBlocking { runtime: &self };
         let run_one = |index: usize| {
             let stop_others = StopUnlessDisarmed { shared: &self.shared, armed: Cell::new(true) };
             let outcome = Worker::start(&self, index).and_then(|worker| worker.run(service(index)));
@@ -369,9 +385,24 @@ impl Runtime {
         if self.builder.workers != 1 {
             return Err(RuntimeError::new("block_on needs a runtime with one worker", None));
         }
+        let _at_the_end = CloseBlocking { runtime: &self };
         Worker::start(&self, 0)?
             .run(future)?
             .ok_or_else(|| RuntimeError::new("the runtime was stopped", None))
+    }
+}
+
+/// Ends the threads of [`blocking`] after the workers, however those end.
+struct CloseBlocking<'a> {
+    runtime: &'a Runtime,
+}
+
+impl Drop for CloseBlocking<'_> {
+    fn drop(&mut self) {
+        let stuck = self.runtime.shared.blocking.close();
+        if stuck > 0 {
+            (self.runtime.builder.on_notice)(Notice::FilesystemStuck(stuck));
+        }
     }
 }
 
@@ -495,6 +526,11 @@ impl Worker {
             drop(waiters);
             wakes.into_iter().for_each(Waker::wake);
         }
+    }
+
+    /// Threads for what can only be done by waiting.
+    pub(crate) fn blocking(&self) -> &Arc<blocking::Pool> {
+        &self.shared.blocking
     }
 
     fn stage(&self) -> u8 {

@@ -24,6 +24,9 @@
 //! 11. An idle connection holds no receive buffer.
 //! 12. Datagrams are queued and sent whole; what the kernel does not take is sent again or
 //!     counted (`datagrams::Outbox`). An ICMP error ends neither receiving nor sending.
+//! 13. A file is sent piece by piece, by non-blocking system calls, while it has the sending half
+//!     of its stream to itself; other sends and FIN wait behind it. What may wait for a disk is an
+//!     operation that owns its memory like any other (`uring::files`, `crate::blocking`).
 //!
 //! Operations are polled: they register the task's waker and the driver's `turn` hands it back
 //! when it is worth asking again. Wakers are collected during a turn and called after it, so no
@@ -33,18 +36,22 @@ pub(crate) mod ancillary;
 pub(crate) mod datagrams;
 pub(crate) mod epoll;
 mod linger;
+pub(crate) mod pieces;
 pub(crate) mod queues;
 pub(crate) mod slots;
 pub(crate) mod uring;
 
 use self::datagrams::UdpSetup;
 use self::epoll::EpollDriver;
+use self::pieces::Piece;
 use self::slots::Key;
 use self::uring::UringDriver;
 use crate::buf::{RecvBuf, SendBuf};
 use crate::config::Features;
 use crate::counters::Counters;
 use crate::datagram::{Datagram, Received, UdpStats};
+use crate::fs::{FileOp, Start};
+use crate::task::Place;
 use socket2::SockRef;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
@@ -147,14 +154,82 @@ impl Driver {
         dispatch!(self, driver => driver.poll_recv(key, cx))
     }
 
-    /// Takes `buf` over once the stream's queue has room.
+    /// Takes `buf` over once the stream's queue has room. `more` says that more follows at once.
     pub(crate) fn poll_send(
         &mut self,
         key: Key,
         cx: &mut Context<'_>,
         buf: &mut Option<SendBuf>,
+        more: bool,
     ) -> Poll<io::Result<()>> {
-        dispatch!(self, driver => driver.poll_send(key, cx, buf))
+        dispatch!(self, driver => driver.poll_send(key, cx, buf, more))
+    }
+
+    /// Ready with the sending half reserved for pieces once all before is with the kernel.
+    pub(crate) fn poll_begin_pieces(
+        &mut self,
+        key: Key,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        dispatch!(self, driver => driver.poll_begin_pieces(key, cx))
+    }
+
+    /// Sends what the socket takes of a piece now; EAGAIN if that is nothing.
+    pub(crate) fn send_piece(&mut self, key: Key, piece: Piece<'_>) -> io::Result<usize> {
+        dispatch!(self, driver => driver.send_piece(key, piece))
+    }
+
+    /// Ready when the socket takes more again, or is broken. `asked` is the caller's: false at
+    /// the first call, which therefore always waits.
+    pub(crate) fn poll_room(
+        &mut self,
+        key: Key,
+        cx: &mut Context<'_>,
+        asked: &mut bool,
+    ) -> Poll<io::Result<()>> {
+        dispatch!(self, driver => driver.poll_room(key, cx, asked))
+    }
+
+    /// Gives the sending half back; with an errno it is broken from now on, and its close a reset.
+    pub(crate) fn end_pieces(&mut self, key: Key, broken: Option<i32>, wakes: &mut Vec<Waker>) {
+        dispatch!(self, driver => driver.end_pieces(key, broken, wakes));
+    }
+
+    /// Lets `wake_waiters` wake a task that waits for something else meanwhile.
+    pub(crate) fn watch_sends(&mut self, key: Key, waker: &Waker) {
+        dispatch!(self, driver => driver.watch_sends(key, waker));
+    }
+
+    /// Begins an operation on a file, if this engine carries such operations out.
+    pub(crate) fn start_file(
+        &mut self,
+        op: Box<FileOp>,
+        place: &mut Place,
+        cx: &mut Context<'_>,
+    ) -> Start {
+        match self {
+            Driver::Uring(driver) => driver.start_file(op, place, cx),
+            Driver::Epoll(_) => Start::NoRing(op),
+        }
+    }
+
+    /// Ready when an operation that was begun is over.
+    pub(crate) fn poll_file(
+        &mut self,
+        key: Key,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<(Box<FileOp>, io::Result<usize>)>> {
+        match self {
+            Driver::Uring(driver) => driver.poll_file(key, cx),
+            Driver::Epoll(_) => Poll::Ready(Err(closed())),
+        }
+    }
+
+    /// Gives an operation that was begun up.
+    pub(crate) fn abandon_file(&mut self, key: Key) {
+        if let Driver::Uring(driver) = self {
+            driver.abandon_file(key);
+        }
     }
 
     /// Ready once everything queued, FIN included, is with the kernel.
@@ -299,7 +374,7 @@ fn closed() -> io::Error {
 }
 
 /// The errno inside an I/O error; EIO for one that has none, which no system call returns.
-fn errno(error: &io::Error) -> i32 {
+pub(crate) fn errno(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(libc::EIO)
 }
 

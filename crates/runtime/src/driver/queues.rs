@@ -191,6 +191,8 @@ pub(crate) struct Queued {
     buffers: Seldom<SendBuf>,
     bytes: usize,
     error: Option<i32>,
+    /// A file is being sent, piece by piece and past this queue: everything else waits.
+    exclusive: bool,
     pub(crate) fin: Fin,
     pub(crate) waiters: Waiters,
 }
@@ -223,7 +225,39 @@ impl Queued {
 
     /// True while a further buffer is accepted, with `in_flight` bytes in the kernel's hands.
     pub(crate) fn has_room(&self, in_flight: usize) -> bool {
-        self.bytes + in_flight < QUEUED_BYTES_MAX
+        !self.exclusive && self.bytes + in_flight < QUEUED_BYTES_MAX
+    }
+
+    /// True when FIN has its turn, if nothing is in flight.
+    pub(crate) fn is_fin_due(&self) -> bool {
+        self.fin == Fin::Queued && !self.exclusive && self.buffers.is_empty() && !self.failed()
+    }
+
+    /// Ready with the direction reserved once all before is with the kernel. `idle` says that
+    /// nothing is in flight.
+    pub(crate) fn poll_exclusive(
+        &mut self,
+        cx: &mut Context<'_>,
+        idle: bool,
+    ) -> Poll<io::Result<()>> {
+        self.check()?;
+        if idle && self.buffers.is_empty() && !self.exclusive {
+            self.exclusive = true;
+            return Poll::Ready(Ok(()));
+        }
+        self.waiters.add(cx.waker());
+        Poll::Pending
+    }
+
+    /// Ends what [`poll_exclusive`](Queued::poll_exclusive) began.
+    pub(crate) fn end_exclusive(&mut self, wakes: &mut Vec<Waker>) {
+        self.exclusive = false;
+        self.waiters.wake(wakes);
+    }
+
+    /// The error that ended the direction.
+    pub(crate) fn error(&self) -> Option<io::Error> {
+        self.error.map(io::Error::from_raw_os_error)
     }
 
     /// Fails the direction: queued bytes are dropped, every later send reports the error.
@@ -244,6 +278,7 @@ impl Queued {
     /// sent a part reports the part instead of the reset. The state of the connection tells: after
     /// the peer's FIN alone it is not closed.
     pub(crate) fn end_of_stream(&self, socket: &OwnedFd, sending: bool) -> End {
+        let sending = sending || self.exclusive;
         let may_hide_a_reset = self.fin != Fin::Sent && (sending || self.failed());
         if may_hide_a_reset && sys::tcp_is_closed(socket.as_raw_fd()) {
             let told = self.error.filter(|errno| *errno != libc::EPIPE);
@@ -270,7 +305,7 @@ impl Queued {
         if let Some(errno) = self.error {
             return Poll::Ready(Err(io::Error::from_raw_os_error(errno)));
         }
-        if idle && self.buffers.is_empty() && self.fin != Fin::Queued {
+        if idle && self.buffers.is_empty() && !self.exclusive && self.fin != Fin::Queued {
             return Poll::Ready(Ok(()));
         }
         self.waiters.add(cx.waker());

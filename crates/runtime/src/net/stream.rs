@@ -1,5 +1,7 @@
 //! TCP connections.
 
+mod send_file;
+
 use super::{internet_address, with_socket};
 use crate::buf::{RecvBuf, SendBuf};
 use crate::driver::slots::Key;
@@ -72,7 +74,18 @@ impl TcpStream {
     /// The error of an earlier send; EPIPE after [`finish`](Self::finish); ECANCELED. The bytes
     /// are then not sent.
     pub fn send(&self, buf: impl Into<SendBuf>) -> Send<'_> {
-        Send { stream: self, buf: Some(buf.into()), cancels: self.cancels.get() }
+        Send { stream: self, buf: Some(buf.into()), more: false, cancels: self.cancels.get() }
+    }
+
+    /// As [`send`](Self::send), with more to follow at once: the kernel may keep a last segment
+    /// that is not full for that (MSG_MORE), so that a header shares a segment with what comes
+    /// behind it. If nothing comes, the segment leaves after 200 ms, or with
+    /// [`finish`](Self::finish). Behind bytes that are still queued it is an ordinary send.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn send_more(&self, buf: impl Into<SendBuf>) -> Send<'_> {
+        Send { stream: self, buf: Some(buf.into()), more: true, cancels: self.cancels.get() }
     }
 
     /// Returns when everything handed over is with the kernel.
@@ -264,12 +277,13 @@ impl Future for Recv<'_> {
     }
 }
 
-/// The future of [`TcpStream::send`]. Dropping it before it was ready sends nothing.
+/// The future of [`TcpStream::send`] and [`TcpStream::send_more`]. Dropping it before it was ready sends nothing.
 #[derive(Debug)]
 #[must_use = "sends nothing unless awaited"]
 pub struct Send<'a> {
     stream: &'a TcpStream,
     buf: Option<SendBuf>,
+    more: bool,
     cancels: u32,
 }
 
@@ -282,7 +296,7 @@ impl Future for Send<'_> {
         if !self.stream.spend(cx) {
             return Poll::Pending;
         }
-        let (worker, key) = (&self.stream.worker, self.stream.key);
-        worker.driver.borrow_mut().poll_send(key, cx, &mut self.buf)
+        let Send { stream, buf, more, .. } = &mut *self;
+        stream.worker.driver.borrow_mut().poll_send(stream.key, cx, buf, *more)
     }
 }

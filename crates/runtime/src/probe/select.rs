@@ -3,7 +3,7 @@
 use super::environment::Environment;
 use super::layers::{self, Layer, Refusal};
 use super::uring::{Feature, Uring};
-use crate::config::{Buffers, Split, TaskRun, UringFeatures, UringOptions};
+use crate::config::{Buffers, FileOperations, Split, TaskRun, UringFeatures, UringOptions};
 use std::sync::OnceLock;
 
 /// Default entries of the submission queue. The kernel and we go through all of it in turn, 64
@@ -152,6 +152,7 @@ fn choose(options: &UringOptions, uring: &Uring) -> Result<UringFeatures, Refusa
         split: options.split.unwrap_or(Split::Auto),
         min_wait_us,
         ext_arg: wants.switch(options.ext_arg, "ext_arg", &[F::WaitTimeout])?,
+        files: choose_files(options.files, &wants)?,
         sq_entries,
         cq_entries,
     })
@@ -162,6 +163,15 @@ fn queue_entries(options: &UringOptions) -> (u32, u32) {
     // A small completion queue that was asked for brings the other one down.
     let sq = options.sq_entries.unwrap_or(cq.map_or(SQ_ENTRIES, |cq| cq.min(SQ_ENTRIES)));
     (sq, cq.unwrap_or(CQ_ENTRIES).max(sq))
+}
+
+fn choose_files(
+    asked: Option<FileOperations>,
+    wants: &Wants<'_>,
+) -> Result<FileOperations, Refusal> {
+    let switch = asked.map(|asked| asked == FileOperations::Ring);
+    let ring = wants.switch(switch, "files=ring", &[Feature::FileOperations])?;
+    Ok(if ring { FileOperations::Ring } else { FileOperations::Threads })
 }
 
 fn choose_buffers(asked: Option<Buffers>, wants: &Wants<'_>) -> Result<Buffers, Refusal> {
@@ -267,6 +277,7 @@ mod tests {
             split: Split::Auto,
             min_wait_us: 0,
             ext_arg: true,
+            files: FileOperations::Ring,
             sq_entries: 512,
             cq_entries: 8192,
         };
@@ -310,6 +321,7 @@ mod tests {
             ("skip_success=on", F::SkipSuccess, "IOSQE_CQE_SKIP_SUCCESS"),
             ("min_wait_us=50", F::MinWait, "IORING_FEAT_MIN_TIMEOUT"),
             ("ext_arg=on", F::WaitTimeout, "IORING_ENTER_EXT_ARG"),
+            ("files=ring", F::FileOperations, "IORING_OP_OPENAT2"),
         ] {
             let refusal = choose(&parse(options), &Uring::without(&[lacking])).unwrap_err();
             let text = refusal.to_string();

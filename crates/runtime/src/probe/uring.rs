@@ -39,13 +39,14 @@ pub enum Feature {
     MinWait,
     RecvBundle,
     ZeroCopySend,
+    FileOperations,
 }
 
 use Feature as F;
 
 /// Of each feature, in the order of the enum: its name in the kernel, the release that brought
 /// it, and the option of `--uring` that depends on it.
-const FACTS: [(Feature, &str, &str, Option<&str>); 20] = [
+const FACTS: [(Feature, &str, &str, Option<&str>); 21] = [
     (F::CqSize, "IORING_SETUP_CQSIZE", "5.5", Some("cq_entries")),
     (F::DisabledRing, "IORING_SETUP_R_DISABLED", "5.10", None),
     (F::SubmitAll, "IORING_SETUP_SUBMIT_ALL", "5.18", None),
@@ -66,10 +67,11 @@ const FACTS: [(Feature, &str, &str, Option<&str>); 20] = [
     (F::MinWait, "IORING_FEAT_MIN_TIMEOUT", "6.12", Some("min_wait_us")),
     (F::RecvBundle, "IORING_RECVSEND_BUNDLE", "6.10", None),
     (F::ZeroCopySend, "IORING_OP_SEND_ZC", "6.0", None),
+    (F::FileOperations, "IORING_OP_OPENAT2", "5.6", Some("files=ring")),
 ];
 
 /// What the engine takes wherever it can.
-const DEFAULTS: [Feature; 13] = [
+const DEFAULTS: [Feature; 14] = [
     F::CqSize,
     F::SubmitAll,
     F::SingleIssuer,
@@ -83,7 +85,11 @@ const DEFAULTS: [Feature; 13] = [
     F::MultishotRecv,
     F::SkipSuccess,
     F::WaitTimeout,
+    F::FileOperations,
 ];
+
+/// What operations on files need together; without them they go to threads.
+const FILE_OPERATIONS: [u8; 3] = [opcode::OpenAt2::CODE, opcode::Statx::CODE, opcode::Read::CODE];
 
 /// The operations that the engine submits: name, code, release.
 const OPERATIONS: [(&str, u8, &str); 9] = [
@@ -214,6 +220,7 @@ impl Uring {
         let mut ring =
             TrialRing::new().map_err(|error| layers::setup_refused(&error, env, calls))?;
         let operations = list_operations(&ring, bits, env)?;
+        found.add(F::FileOperations, file_operations(&ring))?;
         found.registrations(&mut ring)?;
         found.behaviours(&mut ring)?;
         let mut features = found.features;
@@ -305,6 +312,12 @@ fn list_operations(
         Some(missing) => Err(refused(&format!("IORING_OP_{}", missing.name), lacking())),
         None => Ok(operations),
     }
+}
+
+fn file_operations(ring: &TrialRing) -> io::Result<()> {
+    let probe = ring.list_operations()?;
+    let all = FILE_OPERATIONS.into_iter().all(|code| probe.is_supported(code));
+    if all { Ok(()) } else { Err(unsupported()) }
 }
 
 struct Findings<'a> {

@@ -4,6 +4,7 @@
 //! keeps state. `EINTR` is retried here where the call can be repeated without losing anything.
 
 pub(crate) mod datagram;
+pub(crate) mod file;
 pub(crate) mod poll;
 pub(crate) mod probe;
 pub(crate) mod ring;
@@ -54,9 +55,11 @@ pub(crate) fn recv(socket: RawFd, into: &mut [MaybeUninit<u8>]) -> io::Result<us
     })
 }
 
-/// Sends what fits into the socket buffer without waiting and without raising SIGPIPE.
-pub(crate) fn send(socket: RawFd, bytes: &[u8]) -> io::Result<usize> {
-    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+/// Sends what fits into the socket buffer without waiting and without raising SIGPIPE. With
+/// `more`, the kernel keeps a last segment that is not full for what follows, for at most 200 ms.
+pub(crate) fn send(socket: RawFd, bytes: &[u8], more: bool) -> io::Result<usize> {
+    let more = if more { libc::MSG_MORE } else { 0 };
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | more;
     let nobody = std::ptr::null::<libc::c_void>();
     retry_eintr(|| {
         // SAFETY: the slice is live for the call and the kernel only reads from it. Null and 0

@@ -2,14 +2,17 @@
 
 mod inbox;
 mod join;
+mod line;
 
 pub(crate) use inbox::{Drained, Inbox, Registration};
 pub use join::{JoinError, JoinHandle};
+pub(crate) use line::{Line, Place};
 
 use crate::driver::slots::{Key, Slots};
 use crate::sys::waker::waker;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -152,6 +155,26 @@ impl Executor {
         self.budget.set(left.saturating_sub(1));
         left > 0
     }
+
+    /// The same for asynchronous code: lets others run first when it is used up.
+    pub(crate) async fn spend_or_yield(&self) {
+        if !self.spend() {
+            yield_now().await;
+        }
+    }
+}
+
+/// Lets every other task, and the driver, have a turn.
+pub(crate) async fn yield_now() {
+    let mut yielded = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await
 }
 
 /// Wakes a task from whichever thread this is called on.

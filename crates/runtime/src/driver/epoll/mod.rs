@@ -6,6 +6,7 @@
 //! an echo). The exception is a hang-up: its edge may have been reported together with the last
 //! bytes, so after EPOLLRDHUP the socket is read until it says that it has ended.
 
+mod files;
 mod mmsg;
 mod stream;
 mod udp;
@@ -250,11 +251,12 @@ impl EpollDriver {
         key: Key,
         cx: &mut Context<'_>,
         buf: &mut Option<SendBuf>,
+        more: bool,
     ) -> Poll<io::Result<()>> {
         let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else {
             return Poll::Ready(Err(closed()));
         };
-        let polled = stream.poll_send(cx, buf, &self.shared);
+        let polled = stream.poll_send(cx, buf, more, &self.shared);
         stream.update_interest(&self.epoll, key, &self.shared)?;
         polled
     }

@@ -15,7 +15,7 @@ use std::task::{Context, Poll, Waker};
 const HANG_UP: i32 = libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR;
 
 pub(super) struct Stream {
-    socket: OwnedFd,
+    pub(super) socket: OwnedFd,
     /// Set by an event, cleared by a receive that emptied the socket. Starts out set: the first
     /// receive is tried without waiting for an event.
     readable: bool,
@@ -27,6 +27,10 @@ pub(super) struct Stream {
     /// Level-triggered only: bytes arrived that nobody waits for, so reading is not watched until
     /// somebody does. Masking after every event instead would cost two epoll_ctl a message.
     masked: bool,
+    /// A file is being sent, and waits until the socket takes more.
+    pub(super) awaits_room: bool,
+    /// O_NONBLOCK is set, see `driver::pieces`.
+    pub(super) nonblocking: bool,
     /// What epoll watches for; changes only when level-triggered.
     interest: i32,
     /// How receiving ended. Nothing is kept unread here: bytes wait in the kernel.
@@ -44,6 +48,8 @@ impl Stream {
             connecting,
             closing: false,
             masked: false,
+            awaits_room: false,
+            nonblocking: false,
             interest,
             end: None,
             readers: Waiters::default(),
@@ -129,6 +135,7 @@ impl Stream {
         &mut self,
         cx: &mut Context<'_>,
         buf: &mut Option<SendBuf>,
+        more: bool,
         shared: &Shared,
     ) -> Poll<io::Result<()>> {
         self.queued.check()?;
@@ -139,7 +146,7 @@ impl Stream {
         if let Some(mut buf) = buf.take().filter(|buf| !buf.is_empty()) {
             if self.queued.is_empty() {
                 // With nothing queued nobody else waits to be told of a failure.
-                self.send_now(&mut buf, shared, &mut Vec::new());
+                self.send_now(&mut buf, more, shared, &mut Vec::new());
             }
             if let Err(error) = self.queued.check() {
                 return Poll::Ready(Err(error));
@@ -153,9 +160,9 @@ impl Stream {
     }
 
     /// Sends what the kernel takes of `buf`; a failure is kept in the queue's state.
-    fn send_now(&mut self, buf: &mut SendBuf, shared: &Shared, wakes: &mut Vec<Waker>) {
+    fn send_now(&mut self, buf: &mut SendBuf, more: bool, shared: &Shared, wakes: &mut Vec<Waker>) {
         shared.counters.syscalls.add(1);
-        match sys::send(self.fd(), buf.as_slice()) {
+        match sys::send(self.fd(), buf.as_slice(), more) {
             Ok(sent) => {
                 shared.counters.sent.add(1);
                 buf.advance(sent);
@@ -173,7 +180,7 @@ impl Stream {
     /// Sends queued buffers until the kernel takes no more, then FIN if it is due.
     fn flush(&mut self, shared: &Shared, wakes: &mut Vec<Waker>) {
         while let Some(mut buf) = self.queued.pop() {
-            self.send_now(&mut buf, shared, wakes);
+            self.send_now(&mut buf, false, shared, wakes);
             if self.queued.failed() {
                 break;
             }
@@ -195,8 +202,8 @@ impl Stream {
         }
     }
 
-    fn send_fin_if_due(&mut self, shared: &Shared) {
-        if self.queued.fin == Fin::Queued && self.queued.is_empty() && !self.queued.failed() {
+    pub(super) fn send_fin_if_due(&mut self, shared: &Shared) {
+        if self.queued.is_fin_due() {
             self.queued.fin = Fin::Sent;
             shared.counters.syscalls.add(1);
             // Fails only when the connection is gone, which the receiving side reports.
@@ -228,9 +235,12 @@ impl Stream {
             self.masked = self.readers.is_empty();
             self.readers.wake(wakes);
         }
-        if bits & (libc::EPOLLOUT | libc::EPOLLHUP | libc::EPOLLERR) != 0 && !self.queued.is_empty()
-        {
-            self.flush(shared, wakes);
+        if bits & (libc::EPOLLOUT | libc::EPOLLHUP | libc::EPOLLERR) != 0 {
+            if !self.queued.is_empty() {
+                self.flush(shared, wakes);
+            } else if std::mem::take(&mut self.awaits_room) {
+                self.queued.waiters.wake(wakes);
+            }
         }
     }
 
@@ -257,7 +267,7 @@ impl Stream {
         if !self.masked && !self.closing && !self.connecting {
             wanted |= libc::EPOLLIN | libc::EPOLLRDHUP;
         }
-        if self.connecting || !self.queued.is_empty() {
+        if self.connecting || !self.queued.is_empty() || self.awaits_room {
             wanted |= libc::EPOLLOUT;
         }
         // EPOLLHUP and EPOLLERR cannot be masked; edge-triggered they report only once.

@@ -11,12 +11,14 @@
 //! every quick send that did not complain as done. And since a silent success wakes nobody, the
 //! enter must not wait while anything is held up behind one.
 
+mod files;
 mod operations;
 mod provided;
 mod ring;
 mod stream;
 mod udp;
 
+use self::files::Files;
 use self::provided::{Groups, STREAMS};
 use self::ring::{Completion, Enter, Ring};
 use self::stream::{InFlight, Stream};
@@ -64,10 +66,14 @@ enum Op {
     SendDatagram,
     /// Whether IORING_OP_SEND takes an address.
     SendAddressTrial,
+    /// An operation on a file; its key names a slot of [`Files`].
+    File,
+    /// A poll that ends when a stream takes more.
+    Room,
 }
 
 impl Op {
-    const ALL: [Op; 11] = [
+    const ALL: [Op; 13] = [
         Op::Wake,
         Op::Accept,
         Op::Receive,
@@ -79,6 +85,8 @@ impl Op {
         Op::ReceiveDatagram,
         Op::SendDatagram,
         Op::SendAddressTrial,
+        Op::File,
+        Op::Room,
     ];
 
     /// True for what peers cause, and not the program.
@@ -132,6 +140,7 @@ pub(crate) struct UringDriver {
     /// Memory of sends that are over, for the next ones.
     #[expect(clippy::vec_box, reason = "they move between here and `sends` without being copied")]
     spare_sends: Vec<Box<SendOp>>,
+    files: Files,
     /// Whether IORING_OP_SEND takes an address; `None` until somebody needs to know.
     send_address: Option<bool>,
     /// Empty between turns, kept for its allocation.
@@ -173,6 +182,7 @@ impl UringDriver {
             sends: Slots::new(),
             receives: Slots::new(),
             spare_sends: Vec::new(),
+            files: Files::new(),
             send_address: None,
             completions: Vec::new(),
             arrived: VecDeque::new(),
@@ -388,6 +398,8 @@ impl UringDriver {
             Op::ReceiveDatagrams => self.on_datagrams(key, result, flags, wakes),
             Op::ReceiveDatagram => self.on_single_datagram(key, result, flags, wakes),
             Op::SendDatagram => self.on_datagram_sent(key, result, wakes),
+            Op::File => self.on_file(key, result, wakes),
+            Op::Room => self.on_room(key, wakes),
             // The descriptor does not exist: that this is what is wrong shows that the address
             // is not (kernels before 6.0 refuse an entry with one as EINVAL).
             Op::SendAddressTrial => self.send_address = Some(result == -libc::EBADF),
@@ -434,10 +446,11 @@ impl UringDriver {
             }
             self.cancel_all(key);
         }
+        self.abandon_files();
         // Each turn makes progress or waits for it; a request that ignores its cancellation this
         // long would be a kernel bug, and then leaking is safer than freeing.
         let deadline = Instant::now() + Duration::from_secs(10);
-        while !self.entries.is_empty() && Instant::now() < deadline {
+        while !self.is_drained() && Instant::now() < deadline {
             let wait = Duration::from_millis(100);
             let how = if self.held_up { Enter::Collect } else { Enter::Wait };
             if self.enter_and_settle(how, Some(wait), &mut nobody).is_err() {
@@ -446,12 +459,18 @@ impl UringDriver {
             self.handle_arrivals(usize::MAX, &mut nobody);
             nobody.clear();
         }
-        if !self.entries.is_empty() {
+        if !self.is_drained() {
+            std::mem::forget(std::mem::replace(&mut self.files, Files::new()));
             std::mem::forget(std::mem::replace(&mut self.entries, Slots::new()));
             std::mem::forget(std::mem::replace(&mut self.sends, Slots::new()));
             std::mem::forget(std::mem::replace(&mut self.receives, Slots::new()));
             self.groups.leak();
         }
+    }
+
+    /// True when the kernel holds nothing of ours.
+    fn is_drained(&self) -> bool {
+        self.entries.is_empty() && self.files.is_drained()
     }
 }
 

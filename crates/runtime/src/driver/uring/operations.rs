@@ -260,6 +260,7 @@ impl UringDriver {
         key: Key,
         cx: &mut Context<'_>,
         buf: &mut Option<SendBuf>,
+        more: bool,
     ) -> Poll<io::Result<()>> {
         let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else {
             return Poll::Ready(Err(closed()));
@@ -272,6 +273,7 @@ impl UringDriver {
         }
         if let Some(buf) = buf.take().filter(|buf| !buf.is_empty()) {
             match stream.in_flight {
+                InFlight::None if more => return self.send_ahead(key, buf),
                 InFlight::None => self.send_quick(key, buf),
                 InFlight::Quick { .. } => {
                     stream.queued.push(buf);
@@ -299,7 +301,7 @@ impl UringDriver {
         self.push_send(key, InFlight::Quick { buf, completes, serial: self.serial });
     }
 
-    fn push_send(&mut self, key: Key, send: InFlight) {
+    pub(super) fn push_send(&mut self, key: Key, send: InFlight) {
         let (buf, wait_flag, silent) = match &send {
             InFlight::Quick { buf, completes, .. } => (buf, libc::MSG_DONTWAIT, !completes),
             InFlight::Waiting(buf) => (buf, 0, false),
@@ -386,12 +388,10 @@ impl UringDriver {
         }
     }
 
-    fn send_fin_if_due(&mut self, key: Key) {
+    pub(super) fn send_fin_if_due(&mut self, key: Key) {
         if let Some(Entry::Stream(stream)) = self.entries.get_mut(key)
-            && stream.queued.fin == Fin::Queued
             && stream.in_flight.is_none()
-            && stream.queued.is_empty()
-            && !stream.queued.failed()
+            && stream.queued.is_fin_due()
             && let Some(socket) = &stream.socket
         {
             stream.queued.fin = Fin::Sent;
@@ -510,7 +510,7 @@ impl UringDriver {
 
     /// Asks the kernel to end every operation of a slot; their completions still come.
     pub(super) fn cancel_all(&mut self, key: Key) {
-        let mut cancels: [Option<Op>; 2] = [None, None];
+        let mut cancels: [Option<Op>; 3] = [None; 3];
         match self.entries.get_mut(key) {
             Some(Entry::Wake(wake)) => cancels[0] = wake.armed.then_some(Op::Wake),
             Some(Entry::Listener(listener)) => {
@@ -526,6 +526,7 @@ impl UringDriver {
                     InFlight::Waiting(_) => Some(Op::Send),
                     _ => stream.connecting.is_some().then_some(Op::Connect),
                 };
+                cancels[2] = stream.awaits_room.then_some(Op::Room);
                 stream.expected += cancels.iter().flatten().count() as u32;
             }
             Some(Entry::Udp(_)) => return self.cancel_all_of_udp(key),

@@ -56,10 +56,14 @@ pub(super) struct Stream {
     /// Empty once the close was submitted.
     pub(super) socket: Option<OwnedFd>,
     /// Completions still to come: one for an armed receive, a send in flight that completes, a
-    /// connect, each cancel, and a close that reports.
+    /// poll for room, a connect, each cancel, and a close that reports.
     pub(super) expected: u32,
     pub(super) receive: Receive,
     pub(super) in_flight: InFlight,
+    /// A poll is with the kernel that ends when the socket takes more.
+    pub(super) awaits_room: bool,
+    /// O_NONBLOCK is set, see `driver::pieces`.
+    pub(super) nonblocking: bool,
     /// The address a pending connect reads from.
     pub(super) connecting: Option<Box<SockAddr>>,
     /// The program has closed its end; what is queued is still being sent.
@@ -75,6 +79,8 @@ impl Stream {
             expected: 0,
             receive: Receive::default(),
             in_flight: InFlight::None,
+            awaits_room: false,
+            nonblocking: false,
             connecting: None,
             closing: false,
             received: Received::default(),

@@ -1,0 +1,278 @@
+//! A few threads for what can only be done by waiting: files on an engine, or a filesystem, that
+//! cannot do it otherwise.
+//!
+//! The threads belong to the runtime, are started when they are needed, and inherit the CPU of
+//! the worker that starts them. Work comes in through a bounded queue; who finds it full waits.
+//! A job owns all that it uses, so dropping the future of a job that runs leaves it its memory.
+
+use crate::task::{Line, Place};
+use std::any::Any;
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Threads of one runtime. Jobs wait for a disk, so a few more than a disk is quick with.
+const THREADS_MAX: usize = 4;
+/// Jobs that wait for a thread; further ones wait in their tasks.
+const QUEUE_MAX: usize = 256;
+/// How long the end of a runtime waits for jobs that run. A filesystem whose server is gone may
+/// never answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+type Work = Box<dyn FnOnce() + Send>;
+
+/// The threads of one runtime.
+#[derive(Default)]
+pub(crate) struct Pool {
+    state: Mutex<State>,
+    /// Work was queued, or the pool closed.
+    work: Condvar,
+    /// A thread has ended.
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    queue: VecDeque<Work>,
+    threads: Vec<JoinHandle<()>>,
+    /// Threads that run, and those among them that wait for work.
+    alive: usize,
+    idle: usize,
+    /// Tasks that found the queue full.
+    line: Line,
+    closed: bool,
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool").finish_non_exhaustive()
+    }
+}
+
+impl Pool {
+    /// A job that is queued when it is polled first.
+    pub(crate) fn run<T: Send + 'static>(
+        self: &Arc<Pool>,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Job<T> {
+        let outcome = Arc::new(Mutex::new(Outcome::Waiting(None)));
+        let theirs = Arc::clone(&outcome);
+        let work = move || {
+            // Dropped before it was begun: nobody wants it.
+            if Arc::strong_count(&theirs) == 1 {
+                return;
+            }
+            let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+            let before = std::mem::replace(&mut *lock(&theirs), Outcome::Done(Some(done)));
+            if let Outcome::Waiting(Some(waker)) = before {
+                waker.wake();
+            }
+        };
+        let place = Place::default();
+        Job { pool: Arc::clone(self), work: Some(Box::new(work)), place, outcome }
+    }
+
+    /// Hands work over that nobody waits for; gives it back if there is no room.
+    pub(crate) fn run_detached(self: &Arc<Pool>, work: Work) -> Result<(), Work> {
+        let mut state = self.lock();
+        if state.closed || state.queue.len() >= QUEUE_MAX || !self.has_thread(&mut state) {
+            return Err(work);
+        }
+        state.queue.push_back(work);
+        drop(state);
+        self.work.notify_one();
+        Ok(())
+    }
+
+    /// Ends the threads. Jobs that wait are dropped, those that run are given a moment; returns
+    /// how many threads are left behind because their job does not end. They own what they use
+    /// and end with it, or with the process.
+    pub(crate) fn close(&self) -> usize {
+        let mut state = self.lock();
+        state.closed = true;
+        let queue = std::mem::take(&mut state.queue);
+        drop(state);
+        drop(queue);
+        self.work.notify_all();
+        let deadline = Instant::now() + PATIENCE;
+        let mut state = self.lock();
+        while state.alive > 0 {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            let waited = self.ended.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let stuck = state.alive;
+        let threads = std::mem::take(&mut state.threads);
+        drop(state);
+        for thread in threads {
+            // Without stuck ones all are about to return, if they have not.
+            if stuck == 0 || thread.is_finished() {
+                let _its_job_kept_the_panic = thread.join();
+            }
+        }
+        stuck
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Starts a thread if one more job has none to go to; false without any thread.
+    fn has_thread(self: &Arc<Pool>, state: &mut State) -> bool {
+        if state.queue.len() >= state.idle && state.alive < THREADS_MAX {
+            let pool = Arc::clone(self);
+            let name = format!("twinring-file-{}", state.alive);
+            let started = std::thread::Builder::new().name(name).spawn(move || pool.serve());
+            if let Ok(thread) = started {
+                state.threads.push(thread);
+                state.alive += 1;
+            }
+        }
+        state.alive > 0
+    }
+
+    fn serve(&self) {
+        let mut state = self.lock();
+        while !state.closed {
+            let Some(work) = state.queue.pop_front() else {
+                state.idle += 1;
+                state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state.idle -= 1;
+                continue;
+            };
+            let called = match state.queue.len() == QUEUE_MAX / 2 {
+                true => state.line.call_all(),
+                false => Vec::new(),
+            };
+            drop(state);
+            called.into_iter().for_each(Waker::wake);
+            work();
+            state = self.lock();
+        }
+        state.alive -= 1;
+        drop(state);
+        self.ended.notify_all();
+    }
+}
+
+/// A panic inside a critical section leaves nothing half-changed here.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+enum Outcome<T> {
+    Waiting(Option<Waker>),
+    /// Empty once it was taken.
+    Done(Option<Result<T, Box<dyn Any + Send>>>),
+}
+
+/// The future of [`Pool::run`]. Dropping it gives the result up; a job that has begun goes on.
+pub(crate) struct Job<T> {
+    pool: Arc<Pool>,
+    /// Until it was queued.
+    work: Option<Work>,
+    place: Place,
+    outcome: Arc<Mutex<Outcome<T>>>,
+}
+
+impl<T> fmt::Debug for Job<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Job").field("queued", &self.work.is_none()).finish_non_exhaustive()
+    }
+}
+
+impl<T> Job<T> {
+    /// Queues the work, or joins the line if the queue is full.
+    fn hand_over(&mut self, cx: &Context<'_>) -> io::Result<()> {
+        let mut state = self.pool.lock();
+        if state.closed {
+            return Err(io::Error::from_raw_os_error(libc::ECANCELED));
+        }
+        if state.queue.len() >= QUEUE_MAX {
+            state.line.join(&mut self.place, cx.waker());
+            return Ok(());
+        }
+        if !self.pool.has_thread(&mut state) {
+            return Err(io::Error::from_raw_os_error(libc::EAGAIN));
+        }
+        state.queue.extend(self.work.take());
+        drop(state);
+        self.pool.work.notify_one();
+        Ok(())
+    }
+}
+
+impl<T> Future for Job<T> {
+    /// An error if the runtime has ended or no thread can be started.
+    type Output = io::Result<T>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let job = &mut *self;
+        if job.work.is_some() {
+            // Before it is queued, so that it finds whom to wake.
+            *lock(&job.outcome) = Outcome::Waiting(Some(cx.waker().clone()));
+            return match job.hand_over(cx) {
+                Ok(()) => Poll::Pending,
+                Err(error) => Poll::Ready(Err(error)),
+            };
+        }
+        match &mut *lock(&job.outcome) {
+            Outcome::Waiting(waker) => {
+                *waker = Some(cx.waker().clone());
+                Poll::Pending
+            }
+            Outcome::Done(done) => match done.take() {
+                Some(Ok(output)) => Poll::Ready(Ok(output)),
+                Some(Err(panic)) => std::panic::resume_unwind(panic),
+                None => Poll::Ready(Err(io::Error::other("a finished job was polled again"))),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    /// A job that says when it has begun, and then waits as for a server that is gone.
+    fn stuck(begun: &mpsc::Sender<()>, gate: &Arc<Mutex<mpsc::Receiver<()>>>) -> Work {
+        let (begun, gate) = (begun.clone(), Arc::clone(gate));
+        Box::new(move || {
+            begun.send(()).unwrap_or_default();
+            lock(&gate).recv().unwrap_or_default();
+        })
+    }
+
+    #[test]
+    fn what_does_not_fit_is_given_back_and_what_does_not_end_is_left_behind() {
+        let (end, gate) = mpsc::channel();
+        let (begun, begins) = mpsc::channel();
+        let gate = Arc::new(Mutex::new(gate));
+        let pool = Arc::new(Pool::default());
+        for _ in 0..THREADS_MAX {
+            assert!(pool.run_detached(stuck(&begun, &gate)).is_ok());
+            begins.recv().unwrap();
+        }
+        for _ in 0..QUEUE_MAX {
+            assert!(pool.run_detached(stuck(&begun, &gate)).is_ok());
+        }
+        assert!(pool.run_detached(stuck(&begun, &gate)).is_err(), "full");
+        assert_eq!(pool.close(), THREADS_MAX, "stuck threads");
+        assert!(pool.run_detached(stuck(&begun, &gate)).is_err(), "closed");
+        drop(end);
+        let mut state = pool.lock();
+        while state.alive > 0 {
+            state = pool.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        assert!(state.queue.is_empty());
+    }
+}

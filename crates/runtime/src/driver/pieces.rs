@@ -1,0 +1,51 @@
+//! Sending a file: pieces that go to the kernel by a system call, past the queue of the stream.
+//!
+//! The same on both engines, which differ in how they wait for room. sendfile(2) waits for the
+//! peer unless the socket is O_NONBLOCK, so a stream becomes that with its first file, and stays
+//! it: io_uring looks at the flags of each receive and send instead, and goes on waiting.
+
+use crate::counters::Counters;
+use crate::sys;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+/// What is to be sent next.
+#[derive(Clone, Copy)]
+pub(crate) enum Piece<'a> {
+    /// A part of a file, `len` bytes from `offset`, that is in the page cache.
+    File { file: BorrowedFd<'a>, offset: u64, len: usize },
+    /// Bytes, behind which comes `more`.
+    Bytes { bytes: &'a [u8], more: bool },
+}
+
+impl Piece<'_> {
+    /// Sends what the socket takes now; EAGAIN if that is nothing. `nonblocking` says that the
+    /// socket is O_NONBLOCK already.
+    pub(super) fn send(
+        &self,
+        socket: &OwnedFd,
+        nonblocking: &mut bool,
+        counters: &Counters,
+    ) -> io::Result<usize> {
+        counters.syscalls.add(1);
+        let sent = match *self {
+            Piece::File { file, offset, len } => {
+                if !*nonblocking {
+                    counters.syscalls.add(1);
+                    super::set_nonblocking(socket)?;
+                    *nonblocking = true;
+                }
+                let sent = sys::file::send_file(socket.as_fd(), file, offset, len);
+                counters.sendfiles.add(u64::from(sent.is_ok()));
+                sent
+            }
+            Piece::Bytes { bytes, more } => sys::send(socket.as_raw_fd(), bytes, more),
+        };
+        match &sent {
+            Ok(_) => counters.sent.add(1),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => counters.eagain.add(1),
+            Err(_) => {}
+        }
+        sent
+    }
+}

@@ -1,0 +1,279 @@
+//! Files on io_uring: the operations that may wait for a disk, and sending.
+//!
+//! An operation belongs to a slot, with all memory that the kernel sees of it, until its
+//! completion. A future that is dropped leaves its slot behind as an orphan, and what the
+//! operation opens is closed then.
+
+use super::stream::InFlight;
+use super::{Entry, Op, UringDriver};
+use crate::buf::SendBuf;
+use crate::config::FileOperations;
+use crate::driver::pieces::Piece;
+use crate::driver::slots::{Key, Slots};
+use crate::driver::{closed, errno, reset_on_close};
+use crate::fs::{FileOp, Start, Storage, WARM_BYTES, What};
+use crate::sys::file::STATUS_MASK;
+use crate::sys::{self, Mapping};
+use crate::task::{Line, Place};
+use io_uring::opcode;
+use io_uring::squeue::{Entry as Submission, Flags};
+use io_uring::types::Fd;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::task::{Context, Poll, Waker};
+
+/// Operations of one worker that are with the kernel; further ones wait in their tasks.
+const OPERATIONS_MAX: usize = 256;
+
+/// The operations of one worker.
+pub(super) struct Files {
+    slots: Slots<Slot>,
+    /// Those that are with the kernel; the others wait for their futures to look.
+    in_flight: usize,
+    line: Line,
+    /// Where bytes go that are read only to have them in the page cache. The kernel writes here
+    /// for any number of reads at once, and nobody ever looks.
+    bin: Option<Mapping>,
+}
+
+struct Slot {
+    op: Box<FileOp>,
+    ended: Option<io::Result<usize>>,
+    waker: Option<Waker>,
+    abandoned: bool,
+}
+
+impl Files {
+    pub(super) fn new() -> Files {
+        Files { slots: Slots::new(), in_flight: 0, line: Line::default(), bin: None }
+    }
+
+    /// True when the kernel holds nothing of ours.
+    pub(super) fn is_drained(&self) -> bool {
+        self.in_flight == 0
+    }
+
+    /// The submission for an operation. Its memory is that of the operation, which has to stay
+    /// where it is until the completion, or the bin's.
+    fn submission(&mut self, op: &mut FileOp) -> io::Result<Submission> {
+        let fd = Fd(op.on.fd.as_raw_fd());
+        let entry = match op.what {
+            What::Open => {
+                opcode::OpenAt2::new(fd, op.path.as_ptr(), (&raw const op.how).cast()).build()
+            }
+            What::Status => {
+                let into = op.status.as_mut_ptr().cast();
+                opcode::Statx::new(fd, c"".as_ptr(), into)
+                    .flags(libc::AT_EMPTY_PATH)
+                    .mask(STATUS_MASK)
+                    .build()
+            }
+            What::Read => {
+                op.bytes.reserve(op.len);
+                let into = op.bytes.spare_capacity_mut().as_mut_ptr().cast();
+                opcode::Read::new(fd, into, op.len as u32).offset(op.offset).build()
+            }
+            What::Warm => {
+                let bin = match &self.bin {
+                    Some(bin) => bin,
+                    None => self.bin.insert(Mapping::new(WARM_BYTES)?),
+                };
+                let into = bin.start().as_ptr();
+                opcode::Read::new(fd, into, op.len as u32).offset(op.offset).build()
+            }
+        };
+        // Without asking first whether it can be had without waiting: a filesystem of elsewhere
+        // may ask its server even for that.
+        let elsewhere = op.on.storage == Storage::Elsewhere;
+        Ok(if elsewhere { entry.flags(Flags::ASYNC) } else { entry })
+    }
+}
+
+/// Operations.
+impl UringDriver {
+    pub(crate) fn start_file(
+        &mut self,
+        mut op: Box<FileOp>,
+        place: &mut Place,
+        cx: &mut Context<'_>,
+    ) -> Start {
+        if self.features.files != FileOperations::Ring || self.torn_down {
+            return Start::NoRing(op);
+        }
+        if self.files.in_flight >= OPERATIONS_MAX {
+            self.files.line.join(place, cx.waker());
+            return Start::Full(op);
+        }
+        // Memory for the bin is refused: a thread brings its own.
+        let Ok(entry) = self.files.submission(&mut op) else { return Start::NoRing(op) };
+        let slot = Slot { op, ended: None, waker: Some(cx.waker().clone()), abandoned: false };
+        let key = self.files.slots.insert(slot);
+        self.files.in_flight += 1;
+        self.counters.file_operations.add(1);
+        self.ring.push(entry.user_data(Op::File.tag(key)));
+        Start::OnRing(key)
+    }
+
+    pub(crate) fn poll_file(
+        &mut self,
+        key: Key,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<(Box<FileOp>, io::Result<usize>)>> {
+        let Some(slot) = self.files.slots.get_mut(key) else {
+            return Poll::Ready(Err(closed()));
+        };
+        match slot.ended.take() {
+            None => {
+                slot.waker = Some(cx.waker().clone());
+                Poll::Pending
+            }
+            Some(ended) => {
+                let slot = self.files.slots.remove(key);
+                Poll::Ready(slot.map(|slot| (slot.op, ended)).ok_or_else(closed))
+            }
+        }
+    }
+
+    /// The future is gone. What the kernel still works on is cancelled, if that is possible.
+    pub(crate) fn abandon_file(&mut self, key: Key) {
+        let Some(slot) = self.files.slots.get_mut(key) else { return };
+        if slot.ended.is_some() {
+            self.files.slots.remove(key);
+        } else if !std::mem::replace(&mut slot.abandoned, true) {
+            let cancel = opcode::AsyncCancel::new(Op::File.tag(key)).build();
+            self.ring.push_uncounted(cancel);
+        }
+    }
+
+    pub(super) fn abandon_files(&mut self) {
+        self.files.slots.keys().into_iter().for_each(|key| self.abandon_file(key));
+    }
+
+    pub(super) fn on_file(&mut self, key: Key, result: i32, wakes: &mut Vec<Waker>) {
+        let Some(slot) = self.files.slots.get_mut(key) else { return };
+        let op = &mut slot.op;
+        let ended = match result {
+            error if error < 0 => Err(io::Error::from_raw_os_error(-error)),
+            fd if op.what == What::Open => {
+                // SAFETY: the completion of an open hands over a new descriptor, exactly once.
+                op.opened = Some(unsafe { OwnedFd::from_raw_fd(fd) });
+                Ok(0)
+            }
+            bytes if op.what == What::Read => {
+                // SAFETY: the kernel has initialised `bytes <= op.len` bytes behind the old end,
+                // where `submission` has reserved `op.len`; nothing touched the vector since.
+                unsafe { op.bytes.set_len(op.bytes.len() + bytes as usize) };
+                Ok(bytes as usize)
+            }
+            bytes => Ok(bytes as usize),
+        };
+        slot.ended = Some(ended);
+        wakes.extend(slot.waker.take());
+        if slot.abandoned {
+            self.files.slots.remove(key);
+        }
+        self.files.in_flight -= 1;
+        if self.files.in_flight == OPERATIONS_MAX / 2 {
+            wakes.append(&mut self.files.line.call_all());
+        }
+    }
+}
+
+/// Sending.
+impl UringDriver {
+    /// Sends, by a system call of its own, what is to share a segment with what comes next. The
+    /// ring would send it too, but not before the next enter, and a file behind it would have to
+    /// wait for that.
+    pub(super) fn send_ahead(&mut self, key: Key, mut buf: SendBuf) -> Poll<io::Result<()>> {
+        let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else {
+            return Poll::Ready(Err(closed()));
+        };
+        let Some(socket) = &stream.socket else { return Poll::Ready(Err(closed())) };
+        self.counters.syscalls.add(1);
+        match sys::send(socket.as_raw_fd(), buf.as_slice(), true) {
+            Ok(sent) => {
+                self.counters.sent.add(1);
+                buf.advance(sent);
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.counters.eagain.add(1),
+            Err(error) => {
+                // With nothing queued nobody else waits to be told.
+                stream.queued.fail(errno(&error), &mut Vec::new());
+                return Poll::Ready(Err(error));
+            }
+        }
+        if !buf.is_empty() {
+            self.counters.short_sends.add(1);
+            self.push_send(key, InFlight::Waiting(buf.detach()));
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    pub(crate) fn poll_begin_pieces(
+        &mut self,
+        key: Key,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else {
+            return Poll::Ready(Err(closed()));
+        };
+        let polled = stream.queued.poll_exclusive(cx, stream.in_flight.is_none());
+        self.held_up |= stream.is_held_up();
+        polled
+    }
+
+    pub(crate) fn send_piece(&mut self, key: Key, piece: Piece<'_>) -> io::Result<usize> {
+        let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else { return Err(closed()) };
+        let Some(socket) = &stream.socket else { return Err(closed()) };
+        if let Some(error) = stream.queued.error() {
+            return Err(error);
+        }
+        piece.send(socket, &mut stream.nonblocking, &self.counters)
+    }
+
+    pub(crate) fn poll_room(
+        &mut self,
+        key: Key,
+        cx: &mut Context<'_>,
+        asked: &mut bool,
+    ) -> Poll<io::Result<()>> {
+        let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else {
+            return Poll::Ready(Err(closed()));
+        };
+        let Some(socket) = &stream.socket else { return Poll::Ready(Err(closed())) };
+        if std::mem::replace(asked, true) && !stream.awaits_room {
+            return Poll::Ready(Ok(()));
+        }
+        stream.queued.waiters.add(cx.waker());
+        if !std::mem::replace(&mut stream.awaits_room, true) {
+            stream.expected += 1;
+            let entry = opcode::PollAdd::new(Fd(socket.as_raw_fd()), libc::POLLOUT as u32).build();
+            self.ring.push(entry.user_data(Op::Room.tag(key)));
+        }
+        Poll::Pending
+    }
+
+    pub(super) fn on_room(&mut self, key: Key, wakes: &mut Vec<Waker>) {
+        let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else { return };
+        stream.expected -= 1;
+        stream.awaits_room = false;
+        stream.queued.waiters.wake(wakes);
+        self.remove_if_done(key);
+    }
+
+    pub(crate) fn end_pieces(&mut self, key: Key, broken: Option<i32>, wakes: &mut Vec<Waker>) {
+        let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else { return };
+        if let Some(errno) = broken {
+            stream.queued.fail(errno, wakes);
+            stream.socket.iter().for_each(reset_on_close);
+        }
+        stream.queued.end_exclusive(wakes);
+        self.send_fin_if_due(key);
+    }
+
+    pub(crate) fn watch_sends(&mut self, key: Key, waker: &Waker) {
+        if let Some(Entry::Stream(stream)) = self.entries.get_mut(key) {
+            stream.queued.waiters.add(waker);
+        }
+    }
+}

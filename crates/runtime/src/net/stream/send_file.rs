@@ -1,0 +1,172 @@
+//! Sending a file.
+
+use super::TcpStream;
+use crate::driver::errno;
+use crate::driver::pieces::Piece;
+use crate::fs::{File, WARM_BYTES};
+use crate::net::with_socket;
+use crate::sys;
+use crate::task::yield_now;
+use std::future::poll_fn;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::pin::pin;
+use std::task::Waker;
+
+/// Bytes of one sendfile(2), between which others have their turn. Where the network is quicker
+/// than the disk, a large one would go on for seconds without ever finding the socket full.
+const PIECE_BYTES: usize = WARM_BYTES;
+/// Bytes that are read and sent at once where sendfile(2) cannot be used.
+const COPY_BYTES: usize = 64 * 1024;
+
+impl TcpStream {
+    /// Sends `len` bytes of `file` from `offset` behind what is queued, with non-blocking
+    /// sendfile(2), and returns how many: fewer only if the file ends before. All of them are then
+    /// with the kernel. Waits for the peer; a part of the file that is not in memory is brought
+    /// there first, without keeping the worker. A filesystem of elsewhere (see [`crate::fs`]), or
+    /// one that knows no sendfile, has its files read and sent instead.
+    ///
+    /// Other sends, a [`finish`](Self::finish) and further files wait until this one is through,
+    /// so do not await them while holding this future unpolled. Dropped or cancelled before its
+    /// first byte was sent, it has done nothing. Dropped, cancelled or failed in the middle of the
+    /// file, it leaves a sending half that is broken: later sends report that error (ECANCELED
+    /// after a drop), and the close is a reset, so that the peer does not take the part for the
+    /// whole.
+    ///
+    /// sendfile(2) raises SIGPIPE on a connection that is gone. Rust programs ignore that signal
+    /// unless they were told otherwise; this needs it ignored.
+    ///
+    /// # Errors
+    /// Those of [`send`](Self::send); those of reading the file; ECANCELED, see
+    /// [`cancel`](Self::cancel).
+    pub async fn send_file(&self, file: &File, offset: u64, len: u64) -> io::Result<u64> {
+        let cancels = self.cancels.get();
+        let mut sending = pin!(self.send_pieces(file, offset, len));
+        poll_fn(|cx| {
+            self.check_cancelled(cancels)?;
+            let polled = sending.as_mut().poll(cx);
+            if polled.is_pending() {
+                // It may be waiting for a disk, and a cancellation has to end that too.
+                self.worker.driver.borrow_mut().watch_sends(self.key, cx.waker());
+            }
+            polled
+        })
+        .await
+    }
+
+    async fn send_pieces(&self, file: &File, offset: u64, len: u64) -> io::Result<u64> {
+        let mut turn = Turn::begin(self, len).await?;
+        while turn.sent < len {
+            self.worker.executor.spend_or_yield().await;
+            let at = offset.saturating_add(turn.sent);
+            let most = (len - turn.sent).min(PIECE_BYTES as u64) as usize;
+            let sent = if file.may_sendfile() {
+                turn.send_from_cache(file, at, most).await
+            } else {
+                turn.send_copied(file, at, most).await
+            };
+            match sent {
+                Ok(0) => {
+                    turn.file_ended = true;
+                    break;
+                }
+                Ok(_) if turn.sent < len => yield_now().await,
+                Ok(_) => {}
+                Err(error) if file.may_sendfile() && is_refusal(&error) => {
+                    file.refuses_sendfile.set(true);
+                }
+                Err(error) => return Err(turn.fail(error)),
+            }
+        }
+        Ok(turn.sent)
+    }
+}
+
+/// What sendfile(2) says of a file that it cannot take, before it has sent anything.
+fn is_refusal(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP))
+}
+
+/// The sending half of a stream, while a file has it to itself.
+struct Turn<'a> {
+    stream: &'a TcpStream,
+    len: u64,
+    sent: u64,
+    /// The file is shorter than was asked for; all of it was sent.
+    file_ended: bool,
+    /// The connection is gone.
+    lost: bool,
+    /// What later sends report if this ends in the middle.
+    errno: i32,
+}
+
+impl<'a> Turn<'a> {
+    async fn begin(stream: &'a TcpStream, len: u64) -> io::Result<Turn<'a>> {
+        let begin = |cx: &mut std::task::Context<'_>| {
+            stream.worker.driver.borrow_mut().poll_begin_pieces(stream.key, cx)
+        };
+        poll_fn(begin).await?;
+        let errno = libc::ECANCELED;
+        Ok(Turn { stream, len, sent: 0, file_ended: false, lost: false, errno })
+    }
+
+    /// Sends a part of a piece, at least a byte unless the file has ended.
+    async fn send_from_cache(&mut self, file: &File, at: u64, most: usize) -> io::Result<usize> {
+        loop {
+            if !file.is_cached(at, most) {
+                self.stream.worker.counters.cold_pieces.add(1);
+                // Sent without a second look, so that this comes to an end even where memory is
+                // so short that the pages are gone again.
+                file.warm(at, most).await?;
+            }
+            match self.send(Piece::File { file: file.fd(), offset: at, len: most }) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.room().await?,
+                sent => return sent,
+            }
+        }
+    }
+
+    async fn send_copied(&mut self, file: &File, at: u64, most: usize) -> io::Result<usize> {
+        let bytes = file.read_at(at, most.min(COPY_BYTES)).await?;
+        let more = self.sent + (bytes.len() as u64) < self.len;
+        let mut left = &bytes[..];
+        while !left.is_empty() {
+            match self.send(Piece::Bytes { bytes: left, more }) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.room().await?,
+                sent => left = &left[sent?..],
+            }
+        }
+        Ok(bytes.len())
+    }
+
+    fn send(&mut self, piece: Piece<'_>) -> io::Result<usize> {
+        let sent = self.stream.worker.driver.borrow_mut().send_piece(self.stream.key, piece);
+        self.sent += *sent.as_ref().unwrap_or(&0) as u64;
+        sent
+    }
+
+    async fn room(&self) -> io::Result<()> {
+        let mut asked = false;
+        let stream = self.stream;
+        poll_fn(|cx| stream.worker.driver.borrow_mut().poll_room(stream.key, cx, &mut asked)).await
+    }
+
+    fn fail(&mut self, error: io::Error) -> io::Error {
+        let is_closed = |socket: socket2::SockRef<'_>| Ok(sys::tcp_is_closed(socket.as_raw_fd()));
+        let stream = self.stream;
+        self.lost = with_socket(&stream.worker, stream.key, is_closed).unwrap_or(true);
+        self.errno = errno(&error);
+        error
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let in_the_middle = self.sent > 0 && self.sent < self.len && !self.file_ended;
+        let broken = (in_the_middle || self.lost).then_some(self.errno);
+        let mut wakes = Vec::new();
+        let stream = self.stream;
+        stream.worker.driver.borrow_mut().end_pieces(stream.key, broken, &mut wakes);
+        wakes.into_iter().for_each(Waker::wake);
+    }
+}

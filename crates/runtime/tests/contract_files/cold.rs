@@ -1,0 +1,94 @@
+//! A file that is not in memory is waited for elsewhere than on the worker. Asserted by what the
+//! runtime counts: no clock tells a cold file from a slow machine.
+
+use crate::support::*;
+use crate::tree::*;
+use std::rc::Rc;
+use std::time::Duration;
+use twinring::{CounterSnapshot, sleep, spawn};
+
+contract!(
+    a_cold_file_is_read_without_the_worker,
+    a_cold_file_is_sent_without_the_worker,
+    a_file_in_memory_needs_nobody,
+);
+
+const BYTES: usize = 3_000_000;
+
+/// What was handed to the ring or to a thread.
+fn handed_over(counters: &CounterSnapshot) -> u64 {
+    counters.file_operations + counters.file_jobs
+}
+
+fn a_cold_file_is_read_without_the_worker(configuration: Configuration) {
+    in_slow_ways(configuration, |handle| async move {
+        let tree = Tree::new(Ground::Disk);
+        tree.write("file", &pattern(1, 0..BYTES));
+        let file = tree.open("file").await;
+        tree.chill("file");
+        let before = handle.counters();
+        let read = file.read_at(0, BYTES).await.expect("a file");
+        assert!(read == pattern(1, 0..BYTES));
+        assert!(handed_over(&handle.counters()) > handed_over(&before));
+    });
+}
+
+fn a_cold_file_is_sent_without_the_worker(configuration: Configuration) {
+    in_slow_ways(configuration, |handle| async move {
+        let tree = Tree::new(Ground::Disk);
+        tree.write("file", &pattern(1, 0..BYTES));
+        let file = Rc::new(tree.open("file").await);
+        let (stream, mut peer) = pair().await;
+        spawn(echo(stream));
+        for round in 0..3 {
+            tree.chill("file");
+            let before = handle.counters();
+            let (stream, mut reader) = pair().await;
+            let reading = on_thread(move || read_to_end(&mut reader).expect("no reset"));
+            let own = Rc::clone(&file);
+            let sending = spawn(async move { stream.send_file(&own, 0, BYTES as u64).await });
+            // Others are served meanwhile.
+            peer = on_thread(move || {
+                ping(&mut peer, &pattern(round, 0..64));
+                peer
+            })
+            .await;
+            sleep(Duration::from_micros(100)).await;
+            assert_eq!(sending.await.expect("not aborted").expect("an open stream"), BYTES as u64);
+            assert!(reading.await == pattern(1, 0..BYTES));
+            let after = handle.counters();
+            assert!(handed_over(&after) > handed_over(&before));
+            if tree.is_on_disk() {
+                assert!(after.cold_pieces > before.cold_pieces);
+                assert!(after.sendfiles > before.sendfiles);
+            }
+        }
+    });
+}
+
+fn a_file_in_memory_needs_nobody(configuration: Configuration) {
+    in_slow_ways(configuration, |handle| async move {
+        for ground in [Ground::Disk, Ground::Memory] {
+            let tree = Tree::new(ground);
+            if ground == Ground::Disk && !tree.is_on_disk() {
+                println!("SKIPPED: the build is not on a disk that can be asked");
+                continue;
+            }
+            let file = tree.file(1, BYTES).await;
+            assert_eq!(file.read_at(0, BYTES).await.expect("a file").len(), BYTES);
+            let before = handle.counters();
+            let (stream, mut reader) = pair().await;
+            let reading = on_thread(move || read_to_end(&mut reader).expect("no reset"));
+            stream.send_file(&file, 0, BYTES as u64).await.expect("an open stream");
+            // Over the end, which is told apart from bytes that are missing in memory.
+            assert_eq!(file.read_at(0, BYTES + 10).await.expect("a file").len(), BYTES);
+            drop(tree.open(&format!("pattern-1-{BYTES}")).await.metadata().await);
+            drop(stream);
+            assert_eq!(reading.await.len(), BYTES);
+            let after = handle.counters();
+            assert_eq!(handed_over(&after), handed_over(&before), "on {ground:?}");
+            assert_eq!(after.cold_pieces, before.cold_pieces);
+            assert!(after.sendfiles > before.sendfiles);
+        }
+    });
+}

@@ -1,0 +1,266 @@
+//! Opening stays beneath the directory, whatever the path and whoever moves what is on it.
+
+use crate::support::*;
+use crate::tree::*;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use twinring::fs::{Dir, Entry, Kind, Symlinks};
+use twinring::spawn;
+
+contract!(
+    paths_stay_beneath_the_directory,
+    symbolic_links_follow_the_policy,
+    magic_links_lead_nowhere,
+    what_is_swapped_meanwhile_does_not_lead_out,
+    what_is_not_a_file_is_told_apart_without_waiting,
+    directories_are_listed,
+    running_out_of_descriptors_is_an_error_and_passes,
+    a_directory_that_is_none_is_an_error,
+);
+
+async fn errno_of_opening(root: &Dir, path: &Path, symlinks: Symlinks) -> i32 {
+    errno(&root.open_file(path, symlinks).await)
+}
+
+fn paths_stay_beneath_the_directory(configuration: Configuration) {
+    in_all_ways(configuration, |tree, _| async move {
+        tree.write("file", b"inside");
+        std::fs::create_dir(tree.path("sub")).expect("a directory");
+        tree.write("sub/deep", b"deeper");
+        for (path, expected) in [
+            ("file", 0),
+            ("sub/deep", 0),
+            ("./sub//deep", 0),
+            ("sub/../file", 0),
+            ("nothing", libc::ENOENT),
+            ("nothing/file", libc::ENOENT),
+            ("file/", libc::ENOTDIR),
+            ("file/deep", libc::ENOTDIR),
+            ("../../../../../../etc/passwd", libc::EXDEV),
+            ("sub/../../../../../etc/passwd", libc::EXDEV),
+            (&"x".repeat(256), libc::ENAMETOOLONG),
+        ] {
+            for symlinks in [Symlinks::Refuse, Symlinks::Beneath] {
+                let got = errno_of_opening(&tree.root, &tree.name(path), symlinks).await;
+                assert_eq!(got, expected, "{path}");
+            }
+        }
+        for (path, expected) in [("/etc/passwd", libc::EXDEV), ("..", libc::EXDEV), ("", 2)] {
+            let got = errno_of_opening(&tree.root, Path::new(path), Symlinks::Beneath).await;
+            assert_eq!(got, expected, "{path}");
+        }
+        let zero = tree.root.open_file(Path::new("fi\0le"), Symlinks::Beneath).await;
+        assert_eq!(zero.expect_err("a zero byte").kind(), io::ErrorKind::InvalidInput);
+    });
+}
+
+fn symbolic_links_follow_the_policy(configuration: Configuration) {
+    in_all_ways(configuration, |tree, _| async move {
+        tree.write("file", b"inside");
+        std::fs::create_dir(tree.path("sub")).expect("a directory");
+        tree.write("sub/deep", b"deeper");
+        let absolute = tree.path("file");
+        for (link, target, followed) in [
+            ("to_file", "file", 0),
+            ("to_sub", "sub", 0),
+            ("sub/up", "../file", 0),
+            ("twice", "to_file", 0),
+            ("out", "../../../../../../etc/passwd", libc::EXDEV),
+            ("absolute", "/etc/passwd", libc::EXDEV),
+            ("absolute_inside", absolute.to_str().expect("UTF-8"), libc::EXDEV),
+            ("dangling", "nothing", libc::ENOENT),
+            ("itself", "itself", libc::ELOOP),
+        ] {
+            symlink(target, tree.path(link)).expect("a link");
+            let name = tree.name(link);
+            let refused = errno_of_opening(&tree.root, &name, Symlinks::Refuse).await;
+            assert_eq!(refused, libc::ELOOP, "{link}");
+            let got = errno_of_opening(&tree.root, &name, Symlinks::Beneath).await;
+            assert_eq!(got, followed, "{link}");
+        }
+        let through = tree.name("to_sub/deep");
+        assert_eq!(errno_of_opening(&tree.root, &through, Symlinks::Beneath).await, 0);
+        assert_eq!(errno_of_opening(&tree.root, &through, Symlinks::Refuse).await, libc::ELOOP);
+    });
+}
+
+fn magic_links_lead_nowhere(configuration: Configuration) {
+    in_slow_ways(configuration, |_| async {
+        let inside = std::fs::File::open("/proc/version").expect("/proc is mounted");
+        let descriptor = std::os::fd::AsRawFd::as_raw_fd(&inside);
+        for (path, expected) in [
+            ("version", 0),
+            ("self/status", 0),
+            ("self/root/etc/passwd", libc::ELOOP),
+            ("self/root", libc::ELOOP),
+            ("self/cwd/Cargo.toml", libc::ELOOP),
+            ("self/exe", libc::ELOOP),
+            (&format!("self/fd/{descriptor}"), libc::ELOOP),
+            ("self/../../etc/passwd", libc::EXDEV),
+            ("nothing", libc::ENOENT),
+        ] {
+            let got = errno_of_opening(&proc(), Path::new(path), Symlinks::Beneath).await;
+            assert_eq!(got, expected, "{path}");
+        }
+    });
+}
+
+/// `sub` is now a directory, now a link to one outside that has the same file.
+fn what_is_swapped_meanwhile_does_not_lead_out(configuration: Configuration) {
+    configuration.run(async {
+        let tree = Tree::new(Ground::Disk);
+        let outside = Tree::new(Ground::Disk);
+        outside.write("file", b"outside");
+        for name in ["sub", "sub/under"] {
+            std::fs::create_dir(tree.path(name)).expect("a directory");
+        }
+        tree.write("sub/file", b"inside");
+        symlink(outside.path(""), tree.path("link")).expect("a link");
+        let (sub, link, spare) = (tree.path("sub"), tree.path("link"), tree.path("spare"));
+        let over = Arc::new(AtomicBool::new(false));
+        let until = Arc::clone(&over);
+        let swapping = on_thread(move || {
+            while !until.load(Ordering::Relaxed) {
+                for (from, to) in [(&sub, &spare), (&link, &sub), (&sub, &link), (&spare, &sub)] {
+                    std::fs::rename(from, to).expect("nobody else renames");
+                }
+            }
+        });
+        for round in 0..400 {
+            let path = if round % 2 == 0 { "sub/file" } else { "sub/under/../file" };
+            let opened = tree.root.open_file(Path::new(path), Symlinks::Beneath).await;
+            match opened {
+                Ok(file) => {
+                    assert_eq!(file.read_at(0, 100).await.expect("a file"), b"inside");
+                }
+                Err(error) => {
+                    let known = [libc::ENOENT, libc::EXDEV, libc::ENOTDIR, libc::EAGAIN];
+                    assert!(known.contains(&error.raw_os_error().unwrap_or(0)), "{error}");
+                }
+            }
+        }
+        over.store(true, Ordering::Relaxed);
+        swapping.await;
+    });
+}
+
+fn what_is_not_a_file_is_told_apart_without_waiting(configuration: Configuration) {
+    in_all_ways(configuration, |tree, _| async move {
+        let made = Command::new("mkfifo").arg(tree.path("fifo")).status();
+        assert!(made.expect("mkfifo").success());
+        let fifo = tree.open("fifo").await;
+        assert_eq!(fifo.metadata().await.expect("its status").kind, Kind::Other);
+        assert_eq!(errno(&fifo.read_at(0, 10).await), libc::ESPIPE);
+        let _listener = UnixListener::bind(tree.path("socket")).expect("a socket");
+        let opened = errno_of_opening(&tree.root, &tree.name("socket"), Symlinks::Refuse).await;
+        assert_eq!(opened, libc::ENXIO);
+        std::fs::create_dir(tree.path("sub")).expect("a directory");
+        let directory = tree.open("sub").await;
+        assert_eq!(directory.metadata().await.expect("its status").kind, Kind::Directory);
+        assert_eq!(errno(&directory.read_at(0, 10).await), libc::EISDIR);
+        tree.write("file", b"");
+        assert_eq!(tree.open("file").await.metadata().await.expect("a file").kind, Kind::File);
+    });
+}
+
+fn directories_are_listed(configuration: Configuration) {
+    let names = |entries: &[Entry]| {
+        entries.iter().map(|e| e.name.clone()).collect::<Vec<_>>().join("".as_ref())
+    };
+    in_all_ways(configuration, move |tree, _| async move {
+        std::fs::create_dir(tree.path("sub")).expect("a directory");
+        let here = tree.name("sub");
+        assert_eq!(tree.root.list(&here, Symlinks::Refuse, 100).await.expect("a directory"), []);
+        tree.write("sub/b", b"four");
+        tree.write("sub/c", b"");
+        std::fs::create_dir(tree.path("sub/a")).expect("a directory");
+        symlink("../sub/b", tree.path("sub/in")).expect("a link");
+        symlink("/etc/passwd", tree.path("sub/out")).expect("a link");
+        let listed = tree.root.list(&here, Symlinks::Refuse, 100).await.expect("a directory");
+        assert_eq!(names(&listed), "abc");
+        assert_eq!(
+            (listed[0].kind, listed[1].kind, listed[1].len),
+            (Kind::Directory, Kind::File, 4)
+        );
+        let metadata = tree.open("sub/b").await.metadata().await.expect("a file");
+        assert_eq!(listed[1].modified, metadata.modified);
+        let followed = tree.root.list(&here, Symlinks::Beneath, 100).await.expect("a directory");
+        assert_eq!(names(&followed), "abcin");
+        assert_eq!((followed[3].kind, followed[3].len), (Kind::File, 4));
+        assert_eq!(tree.root.list(&here, Symlinks::Refuse, 2).await.expect("two").len(), 2);
+        for number in 0..500 {
+            tree.write(&format!("sub/a/{number:03}-{}", "x".repeat(200)), b"");
+        }
+        let many = tree.root.list(&tree.name("sub/a"), Symlinks::Refuse, 1000).await;
+        let many = many.expect("a directory");
+        assert_eq!(many.len(), 500);
+        assert!(many.is_sorted_by(|one, other| one.name < other.name));
+        for (path, expected) in [("sub/b", libc::ENOTDIR), ("nothing", libc::ENOENT)] {
+            let listed = tree.root.list(&tree.name(path), Symlinks::Refuse, 10).await;
+            assert_eq!(errno(&listed), expected);
+        }
+        let above = tree.root.list(Path::new(".."), Symlinks::Beneath, 10).await;
+        assert_eq!(errno(&above), libc::EXDEV);
+    });
+}
+
+fn running_out_of_descriptors_is_an_error_and_passes(configuration: Configuration) {
+    alone(100, || {
+        in_slow_ways(configuration, |_| async {
+            let tree = Tree::new(Ground::Disk);
+            tree.write("file", b"inside");
+            // Both ways of opening, and the threads that the second may need.
+            for (root, name) in [(&tree.root, "file"), (&proc(), "version")] {
+                let opening = || root.open_file(Path::new(name), Symlinks::Refuse);
+                let before = open_descriptors();
+                drop(opening().await.expect("a descriptor"));
+                closed_down_to(before).await;
+                let mut files = Vec::new();
+                let ran_out = loop {
+                    match opening().await {
+                        Ok(file) => files.push(file),
+                        error => break error,
+                    }
+                };
+                assert_eq!(errno(&ran_out), libc::EMFILE);
+                assert!(files.len() > 10, "{}", files.len());
+                assert!(!files[0].read_at(0, 3).await.expect("an open file").is_empty());
+                files.pop();
+                let again = loop {
+                    match opening().await {
+                        Ok(file) => break file,
+                        _not_closed_yet => yield_now().await,
+                    }
+                };
+                assert_eq!(errno(&opening().await), libc::EMFILE);
+                drop((again, files));
+                closed_down_to(before).await;
+            }
+            // Accepting waits for a descriptor, and a file that is closed is one.
+            let mut files = Vec::new();
+            let listener = listen();
+            let address = listener.local_addr();
+            let peer = Peer::connect(address).expect("the backlog has room");
+            while let Ok(file) = tree.root.open_file(Path::new("file"), Symlinks::Refuse).await {
+                files.push(file);
+            }
+            let accepting = spawn(async move { listener.accept().await.expect("a connection") });
+            settle().await;
+            assert!(!accepting.is_finished());
+            drop(files);
+            drop(accepting.await.expect("not aborted"));
+            drop(peer);
+        });
+    });
+}
+
+fn a_directory_that_is_none_is_an_error(_: Configuration) {
+    for (path, expected) in [("/nothing", libc::ENOENT), ("/proc/version", libc::ENOTDIR)] {
+        assert_eq!(errno(&Dir::open(Path::new(path))), expected);
+    }
+}

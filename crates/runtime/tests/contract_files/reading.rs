@@ -1,0 +1,133 @@
+//! Reading: what the file has, all of it, whoever carries it out.
+
+use crate::support::*;
+use crate::tree::*;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::OnceLock;
+use twinring::fs::Symlinks;
+use twinring::spawn;
+
+contract!(
+    metadata_is_what_the_filesystem_says,
+    reads_end_where_the_file_ends,
+    a_large_file_is_read_whole,
+    many_files_are_read_at_once,
+    a_file_outlives_its_name,
+    files_without_a_length_are_read_to_their_end,
+);
+
+fn metadata_is_what_the_filesystem_says(configuration: Configuration) {
+    in_all_ways(configuration, |tree, _| async move {
+        for bytes in [0, 1, 70_000] {
+            tree.write("file", &pattern(1, 0..bytes));
+            let file = tree.open("file").await;
+            let (got, expected) = (
+                file.metadata().await.expect("a file"),
+                std::fs::metadata(tree.path("file")).expect("a file"),
+            );
+            assert_eq!(got.len, bytes as u64);
+            assert_eq!((got.device, got.inode), (expected.dev(), expected.ino()));
+            let modified = (got.modified.seconds, i64::from(got.modified.nanoseconds));
+            assert_eq!(modified, (expected.mtime(), expected.mtime_nsec()));
+            let changed = (got.changed.seconds, i64::from(got.changed.nanoseconds));
+            assert_eq!(changed, (expected.ctime(), expected.ctime_nsec()));
+            // The same open file, after somebody wrote to it.
+            tree.write("file", &pattern(1, 0..bytes + 1));
+            assert_eq!(file.metadata().await.expect("a file").len, bytes as u64 + 1);
+        }
+    });
+}
+
+fn reads_end_where_the_file_ends(configuration: Configuration) {
+    in_all_ways(configuration, |tree, _| async move {
+        for bytes in [0, 1, 4095, 4096, 4097, 131_072, 300_000] {
+            let file = tree.file(2, bytes).await;
+            for offset in [0, 1, 4096, 131_071, 299_999, 300_000, 1 << 40] {
+                for len in [0, 1, 4096, 140_000, usize::MAX] {
+                    let read = file.read_at(offset as u64, len).await.expect("a file");
+                    let expected = bytes.saturating_sub(offset).min(len);
+                    assert_eq!(read.len(), expected, "{len} at {offset} of {bytes}");
+                    assert_pattern(2, offset, &read);
+                }
+            }
+            assert_eq!(errno(&file.read_at(u64::MAX, 1).await), libc::EINVAL);
+        }
+    });
+}
+
+pub(crate) const LARGE_BYTES: usize = 20 << 20;
+
+/// Made once for all tests: in a debug build it takes a while.
+pub(crate) fn large() -> &'static [u8] {
+    static LARGE: OnceLock<Vec<u8>> = OnceLock::new();
+    LARGE.get_or_init(|| pattern(3, 0..LARGE_BYTES))
+}
+
+fn a_large_file_is_read_whole(configuration: Configuration) {
+    in_all_ways(configuration, |tree, _| async move {
+        tree.write("file", large());
+        let file = tree.open("file").await;
+        assert!(file.read_at(0, usize::MAX).await.expect("a file") == large());
+        let middle = file.read_at(7_000_001, 5_000_000).await.expect("a file");
+        assert!(middle == large()[7_000_001..12_000_001]);
+    });
+}
+
+/// More than the ring or the queue of the threads holds.
+fn many_files_are_read_at_once(configuration: Configuration) {
+    in_all_ways(configuration, |tree, _| async move {
+        let tree = Rc::new(tree);
+        for number in 0..40 {
+            tree.write(&format!("file-{number}"), &pattern(number, 0..20_000));
+        }
+        let readers: Vec<_> = (0..700)
+            .map(|reader| {
+                let tree = Rc::clone(&tree);
+                spawn(async move {
+                    let number = reader % 40;
+                    let file = tree.open(&format!("file-{number}")).await;
+                    assert_eq!(file.metadata().await.expect("a file").len, 20_000);
+                    let at = reader as usize;
+                    let read = file.read_at(at as u64, usize::MAX).await.expect("a file");
+                    assert_eq!(read.len(), 20_000 - at);
+                    assert_pattern(number, at, &read);
+                })
+            })
+            .collect();
+        for reader in readers {
+            reader.await.expect("not aborted");
+        }
+    });
+}
+
+/// Replaced and deleted: who has it open reads what it had.
+fn a_file_outlives_its_name(configuration: Configuration) {
+    in_all_ways(configuration, |tree, _| async move {
+        tree.write("file", &pattern(4, 0..50_000));
+        let old = tree.open("file").await;
+        tree.write("next", &pattern(5, 0..60_000));
+        std::fs::rename(tree.path("next"), tree.path("file")).expect("a file");
+        let new = tree.open("file").await;
+        std::fs::remove_file(tree.path("file")).expect("a file");
+        for (file, seed, bytes) in [(&old, 4, 50_000), (&new, 5, 60_000)] {
+            let read = file.read_at(0, usize::MAX).await.expect("a file");
+            assert_eq!(read.len(), bytes);
+            assert_pattern(seed, 0, &read);
+        }
+        let inode =
+            |metadata: std::io::Result<twinring::fs::Metadata>| metadata.expect("a file").inode;
+        assert_ne!(inode(old.metadata().await), inode(new.metadata().await));
+    });
+}
+
+/// Those of /proc say that they are empty.
+fn files_without_a_length_are_read_to_their_end(configuration: Configuration) {
+    in_slow_ways(configuration, |_| async {
+        let file = proc().open_file(Path::new("version"), Symlinks::Refuse).await.expect("a file");
+        assert_eq!(file.metadata().await.expect("a file").len, 0);
+        let read = file.read_at(0, 1 << 20).await.expect("a file");
+        assert_eq!(read, std::fs::read("/proc/version").expect("a file"));
+    });
+}

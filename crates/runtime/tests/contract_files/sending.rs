@@ -1,0 +1,215 @@
+//! A file arrives byte for byte, in its place between other sends.
+
+use crate::reading::{LARGE_BYTES, large};
+use crate::support::*;
+use crate::tree::*;
+use std::io::Read;
+use std::rc::Rc;
+use std::time::Duration;
+use twinring::spawn;
+
+contract!(
+    files_of_all_sizes_arrive,
+    a_large_file_reaches_a_slow_reader,
+    narrow_buffers_are_filled_again_and_again,
+    headers_and_files_arrive_in_order,
+    ranges_of_one_file_arrive,
+    a_file_that_ends_early_says_so,
+    a_file_that_shrinks_meanwhile_says_so,
+    what_is_no_file_is_not_sent,
+    a_header_alone_arrives,
+);
+
+fn files_of_all_sizes_arrive(configuration: Configuration) {
+    in_all_ways(configuration, |tree, _| async move {
+        for bytes in [0, 1, 4096, 65_537, 262_144, 262_145, 1_000_001] {
+            let file = tree.file(1, bytes).await;
+            let (stream, mut peer) = pair().await;
+            let reading = on_thread(move || read_to_end(&mut peer).expect("no reset"));
+            stream.send_more("header").await.expect("an open stream");
+            let sent = stream.send_file(&file, 0, bytes as u64).await.expect("an open stream");
+            assert_eq!(sent, bytes as u64);
+            stream.send("trailer").await.expect("an open stream");
+            stream.finish().await.expect("an open stream");
+            let read = reading.await;
+            assert_eq!(read.len(), bytes + 13);
+            assert!(read.starts_with(b"header") && read.ends_with(b"trailer"));
+            assert_pattern(1, 0, &read[6..][..bytes]);
+        }
+    });
+}
+
+fn a_large_file_reaches_a_slow_reader(configuration: Configuration) {
+    in_all_ways(configuration, |tree, _| async move {
+        tree.write("file", large());
+        let file = tree.open("file").await;
+        let (stream, mut peer) = pair().await;
+        let reading = on_thread(move || {
+            let mut read = vec![0; LARGE_BYTES];
+            for chunk in read.chunks_mut(1 << 20) {
+                peer.read_exact(chunk).expect("no reset");
+                std::thread::sleep(Duration::from_micros(500));
+            }
+            read
+        });
+        let sent = stream.send_file(&file, 0, LARGE_BYTES as u64).await;
+        assert_eq!(sent.expect("an open stream"), LARGE_BYTES as u64);
+        drop((file, stream));
+        assert!(reading.await == large());
+    });
+}
+
+fn narrow_buffers_are_filled_again_and_again(configuration: Configuration) {
+    const BYTES: usize = 700_000;
+    in_all_ways(configuration, |tree, _| async move {
+        let file = tree.file(2, BYTES).await;
+        let (stream, mut peer) = narrow_pair().await;
+        let reading = on_thread(move || read_to_end(&mut peer).expect("no reset"));
+        stream.send(pattern(3, 0..100_000)).await.expect("an open stream");
+        stream.send_file(&file, 0, BYTES as u64).await.expect("an open stream");
+        stream.finish().await.expect("an open stream");
+        let read = reading.await;
+        assert_eq!(read.len(), 100_000 + BYTES);
+        assert_pattern(3, 0, &read[..100_000]);
+        assert_pattern(2, 0, &read[100_000..]);
+    });
+}
+
+fn headers_and_files_arrive_in_order(configuration: Configuration) {
+    const ROUNDS: usize = 30;
+    in_all_ways(configuration, |tree, _| async move {
+        let file = tree.file(4, 60_000).await;
+        for narrow in [false, true] {
+            let (stream, mut peer) = if narrow { narrow_pair().await } else { pair().await };
+            let reading = on_thread(move || read_to_end(&mut peer).expect("no reset"));
+            let mut expected = Vec::new();
+            for round in 0..ROUNDS {
+                let (at, len) = (round * 977, 3000 * (round % 5));
+                let header = format!("{round}: {len}\n");
+                expected.extend_from_slice(header.as_bytes());
+                expected.extend(pattern(4, at..at + len));
+                // A header that waits behind an earlier send, and one that does not.
+                if round % 3 == 0 {
+                    expected.extend_from_slice(b"plain");
+                    stream.send(header).await.expect("an open stream");
+                    stream.send_file(&file, at as u64, len as u64).await.expect("an open stream");
+                    stream.send("plain").await.expect("an open stream");
+                } else {
+                    stream.send_more(header).await.expect("an open stream");
+                    stream.send_file(&file, at as u64, len as u64).await.expect("an open stream");
+                }
+            }
+            stream.finish().await.expect("an open stream");
+            assert!(reading.await == expected);
+        }
+    });
+}
+
+fn ranges_of_one_file_arrive(configuration: Configuration) {
+    in_all_ways(configuration, |tree, _| async move {
+        let file = Rc::new(tree.file(5, 520_000).await);
+        let mut senders = Vec::new();
+        for sender in 0..20 {
+            let file = Rc::clone(&file);
+            senders.push(spawn(async move {
+                let (stream, mut peer) = pair().await;
+                let reading = on_thread(move || read_to_end(&mut peer).expect("no reset"));
+                let (at, len) = (sender * 24_001, sender * 3001);
+                let sent = stream.send_file(&file, at as u64, len as u64).await;
+                assert_eq!(sent.expect("an open stream"), len as u64);
+                drop((stream, file));
+                let read = reading.await;
+                assert_eq!(read.len(), len);
+                assert_pattern(5, at, &read);
+            }));
+        }
+        for sender in senders {
+            sender.await.expect("not aborted");
+        }
+    });
+}
+
+fn a_file_that_ends_early_says_so(configuration: Configuration) {
+    in_all_ways(configuration, |tree, _| async move {
+        let file = tree.file(6, 100_000).await;
+        let (stream, mut peer) = pair().await;
+        let reading = on_thread(move || read_to_end(&mut peer).expect("no reset"));
+        for (at, len, expected) in
+            [(0, 100_001, 100_000), (99_999, 1 << 40, 1), (100_000, 1, 0), (1 << 40, 5, 0)]
+        {
+            let sent = stream.send_file(&file, at, len).await.expect("an open stream");
+            assert_eq!(sent, expected);
+        }
+        // What to make of it is the program's business: the stream goes on.
+        stream.send("end").await.expect("an open stream");
+        stream.finish().await.expect("an open stream");
+        let read = reading.await;
+        assert_eq!(read.len(), 100_004);
+        assert_pattern(6, 0, &read[..100_000]);
+        assert!(read.ends_with(b"end"));
+    });
+}
+
+fn a_file_that_shrinks_meanwhile_says_so(configuration: Configuration) {
+    const BYTES: usize = 400_000;
+    in_all_ways(configuration, |tree, _| async move {
+        tree.write("file", &pattern(7, 0..BYTES));
+        let file = tree.open("file").await;
+        let (stream, mut peer) = narrow_pair().await;
+        let stream = Rc::new(stream);
+        let sender = Rc::clone(&stream);
+        let sending = spawn(async move {
+            let sent = sender.send_file(&file, 0, BYTES as u64).await.expect("an open stream");
+            sender.finish().await.expect("an open stream");
+            sent
+        });
+        settle().await;
+        assert!(!sending.is_finished(), "nobody reads");
+        let shortened = std::fs::File::options().write(true).open(tree.path("file"));
+        shortened.and_then(|file| file.set_len(200_000)).expect("a file");
+        let read = on_thread(move || read_to_end(&mut peer).expect("no reset")).await;
+        let sent = sending.await.expect("not aborted");
+        assert_eq!(read.len() as u64, sent);
+        assert!((1..=200_000).contains(&sent), "{sent}");
+        // A page that was shortened while it was in the socket may read as zeros behind its end;
+        // all before is the file.
+        assert_pattern(7, 0, &read[..read.len().min(195_000)]);
+    });
+}
+
+fn what_is_no_file_is_not_sent(configuration: Configuration) {
+    in_all_ways(configuration, |tree, _| async move {
+        std::fs::create_dir(tree.path("sub")).expect("a directory");
+        let directory = tree.open("sub").await;
+        let (stream, mut peer) = pair().await;
+        assert_eq!(errno(&stream.send_file(&directory, 0, 10).await), libc::EISDIR);
+        let file = tree.file(9, 100).await;
+        assert_eq!(errno(&stream.send_file(&file, u64::MAX, 10).await), libc::EINVAL);
+        // Nothing was sent, so nothing is broken.
+        stream.send("still").await.expect("an open stream");
+        stream.finish().await.expect("an open stream");
+        let read = on_thread(move || read_to_end(&mut peer).expect("no reset")).await;
+        assert_eq!(read, b"still");
+    });
+}
+
+fn a_header_alone_arrives(configuration: Configuration) {
+    configuration.run(async {
+        let (stream, mut peer) = pair().await;
+        stream.send_more("one").await.expect("an open stream");
+        // Nothing follows: the kernel keeps it for a moment only.
+        let mut bytes = [0; 3];
+        let bytes = on_thread(move || peer.read_exact(&mut bytes).map(|()| (bytes, peer))).await;
+        let (bytes, mut peer) = bytes.expect("no reset");
+        assert_eq!(&bytes, b"one");
+        // More than the buffers hold, so that a part of it has to wait in line.
+        stream.send_more(pattern(8, 0..8_000_000)).await.expect("an open stream");
+        let reading = on_thread(move || read_to_end(&mut peer).expect("no reset"));
+        stream.send_more("two").await.expect("an open stream");
+        stream.finish().await.expect("an open stream");
+        let read = reading.await;
+        assert_eq!(read.len(), 8_000_003);
+        assert_pattern(8, 0, &read[..8_000_000]);
+        assert!(read.ends_with(b"two"));
+    });
+}
