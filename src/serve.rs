@@ -1,5 +1,6 @@
 //! `twinring serve`: from arguments to a running service, and its exit code.
 
+mod http;
 mod report;
 mod signals;
 mod tcp;
@@ -20,6 +21,8 @@ use twinring::Runtime;
 pub(crate) enum Service {
     /// Send every byte back to where it came from (TCP).
     Echo(tcp::TcpArgs),
+    /// Serve the files of a directory over HTTP/1.1.
+    Http(Box<http::HttpArgs>),
     /// Send every datagram back to its sender (UDP), impaired on request.
     Udp(Box<udp::UdpArgs>),
 }
@@ -38,6 +41,7 @@ struct OutputArgs {
 pub(crate) fn run(service: Service) -> ExitCode {
     let outcome = match service {
         Service::Echo(args) => tcp::serve_echo(&args),
+        Service::Http(args) => http::serve(&args),
         Service::Udp(args) => udp::serve(&args),
     };
     outcome.unwrap_or_else(|error| {
@@ -83,6 +87,13 @@ where
 fn duration(text: &str) -> Result<Duration, String> {
     let wrong = |_| "expected a duration such as 500ms, 10s or 5m".to_owned();
     text.parse::<jiff::SignedDuration>().and_then(Duration::try_from).map_err(wrong)
+}
+
+fn timeout(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        Duration::ZERO => Err("a timeout of 0 would close everything at once".to_owned()),
+        timeout => Ok(timeout),
+    }
 }
 
 /// Tells the operator the first notice of this kind; every worker and listener sends its own.

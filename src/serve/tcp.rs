@@ -1,7 +1,7 @@
 //! Services over TCP: `twinring serve echo`.
 
 use super::report::{Subject, complain};
-use super::{OutputArgs, duration, operate, print_once, with_remedy};
+use super::{OutputArgs, duration, operate, print_once, timeout, with_remedy};
 use crate::engine_args::EngineArgs;
 use clap::Args;
 use std::error::Error;
@@ -37,13 +37,6 @@ pub(crate) struct TcpArgs {
     backlog: u32,
     #[command(flatten)]
     output: OutputArgs,
-}
-
-fn timeout(text: &str) -> Result<Duration, String> {
-    match duration(text)? {
-        Duration::ZERO => Err("a timeout of 0 would close everything at once".to_owned()),
-        timeout => Ok(timeout),
-    }
 }
 
 pub(super) fn serve_echo(args: &TcpArgs) -> Result<ExitCode, Box<dyn Error>> {

@@ -4,6 +4,7 @@
 #![allow(dead_code)]
 
 pub(crate) mod datagrams;
+pub(crate) mod http;
 
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -58,6 +59,14 @@ impl Server {
         Server::spawn(command)
     }
 
+    /// `twinring serve http --json` on a free port of 127.0.0.1, with these arguments added.
+    pub(crate) fn http(engine: &str, root: &std::path::Path, arguments: &[&str]) -> Server {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
+        command.args(["serve", "http", "--json", "--listen", "127.0.0.1:0", "--engine", engine]);
+        command.arg("--root").arg(root).args(arguments);
+        Server::spawn(command)
+    }
+
     /// `twinring serve udp --json`, on a free port of 127.0.0.1 unless the arguments say where.
     pub(crate) fn udp(engine: &str, arguments: &[&str]) -> Server {
         let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
@@ -70,11 +79,28 @@ impl Server {
 
     /// As [`echo`](Server::echo), with the hard limit of open descriptors lowered.
     pub(crate) fn echo_with_descriptors(engine: &str, limit: u32) -> Server {
+        let mut command = Server::with_descriptors(limit);
+        command.args(["serve", "echo", "--json", "--listen", "127.0.0.1:0", "--engine", engine]);
+        Server::spawn(command)
+    }
+
+    /// As [`http`](Server::http), with the hard limit of open descriptors lowered.
+    pub(crate) fn http_with_descriptors(
+        engine: &str,
+        root: &std::path::Path,
+        limit: u32,
+    ) -> Server {
+        let mut command = Server::with_descriptors(limit);
+        command.args(["serve", "http", "--json", "--listen", "127.0.0.1:0", "--engine", engine]);
+        command.arg("--root").arg(root);
+        Server::spawn(command)
+    }
+
+    fn with_descriptors(limit: u32) -> Command {
         let mut command = Command::new("sh");
         command.args(["-c", &format!("ulimit -n {limit}; exec \"$@\""), "sh"]);
         command.arg(env!("CARGO_BIN_EXE_twinring"));
-        command.args(["serve", "echo", "--json", "--listen", "127.0.0.1:0", "--engine", engine]);
-        Server::spawn(command)
+        command
     }
 
     fn spawn(mut command: Command) -> Server {

@@ -14,6 +14,15 @@ impl Count {
     pub(crate) fn add(&self, amount: u64) {
         self.0.store(self.0.load(Relaxed).wrapping_add(amount), Relaxed);
     }
+
+    /// For what goes down again.
+    pub(crate) fn set(&self, value: u64) {
+        self.0.store(value, Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
 }
 
 /// Live counters of one worker.

@@ -3,12 +3,14 @@
 //!
 //! A TCP service is an async function over one [`Connection`]. [`TcpService`] does the rest:
 //! accepting, limits, idle timeouts, counting, and the drain at shutdown. The UDP reflector is a
-//! service of its own, [`udp::UdpService`].
+//! service of its own, [`udp::UdpService`]; so is [`http::HttpService`], whose connections keep
+//! more than one kind of time.
 
 mod connections;
 mod counters;
 mod descriptors;
 pub mod echo;
+pub mod http;
 mod tcp;
 pub mod udp;
 

@@ -1,0 +1,404 @@
+//! The conversation on one connection: requests in, answers out, in order.
+//!
+//! What the cache can answer is answered without a wait, straight from the received bytes; answers
+//! to requests that came together are sent together. Everything else takes a slower path, which
+//! is boxed, so that a connection that does not need it does not pay for it.
+
+use super::body::Skip;
+use super::head::{Framing, Head, Method, Scan, Storage};
+use super::index::{ENTRIES_MAX, render};
+use super::options::ListingFormat;
+use super::path::{Refusal, clean, encode};
+use super::reply::{Manner, Reply, not_found, preferred, reply};
+use super::resource::{Missing, Resource, is_same_content};
+use super::response::{Persistence, begin, content_length, field, message};
+use super::sending::send_reply;
+use super::session::{Phase, Session};
+use super::status::Status;
+use super::target::Target;
+use super::worker::Worker;
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::rc::Rc;
+use twinring::RecvBuf;
+
+/// Answers to pipelined requests are collected up to this many bytes before they are sent. No
+/// request is read before the answer to the one before it is in there or handed over, so this, the
+/// queue of the stream and one received piece are all that a client can make pile up.
+const COLLECTED_BYTES_MAX: usize = 32 * 1024;
+
+/// How often an answer is made anew because its file was just written to.
+const ANSWER_ATTEMPTS: u32 = 3;
+
+/// Received bytes that are not dealt with yet.
+#[derive(Debug, Default)]
+pub(super) struct Input {
+    piece: Option<RecvBuf>,
+    /// Bytes that had to be kept, from `start`; then there is no piece.
+    kept: Vec<u8>,
+    start: usize,
+    scan: Scan,
+}
+
+impl Input {
+    fn bytes(&self) -> &[u8] {
+        self.piece.as_deref().unwrap_or(&self.kept[self.start..])
+    }
+
+    fn is_empty(&self) -> bool {
+        self.bytes().is_empty()
+    }
+
+    fn add(&mut self, piece: RecvBuf) {
+        if self.is_empty() {
+            (self.kept, self.start) = (Vec::new(), 0);
+            self.piece = Some(piece);
+        } else {
+            self.keep();
+            self.kept.drain(..self.start);
+            self.start = 0;
+            self.kept.extend_from_slice(&piece);
+        }
+    }
+
+    /// Moves the bytes out of the worker's pool, for the time of a wait.
+    fn keep(&mut self) {
+        if let Some(piece) = self.piece.take() {
+            (self.kept, self.start) = (piece.to_vec(), 0);
+        }
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        self.scan = Scan::default();
+        match &mut self.piece {
+            Some(piece) => piece.advance(bytes),
+            None => self.start += bytes,
+        }
+        if self.is_empty() {
+            (self.piece, self.kept, self.start) = (None, Vec::new(), 0);
+        }
+    }
+}
+
+/// What to do about the input.
+enum Next {
+    /// Wait for more of it.
+    More,
+    /// Send this; the connection stays or not.
+    Reply(Reply, bool),
+    /// Answer the request with this head, which takes a while.
+    Exchange(Vec<u8>, Persistence),
+    /// Say this and close: where the next request begins is not known.
+    Refuse(Status),
+}
+
+/// Serves one connection until either side ends it.
+///
+/// # Errors
+/// When the connection broke or has to end.
+pub(super) async fn converse(worker: &Rc<Worker>, session: &Session) -> io::Result<()> {
+    let mut input = Input::default();
+    let mut collected = Vec::new();
+    let mut answered = 0;
+    loop {
+        let phase = if input.is_empty() { Phase::Idle } else { Phase::Head };
+        let piece = session.recv(phase).await?;
+        if piece.is_empty() {
+            return Box::pin(session.finish()).await;
+        }
+        input.add(piece);
+        worker.clock.tick();
+        loop {
+            let (reply, stays) = match next(worker, &mut input, answered) {
+                Next::More => break,
+                Next::Reply(reply, stays) => (reply, stays),
+                Next::Refuse(status) => (refusal(worker, status), false),
+                Next::Exchange(head, persistence) => {
+                    send_collected(session, &mut collected).await?;
+                    input.keep();
+                    let exchange = exchange(worker, session, &mut input, head, persistence);
+                    if !Box::pin(exchange).await? {
+                        return Box::pin(session.finish()).await;
+                    }
+                    answered += 1;
+                    continue;
+                }
+            };
+            answered += 1;
+            if stays && collected.is_empty() && input.is_empty() {
+                session.send(reply.message).await?;
+            } else {
+                collected.extend_from_slice(reply.message.as_slice());
+                if !stays {
+                    send_collected(session, &mut collected).await?;
+                    return Box::pin(session.finish()).await;
+                }
+                if collected.len() >= COLLECTED_BYTES_MAX {
+                    send_collected(session, &mut collected).await?;
+                }
+            }
+        }
+        send_collected(session, &mut collected).await?;
+    }
+}
+
+async fn send_collected(session: &Session, collected: &mut Vec<u8>) -> io::Result<()> {
+    match collected.is_empty() {
+        true => Ok(()),
+        false => session.send(std::mem::take(collected)).await,
+    }
+}
+
+/// Takes the next request off the input. This is the way of nearly every request, so nothing in
+/// it waits or allocates as long as the cache has a complete answer.
+fn next(worker: &Rc<Worker>, input: &mut Input, answered: u64) -> Next {
+    let limits = worker.settings.limits.head;
+    let bytes = input.piece.as_deref().unwrap_or(&input.kept[input.start..]);
+    let length = match input.scan.find_end(bytes, limits) {
+        Ok(Some(length)) => length,
+        Ok(None) => return Next::More,
+        Err(status) => return Next::Refuse(status),
+    };
+    let mut storage = Storage::new();
+    let head = match Head::parse(&bytes[..length], &mut storage, limits) {
+        Ok(head) => head,
+        Err(status) => return Next::Refuse(status),
+    };
+    let is_last = answered + 1 >= worker.settings.limits.requests || worker.draining.get();
+    let persistence = match (head.keep_alive && !is_last, head.is_1_0) {
+        (false, _) => Persistence::Closes,
+        (true, true) => Persistence::StaysFor1_0,
+        (true, false) => Persistence::Stays,
+    };
+    let next = match cached_reply(worker, &head, persistence) {
+        Some(reply) => {
+            worker.counters.count_answer(reply.status);
+            worker.counters.cache_hits.add(1);
+            Next::Reply(reply, persistence.stays())
+        }
+        None => Next::Exchange(bytes[..length].to_vec(), persistence),
+    };
+    input.consume(length);
+    next
+}
+
+/// The answer, if it is in memory.
+fn cached_reply(
+    worker: &Rc<Worker>,
+    head: &Head<'_, '_>,
+    persistence: Persistence,
+) -> Option<Reply> {
+    let Target::Resource { path, .. } = head.target else { return None };
+    if !matches!(head.method, Method::Get | Method::Head) || head.framing != Framing::Empty {
+        return None;
+    }
+    let resource = worker.cached(&clean(path.as_bytes()).ok()?)?;
+    let variant = preferred(head, &resource)?;
+    // An open file has to be looked at before it is sent.
+    let manner = Manner { clock: &worker.clock, persistence };
+    variant.file.is_none().then(|| reply(head, variant, manner))
+}
+
+fn refusal(worker: &Worker, status: Status) -> Reply {
+    worker.counters.count_answer(status);
+    Reply::new(status, message(status, &[], &worker.clock, Persistence::Closes, false))
+}
+
+/// Answers one request, with its body and whatever has to be waited for; returns whether the
+/// connection stays.
+async fn exchange(
+    worker: &Rc<Worker>,
+    session: &Session,
+    input: &mut Input,
+    head: Vec<u8>,
+    mut persistence: Persistence,
+) -> io::Result<bool> {
+    session.enter(Phase::Working);
+    let body = {
+        let mut storage = Storage::new();
+        let parsed = Head::parse(&head, &mut storage, worker.settings.limits.head);
+        parsed.map(|head| (head.framing, head.expects_continue, head.method))
+    };
+    let accepted = match body {
+        Ok((Framing::Empty, ..)) => Ok(()),
+        // Whoever sends what we have no use for is told so before we read it.
+        Ok((.., Method::Other)) => {
+            persistence = Persistence::Closes;
+            Ok(())
+        }
+        Ok((framing, expects_continue, _)) => {
+            match Skip::new(framing, worker.settings.limits.body_bytes) {
+                Ok(skip) => {
+                    if expects_continue {
+                        session.send(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
+                    }
+                    read_body(session, input, skip).await?
+                }
+                Err(status) => Err(status),
+            }
+        }
+        Err(status) => Err(status),
+    };
+    session.enter(Phase::Working);
+    let reply = match accepted {
+        Ok(()) => {
+            let reply = Box::pin(answer(worker, &head, persistence)).await;
+            worker.counters.count_answer(reply.status);
+            reply
+        }
+        Err(status) => {
+            persistence = Persistence::Closes;
+            refusal(worker, status)
+        }
+    };
+    drop(head);
+    send_reply(session, reply).await?;
+    Ok(persistence.stays())
+}
+
+/// Reads the body, and drops it; or says with which status to refuse it.
+async fn read_body(
+    session: &Session,
+    input: &mut Input,
+    mut skip: Skip,
+) -> io::Result<Result<(), Status>> {
+    loop {
+        let taken = match skip.take(input.bytes()) {
+            Ok(taken) => taken,
+            Err(status) => return Ok(Err(status)),
+        };
+        input.consume(taken);
+        if skip.is_done() {
+            return Ok(Ok(()));
+        }
+        let piece = session.recv(Phase::Body).await?;
+        if piece.is_empty() {
+            return Ok(Err(Status::BAD_REQUEST));
+        }
+        input.add(piece);
+    }
+}
+
+/// The answer to a request whose body has been dealt with.
+async fn answer(worker: &Rc<Worker>, head: &[u8], persistence: Persistence) -> Reply {
+    worker.clock.tick();
+    let mut storage = Storage::new();
+    match Head::parse(head, &mut storage, worker.settings.limits.head) {
+        Ok(head) => Answer { worker, head: &head, persistence }.find().await,
+        Err(status) => refusal(worker, status),
+    }
+}
+
+/// The search for an answer.
+struct Answer<'a> {
+    worker: &'a Rc<Worker>,
+    head: &'a Head<'a, 'a>,
+    persistence: Persistence,
+}
+
+impl Answer<'_> {
+    async fn find(&self) -> Reply {
+        match (self.head.method, self.head.target) {
+            (Method::Get | Method::Head, Target::Resource { path, query }) => {
+                match clean(path.as_bytes()) {
+                    Ok(path) => self.file(&path, query).await,
+                    Err(Refusal::NotServed) => self.not_found().await,
+                    Err(Refusal::Malformed) => self.message(Status::BAD_REQUEST, &[]),
+                }
+            }
+            (Method::Options, _) => self.message(Status::NO_CONTENT, &[]),
+            (_, _) => self.message(Status::METHOD_NOT_ALLOWED, &[]),
+        }
+    }
+
+    async fn file(&self, path: &[u8], query: Option<&str>) -> Reply {
+        let settings = &self.worker.settings;
+        let missing = match self.present(path).await {
+            Ok(reply) => return reply,
+            Err(missing) => missing,
+        };
+        let missing = match (missing, settings.autoindex) {
+            (Missing::Index, Some(format)) => match self.listing(path, format).await {
+                Ok(reply) => return reply,
+                Err(missing) => missing,
+            },
+            _ => missing,
+        };
+        match missing {
+            Missing::Failed(status) => return self.message(status, &[]),
+            Missing::Directory => {
+                let query = query.map(|query| format!("?{query}")).unwrap_or_default();
+                let location = format!("{}/{query}", encode(path));
+                return self.message(Status::MOVED_PERMANENTLY, &[("Location", &location)]);
+            }
+            Missing::Nothing | Missing::Index => {}
+        }
+        let last_segment = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        if let Some(fallback) = &settings.fallback
+            && !last_segment.contains(&b'.')
+            && let Ok(reply) = self.present(fallback).await
+        {
+            return reply;
+        }
+        self.not_found().await
+    }
+
+    /// The answer from a file that is there. One that was written to since it was opened is
+    /// looked up again.
+    async fn present(&self, path: &[u8]) -> Result<Reply, Missing> {
+        for _ in 0..ANSWER_ATTEMPTS {
+            let resource = self.worker.resource(path).await?;
+            let Some(variant) = preferred(self.head, &resource) else { break };
+            let unchanged = match &variant.file {
+                Some(file) => is_same_content(&file.metadata().await?, &variant.version),
+                None => true,
+            };
+            if unchanged {
+                return Ok(reply(self.head, variant, self.manner()));
+            }
+            self.worker.cache.remove(path);
+        }
+        Err(Missing::Failed(Status::UNAVAILABLE))
+    }
+
+    async fn not_found(&self) -> Reply {
+        if let Some(path) = &self.worker.settings.not_found
+            && let Ok(resource) = self.worker.resource(path).await
+            && let Some(page) = Resource::identity(&resource)
+        {
+            return not_found(page, self.head.method == Method::Head, self.manner());
+        }
+        self.message(Status::NOT_FOUND, &[])
+    }
+
+    async fn listing(&self, path: &[u8], format: ListingFormat) -> Result<Reply, Missing> {
+        let settings = &self.worker.settings;
+        let relative = match path {
+            b"/" => Path::new("."),
+            path => Path::new(OsStr::from_bytes(&path[1..])),
+        };
+        let entries = settings.root.list(relative, settings.symlinks, ENTRIES_MAX).await?;
+        let (content_type, content) = render(format, path, &entries);
+        let mut reply = begin(Status::OK, &self.worker.clock, self.persistence);
+        field(&mut reply, "Content-Type", content_type);
+        field(&mut reply, "Cache-Control", "no-cache");
+        content_length(&mut reply, content.len() as u64);
+        reply.extend_from_slice(b"\r\n");
+        if self.head.method == Method::Get {
+            reply.extend_from_slice(&content);
+        }
+        Ok(Reply::new(Status::OK, reply))
+    }
+
+    fn message(&self, status: Status, fields: &[(&str, &str)]) -> Reply {
+        let to_head = self.head.method == Method::Head;
+        let Manner { clock, persistence } = self.manner();
+        Reply::new(status, message(status, fields, clock, persistence, to_head))
+    }
+
+    fn manner(&self) -> Manner<'_> {
+        Manner { clock: &self.worker.clock, persistence: self.persistence }
+    }
+}

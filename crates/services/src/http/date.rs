@@ -1,0 +1,114 @@
+//! Dates as HTTP writes them, and the clock of a worker, which writes one a second.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Length of a date: `Sun, 06 Nov 1994 08:49:37 GMT`.
+pub const DATE_BYTES: usize = 29;
+
+/// The first second that has no date: years have four digits.
+const SECONDS_END: i64 = 253_402_300_800;
+
+/// The date of a second since 1970, if it has one.
+pub fn format_date(seconds: i64) -> Option<[u8; DATE_BYTES]> {
+    if !(0..SECONDS_END).contains(&seconds) {
+        return None;
+    }
+    let time = UNIX_EPOCH + Duration::from_secs(seconds as u64);
+    httpdate::fmt_http_date(time).into_bytes().try_into().ok()
+}
+
+/// Seconds since 1970 of a date in any of the three formats of RFC 9110 section 5.6.7.
+pub fn parse_date(text: &[u8]) -> Option<i64> {
+    let time = httpdate::parse_http_date(std::str::from_utf8(text).ok()?).ok()?;
+    Some(time.duration_since(UNIX_EPOCH).ok()?.as_secs() as i64)
+}
+
+/// What time it is, asked once for each batch of requests.
+#[derive(Debug)]
+pub struct Clock {
+    now: Cell<Instant>,
+    /// The second, since 1970.
+    second: Cell<i64>,
+    /// When the next one begins.
+    second_ends: Cell<Instant>,
+    date: Cell<[u8; DATE_BYTES]>,
+}
+
+impl Clock {
+    /// A clock that shows the present.
+    #[allow(clippy::new_without_default)]
+    pub fn new() -> Clock {
+        let now = Instant::now();
+        let clock = Clock {
+            now: Cell::new(now),
+            second: Cell::new(0),
+            second_ends: Cell::new(now),
+            date: Cell::new(*b"Thu, 01 Jan 1970 00:00:00 GMT"),
+        };
+        clock.tick();
+        clock
+    }
+
+    /// Looks at the time again.
+    pub fn tick(&self) {
+        let now = Instant::now();
+        self.now.set(now);
+        if now < self.second_ends.get() {
+            return;
+        }
+        // A clock that stands before 1970 or after 9999 keeps its last date.
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.second.set(since_1970.as_secs() as i64);
+        let left = Duration::from_secs(1) - Duration::from_nanos(since_1970.subsec_nanos().into());
+        self.second_ends.set(now + left);
+        if let Some(date) = format_date(self.second.get()) {
+            self.date.set(date);
+        }
+    }
+
+    /// The moment of the last tick.
+    pub fn now(&self) -> Instant {
+        self.now.get()
+    }
+
+    /// Its second, since 1970.
+    pub fn second(&self) -> i64 {
+        self.second.get()
+    }
+
+    /// Its date.
+    pub fn date(&self) -> [u8; DATE_BYTES] {
+        self.date.get()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_three_formats_name_the_same_second() {
+        let seconds = 784_111_777;
+        assert_eq!(format_date(seconds).as_ref(), Some(b"Sun, 06 Nov 1994 08:49:37 GMT"));
+        for text in [
+            "Sun, 06 Nov 1994 08:49:37 GMT",
+            "Sunday, 06-Nov-94 08:49:37 GMT",
+            "Sun Nov  6 08:49:37 1994",
+        ] {
+            assert_eq!(parse_date(text.as_bytes()), Some(seconds), "{text}");
+        }
+        for wrong in ["", "yesterday", "Sun, 06 Nov 1994 08:49:37", "0", "\u{e4}"] {
+            assert_eq!(parse_date(wrong.as_bytes()), None, "{wrong}");
+        }
+        assert_eq!((format_date(-1), format_date(SECONDS_END)), (None, None));
+    }
+
+    #[test]
+    fn the_clock_shows_the_present() {
+        let clock = Clock::new();
+        let before = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as i64;
+        assert!((clock.second() - before).abs() <= 1);
+        assert_eq!(parse_date(&clock.date()), Some(clock.second()));
+    }
+}

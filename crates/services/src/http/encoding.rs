@@ -1,0 +1,180 @@
+//! Content codings: which of the files that lie beside each other a client gets.
+
+use std::str::FromStr;
+
+/// A content coding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coding {
+    /// The file as it is.
+    Identity,
+    /// `br`, in a file that ends in `.br`.
+    Brotli,
+    /// `gzip`, in `.gz`.
+    Gzip,
+    /// `zstd`, in `.zst`.
+    Zstd,
+}
+
+impl Coding {
+    /// Its name in `Content-Encoding`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Coding::Identity => "identity",
+            Coding::Brotli => "br",
+            Coding::Gzip => "gzip",
+            Coding::Zstd => "zstd",
+        }
+    }
+
+    /// What the name of its file ends in.
+    pub fn suffix(self) -> &'static str {
+        match self {
+            Coding::Identity => "",
+            Coding::Brotli => ".br",
+            Coding::Gzip => ".gz",
+            Coding::Zstd => ".zst",
+        }
+    }
+}
+
+impl FromStr for Coding {
+    type Err = String;
+
+    /// Takes the suffix of its file, without the dot.
+    fn from_str(text: &str) -> Result<Coding, String> {
+        match text {
+            "br" => Ok(Coding::Brotli),
+            "gz" => Ok(Coding::Gzip),
+            "zst" => Ok(Coding::Zstd),
+            _ => Err(format!("`{text}` is none of br, gz, zst")),
+        }
+    }
+}
+
+/// What an `Accept-Encoding` says about each coding, in thousandths; `None` where it says nothing.
+#[derive(Clone, Copy, Debug, Default)]
+struct Wishes {
+    identity: Option<u16>,
+    brotli: Option<u16>,
+    gzip: Option<u16>,
+    zstd: Option<u16>,
+    others: Option<u16>,
+}
+
+impl Wishes {
+    fn read<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Wishes {
+        let mut wishes = Wishes::default();
+        for element in lines.flat_map(|line| line.split(|byte| *byte == b',')) {
+            let mut parts = element.splitn(2, |byte| *byte == b';').map(<[u8]>::trim_ascii);
+            let name = parts.next().unwrap_or_default();
+            let wish = match name {
+                name if name.eq_ignore_ascii_case(b"identity") => &mut wishes.identity,
+                name if name.eq_ignore_ascii_case(b"br") => &mut wishes.brotli,
+                name if name.eq_ignore_ascii_case(b"gzip") => &mut wishes.gzip,
+                name if name.eq_ignore_ascii_case(b"x-gzip") => &mut wishes.gzip,
+                name if name.eq_ignore_ascii_case(b"zstd") => &mut wishes.zstd,
+                b"*" => &mut wishes.others,
+                _ => continue,
+            };
+            *wish = match parts.next() {
+                None => Some(1000),
+                Some(weight) => weight_of(weight).or(*wish),
+            };
+        }
+        wishes
+    }
+
+    fn weight(&self, coding: Coding) -> u16 {
+        let named = match coding {
+            // Unless the client says otherwise it is acceptable, after all that it did name.
+            Coding::Identity => return self.identity.or(self.others).unwrap_or(0),
+            Coding::Brotli => self.brotli,
+            Coding::Gzip => self.gzip,
+            Coding::Zstd => self.zstd,
+        };
+        named.or(self.others).unwrap_or(0)
+    }
+}
+
+/// `q=0.5` in thousandths.
+fn weight_of(parameter: &[u8]) -> Option<u16> {
+    let text = parameter.strip_prefix(b"q=").or_else(|| parameter.strip_prefix(b"Q="))?;
+    let (whole, fraction) = match text {
+        [whole] => (whole, &[][..]),
+        [whole, b'.', fraction @ ..] if fraction.len() <= 3 => (whole, fraction),
+        _ => return None,
+    };
+    let mut weight = match whole {
+        b'0' => 0,
+        b'1' => 1000,
+        _ => return None,
+    };
+    for (digit, unit) in fraction.iter().zip([100, 10, 1]) {
+        match digit {
+            b'0'..=b'9' => weight += u16::from(digit - b'0') * unit,
+            _ => return None,
+        }
+    }
+    (weight <= 1000).then_some(weight)
+}
+
+/// The index of the coding to send, among those that are there. They are in the order of our
+/// preference, which decides between equal wishes; the identity is among them. A client that
+/// accepts none of them gets the identity: it may do something with it, and nothing with a 406.
+pub fn choose<'a>(
+    accepted: impl Iterator<Item = &'a [u8]>,
+    available: impl Iterator<Item = Coding>,
+) -> usize {
+    let wishes = Wishes::read(accepted);
+    let mut best = (0, 0);
+    let mut identity = 0;
+    for (index, coding) in available.enumerate() {
+        let weight = wishes.weight(coding);
+        if coding == Coding::Identity {
+            identity = index;
+        }
+        if weight > best.1 {
+            best = (index, weight);
+        }
+    }
+    if best.1 == 0 { identity } else { best.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_client_weighs_and_we_break_ties() {
+        let available = [Coding::Brotli, Coding::Zstd, Coding::Gzip, Coding::Identity];
+        for (accepted, expected) in [
+            ("", Coding::Identity),
+            ("gzip", Coding::Gzip),
+            ("gzip, deflate, br, zstd", Coding::Brotli),
+            ("x-gzip", Coding::Gzip),
+            ("GZIP;q=0.9, br;q=0.1", Coding::Gzip),
+            ("gzip;q=0", Coding::Identity),
+            ("gzip; q=1.000, br;q=0.999", Coding::Gzip),
+            ("*", Coding::Brotli),
+            ("*;q=0.5, gzip", Coding::Gzip),
+            ("br;q=0, *", Coding::Zstd),
+            ("identity", Coding::Identity),
+            ("identity;q=0.5, gzip;q=0.4", Coding::Identity),
+            ("identity;q=0.5, gzip;q=0.5", Coding::Gzip),
+            ("identity;q=0", Coding::Identity),
+            ("*;q=0", Coding::Identity),
+            ("*;q=0, zstd", Coding::Zstd),
+            ("gzip;q=2", Coding::Identity),
+            ("gzip;q=0.1234", Coding::Identity),
+            ("gzip;level=9", Coding::Identity),
+            ("deflate", Coding::Identity),
+            (",, ;q=1,", Coding::Identity),
+        ] {
+            let chosen = choose(std::iter::once(accepted.as_bytes()), available.into_iter());
+            assert_eq!(available[chosen], expected, "{accepted}");
+        }
+        assert_eq!(choose(std::iter::empty(), available.into_iter()), 3);
+        let lines = [&b"br;q=0.1"[..], b"gzip"];
+        assert_eq!(choose(lines.into_iter(), available.into_iter()), 2);
+    }
+}

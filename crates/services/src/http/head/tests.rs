@@ -1,0 +1,202 @@
+use super::*;
+use proptest::prelude::*;
+
+const LIMITS: HeadLimits = HeadLimits { head_bytes: 1024, target_bytes: 256 };
+
+/// What becomes of the bytes when they come in pieces of `step`: the length and what is asked
+/// for, nothing yet, or a status.
+fn outcome(bytes: &[u8], step: usize) -> Result<Option<(usize, String)>, Status> {
+    let mut scan = Scan::default();
+    let mut there = 0;
+    while there < bytes.len() {
+        there = (there + step).min(bytes.len());
+        if let Some(length) = scan.find_end(&bytes[..there], LIMITS)? {
+            let mut storage = Storage::new();
+            let head = Head::parse(&bytes[..length], &mut storage, LIMITS)?;
+            let Head { method, target, is_1_0, keep_alive, framing, expects_continue, .. } = head;
+            let told = (method, target, is_1_0, keep_alive, framing, expects_continue);
+            return Ok(Some((length, format!("{told:?}"))));
+        }
+    }
+    Ok(None)
+}
+
+fn status(text: &str) -> Result<(), Status> {
+    let whole = outcome(text.as_bytes(), text.len());
+    for step in 1..text.len() {
+        assert_eq!(outcome(text.as_bytes(), step), whole, "{text:?} by {step}");
+    }
+    assert_ne!(whole, Ok(None), "incomplete: {text:?}");
+    whole.map(|_| ())
+}
+
+fn with_head<R>(text: &str, look: impl FnOnce(Head<'_, '_>) -> R) -> R {
+    let mut storage = Storage::new();
+    look(Head::parse(text.as_bytes(), &mut storage, LIMITS).expect("a head"))
+}
+
+#[test]
+fn sound_requests_pass() {
+    for text in [
+        "GET / HTTP/1.1\r\nHost: h\r\n\r\n",
+        "\r\nGET / HTTP/1.1\r\nHost: h\r\n\r\n",
+        "GET / HTTP/1.0\r\n\r\n",
+        "GET http://h/x HTTP/1.1\r\nHost: other\r\n\r\n",
+        "OPTIONS * HTTP/1.1\r\nHost:\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost:\t h \t\r\nX:\r\nY: \u{e4}\r\n\r\n",
+        "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: Chunked\r\n\r\n",
+    ] {
+        assert_eq!(status(text), Ok(()), "{text:?}");
+    }
+}
+
+#[test]
+fn whatever_two_servers_could_read_differently_is_refused() {
+    for text in [
+        // Lines.
+        "GET / HTTP/1.1\nHost: h\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: h\n\r\n",
+        "GET / HTTP/1.1\r\nHost: h\r\n\n",
+        "GET / HTTP/1.1\r\nHost: h\r\n folded\r\n\r\n",
+        "GET / HTTP/1.1\r\n Host: h\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: h\rX: y\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: h\r\nX: a\rb\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: h\r\nX: a\0b\r\n\r\n",
+        "\r\n\r\nGET / HTTP/1.1\r\nHost: h\r\n\r\n",
+        "\nGET / HTTP/1.1\r\nHost: h\r\n\r\n",
+        // Names.
+        "GET / HTTP/1.1\r\nHost : h\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: h\r\nContent-Length : 5\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: h\r\n: x\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: h\r\nno colon\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: h\r\nX\0: y\r\n\r\n",
+        // Request lines.
+        "GET  / HTTP/1.1\r\nHost: h\r\n\r\n",
+        "GET / HTTP/1.1 \r\nHost: h\r\n\r\n",
+        " GET / HTTP/1.1\r\nHost: h\r\n\r\n",
+        "GET /\r\n\r\n",
+        "GET / http/1.1\r\nHost: h\r\n\r\n",
+        "GET /a b HTTP/1.1\r\nHost: h\r\n\r\n",
+        "GET x HTTP/1.1\r\nHost: h\r\n\r\n",
+        "GET * HTTP/1.1\r\nHost: h\r\n\r\n",
+        "\x16\x03\x01 / HTTP/1.1\r\nHost: h\r\n\r\n",
+        // Hosts.
+        "GET / HTTP/1.1\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: h\r\nHost: h\r\n\r\n",
+        "GET / HTTP/1.0\r\nHost: h\r\nhost: i\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: h/i\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: h, i\r\n\r\n".replace(", ", " ").as_str(),
+        // Lengths.
+        "GET / HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: h\r\nContent-Length: 5, 5\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: h\r\nContent-Length: +5\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: h\r\nContent-Length: -5\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: h\r\nContent-Length: 0x5\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: h\r\nContent-Length: 5 5\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: h\r\nContent-Length:\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: h\r\nContent-Length: 18446744073709551616\r\n\r\n",
+        "GET / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding:\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked, chunked\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked, identity\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked;q=1\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: \x0bchunked\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: x\r\n\r\n",
+    ] {
+        assert_eq!(status(text), Err(Status::BAD_REQUEST), "{text:?}");
+    }
+}
+
+#[test]
+fn other_refusals_have_their_own_status() {
+    let long_target = format!("GET /{} HTTP/1.1\r\nHost: h\r\n\r\n", "x".repeat(256));
+    let endless_target = format!("GET /{}", "x".repeat(400));
+    let long_field = format!("GET / HTTP/1.1\r\nHost: h\r\nX: {}\r\n\r\n", "x".repeat(1024));
+    let many_fields = format!("GET / HTTP/1.1\r\nHost: h\r\n{}\r\n", "X:\r\n".repeat(100));
+    for (text, expected) in [
+        ("GET / HTTP/2.0\r\nHost: h\r\n\r\n", Status::VERSION_NOT_SUPPORTED),
+        ("PRI * HTTP/2.0\r\n\r\n", Status::VERSION_NOT_SUPPORTED),
+        ("GET / HTTP/1.2\r\nHost: h\r\n\r\n", Status::VERSION_NOT_SUPPORTED),
+        ("GET / HTTP/0.9\r\n\r\n", Status::VERSION_NOT_SUPPORTED),
+        ("BREW / HTTP/1.1\r\nHost: h\r\n\r\n", Status::NOT_IMPLEMENTED),
+        ("get / HTTP/1.1\r\nHost: h\r\n\r\n", Status::NOT_IMPLEMENTED),
+        (
+            "GET / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
+            Status::NOT_IMPLEMENTED,
+        ),
+        ("GET / HTTP/1.1\r\nHost: h\r\nExpect: a-miracle\r\n\r\n", Status::EXPECTATION_FAILED),
+        (&long_target, Status::URI_TOO_LONG),
+        (&endless_target, Status::URI_TOO_LONG),
+        (&long_field, Status::HEADER_FIELDS_TOO_LARGE),
+        (&many_fields, Status::HEADER_FIELDS_TOO_LARGE),
+    ] {
+        assert_eq!(status(text), Err(expected), "{text:?}");
+    }
+}
+
+#[test]
+fn connections_stay_or_close_as_version_and_options_say() {
+    for (version, options, keep_alive) in [
+        ("1.1", "", true),
+        ("1.1", "Connection: close\r\n", false),
+        ("1.1", "connection: foo, CLOSE\r\n", false),
+        ("1.1", "Connection: keep-alive\r\nConnection: close\r\n", false),
+        ("1.1", "Connection: keep-alive\r\n", true),
+        ("1.0", "", false),
+        ("1.0", "Connection: Keep-Alive\r\n", true),
+        ("1.0", "Connection: keep-alive, close\r\n", false),
+    ] {
+        let text = format!("GET / HTTP/{version}\r\nHost: h\r\n{options}\r\n");
+        assert_eq!(with_head(&text, |head| head.keep_alive), keep_alive, "{text}");
+    }
+}
+
+#[test]
+fn expectations_count_only_for_a_body_and_from_http_1_1() {
+    for (version, fields, expects) in [
+        ("1.1", "Expect: 100-continue\r\nContent-Length: 5\r\n", true),
+        ("1.1", "Expect: 100-Continue\r\nTransfer-Encoding: chunked\r\n", true),
+        ("1.1", "Expect: 100-continue\r\n", false),
+        ("1.1", "Expect: 100-continue\r\nContent-Length: 0\r\n", false),
+        ("1.0", "Expect: 100-continue\r\nContent-Length: 5\r\n", false),
+        ("1.0", "Expect: a-miracle\r\n", false),
+    ] {
+        let text = format!("GET / HTTP/{version}\r\nHost: h\r\n{fields}\r\n");
+        assert_eq!(with_head(&text, |head| head.expects_continue), expects, "{text}");
+    }
+}
+
+#[test]
+fn fields_that_occur_twice_are_told_apart() {
+    let text = "GET / HTTP/1.1\r\nHost: h\r\nRange: a\r\nrange: b\r\nIf-Match: c\r\n\r\n";
+    with_head(text, |head| {
+        assert_eq!(head.value(Name::Range), None);
+        assert_eq!(head.values(Name::Range).collect::<Vec<_>>(), [b"a", b"b"]);
+        assert_eq!(head.value(Name::IfMatch), Some(&b"c"[..]));
+        assert!(!head.has(Name::IfNoneMatch));
+    });
+}
+
+proptest! {
+    /// Any mutation of a request, cut anywhere, has the outcome of the whole.
+    #[test]
+    fn cutting_never_matters(
+        noise in proptest::collection::vec((0usize..80, prop::sample::select(b"\r\n \0:\tx,".to_vec())), 0..4),
+        step in 1usize..20,
+    ) {
+        let mut text =
+            b"GET /index.html HTTP/1.1\r\nHost: example.org\r\nContent-Length: 5\r\n\r\nhello".to_vec();
+        for (at, byte) in noise {
+            let at = at.min(text.len());
+            text.insert(at, byte);
+        }
+        prop_assert_eq!(outcome(&text, step), outcome(&text, text.len()));
+    }
+
+    #[test]
+    fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        let _outcome = outcome(&bytes, 7);
+    }
+}

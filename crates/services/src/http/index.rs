@@ -1,0 +1,144 @@
+//! Listings of directories.
+
+use super::options::ListingFormat;
+use super::path::encode;
+use httpdate::HttpDate;
+use maud::{DOCTYPE, html};
+use serde::Serialize;
+use std::os::unix::ffi::OsStrExt;
+use std::time::{Duration, UNIX_EPOCH};
+use twinring::fs::{Entry, Kind};
+
+/// Names in one listing; the rest of a larger directory is left out, and the listing says so.
+pub(super) const ENTRIES_MAX: usize = 10_000;
+
+/// A line of a listing.
+#[derive(Serialize)]
+struct Line {
+    name: String,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    /// Seconds since 1970.
+    modified_s: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    size_bytes: Option<u64>,
+    #[serde(skip)]
+    link: String,
+}
+
+/// Renders what is in the directory `path` (clean, and ending with a slash): content type and
+/// content. Hidden names and special files are left out, as they are not served.
+pub(super) fn render(
+    format: ListingFormat,
+    path: &[u8],
+    entries: &[Entry],
+) -> (&'static str, Vec<u8>) {
+    let mut lines: Vec<Line> = entries.iter().filter_map(line).collect();
+    // Directories first; within a kind they keep the order of the names.
+    lines.sort_by_key(|line| line.kind != "directory");
+    match format {
+        ListingFormat::Html => {
+            let complete = entries.len() < ENTRIES_MAX;
+            ("text/html; charset=utf-8", page(path, &lines, complete).into_bytes())
+        }
+        // Strings and numbers serialise without fail.
+        ListingFormat::Json => ("application/json", serde_json::to_vec(&lines).unwrap_or_default()),
+    }
+}
+
+fn line(entry: &Entry) -> Option<Line> {
+    let name = entry.name.as_bytes();
+    let (kind, slash, size_bytes) = match entry.kind {
+        Kind::Directory => ("directory", "/", None),
+        Kind::File => ("file", "", Some(entry.len)),
+        Kind::Other => return None,
+    };
+    // `./` keeps a name with a colon from being taken for a scheme.
+    let link = format!("./{}{slash}", encode(name));
+    let name = (!name.starts_with(b".")).then(|| String::from_utf8_lossy(name).into_owned())?;
+    Some(Line { name, kind, modified_s: entry.modified.seconds, size_bytes, link })
+}
+
+fn page(path: &[u8], lines: &[Line], complete: bool) -> String {
+    let title = format!("Index of {}", String::from_utf8_lossy(path));
+    let slash = |line: &Line| if line.kind == "directory" { "/" } else { "" };
+    let page = html! {
+        (DOCTYPE)
+        html {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width";
+                title { (title) }
+                style {
+                    "body{font-family:sans-serif}td,th{padding:0 1em 0 0;text-align:left}"
+                    "td:last-child{text-align:right}"
+                }
+            }
+            body {
+                h1 { (title) }
+                table {
+                    tr { th { "Name" } th { "Modified" } th { "Bytes" } }
+                    @if path != b"/" {
+                        tr { td { a href="../" { "../" } } td {} td {} }
+                    }
+                    @for line in lines {
+                        tr {
+                            td { a href=(line.link) { (line.name) (slash(line)) } }
+                            td { (date(line.modified_s)) }
+                            td { @if let Some(bytes) = line.size_bytes { (bytes) } }
+                        }
+                    }
+                }
+                @if !complete {
+                    p { "Further names are left out." }
+                }
+            }
+        }
+    };
+    page.into_string()
+}
+
+/// A date for people; nothing for times that have none.
+fn date(seconds: i64) -> String {
+    match super::date::format_date(seconds) {
+        Some(_) => HttpDate::from(UNIX_EPOCH + Duration::from_secs(seconds as u64)).to_string(),
+        None => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use twinring::fs::Timestamp;
+
+    fn entry(name: &str, kind: Kind) -> Entry {
+        let modified = Timestamp { seconds: 784_111_777, nanoseconds: 0 };
+        Entry { name: name.into(), kind, len: 7, modified }
+    }
+
+    #[test]
+    fn listings_escape_names_and_leave_out_what_is_not_served() {
+        let entries = [
+            entry(".hidden", Kind::File),
+            entry("<script>", Kind::File),
+            entry("a b:c?", Kind::File),
+            entry("fifo", Kind::Other),
+            entry("sub", Kind::Directory),
+        ];
+        let (content_type, page) = render(ListingFormat::Html, b"/x/", &entries);
+        let page = String::from_utf8(page).unwrap();
+        assert_eq!(content_type, "text/html; charset=utf-8");
+        assert!(page.contains("<a href=\"./a%20b:c%3F\">a b:c?</a>"), "{page}");
+        assert!(page.contains("<a href=\"./%3Cscript%3E\">&lt;script&gt;</a>"), "{page}");
+        assert!(page.contains("Sun, 06 Nov 1994 08:49:37 GMT") && page.contains("href=\"../\""));
+        assert!(!page.contains("hidden") && !page.contains("fifo"), "{page}");
+        let (content_type, list) = render(ListingFormat::Json, b"/", &entries);
+        assert_eq!(content_type, "application/json");
+        let expected = concat!(
+            r#"[{"name":"sub","type":"directory","modified_s":784111777},"#,
+            r#"{"name":"<script>","type":"file","modified_s":784111777,"size_bytes":7},"#,
+            r#"{"name":"a b:c?","type":"file","modified_s":784111777,"size_bytes":7}]"#,
+        );
+        assert_eq!(String::from_utf8(list).unwrap(), expected);
+    }
+}

@@ -1,0 +1,52 @@
+//! Media types, from the extension of a file's name.
+
+use std::borrow::Cow;
+use std::path::Path;
+
+/// The media type of a file, as it goes into `Content-Type`. Text is declared to be UTF-8: it
+/// nearly always is, and a client that has to guess can be led astray.
+pub(super) fn content_type(path: &Path) -> Cow<'static, str> {
+    let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or("");
+    let media_type =
+        new_mime_guess::from_ext(extension).first_raw().unwrap_or("application/octet-stream");
+    if media_type.starts_with("text/") || is_text_by_another_name(media_type) {
+        Cow::Owned(format!("{media_type}; charset=utf-8"))
+    } else {
+        Cow::Borrowed(media_type)
+    }
+}
+
+/// Types outside `text/` whose definition has a charset parameter.
+fn is_text_by_another_name(media_type: &str) -> bool {
+    matches!(
+        media_type,
+        "application/javascript" | "application/xml" | "application/xhtml+xml" | "image/svg+xml"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_web_is_made_of_has_its_type() {
+        for (name, expected) in [
+            ("index.html", "text/html; charset=utf-8"),
+            ("A.HTML", "text/html; charset=utf-8"),
+            ("app.js", "text/javascript; charset=utf-8"),
+            ("app.mjs", "application/javascript; charset=utf-8"),
+            ("style.css", "text/css; charset=utf-8"),
+            ("a.svg", "image/svg+xml; charset=utf-8"),
+            ("data.json", "application/json"),
+            ("a.wasm", "application/wasm"),
+            ("a.woff2", "font/woff2"),
+            ("a.avif", "image/avif"),
+            ("a.mp4", "video/mp4"),
+            ("a.tar.gz", "application/gzip"),
+            ("README", "application/octet-stream"),
+            ("a.unheard-of", "application/octet-stream"),
+        ] {
+            assert_eq!(content_type(Path::new(name)), expected, "{name}");
+        }
+    }
+}

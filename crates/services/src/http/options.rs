@@ -1,0 +1,259 @@
+//! How the service is set up.
+
+use super::encoding::Coding;
+use super::head::HeadLimits;
+use globset::{Glob, GlobMatcher};
+use httparse::Header;
+use std::str::FromStr;
+use std::time::Duration;
+use twinring::fs::{Dir, Symlinks};
+
+/// The largest file that can be kept in memory whole, in bytes.
+pub const SENDFILE_ABOVE_MAX: u64 = 1 << 20;
+
+/// Everything that decides what is answered, and how.
+#[derive(Clone, Debug)]
+pub struct HttpSettings {
+    /// Where the files are.
+    pub root: Dir,
+    /// Whether symbolic links beneath it are followed.
+    pub symlinks: Symlinks,
+    /// Names that stand for their directory, the first that is there.
+    pub index: Vec<String>,
+    /// What is made of a directory without such a file; `None` for 404.
+    pub autoindex: Option<ListingFormat>,
+    /// The file (a clean path such as `/index.html`) that answers for paths that do not exist and
+    /// whose last segment has no dot: the pages of an application that routes by itself.
+    pub fallback: Option<Vec<u8>>,
+    /// The file (a clean path) whose content goes with 404.
+    pub not_found: Option<Vec<u8>>,
+    /// Codings to look for beside a file, the preferred one first.
+    pub precompressed: Vec<Coding>,
+    /// Values of `Cache-Control`; the first rule that matches counts.
+    pub cache_control: Vec<FieldRule>,
+    /// Further header fields; all rules that match count.
+    pub fields: Vec<FieldRule>,
+    /// What is kept.
+    pub cache: CacheLimits,
+    /// Files of more bytes (at most [`SENDFILE_ABOVE_MAX`]) are sent with sendfile(2), not from
+    /// memory.
+    pub sendfile_above: u64,
+    /// What clients may ask for.
+    pub limits: HttpLimits,
+    /// How long they may take.
+    pub timeouts: Timeouts,
+}
+
+impl HttpSettings {
+    /// The defaults, for files beneath `root`.
+    pub fn new(root: Dir) -> HttpSettings {
+        HttpSettings {
+            root,
+            symlinks: Symlinks::Beneath,
+            index: vec!["index.html".to_owned()],
+            autoindex: None,
+            fallback: None,
+            not_found: None,
+            precompressed: Vec::new(),
+            cache_control: Vec::new(),
+            fields: Vec::new(),
+            cache: CacheLimits::default(),
+            sendfile_above: 12 * 1024,
+            limits: HttpLimits::default(),
+            timeouts: Timeouts::default(),
+        }
+    }
+}
+
+/// Bounds of the cache, over all workers; each has an equal share.
+#[derive(Clone, Copy, Debug)]
+pub struct CacheLimits {
+    /// Memory: heads, content of small files, keys, and what it takes to keep them. 64 MiB by
+    /// default.
+    pub bytes: usize,
+    /// Larger files, which are kept open. 1,024 by default.
+    pub files: usize,
+    /// How old an answer from the cache may be: a changed file is served within this time. 1 s by
+    /// default.
+    pub valid: Duration,
+}
+
+impl Default for CacheLimits {
+    fn default() -> CacheLimits {
+        CacheLimits { bytes: 64 << 20, files: 1024, valid: Duration::from_secs(1) }
+    }
+}
+
+/// Bounds of what a client may ask for.
+#[derive(Clone, Copy, Debug)]
+pub struct HttpLimits {
+    /// Connections open at once, over all workers; what comes beyond is closed at once.
+    pub connections: usize,
+    /// Those of one IPv4 address, or of one IPv6 network of 64 bits.
+    pub connections_per_address: usize,
+    /// Of the head of a request.
+    pub head: HeadLimits,
+    /// Of its body, which is read and dropped; beyond it is 413. 64 KiB by default.
+    pub body_bytes: u64,
+    /// Requests on one connection; the last one is answered with `Connection: close`.
+    pub requests: u64,
+}
+
+impl Default for HttpLimits {
+    fn default() -> HttpLimits {
+        HttpLimits {
+            connections: usize::MAX,
+            connections_per_address: usize::MAX,
+            head: HeadLimits::default(),
+            body_bytes: 64 << 10,
+            requests: u64::MAX,
+        }
+    }
+}
+
+/// How long a client may take. Each is kept to a quarter, and to a second: with 10 s, a
+/// connection ends after 10 to 11 s.
+#[derive(Clone, Copy, Debug)]
+pub struct Timeouts {
+    /// From the first byte of a request's head to its last. 10 s by default; then 408.
+    pub header: Duration,
+    /// From the end of the head to the end of the body. 30 s by default; then 408.
+    pub body: Duration,
+    /// Between two requests. 60 s by default.
+    pub idle: Duration,
+    /// Without any progress of an answer; progress is seen in steps of at most 256 KiB. 30 s by
+    /// default.
+    pub send: Duration,
+    /// How long a shutdown waits for answers to be taken. 10 s by default.
+    pub drain: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Timeouts {
+        Timeouts {
+            header: Duration::from_secs(10),
+            body: Duration::from_secs(30),
+            idle: Duration::from_secs(60),
+            send: Duration::from_secs(30),
+            drain: Duration::from_secs(10),
+        }
+    }
+}
+
+/// What a listing of a directory looks like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListingFormat {
+    /// A page.
+    Html,
+    /// An array of objects.
+    Json,
+}
+
+/// Header fields that say what the service does; another value would be a lie.
+const RESERVED: [&str; 12] = [
+    "accept-ranges",
+    "allow",
+    "cache-control",
+    "connection",
+    "content-encoding",
+    "content-length",
+    "content-range",
+    "content-type",
+    "date",
+    "etag",
+    "last-modified",
+    "transfer-encoding",
+];
+
+/// A header field for the paths that match a pattern. In patterns, `*` stands for any characters,
+/// slashes included, `?` for one, `[ab]` for a choice, `{a,b}` for alternatives.
+#[derive(Clone, Debug)]
+pub struct FieldRule {
+    pattern: GlobMatcher,
+    name: String,
+    value: String,
+}
+
+impl FieldRule {
+    /// From `PATTERN=VALUE`: a rule for `Cache-Control`.
+    ///
+    /// # Errors
+    /// What is wrong with the text.
+    pub fn cache_control(text: &str) -> Result<FieldRule, String> {
+        let (pattern, value) =
+            text.split_once('=').ok_or_else(|| format!("`{text}` is not PATTERN=VALUE"))?;
+        FieldRule::new(pattern, "Cache-Control", value)
+    }
+
+    fn new(pattern: &str, name: &str, value: &str) -> Result<FieldRule, String> {
+        let glob = Glob::new(pattern).map_err(|error| error.to_string())?;
+        let value = value.trim();
+        let line = format!("{name}:{value}\r\n\r\n");
+        match httparse::parse_headers(line.as_bytes(), &mut [httparse::EMPTY_HEADER; 2]) {
+            Ok(httparse::Status::Complete((length, [Header { .. }]))) if length == line.len() => {}
+            _ => return Err(format!("`{name}: {value}` is no header field")),
+        }
+        let (name, value) = (name.to_owned(), value.to_owned());
+        Ok(FieldRule { pattern: glob.compile_matcher(), name, value })
+    }
+
+    /// True for the paths it is for.
+    pub(super) fn matches(&self, path: &std::path::Path) -> bool {
+        self.pattern.is_match(path)
+    }
+
+    pub(super) fn field(&self) -> (&str, &str) {
+        (&self.name, &self.value)
+    }
+}
+
+impl FromStr for FieldRule {
+    type Err = String;
+
+    /// From `PATTERN=NAME:VALUE`.
+    fn from_str(text: &str) -> Result<FieldRule, String> {
+        let parts = text.split_once('=').and_then(|(pattern, field)| {
+            let (name, value) = field.split_once(':')?;
+            Some((pattern, name, value))
+        });
+        let (pattern, name, value) =
+            parts.ok_or_else(|| format!("`{text}` is not PATTERN=NAME:VALUE"))?;
+        if RESERVED.contains(&name.to_ascii_lowercase().as_str()) {
+            return Err(format!("the service itself decides on `{name}`"));
+        }
+        FieldRule::new(pattern, name, value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn rules_name_a_pattern_and_a_field() {
+        let rule = FieldRule::cache_control("*.{css,js}=max-age=60, public").unwrap();
+        assert_eq!(rule.field(), ("Cache-Control", "max-age=60, public"));
+        assert!(rule.matches(Path::new("/a/b.css")) && !rule.matches(Path::new("/a/b.html")));
+        let rule: FieldRule = "/a/*=X-Frame-Options: DENY".parse().unwrap();
+        assert_eq!(rule.field(), ("X-Frame-Options", "DENY"));
+        assert!(rule.matches(Path::new("/a/b/c")) && !rule.matches(Path::new("/b/a/c")));
+        for wrong in [
+            "",
+            "*",
+            "*=",
+            "*=a",
+            "*=a b:c",
+            "*=a:b\r\nc: d",
+            "[=a:b",
+            "*=:b",
+            "*=Date: x",
+            "*=a:b\nc",
+            "*=content-length:5",
+            "*=a:\0",
+        ] {
+            assert!(wrong.parse::<FieldRule>().is_err(), "{wrong:?}");
+        }
+        assert!(FieldRule::cache_control("*").is_err());
+    }
+}

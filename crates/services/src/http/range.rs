@@ -1,0 +1,149 @@
+//! Range requests: RFC 9110 section 14.
+
+use std::ops::Range;
+
+/// Ranges in one request; with more, the whole is sent.
+pub const RANGES_MAX: usize = 16;
+
+/// What a `Range` field asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Selection {
+    /// The whole: the field is malformed, of another unit, or asks for more than there is.
+    Whole,
+    /// One part.
+    One(Range<u64>),
+    /// Several, in the order asked for. Together they are no longer than the whole, so nobody can
+    /// turn a small request into a larger answer than a plain one would get.
+    Many(Vec<Range<u64>>),
+    /// None of it exists: 416.
+    Unsatisfiable,
+}
+
+/// What `field` selects of `length` bytes.
+pub fn select(field: &[u8], length: u64) -> Selection {
+    let Some(specs) = behind_unit(field) else { return Selection::Whole };
+    let mut selected = Vec::new();
+    let mut count = 0;
+    let mut total = 0u64;
+    for spec in specs.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
+        if spec.is_empty() {
+            continue;
+        }
+        count += 1;
+        let Some(range) = resolve(spec, length) else { return Selection::Whole };
+        if !range.is_empty() {
+            total = total.saturating_add(range.end - range.start);
+            selected.push(range);
+        }
+        if count > RANGES_MAX {
+            return Selection::Whole;
+        }
+    }
+    match selected.as_slice() {
+        _ if count == 0 || total > length => Selection::Whole,
+        [] => Selection::Unsatisfiable,
+        [one] => Selection::One(one.clone()),
+        _ => Selection::Many(selected),
+    }
+}
+
+fn behind_unit(field: &[u8]) -> Option<&[u8]> {
+    let (unit, specs) = field.split_at_checked(6)?;
+    unit.eq_ignore_ascii_case(b"bytes=").then_some(specs)
+}
+
+/// One `first-last`, `first-` or `-length`, cut to what exists, which may be nothing; `None` if
+/// malformed.
+fn resolve(spec: &[u8], length: u64) -> Option<Range<u64>> {
+    let dash = spec.iter().position(|byte| *byte == b'-')?;
+    let (first, last) = (&spec[..dash], &spec[dash + 1..]);
+    if first.is_empty() {
+        return Some(length.saturating_sub(number(last)?)..length);
+    }
+    let first = number(first)?;
+    let end = match last {
+        [] => length,
+        last => {
+            let last = number(last)?;
+            if last < first {
+                return None;
+            }
+            last.saturating_add(1).min(length)
+        }
+    };
+    Some(first.min(end)..end)
+}
+
+/// 1*DIGIT; what does not fit is as good as the largest number.
+fn number(text: &[u8]) -> Option<u64> {
+    if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let append =
+        |number: u64, digit: &u8| number.saturating_mul(10).saturating_add(u64::from(digit - b'0'));
+    Some(text.iter().fold(0, append))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn single_ranges_are_cut_to_what_exists() {
+        for (field, expected) in [
+            ("bytes=0-0", Selection::One(0..1)),
+            ("bytes=0-", Selection::One(0..100)),
+            ("bytes=10-19", Selection::One(10..20)),
+            ("Bytes=10-1000", Selection::One(10..100)),
+            ("bytes=99-99999999999999999999999", Selection::One(99..100)),
+            ("bytes=-5", Selection::One(95..100)),
+            ("bytes=-500", Selection::One(0..100)),
+            ("bytes= 1-2 ,", Selection::One(1..3)),
+            ("bytes=100-", Selection::Unsatisfiable),
+            ("bytes=99999999999999999999999-", Selection::Unsatisfiable),
+            ("bytes=-0", Selection::Unsatisfiable),
+            ("bytes=5-4", Selection::Whole),
+            ("bytes=", Selection::Whole),
+            ("bytes=,", Selection::Whole),
+            ("bytes=-", Selection::Whole),
+            ("bytes=a-b", Selection::Whole),
+            ("bytes=1", Selection::Whole),
+            ("bytes=--1", Selection::Whole),
+            ("bytes=1-2-3", Selection::Whole),
+            ("bytes=+1-2", Selection::Whole),
+            ("items=0-1", Selection::Whole),
+            ("", Selection::Whole),
+        ] {
+            assert_eq!(select(field.as_bytes(), 100), expected, "{field}");
+        }
+        assert_eq!(select(b"bytes=0-", 0), Selection::Unsatisfiable);
+        assert_eq!(select(b"bytes=-1", 0), Selection::Unsatisfiable);
+    }
+
+    #[test]
+    fn several_ranges_never_amount_to_more_than_the_whole() {
+        assert_eq!(select(b"bytes=0-9,-10", 100), Selection::Many(vec![0..10, 90..100]));
+        assert_eq!(select(b"bytes=50-59,0-9", 100), Selection::Many(vec![50..60, 0..10]));
+        assert_eq!(select(b"bytes=0-9,200-", 100), Selection::One(0..10));
+        assert_eq!(select(b"bytes=200-,300-", 100), Selection::Unsatisfiable);
+        assert_eq!(select(b"bytes=0-,0-", 100), Selection::Whole);
+        assert_eq!(select(b"bytes=0-9,5-4", 100), Selection::Whole);
+        let many = |count| format!("bytes={}", vec!["0-0"; count].join(","));
+        assert!(matches!(select(many(16).as_bytes(), 100), Selection::Many(_)));
+        assert_eq!(select(many(17).as_bytes(), 100), Selection::Whole);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_selected_exists(field in "bytes=[0-9,-]{0,24}", length in 0u64..1000) {
+            let parts = match select(field.as_bytes(), length) {
+                Selection::One(part) => vec![part],
+                Selection::Many(parts) => parts,
+                Selection::Whole | Selection::Unsatisfiable => vec![],
+            };
+            prop_assert!(parts.iter().all(|part| part.start < part.end && part.end <= length));
+            prop_assert!(parts.iter().map(|part| part.end - part.start).sum::<u64>() <= length);
+        }
+    }
+}

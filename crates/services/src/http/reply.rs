@@ -1,0 +1,225 @@
+//! From a request and a resource to an answer: conditions, ranges, codings.
+
+use super::conditional::{Outcome, evaluate, range_applies};
+use super::date::Clock;
+use super::encoding::choose;
+use super::head::{Head, Method, Name};
+use super::range::{Selection, select};
+use super::resource::{Resource, Variant};
+use super::response::{Persistence, begin, content_length, field, message, number};
+use super::status::Status;
+use std::collections::hash_map::DefaultHasher;
+use std::hash::Hasher;
+use std::ops::Range;
+use std::rc::Rc;
+use twinring::SendBuf;
+use twinring::fs::{File, Metadata};
+
+/// What multipart answers end with, but for the boundary.
+const MULTIPART: &str = "multipart/byteranges; boundary=";
+
+/// An answer: bytes that are there, and perhaps parts of a file behind them.
+#[derive(Debug)]
+pub(super) struct Reply {
+    pub(super) status: Status,
+    pub(super) message: SendBuf,
+    pub(super) rest: Option<Box<FileParts>>,
+}
+
+/// Parts of an open file, each with what goes before it.
+#[derive(Debug)]
+pub(super) struct FileParts {
+    pub(super) file: Rc<File>,
+    /// The file as it was when the answer was made.
+    pub(super) version: Metadata,
+    pub(super) parts: Vec<(Vec<u8>, Range<u64>)>,
+    pub(super) end: Vec<u8>,
+}
+
+impl Reply {
+    /// An answer that is complete in memory.
+    pub(super) fn new(status: Status, message: impl Into<SendBuf>) -> Reply {
+        Reply { status, message: message.into(), rest: None }
+    }
+}
+
+/// How an answer is to be made.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Manner<'a> {
+    pub(super) clock: &'a Clock,
+    pub(super) persistence: Persistence,
+}
+
+/// The variant of a resource that the client prefers.
+pub(super) fn preferred<'r>(head: &Head<'_, '_>, resource: &'r Resource) -> Option<&'r Variant> {
+    match resource.variants.as_slice() {
+        [only] => Some(only),
+        variants => {
+            let available = variants.iter().map(|variant| variant.coding);
+            variants.get(choose(head.values(Name::AcceptEncoding), available))
+        }
+    }
+}
+
+/// The answer to GET or HEAD.
+pub(super) fn reply(head: &Head<'_, '_>, variant: &Variant, manner: Manner<'_>) -> Reply {
+    let to_head = head.method == Method::Head;
+    let validators = variant.validators();
+    match evaluate(head, &validators) {
+        Outcome::Proceed => {}
+        Outcome::NotModified => return not_modified(variant, manner),
+        Outcome::Failed => {
+            let Manner { clock, persistence } = manner;
+            let status = Status::PRECONDITION_FAILED;
+            return Reply::new(status, message(status, &[], clock, persistence, to_head));
+        }
+    }
+    // RFC 9110 section 14.2: ranges are for GET.
+    if !to_head
+        && let Some(field) = head.value(Name::Range)
+        && range_applies(head, &validators)
+    {
+        match select(field, variant.version.len) {
+            Selection::Whole => {}
+            Selection::One(range) => return one_part(variant, range, manner),
+            Selection::Many(ranges) => return many_parts(variant, &ranges, manner),
+            Selection::Unsatisfiable => return unsatisfiable(variant, manner),
+        }
+    }
+    whole(variant, to_head, manner)
+}
+
+/// 200, from the message that is ready.
+fn whole(variant: &Variant, to_head: bool, manner: Manner<'_>) -> Reply {
+    let ready = variant.message(manner.clock);
+    let head_end = variant.head_end();
+    let end = if to_head { head_end } else { ready.len() };
+    let mut reply = if manner.persistence == Persistence::Stays {
+        Reply::new(Status::OK, SendBuf::shared(ready, 0..end))
+    } else {
+        let mut message = begin(Status::OK, manner.clock, manner.persistence);
+        message.extend_from_slice(&ready[variant.repeated_fields().start..end]);
+        Reply::new(Status::OK, message)
+    };
+    if let (Some(file), false) = (&variant.file, to_head) {
+        reply.rest = Some(Box::new(FileParts {
+            file: Rc::clone(file),
+            version: variant.version,
+            parts: vec![(Vec::new(), 0..variant.version.len)],
+            end: Vec::new(),
+        }));
+    }
+    reply
+}
+
+fn not_modified(variant: &Variant, manner: Manner<'_>) -> Reply {
+    let mut message = begin(Status::NOT_MODIFIED, manner.clock, manner.persistence);
+    message.extend_from_slice(&variant.message(manner.clock)[variant.repeated_fields()]);
+    message.extend_from_slice(b"\r\n");
+    Reply::new(Status::NOT_MODIFIED, message)
+}
+
+fn unsatisfiable(variant: &Variant, manner: Manner<'_>) -> Reply {
+    let length = format!("bytes */{}", variant.version.len);
+    let fields = [("Content-Range", length.as_str())];
+    let status = Status::RANGE_NOT_SATISFIABLE;
+    let Manner { clock, persistence } = manner;
+    Reply::new(status, message(status, &fields, clock, persistence, false))
+}
+
+/// The head of a 206, as far as one part and several have it in common.
+fn begin_partial(variant: &Variant, manner: Manner<'_>) -> Vec<u8> {
+    let mut head = begin(Status::PARTIAL_CONTENT, manner.clock, manner.persistence);
+    head.extend_from_slice(&variant.message(manner.clock)[variant.content_fields()]);
+    head
+}
+
+fn content_range(head: &mut Vec<u8>, range: &Range<u64>, length: u64) {
+    head.extend_from_slice(b"Content-Range: bytes ");
+    number(head, range.start);
+    head.push(b'-');
+    number(head, range.end - 1);
+    head.push(b'/');
+    number(head, length);
+    head.extend_from_slice(b"\r\n");
+}
+
+fn one_part(variant: &Variant, range: Range<u64>, manner: Manner<'_>) -> Reply {
+    let mut head = begin_partial(variant, manner);
+    field(&mut head, "Content-Type", &variant.content_type);
+    content_range(&mut head, &range, variant.version.len);
+    content_length(&mut head, range.end - range.start);
+    head.extend_from_slice(b"\r\n");
+    with_parts(variant, head, vec![(Vec::new(), range)], Vec::new(), manner)
+}
+
+fn many_parts(variant: &Variant, ranges: &[Range<u64>], manner: Manner<'_>) -> Reply {
+    let boundary = boundary(variant);
+    let part = |(index, range): (usize, &Range<u64>)| {
+        let mut head = if index == 0 { Vec::new() } else { b"\r\n".to_vec() };
+        head.extend_from_slice(b"--");
+        head.extend_from_slice(boundary.as_bytes());
+        head.extend_from_slice(b"\r\n");
+        field(&mut head, "Content-Type", &variant.content_type);
+        content_range(&mut head, range, variant.version.len);
+        head.extend_from_slice(b"\r\n");
+        (head, range.clone())
+    };
+    let parts: Vec<_> = ranges.iter().enumerate().map(part).collect();
+    let end = format!("\r\n--{boundary}--\r\n").into_bytes();
+    let lengths = parts.iter().map(|(head, range)| head.len() as u64 + range.end - range.start);
+    let length = lengths.sum::<u64>() + end.len() as u64;
+    let mut head = begin_partial(variant, manner);
+    field(&mut head, "Content-Type", &format!("{MULTIPART}{boundary}"));
+    content_length(&mut head, length);
+    head.extend_from_slice(b"\r\n");
+    with_parts(variant, head, parts, end, manner)
+}
+
+/// What separates the parts: made of the entity tag, so it is the same wherever the file is, and
+/// different for every version.
+fn boundary(variant: &Variant) -> String {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(variant.validators().tag);
+    let first = hasher.finish();
+    hasher.write_u64(first);
+    format!("twinring-{first:016x}{:016x}", hasher.finish())
+}
+
+/// Puts the parts behind the head: at once if the content is in memory.
+fn with_parts(
+    variant: &Variant,
+    mut head: Vec<u8>,
+    parts: Vec<(Vec<u8>, Range<u64>)>,
+    end: Vec<u8>,
+    manner: Manner<'_>,
+) -> Reply {
+    let status = Status::PARTIAL_CONTENT;
+    if let Some(file) = &variant.file {
+        let (file, version) = (Rc::clone(file), variant.version);
+        let rest = Some(Box::new(FileParts { file, version, parts, end }));
+        return Reply { status, message: head.into(), rest };
+    }
+    let ready = variant.message(manner.clock);
+    let content = &ready[variant.head_end()..];
+    for (before, range) in parts {
+        head.extend_from_slice(&before);
+        head.extend_from_slice(&content[range.start as usize..range.end as usize]);
+    }
+    head.extend_from_slice(&end);
+    Reply::new(status, head)
+}
+
+/// 404 with the content of a file. It is no representation of what was asked for, so it has no
+/// validators.
+pub(super) fn not_found(page: &Variant, to_head: bool, manner: Manner<'_>) -> Reply {
+    let mut head = begin(Status::NOT_FOUND, manner.clock, manner.persistence);
+    field(&mut head, "Content-Type", &page.content_type);
+    content_length(&mut head, page.version.len);
+    head.extend_from_slice(b"\r\n");
+    if to_head {
+        return Reply::new(Status::NOT_FOUND, head);
+    }
+    let all = vec![(Vec::new(), 0..page.version.len)];
+    Reply { status: Status::NOT_FOUND, ..with_parts(page, head, all, Vec::new(), manner) }
+}

@@ -1,0 +1,70 @@
+//! Sending answers.
+//!
+//! What is in memory goes out in one send. A file follows its head by sendfile(2), in segments,
+//! behind a head that was sent with MSG_MORE so that both share their packets. After each segment
+//! the file is looked at: if it was written to, the connection is reset instead of ended in order,
+//! because what the peer has may be a mix of two versions. So that a peer never has all of a mix,
+//! the last bytes of what takes several segments are read first, and sent after the look.
+//!
+//! What sendfile(2) queues is the file's own pages. Who writes into a file in place, or cuts it
+//! anywhere but at its beginning (the kernel then zeroes the rest of the folio, in which many pages
+//! may be), can therefore still change bytes that are on their way, and no look at the file tells.
+//! Files that are replaced by rename(2), deleted, or emptied and written anew are safe.
+
+use super::reply::{FileParts, Reply};
+use super::resource::is_same_content;
+use super::session::Session;
+use std::io;
+use std::ops::Range;
+
+/// Bytes that are sent between two looks at the file, and at the progress of the peer.
+const SEGMENT_BYTES: u64 = 256 * 1024;
+
+/// Bytes that are held back until the last look at the file.
+const TAIL_BYTES: u64 = 1024;
+
+/// Hands an answer over for sending.
+///
+/// # Errors
+/// When the connection broke or has to end; or when the file was changed, and the connection will
+/// be reset.
+pub(super) async fn send_reply(session: &Session, reply: Reply) -> io::Result<()> {
+    let Some(rest) = reply.rest else { return session.send(reply.message).await };
+    session.set_incomplete(true);
+    session.send_more(reply.message).await?;
+    send_parts(session, *rest).await?;
+    session.set_incomplete(false);
+    Ok(())
+}
+
+async fn send_parts(session: &Session, rest: FileParts) -> io::Result<()> {
+    for (head, range) in &rest.parts {
+        if !head.is_empty() {
+            session.send_more(head.clone()).await?;
+        }
+        send_part(session, &rest, range.clone()).await?;
+    }
+    if rest.end.is_empty() { Ok(()) } else { session.send(rest.end).await }
+}
+
+async fn send_part(session: &Session, rest: &FileParts, range: Range<u64>) -> io::Result<()> {
+    let FileParts { file, version, .. } = rest;
+    let tail = if range.end - range.start > SEGMENT_BYTES { TAIL_BYTES } else { 0 };
+    let (mut from, to) = (range.start, range.end - tail);
+    while from < to {
+        let length = SEGMENT_BYTES.min(to - from);
+        let sent = session.send_file(file, from, length).await?;
+        if sent < length || !is_same_content(&file.metadata().await?, version) {
+            return Err(session.break_off());
+        }
+        from += sent;
+    }
+    if tail == 0 {
+        return Ok(());
+    }
+    let bytes = file.read_at(to, tail as usize).await?;
+    if bytes.len() as u64 != tail || !is_same_content(&file.metadata().await?, version) {
+        return Err(session.break_off());
+    }
+    session.send(bytes).await
+}

@@ -1,0 +1,300 @@
+//! One connection, and the watch over all of a worker.
+//!
+//! A request costs a connection no timer: it moves through phases, and each change of phase moves
+//! a counter. A sweep over all connections compares the counters with those of the sweep before
+//! and cancels what has stayed in one phase for longer than that may take. The operation that
+//! waited then fails, and [`Session::close`] does what is due.
+
+use super::counters::WorkerCounters;
+use slab::Slab;
+use std::cell::{Cell, RefCell};
+use std::future::ready;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use twinring::fs::File;
+use twinring::{Either, RecvBuf, SendBuf, TcpStream, race};
+
+/// What a connection is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Waiting for a request.
+    Idle,
+    /// Waiting for the rest of a head.
+    Head,
+    /// Waiting for the rest of a body.
+    Body,
+    /// Making an answer.
+    Working,
+    /// Handing it over; it waits if the peer does not take it.
+    Sending,
+    /// All is said; waiting for the peer to end too.
+    Closing,
+}
+
+/// Why a connection was asked to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// It stayed in this phase for too long.
+    TimedOut(Phase),
+    /// The service shuts down, and no request is under way.
+    Drain,
+    /// The drain timeout is over.
+    Cut,
+    /// The file of the answer under way was changed.
+    Broken,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(super) struct Session {
+    stream: TcpStream,
+    counters: Arc<WorkerCounters>,
+    phase: Cell<Phase>,
+    /// Counts changes of phase.
+    moves: Cell<u32>,
+    /// `moves` at the last sweep.
+    seen: Cell<u32>,
+    /// Sweeps since then that found it unchanged.
+    quiet_sweeps: Cell<u32>,
+    ending: Cell<Option<Ending>>,
+    /// An answer was begun that is not handed over whole.
+    incomplete: Cell<bool>,
+}
+
+impl Session {
+    /// Goes into a phase. Staying in one is no progress: a head that comes byte by byte has no
+    /// more time than one that does not come.
+    pub(super) fn enter(&self, phase: Phase) {
+        if self.phase.replace(phase) != phase {
+            self.moves.set(self.moves.get().wrapping_add(1));
+        }
+    }
+
+    /// The next received bytes, waited for in a phase; empty when the peer has finished sending.
+    ///
+    /// # Errors
+    /// When the connection broke or has to end.
+    pub(super) async fn recv(&self, phase: Phase) -> io::Result<RecvBuf> {
+        self.enter(phase);
+        let mut received = self.stream.recv().await;
+        if received.is_err() && self.ending.get() == Some(Ending::Drain) {
+            // A request that arrived in the moment the drain ended the wait is still answered.
+            if let Either::Left(late) = race(self.stream.recv(), ready(())).await {
+                self.ending.set(None);
+                received = late;
+            }
+        }
+        if let Ok(piece) = &received {
+            self.counters.received_bytes.add(piece.len() as u64);
+            if phase == Phase::Idle {
+                self.phase.set(Phase::Working);
+            }
+        }
+        received
+    }
+
+    /// Hands bytes over for sending; waits while too much is queued for a peer that does not
+    /// read.
+    ///
+    /// # Errors
+    /// As for [`recv`](Session::recv).
+    pub(super) async fn send(&self, bytes: impl Into<SendBuf>) -> io::Result<()> {
+        let bytes = bytes.into();
+        let length = bytes.len() as u64;
+        self.enter(Phase::Sending);
+        self.stream.send(bytes).await?;
+        self.enter(Phase::Working);
+        self.counters.sent_bytes.add(length);
+        Ok(())
+    }
+
+    /// As [`send`](Session::send), for bytes behind which more follow at once.
+    pub(super) async fn send_more(&self, bytes: impl Into<SendBuf>) -> io::Result<()> {
+        let bytes = bytes.into();
+        let length = bytes.len() as u64;
+        self.enter(Phase::Sending);
+        self.stream.send_more(bytes).await?;
+        self.enter(Phase::Working);
+        self.counters.sent_bytes.add(length);
+        Ok(())
+    }
+
+    /// Sends a part of a file; less than asked for only if the file ends before.
+    ///
+    /// # Errors
+    /// As for [`recv`](Session::recv), and when the file cannot be read.
+    pub(super) async fn send_file(&self, file: &File, offset: u64, len: u64) -> io::Result<u64> {
+        self.enter(Phase::Sending);
+        let sent = self.stream.send_file(file, offset, len).await?;
+        self.enter(Phase::Working);
+        self.counters.sent_bytes.add(sent);
+        self.counters.sent_file_bytes.add(sent);
+        Ok(sent)
+    }
+
+    /// Notes whether an answer is under way. If the connection ends then, it is reset: FIN could
+    /// be taken for the end of the answer.
+    pub(super) fn set_incomplete(&self, incomplete: bool) {
+        self.incomplete.set(incomplete);
+    }
+
+    /// Says that the answer under way cannot be completed, because its file was changed.
+    pub(super) fn break_off(&self) -> io::Error {
+        self.ending.set(Some(Ending::Broken));
+        io::Error::other("the file was changed while it was being sent")
+    }
+
+    /// Ends the connection in order: sends what is queued and FIN, then reads until the peer ends
+    /// too. Closing with unread data, or before late data arrives, would send a reset, which can
+    /// overtake the answer (RFC 9112 section 9.6).
+    ///
+    /// # Errors
+    /// When the connection broke or has to end.
+    pub(super) async fn finish(&self) -> io::Result<()> {
+        self.enter(Phase::Sending);
+        self.stream.finish().await?;
+        while !self.recv(Phase::Closing).await?.is_empty() {}
+        Ok(())
+    }
+
+    /// Closes after the conversation failed. `timed_out` is what to say to a peer that was too
+    /// slow with its request.
+    pub(super) async fn close(&self, timed_out: impl FnOnce() -> Vec<u8>) {
+        let goodbye = match self.ending.take() {
+            None => {
+                self.counters.reset.add(1);
+                return self.reset_if_unsent().await;
+            }
+            Some(Ending::TimedOut(Phase::Head)) => {
+                self.counters.header_timeouts.add(1);
+                timed_out()
+            }
+            Some(Ending::TimedOut(Phase::Body)) => {
+                self.counters.body_timeouts.add(1);
+                timed_out()
+            }
+            Some(Ending::TimedOut(Phase::Sending)) => {
+                self.counters.send_timeouts.add(1);
+                return self.reset_if_unsent().await;
+            }
+            Some(Ending::TimedOut(Phase::Idle)) => {
+                self.counters.idle_closed.add(1);
+                Vec::new()
+            }
+            Some(Ending::Drain) => Vec::new(),
+            Some(Ending::Cut) => {
+                self.counters.cut.add(1);
+                return self.reset_if_unsent().await;
+            }
+            Some(Ending::Broken) => {
+                self.counters.broken_off.add(1);
+                return self.reset_if_unsent().await;
+            }
+            Some(Ending::TimedOut(Phase::Closing | Phase::Working)) => {
+                return self.reset_if_unsent().await;
+            }
+        };
+        let said = match goodbye.is_empty() {
+            true => Ok(()),
+            false => self.send(goodbye).await,
+        };
+        if said.is_err() || self.finish().await.is_err() {
+            self.reset_if_unsent().await;
+        }
+    }
+
+    /// Makes the close a reset when bytes are left unsent: FIN would tell the peer that it got
+    /// everything.
+    async fn reset_if_unsent(&self) {
+        let is_sent = || race(self.stream.flush(), ready(()));
+        if self.incomplete.get() || !matches!(is_sent().await, Either::Left(Ok(()))) {
+            // Fails only on a connection that is gone already.
+            let _gone = self.stream.set_reset_on_close();
+        }
+    }
+
+    fn ask_to_end(&self, ending: Ending) {
+        self.quiet_sweeps.set(0);
+        self.ending.set(Some(ending));
+        self.stream.cancel();
+    }
+}
+
+/// The connections of one worker.
+#[derive(Debug, Default)]
+pub(super) struct Sessions(RefCell<Slab<Rc<Session>>>);
+
+impl Sessions {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.borrow().is_empty()
+    }
+
+    /// Takes a connection in.
+    pub(super) fn admit(
+        self: &Rc<Sessions>,
+        stream: TcpStream,
+        counters: &Arc<WorkerCounters>,
+    ) -> Live {
+        counters.accepted.add(1);
+        let session = Rc::new(Session {
+            stream,
+            counters: Arc::clone(counters),
+            phase: Cell::new(Phase::Idle),
+            moves: Cell::new(0),
+            seen: Cell::new(0),
+            quiet_sweeps: Cell::new(0),
+            ending: Cell::new(None),
+            incomplete: Cell::new(false),
+        });
+        let key = self.0.borrow_mut().insert(Rc::clone(&session));
+        Live { sessions: Rc::clone(self), session, key }
+    }
+
+    /// Looks at every connection: asks those to end that have been in their phase for the number
+    /// of sweeps that `most` allows, this one included; without a number, for ever.
+    pub(super) fn sweep(&self, most: impl Fn(Phase) -> Option<(u32, Ending)>) {
+        for (_, session) in self.0.borrow().iter() {
+            let moves = session.moves.get();
+            if session.seen.replace(moves) != moves {
+                session.quiet_sweeps.set(0);
+                continue;
+            }
+            session.quiet_sweeps.set(session.quiet_sweeps.get().saturating_add(1));
+            if let Some((sweeps, ending)) = most(session.phase.get())
+                && session.quiet_sweeps.get() >= sweeps
+            {
+                session.ask_to_end(ending);
+            }
+        }
+    }
+
+    /// Asks every connection to end now.
+    pub(super) fn cut(&self) {
+        for (_, session) in self.0.borrow().iter() {
+            session.ask_to_end(Ending::Cut);
+        }
+    }
+}
+
+/// A connection's place among the live ones; dropping it closes the connection.
+#[derive(Debug)]
+pub(super) struct Live {
+    sessions: Rc<Sessions>,
+    session: Rc<Session>,
+    key: usize,
+}
+
+impl Live {
+    pub(super) fn session(&self) -> &Session {
+        &self.session
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        let session = self.sessions.0.borrow_mut().try_remove(self.key);
+        drop(session);
+        self.session.counters.closed.add(1);
+    }
+}

@@ -1,0 +1,118 @@
+//! What a request is for: the target of its first line, and the host it names.
+
+use super::status::Status;
+
+/// The target of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target<'a> {
+    /// The server as a whole: `*`, for OPTIONS only.
+    Asterisk,
+    /// Something on it.
+    Resource {
+        /// Begins with a slash; still percent-encoded.
+        path: &'a str,
+        /// What follows the question mark, if there is one.
+        query: Option<&'a str>,
+    },
+}
+
+impl<'a> Target<'a> {
+    /// Takes a target in origin form or, as RFC 9112 section 3.2.2 demands, in absolute form.
+    ///
+    /// # Errors
+    /// 400 for everything else.
+    pub fn parse(target: &'a str, asterisk_allowed: bool) -> Result<Target<'a>, Status> {
+        if target == "*" && asterisk_allowed {
+            return Ok(Target::Asterisk);
+        }
+        let origin = match target.starts_with('/') {
+            true => target,
+            false => behind_authority(target).ok_or(Status::BAD_REQUEST)?,
+        };
+        if origin.contains('#') {
+            return Err(Status::BAD_REQUEST);
+        }
+        let (path, query) = match origin.split_once('?') {
+            Some((path, query)) => (path, Some(query)),
+            None => (origin, None),
+        };
+        Ok(Target::Resource { path: if path.is_empty() { "/" } else { path }, query })
+    }
+}
+
+/// Path and query of `http://authority/path?query`; empty when there are none.
+fn behind_authority(target: &str) -> Option<&str> {
+    let (scheme, rest) = target.split_once("://")?;
+    if !scheme.eq_ignore_ascii_case("http") && !scheme.eq_ignore_ascii_case("https") {
+        return None;
+    }
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (authority, origin) = rest.split_at(end);
+    (!authority.is_empty() && is_host(authority.as_bytes())).then_some(origin)
+}
+
+/// True for `uri-host [ ":" port ]` of RFC 9110 section 7.2, which may be empty. User information
+/// is not part of it.
+pub fn is_host(value: &[u8]) -> bool {
+    let (host_is_valid, port) = match value.strip_prefix(b"[") {
+        Some(rest) => {
+            let Some(end) = rest.iter().position(|byte| *byte == b']') else { return false };
+            let address = std::str::from_utf8(&rest[..end]).unwrap_or("");
+            (address.parse::<std::net::Ipv6Addr>().is_ok(), &rest[end + 1..])
+        }
+        None => {
+            let end = value.iter().position(|byte| *byte == b':').unwrap_or(value.len());
+            (value[..end].iter().all(|byte| is_name_byte(*byte)), &value[end..])
+        }
+    };
+    let port_is_valid = match port {
+        [] => true,
+        [b':', digits @ ..] => digits.len() <= 5 && digits.iter().all(u8::is_ascii_digit),
+        _ => false,
+    };
+    host_is_valid && port_is_valid
+}
+
+/// Unreserved characters, sub-delimiters, and the percent sign, of RFC 3986.
+fn is_name_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=%".contains(&byte)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_come_in_origin_and_in_absolute_form() {
+        let resource = |path, query| Ok(Target::Resource { path, query });
+        for (text, expected) in [
+            ("/", resource("/", None)),
+            ("/a/b?x=1?y", resource("/a/b", Some("x=1?y"))),
+            ("/?", resource("/", Some(""))),
+            ("http://example.org", resource("/", None)),
+            ("HTTPS://[::1]:80/x", resource("/x", None)),
+            ("http://h?q", resource("/", Some("q"))),
+            ("http://h/a:b@c", resource("/a:b@c", None)),
+            ("*", Err(Status::BAD_REQUEST)),
+            ("index.html", Err(Status::BAD_REQUEST)),
+            ("http:///x", Err(Status::BAD_REQUEST)),
+            ("http://user@h/x", Err(Status::BAD_REQUEST)),
+            ("ftp://h/x", Err(Status::BAD_REQUEST)),
+            ("/a#b", Err(Status::BAD_REQUEST)),
+        ] {
+            assert_eq!(Target::parse(text, false), expected, "{text}");
+        }
+        assert_eq!(Target::parse("*", true), Ok(Target::Asterisk));
+    }
+
+    #[test]
+    fn hosts_are_names_or_addresses_with_or_without_a_port() {
+        for valid in ["", "a", "example.org:8080", "127.0.0.1", "[::1]", "[fe80::1]:1", "a:", "a_b"]
+        {
+            assert!(is_host(valid.as_bytes()), "{valid}");
+        }
+        for wrong in ["a b", "a/b", "u@h", "[::1", "[x]", "a:b", "a:123456", "a,b:1:2", "\u{e4}"] {
+            assert!(!is_host(wrong.as_bytes()), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Talks HTTP over raw sockets, byte by byte under control.
+
+use super::{Server, connect, read_to_end};
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+/// When the files of these tests were last modified: Sun, 06 Nov 1994 08:49:37 GMT.
+pub(crate) const MODIFIED_S: u64 = 784_111_777;
+pub(crate) const MODIFIED: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
+
+/// A directory of files to serve, removed when dropped.
+pub(crate) struct Site(tempfile::TempDir);
+
+impl Site {
+    pub(crate) fn new() -> Site {
+        Site(tempfile::tempdir().expect("a directory for temporary files"))
+    }
+
+    /// What most tests need: small and large files, a directory with an index and one without.
+    pub(crate) fn usual() -> Site {
+        let site = Site::new();
+        site.write("index.html", b"<h1>home</h1>\n");
+        site.write("hello.txt", b"0123456789abcdefghijklmnopqrstuvwxyz");
+        site.write("empty.txt", b"");
+        site.write("large.bin", &super::pattern(7, 700_001));
+        site.write("sub/index.html", b"<h1>sub</h1>\n");
+        site.write("list/a b.txt", b"spaced");
+        site.write("list/deeper/x.txt", b"x");
+        site.write(".hidden", b"secret");
+        site.write(".git/config", b"secret");
+        site
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// Writes a file, with the date of these tests.
+    pub(crate) fn write(&self, name: &str, content: &[u8]) -> PathBuf {
+        let path = self.0.path().join(name);
+        std::fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
+        std::fs::write(&path, content).expect("a file");
+        date(&path, MODIFIED_S);
+        path
+    }
+
+    /// Puts a file in the place of another at once, as a deployment should.
+    pub(crate) fn replace(&self, name: &str, content: &[u8], modified_s: u64) {
+        let new = self.0.path().join(".new");
+        std::fs::write(&new, content).expect("a file");
+        date(&new, modified_s);
+        std::fs::rename(&new, self.0.path().join(name)).expect("a file to replace");
+    }
+}
+
+/// Sets when a file was last modified, in seconds since 1970.
+pub(crate) fn date(path: &Path, modified_s: u64) {
+    let file = std::fs::File::options().write(true).open(path).expect("a file");
+    let modified = SystemTime::UNIX_EPOCH + Duration::from_secs(modified_s);
+    file.set_modified(modified).expect("a date");
+}
+
+/// Sends `bytes` and FIN, and returns all that comes back until the server ends too.
+pub(crate) fn talk(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
+    let mut stream = connect(address);
+    stream.write_all(bytes).expect("the server reads");
+    stream.shutdown(Shutdown::Write).expect("the server reads");
+    read_to_end(&stream).expect("a clean end")
+}
+
+/// As [`talk`], but without FIN: the server has to end by itself.
+pub(crate) fn talk_until_closed(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
+    let mut stream = connect(address);
+    stream.write_all(bytes).expect("the server reads");
+    read_to_end(&stream).expect("a clean end")
+}
+
+/// A GET request with further fields, each ended by CR LF.
+pub(crate) fn get(target: &str, fields: &str) -> String {
+    format!("GET {target} HTTP/1.1\r\nHost: test\r\n{fields}\r\n")
+}
+
+/// One answer, taken apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Response {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Response {
+    /// The value of a header field, which must not occur twice.
+    pub(crate) fn field(&self, name: &str) -> Option<&str> {
+        let lines = self.head.lines().skip(1).filter_map(|line| line.split_once(": "));
+        let mut values = lines.filter(|(other, _)| other.eq_ignore_ascii_case(name));
+        let value = values.next().map(|(_, value)| value);
+        assert!(values.next().is_none(), "{name} twice: {}", self.head);
+        value
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+}
+
+/// Reads one answer off a connection. `to_head` says that it has no body, whatever its length.
+pub(crate) fn read_response(stream: &mut impl Read, to_head: bool) -> Response {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).expect("a complete head");
+        head.push(byte[0]);
+    }
+    let head = String::from_utf8(head).expect("text");
+    let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status");
+    let mut response = Response { status, head, body: Vec::new() };
+    let length = response.field("content-length").map(|length| length.parse().expect("a number"));
+    if !to_head && status != 204 && status != 304 && status >= 200 {
+        let length: usize = length.expect("a length");
+        response.body = vec![0; length];
+        stream.read_exact(&mut response.body).expect("a complete body");
+    }
+    response
+}
+
+/// Takes apart all answers in `bytes`, none of them to HEAD.
+pub(crate) fn responses(bytes: &[u8]) -> Vec<Response> {
+    let mut rest = bytes;
+    let mut responses = Vec::new();
+    while !rest.is_empty() {
+        responses.push(read_response(&mut rest, false));
+    }
+    responses
+}
+
+/// The answer to one request on a connection of its own.
+pub(crate) fn ask(server: &Server, request: &str) -> Response {
+    let answers = responses(&talk(server.address(), request.as_bytes()));
+    assert_eq!(answers.len(), 1, "{request}: {answers:?}");
+    answers.into_iter().next().expect("one")
+}
+
+/// Sends a request on a connection that stays, and reads the answer.
+pub(crate) fn ask_on(stream: &mut TcpStream, request: &str) -> Response {
+    stream.write_all(request.as_bytes()).expect("the server reads");
+    read_response(stream, request.starts_with("HEAD "))
+}
+
+/// The bytes with every date of the answer itself made the same.
+pub(crate) fn undated(bytes: &[u8]) -> Vec<u8> {
+    const MARK: &[u8] = b"\r\nDate: ";
+    let mut bytes = bytes.to_vec();
+    let marks: Vec<usize> =
+        bytes.windows(MARK.len()).enumerate().filter(|(_, w)| *w == MARK).map(|(i, _)| i).collect();
+    for mark in marks {
+        let date = mark + MARK.len()..mark + MARK.len() + 29;
+        bytes[date].fill(b'x');
+    }
+    bytes
+}
