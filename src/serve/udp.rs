@@ -30,7 +30,9 @@ pub(super) fn serve(args: &UdpArgs) -> Result<ExitCode, Box<dyn Error>> {
     // The service flushes before it closes; what is then still unsent was cut on purpose.
     let builder = args.engine.runtime().linger(Duration::ZERO);
     let builder = match args.tick.0 {
-        Some(period) => builder.tick(period),
+        // Load generators tick at the multiples of the period: between theirs, a reflector of the
+        // same machine disturbs them least.
+        Some(period) => builder.tick(period).tick_phase(period / 2),
         None => builder,
     };
     let runtime = builder.build()?;

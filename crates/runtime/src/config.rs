@@ -214,6 +214,8 @@ options! {
         min_wait_us: u32, "0 (off) to 100000", |text| number_between(text, 0, 100_000);
         /// Pass wait timeouts to the enter itself, Linux 5.11; otherwise as a timeout operation.
         ext_arg: bool, "on or off", switch;
+        /// Register datagram sockets with the ring, Linux 5.19: one look-up less per operation.
+        direct: bool, "on or off", switch;
         /// Who carries out operations on files that may have to wait.
         files: FileOperations, "ring or threads", |text| match text {
             "ring" => Some(FileOperations::Ring),
@@ -284,6 +286,8 @@ pub struct UringFeatures {
     pub min_wait_us: u32,
     /// See [`UringOptions::ext_arg`].
     pub ext_arg: bool,
+    /// See [`UringOptions::direct`].
+    pub direct: bool,
     /// See [`UringOptions::files`].
     pub files: FileOperations,
     /// See [`UringOptions::sq_entries`].

@@ -98,6 +98,7 @@ pub struct Builder {
     pin: Vec<usize>,
     linger: Duration,
     tick: Option<Duration>,
+    tick_phase: Duration,
     call_times: bool,
     on_notice: NoticeHandler,
 }
@@ -109,6 +110,7 @@ impl fmt::Debug for Builder {
             .field("workers", &self.workers)
             .field("pin", &self.pin)
             .field("tick", &self.tick)
+            .field("tick_phase", &self.tick_phase)
             .finish_non_exhaustive()
     }
 }
@@ -123,6 +125,7 @@ impl Default for Builder {
             pin: Vec::new(),
             linger: Duration::from_secs(5),
             tick: None,
+            tick_phase: Duration::ZERO,
             call_times: false,
             on_notice: Arc::new(|_| {}),
         }
@@ -166,12 +169,20 @@ impl Builder {
         self
     }
 
-    /// Tick mode: workers wake once per `period` (50 us to 1 s; 1 ms is typical) at fixed moments,
-    /// whatever arrives in between. In each tick timers fire and what their tasks send goes out
-    /// first; what has arrived is handled after that. Saves much CPU under many small packets, and
-    /// delays everything by up to a period. Off by default.
+    /// Tick mode: workers wake once per `period` (50 us to 1 s; 1 ms is typical), where
+    /// CLOCK_MONOTONIC is a multiple of it, whatever arrives in between. In each tick timers fire
+    /// and what their tasks send goes out first; what has arrived is handled after that. Saves much
+    /// CPU under many small packets, and delays everything by up to a period. Off by default.
     pub fn tick(mut self, period: Duration) -> Builder {
         self.tick = Some(period);
+        self
+    }
+
+    /// Ticks come this much after the multiples of their period. Two programs of one machine that
+    /// send to each other cost more CPU when their ticks coincide, up to 1.7 times at 200,000
+    /// datagrams a second: each is interrupted in what it does.
+    pub fn tick_phase(mut self, phase: Duration) -> Builder {
+        self.tick_phase = phase;
         self
     }
 
@@ -498,7 +509,9 @@ impl Worker {
             shutdown_waiters: RefCell::new(Slots::new()),
             wakes: RefCell::default(),
             started,
-            ticks: builder.tick.map(|period| Ticks::new(started, period)),
+            ticks: builder
+                .tick
+                .map(|period| Ticks::new(started, sys::monotonic_ns(), period, builder.tick_phase)),
             shared: Arc::clone(&runtime.shared),
             on_notice: Arc::clone(&builder.on_notice),
         }))

@@ -152,6 +152,10 @@ fn choose(options: &UringOptions, uring: &Uring) -> Result<UringFeatures, Refusa
         split: options.split.unwrap_or(Split::Auto),
         min_wait_us,
         ext_arg: wants.switch(options.ext_arg, "ext_arg", &[F::WaitTimeout])?,
+        direct: match options.direct {
+            Some(true) => wants.switch(options.direct, "direct", &[F::DirectDescriptors])?,
+            _ => false,
+        },
         files: choose_files(options.files, &wants)?,
         sq_entries,
         cq_entries,
@@ -277,6 +281,7 @@ mod tests {
             split: Split::Auto,
             min_wait_us: 0,
             ext_arg: true,
+            direct: false,
             files: FileOperations::Ring,
             sq_entries: 512,
             cq_entries: 8192,
@@ -321,6 +326,7 @@ mod tests {
             ("skip_success=on", F::SkipSuccess, "IOSQE_CQE_SKIP_SUCCESS"),
             ("min_wait_us=50", F::MinWait, "IORING_FEAT_MIN_TIMEOUT"),
             ("ext_arg=on", F::WaitTimeout, "IORING_ENTER_EXT_ARG"),
+            ("direct=on", F::DirectDescriptors, "IORING_RSRC_REGISTER_SPARSE"),
             ("files=ring", F::FileOperations, "IORING_OP_OPENAT2"),
         ] {
             let refusal = choose(&parse(options), &Uring::without(&[lacking])).unwrap_err();

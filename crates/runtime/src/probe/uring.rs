@@ -56,7 +56,7 @@ const FACTS: [(Feature, &str, &str, Option<&str>); 21] = [
     (F::NoSqarray, "IORING_SETUP_NO_SQARRAY", "6.6", Some("no_sqarray")),
     (F::Sqpoll, "IORING_SETUP_SQPOLL", "5.13", Some("sqpoll_idle_ms")),
     (F::RegisteredRing, "IORING_REGISTER_RING_FDS", "5.18", Some("registered_ring")),
-    (F::DirectDescriptors, "IORING_RSRC_REGISTER_SPARSE", "5.19", None),
+    (F::DirectDescriptors, "IORING_RSRC_REGISTER_SPARSE", "5.19", Some("direct")),
     (F::BufferRing, "IORING_REGISTER_PBUF_RING", "5.19", Some("buffers=ring")),
     (F::IncrementalBuffers, "IOU_PBUF_RING_INC", "6.12", Some("buffers=incremental")),
     (F::MultishotPoll, "IORING_POLL_ADD_MULTI", "5.13", Some("multishot")),

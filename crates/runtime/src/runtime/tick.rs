@@ -27,7 +27,9 @@ pub(super) const PERIODS: std::ops::RangeInclusive<Duration> =
 /// tick of 1 ms.
 pub(super) const TIMER_SLACK: Duration = Duration::from_micros(1);
 
-/// The ticks of one worker: at fixed moments from its start, without drift.
+/// The ticks of one worker: where CLOCK_MONOTONIC is a multiple of the period plus a phase. So those
+/// of the workers of a process, and of processes of one machine, lie to each other as they are told
+/// to and not as it happens.
 pub(super) struct Ticks {
     period: Duration,
     next: Cell<Instant>,
@@ -36,8 +38,13 @@ pub(super) struct Ticks {
 }
 
 impl Ticks {
-    pub(super) fn new(start: Instant, period: Duration) -> Ticks {
-        Ticks { period, next: Cell::new(start + period), overrun: Cell::new(None) }
+    /// The first tick is at least half a period after `start`, when the clock stood at `start_ns`.
+    pub(super) fn new(start: Instant, start_ns: u64, period: Duration, phase: Duration) -> Ticks {
+        let (period_ns, phase_ns) = (period.as_nanos(), phase.as_nanos() % period.as_nanos());
+        let earliest_ns = u128::from(start_ns) + period_ns / 2 + period_ns - phase_ns;
+        let after_ns = period_ns / 2 + (period_ns - earliest_ns % period_ns) % period_ns;
+        let next = start + Duration::from_nanos(after_ns as u64);
+        Ticks { period, next: Cell::new(next), overrun: Cell::new(None) }
     }
 
     /// The moment from which a sequence of ticks counts that falls on the worker's own.
@@ -153,7 +160,7 @@ mod tests {
     fn ticks_do_not_drift_and_missed_ones_are_counted() {
         let start = Instant::now();
         let ms = Duration::from_millis;
-        let ticks = Ticks::new(start, ms(1));
+        let ticks = Ticks::new(start, 7_000_000, ms(1), ms(0));
         assert_eq!(ticks.advance(start + Duration::from_micros(1_300)), 0);
         assert_eq!(ticks.next.get(), start + ms(2));
         assert_eq!(ticks.origin(), start + ms(1));
@@ -161,5 +168,23 @@ mod tests {
         assert_eq!(ticks.next.get(), start + ms(6));
         assert_eq!(ticks.advance(start + ms(7)), 1);
         assert_eq!(ticks.next.get(), start + ms(8));
+    }
+
+    #[test]
+    fn ticks_lie_at_multiples_of_the_period_and_a_phase() {
+        let start = Instant::now();
+        let us = Duration::from_micros;
+        for (clock_us, period_us, phase_us, first_us) in [
+            (7_000, 1_000, 0, 1_000),
+            (7_000, 1_000, 500, 500),
+            (7_001, 1_000, 500, 1_499),
+            (7_499, 1_000, 0, 501),
+            (7_501, 1_000, 0, 1_499),
+            (7_000, 1_000, 2_250, 1_250),
+            (123, 50, 0, 27),
+        ] {
+            let ticks = Ticks::new(start, clock_us * 1_000, us(period_us), us(phase_us));
+            assert_eq!(ticks.next.get() - start, us(first_us), "{clock_us} {period_us} {phase_us}");
+        }
     }
 }

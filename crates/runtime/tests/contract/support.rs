@@ -44,6 +44,7 @@ macro_rules! configurations {
             [tiny_pool IoUring "buffer_count=4,buffer_bytes=64"]
             [tiny_rings IoUring "sq_entries=8,cq_entries=16"]
             [min_wait IoUring "min_wait_us=50"]
+            [direct IoUring "direct=on"]
         }
     };
 }

@@ -22,7 +22,7 @@ use self::files::Files;
 use self::provided::{Groups, STREAMS};
 use self::ring::{Completion, Enter, Ring};
 use self::stream::{InFlight, Stream};
-use self::udp::{RecvOp, SendOp, Udp};
+use self::udp::{Places, RecvOp, SendOp, Udp};
 use super::DriverSetup;
 use super::linger::Lingering;
 use super::queues::Waiters;
@@ -141,6 +141,8 @@ pub(crate) struct UringDriver {
     #[expect(clippy::vec_box, reason = "they move between here and `sends` without being copied")]
     spare_sends: Vec<Box<SendOp>>,
     files: Files,
+    /// Datagram sockets that are registered with the ring.
+    places: Places,
     /// Whether IORING_OP_SEND takes an address; `None` until somebody needs to know.
     send_address: Option<bool>,
     /// Empty between turns, kept for its allocation.
@@ -183,6 +185,7 @@ impl UringDriver {
             receives: Slots::new(),
             spare_sends: Vec::new(),
             files: Files::new(),
+            places: Places::default(),
             send_address: None,
             completions: Vec::new(),
             arrived: VecDeque::new(),

@@ -420,7 +420,7 @@ impl UringDriver {
         match self.entries.get(key)? {
             Entry::Stream(stream) => stream.socket.as_ref().map(AsRawFd::as_raw_fd),
             Entry::Listener(listener) => listener.socket.as_ref().map(AsRawFd::as_raw_fd),
-            Entry::Udp(udp) => udp.socket.as_ref().map(AsRawFd::as_raw_fd),
+            Entry::Udp(udp) => udp.socket.as_ref().map(|socket| socket.owned.as_raw_fd()),
             Entry::Wake(_) => None,
         }
     }
@@ -573,7 +573,7 @@ impl UringDriver {
             None => false,
         };
         if done && let Some(Entry::Udp(udp)) = self.entries.remove(key) {
-            udp.single_receives().iter().for_each(|single| drop(self.receives.remove(*single)));
+            self.forget_udp(*udp);
         }
     }
 }

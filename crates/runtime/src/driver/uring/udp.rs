@@ -13,13 +13,16 @@
 //! are settled like those of streams: see the module above. One that finds the send buffer full
 //! goes again, waiting, before all others; see `room` for why none can have overtaken it.
 
+mod direct;
 mod memory;
 mod receive;
 mod room;
 mod send;
 
+pub(super) use self::direct::Places;
 pub(super) use self::memory::{RecvOp, SendOp};
 
+use self::direct::Socket;
 use self::memory::{Memory, RECVMSG_HEADER_BYTES};
 use self::room::Room;
 use super::ring::Enter;
@@ -50,7 +53,7 @@ static TRIAL_ADDRESS: [u8; 16] =
 
 pub(super) struct Udp {
     /// Empty once it was closed.
-    pub(super) socket: Option<OwnedFd>,
+    pub(super) socket: Option<Socket>,
     setup: UdpSetup,
     /// Completions still to come, those of sends aside: one for each armed receive and each cancel.
     pub(super) expected: u32,
@@ -117,10 +120,6 @@ impl Udp {
         self.abandoned && self.expected == 0 && self.in_flight == 0
     }
 
-    pub(super) fn single_receives(&self) -> &[Key] {
-        &self.singles
-    }
-
     /// True while no receive may be handed to the kernel.
     fn rests(&self) -> bool {
         self.closing || self.starved || self.paused || self.receive_error.is_some()
@@ -149,6 +148,10 @@ impl UringDriver {
         template.msg_namelen = name_bytes as libc::socklen_t;
         template.msg_controllen = control_bytes as _;
         let room = Room::new(&socket);
+        let socket = match self.features.direct {
+            true => self.places.register(&self.ring, socket),
+            false => Socket::plain(socket),
+        };
         let udp = Box::new(Udp {
             socket: Some(socket),
             expected: 0,
@@ -211,8 +214,17 @@ impl UringDriver {
             && self.ring.enter(Enter::Collect, None).is_ok()
             && self.ring.all_submitted()
             && let Some(Entry::Udp(udp)) = self.entries.get_mut(key)
+            && let Some(socket) = udp.socket.take()
         {
-            udp.socket = None;
+            self.places.release(&self.ring, socket);
+        }
+    }
+
+    /// The kernel has nothing of a socket any more.
+    pub(super) fn forget_udp(&mut self, udp: Udp) {
+        udp.singles.iter().for_each(|single| drop(self.receives.remove(*single)));
+        if let Some(socket) = udp.socket {
+            self.places.release(&self.ring, socket);
         }
     }
 

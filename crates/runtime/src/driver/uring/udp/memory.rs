@@ -1,6 +1,7 @@
 //! Memory that datagram operations name: it must stay where it is, and unchanged, while the
 //! kernel has the operation, so it lives in boxes that the driver keeps in tables of its own.
 
+use super::direct::Name;
 use crate::buf::{Pool, RecvBuf};
 use crate::datagram::Received;
 use crate::driver::ancillary::{
@@ -13,7 +14,7 @@ use crate::driver::uring::provided::{Groups, Provided};
 use crate::sys::datagram::empty_header;
 use io_uring::opcode;
 use io_uring::squeue::{Entry, Flags};
-use io_uring::types::{Fd, RecvMsgOut};
+use io_uring::types::RecvMsgOut;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
@@ -55,7 +56,7 @@ impl SendOp {
     /// the datagram: both stay as they are until [`finish`](SendOp::finish).
     pub(in crate::driver::uring) fn start(
         &mut self,
-        fd: Fd,
+        name: Name,
         outgoing: Outgoing,
         setup: &UdpSetup,
         send_address: bool,
@@ -69,11 +70,11 @@ impl SendOp {
         if control.is_empty() && (name_bytes == 0 || send_address) {
             // A longer one is too long for UDP as well: the kernel will say so.
             let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-            let mut send = opcode::Send::new(fd, bytes.as_ptr(), length).flags(flags);
+            let mut send = opcode::Send::new(name.fd, bytes.as_ptr(), length).flags(flags);
             if name_bytes > 0 {
                 send = send.dest_addr(self.name.as_ptr().cast()).dest_addr_len(name_bytes as u32);
             }
-            return send.build();
+            return send.build().flags(name.flags);
         }
         self.iovec =
             libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
@@ -89,7 +90,7 @@ impl SendOp {
             true => std::ptr::null_mut(),
             false => self.control.as_mut_ptr().cast(),
         };
-        opcode::SendMsg::new(fd, &self.header).flags(flags as u32).build()
+        opcode::SendMsg::new(name.fd, &self.header).flags(flags as u32).build().flags(name.flags)
     }
 
     /// The kernel is done with it.
@@ -135,7 +136,7 @@ impl RecvOp {
     /// pool has no buffer left.
     pub(in crate::driver::uring) fn start(
         &mut self,
-        fd: Fd,
+        name: Name,
         setup: &UdpSetup,
         memory: &Memory,
     ) -> Option<Entry> {
@@ -151,7 +152,7 @@ impl RecvOp {
         let bytes = setup.buffer_bytes;
         // MSG_TRUNC makes the kernel tell the whole length of what it cuts.
         let entry = if setup.is_plain() {
-            opcode::Recv::new(fd, address, bytes as u32)
+            opcode::Recv::new(name.fd, address, bytes as u32)
                 .buf_group(group)
                 .flags(libc::MSG_TRUNC)
                 .build()
@@ -164,12 +165,12 @@ impl RecvOp {
             self.header.msg_namelen = name_bytes as libc::socklen_t;
             self.header.msg_control = self.control.as_mut_ptr().cast();
             self.header.msg_controllen = control_bytes as _;
-            opcode::RecvMsg::new(fd, &mut self.header)
+            opcode::RecvMsg::new(name.fd, &mut self.header)
                 .buf_group(group)
                 .flags(libc::MSG_TRUNC as u32)
                 .build()
         };
-        Some(entry.flags(flags))
+        Some(entry.flags(flags | name.flags))
     }
 
     /// The kernel is done with it: what it delivered, or its errno.

@@ -6,10 +6,8 @@ use crate::driver::closed;
 use crate::driver::datagrams::{count_received, is_icmp_error};
 use crate::driver::slots::Key;
 use crate::driver::uring::{Entry, Op, UringDriver};
-use io_uring::types::Fd;
 use io_uring::{cqueue, opcode};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::task::{Context, Poll, Waker};
 
 impl UringDriver {
@@ -53,22 +51,23 @@ impl UringDriver {
             self.groups.get(group).starved.push(key);
             return;
         }
-        let fd = Fd(socket.as_raw_fd());
+        let name = socket.name;
         if udp.multishot {
             if udp.armed == 0
                 && let Memory::Group(group) = udp.memory
             {
                 let entry = if udp.setup.is_plain() {
                     // MSG_TRUNC makes the kernel tell the whole length of what it cuts.
-                    opcode::RecvMulti::new(fd, group).flags(libc::MSG_TRUNC).build()
+                    opcode::RecvMulti::new(name.fd, group).flags(libc::MSG_TRUNC).build()
                 } else {
-                    opcode::RecvMsgMulti::new(fd, &*udp.template, group).build()
+                    opcode::RecvMsgMulti::new(name.fd, &*udp.template, group).build()
                 };
                 udp.armed = 1;
                 udp.expected += 1;
                 if std::mem::replace(&mut udp.again, true) {
                     self.counters.rearms.add(1);
                 }
+                let entry = entry.flags(name.flags);
                 self.ring.push(entry.user_data(Op::ReceiveDatagrams.tag(key)));
             }
             return;
@@ -83,7 +82,7 @@ impl UringDriver {
         for single in &udp.singles {
             if let Some(receive) = self.receives.get_mut(*single)
                 && !receive.armed
-                && let Some(entry) = receive.start(fd, &udp.setup, &udp.memory)
+                && let Some(entry) = receive.start(name, &udp.setup, &udp.memory)
             {
                 udp.armed += 1;
                 udp.expected += 1;
@@ -136,7 +135,7 @@ impl UringDriver {
         let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else { return };
         if let Some(socket) = udp.socket.as_ref().filter(|_| !udp.rests())
             && let Some(receive) = self.receives.get_mut(single)
-            && let Some(entry) = receive.start(Fd(socket.as_raw_fd()), &udp.setup, &udp.memory)
+            && let Some(entry) = receive.start(socket.name, &udp.setup, &udp.memory)
         {
             udp.armed += 1;
             udp.expected += 1;

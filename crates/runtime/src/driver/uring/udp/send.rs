@@ -6,9 +6,7 @@ use crate::driver::closed;
 use crate::driver::slots::Key;
 use crate::driver::uring::{Entry, Op, UringDriver};
 use io_uring::squeue::Flags;
-use io_uring::types::Fd;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::task::{Context, Poll, Waker};
 
 /// Memory of finished sends kept for the next ones, by number of datagrams.
@@ -54,12 +52,12 @@ impl UringDriver {
         let send_address = self.send_address == Some(true);
         let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else { return };
         let Some(socket) = &udp.socket else { return };
-        let fd = Fd(socket.as_raw_fd());
+        let name = socket.name;
         // Those that were refused go when all that were with them are over.
         let held_back = udp.outbox.has_refused() && udp.in_flight > 0;
         while udp.waiting.is_none() && !held_back {
             let Some(bytes) = udp.outbox.next_bytes() else { break };
-            if !udp.room.admits(socket, bytes, &self.counters) {
+            if !udp.room.admits(&socket.owned, bytes, &self.counters) {
                 break;
             }
             let Some(outgoing) = udp.outbox.pop() else { break };
@@ -67,7 +65,7 @@ impl UringDriver {
             let flags = libc::MSG_NOSIGNAL | if must_wait { 0 } else { libc::MSG_DONTWAIT };
             let mut send = self.spare_sends.pop().unwrap_or_else(|| SendOp::new(key));
             self.quick_bytes += outgoing.datagram.data.len();
-            let entry = send.start(fd, outgoing, &udp.setup, send_address, flags);
+            let entry = send.start(name, outgoing, &udp.setup, send_address, flags);
             send.socket = key;
             send.silent = can_be_silent && !must_wait;
             let silent = send.silent;
