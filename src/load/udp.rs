@@ -67,7 +67,7 @@ pub(crate) struct UdpArgs {
     /// AsyncUdpTests does, instead of one multishot receive.
     #[arg(long, value_name = "N", help_heading = "Network")]
     pending: Option<u32>,
-    /// On epoll, up to 64 packets with a system call; off: one.
+    /// Up to 64 packets with a system call (on io_uring: bursts of one socket); off: each by itself.
     #[arg(long, value_name = "on|off", default_value = "on", help_heading = "Network")]
     batch: Switch,
     /// Receive buffer of each socket (SO_RCVBUF) [default: 4 MiB with --single-socket, else what

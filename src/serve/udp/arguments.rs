@@ -63,7 +63,7 @@ pub(crate) struct UdpArgs {
     #[arg(long, value_name = "N", help_heading = "Datagrams", default_value_t = 0,
           value_parser = clap::value_parser!(u32).range(0..=4096))]
     pending: u32,
-    /// On epoll, receive and send up to 64 datagrams per system call.
+    /// Up to 64 datagrams per system call (on io_uring: bursts of answers); off: each by itself.
     #[arg(long, value_name = "on|off", help_heading = "Datagrams", default_value = "on",
           value_parser = switch, action = clap::ArgAction::Set)]
     batch: bool,

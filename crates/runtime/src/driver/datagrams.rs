@@ -129,6 +129,11 @@ impl Outbox {
         self.queue.is_empty()
     }
 
+    /// Datagrams, and buffers to be cut into some, that wait to be handed to the kernel.
+    pub(crate) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
     /// Length of the datagram that `pop` takes next.
     pub(crate) fn next_bytes(&self) -> Option<usize> {
         self.queue.front().map(|outgoing| outgoing.datagram.data.len())

@@ -36,6 +36,7 @@ pub(crate) mod ancillary;
 pub(crate) mod datagrams;
 pub(crate) mod epoll;
 mod linger;
+mod mmsg;
 pub(crate) mod pieces;
 pub(crate) mod queues;
 pub(crate) mod slots;

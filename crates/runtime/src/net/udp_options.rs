@@ -53,8 +53,9 @@ pub struct UdpOptions {
     /// multishot receive, as AsyncUdpTests does: every datagram wakes all of them. 0 is off, the
     /// default.
     pub pending: u32,
-    /// On epoll, receive and send up to 64 datagrams per system call (recvmmsg, sendmmsg), the
-    /// default, instead of one.
+    /// Up to 64 datagrams per system call, the default: on epoll all are received and sent so
+    /// (recvmmsg, sendmmsg), on io_uring bursts of 8 and more are sent so. Off: one system call,
+    /// or one operation, for each.
     pub batch: bool,
 }
 

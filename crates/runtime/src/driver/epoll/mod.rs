@@ -7,15 +7,14 @@
 //! bytes, so after EPOLLRDHUP the socket is read until it says that it has ended.
 
 mod files;
-mod mmsg;
 mod stream;
 mod udp;
 
-use self::mmsg::{RecvBatch, SendBatch};
 use self::stream::Stream;
 use self::udp::Udp;
 use super::datagrams::UdpSetup;
 use super::linger::Lingering;
+use super::mmsg::{RecvBatch, SendBatch};
 use super::queues::Waiters;
 use super::slots::{Key, Slots};
 use super::{DriverSetup, closed};

@@ -8,11 +8,11 @@
 //! packet has left, as long as there is room: edge-triggered, each send would cost an event.
 
 use super::Shared;
-use super::mmsg::RecvBatch;
 use crate::buf::RecvBuf;
 use crate::datagram::{Datagram, Received, UdpStats};
 use crate::driver::datagrams::{BATCH_MAX, Outbox, UdpSetup, count_received, is_icmp_error};
 use crate::driver::errno;
+use crate::driver::mmsg::RecvBatch;
 use crate::driver::queues::Waiters;
 use crate::driver::slots::Key;
 use crate::sys::poll::Epoll;
@@ -153,29 +153,11 @@ impl Udp {
 
     /// Sends queued datagrams until the kernel takes no more.
     fn flush(&mut self, shared: &mut Shared) {
+        let fd = self.socket.as_raw_fd();
         while !self.blocked && !self.outbox.is_empty() {
-            shared.counters.syscalls.add(1);
-            let (fd, calls) = (self.socket.as_raw_fd(), &shared.counters.calls);
-            match shared.sends.send(fd, &self.setup, self.outbox.iter(), calls) {
-                Ok(count) => {
-                    shared.counters.sent.add(count as u64);
-                    for _ in 0..count {
-                        if let Some(outgoing) = self.outbox.pop() {
-                            self.outbox.sent(&outgoing, &mut self.stats);
-                        }
-                    }
-                }
-                Err(error) => {
-                    let errno = errno(&error);
-                    if errno == libc::EAGAIN {
-                        shared.counters.eagain.add(1);
-                        self.blocked = true;
-                    }
-                    if let Some(outgoing) = self.outbox.pop() {
-                        self.outbox.refuse(outgoing, errno, &mut self.stats);
-                    }
-                }
-            }
+            let (setup, stats) = (&self.setup, &mut self.stats);
+            self.blocked =
+                !shared.sends.send_from(&mut self.outbox, fd, setup, stats, &shared.counters);
         }
     }
 

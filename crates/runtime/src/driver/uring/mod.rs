@@ -25,6 +25,7 @@ use self::stream::{InFlight, Stream};
 use self::udp::{Places, RecvOp, SendOp, Udp};
 use super::DriverSetup;
 use super::linger::Lingering;
+use super::mmsg::SendBatch;
 use super::queues::Waiters;
 use super::slots::{Key, Slots};
 use crate::config::{Split, UringFeatures};
@@ -137,6 +138,8 @@ pub(crate) struct UringDriver {
     /// Datagram operations that are with the kernel: the memory that they name.
     sends: Slots<Box<SendOp>>,
     receives: Slots<Box<RecvOp>>,
+    /// Memory of sendmmsg(2).
+    bursts: SendBatch,
     /// Memory of sends that are over, for the next ones.
     #[expect(clippy::vec_box, reason = "they move between here and `sends` without being copied")]
     spare_sends: Vec<Box<SendOp>>,
@@ -183,6 +186,7 @@ impl UringDriver {
             entries: Slots::new(),
             sends: Slots::new(),
             receives: Slots::new(),
+            bursts: SendBatch::new(),
             spare_sends: Vec::new(),
             files: Files::new(),
             places: Places::default(),

@@ -9,7 +9,9 @@
 //! One that was woken 128 times for nothing the kernel hands to a worker thread (APOLL_MAX_RETRY),
 //! which blocks in it until its turn comes.
 //!
-//! Sends go out many at a time, each with MSG_DONTWAIT and without a completion for success, and
+//! A burst of one socket goes out by sendmmsg(2), which costs less than an operation for each (at
+//! 200,000 packets/s of 172 bytes, both CPUs per packet: 4.3 us against 4.8). Fewer, as from
+//! thousands of sockets, go out many at a time in one enter, each with MSG_DONTWAIT and without a completion for success, and
 //! are settled like those of streams: see the module above. One that finds the send buffer full
 //! goes again, waiting, before all others; see `room` for why none can have overtaken it.
 

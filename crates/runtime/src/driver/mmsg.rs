@@ -3,12 +3,14 @@
 
 use crate::buf::{Pool, RecvBuf};
 use crate::calls::{Call, Calls};
-use crate::datagram::Received;
+use crate::counters::Counters;
+use crate::datagram::{Received, UdpStats};
 use crate::driver::ancillary::{
     NAME_BYTES, RECV_CONTROL_BYTES_MAX, SEND_CONTROL_BYTES_MAX, decode_address, decode_control,
     encode_address,
 };
-use crate::driver::datagrams::{BATCH_MAX, Outgoing, UdpSetup};
+use crate::driver::datagrams::{BATCH_MAX, Outbox, Outgoing, UdpSetup};
+use crate::driver::errno;
 use crate::sys::datagram::{empty_header, recvmmsg, recvmsg, sendmmsg, sendmsg};
 use std::io;
 use std::os::fd::RawFd;
@@ -149,13 +151,47 @@ impl SendBatch {
         }
     }
 
+    /// Sends from the front of an outbox with one system call, and books what came of it. False if
+    /// the send buffer is full.
+    pub(super) fn send_from(
+        &mut self,
+        outbox: &mut Outbox,
+        fd: RawFd,
+        setup: &UdpSetup,
+        stats: &mut UdpStats,
+        counters: &Counters,
+    ) -> bool {
+        counters.syscalls.add(1);
+        match self.send(fd, setup, outbox.iter(), &counters.calls) {
+            Ok(count) => {
+                counters.sent.add(count as u64);
+                for _ in 0..count {
+                    if let Some(outgoing) = outbox.pop() {
+                        outbox.sent(&outgoing, stats);
+                    }
+                }
+                true
+            }
+            Err(error) => {
+                let errno = errno(&error);
+                if let Some(outgoing) = outbox.pop() {
+                    outbox.refuse(outgoing, errno, stats);
+                }
+                if errno == libc::EAGAIN {
+                    counters.eagain.add(1);
+                }
+                errno != libc::EAGAIN
+            }
+        }
+    }
+
     /// Sends the first datagrams of `queue` with one system call, without waiting; how many.
     ///
     /// # Errors
     /// Why the first was not sent. An error of a later one ends the batch before it. Such an
     /// error, if it was an ICMP error about something sent earlier, is lost with that (sendmmsg(2)),
     /// and the datagram in whose place it came is sent by the next call.
-    pub(super) fn send<'a>(
+    fn send<'a>(
         &mut self,
         fd: RawFd,
         setup: &UdpSetup,
