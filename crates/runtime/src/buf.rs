@@ -296,6 +296,21 @@ impl Drop for RecvBuf {
     }
 }
 
+impl From<Vec<u8>> for RecvBuf {
+    /// Bytes that did not come straight from a socket, for those who take either. None are the end
+    /// of a stream, here too.
+    ///
+    /// # Panics
+    /// With 4 GiB or more.
+    fn from(bytes: Vec<u8>) -> RecvBuf {
+        if bytes.is_empty() {
+            return RecvBuf::empty();
+        }
+        let end = u32::try_from(bytes.len()).expect("less than 4 GiB");
+        RecvBuf { home: Home::Heap(Box::new(Detached(bytes.into()))), start: 0, end }
+    }
+}
+
 impl fmt::Debug for RecvBuf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RecvBuf").field("len", &self.len()).finish_non_exhaustive()

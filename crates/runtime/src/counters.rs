@@ -121,6 +121,17 @@ counters! {
     file_jobs,
     /// Calls of `sendfile` that sent something.
     sendfiles,
+    /// Calls of `splice` that sent something.
+    splices,
+    /// Sends without a copy that the kernel accepted, whole or in part.
+    zero_copy_sends,
+    /// Those of them of which the kernel has said that they are over.
+    zero_copy_done,
+    /// Those of these that it copied after all.
+    zero_copy_copied,
+    /// Pieces of files that were copied because buffers, or the kernel's memory for notifications,
+    /// were used up.
+    zero_copy_exhausted,
     /// Pieces of files that were not in the page cache when they were due to be sent.
     cold_pieces,
 }

@@ -23,8 +23,12 @@
 
 mod list;
 mod operation;
+mod strategy;
+
+pub use self::strategy::SendStrategy;
 
 pub(crate) use self::operation::{FileOp, Start, WARM_BYTES, What};
+pub(crate) use self::strategy::Sending;
 
 use self::operation::Execution;
 use crate::runtime::{Worker, current};
@@ -285,7 +289,7 @@ fn is_one_of(error: &io::Error, errnos: &[i32]) -> bool {
 pub struct File {
     worker: Rc<Worker>,
     handle: Arc<Handle>,
-    /// sendfile(2) does not take it.
+    /// sendfile(2) or splice(2) does not take it.
     pub(crate) refuses_sendfile: Cell<bool>,
 }
 
@@ -375,7 +379,7 @@ impl File {
         Ok(offset >= status.get().stx_size)
     }
 
-    /// True if sendfile(2) may be used: it waits for whatever the file needs.
+    /// True if sendfile(2) and other calls that wait for whatever the file needs may be used.
     pub(crate) fn may_sendfile(&self) -> bool {
         self.handle.storage != Storage::Elsewhere && !self.refuses_sendfile.get()
     }
@@ -403,6 +407,14 @@ impl File {
             }
         }
         Ok(())
+    }
+
+    /// Reads into memory that is there, waiting for whatever the file needs: for files that
+    /// [`may_sendfile`](File::may_sendfile), once they are warm.
+    pub(crate) fn read_into(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        self.check_readable(offset)?;
+        self.worker.counters.syscalls.add(1);
+        sys::read_into(self.fd(), offset, into)
     }
 
     /// The descriptor.

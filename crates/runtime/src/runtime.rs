@@ -10,6 +10,7 @@ use crate::counters::{CounterSnapshot, Counters};
 use crate::driver::queues::Waiters;
 use crate::driver::slots::{Key, Slots};
 use crate::driver::{Driver, DriverSetup};
+use crate::fs::{SendStrategy, Sending};
 use crate::probe;
 use crate::sys;
 use crate::task::{Drained, Executor, Inbox, JoinHandle, Registration};
@@ -67,6 +68,14 @@ pub enum Notice {
     /// At the end of the runtime this many threads wait in a filesystem that does not answer.
     /// They are left behind, and end with their operation or with the process.
     FilesystemStuck(usize),
+    /// Files are read and sent, because the strategy that was asked for cannot be used, with all
+    /// of them or with this one.
+    SendStrategy {
+        /// What was asked for.
+        wanted: SendStrategy,
+        /// What is against it.
+        why: String,
+    },
 }
 
 impl fmt::Display for Notice {
@@ -77,6 +86,9 @@ impl fmt::Display for Notice {
                 "accepting is paused ({reason}); connected peers are served, and accepting goes \
                  on when descriptors are free (raise `ulimit -n`, or lower --max-connections)"
             ),
+            Notice::SendStrategy { wanted, why } => {
+                write!(f, "files are read and sent where {wanted} cannot be used: {why}")
+            }
             Notice::FilesystemStuck(threads) => write!(
                 f,
                 "{threads} threads are left waiting in a filesystem that does not answer (is its \
@@ -458,6 +470,7 @@ pub(crate) struct Worker {
     pub(crate) counters: Arc<Counters>,
     /// Tasks that wait for a descriptor to be closed, because accepting ran out of them.
     pub(crate) descriptor_waiters: RefCell<Waiters>,
+    pub(crate) sending: Sending,
     shutdown_waiters: RefCell<Slots<Waker>>,
     /// Empty between steps; kept for its allocation.
     wakes: RefCell<Vec<Waker>>,
@@ -506,6 +519,7 @@ impl Worker {
             driver: RefCell::new(driver),
             counters,
             descriptor_waiters: RefCell::default(),
+            sending: Sending::default(),
             shutdown_waiters: RefCell::new(Slots::new()),
             wakes: RefCell::default(),
             started,

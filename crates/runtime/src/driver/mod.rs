@@ -27,6 +27,8 @@
 //! 13. A file is sent piece by piece, by non-blocking system calls, while it has the sending half
 //!     of its stream to itself; other sends and FIN wait behind it. What may wait for a disk is an
 //!     operation that owns its memory like any other (`uring::files`, `crate::blocking`).
+//! 14. A buffer that is sent without a copy is written to again only after the kernel has said
+//!     that it needs it no more; where nobody will hear of that, it is unmapped (`zero_copy`).
 //!
 //! Operations are polled: they register the task's waker and the driver's `turn` hands it back
 //! when it is worth asking again. Wakers are collected during a turn and called after it, so no
@@ -41,12 +43,14 @@ pub(crate) mod pieces;
 pub(crate) mod queues;
 pub(crate) mod slots;
 pub(crate) mod uring;
+pub(crate) mod zero_copy;
 
 use self::datagrams::UdpSetup;
 use self::epoll::EpollDriver;
 use self::pieces::Piece;
 use self::slots::Key;
 use self::uring::UringDriver;
+use self::zero_copy::Buffer;
 use crate::buf::{RecvBuf, SendBuf};
 use crate::config::Features;
 use crate::counters::Counters;
@@ -178,6 +182,22 @@ impl Driver {
     /// Sends what the socket takes of a piece now; EAGAIN if that is nothing.
     pub(crate) fn send_piece(&mut self, key: Key, piece: Piece<'_>) -> io::Result<usize> {
         dispatch!(self, driver => driver.send_piece(key, piece))
+    }
+
+    /// Sends what the socket takes of a buffer, which then stays the kernel's until it says that it
+    /// needs it no more; EAGAIN if that is nothing. `begun` is the caller's: false at the first call.
+    pub(crate) fn poll_zero_copy(
+        &mut self,
+        key: Key,
+        cx: &mut Context<'_>,
+        buffer: &Buffer,
+        more: bool,
+        begun: &mut bool,
+    ) -> Poll<io::Result<usize>> {
+        match self {
+            Driver::Uring(driver) => driver.poll_zero_copy(key, cx, buffer, more, begun),
+            Driver::Epoll(driver) => Poll::Ready(driver.send_zero_copy(key, buffer, more)),
+        }
     }
 
     /// Ready when the socket takes more again, or is broken. `asked` is the caller's: false at

@@ -1,11 +1,12 @@
 //! Sending a file: pieces that go to the kernel by a system call, past the queue of the stream.
 //!
-//! The same on both engines, which differ in how they wait for room. sendfile(2) waits for the
-//! peer unless the socket is O_NONBLOCK, so a stream becomes that with its first file, and stays
-//! it: io_uring looks at the flags of each receive and send instead, and goes on waiting.
+//! The same on both engines, which differ in how they wait for room. sendfile(2) and splice(2) wait
+//! for the peer unless the socket is O_NONBLOCK, so a stream becomes that with its first file, and
+//! stays it: io_uring looks at the flags of each receive and send instead, and goes on waiting.
 
 use crate::counters::Counters;
 use crate::sys;
+use crate::sys::pipe::Pipe;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -14,6 +15,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 pub(crate) enum Piece<'a> {
     /// A part of a file, `len` bytes from `offset`, that is in the page cache.
     File { file: BorrowedFd<'a>, offset: u64, len: usize },
+    /// What a pipe holds, behind which comes `more`.
+    Piped { pipe: &'a Pipe, len: usize, more: bool },
     /// Bytes, behind which comes `more`.
     Bytes { bytes: &'a [u8], more: bool },
 }
@@ -28,15 +31,20 @@ impl Piece<'_> {
         counters: &Counters,
     ) -> io::Result<usize> {
         counters.syscalls.add(1);
+        if !matches!(self, Piece::Bytes { .. }) && !*nonblocking {
+            counters.syscalls.add(1);
+            super::set_nonblocking(socket)?;
+            *nonblocking = true;
+        }
         let sent = match *self {
             Piece::File { file, offset, len } => {
-                if !*nonblocking {
-                    counters.syscalls.add(1);
-                    super::set_nonblocking(socket)?;
-                    *nonblocking = true;
-                }
                 let sent = sys::file::send_file(socket.as_fd(), file, offset, len);
                 counters.sendfiles.add(u64::from(sent.is_ok()));
+                sent
+            }
+            Piece::Piped { pipe, len, more } => {
+                let sent = pipe.drain(socket.as_fd(), len, more);
+                counters.splices.add(u64::from(sent.is_ok()));
                 sent
             }
             Piece::Bytes { bytes, more } => sys::send(socket.as_raw_fd(), bytes, more),

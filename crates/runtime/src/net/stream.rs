@@ -29,6 +29,7 @@ pub struct TcpStream {
     cancels: Cell<u32>,
     /// The close is to be a reset, so nothing queued is worth sending first.
     resets: Cell<bool>,
+    sent_of_files: Cell<u64>,
 }
 
 impl fmt::Debug for TcpStream {
@@ -39,7 +40,13 @@ impl fmt::Debug for TcpStream {
 
 impl TcpStream {
     pub(super) fn new(worker: Rc<Worker>, key: Key) -> TcpStream {
-        TcpStream { worker, key, cancels: Cell::new(0), resets: Cell::new(false) }
+        TcpStream {
+            worker,
+            key,
+            cancels: Cell::new(0),
+            resets: Cell::new(false),
+            sent_of_files: Cell::new(0),
+        }
     }
 
     /// Connects to `address`, with TCP_NODELAY set.

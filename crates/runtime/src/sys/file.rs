@@ -134,7 +134,17 @@ fn read_with_flags(
     Ok(read)
 }
 
-fn file_offset(offset: u64) -> io::Result<libc::off_t> {
+/// Reads from `offset` into memory that is there, waiting for the disk if need be; fewer bytes than
+/// fit, at the end of the file, or none.
+pub(crate) fn read_into(file: BorrowedFd<'_>, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+    let offset = file_offset(offset)?;
+    // SAFETY: live, exclusively borrowed memory of the length passed.
+    retry_eintr(|| unsafe {
+        libc::pread(file.as_raw_fd(), into.as_mut_ptr().cast(), into.len(), offset)
+    })
+}
+
+pub(super) fn file_offset(offset: u64) -> io::Result<libc::off_t> {
     offset.try_into().map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
 }
 

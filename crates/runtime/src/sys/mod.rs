@@ -5,11 +5,13 @@
 
 pub(crate) mod datagram;
 pub(crate) mod file;
+pub(crate) mod pipe;
 pub(crate) mod poll;
 pub(crate) mod probe;
 pub(crate) mod ring;
 pub(crate) mod trial;
 pub(crate) mod waker;
+pub(crate) mod zero_copy;
 
 use std::io;
 use std::mem::MaybeUninit;

@@ -16,4 +16,5 @@ mod opening;
 mod reading;
 mod sending;
 mod sharing;
+mod strategies;
 mod tree;

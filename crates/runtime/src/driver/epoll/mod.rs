@@ -9,6 +9,7 @@
 mod files;
 mod stream;
 mod udp;
+mod zero_copy;
 
 use self::stream::Stream;
 use self::udp::Udp;

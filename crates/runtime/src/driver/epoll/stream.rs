@@ -1,6 +1,7 @@
 //! One connected (or connecting) TCP socket on epoll.
 
 use super::Shared;
+use super::zero_copy::Outstanding;
 use crate::buf::{RecvBuf, SendBuf};
 use crate::config::EpollFeatures;
 use crate::driver::queues::{End, Fin, Queued, Waiters, next_end};
@@ -31,6 +32,8 @@ pub(super) struct Stream {
     pub(super) awaits_room: bool,
     /// O_NONBLOCK is set, see `driver::pieces`.
     pub(super) nonblocking: bool,
+    /// What the kernel reads from; there once something was sent without a copy.
+    pub(super) zero_copy: Option<Box<Outstanding>>,
     /// What epoll watches for; changes only when level-triggered.
     interest: i32,
     /// How receiving ended. Nothing is kept unread here: bytes wait in the kernel.
@@ -50,6 +53,7 @@ impl Stream {
             masked: false,
             awaits_room: false,
             nonblocking: false,
+            zero_copy: None,
             interest,
             end: None,
             readers: Waiters::default(),
@@ -223,7 +227,14 @@ impl Stream {
         }
     }
 
-    pub(super) fn on_event(&mut self, bits: i32, shared: &Shared, wakes: &mut Vec<Waker>) {
+    pub(super) fn on_event(&mut self, mut bits: i32, shared: &Shared, wakes: &mut Vec<Waker>) {
+        // A notification looks like an error. One that broke the connection says EPOLLHUP too.
+        if bits & libc::EPOLLERR != 0
+            && let Some(outstanding) = &mut self.zero_copy
+            && outstanding.collect(&self.socket, shared)
+        {
+            bits &= !libc::EPOLLERR;
+        }
         if self.connecting {
             // A peer that was quick to answer and to finish did so in the same event.
             self.hung_up |= bits & HANG_UP != 0;

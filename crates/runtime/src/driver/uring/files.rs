@@ -262,6 +262,11 @@ impl UringDriver {
     }
 
     pub(crate) fn end_pieces(&mut self, key: Key, broken: Option<i32>, wakes: &mut Vec<Waker>) {
+        let broken = match self.abandon_zero_copy(key) {
+            Some(unheard) => broken.or(unheard),
+            None if broken.is_none() => return,
+            None => broken,
+        };
         let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else { return };
         if let Some(errno) = broken {
             stream.queued.fail(errno, wakes);

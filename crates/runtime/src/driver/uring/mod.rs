@@ -17,12 +17,14 @@ mod provided;
 mod ring;
 mod stream;
 mod udp;
+mod zero_copy;
 
 use self::files::Files;
 use self::provided::{Groups, STREAMS};
 use self::ring::{Completion, Enter, Ring};
 use self::stream::{InFlight, Stream};
 use self::udp::{Places, RecvOp, SendOp, Udp};
+use self::zero_copy::ZeroCopySend;
 use super::DriverSetup;
 use super::linger::Lingering;
 use super::mmsg::SendBatch;
@@ -71,10 +73,12 @@ enum Op {
     File,
     /// A poll that ends when a stream takes more.
     Room,
+    /// A send without a copy; its key names a [`ZeroCopySend`].
+    SendZeroCopy,
 }
 
 impl Op {
-    const ALL: [Op; 13] = [
+    const ALL: [Op; 14] = [
         Op::Wake,
         Op::Accept,
         Op::Receive,
@@ -88,6 +92,7 @@ impl Op {
         Op::SendAddressTrial,
         Op::File,
         Op::Room,
+        Op::SendZeroCopy,
     ];
 
     /// True for what peers cause, and not the program.
@@ -135,17 +140,19 @@ pub(crate) struct UringDriver {
     ring: Ring,
     groups: Groups,
     entries: Slots<Entry>,
+    /// Memory of sendmmsg(2).
+    bursts: SendBatch,
     /// Datagram operations that are with the kernel: the memory that they name.
     sends: Slots<Box<SendOp>>,
     receives: Slots<Box<RecvOp>>,
-    /// Memory of sendmmsg(2).
-    bursts: SendBatch,
+    /// Datagram sockets that are registered with the ring.
+    places: Places,
     /// Memory of sends that are over, for the next ones.
     #[expect(clippy::vec_box, reason = "they move between here and `sends` without being copied")]
     spare_sends: Vec<Box<SendOp>>,
     files: Files,
-    /// Datagram sockets that are registered with the ring.
-    places: Places,
+    /// Sends that the kernel may still read from, their streams' or not.
+    zero_copies: Slots<ZeroCopySend>,
     /// Whether IORING_OP_SEND takes an address; `None` until somebody needs to know.
     send_address: Option<bool>,
     /// Empty between turns, kept for its allocation.
@@ -182,6 +189,7 @@ impl UringDriver {
         let groups = Groups::new(&ring, &features)?;
         let mut driver = UringDriver {
             ring,
+            places: Places::default(),
             groups,
             entries: Slots::new(),
             sends: Slots::new(),
@@ -189,7 +197,7 @@ impl UringDriver {
             bursts: SendBatch::new(),
             spare_sends: Vec::new(),
             files: Files::new(),
-            places: Places::default(),
+            zero_copies: Slots::new(),
             send_address: None,
             completions: Vec::new(),
             arrived: VecDeque::new(),
@@ -407,6 +415,7 @@ impl UringDriver {
             Op::SendDatagram => self.on_datagram_sent(key, result, wakes),
             Op::File => self.on_file(key, result, wakes),
             Op::Room => self.on_room(key, wakes),
+            Op::SendZeroCopy => self.on_zero_copy(key, result, flags, wakes),
             // The descriptor does not exist: that this is what is wrong shows that the address
             // is not (kernels before 6.0 refuse an entry with one as EINVAL).
             Op::SendAddressTrial => self.send_address = Some(result == -libc::EBADF),
@@ -468,6 +477,7 @@ impl UringDriver {
         }
         if !self.is_drained() {
             std::mem::forget(std::mem::replace(&mut self.files, Files::new()));
+            std::mem::forget(std::mem::replace(&mut self.zero_copies, Slots::new()));
             std::mem::forget(std::mem::replace(&mut self.entries, Slots::new()));
             std::mem::forget(std::mem::replace(&mut self.sends, Slots::new()));
             std::mem::forget(std::mem::replace(&mut self.receives, Slots::new()));

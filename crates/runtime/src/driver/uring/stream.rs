@@ -1,5 +1,6 @@
 //! The state of one TCP socket on io_uring.
 
+use super::zero_copy::Zero;
 use crate::buf::SendBuf;
 use crate::driver::queues::{End, Fin, Queued, Received};
 use crate::driver::reset_on_close;
@@ -55,13 +56,15 @@ pub(super) struct Receive {
 pub(super) struct Stream {
     /// Empty once the close was submitted.
     pub(super) socket: Option<OwnedFd>,
-    /// Completions still to come: one for an armed receive, a send in flight that completes, a
-    /// poll for room, a connect, each cancel, and a close that reports.
+    /// Completions still to come: one for an armed receive, a send in flight that completes, one
+    /// without a copy, a poll for room, a connect, each cancel, and a close that reports.
     pub(super) expected: u32,
     pub(super) receive: Receive,
     pub(super) in_flight: InFlight,
     /// A poll is with the kernel that ends when the socket takes more.
     pub(super) awaits_room: bool,
+    /// The send of a file's bytes that are not copied.
+    pub(super) zero_copy: Zero,
     /// O_NONBLOCK is set, see `driver::pieces`.
     pub(super) nonblocking: bool,
     /// The address a pending connect reads from.
@@ -80,6 +83,7 @@ impl Stream {
             receive: Receive::default(),
             in_flight: InFlight::None,
             awaits_room: false,
+            zero_copy: Zero::None,
             nonblocking: false,
             connecting: None,
             closing: false,
@@ -90,7 +94,9 @@ impl Stream {
 
     /// True while a closed stream still has bytes to send.
     pub(super) fn must_linger(&self) -> bool {
-        let unsent = !self.in_flight.is_none() || !self.queued.is_empty();
+        // Of a file that was given up it is not known yet whether a part of it was sent.
+        let unknown = self.zero_copy == Zero::Abandoned;
+        let unsent = !self.in_flight.is_none() || !self.queued.is_empty() || unknown;
         unsent && !self.queued.failed()
     }
 

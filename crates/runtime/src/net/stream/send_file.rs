@@ -3,7 +3,8 @@
 use super::TcpStream;
 use crate::driver::errno;
 use crate::driver::pieces::Piece;
-use crate::fs::{File, WARM_BYTES};
+use crate::driver::zero_copy::{self, BUFFER_BYTES, Buffer};
+use crate::fs::{File, SendStrategy, WARM_BYTES};
 use crate::net::with_socket;
 use crate::sys;
 use crate::task::yield_now;
@@ -40,8 +41,27 @@ impl TcpStream {
     /// Those of [`send`](Self::send); those of reading the file; ECANCELED, see
     /// [`cancel`](Self::cancel).
     pub async fn send_file(&self, file: &File, offset: u64, len: u64) -> io::Result<u64> {
+        self.send_file_by(SendStrategy::Sendfile, file, offset, len).await
+    }
+
+    /// As [`send_file`](Self::send_file), in a way that the caller chooses. Where that cannot be
+    /// had, for this file or on this kernel, the file is read and sent instead, and
+    /// [`Builder::on_notice`](crate::Builder::on_notice) hears of it. splice(2) without a pipe, for
+    /// want of descriptors, becomes sendfile(2), and what finds no buffer to be sent without a copy
+    /// is copied
+    /// ([`zero_copy_exhausted`](crate::CounterSnapshot::zero_copy_exhausted)).
+    ///
+    /// # Errors
+    /// As [`send_file`](Self::send_file).
+    pub async fn send_file_by(
+        &self,
+        strategy: SendStrategy,
+        file: &File,
+        offset: u64,
+        len: u64,
+    ) -> io::Result<u64> {
         let cancels = self.cancels.get();
-        let mut sending = pin!(self.send_pieces(file, offset, len));
+        let mut sending = pin!(self.send_pieces(strategy, file, offset, len));
         poll_fn(|cx| {
             self.check_cancelled(cancels)?;
             let polled = sending.as_mut().poll(cx);
@@ -54,16 +74,29 @@ impl TcpStream {
         .await
     }
 
-    async fn send_pieces(&self, file: &File, offset: u64, len: u64) -> io::Result<u64> {
+    /// Bytes of files that the kernel took so far: those of a [`send_file`](Self::send_file) that
+    /// failed or was dropped in the middle, which nobody else tells, are among them.
+    pub fn sent_of_files(&self) -> u64 {
+        self.sent_of_files.get()
+    }
+
+    async fn send_pieces(
+        &self,
+        strategy: SendStrategy,
+        file: &File,
+        offset: u64,
+        len: u64,
+    ) -> io::Result<u64> {
         let mut turn = Turn::begin(self, len).await?;
         while turn.sent < len {
             self.worker.executor.spend_or_yield().await;
             let at = offset.saturating_add(turn.sent);
             let most = (len - turn.sent).min(PIECE_BYTES as u64) as usize;
-            let sent = if file.may_sendfile() {
-                turn.send_from_cache(file, at, most).await
-            } else {
-                turn.send_copied(file, at, most).await
+            let sent = match self.worker.sending.choose(strategy, file, &self.worker) {
+                SendStrategy::Sendfile => turn.send_from_cache(file, at, most).await,
+                SendStrategy::Splice => turn.send_spliced(file, at, most).await,
+                SendStrategy::ZeroCopy => turn.send_in_place(file, at, most).await,
+                SendStrategy::Read => turn.send_copied(file, at, most).await,
             };
             match sent {
                 Ok(0) => {
@@ -82,7 +115,7 @@ impl TcpStream {
     }
 }
 
-/// What sendfile(2) says of a file that it cannot take, before it has sent anything.
+/// What sendfile(2) and splice(2) say of a file that they cannot take, before anything was sent.
 fn is_refusal(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP))
 }
@@ -113,17 +146,105 @@ impl<'a> Turn<'a> {
     /// Sends a part of a piece, at least a byte unless the file has ended.
     async fn send_from_cache(&mut self, file: &File, at: u64, most: usize) -> io::Result<usize> {
         loop {
-            if !file.is_cached(at, most) {
-                self.stream.worker.counters.cold_pieces.add(1);
-                // Sent without a second look, so that this comes to an end even where memory is
-                // so short that the pages are gone again.
-                file.warm(at, most).await?;
-            }
+            self.bring_in(file, at, most).await?;
             match self.send(Piece::File { file: file.fd(), offset: at, len: most }) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.room().await?,
                 sent => return sent,
             }
         }
+    }
+
+    async fn bring_in(&self, file: &File, at: u64, most: usize) -> io::Result<()> {
+        if file.is_cached(at, most) {
+            return Ok(());
+        }
+        self.stream.worker.counters.cold_pieces.add(1);
+        // Sent without a second look, so that this comes to an end even where memory is so short
+        // that the pages are gone again.
+        file.warm(at, most).await
+    }
+
+    /// As [`send_from_cache`](Turn::send_from_cache), through the pipe of the worker.
+    async fn send_spliced(&mut self, file: &File, at: u64, most: usize) -> io::Result<usize> {
+        loop {
+            self.bring_in(file, at, most).await?;
+            let worker = &self.stream.worker;
+            let Ok(pipe) = worker.sending.take_pipe() else {
+                return self.send_from_cache(file, at, most).await;
+            };
+            worker.counters.syscalls.add(1);
+            let filled = pipe.fill(file.fd(), at, most.min(pipe.capacity()))?;
+            let more = (filled as u64) < self.len - self.sent;
+            let mut sent = 0;
+            let error = loop {
+                if sent == filled {
+                    self.stream.worker.sending.return_pipe(pipe);
+                    return Ok(sent);
+                }
+                match self.send(Piece::Piped { pipe: &pipe, len: filled - sent, more }) {
+                    Ok(bytes) => sent += bytes,
+                    Err(error) => break error,
+                }
+            };
+            // With what it still holds, before anybody else can need one.
+            drop(pipe);
+            match error.kind() {
+                io::ErrorKind::WouldBlock => self.room().await?,
+                _ if sent == 0 => return Err(error),
+                _ => {}
+            }
+            if sent > 0 {
+                return Ok(sent);
+            }
+        }
+    }
+
+    /// Reads a part of a piece and sends it from where it was read to.
+    async fn send_in_place(&mut self, file: &File, at: u64, most: usize) -> io::Result<usize> {
+        let most = most.min(BUFFER_BYTES);
+        self.bring_in(file, at, most).await?;
+        let worker = &self.stream.worker;
+        let read = worker.sending.buffers.filled(most, |into| file.read_into(at, into));
+        let Some(buffer) = read else {
+            worker.counters.zero_copy_exhausted.add(1);
+            return self.send_copied(file, at, most).await;
+        };
+        let mut buffer = buffer?;
+        let bytes = buffer.as_slice().len();
+        let more = (bytes as u64) < self.len - self.sent;
+        let mut copies = false;
+        while !buffer.is_empty() {
+            let sent = match copies {
+                true => self.send(Piece::Bytes { bytes: buffer.as_slice(), more }),
+                false => self.send_without_copy(&buffer, more).await,
+            };
+            match sent {
+                Ok(bytes) => buffer.advance(bytes),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.room().await?,
+                Err(error) if !copies && zero_copy::is_exhausted(&error) => {
+                    self.stream.worker.counters.zero_copy_exhausted.add(1);
+                    copies = true;
+                }
+                Err(error) if !copies && zero_copy::is_refusal(&error) => {
+                    let worker = &self.stream.worker;
+                    worker.sending.refuse_zero_copy(&error, worker);
+                    copies = true;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(bytes)
+    }
+
+    async fn send_without_copy(&mut self, buffer: &Buffer, more: bool) -> io::Result<usize> {
+        let (stream, mut begun) = (self.stream, false);
+        let sent = poll_fn(|cx| {
+            let mut driver = stream.worker.driver.borrow_mut();
+            driver.poll_zero_copy(stream.key, cx, buffer, more, &mut begun)
+        })
+        .await;
+        self.sent += *sent.as_ref().unwrap_or(&0) as u64;
+        sent
     }
 
     async fn send_copied(&mut self, file: &File, at: u64, most: usize) -> io::Result<usize> {
@@ -162,6 +283,8 @@ impl<'a> Turn<'a> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
+        let sent_of_files = &self.stream.sent_of_files;
+        sent_of_files.set(sent_of_files.get() + self.sent);
         let in_the_middle = self.sent > 0 && self.sent < self.len && !self.file_ended;
         let broken = (in_the_middle || self.lost).then_some(self.errno);
         let mut wakes = Vec::new();

@@ -1,0 +1,150 @@
+//! Sending without a copy on io_uring: IORING_OP_SEND_ZC, which completes when it has sent, and a
+//! second time when the kernel needs the bytes no more.
+//!
+//! It is submitted with MSG_DONTWAIT, so it is over with the enter that submits it, and there is
+//! nothing to cancel. Its slot keeps the buffer until the second completion, however long the
+//! stream is gone by then.
+
+use super::{Entry, Op, UringDriver};
+use crate::driver::closed;
+use crate::driver::slots::Key;
+use crate::driver::zero_copy::{Buffer, Lent};
+use io_uring::types::Fd;
+use io_uring::{cqueue, opcode};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::task::{Context, Poll, Waker};
+
+/// IORING_SEND_ZC_REPORT_USAGE and IORING_NOTIF_USAGE_ZC_COPIED of linux/io_uring.h (Linux 6.2):
+/// asks for, and is, the news that the kernel copied after all.
+const REPORT_USAGE: u16 = 1 << 3;
+const USAGE_COPIED: i32 = i32::MIN;
+
+/// A send that is with the kernel.
+pub(super) struct ZeroCopySend {
+    stream: Key,
+    lent: Lent,
+    /// It has sent something. One that failed may have a second completion too, which counts for
+    /// nothing.
+    sent: bool,
+}
+
+/// The send of a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Zero {
+    #[default]
+    None,
+    /// Its first completion is still to come.
+    InFlight,
+    /// The same, and whoever sent it has given up.
+    Abandoned,
+    /// Nobody has asked yet how it ended: bytes, or an errno below 0.
+    Ended(i32),
+}
+
+impl UringDriver {
+    /// Sends what the socket takes of a buffer; EAGAIN if that is nothing. `begun` is the caller's:
+    /// false at the first call.
+    pub(crate) fn poll_zero_copy(
+        &mut self,
+        key: Key,
+        cx: &mut Context<'_>,
+        buffer: &Buffer,
+        more: bool,
+        begun: &mut bool,
+    ) -> Poll<io::Result<usize>> {
+        let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else {
+            return Poll::Ready(Err(closed()));
+        };
+        if let Zero::Ended(result) = stream.zero_copy {
+            stream.zero_copy = Zero::None;
+            return Poll::Ready(match usize::try_from(result) {
+                Ok(bytes) => Ok(bytes),
+                Err(_) => Err(io::Error::from_raw_os_error(-result)),
+            });
+        }
+        if let Some(error) = stream.queued.error() {
+            return Poll::Ready(Err(error));
+        }
+        stream.queued.waiters.add(cx.waker());
+        if std::mem::replace(begun, true) {
+            return Poll::Pending;
+        }
+        let Some(socket) = &stream.socket else { return Poll::Ready(Err(closed())) };
+        let more = if more { libc::MSG_MORE } else { 0 };
+        let bytes = buffer.as_slice();
+        let fd = Fd(socket.as_raw_fd());
+        let entry = opcode::SendZc::new(fd, bytes.as_ptr(), bytes.len() as u32)
+            .flags(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | more)
+            .zc_flags(REPORT_USAGE)
+            .build();
+        stream.zero_copy = Zero::InFlight;
+        stream.expected += 1;
+        let send = ZeroCopySend { stream: key, lent: buffer.lend(), sent: false };
+        let send = self.zero_copies.insert(send);
+        self.ring.push(entry.user_data(Op::SendZeroCopy.tag(send)));
+        Poll::Pending
+    }
+
+    pub(super) fn on_zero_copy(
+        &mut self,
+        send: Key,
+        result: i32,
+        flags: u32,
+        wakes: &mut Vec<Waker>,
+    ) {
+        if cqueue::notif(flags) {
+            return self.forget_zero_copy(send, result == USAGE_COPIED);
+        }
+        let Some(op) = self.zero_copies.get_mut(send) else { return };
+        op.sent = result >= 0;
+        let key = op.stream;
+        if !cqueue::more(flags) {
+            self.forget_zero_copy(send, false);
+        }
+        if result >= 0 {
+            self.counters.sent.add(1);
+            self.counters.zero_copy_sends.add(1);
+        } else if result == -libc::EAGAIN {
+            self.counters.eagain.add(1);
+        }
+        let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else { return };
+        stream.expected -= 1;
+        match std::mem::replace(&mut stream.zero_copy, Zero::Ended(result)) {
+            Zero::Abandoned => {
+                stream.zero_copy = Zero::None;
+                let broken = (result > 0).then_some(libc::ECANCELED);
+                self.end_pieces(key, broken, wakes);
+                self.close_if_flushed(key);
+            }
+            _ => stream.queued.waiters.wake(wakes),
+        }
+        self.remove_if_done(key);
+    }
+
+    /// The kernel needs the bytes of a send no more.
+    fn forget_zero_copy(&mut self, send: Key, copied: bool) {
+        if let Some(send) = self.zero_copies.remove(send) {
+            self.counters.zero_copy_done.add(u64::from(send.sent));
+            self.counters.zero_copy_copied.add(u64::from(send.sent && copied));
+            send.lent.give_back();
+        }
+    }
+
+    /// For who gives a file up: an errno if a send that nobody has heard of has sent a part of it,
+    /// and `None` if that is not known yet. Then the sending half stays reserved until it is.
+    pub(super) fn abandon_zero_copy(&mut self, key: Key) -> Option<Option<i32>> {
+        let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else { return Some(None) };
+        match stream.zero_copy {
+            Zero::None => Some(None),
+            Zero::Ended(result) => {
+                stream.zero_copy = Zero::None;
+                Some((result > 0).then_some(libc::ECANCELED))
+            }
+            Zero::InFlight | Zero::Abandoned => {
+                stream.zero_copy = Zero::Abandoned;
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Buffers that the kernel goes on reading from after a send has returned.
+//!
+//! Until the kernel says that it needs such a buffer no more, the buffer must not be written to,
+//! or the peer would get what is written. So it goes back to its pool only then. If nobody will
+//! hear of it (the socket was closed, the runtime ends), the memory is unmapped instead: what the
+//! kernel holds references on is the pages, which live on without our mapping and which then
+//! nobody can write to.
+
+use crate::sys::Mapping;
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::mem::ManuallyDrop;
+use std::ops::Range;
+use std::rc::Rc;
+
+/// Bytes of one buffer.
+pub(crate) const BUFFER_BYTES: usize = 64 * 1024;
+/// Buffers of one worker, 16 MiB together. Peers that do not read can hold them all, so who finds
+/// none has to copy instead of waiting for one.
+const BUFFERS_MAX: usize = 256;
+
+/// The buffers of one worker.
+#[derive(Default)]
+pub(crate) struct Buffers {
+    spare: RefCell<Vec<Mapping>>,
+    /// Those that exist, spare or not.
+    count: Cell<usize>,
+}
+
+impl Buffers {
+    /// A buffer with what `read` puts into its first `len` bytes. `None` if all are in use, or
+    /// there is no memory for a further one.
+    pub(crate) fn filled(
+        self: &Rc<Buffers>,
+        len: usize,
+        read: impl FnOnce(&mut [u8]) -> io::Result<usize>,
+    ) -> Option<io::Result<Buffer>> {
+        let memory = self.take()?;
+        let len = len.min(BUFFER_BYTES);
+        // SAFETY: the mapping has BUFFER_BYTES initialised bytes, of which nobody else has a
+        // reference: not the kernel either, or it would not have come back.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(memory.start().as_ptr(), len) };
+        let read = read(bytes);
+        let owner = Owner {
+            memory: ManuallyDrop::new(memory),
+            buffers: Rc::clone(self),
+            lost: Cell::new(false),
+        };
+        Some(read.map(|end| Buffer { owner: Rc::new(owner), range: 0..end.min(len) }))
+    }
+
+    fn take(&self) -> Option<Mapping> {
+        if let Some(memory) = self.spare.borrow_mut().pop() {
+            return Some(memory);
+        }
+        if self.count.get() >= BUFFERS_MAX {
+            return None;
+        }
+        let memory = Mapping::new(BUFFER_BYTES).ok()?;
+        self.count.set(self.count.get() + 1);
+        Some(memory)
+    }
+}
+
+struct Owner {
+    memory: ManuallyDrop<Mapping>,
+    buffers: Rc<Buffers>,
+    /// The kernel may read from it for ever, as far as we know.
+    lost: Cell<bool>,
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        // SAFETY: taken once, here, and not used any more.
+        let memory = unsafe { ManuallyDrop::take(&mut self.memory) };
+        if self.lost.get() {
+            self.buffers.count.set(self.buffers.count.get() - 1);
+            drop(memory);
+        } else {
+            self.buffers.spare.borrow_mut().push(memory);
+        }
+    }
+}
+
+/// Bytes to be sent without a copy.
+pub(crate) struct Buffer {
+    owner: Rc<Owner>,
+    range: Range<usize>,
+}
+
+impl Buffer {
+    /// What is still to be sent.
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        let start = self.owner.memory.start();
+        // SAFETY: initialised when it was mapped, and not written to as long as a `Buffer` or a
+        // `Lent` exists.
+        let whole = unsafe { std::slice::from_raw_parts(start.as_ptr(), BUFFER_BYTES) };
+        &whole[self.range.clone()]
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.range.is_empty()
+    }
+
+    /// Marks the first `bytes` as sent.
+    pub(crate) fn advance(&mut self, bytes: usize) {
+        self.range.start = (self.range.start + bytes).min(self.range.end);
+    }
+
+    /// What is noted of a send from it, until the kernel gives it back.
+    pub(super) fn lend(&self) -> Lent {
+        Lent { owner: Rc::clone(&self.owner) }
+    }
+}
+
+/// A send from a buffer that the kernel may still read from. Dropped without having been given
+/// back, it costs the memory of the buffer.
+pub(super) struct Lent {
+    owner: Rc<Owner>,
+}
+
+impl Lent {
+    /// The kernel needs it no more.
+    pub(super) fn give_back(self) {
+        let lost = self.owner.lost.get();
+        let owner = Rc::clone(&self.owner);
+        drop(self);
+        owner.lost.set(lost);
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        self.owner.lost.set(true);
+    }
+}
+
+/// What sending without a copy says if this piece has to be copied, although others need not: the
+/// kernel's memory for notifications (net.core.optmem_max), or for locked pages (ulimit -l), is
+/// used up.
+pub(crate) fn is_exhausted(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM))
+}
+
+/// What it says if this kernel or this kind of socket never does it. EPERM and EACCES are of
+/// filters.
+pub(crate) fn is_refusal(error: &io::Error) -> bool {
+    /// What the kernel says inside where it means EOPNOTSUPP.
+    const ENOTSUPP: i32 = 524;
+    const REFUSALS: [i32; 7] = [
+        libc::EINVAL,
+        libc::ENOSYS,
+        libc::EOPNOTSUPP,
+        libc::ENOPROTOOPT,
+        libc::EPERM,
+        libc::EACCES,
+        ENOTSUPP,
+    ];
+    error.raw_os_error().is_some_and(|errno| REFUSALS.contains(&errno))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filled(buffers: &Rc<Buffers>, byte: u8) -> Option<Buffer> {
+        let fill = |bytes: &mut [u8]| {
+            bytes.fill(byte);
+            Ok(bytes.len())
+        };
+        Some(buffers.filled(100, fill)?.expect("it was filled"))
+    }
+
+    #[test]
+    fn a_buffer_comes_back_when_all_that_was_lent_has() {
+        let buffers = Rc::new(Buffers::default());
+        let mut buffer = filled(&buffers, 1).unwrap();
+        let (first, second) = (buffer.lend(), buffer.lend());
+        buffer.advance(40);
+        assert_eq!(buffer.as_slice(), &[1; 60]);
+        drop(buffer);
+        second.give_back();
+        assert_eq!(buffers.spare.borrow().len(), 0);
+        first.give_back();
+        assert_eq!((buffers.spare.borrow().len(), buffers.count.get()), (1, 1));
+    }
+
+    #[test]
+    fn memory_that_the_kernel_keeps_is_never_used_again() {
+        let buffers = Rc::new(Buffers::default());
+        let buffer = filled(&buffers, 1).unwrap();
+        let (kept, returned) = (buffer.lend(), buffer.lend());
+        drop(kept);
+        returned.give_back();
+        drop(buffer);
+        assert_eq!((buffers.spare.borrow().len(), buffers.count.get()), (0, 0));
+    }
+
+    #[test]
+    fn there_are_no_more_than_the_bound() {
+        let buffers = Rc::new(Buffers::default());
+        let mut held: Vec<Buffer> = (0..BUFFERS_MAX).filter_map(|_| filled(&buffers, 2)).collect();
+        assert_eq!(held.len(), BUFFERS_MAX);
+        assert!(filled(&buffers, 3).is_none());
+        held.pop();
+        let reused = filled(&buffers, 3).unwrap();
+        assert_eq!(reused.as_slice(), &[3; 100]);
+    }
+}
