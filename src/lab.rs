@@ -50,16 +50,16 @@ pub(crate) struct Run {
     /// Seconds of load before each window.
     #[arg(long, value_name = "SECONDS")]
     warmup: Option<f64>,
-    /// Only the cells of this protocol: tcp or udp.
+    /// Only the cells of this protocol: tcp, udp or http.
     #[arg(long)]
     protocol: Option<Protocol>,
-    /// TCP: connection counts, for example 1,10,100.
+    /// TCP and HTTP: connection counts, for example 1,10,100.
     #[arg(long, value_delimiter = ',')]
     connections: Option<Vec<u32>>,
-    /// Message sizes in bytes, for example 128,1024,16384.
+    /// Sizes of messages or files in bytes, for example 128,1024,16384.
     #[arg(long, value_delimiter = ',')]
     sizes: Option<Vec<u32>>,
-    /// TCP: requests in flight per connection.
+    /// TCP and HTTP: requests in flight per connection.
     #[arg(long, value_delimiter = ',')]
     depth: Option<Vec<u32>>,
     /// UDP: stream counts, for example 1000,4000,8000.
@@ -79,8 +79,8 @@ pub(crate) struct Run {
     /// does. Each block waits for the placement, at most a minute.
     #[arg(long)]
     placement: Option<Wanted>,
-    /// Compare these instead; the first is the baseline. NAME=epoll[:k=v,…], NAME=io_uring[:k=v,…]
-    /// or NAME=PROGRAM ARGUMENTS with {addr} among them. A program speaks the first protocol of the
+    /// Compare these instead; the first is the baseline. NAME=epoll[:k=v,…], NAME=io_uring[:k=v,…],
+    /// NAME=nginx (HTTP only), or NAME=PROGRAM ARGUMENTS with {addr} among them. A program speaks the first protocol of the
     /// experiment; cells of the others are then left out. Repeatable.
     #[arg(long, value_parser = Subject::parse, value_name = "SUBJECT")]
     subject: Vec<Subject>,

@@ -1,5 +1,6 @@
 //! `twinring load`: from arguments to a load, its result, and its exit code.
 
+mod http;
 mod observe;
 mod signals;
 mod tcp;
@@ -11,7 +12,7 @@ use clap::{Args, Subcommand};
 use std::error::Error;
 use std::fmt::Display;
 use std::io::Write;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::process::ExitCode;
 use std::time::Duration;
 use twinring::{EngineChoice, EpollOptions, UringOptions};
@@ -21,6 +22,8 @@ use twinring_services::raise_descriptor_limit;
 pub(crate) enum Load {
     /// Requests over TCP to a server that echoes them.
     Tcp(tcp::TcpArgs),
+    /// Requests over HTTP/1.1, each answer checked.
+    Http(Box<http::HttpArgs>),
     /// Streams of datagrams, by default RTP, to a server that reflects them.
     Udp(udp::UdpArgs),
 }
@@ -66,6 +69,44 @@ struct Common {
     json: bool,
 }
 
+/// How long a load over connections runs.
+#[derive(Debug, Args)]
+struct Times {
+    /// Length of the measured window; with -n, its longest [default: 10s, then 1h].
+    #[arg(short, long, value_name = "TIME", value_parser = duration)]
+    duration: Option<Duration>,
+    /// Load before the window [default: 1s; 0s with -n].
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    warmup: Option<Duration>,
+}
+
+impl Times {
+    /// Window and warm-up; `counted` if a number of requests ends the run.
+    fn in_use(&self, counted: bool) -> (Duration, Duration) {
+        let (duration, warmup) = match counted {
+            false => (Duration::from_secs(10), Duration::from_secs(1)),
+            true => (Duration::from_secs(3600), Duration::ZERO),
+        };
+        (self.duration.unwrap_or(duration), self.warmup.unwrap_or(warmup))
+    }
+}
+
+/// How connections are made, and how long they are waited for.
+#[derive(Debug, Args)]
+struct Network {
+    /// Limit of one attempt to connect.
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration,
+          help_heading = "Network")]
+    connect_timeout: Duration,
+    /// Limit of one answer; a connection that misses it is given up.
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration,
+          help_heading = "Network")]
+    timeout: Duration,
+    /// Source addresses, used in turn; each has its own 28,000 ports.
+    #[arg(long, value_name = "IP,...", value_delimiter = ',', help_heading = "Network")]
+    local: Vec<IpAddr>,
+}
+
 fn address(text: &str) -> Result<SocketAddr, String> {
     let resolved = text.to_socket_addrs().map_err(|error| format!("{error}; expected HOST:PORT"));
     resolved?.next().ok_or_else(|| "the name has no address".to_owned())
@@ -79,6 +120,7 @@ fn duration(text: &str) -> Result<Duration, String> {
 pub(crate) fn run(load: Load) -> ExitCode {
     let ended = match load {
         Load::Tcp(args) => tcp::run(args),
+        Load::Http(args) => http::run(*args),
         Load::Udp(args) => udp::run(args),
     };
     ended.unwrap_or_else(|error| {

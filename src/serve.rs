@@ -9,11 +9,11 @@ mod udp;
 use clap::{Args, Subcommand};
 use report::{Reporter, Subject, complain};
 use serde::Serialize;
+use std::collections::HashSet;
 use std::error::Error;
 use std::io;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use twinring::Runtime;
 
@@ -41,7 +41,7 @@ struct OutputArgs {
 pub(crate) fn run(service: Service) -> ExitCode {
     let outcome = match service {
         Service::Echo(args) => tcp::serve_echo(&args),
-        Service::Http(args) => http::serve(&args),
+        Service::Http(args) => http::serve(*args),
         Service::Udp(args) => udp::serve(&args),
     };
     outcome.unwrap_or_else(|error| {
@@ -50,12 +50,22 @@ pub(crate) fn run(service: Service) -> ExitCode {
     })
 }
 
+/// What a service wants beside being run.
+#[derive(Default)]
+struct Hooks {
+    /// What it does on signals that do not end it.
+    signals: signals::Actions,
+    /// Called when all workers have ended, before the last line of its report.
+    at_end: Option<Box<dyn FnOnce()>>,
+}
+
 /// Runs a bound service until a signal ends it, and reports on the way. `prepare` is given what to
 /// call once the service is ready, and returns what each worker runs.
 fn operate<C, Run, Fut>(
     runtime: Runtime,
     subject: Subject<C>,
     output: &OutputArgs,
+    hooks: Hooks,
     prepare: impl FnOnce(Box<dyn Fn() + Send + Sync>) -> Run,
 ) -> Result<ExitCode, Box<dyn Error>>
 where
@@ -63,7 +73,7 @@ where
     Run: Fn(usize) -> Fut + Sync,
     Fut: Future<Output = io::Result<()>> + 'static,
 {
-    let signals = signals::watch(runtime.handle())?;
+    let signals = signals::watch(runtime.handle(), hooks.signals)?;
     let reporter = Arc::new(Reporter::new(subject, output.json, &runtime));
     let ready = Arc::clone(&reporter);
     let run = prepare(Box::new(move || ready.ready()));
@@ -77,6 +87,9 @@ where
             workers.into_iter().flatten().find_map(|worker| Some(worker.err()?.to_string()))
         }
     };
+    if let Some(at_end) = hooks.at_end {
+        at_end();
+    }
     reporter.last(&failure.as_ref().map_or_else(|| signals.reason(), |_| "failed".to_owned()));
     match failure {
         Some(failure) => Err(failure.into()),
@@ -96,11 +109,12 @@ fn timeout(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Tells the operator the first notice of this kind; every worker and listener sends its own.
+/// Tells the operator the first notice of each kind; every worker and listener sends its own.
 fn print_once() -> impl Fn(twinring::Notice) + Send + Sync + 'static {
-    let told = AtomicBool::new(false);
+    let told = Mutex::new(HashSet::new());
     move |notice| {
-        if !told.swap(true, Ordering::Relaxed) {
+        let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.insert(std::mem::discriminant(&notice)) {
             complain(&format!("twinring: {notice}"));
         }
     }

@@ -26,6 +26,7 @@ fn quick_measures_both_engines_and_its_bundle_holds() {
         // One pair never gives a verdict; on a busy machine not even the pair may count.
         assert!(table.contains("100 x 128 B") && table.contains("100 x 16 KB"), "{table}{said}");
         assert!(table.contains("1000 streams x 50/s x 172 B"), "{table}{said}");
+        assert!(table.contains("100 connections x 1 KB over HTTP"), "{table}{said}");
         assert!(table.contains("io_uring") && table.contains("epoll"), "{table}{said}");
         assert!(!table.contains("ahead"), "{table}");
         for file in ["bundle.json", "runs.jsonl", "report.md", "report.html"] {
@@ -66,7 +67,7 @@ fn wrong_words_are_bad_arguments() {
     let shown = lab(&["show", "quick"]);
     assert!(String::from_utf8_lossy(&shown.stdout).contains("[[subjects]]"));
     let listed = lab(&["list"]);
-    for name in ["quick", "udp-single", "udp-streams", "udp-bulk"] {
+    for name in ["quick", "udp-single", "udp-streams", "udp-bulk", "http-files", "http-map"] {
         assert!(String::from_utf8_lossy(&listed.stdout).contains(name), "{name}");
     }
 }

@@ -1,46 +1,17 @@
 //! `twinring load tcp` against servers of known behaviour, on both engines: what they do wrong has
 //! to be found and named, and whatever happens the counts have to balance.
 
+mod support;
+
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde_json::Value;
 use socket2::SockRef;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::Arc;
+use std::process::{Command, Output};
 use std::thread;
 use std::time::{Duration, Instant};
-use twinring::{EngineChoice, Runtime};
-
-/// Longest that any run may take.
-const RUN_MAX: Duration = Duration::from_secs(60);
-
-/// The engines that this machine allows.
-fn engines() -> Vec<&'static str> {
-    match Runtime::builder().engine(EngineChoice::IoUring).build() {
-        Ok(_) => vec!["io_uring", "epoll"],
-        Err(why) => {
-            eprintln!("on epoll only: {why}");
-            vec!["epoll"]
-        }
-    }
-}
-
-/// A server with one thread per connection, each given its number and its stream. It ends with
-/// the test process.
-fn serve(behave: impl Fn(usize, TcpStream) + Send + Sync + 'static) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    let behave = Arc::new(behave);
-    thread::spawn(move || {
-        for (number, stream) in listener.incoming().flatten().enumerate() {
-            let behave = Arc::clone(&behave);
-            thread::spawn(move || behave(number, stream));
-        }
-    });
-    address
-}
+use support::load::{Bounded, Outcome, RUN_MAX, engines, serve, sound};
 
 /// Echoes; `spoil` sees each piece with its position in the stream and may change it.
 fn echo_with(mut stream: TcpStream, mut spoil: impl FnMut(usize, &mut Vec<u8>)) {
@@ -61,93 +32,7 @@ fn echo(stream: TcpStream) {
 }
 
 fn command(engine: &str, target: SocketAddr, arguments: &str) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
-    command.args(["load", "tcp", &target.to_string(), "--json", "--engine", engine]);
-    command.args(arguments.split_whitespace());
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
-
-/// Ends a run that hangs, by its own handle.
-struct Bounded(Option<Child>);
-
-impl Bounded {
-    fn output(mut self) -> Output {
-        let mut child = self.0.take().unwrap();
-        let deadline = Instant::now() + RUN_MAX;
-        while child.try_wait().unwrap().is_none() {
-            if Instant::now() > deadline {
-                child.kill().unwrap();
-                panic!("still running: {:?}", child.wait_with_output());
-            }
-            thread::sleep(Duration::from_millis(5));
-        }
-        child.wait_with_output().unwrap()
-    }
-}
-
-impl Drop for Bounded {
-    fn drop(&mut self) {
-        if let Some(child) = &mut self.0 {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
-/// Exit code, result line and standard error of a run whose result has to be sound.
-struct Outcome {
-    code: i32,
-    result: Value,
-    stderr: String,
-}
-
-impl Outcome {
-    fn number(&self, path: &str) -> u64 {
-        let value = self.result.pointer(path);
-        value.and_then(Value::as_u64).unwrap_or_else(|| panic!("{path} in {}", self.result))
-    }
-
-    fn latency_us(&self, name: &str) -> f64 {
-        self.result["latency_us"][name].as_f64().unwrap()
-    }
-
-    /// All errors by kind that are not zero.
-    fn errors(&self) -> Vec<(String, u64)> {
-        let errors = self.result["errors"].as_object().unwrap();
-        let counts = errors.iter().map(|(kind, count)| (kind.clone(), count.as_u64().unwrap()));
-        counts.filter(|(_, count)| *count > 0).collect()
-    }
-
-    fn expect(&self, code: i32, errors: &[(&str, u64)]) {
-        let expected: Vec<_> = errors.iter().map(|(kind, n)| ((*kind).to_owned(), *n)).collect();
-        assert_eq!((self.code, self.errors()), (code, expected), "{}{}", self.result, self.stderr);
-        assert_eq!(self.result["first_error"].is_null(), errors.is_empty());
-    }
-}
-
-fn sound(output: Output) -> Outcome {
-    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
-    let lines: Vec<Value> =
-        stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let result = lines.last().unwrap_or_else(|| panic!("no result: {stderr}")).clone();
-    let events: Vec<_> = lines.iter().map(|line| line["event"].as_str().unwrap()).collect();
-    assert_eq!(events, ["window_start", "window_end", "result"]);
-    let outcome = Outcome { code: output.status.code().unwrap(), result, stderr };
-    let window = &outcome.result["window"];
-    assert_eq!(lines[0]["monotonic_ns"], window["start_monotonic_ns"]);
-    assert_eq!(lines[1]["monotonic_ns"], window["end_monotonic_ns"]);
-    let whole = |name: &str| outcome.number(&format!("/whole_run/{name}"));
-    assert_eq!(
-        whole("sent"),
-        whole("answered") + whole("failed") + whole("abandoned"),
-        "{}",
-        outcome.result
-    );
-    assert!(outcome.number("/requests/answered") <= whole("answered"));
-    assert!(outcome.number("/requests/sent") <= whole("sent"));
-    outcome
+    support::load::command(engine, "tcp", &target.to_string(), arguments)
 }
 
 fn run(engine: &str, target: SocketAddr, arguments: &str) -> Outcome {

@@ -1,12 +1,11 @@
 //! `twinring load tcp`.
 
 use super::observe::{JsonMarks, Live};
-use super::{Common, address, duration, finish, prepare, print, refuse, signals};
+use super::{Common, Network, Times, address, finish, prepare, print, refuse, signals};
 use clap::Args;
 use std::error::Error;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::time::Duration;
 use twinring_load::tcp;
 
 #[derive(Debug, Args)]
@@ -20,15 +19,11 @@ pub(crate) struct TcpArgs {
     /// Size of a request and of its answer.
     #[arg(short, long, value_name = "BYTES", default_value_t = 128)]
     size: u32,
-    /// Length of the measured window; with --messages, its longest [default: 10s, then 1h].
-    #[arg(short, long, value_name = "TIME", value_parser = duration)]
-    duration: Option<Duration>,
     /// End the window when this many requests, in all, were sent in it and answered.
     #[arg(short = 'n', long, value_name = "N")]
     messages: Option<u64>,
-    /// Load before the window [default: 1s; 0s with --messages].
-    #[arg(long, value_name = "TIME", value_parser = duration)]
-    warmup: Option<Duration>,
+    #[command(flatten)]
+    times: Times,
 
     /// Requests in flight per connection, at most [default: 1; 1024 with --rate].
     #[arg(long, value_name = "N", help_heading = "Pattern")]
@@ -52,18 +47,8 @@ pub(crate) struct TcpArgs {
     #[arg(long, help_heading = "Pattern")]
     no_verify: bool,
 
-    /// Limit of one attempt to connect.
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration,
-          help_heading = "Network")]
-    connect_timeout: Duration,
-    /// Limit of one answer; a connection that misses it is given up.
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration,
-          help_heading = "Network")]
-    timeout: Duration,
-    /// Source addresses, used in turn; each has its own 28,000 ports.
-    #[arg(long, value_name = "IP,...", value_delimiter = ',', help_heading = "Network")]
-    local: Vec<IpAddr>,
-
+    #[command(flatten)]
+    network: Network,
     #[command(flatten)]
     common: Common,
 }
@@ -71,10 +56,8 @@ pub(crate) struct TcpArgs {
 impl TcpArgs {
     fn settings(self) -> tcp::Settings {
         let Common { threads, pin, engine, uring, epoll, .. } = self.common;
-        let (duration, warmup) = match self.messages {
-            None => (Duration::from_secs(10), Duration::from_secs(1)),
-            Some(_) => (Duration::from_secs(3600), Duration::ZERO),
-        };
+        let Network { connect_timeout, timeout, local } = self.network;
+        let (duration, warmup) = self.times.in_use(self.messages.is_some());
         tcp::Settings {
             target: self.target,
             connections: self.connections,
@@ -90,12 +73,12 @@ impl TcpArgs {
             idle: self.idle,
             slow_reader: self.slow_reader,
             verify: !self.no_verify,
-            warmup: self.warmup.unwrap_or(warmup),
-            duration: self.duration.unwrap_or(duration),
+            warmup,
+            duration,
             messages: self.messages,
-            connect_timeout: self.connect_timeout,
-            timeout: self.timeout,
-            local: self.local,
+            connect_timeout,
+            timeout,
+            local,
         }
     }
 }

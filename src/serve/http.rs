@@ -1,34 +1,182 @@
 //! `twinring serve http`: static files.
 
 mod arguments;
+mod config;
+mod log;
+mod site;
+mod tls;
+mod user;
 
 pub(super) use arguments::HttpArgs;
 
-use super::report::{Subject, complain};
-use super::{operate, print_once, with_remedy};
+use super::report::{Subject, complain, print_line};
+use super::{Hooks, operate, print_once, with_remedy};
+use config::{Configuration, HostArgs};
+use signal_hook::consts::{SIGHUP, SIGUSR1};
+use site::SiteArgs;
 use std::error::Error;
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
-use twinring::ListenOptions;
-use twinring_services::http::HttpService;
+use twinring::{ListenOptions, Runtime};
+use twinring_services::http::{AccessLog, Admin, HttpService, HttpSettings, Tls};
 use twinring_services::raise_descriptor_limit;
+use user::{Identity, Served};
+
+/// Exit code for arguments and configuration files that are wrong.
+const USAGE: u8 = 2;
 
 /// Serves files until a signal ends it.
-pub(super) fn serve(args: &HttpArgs) -> Result<ExitCode, Box<dyn Error>> {
+pub(super) fn serve(args: HttpArgs) -> Result<ExitCode, Box<dyn Error>> {
     if let Err(error) = raise_descriptor_limit() {
         complain(&format!("twinring: the limit of open descriptors stays as it is: {error}"));
     }
-    let settings = args.settings()?;
-    // The service flushes before it closes; what is then still unsent was cut on purpose.
-    let runtime = args.engine.runtime().linger(Duration::ZERO).on_notice(print_once()).build()?;
+    let (args, hosts, mut usage) = match &args.config {
+        None => (args, Vec::new(), Vec::new()),
+        Some(path) => match config::read(path) {
+            Ok(Configuration { args, hosts, problems }) => (args, hosts, problems),
+            Err(problems) => return Ok(refuse(&problems, USAGE)),
+        },
+    };
+    if !args.site.has_root() && hosts.is_empty() && usage.is_empty() {
+        usage.push("there is nothing to serve: give --root DIR".to_owned());
+    }
+    if let Some(missing) = args.tls.missing() {
+        usage.push(format!("for TLS, {missing} is missing"));
+    }
+    let mut problems = Vec::new();
+    let prepared = Prepared::new(&args, &hosts, &mut problems);
+    if args.check {
+        problems.extend(args.log.check());
+    }
+    let code = if usage.is_empty() { 1 } else { USAGE };
+    usage.append(&mut problems);
+    match prepared {
+        Some(prepared) if usage.is_empty() => match args.check {
+            true => {
+                print_line("OK");
+                Ok(ExitCode::SUCCESS)
+            }
+            false => run(&args, &hosts, prepared),
+        },
+        _ => Ok(refuse(&usage, code)),
+    }
+}
+
+/// Says what is wrong.
+fn refuse(problems: &[String], code: u8) -> ExitCode {
+    problems.iter().for_each(|problem| complain(&format!("twinring: {problem}")));
+    ExitCode::from(code)
+}
+
+/// What can be found out about the arguments without binding an address or making a file.
+struct Prepared {
+    settings: HttpSettings,
+    tls: Option<Tls>,
+    runtime: Runtime,
+    identity: Option<Identity>,
+}
+
+impl Prepared {
+    /// `None` if there are problems that leave something out.
+    fn new(args: &HttpArgs, hosts: &[HostArgs], problems: &mut Vec<String>) -> Option<Prepared> {
+        let settings = args.settings(hosts, problems);
+        let tls = args.tls.tls().map_err(|error| problems.push(error.to_string())).ok();
+        let identity = args.user.identity().map_err(|problem| problems.push(problem)).ok();
+        // The service flushes before it closes; what is then still unsent was cut on purpose.
+        let builder = args.engine.runtime().linger(Duration::ZERO).on_notice(print_once());
+        let runtime = builder.build().map_err(|error| problems.push(error.to_string())).ok();
+        Some(Prepared { settings, tls: tls?, runtime: runtime?, identity: identity? })
+    }
+}
+
+fn run(
+    args: &HttpArgs,
+    hosts: &[HostArgs],
+    prepared: Prepared,
+) -> Result<ExitCode, Box<dyn Error>> {
+    let Prepared { settings, tls, runtime, identity } = prepared;
     let (workers, handle) = (runtime.workers(), runtime.handle());
     let options = ListenOptions { backlog: args.backlog, ..ListenOptions::default() };
     let service = HttpService::bind(&args.listen, &options, settings, workers, handle)
         .map_err(|error| with_remedy(&error, "ss -ltnp"))?;
-    let subject = Subject::new("http", service.addresses(), service.counters());
-    operate(runtime, subject, &args.output, |ready| {
+    let plain = service.addresses().len();
+    let service = match &tls {
+        Some(tls) => service
+            .bind_tls(&args.tls.listen_tls, &options, tls)
+            .map_err(|error| with_remedy(&error, "ss -ltnp"))?,
+        None => service,
+    };
+    let admin = args.admin.map(Admin::bind).transpose();
+    let admin = admin.map_err(|error| with_remedy(&error, "ss -ltnp"))?;
+    let log = args.log.open(workers, identity.as_ref())?;
+    drop_rights(args, hosts, identity.as_ref(), log.as_ref(), tls.as_ref())?;
+    let service = match &log {
+        Some(log) => service.log_to(log),
+        None => service,
+    };
+    let observer = service.observer(runtime.features().engine());
+    let counters = observer.clone();
+    let mut subject = Subject::new("http", service.addresses(), move || counters.counters());
+    if let encrypted @ [_, ..] = &service.addresses()[plain..] {
+        let list: Vec<String> = encrypted.iter().map(SocketAddr::to_string).collect();
+        let text = format!("TLS on {}", list.join(", "));
+        subject = subject.with_details("tls", &encrypted, text);
+    }
+    if let Some(admin) = &admin {
+        let address = admin.address();
+        subject = subject.with_details("admin", &address, format!("admin on {address}"));
+    }
+    // SIGHUP reads and opens anew what came from files. It is taken even if there is nothing of
+    // that kind, as its effect would otherwise be to end the process.
+    let mut hooks = Hooks::default();
+    for signal in [SIGHUP, SIGUSR1] {
+        let log = log.clone();
+        hooks.signals.on(signal, move || log.iter().for_each(AccessLog::reopen));
+    }
+    if let Some(tls) = tls {
+        hooks.signals.on(SIGHUP, move || tls::reload(&tls));
+    }
+    let admin = admin.map(|admin| admin.start(observer)).transpose()?;
+    hooks.at_end = Some(Box::new(move || {
+        log.iter().for_each(log::finish);
+        drop(admin);
+    }));
+    operate(runtime, subject, &args.output, hooks, |ready| {
         let service = Arc::new(service.on_ready(ready));
         move |worker| Arc::clone(&service).run(worker)
     })
+}
+
+/// Gives up the rights of root, and says what cannot be done without them.
+fn drop_rights(
+    args: &HttpArgs,
+    hosts: &[HostArgs],
+    identity: Option<&Identity>,
+    log: Option<&AccessLog>,
+    tls: Option<&Tls>,
+) -> Result<(), String> {
+    let Some(identity) = identity else {
+        if user::is_root() {
+            complain("twinring: this runs with the rights of root; --user NAME gives them up");
+        }
+        return Ok(());
+    };
+    let sites = hosts.iter().map(|host| &host.site).chain([&args.site]);
+    let served: Vec<Served> = sites.filter_map(SiteArgs::served).collect();
+    identity.assume()?;
+    if let Some(unreadable) = served.iter().find_map(Served::unreadable) {
+        return Err(format!("{} {unreadable}", identity.name()));
+    }
+    if let Some(problem) = log.and_then(|log| args.log.check_rotation(log)) {
+        complain(&format!("twinring: as {}: {problem}", identity.name()));
+    }
+    if let Some(Err(error)) = tls.map(Tls::reload) {
+        complain(&format!(
+            "twinring: as {}: {error}; after SIGHUP the certificate in use stays in use",
+            identity.name()
+        ));
+    }
+    Ok(())
 }

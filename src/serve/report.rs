@@ -78,7 +78,10 @@ impl<C> Subject<C> {
             Ok(details) => drop(self.details.insert(key.to_owned(), details)),
             Err(error) => complain(&format!("twinring: cannot tell the {key} details: {error}")),
         }
-        self.details_text = text;
+        if !self.details_text.is_empty() {
+            self.details_text.push_str("; ");
+        }
+        self.details_text.push_str(&text);
         self
     }
 
@@ -244,7 +247,7 @@ fn print_json(line: &impl Serialize) {
 }
 
 /// Prints to standard output at once. A reader that went away does not end the service.
-fn print_line(text: &str) {
+pub(super) fn print_line(text: &str) {
     let mut out = io::stdout().lock();
     let _reader_is_gone = writeln!(out, "{text}").and_then(|()| out.flush());
 }

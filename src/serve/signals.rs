@@ -1,7 +1,9 @@
-//! SIGTERM and SIGINT: the first drains, the second stops at once.
+//! SIGTERM and SIGINT: the first drains, the second stops at once. What other signals do, the
+//! service says: [`Actions`].
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use std::fmt;
 use std::io;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -20,14 +22,41 @@ pub(super) struct Received {
     second: Arc<AtomicI32>,
 }
 
+/// What a service does when a signal comes that does not end it, such as SIGHUP. A signal that
+/// nobody asked for keeps the effect that the system gives it.
+#[derive(Default)]
+pub(super) struct Actions(Vec<(i32, Box<dyn Fn() + Send>)>);
+
+impl Actions {
+    /// Has `action` called each time that `signal` comes, behind those that were added before.
+    ///
+    /// It is called on the thread of the signals, which also takes those that end the service: it
+    /// may open a file, but not wait for anything that may never come.
+    pub(super) fn on(&mut self, signal: i32, action: impl Fn() + Send + 'static) {
+        self.0.push((signal, Box::new(action)));
+    }
+}
+
+impl fmt::Debug for Actions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.iter().map(|(signal, _)| name(*signal))).finish()
+    }
+}
+
 /// Takes the signals over from now on.
-pub(super) fn watch(handle: Handle) -> io::Result<Received> {
-    let mut signals = Signals::new([SIGTERM, SIGINT])?;
+pub(super) fn watch(handle: Handle, actions: Actions) -> io::Result<Received> {
+    let others = actions.0.iter().map(|(signal, _)| signal);
+    let mut signals = Signals::new([SIGTERM, SIGINT].iter().chain(others))?;
     let received = Received::default();
     let by_thread = received.clone();
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
         let mut drain_since: Option<Instant> = None;
         for signal in signals.forever() {
+            if !matches!(signal, SIGTERM | SIGINT) {
+                let asked = actions.0.iter().filter(|(other, _)| *other == signal);
+                asked.for_each(|(_, action)| action());
+                continue;
+            }
             let since = *drain_since.get_or_insert_with(Instant::now);
             if by_thread.first.load(Ordering::Acquire) == 0 {
                 by_thread.first.store(signal, Ordering::Release);

@@ -1,7 +1,7 @@
 //! Services over TCP: `twinring serve echo`.
 
 use super::report::{Subject, complain};
-use super::{OutputArgs, duration, operate, print_once, timeout, with_remedy};
+use super::{Hooks, OutputArgs, duration, operate, print_once, timeout, with_remedy};
 use crate::engine_args::EngineArgs;
 use clap::Args;
 use std::error::Error;
@@ -64,7 +64,7 @@ where
         TcpService::bind(serve, &args.listen, &options, limits, runtime.workers(), handle)
             .map_err(|error| with_remedy(&error, "ss -ltnp"))?;
     let subject = Subject::new(name, service.addresses(), service.counters());
-    operate(runtime, subject, &args.output, |ready| {
+    operate(runtime, subject, &args.output, Hooks::default(), |ready| {
         let service = Arc::new(service.on_ready(ready));
         move |worker| Arc::clone(&service).run(worker)
     })

@@ -6,7 +6,7 @@ mod table;
 pub(super) use arguments::UdpArgs;
 
 use super::report::{Subject, complain};
-use super::{operate, with_remedy};
+use super::{Hooks, operate, with_remedy};
 use serde::Serialize;
 use std::error::Error;
 use std::process::ExitCode;
@@ -58,7 +58,7 @@ pub(super) fn serve(args: &UdpArgs) -> Result<ExitCode, Box<dyn Error>> {
     let subject = Subject::new("udp", service.addresses(), service.counters())
         .with_details("udp", &details, args.details_text(granted))
         .with_table(move |uptime_s, counters| table.row(uptime_s, counters));
-    operate(runtime, subject, &args.output, |ready| {
+    operate(runtime, subject, &args.output, Hooks::default(), |ready| {
         let service = Arc::new(service.on_ready(ready));
         move |worker| Arc::clone(&service).run(worker)
     })

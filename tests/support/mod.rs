@@ -5,6 +5,8 @@
 
 pub(crate) mod datagrams;
 pub(crate) mod http;
+pub(crate) mod load;
+pub(crate) mod tls;
 
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -103,7 +105,8 @@ impl Server {
         command
     }
 
-    fn spawn(mut command: Command) -> Server {
+    /// Starts a command that serves and prints JSON, and waits until it is ready.
+    pub(crate) fn spawn(mut command: Command) -> Server {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the command starts");
         let stdout = child.stdout.take().expect("stdout is piped");
@@ -152,6 +155,10 @@ impl Server {
 
     pub(crate) fn stderr(&self) -> String {
         self.stderr.lock().unwrap().clone()
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     pub(crate) fn signal(&self, signal: Signal) {

@@ -11,13 +11,14 @@ use nix::unistd::Pid;
 use crate::audit::{Severity, audit, audit_placement};
 use crate::bundle::{self, Writer};
 use crate::error::LabError;
-use crate::experiment::{Cell, Experiment, NetKind};
+use crate::experiment::{Cell, Experiment, NetKind, Nginx, Protocol};
 use crate::machine::{Cpus, Fingerprint, sha256_of};
 use crate::net::{self, Network};
 use crate::plan::{Block, plan};
 use crate::progress::Progress;
-use crate::result::{BUNDLE_SCHEMA, Bundle, Program, RunRecord, State};
+use crate::result::{BUNDLE_SCHEMA, Bundle, NotRun, Program, RunRecord, State};
 use crate::runner::{self, Bench, Slot};
+use crate::site::{Site, nginx};
 use crate::stop::Stop;
 use crate::summary::{Summary, Verdict, summarise};
 
@@ -74,8 +75,9 @@ impl Outcome {
 /// [`LabError`], when the experiment could not be carried out. The bundle then holds what was
 /// measured before, if its directory could be made at all.
 pub fn run(options: &RunOptions, stop: &Stop) -> Result<Outcome, LabError> {
-    let experiment = &options.experiment;
     let started = jiff::Timestamp::now();
+    let Possible { experiment, nginx, not_run } = possible(&options.experiment)?;
+    let experiment = &experiment;
     let cpus = Cpus::choose(options.server_cpu, options.client_cpu)?;
     let quiet = Quiet::keep_off(&cpus);
     let mut networks = net::set_up(experiment.net, &cpus)?;
@@ -88,9 +90,10 @@ pub fn run(options: &RunOptions, stop: &Stop) -> Result<Outcome, LabError> {
         experiment: experiment.clone(),
         command: options.command.clone(),
         seed,
-        programs: programs(options),
+        programs: programs(options, experiment),
         networks: networks.list.iter().map(|network| network.record.clone()).collect(),
         network_fallback: networks.fallback.take(),
+        not_run,
         machine: Fingerprint::read(&cpus),
         cpus,
         summary: None,
@@ -98,15 +101,23 @@ pub fn run(options: &RunOptions, stop: &Stop) -> Result<Outcome, LabError> {
     let directory = bundle::fresh_directory(&options.out, &experiment.name, started);
     let mut writer = Writer::create(&directory, &bundle)?;
     let mut runs = Vec::new();
-    let bench = Bench {
-        experiment,
-        cpus: &bundle.cpus.clone(),
-        helper: &options.helper,
-        binary: &options.binary.to_string_lossy(),
-        stop,
-        began: Instant::now(),
-    };
-    let measured = measure(&bench, &mut networks.list, seed, &mut writer, &mut runs);
+    for NotRun { subject, why } in &bundle.not_run {
+        eprintln!("{subject} is left out: {why}");
+    }
+    let files = site(experiment, &directory, seed, &networks.list);
+    let measured = files.and_then(|site| {
+        let bench = Bench {
+            experiment,
+            cpus: &bundle.cpus,
+            helper: &options.helper,
+            binary: &options.binary.to_string_lossy(),
+            stop,
+            site: site.as_ref(),
+            nginx: nginx.as_ref(),
+            began: Instant::now(),
+        };
+        measure(&bench, &mut networks.list, seed, &mut writer, &mut runs)
+    });
     drop(networks);
     drop(quiet);
     bundle.state = match (&measured, stop.signal()) {
@@ -120,6 +131,51 @@ pub fn run(options: &RunOptions, stop: &Stop) -> Result<Outcome, LabError> {
     measured?;
     finished?;
     Ok(Outcome { directory, bundle })
+}
+
+/// An experiment without the subjects that cannot run on this machine.
+struct Possible {
+    experiment: Experiment,
+    nginx: Option<nginx::Installed>,
+    not_run: Vec<NotRun>,
+}
+
+/// # Errors
+/// When nginx is not installed and nobody else speaks HTTP.
+fn possible(wanted: &Experiment) -> Result<Possible, LabError> {
+    let mut experiment = wanted.clone();
+    let asked_for = experiment.subjects.iter().any(|subject| subject.nginx.is_some());
+    if experiment.http.is_none() || !asked_for {
+        return Ok(Possible { experiment, nginx: None, not_run: Vec::new() });
+    }
+    let why = match nginx::Installed::find(Nginx::PROGRAM) {
+        Ok(nginx) => return Ok(Possible { experiment, nginx: Some(nginx), not_run: Vec::new() }),
+        Err(why) => why,
+    };
+    let not_run: Vec<NotRun> = experiment
+        .subjects
+        .extract_if(.., |subject| subject.nginx.is_some())
+        .map(|subject| NotRun { subject: subject.name, why: why.clone() })
+        .collect();
+    for subject in &mut experiment.subjects {
+        subject.against.retain(|other| not_run.iter().all(|gone| gone.subject != *other));
+    }
+    if experiment.subjects_of(Protocol::Http).is_empty() {
+        return Err(LabError::Machine { why });
+    }
+    Ok(Possible { experiment, nginx: None, not_run })
+}
+
+/// The files of the cells of HTTP, if there are any.
+fn site(
+    experiment: &Experiment,
+    bundle: &Path,
+    seed: u64,
+    networks: &[Network],
+) -> Result<Option<Site>, LabError> {
+    let Some(grid) = &experiment.http else { return Ok(None) };
+    let servers: Vec<_> = networks.iter().map(|network| network.record.server_ip).collect();
+    Site::make(bundle, grid, seed, &servers).map(Some)
 }
 
 /// How the measuring ended.
@@ -224,8 +280,7 @@ impl GivenUp {
 }
 
 /// Files whose hashes tell what was measured: our binary, and the programs of all commands.
-fn programs(options: &RunOptions) -> Vec<Program> {
-    let experiment = &options.experiment;
+fn programs(options: &RunOptions, experiment: &Experiment) -> Vec<Program> {
     let commands = experiment.protocols().flat_map(|protocol| {
         let subjects = experiment.subjects_of(protocol).into_iter();
         subjects.flat_map(move |position| {

@@ -1,7 +1,7 @@
 //! The lab of Twinring: paired experiments on processes, with intervals, audits and bundles.
 //!
 //! The lab starts programs and reads what they print; it knows nothing of how they are made. An
-//! [`Experiment`] names the subjects and, for TCP and UDP, the grid of cells. [`run`] measures
+//! [`Experiment`] names the subjects and, for TCP, UDP and HTTP, the grid of cells. [`run`] measures
 //! every cell in interleaved pairs, audits every run, and writes a bundle: a directory with the raw
 //! data, the figures and verdicts computed from them, and reports. [`verify`] computes everything
 //! again from the raw data; [`rerender`] renders it anew. `docs/method.md` explains the method.
@@ -49,6 +49,7 @@ mod progress;
 mod report;
 pub mod result;
 mod runner;
+mod site;
 mod soaker;
 pub mod statistics;
 mod stop;
@@ -57,9 +58,10 @@ mod verify;
 
 pub use error::LabError;
 pub use experiment::{
-    Accounting, BUILT_IN, Cell, EXPERIMENT_SCHEMA, Experiment, KeepsUp, MIN_PAIRS, NetChoice,
-    NetKind, Overrides, Point, Protocol, Published, PublishedCall, Ready, Subject, TcpGrid,
-    UdpGrid, UnderTest,
+    Accounting, BUILT_IN, Cell, EXPERIMENT_SCHEMA, Experiment, HttpGrid, HttpPoint, KeepsUp,
+    MIN_PAIRS, NetChoice, NetKind, Nginx, Overrides, Point, Protocol, Published, PublishedCall,
+    PublishedDatagrams, PublishedRate, PublishedRequests, Ready, Subject, TcpGrid, UdpGrid,
+    UnderTest,
 };
 pub use helper::helper;
 pub use lab::{Outcome, RunOptions, json_line, run};

@@ -46,11 +46,23 @@ pub struct Bundle {
     pub networks: Vec<NetRecord>,
     /// Why it was not the network that was asked for first.
     pub network_fallback: Option<String>,
+    /// Subjects that were asked for and are not in the experiment, because they cannot run here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_run: Vec<NotRun>,
     /// The machine.
     pub machine: Fingerprint,
     /// What came out, recomputed by `twinring lab verify` from the raw data; missing while the
     /// experiment runs.
     pub summary: Option<Summary>,
+}
+
+/// A subject that cannot run on this machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NotRun {
+    /// Its name.
+    pub subject: String,
+    /// What is missing, and what to do.
+    pub why: String,
 }
 
 /// How far an experiment got.
@@ -99,6 +111,9 @@ pub struct RunRecord {
     pub at_s: f64,
     /// The server's command, exactly.
     pub server_command: Vec<String>,
+    /// The configuration file that the lab wrote for the server, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_config: Option<String>,
     /// The load generator's command, exactly.
     pub client_command: Vec<String>,
     /// The server's `ready` line, if it prints one.

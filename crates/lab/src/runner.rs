@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -14,13 +15,14 @@ use nix::sys::signal::Signal;
 use crate::accounting::{Bystanders, Meter, Sample, cpu_use};
 use crate::contract::{self, LoadResult};
 use crate::error::LabError;
-use crate::experiment::{Cell, Experiment, Point, Ready, Subject};
+use crate::experiment::{Cell, Experiment, HttpPoint, Point, Ready, Subject};
 use crate::machine::Cpus;
 use crate::net::Network;
 use crate::placement::{self, Distance, Placement};
 use crate::process::{self, Event, Process, Role};
 use crate::procfs;
 use crate::result::{Failure, RUN_SCHEMA, RunRecord};
+use crate::site::{Site, nginx};
 use crate::stop::Stop;
 
 /// How long a server may take until it can be used.
@@ -47,6 +49,10 @@ pub(crate) struct Bench<'a> {
     /// The `twinring` binary, for `{twinring}` in commands.
     pub(crate) binary: &'a str,
     pub(crate) stop: &'a Stop,
+    /// The files of HTTP, if there are cells of it.
+    pub(crate) site: Option<&'a Site>,
+    /// nginx, if a subject is it.
+    pub(crate) nginx: Option<&'a nginx::Installed>,
     /// When the experiment began.
     pub(crate) began: Instant,
 }
@@ -91,10 +97,10 @@ pub(crate) fn run(
 ) -> Result<Option<RunRecord>, LabError> {
     let protocol = slot.cell.protocol();
     let address = network.free_address(protocol)?;
-    let values = placeholders(bench, slot, address);
-    let server_command = fill(&slot.subject.command_template(protocol), &values);
-    let load = bench.experiment.load_template(protocol, slot.subject);
-    let client_command = fill(&load, &values);
+    let values = Values::of(bench, slot, address)?;
+    let server_command = values.fill(&slot.subject.command_template(protocol));
+    let client_command = values.fill(&bench.experiment.load_template(protocol, slot.subject));
+    let server_config = configure(bench, slot, address)?;
     let record = RunRecord {
         schema: RUN_SCHEMA.to_owned(),
         index: slot.index,
@@ -103,6 +109,7 @@ pub(crate) fn run(
         subject: slot.subject.name.clone(),
         at_s: bench.began.elapsed().as_secs_f64(),
         server_command,
+        server_config,
         client_command,
         ready: None,
         load: None,
@@ -339,43 +346,114 @@ fn with_stderr(how: String, process: &Process) -> String {
     }
 }
 
-fn placeholders(
+/// Writes the configuration of a subject that needs one, and returns it.
+fn configure(
     bench: &Bench<'_>,
     slot: &Slot<'_>,
     address: SocketAddr,
-) -> BTreeMap<&'static str, String> {
-    let millis = |seconds: f64| format!("{}", (seconds * 1e3).round());
-    let (warmup_s, window_s) = bench.experiment.pace_s(slot.cell.protocol());
-    let mut values = BTreeMap::from([
-        ("{twinring}", bench.binary.to_owned()),
-        ("{addr}", address.to_string()),
-        ("{ip}", address.ip().to_string()),
-        ("{port}", address.port().to_string()),
-        ("{warmup_ms}", millis(warmup_s)),
-        ("{window_ms}", millis(window_s)),
-        ("{server_cpu}", bench.cpus.server.to_string()),
-        ("{client_cpu}", bench.cpus.client.to_string()),
-        ("{engine}", slot.subject.load_engine().to_owned()),
-    ]);
-    values.extend(match slot.cell.point {
-        Point::Tcp { connections, message_bytes, depth } => [
-            ("{connections}", connections.to_string()),
-            ("{message_bytes}", message_bytes.to_string()),
-            ("{depth}", depth.to_string()),
-        ],
-        Point::Udp { streams, packets_per_s, message_bytes } => [
-            ("{streams}", streams.to_string()),
-            ("{packets_per_s}", packets_per_s.to_string()),
-            ("{message_bytes}", message_bytes.to_string()),
-        ],
-    });
-    values
+) -> Result<Option<String>, LabError> {
+    let (Some(settings), Point::Http(point)) = (&slot.subject.nginx, slot.cell.point) else {
+        return Ok(None);
+    };
+    let (Some(site), Some(installed)) = (bench.site, bench.nginx) else { return Ok(None) };
+    let text = installed.configuration(settings, point, address);
+    let path = nginx::path(site.directory());
+    std::fs::write(&path, &text).map_err(|error| LabError::write(&path, error))?;
+    Ok(Some(text))
 }
 
-/// The command with its placeholders filled in.
-fn fill(template: &[String], values: &BTreeMap<&'static str, String>) -> Vec<String> {
-    let fill_word = |word: &String| {
-        values.iter().fold(word.clone(), |word, (name, value)| word.replace(name, value))
-    };
-    template.iter().map(fill_word).collect()
+/// What the placeholders of commands stand for in a run.
+struct Values {
+    /// Parts of words.
+    texts: BTreeMap<&'static str, String>,
+    /// Whole words that stand for any number of words.
+    lists: BTreeMap<&'static str, Vec<String>>,
+}
+
+impl Values {
+    fn of(bench: &Bench<'_>, slot: &Slot<'_>, address: SocketAddr) -> Result<Values, LabError> {
+        let millis = |seconds: f64| format!("{}", (seconds * 1e3).round());
+        let (warmup_s, window_s) = bench.experiment.pace_s(slot.cell.protocol());
+        let texts = BTreeMap::from([
+            ("{twinring}", bench.binary.to_owned()),
+            ("{addr}", address.to_string()),
+            ("{ip}", address.ip().to_string()),
+            ("{port}", address.port().to_string()),
+            ("{warmup_ms}", millis(warmup_s)),
+            ("{window_ms}", millis(window_s)),
+            ("{server_cpu}", bench.cpus.server.to_string()),
+            ("{client_cpu}", bench.cpus.client.to_string()),
+            ("{engine}", slot.subject.load_engine().to_owned()),
+        ]);
+        let mut values = Values { texts, lists: BTreeMap::new() };
+        match slot.cell.point {
+            Point::Tcp { connections, message_bytes, depth } => values.numbers([
+                ("{connections}", connections),
+                ("{message_bytes}", message_bytes),
+                ("{depth}", depth),
+            ]),
+            Point::Udp { streams, packets_per_s, message_bytes } => values.numbers([
+                ("{streams}", streams),
+                ("{packets_per_s}", packets_per_s),
+                ("{message_bytes}", message_bytes),
+            ]),
+            Point::Http(point) => {
+                values.numbers([
+                    ("{connections}", point.connections),
+                    ("{file_bytes}", point.file_bytes),
+                    ("{depth}", point.depth),
+                ]);
+                if let Some(site) = bench.site {
+                    values.http(site, point, address)?;
+                }
+            }
+        }
+        Ok(values)
+    }
+
+    fn numbers(&mut self, numbers: [(&'static str, u32); 3]) {
+        self.texts.extend(numbers.map(|(name, number)| (name, number.to_string())));
+    }
+
+    fn http(&mut self, site: &Site, point: HttpPoint, address: SocketAddr) -> Result<(), LabError> {
+        let text = |path: PathBuf| path.display().to_string();
+        let (certificate, key) = (text(site.certificate()), text(site.key()));
+        self.texts.extend([
+            ("{work}", text(site.directory().to_owned())),
+            ("{config}", text(nginx::path(site.directory()))),
+            ("{root}", text(site.root())),
+            ("{certificate}", certificate.clone()),
+            ("{key}", key.clone()),
+        ]);
+        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+        let urls = site.urls(point, address)?;
+        let address = address.to_string();
+        let tls = ["--listen-tls", &address, "--tls-cert", &certificate, "--tls-key", &key];
+        let plain = ["--listen", &address];
+        let mut options = vec![site.verify_body(point)];
+        if point.tls {
+            options.extend(["--tls-ca".to_owned(), certificate.clone()]);
+        }
+        if !point.keepalive {
+            options.push("--no-keepalive".to_owned());
+        }
+        self.lists.extend([
+            ("{listen}", words(if point.tls { &tls } else { &plain })),
+            ("{urls}", urls),
+            ("{options}", options),
+        ]);
+        Ok(())
+    }
+
+    /// The command with its placeholders filled in.
+    fn fill(&self, template: &[String]) -> Vec<String> {
+        let fill_word = |word: &String| {
+            self.texts.iter().fold(word.clone(), |word, (name, value)| word.replace(name, value))
+        };
+        let words = template.iter().flat_map(|word| match self.lists.get(word.as_str()) {
+            Some(words) => words.clone(),
+            None => vec![fill_word(word)],
+        });
+        words.collect()
+    }
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Sketch, UdpSketch, alone, fakes, summary, voids};
+use common::{HttpSketch, Sketch, UdpSketch, alone, fakes, summary, voids};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -166,6 +166,52 @@ fn a_bundle_of_datagrams_holds_until_any_of_it_is_edited() {
     let measured = summary(&outcome).cells[0].subjects.iter().any(|subject| subject.counted > 0);
     assert_eq!(html.contains("Send lateness"), measured);
     assert!(!html.contains("http://") && !html.contains("https://"), "it must open offline");
+}
+
+#[test]
+fn a_bundle_of_http_holds_until_any_of_it_is_edited_and_its_files_are_gone() {
+    let out = tempfile::tempdir().unwrap();
+    let sketch = HttpSketch { others: &["foreign"], pairs: 2, ..HttpSketch::default() };
+    let outcome = sketch.run(out.path()).unwrap();
+    let directory = &outcome.directory;
+    let all = ["bundle.json", "manifest.sha256", "report.html", "report.md", "runs.jsonl"];
+    assert_eq!(files(directory), all);
+    let verification = verify(directory).unwrap();
+    assert!(verification.holds() && verification.figures > 10, "{verification}");
+    let path = directory.join("runs.jsonl");
+    let text = fs::read_to_string(&path).unwrap();
+    for field in ["bodies", "answered", "status"] {
+        let edited = text.replacen(&format!("\"{field}\":"), &format!("\"{field}\":1"), 1);
+        assert_ne!(text, edited);
+        fs::write(&path, edited).unwrap();
+        let found = verify(directory).unwrap();
+        let recomputed = found.problems.iter().any(|problem| problem.contains("raw data give"));
+        assert!(recomputed, "{field}: {found}");
+    }
+    fs::write(&path, text).unwrap();
+    rerender(directory).unwrap();
+    assert!(verify(directory).unwrap().holds());
+    let html = fs::read_to_string(directory.join("report.html")).unwrap();
+    assert!(html.contains("4 connections x 1000 B over HTTP on loopback"));
+    // On a busy machine no run may count.
+    let measured = summary(&outcome).cells[0].subjects.iter().any(|subject| subject.counted > 0);
+    let markdown = fs::read_to_string(directory.join("report.md")).unwrap();
+    assert_eq!(markdown.contains("first byte p50, us"), measured, "{markdown}");
+    assert!(markdown.contains("content, MB/s"), "{markdown}");
+}
+
+#[test]
+fn an_interrupted_lab_of_http_leaves_a_valid_partial_bundle_without_its_files() {
+    let _alone = alone();
+    let out = tempfile::tempdir().unwrap();
+    let sketch = HttpSketch { others: &["foreign"], pairs: 100, ..HttpSketch::default() };
+    let mut lab = start_lab_on(out.path(), &sketch.text());
+    let bundle = wait_for_runs(out.path(), 1);
+    assert!(bundle.join("work/root/1000.bin").exists());
+    kill(Pid::from_raw(lab.id() as i32), Signal::SIGINT).unwrap();
+    assert_eq!(lab.wait().unwrap().code(), Some(130));
+    assert!(!bundle.join("work").exists());
+    assert!(verify(&bundle).unwrap().holds());
 }
 
 /// Measured by the version that knew TCP only, as its `twinring lab` left it.

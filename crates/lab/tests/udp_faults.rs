@@ -2,10 +2,9 @@
 
 mod common;
 
-use common::{UdpSketch, voids};
+use common::{UdpSketch, calmed, voids};
 use twinring_lab::audit::Kind;
-use twinring_lab::result::RunRecord;
-use twinring_lab::summary::{Bottleneck, CellSummary, Verdict, summarise};
+use twinring_lab::summary::{Bottleneck, CellSummary, Verdict};
 
 /// What came out. The clean reflector is flawless: what voids it is the machine's doing, and then
 /// the sketch is run again.
@@ -20,25 +19,9 @@ fn cell(sketch: &UdpSketch<'_>) -> CellSummary {
     cell
 }
 
-/// One try, with the machine's other work taken out of the records: these tests are about what the
-/// two programs of a run did. The hypervisor may have moved the CPUs meanwhile, too.
 fn once(sketch: &UdpSketch<'_>) -> CellSummary {
     let out = tempfile::tempdir().unwrap();
-    let outcome = sketch.run(out.path()).unwrap();
-    let text = std::fs::read_to_string(outcome.directory.join("runs.jsonl")).unwrap();
-    let calm = |line: &str| {
-        let mut run: RunRecord = serde_json::from_str(line).unwrap();
-        run.others = None;
-        run.distance = None;
-        for cpu in run.cpu.iter_mut() {
-            cpu.sample_delay_us = [0.0, 0.0];
-            cpu.server_cpu.steal_coarse_s = 0.0;
-            cpu.client_cpu.steal_coarse_s = 0.0;
-        }
-        run
-    };
-    let runs: Vec<RunRecord> = text.lines().map(calm).collect();
-    summarise(&outcome.bundle.experiment, outcome.bundle.seed, &runs).cells.remove(0)
+    calmed(&sketch.run(out.path()).unwrap())
 }
 
 /// Asserts that the clean reflector passes and the other one is named for this.

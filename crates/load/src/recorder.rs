@@ -4,24 +4,49 @@
 //! merged at the end. An event counts for the window if its own time stamp lies in it, whatever
 //! else was going on, so that the window has exact ends.
 
-use crate::report::ErrorCounts;
 use hdrhistogram::Histogram;
 use std::ops::Range;
 
 /// Latencies are recorded from 1 ns to 60 s; longer ones count as 60 s.
-const LATENCY_NS_MAX: u64 = 60_000_000_000;
+pub(crate) const LATENCY_NS_MAX: u64 = 60_000_000_000;
 /// Significant decimal digits of a recorded latency.
 const DIGITS: u8 = 3;
 
-/// Why a connection or an attempt to connect was lost.
+/// Why a connection or an attempt to connect was lost, or what was wrong with an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
     Connect,
+    Tls,
     Reset,
     ClosedEarly,
     Timeout,
+    /// Other bytes came back than were sent.
     Mismatch,
+    /// Bytes came that are no answer.
+    Malformed,
+    Status,
+    Length,
+    Hash,
     Other,
+}
+
+/// How often each trouble was met.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Troubles([u64; Trouble::Other as usize + 1]);
+
+impl Troubles {
+    pub(crate) fn count(&self, kind: Trouble) -> u64 {
+        self.0[kind as usize]
+    }
+
+    /// All kinds together.
+    pub(crate) fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    fn merge(&mut self, other: &Troubles) {
+        self.0.iter_mut().zip(other.0).for_each(|(mine, theirs)| *mine += theirs);
+    }
 }
 
 /// Requests: how many were sent, and what became of them.
@@ -56,7 +81,7 @@ pub(crate) struct Recorder {
     pub(crate) latency_ns: Histogram<u64>,
     /// Of the requests sent inside the window, in an open loop.
     pub(crate) lag_ns: Histogram<u64>,
-    pub(crate) errors: ErrorCounts,
+    pub(crate) troubles: Troubles,
     /// When and what.
     pub(crate) first_error: Option<(u64, String)>,
 }
@@ -69,7 +94,7 @@ impl Recorder {
             window: Requests::default(),
             latency_ns: histogram(),
             lag_ns: histogram(),
-            errors: ErrorCounts::default(),
+            troubles: Troubles::default(),
             first_error: None,
         }
     }
@@ -110,7 +135,7 @@ impl Recorder {
     }
 
     pub(crate) fn trouble(&mut self, kind: Trouble, now_ns: u64, what: impl FnOnce() -> String) {
-        *self.errors.of_kind(kind) += 1;
+        self.troubles.0[kind as usize] += 1;
         if self.first_error.is_none() {
             self.first_error = Some((now_ns, what()));
         }
@@ -134,7 +159,7 @@ impl Recorder {
         // Both have the same bounds, so every value of one fits into the other.
         let _same_bounds = self.latency_ns.add(&other.latency_ns);
         let _same_bounds = self.lag_ns.add(&other.lag_ns);
-        self.errors.merge(&other.errors);
+        self.troubles.merge(&other.troubles);
         let firsts = [self.first_error.take(), other.first_error];
         self.first_error = firsts.into_iter().flatten().min();
     }
@@ -181,6 +206,8 @@ mod tests {
         b.trouble(Trouble::Timeout, 10, || "earlier".into());
         a.merge(b);
         assert_eq!(a.first_error, Some((10, "earlier".into())));
-        assert_eq!((a.errors.reset, a.errors.timeout), (1, 1));
+        let counts =
+            [Trouble::Reset, Trouble::Timeout, Trouble::Other].map(|k| a.troubles.count(k));
+        assert_eq!((counts, a.troubles.total()), ([1, 1, 0], 2));
     }
 }

@@ -2,7 +2,8 @@
 
 pub(crate) mod table;
 
-use crate::recorder::Trouble;
+use crate::recorder::{Recorder, Trouble, Troubles};
+use crate::run::Share;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use hdrhistogram::Histogram;
@@ -121,6 +122,24 @@ pub struct RequestsReport {
     pub per_second: f64,
 }
 
+impl RequestsReport {
+    pub(crate) fn of(all: &Share, seconds: f64) -> RequestsReport {
+        let counted = &all.recorder;
+        RequestsReport {
+            sent: counted.window.sent,
+            answered: counted.window.answered,
+            failed: counted.window.failed,
+            in_flight_at_end: counted.until_end.in_flight(),
+            unsent: all.unsent,
+            oldest_in_flight_us: all.oldest_ns as f64 / 1e3,
+            per_second: match seconds > 0.0 {
+                true => counted.window.answered as f64 / seconds,
+                false => 0.0,
+            },
+        }
+    }
+}
+
 /// Requests of the whole run: `sent = answered + failed + abandoned`.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct WholeRun {
@@ -132,6 +151,17 @@ pub struct WholeRun {
     pub failed: u64,
     /// All that were still without an answer when the run ended.
     pub abandoned: u64,
+}
+
+impl WholeRun {
+    pub(crate) fn of(counted: &Recorder) -> WholeRun {
+        WholeRun {
+            sent: counted.whole.sent,
+            answered: counted.whole.answered,
+            failed: counted.whole.failed,
+            abandoned: counted.whole.in_flight(),
+        }
+    }
 }
 
 /// Payload.
@@ -239,6 +269,27 @@ pub struct Connections {
     pub max_answered: u64,
 }
 
+impl Connections {
+    pub(crate) fn of(
+        all: &Share,
+        asked: u64,
+        served_at_once_max: u64,
+        idle_established: u64,
+    ) -> Connections {
+        Connections {
+            asked,
+            established: all.answered.len() as u64,
+            served: all.served,
+            served_at_once_max,
+            lost: all.lost,
+            reconnects: all.reconnects,
+            idle_established,
+            min_answered: all.answered.iter().copied().min().unwrap_or(0),
+            max_answered: all.answered.iter().copied().max().unwrap_or(0),
+        }
+    }
+}
+
 /// Connections lost and attempts failed, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ErrorCounts {
@@ -257,41 +308,25 @@ pub struct ErrorCounts {
 }
 
 impl ErrorCounts {
-    pub(crate) fn of_kind(&mut self, kind: Trouble) -> &mut u64 {
-        match kind {
-            Trouble::Connect => &mut self.connect,
-            Trouble::Reset => &mut self.reset,
-            Trouble::ClosedEarly => &mut self.closed_early,
-            Trouble::Timeout => &mut self.timeout,
-            Trouble::Mismatch => &mut self.mismatch,
-            Trouble::Other => &mut self.other,
+    pub(crate) fn of(troubles: &Troubles) -> ErrorCounts {
+        ErrorCounts {
+            connect: troubles.count(Trouble::Connect),
+            reset: troubles.count(Trouble::Reset),
+            closed_early: troubles.count(Trouble::ClosedEarly),
+            timeout: troubles.count(Trouble::Timeout),
+            mismatch: troubles.count(Trouble::Mismatch),
+            other: troubles.count(Trouble::Other),
         }
-    }
-
-    pub(crate) fn merge(&mut self, other: &ErrorCounts) {
-        for ((_, mine), (_, theirs)) in self.named_mut().into_iter().zip(other.named()) {
-            *mine += theirs;
-        }
-    }
-
-    /// All kinds together.
-    pub(crate) fn total(&self) -> u64 {
-        self.named().iter().map(|(_, count)| count).sum()
     }
 
     fn named(&self) -> [(&'static str, u64); 6] {
-        let mut copy = *self;
-        copy.named_mut().map(|(name, count)| (name, *count))
-    }
-
-    fn named_mut(&mut self) -> [(&'static str, &mut u64); 6] {
         [
-            ("connect", &mut self.connect),
-            ("reset", &mut self.reset),
-            ("closed early", &mut self.closed_early),
-            ("timeout", &mut self.timeout),
-            ("mismatch", &mut self.mismatch),
-            ("other", &mut self.other),
+            ("connect", self.connect),
+            ("reset", self.reset),
+            ("closed early", self.closed_early),
+            ("timeout", self.timeout),
+            ("mismatch", self.mismatch),
+            ("other", self.other),
         ]
     }
 }
@@ -342,12 +377,5 @@ mod tests {
             .deserialize(&mut bytes.as_slice())
             .unwrap();
         assert_eq!(decoded, histogram);
-    }
-
-    #[test]
-    fn errors_add_up_by_kind() {
-        let mut sum = ErrorCounts { reset: 1, ..ErrorCounts::default() };
-        sum.merge(&ErrorCounts { reset: 2, other: 5, ..ErrorCounts::default() });
-        assert_eq!((sum.reset, sum.other, sum.total()), (3, 5, 8));
     }
 }

@@ -3,8 +3,13 @@
 //! The way of a request through the rooms: `conversation` receives it, `head` reads it, `path`
 //! makes a name of its target, `cache` or `resource` find the file, `reply` makes the answer
 //! (with `conditional`, `range`, `encoding`), and `sending` sends it. `service` accepts the
-//! connections, and `session` watches over the time they take.
+//! connections, `session` watches over the time they take, and `tls` encrypts them.
+//!
+//! For those who operate it, `hosts` tells its sites apart, `access_log` writes down what was
+//! asked, and `admin` tells how the service is (`observer`, `metrics`).
 
+mod access_log;
+mod admin;
 pub mod body;
 mod cache;
 pub mod conditional;
@@ -12,9 +17,13 @@ mod conversation;
 mod counters;
 pub mod date;
 pub mod encoding;
+mod flight;
 pub mod head;
+mod hosts;
 mod index;
+mod metrics;
 mod mime;
+mod observer;
 mod options;
 pub mod path;
 pub mod range;
@@ -26,11 +35,17 @@ mod service;
 mod session;
 mod status;
 pub mod target;
+mod tls;
 mod worker;
 
+pub use access_log::{AccessLog, LogFormat, LogSettings, LogTarget};
+pub use admin::{Admin, RunningAdmin};
 pub use counters::HttpCounters;
+pub use hosts::{HostName, Site, Sites};
+pub use observer::Observer;
 pub use options::{
     CacheLimits, FieldRule, HttpLimits, HttpSettings, ListingFormat, SENDFILE_ABOVE_MAX, Timeouts,
 };
 pub use service::HttpService;
 pub use status::Status;
+pub use tls::{MinVersion, Tls, TlsError, TlsSettings};

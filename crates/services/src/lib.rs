@@ -6,6 +6,7 @@
 //! service of its own, [`udp::UdpService`]; so is [`http::HttpService`], whose connections keep
 //! more than one kind of time.
 
+mod accepting;
 mod connections;
 mod counters;
 mod descriptors;

@@ -1,22 +1,16 @@
 //! A TCP service on all workers: accepting, limits, and the drain at shutdown.
 
+use crate::accepting::{Acceptors, accept, drain};
 use crate::connections::{Connection, Connections, Ending};
 use crate::counters::{ServiceCounters, WorkerCounters};
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
-use twinring::{
-    BoundListener, Either, Handle, ListenOptions, TcpListener, race, shutdown_requested, sleep,
-    spawn,
-};
-
-/// Time between two sweeps of a drain.
-const DRAIN_SWEEP: Duration = Duration::from_millis(25);
+use std::time::Duration;
+use twinring::{BoundListener, Handle, ListenOptions, TcpListener, TcpStream, sleep, spawn};
 
 /// A connection that stood still for this many sweeps of a drain has nothing to finish.
 const DRAIN_QUIET_SWEEPS: u32 = 4;
@@ -26,10 +20,6 @@ const IDLE_SWEEPS: u32 = 4;
 
 /// The shortest time between two idle sweeps.
 const IDLE_SWEEP_MIN: Duration = Duration::from_millis(5);
-
-/// How long a shutdown goes on accepting what the kernel has connected already. Closing the
-/// listener would reset those.
-const ACCEPT_GRACE: Duration = Duration::from_millis(10);
 
 /// The bounds of a TCP service.
 #[derive(Clone, Debug)]
@@ -156,20 +146,15 @@ where
             bound.into_iter().map(TcpListener::from_bound).collect::<io::Result<_>>()?;
         let counters = Arc::clone(&self.counters[worker]);
         let connections = Connections::new(counters, Arc::clone(&self.open));
-        let acceptors: Vec<_> = listeners
-            .into_iter()
-            .map(|listener| {
-                let (connections, serve) = (Rc::clone(&connections), self.serve.clone());
-                let (maximum, handle) = (self.limits.max_connections, self.handle.clone());
-                spawn(async move {
-                    let outcome = accept(listener, connections, maximum, serve).await;
-                    if outcome.is_err() {
-                        handle.shutdown();
-                    }
-                    outcome
-                })
-            })
-            .collect();
+        let acceptors = listeners.into_iter().map(|listener| {
+            let (connections, serve) = (Rc::clone(&connections), self.serve.clone());
+            let maximum = self.limits.max_connections;
+            async move {
+                let start = |stream| start(stream, &connections, maximum, &serve);
+                accept(&listener, start, || {}).await
+            }
+        });
+        let acceptors = Acceptors::spawn(&self.handle, acceptors);
         let sweeper = self.limits.idle_timeout.map(|idle_timeout| {
             let connections = Rc::clone(&connections);
             spawn(async move { sweep_idle(&connections, idle_timeout).await })
@@ -177,48 +162,33 @@ where
         if self.workers_starting.fetch_sub(1, Ordering::AcqRel) == 1 {
             (self.on_ready)();
         }
-        let mut outcome = Ok(());
-        for acceptor in acceptors {
-            outcome =
-                outcome.and(acceptor.await.unwrap_or_else(|gone| Err(io::Error::other(gone))));
-        }
+        let outcome = acceptors.ended().await;
         if let Some(sweeper) = sweeper {
             sweeper.abort();
         }
-        drain(&connections, self.limits.drain_timeout).await;
+        // Connections finish what they received, and are closed; those that have not ended at the
+        // timeout are cut.
+        let sweep = || connections.sweep(Ending::Drain, DRAIN_QUIET_SWEEPS);
+        let timeout = self.limits.drain_timeout;
+        drain(timeout, || connections.is_empty(), sweep, || connections.cut()).await;
         outcome
     }
 }
 
-async fn accept<S>(
-    listener: TcpListener,
-    connections: Rc<Connections>,
-    maximum: usize,
-    serve: S,
-) -> io::Result<()>
+/// Serves a connection in a task of its own, if there is room for it.
+fn start<S>(stream: TcpStream, connections: &Rc<Connections>, maximum: usize, serve: &S)
 where
     S: AsyncFn(&Connection) -> io::Result<()> + Clone + 'static,
 {
-    let start = |stream| {
-        if let Some(live) = connections.admit(stream, maximum) {
-            let serve = serve.clone();
-            spawn(async move {
-                let served = serve(live.connection()).await;
-                // In a box, as what happens once at the end is larger than all before it, and
-                // the size of a connection's task is cache footprint.
-                Box::pin(live.connection().end(served)).await;
-            });
-        }
-    };
-    let mut shutdown = pin!(shutdown_requested());
-    while let Either::Left(accepted) = race(listener.accept(), shutdown.as_mut()).await {
-        start(accepted?);
+    if let Some(live) = connections.admit(stream, maximum) {
+        let serve = serve.clone();
+        spawn(async move {
+            let served = serve(live.connection()).await;
+            // In a box, as what happens once at the end is larger than all before it, and the
+            // size of a connection's task is cache footprint.
+            Box::pin(live.connection().end(served)).await;
+        });
     }
-    let mut grace = pin!(sleep(ACCEPT_GRACE));
-    while let Either::Left(accepted) = race(listener.accept(), grace.as_mut()).await {
-        start(accepted?);
-    }
-    Ok(())
 }
 
 async fn sweep_idle(connections: &Connections, idle_timeout: Duration) {
@@ -227,20 +197,5 @@ async fn sweep_idle(connections: &Connections, idle_timeout: Duration) {
     loop {
         sleep(period).await;
         connections.sweep(Ending::Idle, quiet_sweeps);
-    }
-}
-
-/// Lets the connections finish what they received, then closes them; cuts those that have not
-/// ended at the timeout.
-async fn drain(connections: &Connections, timeout: Duration) {
-    let started = Instant::now();
-    while !connections.is_empty() && started.elapsed() < timeout {
-        sleep(DRAIN_SWEEP.min(timeout.saturating_sub(started.elapsed()))).await;
-        connections.sweep(Ending::Drain, DRAIN_QUIET_SWEEPS);
-    }
-    while !connections.is_empty() {
-        // Again each time: a task that had not run yet was not waiting for anything.
-        connections.cut();
-        sleep(Duration::from_millis(1)).await;
     }
 }

@@ -1,33 +1,46 @@
 //! The arguments of the HTTP service.
 
 use super::super::{OutputArgs, duration, timeout};
+use super::config::HostArgs;
+use super::log::LogArgs;
+use super::site::SiteArgs;
+use super::tls::TlsArgs;
+use super::user::UserArgs;
 use crate::engine_args::EngineArgs;
 use clap::Args;
+use clap::builder::ArgPredicate;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
-use twinring::fs::{Dir, Symlinks};
-use twinring_services::http::encoding::Coding;
+use twinring::fs::SendStrategy;
 use twinring_services::http::head::HeadLimits;
 use twinring_services::http::{
-    CacheLimits, FieldRule, HttpLimits, HttpSettings, ListingFormat, SENDFILE_ABOVE_MAX, Timeouts,
+    CacheLimits, HttpLimits, HttpSettings, SENDFILE_ABOVE_MAX, Sites, Timeouts,
 };
 
 #[derive(Debug, Args)]
 pub(crate) struct HttpArgs {
-    /// Directory whose files are served. Files and directories that begin with a dot are not,
-    /// except for `/.well-known/`.
-    #[arg(long, value_name = "DIR")]
-    root: PathBuf,
+    /// TOML file with further options, named as here without their dashes, and a [[host]] with
+    /// `names` for each virtual host. Options given here count more.
+    #[arg(long, value_name = "FILE", help_heading = "Operation")]
+    pub(super) config: Option<PathBuf>,
+    /// Check options, configuration file, directories, certificates and rights, and end.
+    #[arg(long, help_heading = "Operation")]
+    pub(super) check: bool,
+    #[command(flatten)]
+    pub(super) site: SiteArgs,
     /// Address to listen on; may be given several times, for IPv4 and IPv6 (`[::1]:8080`).
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
+    #[arg(
+        long,
+        value_name = "ADDR",
+        default_value = "127.0.0.1:8080",
+        default_value_if("listen_tls", ArgPredicate::IsPresent, None)
+    )]
     pub(super) listen: Vec<SocketAddr>,
     #[command(flatten)]
+    pub(super) tls: TlsArgs,
+    #[command(flatten)]
     pub(super) engine: EngineArgs,
-    #[command(flatten)]
-    files: FileArgs,
-    #[command(flatten)]
-    fields: FieldArgs,
     #[command(flatten)]
     cache: CacheArgs,
     #[command(flatten)]
@@ -38,47 +51,16 @@ pub(crate) struct HttpArgs {
     #[arg(long, value_name = "N", help_heading = "Limits", default_value_t = 4096,
           value_parser = clap::value_parser!(u32).range(1..=65_535))]
     pub(super) backlog: u32,
+    /// Address that answers `/metrics`, `/healthz` and `/readyz`, on a thread of its own. Keep it
+    /// from strangers.
+    #[arg(long, value_name = "ADDR", help_heading = "Operation")]
+    pub(super) admin: Option<SocketAddr>,
+    #[command(flatten)]
+    pub(super) user: UserArgs,
+    #[command(flatten)]
+    pub(super) log: LogArgs,
     #[command(flatten)]
     pub(super) output: OutputArgs,
-}
-
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Files")]
-struct FileArgs {
-    /// Names of files that stand for their directory; the first that is there is taken.
-    #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = "index.html",
-          value_parser = file_name)]
-    index: Vec<String>,
-    /// What to make of a directory without an index file: a page, a JSON array, or 404.
-    #[arg(long, value_name = "html|json|off", default_value = "off", value_parser = autoindex)]
-    autoindex: Autoindex,
-    /// File beneath the root that answers for paths that do not exist and whose last segment has
-    /// no dot: the pages of an application that routes by itself.
-    #[arg(long, value_name = "FILE")]
-    spa: Option<PathBuf>,
-    /// File beneath the root whose content goes with status 404.
-    #[arg(long, value_name = "FILE")]
-    not_found: Option<PathBuf>,
-    /// `beneath` follows symbolic links that stay beneath the root; absolute ones never do.
-    #[arg(long, value_name = "refuse|beneath", default_value = "beneath", value_parser = symlinks)]
-    symlinks: Symlinks,
-    /// Send files that lie beside the one asked for, are no older, and end in these suffixes, to
-    /// clients that accept their coding; the preferred one comes first.
-    #[arg(long, value_name = "br,gz,zst", value_delimiter = ',')]
-    precompressed: Vec<Coding>,
-}
-
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Header fields")]
-struct FieldArgs {
-    /// `Cache-Control` for the paths that match, such as `*.css=max-age=3600`; the first match
-    /// counts. `*` stands for any characters, slashes included.
-    #[arg(long, value_name = "PATTERN=VALUE", value_parser = FieldRule::cache_control)]
-    cache_control: Vec<FieldRule>,
-    /// A field for the paths that match, such as `*=X-Content-Type-Options:nosniff`; all matches
-    /// count.
-    #[arg(long = "header", value_name = "PATTERN=NAME:VALUE")]
-    headers: Vec<FieldRule>,
 }
 
 #[derive(Debug, Args)]
@@ -96,11 +78,17 @@ struct CacheArgs {
     /// A file that is changed is served within this time.
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = duration)]
     cache_valid: Duration,
-    /// Files of more bytes are sent with sendfile(2); the others from memory, with their head in
-    /// one send. Up to 1048576.
+    /// Files of more bytes are sent by --send; the others from memory, with their head in one
+    /// send. Up to 1048576.
     #[arg(long, value_name = "BYTES", default_value_t = 12 * 1024,
           value_parser = clap::value_parser!(u64).range(0..=SENDFILE_ABOVE_MAX))]
     sendfile_above: u64,
+    /// How large files get into the socket: by sendfile(2), by splice(2) through a pipe, read into
+    /// buffers that are sent without a copy, or read and sent. With `read`, bytes on their way do
+    /// not change when a file is overwritten in place. What cannot be had here becomes `read`, and
+    /// TLS always reads.
+    #[arg(long, value_name = "sendfile|splice|zerocopy|read", default_value = "sendfile")]
+    send: SendStrategy,
 }
 
 #[derive(Debug, Args)]
@@ -150,75 +138,32 @@ struct TimeoutArgs {
     drain_timeout: Duration,
 }
 
-/// What `--autoindex` says; a type of its own because to clap an `Option` is an argument that may
-/// be missing.
-#[derive(Clone, Copy, Debug)]
-struct Autoindex(Option<ListingFormat>);
-
-fn autoindex(text: &str) -> Result<Autoindex, String> {
-    match text {
-        "html" => Ok(Autoindex(Some(ListingFormat::Html))),
-        "json" => Ok(Autoindex(Some(ListingFormat::Json))),
-        "off" => Ok(Autoindex(None)),
-        _ => Err("expected html, json or off".to_owned()),
-    }
-}
-
-fn symlinks(text: &str) -> Result<Symlinks, String> {
-    match text {
-        "refuse" => Ok(Symlinks::Refuse),
-        "beneath" => Ok(Symlinks::Beneath),
-        _ => Err("expected refuse or beneath".to_owned()),
-    }
-}
-
-fn file_name(text: &str) -> Result<String, String> {
-    let is_name = !text.is_empty() && !text.starts_with('.') && !text.contains(['/', '\0']);
-    is_name.then(|| text.to_owned()).ok_or_else(|| format!("`{text}` is no name of a file"))
-}
-
 impl HttpArgs {
-    /// The settings they amount to.
-    ///
-    /// # Errors
-    /// When a directory or a file that they name cannot be used; the message names it.
-    pub(super) fn settings(&self) -> Result<HttpSettings, String> {
-        let root = Dir::open(&self.root)
-            .map_err(|error| format!("cannot serve --root {}: {error}", self.root.display()))?;
-        let files = &self.files;
-        Ok(HttpSettings {
-            symlinks: files.symlinks,
-            index: files.index.clone(),
-            autoindex: files.autoindex.0,
-            fallback: self.beneath_root("--spa", files.spa.as_deref())?,
-            not_found: self.beneath_root("--not-found", files.not_found.as_deref())?,
-            precompressed: files.precompressed.clone(),
-            cache_control: self.fields.cache_control.clone(),
-            fields: self.fields.headers.clone(),
+    /// The settings they amount to, with these virtual hosts. What is wrong with directories and
+    /// files is added to `problems`, and left out of the settings.
+    pub(super) fn settings(&self, hosts: &[HostArgs], problems: &mut Vec<String>) -> HttpSettings {
+        let mut sites = Sites::new(self.site.site("", problems));
+        for host in hosts {
+            let Some(site) = host.site.site(&host.place, problems) else { continue };
+            if let Err(name) = sites.add(&host.names, site) {
+                problems.push(format!("{}{name} is the name of two hosts", host.place));
+            }
+        }
+        HttpSettings {
             cache: CacheLimits {
                 bytes: usize::try_from(self.cache.cache_bytes).unwrap_or(usize::MAX),
                 files: self.cache.cache_files as usize,
                 valid: self.cache.cache_valid,
             },
             sendfile_above: self.cache.sendfile_above,
+            send: self.cache.send,
             limits: self.limits.limits(),
-            timeouts: self.timeouts.timeouts(),
-            ..HttpSettings::new(root)
-        })
-    }
-
-    /// The path that names a file in requests, made sure that it is there.
-    fn beneath_root(&self, option: &str, file: Option<&Path>) -> Result<Option<Vec<u8>>, String> {
-        let Some(file) = file else { return Ok(None) };
-        let wrong = |why: &str| format!("cannot use {option} {}: {why}", file.display());
-        let relative = file.strip_prefix("/").unwrap_or(file);
-        let metadata = std::fs::metadata(self.root.join(relative))
-            .map_err(|error| wrong(&format!("{error}; it has to be beneath the root")))?;
-        if !metadata.is_file() {
-            return Err(wrong("it is no regular file"));
+            timeouts: Timeouts {
+                handshake: self.tls.tls_handshake_timeout,
+                ..self.timeouts.timeouts()
+            },
+            ..HttpSettings::new(sites)
         }
-        let path = Path::new("/").join(relative);
-        Ok(Some(path.into_os_string().into_encoded_bytes()))
     }
 }
 
@@ -246,6 +191,7 @@ impl TimeoutArgs {
             idle: self.idle_timeout,
             send: self.send_timeout,
             drain: self.drain_timeout,
+            ..Timeouts::default()
         }
     }
 }

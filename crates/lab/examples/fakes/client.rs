@@ -1,7 +1,10 @@
-//! A closed-loop load generator with one thread per connection that speaks the JSON contract.
+//! A closed-loop load generator with one thread per connection that speaks the JSON contract, of
+//! echoes and of files over HTTP.
 //!
 //! Faults, to see whether the lab believes it: `miscounts` (claims answers it did not get),
-//! `flatters` (halves the latencies it reports, histogram and all), `hangs` (never ends).
+//! `flatters` (halves the latencies it reports, histogram and all), `hangs` (never ends), and of
+//! files `plain` (claims a connection for each request), `shrinks` (counts a byte too little of each
+//! file) and `blind` (does not look at content).
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -16,24 +19,28 @@ use base64::engine::general_purpose::STANDARD;
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Serializer, V2Serializer};
 use nix::time::{ClockId, clock_gettime};
-use serde_json::json;
+use serde_json::{Value, json};
+
+use crate::http_client::{self, File};
 
 /// A percentile of the whole may be an eighth of a microsecond off at 100 us.
 const DIGITS: u8 = 3;
 
 #[derive(Clone)]
-struct Plan {
-    address: SocketAddr,
-    connections: u64,
-    bytes: usize,
-    depth: u64,
-    warmup: Duration,
-    window: Duration,
-    fault: String,
+pub(crate) struct Plan {
+    pub(crate) address: SocketAddr,
+    pub(crate) connections: u64,
+    pub(crate) bytes: usize,
+    pub(crate) depth: u64,
+    pub(crate) warmup: Duration,
+    pub(crate) window: Duration,
+    pub(crate) fault: String,
+    /// What is asked for, if it is no echo.
+    pub(crate) file: Option<File>,
 }
 
 /// What one connection saw.
-struct Seen {
+pub(crate) struct Seen {
     latencies: Histogram<u64>,
     sent: u64,
     answered: u64,
@@ -41,8 +48,7 @@ struct Seen {
     answered_inside: u64,
     abandoned: u64,
     failed: u64,
-    mismatch: bool,
-    closed_early: bool,
+    trouble: Option<Trouble>,
     connect_error: bool,
     oldest: Duration,
 }
@@ -52,6 +58,10 @@ pub(crate) fn load(words: &[&str]) -> ExitCode {
         eprintln!("fakes client ADDR CONNECTIONS BYTES DEPTH WARMUP_MS WINDOW_MS [FAULT]");
         return ExitCode::from(2);
     };
+    run(&plan)
+}
+
+pub(crate) fn run(plan: &Plan) -> ExitCode {
     let served = Arc::new(AtomicU64::new(0));
     let begin = Instant::now() + Duration::from_millis(50) + plan.warmup;
     let end = begin + plan.window;
@@ -75,7 +85,7 @@ pub(crate) fn load(words: &[&str]) -> ExitCode {
     let seen: Vec<Seen> = connections.into_iter().flat_map(thread::JoinHandle::join).collect();
     let cpu_share = (end_cpu - start_cpu) as f64 / (end_ns - start_ns) as f64;
     let window = [start_ns, end_ns];
-    report(&plan, &seen, window, cpu_share, served.load(Ordering::Relaxed))
+    report(plan, &seen, window, cpu_share, served.load(Ordering::Relaxed))
 }
 
 fn parse(words: &[&str]) -> Option<Plan> {
@@ -88,6 +98,7 @@ fn parse(words: &[&str]) -> Option<Plan> {
         warmup: Duration::from_millis(number(4)?),
         window: Duration::from_millis(number(5)?),
         fault: words.get(6).copied().unwrap_or_default().to_owned(),
+        file: None,
     })
 }
 
@@ -109,8 +120,7 @@ fn drive(plan: &Plan, number: u64, window: std::ops::Range<Instant>, served: &At
         answered_inside: 0,
         abandoned: 0,
         failed: 0,
-        mismatch: false,
-        closed_early: false,
+        trouble: None,
         connect_error: false,
         oldest: Duration::ZERO,
     };
@@ -123,7 +133,11 @@ fn drive(plan: &Plan, number: u64, window: std::ops::Range<Instant>, served: &At
         let began = Instant::now();
         seen.sent += plan.depth;
         seen.sent_inside += if window.contains(&began) { plan.depth } else { 0 };
-        match exchange(plan, number, seen.sent, &mut stream, window.end) {
+        let exchanged = match &plan.file {
+            None => exchange(plan, number, seen.sent, &mut stream, window.end),
+            Some(file) => http_client::exchange(plan, file, &mut stream, window.end),
+        };
+        match exchanged {
             Ok(()) => {
                 seen.answered += plan.depth;
                 if seen.answered == plan.depth {
@@ -137,16 +151,13 @@ fn drive(plan: &Plan, number: u64, window: std::ops::Range<Instant>, served: &At
                     seen.latencies.saturating_record_n(claimed, plan.depth);
                 }
             }
+            Err(Trouble::TimeIsUp) => {
+                seen.abandoned += plan.depth;
+                seen.oldest = began.elapsed();
+                break;
+            }
             Err(trouble) => {
-                match trouble {
-                    Trouble::Mismatch => seen.mismatch = true,
-                    Trouble::Closed => seen.closed_early = true,
-                    Trouble::TimeIsUp => {
-                        seen.abandoned += plan.depth;
-                        seen.oldest = began.elapsed();
-                        break;
-                    }
-                }
+                seen.trouble = Some(trouble);
                 seen.failed += plan.depth;
                 break;
             }
@@ -155,8 +166,17 @@ fn drive(plan: &Plan, number: u64, window: std::ops::Range<Instant>, served: &At
     seen
 }
 
-enum Trouble {
+/// What can go wrong with an exchange.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// Other bytes came.
     Mismatch,
+    /// No HTTP came.
+    Malformed,
+    /// Another status came.
+    Status,
+    /// Content of another length came.
+    Length,
     Closed,
     TimeIsUp,
 }
@@ -177,23 +197,29 @@ fn exchange(
     let mut got = 0;
     let mut buffer = vec![0; 64 << 10];
     while got < total {
-        let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-        let _ = stream.set_read_timeout(Some(left));
-        match stream.read(&mut buffer) {
-            Ok(0) => return Err(Trouble::Closed),
-            Ok(read) => {
-                if buffer[..read] != message[got..][..read.min(total - got)] {
-                    return Err(Trouble::Mismatch);
-                }
-                got += read;
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                return Err(Trouble::TimeIsUp);
-            }
-            Err(_) => return Err(Trouble::Closed),
+        let read = read_until(stream, &mut buffer, end)?;
+        if buffer[..read] != message[got..][..read.min(total - got)] {
+            return Err(Trouble::Mismatch);
         }
+        got += read;
     }
     Ok(())
+}
+
+/// Reads what there is, and waits for it until `end`.
+pub(crate) fn read_until(
+    stream: &mut TcpStream,
+    buffer: &mut [u8],
+    end: Instant,
+) -> Result<usize, Trouble> {
+    let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+    let _ = stream.set_read_timeout(Some(left));
+    match stream.read(buffer) {
+        Ok(0) => Err(Trouble::Closed),
+        Ok(read) => Ok(read),
+        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Err(Trouble::TimeIsUp),
+        Err(_) => Err(Trouble::Closed),
+    }
 }
 
 fn report(
@@ -216,9 +242,11 @@ fn report(
     let quantile = |share| micros(latencies.value_at_quantile(share));
     let mut bytes = Vec::new();
     V2Serializer::new().serialize(&latencies, &mut bytes).expect("writing to memory");
-    let mismatch = sum(|seen| seen.mismatch.into());
+    let troubles =
+        |trouble| seen.iter().filter(|seen| seen.trouble == Some(trouble)).count() as u64;
+    let mismatch = troubles(Trouble::Mismatch);
     let cpu_s = cpu_share * seconds;
-    let result = json!({
+    let mut result = json!({
         "event": "result", "schema": "twinring.load.tcp/1", "target": plan.address,
         "engine": "fake", "interrupted": false,
         "settings": {"connections": plan.connections, "message_bytes": plan.bytes,
@@ -248,12 +276,22 @@ fn report(
             "min_answered": seen.iter().map(|seen| seen.answered_inside).min(),
             "max_answered": seen.iter().map(|seen| seen.answered_inside).max()},
         "errors": {"connect": sum(|seen| seen.connect_error.into()), "reset": 0,
-            "closed_early": sum(|seen| seen.closed_early.into()), "timeout": 0,
+            "closed_early": troubles(Trouble::Closed), "timeout": 0,
             "mismatch": mismatch, "other": 0},
         "first_error": (mismatch > 0).then_some("an answer differs from what was sent"),
         "cpu": {"user_s": cpu_s, "system_s": 0.0, "busiest_thread_share": cpu_share,
             "saturated": cpu_share >= 0.95},
         "runtime_counters": {}});
+    if let Some(file) = &plan.file {
+        merge(&mut result, http_client::result(plan, file, answered, &troubles));
+    }
     println!("{result}");
     ExitCode::from(u8::from(mismatch > 0))
+}
+
+/// Puts the fields of one object into another, whose own fields of these names go.
+fn merge(into: &mut Value, from: Value) {
+    if let (Value::Object(into), Value::Object(from)) = (into, from) {
+        into.extend(from);
+    }
 }

@@ -4,6 +4,8 @@
 //! ```text
 //! fakes server MODE ADDR        an echo server: see `server::MODES`
 //! fakes client ADDR CONNECTIONS BYTES DEPTH WARMUP_MS WINDOW_MS [FAULT]
+//! fakes http-server MODE ADDR ROOT   a server of files: see `http_server::MODES`
+//! fakes http-client URL FILE CONNECTIONS DEPTH WARMUP_MS WINDOW_MS [FAULT]
 //! fakes udp-server MODE ADDR    a reflector: see `udp_server::MODES`
 //! fakes udp-client ADDR STREAMS PPS BYTES WARMUP_MS WINDOW_MS [FAULT]
 //! fakes lab EXPERIMENT OUT      runs an experiment as the command does, handling signals
@@ -13,6 +15,8 @@
 //! In an experiment file: `command = ["…/examples/fakes", "server", "lossy", "{addr}"]`.
 
 mod client;
+mod http_client;
+mod http_server;
 mod server;
 mod udp_client;
 mod udp_server;
@@ -27,7 +31,9 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().filter_map(|argument| argument.to_str()).collect();
     match words.as_slice() {
         ["helper", ..] => twinring_lab::helper(&arguments[1..]),
-        ["server", mode, address] => server::serve(mode, address),
+        ["server", mode, address] => server::serve(server::ECHO, mode, address),
+        ["http-server", mode, address, _] => server::serve(http_server::FILES, mode, address),
+        ["http-client", rest @ ..] => http_client::load(rest),
         ["client", rest @ ..] => client::load(rest),
         ["udp-server", mode, address] => udp_server::serve(mode, address),
         ["udp-client", rest @ ..] => udp_client::load(rest),

@@ -1,4 +1,5 @@
-//! An echo server with one thread per connection, and one fault.
+//! A server with one thread per connection, and one fault. Here is what all of them share, and an
+//! echo server.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -11,8 +12,18 @@ use serde_json::json;
 use signal_hook::consts::SIGTERM;
 use signal_hook::iterator::Signals;
 
+/// What is done with connections, and the faults there are.
+#[derive(Clone, Copy)]
+pub(crate) struct Service {
+    pub(crate) name: &'static str,
+    pub(crate) modes: &'static [(&'static str, &'static str)],
+    pub(crate) handle: fn(TcpStream, &str) -> std::io::Result<()>,
+}
+
+pub(crate) const ECHO: Service = Service { name: "echo", modes: MODES, handle: echo };
+
 /// What the server does beside echoing.
-pub(crate) const MODES: &[(&str, &str)] = &[
+const MODES: &[(&str, &str)] = &[
     ("echo", "nothing: it is clean, and speaks the JSON contract"),
     ("foreign", "nothing, and it says nothing either"),
     ("burn", "uses 20 us of CPU more for every message"),
@@ -29,9 +40,9 @@ pub(crate) const MODES: &[(&str, &str)] = &[
 
 static MESSAGES: AtomicU64 = AtomicU64::new(0);
 
-pub(crate) fn serve(mode: &str, address: &str) -> ExitCode {
-    if !MODES.iter().any(|(known, _)| *known == mode) {
-        eprintln!("no mode {mode}; there are {MODES:?}");
+pub(crate) fn serve(service: Service, mode: &str, address: &str) -> ExitCode {
+    if !service.modes.iter().any(|(known, _)| *known == mode) {
+        eprintln!("no mode {mode}; there are {:?}", service.modes);
         return ExitCode::from(2);
     }
     match mode {
@@ -55,14 +66,14 @@ pub(crate) fn serve(mode: &str, address: &str) -> ExitCode {
     if talks {
         println!(
             "{}",
-            json!({"event": "ready", "schema": "twinring.serve/1", "service": "echo",
+            json!({"event": "ready", "schema": "twinring.serve/1", "service": service.name,
             "listen": [address], "engine": "fake", "pid": std::process::id()})
         );
     }
     let mode = mode.to_owned();
     let handle = {
         let mode = mode.clone();
-        move |stream| drop(echo(stream, &mode))
+        move |stream| drop((service.handle)(stream, &mode))
     };
     thread::spawn(move || {
         for (count, stream) in listener.incoming().flatten().enumerate() {
@@ -76,10 +87,10 @@ pub(crate) fn serve(mode: &str, address: &str) -> ExitCode {
             thread::spawn(move || handle(stream));
         }
     });
-    wait_for_the_end(talks)
+    wait_for_the_end(service, talks)
 }
 
-fn wait_for_the_end(talks: bool) -> ExitCode {
+fn wait_for_the_end(service: Service, talks: bool) -> ExitCode {
     let Ok(mut signals) = Signals::new([SIGTERM]) else { return ExitCode::FAILURE };
     let deaf = std::env::args().any(|argument| argument == "deaf");
     for _ in signals.forever() {
@@ -91,13 +102,27 @@ fn wait_for_the_end(talks: bool) -> ExitCode {
         let messages = MESSAGES.load(Ordering::Relaxed);
         println!(
             "{}",
-            json!({"event": "final", "schema": "twinring.serve/1", "service": "echo",
+            json!({"event": "final", "schema": "twinring.serve/1", "service": service.name,
             "engine": "fake", "reason": "SIGTERM",
             // One read and one write a message.
             "runtime_counters": {"syscalls": 2 * messages, "enters": 0, "cq_overflows": 0}})
         );
     }
     ExitCode::SUCCESS
+}
+
+/// Counts an answer, and dies with the last of its life.
+pub(crate) fn count(mode: &str) {
+    if MESSAGES.fetch_add(1, Ordering::Relaxed) == 2000 && mode == "dies" {
+        eprintln!("out of cheese");
+        std::process::exit(7);
+    }
+}
+
+/// Uses the CPU for 20 us.
+pub(crate) fn burn() {
+    let until = Instant::now() + Duration::from_micros(20);
+    while Instant::now() < until {}
 }
 
 fn echo(mut stream: TcpStream, mode: &str) -> std::io::Result<()> {
@@ -111,10 +136,7 @@ fn echo(mut stream: TcpStream, mode: &str) -> std::io::Result<()> {
         let faulty = number % 50 == 0;
         let mut answer = &mut buffer[..read];
         match mode {
-            "burn" => {
-                let until = Instant::now() + Duration::from_micros(20);
-                while Instant::now() < until {}
-            }
+            "burn" => burn(),
             "slow" => thread::sleep(Duration::from_millis(20)),
             "lossy" if faulty => answer = &mut answer[1..],
             "swallow" if faulty => answer = &mut answer[..read - 1],
@@ -122,10 +144,7 @@ fn echo(mut stream: TcpStream, mode: &str) -> std::io::Result<()> {
             _ => {}
         }
         stream.write_all(answer)?;
-        if MESSAGES.fetch_add(1, Ordering::Relaxed) == 2000 && mode == "dies" {
-            eprintln!("out of cheese");
-            std::process::exit(7);
-        }
+        count(mode);
     }
     Ok(())
 }

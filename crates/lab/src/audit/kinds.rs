@@ -10,7 +10,7 @@ pub enum Kind {
     ServerNotReady,
     /// The server ended before it was asked to.
     ServerDied,
-    /// Bytes came back other than they were sent.
+    /// Bytes came back other than they were sent, or a file came other than it is.
     PayloadMismatch,
     /// Fewer connections were served at once, or fewer streams opened, than were asked for.
     UnequalAdmission,
@@ -102,8 +102,8 @@ impl Kind {
                 "a soaker got no turn around the ends of the window: stop what else runs here"
             }
             Kind::NothingAnswered => "make window and warm-up longer, or check the server",
-            Kind::PayloadMismatch => "the server loses, repeats or swaps bytes: fix it first",
-            Kind::UnverifiedPayload => "leave out --no-verify to make sure that it really echoes",
+            Kind::PayloadMismatch => "the server sends wrong bytes or answers: fix it first",
+            Kind::UnverifiedPayload => "have the load generator compare what comes: see its --help",
             Kind::Unbalanced => "the load generator miscounts: its other figures are doubtful",
             Kind::ClientErrors => "check limits on connections and descriptors of the server",
             Kind::UnequalAdmission => "raise the server's backlog, connection or descriptor limit",

@@ -5,7 +5,9 @@
 //! finding spoils the block, which is run again if the experiment has blocks to spare. A
 //! [`Severity::Warning`] is printed and changes nothing.
 
+mod http;
 mod kinds;
+mod requests;
 mod tcp;
 mod udp;
 
@@ -17,7 +19,7 @@ use crate::placement::Wanted;
 use crate::result::{Failure, RunRecord};
 
 pub use kinds::Kind;
-pub use tcp::{LITTLE_TOLERANCE, SCHEDULE_LAG_LIMIT_US, STALLED_LEAST_US, STALLED_SHARE};
+pub use requests::{LITTLE_TOLERANCE, SCHEDULE_LAG_LIMIT_US, STALLED_LEAST_US, STALLED_SHARE};
 pub use udp::DUE_TOLERANCE;
 
 /// The share of the window that the hypervisor may take from a CPU.
@@ -74,6 +76,7 @@ pub fn audit(run: &RunRecord) -> Vec<Finding> {
             (LoadResult::Udp(load), Point::Udp { streams, packets_per_s, message_bytes }) => {
                 audit.udp(load, streams, packets_per_s, message_bytes);
             }
+            (LoadResult::Http(load), Point::Http(point)) => audit.http(load, point),
             _ => {
                 let (got, wanted) = (load.protocol(), run.cell.protocol());
                 let what = format!("a result of {got} load in a cell of {wanted}");

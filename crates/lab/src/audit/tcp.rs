@@ -1,49 +1,24 @@
-//! Rules for `twinring load tcp`: connections and requests.
+//! Rules for `twinring load tcp` beside those for all requests.
 
-use super::{Audit, Kind, Severity, differ};
+use super::requests::Loop;
+use super::{Audit, Kind, Severity};
 use crate::contract::TcpResult;
 use crate::contract::tcp::Errors;
 
-/// How far the requests in flight may be from Little's law, as a share.
-pub const LITTLE_TOLERANCE: f64 = 0.10;
-
-/// A request without an answer for this share of the window, and not shorter than
-/// [`STALLED_LEAST_US`], is lost.
-pub const STALLED_SHARE: f64 = 0.25;
-
-/// See [`STALLED_SHARE`]; twice the longest delayed acknowledgement of Linux.
-pub const STALLED_LEAST_US: f64 = 400_000.0;
-
-/// In an open loop, how late the 99th percentile of requests may leave, in microseconds.
-pub const SCHEDULE_LAG_LIMIT_US: f64 = 1000.0;
-
-/// A CPU that is used less than this has time to spare.
-const SPARE_SHARE: f64 = 0.5;
-
-/// From this many requests in flight on, a subject with time to spare is waiting for something.
-const MANY_IN_FLIGHT: u64 = 10;
-
 impl Audit<'_> {
     pub(super) fn tcp(&mut self, load: &TcpResult, connections: u32) {
-        self.counts(load);
-        self.connections(load, u64::from(connections));
-        self.latency(load);
-        self.overflows();
-        self.waiting(load);
+        self.echoes(load);
+        let settings = &load.settings;
+        let asked = u64::from(connections);
+        if settings.connections != asked {
+            let what = format!("{asked} connections asked for, {} set", settings.connections);
+            self.void(Kind::UnequalAdmission, what);
+        }
+        let (depth, closed) = (settings.depth, settings.mode == "closed");
+        self.requests(&load.all, Loop { connections: asked, depth, closed, keepalive: true });
     }
 
-    fn counts(&mut self, load: &TcpResult) {
-        let whole = &load.whole_run;
-        let accounted = whole.answered + whole.failed + whole.abandoned;
-        if whole.sent != accounted {
-            self.void(
-                Kind::Unbalanced,
-                format!(
-                    "{} sent, but {} answered + {} failed + {} abandoned = {accounted}",
-                    whole.sent, whole.answered, whole.failed, whole.abandoned
-                ),
-            );
-        }
+    fn echoes(&mut self, load: &TcpResult) {
         if load.errors.mismatch > 0 {
             let count = load.errors.mismatch;
             self.void(Kind::PayloadMismatch, format!("{count} answers differ from what was sent"));
@@ -55,118 +30,12 @@ impl Audit<'_> {
         let failures = load.errors.failures();
         if failures > 0 {
             let Errors { connect, reset, closed_early, timeout, other, .. } = load.errors;
-            let first = load.first_error.as_deref().unwrap_or("not told");
+            let first = load.all.first_error.as_deref().unwrap_or("not told");
             self.void(
                 Kind::ClientErrors,
                 format!(
                     "{failures} errors (connect {connect}, reset {reset}, closed early \
                      {closed_early}, timeout {timeout}, other {other}); the first: {first}"
-                ),
-            );
-        }
-        if load.requests.answered == 0 {
-            self.void(Kind::NothingAnswered, "no answer inside the window".to_owned());
-        }
-        let rate = load.requests.answered as f64 / load.window.seconds;
-        let spans = load.window.between_marks_s();
-        if differ(rate, load.requests.per_second) || differ(spans, load.window.seconds) {
-            self.void(
-                Kind::BadResult,
-                format!(
-                    "{} answers in {} s ({spans} s between the marks) are not {} per second",
-                    load.requests.answered, load.window.seconds, load.requests.per_second
-                ),
-            );
-        }
-    }
-
-    fn connections(&mut self, load: &TcpResult, asked: u64) {
-        let at_once = load.connections.served_at_once_max;
-        if at_once < asked || load.settings.connections != asked {
-            self.void(
-                Kind::UnequalAdmission,
-                format!("{asked} connections asked for, at most {at_once} served at once"),
-            );
-        } else if load.connections.min_answered == 0 && load.requests.answered > 10 * asked {
-            let what = "a connection got no answer while the average got more than 10".to_owned();
-            self.void(Kind::StarvedConnection, what);
-        }
-        let oldest_us = load.requests.oldest_in_flight_us.unwrap_or(0.0);
-        if oldest_us > STALLED_LEAST_US.max(STALLED_SHARE * load.window.seconds * 1e6) {
-            let what = format!("a request had waited {:.0} ms when the run ended", oldest_us / 1e3);
-            self.void(Kind::StalledRequest, what);
-        }
-    }
-
-    fn latency(&mut self, load: &TcpResult) {
-        let max_us = match load.histogram.decode() {
-            Err(why) => return self.void(Kind::BadResult, why),
-            Ok(latencies) => {
-                let count = latencies.len();
-                let p99_us = latencies.value_at_quantile(0.99) as f64 / 1e3;
-                if count != load.requests.answered || differ(p99_us, load.latency_us.p99) {
-                    self.void(
-                        Kind::BadResult,
-                        format!(
-                            "the histogram holds {count} answers with p99 {p99_us} us, the result \
-                             says {} with {} us",
-                            load.requests.answered, load.latency_us.p99
-                        ),
-                    );
-                }
-                latencies.max() as f64 / 1e3
-            }
-        };
-        if load.settings.mode == "closed" {
-            self.littles_law(load, max_us);
-        } else if let Some(lag) = &load.schedule_lag_us
-            && lag.p99 > SCHEDULE_LAG_LIMIT_US
-        {
-            let what = format!("1 % of the requests left more than {:.0} us late", lag.p99);
-            self.void(Kind::ScheduleLag, what);
-        }
-    }
-
-    /// In a closed loop as many requests as asked for are in flight at any time. Not in flight are
-    /// those that the load generator has in its hands between an answer and the next request:
-    /// working on one takes CPU, so on average there cannot be more of them than it used CPUs. And
-    /// each place in flight has two requests that cross the ends of the window, which are counted
-    /// with all of their time or with none of it.
-    fn littles_law(&mut self, load: &TcpResult, max_us: f64) {
-        let asked = (load.settings.connections * load.settings.depth) as f64;
-        let in_hand = self.run.cpu.as_ref().map_or(0.0, |cpu| cpu.client.cpu_s / cpu.window_s);
-        let margin = asked * (LITTLE_TOLERANCE + max_us / 1e6 / load.window.seconds);
-        let expected = asked - margin - in_hand..=asked + margin;
-        let seen = load.requests.per_second * load.latency_us.mean / 1e6;
-        if load.requests.answered > 0 && !expected.contains(&seen) {
-            self.void(
-                Kind::LittlesLaw,
-                format!(
-                    "{:.0} per second x mean {:.1} us = {seen:.1} in flight, but {asked} were kept \
-                     in flight",
-                    load.requests.per_second, load.latency_us.mean
-                ),
-            );
-        }
-    }
-
-    /// A subject with time to spare on both CPUs, although requests wait for it.
-    fn waiting(&mut self, load: &TcpResult) {
-        let Some(cpu) = &self.run.cpu else { return };
-        let in_flight = load.settings.connections * load.settings.depth;
-        let server_share = cpu.server_cpu.busy_s / cpu.window_s;
-        let client_share = cpu.client_cpu.busy_s / cpu.window_s;
-        let idle = server_share < SPARE_SHARE && client_share < SPARE_SHARE;
-        if idle && in_flight >= MANY_IN_FLIGHT && load.settings.mode == "closed" {
-            self.find(
-                Severity::Warning,
-                Kind::SubjectWaits,
-                format!(
-                    "{in_flight} requests were in flight, mean {:.0} us, but the server's CPU was \
-                     {:.0} % busy and the client's {:.0} %",
-                    load.latency_us.mean,
-                    server_share * 100.0,
-                    client_share * 100.0
                 ),
             );
         }

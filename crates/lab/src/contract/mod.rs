@@ -1,6 +1,8 @@
 //! The JSON lines of `twinring serve` and `twinring load`, as far as the lab reads them. Fields it
 //! does not know are kept in the bundle all the same: runs store the lines as they came.
 
+pub(crate) mod http;
+pub(crate) mod requests;
 pub(crate) mod tcp;
 pub(crate) mod udp;
 
@@ -11,6 +13,7 @@ use hdrhistogram::serialization::Deserializer;
 use serde::Deserialize;
 use serde_json::Value;
 
+pub(crate) use http::HttpResult;
 pub(crate) use tcp::TcpResult;
 pub(crate) use udp::UdpResult;
 
@@ -21,6 +24,7 @@ use crate::experiment::Protocol;
 pub(crate) enum LoadResult {
     Tcp(Box<TcpResult>),
     Udp(Box<UdpResult>),
+    Http(Box<HttpResult>),
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -64,6 +68,9 @@ impl LoadResult {
             Some(udp::SCHEMA) => {
                 UdpResult::deserialize(line).map(|result| LoadResult::Udp(Box::new(result)))
             }
+            Some(http::SCHEMA) => {
+                HttpResult::deserialize(line).map(|result| LoadResult::Http(Box::new(result)))
+            }
             other => return Err(format!("its schema is {other:?}, which this lab cannot read")),
         };
         result.map_err(|error| error.to_string())
@@ -73,21 +80,24 @@ impl LoadResult {
         match self {
             LoadResult::Tcp(_) => Protocol::Tcp,
             LoadResult::Udp(_) => Protocol::Udp,
+            LoadResult::Http(_) => Protocol::Http,
         }
     }
 
     pub(crate) fn window(&self) -> &Window {
         match self {
-            LoadResult::Tcp(result) => &result.window,
+            LoadResult::Tcp(result) => &result.all.window,
             LoadResult::Udp(result) => &result.window,
+            LoadResult::Http(result) => &result.all.window,
         }
     }
 
     /// Requests answered, or packets that came back, inside the window.
     pub(crate) fn done(&self) -> u64 {
         match self {
-            LoadResult::Tcp(result) => result.requests.answered,
+            LoadResult::Tcp(result) => result.all.requests.answered,
             LoadResult::Udp(result) => result.packets.received,
+            LoadResult::Http(result) => result.all.requests.answered,
         }
     }
 
@@ -96,13 +106,15 @@ impl LoadResult {
         match self {
             LoadResult::Tcp(result) => &result.settings.mode,
             LoadResult::Udp(_) => "open",
+            LoadResult::Http(result) => &result.settings.mode,
         }
     }
 
     pub(crate) fn cpu(&self) -> &ClientCpu {
         match self {
-            LoadResult::Tcp(result) => &result.cpu,
+            LoadResult::Tcp(result) => &result.all.cpu,
             LoadResult::Udp(result) => &result.cpu,
+            LoadResult::Http(result) => &result.all.cpu,
         }
     }
 
@@ -112,7 +124,8 @@ impl LoadResult {
     /// As [`EncodedHistogram::decode`].
     pub(crate) fn latencies(&self) -> Result<Histogram<u64>, String> {
         match self {
-            LoadResult::Tcp(result) => result.histogram.decode(),
+            LoadResult::Tcp(result) => result.all.histogram.decode(),
+            LoadResult::Http(result) => result.all.histogram.decode(),
             LoadResult::Udp(result) => result.histograms.round_trip.decode(),
         }
     }

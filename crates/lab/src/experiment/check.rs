@@ -1,6 +1,10 @@
 //! Whether an experiment makes sense.
 
-use super::{EXPERIMENT_SCHEMA, Experiment, Protocol, Published, Subject, UnderTest};
+use super::http::SET_BYTES_MAX;
+use super::{
+    EXPERIMENT_SCHEMA, Experiment, HttpGrid, Protocol, Published, PublishedDatagrams,
+    PublishedRequests, Subject, UnderTest,
+};
 use crate::error::LabError;
 
 /// The most pairs, subjects, published figures and points of an axis that are accepted.
@@ -39,8 +43,8 @@ impl Check<'_> {
         )
     }
 
-    fn axes(&self, axes: [(&str, &[u32], u32); 3]) -> Result<(), LabError> {
-        for (axis, points, most) in axes {
+    fn axes(&self, axes: &[(&str, &[u32], u32)]) -> Result<(), LabError> {
+        for &(axis, points, most) in axes {
             self.unless(
                 (1..=MAX_POINTS).contains(&points.len())
                     && points.iter().all(|point| (1..=most).contains(point)),
@@ -51,12 +55,35 @@ impl Check<'_> {
         Ok(())
     }
 
-    fn load(&self, command: &[String]) -> Result<(), LabError> {
+    fn load(&self, command: &[String], target: &str) -> Result<(), LabError> {
         self.unless(
-            command.iter().any(|word| word.contains("{addr}")),
-            "the load's command has no {addr}".to_owned(),
-            "a program and arguments, with {addr} where the server's address goes",
+            command.iter().any(|word| word.contains(target)),
+            format!("the load's command has no {target}"),
+            &format!("a program and arguments, with {target} where the server's address goes"),
         )
+    }
+
+    fn http(&self, http: &HttpGrid) -> Result<(), LabError> {
+        self.axes(&http.axes())?;
+        for (flag, points) in [("keepalive", &http.keepalive), ("tls", &http.tls)] {
+            let right = matches!(points[..], [_]) || matches!(points[..], [a, b] if a != b);
+            let problem = format!("{flag} = {points:?}");
+            self.unless(right, problem, "[true], [false], or both")?;
+        }
+        let per_request = http.keepalive.contains(&false);
+        self.unless(
+            !per_request || http.depth == [1],
+            format!("depth = {:?} with a connection for each request", http.depth),
+            "depth = [1] with keepalive = [false]",
+        )?;
+        let most = |axis: &[u32]| axis.iter().copied().max().map_or(0, u64::from);
+        let set_bytes = most(&http.files) * most(&http.file_bytes);
+        self.unless(
+            set_bytes <= SET_BYTES_MAX,
+            format!("{set_bytes} bytes in files of one size"),
+            "at most 4 GiB: fewer or smaller files",
+        )?;
+        self.load(&http.load, "{urls}")
     }
 }
 
@@ -76,7 +103,7 @@ impl Experiment {
         check.unless(
             self.protocols().next().is_some(),
             "no cells are left".to_owned(),
-            "[tcp] or [udp] with its axes, and subjects that all speak it",
+            "[tcp], [udp] or [http] with its axes, and subjects that all speak it",
         )?;
         for protocol in self.protocols() {
             let (warmup_s, window_s) = self.pace_s(protocol);
@@ -84,12 +111,15 @@ impl Experiment {
             check.seconds("window_s", window_s, 0.05)?;
         }
         if let Some(tcp) = &self.tcp {
-            check.axes(tcp.axes())?;
-            check.load(&tcp.load)?;
+            check.axes(&tcp.axes())?;
+            check.load(&tcp.load, "{addr}")?;
         }
         if let Some(udp) = &self.udp {
-            check.axes(udp.axes())?;
-            check.load(&udp.load)?;
+            check.axes(&udp.axes())?;
+            check.load(&udp.load, "{addr}")?;
+        }
+        if let Some(http) = &self.http {
+            check.http(http)?;
         }
         self.check_under_test(&check)?;
         self.check_subjects(&check)?;
@@ -98,12 +128,15 @@ impl Experiment {
 
     fn check_under_test(&self, check: &Check<'_>) -> Result<(), LabError> {
         let follows = |command: &[String]| command.iter().any(|word| word.contains("{engine}"));
-        let load_follows = self.tcp.as_ref().is_some_and(|tcp| follows(&tcp.load));
-        check.unless(
-            !load_follows,
-            "the load of [tcp] has {engine}".to_owned(),
-            "a fixed engine: the load generator never follows the server's",
-        )?;
+        let tcp = self.tcp.as_ref().map(|grid| ("tcp", &grid.load));
+        let http = self.http.as_ref().map(|grid| ("http", &grid.load));
+        for (section, load) in [tcp, http].into_iter().flatten() {
+            check.unless(
+                !follows(load),
+                format!("the load of [{section}] has {{engine}}"),
+                "a fixed engine: the load generator never follows the server's",
+            )?;
+        }
         let Some(udp) = &self.udp else { return Ok(()) };
         check.unless(
             (0.0..=1.0).contains(&udp.keeps_up.missing_ratio)
@@ -138,17 +171,19 @@ impl Experiment {
             let engine_known = engine.as_deref().is_none_or(|e| matches!(e, "io_uring" | "epoll"));
             check.unless(engine_known, format!("engine = {engine:?}"), "io_uring or epoll")?;
             let only_for_engines = features.is_some() || !server_arguments.is_empty();
+            let ways = [engine.is_some(), command.is_some(), subject.nginx.is_some()];
             check.unless(
-                engine.is_some() != command.is_some() && (command.is_none() || !only_for_engines),
+                ways.iter().filter(|given| **given).count() == 1
+                    && (engine.is_some() || !only_for_engines),
                 format!("subject `{name}` has engine {engine:?} and command {command:?}"),
-                "either an engine (with features and server_arguments) or a command",
+                "one of engine (with features and server_arguments), command and nginx",
             )?;
-            let listens = |word: &String| word.contains("{addr}") || word.contains("{port}");
-            check.unless(
-                subject.command_template(Protocol::Tcp).iter().any(listens),
-                format!("the command of `{name}` has no {{addr}}"),
-                "{addr}, or {ip} and {port}, where the listen address goes",
-            )?;
+            check_subject(check, subject)?;
+            for other in &subject.against {
+                let is_other = self.subjects.iter().any(|it| it.name == *other && other != name);
+                let problem = format!("subject `{name}` is to be compared with `{other}`");
+                check.unless(is_other, problem, "the name of another subject")?;
+            }
         }
         Ok(())
     }
@@ -159,18 +194,49 @@ impl Experiment {
             format!("{} published figures", self.published.len()),
             "at most 64",
         )?;
-        for Published { source, cpu_percent, calls, .. } in &self.published {
-            let counted = |call: &super::PublishedCall| {
-                call.time_s > 0.0 && call.count > 0 && call.run_percent > 0.0 && call.max_ms >= 0.0
+        for published in &self.published {
+            let positive = match published {
+                Published::Datagrams(PublishedDatagrams { cpu_percent, calls, .. }) => {
+                    let counted = |call: &super::PublishedCall| {
+                        call.time_s > 0.0
+                            && call.count > 0
+                            && call.run_percent > 0.0
+                            && call.max_ms >= 0.0
+                    };
+                    *cpu_percent > 0.0 && calls.iter().all(counted)
+                }
+                Published::Requests(PublishedRequests { measured, .. }) => {
+                    measured.iter().all(|it| it.requests_per_s > 0.0 && it.mean_ms > 0.0)
+                }
             };
-            check.unless(
-                *cpu_percent > 0.0 && calls.iter().all(counted),
-                format!("a figure of {source} is not positive"),
-                "figures above 0",
-            )?;
+            let problem = format!("a figure of {} is not positive", published.source());
+            check.unless(positive, problem, "figures above 0")?;
         }
         Ok(())
     }
+}
+
+/// Whether its command says where to listen, and nginx only what nginx can do.
+fn check_subject(check: &Check<'_>, subject: &Subject) -> Result<(), LabError> {
+    let name = &subject.name;
+    if let Some(nginx) = &subject.nginx {
+        check.unless(
+            subject.protocol.is_none_or(|only| only == Protocol::Http),
+            format!("subject `{name}` is nginx and is to speak another protocol than HTTP"),
+            "no protocol, or \"http\"",
+        )?;
+        for directive in &nginx.directives {
+            let ends = directive.trim_end().ends_with([';', '}']);
+            check.unless(ends, format!("directive `{directive}`"), "a semicolon at its end")?;
+        }
+        return Ok(());
+    }
+    let listens = |word: &String| word.contains("{addr}") || word.contains("{port}");
+    check.unless(
+        subject.command_template(Protocol::Tcp).iter().any(listens),
+        format!("the command of `{name}` has no {{addr}}"),
+        "{addr}, or {ip} and {port}, where the listen address goes",
+    )
 }
 
 /// Whether a name can be used in file names, tables and HTML without surprises.

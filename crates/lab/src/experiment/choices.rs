@@ -15,13 +15,15 @@ pub enum Protocol {
     Tcp,
     /// Streams of datagrams on a schedule; the load is `twinring load udp`.
     Udp,
+    /// Files over HTTP/1.1; the load is `twinring load http`.
+    Http,
 }
 
 impl Protocol {
     /// What is counted: the work of one exchange.
     pub fn unit(self) -> &'static str {
         match self {
-            Protocol::Tcp => "request",
+            Protocol::Tcp | Protocol::Http => "request",
             Protocol::Udp => "packet",
         }
     }
@@ -34,7 +36,8 @@ impl std::str::FromStr for Protocol {
         match text {
             "tcp" => Ok(Protocol::Tcp),
             "udp" => Ok(Protocol::Udp),
-            _ => Err(format!("`{text}` is none of tcp, udp")),
+            "http" => Ok(Protocol::Http),
+            _ => Err(format!("`{text}` is none of tcp, udp, http")),
         }
     }
 }
@@ -44,6 +47,7 @@ impl fmt::Display for Protocol {
         f.write_str(match self {
             Protocol::Tcp => "tcp",
             Protocol::Udp => "udp",
+            Protocol::Http => "http",
         })
     }
 }

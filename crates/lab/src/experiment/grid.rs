@@ -6,6 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::choices::{NetKind, Protocol};
+use super::http::HttpPoint;
 
 /// TCP: every combination of the axes is a cell.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -115,6 +116,8 @@ pub enum Point {
         /// Bytes of a packet's payload.
         message_bytes: u32,
     },
+    /// HTTP.
+    Http(HttpPoint),
 }
 
 impl Cell {
@@ -123,6 +126,7 @@ impl Cell {
         match self.point {
             Point::Tcp { .. } => Protocol::Tcp,
             Point::Udp { .. } => Protocol::Udp,
+            Point::Http(_) => Protocol::Http,
         }
     }
 }
@@ -183,13 +187,14 @@ impl fmt::Display for Cell {
                 let (rate, bytes) = (rate(packets_per_s), bytes(message_bytes));
                 write!(f, "{streams} stream{plural} x {rate}/s x {bytes}")?;
             }
+            Point::Http(point) => point.fmt(f)?,
         }
         write!(f, " on {}", self.net)
     }
 }
 
 /// A number of bytes as people write it: `128 B`, `16 KB`.
-fn bytes(count: u32) -> String {
+pub(super) fn bytes(count: u32) -> String {
     match count {
         0 => "0 B".to_owned(),
         _ if count.is_multiple_of(1 << 20) => format!("{} MB", count >> 20),

@@ -7,6 +7,7 @@
 mod check;
 mod choices;
 mod grid;
+mod http;
 mod published;
 mod subject;
 mod version_1;
@@ -20,8 +21,11 @@ use crate::placement::Wanted;
 
 pub use choices::{Accounting, NetChoice, NetKind, Protocol};
 pub use grid::{Cell, KeepsUp, Point, TcpGrid, UdpGrid, UnderTest};
-pub use published::{Published, PublishedCall};
-pub use subject::{Ready, Subject};
+pub use http::{HttpGrid, HttpPoint};
+pub use published::{
+    Published, PublishedCall, PublishedDatagrams, PublishedRate, PublishedRequests,
+};
+pub use subject::{Nginx, Ready, Subject};
 
 /// The schema of experiment files. Those of version 1, which knew TCP only, are still read.
 pub const EXPERIMENT_SCHEMA: &str = "twinring.lab.experiment/2";
@@ -32,6 +36,12 @@ pub const BUILT_IN: &[(&str, &str)] = &[
     ("udp-single", include_str!("../../experiments/udp-single.toml")),
     ("udp-streams", include_str!("../../experiments/udp-streams.toml")),
     ("udp-bulk", include_str!("../../experiments/udp-bulk.toml")),
+    ("http-files", include_str!("../../experiments/http-files.toml")),
+    ("http-sizes", include_str!("../../experiments/http-sizes.toml")),
+    ("http-many", include_str!("../../experiments/http-many.toml")),
+    ("http-churn", include_str!("../../experiments/http-churn.toml")),
+    ("http-tls", include_str!("../../experiments/http-tls.toml")),
+    ("http-map", include_str!("../../experiments/http-map.toml")),
 ];
 
 /// The fewest pairs a verdict may rest on.
@@ -72,6 +82,9 @@ pub struct Experiment {
     /// The cells of UDP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub udp: Option<UdpGrid>,
+    /// The cells of HTTP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http: Option<HttpGrid>,
     /// Who is compared; the first that speaks a protocol is its baseline.
     pub subjects: Vec<Subject>,
     /// What others have published about the same work.
@@ -90,9 +103,9 @@ pub struct Overrides {
     pub warmup_s: Option<f64>,
     /// The only protocol whose cells are kept.
     pub protocol: Option<Protocol>,
-    /// Connection counts.
+    /// Connection counts of TCP and HTTP.
     pub connections: Option<Vec<u32>>,
-    /// Message sizes of both protocols, in bytes.
+    /// Sizes of messages and files, in bytes.
     pub message_bytes: Option<Vec<u32>>,
     /// Requests in flight per connection.
     pub depth: Option<Vec<u32>>,
@@ -190,12 +203,15 @@ impl Experiment {
             udp.window_s = overrides.window_s.or(udp.window_s);
             udp.warmup_s = overrides.warmup_s.or(udp.warmup_s);
         }
+        if let Some(http) = &mut self.http {
+            http.window_s = overrides.window_s.or(http.window_s);
+            http.warmup_s = overrides.warmup_s.or(http.warmup_s);
+        }
         if !overrides.subjects.is_empty() {
             self.replace_subjects(&overrides.subjects);
         }
         if let Some(only) = overrides.protocol {
-            self.tcp.take_if(|_| only != Protocol::Tcp);
-            self.udp.take_if(|_| only != Protocol::Udp);
+            self.keep_protocols(|protocol| protocol == only);
         }
         self.set_axes(overrides)?;
         self.check("the options")?;
@@ -208,38 +224,55 @@ impl Experiment {
         for subject in self.subjects.iter_mut().filter(|subject| subject.command.is_some()) {
             subject.protocol.get_or_insert(first);
         }
-        let all_speak = |protocol| subjects.len() == self.subjects_of(protocol).len();
-        let (tcp, udp) = (all_speak(Protocol::Tcp), all_speak(Protocol::Udp));
-        self.tcp.take_if(|_| !tcp);
-        self.udp.take_if(|_| !udp);
+        let speak = [Protocol::Tcp, Protocol::Udp, Protocol::Http]
+            .map(|protocol| (protocol, subjects.len() == self.subjects_of(protocol).len()));
+        self.keep_protocols(|protocol| speak.contains(&(protocol, true)));
+    }
+
+    fn keep_protocols(&mut self, keep: impl Fn(Protocol) -> bool) {
+        self.tcp.take_if(|_| !keep(Protocol::Tcp));
+        self.udp.take_if(|_| !keep(Protocol::Udp));
+        self.http.take_if(|_| !keep(Protocol::Http));
     }
 
     fn set_axes(&mut self, overrides: &Overrides) -> Result<(), LabError> {
-        let (tcp, udp) = (&mut self.tcp, &mut self.udp);
-        let set = |own: Option<&mut Vec<u32>>, given: &Option<Vec<u32>>, option: &str| {
-            match (own, given) {
-                (Some(own), Some(given)) => own.clone_from(given),
-                (None, Some(_)) => {
-                    return Err(LabError::BadExperiment {
-                        place: "the options".to_owned(),
-                        problem: format!("{option} concerns no cell of this experiment"),
-                        expected: "--connections and --depth for TCP, --streams and --pps for UDP"
-                            .to_owned(),
-                    });
-                }
-                _ => {}
-            }
-            Ok(())
-        };
         let Overrides { connections, message_bytes, depth, streams, packets_per_s, .. } = overrides;
-        set(tcp.as_mut().map(|grid| &mut grid.connections), connections, "--connections")?;
-        set(tcp.as_mut().map(|grid| &mut grid.depth), depth, "--depth")?;
-        set(udp.as_mut().map(|grid| &mut grid.streams), streams, "--streams")?;
-        set(udp.as_mut().map(|grid| &mut grid.packets_per_s), packets_per_s, "--pps")?;
-        let of_tcp = tcp.as_mut().map(|grid| &mut grid.message_bytes);
-        let of_udp = udp.as_mut().map(|grid| &mut grid.message_bytes);
-        for own in [of_tcp, of_udp].into_iter().flatten() {
-            set(Some(own), message_bytes, "--sizes")?;
+        let mut axes: Vec<(&str, &mut Vec<u32>)> = Vec::new();
+        if let Some(tcp) = &mut self.tcp {
+            axes.push(("--connections", &mut tcp.connections));
+            axes.push(("--sizes", &mut tcp.message_bytes));
+            axes.push(("--depth", &mut tcp.depth));
+        }
+        if let Some(udp) = &mut self.udp {
+            axes.push(("--streams", &mut udp.streams));
+            axes.push(("--pps", &mut udp.packets_per_s));
+            axes.push(("--sizes", &mut udp.message_bytes));
+        }
+        if let Some(http) = &mut self.http {
+            axes.push(("--connections", &mut http.connections));
+            axes.push(("--sizes", &mut http.file_bytes));
+            axes.push(("--depth", &mut http.depth));
+        }
+        for (option, given) in [
+            ("--connections", connections),
+            ("--sizes", message_bytes),
+            ("--depth", depth),
+            ("--streams", streams),
+            ("--pps", packets_per_s),
+        ] {
+            let Some(given) = given else { continue };
+            let mut concerned = axes.iter_mut().filter(|(name, _)| *name == option).peekable();
+            if concerned.peek().is_none() {
+                return Err(LabError::BadExperiment {
+                    place: "the options".to_owned(),
+                    problem: format!("{option} concerns no cell of this experiment"),
+                    expected:
+                        "--connections and --depth for TCP and HTTP, --streams and --pps for \
+                               UDP"
+                        .to_owned(),
+                });
+            }
+            concerned.for_each(|(_, own)| own.clone_from(given));
         }
         Ok(())
     }
@@ -248,7 +281,8 @@ impl Experiment {
     pub fn cells(&self, nets: &[NetKind]) -> Vec<Cell> {
         let points = || {
             let tcp = self.tcp.iter().flat_map(TcpGrid::points);
-            tcp.chain(self.udp.iter().flat_map(UdpGrid::points))
+            let udp = self.udp.iter().flat_map(UdpGrid::points);
+            tcp.chain(udp).chain(self.http.iter().flat_map(HttpGrid::points))
         };
         nets.iter().flat_map(|&net| points().map(move |point| Cell { net, point })).collect()
     }
@@ -256,7 +290,9 @@ impl Experiment {
     /// The protocols it has cells of, in the order of the report.
     pub fn protocols(&self) -> impl Iterator<Item = Protocol> {
         let tcp = self.tcp.is_some().then_some(Protocol::Tcp);
-        tcp.into_iter().chain(self.udp.is_some().then_some(Protocol::Udp))
+        let udp = self.udp.is_some().then_some(Protocol::Udp);
+        let http = self.http.is_some().then_some(Protocol::Http);
+        [tcp, udp, http].into_iter().flatten()
     }
 
     fn first_protocol(&self) -> Protocol {
@@ -268,6 +304,7 @@ impl Experiment {
         let speaks = |(position, subject): (usize, &Subject)| {
             let speaks = match subject.protocol {
                 Some(only) => only == protocol,
+                None if subject.nginx.is_some() => protocol == Protocol::Http,
                 None => subject.engine.is_some() || protocol == self.first_protocol(),
             };
             speaks.then_some(position)
@@ -280,6 +317,7 @@ impl Experiment {
         let load = match protocol {
             Protocol::Tcp => self.tcp.as_ref().map(|grid| &grid.load),
             Protocol::Udp => self.udp.as_ref().map(|grid| &grid.load),
+            Protocol::Http => self.http.as_ref().map(|grid| &grid.load),
         };
         let mut command = load.cloned().unwrap_or_default();
         if protocol == Protocol::Udp {
@@ -290,12 +328,13 @@ impl Experiment {
 
     /// Warm-up and window of a protocol's runs, in seconds.
     pub fn pace_s(&self, protocol: Protocol) -> (f64, f64) {
-        let udp = self.udp.as_ref().filter(|_| protocol == Protocol::Udp);
-        let own = |pick: fn(&UdpGrid) -> Option<f64>| udp.and_then(pick);
-        (
-            own(|grid| grid.warmup_s).unwrap_or(self.warmup_s),
-            own(|grid| grid.window_s).unwrap_or(self.window_s),
-        )
+        let own = match protocol {
+            Protocol::Tcp => None,
+            Protocol::Udp => self.udp.as_ref().map(|grid| (grid.warmup_s, grid.window_s)),
+            Protocol::Http => self.http.as_ref().map(|grid| (grid.warmup_s, grid.window_s)),
+        };
+        let (warmup_s, window_s) = own.unwrap_or_default();
+        (warmup_s.unwrap_or(self.warmup_s), window_s.unwrap_or(self.window_s))
     }
 
     /// Whose work the verdicts on a protocol are about.

@@ -3,10 +3,46 @@
 
 use serde::{Deserialize, Serialize};
 
-/// One published measurement.
+/// What was published about one program. The fields tell which kind it is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Published {
+    /// CPU of a program that exchanges datagrams on a schedule.
+    Datagrams(PublishedDatagrams),
+    /// Requests per second of a server of files.
+    Requests(PublishedRequests),
+}
+
+impl Published {
+    /// Under which name it was published.
+    pub fn source(&self) -> &str {
+        match self {
+            Published::Datagrams(published) => &published.source,
+            Published::Requests(published) => &published.source,
+        }
+    }
+
+    /// The subject of ours that works the same way.
+    pub fn subject(&self) -> &str {
+        match self {
+            Published::Datagrams(published) => &published.subject,
+            Published::Requests(published) => &published.subject,
+        }
+    }
+
+    /// Machine, kernel and network, in words.
+    pub fn conditions(&self) -> &str {
+        match self {
+            Published::Datagrams(published) => &published.conditions,
+            Published::Requests(published) => &published.conditions,
+        }
+    }
+}
+
+/// One published measurement of datagrams.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Published {
+pub struct PublishedDatagrams {
     /// Under which name it was published.
     pub source: String,
     /// The subject of ours that works the same way.
@@ -22,6 +58,36 @@ pub struct Published {
     /// Where its time went, call by call.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<PublishedCall>,
+}
+
+/// Published measurements of one server of files.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PublishedRequests {
+    /// Under which name they were published.
+    pub source: String,
+    /// What was measured there, in a word or two.
+    pub program: String,
+    /// The subject of ours that is closest to it.
+    pub subject: String,
+    /// Machine, kernel and network, in words.
+    pub conditions: String,
+    /// The measurements.
+    pub measured: Vec<PublishedRate>,
+}
+
+/// One published measurement of requests.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PublishedRate {
+    /// Connections open at once.
+    pub connections: u32,
+    /// Bytes of the file.
+    pub file_bytes: u32,
+    /// Requests per second.
+    pub requests_per_s: f64,
+    /// Mean latency in milliseconds.
+    pub mean_ms: f64,
 }
 
 /// One row of a published table of calls.

@@ -5,7 +5,30 @@ use serde::{Deserialize, Serialize};
 use super::choices::Protocol;
 use crate::error::LabError;
 
-/// One of the programs that are compared: our server on an engine, or any command.
+/// nginx as a server of files. The lab writes its configuration: one process without a log, with
+/// every cache that it has; see `docs/method.md`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Nginx {
+    /// `sendfile on` and `tcp_nopush on`; else files are read and written.
+    #[serde(default = "on")]
+    pub sendfile: bool,
+    /// Further directives of the server block, each with its semicolon. There they take precedence
+    /// over those that the lab has set.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub directives: Vec<String>,
+}
+
+fn on() -> bool {
+    true
+}
+
+impl Nginx {
+    /// The program, as it is looked for in PATH.
+    pub const PROGRAM: &str = "nginx";
+}
+
+/// One of the programs that are compared: our server on an engine, nginx, or any command.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Subject {
@@ -23,6 +46,13 @@ pub struct Subject {
     /// Any other program and its arguments, with placeholders in braces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<Vec<String>>,
+    /// nginx with a configuration that the lab writes. It speaks HTTP only, and is left out if it
+    /// is not installed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nginx: Option<Nginx>,
+    /// Subjects, beside the baseline, that this one is compared with as well.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub against: Vec<String>,
     /// More arguments for the load generator, where it is under test too.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub load_arguments: Vec<String>,
@@ -30,8 +60,8 @@ pub struct Subject {
     /// experiment for a command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<Protocol>,
-    /// How to know that it serves; by default `json` for an engine and the protocol for a
-    /// command.
+    /// How to know that it serves; by default `json` for an engine, else `tcp` or `udp` as the
+    /// protocol needs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready: Option<Ready>,
 }
@@ -50,7 +80,8 @@ pub enum Ready {
 
 impl Subject {
     /// Reads the subject of an option: `NAME=ENGINE`, `NAME=ENGINE:key=value,…` where the engine
-    /// is `io_uring` or `epoll`, or `NAME=PROGRAM ARGUMENT…` with `{addr}` among the arguments.
+    /// is `io_uring` or `epoll`, `NAME=nginx`, or `NAME=PROGRAM ARGUMENT…` with `{addr}` among the
+    /// arguments.
     ///
     /// # Errors
     /// [`LabError::BadExperiment`] when the text has no name, no program, or open quotes.
@@ -58,8 +89,8 @@ impl Subject {
         let bad = |problem: &str| LabError::BadExperiment {
             place: format!("--subject `{text}`"),
             problem: problem.to_owned(),
-            expected: "NAME=io_uring[:key=value,…], NAME=epoll[:…] or NAME=PROGRAM ARGUMENTS with \
-                       {addr} among them"
+            expected: "NAME=io_uring[:key=value,…], NAME=epoll[:…], NAME=nginx or NAME=PROGRAM \
+                       ARGUMENTS with {addr} among them"
                 .to_owned(),
         };
         let (name, value) = text.split_once('=').ok_or_else(|| bad("no `=`"))?;
@@ -72,6 +103,10 @@ impl Subject {
             let engine = Some(engine.to_owned());
             return Ok(Subject { name, engine, features, ..Subject::default() });
         }
+        if value.trim() == Nginx::PROGRAM {
+            let nginx = Some(Nginx { sendfile: true, directives: Vec::new() });
+            return Ok(Subject { name, nginx, ..Subject::default() });
+        }
         let command = shlex::split(value).ok_or_else(|| bad("a quote is not closed"))?;
         Ok(Subject { name, command: Some(command), ..Subject::default() })
     }
@@ -80,24 +115,30 @@ impl Subject {
     pub fn ready_check(&self, protocol: Protocol) -> Ready {
         self.ready.unwrap_or(match (&self.engine, protocol) {
             (Some(_), _) => Ready::Json,
-            (None, Protocol::Tcp) => Ready::Tcp,
+            (None, Protocol::Tcp | Protocol::Http) => Ready::Tcp,
             (None, Protocol::Udp) => Ready::Udp,
         })
     }
 
     /// Program and arguments that serve `protocol`, placeholders still in them.
     pub fn command_template(&self, protocol: Protocol) -> Vec<String> {
+        if self.nginx.is_some() {
+            let command = [Nginx::PROGRAM, "-p", "{work}", "-c", "{config}", "-e", "stderr"];
+            return command.map(str::to_owned).to_vec();
+        }
         let (Some(engine), None) = (&self.engine, &self.command) else {
             return self.command.clone().unwrap_or_default();
         };
-        let service = match protocol {
-            Protocol::Tcp => "echo",
-            Protocol::Udp => "udp",
+        let service: &[&str] = match protocol {
+            Protocol::Tcp => &["echo", "--listen", "{addr}"],
+            Protocol::Udp => &["udp", "--listen", "{addr}"],
+            Protocol::Http => &["http", "--root", "{root}", "{listen}"],
         };
-        let mut command: Vec<String> = ["{twinring}", "serve", service, "--listen", "{addr}"]
-            .into_iter()
-            .chain(["--engine", engine, "--workers", "1", "--pin", "{server_cpu}", "--json"])
-            .map(str::to_owned)
+        let mut command: Vec<String> = ["{twinring}", "serve"]
+            .iter()
+            .chain(service)
+            .chain(&["--engine", engine, "--workers", "1", "--pin", "{server_cpu}", "--json"])
+            .map(|word| (*word).to_owned())
             .collect();
         if let Some(features) = &self.features {
             command.push(if engine == "epoll" { "--epoll" } else { "--uring" }.to_owned());
@@ -124,11 +165,16 @@ mod tests {
         assert_eq!(command[command.len() - 2..], ["--uring", "multishot=off,buffers=none"]);
         assert_eq!(plain.ready_check(Protocol::Udp), Ready::Json);
         assert_eq!(plain.command_template(Protocol::Udp)[..3], ["{twinring}", "serve", "udp"]);
+        let http = plain.command_template(Protocol::Http);
+        assert_eq!(http[2..6], ["http", "--root", "{root}", "{listen}"]);
         let peer = Subject::parse("tokio='./my echo' --on {addr}").unwrap();
         assert_eq!(peer.command.as_deref().unwrap(), ["./my echo", "--on", "{addr}"]);
-        let ready = [Protocol::Tcp, Protocol::Udp].map(|protocol| peer.ready_check(protocol));
-        assert_eq!(ready, [Ready::Tcp, Ready::Udp]);
+        let ready = [Protocol::Tcp, Protocol::Udp, Protocol::Http]
+            .map(|protocol| peer.ready_check(protocol));
+        assert_eq!(ready, [Ready::Tcp, Ready::Udp, Ready::Tcp]);
         assert_eq!((plain.load_engine(), peer.load_engine()), ("io_uring", "auto"));
+        let nginx = Subject::parse("theirs=nginx").unwrap();
+        assert_eq!(nginx.command_template(Protocol::Http)[0], "nginx");
         assert!(Subject::parse("nothing").is_err());
         assert!(Subject::parse("a='open {addr}").is_err());
     }

@@ -5,21 +5,25 @@ fn quick() -> Experiment {
 }
 
 #[test]
-fn the_built_in_experiments_are_valid_and_quick_has_three_cells() {
+fn the_built_in_experiments_are_valid_and_quick_has_four_cells() {
     for (name, _) in BUILT_IN {
         let experiment = Experiment::find(name).unwrap();
         assert_eq!(experiment.name, *name);
         assert!(experiment.pairs >= MIN_PAIRS && !experiment.about.is_empty());
         for published in &experiment.published {
-            let known = experiment.subjects.iter().any(|it| it.name == published.subject);
-            assert!(known, "{name}: {}", published.subject);
+            let known = experiment.subjects.iter().any(|it| it.name == published.subject());
+            assert!(known, "{name}: {}", published.subject());
         }
     }
     let names: Vec<_> = quick().cells(&[NetKind::Veth]).iter().map(Cell::to_string).collect();
-    let expected =
-        ["100 x 128 B on veth", "100 x 16 KB on veth", "1000 streams x 50/s x 172 B on veth"];
+    let expected = [
+        "100 x 128 B on veth",
+        "100 x 16 KB on veth",
+        "1000 streams x 50/s x 172 B on veth",
+        "100 connections x 1 KB over HTTP on veth",
+    ];
     assert_eq!(names, expected);
-    for protocol in [Protocol::Tcp, Protocol::Udp] {
+    for protocol in [Protocol::Tcp, Protocol::Udp, Protocol::Http] {
         assert_eq!(quick().subjects_of(protocol), [0, 1]);
     }
     assert_eq!(quick().subjects[0].name, "epoll");
@@ -29,10 +33,10 @@ fn the_built_in_experiments_are_valid_and_quick_has_three_cells() {
 fn an_error_names_file_line_and_expectation() {
     let text = BUILT_IN[0].1.replace("pairs = 8", "pairs = \"many\"");
     let error = Experiment::from_toml(&text, "mine.toml").unwrap_err().to_string();
-    assert!(error.starts_with("mine.toml:8: "), "{error}");
+    assert!(error.starts_with("mine.toml:9: "), "{error}");
     let text = BUILT_IN[0].1.replace("pairs = 8", "pears = 8");
     let error = Experiment::from_toml(&text, "mine.toml").unwrap_err().to_string();
-    assert!(error.contains("mine.toml:8") && error.contains("pears"), "{error}");
+    assert!(error.contains("mine.toml:9") && error.contains("pears"), "{error}");
 }
 
 #[test]
@@ -82,16 +86,73 @@ fn a_command_speaks_the_first_protocol_and_leaves_the_others_out() {
     assert_eq!(udp.subjects_of(Protocol::Udp), [0, 1]);
     let engines = ["a=io_uring", "b=epoll"].map(|it| Subject::parse(it).unwrap()).to_vec();
     let overrides = Overrides { subjects: engines, ..Overrides::default() };
-    assert_eq!(quick().with(&overrides).unwrap().protocols().count(), 2);
+    assert_eq!(quick().with(&overrides).unwrap().protocols().count(), 3);
 }
 
 #[test]
 fn one_window_for_all_can_be_asked_for() {
     let overrides = Overrides { window_s: Some(0.5), ..Overrides::default() };
     let quick = quick().with(&overrides).unwrap();
-    for protocol in [Protocol::Tcp, Protocol::Udp] {
+    for protocol in [Protocol::Tcp, Protocol::Udp, Protocol::Http] {
         assert_eq!(quick.pace_s(protocol).1, 0.5);
     }
+}
+
+#[test]
+fn http_cells_are_written_for_people_and_read_back() {
+    let names = |name: &str| -> Vec<String> {
+        let cells = Experiment::find(name).unwrap().cells(&[NetKind::Loopback]);
+        for cell in &cells {
+            let json = serde_json::to_string(cell).unwrap();
+            assert_eq!(serde_json::from_str::<Cell>(&json).unwrap(), *cell);
+        }
+        cells.iter().map(Cell::to_string).collect()
+    };
+    assert_eq!(names("http-tls")[0], "100 connections x 1 KB over HTTPS on loopback");
+    let churn = "10 connections x 512 B over HTTP, a connection per request on loopback";
+    assert_eq!(names("http-churn")[0], churn);
+    let many = "100 connections x 16 KB of 10000 files over HTTP on loopback";
+    assert_eq!(names("http-many"), [many]);
+    assert_eq!(names("http-map")[0], "1 connection x 512 B over HTTP on loopback");
+    assert_eq!((names("http-files").len(), names("http-map").len()), (8, 24));
+}
+
+#[test]
+fn nonsense_about_http_is_refused() {
+    let (_, text) = BUILT_IN.iter().find(|(name, _)| *name == "http-churn").unwrap();
+    let refused = |from: &str, to: &str| {
+        let text = text.replacen(from, to, 1);
+        Experiment::from_toml(&text, "mine.toml").unwrap_err().to_string()
+    };
+    for (from, to, said) in [
+        ("file_bytes = [512, 10_240]", "file_bytes = [0]", "file_bytes = [0]"),
+        ("keepalive = [false]", "keepalive = []", "keepalive = []"),
+        ("keepalive = [false]", "keepalive = [false]\ndepth = [2]", "depth = [2]"),
+        ("keepalive = [false]", "files = [1000000]\nfile_bytess = [1]", "file_bytess"),
+        ("[512, 10_240]", "[60_000_000]\nfiles = [1000]", "60000000000 bytes"),
+        ("\"{urls}\", ", "", "no {urls}"),
+        ("\"--engine\", \"io_uring\"", "\"--engine\", \"{engine}\"", "[http] has {engine}"),
+        ("against = [\"nginx\"]", "against = [\"apache\"]", "`apache`"),
+        ("against = [\"nginx\"]", "against = [\"io_uring\"]", "`io_uring`"),
+        ("sendfile = true }", "sendfile = true, directives = [\"gzip on\"] }", "`gzip on`"),
+        ("sendfile = true }", "sendfile = true }\nprotocol = \"tcp\"", "another protocol"),
+        ("sendfile = true }", "send_file = true }", "send_file"),
+        ("nginx = {", "engine = \"epoll\"\nnginx = {", "engine Some"),
+    ] {
+        let error = refused(from, to);
+        assert!(error.contains(said), "{to}: {error}");
+    }
+}
+
+#[test]
+fn nginx_speaks_http_only() {
+    let overrides = Overrides {
+        subjects: ["ours=epoll", "theirs=nginx"].map(|it| Subject::parse(it).unwrap()).to_vec(),
+        ..Overrides::default()
+    };
+    let left = quick().with(&overrides).unwrap();
+    assert_eq!(left.protocols().collect::<Vec<_>>(), [Protocol::Http]);
+    assert_eq!(left.subjects_of(Protocol::Http), [0, 1]);
 }
 
 #[test]

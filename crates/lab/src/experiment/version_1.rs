@@ -69,6 +69,7 @@ impl From<ExperimentV1> for Experiment {
             window_s: old.window_s,
             tcp: Some(tcp),
             udp: None,
+            http: None,
             subjects: old.subjects,
             published: Vec::new(),
         }

@@ -139,7 +139,7 @@ impl Network {
             self.next_port =
                 if self.next_port + 1 < PORTS.end { self.next_port + 1 } else { PORTS.start };
             let bind = move || match protocol {
-                Protocol::Tcp => TcpListener::bind(address).map(drop),
+                Protocol::Tcp | Protocol::Http => TcpListener::bind(address).map(drop),
                 Protocol::Udp => UdpSocket::bind(address).map(drop),
             };
             match self.server.run(bind) {

@@ -3,7 +3,7 @@
 use super::words::{NOTHING, interval, percent, share, short, whole};
 use crate::experiment::Protocol;
 use crate::statistics::Interval;
-use crate::summary::{CellSummary, Comparison, DatagramFigures, Figures, Record};
+use crate::summary::{CellSummary, Comparison, DatagramFigures, Figures, HttpFigures, Record};
 
 /// A column of the table of figures: title, unit, value.
 pub(super) type Column = (&'static str, &'static str, fn(&Figures) -> String);
@@ -13,6 +13,7 @@ pub(super) fn columns(protocol: Protocol) -> &'static [Column] {
     match protocol {
         Protocol::Tcp => TCP,
         Protocol::Udp => UDP,
+        Protocol::Http => HTTP,
     }
 }
 
@@ -40,12 +41,52 @@ const UDP: &[Column] = &[
     ("syscalls", "/packet", syscalls),
 ];
 
+const HTTP: &[Column] = &[
+    ("server CPU", "ns/request", |f| whole(f.server_cpu_ns)),
+    ("both CPUs", "ns/request", |f| whole(f.both_cpus_ns)),
+    ("throughput", "requests/s", |f| whole(f.requests_per_s)),
+    ("content", "MB/s", |f| http(f, |h| short(h.content_bytes_per_s / 1e6))),
+    ("p50", "us", |f| short(f.latency_us_p50)),
+    ("p99", "us", |f| short(f.latency_us_p99)),
+    ("p99.9", "us", |f| short(f.latency_us_p99_9)),
+    ("syscalls", "/request", syscalls),
+    ("server CPU", "busy", |f| percent(f.server_busy_share)),
+    ("client CPU", "busy", |f| percent(f.client_busy_share)),
+];
+
 fn syscalls(figures: &Figures) -> String {
     figures.server_syscalls.map_or(NOTHING.to_owned(), short)
 }
 
 fn datagram(figures: &Figures, value: fn(&DatagramFigures) -> String) -> String {
     figures.datagrams.as_ref().map_or(NOTHING.to_owned(), value)
+}
+
+fn http(figures: &Figures, value: fn(&HttpFigures) -> String) -> String {
+    figures.http.as_ref().map_or(NOTHING.to_owned(), value)
+}
+
+/// A title row, then one row per subject, of the times that only HTTP has; empty elsewhere.
+pub(super) fn http_times(cell: &CellSummary) -> Vec<Vec<String>> {
+    let row = |subject: &crate::summary::SubjectSummary| {
+        let figures = subject.figures.as_ref()?;
+        let http = figures.http.as_ref()?;
+        let times = [
+            figures.latency_us_mean,
+            http.first_byte_us_p50,
+            http.first_byte_us_p99,
+            http.connect_us_p50,
+            http.connect_us_p99,
+        ];
+        Some([subject.name.clone()].into_iter().chain(times.map(short)).collect())
+    };
+    let mut rows: Vec<Vec<String>> = cell.subjects.iter().filter_map(row).collect();
+    if !rows.is_empty() {
+        let titles =
+            ["times", "mean, us", "first byte p50, us", "p99", "connecting p50, us", "p99"];
+        rows.insert(0, titles.map(str::to_owned).to_vec());
+    }
+    rows
 }
 
 /// A column of the table of what only datagrams have.
@@ -138,7 +179,7 @@ pub(super) fn ratios(comparison: &Comparison, protocol: Protocol) -> Vec<Ratio<'
     let served = |name, interval| Ratio { name, interval, client_bound };
     let process = plain("its process alone", comparison.server_process.as_ref());
     match (protocol, comparison.record) {
-        (Protocol::Tcp, _) => vec![
+        (Protocol::Tcp | Protocol::Http, _) => vec![
             plain("server CPU/request", server_cpu.as_ref()),
             plain("both CPUs/request", both_cpus.as_ref()),
             served("requests/s", throughput.as_ref()),

@@ -30,7 +30,7 @@ pub(crate) fn html(bundle: &Bundle, runs: &[RunRecord]) -> String {
             body {
                 h1 { (experiment.about) }
                 p.soft { (words::setting(bundle)) }
-                @for note in bundle.network_fallback.iter().cloned().chain(words::state(&bundle.state)) {
+                @for note in words::notes(bundle) {
                     div.verdict.few { strong { (note) } }
                 }
                 @if let Some(summary) = &bundle.summary { (results(bundle, summary)) }
@@ -120,7 +120,8 @@ fn overview(all: &[(&CellSummary, &Comparison)]) -> Markup {
         let alone = cell.comparisons.len() == 1;
         let index = cell.subjects.iter().position(|subject| subject.name == comparison.subject);
         let cell = cell.cell.to_string();
-        let name = if alone { cell } else { format!("{}, {cell}", comparison.subject) };
+        let Comparison { subject, baseline, .. } = comparison;
+        let name = if alone { cell } else { format!("{subject} : {baseline}, {cell}") };
         let pairs = &*comparison.pair_ratios;
         let colour = plots::colour(index.unwrap_or(1));
         rows.push(IntervalRow { name, interval, pairs, colour, of_record: true });
@@ -138,13 +139,14 @@ fn overview(all: &[(&CellSummary, &Comparison)]) -> Markup {
 
 fn cell_section(cell: &CellSummary) -> Markup {
     let protocol = cell.cell.protocol();
-    let baseline = &cell.subjects[0].name;
+    let colour = |name: &str| cell.subjects.iter().position(|it| it.name == name).unwrap_or(1);
     let measured = cell.subjects.iter().any(|subject| subject.figures.is_some());
     html! {
         h2 { (cell.cell) }
         div.plots {
-            @for (index, comparison) in cell.comparisons.iter().enumerate() {
-                @let rows = plots::rows_of(comparison, protocol, index + 1);
+            @for comparison in &cell.comparisons {
+                @let baseline = &comparison.baseline;
+                @let rows = plots::rows_of(comparison, protocol, colour(&comparison.subject));
                 @if !rows.is_empty() {
                     figure {
                         figcaption { (comparison.subject) " against " (baseline) " "
@@ -158,6 +160,7 @@ fn cell_section(cell: &CellSummary) -> Markup {
         (figures_table(cell))
         (simple_table(&table::ratios(cell), "Ratios"))
         @for line in words::placements(cell) { p.small { (line) } }
+        (simple_table(&columns::http_times(cell), "Times"))
         (simple_table(&columns::datagrams(cell), "Datagrams"))
         (simple_table(&columns::calls(cell), "System calls of the load generator"))
         (findings(cell))
@@ -176,7 +179,7 @@ fn curves_and_bars(cell: &CellSummary) -> Markup {
         html! { figure { figcaption { (title) " " span { (of_what) } } (plots::stacks(cell)) } }
     };
     match cell.cell.protocol() {
-        Protocol::Tcp => html! {
+        Protocol::Tcp | Protocol::Http => html! {
             figure.tall { (latencies("Latency")) }
             (bars("CPU of the server's CPU per request",
                 "outside the process: softirq and interrupts"))
@@ -299,6 +302,7 @@ fn raw_data(bundle: &Bundle, runs: &[RunRecord]) -> Markup {
             pre {
                 @for run in runs.iter().filter(quiet) {
                     "# run " (run.index) "\n" (words::quoted(&run.server_command)) "\n"
+                    @if let Some(config) = &run.server_config { "# with\n" (config) }
                     (words::quoted(&run.client_command)) "\n"
                 }
             }

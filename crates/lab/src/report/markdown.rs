@@ -17,7 +17,7 @@ pub fn markdown(bundle: &Bundle) -> String {
 fn render(out: &mut String, bundle: &Bundle) -> std::fmt::Result {
     let experiment = &bundle.experiment;
     writeln!(out, "# {}\n\n{}\n\n{}", experiment.name, experiment.about, words::setting(bundle))?;
-    for note in bundle.network_fallback.iter().cloned().chain(words::state(&bundle.state)) {
+    for note in words::notes(bundle) {
         writeln!(out, "\n**{note}**")?;
     }
     let Some(summary) = &bundle.summary else { return Ok(()) };
@@ -60,7 +60,12 @@ fn render_cell(out: &mut String, cell: &CellSummary) -> std::fmt::Result {
         *title = format!("{title}, {unit}");
     }
     write_table(out, &figures)?;
-    for rows in [table::ratios(cell), columns::datagrams(cell), columns::calls(cell)] {
+    for rows in [
+        table::ratios(cell),
+        columns::http_times(cell),
+        columns::datagrams(cell),
+        columns::calls(cell),
+    ] {
         if !rows.is_empty() {
             writeln!(out)?;
             write_table(out, &rows)?;

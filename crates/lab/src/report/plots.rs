@@ -176,7 +176,7 @@ type Part = (&'static str, fn(&Figures) -> f64);
 /// What the bars of a protocol are made of, and their whole.
 fn parts(protocol: Protocol) -> (&'static [Part], fn(&Figures) -> f64) {
     match protocol {
-        Protocol::Tcp => (SERVER_PARTS, |figures| figures.server_cpu_ns),
+        Protocol::Tcp | Protocol::Http => (SERVER_PARTS, |figures| figures.server_cpu_ns),
         Protocol::Udp => (SIDES, |figures| figures.both_cpus_ns),
     }
 }

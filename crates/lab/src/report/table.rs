@@ -45,11 +45,8 @@ fn render(out: &mut String, bundle: &Bundle, style: Style) -> std::fmt::Result {
     let experiment = &bundle.experiment;
     writeln!(out, "{}  {}", style.paint(BOLD, &experiment.name), experiment.about)?;
     writeln!(out, "{}", words::setting(bundle))?;
-    if let Some(why) = &bundle.network_fallback {
-        writeln!(out, "{}", style.paint(YELLOW, why))?;
-    }
-    if let Some(state) = words::state(&bundle.state) {
-        writeln!(out, "{}", style.paint(YELLOW, &state))?;
+    for note in words::notes(bundle) {
+        writeln!(out, "{}", style.paint(YELLOW, &note))?;
     }
     let Some(summary) = &bundle.summary else { return Ok(()) };
     for cell in &summary.cells {

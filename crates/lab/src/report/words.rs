@@ -245,8 +245,14 @@ pub(super) fn severity(severity: Severity) -> &'static str {
     }
 }
 
+/// What a reader has to know before anything else: what was not measured as asked for.
+pub(super) fn notes(bundle: &Bundle) -> Vec<String> {
+    let not_run = bundle.not_run.iter().map(|it| format!("{} was not run: {}", it.subject, it.why));
+    bundle.network_fallback.iter().cloned().chain(not_run).chain(state(&bundle.state)).collect()
+}
+
 /// How the experiment ended, if it is not complete.
-pub(super) fn state(state: &State) -> Option<String> {
+fn state(state: &State) -> Option<String> {
     match state {
         State::Complete => None,
         State::Running => Some("unfinished: the lab was killed or is still running".to_owned()),
@@ -348,13 +354,16 @@ pub(super) fn quoted(command: &[String]) -> String {
 /// How to read the ratios.
 pub(super) fn legend(bundle: &Bundle) -> String {
     let experiment = &bundle.experiment;
-    let per: Vec<&str> = experiment
-        .protocols()
-        .map(|protocol| match protocol {
-            Protocol::Tcp => "per request",
+    let mut per: Vec<&str> = Vec::new();
+    for protocol in experiment.protocols() {
+        let what = match protocol {
+            Protocol::Tcp | Protocol::Http => "per request",
             Protocol::Udp => "per packet that came back",
-        })
-        .collect();
+        };
+        if !per.contains(&what) {
+            per.push(what);
+        }
+    }
     let mut text = format!(
         "Ratios are above 1 where the subject is better than {}; intervals at {} % on the geometric \
          mean of the pairs. Server CPU is everything its CPU did, interrupts included, {}.",

@@ -26,7 +26,7 @@ pub struct CallFigures {
 pub(super) fn medians<'a>(runs: impl Iterator<Item = &'a RunRecord>) -> Vec<CallFigures> {
     let of_run = |run: &RunRecord| match LoadResult::read(run.load.as_ref()?).ok()? {
         LoadResult::Udp(udp) => Some((udp.window.seconds, udp.calls?)),
-        LoadResult::Tcp(_) => None,
+        LoadResult::Tcp(_) | LoadResult::Http(_) => None,
     };
     let runs: Vec<(f64, Vec<Call>)> = runs.filter_map(of_run).collect();
     let mut names: Vec<&str> = Vec::new();

@@ -3,7 +3,7 @@
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use crate::contract::{self, LoadResult, UdpResult};
+use crate::contract::{self, HttpResult, LoadResult, UdpResult};
 use crate::experiment::KeepsUp;
 use crate::result::RunRecord;
 use crate::statistics::median;
@@ -59,6 +59,24 @@ pub struct Figures {
     /// What only datagrams have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub datagrams: Option<DatagramFigures>,
+    /// What only HTTP has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http: Option<HttpFigures>,
+}
+
+/// What is told of HTTP beside the figures of every run.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct HttpFigures {
+    /// Content per second, in bytes: without heads and, with TLS, before encryption.
+    pub content_bytes_per_s: f64,
+    /// Time to the first byte of an answer: median, in microseconds.
+    pub first_byte_us_p50: f64,
+    /// 99th percentile.
+    pub first_byte_us_p99: f64,
+    /// Time to make a connection, with its TLS handshake: median, in microseconds.
+    pub connect_us_p50: f64,
+    /// 99th percentile.
+    pub connect_us_p99: f64,
 }
 
 /// What is told of datagrams on a schedule beside the figures of every run. Of several runs,
@@ -130,7 +148,7 @@ pub(super) fn read(run: &RunRecord) -> Option<Read> {
         return None;
     }
     let (datagrams, lateness) = match &load {
-        LoadResult::Tcp(_) => (None, None),
+        LoadResult::Tcp(_) | LoadResult::Http(_) => (None, None),
         LoadResult::Udp(udp) => {
             let lateness = udp.histograms.send_lateness.decode().ok()?;
             (Some(datagrams(udp, &lateness)?), Some(lateness))
@@ -176,6 +194,10 @@ pub(super) fn read(run: &RunRecord) -> Option<Read> {
         client_cpu_ns: per_unit_ns(client_busy_s),
         client_process_share: cpu.client.cpu_s / cpu.window_s,
         datagrams,
+        http: match &load {
+            LoadResult::Http(result) => Some(http(result)),
+            LoadResult::Tcp(_) | LoadResult::Udp(_) => None,
+        },
     };
     Some(Read { figures, latencies, lateness })
 }
@@ -191,7 +213,8 @@ fn runtime_counter(run: &RunRecord, name: &str) -> Option<f64> {
 /// System calls of the server over its whole life, per unit over its whole life.
 fn syscalls_per_unit(run: &RunRecord, load: &LoadResult) -> Option<f64> {
     let units = match load {
-        LoadResult::Tcp(tcp) => tcp.whole_run.answered as f64,
+        LoadResult::Tcp(tcp) => tcp.all.whole_run.answered as f64,
+        LoadResult::Http(http) => http.all.whole_run.answered as f64,
         // The load generator's counts are of the window, the server's are of its life.
         LoadResult::Udp(_) => contract::service_counter(run.server_final.as_ref(), "received")?,
     };
@@ -217,6 +240,16 @@ fn datagrams(udp: &UdpResult, lateness: &Histogram<u64>) -> Option<DatagramFigur
         jitter_us_p50: udp.jitter_us.p50,
         jitter_us_p99: udp.jitter_us.p99,
     })
+}
+
+fn http(result: &HttpResult) -> HttpFigures {
+    HttpFigures {
+        content_bytes_per_s: result.bytes.bodies as f64 / result.all.window.seconds,
+        first_byte_us_p50: result.ttfb_us.p50,
+        first_byte_us_p99: result.ttfb_us.p99,
+        connect_us_p50: result.connect_us.p50,
+        connect_us_p99: result.connect_us.p99,
+    }
 }
 
 /// The median of every figure by itself.
@@ -248,6 +281,20 @@ pub(super) fn medians(figures: &[&Figures]) -> Option<Figures> {
         client_cpu_ns: of(|f| f.client_cpu_ns)?,
         client_process_share: of(|f| f.client_process_share)?,
         datagrams: datagram_medians(figures),
+        http: http_medians(figures),
+    })
+}
+
+fn http_medians(figures: &[&Figures]) -> Option<HttpFigures> {
+    let of = |field: fn(&HttpFigures) -> f64| {
+        median(figures.iter().filter_map(|figures| figures.http.as_ref().map(field)))
+    };
+    Some(HttpFigures {
+        content_bytes_per_s: of(|http| http.content_bytes_per_s)?,
+        first_byte_us_p50: of(|http| http.first_byte_us_p50)?,
+        first_byte_us_p99: of(|http| http.first_byte_us_p99)?,
+        connect_us_p50: of(|http| http.connect_us_p50)?,
+        connect_us_p99: of(|http| http.connect_us_p99)?,
     })
 }
 

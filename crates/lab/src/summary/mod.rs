@@ -20,7 +20,7 @@ use crate::statistics::median;
 pub use calls::CallFigures;
 pub use compare::{Comparison, KeptUp, Placed, Record, Verdict};
 pub(crate) use figures::figures_of;
-pub use figures::{DatagramFigures, Figures};
+pub use figures::{DatagramFigures, Figures, HttpFigures};
 
 use compare::{Rules, compare};
 use figures::{Read, medians};
@@ -52,7 +52,8 @@ pub struct CellSummary {
     pub load_mode: Option<String>,
     /// The subjects, the baseline first.
     pub subjects: Vec<SubjectSummary>,
-    /// Every subject but the baseline, against the baseline.
+    /// Every subject but the baseline, against the baseline; then those against others that the
+    /// experiment asks for.
     pub comparisons: Vec<Comparison>,
     /// How the CPUs lay to each other in the runs that count.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -198,26 +199,23 @@ fn cell_summary(
         let titles: Vec<&str> = kinds.into_iter().map(Kind::title).collect();
         (!titles.is_empty()).then(|| format!("{name}: {}", titles.join(", ")))
     };
-    let baseline = subjects[0].name.as_str();
     let under_test = experiment.under_test(protocol);
-    let client_bound = |subject: &SubjectSummary| {
-        let is_bound =
-            |side: &SubjectSummary| side.bottleneck.is_some_and(Bottleneck::is_client_bound);
-        under_test == UnderTest::Server && (is_bound(&subjects[0]) || is_bound(subject))
-    };
-    let comparisons = subjects[1..]
-        .iter()
-        .map(|subject| {
+    let is_bound = |side: &SubjectSummary| side.bottleneck.is_some_and(Bottleneck::is_client_bound);
+    let comparisons = contests(experiment, &speakers)
+        .into_iter()
+        .map(|(baseline, subject)| {
+            let [baseline, subject] = [&subjects[baseline], &subjects[subject]];
             let rules = Rules {
-                baseline,
+                baseline: &baseline.name,
                 subject: &subject.name,
                 record: Record::of(under_test),
                 keeps_up,
                 seed,
-                client_bound: client_bound(subject),
-                void: void(baseline).or_else(|| void(&subject.name)),
+                client_bound: under_test == UnderTest::Server
+                    && (is_bound(baseline) || is_bound(subject)),
+                void: void(&baseline.name).or_else(|| void(&subject.name)),
             };
-            compare(rules, &of_subject(baseline), &of_subject(&subject.name))
+            compare(rules, &of_subject(&baseline.name), &of_subject(&subject.name))
         })
         .collect();
     let placements = placements(&counted);
@@ -226,6 +224,20 @@ fn cell_summary(
         Some(load.mode().to_owned())
     });
     CellSummary { cell, load_mode, subjects, comparisons, placements, findings }
+}
+
+/// Who is compared with whom, as positions among the `speakers`: baseline, subject.
+fn contests(experiment: &Experiment, speakers: &[usize]) -> Vec<(usize, usize)> {
+    let subject = |position: usize| &experiment.subjects[speakers[position]];
+    let mut contests: Vec<_> = (1..speakers.len()).map(|position| (0, position)).collect();
+    for position in 0..speakers.len() {
+        for name in &subject(position).against {
+            let other = (0..speakers.len()).find(|other| subject(*other).name == *name);
+            let contest = other.map(|other| (other, position));
+            contests.extend(contest.filter(|contest| !contests.contains(contest)));
+        }
+    }
+    contests
 }
 
 /// How the CPUs lay, by placement.

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use twinring_lab::audit::{Kind, Severity};
-use twinring_lab::summary::{CellSummary, Summary};
+use twinring_lab::result::RunRecord;
+use twinring_lab::summary::{CellSummary, Summary, summarise};
 use twinring_lab::{Experiment, LabError, Outcome, RunOptions, Stop};
 
 /// Labs that run side by side disturb each other's measurements, so the tests of a binary take
@@ -130,6 +131,78 @@ impl UdpSketch<'_> {
     pub(crate) fn run(&self, out: &Path) -> Result<Outcome, LabError> {
         run_text(&self.text(), out, &Stop::new())
     }
+}
+
+/// A short HTTP experiment: the clean server of files against `others`, each by its mode.
+pub(crate) struct HttpSketch<'a> {
+    pub(crate) others: &'a [&'a str],
+    pub(crate) connections: u32,
+    pub(crate) pairs: usize,
+    pub(crate) client_fault: &'a str,
+    pub(crate) window_s: f64,
+    /// Further lines of the section of HTTP.
+    pub(crate) grid: &'a str,
+    /// Further subjects.
+    pub(crate) more: &'a str,
+}
+
+impl Default for HttpSketch<'_> {
+    fn default() -> Self {
+        HttpSketch {
+            others: &[],
+            connections: 4,
+            pairs: 1,
+            client_fault: "",
+            window_s: 0.4,
+            grid: "",
+            more: "",
+        }
+    }
+}
+
+impl HttpSketch<'_> {
+    pub(crate) fn text(&self) -> String {
+        let subject = |mode: &str| {
+            let ready = if mode == "foreign" { "" } else { "ready = \"json\"\n" };
+            format!(
+                "[[subjects]]\nname = \"{mode}\"\n{ready}command = [\"{{twinring}}\", \
+                 \"http-server\", \"{mode}\", \"{{addr}}\", \"{{root}}\"]\n"
+            )
+        };
+        let HttpSketch { others, connections, pairs, client_fault, window_s, grid, more } = self;
+        let subjects: String = ["files"].iter().chain(*others).copied().map(subject).collect();
+        format!(
+            "schema = \"twinring.lab.experiment/2\"\nname = \"sketch\"\npairs = {pairs}\n\
+             net = \"loopback\"\nwarmup_s = 0.1\nwindow_s = {window_s}\n\
+             [http]\nconnections = [{connections}]\nfile_bytes = [1000]\n{grid}\n\
+             load = [\"{{twinring}}\", \"http-client\", \"{{urls}}\", \
+             \"{{root}}/{{file_bytes}}.bin\", \"{{connections}}\", \"{{depth}}\", \
+             \"{{warmup_ms}}\", \"{{window_ms}}\", \"{client_fault}\"]\n{subjects}{more}"
+        )
+    }
+
+    pub(crate) fn run(&self, out: &Path) -> Result<Outcome, LabError> {
+        run_text(&self.text(), out, &Stop::new())
+    }
+}
+
+/// The first cell, with the machine's other work taken out of the records: for tests that are about
+/// what the two programs of a run did. The hypervisor may have moved the CPUs meanwhile, too.
+pub(crate) fn calmed(outcome: &Outcome) -> CellSummary {
+    let text = std::fs::read_to_string(outcome.directory.join("runs.jsonl")).expect("the runs");
+    let calm = |line: &str| {
+        let mut run: RunRecord = serde_json::from_str(line).expect("a run");
+        run.others = None;
+        run.distance = None;
+        for cpu in run.cpu.iter_mut() {
+            cpu.sample_delay_us = [0.0, 0.0];
+            cpu.server_cpu.steal_coarse_s = 0.0;
+            cpu.client_cpu.steal_coarse_s = 0.0;
+        }
+        run
+    };
+    let runs: Vec<RunRecord> = text.lines().map(calm).collect();
+    summarise(&outcome.bundle.experiment, outcome.bundle.seed, &runs).cells.remove(0)
 }
 
 pub(crate) fn options(experiment: Experiment, out: &Path) -> RunOptions {

@@ -7,7 +7,7 @@ use hdrhistogram::serialization::{Serializer, V2Serializer};
 use serde_json::{Value, json};
 use twinring_lab::result::RunRecord;
 use twinring_lab::summary::{CellSummary, summarise};
-use twinring_lab::{Experiment, Overrides};
+use twinring_lab::{Experiment, Overrides, Protocol};
 
 pub(crate) const CONNECTIONS: u64 = 100;
 pub(crate) const ANSWERED: u64 = 200_000;
@@ -16,7 +16,11 @@ pub(crate) const WINDOW_S: f64 = 2.0;
 pub(crate) const LATENCY_NS: u64 = 1_000_000;
 
 pub(crate) fn experiment() -> Experiment {
-    let overrides = Overrides { message_bytes: Some(vec![128]), ..Overrides::default() };
+    let overrides = Overrides {
+        message_bytes: Some(vec![128]),
+        protocol: Some(Protocol::Tcp),
+        ..Overrides::default()
+    };
     Experiment::find("quick").unwrap().with(&overrides).unwrap()
 }
 

@@ -1,6 +1,6 @@
 //! The result of a run as a table for people.
 
-use super::Report;
+use super::{Cpu, Lag, Latency, Report, RequestsReport, WholeRun};
 use std::fmt;
 
 /// Thousands separated, as in 1,234,567.
@@ -29,21 +29,93 @@ pub(crate) fn megabytes_per_s(bytes: u64, seconds: f64) -> f64 {
     if seconds > 0.0 { bytes as f64 / 1e6 / seconds } else { 0.0 }
 }
 
+pub(crate) fn latency_from(from: &str) -> &'static str {
+    match from {
+        "send" => "from the send; closed loop, waiting before it does not count",
+        "connect" => "from the attempt to connect; closed loop, waiting before it does not count",
+        _ => "from the intended send time",
+    }
+}
+
+pub(crate) fn latency_rows(f: &mut fmt::Formatter<'_>, latency: &Latency) -> fmt::Result {
+    let rows = [
+        ("min", latency.min),
+        ("mean", latency.mean),
+        ("p50", latency.p50),
+        ("p90", latency.p90),
+        ("p99", latency.p99),
+        ("p99.9", latency.p99_9),
+        ("p99.99", latency.p99_99),
+        ("max", latency.max),
+    ];
+    rows.iter().try_for_each(|(name, value)| writeln!(f, "  {name:<12}{:>12}", time(*value)))
+}
+
+pub(crate) fn lag(f: &mut fmt::Formatter<'_>, lag: &Lag) -> fmt::Result {
+    let (p50, p99, max) = (time(lag.p50), time(lag.p99), time(lag.max));
+    writeln!(f, "schedule lag  p50 {p50}, p99 {p99}, max {max}")
+}
+
+/// The requests that were not answered, if there are any.
+pub(crate) fn left_over(
+    f: &mut fmt::Formatter<'_>,
+    requests: &RequestsReport,
+    whole: &WholeRun,
+) -> fmt::Result {
+    if whole.failed + whole.abandoned + requests.unsent == 0 {
+        return Ok(());
+    }
+    writeln!(
+        f,
+        "              {} failed, {} never answered, {} due but not sent",
+        grouped(whole.failed),
+        grouped(whole.abandoned),
+        grouped(requests.unsent)
+    )
+}
+
+pub(crate) fn fairness(f: &mut fmt::Formatter<'_>, least: u64, most: u64) -> fmt::Result {
+    let (least, most) = (grouped(least), grouped(most));
+    writeln!(f, "fairness      {least} to {most} answers per connection")
+}
+
+/// The errors that are not zero, and the first of them in words.
+pub(crate) fn errors(
+    f: &mut fmt::Formatter<'_>,
+    named: &[(&str, u64)],
+    verified: &str,
+    first: Option<&str>,
+) -> fmt::Result {
+    let seen: Vec<String> = (named.iter().filter(|(_, count)| *count > 0))
+        .map(|(name, count)| format!("{} {name}", grouped(*count)))
+        .collect();
+    match first {
+        None => writeln!(f, "errors        none; {verified}"),
+        Some(first) => {
+            writeln!(f, "errors        {}; {verified}", seen.join(", "))?;
+            writeln!(f, "  first       {first}")
+        }
+    }
+}
+
+pub(crate) fn cpu(f: &mut fmt::Formatter<'_>, cpu: &Cpu) -> fmt::Result {
+    let limit = if cpu.saturated { ": saturated, the server could do more" } else { "" };
+    write!(
+        f,
+        "own CPU       {:.2} s user, {:.2} s system; busiest thread {:.1} %{limit}",
+        cpu.user_s,
+        cpu.system_s,
+        100.0 * cpu.busiest_thread_share
+    )
+}
+
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.head(f)?;
         self.rates(f)?;
         self.latencies(f)?;
         self.peers(f)?;
-        let cpu = &self.cpu;
-        let limit = if cpu.saturated { ": saturated, the server could do more" } else { "" };
-        write!(
-            f,
-            "own CPU       {:.2} s user, {:.2} s system; busiest thread {:.1} %{limit}",
-            cpu.user_s,
-            cpu.system_s,
-            100.0 * cpu.busiest_thread_share
-        )
+        cpu(f, &self.cpu)
     }
 }
 
@@ -78,44 +150,13 @@ impl Report {
             grouped(requests.per_second.round() as u64),
             megabytes_per_s(self.bytes.received, self.window.seconds)
         )?;
-        let whole = &self.whole_run;
-        if requests.failed + whole.abandoned + requests.unsent > 0 {
-            writeln!(
-                f,
-                "              {} failed, {} never answered, {} due but not sent",
-                grouped(whole.failed),
-                grouped(whole.abandoned),
-                grouped(requests.unsent)
-            )?;
-        }
-        Ok(())
+        left_over(f, requests, &self.whole_run)
     }
 
     fn latencies(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let latency = &self.latency_us;
-        let from = match self.latency_from {
-            "send" => "from the send; closed loop, waiting before it does not count",
-            _ => "from the intended send time",
-        };
-        writeln!(f, "latency       {from}")?;
-        let rows = [
-            ("min", latency.min),
-            ("mean", latency.mean),
-            ("p50", latency.p50),
-            ("p90", latency.p90),
-            ("p99", latency.p99),
-            ("p99.9", latency.p99_9),
-            ("p99.99", latency.p99_99),
-            ("max", latency.max),
-        ];
-        for (name, value) in rows {
-            writeln!(f, "  {name:<12}{:>12}", time(value))?;
-        }
-        if let Some(lag) = &self.schedule_lag_us {
-            let (p50, p99, max) = (time(lag.p50), time(lag.p99), time(lag.max));
-            writeln!(f, "schedule lag  p50 {p50}, p99 {p99}, max {max}")?;
-        }
-        Ok(())
+        writeln!(f, "latency       {}", latency_from(self.latency_from))?;
+        latency_rows(f, &self.latency_us)?;
+        self.schedule_lag_us.map_or(Ok(()), |behind| lag(f, &behind))
     }
 
     fn peers(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -129,20 +170,9 @@ impl Report {
             grouped(c.served_at_once_max),
             grouped(c.reconnects)
         )?;
-        let (least, most) = (grouped(c.min_answered), grouped(c.max_answered));
-        writeln!(f, "fairness      {least} to {most} answers per connection")?;
-        let seen: Vec<String> = (self.errors.named().iter())
-            .filter(|(_, count)| *count > 0)
-            .map(|(name, count)| format!("{} {name}", grouped(*count)))
-            .collect();
+        fairness(f, c.min_answered, c.max_answered)?;
         let verified = if self.settings.verify { "every byte verified" } else { "not verified" };
-        match &self.first_error {
-            None => writeln!(f, "errors        none; {verified}"),
-            Some(first) => {
-                writeln!(f, "errors        {}; {verified}", seen.join(", "))?;
-                writeln!(f, "  first       {first}")
-            }
-        }
+        errors(f, &self.errors.named(), verified, self.first_error.as_deref())
     }
 }
 

@@ -8,6 +8,7 @@ use super::worker::Worker;
 use super::{Pace, SLOW_READ_BYTES_PER_S};
 use crate::pattern::{Difference, Pattern};
 use crate::recorder::Trouble;
+use crate::run::Loaded;
 use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
@@ -61,9 +62,9 @@ pub(super) struct Connection {
     /// Requests that this life may still send; without churn more than can ever be sent.
     life_left: u64,
     /// Requests sent in all lives.
-    pub(super) sent: u64,
-    pub(super) answered_in_window: u64,
-    pub(super) was_served: bool,
+    sent: u64,
+    answered_in_window: u64,
+    was_served: bool,
     life_served: bool,
     overdue: bool,
     /// A slow reader reads on after this.
@@ -99,28 +100,8 @@ impl Connection {
         }
     }
 
-    pub(super) fn number(&self) -> u64 {
-        self.number
-    }
-
     pub(super) fn life(&self) -> u64 {
         self.life
-    }
-
-    /// Wakes the task that runs this connection.
-    pub(super) fn wake(&self) {
-        self.waker.iter().for_each(Waker::wake_by_ref);
-    }
-
-    /// When the oldest request without an answer was sent.
-    pub(super) fn oldest_ns(&self) -> Option<u64> {
-        self.unanswered.front().map(|batch| batch.sent_ns)
-    }
-
-    /// Ends the connection because an answer took too long.
-    pub(super) fn give_up(&mut self) {
-        self.overdue = true;
-        self.wake();
     }
 
     /// Prepares the next life on a new stream.
@@ -134,13 +115,13 @@ impl Connection {
     /// Counts a life that is over; what it had in flight has failed.
     pub(super) fn end_life(&mut self) {
         if std::mem::take(&mut self.life_served) {
-            self.worker.control.no_longer_served();
+            self.worker.thread.control.no_longer_served();
         }
         if self.in_flight > 0 {
-            let (now_ns, window) = (monotonic_ns(), self.worker.control.window());
-            self.worker.recorder.borrow_mut().failed(self.in_flight, now_ns, &window);
+            let (now_ns, window) = (monotonic_ns(), self.worker.thread.control.window());
+            self.worker.thread.recorder.borrow_mut().failed(self.in_flight, now_ns, &window);
             for batch in self.unanswered.drain(..).filter(|batch| batch.drawn) {
-                self.worker.control.settle(batch.requests, now_ns);
+                self.worker.thread.control.settle(batch.requests, now_ns);
             }
             self.in_flight = 0;
         }
@@ -149,7 +130,7 @@ impl Connection {
     /// Takes what has come, then sends what is to be sent.
     pub(super) fn poll(&mut self, stream: &TcpStream, cx: &mut Context<'_>) -> Poll<Ending> {
         self.waker.get_or_insert_with(|| cx.waker().clone());
-        let window = self.worker.control.window();
+        let window = self.worker.thread.control.window();
         match self.advance(stream, cx, &window) {
             Ok(None) => Poll::Pending,
             Ok(Some(ending)) => Poll::Ready(ending),
@@ -262,7 +243,7 @@ impl Connection {
 
     fn answered(&mut self, answers: u64, now_ns: u64, window: &Range<u64>) {
         let worker = &*self.worker;
-        let mut recorder = worker.recorder.borrow_mut();
+        let mut recorder = worker.thread.recorder.borrow_mut();
         let mut left = answers;
         while left > 0
             && let Some(batch) = self.unanswered.front_mut()
@@ -272,7 +253,7 @@ impl Connection {
                 self.answered_in_window += of_batch;
             }
             if batch.drawn {
-                worker.control.settle(of_batch, now_ns);
+                worker.thread.control.settle(of_batch, now_ns);
             }
             left -= of_batch;
             batch.requests -= of_batch;
@@ -281,10 +262,10 @@ impl Connection {
             }
         }
         self.in_flight -= answers;
-        worker.show_progress(&recorder);
+        worker.thread.show_progress(&recorder);
         if !self.life_served {
             (self.life_served, self.was_served) = (true, true);
-            worker.control.served();
+            worker.thread.control.served();
         }
     }
 
@@ -296,22 +277,22 @@ impl Connection {
             Pace::SlowReader if self.handed < self.begun => 0,
             Pace::SlowReader => room.min((SLOW_SEND_BYTES / self.message_bytes).max(1)),
             Pace::Open => {
-                let schedule = self.worker.schedule.get();
+                let schedule = self.worker.thread.schedule.get();
                 let due = schedule.map_or(0, |schedule| schedule.due(self.number, now_ns));
                 room.min(due.saturating_sub(self.sent))
             }
         };
         let drawn = now_ns >= window.start;
         let requests = match drawn && wanted > 0 {
-            true => self.worker.control.draw(wanted),
+            true => self.worker.thread.control.draw(wanted),
             false => wanted,
         };
         if requests == 0 {
             return;
         }
-        let mut recorder = self.worker.recorder.borrow_mut();
+        let mut recorder = self.worker.thread.recorder.borrow_mut();
         recorder.sent(requests, now_ns, window);
-        match self.worker.schedule.get() {
+        match self.worker.thread.schedule.get() {
             None => {
                 let batch = Batch { since_ns: now_ns, sent_ns: now_ns, requests, drawn };
                 self.unanswered.push_back(batch);
@@ -346,6 +327,37 @@ impl Connection {
             }
         }
         Ok(())
+    }
+}
+
+impl Loaded for Connection {
+    fn number(&self) -> u64 {
+        self.number
+    }
+
+    fn wake(&self) {
+        self.waker.iter().for_each(Waker::wake_by_ref);
+    }
+
+    fn oldest_ns(&self) -> Option<u64> {
+        self.unanswered.front().map(|batch| batch.sent_ns)
+    }
+
+    fn give_up(&mut self) {
+        self.overdue = true;
+        self.wake();
+    }
+
+    fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    fn answered_in_window(&self) -> u64 {
+        self.answered_in_window
+    }
+
+    fn was_served(&self) -> bool {
+        self.was_served
     }
 }
 

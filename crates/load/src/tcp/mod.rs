@@ -14,9 +14,7 @@
 //! - Slow reader: connections send until the sockets take no more and read
 //!   [`SLOW_READ_BYTES_PER_S`], to see what a server does under backpressure.
 
-mod conductor;
 mod connection;
-mod control;
 mod settings;
 mod summary;
 mod worker;
@@ -27,81 +25,19 @@ pub use settings::{
 };
 
 pub use crate::observer::{Observer, Phase, Progress};
+pub use crate::run::{LoadError, Stopper};
 
-use self::conductor::Conductor;
-use self::control::{Control, Note};
 use self::settings::Pace;
-use self::summary::Run;
 use crate::report::Report;
-use std::error::Error;
+use crate::run::{LINGER, Plan, Stage};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread;
-use std::time::Duration;
 use twinring::{Features, Runtime, RuntimeError};
-
-/// Bytes that closed connections may still send when the run is over: they were given up.
-const LINGER: Duration = Duration::from_millis(100);
-
-/// Why a run has no result.
-#[derive(Debug)]
-pub enum LoadError {
-    /// The engine failed.
-    Engine(RuntimeError),
-    /// Not a single connection could be made.
-    NoConnection {
-        /// Address of the server.
-        target: String,
-        /// The first failure.
-        why: String,
-        /// Attempts.
-        attempts: u64,
-    },
-}
-
-impl fmt::Display for LoadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            LoadError::Engine(error) => write!(f, "the load generator's engine: {error}"),
-            LoadError::NoConnection { target, why, attempts } => write!(
-                f,
-                "no connection to {target} could be made ({attempts} tried; {why}); check that \
-                 the server is running and listens on that address"
-            ),
-        }
-    }
-}
-
-impl Error for LoadError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            LoadError::Engine(error) => Some(error),
-            LoadError::NoConnection { .. } => None,
-        }
-    }
-}
-
-/// Ends a run early, from any thread.
-#[derive(Clone, Debug)]
-pub struct Stopper {
-    notes: Sender<Note>,
-}
-
-impl Stopper {
-    /// Ends the window now; the run then reports what it has.
-    pub fn stop(&self) {
-        // Fails only when the run is over.
-        let _over = self.notes.send(Note::Stop);
-    }
-}
 
 /// A load that is ready to run.
 pub struct Load {
     settings: Arc<Settings>,
-    runtime: Runtime,
-    notes: Sender<Note>,
-    heard: Receiver<Note>,
+    stage: Stage,
 }
 
 impl fmt::Debug for Load {
@@ -124,23 +60,22 @@ impl Load {
             .pin(settings.pin.clone())
             .linger(LINGER)
             .build()?;
-        let (notes, heard) = channel();
-        Ok(Load { settings: Arc::new(settings), runtime, notes, heard })
+        Ok(Load { settings: Arc::new(settings), stage: Stage::new(runtime) })
     }
 
     /// The engine and its features.
     pub fn features(&self) -> &Features {
-        self.runtime.features()
+        self.stage.runtime().features()
     }
 
     /// Why `auto` did not take io_uring.
     pub fn why_not(&self) -> Option<&str> {
-        self.runtime.why_not()
+        self.stage.runtime().why_not()
     }
 
     /// A handle to end the run early.
     pub fn stopper(&self) -> Stopper {
-        Stopper { notes: self.notes.clone() }
+        self.stage.stopper()
     }
 
     /// Connects, loads, measures. Returns when everything has ended.
@@ -148,32 +83,17 @@ impl Load {
     /// # Errors
     /// When the engine fails or no connection can be made.
     pub fn run(self, observer: &mut dyn Observer) -> Result<Report, LoadError> {
-        let Load { settings, runtime, notes, heard } = self;
-        let control = Arc::new(Control::new(settings.threads, settings.messages, notes));
-        let (handle, features) = (runtime.handle(), runtime.features().clone());
-        let why_not = runtime.why_not().map(str::to_owned);
-        let mut conductor = Conductor::new(&settings, &control, heard, &handle, observer);
-        let outcomes = thread::scope(|scope| {
-            let (control, settings) = (Arc::clone(&control), Arc::clone(&settings));
-            let engine = scope.spawn(move || {
-                let outcomes = runtime
-                    .run(|index| worker::work(index, Arc::clone(&settings), Arc::clone(&control)));
-                control.note(Note::Ended);
-                outcomes
-            });
-            conductor.conduct();
-            engine.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        });
-        let outcomes = outcomes.map_err(LoadError::Engine)?.into_iter().flatten().collect();
-        let run = Run {
-            settings: &settings,
-            features,
-            why_not,
-            window: control.window(),
-            interrupted: conductor.interrupted(),
-            served_at_once_max: control.served_at_once_max(),
-            counters: handle.counters(),
+        let Load { settings, stage } = self;
+        let plan = Plan {
+            threads: settings.threads,
+            warmup: settings.warmup,
+            duration: settings.duration,
+            requests: settings.messages,
         };
-        run.report(outcomes)
+        let shared = Arc::clone(&settings);
+        let (outcomes, ran) = stage.run(plan, observer, move |index, control| {
+            worker::work(index, Arc::clone(&shared), control)
+        })?;
+        summary::report(&settings, ran, outcomes)
     }
 }

@@ -1,5 +1,6 @@
 //! What a load can be asked for.
 
+use crate::limits::{self, CONNECTIONS_MAX, between};
 use crate::report::SettingsReport;
 use crate::schedule::RATE_PER_S_MAX;
 use std::net::{IpAddr, SocketAddr};
@@ -24,12 +25,6 @@ pub const SLOW_UNANSWERED_BYTES_MAX: u64 = 16 * 1024 * 1024;
 const MESSAGE_BYTES_MAX: u32 = 16 * 1024 * 1024;
 /// Largest depth.
 const DEPTH_MAX: u32 = 1 << 20;
-/// Most connections, idle ones included: all ports of 64 addresses.
-const CONNECTIONS_MAX: u64 = 1 << 22;
-/// Most threads.
-const THREADS_MAX: usize = 1024;
-/// Longest warm-up, window or timeout.
-const TIME_MAX: Duration = Duration::from_secs(7 * 86_400);
 
 /// How requests follow each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,48 +111,20 @@ impl Settings {
     /// # Errors
     /// What does not, in words for a user.
     pub fn check(&self) -> Result<(), String> {
-        between("--connections", self.connections, 1, CONNECTIONS_MAX)?;
+        limits::shared_out(self.connections, self.threads)?;
         between("--idle", self.idle, 0, CONNECTIONS_MAX)?;
         between("--size", self.message_bytes.into(), 1, MESSAGE_BYTES_MAX.into())?;
-        between("--threads", self.threads as u64, 1, THREADS_MAX as u64)?;
-        let optional = [
+        limits::optional(&[
             ("--depth", self.depth.map(u64::from), u64::from(DEPTH_MAX)),
             ("--rate", self.rate_per_s, RATE_PER_S_MAX),
             ("--churn", self.churn, u64::MAX - 1),
             ("--messages", self.messages, u64::MAX - 1),
-        ];
-        for (name, number, most) in optional {
-            number.map_or(Ok(()), |number| between(name, number, 1, most))?;
-        }
-        if self.threads as u64 > self.connections {
-            let (threads, connections) = (self.threads, self.connections);
-            return Err(format!(
-                "--threads {threads} with --connections {connections}: each thread needs one"
-            ));
-        }
+        ])?;
         if self.slow_reader && (self.rate_per_s.is_some() || self.churn.is_some()) {
             return Err("--slow-reader excludes --rate and --churn: it sends all it can".into());
         }
-        if let Some(other) = self.local.iter().find(|ip| ip.is_ipv4() != self.target.is_ipv4()) {
-            return Err(format!("--local {other} cannot reach {}", self.target));
-        }
-        self.check_times()
-    }
-
-    fn check_times(&self) -> Result<(), String> {
-        let times = [
-            ("--warmup", self.warmup, true),
-            ("--duration", self.duration, false),
-            ("--connect-timeout", self.connect_timeout, false),
-            ("--timeout", self.timeout, false),
-        ];
-        for (name, time, may_be_zero) in times {
-            if (time.is_zero() && !may_be_zero) || time > TIME_MAX {
-                let from = if may_be_zero { "0" } else { "more than 0" };
-                return Err(format!("{name} {time:?}: expected {from} to 7 days"));
-            }
-        }
-        Ok(())
+        limits::sources(&self.local, self.target)?;
+        limits::times(self.warmup, self.duration, self.connect_timeout, self.timeout)
     }
 
     pub(super) fn pace(&self) -> Pace {
@@ -213,13 +180,6 @@ impl Settings {
             duration_s: self.duration.as_secs_f64(),
         }
     }
-}
-
-fn between(name: &str, number: u64, least: u64, most: u64) -> Result<(), String> {
-    if (least..=most).contains(&number) {
-        return Ok(());
-    }
-    Err(format!("{name} {number}: expected {least} to {most}"))
 }
 
 #[cfg(test)]

@@ -32,33 +32,35 @@ pub(super) struct Cache {
 
 #[derive(Debug, Default)]
 struct Entries {
-    by_path: HashMap<Rc<[u8]>, Entry>,
-    /// The paths, the one the hand points at first.
-    circle: VecDeque<Rc<[u8]>>,
+    /// Of each site, by path.
+    by_site: Vec<HashMap<Rc<[u8]>, Entry>>,
+    /// Sites and paths, the one the hand points at first.
+    circle: VecDeque<(usize, Rc<[u8]>)>,
     bytes: usize,
     files: usize,
 }
 
 impl Cache {
-    /// A cache for so much memory and so many open files.
-    pub(super) fn new(bytes_max: usize, files_max: usize) -> Cache {
-        Cache { bytes_max, files_max, entries: RefCell::default() }
+    /// A cache for so much memory and so many open files, of so many sites.
+    pub(super) fn new(bytes_max: usize, files_max: usize, sites: usize) -> Cache {
+        let by_site = (0..sites).map(|_| HashMap::new()).collect();
+        Cache { bytes_max, files_max, entries: Entries { by_site, ..Entries::default() }.into() }
     }
 
-    /// What is kept for a clean path, whatever its age.
-    pub(super) fn get(&self, path: &[u8]) -> Option<Rc<Resource>> {
+    /// What is kept for a clean path of a site, whatever its age.
+    pub(super) fn get(&self, site: usize, path: &[u8]) -> Option<Rc<Resource>> {
         let entries = self.entries.borrow();
-        let entry = entries.by_path.get(path)?;
+        let entry = entries.by_site[site].get(path)?;
         entry.used.set(true);
         Some(Rc::clone(&entry.resource))
     }
 
     /// Keeps a resource, in place of what was kept for its path, if there is room for it at all.
-    pub(super) fn insert(&self, path: &[u8], resource: &Rc<Resource>) {
+    pub(super) fn insert(&self, site: usize, path: &[u8], resource: &Rc<Resource>) {
         let bytes = resource.bytes() + path.len() + ENTRY_BYTES;
         let files = resource.files();
         let mut entries = self.entries.borrow_mut();
-        entries.remove(path);
+        entries.remove(site, path);
         if bytes > self.bytes_max / 8 || files > self.files_max {
             return;
         }
@@ -66,14 +68,14 @@ impl Cache {
         let path: Rc<[u8]> = path.into();
         entries.bytes += bytes;
         entries.files += files;
-        entries.circle.push_back(Rc::clone(&path));
-        let resource = Rc::clone(resource);
-        entries.by_path.insert(path, Entry { resource, bytes, files, used: Cell::new(false) });
+        entries.circle.push_back((site, Rc::clone(&path)));
+        let (resource, used) = (Rc::clone(resource), Cell::new(false));
+        entries.by_site[site].insert(path, Entry { resource, bytes, files, used });
     }
 
     /// Forgets what is kept for a path.
-    pub(super) fn remove(&self, path: &[u8]) {
-        self.entries.borrow_mut().remove(path);
+    pub(super) fn remove(&self, site: usize, path: &[u8]) {
+        self.entries.borrow_mut().remove(site, path);
     }
 
     /// Memory and open files in use.
@@ -84,15 +86,15 @@ impl Cache {
 }
 
 impl Entries {
-    fn remove(&mut self, path: &[u8]) {
-        if self.take(path) {
-            self.circle.retain(|other| **other != *path);
+    fn remove(&mut self, site: usize, path: &[u8]) {
+        if self.take(site, path) {
+            self.circle.retain(|(other, of_path)| (*other, &**of_path) != (site, path));
         }
     }
 
     /// Takes an entry out, but leaves its path in the circle.
-    fn take(&mut self, path: &[u8]) -> bool {
-        let Some(entry) = self.by_path.remove(path) else { return false };
+    fn take(&mut self, site: usize, path: &[u8]) -> bool {
+        let Some(entry) = self.by_site[site].remove(path) else { return false };
         self.bytes -= entry.bytes;
         self.files -= entry.files;
         true
@@ -101,10 +103,10 @@ impl Entries {
     /// Moves the hand on until no more than this is in use.
     fn make_room(&mut self, bytes_max: usize, files_max: usize) {
         while self.bytes > bytes_max || self.files > files_max {
-            let Some(path) = self.circle.pop_front() else { return };
-            match self.by_path.get(&path) {
-                Some(entry) if entry.used.take() => self.circle.push_back(path),
-                _ => drop(self.take(&path)),
+            let Some((site, path)) = self.circle.pop_front() else { return };
+            match self.by_site[site].get(&path) {
+                Some(entry) if entry.used.take() => self.circle.push_back((site, path)),
+                _ => drop(self.take(site, &path)),
             }
         }
     }
@@ -121,51 +123,53 @@ mod tests {
 
     #[test]
     fn what_is_used_stays_and_what_is_not_makes_room() {
-        let cache = Cache::new(16 * 1024, 0);
+        let cache = Cache::new(16 * 1024, 0, 1);
         let one = resource(0).bytes() + 2 + ENTRY_BYTES;
         let fit = 16 * 1024 / one;
         for number in 0..fit {
-            cache.insert(format!("{number:02}").as_bytes(), &resource(0));
+            cache.insert(0, format!("{number:02}").as_bytes(), &resource(0));
         }
-        assert!(cache.get(b"00").is_some());
-        cache.insert(b"new", &resource(0));
-        assert!(cache.get(b"00").is_some(), "used since the hand came by");
-        assert!(cache.get(b"01").is_none(), "the first that was not used");
-        assert!(cache.get(b"02").is_some() && cache.get(b"new").is_some());
-        cache.insert(b"huge", &resource(4 * 1024));
-        assert!(cache.get(b"huge").is_none(), "larger than an eighth of the whole");
+        assert!(cache.get(0, b"00").is_some());
+        cache.insert(0, b"new", &resource(0));
+        assert!(cache.get(0, b"00").is_some(), "used since the hand came by");
+        assert!(cache.get(0, b"01").is_none(), "the first that was not used");
+        assert!(cache.get(0, b"02").is_some() && cache.get(0, b"new").is_some());
+        cache.insert(0, b"huge", &resource(4 * 1024));
+        assert!(cache.get(0, b"huge").is_none(), "larger than an eighth of the whole");
     }
 
     proptest! {
         /// It never holds more than it may, counts what it holds, and gives what was put in last.
         #[test]
         fn it_keeps_its_bounds(steps in proptest::collection::vec((0u8..4, 0u8..40, 0usize..900), 1..200)) {
-            let cache = Cache::new(8 * 1024, 0);
-            let mut last: HashMap<[u8; 1], Rc<Resource>> = HashMap::new();
+            let cache = Cache::new(8 * 1024, 0, 2);
+            let mut last: HashMap<(usize, [u8; 1]), Rc<Resource>> = HashMap::new();
             for (what, path, size) in steps {
-                let path = [path];
+                let (site, path) = (usize::from(path % 2), [path / 2]);
                 match what {
                     0 => {
-                        cache.remove(&path);
-                        last.remove(&path);
+                        cache.remove(site, &path);
+                        last.remove(&(site, path));
                     }
                     1 => {
-                        if let (Some(found), Some(expected)) = (cache.get(&path), last.get(&path)) {
+                        if let (Some(found), Some(expected)) = (cache.get(site, &path), last.get(&(site, path))) {
                             prop_assert!(Rc::ptr_eq(&found, expected));
                         }
                     }
                     _ => {
                         let resource = resource(size);
-                        cache.insert(&path, &resource);
-                        last.insert(path, resource);
+                        cache.insert(site, &path, &resource);
+                        last.insert((site, path), resource);
                     }
                 }
                 let entries = cache.entries.borrow();
                 prop_assert!(entries.bytes <= 8 * 1024);
-                let sum: usize = entries.by_path.values().map(|entry| entry.bytes).sum();
-                prop_assert_eq!(entries.bytes, sum);
-                prop_assert_eq!(entries.circle.len(), entries.by_path.len());
-                prop_assert!(entries.by_path.keys().all(|path| last.contains_key(&path[..])));
+                let kept = || entries.by_site.iter().flat_map(HashMap::values);
+                prop_assert_eq!(entries.bytes, kept().map(|entry| entry.bytes).sum::<usize>());
+                prop_assert_eq!(entries.circle.len(), kept().count());
+                for (site, path) in &entries.circle {
+                    prop_assert!(last.contains_key(&(*site, [path[0]])));
+                }
             }
         }
     }

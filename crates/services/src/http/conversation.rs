@@ -4,8 +4,10 @@
 //! to requests that came together are sent together. Everything else takes a slower path, which
 //! is boxed, so that a connection that does not need it does not pay for it.
 
+use super::access_log::SessionLog;
 use super::body::Skip;
 use super::head::{Framing, Head, Method, Scan, Storage};
+use super::hosts::Site;
 use super::index::{ENTRIES_MAX, render};
 use super::options::ListingFormat;
 use super::path::{Refusal, clean, encode};
@@ -111,10 +113,17 @@ pub(super) async fn converse(worker: &Rc<Worker>, session: &Session) -> io::Resu
         input.add(piece);
         worker.clock.tick();
         loop {
-            let (reply, stays) = match next(worker, &mut input, answered) {
+            let (reply, stays) = match next(worker, session, &mut input, answered) {
                 Next::More => break,
                 Next::Reply(reply, stays) => (reply, stays),
-                Next::Refuse(status) => (refusal(worker, status), false),
+                Next::Refuse(status) => {
+                    let reply = refusal(worker, status);
+                    if let Some(log) = &session.log {
+                        log.received(input.bytes(), None, worker.clock.now());
+                        log_answer(log, &reply, false, session);
+                    }
+                    (reply, false)
+                }
                 Next::Exchange(head, persistence) => {
                     send_collected(session, &mut collected).await?;
                     input.keep();
@@ -129,6 +138,9 @@ pub(super) async fn converse(worker: &Rc<Worker>, session: &Session) -> io::Resu
             answered += 1;
             if stays && collected.is_empty() && input.is_empty() {
                 session.send(reply.message).await?;
+                if let Some(log) = &session.log {
+                    log.settle(session.sent());
+                }
             } else {
                 collected.extend_from_slice(reply.message.as_slice());
                 if !stays {
@@ -141,19 +153,28 @@ pub(super) async fn converse(worker: &Rc<Worker>, session: &Session) -> io::Resu
             }
         }
         send_collected(session, &mut collected).await?;
+        if let (Some(log), false) = (&session.log, input.is_empty()) {
+            log.begin(worker.clock.now());
+        }
     }
 }
 
 async fn send_collected(session: &Session, collected: &mut Vec<u8>) -> io::Result<()> {
     match collected.is_empty() {
         true => Ok(()),
-        false => session.send(std::mem::take(collected)).await,
+        false => {
+            session.send(std::mem::take(collected)).await?;
+            if let Some(log) = &session.log {
+                log.settle(session.sent());
+            }
+            Ok(())
+        }
     }
 }
 
 /// Takes the next request off the input. This is the way of nearly every request, so nothing in
 /// it waits or allocates as long as the cache has a complete answer.
-fn next(worker: &Rc<Worker>, input: &mut Input, answered: u64) -> Next {
+fn next(worker: &Rc<Worker>, session: &Session, input: &mut Input, answered: u64) -> Next {
     let limits = worker.settings.limits.head;
     let bytes = input.piece.as_deref().unwrap_or(&input.kept[input.start..]);
     let length = match input.scan.find_end(bytes, limits) {
@@ -180,6 +201,12 @@ fn next(worker: &Rc<Worker>, input: &mut Input, answered: u64) -> Next {
         }
         None => Next::Exchange(bytes[..length].to_vec(), persistence),
     };
+    if let Some(log) = &session.log {
+        log.received(&bytes[..length], Some(&head), worker.clock.now());
+        if let Next::Reply(reply, stays) = &next {
+            log_answer(log, reply, *stays, session);
+        }
+    }
     input.consume(length);
     next
 }
@@ -194,11 +221,17 @@ fn cached_reply(
     if !matches!(head.method, Method::Get | Method::Head) || head.framing != Framing::Empty {
         return None;
     }
-    let resource = worker.cached(&clean(path.as_bytes()).ok()?)?;
+    let site = worker.settings.sites.find(head)?;
+    let resource = worker.cached(site, &clean(path.as_bytes()).ok()?)?;
     let variant = preferred(head, &resource)?;
     // An open file has to be looked at before it is sent.
     let manner = Manner { clock: &worker.clock, persistence };
     variant.file.is_none().then(|| reply(head, variant, manner))
+}
+
+fn log_answer(log: &SessionLog, reply: &Reply, stays: bool, session: &Session) {
+    let message = reply.message.as_slice();
+    log.answered(reply.status, message, reply.length(), stays, session.sent());
 }
 
 fn refusal(worker: &Worker, status: Status) -> Reply {
@@ -254,7 +287,13 @@ async fn exchange(
         }
     };
     drop(head);
+    if let Some(log) = &session.log {
+        log_answer(log, &reply, persistence.stays(), session);
+    }
     send_reply(session, reply).await?;
+    if let Some(log) = &session.log {
+        log.settle(session.sent());
+    }
     Ok(persistence.stays())
 }
 
@@ -286,14 +325,24 @@ async fn answer(worker: &Rc<Worker>, head: &[u8], persistence: Persistence) -> R
     worker.clock.tick();
     let mut storage = Storage::new();
     match Head::parse(head, &mut storage, worker.settings.limits.head) {
-        Ok(head) => Answer { worker, head: &head, persistence }.find().await,
+        Ok(head) => match worker.settings.sites.find(&head) {
+            Some(site) => Answer { worker, site, head: &head, persistence }.find().await,
+            None => misdirected(worker, &head, persistence),
+        },
         Err(status) => refusal(worker, status),
     }
+}
+
+/// The answer to a request for a host that has no site.
+fn misdirected(worker: &Worker, head: &Head<'_, '_>, persistence: Persistence) -> Reply {
+    let (status, to_head) = (Status::MISDIRECTED_REQUEST, head.method == Method::Head);
+    Reply::new(status, message(status, &[], &worker.clock, persistence, to_head))
 }
 
 /// The search for an answer.
 struct Answer<'a> {
     worker: &'a Rc<Worker>,
+    site: usize,
     head: &'a Head<'a, 'a>,
     persistence: Persistence,
 }
@@ -313,13 +362,17 @@ impl Answer<'_> {
         }
     }
 
+    fn site(&self) -> &Site {
+        self.worker.settings.sites.site(self.site)
+    }
+
     async fn file(&self, path: &[u8], query: Option<&str>) -> Reply {
-        let settings = &self.worker.settings;
+        let site = self.site();
         let missing = match self.present(path).await {
             Ok(reply) => return reply,
             Err(missing) => missing,
         };
-        let missing = match (missing, settings.autoindex) {
+        let missing = match (missing, site.autoindex) {
             (Missing::Index, Some(format)) => match self.listing(path, format).await {
                 Ok(reply) => return reply,
                 Err(missing) => missing,
@@ -336,7 +389,7 @@ impl Answer<'_> {
             Missing::Nothing | Missing::Index => {}
         }
         let last_segment = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-        if let Some(fallback) = &settings.fallback
+        if let Some(fallback) = &site.fallback
             && !last_segment.contains(&b'.')
             && let Ok(reply) = self.present(fallback).await
         {
@@ -348,8 +401,12 @@ impl Answer<'_> {
     /// The answer from a file that is there. One that was written to since it was opened is
     /// looked up again.
     async fn present(&self, path: &[u8]) -> Result<Reply, Missing> {
-        for _ in 0..ANSWER_ATTEMPTS {
-            let resource = self.worker.resource(path).await?;
+        for attempt in 0..ANSWER_ATTEMPTS {
+            let resource = match attempt {
+                0 => self.worker.resource(self.site, path).await?,
+                // Who reads it already may have begun before it was written to.
+                _ => self.worker.resource_anew(self.site, path).await?,
+            };
             let Some(variant) = preferred(self.head, &resource) else { break };
             let unchanged = match &variant.file {
                 Some(file) => is_same_content(&file.metadata().await?, &variant.version),
@@ -358,14 +415,14 @@ impl Answer<'_> {
             if unchanged {
                 return Ok(reply(self.head, variant, self.manner()));
             }
-            self.worker.cache.remove(path);
+            self.worker.cache.remove(self.site, path);
         }
         Err(Missing::Failed(Status::UNAVAILABLE))
     }
 
     async fn not_found(&self) -> Reply {
-        if let Some(path) = &self.worker.settings.not_found
-            && let Ok(resource) = self.worker.resource(path).await
+        if let Some(path) = &self.site().not_found
+            && let Ok(resource) = self.worker.resource(self.site, path).await
             && let Some(page) = Resource::identity(&resource)
         {
             return not_found(page, self.head.method == Method::Head, self.manner());
@@ -374,12 +431,12 @@ impl Answer<'_> {
     }
 
     async fn listing(&self, path: &[u8], format: ListingFormat) -> Result<Reply, Missing> {
-        let settings = &self.worker.settings;
+        let site = self.site();
         let relative = match path {
             b"/" => Path::new("."),
             path => Path::new(OsStr::from_bytes(&path[1..])),
         };
-        let entries = settings.root.list(relative, settings.symlinks, ENTRIES_MAX).await?;
+        let entries = site.root.list(relative, site.symlinks, ENTRIES_MAX).await?;
         let (content_type, content) = render(format, path, &entries);
         let mut reply = begin(Status::OK, &self.worker.clock, self.persistence);
         field(&mut reply, "Content-Type", content_type);

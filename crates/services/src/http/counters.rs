@@ -17,6 +17,10 @@ macro_rules! counters {
         pub struct HttpCounters {
             /// Connections that are open: `accepted - closed`.
             pub open: u64,
+            /// Lines written to the access log.
+            pub log_lines: u64,
+            /// Lines that were not, because the log fell behind or could not be written.
+            pub log_dropped: u64,
             $($(#[$doc])* pub $name: u64,)*
         }
 
@@ -39,6 +43,16 @@ counters! {
     refused_of_address,
     /// Connections that ended with an error: the peer reset them or became unreachable.
     reset,
+    /// TLS handshakes that were completed.
+    tls_handshakes,
+    /// Those of them that resumed an earlier session.
+    tls_resumed,
+    /// Connections on which something else came than TLS, or nothing that both ends can speak.
+    tls_failures,
+    /// Connections whose peer ended them without saying so (close_notify).
+    tls_truncated,
+    /// Connections reset because the handshake was not done in time.
+    handshake_timeouts,
     /// Connections closed between two requests, after the idle timeout.
     idle_closed,
     /// Connections closed because the head of a request did not come in time.
@@ -75,7 +89,7 @@ counters! {
     received_bytes,
     /// Bytes handed over to the engine for sending; what a broken connection dropped is included.
     sent_bytes,
-    /// Those of them that went from a file to the socket, by sendfile(2).
+    /// Those of them that were sent from a file, and not from the cache.
     sent_file_bytes,
 }
 

@@ -77,6 +77,12 @@ impl Clock {
         self.second.get()
     }
 
+    /// The milliseconds of that moment behind its second, 0 to 999.
+    pub fn millisecond(&self) -> u32 {
+        let left = self.second_ends.get().saturating_duration_since(self.now.get());
+        Duration::from_secs(1).saturating_sub(left).subsec_millis()
+    }
+
     /// Its date.
     pub fn date(&self) -> [u8; DATE_BYTES] {
         self.date.get()
@@ -110,5 +116,9 @@ mod tests {
         let before = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as i64;
         assert!((clock.second() - before).abs() <= 1);
         assert_eq!(parse_date(&clock.date()), Some(clock.second()));
+        let first = clock.millisecond();
+        std::thread::sleep(Duration::from_millis(20));
+        clock.tick();
+        assert!(first < 1000 && clock.millisecond() < 1000 && clock.millisecond() != first);
     }
 }

@@ -187,6 +187,8 @@ pub struct Head<'h, 'a> {
     pub method: Method,
     /// Of what.
     pub target: Target<'a>,
+    /// The host and port that the target names, which then counts instead of the field `Host`.
+    pub authority: Option<&'a str>,
     /// HTTP/1.0 instead of 1.1.
     pub is_1_0: bool,
     /// The client wants the connection to stay.
@@ -231,6 +233,7 @@ impl<'h, 'a> Head<'h, 'a> {
         let mut head = Head {
             method,
             target: Target::Asterisk,
+            authority: None,
             is_1_0: request.version == Some(0),
             keep_alive: true,
             framing: Framing::Empty,
@@ -248,7 +251,10 @@ impl<'h, 'a> Head<'h, 'a> {
             Method::Unknown => return Err(Status::NOT_IMPLEMENTED),
             // The target of CONNECT is of another form. What is answered does not depend on it.
             Method::Other => {}
-            _ => head.target = Target::parse(target, method == Method::Options)?,
+            _ => {
+                head.target = Target::parse(target, method == Method::Options)?;
+                head.authority = Target::authority(target);
+            }
         }
         Ok(head)
     }
@@ -283,6 +289,13 @@ impl<'h, 'a> Head<'h, 'a> {
             0 => self.values(name).next(),
             _ => None,
         }
+    }
+
+    /// The value of any field, by its name in lower case; of several the first. For what means
+    /// nothing to this service, but to those who read its log.
+    pub fn field(&self, name: &str) -> Option<&'a [u8]> {
+        let field = self.fields.iter().find(|field| field.name.eq_ignore_ascii_case(name))?;
+        Some(field.value)
     }
 
     /// The elements of a field that is a comma-separated list of tokens, over all its lines.

@@ -1,12 +1,12 @@
 //! How the service is set up.
 
-use super::encoding::Coding;
 use super::head::HeadLimits;
+use super::hosts::Sites;
 use globset::{Glob, GlobMatcher};
 use httparse::Header;
 use std::str::FromStr;
 use std::time::Duration;
-use twinring::fs::{Dir, Symlinks};
+use twinring::fs::SendStrategy;
 
 /// The largest file that can be kept in memory whole, in bytes.
 pub const SENDFILE_ABOVE_MAX: u64 = 1 << 20;
@@ -14,30 +14,14 @@ pub const SENDFILE_ABOVE_MAX: u64 = 1 << 20;
 /// Everything that decides what is answered, and how.
 #[derive(Clone, Debug)]
 pub struct HttpSettings {
-    /// Where the files are.
-    pub root: Dir,
-    /// Whether symbolic links beneath it are followed.
-    pub symlinks: Symlinks,
-    /// Names that stand for their directory, the first that is there.
-    pub index: Vec<String>,
-    /// What is made of a directory without such a file; `None` for 404.
-    pub autoindex: Option<ListingFormat>,
-    /// The file (a clean path such as `/index.html`) that answers for paths that do not exist and
-    /// whose last segment has no dot: the pages of an application that routes by itself.
-    pub fallback: Option<Vec<u8>>,
-    /// The file (a clean path) whose content goes with 404.
-    pub not_found: Option<Vec<u8>>,
-    /// Codings to look for beside a file, the preferred one first.
-    pub precompressed: Vec<Coding>,
-    /// Values of `Cache-Control`; the first rule that matches counts.
-    pub cache_control: Vec<FieldRule>,
-    /// Further header fields; all rules that match count.
-    pub fields: Vec<FieldRule>,
+    /// What is served, by the name of the host that is asked.
+    pub sites: Sites,
     /// What is kept.
     pub cache: CacheLimits,
-    /// Files of more bytes (at most [`SENDFILE_ABOVE_MAX`]) are sent with sendfile(2), not from
-    /// memory.
+    /// Files of more bytes (at most [`SENDFILE_ABOVE_MAX`]) are sent by `send`, not from memory.
     pub sendfile_above: u64,
+    /// How those get into the socket. Over TLS all are read, encrypted and sent.
+    pub send: SendStrategy,
     /// What clients may ask for.
     pub limits: HttpLimits,
     /// How long they may take.
@@ -45,20 +29,13 @@ pub struct HttpSettings {
 }
 
 impl HttpSettings {
-    /// The defaults, for files beneath `root`.
-    pub fn new(root: Dir) -> HttpSettings {
+    /// The defaults, for these sites.
+    pub fn new(sites: Sites) -> HttpSettings {
         HttpSettings {
-            root,
-            symlinks: Symlinks::Beneath,
-            index: vec!["index.html".to_owned()],
-            autoindex: None,
-            fallback: None,
-            not_found: None,
-            precompressed: Vec::new(),
-            cache_control: Vec::new(),
-            fields: Vec::new(),
+            sites,
             cache: CacheLimits::default(),
             sendfile_above: 12 * 1024,
+            send: SendStrategy::Sendfile,
             limits: HttpLimits::default(),
             timeouts: Timeouts::default(),
         }
@@ -115,6 +92,8 @@ impl Default for HttpLimits {
 /// connection ends after 10 to 11 s.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
+    /// For the TLS handshake, from the accept on. 10 s by default.
+    pub handshake: Duration,
     /// From the first byte of a request's head to its last. 10 s by default; then 408.
     pub header: Duration,
     /// From the end of the head to the end of the body. 30 s by default; then 408.
@@ -131,6 +110,7 @@ pub struct Timeouts {
 impl Default for Timeouts {
     fn default() -> Timeouts {
         Timeouts {
+            handshake: Duration::from_secs(10),
             header: Duration::from_secs(10),
             body: Duration::from_secs(30),
             idle: Duration::from_secs(60),

@@ -41,6 +41,17 @@ impl Reply {
     pub(super) fn new(status: Status, message: impl Into<SendBuf>) -> Reply {
         Reply { status, message: message.into(), rest: None }
     }
+
+    /// All of it, head and content, in bytes.
+    pub(super) fn length(&self) -> u64 {
+        let rest = self.rest.as_ref().map_or(0, |rest| {
+            let part = |(head, range): &(Vec<u8>, Range<u64>)| {
+                head.len() as u64 + range.end.saturating_sub(range.start)
+            };
+            rest.parts.iter().map(part).sum::<u64>() + rest.end.len() as u64
+        });
+        self.message.len() as u64 + rest
+    }
 }
 
 /// How an answer is to be made.

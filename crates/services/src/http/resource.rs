@@ -3,8 +3,8 @@
 use super::conditional::Validators;
 use super::date::{Clock, DATE_BYTES, format_date};
 use super::encoding::Coding;
+use super::hosts::Site;
 use super::mime::content_type;
-use super::options::HttpSettings;
 use super::response::{DATE_START, FIELDS_START, OK_START, content_length, field};
 use super::status::Status;
 use std::borrow::Cow;
@@ -62,13 +62,13 @@ pub(super) struct Found {
 }
 
 /// Looks for what answers a clean path.
-pub(super) async fn find(settings: &HttpSettings, path: &[u8]) -> Result<Found, Missing> {
+pub(super) async fn find(site: &Site, path: &[u8]) -> Result<Found, Missing> {
     let relative = Path::new(OsStr::from_bytes(path.strip_prefix(b"/").unwrap_or(path)));
     if !path.ends_with(b"/") {
-        return find_file(settings, relative).await;
+        return find_file(site, relative).await;
     }
-    for name in &settings.index {
-        match find_file(settings, &relative.join(name)).await {
+    for name in &site.index {
+        match find_file(site, &relative.join(name)).await {
             Err(Missing::Nothing | Missing::Directory) => {}
             other => return other,
         }
@@ -76,19 +76,19 @@ pub(super) async fn find(settings: &HttpSettings, path: &[u8]) -> Result<Found, 
     Err(Missing::Index)
 }
 
-async fn find_file(settings: &HttpSettings, path: &Path) -> Result<Found, Missing> {
-    let (file, metadata) = open(settings, path).await?;
+async fn find_file(site: &Site, path: &Path) -> Result<Found, Missing> {
+    let (file, metadata) = open(site, path).await?;
     match metadata.kind {
         Kind::File => {}
         Kind::Directory => return Err(Missing::Directory),
         Kind::Other => return Err(Missing::Nothing),
     }
-    let mut files = Vec::with_capacity(1 + settings.precompressed.len());
-    for coding in settings.precompressed.iter().copied() {
+    let mut files = Vec::with_capacity(1 + site.precompressed.len());
+    for coding in site.precompressed.iter().copied() {
         let mut beside = path.as_os_str().to_owned();
         beside.push(coding.suffix());
         // One that is older than the file is of an older version.
-        if let Ok((file, other)) = open(settings, Path::new(&beside)).await
+        if let Ok((file, other)) = open(site, Path::new(&beside)).await
             && other.kind == Kind::File
             && other.modified >= metadata.modified
         {
@@ -99,8 +99,8 @@ async fn find_file(settings: &HttpSettings, path: &Path) -> Result<Found, Missin
     Ok(Found { path: path.to_owned(), files })
 }
 
-async fn open(settings: &HttpSettings, path: &Path) -> io::Result<(File, Metadata)> {
-    let file = settings.root.open_file(path, settings.symlinks).await?;
+async fn open(site: &Site, path: &Path) -> io::Result<(File, Metadata)> {
+    let file = site.root.open_file(path, site.symlinks).await?;
     let metadata = file.metadata().await?;
     Ok((file, metadata))
 }
@@ -118,9 +118,11 @@ pub(super) struct Resource {
 }
 
 impl Resource {
-    /// Reads what was found. The file system had been asked at `checked`.
+    /// Reads what was found in a site, up to `sendfile_above` bytes of each file. The file system
+    /// had been asked at `checked`.
     pub(super) async fn load(
-        settings: &HttpSettings,
+        site: &Site,
+        sendfile_above: u64,
         found: Found,
         checked: Instant,
         clock: &Clock,
@@ -128,13 +130,13 @@ impl Resource {
         let varies = found.files.len() > 1;
         let mut variants = Vec::with_capacity(found.files.len());
         for (coding, file, metadata) in found.files {
-            let (content, metadata) = if metadata.len <= settings.sendfile_above {
-                let (bytes, metadata) = read_whole(&file, metadata, settings).await?;
+            let (content, metadata) = if metadata.len <= sendfile_above {
+                let (bytes, metadata) = read_whole(&file, metadata, sendfile_above).await?;
                 (Content::Bytes(bytes), metadata)
             } else {
                 (Content::File(Rc::new(file)), metadata)
             };
-            let fields = Fields { settings, path: &found.path, coding, varies, clock };
+            let fields = Fields { site, path: &found.path, coding, varies, clock };
             variants.push(Variant::new(&fields, content, metadata));
         }
         let (checked, refreshing) = (Cell::new(checked), Cell::new(false));
@@ -184,10 +186,10 @@ impl Resource {
 async fn read_whole(
     file: &File,
     mut metadata: Metadata,
-    settings: &HttpSettings,
+    sendfile_above: u64,
 ) -> Result<(Vec<u8>, Metadata), Missing> {
     for _ in 0..READ_ATTEMPTS {
-        if metadata.len > settings.sendfile_above {
+        if metadata.len > sendfile_above {
             break;
         }
         let bytes = file.read_at(0, metadata.len as usize).await?;
@@ -218,7 +220,7 @@ enum Content {
 
 /// What the header fields of a variant depend on.
 struct Fields<'a> {
-    settings: &'a HttpSettings,
+    site: &'a Site,
     path: &'a Path,
     coding: Coding,
     varies: bool,
@@ -343,9 +345,9 @@ impl Fields<'_> {
         if self.varies {
             field(message, "Vary", "Accept-Encoding");
         }
-        let mut rules = self.settings.cache_control.iter();
+        let mut rules = self.site.cache_control.iter();
         let cache_control = rules.find(|rule| rule.matches(&path));
-        let fields = self.settings.fields.iter().filter(|rule| rule.matches(&path));
+        let fields = self.site.fields.iter().filter(|rule| rule.matches(&path));
         for rule in cache_control.into_iter().chain(fields) {
             let (name, value) = rule.field();
             field(message, name, value);

@@ -1,24 +1,38 @@
 //! Sending answers.
 //!
-//! What is in memory goes out in one send. A file follows its head by sendfile(2), in segments,
-//! behind a head that was sent with MSG_MORE so that both share their packets. After each segment
-//! the file is looked at: if it was written to, the connection is reset instead of ended in order,
-//! because what the peer has may be a mix of two versions. So that a peer never has all of a mix,
-//! the last bytes of what takes several segments are read first, and sent after the look.
+//! What is in memory goes out in one send. A file follows its head by the strategy that the
+//! operator chose, in segments, behind a head that was sent with MSG_MORE so that both share their
+//! packets. After each segment the file is looked at: if it was written to, the connection is reset
+//! instead of ended in order, because what the peer has may be a mix of two versions. So that a
+//! peer never has all of a mix, the last bytes of what takes several segments are read first, and
+//! sent after the look.
 //!
-//! What sendfile(2) queues is the file's own pages. Who writes into a file in place, or cuts it
+//! What sendfile(2) and splice(2) queue is the file's own pages. Who writes into a file in place, or cuts it
 //! anywhere but at its beginning (the kernel then zeroes the rest of the folio, in which many pages
 //! may be), can therefore still change bytes that are on their way, and no look at the file tells.
 //! Files that are replaced by rename(2), deleted, or emptied and written anew are safe.
+//!
+//! A file that is read, because that was chosen or because the connection is encrypted, is read in
+//! pieces, and looked at between the reading and the sending of each. So what is on its way does not
+//! change any more, and an answer that was begun before a write sends nothing of what is written.
+//! An answer that is begun while somebody writes in place has what the file holds at that moment,
+//! as for every reader. This goes as far as the file system notes writes: Linux tells two from each
+//! other since 6.13 (multigrain time stamps); before that, one within a tick (1 to 10 ms) of the
+//! last look may go unnoticed.
 
 use super::reply::{FileParts, Reply};
 use super::resource::is_same_content;
 use super::session::Session;
 use std::io;
 use std::ops::Range;
+use twinring::fs::SendStrategy;
 
 /// Bytes that are sent between two looks at the file, and at the progress of the peer.
 const SEGMENT_BYTES: u64 = 256 * 1024;
+
+/// Bytes that are read at once. With the queue of the stream, that is what a connection holds of a
+/// file that its peer does not take.
+const PIECE_BYTES: u64 = 64 * 1024;
 
 /// Bytes that are held back until the last look at the file.
 const TAIL_BYTES: u64 = 1024;
@@ -48,6 +62,9 @@ async fn send_parts(session: &Session, rest: FileParts) -> io::Result<()> {
 }
 
 async fn send_part(session: &Session, rest: &FileParts, range: Range<u64>) -> io::Result<()> {
+    if session.file_strategy() == SendStrategy::Read {
+        return send_checked(session, rest, range).await;
+    }
     let FileParts { file, version, .. } = rest;
     let tail = if range.end - range.start > SEGMENT_BYTES { TAIL_BYTES } else { 0 };
     let (mut from, to) = (range.start, range.end - tail);
@@ -67,4 +84,20 @@ async fn send_part(session: &Session, rest: &FileParts, range: Range<u64>) -> io
         return Err(session.break_off());
     }
     session.send(bytes).await
+}
+
+/// Sends nothing that was not looked at after it was read.
+async fn send_checked(session: &Session, rest: &FileParts, range: Range<u64>) -> io::Result<()> {
+    let FileParts { file, version, .. } = rest;
+    let mut from = range.start;
+    while from < range.end {
+        let length = PIECE_BYTES.min(range.end - from);
+        let bytes = file.read_at(from, length as usize).await?;
+        if bytes.len() as u64 != length || !is_same_content(&file.metadata().await?, version) {
+            return Err(session.break_off());
+        }
+        session.send_read(bytes).await?;
+        from += length;
+    }
+    Ok(())
 }

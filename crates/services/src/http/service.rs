@@ -1,24 +1,26 @@
 //! The service on all workers: accepting, limits, timeouts, and the drain at shutdown.
 
+use super::access_log::AccessLog;
 use super::conversation::converse;
-use super::counters::{HttpCounters, WorkerCounters};
+use super::counters::WorkerCounters;
+use super::observer::{Observer, SharedStage, Stage};
 use super::options::{HttpLimits, HttpSettings};
 use super::response::{Persistence, message};
-use super::session::{Ending, Phase};
+use super::session::{Ending, Phase, Session};
 use super::status::Status;
+use super::tls::Tls;
 use super::worker::Worker;
+use crate::accepting::{Acceptors, accept, drain};
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, SystemTime};
 use twinring::{
-    BoundListener, Either, Handle, ListenOptions, TcpListener, TcpStream, race, shutdown_requested,
-    sleep, spawn,
+    BoundListener, Engine, Handle, ListenOptions, TcpListener, TcpStream, sleep, spawn,
 };
 
 /// The longest and the shortest time between two sweeps over the connections.
@@ -28,18 +30,11 @@ const SWEEP_MIN: Duration = Duration::from_millis(5);
 /// Sweeps in the shortest timeout.
 const SWEEPS_PER_TIMEOUT: u32 = 4;
 
-/// Time between two sweeps of a drain.
-const DRAIN_SWEEP: Duration = Duration::from_millis(25);
-
 /// A connection that was idle for this many sweeps of a drain is closed.
 const DRAIN_QUIET_SWEEPS: u32 = 2;
 
 /// How long a connection is read from after its last answer, until the peer ends it too.
 const CLOSING_MAX: Duration = Duration::from_secs(2);
-
-/// How long a shutdown goes on accepting what the kernel has connected already. Closing the
-/// listener would reset those.
-const ACCEPT_GRACE: Duration = Duration::from_millis(10);
 
 /// The HTTP service, bound and ready to run on the workers of a runtime.
 pub struct HttpService {
@@ -47,11 +42,19 @@ pub struct HttpService {
     handle: Handle,
     addresses: Vec<SocketAddr>,
     /// The listening sockets of each worker, until it starts.
-    listeners: Mutex<Vec<Vec<BoundListener>>>,
+    listeners: Mutex<Vec<Vec<Bound>>>,
     counters: Vec<Arc<WorkerCounters>>,
     guests: Arc<Guests>,
+    log: Option<AccessLog>,
+    stage: Arc<SharedStage>,
     workers_starting: AtomicUsize,
     on_ready: Box<dyn Fn() + Send + Sync>,
+}
+
+/// A listening socket of one worker, and the TLS that is spoken there.
+struct Bound {
+    listener: BoundListener,
+    tls: Option<Tls>,
 }
 
 impl fmt::Debug for HttpService {
@@ -75,23 +78,49 @@ impl HttpService {
         workers: usize,
         handle: Handle,
     ) -> io::Result<HttpService> {
-        let mut per_worker: Vec<Vec<BoundListener>> = (0..workers).map(|_| Vec::new()).collect();
-        let mut bound_addresses = Vec::with_capacity(addresses.len());
-        for address in addresses {
-            let bound = options.bind(*address, workers)?;
-            bound_addresses.extend(bound.first().map(BoundListener::local_addr));
-            per_worker.iter_mut().zip(bound).for_each(|(worker, listener)| worker.push(listener));
-        }
-        Ok(HttpService {
+        let service = HttpService {
             guests: Arc::new(Guests::new(&settings.limits)),
             settings: Arc::new(settings),
             handle,
-            addresses: bound_addresses,
-            listeners: Mutex::new(per_worker),
+            addresses: Vec::new(),
+            listeners: Mutex::new((0..workers).map(|_| Vec::new()).collect()),
             counters: (0..workers).map(|_| Arc::default()).collect(),
+            log: None,
+            stage: Arc::default(),
             workers_starting: AtomicUsize::new(workers),
             on_ready: Box::new(|| {}),
-        })
+        };
+        service.bind_more(addresses, options, None)
+    }
+
+    /// Binds further addresses, where TLS is spoken. They come behind the others.
+    ///
+    /// # Errors
+    /// As [`bind`](HttpService::bind).
+    pub fn bind_tls(
+        self,
+        addresses: &[SocketAddr],
+        options: &ListenOptions,
+        tls: &Tls,
+    ) -> io::Result<HttpService> {
+        self.bind_more(addresses, options, Some(tls))
+    }
+
+    fn bind_more(
+        mut self,
+        addresses: &[SocketAddr],
+        options: &ListenOptions,
+        tls: Option<&Tls>,
+    ) -> io::Result<HttpService> {
+        let listeners = self.listeners.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for address in addresses {
+            let bound = options.bind(*address, listeners.len())?;
+            self.addresses.extend(bound.first().map(BoundListener::local_addr));
+            for (of_worker, listener) in listeners.iter_mut().zip(bound) {
+                of_worker.push(Bound { listener, tls: tls.cloned() });
+            }
+        }
+        Ok(self)
     }
 
     /// Called once, on a worker thread, when all workers accept.
@@ -100,15 +129,28 @@ impl HttpService {
         self
     }
 
+    /// Has every request logged. The log has to be opened for as many workers as the service.
+    pub fn log_to(mut self, log: &AccessLog) -> HttpService {
+        self.log = Some(log.clone());
+        self
+    }
+
     /// The addresses it listens on, with the ports that the kernel chose.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// A reader of the counters that outlives the service and works on any thread.
-    pub fn counters(&self) -> impl Fn() -> HttpCounters + Send + Sync + 'static {
-        let counters = self.counters.clone();
-        move || HttpCounters::sum(counters.iter().map(|worker| &**worker))
+    /// A reader of the counters that outlives the service and works on any thread. `engine` is
+    /// what the service runs on.
+    pub fn observer(&self, engine: Engine) -> Observer {
+        Observer {
+            workers: self.counters.clone(),
+            log: self.log.clone(),
+            handle: self.handle.clone(),
+            engine,
+            stage: Arc::clone(&self.stage),
+            started: SystemTime::now(),
+        }
     }
 
     /// Runs the part of worker number `worker` until the runtime is asked to shut down and the
@@ -132,93 +174,102 @@ impl HttpService {
             let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
             std::mem::take(&mut listeners[number])
         };
-        let listeners: Vec<TcpListener> =
-            bound.into_iter().map(TcpListener::from_bound).collect::<io::Result<_>>()?;
+        let open = |bound: Bound| Ok((TcpListener::from_bound(bound.listener)?, bound.tls));
+        let listeners: Vec<_> = bound.into_iter().map(open).collect::<io::Result<_>>()?;
         let counters = Arc::clone(&self.counters[number]);
-        let worker = Worker::new(Arc::clone(&self.settings), counters, self.counters.len());
-        let acceptors: Vec<_> = listeners
-            .into_iter()
-            .map(|listener| {
-                let (worker, guests) = (Rc::clone(&worker), Arc::clone(&self.guests));
-                let handle = self.handle.clone();
-                spawn(async move {
-                    let outcome = accept(&listener, &worker, &guests).await;
-                    if outcome.is_err() {
-                        handle.shutdown();
-                    }
-                    outcome
-                })
-            })
-            .collect();
+        let log = self.log.as_ref().and_then(|log| log.of_worker(number));
+        let worker = Worker::new(Arc::clone(&self.settings), counters, self.counters.len(), log);
+        let acceptors = listeners.into_iter().map(|(listener, tls)| {
+            let (worker, guests) = (Rc::clone(&worker), Arc::clone(&self.guests));
+            let stage = Arc::clone(&self.stage);
+            async move {
+                let at_shutdown = || {
+                    stage.advance_to(Stage::Draining);
+                    worker.draining.set(true);
+                };
+                let start = |stream| start(stream, tls.as_ref(), &worker, &guests);
+                accept(&listener, start, at_shutdown).await
+            }
+        });
+        let acceptors = Acceptors::spawn(&self.handle, acceptors);
         let watched = Rc::clone(&worker);
         let watch = spawn(async move { watch(&watched).await });
         if self.workers_starting.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.stage.advance_to(Stage::Ready);
             (self.on_ready)();
         }
-        let mut outcome = Ok(());
-        for acceptor in acceptors {
-            outcome =
-                outcome.and(acceptor.await.unwrap_or_else(|gone| Err(io::Error::other(gone))));
-        }
+        let outcome = acceptors.ended().await;
         watch.abort();
-        drain(&worker).await;
+        drain_sessions(&worker).await;
+        if let Some(log) = &worker.log {
+            log.end().await;
+        }
         outcome
     }
 }
 
-async fn accept(
-    listener: &TcpListener,
-    worker: &Rc<Worker>,
-    guests: &Arc<Guests>,
-) -> io::Result<()> {
-    let mut shutdown = pin!(shutdown_requested());
-    while let Either::Left(accepted) = race(listener.accept(), shutdown.as_mut()).await {
-        start(accepted?, worker, guests);
-    }
-    worker.draining.set(true);
-    let mut grace = pin!(sleep(ACCEPT_GRACE));
-    while let Either::Left(accepted) = race(listener.accept(), grace.as_mut()).await {
-        start(accepted?, worker, guests);
-    }
-    Ok(())
-}
-
 /// Serves a connection in a task of its own, if there is room for it.
-fn start(stream: TcpStream, worker: &Rc<Worker>, guests: &Arc<Guests>) {
+fn start(stream: TcpStream, tls: Option<&Tls>, worker: &Rc<Worker>, guests: &Arc<Guests>) {
     let guest = match guests.admit(&stream) {
         Ok(guest) => guest,
         Err(Refused::Full) => return worker.counters.refused.add(1),
         Err(Refused::FullForAddress) => return worker.counters.refused_of_address.add(1),
     };
-    let live = worker.sessions.admit(stream, &worker.counters);
+    let tls = match tls.map(Tls::accept).transpose() {
+        Ok(tls) => tls.map(Box::new),
+        // Not the peer's doing: there is no randomness to be had, or the like.
+        Err(_) => return worker.counters.tls_failures.add(1),
+    };
+    let strategy = worker.settings.send;
+    let log = worker.log.as_ref();
+    let live = worker.sessions.admit(stream, tls, strategy, &worker.counters, log);
     let worker = Rc::clone(worker);
     spawn(async move {
         let session = live.session();
-        if converse(&worker, session).await.is_err() {
+        let begun = match &session.tls {
+            Some(tls) => {
+                // To somebody who speaks HTTP where TLS is spoken.
+                let not_tls = || last_words(&worker, session, Status::BAD_REQUEST);
+                Box::pin(session.shake_hands(tls, not_tls)).await
+            }
+            None => Ok(()),
+        };
+        let served = match begun {
+            Ok(()) => converse(&worker, session).await,
+            Err(error) => Err(error),
+        };
+        if served.is_err() {
             // In a box, as what happens once at the end is larger than all before it.
-            Box::pin(session.close(|| {
-                let (status, closes) = (Status::REQUEST_TIMEOUT, Persistence::Closes);
-                worker.clock.tick();
-                worker.counters.count_answer(status);
-                message(status, &[], &worker.clock, closes, false)
-            }))
-            .await;
+            let late = || last_words(&worker, session, Status::REQUEST_TIMEOUT);
+            Box::pin(session.close(late)).await;
         }
         drop(live);
         drop(guest);
     });
 }
 
+/// Makes, counts and logs an answer to something that is no request, or not all of one.
+fn last_words(worker: &Worker, session: &Session, status: Status) -> Vec<u8> {
+    worker.clock.tick();
+    worker.counters.count_answer(status);
+    let message = message(status, &[], &worker.clock, Persistence::Closes, false);
+    if let Some(log) = &session.log {
+        log.answered(status, &message, message.len() as u64, false, session.sent());
+    }
+    message
+}
+
 /// Ends connections that take too long.
 async fn watch(worker: &Worker) {
     let timeouts = &worker.settings.timeouts;
-    let all = [timeouts.header, timeouts.body, timeouts.idle, timeouts.send];
+    let all = [timeouts.handshake, timeouts.header, timeouts.body, timeouts.idle, timeouts.send];
     let shortest = all.into_iter().min().unwrap_or(SWEEP_MAX);
     let period = (shortest / SWEEPS_PER_TIMEOUT).clamp(SWEEP_MIN, SWEEP_MAX);
     loop {
         sleep(period).await;
         worker.sessions.sweep(|phase| {
             let most = match phase {
+                Phase::Handshake => timeouts.handshake,
                 Phase::Idle => timeouts.idle,
                 Phase::Head => timeouts.header,
                 Phase::Body => timeouts.body,
@@ -235,20 +286,15 @@ async fn watch(worker: &Worker) {
 
 /// Closes connections without a request at once, lets the others finish theirs, and cuts those
 /// that have not at the timeout.
-async fn drain(worker: &Worker) {
-    let (started, timeout) = (Instant::now(), worker.settings.timeouts.drain);
-    while !worker.sessions.is_empty() && started.elapsed() < timeout {
-        sleep(DRAIN_SWEEP.min(timeout.saturating_sub(started.elapsed()))).await;
-        worker.sessions.sweep(|phase| match phase {
+async fn drain_sessions(worker: &Worker) {
+    let sessions = &worker.sessions;
+    let sweep = || {
+        sessions.sweep(|phase| match phase {
             Phase::Idle | Phase::Closing => Some((DRAIN_QUIET_SWEEPS, Ending::Drain)),
             _ => None,
         });
-    }
-    while !worker.sessions.is_empty() {
-        // Again each time: a task that had not run yet was not waiting for anything.
-        worker.sessions.cut();
-        sleep(Duration::from_millis(1)).await;
-    }
+    };
+    drain(worker.settings.timeouts.drain, || sessions.is_empty(), sweep, || sessions.cut()).await;
 }
 
 /// Who is connected, over all workers.

@@ -5,19 +5,25 @@
 //! and cancels what has stayed in one phase for longer than that may take. The operation that
 //! waited then fails, and [`Session::close`] does what is due.
 
+mod secure;
+
+use super::access_log::{SessionLog, WorkerLog};
 use super::counters::WorkerCounters;
+use super::tls::Encryption;
 use slab::Slab;
 use std::cell::{Cell, RefCell};
 use std::future::ready;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
-use twinring::fs::File;
+use twinring::fs::{File, SendStrategy};
 use twinring::{Either, RecvBuf, SendBuf, TcpStream, race};
 
 /// What a connection is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
+    /// Agreeing on keys.
+    Handshake,
     /// Waiting for a request.
     Idle,
     /// Waiting for the rest of a head.
@@ -43,12 +49,17 @@ pub(super) enum Ending {
     Cut,
     /// The file of the answer under way was changed.
     Broken,
+    /// What came was no TLS.
+    BadTls,
 }
 
 /// One connection.
 #[derive(Debug)]
 pub(super) struct Session {
     stream: TcpStream,
+    /// Between this and the stream, if there is one.
+    pub(super) tls: Option<Box<Encryption>>,
+    file_strategy: SendStrategy,
     counters: Arc<WorkerCounters>,
     phase: Cell<Phase>,
     /// Counts changes of phase.
@@ -60,6 +71,10 @@ pub(super) struct Session {
     ending: Cell<Option<Ending>>,
     /// An answer was begun that is not handed over whole.
     incomplete: Cell<bool>,
+    /// Bytes handed over for sending.
+    sent: Cell<u64>,
+    /// What the access log still has to say, if there is one.
+    pub(super) log: Option<Box<SessionLog>>,
 }
 
 impl Session {
@@ -76,6 +91,9 @@ impl Session {
     /// # Errors
     /// When the connection broke or has to end.
     pub(super) async fn recv(&self, phase: Phase) -> io::Result<RecvBuf> {
+        if let Some(tls) = &self.tls {
+            return Box::pin(self.recv_secure(tls, phase)).await;
+        }
         self.enter(phase);
         let mut received = self.stream.recv().await;
         if received.is_err() && self.ending.get() == Some(Ending::Drain) {
@@ -101,11 +119,14 @@ impl Session {
     /// As for [`recv`](Session::recv).
     pub(super) async fn send(&self, bytes: impl Into<SendBuf>) -> io::Result<()> {
         let bytes = bytes.into();
+        if let Some(tls) = &self.tls {
+            return Box::pin(self.send_secure(tls, bytes)).await;
+        }
         let length = bytes.len() as u64;
         self.enter(Phase::Sending);
         self.stream.send(bytes).await?;
         self.enter(Phase::Working);
-        self.counters.sent_bytes.add(length);
+        self.count_sent(length);
         Ok(())
     }
 
@@ -113,10 +134,14 @@ impl Session {
     pub(super) async fn send_more(&self, bytes: impl Into<SendBuf>) -> io::Result<()> {
         let bytes = bytes.into();
         let length = bytes.len() as u64;
+        if let Some(tls) = &self.tls {
+            self.count_sent(length);
+            return tls.put(bytes.as_slice());
+        }
         self.enter(Phase::Sending);
         self.stream.send_more(bytes).await?;
         self.enter(Phase::Working);
-        self.counters.sent_bytes.add(length);
+        self.count_sent(length);
         Ok(())
     }
 
@@ -126,11 +151,42 @@ impl Session {
     /// As for [`recv`](Session::recv), and when the file cannot be read.
     pub(super) async fn send_file(&self, file: &File, offset: u64, len: u64) -> io::Result<u64> {
         self.enter(Phase::Sending);
-        let sent = self.stream.send_file(file, offset, len).await?;
-        self.enter(Phase::Working);
-        self.counters.sent_bytes.add(sent);
+        let before = self.stream.sent_of_files();
+        let outcome = self.stream.send_file_by(self.file_strategy, file, offset, len).await;
+        // What went out before it failed counts too.
+        let sent = self.stream.sent_of_files() - before;
+        self.count_sent(sent);
         self.counters.sent_file_bytes.add(sent);
+        outcome?;
+        self.enter(Phase::Working);
         Ok(sent)
+    }
+
+    /// As [`send`](Session::send), for bytes that were read from a file.
+    ///
+    /// # Errors
+    /// As for [`recv`](Session::recv).
+    pub(super) async fn send_read(&self, bytes: Vec<u8>) -> io::Result<()> {
+        let length = bytes.len() as u64;
+        self.send(bytes).await?;
+        self.counters.sent_file_bytes.add(length);
+        Ok(())
+    }
+
+    /// How files are sent here.
+    pub(super) fn file_strategy(&self) -> SendStrategy {
+        if self.tls.is_some() { SendStrategy::Read } else { self.file_strategy }
+    }
+
+    /// Takes note of bytes of answers (before any encryption) that were handed over for sending.
+    fn count_sent(&self, bytes: u64) {
+        self.counters.sent_bytes.add(bytes);
+        self.sent.set(self.sent.get() + bytes);
+    }
+
+    /// Bytes of answers that were handed over for sending so far.
+    pub(super) fn sent(&self) -> u64 {
+        self.sent.get()
     }
 
     /// Notes whether an answer is under way. If the connection ends then, it is reset: FIN could
@@ -152,6 +208,9 @@ impl Session {
     /// # Errors
     /// When the connection broke or has to end.
     pub(super) async fn finish(&self) -> io::Result<()> {
+        if let Some(tls) = &self.tls {
+            return self.finish_secure(tls).await;
+        }
         self.enter(Phase::Sending);
         self.stream.finish().await?;
         while !self.recv(Phase::Closing).await?.is_empty() {}
@@ -182,7 +241,11 @@ impl Session {
                 self.counters.idle_closed.add(1);
                 Vec::new()
             }
-            Some(Ending::Drain) => Vec::new(),
+            Some(Ending::Drain | Ending::BadTls) => Vec::new(),
+            Some(Ending::TimedOut(Phase::Handshake)) => {
+                self.counters.handshake_timeouts.add(1);
+                return self.reset_if_unsent().await;
+            }
             Some(Ending::Cut) => {
                 self.counters.cut.add(1);
                 return self.reset_if_unsent().await;
@@ -234,11 +297,17 @@ impl Sessions {
     pub(super) fn admit(
         self: &Rc<Sessions>,
         stream: TcpStream,
+        tls: Option<Box<Encryption>>,
+        file_strategy: SendStrategy,
         counters: &Arc<WorkerCounters>,
+        log: Option<&Rc<WorkerLog>>,
     ) -> Live {
         counters.accepted.add(1);
+        let log = log.map(|log| Box::new(SessionLog::new(log, stream.peer_addr().ok())));
         let session = Rc::new(Session {
             stream,
+            tls,
+            file_strategy,
             counters: Arc::clone(counters),
             phase: Cell::new(Phase::Idle),
             moves: Cell::new(0),
@@ -246,6 +315,8 @@ impl Sessions {
             quiet_sweeps: Cell::new(0),
             ending: Cell::new(None),
             incomplete: Cell::new(false),
+            sent: Cell::new(0),
+            log,
         });
         let key = self.0.borrow_mut().insert(Rc::clone(&session));
         Live { sessions: Rc::clone(self), session, key }
@@ -293,6 +364,9 @@ impl Live {
 
 impl Drop for Live {
     fn drop(&mut self) {
+        if let Some(log) = &self.session.log {
+            log.end(self.session.sent());
+        }
         let session = self.sessions.0.borrow_mut().try_remove(self.key);
         drop(session);
         self.session.counters.closed.add(1);

@@ -39,6 +39,7 @@ statuses! {
     URI_TOO_LONG = 414 "URI Too Long",
     RANGE_NOT_SATISFIABLE = 416 "Range Not Satisfiable",
     EXPECTATION_FAILED = 417 "Expectation Failed",
+    MISDIRECTED_REQUEST = 421 "Misdirected Request",
     HEADER_FIELDS_TOO_LARGE = 431 "Request Header Fields Too Large",
     INTERNAL_ERROR = 500 "Internal Server Error",
     NOT_IMPLEMENTED = 501 "Not Implemented",

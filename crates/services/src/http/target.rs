@@ -38,6 +38,15 @@ impl<'a> Target<'a> {
         };
         Ok(Target::Resource { path: if path.is_empty() { "/" } else { path }, query })
     }
+
+    /// The authority of a target that [`parse`](Target::parse) took, if it is in absolute form.
+    pub fn authority(target: &'a str) -> Option<&'a str> {
+        if target.starts_with('/') {
+            return None;
+        }
+        let (_, rest) = target.split_once("://")?;
+        rest.split(['/', '?', '#']).next()
+    }
 }
 
 /// Path and query of `http://authority/path?query`; empty when there are none.
@@ -103,6 +112,15 @@ mod tests {
             assert_eq!(Target::parse(text, false), expected, "{text}");
         }
         assert_eq!(Target::parse("*", true), Ok(Target::Asterisk));
+        for (text, expected) in [
+            ("http://example.org", Some("example.org")),
+            ("HTTPS://[::1]:80/x", Some("[::1]:80")),
+            ("http://h?http://i", Some("h")),
+            ("/http://h", None),
+            ("*", None),
+        ] {
+            assert_eq!(Target::authority(text), expected, "{text}");
+        }
     }
 
     #[test]

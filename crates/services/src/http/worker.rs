@@ -1,11 +1,13 @@
 //! What the connections of a worker share: settings, cache, clock, counters; and how a path
 //! becomes a resource with them.
 
+use super::access_log::WorkerLog;
 use super::cache::Cache;
 use super::counters::WorkerCounters;
 use super::date::Clock;
+use super::flight::{Flights, Outcome};
 use super::options::HttpSettings;
-use super::resource::{Missing, Resource, find};
+use super::resource::{Resource, find};
 use super::session::Sessions;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -18,9 +20,11 @@ use twinring::spawn;
 pub(super) struct Worker {
     pub(super) settings: Arc<HttpSettings>,
     pub(super) cache: Cache,
+    flights: Flights,
     pub(super) clock: Clock,
     pub(super) counters: Arc<WorkerCounters>,
     pub(super) sessions: Rc<Sessions>,
+    pub(super) log: Option<Rc<WorkerLog>>,
     /// The service shuts down: every answer is the last one of its connection.
     pub(super) draining: Cell<bool>,
 }
@@ -31,22 +35,25 @@ impl Worker {
         settings: Arc<HttpSettings>,
         counters: Arc<WorkerCounters>,
         workers: usize,
+        log: Option<WorkerLog>,
     ) -> Rc<Worker> {
-        let limits = settings.cache;
+        let (limits, sites) = (settings.cache, settings.sites.count());
         Rc::new(Worker {
-            cache: Cache::new(limits.bytes / workers, limits.files.div_ceil(workers)),
+            cache: Cache::new(limits.bytes / workers, limits.files.div_ceil(workers), sites),
+            flights: Flights::default(),
             clock: Clock::new(),
             counters,
             sessions: Rc::default(),
+            log: log.map(Rc::new),
             draining: Cell::new(false),
             settings,
         })
     }
 
-    /// What the cache has for a clean path, if it is not too old. In the second half of its time
+    /// What the cache has for a clean path of a site, if it is not too old. In the second half of its time
     /// it is looked at anew, behind the answers, so what is asked for often never waits for that.
-    pub(super) fn cached(self: &Rc<Worker>, path: &[u8]) -> Option<Rc<Resource>> {
-        let resource = self.cache.get(path)?;
+    pub(super) fn cached(self: &Rc<Worker>, site: usize, path: &[u8]) -> Option<Rc<Resource>> {
+        let resource = self.cache.get(site, path)?;
         let age = self.clock.now().saturating_duration_since(resource.checked.get());
         let valid = self.settings.cache.valid;
         if age >= valid {
@@ -56,30 +63,43 @@ impl Worker {
             let (worker, path) = (Rc::clone(self), path.to_vec());
             spawn(async move {
                 // What is missing now is missing for the next request too.
-                let _resource = worker.load(&path).await;
+                let _resource = worker.load(site, &path).await;
             });
         }
         Some(resource)
     }
 
-    /// What answers a clean path.
-    pub(super) async fn resource(self: &Rc<Worker>, path: &[u8]) -> Result<Rc<Resource>, Missing> {
-        if let Some(resource) = self.cached(path) {
+    /// What answers a clean path of a site. Those who ask while it is read wait for that.
+    pub(super) async fn resource(self: &Rc<Worker>, site: usize, path: &[u8]) -> Outcome {
+        if let Some(resource) = self.cached(site, path) {
             self.counters.cache_hits.add(1);
             return Ok(resource);
         }
+        let valid = self.settings.cache.valid;
+        match self.flights.join(site, path, valid).await {
+            Some(outcome) => {
+                self.counters.cache_misses.add(1);
+                self.clock.tick();
+                outcome
+            }
+            None => self.resource_anew(site, path).await,
+        }
+    }
+
+    /// The same, asked of the file system from now on.
+    pub(super) async fn resource_anew(&self, site: usize, path: &[u8]) -> Outcome {
         self.counters.cache_misses.add(1);
-        let loaded = self.load(path).await;
+        let outcome = self.flights.lead(site, path, Instant::now(), self.load(site, path)).await;
         self.clock.tick();
-        loaded
+        outcome
     }
 
     /// Asks the file system, and reads what has changed since it was asked last.
-    async fn load(&self, path: &[u8]) -> Result<Rc<Resource>, Missing> {
+    async fn load(&self, site: usize, path: &[u8]) -> Outcome {
         let asked = Instant::now();
-        let loaded = self.load_asked_at(path, asked).await;
+        let loaded = self.load_asked_at(site, path, asked).await;
         if loaded.is_err() {
-            self.cache.remove(path);
+            self.cache.remove(site, path);
         }
         let (bytes, files) = self.cache.load();
         self.counters.cache_bytes.set(bytes as u64);
@@ -87,9 +107,10 @@ impl Worker {
         loaded
     }
 
-    async fn load_asked_at(&self, path: &[u8], asked: Instant) -> Result<Rc<Resource>, Missing> {
-        let found = find(&self.settings, path).await?;
-        if let Some(known) = self.cache.get(path)
+    async fn load_asked_at(&self, site: usize, path: &[u8], asked: Instant) -> Outcome {
+        let files = self.settings.sites.site(site);
+        let found = find(files, path).await?;
+        if let Some(known) = self.cache.get(site, path)
             && known.is_of(&found, &self.clock)
         {
             known.checked.set(asked.max(known.checked.get()));
@@ -97,13 +118,13 @@ impl Worker {
             return Ok(known);
         }
         self.counters.cache_loads.add(1);
-        let resource = Resource::load(&self.settings, found, asked, &self.clock).await?;
-        let resource = Rc::new(resource);
+        let above = self.settings.sendfile_above;
+        let resource = Rc::new(Resource::load(files, above, found, asked, &self.clock).await?);
         // Somebody who asked later may have been quicker.
-        match self.cache.get(path) {
+        match self.cache.get(site, path) {
             Some(newer) if newer.checked.get() > asked => Ok(newer),
             _ => {
-                self.cache.insert(path, &resource);
+                self.cache.insert(site, path, &resource);
                 Ok(resource)
             }
         }

@@ -1,8 +1,9 @@
 //! The thread that conducts the workers: it decides when the window begins and ends, tells the
 //! observer, and listens for reasons to end early.
 
+use super::Plan;
 use super::control::{Control, Note, ThreadProgress};
-use super::{Observer, Phase, Progress, Settings};
+use crate::observer::{Observer, Phase, Progress};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
@@ -15,7 +16,7 @@ const MARGIN_NS: u64 = 10_000_000;
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
 
 pub(super) struct Conductor<'a> {
-    settings: &'a Settings,
+    plan: Plan,
     control: &'a Control,
     heard: Receiver<Note>,
     handle: &'a Handle,
@@ -28,14 +29,14 @@ pub(super) struct Conductor<'a> {
 
 impl<'a> Conductor<'a> {
     pub(super) fn new(
-        settings: &'a Settings,
+        plan: Plan,
         control: &'a Control,
         heard: Receiver<Note>,
         handle: &'a Handle,
         observer: &'a mut dyn Observer,
     ) -> Conductor<'a> {
         Conductor {
-            settings,
+            plan,
             control,
             heard,
             handle,
@@ -56,12 +57,16 @@ impl<'a> Conductor<'a> {
     pub(super) fn conduct(&mut self) {
         if self.all_connected() {
             let first_ns = monotonic_ns() + MARGIN_NS;
-            let start_ns = first_ns + self.settings.warmup.as_nanos() as u64;
-            let end_ns = start_ns + self.settings.duration.as_nanos() as u64;
+            let start_ns = first_ns + self.plan.warmup.as_nanos() as u64;
+            let end_ns = start_ns + self.plan.duration.as_nanos() as u64;
             self.control.announce(start_ns..end_ns);
-            if self.wait_until(start_ns, Phase::WarmingUp) {
+            let reached = self.wait_until(start_ns, Phase::WarmingUp);
+            // A short run may be over before this thread was given a CPU to see it begin.
+            if reached || self.control.window().end > start_ns {
                 self.observer.window_started(start_ns);
-                self.wait_until(end_ns, Phase::Measuring);
+                if reached {
+                    self.wait_until(end_ns, Phase::Measuring);
+                }
                 self.observer.window_ended(self.control.window().end);
             }
         }
@@ -70,7 +75,7 @@ impl<'a> Conductor<'a> {
 
     /// Waits until every thread has made its connections. False if there is nothing to measure.
     fn all_connected(&mut self) -> bool {
-        while self.ready < self.settings.threads {
+        while self.ready < self.plan.threads {
             match self.heard.recv_timeout(PROGRESS_INTERVAL) {
                 Ok(Note::Ready { established }) => {
                     self.ready += 1;
@@ -101,7 +106,7 @@ impl<'a> Conductor<'a> {
                 Ok(Note::Ready { .. }) => {}
                 Ok(Note::Deserted) => {
                     self.deserted += 1;
-                    if self.deserted == self.settings.threads {
+                    if self.deserted == self.plan.threads {
                         break;
                     }
                 }

@@ -11,12 +11,12 @@ use std::task::{Poll, Waker};
 const UNKNOWN: u64 = u64::MAX;
 
 /// What the conductor hears of.
-pub(super) enum Note {
+pub(crate) enum Note {
     /// A worker thread has made its connections, or tried to: so many stand.
     Ready { established: u64 },
     /// All connections of a worker thread were lost.
     Deserted,
-    /// All requests of `--messages` were answered or failed.
+    /// All requests of the quota were answered or failed.
     Exhausted,
     /// Somebody asked for the end.
     Stop,
@@ -28,9 +28,9 @@ pub(super) enum Note {
 /// thread writes it with each answer.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(super) struct ThreadProgress {
-    pub(super) answered: AtomicU64,
-    pub(super) errors: AtomicU64,
+pub(crate) struct ThreadProgress {
+    pub(crate) answered: AtomicU64,
+    pub(crate) errors: AtomicU64,
 }
 
 /// A number of requests that all threads share.
@@ -39,25 +39,25 @@ struct Quota {
     unsettled: AtomicU64,
 }
 
-pub(super) struct Control {
+pub(crate) struct Control {
     start_ns: AtomicU64,
     end_ns: AtomicU64,
     quota: Option<Quota>,
     served_now: AtomicU64,
     served_max: AtomicU64,
-    pub(super) progress: Vec<ThreadProgress>,
+    pub(crate) progress: Vec<ThreadProgress>,
     notes: Sender<Note>,
     waiting: Mutex<Vec<Waker>>,
 }
 
 impl Control {
-    pub(super) fn new(threads: usize, messages: Option<u64>, notes: Sender<Note>) -> Control {
+    pub(crate) fn new(threads: usize, requests: Option<u64>, notes: Sender<Note>) -> Control {
         Control {
             start_ns: AtomicU64::new(UNKNOWN),
             end_ns: AtomicU64::new(UNKNOWN),
-            quota: messages.map(|messages| Quota {
-                unsent: AtomicU64::new(messages),
-                unsettled: AtomicU64::new(messages),
+            quota: requests.map(|requests| Quota {
+                unsent: AtomicU64::new(requests),
+                unsettled: AtomicU64::new(requests),
             }),
             served_now: AtomicU64::new(0),
             served_max: AtomicU64::new(0),
@@ -67,18 +67,18 @@ impl Control {
         }
     }
 
-    pub(super) fn note(&self, note: Note) {
+    pub(crate) fn note(&self, note: Note) {
         // Fails only when the conductor has left, who then needs to hear nothing more.
         let _nobody_listens = self.notes.send(note);
     }
 
     /// The measured window on CLOCK_MONOTONIC. Before it is known it contains nothing.
-    pub(super) fn window(&self) -> Range<u64> {
+    pub(crate) fn window(&self) -> Range<u64> {
         self.start_ns.load(Relaxed)..self.end_ns.load(Relaxed)
     }
 
     /// Fixes the window and lets the workers begin.
-    pub(super) fn announce(&self, window: Range<u64>) {
+    pub(crate) fn announce(&self, window: Range<u64>) {
         self.end_ns.fetch_min(window.end, Relaxed);
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         self.start_ns.store(window.start, Relaxed);
@@ -86,7 +86,7 @@ impl Control {
     }
 
     /// Waits for [`announce`](Control::announce).
-    pub(super) async fn announced(&self) {
+    pub(crate) async fn announced(&self) {
         poll_fn(|cx| {
             let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
             if self.start_ns.load(Relaxed) != UNKNOWN {
@@ -100,12 +100,12 @@ impl Control {
     }
 
     /// Ends the window, unless it ended before.
-    pub(super) fn end_window(&self, now_ns: u64) {
+    pub(crate) fn end_window(&self, now_ns: u64) {
         self.end_ns.fetch_min(now_ns, Relaxed);
     }
 
     /// Takes up to `count` requests that may be sent from the quota, if there is one.
-    pub(super) fn draw(&self, count: u64) -> u64 {
+    pub(crate) fn draw(&self, count: u64) -> u64 {
         let Some(quota) = &self.quota else { return count };
         let left = quota
             .unsent
@@ -114,7 +114,7 @@ impl Control {
     }
 
     /// `count` requests drawn from the quota were answered or failed.
-    pub(super) fn settle(&self, count: u64, now_ns: u64) {
+    pub(crate) fn settle(&self, count: u64, now_ns: u64) {
         if let Some(quota) = &self.quota
             && quota.unsettled.fetch_sub(count, Relaxed) == count
         {
@@ -125,17 +125,17 @@ impl Control {
     }
 
     /// A connection got its first answer.
-    pub(super) fn served(&self) {
+    pub(crate) fn served(&self) {
         let now = self.served_now.fetch_add(1, Relaxed) + 1;
         self.served_max.fetch_max(now, Relaxed);
     }
 
     /// A connection that had got an answer is gone.
-    pub(super) fn no_longer_served(&self) {
+    pub(crate) fn no_longer_served(&self) {
         self.served_now.fetch_sub(1, Relaxed);
     }
 
-    pub(super) fn served_at_once_max(&self) -> u64 {
+    pub(crate) fn served_at_once_max(&self) -> u64 {
         self.served_max.load(Relaxed)
     }
 }

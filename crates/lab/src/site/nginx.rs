@@ -1,0 +1,161 @@
+//! nginx as an opponent: found, and configured as somebody would who wants it to win.
+//!
+//! One process and one CPU, as our server has. Nothing is logged, files are kept open, connections
+//! never end by count or time. `master_process off` makes it a single process with the loop of a
+//! worker: then it dies with the lab, whereas a worker whose master was killed lives on. It is
+//! pinned by the lab, as every subject is.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::experiment::{HttpPoint, Nginx};
+
+/// Connections, and the files that are its own, that nginx has room for at least.
+const CONNECTIONS_LEAST: u64 = 4096;
+
+/// Files kept open at least.
+const OPEN_FILES_LEAST: u32 = 1000;
+
+/// Temporary directories by module. Without these directives nginx makes them where it was built
+/// for, which takes the rights of root.
+const TEMPORARY: [&str; 4] = ["proxy", "fastcgi", "uwsgi", "scgi"];
+
+/// The nginx of this machine.
+#[derive(Debug, Clone)]
+pub(crate) struct Installed {
+    /// What `nginx -V` says: version and how it was built.
+    built: String,
+}
+
+impl Installed {
+    /// Asks the program of this name.
+    ///
+    /// # Errors
+    /// Why it cannot be used, and what to do.
+    pub(crate) fn find(program: &str) -> Result<Installed, String> {
+        let output = Command::new(program).arg("-V").output().map_err(|error| {
+            format!(
+                "`{program}` cannot be started ({error}); install it, for example with `apt \
+                 install nginx-light`, and make sure that it is in PATH"
+            )
+        })?;
+        let built = String::from_utf8_lossy(&output.stderr).into_owned();
+        match output.status.success() && built.contains("nginx") {
+            true => Ok(Installed { built }),
+            false => Err(format!("`{program} -V` ended with {}: {built}", output.status)),
+        }
+    }
+
+    /// The configuration for a run. Relative paths are beneath the directory of `-p`.
+    pub(crate) fn configuration(
+        &self,
+        nginx: &Nginx,
+        point: HttpPoint,
+        address: SocketAddr,
+    ) -> String {
+        // Of each connection nginx may hold a file as well, and its listener is one more.
+        let connections = (2 * u64::from(point.connections) + 64).max(CONNECTIONS_LEAST);
+        let open_files = point.files.saturating_add(64).max(OPEN_FILES_LEAST);
+        let switch = if nginx.sendfile { "on" } else { "off" };
+        let temporary: String = TEMPORARY
+            .iter()
+            .filter(|module| !self.built.contains(&format!("--without-http_{module}_module")))
+            .map(|module| format!("    {module}_temp_path temporary_{module};\n"))
+            .collect();
+        let (ssl, certificate) = match point.tls {
+            true => (
+                " ssl",
+                "        ssl_certificate certificate.pem;\n        ssl_certificate_key key.pem;\n\
+                 \x20       ssl_protocols TLSv1.2 TLSv1.3;\n",
+            ),
+            false => ("", ""),
+        };
+        let more: String =
+            nginx.directives.iter().map(|directive| format!("        {directive}\n")).collect();
+        format!(
+            "daemon off;\nmaster_process off;\nworker_processes 1;\npid nginx.pid;\n\
+             error_log stderr error;\n\
+             events {{\n    use epoll;\n    worker_connections {connections};\n}}\n\
+             http {{\n    access_log off;\n    default_type application/octet-stream;\n\
+             \x20   client_body_temp_path temporary_body;\n{temporary}\
+             \x20   sendfile {switch};\n    tcp_nopush {switch};\n    tcp_nodelay on;\n\
+             \x20   keepalive_timeout 1h;\n    keepalive_requests 1000000000;\n\
+             \x20   open_file_cache max={open_files} inactive=1h;\n    open_file_cache_valid 60s;\n\
+             \x20   server {{\n        listen {address} backlog=4096{ssl};\n        root root;\n\
+             {certificate}{more}    }}\n}}\n"
+        )
+    }
+}
+
+/// Where the configuration of a run is written to.
+pub(crate) fn path(directory: &Path) -> PathBuf {
+    directory.join("nginx.conf")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POINT: HttpPoint = HttpPoint {
+        connections: 100,
+        file_bytes: 512,
+        files: 1,
+        depth: 1,
+        keepalive: true,
+        tls: false,
+    };
+
+    fn configuration(built: &str, nginx: &Nginx, point: HttpPoint) -> String {
+        let installed = Installed { built: built.to_owned() };
+        installed.configuration(nginx, point, "10.0.0.1:20000".parse().unwrap())
+    }
+
+    #[test]
+    fn it_is_configured_to_win() {
+        let nginx = Nginx { sendfile: true, directives: Vec::new() };
+        let text = configuration("nginx/1.22.1", &nginx, POINT);
+        for directive in [
+            "listen 10.0.0.1:20000 backlog=4096;",
+            "access_log off;",
+            "sendfile on;",
+            "tcp_nopush on;",
+            "worker_connections 4096;",
+            "open_file_cache max=1000 inactive=1h;",
+            "keepalive_requests 1000000000;",
+            "scgi_temp_path temporary_scgi;",
+        ] {
+            assert!(text.contains(directive), "{directive}: {text}");
+        }
+        assert!(!text.contains("ssl"), "{text}");
+        assert_eq!(text.matches('{').count(), text.matches('}').count());
+    }
+
+    #[test]
+    fn it_follows_the_cell_the_subject_and_how_nginx_was_built() {
+        let directives = vec!["output_buffers 1 128k;".to_owned()];
+        let nginx = Nginx { sendfile: false, directives };
+        let point = HttpPoint { connections: 5000, files: 10_000, tls: true, ..POINT };
+        let text = configuration("--without-http_scgi_module", &nginx, point);
+        for directive in [
+            "backlog=4096 ssl;",
+            "ssl_certificate_key key.pem;",
+            "sendfile off;",
+            "tcp_nopush off;",
+            "worker_connections 10064;",
+            "open_file_cache max=10064 inactive=1h;",
+            "        output_buffers 1 128k;\n    }",
+        ] {
+            assert!(text.contains(directive), "{directive}: {text}");
+        }
+        assert!(!text.contains("scgi_temp_path") && text.contains("uwsgi_temp_path"), "{text}");
+    }
+
+    #[test]
+    fn one_that_is_not_installed_is_said_with_what_to_do() {
+        let why = Installed::find("nginx-that-nobody-has").unwrap_err();
+        assert!(why.contains("apt install nginx-light"), "{why}");
+        let why = Installed::find("false").unwrap_err();
+        assert!(why.contains("exit status: 1"), "{why}");
+    }
+}

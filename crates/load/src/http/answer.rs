@@ -1,0 +1,357 @@
+//! Answers, taken apart as they come: nothing is copied but heads that arrive in several pieces.
+
+use super::chunked::Chunks;
+use super::head::{Framing, HEAD_BYTES_MAX, Head, HeadReader, Malformed};
+
+/// Most interim answers (1xx) before the final one.
+const INTERIM_MAX: u32 = 100;
+
+/// A whole answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Answer {
+    pub(super) status: u16,
+    /// All its bytes, interim answers included.
+    pub(super) bytes: u64,
+    /// Its content.
+    pub(super) content_bytes: u64,
+    /// When the first byte of the final head came.
+    pub(super) first_byte_ns: u64,
+    /// Another answer may follow on the connection.
+    pub(super) keep_alive: bool,
+}
+
+#[derive(Debug)]
+enum State {
+    Head,
+    /// So many bytes of content are to come.
+    Length(u64),
+    Chunked(Chunks),
+    UntilClose,
+}
+
+/// Takes apart the answers of one connection.
+#[derive(Debug)]
+pub(super) struct AnswerParser {
+    state: State,
+    /// The beginning of a head that has not come as a whole.
+    partial_head: Vec<u8>,
+    answer: Answer,
+    interim: u32,
+}
+
+impl AnswerParser {
+    pub(super) fn new() -> AnswerParser {
+        AnswerParser {
+            state: State::Head,
+            partial_head: Vec::new(),
+            answer: Answer::default(),
+            interim: 0,
+        }
+    }
+
+    /// True when a part of an answer has come.
+    pub(super) fn is_inside(&self) -> bool {
+        self.answer.bytes > 0 || !self.partial_head.is_empty()
+    }
+
+    /// Takes bytes that came at `now_ns`, up to the end of the answer, and hands on those that
+    /// are content. Returns how many it took, and the answer if it is whole.
+    ///
+    /// # Errors
+    /// When the bytes are no answer. No others can be told apart behind them.
+    pub(super) fn take(
+        &mut self,
+        bytes: &[u8],
+        now_ns: u64,
+        heads: &mut HeadReader,
+        mut content: impl FnMut(&[u8]),
+    ) -> Result<(usize, Option<Answer>), Malformed> {
+        let mut at = 0;
+        loop {
+            let rest = &bytes[at..];
+            let (taken, ended) = match &mut self.state {
+                // Content of no length ends where its head does.
+                State::Length(0) => (0, true),
+                _ if rest.is_empty() => return Ok((at, None)),
+                State::Head => {
+                    at += self.take_head(rest, now_ns, heads)?;
+                    continue;
+                }
+                State::Length(left) => {
+                    let taken = (*left).min(rest.len() as u64);
+                    *left -= taken;
+                    content(&rest[..taken as usize]);
+                    self.answer.content_bytes += taken;
+                    (taken as usize, *left == 0)
+                }
+                State::Chunked(chunks) => {
+                    let content_bytes = &mut self.answer.content_bytes;
+                    chunks.take(rest, |piece| {
+                        *content_bytes += piece.len() as u64;
+                        content(piece);
+                    })?
+                }
+                State::UntilClose => {
+                    content(rest);
+                    self.answer.content_bytes += rest.len() as u64;
+                    (rest.len(), false)
+                }
+            };
+            at += taken;
+            self.answer.bytes += taken as u64;
+            if ended {
+                return Ok((at, Some(self.end())));
+            }
+        }
+    }
+
+    /// The connection has ended, which is where some answers do.
+    pub(super) fn finish(&mut self) -> Option<Answer> {
+        matches!(self.state, State::UntilClose).then(|| self.end())
+    }
+
+    fn end(&mut self) -> Answer {
+        self.state = State::Head;
+        self.interim = 0;
+        std::mem::take(&mut self.answer)
+    }
+
+    /// Takes a head or a part of one.
+    fn take_head(
+        &mut self,
+        bytes: &[u8],
+        now_ns: u64,
+        heads: &mut HeadReader,
+    ) -> Result<usize, Malformed> {
+        let before = self.partial_head.len();
+        if before == 0 {
+            self.answer.first_byte_ns = now_ns;
+            if let Some(head) = heads.read(bytes)? {
+                self.head(head)?;
+                return Ok(head.bytes);
+            }
+        }
+        let room = HEAD_BYTES_MAX - before;
+        self.partial_head.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        if before > 0
+            && let Some(head) = heads.read(&self.partial_head)?
+        {
+            self.partial_head = Vec::new();
+            self.head(head)?;
+            return Ok(head.bytes - before);
+        }
+        match bytes.len() < room {
+            true => Ok(bytes.len()),
+            false => Err(Malformed(format!("a head of more than {HEAD_BYTES_MAX} bytes"))),
+        }
+    }
+
+    fn head(&mut self, head: Head) -> Result<(), Malformed> {
+        self.answer.bytes += head.bytes as u64;
+        if head.is_interim() {
+            self.interim += 1;
+            return match self.interim <= INTERIM_MAX {
+                true => Ok(()),
+                false => Err(Malformed(format!("more than {INTERIM_MAX} interim answers"))),
+            };
+        }
+        self.answer.status = head.status;
+        self.answer.keep_alive = head.keep_alive;
+        self.state = match head.framing {
+            Framing::Length(length) => State::Length(length),
+            Framing::Chunked => State::Chunked(Chunks::new()),
+            Framing::UntilClose => State::UntilClose,
+        };
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Everything that is known after these pieces: answers, content, and the error.
+    #[derive(Debug, Default, PartialEq, Eq)]
+    struct Seen {
+        answers: Vec<Answer>,
+        content: Vec<u8>,
+        error: Option<Malformed>,
+        inside: bool,
+    }
+
+    fn see<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, to_head: bool, finish: bool) -> Seen {
+        let (mut parser, mut seen) = (AnswerParser::new(), Seen::default());
+        let mut heads = HeadReader::new(to_head);
+        for piece in pieces {
+            let mut rest = piece;
+            while !rest.is_empty() {
+                let content = &mut seen.content;
+                match parser.take(rest, 7, &mut heads, |piece| content.extend_from_slice(piece)) {
+                    Ok((taken, answer)) => {
+                        rest = &rest[taken..];
+                        seen.answers.extend(answer);
+                    }
+                    Err(error) => {
+                        seen.error = Some(error);
+                        return seen;
+                    }
+                }
+            }
+        }
+        if finish {
+            seen.answers.extend(parser.finish());
+        }
+        seen.inside = parser.is_inside();
+        seen
+    }
+
+    fn body(length: usize) -> Vec<u8> {
+        (0..length).map(|at| (at * 7 + length) as u8).collect()
+    }
+
+    /// An answer as a server would write it, and what its content is.
+    fn answer() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
+        let chunk = (1usize..300, 0usize..3);
+        let interim = proptest::collection::vec(prop_oneof![Just(100u16), Just(103)], 0..3);
+        let fields = prop_oneof![
+            Just(""),
+            Just("Date: Sun, 06 Nov 1994 08:49:37 GMT\r\n"),
+            Just("Server: x\r\nDate: Mon, 07 Nov 1994 08:49:37 GMT\r\nETag: \"1\"\r\n"),
+        ];
+        let shape = prop_oneof![
+            (0usize..2000).prop_map(|length| (Some(length), Vec::new())),
+            proptest::collection::vec(chunk, 0..6).prop_map(|chunks| (None, chunks)),
+        ];
+        (interim, fields, shape).prop_map(|(interim, fields, (length, chunks))| {
+            let mut bytes = Vec::new();
+            for status in interim {
+                bytes.extend(format!("HTTP/1.1 {status} Interim\r\nLink: </x>\r\n\r\n").bytes());
+            }
+            let mut content = Vec::new();
+            match length {
+                Some(length) => {
+                    content = body(length);
+                    let head =
+                        format!("HTTP/1.1 200 OK\r\n{fields}Content-Length: {length}\r\n\r\n");
+                    bytes.extend(head.bytes());
+                    bytes.extend(&content);
+                }
+                None => {
+                    let head =
+                        format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n{fields}\r\n");
+                    bytes.extend(head.bytes());
+                    for (length, kind) in chunks {
+                        let extension = ["", ";name=value", " ; q=\"a b\""][kind];
+                        bytes.extend(format!("{length:x}{extension}\r\n").bytes());
+                        bytes.extend(body(length));
+                        bytes.extend(b"\r\n");
+                        content.extend(body(length));
+                    }
+                    bytes.extend(b"0\r\nTrailer: field\r\n\r\n");
+                }
+            }
+            (bytes, content)
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(500))]
+
+        /// However a stream of answers is cut into pieces, it is the same answers.
+        #[test]
+        fn any_cut_gives_the_same_answers(
+            answers in proptest::collection::vec(answer(), 1..5),
+            cuts in proptest::collection::vec(any::<prop::sample::Index>(), 0..20),
+        ) {
+            let bytes: Vec<u8> = answers.iter().flat_map(|(bytes, _)| bytes.clone()).collect();
+            let content: Vec<u8> = answers.iter().flat_map(|(_, content)| content.clone()).collect();
+            let whole = see([bytes.as_slice()], false, false);
+            prop_assert_eq!(&whole.error, &None);
+            prop_assert_eq!(&whole.content, &content);
+            let expected: Vec<(u64, u64)> =
+                answers.iter().map(|(b, c)| (b.len() as u64, c.len() as u64)).collect();
+            let found: Vec<(u64, u64)> =
+                whole.answers.iter().map(|a| (a.bytes, a.content_bytes)).collect();
+            prop_assert_eq!(found, expected);
+            let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
+            cuts.extend([0, bytes.len()]);
+            cuts.sort_unstable();
+            let pieces = cuts.windows(2).map(|cut| &bytes[cut[0]..cut[1]]);
+            prop_assert_eq!(see(pieces, false, false), whole);
+        }
+
+        /// Spoiled answers, in one piece or byte by byte, end in the same error or the same
+        /// answers, and never in a panic.
+        #[test]
+        fn spoiled_answers_are_the_same_in_any_pieces(
+            (mut bytes, _) in answer(), at in any::<prop::sample::Index>(), byte: u8,
+        ) {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+            let whole = see([bytes.as_slice()], false, true);
+            let single = see(bytes.chunks(1), false, true);
+            // A broken head is noticed where it breaks: what the error says depends on how much
+            // of the head was there, that there is one does not.
+            prop_assert_eq!(whole.error.is_some(), single.error.is_some());
+            if whole.error.is_none() {
+                prop_assert_eq!(whole, single);
+            }
+        }
+    }
+
+    #[test]
+    fn an_answer_to_head_or_without_content_ends_with_its_head() {
+        let head = b"HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n";
+        let seen = see([[&head[..], &head[..]].concat().as_slice()], true, false);
+        assert_eq!((seen.answers.len(), seen.inside, seen.error), (2, false, None));
+        let none = b"HTTP/1.1 204 No Content\r\n\r\nHTTP/1.1 304 Not Modified\r\nContent-Length: 9\r\n\r\n";
+        let seen = see([&none[..]], false, false);
+        let statuses: Vec<u16> = seen.answers.iter().map(|answer| answer.status).collect();
+        assert_eq!((statuses, seen.inside, seen.error), (vec![204, 304], false, None));
+    }
+
+    #[test]
+    fn an_answer_may_last_until_the_connection_ends() {
+        let bytes = b"HTTP/1.1 200 OK\r\n\r\nall that comes";
+        assert!(see([&bytes[..]], false, false).inside);
+        let seen = see([&bytes[..]], false, true);
+        assert_eq!((seen.answers.len(), seen.inside), (1, false));
+        assert_eq!(seen.content, b"all that comes");
+        assert!(!seen.answers[0].keep_alive);
+    }
+
+    #[test]
+    fn what_is_cut_off_is_not_an_answer() {
+        for bytes in [
+            &b"HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\nhello"[..],
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
+            b"HTTP/1.1 200 OK\r\nConte",
+            b"HTTP/1.1 100 Continue\r\n\r\n",
+        ] {
+            let seen = see([bytes], false, true);
+            assert_eq!((seen.answers.len(), seen.inside, seen.error), (0, true, None));
+        }
+    }
+
+    #[test]
+    fn wrong_chunks_are_named() {
+        for chunks in
+            ["x\r\n", "\r\n", "5\nhello", "5\r\nhelloX", "5\r\nhello\r5", "11111111111111111"]
+        {
+            let text = format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{chunks}");
+            assert!(see([text.as_bytes()], false, true).error.is_some(), "{chunks:?}");
+        }
+        let extension = format!("5;{}", "x".repeat(20_000));
+        let text = format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{extension}");
+        assert!(see([text.as_bytes()], false, true).error.is_some());
+    }
+
+    #[test]
+    fn a_head_has_a_longest_length() {
+        let long = format!("HTTP/1.1 200 OK\r\nX: {}\r\n", "x".repeat(HEAD_BYTES_MAX));
+        for pieces in [vec![long.as_bytes()], long.as_bytes().chunks(1000).collect()] {
+            assert!(see(pieces, false, false).error.is_some());
+        }
+    }
+}

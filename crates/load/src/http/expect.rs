@@ -1,0 +1,225 @@
+//! What answers have to be.
+
+use super::answer::Answer;
+use crate::recorder::Trouble;
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+use std::sync::OnceLock;
+
+/// The status codes that count as success.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Statuses(Vec<RangeInclusive<u16>>);
+
+impl Default for Statuses {
+    /// Those from 200 to 299.
+    fn default() -> Statuses {
+        Statuses(vec![200..=299])
+    }
+}
+
+impl Statuses {
+    fn contain(&self, status: u16) -> bool {
+        self.0.iter().any(|range| range.contains(&status))
+    }
+}
+
+impl FromStr for Statuses {
+    type Err = String;
+
+    /// Codes and ranges with commas, such as `200,206` or `200-299,304`.
+    fn from_str(text: &str) -> Result<Statuses, String> {
+        let code = |text: &str| text.trim().parse().ok().filter(|code| (200..=599).contains(code));
+        let range = |part: &str| {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            match (code(first), code(last)) {
+                (Some(first), Some(last)) if first <= last => Ok(first..=last),
+                _ => Err(format!("`{part}` is no status from 200 to 599 and no range of them")),
+            }
+        };
+        text.split(',').map(range).collect::<Result<_, _>>().map(Statuses)
+    }
+}
+
+impl fmt::Display for Statuses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, range) in self.0.iter().enumerate() {
+            let comma = if at > 0 { "," } else { "" };
+            match range.start() == range.end() {
+                true => write!(f, "{comma}{}", range.start())?,
+                false => write!(f, "{comma}{}-{}", range.start(), range.end())?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the length of an answer's content is compared with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ExpectedLength {
+    /// The first expected answer of the same URL.
+    #[default]
+    First,
+    /// This many bytes.
+    Bytes(u64),
+    /// Nothing.
+    Any,
+}
+
+/// What the content of an answer is compared with, by length and CRC-32.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ExpectedBody {
+    /// Nothing.
+    #[default]
+    Any,
+    /// The first expected answer of the same URL.
+    First,
+    /// These bytes.
+    Bytes(Vec<u8>),
+}
+
+/// The content of an answer, as far as it is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Content {
+    bytes: u64,
+    crc: u32,
+}
+
+/// What answers have to be, for all threads together.
+#[derive(Debug)]
+pub(super) struct Expectation {
+    statuses: Statuses,
+    length: ExpectedLength,
+    /// Compare the content, not only its length.
+    pub(super) verify_body: bool,
+    /// By URL.
+    content: Vec<OnceLock<Content>>,
+}
+
+/// What is wrong with an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Wrong {
+    Status { got: u16, expected: Statuses },
+    Length { got: u64, expected: u64 },
+    Hash { got: u32, expected: u32, bytes: u64 },
+}
+
+impl Wrong {
+    pub(super) fn kind(&self) -> Trouble {
+        match self {
+            Wrong::Status { .. } => Trouble::Status,
+            Wrong::Length { .. } => Trouble::Length,
+            Wrong::Hash { .. } => Trouble::Hash,
+        }
+    }
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Wrong::Status { got, expected } => write!(f, "status {got}, expected {expected}"),
+            Wrong::Length { got, expected } => {
+                write!(f, "{got} bytes of content, expected {expected}")
+            }
+            Wrong::Hash { got, expected, bytes } => {
+                write!(f, "{bytes} bytes of content with CRC {got:08x}, expected {expected:08x}")
+            }
+        }
+    }
+}
+
+impl Expectation {
+    pub(super) fn new(
+        statuses: Statuses,
+        length: ExpectedLength,
+        body: &ExpectedBody,
+        urls: usize,
+    ) -> Expectation {
+        let known = match body {
+            ExpectedBody::Bytes(bytes) => {
+                Some(Content { bytes: bytes.len() as u64, crc: crc32fast::hash(bytes) })
+            }
+            _ => None,
+        };
+        let lock = || known.map_or_else(OnceLock::new, OnceLock::from);
+        Expectation {
+            statuses,
+            length,
+            verify_body: *body != ExpectedBody::Any,
+            content: (0..urls).map(|_| lock()).collect(),
+        }
+    }
+
+    /// Whether an answer of URL number `target`, with this CRC, is as expected.
+    pub(super) fn check(&self, target: u32, answer: &Answer, crc: u32) -> Result<(), Wrong> {
+        if !self.statuses.contain(answer.status) {
+            let expected = self.statuses.clone();
+            return Err(Wrong::Status { got: answer.status, expected });
+        }
+        let got = Content { bytes: answer.content_bytes, crc };
+        if let ExpectedLength::Bytes(expected) = self.length
+            && got.bytes != expected
+        {
+            return Err(Wrong::Length { got: got.bytes, expected });
+        }
+        if self.length != ExpectedLength::First && !self.verify_body {
+            return Ok(());
+        }
+        let Some(known) = self.content.get(target as usize) else { return Ok(()) };
+        let expected = known.get_or_init(|| got);
+        if got.bytes != expected.bytes {
+            return Err(Wrong::Length { got: got.bytes, expected: expected.bytes });
+        }
+        match self.verify_body && got.crc != expected.crc {
+            true => Err(Wrong::Hash { got: got.crc, expected: expected.crc, bytes: got.bytes }),
+            false => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(status: u16, content_bytes: u64) -> Answer {
+        Answer { status, content_bytes, ..Answer::default() }
+    }
+
+    #[test]
+    fn statuses_are_written_as_they_are_read() {
+        for text in ["200", "200-299", "200,206", "200-299,304,404-410"] {
+            assert_eq!(text.parse::<Statuses>().unwrap().to_string(), text);
+        }
+        for wrong in ["", "2xx", "100", "600", "299-200", "200,"] {
+            assert!(wrong.parse::<Statuses>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_answer_is_compared_with_the_first_of_its_url() {
+        let length = ExpectedLength::First;
+        let expected = Expectation::new(Statuses::default(), length, &ExpectedBody::First, 2);
+        assert_eq!(expected.check(0, &answer(404, 9), 1).unwrap_err().kind(), Trouble::Status);
+        assert_eq!(expected.check(0, &answer(200, 5), 1), Ok(()));
+        assert_eq!(expected.check(1, &answer(206, 7), 2), Ok(()), "another URL");
+        assert_eq!(expected.check(0, &answer(200, 5), 1), Ok(()));
+        assert_eq!(expected.check(0, &answer(200, 6), 1).unwrap_err().kind(), Trouble::Length);
+        assert_eq!(expected.check(0, &answer(200, 5), 3).unwrap_err().kind(), Trouble::Hash);
+    }
+
+    #[test]
+    fn an_answer_is_compared_with_what_was_given() {
+        let any = Expectation::new(Statuses::default(), ExpectedLength::Any, &ExpectedBody::Any, 1);
+        assert_eq!(any.check(0, &answer(200, 5), 1), Ok(()));
+        assert_eq!(any.check(0, &answer(200, 6), 2), Ok(()));
+        let length = ExpectedLength::Bytes(5);
+        let five = Expectation::new(Statuses::default(), length, &ExpectedBody::Any, 1);
+        assert_eq!(five.check(0, &answer(200, 5), 1), Ok(()));
+        assert_eq!(five.check(0, &answer(200, 6), 1).unwrap_err().kind(), Trouble::Length);
+        let body = ExpectedBody::Bytes(b"hello".to_vec());
+        let hello = Expectation::new(Statuses::default(), ExpectedLength::First, &body, 1);
+        assert_eq!(hello.check(0, &answer(200, 5), crc32fast::hash(b"hello")), Ok(()));
+        assert!(hello.check(0, &answer(200, 5), crc32fast::hash(b"hullo")).is_err());
+        assert!(hello.check(0, &answer(200, 4), crc32fast::hash(b"hell")).is_err());
+    }
+}

@@ -1,0 +1,142 @@
+//! A connection as bytes of HTTP, with TLS or without.
+
+use super::tls::TlsSession;
+use crate::turn::yield_now;
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use twinring::{RecvBuf, SendBuf, TcpStream};
+
+/// A stream, with what TLS keeps for it.
+pub(super) struct Link {
+    stream: TcpStream,
+    tls: Option<Box<TlsSession>>,
+    /// Encrypted, and not yet taken by the stream.
+    encrypted: Option<Rc<[u8]>>,
+}
+
+impl Link {
+    pub(super) fn new(stream: TcpStream, session: Option<TlsSession>) -> Link {
+        Link { stream, tls: session.map(Box::new), encrypted: None }
+    }
+
+    pub(super) fn tls(&self) -> Option<&TlsSession> {
+        self.tls.as_deref()
+    }
+
+    /// Makes the TLS handshake, if there is TLS.
+    ///
+    /// # Errors
+    /// Of the connection, or of TLS.
+    pub(super) async fn handshake(&mut self) -> io::Result<()> {
+        let Some(tls) = &mut self.tls else { return Ok(()) };
+        loop {
+            let bytes = tls.pending()?;
+            if !bytes.is_empty() {
+                self.stream.send(bytes).await?;
+            }
+            if !tls.is_handshaking() {
+                return Ok(());
+            }
+            let piece = self.stream.recv().await?;
+            if piece.is_empty() {
+                let what = "the server closed the connection during the TLS handshake";
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, what));
+            }
+            let refused = tls.decrypt(&piece, |_| Ok::<(), io::Error>(())).err();
+            if let Some(error) = refused {
+                // The alert that tells the server why.
+                let alert = tls.pending()?;
+                self.stream.send(alert).await?;
+                return Err(error);
+            }
+        }
+    }
+
+    /// The next bytes of the connection; empty at its end.
+    pub(super) fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<RecvBuf>> {
+        Pin::new(&mut self.stream.recv()).poll(cx)
+    }
+
+    /// Hands on what bytes of the connection say.
+    ///
+    /// # Errors
+    /// Of TLS, or of `plain`.
+    pub(super) fn take<E: From<io::Error>>(
+        &mut self,
+        bytes: &[u8],
+        mut plain: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        match &mut self.tls {
+            None => plain(bytes),
+            Some(tls) => tls.decrypt(bytes, plain),
+        }
+    }
+
+    /// True when the server has said, inside TLS, that nothing more follows.
+    pub(super) fn has_ended(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.has_ended())
+    }
+
+    /// True if an end of the connection is one that the server meant: without TLS always.
+    pub(super) fn end_is_meant(&self) -> bool {
+        self.tls.is_none() || self.has_ended()
+    }
+
+    /// Sends `bytes`, or none of them while the stream takes no more.
+    pub(super) fn poll_send(
+        &mut self,
+        cx: &mut Context<'_>,
+        bytes: SendBuf,
+    ) -> Poll<io::Result<()>> {
+        if self.tls.is_none() {
+            return Pin::new(&mut self.stream.send(bytes)).poll(cx);
+        }
+        ready!(self.poll_flush(cx))?;
+        if let Some(tls) = &mut self.tls {
+            self.encrypted = Some(tls.encrypt(bytes.as_slice())?.into());
+        }
+        match self.poll_flush(cx) {
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            // They are taken, whether or not the stream has them yet.
+            Poll::Ready(Ok(())) | Poll::Pending => Poll::Ready(Ok(())),
+        }
+    }
+
+    /// Goes on with what TLS has to send.
+    pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while let Some(tls) = &mut self.tls {
+            if self.encrypted.is_none() {
+                self.encrypted =
+                    Some(tls.pending()?.into()).filter(|bytes: &Rc<[u8]>| !bytes.is_empty());
+            }
+            let Some(bytes) = &self.encrypted else { break };
+            ready!(Pin::new(&mut self.stream.send(Rc::clone(bytes))).poll(cx))?;
+            self.encrypted = None;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Closes with a reset instead of waiting for the server's end.
+    pub(super) fn reset(&mut self) {
+        // Fails when the connection is gone, which is what is wanted.
+        let _gone = self.stream.set_reset_on_close();
+    }
+
+    /// Says goodbye where that is the custom, if the stream takes it without waiting for the
+    /// server.
+    pub(super) async fn close(mut self) {
+        let Some(tls) = self.tls.as_mut().filter(|_| self.encrypted.is_none()) else { return };
+        self.encrypted = Some(tls.farewell().into());
+        for _attempt in 0..2 {
+            let flushed = poll_fn(|cx| Poll::Ready(self.poll_flush(cx))).await;
+            if flushed.is_ready() {
+                return;
+            }
+            // The task may only have used up its turn.
+            yield_now().await;
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Requests over HTTP/1.1, with TLS or without.
+//!
+//! A run goes as with [`tcp`](crate::tcp): each worker thread has its own engine and its share of
+//! the connections, and each connection is one task (`connection.rs`). Requests are made once, as
+//! bytes (`outbox.rs`); answers are taken apart as they come (`answer.rs`, `head.rs`) and every one
+//! is checked (`expect.rs`).
+//!
+//! - Closed loop: a connection keeps `pipeline` requests in flight and sends another with each
+//!   answer.
+//! - Open loop: each connection has its share of a [schedule](crate::schedule). Latency counts from
+//!   the scheduled time, so a stalled server is charged for every request it holds up; counted from
+//!   the real beginning it is reported too.
+
+mod answer;
+mod choice;
+mod chunked;
+mod connection;
+mod counts;
+mod expect;
+mod head;
+mod link;
+mod outbox;
+mod report;
+mod settings;
+mod summary;
+mod table;
+mod target;
+mod tls;
+mod worker;
+
+pub use self::expect::{ExpectedBody, ExpectedLength, Statuses};
+pub use self::report::{
+    Bytes, Connections, ErrorCounts, Histograms, Length, Report, SettingsReport,
+    Statuses as StatusCounts, TlsReport, URLS_REPORTED_MAX, UrlReport,
+};
+pub use self::settings::{BODY_BYTES_MAX, Settings};
+pub use self::target::{Request, Target};
+pub use self::tls::TlsSettings;
+pub use crate::observer::{Observer, Phase, Progress};
+pub use crate::run::{LoadError, Stopper};
+/// The method of a request.
+pub use http::Method;
+/// Header fields of a request.
+pub use http::{HeaderName, HeaderValue};
+
+use self::choice::Choice;
+use self::expect::Expectation;
+use self::tls::TlsClient;
+use self::worker::Shared;
+use crate::run::{LINGER, Plan, Stage};
+use std::fmt;
+use std::sync::Arc;
+use twinring::Runtime;
+
+/// A load that is ready to run.
+pub struct Load {
+    shared: Arc<Shared>,
+    stage: Stage,
+}
+
+impl fmt::Debug for Load {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Load").field("settings", &self.shared.settings).finish_non_exhaustive()
+    }
+}
+
+impl Load {
+    /// Chooses the engine and reads certificates. The settings are taken as
+    /// [checked](Settings::check).
+    ///
+    /// # Errors
+    /// When the engine or a feature that was asked for is refused, or TLS cannot be used as asked
+    /// for.
+    pub fn new(settings: Settings) -> Result<Load, LoadError> {
+        let tls = match settings.targets.first().filter(|target| target.is_tls()) {
+            Some(target) => {
+                Some(TlsClient::new(&settings.tls, target.host()).map_err(LoadError::Tls)?)
+            }
+            None => None,
+        };
+        let runtime = Runtime::builder()
+            .engine(settings.engine)
+            .uring(settings.tuned_uring())
+            .epoll(settings.epoll.clone())
+            .workers(settings.threads)
+            .pin(settings.pin.clone())
+            .linger(LINGER)
+            .build()
+            .map_err(LoadError::Engine)?;
+        let expectation = Expectation::new(
+            settings.statuses.clone(),
+            settings.length,
+            &settings.body,
+            settings.targets.len(),
+        );
+        let weights = settings.targets.iter().map(|target| target.weight);
+        let choice = Choice::new(weights, settings.seed);
+        let shared = Arc::new(Shared { expectation, choice, tls, settings });
+        Ok(Load { shared, stage: Stage::new(runtime) })
+    }
+
+    /// Why `auto` did not take io_uring.
+    pub fn why_not(&self) -> Option<&str> {
+        self.stage.runtime().why_not()
+    }
+
+    /// A handle to end the run early.
+    pub fn stopper(&self) -> Stopper {
+        self.stage.stopper()
+    }
+
+    /// Connects, loads, measures. Returns when everything has ended.
+    ///
+    /// # Errors
+    /// When the engine fails or no connection can be made.
+    pub fn run(self, observer: &mut dyn Observer) -> Result<Report, LoadError> {
+        let Load { shared, stage } = self;
+        let settings = &shared.settings;
+        let plan = Plan {
+            threads: settings.threads,
+            warmup: settings.warmup,
+            duration: settings.duration,
+            requests: settings.requests,
+        };
+        let for_threads = Arc::clone(&shared);
+        let (outcomes, ran) = stage.run(plan, observer, move |index, control| {
+            worker::work(index, Arc::clone(&for_threads), control)
+        })?;
+        summary::report(&shared.settings, ran, outcomes)
+    }
+}

@@ -1,0 +1,105 @@
+//! The bytes of requests, ready to be sent.
+
+use super::settings::Settings;
+use std::rc::Rc;
+use twinring::SendBuf;
+
+/// Bytes of requests that are handed over at once, if they are several.
+const BATCH_BYTES_MAX: usize = 64 * 1024;
+
+/// The requests of a thread: one for each URL, made once.
+#[derive(Debug)]
+pub(super) struct Outbox {
+    requests: Vec<Rc<[u8]>>,
+    /// With a single URL, its request several times, so that many are one slice.
+    repeated: Option<Rc<[u8]>>,
+}
+
+impl Outbox {
+    pub(super) fn new(settings: &Settings) -> Outbox {
+        let bytes = |target| settings.request.bytes(target, settings.keepalive);
+        let requests: Vec<Vec<u8>> = settings.targets.iter().map(bytes).collect();
+        let repeated = match requests.as_slice() {
+            [only] => {
+                let times = (BATCH_BYTES_MAX / only.len()).clamp(1, settings.pipeline as usize);
+                Some(only.repeat(times).into())
+            }
+            _ => None,
+        };
+        Outbox { requests: requests.into_iter().map(Rc::from).collect(), repeated }
+    }
+
+    /// Length of the request for a URL.
+    pub(super) fn request_bytes(&self, target: u32) -> usize {
+        self.requests.get(target as usize).map_or(0, |request| request.len())
+    }
+
+    /// The bytes of the first of these requests, and how many they are: one at least, as long as
+    /// there is one.
+    pub(super) fn batch(
+        &self,
+        mut targets: impl ExactSizeIterator<Item = u32>,
+    ) -> (SendBuf, usize) {
+        let wanted = targets.len();
+        let request = |target: u32| self.requests.get(target as usize);
+        let Some(first) = targets.next().and_then(request) else { return (Vec::new().into(), 0) };
+        if let Some(repeated) = &self.repeated {
+            let count = wanted.min(repeated.len() / first.len());
+            return (SendBuf::shared(Rc::clone(repeated), 0..count * first.len()), count);
+        }
+        if wanted == 1 {
+            return (Rc::clone(first).into(), 1);
+        }
+        let (mut bytes, mut count) = (first.to_vec(), 1);
+        for next in targets.filter_map(request) {
+            if bytes.len() + next.len() > BATCH_BYTES_MAX {
+                break;
+            }
+            bytes.extend_from_slice(next);
+            count += 1;
+        }
+        (bytes.into(), count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Target;
+    use super::*;
+
+    fn outbox(urls: &[&str], pipeline: u32, body: usize) -> Outbox {
+        let targets = urls.iter().map(|url| Target::parse(url, 1).unwrap()).collect();
+        let mut settings = Settings { pipeline, ..Settings::new(targets).unwrap() };
+        settings.request.body = vec![b'x'; body];
+        Outbox::new(&settings)
+    }
+
+    #[test]
+    fn a_batch_is_the_requests_one_after_the_other() {
+        let urls = ["http://127.0.0.1/a", "http://127.0.0.1/bb"];
+        let single = |outbox: &Outbox, target: u32| {
+            let (bytes, count) = outbox.batch([target].into_iter());
+            assert_eq!(count, 1);
+            assert_eq!(bytes.len(), outbox.request_bytes(target));
+            bytes.as_slice().to_vec()
+        };
+        let both = outbox(&urls, 8, 0);
+        let (bytes, count) = both.batch([0, 1, 1].into_iter());
+        let (a, b) = (single(&both, 0), single(&both, 1));
+        assert_eq!((bytes.as_slice(), count), ([a.as_slice(), &b, &b].concat().as_slice(), 3));
+        let one = outbox(&urls[..1], 8, 0);
+        let (bytes, count) = one.batch([0; 20].into_iter());
+        assert_eq!((bytes.as_slice().to_vec(), count), (a.repeat(8), 8));
+    }
+
+    #[test]
+    fn a_large_request_goes_alone() {
+        for urls in [&["http://127.0.0.1/a"][..], &["http://127.0.0.1/a", "http://127.0.0.1/b"]] {
+            let outbox = outbox(urls, 4, 100_000);
+            let (bytes, count) = outbox.batch([0; 3].into_iter());
+            assert_eq!((bytes.len(), count), (outbox.request_bytes(0), 1));
+        }
+        let (bytes, count) = outbox(&["http://127.0.0.1/a"], 1, 0).batch([].into_iter());
+        assert_eq!((bytes.len(), count), (0, 0));
+    }
+}

@@ -1,0 +1,207 @@
+//! What is asked for: URLs, and the bytes of the requests for them.
+
+use http::header::{CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
+use http::uri::Scheme;
+use http::{HeaderName, HeaderValue, Method, Uri};
+use std::net::{SocketAddr, ToSocketAddrs};
+
+/// A URL taken apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// As it was given.
+    pub url: String,
+    /// How often it is taken, against the others.
+    pub weight: u32,
+    tls: bool,
+    /// A name or an address, without brackets.
+    host: String,
+    port: u16,
+    /// Host and port as the Host field has them.
+    authority: String,
+    /// The path with the query.
+    path: String,
+}
+
+impl Target {
+    /// Takes `http://HOST[:PORT][/PATH][?QUERY]` apart, or the same with https. The path is sent
+    /// as it stands, with all its dots and percent signs.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words for a user.
+    pub fn parse(url: &str, weight: u32) -> Result<Target, String> {
+        let wrong = |why: &str| format!("{url}: {why}; expected http://HOST[:PORT][/PATH]");
+        let (before, _fragment) = url.split_once('#').unwrap_or((url, ""));
+        let uri: Uri = before.parse().map_err(|error| wrong(&format!("{error}")))?;
+        let tls = match uri.scheme() {
+            Some(scheme) if *scheme == Scheme::HTTP => false,
+            Some(scheme) if *scheme == Scheme::HTTPS => true,
+            _ => return Err(wrong("neither http nor https")),
+        };
+        let authority = uri.authority().ok_or_else(|| wrong("no host"))?;
+        if authority.as_str().contains('@') {
+            return Err(wrong("a user name goes into -H 'Authorization: ...'"));
+        }
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']');
+        if host.is_empty() {
+            return Err(wrong("no host"));
+        }
+        Ok(Target {
+            url: url.to_owned(),
+            weight,
+            tls,
+            host: host.to_owned(),
+            port: authority.port_u16().unwrap_or(if tls { 443 } else { 80 }),
+            authority: authority.as_str().to_owned(),
+            path: uri.path_and_query().map_or("/", |path| path.as_str()).to_owned(),
+        })
+    }
+
+    /// True for https.
+    pub fn is_tls(&self) -> bool {
+        self.tls
+    }
+
+    /// The name or address of the server.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// Scheme, host and port.
+    pub fn origin(&self) -> String {
+        format!("{}://{}", if self.tls { "https" } else { "http" }, self.authority)
+    }
+
+    /// True if the other is at the same server.
+    pub(super) fn is_beside(&self, other: &Target) -> bool {
+        (self.tls, &self.host, self.port) == (other.tls, &other.host, other.port)
+    }
+
+    /// The address of the server: the first that the name has.
+    ///
+    /// # Errors
+    /// When the name cannot be resolved.
+    pub fn resolve(&self) -> Result<SocketAddr, String> {
+        let failed = |why: &str| format!("{} has no address: {why}", self.host);
+        let found = (self.host.as_str(), self.port).to_socket_addrs();
+        found.map_err(|e| failed(&e.to_string()))?.next().ok_or_else(|| failed("none was found"))
+    }
+}
+
+/// What all requests have in common.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The method.
+    pub method: Method,
+    /// Further header fields.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// The content.
+    pub body: Vec<u8>,
+}
+
+impl Default for Request {
+    fn default() -> Request {
+        Request { method: Method::GET, headers: Vec::new(), body: Vec::new() }
+    }
+}
+
+impl Request {
+    /// Takes a header field apart, `NAME: VALUE`.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words for a user.
+    pub fn field(text: &str) -> Result<(HeaderName, HeaderValue), String> {
+        let (name, value) = text.split_once(':').ok_or("expected `NAME: VALUE`")?;
+        let name: HeaderName = name.parse().map_err(|error| format!("{error}"))?;
+        let value =
+            HeaderValue::from_str(value.trim_ascii()).map_err(|error| format!("{error}"))?;
+        match name {
+            CONTENT_LENGTH | TRANSFER_ENCODING => {
+                Err(format!("{name} follows from --body and cannot be given"))
+            }
+            CONNECTION => Err("for `Connection: close` there is --no-keepalive".to_owned()),
+            _ => Ok((name, value)),
+        }
+    }
+
+    /// Whether the request can be sent.
+    ///
+    /// # Errors
+    /// What is wrong, in words for a user.
+    pub(super) fn check(&self) -> Result<(), String> {
+        if self.method == Method::CONNECT {
+            return Err("--method CONNECT asks for a tunnel, not for an answer".into());
+        }
+        Ok(())
+    }
+
+    /// The bytes of the request for `target`.
+    pub(super) fn bytes(&self, target: &Target, keepalive: bool) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut put = |parts: &[&[u8]]| parts.iter().for_each(|part| bytes.extend_from_slice(part));
+        put(&[self.method.as_str().as_bytes(), b" ", target.path.as_bytes(), b" HTTP/1.1\r\n"]);
+        if !self.headers.iter().any(|(name, _)| name == HOST) {
+            put(&[b"Host: ", target.authority.as_bytes(), b"\r\n"]);
+        }
+        for (name, value) in &self.headers {
+            put(&[name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"]);
+        }
+        if !keepalive {
+            put(&[b"Connection: close\r\n"]);
+        }
+        let takes_content = [Method::POST, Method::PUT, Method::PATCH].contains(&self.method);
+        if takes_content || !self.body.is_empty() {
+            put(&[b"Content-Length: ", self.body.len().to_string().as_bytes(), b"\r\n"]);
+        }
+        put(&[b"\r\n", &self.body]);
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(text: &str, request: &Request, keepalive: bool) -> String {
+        let bytes = request.bytes(&Target::parse(text, 1).unwrap(), keepalive);
+        String::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn requests_are_as_short_as_they_can_be() {
+        let plain = request("http://localhost:8080", &Request::default(), true);
+        assert_eq!(plain, "GET / HTTP/1.1\r\nHost: localhost:8080\r\n\r\n");
+        let closing = request("https://[::1]/a/../%2e?q#part", &Request::default(), false);
+        assert_eq!(closing, "GET /a/../%2e?q HTTP/1.1\r\nHost: [::1]\r\nConnection: close\r\n\r\n");
+        let post = Request {
+            method: Method::POST,
+            headers: vec![Request::field("Host: other").unwrap(), Request::field("x:1").unwrap()],
+            body: b"content".to_vec(),
+        };
+        let expected =
+            "POST /x HTTP/1.1\r\nhost: other\r\nx: 1\r\nContent-Length: 7\r\n\r\ncontent";
+        assert_eq!(request("http://h/x", &post, true), expected);
+    }
+
+    #[test]
+    fn urls_and_fields_that_cannot_be_used_are_named() {
+        for url in [
+            "localhost:80",
+            "ftp://h/",
+            "http://",
+            "http:///x",
+            "http://u:p@h/",
+            "/x",
+            "http://h/a b",
+        ] {
+            let error = Target::parse(url, 1).unwrap_err();
+            assert!(error.starts_with(url), "{error}");
+        }
+        for field in
+            ["Content-Length: 5", "Connection: close", "no colon", "a b: c", "a: b\r\nc: d"]
+        {
+            assert!(Request::field(field).is_err(), "{field}");
+        }
+        let connect = Request { method: Method::CONNECT, ..Request::default() };
+        assert!(connect.check().is_err());
+    }
+}

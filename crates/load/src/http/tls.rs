@@ -1,0 +1,232 @@
+//! TLS of the client's side: rustls between the bytes of a connection and those of its requests.
+
+use rustls::client::Resumption;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{
+    ClientConfig, ClientConnection, DigitallySignedStruct, Error, HandshakeKind, RootCertStore,
+    SignatureScheme,
+};
+use std::io::{self, BufRead, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// What a load over https can be asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsSettings {
+    /// A file with the certificates to trust, as PEM, instead of those of the system.
+    pub ca: Option<PathBuf>,
+    /// Do not check the server's certificate.
+    pub insecure: bool,
+    /// Never resume a session.
+    pub full_handshake: bool,
+}
+
+/// What all connections of a run share.
+#[derive(Clone, Debug)]
+pub(super) struct TlsClient {
+    config: Arc<ClientConfig>,
+    name: ServerName<'static>,
+}
+
+impl TlsClient {
+    /// # Errors
+    /// What cannot be used of the settings, in words for a user.
+    pub(super) fn new(settings: &TlsSettings, host: &str) -> Result<TlsClient, String> {
+        let name = ServerName::try_from(host.to_owned())
+            .map_err(|_| format!("{host} is no name that a certificate could have"))?;
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let algorithms = provider.signature_verification_algorithms;
+        let builder = ClientConfig::builder_with_provider(Arc::<CryptoProvider>::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| format!("TLS: {error}"))?;
+        let mut config = if settings.insecure {
+            let verifier = Arc::new(AnyCertificate(algorithms));
+            builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth()
+        } else {
+            let roots = trusted(settings.ca.as_deref())?;
+            builder.with_root_certificates(roots).with_no_client_auth()
+        };
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        if settings.full_handshake {
+            config.resumption = Resumption::disabled();
+        }
+        Ok(TlsClient { config: Arc::new(config), name })
+    }
+
+    /// # Errors
+    /// When rustls refuses to begin.
+    pub(super) fn session(&self) -> io::Result<TlsSession> {
+        let mut client = ClientConnection::new(Arc::clone(&self.config), self.name.clone())
+            .map_err(io::Error::other)?;
+        // What is handed over has a bound already: a batch of requests, or one with its body.
+        client.set_buffer_limit(None);
+        Ok(TlsSession { client, ended: false })
+    }
+}
+
+/// The certificates of `ca`, or those that the system trusts.
+fn trusted(ca: Option<&Path>) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    match ca {
+        Some(path) => {
+            let failed = |why: String| format!("--tls-ca {}: {why}", path.display());
+            let certificates = CertificateDer::pem_file_iter(path)
+                .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+                .map_err(|error| failed(error.to_string()))?;
+            for certificate in certificates {
+                roots.add(certificate).map_err(|error| failed(error.to_string()))?;
+            }
+            if roots.is_empty() {
+                return Err(failed("holds no certificate in PEM form".into()));
+            }
+        }
+        None => {
+            let found = rustls_native_certs::load_native_certs();
+            roots.add_parsable_certificates(found.certs);
+            if roots.is_empty() {
+                return Err("the system trusts no certificate; name one with --tls-ca FILE, or \
+                            check none with --insecure"
+                    .into());
+            }
+        }
+    }
+    Ok(roots)
+}
+
+/// What the first handshake agreed on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Agreed {
+    pub(super) protocol: String,
+    pub(super) cipher_suite: String,
+}
+
+/// TLS on one connection.
+#[derive(Debug)]
+pub(super) struct TlsSession {
+    client: ClientConnection,
+    /// The server has said that nothing more follows.
+    ended: bool,
+}
+
+impl TlsSession {
+    pub(super) fn is_handshaking(&self) -> bool {
+        self.client.is_handshaking()
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    pub(super) fn is_resumed(&self) -> bool {
+        self.client.handshake_kind() == Some(HandshakeKind::Resumed)
+    }
+
+    pub(super) fn agreed(&self) -> Agreed {
+        let protocol = self.client.protocol_version().and_then(|version| version.as_str());
+        let suite = self.client.negotiated_cipher_suite().and_then(|s| s.suite().as_str());
+        let name = |name: Option<&str>| name.unwrap_or("unknown").to_owned();
+        Agreed { protocol: name(protocol).replace('_', "."), cipher_suite: name(suite) }
+    }
+
+    /// Takes bytes of the connection, and hands on what they say.
+    ///
+    /// # Errors
+    /// Of the protocol, as `io::Error`, or of `plain`.
+    pub(super) fn decrypt<E: From<io::Error>>(
+        &mut self,
+        mut bytes: &[u8],
+        mut plain: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        while !bytes.is_empty() && !self.ended {
+            self.client.read_tls(&mut bytes)?;
+            let state = self.client.process_new_packets().map_err(invalid)?;
+            self.ended = state.peer_has_closed();
+            loop {
+                let mut reader = self.client.reader();
+                let piece = match reader.fill_buf() {
+                    Ok([]) => break,
+                    Ok(piece) => piece,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    Err(error) => return Err(error.into()),
+                };
+                let length = piece.len();
+                plain(piece)?;
+                self.client.reader().consume(length);
+            }
+        }
+        Ok(())
+    }
+
+    /// The bytes for the connection that say `plain`, behind those that TLS itself wants to send.
+    ///
+    /// # Errors
+    /// When rustls refuses them.
+    pub(super) fn encrypt(&mut self, plain: &[u8]) -> io::Result<Vec<u8>> {
+        self.client.writer().write_all(plain)?;
+        self.pending()
+    }
+
+    /// What TLS itself wants to send.
+    ///
+    /// # Errors
+    /// When rustls refuses.
+    pub(super) fn pending(&mut self) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        while self.client.wants_write() {
+            self.client.write_tls(&mut bytes)?;
+        }
+        Ok(bytes)
+    }
+
+    /// The bytes that say goodbye.
+    pub(super) fn farewell(&mut self) -> Vec<u8> {
+        self.client.send_close_notify();
+        self.pending().unwrap_or_default()
+    }
+}
+
+fn invalid(error: Error) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
+/// Takes any certificate, but still wants the server to have its key.
+#[derive(Debug)]
+struct AnyCertificate(WebPkiSupportedAlgorithms);
+
+impl ServerCertVerifier for AnyCertificate {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        rustls::crypto::verify_tls12_signature(message, certificate, signed, &self.0)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        rustls::crypto::verify_tls13_signature(message, certificate, signed, &self.0)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_schemes()
+    }
+}

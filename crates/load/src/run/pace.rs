@@ -1,0 +1,79 @@
+//! What happens to all connections of a thread alike: requests that are due, and answers that
+//! take too long.
+
+use crate::schedule::Schedule;
+use crate::turn::yield_now;
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+use twinring::{monotonic_ns, sleep, sleep_until};
+
+/// The connections of a thread.
+pub(crate) type Connections<C> = Vec<Rc<RefCell<C>>>;
+
+/// A connection under load.
+pub(crate) trait Loaded {
+    /// Among all connections of the run, from 0.
+    fn number(&self) -> u64;
+    /// Wakes the task that runs it.
+    fn wake(&self);
+    /// When the oldest request without an answer was sent.
+    fn oldest_ns(&self) -> Option<u64>;
+    /// Ends it because an answer took too long.
+    fn give_up(&mut self);
+    /// Requests sent so far.
+    fn sent(&self) -> u64;
+    fn answered_in_window(&self) -> u64;
+    /// It has got an answer.
+    fn was_served(&self) -> bool;
+}
+
+/// Gives up connections whose oldest request has waited for longer than `limit`. One look over
+/// all of them now and then costs less than a timer for each request.
+pub(super) async fn watch<C: Loaded>(connections: Connections<C>, limit: Duration) {
+    let pause = (limit / 8).clamp(Duration::from_millis(1), Duration::from_millis(100));
+    loop {
+        let slept_from_ns = monotonic_ns();
+        sleep(pause).await;
+        let now_ns = monotonic_ns();
+        // After a stall of our own, answers may be here that no task has seen yet.
+        if now_ns - slept_from_ns > 2 * pause.as_nanos() as u64 {
+            continue;
+        }
+        let overdue_ns = now_ns.saturating_sub(limit.as_nanos() as u64);
+        for connection in &connections {
+            let mut connection = connection.borrow_mut();
+            if connection.oldest_ns().is_some_and(|sent_ns| sent_ns < overdue_ns) {
+                connection.give_up();
+            }
+        }
+    }
+}
+
+/// Wakes the connections of an open loop when their requests are due, in turn. A connection sends
+/// all that is due to it when it wakes, so being late costs one round and not one wake for each
+/// request.
+pub(super) async fn keep_pace<C: Loaded>(connections: Connections<C>, schedule: Schedule) {
+    let mut sequence = 0;
+    loop {
+        let mut number = 0;
+        for connection in &connections {
+            number = connection.borrow().number();
+            let intended_ns = schedule.intended_ns(number, sequence);
+            if monotonic_ns() < intended_ns {
+                sleep_until(instant_at(intended_ns)).await;
+            }
+            connection.borrow().wake();
+        }
+        sequence = schedule.due(number, monotonic_ns()).max(sequence + 1);
+        // Without a sleep in this round the connections have not had the thread yet.
+        yield_now().await;
+    }
+}
+
+/// A moment of CLOCK_MONOTONIC as the `Instant` that timers take.
+pub(crate) fn instant_at(ns: u64) -> Instant {
+    // A moment not known yet is as good as one in 30 years.
+    let ahead = ns.saturating_sub(monotonic_ns()).min(946_080_000_000_000_000);
+    Instant::now() + Duration::from_nanos(ahead)
+}

@@ -1,0 +1,214 @@
+//! What a worker thread keeps for the run, and what it hands in.
+
+use super::control::{Control, Note};
+use super::pace::{Connections, Loaded, instant_at, keep_pace, watch};
+use crate::cpu::{CpuStart, CpuUse};
+use crate::recorder::{Recorder, Trouble};
+use crate::schedule::Schedule;
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+use twinring::{Either, monotonic_ns, race, shutdown_requested, sleep, sleep_until, spawn};
+
+/// How long outstanding answers are waited for after the window.
+const DRAIN_MAX: Duration = Duration::from_secs(1);
+
+/// How often is looked whether all outstanding answers have come.
+const DRAIN_LOOK: Duration = Duration::from_millis(1);
+
+/// How long connections are waited for that could end.
+const PARTING_MAX: Duration = Duration::from_millis(20);
+
+/// State of a worker thread that its tasks share, whatever it is that they load.
+pub(crate) struct Thread {
+    pub(crate) index: usize,
+    pub(crate) control: Arc<Control>,
+    pub(crate) recorder: RefCell<Recorder>,
+    /// Of an open loop, once it is known when it starts.
+    pub(crate) schedule: Cell<Option<Schedule>>,
+    /// Connections that have not ended.
+    alive: Cell<usize>,
+    /// Connections that ended because they could not go on.
+    lost: Cell<u64>,
+    reconnects: Cell<u64>,
+}
+
+impl Thread {
+    pub(crate) fn new(index: usize, control: Arc<Control>) -> Thread {
+        Thread {
+            index,
+            control,
+            recorder: RefCell::new(Recorder::new()),
+            schedule: Cell::new(None),
+            alive: Cell::new(0),
+            lost: Cell::new(0),
+            reconnects: Cell::new(0),
+        }
+    }
+
+    /// Says that `established` connections stand, and waits for the load to begin. False if it
+    /// never will.
+    pub(crate) async fn stand_ready(&self, established: usize) -> bool {
+        self.alive.set(established);
+        self.control.note(Note::Ready { established: established as u64 });
+        matches!(race(self.control.announced(), shutdown_requested()).await, Either::Left(()))
+    }
+
+    /// Waits for the moment at which the traffic begins; with a rate, fixes the schedule.
+    pub(crate) async fn first_moment(&self, warmup: Duration, rate: Option<u64>, connections: u64) {
+        let first_ns = self.control.window().start - warmup.as_nanos() as u64;
+        self.schedule.set(rate.map(|rate| Schedule::new(first_ns, rate, connections)));
+        race(sleep_until(instant_at(first_ns)), shutdown_requested()).await;
+    }
+
+    /// Watches over the connections: answers may take `limit`, and a schedule is kept.
+    pub(crate) fn watch_over<C: Loaded + 'static>(
+        &self,
+        connections: &Connections<C>,
+        limit: Option<Duration>,
+    ) {
+        if let Some(limit) = limit {
+            spawn(watch(connections.clone(), limit));
+        }
+        if let Some(schedule) = self.schedule.get() {
+            spawn(keep_pace(connections.clone(), schedule));
+        }
+    }
+
+    /// Waits for the window and until it is over; reads the CPU clocks at both ends.
+    pub(crate) async fn measure(&self) -> CpuUse {
+        let window = self.control.window();
+        let begins = sleep_until(instant_at(window.start));
+        let Either::Left(()) = race(begins, shutdown_requested()).await else {
+            return CpuUse::default();
+        };
+        let start = CpuStart::read();
+        // The end may come earlier than planned; then the conductor calls for it.
+        race(sleep_until(instant_at(window.end)), shutdown_requested()).await;
+        start.used()
+    }
+
+    /// Waits for outstanding answers.
+    pub(crate) async fn drain(&self) {
+        let deadline = Instant::now() + DRAIN_MAX;
+        while self.recorder.borrow().whole.in_flight() > 0 && Instant::now() < deadline {
+            sleep(DRAIN_LOOK).await;
+        }
+    }
+
+    /// Gives connections that have nothing more to wait for a moment to say goodbye, where their
+    /// protocol has a word for it.
+    pub(crate) async fn part(&self) {
+        let deadline = Instant::now() + PARTING_MAX;
+        while self.alive.get() > 0 && Instant::now() < deadline {
+            sleep(DRAIN_LOOK).await;
+        }
+    }
+
+    /// A connection has taken the place of one that ended.
+    pub(crate) fn reconnected(&self) {
+        self.reconnects.set(self.reconnects.get() + 1);
+    }
+
+    /// A connection has ended and is not replaced.
+    pub(crate) fn ended(&self, lost: bool) {
+        self.lost.set(self.lost.get() + u64::from(lost));
+        self.alive.set(self.alive.get() - 1);
+        if self.alive.get() == 0 {
+            self.control.note(Note::Deserted);
+        }
+    }
+
+    /// Counts something that went wrong on connection `number`.
+    pub(crate) fn trouble(&self, number: u64, kind: Trouble, what: impl FnOnce() -> String) {
+        self.trouble_in(&mut self.recorder.borrow_mut(), number, kind, what);
+    }
+
+    /// The same, for those who are writing to the recorder.
+    pub(crate) fn trouble_in(
+        &self,
+        recorder: &mut Recorder,
+        number: u64,
+        kind: Trouble,
+        what: impl FnOnce() -> String,
+    ) {
+        recorder.trouble(kind, monotonic_ns(), || format!("connection {number}: {}", what()));
+        self.control.progress[self.index].errors.store(recorder.troubles.total(), Relaxed);
+    }
+
+    pub(crate) fn show_progress(&self, recorder: &Recorder) {
+        self.control.progress[self.index].answered.store(recorder.window.answered, Relaxed);
+    }
+}
+
+/// What one thread hands in, or all of them together.
+pub(crate) struct Share {
+    pub(crate) recorder: Recorder,
+    /// Answers inside the window to each established connection.
+    pub(crate) answered: Vec<u64>,
+    pub(crate) served: u64,
+    pub(crate) lost: u64,
+    pub(crate) reconnects: u64,
+    /// Requests of an open loop that were due before the end of the window and were not sent.
+    pub(crate) unsent: u64,
+    /// Age of the oldest request without an answer.
+    pub(crate) oldest_ns: u64,
+    /// Of each thread.
+    pub(crate) cpu: Vec<CpuUse>,
+}
+
+impl Share {
+    pub(crate) fn nothing() -> Share {
+        Share {
+            recorder: Recorder::new(),
+            answered: Vec::new(),
+            served: 0,
+            lost: 0,
+            reconnects: 0,
+            unsent: 0,
+            oldest_ns: 0,
+            cpu: Vec::new(),
+        }
+    }
+
+    /// Takes what a thread has counted out of it.
+    pub(crate) fn of<C: Loaded>(
+        thread: &Thread,
+        connections: &Connections<C>,
+        cpu: CpuUse,
+    ) -> Share {
+        let (now_ns, window) = (monotonic_ns(), thread.control.window());
+        let each = || connections.iter().map(|connection| connection.borrow());
+        // What was due before the end: the last moment inside the window is one before it.
+        let due = |number| match thread.schedule.get() {
+            Some(schedule) => schedule.due(number, window.end.saturating_sub(1)),
+            None => 0,
+        };
+        Share {
+            answered: each().map(|connection| connection.answered_in_window()).collect(),
+            served: each().filter(|connection| connection.was_served()).count() as u64,
+            lost: thread.lost.get(),
+            reconnects: thread.reconnects.get(),
+            unsent: each().map(|c| due(c.number()).saturating_sub(c.sent())).sum(),
+            oldest_ns: each()
+                .filter_map(|connection| connection.oldest_ns())
+                .min()
+                .map_or(0, |since_ns| now_ns.saturating_sub(since_ns)),
+            cpu: vec![cpu],
+            recorder: thread.recorder.replace(Recorder::new()),
+        }
+    }
+
+    /// Adds what another thread hands in.
+    pub(crate) fn merge(&mut self, other: Share) {
+        self.recorder.merge(other.recorder);
+        self.answered.extend(other.answered);
+        self.served += other.served;
+        self.lost += other.lost;
+        self.reconnects += other.reconnects;
+        self.unsent += other.unsent;
+        self.oldest_ns = self.oldest_ns.max(other.oldest_ns);
+        self.cpu.extend(other.cpu);
+    }
+}

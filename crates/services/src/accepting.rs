@@ -1,0 +1,93 @@
+//! What services over TCP do alike: accepting until a shutdown, and the drain after it.
+
+use std::io;
+use std::pin::pin;
+use std::time::{Duration, Instant};
+use twinring::{
+    Either, Handle, JoinHandle, TcpListener, TcpStream, race, shutdown_requested, sleep, spawn,
+};
+
+/// Time between two sweeps of a drain.
+const DRAIN_SWEEP: Duration = Duration::from_millis(25);
+
+/// How long a shutdown goes on accepting what the kernel has connected already. Closing the
+/// listener would reset those.
+const ACCEPT_GRACE: Duration = Duration::from_millis(10);
+
+/// Hands what a listener accepts to `start` until a shutdown is asked for, then calls
+/// `at_shutdown`, and goes on for a moment.
+///
+/// # Errors
+/// When the listening socket fails.
+pub(crate) async fn accept(
+    listener: &TcpListener,
+    start: impl Fn(TcpStream),
+    at_shutdown: impl FnOnce(),
+) -> io::Result<()> {
+    let mut shutdown = pin!(shutdown_requested());
+    while let Either::Left(accepted) = race(listener.accept(), shutdown.as_mut()).await {
+        start(accepted?);
+    }
+    at_shutdown();
+    let mut grace = pin!(sleep(ACCEPT_GRACE));
+    while let Either::Left(accepted) = race(listener.accept(), grace.as_mut()).await {
+        start(accepted?);
+    }
+    Ok(())
+}
+
+/// The tasks of one worker that accept.
+#[derive(Debug)]
+pub(crate) struct Acceptors(Vec<JoinHandle<io::Result<()>>>);
+
+impl Acceptors {
+    /// Starts them. When one fails, all workers are asked to shut down.
+    pub(crate) fn spawn<A>(handle: &Handle, acceptors: impl Iterator<Item = A>) -> Acceptors
+    where
+        A: Future<Output = io::Result<()>> + 'static,
+    {
+        let start = |acceptor: A| {
+            let handle = handle.clone();
+            spawn(async move {
+                let outcome = acceptor.await;
+                if outcome.is_err() {
+                    handle.shutdown();
+                }
+                outcome
+            })
+        };
+        Acceptors(acceptors.map(start).collect())
+    }
+
+    /// Waits until all have ended.
+    ///
+    /// # Errors
+    /// The first error of one of them.
+    pub(crate) async fn ended(self) -> io::Result<()> {
+        let mut outcome = Ok(());
+        for acceptor in self.0 {
+            let ended = acceptor.await.unwrap_or_else(|gone| Err(io::Error::other(gone)));
+            outcome = outcome.and(ended);
+        }
+        outcome
+    }
+}
+
+/// Sweeps over the connections of a worker until none is left, or until `timeout`; then cuts them.
+pub(crate) async fn drain(
+    timeout: Duration,
+    is_empty: impl Fn() -> bool,
+    sweep: impl Fn(),
+    cut: impl Fn(),
+) {
+    let started = Instant::now();
+    while !is_empty() && started.elapsed() < timeout {
+        sleep(DRAIN_SWEEP.min(timeout.saturating_sub(started.elapsed()))).await;
+        sweep();
+    }
+    while !is_empty() {
+        // Again each time: a task that had not run yet was not waiting for anything.
+        cut();
+        sleep(Duration::from_millis(1)).await;
+    }
+}

@@ -1,0 +1,347 @@
+//! The ends of the log at which lines are made: one for each worker, one for each connection.
+
+use super::line::{Line, Outcome};
+use super::writer::Message;
+use super::{BATCH_BYTES, LogFormat, Shared};
+use crate::http::date::Clock;
+use crate::http::head::Head;
+use crate::http::status::Status;
+use memchr::{memchr, memmem};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError};
+use std::time::{Duration, Instant};
+use twinring::{sleep, spawn};
+
+/// How long a line waits for others before it is handed over.
+const BATCH_AGE: Duration = Duration::from_millis(100);
+
+/// How long the end of a worker waits for room for its last lines.
+const END_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Longest part of a request line that is logged, in bytes; of what is longer the beginning.
+const REQUEST_BYTES_MAX: usize = 4096;
+
+/// The same for each of the header fields.
+const FIELD_BYTES_MAX: usize = 1024;
+
+/// What a connection keeps of this memory between requests, in bytes.
+const KEPT_BYTES_MAX: usize = 2048;
+
+/// The same in requests.
+const KEPT_ENTRIES_MAX: usize = 8;
+
+/// Logged for a request whose connection broke before there was an answer. No server sends this
+/// status; nginx made it known in logs.
+const CLIENT_CLOSED_REQUEST: u16 = 499;
+
+/// The end of a worker.
+#[derive(Debug)]
+pub(in super::super) struct WorkerLog {
+    format: LogFormat,
+    number: usize,
+    batch: RefCell<Batch>,
+    messages: SyncSender<Message>,
+    returned: Receiver<Vec<u8>>,
+    shared: Arc<Shared>,
+    clock: Clock,
+    /// A task waits to hand over what is there.
+    is_due: Cell<bool>,
+}
+
+#[derive(Debug, Default)]
+struct Batch {
+    bytes: Vec<u8>,
+    lines: u64,
+}
+
+impl WorkerLog {
+    pub(super) fn new(
+        format: LogFormat,
+        number: usize,
+        messages: SyncSender<Message>,
+        returned: Receiver<Vec<u8>>,
+        shared: Arc<Shared>,
+    ) -> WorkerLog {
+        WorkerLog {
+            format,
+            number,
+            batch: RefCell::default(),
+            messages,
+            returned,
+            shared,
+            clock: Clock::new(),
+            is_due: Cell::new(false),
+        }
+    }
+
+    /// Hands over what is there; false if the writing thread has too much to do already.
+    pub(in super::super) fn hand_over(&self) -> bool {
+        let mut batch = self.batch.borrow_mut();
+        if batch.bytes.is_empty() {
+            return true;
+        }
+        let (bytes, lines) = (std::mem::take(&mut batch.bytes), batch.lines);
+        match self.messages.try_send(Message::Lines { worker: self.number, bytes, lines }) {
+            Ok(()) => {
+                batch.lines = 0;
+                batch.bytes = self.returned.try_recv().unwrap_or_default();
+                true
+            }
+            Err(TrySendError::Full(message) | TrySendError::Disconnected(message)) => {
+                if let Message::Lines { bytes, .. } = message {
+                    batch.bytes = bytes;
+                }
+                false
+            }
+        }
+    }
+
+    /// Hands over what is left at the end of the worker, and waits a moment for room if there is
+    /// none.
+    pub(in super::super) async fn end(&self) {
+        let started = Instant::now();
+        while !self.hand_over() && started.elapsed() < END_PATIENCE {
+            sleep(BATCH_AGE / 10).await;
+        }
+    }
+
+    fn add(self: &Rc<WorkerLog>, line: &Line<'_>) {
+        let is_full = self.batch.borrow().bytes.len() >= BATCH_BYTES;
+        if is_full && !self.hand_over() {
+            return self.shared.no_room[self.number].add(1);
+        }
+        let mut batch = self.batch.borrow_mut();
+        line.write(self.format, &self.clock, &mut batch.bytes);
+        batch.lines += 1;
+        let is_full = batch.bytes.len() >= BATCH_BYTES;
+        drop(batch);
+        if is_full {
+            self.hand_over();
+        } else if !self.is_due.replace(true) {
+            // One timer for all lines of that time, and none while there are none.
+            let log = Rc::clone(self);
+            spawn(async move {
+                sleep(BATCH_AGE).await;
+                while !log.hand_over() {
+                    sleep(BATCH_AGE).await;
+                }
+                log.is_due.set(false);
+            });
+        }
+    }
+}
+
+impl Drop for WorkerLog {
+    fn drop(&mut self) {
+        if !self.hand_over() {
+            let lines = self.batch.borrow().lines;
+            self.shared.no_room[self.number].add(lines);
+        }
+    }
+}
+
+/// The end of a connection: requests that were received and are not logged yet.
+#[derive(Debug)]
+pub(in super::super) struct SessionLog {
+    log: Rc<WorkerLog>,
+    peer: String,
+    port: u16,
+    /// When the first part of an incomplete head came.
+    begun: Cell<Option<Instant>>,
+    pending: RefCell<Pending>,
+}
+
+#[derive(Debug, Default)]
+struct Pending {
+    /// What the clients sent, of all entries.
+    text: Vec<u8>,
+    entries: VecDeque<Entry>,
+    /// What the connection had sent before the first answer in here.
+    sent_before: u64,
+}
+
+/// A request, and its answer if there is one. Ranges are of [`Pending::text`].
+#[derive(Debug)]
+struct Entry {
+    began: Instant,
+    is_valid: bool,
+    request: Range<usize>,
+    host: Option<Range<usize>>,
+    referer: Option<Range<usize>>,
+    user_agent: Option<Range<usize>>,
+    answer: Option<Answer>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Answer {
+    status: Status,
+    head_bytes: u64,
+    bytes: u64,
+    stays: bool,
+}
+
+impl Pending {
+    /// Keeps what a client sent, or its beginning.
+    fn keep(&mut self, bytes: &[u8], max: usize) -> Range<usize> {
+        let start = self.text.len();
+        self.text.extend_from_slice(&bytes[..bytes.len().min(max)]);
+        if bytes.len() > max {
+            self.text.extend_from_slice(b"...");
+        }
+        start..self.text.len()
+    }
+}
+
+impl SessionLog {
+    pub(in super::super) fn new(log: &Rc<WorkerLog>, peer: Option<SocketAddr>) -> SessionLog {
+        // A peer that has gone already has no address.
+        let address = peer.map(|peer| peer.ip().to_canonical().to_string());
+        SessionLog {
+            log: Rc::clone(log),
+            peer: address.unwrap_or_else(|| "-".to_owned()),
+            port: peer.map_or(0, |peer| peer.port()),
+            begun: Cell::new(None),
+            pending: RefCell::default(),
+        }
+    }
+
+    /// A part of a head came at `now`, not all of it.
+    pub(in super::super) fn begin(&self, now: Instant) {
+        self.begun.set(self.begun.get().or(Some(now)));
+    }
+
+    /// A head is complete at `now`, or wrong: `bytes` begin with it, and if it is valid, it says
+    /// `head`.
+    pub(in super::super) fn received(
+        &self,
+        bytes: &[u8],
+        head: Option<&Head<'_, '_>>,
+        now: Instant,
+    ) {
+        let mut pending = self.pending.borrow_mut();
+        let line = bytes.strip_prefix(b"\r\n").unwrap_or(bytes);
+        let end = memchr(b'\n', line).unwrap_or(line.len());
+        let line = line[..end].strip_suffix(b"\r").unwrap_or(&line[..end]);
+        let request = pending.keep(line, REQUEST_BYTES_MAX);
+        let mut field = |name| {
+            let value = head?.field(name)?;
+            Some(pending.keep(value, FIELD_BYTES_MAX))
+        };
+        let (host, referer) = (field("host"), field("referer"));
+        let user_agent = field("user-agent");
+        let began = self.begun.take().unwrap_or(now);
+        let is_valid = head.is_some();
+        pending.entries.push_back(Entry {
+            began,
+            is_valid,
+            request,
+            host,
+            referer,
+            user_agent,
+            answer: None,
+        });
+    }
+
+    /// The request that came last is answered so, by a connection that has sent `sent` bytes and
+    /// stays or not.
+    /// `message` is the head and perhaps more of the `bytes` that make up the answer.
+    pub(in super::super) fn answered(
+        &self,
+        status: Status,
+        message: &[u8],
+        bytes: u64,
+        stays: bool,
+        sent: u64,
+    ) {
+        let head_bytes = memmem::find(message, b"\r\n\r\n").map_or(0, |end| end as u64 + 4);
+        let answer = Answer { status, head_bytes, bytes, stays };
+        let mut pending = self.pending.borrow_mut();
+        let pending = &mut *pending;
+        if pending.entries.front().is_none_or(|entry| entry.answer.is_none()) {
+            pending.sent_before = sent;
+        }
+        if pending.entries.back().is_none_or(|entry| entry.answer.is_some()) {
+            // Nothing of the request is known: it did not come in time.
+            let began = self.begun.take().unwrap_or_else(Instant::now);
+            let nothing = Entry {
+                began,
+                is_valid: false,
+                request: 0..0,
+                host: None,
+                referer: None,
+                user_agent: None,
+                answer: None,
+            };
+            pending.entries.push_back(nothing);
+        }
+        if let Some(entry) = pending.entries.back_mut() {
+            entry.answer = Some(answer);
+        }
+    }
+
+    /// Logs those that are answered, for a connection that has sent `sent` bytes. What is missing
+    /// then will not be sent.
+    pub(in super::super) fn settle(&self, sent: u64) {
+        let answered = |entry: &Entry| entry.answer.is_some();
+        let count = self.pending.borrow().entries.iter().take_while(|e| answered(e)).count();
+        self.write(count, sent);
+    }
+
+    /// Logs all, at the end of the connection.
+    pub(in super::super) fn end(&self, sent: u64) {
+        let count = self.pending.borrow().entries.len();
+        self.write(count, sent);
+    }
+
+    fn write(&self, count: usize, sent: u64) {
+        if count == 0 {
+            return;
+        }
+        let mut pending = self.pending.borrow_mut();
+        let Pending { text, entries, sent_before } = &mut *pending;
+        self.log.clock.tick();
+        let mut left = sent.saturating_sub(*sent_before);
+        for entry in entries.drain(..count) {
+            let bytes = entry.answer.map_or(0, |answer| answer.bytes.min(left));
+            left -= bytes;
+            let of = |range: Option<Range<usize>>| range.map(|range| &text[range]);
+            let (status, head_bytes, outcome) = match entry.answer {
+                None => (CLIENT_CLOSED_REQUEST, 0, Outcome::Broken),
+                Some(answer) => {
+                    let outcome = match (bytes < answer.bytes, answer.stays) {
+                        (true, _) => Outcome::Broken,
+                        (false, true) => Outcome::Stays,
+                        (false, false) => Outcome::Ends,
+                    };
+                    (answer.status.code(), answer.head_bytes, outcome)
+                }
+            };
+            self.log.add(&Line {
+                peer: &self.peer,
+                port: self.port,
+                request: &text[entry.request],
+                is_valid: entry.is_valid,
+                host: of(entry.host),
+                referer: of(entry.referer),
+                user_agent: of(entry.user_agent),
+                status,
+                bytes,
+                body_bytes: bytes.saturating_sub(head_bytes),
+                duration: self.log.clock.now().saturating_duration_since(entry.began),
+                outcome,
+                worker: self.log.number,
+            });
+        }
+        if !entries.is_empty() {
+            return;
+        }
+        text.clear();
+        text.shrink_to(KEPT_BYTES_MAX);
+        entries.shrink_to(KEPT_ENTRIES_MAX);
+    }
+}

@@ -1,0 +1,211 @@
+//! The thread that writes the log.
+
+use super::{LogTarget, Shared};
+use memchr::memchr_iter;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, SyncSender};
+use std::time::{Duration, Instant};
+
+/// The shortest time between two complaints of the same kind.
+const COMPLAINT_PERIOD: Duration = Duration::from_secs(60);
+
+/// What the thread is sent.
+#[derive(Debug)]
+pub(super) enum Message {
+    /// Whole lines of a worker.
+    Lines {
+        /// The worker that gets the buffer back.
+        worker: usize,
+        /// Each ends with LF.
+        bytes: Vec<u8>,
+        lines: u64,
+    },
+    /// Nothing but an occasion to look whether the file is to be opened anew.
+    Look,
+}
+
+/// What is written to.
+#[derive(Debug)]
+pub(super) enum Sink {
+    /// A copy of the descriptor: one that is written to without a buffer in between, so that it is
+    /// known what was written.
+    Stdout(File),
+    File(File),
+}
+
+impl Sink {
+    pub(super) fn open(target: &LogTarget) -> io::Result<Sink> {
+        match target {
+            LogTarget::Stdout => {
+                Ok(Sink::Stdout(File::from(io::stdout().as_fd().try_clone_to_owned()?)))
+            }
+            LogTarget::File(path) => {
+                let mut options = File::options();
+                options.append(true).create(true).mode(0o640);
+                // A FIFO that nobody reads is refused (ENXIO) instead of waited for.
+                let file = options.custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
+                fcntl(&file, FcntlArg::F_SETFL(OFlag::O_APPEND))?;
+                Ok(Sink::File(file))
+            }
+        }
+    }
+
+    /// Writes until all is written or an error comes; returns how much was written before.
+    fn write(&self, bytes: &[u8]) -> (usize, io::Result<()>) {
+        // What the command itself prints must not come between two halves of a line.
+        let (mut file, _stdout) = match self {
+            Sink::Stdout(file) => (file, Some(io::stdout().lock())),
+            Sink::File(file) => (file, None),
+        };
+        let mut written = 0;
+        while written < bytes.len() {
+            match file.write(&bytes[written..]) {
+                Ok(0) => return (written, Err(io::ErrorKind::WriteZero.into())),
+                Ok(more) => written += more,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return (written, Err(error)),
+            }
+        }
+        (written, Ok(()))
+    }
+}
+
+/// See the module.
+pub(super) struct Writer<N> {
+    sink: Sink,
+    target: LogTarget,
+    shared: Arc<Shared>,
+    /// To each worker, the buffers that it may use again.
+    returns: Vec<SyncSender<Vec<u8>>>,
+    notice: N,
+    /// What was written last is a part of a line.
+    torn: bool,
+    /// Lines that were lost since writing began to fail; `None` while it does not.
+    failing: Option<u64>,
+    /// When each kind of complaint was made last.
+    complained: [Option<Instant>; 2],
+    /// Lines without room that were told of.
+    no_room_told: u64,
+}
+
+/// Kinds of complaints.
+const FAILING: usize = 0;
+const NO_ROOM: usize = 1;
+
+impl<N: Fn(&str)> Writer<N> {
+    pub(super) fn new(
+        sink: Sink,
+        target: LogTarget,
+        shared: Arc<Shared>,
+        returns: Vec<SyncSender<Vec<u8>>>,
+        notice: N,
+    ) -> Writer<N> {
+        Writer {
+            sink,
+            target,
+            shared,
+            returns,
+            notice,
+            torn: false,
+            failing: None,
+            complained: [None; 2],
+            no_room_told: 0,
+        }
+    }
+
+    /// Writes what comes until nobody is left to send something.
+    pub(super) fn run(mut self, messages: &Receiver<Message>) {
+        while let Ok(message) = messages.recv() {
+            if self.shared.reopen.swap(false, Ordering::AcqRel) {
+                self.reopen();
+            }
+            if let Message::Lines { worker, mut bytes, lines } = message {
+                self.write(&bytes, lines);
+                bytes.clear();
+                // A worker that has one already takes no second.
+                let _full = self.returns[worker].try_send(bytes);
+            }
+            self.tell_of_dropped_lines();
+        }
+    }
+
+    fn reopen(&mut self) {
+        match Sink::open(&self.target) {
+            Ok(sink) => {
+                self.sink = sink;
+                self.torn = false;
+            }
+            Err(error) => (self.notice)(&format!(
+                "access log {}: cannot be opened anew: {error}; the old file is kept",
+                self.target
+            )),
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8], lines: u64) {
+        if self.torn
+            && let (_, Err(error)) = self.sink.write(b"\n")
+        {
+            return self.fail(&error, lines);
+        }
+        self.torn = false;
+        let (length, outcome) = self.sink.write(bytes);
+        match outcome {
+            Ok(()) => {
+                self.shared.written.add(lines);
+                if let Some(lost) = self.failing.take() {
+                    (self.notice)(&format!(
+                        "access log {}: written again; {lost} lines were lost",
+                        self.target
+                    ));
+                }
+            }
+            Err(error) => {
+                let whole = memchr_iter(b'\n', &bytes[..length]).count() as u64;
+                self.torn = bytes[..length].last().is_some_and(|last| *last != b'\n');
+                self.shared.written.add(whole);
+                self.fail(&error, lines - whole);
+            }
+        }
+    }
+
+    fn fail(&mut self, error: &io::Error, lost: u64) {
+        self.shared.failed.add(lost);
+        let first = self.failing.is_none();
+        *self.failing.get_or_insert(0) += lost;
+        if first && self.may_complain(FAILING) {
+            (self.notice)(&format!(
+                "access log {}: {error}; lines are dropped, and counted, until it can be written \
+                 again",
+                self.target
+            ));
+        }
+    }
+
+    /// Dropping is never silent, but it is told by the one who does not have to be quick.
+    fn tell_of_dropped_lines(&mut self) {
+        let dropped = self.shared.no_room();
+        if dropped > self.no_room_told && self.may_complain(NO_ROOM) {
+            let lines = dropped - std::mem::replace(&mut self.no_room_told, dropped);
+            (self.notice)(&format!(
+                "access log {}: writing falls behind; {lines} lines were dropped (a larger \
+                 --access-log-buffer bridges longer pauses of the disk)",
+                self.target
+            ));
+        }
+    }
+
+    fn may_complain(&mut self, kind: usize) -> bool {
+        let due = self.complained[kind].is_none_or(|last| last.elapsed() >= COMPLAINT_PERIOD);
+        if due {
+            self.complained[kind] = Some(Instant::now());
+        }
+        due
+    }
+}

@@ -1,0 +1,178 @@
+//! What operators and their machines ask: metrics, and whether the service lives and is ready.
+//!
+//! It runs on a thread and an engine (epoll) of its own, with a bounded number of connections that
+//! each have one request and a few seconds: so the service cannot starve it, nor it the service.
+
+use super::date::Clock;
+use super::head::{Head, HeadLimits, Method, Scan, Storage};
+use super::metrics;
+use super::observer::{Observer, Stage};
+use super::response::{Persistence, begin, content_length, field, message};
+use super::status::Status;
+use super::target::Target;
+use std::cell::Cell;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use twinring::{
+    BoundListener, EngineChoice, Handle, ListenOptions, Runtime, TcpListener, TcpStream, spawn,
+    timeout,
+};
+
+/// Connections at once; more are closed at once.
+const CONNECTIONS_MAX: usize = 64;
+
+/// From the beginning of a connection to its end.
+const CONNECTION_MAX: Duration = Duration::from_secs(5);
+
+/// Bounds of a request.
+const LIMITS: HeadLimits = HeadLimits { head_bytes: 8 * 1024, target_bytes: 1024 };
+
+/// The bound address of the admin service, which does not answer yet.
+#[derive(Debug)]
+pub struct Admin {
+    listener: BoundListener,
+}
+
+impl Admin {
+    /// Binds the address.
+    ///
+    /// # Errors
+    /// When it cannot be bound; the message names it.
+    pub fn bind(address: SocketAddr) -> io::Result<Admin> {
+        let mut bound = ListenOptions::default().bind(address, 1)?;
+        match bound.pop() {
+            Some(listener) => Ok(Admin { listener }),
+            None => Err(io::Error::other(format!("{address}: no listener"))),
+        }
+    }
+
+    /// The address, with the port that the kernel chose.
+    pub fn address(&self) -> SocketAddr {
+        self.listener.local_addr()
+    }
+
+    /// Answers, on a thread of its own, until what it returns is dropped.
+    ///
+    /// # Errors
+    /// When the thread or its engine cannot be started.
+    pub fn start(self, observer: Observer) -> io::Result<RunningAdmin> {
+        let runtime = Runtime::builder().engine(EngineChoice::Epoll).build()?;
+        let handle = runtime.handle();
+        let thread = std::thread::Builder::new().name("admin".to_owned()).spawn(move || {
+            let observer = Arc::new(observer);
+            // An error is that it was stopped, or that the listener failed: then the port is
+            // closed, and those who watch it see that.
+            let _stopped = runtime.block_on(serve(self.listener, observer));
+        })?;
+        Ok(RunningAdmin { handle, thread: Some(thread) })
+    }
+}
+
+/// Ends the admin service when dropped.
+pub struct RunningAdmin {
+    handle: Handle,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl fmt::Debug for RunningAdmin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RunningAdmin").finish_non_exhaustive()
+    }
+}
+
+impl Drop for RunningAdmin {
+    fn drop(&mut self) {
+        self.handle.stop();
+        // A panic has been reported where it happened.
+        let _panic = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+async fn serve(listener: BoundListener, observer: Arc<Observer>) -> io::Result<()> {
+    let listener = TcpListener::from_bound(listener)?;
+    let open = Rc::new(Cell::new(0));
+    loop {
+        let stream = listener.accept().await?;
+        if open.get() >= CONNECTIONS_MAX {
+            continue;
+        }
+        open.set(open.get() + 1);
+        let (open, observer) = (Rc::clone(&open), Arc::clone(&observer));
+        spawn(async move {
+            // Whoever is too slow, or goes away, gets no answer.
+            let _late_or_gone = timeout(CONNECTION_MAX, converse(&stream, &observer)).await;
+            open.set(open.get() - 1);
+        });
+    }
+}
+
+async fn converse(stream: &TcpStream, observer: &Observer) -> io::Result<()> {
+    let mut received = Vec::new();
+    let mut scan = Scan::default();
+    let reply = loop {
+        let piece = stream.recv().await?;
+        if piece.is_empty() {
+            return Ok(());
+        }
+        received.extend_from_slice(&piece);
+        match scan.find_end(&received, LIMITS) {
+            Ok(None) => {}
+            Ok(Some(length)) => break answer(&received[..length], observer),
+            Err(status) => break say(status, false),
+        }
+    };
+    stream.send(reply).await?;
+    stream.finish().await?;
+    // Closing before the peer has read everything could reset the connection under its hands.
+    while !stream.recv().await?.is_empty() {}
+    Ok(())
+}
+
+fn answer(head: &[u8], observer: &Observer) -> Vec<u8> {
+    let mut storage = Storage::new();
+    let head = match Head::parse(head, &mut storage, LIMITS) {
+        Ok(head) => head,
+        Err(status) => return say(status, false),
+    };
+    let to_head = head.method == Method::Head;
+    let path = match (head.method, head.target) {
+        (Method::Get | Method::Head, Target::Resource { path, .. }) => path,
+        (Method::Options, _) => return say(Status::NO_CONTENT, false),
+        _ => return say(Status::METHOD_NOT_ALLOWED, false),
+    };
+    match path {
+        "/metrics" => text(Status::OK, metrics::CONTENT_TYPE, &metrics::render(observer), to_head),
+        "/healthz" => plain(Status::OK, "ok\n", to_head),
+        "/readyz" => match observer.stage() {
+            Stage::Ready => plain(Status::OK, "ready\n", to_head),
+            Stage::Starting => plain(Status::UNAVAILABLE, "starting\n", to_head),
+            Stage::Draining => plain(Status::UNAVAILABLE, "draining\n", to_head),
+        },
+        _ => say(Status::NOT_FOUND, to_head),
+    }
+}
+
+fn say(status: Status, to_head: bool) -> Vec<u8> {
+    message(status, &[], &Clock::new(), Persistence::Closes, to_head)
+}
+
+fn plain(status: Status, content: &str, to_head: bool) -> Vec<u8> {
+    text(status, "text/plain; charset=utf-8", content, to_head)
+}
+
+fn text(status: Status, content_type: &str, content: &str, to_head: bool) -> Vec<u8> {
+    let mut reply = begin(status, &Clock::new(), Persistence::Closes);
+    field(&mut reply, "Content-Type", content_type);
+    field(&mut reply, "Cache-Control", "no-store");
+    content_length(&mut reply, content.len() as u64);
+    reply.extend_from_slice(b"\r\n");
+    if !to_head {
+        reply.extend_from_slice(content.as_bytes());
+    }
+    reply
+}

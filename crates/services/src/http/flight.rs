@@ -1,0 +1,148 @@
+//! Files that are being read, so that many who ask for the same at once have it read once.
+
+use super::resource::{Missing, Resource};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::fmt;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+/// What reading a file came to.
+pub(super) type Outcome = Result<Rc<Resource>, Missing>;
+
+/// The files of one worker that are being read: at most one for each connection.
+#[derive(Debug, Default)]
+pub(super) struct Flights(RefCell<HashMap<Key, Rc<Flight>>>);
+
+/// Number of a site, and a path there.
+type Key = (usize, Rc<[u8]>);
+
+struct Flight {
+    began: Instant,
+    /// Nobody reads any more.
+    is_over: Cell<bool>,
+    /// Missing if it is over all the same: then whoever read it was dropped.
+    outcome: RefCell<Option<Outcome>>,
+    waiters: RefCell<Vec<Waker>>,
+}
+
+impl fmt::Debug for Flight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Flight").field("began", &self.began).finish_non_exhaustive()
+    }
+}
+
+impl Flights {
+    /// The outcome of a reading of this path of a site that began less than `valid` ago; `None` if
+    /// there is none, or if it came to nothing.
+    pub(super) async fn join(&self, site: usize, path: &[u8], valid: Duration) -> Option<Outcome> {
+        let key: Key = (site, Rc::from(path));
+        let flight = self.0.borrow().get(&key).map(Rc::clone)?;
+        if flight.began.elapsed() >= valid {
+            return None;
+        }
+        poll_fn(|cx| match flight.is_over.get() {
+            true => Poll::Ready(flight.outcome.borrow().clone()),
+            false => {
+                let mut waiters = flight.waiters.borrow_mut();
+                if !waiters.iter().any(|waiter| waiter.will_wake(cx.waker())) {
+                    waiters.push(cx.waker().clone());
+                }
+                Poll::Pending
+            }
+        })
+        .await
+    }
+
+    /// Reads with `read` what others can [`join`](Flights::join) meanwhile.
+    pub(super) async fn lead(
+        &self,
+        site: usize,
+        path: &[u8],
+        began: Instant,
+        read: impl Future<Output = Outcome>,
+    ) -> Outcome {
+        let flight = Rc::new(Flight {
+            began,
+            is_over: Cell::new(false),
+            outcome: RefCell::default(),
+            waiters: RefCell::default(),
+        });
+        let key: Key = (site, Rc::from(path));
+        // One that is there already is too old for this one to join.
+        self.0.borrow_mut().insert((site, Rc::clone(&key.1)), Rc::clone(&flight));
+        let lead = Lead { flights: self, key, flight };
+        let outcome = read.await;
+        *lead.flight.outcome.borrow_mut() = Some(outcome.clone());
+        outcome
+    }
+}
+
+/// Ends a flight when dropped, however that comes.
+struct Lead<'a> {
+    flights: &'a Flights,
+    key: Key,
+    flight: Rc<Flight>,
+}
+
+impl Drop for Lead<'_> {
+    fn drop(&mut self) {
+        let mut flights = self.flights.0.borrow_mut();
+        if flights.get(&self.key).is_some_and(|current| Rc::ptr_eq(current, &self.flight)) {
+            flights.remove(&self.key);
+        }
+        drop(flights);
+        self.flight.is_over.set(true);
+        self.flight.waiters.take().into_iter().for_each(Waker::wake);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::pin::pin;
+    use std::task::Context;
+
+    const PATH: &[u8] = b"/x";
+    const VALID: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn who_asks_meanwhile_gets_the_same_outcome() {
+        let flights = Flights::default();
+        let mut cx = Context::from_waker(Waker::noop());
+        let may_end = Cell::new(false);
+        let read = poll_fn(|_| match may_end.get() {
+            true => Poll::Ready(Err(Missing::Nothing)),
+            false => Poll::Pending,
+        });
+        let mut lead = pin!(flights.lead(1, PATH, Instant::now(), read));
+        assert!(lead.as_mut().poll(&mut cx).is_pending());
+        let mut join = pin!(flights.join(1, PATH, VALID));
+        assert!(join.as_mut().poll(&mut cx).is_pending());
+        for (site, path, valid) in [(0, PATH, VALID), (1, b"/y", VALID), (1, PATH, Duration::ZERO)]
+        {
+            let join = pin!(flights.join(site, path, valid));
+            assert!(matches!(join.poll(&mut cx), Poll::Ready(None)));
+        }
+        may_end.set(true);
+        let is_missing = |outcome: &Outcome| matches!(outcome, Err(Missing::Nothing));
+        assert!(matches!(lead.poll(&mut cx), Poll::Ready(outcome) if is_missing(&outcome)));
+        assert!(matches!(join.poll(&mut cx), Poll::Ready(Some(outcome)) if is_missing(&outcome)));
+        assert!(matches!(pin!(flights.join(1, PATH, VALID)).poll(&mut cx), Poll::Ready(None)));
+    }
+
+    #[test]
+    fn a_reader_that_is_dropped_leaves_nobody_waiting() {
+        let flights = Flights::default();
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut lead = Box::pin(flights.lead(0, PATH, Instant::now(), std::future::pending()));
+        assert!(lead.as_mut().poll(&mut cx).is_pending());
+        let mut join = pin!(flights.join(0, PATH, VALID));
+        assert!(join.as_mut().poll(&mut cx).is_pending());
+        drop(lead);
+        assert!(matches!(join.poll(&mut cx), Poll::Ready(None)));
+        assert!(flights.0.borrow().is_empty());
+    }
+}

@@ -1,0 +1,248 @@
+//! Virtual hosts: which files, and which rules about them, belong to the name that a request asks.
+
+use super::encoding::Coding;
+use super::head::Head;
+use super::head::Name;
+use super::options::{FieldRule, ListingFormat};
+use super::target::is_host;
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fmt;
+use std::str::FromStr;
+use twinring::fs::{Dir, Symlinks};
+
+/// The longest name in the Domain Name System, in bytes.
+const NAME_BYTES_MAX: usize = 253;
+
+/// Files, and what is said about them.
+#[derive(Clone, Debug)]
+pub struct Site {
+    /// Where the files are.
+    pub root: Dir,
+    /// Whether symbolic links beneath it are followed.
+    pub symlinks: Symlinks,
+    /// Names that stand for their directory, the first that is there.
+    pub index: Vec<String>,
+    /// What is made of a directory without such a file; `None` for 404.
+    pub autoindex: Option<ListingFormat>,
+    /// The file (a clean path such as `/index.html`) that answers for paths that do not exist and
+    /// whose last segment has no dot: the pages of an application that routes by itself.
+    pub fallback: Option<Vec<u8>>,
+    /// The file (a clean path) whose content goes with 404.
+    pub not_found: Option<Vec<u8>>,
+    /// Codings to look for beside a file, the preferred one first.
+    pub precompressed: Vec<Coding>,
+    /// Values of `Cache-Control`; the first rule that matches counts.
+    pub cache_control: Vec<FieldRule>,
+    /// Further header fields; all rules that match count.
+    pub fields: Vec<FieldRule>,
+}
+
+impl Site {
+    /// The defaults, for files beneath `root`.
+    pub fn new(root: Dir) -> Site {
+        Site {
+            root,
+            symlinks: Symlinks::Beneath,
+            index: vec!["index.html".to_owned()],
+            autoindex: None,
+            fallback: None,
+            not_found: None,
+            precompressed: Vec::new(),
+            cache_control: Vec::new(),
+            fields: Vec::new(),
+        }
+    }
+}
+
+/// The name of a host, `example.org`, or of all hosts beneath one, `*.example.org`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostName {
+    /// In lower case, without the star and its dot.
+    name: String,
+    is_wildcard: bool,
+}
+
+impl FromStr for HostName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<HostName, String> {
+        let lower = text.to_ascii_lowercase();
+        let (name, is_wildcard) = match lower.strip_prefix("*.") {
+            Some(name) => (name, true),
+            None => (lower.as_str(), false),
+        };
+        let without_port = name_in(name.as_bytes());
+        let is_name = is_host(name.as_bytes())
+            && !name.is_empty()
+            && !name.starts_with('.')
+            && !name.contains('*')
+            && name.len() <= NAME_BYTES_MAX
+            && *without_port == *name.as_bytes()
+            && !(is_wildcard && name.starts_with('['));
+        match is_name {
+            true => Ok(HostName { name: name.to_owned(), is_wildcard }),
+            false => Err(format!(
+                "`{text}` is no name of a host; expected one such as example.org or \
+                 *.example.org, without a port"
+            )),
+        }
+    }
+}
+
+impl fmt::Display for HostName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", if self.is_wildcard { "*." } else { "" }, self.name)
+    }
+}
+
+/// The sites of a service, and the hosts that they belong to.
+#[derive(Clone, Debug, Default)]
+pub struct Sites {
+    all: Vec<Site>,
+    /// For hosts that no name is given for; without it they are answered with 421.
+    default: Option<usize>,
+    exact: HashMap<Vec<u8>, usize>,
+    /// By what follows `*.`; the longest counts.
+    wildcards: HashMap<Vec<u8>, usize>,
+}
+
+impl Sites {
+    /// With a site for all hosts that have none of their own; without it, those are answered with
+    /// 421 (Misdirected Request).
+    pub fn new(default: Option<Site>) -> Sites {
+        let number = default.as_ref().map(|_| 0);
+        Sites { all: default.into_iter().collect(), default: number, ..Sites::default() }
+    }
+
+    /// Adds a site for the hosts of these names. An exact name counts before a wildcard.
+    ///
+    /// # Errors
+    /// The name that another site has already.
+    pub fn add(&mut self, names: &[HostName], site: Site) -> Result<(), HostName> {
+        let number = self.all.len();
+        self.all.push(site);
+        for name in names {
+            let map = if name.is_wildcard { &mut self.wildcards } else { &mut self.exact };
+            match map.entry(name.name.clone().into_bytes()) {
+                Entry::Vacant(free) => drop(free.insert(number)),
+                Entry::Occupied(_) => return Err(name.clone()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Number of sites.
+    pub(super) fn count(&self) -> usize {
+        self.all.len()
+    }
+
+    pub(super) fn site(&self, number: usize) -> &Site {
+        &self.all[number]
+    }
+
+    /// The number of the site that a request is for, if there is one.
+    pub(super) fn find(&self, head: &Head<'_, '_>) -> Option<usize> {
+        if self.exact.is_empty() && self.wildcards.is_empty() {
+            return self.default;
+        }
+        // RFC 9112 section 3.2.2: with a target in absolute form, that counts and not the field.
+        let host = match head.authority {
+            Some(authority) => Some(authority.as_bytes()),
+            None => head.value(Name::Host),
+        };
+        host.and_then(|host| self.of_host(host)).or(self.default)
+    }
+
+    fn of_host(&self, host: &[u8]) -> Option<usize> {
+        let name = name_in(host);
+        if name.len() > NAME_BYTES_MAX {
+            return None;
+        }
+        if let Some(site) = self.exact.get(&*name) {
+            return Some(*site);
+        }
+        let mut rest = &*name;
+        while let Some(dot) = memchr::memchr(b'.', rest) {
+            rest = &rest[dot + 1..];
+            if let Some(site) = self.wildcards.get(rest) {
+                return Some(*site);
+            }
+        }
+        None
+    }
+}
+
+/// The name in `host:port`: in lower case, without the dot that may end it.
+fn name_in(host: &[u8]) -> Cow<'_, [u8]> {
+    let end = match host.first() {
+        Some(b'[') => host.iter().position(|byte| *byte == b']').map_or(host.len(), |end| end + 1),
+        _ => memchr::memchr(b':', host).unwrap_or(host.len()),
+    };
+    let name = host[..end].strip_suffix(b".").unwrap_or(&host[..end]);
+    match name.iter().any(u8::is_ascii_uppercase) {
+        true => Cow::Owned(name.to_ascii_lowercase()),
+        false => Cow::Borrowed(name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sites() -> Sites {
+        let site = || Site::new(Dir::open(std::path::Path::new("/")).unwrap());
+        let mut sites = Sites::new(Some(site()));
+        for names in [&["example.org", "[::1]"][..], &["*.example.org"], &["*.a.example.org", "x"]]
+        {
+            let names: Vec<HostName> = names.iter().map(|name| name.parse().unwrap()).collect();
+            sites.add(&names, site()).unwrap();
+        }
+        let taken: HostName = "EXAMPLE.org".parse().unwrap();
+        assert_eq!(sites.add(std::slice::from_ref(&taken), site()), Err(taken));
+        sites
+    }
+
+    #[test]
+    fn exact_names_come_first_and_then_the_longest_wildcard() {
+        let sites = sites();
+        for (host, expected) in [
+            ("example.org", Some(1)),
+            ("EXAMPLE.ORG.:8080", Some(1)),
+            ("[::1]:80", Some(1)),
+            ("www.example.org", Some(2)),
+            ("b.c.example.org", Some(2)),
+            ("b.a.example.org", Some(3)),
+            ("a.example.org", Some(2)),
+            ("x", Some(3)),
+            ("y.x", None),
+            ("example.com", None),
+            ("badexample.org", None),
+            (".example.org", Some(2)),
+            ("", None),
+            (":80", None),
+            (&"a.".repeat(500), None),
+        ] {
+            assert_eq!(sites.of_host(host.as_bytes()), expected, "{host}");
+        }
+    }
+
+    #[test]
+    fn names_of_hosts_have_no_port_and_at_most_one_star() {
+        for (text, written) in [
+            ("Example.ORG", "example.org"),
+            ("*.a.b", "*.a.b"),
+            ("127.0.0.1", "127.0.0.1"),
+            ("[::1]", "[::1]"),
+            ("localhost", "localhost"),
+        ] {
+            assert_eq!(text.parse::<HostName>().unwrap().to_string(), written);
+        }
+        for wrong in
+            ["", "*", "*.", "a:80", "a.", "*.*.a", "a.*", ".a", "a b", "[::1]:1", "*.[::1]", "u@h"]
+        {
+            assert!(wrong.parse::<HostName>().is_err(), "{wrong:?}");
+        }
+    }
+}

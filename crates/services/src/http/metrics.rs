@@ -1,0 +1,236 @@
+//! The counters as Prometheus reads them: its text format, version 0.0.4.
+//!
+//! There is no histogram of durations: it would cost every request two readings of the clock. The
+//! access log has the duration of each.
+
+use super::counters::WorkerCounters;
+use super::observer::Observer;
+use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage};
+use nix::sys::time::TimeValLike;
+use serde_json::Value;
+use std::fmt::{Display, Write};
+use std::time::UNIX_EPOCH;
+
+/// The media type of the text.
+pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// What a series of a family counts, and the label that tells it from the others.
+type Series = (&'static str, fn(&WorkerCounters) -> u64);
+
+/// What each worker counts: name without prefix, help, kind, series.
+const OF_WORKERS: &[(&str, &str, &str, &[Series])] = &[
+    (
+        "connections_accepted_total",
+        "Connections that were accepted and served.",
+        "counter",
+        &[("", |count| count.accepted.get())],
+    ),
+    (
+        "connections_open",
+        "Connections that are open.",
+        "gauge",
+        &[("", |count| {
+            // Read first, it never exceeds the other.
+            let closed = count.closed.get();
+            count.accepted.get().saturating_sub(closed)
+        })],
+    ),
+    (
+        "connections_refused_total",
+        "Connections closed at once, by the limit they met.",
+        "counter",
+        &[
+            ("limit=\"connections\"", |count| count.refused.get()),
+            ("limit=\"connections_per_address\"", |count| count.refused_of_address.get()),
+        ],
+    ),
+    (
+        "connections_ended_early_total",
+        "Connections that neither side ended in order.",
+        "counter",
+        &[
+            ("reason=\"reset\"", |count| count.reset.get()),
+            ("reason=\"idle_timeout\"", |count| count.idle_closed.get()),
+            ("reason=\"tls_failure\"", |count| count.tls_failures.get()),
+            ("reason=\"tls_truncated\"", |count| count.tls_truncated.get()),
+            ("reason=\"handshake_timeout\"", |count| count.handshake_timeouts.get()),
+            ("reason=\"header_timeout\"", |count| count.header_timeouts.get()),
+            ("reason=\"body_timeout\"", |count| count.body_timeouts.get()),
+            ("reason=\"send_timeout\"", |count| count.send_timeouts.get()),
+            ("reason=\"drain_timeout\"", |count| count.cut.get()),
+            ("reason=\"file_changed\"", |count| count.broken_off.get()),
+        ],
+    ),
+    (
+        "responses_total",
+        "Answers, by the class of their status.",
+        "counter",
+        &[
+            ("class=\"2xx\"", |count| count.responses_2xx.get()),
+            ("class=\"3xx\"", |count| count.responses_3xx.get()),
+            ("class=\"4xx\"", |count| count.responses_4xx.get()),
+            ("class=\"5xx\"", |count| count.responses_5xx.get()),
+        ],
+    ),
+    (
+        "tls_handshakes_total",
+        "TLS handshakes that were completed.",
+        "counter",
+        &[
+            ("resumed=\"true\"", |count| count.tls_resumed.get()),
+            ("resumed=\"false\"", |count| {
+                let resumed = count.tls_resumed.get();
+                count.tls_handshakes.get().saturating_sub(resumed)
+            }),
+        ],
+    ),
+    (
+        "cache_lookups_total",
+        "Files looked for in the cache.",
+        "counter",
+        &[
+            ("result=\"hit\"", |count| count.cache_hits.get()),
+            ("result=\"miss\"", |count| count.cache_misses.get()),
+        ],
+    ),
+    (
+        "cache_loads_total",
+        "Files read into the cache.",
+        "counter",
+        &[("", |count| count.cache_loads.get())],
+    ),
+    (
+        "cache_bytes",
+        "Memory in use for the cache.",
+        "gauge",
+        &[("", |count| count.cache_bytes.get())],
+    ),
+    (
+        "cache_open_files",
+        "Files kept open for the cache.",
+        "gauge",
+        &[("", |count| count.cache_files.get())],
+    ),
+    (
+        "received_bytes_total",
+        "Bytes received.",
+        "counter",
+        &[("", |count| count.received_bytes.get())],
+    ),
+    (
+        "sent_bytes_total",
+        "Bytes handed over for sending.",
+        "counter",
+        &[("", |count| count.sent_bytes.get())],
+    ),
+    (
+        "sent_file_bytes_total",
+        "Those of them that went straight from a file.",
+        "counter",
+        &[("", |count| count.sent_file_bytes.get())],
+    ),
+];
+
+/// The text.
+#[derive(Debug, Default)]
+struct Exposition(String);
+
+impl Exposition {
+    /// Begins a family of series.
+    fn family(&mut self, name: &str, help: &str, kind: &str) {
+        // Writing into memory does not fail; no more below.
+        let _written = write!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+    }
+
+    /// Adds a sample to the family of that name. The labels hold nothing that had to be escaped.
+    fn sample(&mut self, name: &str, labels: &[&str], value: impl Display) {
+        let labels: Vec<&str> = labels.iter().copied().filter(|label| !label.is_empty()).collect();
+        let _written = match labels.is_empty() {
+            true => writeln!(self.0, "{name} {value}"),
+            false => writeln!(self.0, "{name}{{{}}} {value}", labels.join(",")),
+        };
+    }
+
+    /// A family of one series without labels.
+    fn single(&mut self, name: &str, help: &str, kind: &str, value: impl Display) {
+        self.family(name, help, kind);
+        self.sample(name, &[], value);
+    }
+}
+
+/// All that there is to tell now.
+pub(super) fn render(observer: &Observer) -> String {
+    let mut text = Exposition::default();
+    text.family("twinring_build_info", "The version that runs, and its engine.", "gauge");
+    let version = format!("version=\"{}\"", env!("CARGO_PKG_VERSION"));
+    let engine = format!("engine=\"{}\"", observer.engine);
+    text.sample("twinring_build_info", &[&version, &engine], 1);
+    let ready = u8::from(observer.is_ready());
+    text.single("twinring_http_ready", "1 while new connections are wanted.", "gauge", ready);
+    for (name, help, kind, series) in OF_WORKERS.iter().copied() {
+        let name = format!("twinring_http_{name}");
+        text.family(&name, help, kind);
+        for (number, worker) in observer.workers.iter().enumerate() {
+            let number = format!("worker=\"{number}\"");
+            for (label, value) in series {
+                text.sample(&name, &[&number, label], value(worker));
+            }
+        }
+    }
+    if let Some(log) = &observer.log {
+        let (name, lines) = ("twinring_http_access_log_lines_total", log.counts());
+        text.family(name, "Lines of the access log, by what became of them.", "counter");
+        text.sample(name, &["result=\"written\""], lines.written);
+        text.sample(name, &["result=\"dropped\""], lines.dropped);
+    }
+    append_runtime(&mut text, observer);
+    append_process(&mut text, observer);
+    text.0
+}
+
+/// Counters of the runtime, under the names that the statistics of the command use.
+fn append_runtime(text: &mut Exposition, observer: &Observer) {
+    // Numbers serialise without fail.
+    let counters = serde_json::to_value(observer.handle.counters()).unwrap_or_default();
+    for (name, value) in counters.as_object().into_iter().flatten() {
+        // The others are derived from these.
+        if let Some(value) = value.as_u64() {
+            let help = format!("The counter {name} of the runtime, over all workers.");
+            text.single(&format!("twinring_runtime_{name}_total"), &help, "counter", value);
+        }
+    }
+    if let Some(Value::Object(overrun)) = counters.get("wait_overrun_us") {
+        let name = "twinring_runtime_wait_overrun_max_seconds";
+        let max_us = overrun.get("max").and_then(Value::as_u64).unwrap_or(0);
+        let help = "The latest that a wait with a deadline ended.";
+        text.single(name, help, "gauge", max_us as f64 / 1e6);
+    }
+}
+
+/// What is told of every process that Prometheus watches. What the system does not tell is left
+/// out.
+fn append_process(text: &mut Exposition, observer: &Observer) {
+    if let Ok(usage) = getrusage(UsageWho::RUSAGE_SELF) {
+        let us = (usage.user_time() + usage.system_time()).num_microseconds();
+        let help = "CPU time of the process, user and system.";
+        text.single("process_cpu_seconds_total", help, "counter", us as f64 / 1e6);
+    }
+    if let Ok(status) = std::fs::read_to_string("/proc/self/status")
+        && let Some(line) = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))
+        && let Some(kib) = line.split_whitespace().next().and_then(|kib| kib.parse::<u64>().ok())
+    {
+        let help = "Memory of the process that is resident.";
+        text.single("process_resident_memory_bytes", help, "gauge", kib * 1024);
+    }
+    if let Ok(open) = std::fs::read_dir("/proc/self/fd") {
+        // One of them is the directory.
+        let open = open.count().saturating_sub(1);
+        text.single("process_open_fds", "Open descriptors.", "gauge", open);
+    }
+    if let Ok((soft, _)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        text.single("process_max_fds", "Descriptors that may be open.", "gauge", soft);
+    }
+    let started = observer.started.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    let help = "When the service was bound, in seconds since 1970.";
+    text.single("process_start_time_seconds", help, "gauge", started);
+}

@@ -1,0 +1,152 @@
+//! A connection over TLS: the same that `session` does, with an encryption between it and the
+//! stream.
+
+use super::super::tls::Encryption;
+use super::{Ending, Phase, Session};
+use std::future::ready;
+use std::io;
+use twinring::{Either, RecvBuf, SendBuf, race};
+
+/// Bytes of an answer that are encrypted at once; with the queue of the stream, that is what a
+/// connection holds for a peer that does not read.
+const PIECE_BYTES: usize = 64 * 1024;
+
+/// What the first byte of a TLS connection is: a record that belongs to a handshake.
+const HANDSHAKE_RECORD: u8 = 22;
+
+impl Session {
+    /// Agrees on keys with the peer, before the first request. `in_the_open` is what to say to
+    /// somebody who speaks HTTP without TLS.
+    ///
+    /// # Errors
+    /// When the peer does not want to or has something else in mind, took too long, or is gone.
+    pub(in super::super) async fn shake_hands(
+        &self,
+        tls: &Encryption,
+        in_the_open: impl FnOnce() -> Vec<u8>,
+    ) -> io::Result<()> {
+        self.enter(Phase::Handshake);
+        let mut is_first = true;
+        while tls.is_handshaking() {
+            let piece = self.stream.recv().await?;
+            if piece.is_empty() {
+                self.ending.set(Some(Ending::BadTls));
+                // Whoever has said nothing has only looked whether somebody is here.
+                self.counters.tls_failures.add(u64::from(!is_first));
+                return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
+            }
+            if std::mem::replace(&mut is_first, false) && piece[0] != HANDSHAKE_RECORD {
+                self.counters.tls_failures.add(1);
+                self.ending.set(Some(Ending::BadTls));
+                if piece[0].is_ascii_uppercase() {
+                    let answer = in_the_open();
+                    let length = answer.len() as u64;
+                    self.stream.send(answer).await?;
+                    self.count_sent(length);
+                }
+                return Err(io::Error::from(io::ErrorKind::InvalidData));
+            }
+            let taken = self.take_in(tls, &piece).await;
+            // Before an error, which may be about what came behind the handshake.
+            if !tls.is_handshaking() {
+                self.counters.tls_handshakes.add(1);
+                self.counters.tls_resumed.add(u64::from(tls.was_resumed()));
+            }
+            taken?;
+        }
+        Ok(())
+    }
+
+    /// As [`recv`](Session::recv).
+    pub(super) async fn recv_secure(&self, tls: &Encryption, phase: Phase) -> io::Result<RecvBuf> {
+        self.enter(phase);
+        let mut plain = tls.opened();
+        while plain.is_empty() && !tls.has_ended() {
+            let piece = self.recv_encrypted().await?;
+            if piece.is_empty() {
+                // Perhaps it was somebody else who ended the connection. What was asked for in
+                // full is answered all the same: each request says how long it is.
+                tls.end();
+                self.counters.tls_truncated.add(1);
+            }
+            self.take_in(tls, &piece).await?;
+            plain = tls.opened();
+        }
+        self.counters.received_bytes.add(plain.len() as u64);
+        if phase == Phase::Idle {
+            self.phase.set(Phase::Working);
+        }
+        Ok(RecvBuf::from(plain))
+    }
+
+    /// Deals with what came, and sends what TLS itself has to say to that: its part of the
+    /// handshake, tickets, new keys, or what is wrong.
+    async fn take_in(&self, tls: &Encryption, bytes: &[u8]) -> io::Result<()> {
+        let opened = tls.open(bytes);
+        let answer = tls.take()?;
+        if !answer.is_empty() {
+            self.stream.send(answer).await?;
+        }
+        opened.map_err(|error| {
+            self.counters.tls_failures.add(1);
+            self.ending.set(Some(Ending::BadTls));
+            io::Error::new(io::ErrorKind::InvalidData, error)
+        })
+    }
+
+    async fn recv_encrypted(&self) -> io::Result<RecvBuf> {
+        let received = self.stream.recv().await;
+        if received.is_err() && self.ending.get() == Some(Ending::Drain) {
+            // As in `recv`: what arrived in the moment the drain ended the wait.
+            if let Either::Left(late) = race(self.stream.recv(), ready(())).await {
+                self.ending.set(None);
+                return late;
+            }
+        }
+        received
+    }
+
+    /// As [`send`](Session::send), behind what was put in before.
+    pub(super) async fn send_secure(&self, tls: &Encryption, bytes: SendBuf) -> io::Result<()> {
+        self.enter(Phase::Sending);
+        let mut left = bytes.as_slice();
+        loop {
+            let (piece, rest) = left.split_at(left.len().min(PIECE_BYTES));
+            tls.put(piece)?;
+            self.stream.send(tls.take()?).await?;
+            self.count_sent(piece.len() as u64);
+            left = rest;
+            if left.is_empty() {
+                break;
+            }
+            self.enter(Phase::Working);
+            self.enter(Phase::Sending);
+        }
+        self.enter(Phase::Working);
+        Ok(())
+    }
+
+    /// As [`finish`](Session::finish): says that nothing follows, so that the peer can tell the end
+    /// of the connection from its being cut.
+    pub(super) async fn finish_secure(&self, tls: &Encryption) -> io::Result<()> {
+        self.enter(Phase::Sending);
+        self.stream.flush().await?;
+        match self.say_goodbye(tls).await {
+            // A peer that has ended may be gone altogether, and answers a goodbye with a reset.
+            Err(_) if tls.has_ended() && self.ending.get().is_none() => Ok(()),
+            said => said,
+        }
+    }
+
+    async fn say_goodbye(&self, tls: &Encryption) -> io::Result<()> {
+        tls.put_end();
+        let end = tls.take()?;
+        if !end.is_empty() {
+            self.stream.send(end).await?;
+        }
+        self.stream.finish().await?;
+        self.enter(Phase::Closing);
+        while !self.recv_encrypted().await?.is_empty() {}
+        Ok(())
+    }
+}

@@ -1,0 +1,120 @@
+//! TLS 1.2 and 1.3: what the connections of a service have in common. `certificates` are what they
+//! show, `encryption` is what one does with its bytes; how those travel is for `session`.
+
+mod certificates;
+mod encryption;
+
+pub use certificates::TlsError;
+
+pub(super) use encryption::Encryption;
+
+use certificates::Certificates;
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::version::{TLS12, TLS13};
+use rustls::{ServerConfig, SupportedProtocolVersion};
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// What is served over TLS, as ALPN names it.
+const PROTOCOL: &[u8] = b"http/1.1";
+
+/// The oldest version of TLS that clients may speak.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MinVersion {
+    /// TLS 1.2.
+    #[default]
+    Tls12,
+    /// TLS 1.3.
+    Tls13,
+}
+
+impl MinVersion {
+    fn versions(self) -> Vec<&'static SupportedProtocolVersion> {
+        match self {
+            MinVersion::Tls12 => vec![&TLS13, &TLS12],
+            MinVersion::Tls13 => vec![&TLS13],
+        }
+    }
+}
+
+impl FromStr for MinVersion {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<MinVersion, String> {
+        match text {
+            "1.2" => Ok(MinVersion::Tls12),
+            "1.3" => Ok(MinVersion::Tls13),
+            _ => Err("expected 1.2 or 1.3".to_owned()),
+        }
+    }
+}
+
+/// How TLS is set up.
+#[derive(Clone, Debug)]
+pub struct TlsSettings {
+    /// PEM file with the certificate of the server, and those that lead from it to one that
+    /// clients trust, in this order.
+    pub certificate: PathBuf,
+    /// PEM file with the private key of the first certificate.
+    pub key: PathBuf,
+    /// See there.
+    pub min_version: MinVersion,
+}
+
+/// TLS for the connections of a service, of all workers. Cheap to clone.
+#[derive(Clone)]
+pub struct Tls {
+    config: Arc<ServerConfig>,
+    certificates: Arc<Certificates>,
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls").field("certificates", &self.certificates).finish_non_exhaustive()
+    }
+}
+
+impl Tls {
+    /// Reads certificate and key. Sessions are resumed by tickets that the server keeps nothing of;
+    /// their keys live in this process alone, and change every six hours.
+    ///
+    /// # Errors
+    /// When a file cannot be read or holds nothing of use, or when the key is not that of the
+    /// certificate; the message names the file.
+    pub fn new(settings: &TlsSettings) -> Result<Tls, TlsError> {
+        let provider = Arc::new(provider());
+        let certificates = Certificates::read(settings, Arc::clone(&provider))?;
+        let certificates = Arc::new(certificates);
+        let wrong = |error| TlsError::new(format!("cannot set up TLS: {error}"));
+        let resolver = Arc::clone(&certificates);
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&settings.min_version.versions())
+            .map_err(wrong)?
+            .with_no_client_auth()
+            .with_cert_resolver(resolver);
+        config.alpn_protocols = vec![PROTOCOL.to_vec()];
+        config.ticketer = aws_lc_rs::Ticketer::new().map_err(wrong)?;
+        Ok(Tls { config: Arc::new(config), certificates })
+    }
+
+    /// Reads certificate and key again, for connections that begin from now on. Waits for a disk.
+    ///
+    /// # Errors
+    /// As [`new`](Tls::new); those in use then stay in use.
+    pub fn reload(&self) -> Result<(), TlsError> {
+        self.certificates.reload()
+    }
+
+    /// The server's end of a new connection.
+    pub(super) fn accept(&self) -> Result<Encryption, rustls::Error> {
+        Encryption::new(Arc::clone(&self.config))
+    }
+}
+
+/// The implementation of the algorithms. aws-lc-rs is the one that rustls prefers, follows the CPUs
+/// (AES in vectors), and builds with nothing but a C compiler.
+fn provider() -> CryptoProvider {
+    aws_lc_rs::default_provider()
+}

@@ -1,0 +1,58 @@
+//! `twinring load http`.
+
+mod arguments;
+
+pub(crate) use self::arguments::HttpArgs;
+
+use super::observe::{JsonMarks, Live};
+use super::{finish, prepare, print, refuse, signals};
+use std::error::Error;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use twinring_load::gates::Gate;
+use twinring_load::{hgrm, http};
+
+/// The exit code of a run that breached a gate.
+const BREACHED: u8 = 3;
+
+pub(super) fn run(args: HttpArgs) -> Result<ExitCode, Box<dyn Error>> {
+    let (json, hgrm) = (args.json(), args.hgrm.clone());
+    let settings = args.settings()?;
+    refuse(settings.check());
+    let expected = settings.duration;
+    let load = http::Load::new(settings)?;
+    prepare(load.why_not());
+    let stopper = load.stopper();
+    let signals = signals::watch(move || stopper.stop())?;
+    let mut observer = Live::new(expected, "requests", json.then_some(JsonMarks));
+    let report = load.run(&mut observer);
+    observer.finish();
+    let report = report?;
+    print(&report, json)?;
+    if let Some(path) = hgrm {
+        write_hgrm(&report, &path).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    let ended = (signals.first(), report.failure());
+    match breached(&report.gates) {
+        Some(gates) if ended == (None, None) => {
+            eprintln!("twinring: {gates}");
+            Ok(ExitCode::from(BREACHED))
+        }
+        _ => Ok(finish(ended.0, ended.1)),
+    }
+}
+
+fn write_hgrm(report: &http::Report, path: &Path) -> std::io::Result<()> {
+    let mut file = BufWriter::new(File::create(path)?);
+    hgrm::write(&report.latency_ns, &mut file)?;
+    file.flush()
+}
+
+/// The gates that were breached, in words.
+fn breached(gates: &[Gate]) -> Option<String> {
+    let breached: Vec<String> =
+        gates.iter().filter(|gate| gate.breached).map(Gate::to_string).collect();
+    (!breached.is_empty()).then(|| breached.join("; "))
+}

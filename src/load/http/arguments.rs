@@ -1,0 +1,228 @@
+//! The arguments of `twinring load http`.
+
+use crate::load::{Common, Network, Times, duration, refuse};
+use clap::Args;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use twinring_load::http::{
+    BODY_BYTES_MAX, ExpectedBody, ExpectedLength, HeaderName, HeaderValue, Method, Request,
+    Settings, Statuses, Target, TlsSettings,
+};
+
+#[derive(Debug, Args)]
+pub(crate) struct HttpArgs {
+    /// What to ask for: http://HOST[:PORT][/PATH] or https://..., all at one server.
+    #[arg(value_name = "URL", required_unless_present = "urls")]
+    url: Vec<String>,
+    /// Further URLs from a file: one a line, with its weight behind it if that is not 1.
+    #[arg(long, value_name = "FILE")]
+    urls: Option<PathBuf>,
+    /// How often each URL of the command line is taken, against the others [default: 1 each].
+    #[arg(long, value_name = "W,...", value_delimiter = ',')]
+    weights: Vec<u32>,
+    /// Connections, in all.
+    #[arg(short, long, value_name = "N", default_value_t = 100)]
+    connections: u64,
+    /// End the window when this many requests, in all, were sent in it and answered.
+    #[arg(short = 'n', long, value_name = "N")]
+    requests: Option<u64>,
+    #[command(flatten)]
+    times: Times,
+
+    /// Open loop: requests a second, in all, on a fixed schedule; latency counts from the
+    /// scheduled time.
+    #[arg(long, value_name = "R", help_heading = "Pattern")]
+    rate: Option<u64>,
+    /// Requests in flight per connection, at most.
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Pattern")]
+    pipeline: u32,
+    /// A connection for each request. Latency then counts from the attempt to connect.
+    #[arg(long, help_heading = "Pattern")]
+    no_keepalive: bool,
+    /// Decides, with several URLs, which one each request is for.
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Pattern")]
+    seed: u64,
+
+    /// Method of the requests [default: GET; POST with a body].
+    #[arg(short = 'X', long, value_name = "METHOD", help_heading = "Request")]
+    method: Option<Method>,
+    /// A header field, `NAME: VALUE`; may be repeated. `Host` replaces that of the URL.
+    #[arg(short = 'H', long = "header", value_name = "FIELD", value_parser = Request::field,
+          help_heading = "Request")]
+    headers: Vec<(HeaderName, HeaderValue)>,
+    /// Content of the requests.
+    #[arg(long, value_name = "TEXT", conflicts_with = "body_file", help_heading = "Request")]
+    body: Option<String>,
+    /// Content of the requests, from a file.
+    #[arg(long, value_name = "FILE", help_heading = "Request")]
+    body_file: Option<PathBuf>,
+
+    /// Statuses that count as success, such as `200,206` or `200-299,304`.
+    #[arg(long, value_name = "CODES", default_value = "200-299", help_heading = "Verification")]
+    expect_status: Statuses,
+    /// Length that the content of every answer has to have; without, that of the first answer of
+    /// the same URL.
+    #[arg(long, value_name = "BYTES", help_heading = "Verification")]
+    expect_length: Option<u64>,
+    /// Take content of any length.
+    #[arg(long, conflicts_with = "expect_length", help_heading = "Verification")]
+    any_length: bool,
+    /// Compare the content of every answer, by length and CRC-32, with FILE; without FILE, with
+    /// the first answer of the same URL.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true,
+          conflicts_with_all = ["any_length", "expect_length"], help_heading = "Verification")]
+    verify_body: Option<Option<PathBuf>>,
+
+    /// Certificates to trust, as PEM, instead of those of the system.
+    #[arg(long, value_name = "FILE", help_heading = "TLS")]
+    tls_ca: Option<PathBuf>,
+    /// Take any certificate.
+    #[arg(short = 'k', long, conflicts_with = "tls_ca", help_heading = "TLS")]
+    insecure: bool,
+    /// Never resume a TLS session.
+    #[arg(long, help_heading = "TLS")]
+    tls_full_handshake: bool,
+
+    #[command(flatten)]
+    network: Network,
+    #[command(flatten)]
+    common: Common,
+
+    /// Write the latencies as a table of percentiles for HdrHistogram's plotters.
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub(super) hgrm: Option<PathBuf>,
+
+    /// End with 3 if the 99th percentile of the latency is longer.
+    #[arg(long, value_name = "TIME", value_parser = duration, help_heading = "Gates")]
+    slo_p99: Option<Duration>,
+    /// End with 3 if a larger share of the requests failed, such as 0.01 or 1%.
+    #[arg(long, value_name = "SHARE", value_parser = share, help_heading = "Gates")]
+    max_error_rate: Option<f64>,
+}
+
+impl HttpArgs {
+    pub(super) fn json(&self) -> bool {
+        self.common.json
+    }
+
+    /// # Errors
+    /// When a file cannot be read or a name not resolved. Arguments that make no sense end the
+    /// program.
+    pub(super) fn settings(self) -> Result<Settings, String> {
+        let targets = self.targets()?;
+        let body = match (&self.body, &self.body_file) {
+            (_, Some(path)) => read(path)?,
+            (text, None) => text.clone().unwrap_or_default().into_bytes(),
+        };
+        let method = if body.is_empty() { Method::GET } else { Method::POST };
+        let (duration, warmup) = self.times.in_use(self.requests.is_some());
+        let Common { threads, pin, engine, uring, epoll, .. } = self.common;
+        let Network { connect_timeout, timeout, local } = self.network;
+        Ok(Settings {
+            request: Request { method: self.method.unwrap_or(method), headers: self.headers, body },
+            connections: self.connections,
+            pipeline: self.pipeline,
+            keepalive: !self.no_keepalive,
+            threads,
+            pin: pin.map(|list| list.0).unwrap_or_default(),
+            engine,
+            uring,
+            epoll,
+            rate_per_s: self.rate,
+            warmup,
+            duration,
+            requests: self.requests,
+            seed: self.seed,
+            statuses: self.expect_status,
+            length: match (self.expect_length, self.any_length) {
+                (Some(bytes), _) => ExpectedLength::Bytes(bytes),
+                (None, true) => ExpectedLength::Any,
+                (None, false) => ExpectedLength::First,
+            },
+            body: match self.verify_body {
+                None => ExpectedBody::Any,
+                Some(None) => ExpectedBody::First,
+                Some(Some(path)) => ExpectedBody::Bytes(read(&path)?),
+            },
+            tls: TlsSettings {
+                ca: self.tls_ca,
+                insecure: self.insecure,
+                full_handshake: self.tls_full_handshake,
+            },
+            connect_timeout,
+            timeout,
+            local,
+            slo_p99: self.slo_p99,
+            max_error_rate: self.max_error_rate,
+            ..Settings::new(targets)?
+        })
+    }
+
+    /// All URLs, those of the command line first.
+    fn targets(&self) -> Result<Vec<Target>, String> {
+        if !self.weights.is_empty() && self.weights.len() != self.url.len() {
+            let (weights, urls) = (self.weights.len(), self.url.len());
+            refuse(Err(format!("--weights has {weights} for {urls} URL(s): give one for each")));
+        }
+        let weights = self.weights.iter().copied().chain(std::iter::repeat(1));
+        let mut targets = Vec::new();
+        for (url, weight) in self.url.iter().zip(weights) {
+            targets.extend(usable(Target::parse(url, weight)));
+        }
+        let Some(path) = &self.urls else { return Ok(targets) };
+        let text = String::from_utf8(read(path)?)
+            .map_err(|_| format!("{}: is not text in UTF-8", path.display()))?;
+        let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+        for (at, line) in lines {
+            let target = listed(line);
+            let place = |wrong| format!("{}:{}: {wrong}", path.display(), at + 1);
+            targets.extend(usable(target.map_err(place)));
+        }
+        Ok(targets)
+    }
+}
+
+/// Ends the program if there is none.
+fn usable(target: Result<Target, String>) -> Option<Target> {
+    match target {
+        Ok(target) => Some(target),
+        Err(wrong) => {
+            refuse(Err(wrong));
+            None
+        }
+    }
+}
+
+/// A line of the file of URLs.
+fn listed(line: &str) -> Result<Target, String> {
+    let mut columns = line.split_whitespace();
+    let url = columns.next().unwrap_or_default();
+    let weight = columns.next().map_or(Ok(1), str::parse);
+    match (weight, columns.next()) {
+        (Ok(weight), None) => Target::parse(url, weight),
+        _ => Err(format!("`{line}`: expected a URL, then perhaps its weight")),
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, String> {
+    let failed = |why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
+    let bytes = fs::read(path).map_err(|error| failed(&error))?;
+    match bytes.len() <= BODY_BYTES_MAX {
+        true => Ok(bytes),
+        false => Err(failed(&format!("longer than {BODY_BYTES_MAX} bytes"))),
+    }
+}
+
+/// A share, as a number from 0 to 1 or with a percent sign.
+fn share(text: &str) -> Result<f64, String> {
+    let (number, unit) = match text.strip_suffix('%') {
+        Some(number) => (number, 100.0),
+        None => (text, 1.0),
+    };
+    let share = number.trim().parse::<f64>().map(|number| number / unit);
+    share
+        .ok()
+        .filter(|share| (0.0..=1.0).contains(share))
+        .ok_or_else(|| "expected a share such as 0.01 or 1%".to_owned())
+}

@@ -1,0 +1,381 @@
+//! The configuration file: the options of the command line, in TOML, and a `[[host]]` for each
+//! virtual host.
+//!
+//! A key is the long name of an option without its dashes, so there is one list of options, with
+//! one description and one check of their values each: those of clap. What is wrong with the file
+//! is told with its line, all at once. Options on the command line count more than the file.
+
+use super::HttpArgs;
+use super::site::SiteArgs;
+use clap::builder::ValueParser;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, CommandFactory, FromArgMatches, Id};
+use std::any::TypeId;
+use std::collections::HashSet;
+use std::error::Error;
+use std::ffi::OsString;
+use std::ops::Range;
+use std::path::Path;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+use twinring_services::http::HostName;
+
+/// The largest file that is read, in bytes.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Options that make no sense in the file.
+const COMMAND_LINE_ONLY: [&str; 3] = ["config", "check", "help"];
+
+/// A virtual host of the file.
+#[derive(Debug)]
+pub(super) struct HostArgs {
+    /// `FILE:LINE: `, where it begins.
+    pub(super) place: String,
+    pub(super) names: Vec<HostName>,
+    pub(super) site: SiteArgs,
+}
+
+/// The options of command line and file together.
+#[derive(Debug)]
+pub(super) struct Configuration {
+    pub(super) args: HttpArgs,
+    pub(super) hosts: Vec<HostArgs>,
+    /// What is wrong with the file; the rest of it is in the other fields.
+    pub(super) problems: Vec<String>,
+}
+
+/// Puts together what the command line and the file say.
+///
+/// # Errors
+/// What is wrong, if that leaves nothing that could be checked further.
+pub(super) fn read(path: &Path) -> Result<Configuration, Vec<String>> {
+    let text = text_of(path).map_err(|problem| vec![problem])?;
+    merge(&File { path, text: &text }, std::env::args_os().collect())
+}
+
+/// Adds what a file says to the arguments of the command.
+fn merge(file: &File<'_>, mut arguments: Vec<OsString>) -> Result<Configuration, Vec<String>> {
+    let (document, errors) = DeTable::parse_recoverable(file.text);
+    if !errors.is_empty() {
+        let told = |error: &toml::de::Error| {
+            // Its first line says what; a further one, what was expected.
+            let what = error.message().replace('\n', "; ");
+            file.tell(&error.span().unwrap_or(0..0), &what)
+        };
+        return Err(errors.iter().map(told).collect());
+    }
+    let mut reader = Reader { file, problems: Vec::new() };
+    let command = HttpArgs::augment_args(Command::new("http"));
+    let given = matches(arguments.clone()).map_err(|error| vec![summary(&error)])?;
+    let mut hosts = None;
+    for (key, value) in document.get_ref() {
+        if key.get_ref() == "host" {
+            hosts = Some(value);
+        } else if let Some((id, text)) = reader.option(&command, key, value)
+            && given.value_source(id.as_str()) != Some(ValueSource::CommandLine)
+        {
+            arguments.extend(text);
+        }
+    }
+    let Reader { mut problems, .. } = reader;
+    let merged = matches(arguments).and_then(|all| Ok((HttpArgs::from_arg_matches(&all)?, all)));
+    let (args, all) = match merged {
+        Ok(merged) => merged,
+        Err(error) => {
+            problems.push((0, summary(&error)));
+            return Err(in_order(problems));
+        }
+    };
+    let mut reader = Reader { file, problems };
+    let hosts = hosts.map(|hosts| reader.hosts(hosts, &all)).unwrap_or_default();
+    Ok(Configuration { args, hosts, problems: in_order(reader.problems) })
+}
+
+fn text_of(path: &Path) -> Result<String, String> {
+    let wrong = |why: String| format!("cannot read --config {}: {why}", path.display());
+    let length = std::fs::metadata(path).map_err(|error| wrong(error.to_string()))?.len();
+    if length > FILE_BYTES_MAX {
+        return Err(wrong(format!("it has {length} bytes; expected at most {FILE_BYTES_MAX}")));
+    }
+    std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))
+}
+
+/// What `serve http` is given by these arguments of the command.
+fn matches(arguments: impl IntoIterator<Item = OsString>) -> Result<ArgMatches, clap::Error> {
+    let mut matches = crate::Cli::command().try_get_matches_from(arguments)?;
+    while let Some((_, of_subcommand)) = matches.remove_subcommand() {
+        matches = of_subcommand;
+    }
+    Ok(matches)
+}
+
+fn in_order(mut problems: Vec<(usize, String)>) -> Vec<String> {
+    problems.sort_by_key(|(offset, _)| *offset);
+    problems.into_iter().map(|(_, problem)| problem).collect()
+}
+
+/// The first paragraph of what clap says.
+fn summary(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let first = text.split("\n\n").next().unwrap_or(&text);
+    let words: Vec<&str> = first.split_whitespace().collect();
+    words.join(" ").trim_start_matches("error: ").to_owned()
+}
+
+struct File<'a> {
+    path: &'a Path,
+    text: &'a str,
+}
+
+impl File<'_> {
+    /// `FILE:LINE: `
+    fn place(&self, span: &Range<usize>) -> String {
+        let line = self.text.bytes().take(span.start).filter(|byte| *byte == b'\n').count() + 1;
+        format!("{}:{line}: ", self.path.display())
+    }
+
+    fn tell(&self, span: &Range<usize>, what: &str) -> String {
+        format!("{}{what}", self.place(span))
+    }
+}
+
+struct Reader<'a> {
+    file: &'a File<'a>,
+    /// With the offset in the file that each is about.
+    problems: Vec<(usize, String)>,
+}
+
+type Key<'a> = Spanned<std::borrow::Cow<'a, str>>;
+type Value<'a> = Spanned<DeValue<'a>>;
+
+impl Reader<'_> {
+    fn complain(&mut self, span: Range<usize>, what: &str) {
+        self.problems.push((span.start, self.file.tell(&span, what)));
+    }
+
+    /// The option of `command` that a key names, and the arguments that give it the value.
+    fn option(
+        &mut self,
+        command: &Command,
+        key: &Key<'_>,
+        value: &Value<'_>,
+    ) -> Option<(Id, Vec<OsString>)> {
+        let name = key.get_ref();
+        let found = command.get_arguments().find(|arg| arg.get_long() == Some(name.as_ref()));
+        let Some(arg) = found.filter(|_| !COMMAND_LINE_ONLY.contains(&name.as_ref())) else {
+            self.complain(key.span(), &unknown(command, name));
+            return None;
+        };
+        match values(arg, value.get_ref()) {
+            Ok(values) => {
+                let mut arguments = Vec::new();
+                for text in values {
+                    let argument = match text {
+                        Some(text) => format!("--{name}={text}"),
+                        None => format!("--{name}"),
+                    };
+                    if let Err(why) = check(command, &argument) {
+                        self.complain(value.span(), &format!("{name}: {why}"));
+                        return None;
+                    }
+                    arguments.push(argument.into());
+                }
+                Some((arg.get_id().clone(), arguments))
+            }
+            Err(what) => {
+                self.complain(value.span(), &format!("{name}: {what}"));
+                None
+            }
+        }
+    }
+
+    fn hosts(&mut self, hosts: &Value<'_>, defaults: &ArgMatches) -> Vec<HostArgs> {
+        let Some(hosts) = hosts.get_ref().as_array() else {
+            self.complain(hosts.span(), "host: expected tables that begin with [[host]]");
+            return Vec::new();
+        };
+        let mut all = Vec::new();
+        for host in hosts.iter() {
+            match host.get_ref().as_table() {
+                Some(table) => all.extend(self.host(table, host.span(), defaults)),
+                None => {
+                    self.complain(host.span(), "host: expected tables that begin with [[host]]");
+                }
+            }
+        }
+        all
+    }
+
+    /// One host: its own options, and those of the whole for the others.
+    fn host(
+        &mut self,
+        table: &DeTable<'_>,
+        span: Range<usize>,
+        defaults: &ArgMatches,
+    ) -> Option<HostArgs> {
+        let command = SiteArgs::augment_args(Command::new("host"));
+        let before = self.problems.len();
+        let mut names = None;
+        let mut own = HashSet::new();
+        let mut arguments = vec![OsString::from("host")];
+        for (key, value) in table {
+            if key.get_ref() == "names" {
+                names = Some(self.names(value));
+            } else if let Some((id, text)) = self.option(&command, key, value) {
+                own.insert(id);
+                arguments.extend(text);
+            }
+        }
+        if names.as_ref().is_none() {
+            self.complain(span.clone(), "host: names are missing, such as names = [\"a.org\"]");
+        }
+        for arg in command.get_arguments().filter(|arg| !own.contains(arg.get_id())) {
+            let Some(name) = arg.get_long() else { continue };
+            for value in defaults.get_raw(arg.get_id().as_str()).into_iter().flatten() {
+                let mut argument = OsString::from(format!("--{name}="));
+                argument.push(value);
+                arguments.push(argument);
+            }
+        }
+        if self.problems.len() > before {
+            return None;
+        }
+        let site = command.try_get_matches_from(arguments);
+        let site = site.and_then(|matches| SiteArgs::from_arg_matches(&matches));
+        match site {
+            Ok(site) if site.has_root() => {
+                Some(HostArgs { place: self.file.place(&span), names: names?, site })
+            }
+            Ok(_) => {
+                self.complain(span, "host: root is missing, here and for the whole");
+                None
+            }
+            Err(error) => {
+                self.complain(span, &format!("host: {}", summary(&error)));
+                None
+            }
+        }
+    }
+
+    fn names(&mut self, value: &Value<'_>) -> Vec<HostName> {
+        let mut names = Vec::new();
+        let one = std::slice::from_ref(value);
+        let list = value.get_ref().as_array().map_or(one, |list| &list[..]);
+        for name in list {
+            match name.get_ref().as_str().map(str::parse) {
+                Some(Ok(parsed)) => names.push(parsed),
+                Some(Err(why)) => self.complain(name.span(), &format!("names: {why}")),
+                None => {
+                    let found = name.get_ref().type_str();
+                    let what = format!("names: expected a string or strings, found {found}");
+                    self.complain(name.span(), &what);
+                }
+            }
+        }
+        if list.is_empty() {
+            self.complain(value.span(), "names: expected at least one");
+        }
+        names
+    }
+}
+
+/// What to say about a key that names no option.
+fn unknown(command: &Command, name: &str) -> String {
+    if COMMAND_LINE_ONLY.contains(&name) {
+        return format!("{name}: this belongs on the command line");
+    }
+    let error = command.clone().try_get_matches_from(["", &format!("--{name}")]).err();
+    let similar = error.as_ref().and_then(|error| error.get(ContextKind::SuggestedArg));
+    match similar {
+        Some(ContextValue::String(option)) => {
+            let option = option.trim_start_matches('-');
+            format!("{name}: there is no such key; is `{option}` meant?")
+        }
+        _ => format!("{name}: there is no such key"),
+    }
+}
+
+/// The values of an option as on the command line, `None` for an option that takes none; or what is
+/// wrong with the type.
+fn values(arg: &Arg, value: &DeValue<'_>) -> Result<Vec<Option<String>>, String> {
+    if matches!(arg.get_action(), ArgAction::SetTrue) {
+        return match value.as_bool() {
+            Some(true) => Ok(vec![None]),
+            Some(false) => Ok(Vec::new()),
+            None => Err(format!("expected true or false, found {}", value.type_str())),
+        };
+    }
+    let is_list = matches!(arg.get_action(), ArgAction::Append);
+    let is_integer = takes_integers(arg.get_value_parser());
+    let expected = match (is_integer, is_list) {
+        (true, false) => "an integer",
+        (true, true) => "an integer or integers",
+        (false, false) => "a string",
+        (false, true) => "a string or strings",
+    };
+    let scalar = |value: &DeValue<'_>| match (value, is_integer) {
+        (DeValue::String(text), false) => Ok(Some(text.to_string())),
+        (DeValue::Integer(number), true) => {
+            let digits = i128::from_str_radix(number.as_str(), number.radix());
+            digits.map(|number| Some(number.to_string())).map_err(|_| "too large".to_owned())
+        }
+        _ => Err(format!("expected {expected}, found {}", value.type_str())),
+    };
+    match value {
+        DeValue::Array(list) if is_list => {
+            list.iter().map(|value| scalar(value.get_ref())).collect()
+        }
+        value => Ok(vec![scalar(value)?]),
+    }
+}
+
+fn takes_integers(parser: &ValueParser) -> bool {
+    let integers = [TypeId::of::<u16>(), TypeId::of::<u32>(), TypeId::of::<u64>()];
+    integers.iter().any(|integer| parser.type_id() == *integer)
+}
+
+/// Has clap look at one argument by itself; says what is wrong with its value.
+fn check(command: &Command, argument: &str) -> Result<(), String> {
+    match command.clone().try_get_matches_from(["", argument]) {
+        Err(error) if error.kind() != ErrorKind::MissingRequiredArgument => {
+            Err(match error.source() {
+                Some(source) => source.to_string(),
+                None => summary(&error),
+            })
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EXAMPLE: &str = include_str!("../../../deploy/twinring-http.toml");
+
+    fn merged(text: &str) -> Result<Configuration, Vec<String>> {
+        let file = File { path: Path::new("x.toml"), text };
+        merge(&file, ["twinring", "serve", "http"].map(OsString::from).to_vec())
+    }
+
+    #[test]
+    fn no_text_makes_it_panic_and_what_is_wrong_has_a_place() {
+        assert!(merged(EXAMPLE).is_ok_and(|merged| merged.problems.is_empty()));
+        let mut wrong = 0;
+        for at in (0..EXAMPLE.len()).step_by(61) {
+            for damage in ["", "\"", "[[host]]", "\u{0}", "= 5\n", "\n\n]"] {
+                let end = if damage.is_empty() { at } else { EXAMPLE.len() };
+                let text = format!("{}{damage}{}", &EXAMPLE[..at], &EXAMPLE[at..end]);
+                let problems = match merged(&text) {
+                    Ok(merged) => merged.problems,
+                    Err(problems) => problems,
+                };
+                wrong += usize::from(!problems.is_empty());
+                let is_placed = |problem: &String| problem.starts_with("x.toml:");
+                assert!(problems.iter().all(is_placed), "{at} {damage:?}: {problems:?}");
+            }
+        }
+        assert!(wrong > 100, "{wrong}");
+    }
+}

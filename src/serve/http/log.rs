@@ -1,0 +1,114 @@
+//! The arguments of the access log, and what becomes of them.
+
+use super::user::{Identity, may_replace};
+use crate::serve::report::complain;
+use clap::Args;
+use std::fs::File;
+use std::os::unix::fs::{OpenOptionsExt, fchown};
+use std::path::PathBuf;
+use std::time::Duration;
+use twinring_services::http::{AccessLog, LogFormat, LogSettings, LogTarget};
+
+/// How long the end of the command waits for the access log to be written.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Access log")]
+pub(super) struct LogArgs {
+    /// Write a line for each request to the end of this file, or to standard output (`-`). SIGHUP
+    /// and SIGUSR1 have the file opened anew, after it was renamed.
+    #[arg(long, value_name = "FILE|-")]
+    access_log: Option<PathBuf>,
+    /// `combined` is followed by the seconds a request took, and `+` or `-` for a connection that
+    /// stays or ends, `X` for an answer that was broken off.
+    #[arg(long, value_name = "combined|json", default_value = "combined")]
+    access_log_format: LogFormat,
+    /// Memory of each worker for lines that are not written yet; lines beyond it are dropped and
+    /// counted, as no worker waits for a disk.
+    #[arg(long, value_name = "BYTES", default_value_t = 4 << 20,
+          value_parser = clap::value_parser!(u32).range(65_536..=1 << 30))]
+    access_log_buffer: u32,
+}
+
+impl LogArgs {
+    fn settings(&self) -> Option<LogSettings> {
+        let path = self.access_log.as_ref()?;
+        let target = match path.as_os_str() == "-" {
+            true => LogTarget::Stdout,
+            false => LogTarget::File(path.clone()),
+        };
+        let (format, buffer_bytes) = (self.access_log_format, self.access_log_buffer as usize);
+        Some(LogSettings { target, format, buffer_bytes })
+    }
+
+    /// Opens the log, if there is to be one. If the file is made, it belongs to `owner`, so that
+    /// they can open it anew.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub(super) fn open(
+        &self,
+        workers: usize,
+        owner: Option<&Identity>,
+    ) -> Result<Option<AccessLog>, String> {
+        let Some(settings) = self.settings() else { return Ok(None) };
+        let target = settings.target.clone();
+        if let (LogTarget::File(path), Some(owner)) = (&target, owner) {
+            let mut options = File::options();
+            // If it is there already, or cannot be made, what comes next shows.
+            if let Ok(made) = options.append(true).create_new(true).mode(0o640).open(path) {
+                let (user, group) = owner.owner();
+                fchown(made, user, Some(group)).map_err(|error| {
+                    format!("cannot give --access-log {target} to {}: {error}", owner.name())
+                })?;
+            }
+        }
+        let tell = |notice: &str| complain(&format!("twinring: {notice}"));
+        match AccessLog::open(settings, workers, tell) {
+            Ok(log) => Ok(Some(log)),
+            Err(error) => Err(format!("cannot open --access-log {target}: {error}")),
+        }
+    }
+
+    /// What keeps this process, as it is now, from opening the log anew after a rotation.
+    pub(super) fn check_rotation(&self, log: &AccessLog) -> Option<String> {
+        let LogTarget::File(path) = log.target() else { return None };
+        let remedy = match (log.check_reopening(), may_replace(path)) {
+            (Ok(()), true) => return None,
+            (Ok(()), false) => {
+                "its directory takes no new files: who rotates it has to make it anew (`create` \
+                 of logrotate)"
+                    .to_owned()
+            }
+            (Err(error), _) => format!("{error}: after SIGHUP and SIGUSR1 the old file is kept"),
+        };
+        Some(format!("access log {}: {remedy}", path.display()))
+    }
+
+    /// What would keep the log from being opened, without making the file.
+    pub(super) fn check(&self) -> Option<String> {
+        let LogTarget::File(path) = self.settings()?.target else { return None };
+        let opened = File::options().append(true).open(&path);
+        let missing = match opened {
+            Ok(_) => return None,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                if may_replace(&path) {
+                    return None;
+                }
+                "it is not there, and its directory takes no new files".to_owned()
+            }
+            Err(error) => error.to_string(),
+        };
+        Some(format!("cannot open --access-log {}: {missing}", path.display()))
+    }
+}
+
+/// Waits until all lines are written, but not for ever.
+pub(super) fn finish(log: &AccessLog) {
+    if !log.finish(PATIENCE) {
+        complain(&format!(
+            "twinring: access log {}: not all lines could be written within {PATIENCE:?}",
+            log.target()
+        ));
+    }
+}

@@ -1,0 +1,143 @@
+//! The arguments that say which files are served, and what is said about them. A `[[host]]` of the
+//! configuration file has the same.
+
+use super::user::Served;
+use clap::Args;
+use std::path::{Path, PathBuf};
+use twinring::fs::{Dir, Symlinks};
+use twinring_services::http::encoding::Coding;
+use twinring_services::http::{FieldRule, ListingFormat, Site};
+
+#[derive(Debug, Args)]
+pub(super) struct SiteArgs {
+    /// Directory whose files are served. Files and directories that begin with a dot are not,
+    /// except for `/.well-known/`. It may be left out if the configuration file has a [[host]];
+    /// other hosts are then answered with 421.
+    #[arg(long, value_name = "DIR")]
+    root: Option<PathBuf>,
+    #[command(flatten)]
+    files: FileArgs,
+    #[command(flatten)]
+    fields: FieldArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Files")]
+struct FileArgs {
+    /// Names of files that stand for their directory; the first that is there is taken.
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = "index.html",
+          value_parser = file_name)]
+    index: Vec<String>,
+    /// What to make of a directory without an index file: a page, a JSON array, or 404.
+    #[arg(long, value_name = "html|json|off", default_value = "off", value_parser = autoindex)]
+    autoindex: Autoindex,
+    /// File beneath the root that answers for paths that do not exist and whose last segment has
+    /// no dot: the pages of an application that routes by itself.
+    #[arg(long, value_name = "FILE")]
+    spa: Option<PathBuf>,
+    /// File beneath the root whose content goes with status 404.
+    #[arg(long, value_name = "FILE")]
+    not_found: Option<PathBuf>,
+    /// `beneath` follows symbolic links that stay beneath the root; absolute ones never do.
+    #[arg(long, value_name = "refuse|beneath", default_value = "beneath", value_parser = symlinks)]
+    symlinks: Symlinks,
+    /// Send files that lie beside the one asked for, are no older, and end in these suffixes, to
+    /// clients that accept their coding; the preferred one comes first.
+    #[arg(long, value_name = "br,gz,zst", value_delimiter = ',')]
+    precompressed: Vec<Coding>,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Header fields")]
+struct FieldArgs {
+    /// `Cache-Control` for the paths that match, such as `*.css=max-age=3600`; the first match
+    /// counts. `*` stands for any characters, slashes included.
+    #[arg(long, value_name = "PATTERN=VALUE", value_parser = FieldRule::cache_control)]
+    cache_control: Vec<FieldRule>,
+    /// A field for the paths that match, such as `*=X-Content-Type-Options:nosniff`; all matches
+    /// count.
+    #[arg(long = "header", value_name = "PATTERN=NAME:VALUE")]
+    headers: Vec<FieldRule>,
+}
+
+/// What `--autoindex` says; a type of its own because to clap an `Option` is an argument that may
+/// be missing.
+#[derive(Clone, Copy, Debug)]
+struct Autoindex(Option<ListingFormat>);
+
+fn autoindex(text: &str) -> Result<Autoindex, String> {
+    match text {
+        "html" => Ok(Autoindex(Some(ListingFormat::Html))),
+        "json" => Ok(Autoindex(Some(ListingFormat::Json))),
+        "off" => Ok(Autoindex(None)),
+        _ => Err("expected html, json or off".to_owned()),
+    }
+}
+
+fn symlinks(text: &str) -> Result<Symlinks, String> {
+    match text {
+        "refuse" => Ok(Symlinks::Refuse),
+        "beneath" => Ok(Symlinks::Beneath),
+        _ => Err("expected refuse or beneath".to_owned()),
+    }
+}
+
+fn file_name(text: &str) -> Result<String, String> {
+    let is_name = !text.is_empty() && !text.starts_with('.') && !text.contains(['/', '\0']);
+    is_name.then(|| text.to_owned()).ok_or_else(|| format!("`{text}` is no name of a file"))
+}
+
+impl SiteArgs {
+    pub(super) fn has_root(&self) -> bool {
+        self.root.is_some()
+    }
+
+    /// What the service has to be able to read later on.
+    pub(super) fn served(&self) -> Option<Served> {
+        let named = [&self.files.spa, &self.files.not_found].into_iter().flatten();
+        let relative = named.map(|file| file.strip_prefix("/").unwrap_or(file).to_owned());
+        Served::open(self.root.as_ref()?, relative.collect())
+    }
+
+    /// The site, if there is a root. Adds to `problems` what directories and files that are named
+    /// cannot be used; `place` says where they are named.
+    pub(super) fn site(&self, place: &str, problems: &mut Vec<String>) -> Option<Site> {
+        let path = self.root.as_ref()?;
+        let root = match Dir::open(path) {
+            Ok(root) => root,
+            Err(error) => {
+                problems.push(format!("{place}cannot serve --root {}: {error}", path.display()));
+                return None;
+            }
+        };
+        let mut beneath = |option: &str, file: Option<&Path>| {
+            let found = beneath_root(path, option, file?);
+            found.map_err(|problem| problems.push(format!("{place}{problem}"))).ok()
+        };
+        let files = &self.files;
+        Some(Site {
+            symlinks: files.symlinks,
+            index: files.index.clone(),
+            autoindex: files.autoindex.0,
+            fallback: beneath("--spa", files.spa.as_deref()),
+            not_found: beneath("--not-found", files.not_found.as_deref()),
+            precompressed: files.precompressed.clone(),
+            cache_control: self.fields.cache_control.clone(),
+            fields: self.fields.headers.clone(),
+            ..Site::new(root)
+        })
+    }
+}
+
+/// The path that names a file in requests, made sure that it is there.
+fn beneath_root(root: &Path, option: &str, file: &Path) -> Result<Vec<u8>, String> {
+    let wrong = |why: &str| format!("cannot use {option} {}: {why}", file.display());
+    let relative = file.strip_prefix("/").unwrap_or(file);
+    let metadata = std::fs::metadata(root.join(relative))
+        .map_err(|error| wrong(&format!("{error}; it has to be beneath the root")))?;
+    if !metadata.is_file() {
+        return Err(wrong("it is no regular file"));
+    }
+    let path = Path::new("/").join(relative);
+    Ok(path.into_os_string().into_encoded_bytes())
+}

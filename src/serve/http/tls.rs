@@ -1,0 +1,63 @@
+//! The arguments of TLS, and what becomes of them.
+
+use super::super::timeout;
+use crate::serve::report::complain;
+use clap::Args;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+use twinring_services::http::{MinVersion, Tls, TlsError, TlsSettings};
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "TLS")]
+pub(super) struct TlsArgs {
+    /// Address to speak TLS on; may be given several times. Without --listen there is then no
+    /// address without TLS.
+    #[arg(long, value_name = "ADDR")]
+    pub(super) listen_tls: Vec<SocketAddr>,
+    /// PEM file with the certificate, followed by those that lead from it to one that clients
+    /// trust. SIGHUP has it and the key read anew, for connections that begin after that.
+    #[arg(long, value_name = "FILE")]
+    tls_cert: Option<PathBuf>,
+    /// PEM file with its private key.
+    #[arg(long, value_name = "FILE")]
+    tls_key: Option<PathBuf>,
+    /// Oldest version of TLS that clients may speak.
+    #[arg(long, value_name = "1.2|1.3", default_value = "1.2")]
+    tls_min_version: MinVersion,
+    /// Reset a connection whose handshake takes longer.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = timeout)]
+    pub(super) tls_handshake_timeout: Duration,
+}
+
+impl TlsArgs {
+    /// What is missing: one of these options is of no use without the others. (Not for clap to
+    /// say, which does not know what the configuration file adds.)
+    pub(super) fn missing(&self) -> Option<&'static str> {
+        let given = [!self.listen_tls.is_empty(), self.tls_cert.is_some(), self.tls_key.is_some()];
+        let missing = given.iter().position(|given| !given)?;
+        let any = given.contains(&true);
+        let names = ["--listen-tls ADDR", "--tls-cert FILE", "--tls-key FILE"];
+        any.then(|| names[missing])
+    }
+
+    /// TLS, if there is to be any.
+    ///
+    /// # Errors
+    /// When certificate or key cannot be used.
+    pub(super) fn tls(&self) -> Result<Option<Tls>, TlsError> {
+        let (Some(certificate), Some(key)) = (&self.tls_cert, &self.tls_key) else {
+            return Ok(None);
+        };
+        let (certificate, key) = (certificate.clone(), key.clone());
+        Tls::new(&TlsSettings { certificate, key, min_version: self.tls_min_version }).map(Some)
+    }
+}
+
+/// Reads certificate and key anew, and tells the operator how that went.
+pub(super) fn reload(tls: &Tls) {
+    match tls.reload() {
+        Ok(()) => complain("twinring: certificate and key were read anew"),
+        Err(error) => complain(&format!("twinring: {error}; the certificate in use stays in use")),
+    }
+}

@@ -1,0 +1,205 @@
+//! Giving up the rights of root, once everything that needs them is open.
+
+use clap::Args;
+use nix::fcntl::AtFlags;
+use nix::unistd::{
+    AccessFlags, Gid, Group, Uid, User, access, faccessat, getgroups, getresgid, getresuid,
+    initgroups, setgroups, setresgid, setresuid, setuid,
+};
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Operation")]
+pub(super) struct UserArgs {
+    /// Name or number of the user to go on as, once all addresses are bound and all files open.
+    /// Takes its groups, too.
+    #[arg(long, value_name = "USER")]
+    user: Option<String>,
+    /// Name or number of the group to go on as, instead of that of --user.
+    #[arg(long, value_name = "GROUP")]
+    group: Option<String>,
+}
+
+/// Who the process is to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Identity {
+    /// What the operator called it.
+    name: String,
+    /// `None` stays who it is.
+    user: Option<Uid>,
+    group: Gid,
+    /// Under this name the groups of the user are listed.
+    listed_as: Option<CString>,
+}
+
+impl UserArgs {
+    /// The identity they name, if they do.
+    ///
+    /// # Errors
+    /// When there is no such user or group, or this process may not become it.
+    pub(super) fn identity(&self) -> Result<Option<Identity>, String> {
+        if self.user.is_none() && self.group.is_none() {
+            return Ok(None);
+        }
+        let user = self.user.as_deref().map(find_user).transpose()?;
+        let group = match (&self.group, &user) {
+            (Some(group), _) => find_group(group)?,
+            (None, Some(Found { group: Some(group), .. })) => *group,
+            (None, _) => {
+                let user = self.user.as_deref().unwrap_or_default();
+                return Err(format!("--user {user} has no entry in passwd: give a --group, too"));
+            }
+        };
+        let name = self.user.clone().or(self.group.clone()).unwrap_or_default();
+        let (user, listed_as) = match user {
+            Some(found) => (Some(found.uid), found.listed_as),
+            None => (None, None),
+        };
+        let identity = Identity { name, user, group, listed_as };
+        if !Uid::effective().is_root() && !identity.is_current() {
+            return Err(format!("cannot become {}: only root may change who it is", identity.name));
+        }
+        Ok(Some(identity))
+    }
+}
+
+struct Found {
+    uid: Uid,
+    group: Option<Gid>,
+    listed_as: Option<CString>,
+}
+
+fn find_user(text: &str) -> Result<Found, String> {
+    let wrong = |why: &str| format!("cannot use --user {text}: {why}");
+    let by_name = User::from_name(text).map_err(|error| wrong(error.desc()))?;
+    let user = match (by_name, text.parse().map(Uid::from_raw)) {
+        (Some(user), _) => user,
+        (None, Ok(uid)) => match User::from_uid(uid).map_err(|error| wrong(error.desc()))? {
+            Some(user) => user,
+            None => return Ok(Found { uid, group: None, listed_as: None }),
+        },
+        (None, Err(_)) => return Err(wrong("there is no such user")),
+    };
+    let listed_as = CString::new(user.name).ok();
+    Ok(Found { uid: user.uid, group: Some(user.gid), listed_as })
+}
+
+fn find_group(text: &str) -> Result<Gid, String> {
+    let wrong = |why: &str| format!("cannot use --group {text}: {why}");
+    match (Group::from_name(text).map_err(|error| wrong(error.desc()))?, text.parse()) {
+        (Some(group), _) => Ok(group.gid),
+        (None, Ok(gid)) => Ok(Gid::from_raw(gid)),
+        (None, Err(_)) => Err(wrong("there is no such group")),
+    }
+}
+
+impl Identity {
+    /// What the operator called it.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// User and group to whom files belong that are made for it.
+    pub(super) fn owner(&self) -> (Option<u32>, u32) {
+        (self.user.map(Uid::as_raw), self.group.as_raw())
+    }
+
+    fn is_current(&self) -> bool {
+        self.user.is_none_or(|user| user == Uid::current()) && self.group == Gid::current()
+    }
+
+    /// Becomes it, for good: all threads of the process do, as the C library sees to that
+    /// (nptl(7)), those that exist and those that will.
+    ///
+    /// # Errors
+    /// When that is refused, or would not be for good.
+    pub(super) fn assume(&self) -> Result<(), String> {
+        let wrong = |what: &str, error: nix::Error| {
+            format!("cannot become {}: {what}: {}", self.name, io::Error::from(error))
+        };
+        if !Uid::effective().is_root() {
+            return Ok(());
+        }
+        // In this order: without the user ID of root, the others could not be changed.
+        match &self.listed_as {
+            Some(user) => initgroups(user, self.group).map_err(|e| wrong("initgroups", e))?,
+            None => setgroups(&[self.group]).map_err(|e| wrong("setgroups", e))?,
+        }
+        setresgid(self.group, self.group, self.group).map_err(|e| wrong("setresgid", e))?;
+        let Some(user) = self.user else { return Ok(()) };
+        setresuid(user, user, user).map_err(|e| wrong("setresuid", e))?;
+        self.verify(user)
+    }
+
+    fn verify(&self, user: Uid) -> Result<(), String> {
+        let users = getresuid().map_err(|error| error.to_string())?;
+        let groups = getresgid().map_err(|error| error.to_string())?;
+        let is_it = [users.real, users.effective, users.saved] == [user; 3]
+            && [groups.real, groups.effective, groups.saved] == [self.group; 3];
+        if !is_it {
+            return Err(format!("became {users:?} {groups:?} instead of {}", self.name));
+        }
+        if user.is_root() {
+            return Ok(());
+        }
+        // A capability such as CAP_SETUID that survived would be the way back.
+        if setuid(Uid::from_raw(0)).is_ok() {
+            return Err(format!("{} can become root again, which defeats its purpose", self.name));
+        }
+        if getgroups().is_ok_and(|groups| groups.contains(&Gid::from_raw(0)))
+            && self.group != Gid::from_raw(0)
+        {
+            return Err(format!("{} is still in the group of root", self.name));
+        }
+        Ok(())
+    }
+}
+
+/// True for a process that has the rights of root.
+pub(super) fn is_root() -> bool {
+    Uid::effective().is_root()
+}
+
+/// A directory of files to serve, kept open until it is known whether the new user may read it.
+#[derive(Debug)]
+pub(super) struct Served {
+    path: PathBuf,
+    directory: File,
+    /// Beneath it, files that the operator named.
+    files: Vec<PathBuf>,
+}
+
+impl Served {
+    /// `None` for what cannot be opened, which others complain about.
+    pub(super) fn open(path: &Path, files: Vec<PathBuf>) -> Option<Served> {
+        let flags = nix::fcntl::OFlag::O_PATH | nix::fcntl::OFlag::O_DIRECTORY;
+        let directory = File::options().read(true).custom_flags(flags.bits()).open(path).ok()?;
+        Some(Served { path: path.to_owned(), directory, files })
+    }
+
+    /// What this process, as it is now, may not read.
+    pub(super) fn unreadable(&self) -> Option<String> {
+        let may = |name: &Path, mode| {
+            let found = faccessat(&self.directory, name, mode, AtFlags::AT_EACCESS);
+            found.map_err(io::Error::from)
+        };
+        let search = may(Path::new("."), AccessFlags::X_OK);
+        if let Err(error) = search {
+            return Some(format!("may not look into --root {}: {error}", self.path.display()));
+        }
+        self.files.iter().find_map(|file| {
+            let error = may(file, AccessFlags::R_OK).err()?;
+            Some(format!("may not read {}: {error}", self.path.join(file).display()))
+        })
+    }
+}
+
+/// True if this process may make files in the directory of a file.
+pub(super) fn may_replace(file: &Path) -> bool {
+    let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty());
+    access(parent.unwrap_or(Path::new(".")), AccessFlags::W_OK | AccessFlags::X_OK).is_ok()
+}

@@ -1,0 +1,116 @@
+//! HTTP from one end to the other: our own server of files, load generator and lab together.
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn lab(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
+    command.arg("lab").args(arguments).output().unwrap()
+}
+
+/// Runs one short pair into `out`; returns what was said and the bundle.
+fn run(out: &Path, arguments: &[&str]) -> (String, PathBuf) {
+    let short = ["--pairs", "1", "--window", "0.3", "--warmup", "0.2", "--out"];
+    let output = lab(&[&["run"], arguments, &short, &[out.to_str().unwrap()]].concat());
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said).into_owned();
+    let mut bundles = std::fs::read_dir(out).unwrap().map(|entry| entry.unwrap().path());
+    (said, bundles.next().expect("a bundle was written"))
+}
+
+/// Every run of the bundle, and that the bundle holds and the files it was measured with are gone.
+fn runs(bundle: &Path) -> Vec<Value> {
+    let verified = lab(&["verify", bundle.to_str().unwrap()]);
+    assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stdout));
+    assert!(!bundle.join("work").exists());
+    let text = std::fs::read_to_string(bundle.join("runs.jsonl")).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// What the lab relies on, in the words of the load generator: everything is accounted for and as
+/// long as the file. Others on the machine may slow a run down, but spoil no answer.
+fn assert_sound(run: &Value, file_bytes: u64) {
+    let load = &run["load"];
+    assert_eq!(load["schema"], "twinring.load.http/1", "{run}");
+    let whole = |name: &str| load["whole_run"][name].as_u64().unwrap();
+    assert_eq!(whole("sent"), whole("answered") + whole("failed") + whole("abandoned"));
+    assert_eq!(whole("failed"), 0, "{run}");
+    let answered = load["requests"]["answered"].as_u64().unwrap();
+    assert_eq!(load["bytes"]["bodies"].as_u64(), Some(answered * file_bytes), "{run}");
+    assert!(load["settings"]["verify_body"].is_string(), "{run}");
+    for (kind, count) in load["errors"].as_object().unwrap() {
+        assert_eq!(count, 0, "{kind}: {run}");
+    }
+    if is_disturbed(run) {
+        return println!("other processes took the CPUs of run {}", run["index"]);
+    }
+    assert!(answered > 0, "{run}");
+    assert_eq!(run["failures"], serde_json::json!([]), "{run}");
+}
+
+/// Others used the CPUs for a tenth of the run: then nothing may have come back in its short window.
+fn is_disturbed(run: &Value) -> bool {
+    let others = |name: &str| run["others"][name].as_f64().unwrap();
+    others("cpu_s") > 0.1 * others("span_s")
+}
+
+fn engines() -> [&'static str; 4] {
+    ["--subject", "epoll=epoll", "--subject", "io_uring=io_uring"]
+}
+
+#[test]
+fn both_engines_serve_files_and_the_published_figures_stand_beside() {
+    let out = tempfile::tempdir().unwrap();
+    let grid = ["http-files", "--connections", "10", "--sizes", "512,102400"];
+    let (said, bundle) = run(out.path(), &[&grid[..], &engines()].concat());
+    assert!(said.contains("10 connections x 512 B over HTTP"), "{said}");
+    assert!(said.contains("10 connections x 100 KB over HTTP"), "{said}");
+    assert!(!said.contains("bad result") && !said.contains("unaccounted"), "{said}");
+    let runs = runs(&bundle);
+    assert!(runs.len() >= 4, "{said}");
+    for run in &runs {
+        assert_sound(run, run["cell"]["file_bytes"].as_u64().unwrap());
+        assert_eq!(run["ready"]["engine"], run["subject"], "{run}");
+        let requests = run["server_final"]["service_counters"]["requests"].as_u64().unwrap();
+        assert_eq!(run["load"]["whole_run"]["answered"].as_u64(), Some(requests), "{run}");
+    }
+    let report = std::fs::read_to_string(bundle.join("report.md")).unwrap();
+    for published in ["212,477", "101,716", "nginx io\\_uring write-up"] {
+        assert!(report.contains(published), "{published}: {report}");
+    }
+}
+
+#[test]
+fn a_connection_per_request_many_files_and_tls_are_measured() {
+    for (experiment, cell) in [
+        ("http-churn", "10 connections x 512 B over HTTP, a connection per request"),
+        ("http-many", "10 connections x 512 B of 10000 files over HTTP"),
+        ("http-tls", "10 connections x 512 B over HTTPS"),
+    ] {
+        let out = tempfile::tempdir().unwrap();
+        let grid = [experiment, "--connections", "10", "--sizes", "512"];
+        let (said, bundle) = run(out.path(), &[&grid[..], &engines()].concat());
+        assert!(said.contains(cell), "{said}");
+        let runs = runs(&bundle);
+        assert!(runs.len() >= 2, "{said}");
+        for run in &runs {
+            assert_sound(run, 512);
+            let (settings, cell) = (&run["load"]["settings"], &run["cell"]);
+            assert_eq!(settings["keepalive"], cell["keepalive"], "{run}");
+            assert_eq!(settings["tls"].is_object(), cell["tls"] == true, "{run}");
+            assert_eq!(settings["urls"], cell["files"], "{run}");
+        }
+    }
+}
+
+#[test]
+fn every_way_of_sending_is_accepted_by_the_server() {
+    let out = tempfile::tempdir().unwrap();
+    let (said, bundle) = run(out.path(), &["http-sizes", "--connections", "4", "--sizes", "65536"]);
+    let runs = runs(&bundle);
+    for subject in ["sendfile", "memory", "splice", "zerocopy", "read", "epoll-sendfile"] {
+        let run = runs.iter().find(|run| run["subject"] == subject);
+        assert_sound(run.unwrap_or_else(|| panic!("no {subject}: {said}")), 65_536);
+    }
+}

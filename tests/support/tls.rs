@@ -1,0 +1,162 @@
+//! Certificates made for a test, and clients that speak TLS with control over every byte.
+
+use super::http::{Site, undated};
+use super::{PATIENCE, Server, connect};
+use rustls::client::Resumption;
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::version::{TLS12, TLS13};
+use rustls::{
+    ClientConfig, ClientConnection, RootCertStore, StreamOwned, SupportedProtocolVersion,
+};
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+pub(crate) type Client = StreamOwned<ClientConnection, TcpStream>;
+
+pub(crate) const VERSIONS: [&SupportedProtocolVersion; 2] = [&TLS13, &TLS12];
+
+/// A certificate for `localhost` and its key, in files.
+pub(crate) struct Identity {
+    directory: tempfile::TempDir,
+}
+
+impl Identity {
+    pub(crate) fn new() -> Identity {
+        let directory = tempfile::tempdir().expect("a directory for temporary files");
+        let identity = Identity { directory };
+        identity.renew();
+        identity
+    }
+
+    pub(crate) fn certificate(&self) -> PathBuf {
+        self.directory.path().join("cert.pem")
+    }
+
+    pub(crate) fn key(&self) -> PathBuf {
+        self.directory.path().join("key.pem")
+    }
+
+    /// Puts another certificate and key into the files.
+    pub(crate) fn renew(&self) {
+        let names = vec!["localhost".to_owned()];
+        let made = rcgen::generate_simple_self_signed(names).expect("a certificate");
+        std::fs::write(self.certificate(), made.cert.pem()).expect("a file");
+        std::fs::write(self.key(), made.signing_key.serialize_pem()).expect("a file");
+    }
+
+    /// The arguments that serve it on a further free port.
+    pub(crate) fn arguments(&self) -> Vec<String> {
+        let text = |path: PathBuf| path.to_str().expect("UTF-8").to_owned();
+        let listen = ["--listen-tls".to_owned(), "127.0.0.1:0".to_owned()];
+        let files = [
+            "--tls-cert".to_owned(),
+            text(self.certificate()),
+            "--tls-key".to_owned(),
+            text(self.key()),
+        ];
+        listen.into_iter().chain(files).collect()
+    }
+
+    /// What a client needs that trusts what is in the file now.
+    pub(crate) fn trust(&self, versions: &[&'static SupportedProtocolVersion]) -> ClientConfig {
+        let certificate = CertificateDer::from_pem_file(self.certificate()).expect("a certificate");
+        let mut roots = RootCertStore::empty();
+        roots.add(certificate).expect("a certificate");
+        let mut config =
+            ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+                .with_protocol_versions(versions)
+                .expect("versions that exist")
+                .with_root_certificates(roots)
+                .with_no_client_auth();
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        config.resumption = Resumption::disabled();
+        config
+    }
+}
+
+/// `twinring serve http` on two free ports, without TLS on the first and with it on the second.
+pub(crate) fn serve(engine: &str, site: &Path, identity: &Identity, more: &[&str]) -> Server {
+    let arguments = identity.arguments();
+    let arguments: Vec<&str> =
+        arguments.iter().map(String::as_str).chain(more.iter().copied()).collect();
+    Server::http(engine, site, &arguments)
+}
+
+/// The address where TLS is spoken.
+pub(crate) fn encrypted(server: &Server) -> SocketAddr {
+    server.addresses()[1]
+}
+
+/// A connection that has shaken hands.
+pub(crate) fn secure(address: SocketAddr, config: &Arc<ClientConfig>) -> io::Result<Client> {
+    secure_over(connect(address), config)
+}
+
+pub(crate) fn secure_over(stream: TcpStream, config: &Arc<ClientConfig>) -> io::Result<Client> {
+    let name = ServerName::try_from("localhost").expect("a name");
+    let connection = ClientConnection::new(Arc::clone(config), name).expect("a configuration");
+    let mut client = StreamOwned::new(connection, stream);
+    while client.conn.is_handshaking() {
+        client.conn.complete_io(&mut client.sock)?;
+    }
+    Ok(client)
+}
+
+/// Says that nothing follows.
+pub(crate) fn end(client: &mut Client) {
+    client.conn.send_close_notify();
+    while client.conn.wants_write() {
+        client.conn.write_tls(&mut client.sock).expect("the server reads");
+    }
+}
+
+/// Sends `bytes` and close_notify, and returns all that comes back until the server says that it
+/// ends too; an end without that is an error.
+pub(crate) fn talk_secure(
+    address: SocketAddr,
+    config: &Arc<ClientConfig>,
+    bytes: &[u8],
+) -> io::Result<Vec<u8>> {
+    let mut client = secure(address, config)?;
+    client.write_all(bytes)?;
+    end(&mut client);
+    let mut answers = Vec::new();
+    client.read_to_end(&mut answers)?;
+    Ok(answers)
+}
+
+/// What the server answers to the same bytes without TLS and with it, without dates.
+pub(crate) fn both_ways(
+    server: &Server,
+    config: &Arc<ClientConfig>,
+    bytes: &[u8],
+) -> (Vec<u8>, Vec<u8>) {
+    let plain = super::http::talk(server.address(), bytes);
+    let secret = talk_secure(encrypted(server), config, bytes).expect("an orderly end");
+    (undated(&plain), undated(&secret))
+}
+
+/// The usual site, an identity, and a server of both.
+pub(crate) fn usual(engine: &str, more: &[&str]) -> (Site, Identity, Server) {
+    let (site, identity) = (Site::usual(), Identity::new());
+    let server = serve(engine, site.path(), &identity, more);
+    (site, identity, server)
+}
+
+/// Waits until a counter in the statistics of the server is what it should be; it has to print
+/// them every second.
+pub(crate) fn wait_for_count(server: &Server, name: &str, expected: u64) {
+    let deadline = std::time::Instant::now() + PATIENCE;
+    loop {
+        let line = server.next_line();
+        let found = line["service_counters"][name].as_u64();
+        if found == Some(expected) {
+            return;
+        }
+        assert!(std::time::Instant::now() < deadline, "{name} is {found:?}, not {expected}");
+    }
+}
