@@ -80,7 +80,7 @@ struct CacheArgs {
     cache_valid: Duration,
     /// Files of more bytes are sent by --send; the others from memory, with their head in one
     /// send. Up to 1048576.
-    #[arg(long, value_name = "BYTES", default_value_t = 12 * 1024,
+    #[arg(long, value_name = "BYTES", default_value_t = 48 * 1024,
           value_parser = clap::value_parser!(u64).range(0..=SENDFILE_ABOVE_MAX))]
     sendfile_above: u64,
     /// How large files get into the socket: by sendfile(2), by splice(2) through a pipe, read into

@@ -17,6 +17,8 @@ mod chunked;
 mod connection;
 mod counts;
 mod expect;
+#[doc(hidden)]
+pub mod fuzzing;
 mod head;
 mod link;
 mod outbox;

@@ -17,6 +17,8 @@
 
 mod conductor;
 mod control;
+#[doc(hidden)]
+pub mod fuzzing;
 mod ledger;
 mod packet;
 pub mod plan;

@@ -34,7 +34,7 @@ impl HttpSettings {
         HttpSettings {
             sites,
             cache: CacheLimits::default(),
-            sendfile_above: 12 * 1024,
+            sendfile_above: 48 * 1024,
             send: SendStrategy::Sendfile,
             limits: HttpLimits::default(),
             timeouts: Timeouts::default(),

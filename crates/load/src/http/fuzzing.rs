@@ -1,0 +1,77 @@
+//! What the fuzz targets of `fuzz/` reach of the parsers. No part of the interface.
+
+use super::answer::{Answer, AnswerParser};
+use super::chunked::Chunks;
+use super::head::HeadReader;
+use super::target::{Request, Target};
+
+/// An answer that was whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Its status.
+    pub status: u16,
+    /// All its bytes.
+    pub bytes: u64,
+    /// Its content.
+    pub content_bytes: u64,
+    /// Another may follow.
+    pub keep_alive: bool,
+}
+
+/// All that came of some bytes.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// The answers that were whole.
+    pub answers: Vec<Seen>,
+    /// The content of all, the last one included.
+    pub content: Vec<u8>,
+    /// The bytes were no answers.
+    pub failed: bool,
+    /// They ended within one.
+    pub is_inside: bool,
+}
+
+/// Takes `bytes` apart, which come in pieces of `step` bytes; `ends` says that the connection ends
+/// behind them.
+pub fn answers(bytes: &[u8], step: usize, to_head: bool, ends: bool) -> Outcome {
+    let (mut parser, mut heads) = (AnswerParser::new(), HeadReader::new(to_head));
+    let mut outcome = Outcome::default();
+    for mut piece in bytes.chunks(step.max(1)) {
+        while !piece.is_empty() {
+            let content = &mut outcome.content;
+            match parser.take(piece, 1, &mut heads, |bytes| content.extend_from_slice(bytes)) {
+                Ok((taken, answer)) => {
+                    piece = &piece[taken..];
+                    outcome.answers.extend(answer.map(seen));
+                }
+                Err(_) => {
+                    outcome.failed = true;
+                    return outcome;
+                }
+            }
+        }
+    }
+    if ends {
+        outcome.answers.extend(parser.finish().map(seen));
+    }
+    outcome.is_inside = parser.is_inside();
+    outcome
+}
+
+fn seen(answer: Answer) -> Seen {
+    let Answer { status, bytes, content_bytes, keep_alive, .. } = answer;
+    Seen { status, bytes, content_bytes, keep_alive }
+}
+
+/// Where chunked content ends, if it does, and the content; `None` if it is malformed.
+pub fn chunked(bytes: &[u8]) -> Option<(Option<usize>, Vec<u8>)> {
+    let mut content = Vec::new();
+    let (taken, ended) =
+        Chunks::new().take(bytes, |piece| content.extend_from_slice(piece)).ok()?;
+    Some((ended.then_some(taken), content))
+}
+
+/// What is sent for a URL.
+pub fn request_bytes(request: &Request, target: &Target, keepalive: bool) -> Vec<u8> {
+    request.bytes(target, keepalive)
+}

@@ -1,0 +1,46 @@
+//! The requests that `load http` sends for any URL and header fields it takes: our own server
+//! reads each as one request, for that path and host.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use twinring_load::http::fuzzing::request_bytes;
+use twinring_load::http::{Request, Target};
+use twinring_services::http::head::{Framing, Head, HeadLimits, Method, Name, Scan, Storage};
+use twinring_services::http::target;
+
+const LIMITS: HeadLimits = HeadLimits { head_bytes: 1 << 20, target_bytes: 1 << 19 };
+
+fuzz_target!(|text: &str| {
+    let mut lines = text.lines();
+    let Some(Ok(url)) = lines.next().map(|url| Target::parse(url, 1)) else { return };
+    let headers: Vec<_> = lines.filter_map(|line| Request::field(line).ok()).take(20).collect();
+    let names_host = headers.iter().any(|(name, _)| name == "host");
+    let names_expect = headers.iter().any(|(name, _)| name == "expect");
+    if names_host || names_expect {
+        return;
+    }
+    let content = b"content".to_vec();
+    for (keepalive, body) in [(true, Vec::new()), (false, content)] {
+        let request = Request { headers: headers.clone(), body, ..Request::default() };
+        let bytes = request_bytes(&request, &url, keepalive);
+        let end = Scan::default().find_end(&bytes, LIMITS);
+        assert_eq!(end, Ok(Some(bytes.len() - request.body.len())), "{url:?}");
+        let head_bytes = &bytes[..bytes.len() - request.body.len()];
+        let mut storage = Storage::new();
+        let Ok(head) = Head::parse(head_bytes, &mut storage, LIMITS) else {
+            // What the URL says is sent as it stands, and not every path or host is legal.
+            continue;
+        };
+        assert_eq!(head.method, Method::Get);
+        assert!(
+            matches!(head.target, target::Target::Resource { path, .. } if path.starts_with('/'))
+        );
+        assert_eq!(head.values(Name::Host).count(), 1);
+        assert_eq!(head.keep_alive, keepalive);
+        match head.framing {
+            Framing::Empty => assert!(request.body.is_empty()),
+            Framing::Length(length) => assert_eq!(length, request.body.len() as u64),
+            Framing::Chunked => panic!("it sends no chunks"),
+        }
+    }
+});

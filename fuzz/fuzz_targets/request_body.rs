@@ -1,0 +1,55 @@
+//! The body of a request: where it ends does not depend on how it was cut, nor on what follows,
+//! and the client of this project, which reads chunks too, finds the same end.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use twinring_load::http::fuzzing::chunked;
+use twinring_services::http::Status;
+use twinring_services::http::body::Skip;
+use twinring_services::http::head::Framing;
+
+/// Longest body that is let through, in bytes.
+const BODY_BYTES_MAX: u64 = 1000;
+
+/// Where the body ends, if it does, when it comes in pieces of `step` bytes.
+fn end(framing: Framing, bytes: &[u8], step: usize) -> Result<Option<usize>, Status> {
+    let mut skip = Skip::new(framing, BODY_BYTES_MAX)?;
+    let mut taken = 0;
+    for piece in bytes.chunks(step) {
+        let now = skip.take(piece)?;
+        assert!(now == piece.len() || skip.is_done());
+        taken += now;
+        if skip.is_done() {
+            return Ok(Some(taken));
+        }
+    }
+    Ok(skip.is_done().then_some(taken))
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let Some((first, bytes)) = bytes.split_first() else { return };
+    let framing = match first {
+        0 => Framing::Empty,
+        1..128 => Framing::Length(u64::from(*first) * 11),
+        _ => Framing::Chunked,
+    };
+    let whole = end(framing, bytes, bytes.len().max(1));
+    for step in [1, 2, 3, 7] {
+        assert_eq!(end(framing, bytes, step), whole, "in pieces of {step}");
+    }
+    let Ok(Some(length)) = whole else { return };
+    assert!(length <= bytes.len());
+    assert_eq!(end(framing, &bytes[..length], 1), Ok(Some(length)), "without what follows");
+    if let Some(shorter) = length.checked_sub(1) {
+        assert_eq!(end(framing, &bytes[..shorter], 1), Ok(None), "without its last byte");
+    }
+    match framing {
+        Framing::Empty => assert_eq!(length, 0),
+        Framing::Length(expected) => assert_eq!(length as u64, expected),
+        Framing::Chunked => {
+            let (client_end, content) = chunked(bytes).expect("the server took it");
+            assert_eq!(client_end, Some(length));
+            assert!(content.len() as u64 <= BODY_BYTES_MAX && content.len() < length);
+        }
+    }
+});
