@@ -143,7 +143,8 @@ fn the_cache_keeps_within_its_bounds() {
         site.write(&format!("large/{number}"), &version(number, 20_000));
     }
     for engine in ENGINES {
-        let arguments = ["--cache-bytes", "200000", "--cache-files", "10"];
+        let arguments =
+            ["--cache-bytes", "200000", "--cache-files", "10", "--sendfile-above", "12000"];
         let server = Server::http(engine, site.path(), &arguments);
         let mut stream = connect(server.address());
         for round in 0..3 {
