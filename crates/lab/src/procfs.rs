@@ -5,11 +5,13 @@ use std::fs;
 use std::io;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 /// Length of a tick of `/proc` in seconds: `USER_HZ` is 100 on every architecture Rust runs on.
 pub(crate) const TICK_S: f64 = 0.01;
 
 /// One CPU's line of `/proc/stat`, in ticks.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct CpuTicks {
     /// Idle, waiting for input or not. With dynamic ticks it is kept exactly, unlike the others,
     /// and only rounded down to a tick here.
@@ -44,7 +46,9 @@ pub(crate) fn idle_ns(timer_list: &str, cpu: usize) -> Option<u64> {
 
 /// Fields of `/proc/PID/stat`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct ProcessStat {
+pub(crate) struct ProcessStat<'a> {
+    /// Name of the program, cut by the kernel to 15 bytes.
+    pub(crate) name: &'a str,
     pub(crate) parent: i32,
     /// CPU time of all its threads, ended ones included.
     pub(crate) user_ticks: u64,
@@ -55,12 +59,13 @@ pub(crate) struct ProcessStat {
 
 /// Reads the text of `/proc/PID/stat`. The name in the second field may hold blanks and
 /// parentheses, so counting starts behind its last parenthesis.
-pub(crate) fn process_stat(text: &str) -> Option<ProcessStat> {
-    let rest = &text[text.rfind(')')? + 1..];
+pub(crate) fn process_stat(text: &str) -> Option<ProcessStat<'_>> {
+    let (head, rest) = text.rsplit_once(')')?;
     // `rest` begins with field 3 of proc(5).
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
     let field = |number: usize| fields.get(number - 3).copied();
     Some(ProcessStat {
+        name: head.split_once('(')?.1,
         parent: field(4)?.parse().ok()?,
         user_ticks: field(14)?.parse().ok()?,
         system_ticks: field(15)?.parse().ok()?,
@@ -126,7 +131,8 @@ mod tests {
         let head = "7 (a) (b c) S 1 7 7 0 -1 4194304 100 0 0 0 11 22 0 0 20 0 1 0 5 6 7 8 0 0 0 0 \
                     0 0 0 0 0 0 0 0 17 1 0 5 0 0";
         let stat = process_stat(head).unwrap();
-        let expected = ProcessStat { parent: 1, user_ticks: 11, system_ticks: 22, policy: 5 };
+        let expected =
+            ProcessStat { name: "a) (b c", parent: 1, user_ticks: 11, system_ticks: 22, policy: 5 };
         assert_eq!(stat, expected);
         assert_eq!(process_stat("7 (cut"), None);
         assert_eq!(process_stat("7 (cut) S 1"), None);
@@ -134,7 +140,8 @@ mod tests {
 
     #[test]
     fn this_process_can_be_read() {
-        let stat = process_stat(&text("/proc/self/stat").unwrap()).unwrap();
+        let text_of_it = text("/proc/self/stat").unwrap();
+        let stat = process_stat(&text_of_it).unwrap();
         assert_eq!(stat.parent, nix::unistd::getppid().as_raw());
         assert_eq!(stat.policy, 0);
         let status = text("/proc/self/status").unwrap();

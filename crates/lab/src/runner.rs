@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::accounting::{Bystanders, Meter, Sample, cpu_use};
+use crate::accounting::{Bystanders, Meter, SideSample, Sides, cpu_use};
 use crate::contract::{self, LoadResult};
 use crate::error::LabError;
 use crate::experiment::{Cell, Experiment, HttpPoint, Point, Ready, Subject};
@@ -225,7 +225,7 @@ impl Run<'_> {
         &mut self,
         mut client: Process,
         measuring: Duration,
-    ) -> Result<Result<Vec<Sample>, Stopped>, LabError> {
+    ) -> Result<Result<Vec<Sides>, Stopped>, LabError> {
         let limit = measuring + CLIENT_PATIENCE;
         let mut deadline = Instant::now() + limit;
         let mut samples = Vec::new();
@@ -246,8 +246,9 @@ impl Run<'_> {
                 Ok(Event::Line(Role::Server, line)) => self.note_server_line(&line),
                 Ok(Event::Line(Role::Client, line)) => match contract::event_of(&line) {
                     Some((event, _)) if event == "window_start" || event == "window_end" => {
-                        let (server, client) = (self.server.pid(), client.pid());
-                        samples.push(Sample::take(self.bench.cpus, server, client)?);
+                        let cpus = self.bench.cpus;
+                        let server = (cpus.server, self.server.pid());
+                        samples.push(SideSample::take_both(server, (cpus.client, client.pid()))?);
                     }
                     Some((event, value)) if event == "result" => self.record.load = Some(value),
                     _ => {}
@@ -310,7 +311,7 @@ impl Run<'_> {
     }
 
     /// Turns samples and meter into the CPU use of the window.
-    fn account(&mut self, samples: Vec<Sample>, meter: &Meter) {
+    fn account(&mut self, samples: Vec<Sides>, meter: &Meter) {
         let window = match self.record.load.as_ref().map(LoadResult::read) {
             None => {
                 let why = "the load generator printed no result".to_owned();
@@ -327,12 +328,12 @@ impl Run<'_> {
             }
         };
         let marks = samples.len();
-        let Ok(samples) = <[Sample; 2]>::try_from(samples) else {
+        let Ok(samples) = <[Sides; 2]>::try_from(samples) else {
             let why = format!("{marks} marks instead of window_start and window_end");
             self.fail(Failure::BadLine { why });
             return;
         };
-        match cpu_use(meter, &samples, self.bench.cpus, window) {
+        match cpu_use(meter, &samples, window) {
             Ok(cpu) => self.record.cpu = Some(cpu),
             Err(why) => self.fail(Failure::NoAccounting { why }),
         }

@@ -1,0 +1,105 @@
+//! What a run cost in CPU.
+//!
+//! The figure of record is the busy time of a whole CPU: all of the window that it was not idle.
+//! So nothing escapes: not softirq, not io-wq or SQPOLL threads, not interrupts. Beside it stand
+//! the clocks of the processes, which tell where the time went but miss a part of it.
+//!
+//! The server's and the client's side are sampled each on its own ([`SideSample`]), and the busy
+//! share of a CPU follows from its own side's clock alone: they may be on different hosts. Only how
+//! late the samples were is told by the client's clock, which is the one that the window is of.
+
+mod meter;
+mod others;
+mod sample;
+
+use serde::{Deserialize, Serialize};
+
+pub(crate) use meter::Meter;
+pub(crate) use others::Bystanders;
+pub use others::OtherProcesses;
+pub(crate) use sample::{SideSample, Sides};
+
+/// CPU use of one run, inside the measured window.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CpuUse {
+    /// Length of the window, by the client's clock.
+    pub window_s: f64,
+    /// The server's CPU.
+    pub server_cpu: CpuBusy,
+    /// The client's CPU; the same as the server's when there is only one.
+    pub client_cpu: CpuBusy,
+    /// The server's process and its children.
+    pub server: ProcessUse,
+    /// The load generator's process.
+    pub client: ProcessUse,
+    /// How late the lab took its samples after the two marks, in microseconds.
+    pub sample_delay_us: [f64; 2],
+}
+
+/// How one CPU was used.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CpuBusy {
+    /// Its number.
+    pub cpu: usize,
+    /// Time it was not idle, or with soakers, that its soaker did not get: the figure of record.
+    pub busy_s: f64,
+    /// Softirq and hard interrupts by `/proc/stat`: sampled at ticks, hence coarse.
+    pub softirq_coarse_s: f64,
+    /// See `softirq_coarse_s`.
+    pub irq_coarse_s: f64,
+    /// Taken by the hypervisor, coarse as well.
+    pub steal_coarse_s: f64,
+}
+
+/// What a process, its threads and its children used.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct ProcessUse {
+    /// CPU time by the processes' own clocks.
+    pub cpu_s: f64,
+    /// The part in user mode. The kernel divides the exact sum by sampling, so the division is
+    /// good to a few ticks of 10 ms only.
+    pub user_s: f64,
+    /// The part in the kernel, see `user_s`.
+    pub system_s: f64,
+    /// CPU time by thread name from schedstat: the `iou-wrk` and `iou-sqp` threads of io_uring
+    /// are among them.
+    pub threads: Vec<ThreadUse>,
+    /// Context switches because it waited.
+    pub voluntary_switches: u64,
+    /// Context switches because somebody else was let in.
+    pub involuntary_switches: u64,
+}
+
+/// CPU time of the threads of one name.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ThreadUse {
+    /// Name, without the number that io_uring appends to its own.
+    pub name: String,
+    /// How many there were.
+    pub threads: usize,
+    /// CPU time of all of them.
+    pub cpu_s: f64,
+}
+
+/// The difference of two samples of both sides, with the busy time over the client's window, which
+/// `window_ns` gives by the clock of the client's host.
+///
+/// # Errors
+/// What is missing, when the meter does not cover the window.
+pub(crate) fn cpu_use(
+    meter: &Meter,
+    samples: &[Sides; 2],
+    window_ns: [u64; 2],
+) -> Result<CpuUse, String> {
+    let [start, end] = samples;
+    let [server_busy_s, client_busy_s] = meter.busy_s(samples, window_ns)?;
+    let delay_us = |sides: &Sides, mark: u64| sides.client.at_ns.saturating_sub(mark) as f64 / 1e3;
+    Ok(CpuUse {
+        window_s: window_ns[1].saturating_sub(window_ns[0]) as f64 / 1e9,
+        server_cpu: start.server.busy(&end.server, server_busy_s),
+        client_cpu: start.client.busy(&end.client, client_busy_s),
+        server: start.server.process.until(&end.server.process),
+        client: start.client.process.until(&end.client.process),
+        sample_delay_us: [delay_us(start, window_ns[0]), delay_us(end, window_ns[1])],
+    })
+}

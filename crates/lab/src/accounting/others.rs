@@ -1,0 +1,132 @@
+//! CPU time of everybody who has nothing to do with a run, on one host.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::LabError;
+use crate::procfs::{self, TICK_S};
+use crate::soaker;
+
+/// CPU time that went to processes which have nothing to do with the run. It is sampled before
+/// the client starts and after it has ended, so that looking at every process costs nothing
+/// inside the window.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OtherProcesses {
+    /// Seconds between the two looks.
+    pub span_s: f64,
+    /// CPUs that they could use.
+    pub cpus: usize,
+    /// CPU seconds of other processes; kernel threads are not among them, because their work may
+    /// well be the subject's.
+    pub cpu_s: f64,
+    /// The largest of them, by name.
+    pub largest: Option<String>,
+}
+
+/// CPU ticks so far of every process of a host that is not the run's.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Bystanders {
+    /// `CLOCK_MONOTONIC` of the host.
+    at_ns: u64,
+    /// CPUs that this process may use.
+    cpus: usize,
+    processes: BTreeMap<i32, Bystander>,
+}
+
+/// A process that is not the run's.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Bystander {
+    name: String,
+    ticks: u64,
+}
+
+/// The parent of all kernel threads, kthreadd.
+const KERNEL_THREADS: i32 = 2;
+
+impl Bystanders {
+    /// Looks at every process of this host but the calling one and its children.
+    ///
+    /// # Errors
+    /// [`LabError::Machine`] without a clock or `/proc`.
+    pub(crate) fn take() -> Result<Bystanders, LabError> {
+        let why = |why: String| LabError::Machine { why };
+        let lab = std::process::id() as i32;
+        let at_ns = soaker::now_ns().map_err(|errno| why(format!("no clock: {errno}")))?;
+        let pids = procfs::pids().map_err(|error| why(format!("/proc: {error}")))?;
+        let mut parents = BTreeMap::new();
+        let mut processes = BTreeMap::new();
+        for pid in pids {
+            let text = procfs::text(&format!("/proc/{pid}/stat"));
+            if let Some(stat) = text.as_deref().and_then(procfs::process_stat) {
+                parents.insert(pid, stat.parent);
+                let ticks = stat.user_ticks + stat.system_ticks;
+                processes.insert(pid, Bystander { name: stat.name.to_owned(), ticks });
+            }
+        }
+        processes.retain(|pid, _| {
+            *pid != KERNEL_THREADS
+                && parents.get(pid) != Some(&KERNEL_THREADS)
+                && !descends_from(*pid, lab, &parents)
+        });
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        Ok(Bystanders { at_ns, cpus, processes })
+    }
+
+    pub(crate) fn until<'end>(&self, end: &'end Bystanders) -> OtherProcesses {
+        let used = |(pid, after): (&i32, &'end Bystander)| {
+            let before = self.processes.get(pid).map_or(0, |before| before.ticks);
+            (after.name.as_str(), after.ticks.saturating_sub(before))
+        };
+        let each: Vec<(&str, u64)> = end.processes.iter().map(used).collect();
+        let largest = each.iter().max_by_key(|(_, ticks)| *ticks).filter(|(_, ticks)| *ticks > 0);
+        OtherProcesses {
+            span_s: end.at_ns.saturating_sub(self.at_ns) as f64 / 1e9,
+            cpus: end.cpus,
+            cpu_s: each.iter().map(|(_, ticks)| *ticks as f64 * TICK_S).sum(),
+            largest: largest.map(|(name, _)| (*name).to_owned()),
+        }
+    }
+}
+
+/// Whether `pid` is `ancestor` or came from it.
+fn descends_from(pid: i32, ancestor: i32, parents: &BTreeMap<i32, i32>) -> bool {
+    let up = |pid: &i32| parents.get(pid).copied().filter(|parent| *parent > 0);
+    std::iter::successors(Some(pid), up).take(parents.len() + 1).any(|pid| pid == ancestor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descent_is_followed_and_a_loop_ends() {
+        let parents = BTreeMap::from([(10, 1), (11, 10), (12, 11), (20, 1), (30, 31), (31, 30)]);
+        assert!(descends_from(12, 10, &parents) && descends_from(10, 10, &parents));
+        assert!(!descends_from(20, 10, &parents) && !descends_from(30, 10, &parents));
+    }
+
+    #[test]
+    fn children_are_not_bystanders() {
+        let mut child = std::process::Command::new("sleep").arg("30").spawn().unwrap();
+        let bystanders = Bystanders::take().unwrap();
+        assert!(!bystanders.processes.contains_key(&(child.id() as i32)));
+        assert!(bystanders.processes.contains_key(&1) || std::process::id() == 1);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn another_hosts_looks_can_be_carried_over() {
+        let look = |at_ns, ticks| {
+            let busy = Bystander { name: "cc1 (x)".to_owned(), ticks };
+            let look = Bystanders { at_ns, cpus: 64, processes: [(7, busy)].into() };
+            let text = serde_json::to_string(&look).unwrap();
+            serde_json::from_str::<Bystanders>(&text).unwrap()
+        };
+        let used = look(5, 100).until(&look(1_000_000_005, 150));
+        assert_eq!((used.span_s, used.cpus, used.cpu_s), (1.0, 64, 0.5));
+        assert_eq!(used.largest.as_deref(), Some("cc1 (x)"));
+        assert_eq!(look(5, 100).until(&look(6, 100)).largest, None);
+    }
+}
