@@ -62,6 +62,15 @@ pub(crate) struct Run {
     /// TCP and HTTP: requests in flight per connection.
     #[arg(long, value_delimiter = ',')]
     depth: Option<Vec<u32>>,
+    /// TCP and HTTP: requests per second on a schedule, for example 50000,100000; 0 is a closed loop.
+    #[arg(long, value_delimiter = ',', value_name = "R")]
+    rates: Option<Vec<u32>>,
+    /// TCP: requests after which a connection is made anew; 0 keeps it.
+    #[arg(long, value_delimiter = ',', value_name = "N")]
+    churn: Option<Vec<u32>>,
+    /// Go on until the interval of each ratio is at most this wide, in percent.
+    #[arg(long, value_name = "PERCENT")]
+    until: Option<f64>,
     /// UDP: stream counts, for example 1000,4000,8000.
     #[arg(long, value_delimiter = ',')]
     streams: Option<Vec<u32>>,
@@ -136,6 +145,9 @@ fn measure(options: Run) -> Result<u8, LabError> {
         connections: options.connections,
         message_bytes: options.sizes,
         depth: options.depth,
+        rate_per_s: options.rates,
+        churn: options.churn,
+        until_percent: options.until,
         streams: options.streams,
         packets_per_s: options.pps,
         net: options.net,

@@ -15,7 +15,7 @@ use crate::error::LabError;
 use crate::experiment::Experiment;
 use crate::machine::sha256_of;
 use crate::report;
-use crate::result::{BUNDLE_SCHEMA, BUNDLE_SCHEMA_1, Bundle, RunRecord};
+use crate::result::{BUNDLE_SCHEMA, Bundle, EARLIER_BUNDLE_SCHEMAS, RunRecord};
 
 pub(crate) const BUNDLE_FILE: &str = "bundle.json";
 pub(crate) const RUNS_FILE: &str = "runs.jsonl";
@@ -131,7 +131,7 @@ pub(crate) fn read(directory: &Path) -> Result<Stored, LabError> {
     let mut value: Value =
         serde_json::from_str(&text).map_err(|error| foreign(&path, error.to_string()))?;
     let schema = value.get("schema").and_then(Value::as_str).unwrap_or("none");
-    if ![BUNDLE_SCHEMA, BUNDLE_SCHEMA_1].contains(&schema) {
+    if schema != BUNDLE_SCHEMA && !EARLIER_BUNDLE_SCHEMAS.contains(&schema) {
         return Err(foreign(&path, format!("its schema is {schema}, not {BUNDLE_SCHEMA}")));
     }
     let summary = value.get("summary").filter(|summary| !summary.is_null()).cloned();

@@ -14,13 +14,13 @@ use crate::error::LabError;
 use crate::experiment::{Cell, Experiment, NetKind, Nginx, Protocol};
 use crate::machine::{Cpus, Fingerprint, sha256_of};
 use crate::net::{self, Network};
-use crate::plan::{Block, plan};
+use crate::plan::{Block, plan, two_more};
 use crate::progress::Progress;
 use crate::result::{BUNDLE_SCHEMA, Bundle, NotRun, Program, RunRecord, State};
 use crate::runner::{self, Bench, Slot};
 use crate::site::{Site, nginx};
 use crate::stop::Stop;
-use crate::summary::{Summary, Verdict, summarise};
+use crate::summary::{Summary, Verdict, is_narrow, summarise};
 
 /// What to run and where to put it.
 #[derive(Debug, Clone)]
@@ -245,6 +245,14 @@ fn measure(
             let order: Vec<usize> = block.order.iter().rev().copied().collect();
             progress.more(order.len());
             blocks.push_back(Block { cell: block.cell, order });
+        }
+        let (cell_number, blocks_run) = (block.cell, *number);
+        let is_last = blocks.iter().all(|block| block.cell != cell_number);
+        let most = experiment.until.map_or(0, |until| until.max_pairs + experiment.spare_pairs);
+        if is_last && blocks_run < most && !is_narrow(experiment, seed, cell, runs) {
+            let more = two_more(seed, cell_number, blocks_run, &subjects[cell_number]);
+            progress.more(more.iter().map(|block| block.order.len()).sum());
+            blocks.extend(more);
         }
         if bench.stop.signal().is_some() {
             return Ok(Ended::Stopped);

@@ -58,10 +58,10 @@ mod verify;
 
 pub use error::LabError;
 pub use experiment::{
-    Accounting, BUILT_IN, Cell, EXPERIMENT_SCHEMA, Experiment, HttpGrid, HttpPoint, KeepsUp,
-    MIN_PAIRS, NetChoice, NetKind, Nginx, Overrides, Point, Protocol, Published, PublishedCall,
-    PublishedDatagrams, PublishedRate, PublishedRequests, Ready, Subject, TcpGrid, UdpGrid,
-    UnderTest,
+    Accounting, AnswersInTime, BUILT_IN, Cell, Correction, EXPERIMENT_SCHEMA, Experiment, HttpGrid,
+    HttpPoint, KeepsUp, MIN_PAIRS, NetChoice, NetKind, Nginx, Overrides, Point, Protocol,
+    Published, PublishedCall, PublishedDatagrams, PublishedRate, PublishedRequests, Ready, Subject,
+    TcpGrid, TcpPoint, UdpGrid, UnderTest, Until,
 };
 pub use helper::helper;
 pub use lab::{Outcome, RunOptions, json_line, run};

@@ -38,6 +38,20 @@ pub(crate) fn plan(seed: u64, subjects: &[Vec<usize>], pairs: usize) -> VecDeque
     plan
 }
 
+/// Two more blocks for a cell that has had `before` of them: a random order and its mirror image.
+pub(crate) fn two_more(seed: u64, cell: usize, before: usize, subjects: &[usize]) -> [Block; 2] {
+    let mixed = [cell as u64, before as u64].iter().fold(seed, |mixed, number| {
+        mixed.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29) ^ number
+    });
+    let mut random = Rand64::new(u128::from(mixed));
+    let order: Vec<usize> = shuffled(&mut random, subjects.len())
+        .into_iter()
+        .map(|position| subjects[position])
+        .collect();
+    let mirror = order.iter().rev().copied().collect();
+    [Block { cell, order }, Block { cell, order: mirror }]
+}
+
 /// The numbers under `count` in random order (Fisher and Yates).
 fn shuffled(random: &mut Rand64, count: usize) -> Vec<usize> {
     let mut numbers: Vec<usize> = (0..count).collect();

@@ -12,14 +12,15 @@ use crate::placement::Distance;
 use crate::process::Exit;
 use crate::summary::Summary;
 
-/// The schema of `bundle.json`. Version 1, which knew TCP only, is still read.
-pub const BUNDLE_SCHEMA: &str = "twinring.lab.bundle/2";
+/// The schema of `bundle.json`. Earlier versions are still read.
+pub const BUNDLE_SCHEMA: &str = "twinring.lab.bundle/3";
 
-/// The schema of `bundle.json` before UDP.
-pub(crate) const BUNDLE_SCHEMA_1: &str = "twinring.lab.bundle/1";
+/// The schemas of `bundle.json` before: 1 knew TCP only, 2 no verdicts of many cells together.
+pub(crate) const EARLIER_BUNDLE_SCHEMAS: [&str; 2] =
+    ["twinring.lab.bundle/1", "twinring.lab.bundle/2"];
 
 /// The schema of the lines of `runs.jsonl`.
-pub const RUN_SCHEMA: &str = "twinring.lab.run/2";
+pub const RUN_SCHEMA: &str = "twinring.lab.run/3";
 
 /// Everything about an experiment but its raw data.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -363,6 +363,11 @@ fn configure(
     Ok(Some(text))
 }
 
+fn option_unless_zero(option: &str, value: u32) -> impl Iterator<Item = String> {
+    let words = (value != 0).then(|| [option.to_owned(), value.to_string()]);
+    words.into_iter().flatten()
+}
+
 /// What the placeholders of commands stand for in a run.
 struct Values {
     /// Parts of words.
@@ -388,11 +393,16 @@ impl Values {
         ]);
         let mut values = Values { texts, lists: BTreeMap::new() };
         match slot.cell.point {
-            Point::Tcp { connections, message_bytes, depth } => values.numbers([
-                ("{connections}", connections),
-                ("{message_bytes}", message_bytes),
-                ("{depth}", depth),
-            ]),
+            Point::Tcp(point) => {
+                values.numbers([
+                    ("{connections}", point.connections),
+                    ("{message_bytes}", point.message_bytes),
+                    ("{depth}", point.depth),
+                ]);
+                let churn = option_unless_zero("--churn", point.churn);
+                let options = option_unless_zero("--rate", point.rate_per_s).chain(churn);
+                values.lists.insert("{options}", options.collect());
+            }
             Point::Udp { streams, packets_per_s, message_bytes } => values.numbers([
                 ("{streams}", streams),
                 ("{packets_per_s}", packets_per_s),
@@ -438,6 +448,7 @@ impl Values {
         if !point.keepalive {
             options.push("--no-keepalive".to_owned());
         }
+        options.extend(option_unless_zero("--rate", point.rate_per_s));
         self.lists.extend([
             ("{listen}", words(if point.tls { &tls } else { &plain })),
             ("{urls}", urls),

@@ -46,6 +46,11 @@ pub struct Interval {
 }
 
 impl Interval {
+    /// From its lower to its upper end, in percent of the lower.
+    pub fn width_percent(&self) -> f64 {
+        (self.high / self.low - 1.0) * 100.0
+    }
+
     /// Whether the interval lies on one side of 1 and the sign-flip test agrees.
     pub fn shows_a_difference(&self) -> bool {
         (self.low > 1.0 || self.high < 1.0) && self.p_value <= 1.0 - CONFIDENCE

@@ -234,7 +234,7 @@ fn bundles_of_the_first_version_are_read_verified_and_rendered_anew() {
     fs::write(&path, text).unwrap();
 
     let bundle = rerender(out.path()).unwrap();
-    assert_eq!(bundle.schema, "twinring.lab.bundle/2");
+    assert_eq!(bundle.schema, "twinring.lab.bundle/3");
     assert_eq!(bundle.summary.unwrap().cells[0].cell.to_string(), "2 x 128 B on loopback");
     let found = verify(out.path()).unwrap();
     assert!(found.holds() && found.notes.is_empty() && found.figures > 193, "{found}");

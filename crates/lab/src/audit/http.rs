@@ -14,6 +14,7 @@ impl Audit<'_> {
             connections: u64::from(point.connections),
             depth: u64::from(point.depth),
             closed: load.settings.mode == "closed",
+            rate_per_s: point.rate_per_s,
             keepalive: point.keepalive,
         };
         self.requests(&load.all, wanted);

@@ -72,7 +72,7 @@ pub fn audit(run: &RunRecord) -> Vec<Finding> {
         && let Ok(load) = LoadResult::read(line)
     {
         match (&load, run.cell.point) {
-            (LoadResult::Tcp(load), Point::Tcp { connections, .. }) => audit.tcp(load, connections),
+            (LoadResult::Tcp(load), Point::Tcp(point)) => audit.tcp(load, point),
             (LoadResult::Udp(load), Point::Udp { streams, packets_per_s, message_bytes }) => {
                 audit.udp(load, streams, packets_per_s, message_bytes);
             }

@@ -4,18 +4,25 @@ use super::requests::Loop;
 use super::{Audit, Kind, Severity};
 use crate::contract::TcpResult;
 use crate::contract::tcp::Errors;
+use crate::experiment::TcpPoint;
 
 impl Audit<'_> {
-    pub(super) fn tcp(&mut self, load: &TcpResult, connections: u32) {
+    pub(super) fn tcp(&mut self, load: &TcpResult, point: TcpPoint) {
         self.echoes(load);
         let settings = &load.settings;
-        let asked = u64::from(connections);
+        let asked = u64::from(point.connections);
         if settings.connections != asked {
             let what = format!("{asked} connections asked for, {} set", settings.connections);
             self.void(Kind::UnequalAdmission, what);
         }
-        let (depth, closed) = (settings.depth, settings.mode == "closed");
-        self.requests(&load.all, Loop { connections: asked, depth, closed, keepalive: true });
+        let wanted = Loop {
+            connections: asked,
+            depth: settings.depth,
+            closed: settings.mode == "closed",
+            rate_per_s: point.rate_per_s,
+            keepalive: point.churn == 0,
+        };
+        self.requests(&load.all, wanted);
     }
 
     fn echoes(&mut self, load: &TcpResult) {

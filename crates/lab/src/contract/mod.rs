@@ -84,6 +84,15 @@ impl LoadResult {
         }
     }
 
+    /// What requests over connections have in common; nothing of datagrams.
+    pub(crate) fn requests(&self) -> Option<&requests::RequestResult> {
+        match self {
+            LoadResult::Tcp(result) => Some(&result.all),
+            LoadResult::Http(result) => Some(&result.all),
+            LoadResult::Udp(_) => None,
+        }
+    }
+
     pub(crate) fn window(&self) -> &Window {
         match self {
             LoadResult::Tcp(result) => &result.all.window,

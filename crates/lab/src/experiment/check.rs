@@ -1,14 +1,16 @@
-//! Whether an experiment makes sense.
+//! Whether an experiment makes sense. Each message names the key, and the line that it is in.
 
 use super::http::SET_BYTES_MAX;
+use super::source::Source;
+use super::tcp::{AnswersInTime, Axis};
 use super::{
-    EXPERIMENT_SCHEMA, Experiment, HttpGrid, Protocol, Published, PublishedDatagrams,
-    PublishedRequests, Subject, UnderTest,
+    EXPERIMENT_SCHEMA, Experiment, HttpGrid, MIN_PAIRS, Protocol, Published, PublishedDatagrams,
+    PublishedRequests, Subject, TcpGrid, UnderTest,
 };
 use crate::error::LabError;
 
 /// The most pairs, subjects, published figures and points of an axis that are accepted.
-const MAX_PAIRS: usize = 1000;
+pub(super) const MAX_PAIRS: usize = 1000;
 const MAX_SUBJECTS: usize = 64;
 const MAX_PUBLISHED: usize = 64;
 const MAX_POINTS: usize = 64;
@@ -16,63 +18,105 @@ const MAX_POINTS: usize = 64;
 /// The longest window and warm-up, which with the limits above bounds every run.
 const MAX_SECONDS: f64 = 300.0;
 
-/// Refuses with what was found and what was expected.
+/// Refuses with where it is, what was found, and what was expected.
 struct Check<'a> {
-    place: &'a str,
+    source: &'a Source<'a>,
 }
 
 impl Check<'_> {
-    fn unless(&self, right: bool, problem: String, expected: &str) -> Result<(), LabError> {
+    fn unless(
+        &self,
+        right: bool,
+        key: &str,
+        found: impl std::fmt::Display,
+        expected: &str,
+    ) -> Result<(), LabError> {
         if right {
             return Ok(());
         }
-        let (place, expected) = (self.place.to_owned(), expected.to_owned());
-        Err(LabError::BadExperiment { place, problem, expected })
+        Err(LabError::BadExperiment {
+            place: self.source.at(key),
+            problem: found.to_string(),
+            expected: expected.to_owned(),
+        })
     }
 
-    fn name(&self, what: &str, name: &str) -> Result<(), LabError> {
-        let problem = format!("{what} \"{name}\"");
-        self.unless(is_name(name), problem, "1-40 letters, digits, `-`, `_`, `.`")
+    fn name(&self, key: &str, name: &str) -> Result<(), LabError> {
+        let expected = "1-40 letters, digits, `-`, `_`, `.`";
+        self.unless(is_name(name), key, format!("name = \"{name}\""), expected)
     }
 
-    fn seconds(&self, name: &str, seconds: f64, least: f64) -> Result<(), LabError> {
+    fn seconds(&self, key: &str, seconds: f64, least: f64) -> Result<(), LabError> {
+        let name = key.rsplit('.').next().unwrap_or(key);
         self.unless(
             (least..=MAX_SECONDS).contains(&seconds),
+            key,
             format!("{name} = {seconds}"),
             &format!("{least} to {MAX_SECONDS} seconds"),
         )
     }
 
-    fn axes(&self, axes: &[(&str, &[u32], u32)]) -> Result<(), LabError> {
-        for &(axis, points, most) in axes {
+    fn axes(&self, section: &str, axes: &[Axis<'_>]) -> Result<(), LabError> {
+        for &(axis, points, least, most) in axes {
             self.unless(
                 (1..=MAX_POINTS).contains(&points.len())
-                    && points.iter().all(|point| (1..=most).contains(point)),
+                    && points.iter().all(|point| (least..=most).contains(point)),
+                &format!("{section}.{axis}"),
                 format!("{axis} = {points:?}"),
-                &format!("1 to {MAX_POINTS} numbers from 1 to {most}"),
+                &format!("1 to {MAX_POINTS} numbers from {least} to {most}"),
             )?;
         }
         Ok(())
     }
 
-    fn load(&self, command: &[String], target: &str) -> Result<(), LabError> {
+    fn load(&self, section: &str, command: &[String], target: &str) -> Result<(), LabError> {
         self.unless(
             command.iter().any(|word| word.contains(target)),
+            &format!("{section}.load"),
             format!("the load's command has no {target}"),
             &format!("a program and arguments, with {target} where the server's address goes"),
         )
     }
 
+    /// Whether a load that is told of the cell by `{options}` has them.
+    fn options(&self, section: &str, load: &[String], needed: bool) -> Result<(), LabError> {
+        self.unless(
+            !needed || load.iter().any(|word| word == "{options}"),
+            &format!("{section}.load"),
+            "the load's command has no {options}",
+            "the word \"{options}\", which stands for --rate and --churn of the cell",
+        )
+    }
+
+    fn answers(&self, section: &str, limits: &AnswersInTime) -> Result<(), LabError> {
+        self.unless(
+            (0.0..=1.0).contains(&limits.missing_ratio) && limits.latency_us_p99 > 0.0,
+            &format!("{section}.keeps_up"),
+            format!("{limits:?}"),
+            "missing_ratio from 0 to 1 and latency_us_p99 above 0",
+        )
+    }
+
+    fn tcp(&self, tcp: &TcpGrid) -> Result<(), LabError> {
+        self.axes("tcp", &tcp.axes())?;
+        self.answers("tcp", &tcp.keeps_up)?;
+        self.load("tcp", &tcp.load, "{addr}")?;
+        let told = tcp.rate_per_s != [0] || tcp.churn != [0];
+        self.options("tcp", &tcp.load, told)
+    }
+
     fn http(&self, http: &HttpGrid) -> Result<(), LabError> {
-        self.axes(&http.axes())?;
+        self.axes("http", &http.axes())?;
+        self.answers("http", &http.keeps_up)?;
         for (flag, points) in [("keepalive", &http.keepalive), ("tls", &http.tls)] {
             let right = matches!(points[..], [_]) || matches!(points[..], [a, b] if a != b);
-            let problem = format!("{flag} = {points:?}");
-            self.unless(right, problem, "[true], [false], or both")?;
+            let found = format!("{flag} = {points:?}");
+            self.unless(right, &format!("http.{flag}"), found, "[true], [false], or both")?;
         }
         let per_request = http.keepalive.contains(&false);
         self.unless(
             !per_request || http.depth == [1],
+            "http.depth",
             format!("depth = {:?} with a connection for each request", http.depth),
             "depth = [1] with keepalive = [false]",
         )?;
@@ -80,43 +124,45 @@ impl Check<'_> {
         let set_bytes = most(&http.files) * most(&http.file_bytes);
         self.unless(
             set_bytes <= SET_BYTES_MAX,
+            "http.files",
             format!("{set_bytes} bytes in files of one size"),
             "at most 4 GiB: fewer or smaller files",
         )?;
-        self.load(&http.load, "{urls}")
+        self.load("http", &http.load, "{urls}")?;
+        self.options("http", &http.load, http.rate_per_s != [0])
     }
 }
 
 impl Experiment {
     /// # Errors
     /// [`LabError::BadExperiment`] for the first thing that is wrong.
-    pub(super) fn check(&self, place: &str) -> Result<(), LabError> {
-        let check = Check { place };
-        let problem = format!("schema = \"{}\"", self.schema);
-        check.unless(self.schema == EXPERIMENT_SCHEMA, problem, EXPERIMENT_SCHEMA)?;
-        check.name("name =", &self.name)?;
-        check.unless(
-            (1..=MAX_PAIRS).contains(&self.pairs) && self.spare_pairs <= MAX_PAIRS,
-            format!("pairs = {}, spare_pairs = {}", self.pairs, self.spare_pairs),
-            "1 to 1000 pairs (8 or more for a verdict) and at most 1000 to spare",
-        )?;
+    pub(super) fn check(&self, source: &Source<'_>) -> Result<(), LabError> {
+        let check = Check { source };
+        let found = format!("schema = \"{}\"", self.schema);
+        check.unless(self.schema == EXPERIMENT_SCHEMA, "schema", found, EXPERIMENT_SCHEMA)?;
+        check.name("name", &self.name)?;
+        self.check_pairs(&check)?;
         check.unless(
             self.protocols().next().is_some(),
-            "no cells are left".to_owned(),
+            "",
+            "no cells are left",
             "[tcp], [udp] or [http] with its axes, and subjects that all speak it",
         )?;
         for protocol in self.protocols() {
             let (warmup_s, window_s) = self.pace_s(protocol);
-            check.seconds("warmup_s", warmup_s, 0.0)?;
-            check.seconds("window_s", window_s, 0.05)?;
+            let own = |key: &str| {
+                let own = format!("{protocol}.{key}");
+                if self.has_own_pace(protocol, key) { own } else { key.to_owned() }
+            };
+            check.seconds(&own("warmup_s"), warmup_s, 0.0)?;
+            check.seconds(&own("window_s"), window_s, 0.05)?;
         }
         if let Some(tcp) = &self.tcp {
-            check.axes(&tcp.axes())?;
-            check.load(&tcp.load, "{addr}")?;
+            check.tcp(tcp)?;
         }
         if let Some(udp) = &self.udp {
-            check.axes(&udp.axes())?;
-            check.load(&udp.load, "{addr}")?;
+            check.axes("udp", &udp.axes())?;
+            check.load("udp", &udp.load, "{addr}")?;
         }
         if let Some(http) = &self.http {
             check.http(http)?;
@@ -126,6 +172,50 @@ impl Experiment {
         self.check_published(&check)
     }
 
+    fn has_own_pace(&self, protocol: Protocol, key: &str) -> bool {
+        let own = match protocol {
+            Protocol::Tcp => self.tcp.as_ref().map(|grid| (grid.warmup_s, grid.window_s)),
+            Protocol::Udp => self.udp.as_ref().map(|grid| (grid.warmup_s, grid.window_s)),
+            Protocol::Http => self.http.as_ref().map(|grid| (grid.warmup_s, grid.window_s)),
+        };
+        let (warmup_s, window_s) = own.unwrap_or_default();
+        if key == "warmup_s" { warmup_s } else { window_s }.is_some()
+    }
+
+    fn check_pairs(&self, check: &Check<'_>) -> Result<(), LabError> {
+        check.unless(
+            (1..=MAX_PAIRS).contains(&self.pairs),
+            "pairs",
+            format!("pairs = {}", self.pairs),
+            "1 to 1000 pairs (8 or more for a verdict)",
+        )?;
+        check.unless(
+            self.spare_pairs <= MAX_PAIRS,
+            "spare_pairs",
+            format!("spare_pairs = {}", self.spare_pairs),
+            "at most 1000 to spare",
+        )?;
+        let Some(until) = self.until else { return Ok(()) };
+        check.unless(
+            (0.1..=1000.0).contains(&until.interval_percent),
+            "until.interval_percent",
+            format!("interval_percent = {}", until.interval_percent),
+            "0.1 to 1000 percent",
+        )?;
+        check.unless(
+            (self.pairs..=MAX_PAIRS).contains(&until.max_pairs),
+            "until.max_pairs",
+            format!("max_pairs = {}", until.max_pairs),
+            &format!("{} (pairs) to {MAX_PAIRS}", self.pairs),
+        )?;
+        check.unless(
+            self.pairs >= MIN_PAIRS,
+            "pairs",
+            format!("pairs = {} with [until]", self.pairs),
+            "8 or more: an interval of fewer pairs may be narrow by accident",
+        )
+    }
+
     fn check_under_test(&self, check: &Check<'_>) -> Result<(), LabError> {
         let follows = |command: &[String]| command.iter().any(|word| word.contains("{engine}"));
         let tcp = self.tcp.as_ref().map(|grid| ("tcp", &grid.load));
@@ -133,6 +223,7 @@ impl Experiment {
         for (section, load) in [tcp, http].into_iter().flatten() {
             check.unless(
                 !follows(load),
+                &format!("{section}.load"),
                 format!("the load of [{section}] has {{engine}}"),
                 "a fixed engine: the load generator never follows the server's",
             )?;
@@ -141,6 +232,7 @@ impl Experiment {
         check.unless(
             (0.0..=1.0).contains(&udp.keeps_up.missing_ratio)
                 && udp.keeps_up.lateness_us_p99_9 > 0.0,
+            "udp.keeps_up",
             format!("{:?}", udp.keeps_up),
             "missing_ratio from 0 to 1 and lateness_us_p99_9 above 0",
         )?;
@@ -148,9 +240,40 @@ impl Experiment {
             || self.subjects.iter().any(|subject| !subject.load_arguments.is_empty());
         check.unless(
             udp.under_test == UnderTest::Both || !differs,
-            "the load of [udp] depends on the subject".to_owned(),
+            "udp.load",
+            "the load of [udp] depends on the subject",
             "under_test = \"both\", or neither {engine} nor load_arguments",
         )
+    }
+
+    /// Whether each subject that is `from` another can be: before anything is taken from there.
+    pub(super) fn check_origins(&self, source: &Source<'_>) -> Result<(), LabError> {
+        let check = Check { source };
+        for (index, subject) in self.subjects.iter().enumerate() {
+            let key = |field: &str| format!("subjects.{index}.{field}");
+            let name = &subject.name;
+            let Some(from) = &subject.from else {
+                let found = format!("subject `{name}` has a change, but nothing to change");
+                let expected = "from = the subject that it is like";
+                check.unless(subject.change.is_none(), &key("change"), found, expected)?;
+                continue;
+            };
+            let origin = self.subjects.iter().find(|it| it.name == *from && it.name != *name);
+            let usable = origin.is_some_and(|it| it.engine.is_some() && it.from.is_none());
+            let found = format!("subject `{name}` is from `{from}`");
+            let expected = "the name of a subject that has an engine of its own";
+            check.unless(usable, &key("from"), found, expected)?;
+            let same = |engine: &String| {
+                origin.is_some_and(|origin| origin.engine.as_ref() == Some(engine))
+            };
+            check.unless(
+                subject.engine.as_ref().is_none_or(same) && subject.command.is_none(),
+                &key("engine"),
+                format!("subject `{name}` has an engine or a command of its own"),
+                "neither: it has the engine of the subject that it is from",
+            )?;
+        }
+        Ok(())
     }
 
     fn check_subjects(&self, check: &Check<'_>) -> Result<(), LabError> {
@@ -158,32 +281,42 @@ impl Experiment {
             let speakers = self.subjects_of(protocol).len();
             check.unless(
                 (1..=MAX_SUBJECTS).contains(&speakers),
+                "subjects",
                 format!("{speakers} subjects that speak {protocol}"),
                 "1 to 64 subjects, the first of them the baseline",
             )?;
         }
-        for (index, subject) in self.subjects.iter().enumerate() {
-            let Subject { name, engine, command, features, server_arguments, .. } = subject;
-            let known = self.subjects[..index].iter().any(|other| other.name == *name);
-            let problem = format!("two subjects named `{name}`");
-            check.unless(!known, problem, "a name of its own for each")?;
-            check.name("subject name", name)?;
-            let engine_known = engine.as_deref().is_none_or(|e| matches!(e, "io_uring" | "epoll"));
-            check.unless(engine_known, format!("engine = {engine:?}"), "io_uring or epoll")?;
-            let only_for_engines = features.is_some() || !server_arguments.is_empty();
-            let ways = [engine.is_some(), command.is_some(), subject.nginx.is_some()];
-            check.unless(
-                ways.iter().filter(|given| **given).count() == 1
-                    && (engine.is_some() || !only_for_engines),
-                format!("subject `{name}` has engine {engine:?} and command {command:?}"),
-                "one of engine (with features and server_arguments), command and nginx",
-            )?;
-            check_subject(check, subject)?;
-            for other in &subject.against {
-                let is_other = self.subjects.iter().any(|it| it.name == *other && other != name);
-                let problem = format!("subject `{name}` is to be compared with `{other}`");
-                check.unless(is_other, problem, "the name of another subject")?;
-            }
+        for index in 0..self.subjects.len() {
+            self.check_subject(check, index)?;
+        }
+        Ok(())
+    }
+
+    fn check_subject(&self, check: &Check<'_>, index: usize) -> Result<(), LabError> {
+        let subject = &self.subjects[index];
+        let key = |field: &str| format!("subjects.{index}.{field}");
+        let Subject { name, engine, command, features, server_arguments, .. } = subject;
+        let known = self.subjects[..index].iter().any(|other| other.name == *name);
+        let found = format!("two subjects named `{name}`");
+        check.unless(!known, &key("name"), found, "a name of its own for each")?;
+        check.name(&key("name"), name)?;
+        let engine_known = engine.as_deref().is_none_or(|e| matches!(e, "io_uring" | "epoll"));
+        let found = format!("engine = {engine:?}");
+        check.unless(engine_known, &key("engine"), found, "io_uring or epoll")?;
+        let only_for_engines = features.is_some() || !server_arguments.is_empty();
+        let ways = [engine.is_some(), command.is_some(), subject.nginx.is_some()];
+        check.unless(
+            ways.iter().filter(|given| **given).count() == 1
+                && (engine.is_some() || !only_for_engines),
+            &key("name"),
+            format!("subject `{name}` has engine {engine:?} and command {command:?}"),
+            "one of engine (with features and server_arguments), command and nginx",
+        )?;
+        check_listening(check, subject, index)?;
+        for other in &subject.against {
+            let is_other = self.subjects.iter().any(|it| it.name == *other && other != name);
+            let found = format!("subject `{name}` is to be compared with `{other}`");
+            check.unless(is_other, &key("against"), found, "the name of another subject")?;
         }
         Ok(())
     }
@@ -191,10 +324,11 @@ impl Experiment {
     fn check_published(&self, check: &Check<'_>) -> Result<(), LabError> {
         check.unless(
             self.published.len() <= MAX_PUBLISHED,
+            "published",
             format!("{} published figures", self.published.len()),
             "at most 64",
         )?;
-        for published in &self.published {
+        for (index, published) in self.published.iter().enumerate() {
             let positive = match published {
                 Published::Datagrams(PublishedDatagrams { cpu_percent, calls, .. }) => {
                     let counted = |call: &super::PublishedCall| {
@@ -209,31 +343,35 @@ impl Experiment {
                     measured.iter().all(|it| it.requests_per_s > 0.0 && it.mean_ms > 0.0)
                 }
             };
-            let problem = format!("a figure of {} is not positive", published.source());
-            check.unless(positive, problem, "figures above 0")?;
+            let found = format!("a figure of {} is not positive", published.source());
+            check.unless(positive, &format!("published.{index}"), found, "figures above 0")?;
         }
         Ok(())
     }
 }
 
 /// Whether its command says where to listen, and nginx only what nginx can do.
-fn check_subject(check: &Check<'_>, subject: &Subject) -> Result<(), LabError> {
+fn check_listening(check: &Check<'_>, subject: &Subject, index: usize) -> Result<(), LabError> {
     let name = &subject.name;
+    let key = |field: &str| format!("subjects.{index}.{field}");
     if let Some(nginx) = &subject.nginx {
         check.unless(
             subject.protocol.is_none_or(|only| only == Protocol::Http),
+            &key("protocol"),
             format!("subject `{name}` is nginx and is to speak another protocol than HTTP"),
             "no protocol, or \"http\"",
         )?;
         for directive in &nginx.directives {
             let ends = directive.trim_end().ends_with([';', '}']);
-            check.unless(ends, format!("directive `{directive}`"), "a semicolon at its end")?;
+            let found = format!("directive `{directive}`");
+            check.unless(ends, &key("nginx"), found, "a semicolon at its end")?;
         }
         return Ok(());
     }
     let listens = |word: &String| word.contains("{addr}") || word.contains("{port}");
     check.unless(
         subject.command_template(Protocol::Tcp).iter().any(listens),
+        &key("command"),
         format!("the command of `{name}` has no {{addr}}"),
         "{addr}, or {ip} and {port}, where the listen address goes",
     )

@@ -114,6 +114,38 @@ impl fmt::Display for Accounting {
     }
 }
 
+/// What is done about the accidents of many verdicts at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Correction {
+    /// Nothing: each verdict stands for itself, as it did in experiments before version 3.
+    None,
+    /// Of the differences that an experiment claims, at most 5 % are accidents (Benjamini and
+    /// Hochberg, Controlling the False Discovery Rate, JRSS B 57(1), 1995).
+    #[default]
+    BenjaminiHochberg,
+}
+
+impl fmt::Display for Correction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Correction::None => "none",
+            Correction::BenjaminiHochberg => "Benjamini-Hochberg",
+        })
+    }
+}
+
+/// Measures until the answer is narrow enough.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Until {
+    /// A cell has enough pairs when the interval of each of its ratios is at most this wide, from
+    /// its lower to its upper end, in percent.
+    pub interval_percent: f64,
+    /// It gets no more pairs than this, however wide they are.
+    pub max_pairs: usize,
+}
+
 /// Which network a cell was measured on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -1,5 +1,5 @@
-//! The grid of an experiment: for each protocol the axes that are varied and the load that is put
-//! on every point of them.
+//! The grid of an experiment: the axes that are varied, and the load that is put on every point of
+//! them. Here is that of UDP, and the cell, which is a point of any grid on a network.
 
 use std::fmt;
 
@@ -7,26 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::choices::{NetKind, Protocol};
 use super::http::HttpPoint;
-
-/// TCP: every combination of the axes is a cell.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TcpGrid {
-    /// Connections open at once.
-    pub connections: Vec<u32>,
-    /// Bytes of one message.
-    pub message_bytes: Vec<u32>,
-    /// Requests in flight per connection.
-    #[serde(default = "depth_one")]
-    pub depth: Vec<u32>,
-    /// The command of the load generator, with placeholders in braces. It must print the JSON
-    /// lines of `twinring load tcp`. It never follows the subject's engine.
-    pub load: Vec<String>,
-}
-
-fn depth_one() -> Vec<u32> {
-    vec![1]
-}
+use super::tcp::{Axis, TcpPoint};
 
 /// UDP: every combination of the axes is a cell.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -99,14 +80,7 @@ pub struct Cell {
 #[serde(untagged)]
 pub enum Point {
     /// TCP.
-    Tcp {
-        /// Connections open at once.
-        connections: u32,
-        /// Bytes of one message.
-        message_bytes: u32,
-        /// Requests in flight per connection.
-        depth: u32,
-    },
+    Tcp(TcpPoint),
     /// UDP.
     Udp {
         /// Streams at once.
@@ -124,31 +98,10 @@ impl Cell {
     /// What is spoken in it.
     pub fn protocol(&self) -> Protocol {
         match self.point {
-            Point::Tcp { .. } => Protocol::Tcp,
+            Point::Tcp(_) => Protocol::Tcp,
             Point::Udp { .. } => Protocol::Udp,
             Point::Http(_) => Protocol::Http,
         }
-    }
-}
-
-impl TcpGrid {
-    pub(super) fn points(&self) -> impl Iterator<Item = Point> {
-        self.message_bytes.iter().flat_map(move |&message_bytes| {
-            self.depth.iter().flat_map(move |&depth| {
-                let point =
-                    move |&connections: &u32| Point::Tcp { connections, message_bytes, depth };
-                self.connections.iter().map(point)
-            })
-        })
-    }
-
-    /// Name, points and largest value of each axis.
-    pub(super) fn axes(&self) -> [(&'static str, &[u32], u32); 3] {
-        [
-            ("connections", &self.connections, 1_000_000),
-            ("message_bytes", &self.message_bytes, 64 << 20),
-            ("depth", &self.depth, 100_000),
-        ]
     }
 }
 
@@ -163,12 +116,13 @@ impl UdpGrid {
         })
     }
 
-    /// As [`TcpGrid::axes`]. 65,507 bytes are the most that IPv4 carries in a datagram.
-    pub(super) fn axes(&self) -> [(&'static str, &[u32], u32); 3] {
+    /// Name, points, smallest and largest value of each axis. 65,507 bytes are the most that IPv4
+    /// carries in a datagram.
+    pub(super) fn axes(&self) -> [Axis<'_>; 3] {
         [
-            ("streams", &self.streams, 1_000_000),
-            ("packets_per_s", &self.packets_per_s, 100_000_000),
-            ("message_bytes", &self.message_bytes, 65_507),
+            ("streams", &self.streams, 1, 1_000_000),
+            ("packets_per_s", &self.packets_per_s, 1, 100_000_000),
+            ("message_bytes", &self.message_bytes, 1, 65_507),
         ]
     }
 }
@@ -176,12 +130,7 @@ impl UdpGrid {
 impl fmt::Display for Cell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.point {
-            Point::Tcp { connections, message_bytes, depth } => {
-                write!(f, "{connections} x {}", bytes(message_bytes))?;
-                if depth != 1 {
-                    write!(f, " x depth {depth}")?;
-                }
-            }
+            Point::Tcp(point) => point.fmt(f)?,
             Point::Udp { streams, packets_per_s, message_bytes } => {
                 let plural = if streams == 1 { "" } else { "s" };
                 let (rate, bytes) = (rate(packets_per_s), bytes(message_bytes));
@@ -204,7 +153,7 @@ pub(super) fn bytes(count: u32) -> String {
 }
 
 /// A rate as people write it: `50`, `200k`, `2M`.
-fn rate(count: u32) -> String {
+pub(super) fn rate(count: u32) -> String {
     match count {
         1_000_000.. if count.is_multiple_of(100_000) => format!("{}M", f64::from(count) / 1e6),
         10_000.. if count.is_multiple_of(1000) => format!("{}k", count / 1000),

@@ -4,7 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::grid::{Point, bytes};
+use super::grid::{Point, bytes, rate};
+use super::tcp::{AnswersInTime, Axis, is_nought, is_zero, one, zero};
 
 /// HTTP: every combination of the axes is a cell. The lab makes the files itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -26,6 +27,13 @@ pub struct HttpGrid {
     /// Whether TLS is spoken.
     #[serde(default = "only_false")]
     pub tls: Vec<bool>,
+    /// Requests per second of all connections together, on a schedule (open loop); 0 is a closed
+    /// loop.
+    #[serde(default = "zero", skip_serializing_if = "is_zero")]
+    pub rate_per_s: Vec<u32>,
+    /// When a subject has done the work that a rate asks for.
+    #[serde(default, skip_serializing_if = "AnswersInTime::is_default")]
+    pub keeps_up: AnswersInTime,
     /// Load before the window opens, in seconds, if other than the experiment's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warmup_s: Option<f64>,
@@ -35,10 +43,6 @@ pub struct HttpGrid {
     /// The command of the load generator, with placeholders in braces. It must print the JSON
     /// lines of `twinring load http`. It never follows the subject's engine.
     pub load: Vec<String>,
-}
-
-fn one() -> Vec<u32> {
-    vec![1]
 }
 
 fn only_true() -> Vec<bool> {
@@ -64,6 +68,9 @@ pub struct HttpPoint {
     pub keepalive: bool,
     /// Whether TLS is spoken.
     pub tls: bool,
+    /// Requests per second of all connections; 0 is a closed loop.
+    #[serde(default, skip_serializing_if = "is_nought")]
+    pub rate_per_s: u32,
 }
 
 /// The largest file, and the largest set of files of one size, in bytes.
@@ -84,31 +91,40 @@ impl HttpGrid {
         for &files in &self.files {
             for &file_bytes in &self.file_bytes {
                 for &depth in &self.depth {
-                    points.extend(self.connections.iter().map(|&connections| {
-                        let point =
-                            HttpPoint { connections, file_bytes, files, depth, keepalive, tls };
-                        Point::Http(point)
-                    }));
+                    for &connections in &self.connections {
+                        points.extend(self.rate_per_s.iter().map(|&rate_per_s| {
+                            Point::Http(HttpPoint {
+                                connections,
+                                file_bytes,
+                                files,
+                                depth,
+                                keepalive,
+                                tls,
+                                rate_per_s,
+                            })
+                        }));
+                    }
                 }
             }
         }
         points
     }
 
-    /// Name, points and largest value of each axis.
-    pub(super) fn axes(&self) -> [(&'static str, &[u32], u32); 4] {
+    /// Name, points, smallest and largest value of each axis.
+    pub(super) fn axes(&self) -> [Axis<'_>; 5] {
         [
-            ("connections", &self.connections, 1_000_000),
-            ("file_bytes", &self.file_bytes, FILE_BYTES_MAX),
-            ("files", &self.files, 1_000_000),
-            ("depth", &self.depth, 10_000),
+            ("connections", &self.connections, 1, 1_000_000),
+            ("file_bytes", &self.file_bytes, 1, FILE_BYTES_MAX),
+            ("files", &self.files, 1, 1_000_000),
+            ("depth", &self.depth, 1, 10_000),
+            ("rate_per_s", &self.rate_per_s, 0, 100_000_000),
         ]
     }
 }
 
 impl fmt::Display for HttpPoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let HttpPoint { connections, file_bytes, files, depth, keepalive, tls } = *self;
+        let HttpPoint { connections, file_bytes, files, depth, keepalive, tls, rate_per_s } = *self;
         let plural = if connections == 1 { "" } else { "s" };
         write!(f, "{connections} connection{plural} x {}", bytes(file_bytes))?;
         if files != 1 {
@@ -116,6 +132,9 @@ impl fmt::Display for HttpPoint {
         }
         if depth != 1 {
             write!(f, " x depth {depth}")?;
+        }
+        if rate_per_s != 0 {
+            write!(f, " at {}/s", rate(rate_per_s))?;
         }
         f.write_str(if tls { " over HTTPS" } else { " over HTTP" })?;
         f.write_str(if keepalive { "" } else { ", a connection per request" })

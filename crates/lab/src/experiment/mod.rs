@@ -9,7 +9,9 @@ mod choices;
 mod grid;
 mod http;
 mod published;
+mod source;
 mod subject;
+mod tcp;
 mod version_1;
 
 use std::path::Path;
@@ -19,16 +21,23 @@ use serde::{Deserialize, Serialize};
 use crate::error::LabError;
 use crate::placement::Wanted;
 
-pub use choices::{Accounting, NetChoice, NetKind, Protocol};
-pub use grid::{Cell, KeepsUp, Point, TcpGrid, UdpGrid, UnderTest};
+use source::Source;
+
+pub use choices::{Accounting, Correction, NetChoice, NetKind, Protocol, Until};
+pub use grid::{Cell, KeepsUp, Point, UdpGrid, UnderTest};
 pub use http::{HttpGrid, HttpPoint};
 pub use published::{
     Published, PublishedCall, PublishedDatagrams, PublishedRate, PublishedRequests,
 };
 pub use subject::{Nginx, Ready, Subject};
+pub use tcp::{AnswersInTime, TcpGrid, TcpPoint};
 
-/// The schema of experiment files. Those of version 1, which knew TCP only, are still read.
-pub const EXPERIMENT_SCHEMA: &str = "twinring.lab.experiment/2";
+/// The schema of experiment files. Earlier ones are still read: version 1 knew TCP only, version 2
+/// no correction of many verdicts at once.
+pub const EXPERIMENT_SCHEMA: &str = "twinring.lab.experiment/3";
+
+/// The version before, which differs in defaults only.
+const EXPERIMENT_SCHEMA_2: &str = "twinring.lab.experiment/2";
 
 /// Experiments that come with the program: name and text.
 pub const BUILT_IN: &[(&str, &str)] = &[
@@ -63,6 +72,12 @@ pub struct Experiment {
     /// How many blocks spoilt by noise may be run again, per cell.
     #[serde(default)]
     pub spare_pairs: usize,
+    /// Goes on beyond `pairs` until the intervals are narrow enough.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Until>,
+    /// What is done about the accidents of many verdicts at once.
+    #[serde(default)]
+    pub correction: Correction,
     /// The network between server and client.
     #[serde(default)]
     pub net: NetChoice,
@@ -109,6 +124,12 @@ pub struct Overrides {
     pub message_bytes: Option<Vec<u32>>,
     /// Requests in flight per connection.
     pub depth: Option<Vec<u32>>,
+    /// Requests per second of TCP and HTTP; 0 is a closed loop.
+    pub rate_per_s: Option<Vec<u32>>,
+    /// Requests of a connection of TCP; 0 keeps it.
+    pub churn: Option<Vec<u32>>,
+    /// Goes on until the intervals are at most this wide, in percent.
+    pub until_percent: Option<f64>,
     /// Stream counts.
     pub streams: Option<Vec<u32>>,
     /// Packets per second of each stream.
@@ -152,11 +173,9 @@ impl Experiment {
         struct Head {
             schema: String,
         }
+        let source = Source::of_file(place, text);
         let bad = |error: toml::de::Error| LabError::BadExperiment {
-            place: match error.span() {
-                Some(span) => format!("{place}:{}", line_of(text, span.start)),
-                None => place.to_owned(),
-            },
+            place: source.at_offset(error.span().map(|span| span.start)),
             problem: error.message().to_owned(),
             expected: "the fields that `twinring lab show quick` prints".to_owned(),
         };
@@ -164,11 +183,9 @@ impl Experiment {
         let experiment = if head.schema == version_1::SCHEMA {
             toml::from_str::<version_1::ExperimentV1>(text).map(Experiment::from)
         } else {
-            toml::from_str(text)
+            toml::from_str(text).map(|read: Experiment| read.brought_up_to_date())
         };
-        let experiment = experiment.map_err(bad)?;
-        experiment.check(place)?;
-        Ok(experiment)
+        experiment.map_err(bad)?.resolved(&source)
     }
 
     /// Reads an experiment of any version from a bundle.
@@ -180,11 +197,35 @@ impl Experiment {
         let experiment = if schema == Some(version_1::SCHEMA) {
             serde_json::from_value::<version_1::ExperimentV1>(value).map(Experiment::from)
         } else {
-            serde_json::from_value(value)
+            serde_json::from_value(value).map(|read: Experiment| read.brought_up_to_date())
         };
         let experiment = experiment.map_err(|error| error.to_string())?;
-        experiment.check("the experiment").map_err(|error| error.to_string())?;
-        Ok(experiment)
+        experiment.resolved(&Source::named("the experiment")).map_err(|error| error.to_string())
+    }
+
+    /// An experiment of the version before as one of this version that means the same.
+    fn brought_up_to_date(mut self) -> Experiment {
+        if self.schema == EXPERIMENT_SCHEMA_2 {
+            self.schema = EXPERIMENT_SCHEMA.to_owned();
+            self.correction = Correction::None;
+        }
+        self
+    }
+
+    /// Checks everything, and gives each subject what it has of the one it is `from`.
+    fn resolved(mut self, source: &Source<'_>) -> Result<Experiment, LabError> {
+        self.check_origins(source)?;
+        let origin = |subject: &Subject| {
+            let name = subject.from.as_ref()?;
+            self.subjects.iter().find(|other| other.name == *name)
+        };
+        let changed = |subject: &Subject| match origin(subject) {
+            Some(origin) => subject.changed_from(origin),
+            None => subject.clone(),
+        };
+        self.subjects = self.subjects.iter().map(changed).collect();
+        self.check(source)?;
+        Ok(self)
     }
 
     /// This experiment with the command line's changes.
@@ -199,6 +240,10 @@ impl Experiment {
         self.accounting = overrides.accounting.unwrap_or(self.accounting);
         self.window_s = overrides.window_s.unwrap_or(self.window_s);
         self.warmup_s = overrides.warmup_s.unwrap_or(self.warmup_s);
+        if let Some(tcp) = &mut self.tcp {
+            tcp.window_s = overrides.window_s.or(tcp.window_s);
+            tcp.warmup_s = overrides.warmup_s.or(tcp.warmup_s);
+        }
         if let Some(udp) = &mut self.udp {
             udp.window_s = overrides.window_s.or(udp.window_s);
             udp.warmup_s = overrides.warmup_s.or(udp.warmup_s);
@@ -214,7 +259,12 @@ impl Experiment {
             self.keep_protocols(|protocol| protocol == only);
         }
         self.set_axes(overrides)?;
-        self.check("the options")?;
+        if let Some(interval_percent) = overrides.until_percent {
+            // As many pairs as an experiment may have: whoever asks for a width wants to get it.
+            let max_pairs = self.until.map_or(check::MAX_PAIRS, |until| until.max_pairs);
+            self.until = Some(Until { interval_percent, max_pairs });
+        }
+        self.check(&Source::named("the options"))?;
         Ok(self)
     }
 
@@ -236,12 +286,15 @@ impl Experiment {
     }
 
     fn set_axes(&mut self, overrides: &Overrides) -> Result<(), LabError> {
-        let Overrides { connections, message_bytes, depth, streams, packets_per_s, .. } = overrides;
+        let Overrides { connections, message_bytes, depth, rate_per_s, churn, .. } = overrides;
+        let Overrides { streams, packets_per_s, .. } = overrides;
         let mut axes: Vec<(&str, &mut Vec<u32>)> = Vec::new();
         if let Some(tcp) = &mut self.tcp {
             axes.push(("--connections", &mut tcp.connections));
             axes.push(("--sizes", &mut tcp.message_bytes));
             axes.push(("--depth", &mut tcp.depth));
+            axes.push(("--rates", &mut tcp.rate_per_s));
+            axes.push(("--churn", &mut tcp.churn));
         }
         if let Some(udp) = &mut self.udp {
             axes.push(("--streams", &mut udp.streams));
@@ -252,11 +305,14 @@ impl Experiment {
             axes.push(("--connections", &mut http.connections));
             axes.push(("--sizes", &mut http.file_bytes));
             axes.push(("--depth", &mut http.depth));
+            axes.push(("--rates", &mut http.rate_per_s));
         }
         for (option, given) in [
             ("--connections", connections),
             ("--sizes", message_bytes),
             ("--depth", depth),
+            ("--rates", rate_per_s),
+            ("--churn", churn),
             ("--streams", streams),
             ("--pps", packets_per_s),
         ] {
@@ -266,9 +322,8 @@ impl Experiment {
                 return Err(LabError::BadExperiment {
                     place: "the options".to_owned(),
                     problem: format!("{option} concerns no cell of this experiment"),
-                    expected:
-                        "--connections and --depth for TCP and HTTP, --streams and --pps for \
-                               UDP"
+                    expected: "--connections, --depth and --rates for TCP and HTTP, --churn for \
+                               TCP, --streams and --pps for UDP"
                         .to_owned(),
                 });
             }
@@ -329,7 +384,7 @@ impl Experiment {
     /// Warm-up and window of a protocol's runs, in seconds.
     pub fn pace_s(&self, protocol: Protocol) -> (f64, f64) {
         let own = match protocol {
-            Protocol::Tcp => None,
+            Protocol::Tcp => self.tcp.as_ref().map(|grid| (grid.warmup_s, grid.window_s)),
             Protocol::Udp => self.udp.as_ref().map(|grid| (grid.warmup_s, grid.window_s)),
             Protocol::Http => self.http.as_ref().map(|grid| (grid.warmup_s, grid.window_s)),
         };
@@ -344,10 +399,6 @@ impl Experiment {
             _ => UnderTest::Server,
         }
     }
-}
-
-fn line_of(text: &str, offset: usize) -> usize {
-    text.bytes().take(offset).filter(|byte| *byte == b'\n').count() + 1
 }
 
 #[cfg(test)]

@@ -40,6 +40,13 @@ pub struct Subject {
     /// Features of the engine, as `key=value,key=value`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub features: Option<String>,
+    /// The subject that this one is like but for its `change`. It is compared with that one only,
+    /// and has its engine, features and arguments.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// What is changed of it: features, as in `features`, which these replace or add to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub change: Option<String>,
     /// More arguments for `twinring serve`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub server_arguments: Vec<String>,
@@ -109,6 +116,26 @@ impl Subject {
         }
         let command = shlex::split(value).ok_or_else(|| bad("a quote is not closed"))?;
         Ok(Subject { name, command: Some(command), ..Subject::default() })
+    }
+
+    /// This subject with what it has of the one it is `from`.
+    pub(super) fn changed_from(&self, origin: &Subject) -> Subject {
+        let own = self.change.as_deref().unwrap_or_default();
+        let key = |feature: &&str| feature.split('=').next().unwrap_or_default().trim().to_owned();
+        let changed: Vec<String> = own.split(',').map(|feature| key(&feature)).collect();
+        let kept = origin.features.iter().flat_map(|features| features.split(','));
+        let kept = kept.filter(|feature| !changed.contains(&key(feature)));
+        let features: Vec<&str> =
+            kept.chain(own.split(',')).filter(|feature| !feature.trim().is_empty()).collect();
+        let own_arguments = !self.server_arguments.is_empty();
+        let server_arguments = if own_arguments { self } else { origin }.server_arguments.clone();
+        Subject {
+            engine: origin.engine.clone(),
+            features: (!features.is_empty()).then(|| features.join(",")),
+            server_arguments,
+            protocol: self.protocol.or(origin.protocol),
+            ..self.clone()
+        }
     }
 
     /// How readiness is found out.

@@ -167,3 +167,90 @@ fn experiments_of_the_first_version_are_read() {
     let error = Experiment::from_toml(&wrong, "old.toml").unwrap_err().to_string();
     assert!(error.starts_with("old.toml:5"), "{error}");
 }
+
+/// `quick` with some of its text replaced.
+fn quick_with(from: &str, to: &str) -> Result<Experiment, LabError> {
+    let text = BUILT_IN[0].1.replacen(from, to, 1);
+    assert_ne!(text, BUILT_IN[0].1);
+    Experiment::from_toml(&text, "mine.toml")
+}
+
+fn line_of(text: &str) -> usize {
+    BUILT_IN[0].1.lines().position(|line| line.contains(text)).unwrap() + 1
+}
+
+#[test]
+fn what_makes_no_sense_is_named_with_its_line_too() {
+    for (from, to, expected) in [
+        ("pairs = 8", "pairs = 0", "1 to 1000 pairs"),
+        ("window_s = 0.5", "window_s = -1.0", "0.05 to 300 seconds"),
+        ("message_bytes = [128, 16384]", "message_bytes = [0]", "numbers from 1 to"),
+        ("name = \"epoll\"", "name = \"a b\"", "1-40 letters"),
+        ("engine = \"epoll\"", "engine = \"kqueue\"", "io_uring or epoll"),
+        ("connections = [100]", "connections = [100]\nrate_per_s = [9000]", "\"{options}\""),
+    ] {
+        let error = quick_with(from, to).unwrap_err().to_string();
+        let line = match to.contains("rate") {
+            true => line_of("load = [") + 1,
+            false => line_of(from),
+        };
+        assert!(error.starts_with(&format!("mine.toml:{line}: ")), "{to}: {error}");
+        assert!(error.contains(expected), "{to}: {error}");
+    }
+}
+
+#[test]
+fn a_subject_may_be_another_one_with_a_change() {
+    let subjects = "[[subjects]]\nname = \"base\"\nengine = \"io_uring\"\n\
+                    features = \"multishot=off,split=on\"\nserver_arguments = [\"--backlog\", \"9\"]\n\
+                    [[subjects]]\nname = \"more\"\nfrom = \"base\"\n\
+                    change = \"multishot=on,bundle=on\"\n";
+    let experiment = quick_with(
+        "[[subjects]]\nname = \"epoll\"",
+        &format!("{subjects}[[subjects]]\nname = \"epoll\""),
+    );
+    let experiment = experiment.unwrap();
+    let more = &experiment.subjects[1];
+    assert_eq!(more.features.as_deref(), Some("split=on,multishot=on,bundle=on"));
+    let command = more.command_template(Protocol::Tcp).join(" ");
+    assert!(command.ends_with("--uring split=on,multishot=on,bundle=on --backlog 9"), "{command}");
+    // Once stored and read back it is still the same.
+    let stored = serde_json::to_value(&experiment).unwrap();
+    assert_eq!(Experiment::from_stored(stored).unwrap(), experiment);
+
+    let refused = |from: &str, to: &str| {
+        let changed = subjects.replacen(from, to, 1);
+        assert_ne!(changed, subjects);
+        let text = format!("{changed}[[subjects]]\nname = \"epoll\"");
+        quick_with("[[subjects]]\nname = \"epoll\"", &text).unwrap_err().to_string()
+    };
+    assert!(refused("from = \"base\"", "from = \"bass\"").contains("`bass`"));
+    assert!(refused("from = \"base\"", "from = \"more\"").contains("engine of its own"));
+    assert!(refused("from = \"base\"\n", "").contains("nothing to change"));
+    assert!(refused("from", "engine = \"epoll\"\nfrom").contains("of its own"));
+}
+
+#[test]
+fn experiments_of_version_2_mean_what_they_meant() {
+    let old = quick_with("experiment/3", "experiment/2").unwrap();
+    assert_eq!((old.correction, &*old.schema), (Correction::None, EXPERIMENT_SCHEMA));
+    assert_eq!(quick().correction, Correction::BenjaminiHochberg);
+}
+
+#[test]
+fn a_stop_rule_has_bounds() {
+    let until =
+        |text: &str| quick_with("net = \"auto\"", &format!("net = \"auto\"\nuntil = {text}"));
+    let good = until("{ interval_percent = 3.0, max_pairs = 40 }").unwrap();
+    assert_eq!(good.until, Some(Until { interval_percent: 3.0, max_pairs: 40 }));
+    for (bad, expected) in [
+        ("{ interval_percent = 0.0, max_pairs = 40 }", "0.1 to 1000 percent"),
+        ("{ interval_percent = 3.0, max_pairs = 4 }", "8 (pairs) to 1000"),
+        ("{ interval_percent = 3.0 }", "max_pairs"),
+    ] {
+        let error = until(bad).unwrap_err().to_string();
+        assert!(error.contains(expected), "{bad}: {error}");
+    }
+    let narrow = Overrides { until_percent: Some(2.0), ..Overrides::default() };
+    assert_eq!(quick().with(&narrow).unwrap().until.unwrap().max_pairs, 1000);
+}

@@ -5,8 +5,8 @@ use crate::placement::Wanted;
 use serde::Deserialize;
 
 use super::choices::{Accounting, NetChoice};
-use super::grid::TcpGrid;
-use super::{EXPERIMENT_SCHEMA, Experiment, Subject};
+use super::tcp::{AnswersInTime, TcpGrid, one, zero};
+use super::{Correction, EXPERIMENT_SCHEMA, Experiment, Subject};
 
 /// The schema of this version.
 pub(super) const SCHEMA: &str = "twinring.lab.experiment/1";
@@ -38,12 +38,8 @@ pub(super) struct ExperimentV1 {
 struct Axes {
     connections: Vec<u32>,
     message_bytes: Vec<u32>,
-    #[serde(default = "depth_one")]
+    #[serde(default = "one")]
     depth: Vec<u32>,
-}
-
-fn depth_one() -> Vec<u32> {
-    vec![1]
 }
 
 #[derive(Debug, Deserialize)]
@@ -55,13 +51,25 @@ struct Load {
 impl From<ExperimentV1> for Experiment {
     fn from(old: ExperimentV1) -> Experiment {
         let Axes { connections, message_bytes, depth } = old.axes;
-        let tcp = TcpGrid { connections, message_bytes, depth, load: old.load.command };
+        let tcp = TcpGrid {
+            connections,
+            message_bytes,
+            depth,
+            rate_per_s: zero(),
+            churn: zero(),
+            keeps_up: AnswersInTime::default(),
+            warmup_s: None,
+            window_s: None,
+            load: old.load.command,
+        };
         Experiment {
             schema: EXPERIMENT_SCHEMA.to_owned(),
             name: old.name,
             about: old.about,
             pairs: old.pairs,
             spare_pairs: old.spare_pairs,
+            until: None,
+            correction: Correction::None,
             net: old.net,
             accounting: old.accounting,
             placement: Wanted::Any,

@@ -173,7 +173,7 @@ mod tests {
     use crate::experiment::Experiment;
 
     fn grid(text: &str) -> HttpGrid {
-        let head = "schema = \"twinring.lab.experiment/2\"\nname = \"files\"\npairs = 8\n\
+        let head = "schema = \"twinring.lab.experiment/3\"\nname = \"files\"\npairs = 8\n\
                     warmup_s = 0.1\nwindow_s = 0.3\n[http]\nload = [\"load\", \"{urls}\"]\n";
         let tail = "\n[[subjects]]\nname = \"epoll\"\nengine = \"epoll\"\n";
         Experiment::from_toml(&format!("{head}{text}{tail}"), "test").unwrap().http.unwrap()
@@ -216,6 +216,7 @@ mod tests {
             depth: 1,
             keepalive: true,
             tls,
+            rate_per_s: 0,
         };
         assert_eq!(site.urls(point(1, false), server).unwrap(), ["http://127.0.0.1:9/10.bin"]);
         let words = site.urls(point(3, true), server).unwrap();

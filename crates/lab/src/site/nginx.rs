@@ -104,6 +104,7 @@ mod tests {
         depth: 1,
         keepalive: true,
         tls: false,
+        rate_per_s: 0,
     };
 
     fn configuration(built: &str, nginx: &Nginx, point: HttpPoint) -> String {

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Judged;
 use super::figures::Figures;
-use crate::experiment::{KeepsUp, MIN_PAIRS, UnderTest};
+use crate::experiment::{MIN_PAIRS, UnderTest};
 use crate::placement::Placement;
 use crate::statistics::{self, Interval};
 
@@ -208,7 +208,8 @@ pub(super) struct Rules<'a> {
     pub(super) baseline: &'a str,
     pub(super) subject: &'a str,
     pub(super) record: Record,
-    pub(super) keeps_up: KeepsUp,
+    /// Whether a run did the work that was asked for, where something was.
+    pub(super) did_its_work: &'a dyn Fn(&Figures) -> Option<bool>,
     pub(super) seed: u64,
     /// One of them was limited by a load generator that is not under test.
     pub(super) client_bound: bool,
@@ -224,14 +225,12 @@ pub(super) fn compare(
     let Rules { record, seed, .. } = rules;
     let with_placement = pairs(baseline, subject);
     let pairs: Vec<Pair<'_>> = with_placement.iter().map(|(_, pair)| *pair).collect();
-    let keeps_up = |figures: &Figures| {
-        figures.datagrams.as_ref().is_none_or(|datagrams| datagrams.keeps_up(&rules.keeps_up))
-    };
+    let keeps_up = |figures: &Figures| (rules.did_its_work)(figures).unwrap_or(true);
     let equal: Vec<&Pair<'_>> = pairs
         .iter()
         .filter(|(baseline, subject)| keeps_up(baseline) && keeps_up(subject))
         .collect();
-    let scheduled = pairs.iter().any(|(baseline, _)| baseline.datagrams.is_some());
+    let scheduled = pairs.iter().any(|(baseline, _)| (rules.did_its_work)(baseline).is_some());
     let kept_up = scheduled.then(|| KeptUp {
         baseline: pairs.iter().filter(|(baseline, _)| keeps_up(baseline)).count(),
         subject: pairs.iter().filter(|(_, subject)| keeps_up(subject)).count(),

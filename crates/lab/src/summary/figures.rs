@@ -4,7 +4,7 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use crate::contract::{self, HttpResult, LoadResult, UdpResult};
-use crate::experiment::KeepsUp;
+use crate::experiment::{AnswersInTime, KeepsUp, Point};
 use crate::result::RunRecord;
 use crate::statistics::median;
 
@@ -62,6 +62,27 @@ pub struct Figures {
     /// What only HTTP has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http: Option<HttpFigures>,
+    /// What only requests on a schedule have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub open_loop: Option<OpenLoopFigures>,
+}
+
+/// What is told of requests on a schedule beside the figures of every run.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct OpenLoopFigures {
+    /// Share of the requests due in the window that were not answered by its end.
+    pub missing_ratio: f64,
+    /// How late requests left against their schedule: 99th percentile, in microseconds.
+    pub lateness_us_p99: f64,
+}
+
+impl Figures {
+    /// Whether requests on a schedule were answered in time; nothing without a schedule.
+    pub fn answers_in_time(&self, limits: &AnswersInTime) -> Option<bool> {
+        let open_loop = self.open_loop.as_ref()?;
+        let in_time = self.latency_us_p99 <= limits.latency_us_p99;
+        Some(in_time && open_loop.missing_ratio <= limits.missing_ratio)
+    }
 }
 
 /// What is told of HTTP beside the figures of every run.
@@ -198,6 +219,7 @@ pub(super) fn read(run: &RunRecord) -> Option<Read> {
             LoadResult::Http(result) => Some(http(result)),
             LoadResult::Tcp(_) | LoadResult::Udp(_) => None,
         },
+        open_loop: open_loop(run, &load),
     };
     Some(Read { figures, latencies, lateness })
 }
@@ -242,6 +264,22 @@ fn datagrams(udp: &UdpResult, lateness: &Histogram<u64>) -> Option<DatagramFigur
     })
 }
 
+fn open_loop(run: &RunRecord, load: &LoadResult) -> Option<OpenLoopFigures> {
+    let rate_per_s = match run.cell.point {
+        Point::Tcp(point) => point.rate_per_s,
+        Point::Http(point) => point.rate_per_s,
+        Point::Udp { .. } => 0,
+    };
+    let lateness = load.requests()?.schedule_lag_us.as_ref()?;
+    let due = f64::from(rate_per_s) * load.window().seconds;
+    (due > 0.0).then(|| OpenLoopFigures {
+        // Requests of before the window that are answered in it may be more than those that are
+        // answered after it.
+        missing_ratio: (1.0 - load.done() as f64 / due).max(0.0),
+        lateness_us_p99: lateness.p99,
+    })
+}
+
 fn http(result: &HttpResult) -> HttpFigures {
     HttpFigures {
         content_bytes_per_s: result.bytes.bodies as f64 / result.all.window.seconds,
@@ -282,6 +320,15 @@ pub(super) fn medians(figures: &[&Figures]) -> Option<Figures> {
         client_process_share: of(|f| f.client_process_share)?,
         datagrams: datagram_medians(figures),
         http: http_medians(figures),
+        open_loop: open_loop_medians(figures),
+    })
+}
+
+fn open_loop_medians(figures: &[&Figures]) -> Option<OpenLoopFigures> {
+    let all = || figures.iter().filter_map(|figures| figures.open_loop.as_ref());
+    Some(OpenLoopFigures {
+        missing_ratio: median(all().map(|it| it.missing_ratio))?,
+        lateness_us_p99: median(all().map(|it| it.lateness_us_p99))?,
     })
 }
 

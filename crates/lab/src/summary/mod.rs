@@ -12,15 +12,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::audit::{self, Finding, Kind, Severity};
 use crate::contract::LoadResult;
-use crate::experiment::{Cell, Experiment, KeepsUp, UnderTest};
+use crate::experiment::{Cell, Experiment, UnderTest};
 use crate::placement::Placement;
 use crate::result::RunRecord;
-use crate::statistics::median;
+use crate::statistics::{Interval, median};
 
 pub use calls::CallFigures;
 pub use compare::{Comparison, KeptUp, Placed, Record, Verdict};
 pub(crate) use figures::figures_of;
-pub use figures::{DatagramFigures, Figures, HttpFigures};
+pub use figures::{DatagramFigures, Figures, HttpFigures, OpenLoopFigures};
 
 use compare::{Rules, compare};
 use figures::{Read, medians};
@@ -145,6 +145,25 @@ pub fn summarise(experiment: &Experiment, seed: u64, runs: &[RunRecord]) -> Summ
     Summary { cells, runs: runs.len() }
 }
 
+/// Whether every comparison of a cell is as narrow as the experiment wants it, or can get no
+/// narrower; `true` if it does not say how narrow.
+pub(crate) fn is_narrow(
+    experiment: &Experiment,
+    seed: u64,
+    cell: Cell,
+    runs: &[RunRecord],
+) -> bool {
+    let Some(until) = experiment.until else { return true };
+    let runs: Vec<_> = runs.iter().filter(|run| run.cell == cell).collect();
+    let summary = cell_summary(experiment, seed, cell, &runs);
+    summary.comparisons.iter().all(|comparison| {
+        let settled =
+            matches!(comparison.verdict, Verdict::Void { .. } | Verdict::OnlyOneKeepsUp { .. });
+        let narrow = |interval: &Interval| interval.width_percent() <= until.interval_percent;
+        settled || comparison.pairs >= until.max_pairs || comparison.of_record().is_some_and(narrow)
+    })
+}
+
 /// A run with what was made of it.
 struct Judged<'a> {
     run: &'a RunRecord,
@@ -181,14 +200,14 @@ fn cell_summary(
     let of_subject =
         |name: &str| counted.iter().copied().filter(|j| j.run.subject == name).collect::<Vec<_>>();
     let protocol = cell.protocol();
-    let keeps_up = experiment.udp.as_ref().map_or_else(KeepsUp::default, |udp| udp.keeps_up);
+    let did_its_work = |figures: &Figures| did_its_work(experiment, figures);
     let speakers = experiment.subjects_of(protocol);
     let subjects: Vec<SubjectSummary> = speakers
         .iter()
         .map(|&position| {
             let name = &experiment.subjects[position].name;
             let runs = runs.iter().filter(|run| run.subject == *name).count();
-            subject_summary(name, runs, &of_subject(name), &keeps_up)
+            subject_summary(name, runs, &of_subject(name), &did_its_work)
         })
         .collect();
     let void = |name: &str| {
@@ -209,7 +228,7 @@ fn cell_summary(
                 baseline: &baseline.name,
                 subject: &subject.name,
                 record: Record::of(under_test),
-                keeps_up,
+                did_its_work: &did_its_work,
                 seed,
                 client_bound: under_test == UnderTest::Server
                     && (is_bound(baseline) || is_bound(subject)),
@@ -226,11 +245,30 @@ fn cell_summary(
     CellSummary { cell, load_mode, subjects, comparisons, placements, findings }
 }
 
+/// Whether a run did the work that its schedule asked for; nothing where there is no schedule.
+fn did_its_work(experiment: &Experiment, figures: &Figures) -> Option<bool> {
+    if let Some(datagrams) = &figures.datagrams {
+        let limits = experiment.udp.as_ref().map(|udp| udp.keeps_up).unwrap_or_default();
+        return Some(datagrams.keeps_up(&limits));
+    }
+    let tcp = experiment.tcp.as_ref().map(|tcp| tcp.keeps_up);
+    let limits = match (&figures.http, &experiment.http) {
+        (Some(_), Some(http)) => http.keeps_up,
+        _ => tcp.unwrap_or_default(),
+    };
+    figures.answers_in_time(&limits)
+}
+
 /// Who is compared with whom, as positions among the `speakers`: baseline, subject.
 fn contests(experiment: &Experiment, speakers: &[usize]) -> Vec<(usize, usize)> {
     let subject = |position: usize| &experiment.subjects[speakers[position]];
-    let mut contests: Vec<_> = (1..speakers.len()).map(|position| (0, position)).collect();
+    // Whoever is made from another is compared with that one, and not with the baseline.
+    let own = |position: &usize| subject(*position).from.is_none();
+    let mut contests: Vec<_> = (1..speakers.len()).filter(own).map(|it| (0, it)).collect();
     for position in 0..speakers.len() {
+        let from = subject(position).from.as_ref();
+        let origin = from.and_then(|it| (0..speakers.len()).find(|at| subject(*at).name == *it));
+        contests.extend(origin.map(|origin| (origin, position)));
         for name in &subject(position).against {
             let other = (0..speakers.len()).find(|other| subject(*other).name == *name);
             let contest = other.map(|other| (other, position));
@@ -261,19 +299,16 @@ fn subject_summary(
     name: &str,
     runs: usize,
     counted: &[&Judged<'_>],
-    keeps_up: &KeepsUp,
+    did_its_work: &dyn Fn(&Figures) -> Option<bool>,
 ) -> SubjectSummary {
     let read: Vec<&Read> = counted.iter().filter_map(|j| j.read.as_ref()).collect();
     let figures: Vec<&Figures> = read.iter().map(|read| &read.figures).collect();
-    let kept_up = |figures: &&&Figures| {
-        figures.datagrams.as_ref().is_some_and(|datagrams| datagrams.keeps_up(keeps_up))
-    };
-    let scheduled = figures.iter().any(|figures| figures.datagrams.is_some());
+    let kept_up: Vec<bool> = figures.iter().filter_map(|figures| did_its_work(figures)).collect();
     SubjectSummary {
         name: name.to_owned(),
         runs,
         counted: figures.len(),
-        kept_up: scheduled.then(|| figures.iter().filter(kept_up).count()),
+        kept_up: (!kept_up.is_empty()).then(|| kept_up.iter().filter(|kept| **kept).count()),
         bottleneck: bottleneck(counted),
         figures: medians(&figures),
         latency_curve: curve(read.iter().map(|read| &read.latencies)),

@@ -63,7 +63,7 @@ impl Sketch<'_> {
         let Sketch { others, connections, pairs, net, client_fault, window_s } = self;
         let subjects: String = ["echo"].iter().chain(*others).copied().map(subject).collect();
         format!(
-            "schema = \"twinring.lab.experiment/2\"\nname = \"sketch\"\npairs = {pairs}\n\
+            "schema = \"twinring.lab.experiment/3\"\nname = \"sketch\"\npairs = {pairs}\n\
              net = \"{net}\"\nwarmup_s = 0.1\nwindow_s = {window_s}\n\
              [tcp]\nconnections = [{connections}]\nmessage_bytes = [128]\n\
              load = [\"{{twinring}}\", \"client\", \"{{addr}}\", \"{{connections}}\", \
@@ -81,7 +81,7 @@ impl Sketch<'_> {
     }
 }
 
-fn run_text(text: &str, out: &Path, stop: &Stop) -> Result<Outcome, LabError> {
+pub(crate) fn run_text(text: &str, out: &Path, stop: &Stop) -> Result<Outcome, LabError> {
     let _alone = alone();
     let experiment = Experiment::from_toml(text, "sketch")?;
     twinring_lab::run(&options(experiment, out), stop)
@@ -118,7 +118,7 @@ impl UdpSketch<'_> {
         let subjects: String =
             [subject("reflect", "clean", "")].into_iter().chain(others).collect();
         format!(
-            "schema = \"twinring.lab.experiment/2\"\nname = \"sketch\"\npairs = {pairs}\n\
+            "schema = \"twinring.lab.experiment/3\"\nname = \"sketch\"\npairs = {pairs}\n\
              net = \"{net}\"\nwarmup_s = 0.1\nwindow_s = {window_s}\n\
              [udp]\nstreams = [20]\npackets_per_s = [50]\nmessage_bytes = [172]\n\
              under_test = \"both\"\nkeeps_up = {{ missing_ratio = 0.001, lateness_us_p99_9 = 25000.0 }}\n\
@@ -172,7 +172,7 @@ impl HttpSketch<'_> {
         let HttpSketch { others, connections, pairs, client_fault, window_s, grid, more } = self;
         let subjects: String = ["files"].iter().chain(*others).copied().map(subject).collect();
         format!(
-            "schema = \"twinring.lab.experiment/2\"\nname = \"sketch\"\npairs = {pairs}\n\
+            "schema = \"twinring.lab.experiment/3\"\nname = \"sketch\"\npairs = {pairs}\n\
              net = \"loopback\"\nwarmup_s = 0.1\nwindow_s = {window_s}\n\
              [http]\nconnections = [{connections}]\nfile_bytes = [1000]\n{grid}\n\
              load = [\"{{twinring}}\", \"http-client\", \"{{urls}}\", \

@@ -1,0 +1,81 @@
+//! Where something stands in the text of an experiment, for messages.
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// The text that an experiment came from.
+pub(super) struct Source<'a> {
+    name: &'a str,
+    text: &'a str,
+    /// The text with the place of each value; nothing if it is no TOML, or no file at all.
+    table: Option<Spanned<DeTable<'a>>>,
+}
+
+impl<'a> Source<'a> {
+    pub(super) fn of_file(name: &'a str, text: &'a str) -> Source<'a> {
+        Source { name, text, table: DeTable::parse(text).ok() }
+    }
+
+    /// A source without lines.
+    pub(super) fn named(name: &'a str) -> Source<'a> {
+        Source { name, text: "", table: None }
+    }
+
+    /// File and line of a byte.
+    pub(super) fn at_offset(&self, offset: Option<usize>) -> String {
+        let Some(offset) = offset else { return self.name.to_owned() };
+        let before = self.text.bytes().take(offset);
+        let line = before.filter(|byte| *byte == b'\n').count() + 1;
+        format!("{}:{line}", self.name)
+    }
+
+    /// File and line of `key`, for example `tcp.connections` or `subjects.2.name`; if it is not
+    /// there, those of the table that lacks it.
+    pub(super) fn at(&self, key: &str) -> String {
+        let Some(table) = &self.table else { return self.name.to_owned() };
+        let mut steps = key.split('.');
+        let mut offset = None;
+        let mut inside = steps.next().and_then(|step| table.get_ref().get_key_value(step));
+        let mut value: Option<&Spanned<DeValue<'_>>> = None;
+        if let Some((key, found)) = inside.take() {
+            offset = Some(key.span().start);
+            value = Some(found);
+        }
+        for step in steps {
+            value = match value.map(Spanned::get_ref) {
+                Some(DeValue::Table(table)) => table.get_key_value(step).map(|(key, found)| {
+                    offset = Some(key.span().start);
+                    found
+                }),
+                Some(DeValue::Array(array)) => {
+                    let found = step.parse().ok().and_then(|index: usize| array.get(index));
+                    offset = found.map(|found| found.span().start).or(offset);
+                    found
+                }
+                _ => None,
+            };
+        }
+        self.at_offset(offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_found_on_its_line() {
+        let text = "a = 1\n[tcp]\n# no\nsizes = [\n 1, 2]\n\n[[who]]\nname = 'x'\n[[who]]\n\
+                    name = 'y'\n";
+        let source = Source::of_file("f.toml", text);
+        for (key, line) in
+            [("a", 1), ("tcp", 2), ("tcp.sizes", 4), ("tcp.none", 2), ("who.0.name", 8)]
+        {
+            assert_eq!(source.at(key), format!("f.toml:{line}"), "{key}");
+        }
+        assert_eq!(source.at("who.1.name"), "f.toml:10");
+        assert_eq!(source.at("who.1.engine"), "f.toml:9");
+        assert_eq!(source.at("nowhere"), "f.toml");
+        assert_eq!(Source::named("the options").at("a"), "the options");
+    }
+}
