@@ -14,7 +14,7 @@ use crate::error::LabError;
 use crate::experiment::{Cell, Experiment, NetKind, Nginx, Protocol};
 use crate::machine::{Cpus, Fingerprint, sha256_of};
 use crate::net::{self, Network};
-use crate::plan::{Block, plan, two_more};
+use crate::plan::{Block, Group, groups, plan, two_more};
 use crate::progress::Progress;
 use crate::result::{BUNDLE_SCHEMA, Bundle, NotRun, Program, RunRecord, State};
 use crate::runner::{self, Bench, Slot};
@@ -195,22 +195,30 @@ fn measure(
     let wanted = experiment.placement;
     let kinds: Vec<NetKind> = networks.iter().map(|network| network.record.kind).collect();
     let cells = experiment.cells(&kinds);
-    let subjects: Vec<Vec<usize>> =
-        cells.iter().map(|cell| experiment.subjects_of(cell.protocol())).collect();
-    let mut blocks = plan(seed, &subjects, experiment.pairs);
+    let groups: Vec<Group> = cells
+        .iter()
+        .enumerate()
+        .flat_map(|(number, cell)| {
+            let protocol = cell.protocol();
+            groups(number, &experiment.subjects_of(protocol), &experiment.contests(protocol))
+        })
+        .collect();
+    let mut blocks = plan(seed, &groups, experiment.pairs);
     let mut given_up = GivenUp::default();
     let mut next_block: HashMap<usize, usize> = HashMap::new();
-    let mut spare = vec![experiment.spare_pairs; cells.len()];
-    let runs_of = |block: &Block| (block.order.len(), cells[block.cell].protocol());
+    let mut spare = vec![experiment.spare_pairs; groups.len()];
+    let mut blocks_run = vec![0; groups.len()];
+    let runs_of = |block: &Block| (block.order.len(), cells[groups[block.group].cell].protocol());
     let mut progress = Progress::start(experiment, blocks.iter().map(runs_of));
     while let Some(block) = blocks.pop_front() {
-        let cell = cells[block.cell];
-        let order = given_up.still_in(experiment, cell, &block.order, subjects[block.cell][0]);
+        let group = &groups[block.group];
+        let cell = cells[group.cell];
+        let order = given_up.still_in(experiment, cell, &block.order);
         if order.is_empty() {
             progress.skip(block.order.len());
             continue;
         }
-        let number = next_block.entry(block.cell).or_default();
+        let number = next_block.entry(group.cell).or_default();
         let mut noisy = false;
         let first = runs.len();
         bench.wait_for_placement();
@@ -239,18 +247,19 @@ fn measure(
             runs.push(run);
         }
         *number += 1;
+        blocks_run[block.group] += 1;
         progress.skip(block.order.len() - order.len());
-        if noisy && spare[block.cell] > 0 {
-            spare[block.cell] -= 1;
+        if noisy && spare[block.group] > 0 {
+            spare[block.group] -= 1;
             let order: Vec<usize> = block.order.iter().rev().copied().collect();
             progress.more(order.len());
-            blocks.push_back(Block { cell: block.cell, order });
+            blocks.push_back(Block { group: block.group, order });
         }
-        let (cell_number, blocks_run) = (block.cell, *number);
-        let is_last = blocks.iter().all(|block| block.cell != cell_number);
+        let before = blocks_run[block.group];
+        let is_last = blocks.iter().all(|other| other.group != block.group);
         let most = experiment.until.map_or(0, |until| until.max_pairs + experiment.spare_pairs);
-        if is_last && blocks_run < most && !is_narrow(experiment, seed, cell, runs) {
-            let more = two_more(seed, cell_number, blocks_run, &subjects[cell_number]);
+        if is_last && before < most && !is_narrow(experiment, seed, cell, &group.subjects, runs) {
+            let more = two_more(seed, block.group, before, &groups);
             progress.more(more.iter().map(|block| block.order.len()).sum());
             blocks.extend(more);
         }
@@ -271,19 +280,22 @@ impl GivenUp {
         self.0.insert((cell, subject.to_owned()));
     }
 
-    /// Who of a block is still worth running: nobody when the baseline or all others are out.
-    fn still_in(
-        &self,
-        experiment: &Experiment,
-        cell: Cell,
-        order: &[usize],
-        baseline: usize,
-    ) -> Vec<usize> {
+    /// Who of a block is still worth running: those who are in and have somebody to be compared
+    /// with.
+    fn still_in(&self, experiment: &Experiment, cell: Cell, order: &[usize]) -> Vec<usize> {
         let is_in =
             |subject: &usize| !self.0.contains(&(cell, experiment.subjects[*subject].name.clone()));
         let left: Vec<usize> = order.iter().copied().filter(is_in).collect();
-        let enough = left.contains(&baseline) && (left.len() > 1 || order.len() == 1);
-        if enough { left } else { Vec::new() }
+        if order.len() == 1 {
+            return left;
+        }
+        let contests = experiment.contests(cell.protocol());
+        let has_opponent = |subject: &usize| {
+            contests.iter().any(|(a, b)| {
+                (a == subject && left.contains(b)) || (b == subject && left.contains(a))
+            })
+        };
+        left.iter().copied().filter(has_opponent).collect()
     }
 }
 

@@ -2,10 +2,10 @@
 
 mod common;
 
-use common::records::{judge, pairs, read, record};
+use common::records::{ANSWERED, WINDOW_S, histogram, judge, pairs, read, record};
 use serde_json::{Value, json};
 use twinring_lab::audit::{Finding, Kind, Severity, audit};
-use twinring_lab::summary::{Bottleneck, Verdict};
+use twinring_lab::summary::{Bottleneck, CellSummary, Verdict};
 
 #[test]
 fn a_difference_is_found_whoever_has_the_advantage() {
@@ -167,4 +167,55 @@ fn a_foreign_server_that_ends_badly_is_only_said() {
         record["failures"] = json!([{"what": "server_did_not_stop", "why": "exit code 2"}]);
     });
     assert_eq!((found[0].kind, found[0].severity), (Kind::ServerDidNotStop, Severity::Warning));
+}
+
+/// Requests on a schedule of 100,000 per second, of which `answered` were answered in the window.
+fn on_schedule(mut record: Value, answered: u64, p99_late_us: f64) -> Value {
+    record["cell"]["rate_per_s"] = json!(100_000);
+    record["load"]["settings"]["mode"] = json!("open");
+    record["load"]["schedule_lag_us"] = json!({"p50": 1.0, "p99": p99_late_us, "max": 9e5});
+    record["load"]["requests"] =
+        json!({"answered": answered, "per_second": answered as f64 / WINDOW_S});
+    let missing = ANSWERED - answered;
+    record["load"]["whole_run"] =
+        json!({"sent": ANSWERED, "answered": answered, "failed": 0, "abandoned": missing});
+    record["load"]["histogram"] = histogram(answered);
+    record
+}
+
+fn judge_on_schedule(records: Vec<Value>) -> CellSummary {
+    let text = twinring_lab::BUILT_IN.iter().find(|(name, _)| *name == "open-loop").unwrap().1;
+    let experiment = twinring_lab::Experiment::from_toml(text, "open-loop").unwrap();
+    let runs: Vec<_> = records.into_iter().map(read).collect();
+    twinring_lab::summary::summarise(&experiment, 1, &runs).cells.remove(0)
+}
+
+#[test]
+fn who_leaves_requests_unanswered_does_not_keep_up_and_is_not_cheaper_for_it() {
+    // The baseline answers less than it is asked, late, and so needs less CPU.
+    let pair = |block: usize| {
+        let epoll = record(2 * block, block, "epoll", 1.0);
+        let io_uring = record(2 * block + 1, block, "io_uring", 1.5);
+        [on_schedule(epoll, ANSWERED / 10 * 9, 50_000.0), on_schedule(io_uring, ANSWERED, 20.0)]
+    };
+    let cell = judge_on_schedule((0..8).flat_map(pair).collect());
+    assert_eq!(cell.subjects.iter().map(|it| it.kept_up).collect::<Vec<_>>(), [Some(0), Some(8)]);
+    let winner = "io_uring".to_owned();
+    assert_eq!(cell.comparisons[0].verdict, Verdict::OnlyOneKeepsUp { winner });
+    assert!(cell.comparisons[0].server_cpu.is_none());
+    assert!(cell.findings.is_empty(), "{:?}", cell.findings);
+    let open_loop = cell.subjects[0].figures.as_ref().unwrap().open_loop.unwrap();
+    assert!((open_loop.missing_ratio - 0.1).abs() < 1e-9);
+}
+
+#[test]
+fn a_load_generator_behind_its_schedule_is_told_from_a_slow_server() {
+    let found = |saturated: bool, answered: u64| {
+        let mut record = on_schedule(record(0, 0, "epoll", 1.0), answered, 5_000.0);
+        record["load"]["cpu"]["saturated"] = json!(saturated);
+        audit(&read(record)).iter().any(|it| it.kind == Kind::ScheduleLag)
+    };
+    assert!(found(true, ANSWERED) && found(false, ANSWERED));
+    assert!(found(true, ANSWERED / 2));
+    assert!(!found(false, ANSWERED / 2));
 }

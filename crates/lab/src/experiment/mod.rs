@@ -42,6 +42,12 @@ const EXPERIMENT_SCHEMA_2: &str = "twinring.lab.experiment/2";
 /// Experiments that come with the program: name and text.
 pub const BUILT_IN: &[(&str, &str)] = &[
     ("quick", include_str!("../../experiments/quick.toml")),
+    ("tcp-grid", include_str!("../../experiments/tcp-grid.toml")),
+    ("scale", include_str!("../../experiments/scale.toml")),
+    ("churn", include_str!("../../experiments/churn.toml")),
+    ("streaming", include_str!("../../experiments/streaming.toml")),
+    ("open-loop", include_str!("../../experiments/open-loop.toml")),
+    ("ablation", include_str!("../../experiments/ablation.toml")),
     ("udp-single", include_str!("../../experiments/udp-single.toml")),
     ("udp-streams", include_str!("../../experiments/udp-streams.toml")),
     ("udp-bulk", include_str!("../../experiments/udp-bulk.toml")),
@@ -365,6 +371,27 @@ impl Experiment {
             speaks.then_some(position)
         };
         self.subjects.iter().enumerate().filter_map(speaks).collect()
+    }
+
+    /// Who is compared with whom in the cells of a protocol, as positions in `subjects`: baseline,
+    /// subject. Everybody with the first, or with the one it is `from`; and as `against` says.
+    pub fn contests(&self, protocol: Protocol) -> Vec<(usize, usize)> {
+        let speakers = self.subjects_of(protocol);
+        let named = |name: &String| {
+            speakers.iter().copied().find(|speaker| self.subjects[*speaker].name == *name)
+        };
+        let is_own = |speaker: &usize| self.subjects[*speaker].from.is_none();
+        let others = speakers.iter().copied().skip(1).filter(is_own);
+        let mut contests: Vec<_> = others.map(|subject| (speakers[0], subject)).collect();
+        for &subject in &speakers {
+            let Subject { from, against, .. } = &self.subjects[subject];
+            for opponent in from.iter().chain(against).filter_map(named) {
+                if !contests.contains(&(opponent, subject)) {
+                    contests.push((opponent, subject));
+                }
+            }
+        }
+        contests
     }
 
     /// The load generator's command for a protocol and a subject, placeholders still in it.

@@ -145,18 +145,21 @@ pub fn summarise(experiment: &Experiment, seed: u64, runs: &[RunRecord]) -> Summ
     Summary { cells, runs: runs.len() }
 }
 
-/// Whether every comparison of a cell is as narrow as the experiment wants it, or can get no
-/// narrower; `true` if it does not say how narrow.
+/// Whether every comparison within a group of subjects of a cell is as narrow as the experiment
+/// wants it, or can get no narrower; `true` if it does not say how narrow.
 pub(crate) fn is_narrow(
     experiment: &Experiment,
     seed: u64,
     cell: Cell,
+    group: &[usize],
     runs: &[RunRecord],
 ) -> bool {
     let Some(until) = experiment.until else { return true };
     let runs: Vec<_> = runs.iter().filter(|run| run.cell == cell).collect();
     let summary = cell_summary(experiment, seed, cell, &runs);
-    summary.comparisons.iter().all(|comparison| {
+    let is_in = |name: &String| group.iter().any(|it| experiment.subjects[*it].name == *name);
+    let of_group = |it: &&Comparison| is_in(&it.subject) && is_in(&it.baseline);
+    summary.comparisons.iter().filter(of_group).all(|comparison| {
         let settled =
             matches!(comparison.verdict, Verdict::Void { .. } | Verdict::OnlyOneKeepsUp { .. });
         let narrow = |interval: &Interval| interval.width_percent() <= until.interval_percent;
@@ -220,8 +223,11 @@ fn cell_summary(
     };
     let under_test = experiment.under_test(protocol);
     let is_bound = |side: &SubjectSummary| side.bottleneck.is_some_and(Bottleneck::is_client_bound);
-    let comparisons = contests(experiment, &speakers)
+    let speaker = |subject: usize| speakers.iter().position(|speaker| *speaker == subject);
+    let comparisons = experiment
+        .contests(protocol)
         .into_iter()
+        .filter_map(|(baseline, subject)| Some((speaker(baseline)?, speaker(subject)?)))
         .map(|(baseline, subject)| {
             let [baseline, subject] = [&subjects[baseline], &subjects[subject]];
             let rules = Rules {
@@ -257,25 +263,6 @@ fn did_its_work(experiment: &Experiment, figures: &Figures) -> Option<bool> {
         _ => tcp.unwrap_or_default(),
     };
     figures.answers_in_time(&limits)
-}
-
-/// Who is compared with whom, as positions among the `speakers`: baseline, subject.
-fn contests(experiment: &Experiment, speakers: &[usize]) -> Vec<(usize, usize)> {
-    let subject = |position: usize| &experiment.subjects[speakers[position]];
-    // Whoever is made from another is compared with that one, and not with the baseline.
-    let own = |position: &usize| subject(*position).from.is_none();
-    let mut contests: Vec<_> = (1..speakers.len()).filter(own).map(|it| (0, it)).collect();
-    for position in 0..speakers.len() {
-        let from = subject(position).from.as_ref();
-        let origin = from.and_then(|it| (0..speakers.len()).find(|at| subject(*at).name == *it));
-        contests.extend(origin.map(|origin| (origin, position)));
-        for name in &subject(position).against {
-            let other = (0..speakers.len()).find(|other| subject(*other).name == *name);
-            let contest = other.map(|other| (other, position));
-            contests.extend(contest.filter(|contest| !contests.contains(contest)));
-        }
-    }
-    contests
 }
 
 /// How the CPUs lay, by placement.

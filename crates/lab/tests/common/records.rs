@@ -24,12 +24,21 @@ pub(crate) fn experiment() -> Experiment {
     Experiment::find("quick").unwrap().with(&overrides).unwrap()
 }
 
+fn latencies(answered: u64) -> Histogram<u64> {
+    let mut latencies = Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3).unwrap();
+    latencies.record_n(LATENCY_NS, answered).unwrap();
+    latencies
+}
+
+/// As a result line has it.
+pub(crate) fn histogram(answered: u64) -> Value {
+    let mut bytes = Vec::new();
+    V2Serializer::new().serialize(&latencies(answered), &mut bytes).unwrap();
+    json!({"unit": "ns", "encoding": "hdr-v2-base64", "data": STANDARD.encode(bytes)})
+}
+
 /// A flawless run whose server CPU was busy for `server_busy_s` of the two seconds.
 pub(crate) fn record(index: usize, block: usize, subject: &str, server_busy_s: f64) -> Value {
-    let mut latencies = Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3).unwrap();
-    latencies.record_n(LATENCY_NS, ANSWERED).unwrap();
-    let mut bytes = Vec::new();
-    V2Serializer::new().serialize(&latencies, &mut bytes).unwrap();
     let busy = |cpu: usize, busy_s: f64| {
         json!({"cpu": cpu, "busy_s": busy_s,
             "softirq_coarse_s": 0.1, "irq_coarse_s": 0.0, "steal_coarse_s": 0.0})
@@ -37,7 +46,7 @@ pub(crate) fn record(index: usize, block: usize, subject: &str, server_busy_s: f
     let process = json!({"cpu_s": 0.9, "user_s": 0.3, "system_s": 0.6, "threads": [],
         "voluntary_switches": 10, "involuntary_switches": 0});
     let exit = json!({"code": 0, "signal": null, "unasked": false, "killed": false});
-    let p99_us = latencies.value_at_quantile(0.99) as f64 / 1e3;
+    let p99_us = latencies(ANSWERED).value_at_quantile(0.99) as f64 / 1e3;
     json!({
         "schema": "twinring.lab.run/1", "index": index, "block": block, "subject": subject,
         "cell": {"net": "veth", "connections": CONNECTIONS, "message_bytes": 128, "depth": 1},
@@ -56,7 +65,7 @@ pub(crate) fn record(index: usize, block: usize, subject: &str, server_busy_s: f
             "whole_run": {"sent": ANSWERED, "answered": ANSWERED, "failed": 0, "abandoned": 0},
             "latency_us": {"mean": LATENCY_NS as f64 / 1e3, "p99": p99_us},
             "schedule_lag_us": null,
-            "histogram": {"unit": "ns", "encoding": "hdr-v2-base64", "data": STANDARD.encode(bytes)},
+            "histogram": histogram(ANSWERED),
             "connections": {"served_at_once_max": CONNECTIONS, "min_answered": 1900},
             "errors": {"connect": 0, "reset": 0, "closed_early": 0, "timeout": 0, "mismatch": 0,
                 "other": 0},
