@@ -1,10 +1,12 @@
 //! The few fields of `/proc` that the lab reads, as pure functions on text where there is
 //! anything to get wrong.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::str::FromStr;
 
+use nix::unistd::{SysconfVar, sysconf};
 use serde::{Deserialize, Serialize};
 
 /// Length of a tick of `/proc` in seconds: `USER_HZ` is 100 on every architecture Rust runs on.
@@ -77,6 +79,65 @@ pub(crate) fn process_stat(text: &str) -> Option<ProcessStat<'_>> {
 pub(crate) fn status_number(text: &str, key: &str) -> Option<u64> {
     let value = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
     value.split_ascii_whitespace().next()?.parse().ok()
+}
+
+/// CPU time so far, from the text of `schedstat` of a process or thread.
+pub(crate) fn run_ns(schedstat: &str) -> Option<u64> {
+    schedstat.split_ascii_whitespace().next()?.parse().ok()
+}
+
+/// Pages of buffers that the sockets of TCP and UDP hold, from the text of `/proc/net/sockstat`.
+/// Unlike the counts of sockets beside them, these are of the whole machine and not of the network
+/// namespace (`proto_memory_allocated` in net/ipv4/proc.c).
+pub(crate) fn socket_pages(sockstat: &str) -> u64 {
+    let pages = |line: &str| {
+        let words = line.strip_prefix("TCP:").or_else(|| line.strip_prefix("UDP:"))?;
+        let mut words = words.split_ascii_whitespace().skip_while(|word| *word != "mem");
+        words.nth(1)?.parse::<u64>().ok()
+    };
+    sockstat.lines().filter_map(pages).sum()
+}
+
+/// Bytes of a page of memory.
+pub(crate) fn page_bytes() -> u64 {
+    let bytes = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
+    bytes.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(4096)
+}
+
+/// The threads of the kernel called `name/CPU`, by CPU.
+pub(crate) fn threads_per_cpu(name: &str) -> BTreeMap<usize, i32> {
+    let of_kernel = |pid: i32| {
+        let text = text(&format!("/proc/{pid}/stat"))?;
+        let stat = process_stat(&text).filter(|stat| stat.parent == KERNEL_THREADS)?;
+        let cpu = stat.name.strip_prefix(name)?.strip_prefix('/')?.parse().ok()?;
+        Some((cpu, pid))
+    };
+    pids().into_iter().flatten().filter_map(of_kernel).collect()
+}
+
+/// The parent of all threads of the kernel, kthreadd.
+pub(crate) const KERNEL_THREADS: i32 = 2;
+
+/// A process and all that came from it and still belong to it, the root first.
+pub(crate) fn process_tree(root: i32) -> Vec<i32> {
+    let mut tree = vec![root];
+    let mut next = 0;
+    while let Some(pid) = tree.get(next) {
+        let threads = numeric_entries(&format!("/proc/{pid}/task")).into_iter().flatten();
+        let children = threads
+            .flat_map(|thread| children_of(*pid, thread))
+            .filter(|child| !tree.contains(child))
+            .collect::<Vec<_>>();
+        tree.extend(children);
+        next += 1;
+    }
+    tree
+}
+
+/// The children that a thread of a process has.
+pub(crate) fn children_of(pid: i32, thread: i32) -> Vec<i32> {
+    let children = text(&format!("/proc/{pid}/task/{thread}/children")).unwrap_or_default();
+    children.split_ascii_whitespace().flat_map(str::parse).collect()
 }
 
 /// Whether a UDP socket of the calling thread's network namespace has this local port.
@@ -180,6 +241,34 @@ mod tests {
         assert!(is_udp_bound(port));
         drop(socket);
         assert!(!is_udp_bound(port));
+    }
+
+    #[test]
+    fn pages_of_sockets_are_those_of_both_protocols() {
+        let text = "sockets: used 17\nTCP: inuse 1 orphan 0 tw 186 alloc 1 mem 4\n\
+                    UDP: inuse 0 mem 53\nUDPLITE: inuse 0\nFRAG: inuse 0 memory 9\n";
+        assert_eq!((socket_pages(text), socket_pages("")), (57, 0));
+        assert_eq!((run_ns("108 762 12"), run_ns("")), (Some(108), None));
+        assert!(page_bytes().is_power_of_two());
+    }
+
+    #[test]
+    fn a_tree_of_processes_has_the_child_and_ends_with_those_that_are_gone() {
+        let mut child = std::process::Command::new("sleep").arg("30").spawn().unwrap();
+        let (own, pid) = (std::process::id() as i32, child.id() as i32);
+        let tree = process_tree(own);
+        assert!(tree[0] == own && tree.contains(&pid));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(process_tree(pid), [pid]);
+    }
+
+    #[test]
+    fn softirq_threads_are_found_where_they_can_be_seen() {
+        for (cpu, thread) in threads_per_cpu("ksoftirqd") {
+            let name = text(&format!("/proc/{thread}/comm")).unwrap();
+            assert_eq!(name, format!("ksoftirqd/{cpu}"));
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::accounting::{CpuUse, OtherProcesses};
+use crate::accounting::{CpuUse, MemoryUse, OtherProcesses};
 use crate::experiment::{Cell, Experiment};
 use crate::machine::{Cpus, Fingerprint};
 use crate::net::NetRecord;
@@ -125,6 +125,9 @@ pub struct RunRecord {
     pub server_final: Option<Value>,
     /// CPU use inside the window.
     pub cpu: Option<CpuUse>,
+    /// The server's memory and the kernel's, before the load and behind the window.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryUse>,
     /// How far apart the two CPUs were.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub distance: Option<Distance>,

@@ -12,10 +12,12 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::accounting::{Bystanders, Meter, SideSample, Sides, cpu_use};
+use crate::accounting::{
+    Bystanders, Detail, MemorySample, MemoryUse, Meter, SideSample, Sides, cpu_use,
+};
 use crate::contract::{self, LoadResult};
 use crate::error::LabError;
-use crate::experiment::{Cell, Experiment, HttpPoint, Point, Ready, Subject};
+use crate::experiment::{Accounting, Cell, Experiment, HttpPoint, Point, Ready, Subject};
 use crate::machine::Cpus;
 use crate::net::Network;
 use crate::placement::{self, Distance, Placement};
@@ -115,6 +117,7 @@ pub(crate) fn run(
         load: None,
         server_final: None,
         cpu: None,
+        memory: None,
         distance: None,
         others: None,
         server_exit: None,
@@ -129,13 +132,19 @@ pub(crate) fn run(
     };
 
     let server = start(Role::Server, &network.server, bench.cpus.server, &record.server_command)?;
-    let mut run = Run { bench, network, events, record, server };
+    let accounting = slot.subject.accounting.unwrap_or(bench.experiment.accounting);
+    let detail = match accounting {
+        Accounting::IdleClockOnly => Detail::Clocks,
+        Accounting::IdleClock | Accounting::Soaker => Detail::Full,
+    };
+    let mut run = Run { bench, network, events, record, server, detail, memory: Vec::new() };
     let ready = match run.wait_until_ready(slot.subject.ready_check(protocol), address) {
         Ok(ready) => ready,
         Err(Stopped) => return Ok(None),
     };
     if ready {
-        let meter = Meter::start(bench.experiment.accounting, bench.helper, bench.cpus)?;
+        let meter = Meter::start(accounting, bench.helper, bench.cpus)?;
+        run.look_at_memory();
         let before = Bystanders::take()?;
         let (place, cpu) = (&run.network.client, bench.cpus.client);
         let client = start(Role::Client, place, cpu, &run.record.client_command)?;
@@ -161,6 +170,10 @@ struct Run<'a> {
     events: Receiver<Event>,
     record: RunRecord,
     server: Process,
+    /// How much is looked at while the window is open.
+    detail: Detail,
+    /// When the server was ready, and behind the window.
+    memory: Vec<MemorySample>,
 }
 
 impl Run<'_> {
@@ -248,7 +261,11 @@ impl Run<'_> {
                     Some((event, _)) if event == "window_start" || event == "window_end" => {
                         let cpus = self.bench.cpus;
                         let server = (cpus.server, self.server.pid());
-                        samples.push(SideSample::take_both(server, (cpus.client, client.pid()))?);
+                        let client = (cpus.client, client.pid());
+                        samples.push(SideSample::take_both(server, client, self.detail)?);
+                        if event == "window_end" {
+                            self.look_at_memory();
+                        }
                     }
                     Some((event, value)) if event == "result" => self.record.load = Some(value),
                     _ => {}
@@ -270,6 +287,13 @@ impl Run<'_> {
         }
         self.record.client_exit = Some(exit);
         Ok(Ok(samples))
+    }
+
+    /// Not while the window is open: it takes longer the more memory there is.
+    fn look_at_memory(&mut self) {
+        if self.detail == Detail::Full {
+            self.memory.push(MemorySample::take(self.server.pid()));
+        }
     }
 
     fn note_server_line(&mut self, line: &str) {
@@ -333,7 +357,10 @@ impl Run<'_> {
             self.fail(Failure::BadLine { why });
             return;
         };
-        match cpu_use(meter, &samples, window) {
+        if let &[at_ready, at_end] = &self.memory[..] {
+            self.record.memory = Some(MemoryUse { at_ready, at_end });
+        }
+        match cpu_use(meter, &samples, self.bench.cpus.shared, window) {
             Ok(cpu) => self.record.cpu = Some(cpu),
             Err(why) => self.fail(Failure::NoAccounting { why }),
         }

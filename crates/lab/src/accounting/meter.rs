@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use super::Sides;
+use super::{Sides, sample};
 use crate::error::LabError;
 use crate::experiment::Accounting;
 use crate::machine::Cpus;
@@ -22,8 +22,9 @@ impl Meter {
         helper: &[OsString],
         cpus: &Cpus,
     ) -> Result<Meter, LabError> {
+        sample::prepare();
         match accounting {
-            Accounting::IdleClock => Ok(Meter::IdleClock),
+            Accounting::IdleClock | Accounting::IdleClockOnly => Ok(Meter::IdleClock),
             Accounting::Soaker => Soakers::start(helper, cpus).map(Meter::Soakers),
         }
     }

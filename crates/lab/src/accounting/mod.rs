@@ -8,16 +8,18 @@
 //! share of a CPU follows from its own side's clock alone: they may be on different hosts. Only how
 //! late the samples were is told by the client's clock, which is the one that the window is of.
 
+mod memory;
 mod meter;
 mod others;
 mod sample;
 
 use serde::{Deserialize, Serialize};
 
+pub use memory::{KernelMemory, MemorySample, MemoryUse, ProcessMemory};
 pub(crate) use meter::Meter;
 pub(crate) use others::Bystanders;
 pub use others::OtherProcesses;
-pub(crate) use sample::{SideSample, Sides};
+pub(crate) use sample::{Detail, SideSample, Sides};
 
 /// CPU use of one run, inside the measured window.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -34,6 +36,17 @@ pub struct CpuUse {
     pub client: ProcessUse,
     /// How late the lab took its samples after the two marks, in microseconds.
     pub sample_delay_us: [f64; 2],
+    /// Whether server and client share one CPU; not in older bundles.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared: Option<bool>,
+}
+
+impl CpuUse {
+    /// Whether server and client share one CPU. Older bundles are of one host, so that a CPU's
+    /// number says it.
+    pub fn is_shared(&self) -> bool {
+        self.shared.unwrap_or(self.server_cpu.cpu == self.client_cpu.cpu)
+    }
 }
 
 /// How one CPU was used.
@@ -49,6 +62,17 @@ pub struct CpuBusy {
     pub irq_coarse_s: f64,
     /// Taken by the hypervisor, coarse as well.
     pub steal_coarse_s: f64,
+    /// Time between the two samples, by the clock of its own host. What the kernel counts is of
+    /// this time, and not quite of the window; not in older bundles.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sampled_s: Option<f64>,
+    /// How long the lab's look at the start and at the end took, in microseconds. One look is at
+    /// both sides if they are on one host. The second begins when the window has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub look_us: Option<[f64; 2]>,
+    /// CPU time of the CPU's softirq thread (ksoftirqd) by schedstat, if it can be seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub softirq_thread_s: Option<f64>,
 }
 
 /// What a process, its threads and its children used.
@@ -89,6 +113,7 @@ pub struct ThreadUse {
 pub(crate) fn cpu_use(
     meter: &Meter,
     samples: &[Sides; 2],
+    shared: bool,
     window_ns: [u64; 2],
 ) -> Result<CpuUse, String> {
     let [start, end] = samples;
@@ -101,5 +126,6 @@ pub(crate) fn cpu_use(
         server: start.server.process.until(&end.server.process),
         client: start.client.process.until(&end.client.process),
         sample_delay_us: [delay_us(start, window_ns[0]), delay_us(end, window_ns[1])],
+        shared: Some(shared),
     })
 }

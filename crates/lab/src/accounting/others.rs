@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::error::LabError;
-use crate::procfs::{self, TICK_S};
+use crate::procfs::{self, KERNEL_THREADS, TICK_S};
 use crate::soaker;
 
 /// CPU time that went to processes which have nothing to do with the run. It is sampled before
@@ -40,9 +40,6 @@ struct Bystander {
     name: String,
     ticks: u64,
 }
-
-/// The parent of all kernel threads, kthreadd.
-const KERNEL_THREADS: i32 = 2;
 
 impl Bystanders {
     /// Looks at every process of this host but the calling one and its children.

@@ -4,6 +4,7 @@
 //! nothing that is computed from it, assumes that they share a clock.
 
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 
 use nix::time::ClockId;
 use nix::unistd::Pid;
@@ -25,8 +26,22 @@ pub(crate) struct SideSample {
     pub(crate) idle_ns: u64,
     /// What `/proc/stat` says of that CPU.
     pub(crate) ticks: CpuTicks,
+    /// CPU time so far of that CPU's softirq thread, if it can be seen.
+    pub(crate) softirq_thread_ns: Option<u64>,
     /// The process and its children.
     pub(crate) process: ProcessSample,
+    /// How long the look took.
+    pub(crate) took_ns: u64,
+}
+
+/// How much is looked at while the window is open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Detail {
+    /// Everything.
+    Full,
+    /// The idle clock and the clock of each process, without its threads and children: what the
+    /// lab cannot do without.
+    Clocks,
 }
 
 impl SideSample {
@@ -36,24 +51,22 @@ impl SideSample {
     /// # Errors
     /// [`LabError::Machine`] without a clock.
     #[cfg_attr(not(test), expect(dead_code, reason = "for a side on a host of its own"))]
-    pub(crate) fn take(cpu: usize, pid: i32) -> Result<SideSample, LabError> {
-        let clocks = Clocks::read()?;
-        let process = ProcessSample::take(pid);
-        Ok(clocks.side(&Ticks::read(), cpu, process))
+    pub(crate) fn take(cpu: usize, pid: i32, detail: Detail) -> Result<SideSample, LabError> {
+        let [side] = Look::now()?.at([(cpu, pid)], detail)?;
+        Ok(side)
     }
 
     /// Takes both sides of a run on this host with one look at the clocks.
     ///
     /// # Errors
     /// See [`SideSample::take`].
-    pub(crate) fn take_both(server: (usize, i32), client: (usize, i32)) -> Result<Sides, LabError> {
-        let clocks = Clocks::read()?;
-        let [server_process, client_process] = [server.1, client.1].map(ProcessSample::take);
-        let ticks = Ticks::read();
-        Ok(Sides {
-            server: clocks.side(&ticks, server.0, server_process),
-            client: clocks.side(&ticks, client.0, client_process),
-        })
+    pub(crate) fn take_both(
+        server: (usize, i32),
+        client: (usize, i32),
+        detail: Detail,
+    ) -> Result<Sides, LabError> {
+        let [server, client] = Look::now()?.at([server, client], detail)?;
+        Ok(Sides { server, client })
     }
 
     /// Time from this sample to a later one, by this side's own clock.
@@ -72,9 +85,13 @@ impl SideSample {
         let ticks = |field: fn(&CpuTicks) -> u64| {
             field(&end.ticks).saturating_sub(field(&self.ticks)) as f64 * TICK_S
         };
+        let thread_ns = |(start, end): (u64, u64)| end.saturating_sub(start) as f64 / 1e9;
         CpuBusy {
             cpu: self.cpu,
             busy_s,
+            sampled_s: Some(self.sampled_s(end)),
+            look_us: Some([self, end].map(|sample| sample.took_ns as f64 / 1e3)),
+            softirq_thread_s: self.softirq_thread_ns.zip(end.softirq_thread_ns).map(thread_ns),
             softirq_coarse_s: ticks(|ticks| ticks.softirq),
             irq_coarse_s: ticks(|ticks| ticks.irq),
             steal_coarse_s: ticks(|ticks| ticks.steal),
@@ -90,36 +107,69 @@ pub(crate) struct Sides {
 }
 
 /// The clocks of a host, all of them read at once: they come first, because the rest takes a while.
-struct Clocks {
+struct Look {
+    before_ns: u64,
     at_ns: u64,
     /// To the nanosecond, but for root only; else idle time is known in ticks of 10 ms.
     timer_list: String,
 }
 
-impl Clocks {
-    fn read() -> Result<Clocks, LabError> {
-        let why = |errno: nix::Error| LabError::Machine { why: format!("no clock: {errno}") };
-        let before_ns = soaker::now_ns().map_err(why)?;
+fn now_ns() -> Result<u64, LabError> {
+    soaker::now_ns().map_err(|errno| LabError::Machine { why: format!("no clock: {errno}") })
+}
+
+impl Look {
+    fn now() -> Result<Look, LabError> {
+        let before_ns = now_ns()?;
         let timer_list = procfs::text("/proc/timer_list").unwrap_or_default();
-        let at_ns = before_ns.midpoint(soaker::now_ns().map_err(why)?);
-        Ok(Clocks { at_ns, timer_list })
+        Ok(Look { before_ns, at_ns: before_ns.midpoint(now_ns()?), timer_list })
     }
 
-    fn side(&self, ticks: &Ticks, cpu: usize, process: ProcessSample) -> SideSample {
-        let ticks = procfs::cpu_ticks(&ticks.0, cpu).unwrap_or_default();
-        let in_ticks = || (ticks.idle as f64 * TICK_S * 1e9) as u64;
-        let idle_ns = procfs::idle_ns(&self.timer_list, cpu).unwrap_or_else(in_ticks);
-        SideSample { at_ns: self.at_ns, cpu, idle_ns, ticks, process }
+    /// The sides at this moment, each given as its CPU and its process.
+    fn at<const SIDES: usize>(
+        self,
+        sides: [(usize, i32); SIDES],
+        detail: Detail,
+    ) -> Result<[SideSample; SIDES], LabError> {
+        let processes = sides.map(|(_, pid)| ProcessSample::take(pid, detail));
+        let stat = procfs::text("/proc/stat").unwrap_or_default();
+        let mut processes = processes.into_iter();
+        let mut taken = sides.map(|(cpu, _)| {
+            let ticks = procfs::cpu_ticks(&stat, cpu).unwrap_or_default();
+            let in_ticks = || (ticks.idle as f64 * TICK_S * 1e9) as u64;
+            SideSample {
+                at_ns: self.at_ns,
+                cpu,
+                idle_ns: procfs::idle_ns(&self.timer_list, cpu).unwrap_or_else(in_ticks),
+                ticks,
+                softirq_thread_ns: softirq_thread_ns(cpu),
+                process: processes.next().unwrap_or_default(),
+                took_ns: 0,
+            }
+        });
+        let took_ns = now_ns()?.saturating_sub(self.before_ns);
+        for side in &mut taken {
+            side.took_ns = took_ns;
+        }
+        Ok(taken)
     }
 }
 
-/// The text of `/proc/stat`.
-struct Ticks(String);
+/// The softirq thread of each CPU of this host, where they can be seen: not from within a container
+/// with a process namespace of its own. They live as long as their CPU is online.
+fn softirq_threads() -> &'static BTreeMap<usize, i32> {
+    static THREADS: OnceLock<BTreeMap<usize, i32>> = OnceLock::new();
+    THREADS.get_or_init(|| procfs::threads_per_cpu("ksoftirqd"))
+}
 
-impl Ticks {
-    fn read() -> Ticks {
-        Ticks(procfs::text("/proc/stat").unwrap_or_default())
-    }
+/// Looks for what stays where it is, so that the first look of a run need not.
+pub(super) fn prepare() {
+    softirq_threads();
+}
+
+fn softirq_thread_ns(cpu: usize) -> Option<u64> {
+    let thread = softirq_threads().get(&cpu)?;
+    procfs::run_ns(&procfs::text(&format!("/proc/{thread}/schedstat"))?)
 }
 
 /// A process, its threads and its children, so far.
@@ -141,14 +191,15 @@ pub(crate) struct ThreadSample {
 }
 
 impl ProcessSample {
-    pub(super) fn take(root: i32) -> ProcessSample {
+    fn take(root: i32, detail: Detail) -> ProcessSample {
         let mut sample = ProcessSample::default();
+        if detail == Detail::Clocks {
+            sample.cpu_ns = process_ns(root);
+            return sample;
+        }
         let mut pids = vec![root];
         while let Some(pid) = pids.pop() {
-            let clock = ClockId::pid_cpu_clock_id(Pid::from_raw(pid)).and_then(ClockId::now);
-            if let Ok(now) = clock {
-                sample.cpu_ns += now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64;
-            }
+            sample.cpu_ns += process_ns(pid);
             let stat = procfs::text(&format!("/proc/{pid}/stat"));
             if let Some(stat) = stat.as_deref().and_then(procfs::process_stat) {
                 sample.user_ticks += stat.user_ticks;
@@ -159,8 +210,7 @@ impl ProcessSample {
             };
             for thread in threads {
                 let path = format!("/proc/{pid}/task/{thread}");
-                let children = procfs::text(&format!("{path}/children")).unwrap_or_default();
-                pids.extend(children.split_ascii_whitespace().flat_map(str::parse::<i32>));
+                pids.extend(procfs::children_of(pid, thread));
                 sample.threads.extend(ThreadSample::take(&path).map(|taken| (thread, taken)));
             }
         }
@@ -195,6 +245,12 @@ impl ProcessSample {
     }
 }
 
+/// CPU time of a process by its own clock, without its children; nothing of one that has ended.
+fn process_ns(pid: i32) -> u64 {
+    let clock = ClockId::pid_cpu_clock_id(Pid::from_raw(pid)).and_then(ClockId::now);
+    clock.map_or(0, |now| now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64)
+}
+
 impl ThreadSample {
     fn take(path: &str) -> Option<ThreadSample> {
         let schedstat = procfs::text(&format!("{path}/schedstat"))?;
@@ -208,7 +264,7 @@ impl ThreadSample {
         let number = |key| procfs::status_number(&status, key).unwrap_or(0);
         Some(ThreadSample {
             name,
-            run_ns: schedstat.split(' ').next()?.parse().ok()?,
+            run_ns: procfs::run_ns(&schedstat)?,
             voluntary: number("voluntary_ctxt_switches"),
             involuntary: number("nonvoluntary_ctxt_switches"),
         })
@@ -253,9 +309,11 @@ mod tests {
     #[test]
     fn a_process_sees_its_own_threads_and_children() {
         let mut child = std::process::Command::new("sleep").arg("30").spawn().unwrap();
-        let sample = ProcessSample::take(std::process::id() as i32);
+        let sample = ProcessSample::take(std::process::id() as i32, Detail::Full);
         assert!(sample.threads.contains_key(&(child.id() as i32)));
         assert!(sample.cpu_ns > 0);
+        let clock = ProcessSample::take(std::process::id() as i32, Detail::Clocks);
+        assert!(clock.cpu_ns > 0 && clock.threads.is_empty());
         child.kill().unwrap();
         child.wait().unwrap();
     }
@@ -263,9 +321,15 @@ mod tests {
     #[test]
     fn a_side_is_judged_by_its_own_clock_wherever_it_was_taken() {
         let side = |at_ns, idle_ns| {
-            let ticks = CpuTicks::default();
-            let side =
-                SideSample { at_ns, cpu: 3, idle_ns, ticks, process: ProcessSample::default() };
+            let side = SideSample {
+                at_ns,
+                cpu: 3,
+                idle_ns,
+                ticks: CpuTicks::default(),
+                softirq_thread_ns: None,
+                process: ProcessSample::default(),
+                took_ns: 0,
+            };
             let text = serde_json::to_string(&side).unwrap();
             serde_json::from_str::<SideSample>(&text).unwrap()
         };
@@ -283,10 +347,10 @@ mod tests {
     #[test]
     fn both_sides_of_this_host_are_taken_at_one_moment() {
         let pid = std::process::id() as i32;
-        let sides = SideSample::take_both((0, pid), (0, pid)).unwrap();
+        let sides = SideSample::take_both((0, pid), (0, pid), Detail::Full).unwrap();
         assert_eq!(sides.server.at_ns, sides.client.at_ns);
         assert_eq!(sides.server.idle_ns, sides.client.idle_ns);
-        let alone = SideSample::take(0, pid).unwrap();
+        let alone = SideSample::take(0, pid, Detail::Full).unwrap();
         assert!(alone.at_ns > sides.server.at_ns && alone.idle_ns >= sides.server.idle_ns);
     }
 }

@@ -88,6 +88,9 @@ pub enum Accounting {
     /// By the kernel's idle clock, which changes nothing.
     #[default]
     IdleClock,
+    /// The same, without looking at threads, children and memory: what it takes to see what those
+    /// looks cost.
+    IdleClockOnly,
     /// By a process of idle priority on each CPU, which notices when it does not run. The CPU
     /// then never sleeps, and that changes what is measured; see `docs/method.md`.
     Soaker,
@@ -99,8 +102,9 @@ impl std::str::FromStr for Accounting {
     fn from_str(text: &str) -> Result<Accounting, String> {
         match text {
             "idle_clock" => Ok(Accounting::IdleClock),
+            "idle_clock_only" => Ok(Accounting::IdleClockOnly),
             "soaker" => Ok(Accounting::Soaker),
-            _ => Err(format!("`{text}` is none of idle_clock, soaker")),
+            _ => Err(format!("`{text}` is none of idle_clock, idle_clock_only, soaker")),
         }
     }
 }
@@ -109,6 +113,7 @@ impl fmt::Display for Accounting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Accounting::IdleClock => "the kernel's idle clock",
+            Accounting::IdleClockOnly => "the kernel's idle clock alone",
             Accounting::Soaker => "soakers",
         })
     }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::choices::Protocol;
+use super::choices::{Accounting, Protocol};
 use crate::error::LabError;
 
 /// nginx as a server of files. The lab writes its configuration: one process without a log, with
@@ -67,6 +67,9 @@ pub struct Subject {
     /// experiment for a command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<Protocol>,
+    /// How the CPU use of its runs is found, if other than the experiment's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accounting: Option<Accounting>,
     /// How to know that it serves; by default `json` for an engine, else `tcp` or `udp` as the
     /// protocol needs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
