@@ -94,6 +94,14 @@ pub struct ProcessUse {
     pub involuntary_switches: u64,
 }
 
+impl ProcessUse {
+    /// Share of its time that it was in user mode.
+    pub(crate) fn user_share(&self) -> f64 {
+        let sampled_s = self.user_s + self.system_s;
+        if sampled_s > 0.0 { self.user_s / sampled_s } else { 0.0 }
+    }
+}
+
 /// CPU time of the threads of one name.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ThreadUse {

@@ -57,6 +57,7 @@ pub const BUILT_IN: &[(&str, &str)] = &[
     ("http-churn", include_str!("../../experiments/http-churn.toml")),
     ("http-tls", include_str!("../../experiments/http-tls.toml")),
     ("http-map", include_str!("../../experiments/http-map.toml")),
+    ("accounting-cost", include_str!("../../experiments/accounting-cost.toml")),
 ];
 
 /// The fewest pairs a verdict may rest on.

@@ -137,6 +137,7 @@ impl Subject {
             features: (!features.is_empty()).then(|| features.join(",")),
             server_arguments,
             protocol: self.protocol.or(origin.protocol),
+            accounting: self.accounting.or(origin.accounting),
             ..self.clone()
         }
     }

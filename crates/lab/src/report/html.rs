@@ -3,7 +3,7 @@
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::plots::{self, IntervalRow};
-use super::{columns, published, table, words};
+use super::{accounting, columns, published, table, words};
 use crate::audit::Severity;
 use crate::experiment::Protocol;
 use crate::result::{Bundle, RunRecord};
@@ -163,6 +163,10 @@ fn cell_section(cell: &CellSummary) -> Markup {
         (simple_table(&columns::http_times(cell), "Times"))
         (simple_table(&columns::datagrams(cell), "Datagrams"))
         (simple_table(&columns::calls(cell), "System calls of the load generator"))
+        @for (rows, note) in accounting::tables(cell) {
+            (simple_table(&rows, &rows[0][0]))
+            p.small.soft { (note) }
+        }
         (findings(cell))
     }
 }

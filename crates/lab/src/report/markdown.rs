@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{columns, published, table, words};
+use super::{accounting, columns, published, table, words};
 use crate::result::Bundle;
 use crate::summary::CellSummary;
 
@@ -70,6 +70,11 @@ fn render_cell(out: &mut String, cell: &CellSummary) -> std::fmt::Result {
             writeln!(out)?;
             write_table(out, &rows)?;
         }
+    }
+    for (rows, note) in accounting::tables(cell) {
+        writeln!(out)?;
+        write_table(out, &rows)?;
+        writeln!(out, "\n{note}")?;
     }
     for line in words::placements(cell) {
         writeln!(out, "\n- {}", escape(&line))?;

@@ -2,6 +2,7 @@
 //!
 //! All three say the same with the same words, which are in `words`.
 
+mod accounting;
 mod columns;
 mod html;
 mod markdown;

@@ -3,6 +3,8 @@
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
+use super::sides::{MemoryFigures, SideFigures, side_medians, sides};
+use crate::accounting::OtherProcesses;
 use crate::contract::{self, HttpResult, LoadResult, UdpResult};
 use crate::experiment::{AnswersInTime, KeepsUp, Point};
 use crate::result::RunRecord;
@@ -56,6 +58,18 @@ pub struct Figures {
     /// Share of the window that the load generator's process used, by its own clock.
     #[serde(default)]
     pub client_process_share: f64,
+    /// Where the time of the server's side went.
+    #[serde(default)]
+    pub server: SideFigures,
+    /// Where the time of the client's side went.
+    #[serde(default)]
+    pub client: SideFigures,
+    /// What was taken of the memory, if that was looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryFigures>,
+    /// Share of all CPUs that other processes used around the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub other_processes_share: Option<f64>,
     /// What only datagrams have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub datagrams: Option<DatagramFigures>,
@@ -178,12 +192,11 @@ pub(super) fn read(run: &RunRecord) -> Option<Read> {
     let done = load.done() as f64;
     let per_unit_ns = |seconds: f64| seconds * 1e9 / done;
     let quantile_us = |share| micros(latencies.value_at_quantile(share));
-    let client_busy_s =
-        if cpu.client_cpu.cpu == cpu.server_cpu.cpu { 0.0 } else { cpu.client_cpu.busy_s };
+    let client_busy_s = if cpu.is_shared() { 0.0 } else { cpu.client_cpu.busy_s };
     let server = &cpu.server;
     // The division of a process's time into user and system is sampled; its sum is exact.
-    let sampled = server.user_s + server.system_s;
-    let user_share = if sampled > 0.0 { server.user_s / sampled } else { 0.0 };
+    let user_share = server.user_share();
+    let [server_side, client_side] = sides(cpu, server_busy_s, done);
     let server_process_ns = per_unit_ns(server.cpu_s);
     let server_cpu_ns = per_unit_ns(server_busy_s);
     let kernel_threads = server.threads.iter().filter(|thread| thread.name.starts_with("iou-"));
@@ -214,6 +227,10 @@ pub(super) fn read(run: &RunRecord) -> Option<Read> {
         completions_per_enter: runtime_counter(run, "completions_per_enter"),
         client_cpu_ns: per_unit_ns(client_busy_s),
         client_process_share: cpu.client.cpu_s / cpu.window_s,
+        server: server_side,
+        client: client_side,
+        memory: MemoryFigures::of(run),
+        other_processes_share: run.others.as_ref().and_then(others_share),
         datagrams,
         http: match &load {
             LoadResult::Http(result) => Some(http(result)),
@@ -222,6 +239,11 @@ pub(super) fn read(run: &RunRecord) -> Option<Read> {
         open_loop: open_loop(run, &load),
     };
     Some(Read { figures, latencies, lateness })
+}
+
+fn others_share(others: &OtherProcesses) -> Option<f64> {
+    let available_s = others.span_s * others.cpus as f64;
+    (available_s > 0.0).then(|| others.cpu_s / available_s)
 }
 
 fn micros(nanos: u64) -> f64 {
@@ -318,6 +340,12 @@ pub(super) fn medians(figures: &[&Figures]) -> Option<Figures> {
         completions_per_enter: of_some(|f| f.completions_per_enter),
         client_cpu_ns: of(|f| f.client_cpu_ns)?,
         client_process_share: of(|f| f.client_process_share)?,
+        server: side_medians(&figures.iter().map(|f| f.server).collect::<Vec<_>>())?,
+        client: side_medians(&figures.iter().map(|f| f.client).collect::<Vec<_>>())?,
+        memory: MemoryFigures::medians(
+            &figures.iter().filter_map(|f| f.memory).collect::<Vec<_>>(),
+        ),
+        other_processes_share: of_some(|f| f.other_processes_share),
         datagrams: datagram_medians(figures),
         http: http_medians(figures),
         open_loop: open_loop_medians(figures),

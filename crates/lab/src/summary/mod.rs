@@ -4,6 +4,7 @@
 mod calls;
 mod compare;
 mod figures;
+mod sides;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,6 +22,8 @@ pub use calls::CallFigures;
 pub use compare::{Comparison, KeptUp, Placed, Record, Verdict};
 pub(crate) use figures::figures_of;
 pub use figures::{DatagramFigures, Figures, HttpFigures, OpenLoopFigures};
+
+pub use sides::{MemoryFigures, Part, SideFigures};
 
 use compare::{Rules, compare};
 use figures::{Read, medians};
@@ -322,8 +325,7 @@ fn curve<'a>(histograms: impl Iterator<Item = &'a Histogram<u64>>) -> Vec<(f64, 
 
 /// What limited most of the runs.
 fn bottleneck(counted: &[&Judged<'_>]) -> Option<Bottleneck> {
-    let shared = counted.first()?.run.cpu.as_ref()?;
-    if shared.server_cpu.cpu == shared.client_cpu.cpu {
+    if counted.first()?.run.cpu.as_ref()?.is_shared() {
         return Some(Bottleneck::SharedCpu);
     }
     let share = |field: fn(&Figures) -> f64| {
