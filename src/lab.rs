@@ -44,6 +44,9 @@ pub(crate) struct Run {
     /// Pairs per cell; a verdict needs at least 8.
     #[arg(long)]
     pairs: Option<usize>,
+    /// How many blocks that noise spoilt may be run again.
+    #[arg(long, value_name = "N")]
+    spares: Option<usize>,
     /// Seconds of each measured window.
     #[arg(long, value_name = "SECONDS")]
     window: Option<f64>,
@@ -139,6 +142,7 @@ pub(crate) fn run(lab: Lab) -> ExitCode {
 fn measure(options: Run) -> Result<u8, LabError> {
     let overrides = Overrides {
         pairs: options.pairs,
+        spare_pairs: options.spares,
         window_s: options.window,
         warmup_s: options.warmup,
         protocol: options.protocol,

@@ -10,7 +10,8 @@ fn lab(arguments: &[&str]) -> Output {
 
 /// Runs `quick` with few and short pairs into `out`, with one way of accounting.
 fn quick(out: &str, accounting: &str) -> (Output, PathBuf) {
-    let short = ["run", "quick", "--pairs", "1", "--window", "0.3", "--warmup", "0.1"];
+    let short =
+        ["run", "quick", "--pairs", "1", "--spares", "0", "--window", "0.3", "--warmup", "0.1"];
     let output = lab(&[&short, &["--accounting", accounting, "--out", out][..]].concat());
     let mut bundles = std::fs::read_dir(out).unwrap().map(|entry| entry.unwrap().path());
     (output, bundles.next().expect("a bundle was written"))

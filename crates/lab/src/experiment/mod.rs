@@ -119,6 +119,8 @@ pub struct Experiment {
 pub struct Overrides {
     /// Pairs per cell.
     pub pairs: Option<usize>,
+    /// Blocks that may be run again.
+    pub spare_pairs: Option<usize>,
     /// Seconds of the measured window.
     pub window_s: Option<f64>,
     /// Seconds of warm-up.
@@ -242,6 +244,7 @@ impl Experiment {
     /// cell of it has.
     pub fn with(mut self, overrides: &Overrides) -> Result<Experiment, LabError> {
         self.pairs = overrides.pairs.unwrap_or(self.pairs);
+        self.spare_pairs = overrides.spare_pairs.unwrap_or(self.spare_pairs);
         self.net = overrides.net.unwrap_or(self.net);
         self.placement = overrides.placement.unwrap_or(self.placement);
         self.accounting = overrides.accounting.unwrap_or(self.accounting);

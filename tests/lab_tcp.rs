@@ -1,0 +1,87 @@
+//! TCP experiments from one end to the other: our own server, load generator and lab together.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn lab(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
+    command.arg("lab").args(arguments).output().unwrap()
+}
+
+/// Runs one short pair of everything into `out`, and returns every run of the bundle, which holds.
+fn runs(out: &Path, arguments: &[&str]) -> Vec<Value> {
+    let short = ["--pairs", "1", "--spares", "0", "--window", "0.1", "--warmup", "0.1", "--out"];
+    let output = lab(&[&["run"], arguments, &short, &[out.to_str().unwrap()]].concat());
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let mut bundles = std::fs::read_dir(out).unwrap().map(|entry| entry.unwrap().path());
+    let bundle: PathBuf = bundles.next().expect(&said);
+    let verified = lab(&["verify", bundle.to_str().unwrap()]);
+    assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stdout));
+    let text = std::fs::read_to_string(bundle.join("runs.jsonl")).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn a_rate_is_a_schedule_and_its_latency_counts_from_there() {
+    let out = tempfile::tempdir().unwrap();
+    let runs = runs(out.path(), &["open-loop", "--rates", "0,2000", "--connections", "10"]);
+    for engine in ["epoll", "io_uring"] {
+        let of = |rate: Option<u64>| {
+            let is_it = |run: &&Value| {
+                run["subject"] == engine && run["cell"]["rate_per_s"].as_u64() == rate
+            };
+            &runs.iter().find(is_it).expect("a run of each cell")["load"]
+        };
+        assert_eq!(of(Some(2000))["settings"]["rate_per_s"], 2000);
+        assert_eq!(of(Some(2000))["latency_from"], "intended");
+        assert_eq!(of(None)["settings"]["mode"], "closed");
+        assert_eq!(of(None)["latency_from"], "send");
+    }
+}
+
+#[test]
+fn connections_come_and_go() {
+    let out = tempfile::tempdir().unwrap();
+    let runs = runs(out.path(), &["churn", "--churn", "1,10", "--connections", "10"]);
+    for churn in [1, 10] {
+        let mut of_cell = runs.iter().filter(|run| run["cell"]["churn"] == churn);
+        assert!(of_cell.any(|run| {
+            run["load"]["settings"]["churn"] == churn
+                && run["load"]["connections"]["reconnects"].as_u64() > Some(0)
+        }));
+    }
+}
+
+/// The key of a feature in the ready line, and its value there.
+fn as_told(key: &str, value: &str) -> (String, Value) {
+    let told = match (key, value) {
+        ("trigger", value) => return ("edge_triggered".to_owned(), Value::from(value == "edge")),
+        ("split", value) => Value::from(value),
+        (_, "on") => Value::from(true),
+        (_, "off") => Value::from(false),
+        (_, value) => value.parse::<u64>().map_or(Value::from(value), Value::from),
+    };
+    (key.to_owned(), told)
+}
+
+#[test]
+fn whatever_an_ablation_changes_is_really_changed() {
+    let out = tempfile::tempdir().unwrap();
+    let runs = runs(out.path(), &["ablation", "--sizes", "128", "--connections", "4"]);
+    let experiment = twinring_lab::Experiment::find("ablation").unwrap();
+    let mut changed = 0;
+    for subject in &experiment.subjects {
+        let Some(change) = &subject.change else { continue };
+        let run = runs.iter().find(|run| run["subject"] == *subject.name);
+        let features = &run.unwrap_or_else(|| panic!("{} ran", subject.name))["ready"]["features"];
+        for feature in change.split(',') {
+            let (key, value) = feature.split_once('=').unwrap();
+            let (key, value) = as_told(key, value);
+            assert_eq!(features[&key], value, "{}: {features}", subject.name);
+            changed += 1;
+        }
+    }
+    println!("{changed} changes of {} subjects were taken", experiment.subjects.len());
+}
