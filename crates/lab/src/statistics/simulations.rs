@@ -1,0 +1,319 @@
+//! By simulation: how often verdicts are false, and how often differences are found.
+//!
+//! Tests are bounded in time, so their samples are small. `docs/method.md` has tables of larger
+//! ones, which [`tables`] prints:
+//! `cargo test --release -p twinring-lab --lib simulations::tables -- --ignored --nocapture`
+
+use super::*;
+
+/// How the logarithms of ratios scatter around the true one.
+#[derive(Debug, Clone, Copy)]
+enum Scatter {
+    Normal,
+    /// Student's t with 3 degrees of freedom.
+    Heavy,
+    /// One pair in ten is ten times as noisy.
+    Outliers,
+    /// The difference of two skewed times.
+    Exponential,
+}
+
+impl Scatter {
+    const ALL: [Scatter; 4] =
+        [Scatter::Normal, Scatter::Heavy, Scatter::Outliers, Scatter::Exponential];
+
+    /// A deviate that is about as wide as a standard normal one in its middle.
+    fn draw(self, random: &mut Rand64) -> f64 {
+        match self {
+            Scatter::Normal => normal(random),
+            Scatter::Heavy => {
+                let squares: f64 = (0..3).map(|_| normal(random).powi(2)).sum();
+                normal(random) / (squares / 3.0).sqrt()
+            }
+            Scatter::Outliers => {
+                let width = if random.rand_float() < 0.1 { 10.0 } else { 1.0 };
+                width * normal(random)
+            }
+            Scatter::Exponential => {
+                (1.0 - random.rand_float()).ln() - (1.0 - random.rand_float()).ln()
+            }
+        }
+    }
+}
+
+/// Normal deviates by Box and Muller, from the generator under test's own family but another
+/// stream.
+fn normal(random: &mut Rand64) -> f64 {
+    let uniform = (1.0 - random.rand_float(), random.rand_float());
+    (-2.0 * uniform.0.ln()).sqrt() * (std::f64::consts::TAU * uniform.1).cos()
+}
+
+/// Pairs with this difference and deviation, in logarithms.
+fn ratios(
+    random: &mut Rand64,
+    scatter: Scatter,
+    pairs: usize,
+    difference: f64,
+    deviation: f64,
+) -> Vec<f64> {
+    (0..pairs).map(|_| (difference + deviation * scatter.draw(random)).exp()).collect()
+}
+
+/// Resamples of an interval in a simulation.
+const FEW: usize = 500;
+
+/// The share of experiments of `pairs` pairs in which a difference is claimed.
+fn claims(experiments: u64, scatter: Scatter, pairs: usize, difference: f64) -> f64 {
+    let mut random = Rand64::new(42);
+    let claimed = (0..experiments).filter(|seed| {
+        let ratios = ratios(&mut random, scatter, pairs, difference, DEVIATION);
+        interval_with(&ratios, *seed, FEW).unwrap().shows_a_difference()
+    });
+    claimed.count() as f64 / experiments as f64
+}
+
+/// Deviation of the pairs in all simulations.
+const DEVIATION: f64 = 0.03;
+
+/// Upper end of what a true share of 5 % gives in so many experiments: three standard errors.
+fn at_most_5_percent(experiments: u64) -> f64 {
+    0.05 + 3.0 * (0.05 * 0.95 / experiments as f64).sqrt()
+}
+
+#[test]
+fn equal_subjects_are_seldom_told_apart() {
+    let experiments = 2000;
+    let limit = at_most_5_percent(experiments);
+    for pairs in [8, 12] {
+        for scatter in Scatter::ALL {
+            let share = claims(experiments, scatter, pairs, 0.0);
+            assert!(share <= limit, "{scatter:?}, {pairs} pairs: {share}");
+        }
+    }
+    let share = claims(200, Scatter::Normal, 20, 0.0);
+    assert!(share <= at_most_5_percent(200), "random flips: {share}");
+}
+
+#[test]
+fn the_stated_difference_is_found_with_the_stated_power() {
+    let difference = (detectable_percent(DEVIATION, 8, 0.05) / 100.0).ln_1p();
+    let share = claims(2000, Scatter::Normal, 8, difference);
+    assert!((POWER - 0.05..=1.0).contains(&share), "found in {share} of the experiments");
+}
+
+#[test]
+fn three_percent_are_found_with_the_pairs_that_they_are_said_to_take() {
+    let pairs = required_pairs(DEVIATION, 3.0, 0.05).unwrap();
+    let share = claims(2000, Scatter::Normal, pairs, 0.03_f64.ln_1p());
+    assert!((POWER - 0.05..=POWER + 0.1).contains(&share), "{pairs} pairs: {share}");
+}
+
+/// An experiment of many cells, some of which have a difference.
+#[derive(Debug, Clone, Copy)]
+struct Family {
+    cells: usize,
+    /// Of these, how many have a difference.
+    different: usize,
+    /// How large it is, in deviations.
+    deviations: f64,
+    pairs: usize,
+    scatter: Scatter,
+    /// All subjects are compared with the same baseline, so that its noise is in every ratio.
+    one_baseline: bool,
+}
+
+/// What came out, as means over experiments.
+#[derive(Debug, Clone, Copy, Default)]
+struct Shares {
+    /// Experiments with a false claim.
+    any_false: f64,
+    /// False claims among the claims.
+    false_discoveries: f64,
+    /// Differences that were found.
+    found: f64,
+}
+
+impl Family {
+    fn run(self, random: &mut Rand64) -> Shares {
+        let own = if self.one_baseline { DEVIATION / 2.0_f64.sqrt() } else { DEVIATION };
+        let shared: Vec<f64> = (0..self.pairs)
+            .map(|_| if self.one_baseline { own * self.scatter.draw(random) } else { 0.0 })
+            .collect();
+        let p_values: Vec<f64> = (0..self.cells)
+            .map(|cell| {
+                let difference =
+                    if cell < self.different { self.deviations * DEVIATION } else { 0.0 };
+                let mut ratios = ratios(random, self.scatter, self.pairs, difference, own);
+                for (ratio, shared) in ratios.iter_mut().zip(&shared) {
+                    *ratio *= shared.exp();
+                }
+                interval_with(&ratios, cell as u64, FEW).unwrap().claim_p_value()
+            })
+            .collect();
+        let q_values = benjamini_hochberg(&p_values);
+        let claimed = |cells: &[f64]| cells.iter().filter(|q| **q <= 0.05).count() as f64;
+        let (different, equal) = q_values.split_at(self.different);
+        let (right, wrong) = (claimed(different), claimed(equal));
+        Shares {
+            any_false: f64::from(u8::from(wrong > 0.0)),
+            false_discoveries: wrong / (right + wrong).max(1.0),
+            found: right / self.different.max(1) as f64,
+        }
+    }
+
+    fn means(self, experiments: u64) -> Shares {
+        let mut random = Rand64::new(7);
+        let mut sum = Shares::default();
+        for _ in 0..experiments {
+            let one = self.run(&mut random);
+            sum.any_false += one.any_false;
+            sum.false_discoveries += one.false_discoveries;
+            sum.found += one.found;
+        }
+        let count = experiments as f64;
+        Shares {
+            any_false: sum.any_false / count,
+            false_discoveries: sum.false_discoveries / count,
+            found: sum.found / count,
+        }
+    }
+}
+
+const EQUAL: Family = Family {
+    cells: 8,
+    different: 0,
+    deviations: 0.0,
+    pairs: 10,
+    scatter: Scatter::Normal,
+    one_baseline: false,
+};
+
+#[test]
+fn experiments_of_many_cells_seldom_claim_what_is_not_there() {
+    for (cells, experiments) in [(1, 500), (8, 200), (24, 60)] {
+        for (scatter, one_baseline) in
+            [(Scatter::Normal, false), (Scatter::Heavy, false), (Scatter::Normal, true)]
+        {
+            let family = Family { cells, scatter, one_baseline, ..EQUAL };
+            let share = family.means(experiments).any_false;
+            assert!(share <= at_most_5_percent(experiments), "{family:?}: {share}");
+        }
+    }
+}
+
+#[test]
+fn among_the_claims_of_many_cells_few_are_false_and_most_differences_are_found() {
+    for different in [2, 6] {
+        let family = Family { different, deviations: 1.5, ..EQUAL };
+        let Shares { false_discoveries, found, .. } = family.means(200);
+        assert!(false_discoveries <= 0.05 + 0.03, "{family:?}: {false_discoveries}");
+        assert!(found > 0.8, "{family:?}: {found}");
+    }
+}
+
+/// An experiment that adds two pairs at a time until its interval is narrower than this, from 8 pairs on and at
+/// most to `cap`, and is judged once, at its end. Returns the pairs it took and whether it claims
+/// a difference.
+fn until_narrower(
+    random: &mut Rand64,
+    scatter: Scatter,
+    percent: f64,
+    cap: usize,
+    seed: u64,
+) -> (usize, bool) {
+    let mut ratios = ratios(random, scatter, crate::experiment::MIN_PAIRS, 0.0, DEVIATION);
+    loop {
+        let interval = interval_with(&ratios, seed, FEW).unwrap();
+        if interval.width_percent() <= percent || ratios.len() >= cap {
+            return (ratios.len(), interval.shows_a_difference());
+        }
+        ratios.extend((0..2).map(|_| (DEVIATION * scatter.draw(random)).exp()));
+    }
+}
+
+fn false_claims_until_narrower(
+    experiments: u64,
+    scatter: Scatter,
+    percent: f64,
+    cap: usize,
+) -> (f64, f64) {
+    let mut random = Rand64::new(11);
+    let (mut pairs, mut claimed) = (0, 0);
+    for seed in 0..experiments {
+        let (took, claims) = until_narrower(&mut random, scatter, percent, cap, seed);
+        pairs += took;
+        claimed += usize::from(claims);
+    }
+    (pairs as f64 / experiments as f64, claimed as f64 / experiments as f64)
+}
+
+#[test]
+fn stopping_at_a_narrow_interval_does_not_make_differences() {
+    for scatter in [Scatter::Normal, Scatter::Heavy] {
+        let experiments = 300;
+        let (pairs, share) = false_claims_until_narrower(experiments, scatter, 5.0, 14);
+        assert!(share <= at_most_5_percent(experiments), "{scatter:?}, {pairs}: {share}");
+        assert!((8.0..14.0).contains(&pairs), "{scatter:?} takes {pairs} pairs on average");
+    }
+}
+
+/// The tables of `docs/method.md`.
+#[test]
+#[ignore = "takes minutes and prints tables; see the head of this file"]
+fn tables() {
+    println!("one comparison: scatter, pairs, share of false claims");
+    for scatter in Scatter::ALL {
+        for pairs in [8, 12] {
+            println!("{scatter:?} {pairs}: {:.3}", claims(4000, scatter, pairs, 0.0));
+        }
+    }
+    println!("many cells: any false, false among the claims, found");
+    for scatter in [Scatter::Normal, Scatter::Heavy] {
+        for one_baseline in [false, true] {
+            for cells in [1, 8, 24] {
+                for different in [0, cells / 4, cells / 2] {
+                    let family = Family {
+                        cells,
+                        different,
+                        deviations: 1.5,
+                        scatter,
+                        one_baseline,
+                        ..EQUAL
+                    };
+                    if different > 0 || cells == 1 || one_baseline || different == 0 {
+                        let Shares { any_false, false_discoveries, found } = family.means(2000);
+                        println!(
+                            "{scatter:?} baseline shared {one_baseline}, {cells} cells, {different} \
+                             different: {any_false:.3} {false_discoveries:.3} {found:.2}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+    println!("until narrower: scatter, percent, cap, mean pairs, share of false claims");
+    for scatter in Scatter::ALL {
+        for (percent, cap) in [(8.0, 24), (5.0, 24), (3.0, 64)] {
+            let (pairs, share) = false_claims_until_narrower(4000, scatter, percent, cap);
+            println!("{scatter:?} {percent} % {cap}: {pairs:.1} {share:.3}");
+        }
+    }
+    println!("required pairs for 3 %: scatter, pairs, share found");
+    for (scatter, deviation) in [(Scatter::Normal, 1.0), (Scatter::Heavy, 3.0_f64.sqrt())] {
+        let pairs = required_pairs(DEVIATION * deviation, 3.0, 0.05).unwrap();
+        let share = claims(4000, scatter, pairs, 0.03_f64.ln_1p());
+        println!("{scatter:?} {pairs}: {share:.3}");
+    }
+    println!("outliers in a sample without any: values, share with mild or severe, with severe");
+    let mut random = Rand64::new(5);
+    for count in [8, 12, 24] {
+        let samples: Vec<Outliers> = (0..20_000)
+            .map(|_| Outliers::among((0..count).map(|_| (DEVIATION * normal(&mut random)).exp())))
+            .collect();
+        let share = |is: &dyn Fn(&Outliers) -> bool| {
+            samples.iter().filter(|it| is(it)).count() as f64 / samples.len() as f64
+        };
+        let any = share(&|it| *it != Outliers::default());
+        println!("{count}: {any:.3} {:.4}", share(&|it| it.severe() > 0));
+    }
+}
