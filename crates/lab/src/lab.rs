@@ -8,7 +8,7 @@ use std::time::Instant;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
-use crate::audit::{Severity, audit, audit_placement};
+use crate::audit::{Severity, audit_in_block};
 use crate::bundle::{self, Writer};
 use crate::error::LabError;
 use crate::experiment::{Cell, Experiment, NetKind, Nginx, Protocol};
@@ -20,7 +20,7 @@ use crate::result::{BUNDLE_SCHEMA, Bundle, NotRun, Program, RunRecord, State};
 use crate::runner::{self, Bench, Slot};
 use crate::site::{Site, nginx};
 use crate::stop::Stop;
-use crate::summary::{Summary, Verdict, is_narrow, summarise};
+use crate::summary::{Summary, Verdict, is_narrow, summarise, warnings};
 
 /// What to run and where to put it.
 #[derive(Debug, Clone)]
@@ -97,6 +97,7 @@ pub fn run(options: &RunOptions, stop: &Stop) -> Result<Outcome, LabError> {
         machine: Fingerprint::read(&cpus),
         cpus,
         summary: None,
+        warnings: Vec::new(),
     };
     let directory = bundle::fresh_directory(&options.out, &experiment.name, started);
     let mut writer = Writer::create(&directory, &bundle)?;
@@ -126,6 +127,7 @@ pub fn run(options: &RunOptions, stop: &Stop) -> Result<Outcome, LabError> {
         _ => State::Complete,
     };
     bundle.summary = Some(summarise(experiment, seed, &runs));
+    bundle.warnings = warnings(&bundle);
     let finished = bundle::finish(&directory, &bundle, &runs);
     // The first error is the cause, a second one most often its consequence.
     measured?;
@@ -232,7 +234,7 @@ fn measure(
             let Some(run) = runner::run(bench, network, &slot)? else { return Ok(Ended::Stopped) };
             writer.append(&run)?;
             let first = runs.get(first).unwrap_or(&run);
-            for finding in audit(&run).into_iter().chain(audit_placement(wanted, first, &run)) {
+            for finding in audit_in_block(wanted, first, &run) {
                 noisy |= finding.severity == Severity::Noise;
                 if finding.severity == Severity::Void {
                     progress.say(&format!(

@@ -10,7 +10,7 @@ use crate::machine::{Cpus, Fingerprint};
 use crate::net::NetRecord;
 use crate::placement::Distance;
 use crate::process::Exit;
-use crate::summary::Summary;
+use crate::summary::{Summary, Warning};
 
 /// The schema of `bundle.json`. Earlier versions are still read.
 pub const BUNDLE_SCHEMA: &str = "twinring.lab.bundle/3";
@@ -55,6 +55,9 @@ pub struct Bundle {
     /// What came out, recomputed by `twinring lab verify` from the raw data; missing while the
     /// experiment runs.
     pub summary: Option<Summary>,
+    /// What limits the conclusions; it follows from everything above.
+    #[serde(default)]
+    pub warnings: Vec<Warning>,
 }
 
 /// A subject that cannot run on this machine.

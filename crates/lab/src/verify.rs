@@ -12,7 +12,7 @@ use crate::error::LabError;
 use crate::machine::sha256_of;
 use crate::report;
 use crate::result::{BUNDLE_SCHEMA, Bundle, RunRecord, State};
-use crate::summary::{Summary, summarise};
+use crate::summary::{Summary, summarise, warnings};
 
 /// How far a recomputed figure may be from the stored one, relatively: logarithms and quantiles
 /// may round differently on another machine.
@@ -80,6 +80,7 @@ pub fn verify(directory: &Path) -> Result<Verification, LabError> {
     }
     let computed = summarise(&bundle.experiment, bundle.seed, &runs);
     check_summary(&bundle, summary.as_ref(), &computed, &mut found)?;
+    check_warnings(&bundle, computed, &mut found)?;
     if bundle.summary.is_some() {
         check_reports(directory, &bundle, &runs, &mut found);
     }
@@ -129,6 +130,26 @@ fn check_summary(
         keep_what_is_stored(stored, &mut computed);
     }
     compare(stored, &computed, "summary", found);
+    Ok(())
+}
+
+/// Warnings follow from the summary, and from what the bundle says of machine and experiment.
+fn check_warnings(
+    bundle: &Bundle,
+    computed: Summary,
+    found: &mut Verification,
+) -> Result<(), LabError> {
+    if bundle.summary.is_none() || bundle.schema != BUNDLE_SCHEMA {
+        return Ok(());
+    }
+    let unreadable = |error: serde_json::Error| LabError::NotABundle {
+        path: BUNDLE_FILE.into(),
+        why: error.to_string(),
+    };
+    let computed = Bundle { summary: Some(computed), ..bundle.clone() };
+    let stored = serde_json::to_value(&bundle.warnings).map_err(unreadable)?;
+    let computed = serde_json::to_value(warnings(&computed)).map_err(unreadable)?;
+    compare(&stored, &computed, "warnings", found);
     Ok(())
 }
 
@@ -205,6 +226,7 @@ pub fn rerender(directory: &Path) -> Result<Bundle, LabError> {
     bundle.summary = Some(summarise(&bundle.experiment, bundle.seed, &runs));
     bundle.lab_version = env!("CARGO_PKG_VERSION").to_owned();
     bundle.schema = BUNDLE_SCHEMA.to_owned();
+    bundle.warnings = warnings(&bundle);
     bundle::finish(directory, &bundle, &runs)?;
     Ok(bundle)
 }

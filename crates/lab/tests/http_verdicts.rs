@@ -118,7 +118,7 @@ fn a_difference_is_found_and_further_comparisons_are_made() {
         [("epoll", busy(block)), ("io_uring", busy(block + 1) / 1.25), ("third", busy(block + 2))]
             .map(|(name, busy_s)| http(0, block, name, busy_s))
     };
-    let more = "[[subjects]]\nname = \"third\"\nengine = \"epoll\"\n\
+    let more = "[[subjects]]\nname = \"third\"\nengine = \"epoll\"\nfeatures = \"batch=1\"\n\
                 against = [\"io_uring\", \"epoll\"]\n";
     let cell = judge((0..8).flat_map(block).collect(), more);
     assert_eq!(cell.findings, []);

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{UdpSketch, calmed, voids};
-use twinring_lab::audit::Kind;
+use twinring_lab::audit::{Kind, Severity};
 use twinring_lab::summary::{Bottleneck, CellSummary, Verdict};
 
 /// What came out. The clean reflector is flawless: what voids it is the machine's doing, and then
@@ -34,6 +34,15 @@ fn assert_caught(mode: &str, client_fault: &str, expected: Kind) {
         panic!("{mode}: {:?}", cell.comparisons[0].verdict)
     };
     assert!(why.contains(&name), "{why}");
+}
+
+/// Asserts that this is said of a subject, which counts all the same.
+fn assert_warned(cell: &CellSummary, subject: &str, expected: Kind) {
+    let mut found = cell.findings.iter().filter(|finding| finding.subject == subject);
+    let found = found.find(|finding| finding.kind == expected);
+    let severity = found.map(|finding| finding.severity);
+    assert_eq!(severity, Some(Severity::Warning), "{expected:?}: {:?}", cell.findings);
+    assert_eq!(voids(cell, subject), []);
 }
 
 #[test]
@@ -75,9 +84,24 @@ fn a_reflector_that_dies_is_named() {
     assert_caught("dies", "", Kind::ServerDied);
 }
 
+/// It is the worst of losses: once it was taken for a broken measurement, and the cell was void.
 #[test]
-fn a_reflector_that_never_answers_is_named() {
-    assert_caught("mute", "", Kind::NothingAnswered);
+fn a_reflector_that_never_answers_is_named_and_does_not_keep_up() {
+    let cell = cell(&UdpSketch { others: &["mute"], ..UdpSketch::default() });
+    assert_warned(&cell, "other-mute", Kind::NothingAnswered);
+    let mute = &cell.subjects[1];
+    assert_eq!((mute.counted, mute.unanswered, mute.kept_up), (1, 1, Some(0)));
+    let kept_up = cell.comparisons[0].kept_up.unwrap();
+    assert_eq!((kept_up.subject, kept_up.both), (0, 0));
+}
+
+#[test]
+fn packets_of_nobody_and_full_queues_are_warned_of() {
+    let sketch = |mode: &'static str| cell(&UdpSketch { others: &[mode], ..UdpSketch::default() });
+    assert_warned(&sketch("stray"), "other-stray", Kind::ForeignPackets);
+    let cell = sketch("spills");
+    assert_warned(&cell, "other-spills", Kind::KernelDrops);
+    assert_warned(&cell, "other-spills", Kind::CqOverflow);
 }
 
 #[test]

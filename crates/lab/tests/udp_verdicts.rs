@@ -7,7 +7,7 @@ use hdrhistogram::serialization::{Serializer, V2Serializer};
 use serde_json::{Value, json};
 use twinring_lab::audit::{Finding, Kind, Severity, audit};
 use twinring_lab::result::RunRecord;
-use twinring_lab::summary::{CellSummary, Record, Verdict, summarise};
+use twinring_lab::summary::{CellSummary, Claim, Record, Verdict, summarise};
 use twinring_lab::{Experiment, UnderTest};
 
 const STREAMS: u64 = 1000;
@@ -184,6 +184,63 @@ fn who_keeps_the_schedule_comes_before_who_is_cheaper() {
         let winner = "epoll".to_owned();
         assert_eq!(cell.comparisons[0].verdict, Verdict::OnlyOneKeepsUp { winner });
     }
+}
+
+/// AsyncUdpTests' way with 2,000 pending receives got nothing back in some runs, and its cell was
+/// void. `twinring load udp` ends with 1 then.
+fn silent(mut record: Value) -> Value {
+    record["client_exit"]["code"] = json!(1);
+    record["failures"] = json!([{"what": "client_failed", "why": "exit code 1"}]);
+    record["load"]["streams"]["answered"] = json!(0);
+    record
+}
+
+#[test]
+fn who_gets_nothing_back_does_not_keep_up() {
+    let nothing = Made { lost: SENT, ..FLAWLESS };
+    for silence in [&(|_| true) as &dyn Fn(usize) -> bool, &|block| block.is_multiple_of(2)] {
+        let made = |block: usize| if silence(block) { nothing } else { FLAWLESS };
+        let mut records = pairs(14, |_| FLAWLESS, made);
+        for record in records.iter_mut().filter(|it| it["load"]["packets"]["received"] == 0) {
+            *record = silent(record.clone());
+        }
+        let cell = judge(records);
+        let silent = (0..14).filter(|block| silence(*block)).count();
+        let subject = &cell.subjects[1];
+        assert_eq!((subject.counted, subject.unanswered), (14, silent));
+        assert_eq!(subject.kept_up, Some(14 - silent));
+        assert!(cell.findings.iter().all(|it| it.severity == Severity::Warning));
+        let winner = "epoll".to_owned();
+        assert_eq!(cell.comparisons[0].verdict, Verdict::OnlyOneKeepsUp { winner });
+    }
+    let neither = pairs(8, |_| nothing, |_| nothing).into_iter().map(silent).collect();
+    assert_eq!(judge(neither).comparisons[0].verdict, Verdict::UnequalWork { pairs: 0 });
+    // Who did not even send says nothing about anybody.
+    let unsent = findings(|record| {
+        let packets = &mut record["load"]["packets"];
+        packets["sent"] = json!(0);
+        packets["unsent"] = json!(SENT);
+        packets["received"] = json!(0);
+    });
+    assert!(
+        unsent.iter().any(|it| (it.kind, it.severity) == (Kind::NothingAnswered, Severity::Void))
+    );
+}
+
+/// Two tests have two chances: each alone would have given 5 %.
+#[test]
+fn who_keeps_up_and_who_is_cheaper_are_corrected_for_being_two_questions() {
+    let late = Made { late_ns: 56_000_000, ..FLAWLESS };
+    let sometimes = move |block: usize| if block < 6 { late } else { FLAWLESS };
+    let all = judge(pairs(13, sometimes, |_| FLAWLESS));
+    let winner = "io_uring".to_owned();
+    // Six pairs of thirteen, and seven left: only the first question can be answered.
+    assert_eq!(all.comparisons[0].verdict, Verdict::OnlyOneKeepsUp { winner: winner.clone() });
+    let cell = judge(pairs(14, sometimes, |_| FLAWLESS));
+    let comparison = &cell.comparisons[0];
+    let claim = Claim::OnlyOneKeepsUp;
+    assert_eq!(comparison.verdict, Verdict::NotAfterCorrection { claim, winner, comparisons: 1 });
+    assert!((comparison.q_value.unwrap() - 4.0 / 64.0).abs() < 1e-9);
 }
 
 #[test]

@@ -19,6 +19,8 @@ pub(crate) const MODES: &[(&str, &str)] = &[
     ("garble", "changes a byte of every 50th packet"),
     ("dies", "ends with code 7 after 100 packets"),
     ("mute", "listens and never answers"),
+    ("stray", "sends a packet of a stream that does not exist after every 50th"),
+    ("spills", "nothing, but it says that packets found its buffer full and completions its queue"),
     ("unbound", "never listens"),
 ];
 
@@ -53,19 +55,20 @@ pub(crate) fn serve(mode: &str, address: &str) -> ExitCode {
             "listen": [address], "engine": "fake", "pid": std::process::id()})
         );
     }
-    let mode = mode.to_owned();
-    thread::spawn(move || reflect(&socket, &mode));
+    let task = mode.to_owned();
+    thread::spawn(move || reflect(&socket, &task));
     let Ok(mut signals) = Signals::new([SIGTERM]) else { return ExitCode::FAILURE };
     signals.forever().next();
     if talks {
         let received = RECEIVED.load(Ordering::Relaxed);
+        let spilt = if mode == "spills" { 5 } else { 0 };
         println!(
             "{}",
             json!({"event": "final", "schema": "twinring.serve/1", "service": "udp",
             "engine": "fake", "reason": "SIGTERM",
-            "service_counters": {"received": received, "kernel_drops": 0},
+            "service_counters": {"received": received, "kernel_drops": spilt},
             // One receive and one send a packet.
-            "runtime_counters": {"syscalls": 2 * received, "enters": 0, "cq_overflows": 0}})
+            "runtime_counters": {"syscalls": 2 * received, "enters": 0, "cq_overflows": spilt}})
         );
     }
     ExitCode::SUCCESS
@@ -92,5 +95,9 @@ fn reflect(socket: &UdpSocket, mode: &str) {
         }
         // A client that has gone is no trouble of a reflector.
         let _ = socket.send_to(&buffer[..length], from);
+        if mode == "stray" && number % 50 == 0 {
+            buffer[..4].fill(0xFF);
+            let _ = socket.send_to(&buffer[..length], from);
+        }
     }
 }

@@ -59,6 +59,53 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// All of them, in their order.
+    pub const ALL: [Kind; 25] = [
+        Kind::ServerNotReady,
+        Kind::ServerDied,
+        Kind::PayloadMismatch,
+        Kind::UnequalAdmission,
+        Kind::ClientErrors,
+        Kind::StalledRequest,
+        Kind::StarvedConnection,
+        Kind::BadResult,
+        Kind::Unbalanced,
+        Kind::NothingAnswered,
+        Kind::LittlesLaw,
+        Kind::ScheduleLag,
+        Kind::ServerDidNotStop,
+        Kind::ClientFailed,
+        Kind::NoAccounting,
+        Kind::Steal,
+        Kind::Moved,
+        Kind::Misplaced,
+        Kind::OtherProcesses,
+        Kind::LateSample,
+        Kind::UnverifiedPayload,
+        Kind::ForeignPackets,
+        Kind::KernelDrops,
+        Kind::CqOverflow,
+        Kind::SubjectWaits,
+    ];
+
+    /// The machine was disturbed, whatever ran on it.
+    pub(super) fn is_disturbance(self) -> bool {
+        matches!(self, Kind::Steal | Kind::Moved | Kind::OtherProcesses | Kind::LateSample)
+    }
+
+    /// It can also come of programs that did not get the CPU.
+    pub(super) fn may_be_starvation(self) -> bool {
+        matches!(
+            self,
+            Kind::UnequalAdmission
+                | Kind::StarvedConnection
+                | Kind::StalledRequest
+                | Kind::NothingAnswered
+                | Kind::LittlesLaw
+                | Kind::ScheduleLag
+        )
+    }
+
     /// The rule in words.
     pub fn title(self) -> &'static str {
         match self {

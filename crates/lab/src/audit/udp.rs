@@ -3,7 +3,7 @@
 //! Loss and lateness are outcomes here, not faults: the summary compares CPU between runs that
 //! kept up only. A fault is what contradicts itself, or what no network may do to a packet.
 
-use super::{Audit, Kind, Severity, differ};
+use super::{Audit, Kind, Severity, differ, is_unanswered};
 use crate::contract::{self, UdpResult};
 
 /// How far the packets due may be from streams x rate x window, as a share. Each stream may also
@@ -101,7 +101,14 @@ impl Audit<'_> {
             let what = "packets were counted, not compared".to_owned();
             self.find(Severity::Warning, Kind::UnverifiedPayload, what);
         }
-        if packets.received == 0 {
+        if is_unanswered(self.run) {
+            let at_server = contract::service_counter(self.run.server_final.as_ref(), "received");
+            let came = at_server.map_or(String::new(), |came| {
+                format!("; {came} came to the server over its whole life")
+            });
+            let what = format!("{} packets were sent and none came back{came}", packets.sent);
+            self.find(Severity::Warning, Kind::NothingAnswered, what);
+        } else if packets.received == 0 {
             self.void(Kind::NothingAnswered, "no packet came back".to_owned());
         }
         let errors = &load.errors;

@@ -42,6 +42,7 @@ const EXPERIMENT_SCHEMA_2: &str = "twinring.lab.experiment/2";
 /// Experiments that come with the program: name and text.
 pub const BUILT_IN: &[(&str, &str)] = &[
     ("quick", include_str!("../../experiments/quick.toml")),
+    ("aa", include_str!("../../experiments/aa.toml")),
     ("tcp-grid", include_str!("../../experiments/tcp-grid.toml")),
     ("scale", include_str!("../../experiments/scale.toml")),
     ("churn", include_str!("../../experiments/churn.toml")),
@@ -378,7 +379,9 @@ impl Experiment {
     }
 
     /// Who is compared with whom in the cells of a protocol, as positions in `subjects`: baseline,
-    /// subject. Everybody with the first, or with the one it is `from`; and as `against` says.
+    /// subject. Everybody with the first, or with the one it is `from`; and as `against` says. If
+    /// every one of them has another that is the same but for its name, only with that one: who
+    /// asks that, asks about the method.
     pub fn contests(&self, protocol: Protocol) -> Vec<(usize, usize)> {
         let speakers = self.subjects_of(protocol);
         let named = |name: &String| {
@@ -395,7 +398,12 @@ impl Experiment {
                 }
             }
         }
-        contests
+        let is_aa = |contest: &&(usize, usize)| {
+            self.subjects[contest.0].is_alike(&self.subjects[contest.1])
+        };
+        let aa: Vec<(usize, usize)> = contests.iter().filter(is_aa).copied().collect();
+        let has_twin = |speaker: &usize| aa.iter().any(|(a, b)| a == speaker || b == speaker);
+        if speakers.iter().all(has_twin) { aa } else { contests }
     }
 
     /// The load generator's command for a protocol and a subject, placeholders still in it.

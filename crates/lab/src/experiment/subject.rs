@@ -142,6 +142,18 @@ impl Subject {
         }
     }
 
+    /// Whether two subjects differ in nothing but their names.
+    pub(crate) fn is_alike(&self, other: &Subject) -> bool {
+        let nameless = |subject: &Subject| Subject {
+            name: String::new(),
+            against: Vec::new(),
+            from: None,
+            change: None,
+            ..subject.clone()
+        };
+        nameless(self) == nameless(other)
+    }
+
     /// How readiness is found out.
     pub fn ready_check(&self, protocol: Protocol) -> Ready {
         self.ready.unwrap_or(match (&self.engine, protocol) {

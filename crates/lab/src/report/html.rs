@@ -3,7 +3,7 @@
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::plots::{self, IntervalRow};
-use super::{accounting, columns, published, table, words};
+use super::{accounting, columns, published, table, warnings, words};
 use crate::audit::Severity;
 use crate::experiment::Protocol;
 use crate::result::{Bundle, RunRecord};
@@ -49,6 +49,7 @@ fn results(bundle: &Bundle, summary: &Summary) -> Markup {
         .flat_map(|cell| cell.comparisons.iter().map(move |comparison| (cell, comparison)))
         .collect();
     html! {
+        @if let Some(counts) = &summary.aa { p { (warnings::aa(counts)) } }
         @if all.len() <= CARDS {
             @for (cell, comparison) in &all { (verdict_card(cell, comparison)) }
         } @else {
@@ -56,23 +57,28 @@ fn results(bundle: &Bundle, summary: &Summary) -> Markup {
         }
         p.soft.small { (words::legend(bundle)) }
         @if all.len() > 1 {
-            p.soft.small {
-                "Where there is no difference, each of the " (all.len()) " verdicts still has a "
-                "chance of 5 % to claim one; the more verdicts, the likelier that one of them does."
-            }
+            p.soft.small { (warnings::many_verdicts(&bundle.experiment)) }
             (overview(&all))
         }
         @for cell in &summary.cells { (cell_section(cell)) }
         (published_section(bundle, summary))
+        @let told = warnings::lines(bundle);
+        @if !told.is_empty() {
+            h2 { "Warnings" }
+            ul.findings { @for warning in &told { li.warning { (warning) } } }
+        }
     }
 }
 
 fn verdict_class(verdict: &Verdict) -> &'static str {
     match verdict {
         Verdict::Ahead { .. } | Verdict::OnlyOneKeepsUp { .. } => "ahead",
-        Verdict::NoDifference { .. } => "same",
-        Verdict::TooFewPairs { .. } | Verdict::UnequalWork { .. } => "few",
-        Verdict::Void { .. } => "void",
+        Verdict::NoDifference { .. } | Verdict::Alike { .. } => "same",
+        Verdict::TooFewPairs { .. }
+        | Verdict::TooFewForSoMany { .. }
+        | Verdict::NotAfterCorrection { .. }
+        | Verdict::UnequalWork { .. } => "few",
+        Verdict::Void { .. } | Verdict::FalseDifference { .. } => "void",
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{accounting, columns, published, table, words};
+use super::{accounting, columns, published, table, warnings, words};
 use crate::result::Bundle;
 use crate::summary::CellSummary;
 
@@ -21,6 +21,9 @@ fn render(out: &mut String, bundle: &Bundle) -> std::fmt::Result {
         writeln!(out, "\n**{note}**")?;
     }
     let Some(summary) = &bundle.summary else { return Ok(()) };
+    if let Some(counts) = &summary.aa {
+        writeln!(out, "\n**{}**", warnings::aa(counts))?;
+    }
     for cell in &summary.cells {
         render_cell(out, cell)?;
     }
@@ -34,6 +37,13 @@ fn render(out: &mut String, bundle: &Bundle) -> std::fmt::Result {
     }
     for conditions in published::conditions(bundle) {
         writeln!(out, "\n{}", escape(&conditions))?;
+    }
+    let told = warnings::lines(bundle);
+    if !told.is_empty() {
+        writeln!(out, "\n## Warnings\n")?;
+    }
+    for warning in told {
+        writeln!(out, "- {}", escape(&warning))?;
     }
     writeln!(out, "\n{}", words::legend(bundle))?;
     writeln!(out, "\n## Conditions\n\n| | |\n|---|---|")?;

@@ -9,6 +9,7 @@ mod markdown;
 mod plots;
 mod published;
 mod table;
+mod warnings;
 mod words;
 
 pub(crate) use html::html;

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::io::IsTerminal;
 
-use super::{columns, published, words};
+use super::{columns, published, warnings, words};
 use crate::audit::Severity;
 use crate::result::Bundle;
 use crate::summary::{CellSummary, Verdict};
@@ -49,6 +49,9 @@ fn render(out: &mut String, bundle: &Bundle, style: Style) -> std::fmt::Result {
         writeln!(out, "{}", style.paint(YELLOW, &note))?;
     }
     let Some(summary) = &bundle.summary else { return Ok(()) };
+    if let Some(counts) = &summary.aa {
+        writeln!(out, "{}", style.paint(BOLD, &warnings::aa(counts)))?;
+    }
     for cell in &summary.cells {
         writeln!(out)?;
         render_cell(out, cell, style)?;
@@ -62,6 +65,13 @@ fn render(out: &mut String, bundle: &Bundle, style: Style) -> std::fmt::Result {
     for conditions in published::conditions(bundle) {
         writeln!(out, "{conditions}")?;
     }
+    let told = warnings::lines(bundle);
+    if !told.is_empty() {
+        writeln!(out, "\n{}", style.paint(BOLD, "Warnings"))?;
+    }
+    for warning in told {
+        writeln!(out, "  {}", style.paint(YELLOW, &warning))?;
+    }
     if !summary.cells.is_empty() {
         writeln!(out, "\n{}", words::legend(bundle))?;
     }
@@ -73,9 +83,12 @@ fn render_cell(out: &mut String, cell: &CellSummary, style: Style) -> std::fmt::
     for comparison in &cell.comparisons {
         let code = match comparison.verdict {
             Verdict::Ahead { .. } | Verdict::OnlyOneKeepsUp { .. } => GREEN,
-            Verdict::NoDifference { .. } => BOLD,
-            Verdict::TooFewPairs { .. } | Verdict::UnequalWork { .. } => YELLOW,
-            Verdict::Void { .. } => RED,
+            Verdict::NoDifference { .. } | Verdict::Alike { .. } => BOLD,
+            Verdict::TooFewPairs { .. }
+            | Verdict::TooFewForSoMany { .. }
+            | Verdict::NotAfterCorrection { .. }
+            | Verdict::UnequalWork { .. } => YELLOW,
+            Verdict::Void { .. } | Verdict::FalseDifference { .. } => RED,
         };
         writeln!(out, "  {}", style.paint(code, &words::headline(cell, comparison)))?;
     }

@@ -3,9 +3,10 @@
 use crate::audit::{Finding, Severity};
 use crate::experiment::{Experiment, Protocol, UdpGrid, UnderTest};
 use crate::result::{Bundle, State};
-use crate::statistics::{CONFIDENCE, Interval};
+use crate::statistics::{CONFIDENCE, Interval, MAX_REQUIRED_PAIRS};
 use crate::summary::{
-    Bottleneck, CellSummary, Comparison, Placed, PlacementSummary, Record, SubjectSummary, Verdict,
+    Bottleneck, CellSummary, Claim, Comparison, Placed, PlacementSummary, Record, RequiredPairs,
+    Resolution, SubjectSummary, Verdict,
 };
 
 /// What a number that is not there looks like.
@@ -62,8 +63,14 @@ pub(super) fn claim_and_figures(
 ) -> (String, Option<String>) {
     let Comparison { subject, baseline, verdict, .. } = comparison;
     let record = of_record(comparison.record, cell.cell.protocol());
+    let both = || format!("{subject} and {baseline}: {verdict}");
     match (verdict, comparison.of_record()) {
-        (Verdict::Ahead { winner }, Some(interval)) => {
+        (
+            Verdict::Ahead { winner }
+            | Verdict::NotAfterCorrection { claim: Claim::Ahead, winner, .. }
+            | Verdict::FalseDifference { winner },
+            Some(interval),
+        ) => {
             let Interval { ratio, low, high, pairs, .. } = *interval;
             // Said from the winner's side, whoever is the baseline.
             let (loser, ratio, low, high) = if winner == baseline {
@@ -72,24 +79,55 @@ pub(super) fn claim_and_figures(
                 (baseline, ratio, low, high)
             };
             let figures = format!(
-                "{loser} needs {ratio:.3} times its {record} [{low:.3}, {high:.3}], {pairs} pairs"
+                "{loser} needs {ratio:.3} times its {record} [{low:.3}, {high:.3}], {pairs} pairs{}",
+                accident(comparison)
             );
             (verdict.to_string(), Some(figures))
         }
-        (Verdict::NoDifference { .. }, Some(interval)) => {
+        (
+            Verdict::NoDifference { would_have_seen_percent: seen }
+            | Verdict::Alike { would_have_seen_percent: seen },
+            Some(interval),
+        ) => {
             let Interval { ratio, low, high, pairs, .. } = interval;
             let figures = format!(
-                "{baseline} needs {ratio:.3} times the {} [{low:.3}, {high:.3}], {pairs} pairs",
-                record.replacen(" per ", &format!(" of {subject} per "), 1)
+                "{baseline} needs {ratio:.3} times the {} [{low:.3}, {high:.3}], {pairs} pairs{}",
+                record.replacen(" per ", &format!(" of {subject} per "), 1),
+                resolution(comparison, *seen)
             );
-            (format!("{subject} and {baseline}: {verdict}"), Some(figures))
+            (both(), Some(figures))
         }
-        (Verdict::OnlyOneKeepsUp { .. }, _) => (verdict.to_string(), kept_up(cell, comparison)),
-        (Verdict::UnequalWork { .. }, _) => {
-            (format!("{subject} and {baseline}: {verdict}"), kept_up(cell, comparison))
+        (Verdict::OnlyOneKeepsUp { .. } | Verdict::NotAfterCorrection { .. }, _) => {
+            (verdict.to_string(), kept_up(cell, comparison))
         }
-        _ => (format!("{subject} and {baseline}: {verdict}"), None),
+        (Verdict::UnequalWork { .. }, _) => (both(), kept_up(cell, comparison)),
+        _ => (both(), None),
     }
+}
+
+/// Among so many comparisons, how probable an accident is; where that took the verdict back.
+fn accident(comparison: &Comparison) -> String {
+    match (&comparison.verdict, comparison.q_value) {
+        (Verdict::NotAfterCorrection { .. }, Some(q_value)) => format!(", q = {q_value:.3}"),
+        _ => String::new(),
+    }
+}
+
+/// What it would take to see less than `seen` percent; for a subject and itself, what numbers of
+/// pairs see.
+fn resolution(comparison: &Comparison, seen: f64) -> String {
+    if let Some(aa) = &comparison.aa {
+        let one = |it: &Resolution| format!("{} pairs see {:.1} %", it.pairs, it.percent);
+        let seen: Vec<String> = aa.resolution.iter().map(one).collect();
+        return if seen.is_empty() { String::new() } else { format!("; {}", seen.join(", ")) };
+    }
+    let mut smaller = comparison.required_pairs.iter().filter(|it| it.percent < seen);
+    let pairs = |it: &RequiredPairs| match it.pairs {
+        Some(pairs) => format!("{} % would take about {pairs} pairs", it.percent),
+        None => format!("{} % would take more than {MAX_REQUIRED_PAIRS} pairs", it.percent),
+    };
+    // The largest that was not seen is the next one to ask for.
+    smaller.next_back().map_or(String::new(), |it| format!("; {}", pairs(it)))
 }
 
 /// The figure of record in words.
@@ -106,14 +144,19 @@ fn kept_up(cell: &CellSummary, comparison: &Comparison) -> Option<String> {
     let kept = comparison.kept_up?;
     let one = |name: &str, times: usize| {
         let subject = cell.subjects.iter().find(|subject| subject.name == name)?;
-        let datagrams = subject.figures.as_ref()?.datagrams.as_ref()?;
-        Some(format!(
-            "{name} kept up in {times} of {} pairs ({} of the packets not back, p99.9 sent {} ms \
-             late)",
-            comparison.pairs,
-            share(datagrams.missing_ratio),
-            short(datagrams.lateness_us_p99_9 / 1e3)
-        ))
+        let datagrams = subject.figures.as_ref().and_then(|figures| figures.datagrams.as_ref());
+        let behind = datagrams.map(|datagrams| {
+            format!(
+                "{} of the packets not back, p99.9 sent {} ms late",
+                share(datagrams.missing_ratio),
+                short(datagrams.lateness_us_p99_9 / 1e3)
+            )
+        });
+        let nothing = (subject.unanswered > 0)
+            .then(|| format!("in {} runs nothing came back at all", subject.unanswered));
+        let how: Vec<String> = behind.into_iter().chain(nothing).collect();
+        let how = if how.is_empty() { String::new() } else { format!(" ({})", how.join("; ")) };
+        Some(format!("{name} kept up in {times} of {} pairs{how}", comparison.pairs))
     };
     let subject = one(&comparison.subject, kept.subject)?;
     Some(format!("{subject}, {}", one(&comparison.baseline, kept.baseline)?))

@@ -3,10 +3,12 @@
 use serde::{Deserialize, Serialize};
 
 use super::Judged;
+use super::alike::{self, Aa};
 use super::figures::Figures;
-use crate::experiment::{MIN_PAIRS, UnderTest};
+use super::verdict::{RequiredPairs, Verdict, verdict};
+use crate::experiment::UnderTest;
 use crate::placement::Placement;
-use crate::statistics::{self, Interval};
+use crate::statistics::{self, CONFIDENCE, Drift, Interval};
 
 /// A subject against the baseline. Every ratio is above 1 where the subject is better: less CPU,
 /// more throughput, lower latency. A unit is a request or a packet.
@@ -47,6 +49,22 @@ pub struct Comparison {
     /// Who did the work that was asked for, where there is a schedule to keep.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_up: Option<KeptUp>,
+    /// Whether the ratio moved while it was measured.
+    #[serde(default)]
+    pub drift: Option<Drift>,
+    /// How many pairs would show certain differences, at `level`.
+    #[serde(default)]
+    pub required_pairs: Vec<RequiredPairs>,
+    /// The q value among all comparisons of the experiment that could claim something, if it
+    /// corrects for their number. At most 5 % is needed for a claim.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub q_value: Option<f64>,
+    /// The p value that this comparison had to reach, given what the others claim.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub level: Option<f64>,
+    /// What it tells about the method, if the two are the same but for their names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub aa: Option<Aa>,
     /// What may be said.
     pub verdict: Verdict,
 }
@@ -70,7 +88,7 @@ impl Record {
         }
     }
 
-    fn figure(self, figures: &Figures) -> f64 {
+    pub(super) fn figure(self, figures: &Figures) -> f64 {
         match self {
             Record::ServerCpu => figures.server_cpu_ns,
             Record::BothCpus => figures.both_cpus_ns,
@@ -108,92 +126,64 @@ pub struct KeptUp {
     pub both: usize,
 }
 
-/// What may be said about a pair of subjects in a cell.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", tag = "is")]
-pub enum Verdict {
-    /// One of them needs less CPU.
-    Ahead {
-        /// Which.
-        winner: String,
-    },
-    /// One of them does the work that was asked for in pairs in which the other does not, and the
-    /// sign test says that this is no accident.
-    OnlyOneKeepsUp {
-        /// Which.
-        winner: String,
-    },
-    /// Nothing can be said but how large a difference would have been seen.
-    NoDifference {
-        /// In percent, with the power of [`statistics::POWER`].
-        would_have_seen_percent: f64,
-    },
-    /// There are fewer than [`MIN_PAIRS`] pairs.
-    TooFewPairs {
-        /// How many there are.
-        pairs: usize,
-    },
-    /// There are fewer than [`MIN_PAIRS`] pairs in which both did the work that was asked for.
-    UnequalWork {
-        /// How many there are.
-        pairs: usize,
-    },
-    /// An audit failed.
-    Void {
-        /// Which, and for whom.
-        why: String,
-    },
-}
+impl KeptUp {
+    /// The pairs in which exactly one kept up: the subject, the baseline.
+    fn alone(&self) -> [u64; 2] {
+        [self.subject, self.baseline].map(|kept| (kept - self.both) as u64)
+    }
 
-impl std::fmt::Display for Verdict {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Verdict::Ahead { winner } => write!(f, "{winner} ahead"),
-            Verdict::OnlyOneKeepsUp { winner } => {
-                write!(f, "only {winner} keeps up")
-            }
-            Verdict::NoDifference { would_have_seen_percent: percent } => {
-                write!(f, "no difference detected (would have seen {percent:.1} %)")
-            }
-            Verdict::TooFewPairs { pairs } => {
-                write!(f, "no verdict: {pairs} of the {MIN_PAIRS} pairs that one needs")
-            }
-            Verdict::UnequalWork { pairs } => {
-                write!(
-                    f,
-                    "no verdict: both kept up with the schedule in {pairs} of the {MIN_PAIRS} \
-                     pairs that one needs"
-                )
-            }
-            Verdict::Void { why } => write!(f, "void: {why}"),
-        }
+    /// The sign test of these.
+    pub(super) fn sign_test(&self) -> f64 {
+        let [subject, baseline] = self.alone();
+        statistics::sign_test(subject, baseline)
+    }
+
+    /// Whether there are enough of them for the sign test to decide anything.
+    pub(super) fn can_decide(&self) -> bool {
+        statistics::sign_test(self.alone().iter().sum(), 0) <= 1.0 - CONFIDENCE
     }
 }
 
-/// The figures of two runs of the same block: baseline, subject.
-type Pair<'a> = (&'a Figures, &'a Figures);
+/// Two runs of the same block that count. A run of which nothing came back has no figures.
+struct Pair<'a> {
+    /// Number of the baseline's run, in the order of time.
+    index: usize,
+    /// How the CPUs lay.
+    placement: Option<Placement>,
+    baseline: Option<&'a Figures>,
+    subject: Option<&'a Figures>,
+}
 
-/// The pairs, with the placement of the CPUs in each.
-fn pairs<'a>(
-    baseline: &[&'a Judged<'_>],
-    subject: &[&'a Judged<'_>],
-) -> Vec<(Option<Placement>, Pair<'a>)> {
-    let figures = |judged: &'a Judged<'_>| judged.read.as_ref().map(|read| &read.figures);
-    let partner = |block| figures(subject.iter().find(|j| j.run.block == block)?);
-    let placement = |j: &Judged<'_>| j.run.distance.and_then(|distance| distance.placement());
-    let pair = |j: &&'a Judged<'_>| Some((placement(j), (figures(j)?, partner(j.run.block)?)));
+fn pairs<'a>(baseline: &[&'a Judged<'_>], subject: &[&'a Judged<'_>]) -> Vec<Pair<'a>> {
+    let pair = |of_baseline: &&'a Judged<'_>| {
+        let run = of_baseline.run;
+        let of_subject = subject.iter().find(|judged| judged.run.block == run.block)?;
+        let placement = run.distance.and_then(|distance| distance.placement());
+        let [baseline, subject] = [of_baseline.figures(), of_subject.figures()];
+        Some(Pair { index: run.index, placement, baseline, subject })
+    };
     baseline.iter().filter_map(pair).collect()
 }
 
+/// A pair whose runs both did the work that was asked for.
+struct EqualWork<'a> {
+    index: usize,
+    placement: Option<Placement>,
+    baseline: &'a Figures,
+    subject: &'a Figures,
+}
+
+impl EqualWork<'_> {
+    fn ratio(&self, record: Record) -> f64 {
+        record.figure(self.baseline) / record.figure(self.subject)
+    }
+}
+
 /// The ratios of the figure of record by placement; none if all pairs are of one.
-fn placed(
-    pairs: &[(Option<Placement>, Pair<'_>)],
-    ratio: impl Fn(&Pair<'_>) -> f64,
-    seed: u64,
-) -> Vec<Placed> {
+fn placed(pairs: &[EqualWork<'_>], record: Record, seed: u64) -> Vec<Placed> {
     let of = |placement: Placement| -> Option<Placed> {
-        let these = pairs.iter().filter(|(placed, _)| *placed == Some(placement));
-        let ratios: Vec<f64> = these.map(|(_, pair)| ratio(pair)).collect();
+        let these = pairs.iter().filter(|pair| pair.placement == Some(placement));
+        let ratios: Vec<f64> = these.map(|pair| pair.ratio(record)).collect();
         let ratio = statistics::interval(&ratios, seed)?;
         Some(Placed { placement, ratio })
     };
@@ -201,6 +191,16 @@ fn placed(
         (Some(close), Some(apart)) => vec![close, apart],
         _ => Vec::new(),
     }
+}
+
+/// The drift of values, each with its placement and its position in time. Only values of the same
+/// placement are compared with each other.
+pub(super) fn drift(values: &[(Option<Placement>, usize, f64)]) -> Option<Drift> {
+    let of = |placement: Option<Placement>| -> Vec<(f64, f64)> {
+        let these = values.iter().filter(|(at, ..)| *at == placement);
+        these.map(|(_, index, value)| (*index as f64, *value)).collect()
+    };
+    statistics::drift(&[None, Some(Placement::Close), Some(Placement::Apart)].map(of))
 }
 
 /// Who is compared, and by which rules.
@@ -213,6 +213,8 @@ pub(super) struct Rules<'a> {
     pub(super) seed: u64,
     /// One of them was limited by a load generator that is not under test.
     pub(super) client_bound: bool,
+    /// They are the same but for their names.
+    pub(super) alike: bool,
     /// Why there can be no verdict, if so.
     pub(super) void: Option<String>,
 }
@@ -223,28 +225,37 @@ pub(super) fn compare(
     subject: &[&Judged<'_>],
 ) -> Comparison {
     let Rules { record, seed, .. } = rules;
-    let with_placement = pairs(baseline, subject);
-    let pairs: Vec<Pair<'_>> = with_placement.iter().map(|(_, pair)| *pair).collect();
-    let keeps_up = |figures: &Figures| (rules.did_its_work)(figures).unwrap_or(true);
-    let equal: Vec<&Pair<'_>> = pairs
+    let pairs = pairs(baseline, subject);
+    let work = |figures: Option<&Figures>| match figures {
+        Some(figures) => (rules.did_its_work)(figures),
+        // Something was asked for, and nothing came back.
+        None => Some(false),
+    };
+    let keeps_up = |figures: Option<&Figures>| work(figures).unwrap_or(true);
+    let equal: Vec<EqualWork<'_>> = pairs
         .iter()
-        .filter(|(baseline, subject)| keeps_up(baseline) && keeps_up(subject))
+        .filter(|pair| keeps_up(pair.baseline) && keeps_up(pair.subject))
+        .filter_map(|pair| {
+            let Pair { index, placement, .. } = *pair;
+            Some(EqualWork { index, placement, baseline: pair.baseline?, subject: pair.subject? })
+        })
         .collect();
-    let scheduled = pairs.iter().any(|(baseline, _)| (rules.did_its_work)(baseline).is_some());
+    let scheduled = pairs.iter().any(|it| work(it.baseline).or(work(it.subject)).is_some());
     let kept_up = scheduled.then(|| KeptUp {
-        baseline: pairs.iter().filter(|(baseline, _)| keeps_up(baseline)).count(),
-        subject: pairs.iter().filter(|(_, subject)| keeps_up(subject)).count(),
+        baseline: pairs.iter().filter(|pair| keeps_up(pair.baseline)).count(),
+        subject: pairs.iter().filter(|pair| keeps_up(pair.subject)).count(),
         both: equal.len(),
     });
-    let less_is_better = |field: &dyn Fn(&Figures) -> f64| -> Vec<f64> {
-        equal.iter().map(|(baseline, subject)| field(baseline) / field(subject)).collect()
-    };
     let interval = |ratios: &[f64]| statistics::interval(ratios, seed);
-    let less = |field: fn(&Figures) -> f64| interval(&less_is_better(&field));
-    let throughput: Vec<f64> = pairs
-        .iter()
-        .map(|(baseline, subject)| subject.requests_per_s / baseline.requests_per_s)
-        .collect();
+    let less = |field: fn(&Figures) -> f64| {
+        let ratio = |pair: &EqualWork<'_>| field(pair.baseline) / field(pair.subject);
+        interval(&equal.iter().map(ratio).collect::<Vec<f64>>())
+    };
+    let rates =
+        |pair: &Pair<'_>| Some(pair.subject?.requests_per_s / pair.baseline?.requests_per_s);
+    let throughput: Vec<f64> = pairs.iter().filter_map(rates).collect();
+    let pair_ratios: Vec<f64> = equal.iter().map(|pair| pair.ratio(record)).collect();
+    let in_time = |pair: &EqualWork<'_>| (pair.placement, pair.index, pair.ratio(record));
     let mut comparison = Comparison {
         subject: rules.subject.to_owned(),
         baseline: rules.baseline.to_owned(),
@@ -257,47 +268,20 @@ pub(super) fn compare(
         throughput: interval(&throughput),
         latency_p99: less(|figures| figures.latency_us_p99),
         throughput_is_client_bound: rules.client_bound,
-        placed: placed(
-            &with_placement,
-            |(baseline, subject)| record.figure(baseline) / record.figure(subject),
-            seed,
-        ),
+        placed: placed(&equal, record, seed),
         kept_up,
-        pair_ratios: less_is_better(&|figures| record.figure(figures)),
+        drift: drift(&equal.iter().map(in_time).collect::<Vec<_>>()),
+        required_pairs: Vec::new(),
+        q_value: None,
+        level: None,
+        aa: rules.alike.then(|| alike::check(&pair_ratios, seed)),
+        pair_ratios,
         verdict: Verdict::TooFewPairs { pairs: pairs.len() },
     };
     comparison.verdict = match rules.void {
         Some(why) => Verdict::Void { why },
+        None if rules.alike => alike::suited(verdict(&comparison)),
         None => verdict(&comparison),
     };
     comparison
-}
-
-/// Who does the work comes before what it costs.
-fn verdict(comparison: &Comparison) -> Verdict {
-    let Comparison { subject, baseline, pairs, kept_up, .. } = comparison;
-    if *pairs < MIN_PAIRS {
-        return Verdict::TooFewPairs { pairs: *pairs };
-    }
-    if let Some(kept) = kept_up {
-        let (by_subject, by_baseline) = (kept.subject - kept.both, kept.baseline - kept.both);
-        let p_value = statistics::sign_test(by_subject as u64, by_baseline as u64);
-        if p_value <= 1.0 - statistics::CONFIDENCE {
-            let winner = if by_subject > by_baseline { subject } else { baseline };
-            return Verdict::OnlyOneKeepsUp { winner: winner.clone() };
-        }
-        if kept.both < MIN_PAIRS {
-            return Verdict::UnequalWork { pairs: kept.both };
-        }
-    }
-    match comparison.of_record() {
-        None => Verdict::TooFewPairs { pairs: *pairs },
-        Some(interval) if !interval.shows_a_difference() => {
-            Verdict::NoDifference { would_have_seen_percent: interval.detectable_percent }
-        }
-        Some(interval) => {
-            let winner = if interval.ratio > 1.0 { subject } else { baseline };
-            Verdict::Ahead { winner: winner.clone() }
-        }
-    }
 }

@@ -1,10 +1,13 @@
 //! From raw runs to figures and verdicts. Everything printed anywhere is computed here, and only
 //! from the run records and the experiment, so that `twinring lab verify` can do it again.
 
+mod alike;
 mod calls;
 mod compare;
 mod figures;
 mod sides;
+mod verdict;
+mod warnings;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,16 +19,21 @@ use crate::contract::LoadResult;
 use crate::experiment::{Cell, Experiment, UnderTest};
 use crate::placement::Placement;
 use crate::result::RunRecord;
-use crate::statistics::{Interval, median};
+use crate::statistics::{Drift, Interval, Outliers, median};
 
+pub use alike::{Aa, AaCounts, Resolution};
 pub use calls::CallFigures;
-pub use compare::{Comparison, KeptUp, Placed, Record, Verdict};
+pub use compare::{Comparison, KeptUp, Placed, Record};
 pub(crate) use figures::figures_of;
 pub use figures::{DatagramFigures, Figures, HttpFigures, OpenLoopFigures};
-
 pub use sides::{MemoryFigures, Part, SideFigures};
+pub use verdict::{Claim, RequiredPairs, Verdict};
+pub use warnings::{
+    DRIFT_FIGURE_PERCENT, DRIFT_RATIO_PERCENT, NOISY_PERCENT, SPOILT_SHARE, Warning, WarningKind,
+    warnings,
+};
 
-use compare::{Rules, compare};
+use compare::{Rules, compare, drift};
 use figures::{Read, medians};
 
 /// A CPU busier than this is the bottleneck.
@@ -44,6 +52,10 @@ pub struct Summary {
     pub cells: Vec<CellSummary>,
     /// How many runs there were.
     pub runs: usize,
+    /// How often a difference was found where there can be none, if subjects were compared with
+    /// themselves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub aa: Option<AaCounts>,
 }
 
 /// What was found in one cell.
@@ -58,6 +70,12 @@ pub struct CellSummary {
     /// Every subject but the baseline, against the baseline; then those against others that the
     /// experiment asks for.
     pub comparisons: Vec<Comparison>,
+    /// Blocks that were run.
+    #[serde(default)]
+    pub blocks: usize,
+    /// How many of them do not count, because the machine was disturbed.
+    #[serde(default)]
+    pub spoilt_blocks: usize,
     /// How the CPUs lay to each other in the runs that count.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub placements: Vec<PlacementSummary>,
@@ -88,6 +106,16 @@ pub struct SubjectSummary {
     /// How many of these did the work that was asked for, where there is a schedule to keep.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_up: Option<usize>,
+    /// Of how many of them nothing came back although packets were sent; they have no figures, and
+    /// did not keep up.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unanswered: usize,
+    /// Outliers among them, by the figure of record. They count all the same.
+    #[serde(default)]
+    pub outliers: Outliers,
+    /// Whether the figure of record moved while it was measured.
+    #[serde(default)]
+    pub drift: Option<Drift>,
     /// The medians, if any run counts.
     pub figures: Option<Figures>,
     /// What limited it.
@@ -100,6 +128,10 @@ pub struct SubjectSummary {
     /// System calls of the load generator, if it timed them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<CallFigures>,
+}
+
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 /// What kept a subject from answering more.
@@ -144,8 +176,10 @@ pub fn summarise(experiment: &Experiment, seed: u64, runs: &[RunRecord]) -> Summ
     let begun = |cell: &Cell| runs.iter().any(|run| run.cell == *cell);
     let cells = experiment.cells(&nets).into_iter().filter(begun);
     let of_cell = |cell| runs.iter().filter(|run| run.cell == cell).collect::<Vec<_>>();
-    let cells = cells.map(|cell| cell_summary(experiment, seed, cell, &of_cell(cell))).collect();
-    Summary { cells, runs: runs.len() }
+    let mut cells: Vec<CellSummary> =
+        cells.map(|cell| cell_summary(experiment, seed, cell, &of_cell(cell))).collect();
+    verdict::judge_together(experiment.correction, &mut cells);
+    Summary { aa: alike::totals(&cells), cells, runs: runs.len() }
 }
 
 /// Whether every comparison within a group of subjects of a cell is as narrow as the experiment
@@ -175,6 +209,14 @@ struct Judged<'a> {
     run: &'a RunRecord,
     read: Option<Read>,
     worst: Option<Severity>,
+    /// Packets were sent and none came back.
+    unanswered: bool,
+}
+
+impl Judged<'_> {
+    fn figures(&self) -> Option<&Figures> {
+        self.read.as_ref().map(|read| &read.figures)
+    }
 }
 
 fn cell_summary(
@@ -187,13 +229,12 @@ fn cell_summary(
     let judged: Vec<Judged<'_>> = runs
         .iter()
         .map(|run| {
-            let mut found = audit::audit(run);
             // Runs are in the order of time, so this is the first of its block.
             let first = runs.iter().find(|it| it.block == run.block).unwrap_or(run);
-            found.extend(audit::audit_placement(experiment.placement, first, run));
+            let found = audit::audit_in_block(experiment.placement, first, run);
             let worst = found.iter().map(|finding| finding.severity).max();
             findings.extend(found);
-            Judged { run, read: figures::read(run), worst }
+            Judged { run, read: figures::read(run), worst, unanswered: audit::is_unanswered(run) }
         })
         .collect();
     let spoilt = |block: usize| {
@@ -201,19 +242,24 @@ fn cell_summary(
     };
     let counted: Vec<&Judged<'_>> = judged
         .iter()
-        .filter(|j| j.worst != Some(Severity::Void) && j.read.is_some() && !spoilt(j.run.block))
+        .filter(|j| j.worst != Some(Severity::Void) && (j.read.is_some() || j.unanswered))
+        .filter(|j| !spoilt(j.run.block))
         .collect();
+    let blocks: BTreeSet<usize> = runs.iter().map(|run| run.block).collect();
+    let spoilt_blocks = blocks.iter().filter(|block| spoilt(**block)).count();
     let of_subject =
         |name: &str| counted.iter().copied().filter(|j| j.run.subject == name).collect::<Vec<_>>();
     let protocol = cell.protocol();
     let did_its_work = |figures: &Figures| did_its_work(experiment, figures);
     let speakers = experiment.subjects_of(protocol);
+    let under_test = experiment.under_test(protocol);
+    let record = Record::of(under_test);
     let subjects: Vec<SubjectSummary> = speakers
         .iter()
         .map(|&position| {
             let name = &experiment.subjects[position].name;
             let runs = runs.iter().filter(|run| run.subject == *name).count();
-            subject_summary(name, runs, &of_subject(name), &did_its_work)
+            subject_summary(name, runs, record, &of_subject(name), &did_its_work)
         })
         .collect();
     let void = |name: &str| {
@@ -224,19 +270,22 @@ fn cell_summary(
         let titles: Vec<&str> = kinds.into_iter().map(Kind::title).collect();
         (!titles.is_empty()).then(|| format!("{name}: {}", titles.join(", ")))
     };
-    let under_test = experiment.under_test(protocol);
     let is_bound = |side: &SubjectSummary| side.bottleneck.is_some_and(Bottleneck::is_client_bound);
     let speaker = |subject: usize| speakers.iter().position(|speaker| *speaker == subject);
     let comparisons = experiment
         .contests(protocol)
         .into_iter()
-        .filter_map(|(baseline, subject)| Some((speaker(baseline)?, speaker(subject)?)))
-        .map(|(baseline, subject)| {
+        .filter_map(|(baseline, subject)| {
+            let alike = experiment.subjects[baseline].is_alike(&experiment.subjects[subject]);
+            Some((speaker(baseline)?, speaker(subject)?, alike))
+        })
+        .map(|(baseline, subject, alike)| {
             let [baseline, subject] = [&subjects[baseline], &subjects[subject]];
             let rules = Rules {
                 baseline: &baseline.name,
                 subject: &subject.name,
-                record: Record::of(under_test),
+                record,
+                alike,
                 did_its_work: &did_its_work,
                 seed,
                 client_bound: under_test == UnderTest::Server
@@ -251,7 +300,17 @@ fn cell_summary(
         let load = LoadResult::read(run.load.as_ref()?).ok()?;
         Some(load.mode().to_owned())
     });
-    CellSummary { cell, load_mode, subjects, comparisons, placements, findings }
+    let blocks = blocks.len();
+    CellSummary {
+        cell,
+        load_mode,
+        subjects,
+        comparisons,
+        blocks,
+        spoilt_blocks,
+        placements,
+        findings,
+    }
 }
 
 /// Whether a run did the work that its schedule asked for; nothing where there is no schedule.
@@ -288,17 +347,30 @@ fn placements(counted: &[&Judged<'_>]) -> Vec<PlacementSummary> {
 fn subject_summary(
     name: &str,
     runs: usize,
+    record: Record,
     counted: &[&Judged<'_>],
     did_its_work: &dyn Fn(&Figures) -> Option<bool>,
 ) -> SubjectSummary {
     let read: Vec<&Read> = counted.iter().filter_map(|j| j.read.as_ref()).collect();
     let figures: Vec<&Figures> = read.iter().map(|read| &read.figures).collect();
     let kept_up: Vec<bool> = figures.iter().filter_map(|figures| did_its_work(figures)).collect();
+    let unanswered = counted.iter().filter(|j| j.unanswered).count();
+    let in_time: Vec<_> = counted
+        .iter()
+        .filter_map(|j| {
+            let placement = j.run.distance.and_then(|distance| distance.placement());
+            Some((placement, j.run.index, record.figure(j.figures()?)))
+        })
+        .collect();
     SubjectSummary {
         name: name.to_owned(),
         runs,
-        counted: figures.len(),
-        kept_up: (!kept_up.is_empty()).then(|| kept_up.iter().filter(|kept| **kept).count()),
+        counted: counted.len(),
+        unanswered,
+        outliers: Outliers::among(in_time.iter().map(|(.., figure)| *figure)),
+        drift: drift(&in_time),
+        kept_up: (unanswered > 0 || !kept_up.is_empty())
+            .then(|| kept_up.iter().filter(|kept| **kept).count()),
         bottleneck: bottleneck(counted),
         figures: medians(&figures),
         latency_curve: curve(read.iter().map(|read| &read.latencies)),

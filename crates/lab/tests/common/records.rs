@@ -5,9 +5,9 @@ use base64::engine::general_purpose::STANDARD;
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Serializer, V2Serializer};
 use serde_json::{Value, json};
-use twinring_lab::result::RunRecord;
-use twinring_lab::summary::{CellSummary, summarise};
-use twinring_lab::{Experiment, Overrides, Protocol};
+use twinring_lab::result::{BUNDLE_SCHEMA, Bundle, RUN_SCHEMA, RunRecord, State};
+use twinring_lab::summary::{CellSummary, summarise, warnings};
+use twinring_lab::{Cpus, Experiment, Fingerprint, Overrides, Protocol};
 
 pub(crate) const CONNECTIONS: u64 = 100;
 pub(crate) const ANSWERED: u64 = 200_000;
@@ -48,7 +48,7 @@ pub(crate) fn record(index: usize, block: usize, subject: &str, server_busy_s: f
     let exit = json!({"code": 0, "signal": null, "unasked": false, "killed": false});
     let p99_us = latencies(ANSWERED).value_at_quantile(0.99) as f64 / 1e3;
     json!({
-        "schema": "twinring.lab.run/1", "index": index, "block": block, "subject": subject,
+        "schema": RUN_SCHEMA, "index": index, "block": block, "subject": subject,
         "cell": {"net": "veth", "connections": CONNECTIONS, "message_bytes": 128, "depth": 1},
         "at_s": 1.0, "server_command": ["server"], "client_command": ["client"],
         "ready": {"event": "ready"}, "failures": [], "server_exit": exit, "client_exit": exit,
@@ -96,4 +96,29 @@ pub(crate) fn judge(records: Vec<Value>) -> CellSummary {
     let mut summary = summarise(&experiment(), 1, &runs);
     assert_eq!(summary.cells.len(), 1);
     summary.cells.remove(0)
+}
+
+/// A bundle of these runs, measured on a machine that gives no reason for warnings.
+pub(crate) fn bundle(experiment: Experiment, records: Vec<Value>) -> Bundle {
+    let runs: Vec<RunRecord> = records.into_iter().map(read).collect();
+    let summary = summarise(&experiment, 1, &runs);
+    let mut bundle = Bundle {
+        schema: BUNDLE_SCHEMA.to_owned(),
+        lab_version: "0".to_owned(),
+        started: "2026-01-31T12:00:00Z".to_owned(),
+        state: State::Complete,
+        experiment,
+        command: vec!["twinring".to_owned()],
+        seed: 1,
+        programs: Vec::new(),
+        cpus: Cpus { server: 0, client: 1, shared: false, siblings: false, others: vec![2] },
+        networks: Vec::new(),
+        network_fallback: None,
+        not_run: Vec::new(),
+        machine: Fingerprint::default(),
+        summary: Some(summary),
+        warnings: Vec::new(),
+    };
+    bundle.warnings = warnings(&bundle);
+    bundle
 }
