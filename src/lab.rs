@@ -4,9 +4,10 @@ use clap::{Args, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use twinring_lab::peers::{self, Places};
 use twinring_lab::{
-    Accounting, BUILT_IN, Experiment, LabError, NetChoice, Overrides, Protocol, RunOptions, Stop,
-    Style, Subject, Wanted,
+    ALIASES, Accounting, BUILT_IN, Experiment, LabError, NetChoice, Overrides, Protocol,
+    RunOptions, Stop, Style, Subject, Wanted,
 };
 
 /// The hidden subcommand through which the lab starts its children.
@@ -29,11 +30,28 @@ pub(crate) enum Lab {
         /// The directory of the bundle.
         bundle: PathBuf,
     },
+    /// Tell which other people's programs can be measured here, and how to get the rest.
+    Peers(Peers),
     /// Recompute every figure of a bundle from its raw data, and detect edits.
     Verify {
         /// The directory of the bundle.
         bundle: PathBuf,
     },
+}
+
+/// Options of `lab peers`.
+#[derive(Debug, Args)]
+pub(crate) struct Peers {
+    /// Directory in which peers are looked for first.
+    #[arg(long, value_name = "DIR")]
+    peers: Option<PathBuf>,
+    /// Build those whose source is in `peers/` of the checkout that this is run in: with cargo and
+    /// go, into peers/target. Takes minutes and all CPUs.
+    #[arg(long)]
+    build: bool,
+    /// Print the list as one JSON line.
+    #[arg(long)]
+    json: bool,
 }
 
 /// Options of `lab run`; those left out keep the experiment's own values.
@@ -92,10 +110,15 @@ pub(crate) struct Run {
     #[arg(long)]
     placement: Option<Wanted>,
     /// Compare these instead; the first is the baseline. NAME=epoll[:k=v,…], NAME=io_uring[:k=v,…],
-    /// NAME=nginx (HTTP only), or NAME=PROGRAM ARGUMENTS with {addr} among them. A program speaks the first protocol of the
-    /// experiment; cells of the others are then left out. Repeatable.
+    /// NAME=nginx (HTTP only), NAME=peer:PEER (see `lab peers`), or NAME=PROGRAM ARGUMENTS with
+    /// {addr} among them. A program speaks the first protocol of the experiment; cells of the
+    /// others are then left out. Repeatable.
     #[arg(long, value_parser = Subject::parse, value_name = "SUBJECT")]
     subject: Vec<Subject>,
+    /// Directory in which peers are looked for first; then $TWINRING_PEERS, the directory of this
+    /// binary, peers/target/release here, and PATH.
+    #[arg(long, value_name = "DIR")]
+    peers: Option<PathBuf>,
     /// CPU of the server.
     #[arg(long, value_name = "CPU")]
     server_cpu: Option<usize>,
@@ -125,6 +148,7 @@ pub(crate) fn run(lab: Lab) -> ExitCode {
             print!("{}", twinring_lab::table(&summary, Style::for_stdout()));
             0
         }),
+        Lab::Peers(options) => list_peers(&options),
         Lab::Verify { bundle } => twinring_lab::verify(&bundle).map(|verification| {
             println!("{verification}");
             verification.exit_code()
@@ -169,6 +193,7 @@ fn measure(options: Run) -> Result<u8, LabError> {
             binary,
             server_cpu: options.server_cpu,
             client_cpu: options.client_cpu,
+            peers: options.peers,
             command: std::env::args().collect(),
         },
         &Stop::on_signals().map_err(LabError::signals)?,
@@ -182,16 +207,45 @@ fn measure(options: Run) -> Result<u8, LabError> {
     Ok(outcome.exit_code())
 }
 
+/// Lists the peers, after building them if that is asked for. The exit code is 1 if a build failed.
+fn list_peers(options: &Peers) -> Result<u8, LabError> {
+    let binary = std::env::current_exe().map_err(|e| LabError::read("the running binary", e))?;
+    let places = Places::new(options.peers.as_deref(), &binary)?;
+    let mut code = 0;
+    if options.build {
+        let here = std::env::current_dir().map_err(|e| LabError::read(".", e))?;
+        let stop = Stop::on_signals().map_err(LabError::signals)?;
+        for built in peers::build(&here, &stop)? {
+            let Some(failure) = &built.failure else { continue };
+            eprintln!("not built: {}: {failure}", built.peers.join(", "));
+            code = 1;
+        }
+        if let Some(signal) = stop.signal() {
+            return Ok(128 + signal as u8);
+        }
+    }
+    let list = peers::list(&places);
+    if options.json {
+        println!("{}", peers::json(&list, &places));
+    } else {
+        print!("{}", peers::table(&list));
+    }
+    Ok(code)
+}
+
 fn list() {
+    let width = BUILT_IN.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     for (name, _) in BUILT_IN {
         let about = Experiment::find(name).map(|experiment| experiment.about).unwrap_or_default();
-        println!("{name:<12} {about}");
+        let alias = ALIASES.iter().find(|(_, known)| known == name);
+        let also = alias.map_or(String::new(), |(alias, _)| format!(" (also {alias})"));
+        println!("{name:<width$}  {about}{also}");
     }
 }
 
 fn show(name: &str) -> Result<u8, LabError> {
-    match BUILT_IN.iter().find(|(known, _)| *known == name) {
-        Some((_, text)) => print!("{text}"),
+    match twinring_lab::built_in(name) {
+        Some(text) => print!("{text}"),
         None => {
             Experiment::find(name)?;
             let text = std::fs::read_to_string(name).map_err(|e| LabError::read(name, e))?;

@@ -11,9 +11,11 @@ use nix::unistd::Pid;
 use crate::audit::{Severity, audit_in_block};
 use crate::bundle::{self, Writer};
 use crate::error::LabError;
-use crate::experiment::{Cell, Experiment, NetKind, Nginx, Protocol};
+use crate::experiment::{Cell, Experiment, NetKind, Nginx, Subject};
 use crate::machine::{Cpus, Fingerprint, sha256_of};
 use crate::net::{self, Network};
+use crate::peers::Places;
+use crate::peers::find::Found;
 use crate::plan::{Block, Group, groups, plan, two_more};
 use crate::progress::Progress;
 use crate::result::{BUNDLE_SCHEMA, Bundle, NotRun, Program, RunRecord, State};
@@ -39,6 +41,8 @@ pub struct RunOptions {
     pub server_cpu: Option<usize>,
     /// CPU of the load generator, if it is to be a certain one.
     pub client_cpu: Option<usize>,
+    /// The directory in which peers are looked for first.
+    pub peers: Option<PathBuf>,
     /// Arguments that led here, recorded so that the experiment can be repeated.
     pub command: Vec<String>,
 }
@@ -76,7 +80,7 @@ impl Outcome {
 /// measured before, if its directory could be made at all.
 pub fn run(options: &RunOptions, stop: &Stop) -> Result<Outcome, LabError> {
     let started = jiff::Timestamp::now();
-    let Possible { experiment, nginx, not_run } = possible(&options.experiment)?;
+    let Possible { experiment, nginx, peers, not_run } = possible(options)?;
     let experiment = &experiment;
     let cpus = Cpus::choose(options.server_cpu, options.client_cpu)?;
     let quiet = Quiet::keep_off(&cpus);
@@ -90,7 +94,7 @@ pub fn run(options: &RunOptions, stop: &Stop) -> Result<Outcome, LabError> {
         experiment: experiment.clone(),
         command: options.command.clone(),
         seed,
-        programs: programs(options, experiment),
+        programs: programs(options, experiment, &peers),
         networks: networks.list.iter().map(|network| network.record.clone()).collect(),
         network_fallback: networks.fallback.take(),
         not_run,
@@ -115,6 +119,7 @@ pub fn run(options: &RunOptions, stop: &Stop) -> Result<Outcome, LabError> {
             stop,
             site: site.as_ref(),
             nginx: nginx.as_ref(),
+            peers: &peers,
             began: Instant::now(),
         };
         measure(&bench, &mut networks.list, seed, &mut writer, &mut runs)
@@ -139,33 +144,55 @@ pub fn run(options: &RunOptions, stop: &Stop) -> Result<Outcome, LabError> {
 struct Possible {
     experiment: Experiment,
     nginx: Option<nginx::Installed>,
+    peers: Found,
     not_run: Vec<NotRun>,
 }
 
 /// # Errors
-/// When nginx is not installed and nobody else speaks HTTP.
-fn possible(wanted: &Experiment) -> Result<Possible, LabError> {
-    let mut experiment = wanted.clone();
+/// When nobody is left to speak a protocol of the experiment, or a place for peers is no directory.
+fn possible(options: &RunOptions) -> Result<Possible, LabError> {
+    let mut experiment = options.experiment.clone();
+    // Whoever measures no peer has nothing to do with their places.
+    let looks = options.peers.is_some() || experiment.subjects.iter().any(|it| it.peer.is_some());
+    let places = looks.then(|| Places::new(options.peers.as_deref(), &options.binary));
+    let places = places.transpose()?;
     let asked_for = experiment.subjects.iter().any(|subject| subject.nginx.is_some());
-    if experiment.http.is_none() || !asked_for {
-        return Ok(Possible { experiment, nginx: None, not_run: Vec::new() });
-    }
-    let why = match nginx::Installed::find(Nginx::PROGRAM) {
-        Ok(nginx) => return Ok(Possible { experiment, nginx: Some(nginx), not_run: Vec::new() }),
-        Err(why) => why,
+    let installed = (experiment.http.is_some() && asked_for)
+        .then(|| nginx::Installed::find(Nginx::PROGRAM))
+        .transpose();
+    let mut peers = Found::new();
+    let mut why_not = |subject: &Subject| -> Option<String> {
+        if subject.nginx.is_some() {
+            return installed.as_ref().err().cloned();
+        }
+        let peer = subject.known_peer()?;
+        match places.as_ref()?.find(peer) {
+            Ok(program) => {
+                peers.insert(peer.name.to_owned(), program);
+                None
+            }
+            Err(absent) => Some(peer.why_left_out(&absent)),
+        }
     };
-    let not_run: Vec<NotRun> = experiment
-        .subjects
-        .extract_if(.., |subject| subject.nginx.is_some())
-        .map(|subject| NotRun { subject: subject.name, why: why.clone() })
-        .collect();
+    let mut not_run = Vec::new();
+    experiment.subjects.retain(|subject| match why_not(subject) {
+        None => true,
+        Some(why) => {
+            not_run.push(NotRun { subject: subject.name.clone(), why });
+            false
+        }
+    });
     for subject in &mut experiment.subjects {
         subject.against.retain(|other| not_run.iter().all(|gone| gone.subject != *other));
     }
-    if experiment.subjects_of(Protocol::Http).is_empty() {
-        return Err(LabError::Machine { why });
+    for protocol in experiment.protocols() {
+        if experiment.subjects_of(protocol).is_empty() {
+            let reasons = not_run.iter().map(|NotRun { subject, why }| format!("{subject}: {why}"));
+            let reasons: Vec<String> = reasons.collect();
+            return Err(LabError::Machine { why: reasons.join("; ") });
+        }
     }
-    Ok(Possible { experiment, nginx: None, not_run })
+    Ok(Possible { experiment, nginx: installed.ok().flatten(), peers, not_run })
 }
 
 /// The files of the cells of HTTP, if there are any.
@@ -302,7 +329,7 @@ impl GivenUp {
 }
 
 /// Files whose hashes tell what was measured: our binary, and the programs of all commands.
-fn programs(options: &RunOptions, experiment: &Experiment) -> Vec<Program> {
+fn programs(options: &RunOptions, experiment: &Experiment, peers: &Found) -> Vec<Program> {
     let commands = experiment.protocols().flat_map(|protocol| {
         let subjects = experiment.subjects_of(protocol).into_iter();
         subjects.flat_map(move |position| {
@@ -313,15 +340,17 @@ fn programs(options: &RunOptions, experiment: &Experiment) -> Vec<Program> {
     let binary = options.binary.to_string_lossy().into_owned();
     let mut paths: Vec<String> = commands
         .filter_map(|command| command.first().map(|word| word.replace("{twinring}", &binary)))
+        .filter(|word| word != "{peer}")
         .collect();
     paths.sort_unstable();
     paths.dedup();
-    let hashed = |path: String| {
+    let hashed = |path: String, peer: Option<&String>| {
         let found = find_program(Path::new(&path));
         let sha256 = found.and_then(|file| sha256_of(&file).ok());
-        Program { path, sha256 }
+        Program { path, sha256, peer: peer.cloned() }
     };
-    paths.into_iter().map(hashed).collect()
+    let peers = peers.iter().map(|(peer, path)| hashed(path.display().to_string(), Some(peer)));
+    paths.into_iter().map(|path| hashed(path, None)).chain(peers).collect()
 }
 
 /// Where a program is, as `execvp` would find it.

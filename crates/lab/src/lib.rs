@@ -22,6 +22,7 @@
 //!         binary,
 //!         server_cpu: None,
 //!         client_cpu: None,
+//!         peers: None,
 //!         command: std::env::args().collect(),
 //!     },
 //!     &Stop::on_signals()?,
@@ -41,12 +42,14 @@ mod helper;
 mod lab;
 mod machine;
 mod net;
+pub mod peers;
 mod placement;
 mod plan;
 mod process;
 mod procfs;
 mod progress;
 mod report;
+mod reproduction;
 pub mod result;
 mod runner;
 mod site;
@@ -58,10 +61,11 @@ mod verify;
 
 pub use error::LabError;
 pub use experiment::{
-    Accounting, AnswersInTime, BUILT_IN, Cell, Correction, EXPERIMENT_SCHEMA, Experiment, HttpGrid,
-    HttpPoint, KeepsUp, MIN_PAIRS, NetChoice, NetKind, Nginx, Overrides, Point, Protocol,
-    Published, PublishedCall, PublishedDatagrams, PublishedRate, PublishedRequests, Ready, Subject,
-    TcpGrid, TcpPoint, UdpGrid, UnderTest, Until,
+    ALIASES, Accounting, AnswersInTime, BUILT_IN, Cell, Correction, EXPERIMENT_SCHEMA, Experiment,
+    HttpGrid, HttpPoint, KeepsUp, MIN_PAIRS, NetChoice, NetKind, Nginx, Overrides, Point, Printed,
+    Protocol, Published, PublishedAgainst, PublishedCall, PublishedDatagrams, PublishedEcho,
+    PublishedEchoRate, PublishedRate, PublishedRequests, Ready, Subject, TcpGrid, TcpPoint,
+    UdpGrid, UnderTest, Until, built_in,
 };
 pub use helper::helper;
 pub use lab::{Outcome, RunOptions, json_line, run};

@@ -96,6 +96,9 @@ pub struct Program {
     pub path: String,
     /// SHA-256 of the file, if it could be read.
     pub sha256: Option<String>,
+    /// The peer that it is, by the name that it has wherever its file is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer: Option<String>,
 }
 
 /// One run: a fresh server, a fresh client, and what both said and cost.

@@ -20,6 +20,7 @@ use crate::error::LabError;
 use crate::experiment::{Accounting, Cell, Experiment, HttpPoint, Point, Ready, Subject};
 use crate::machine::Cpus;
 use crate::net::Network;
+use crate::peers::find::Found;
 use crate::placement::{self, Distance, Placement};
 use crate::process::{self, Event, Process, Role};
 use crate::procfs;
@@ -55,6 +56,8 @@ pub(crate) struct Bench<'a> {
     pub(crate) site: Option<&'a Site>,
     /// nginx, if a subject is it.
     pub(crate) nginx: Option<&'a nginx::Installed>,
+    /// The programs of those subjects that are peers.
+    pub(crate) peers: &'a Found,
     /// When the experiment began.
     pub(crate) began: Instant,
 }
@@ -98,7 +101,10 @@ pub(crate) fn run(
     slot: &Slot<'_>,
 ) -> Result<Option<RunRecord>, LabError> {
     let protocol = slot.cell.protocol();
-    let address = network.free_address(protocol)?;
+    let mut address = network.free_address(protocol)?;
+    if let Some(port) = slot.subject.known_peer().and_then(|peer| peer.port) {
+        address.set_port(port);
+    }
     let values = Values::of(bench, slot, address)?;
     let server_command = values.fill(&slot.subject.command_template(protocol));
     let client_command = values.fill(&bench.experiment.load_template(protocol, slot.subject));
@@ -419,6 +425,10 @@ impl Values {
             ("{engine}", slot.subject.load_engine().to_owned()),
         ]);
         let mut values = Values { texts, lists: BTreeMap::new() };
+        if let Some(program) = slot.subject.peer.as_ref().and_then(|peer| bench.peers.get(peer)) {
+            values.texts.insert("{peer}", program.display().to_string());
+            values.lists.insert("{peer_options}", slot.subject.peer_options(&slot.cell.point));
+        }
         match slot.cell.point {
             Point::Tcp(point) => {
                 values.numbers([

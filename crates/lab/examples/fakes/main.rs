@@ -62,6 +62,7 @@ fn lab(experiment: &str, out: &str) -> Result<u8, LabError> {
         binary,
         server_cpu: None,
         client_cpu: None,
+        peers: None,
         command: std::env::args().collect(),
     };
     let outcome = twinring_lab::run(&options, &stop)?;

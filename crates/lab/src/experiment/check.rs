@@ -5,9 +5,10 @@ use super::source::Source;
 use super::tcp::{AnswersInTime, Axis};
 use super::{
     EXPERIMENT_SCHEMA, Experiment, HttpGrid, MIN_PAIRS, Protocol, Published, PublishedDatagrams,
-    PublishedRequests, Subject, TcpGrid, UnderTest,
+    PublishedEcho, PublishedEchoRate, PublishedRequests, Subject, TcpGrid, UnderTest,
 };
 use crate::error::LabError;
+use crate::peers::KNOWN;
 
 /// The most pairs, subjects, published figures and points of an axis that are accepted.
 pub(super) const MAX_PAIRS: usize = 1000;
@@ -304,14 +305,16 @@ impl Experiment {
         let found = format!("engine = {engine:?}");
         check.unless(engine_known, &key("engine"), found, "io_uring or epoll")?;
         let only_for_engines = features.is_some() || !server_arguments.is_empty();
-        let ways = [engine.is_some(), command.is_some(), subject.nginx.is_some()];
+        let is_peer = subject.peer.is_some();
+        let ways = [engine.is_some(), command.is_some(), subject.nginx.is_some(), is_peer];
         check.unless(
             ways.iter().filter(|given| **given).count() == 1
                 && (engine.is_some() || !only_for_engines),
             &key("name"),
             format!("subject `{name}` has engine {engine:?} and command {command:?}"),
-            "one of engine (with features and server_arguments), command and nginx",
+            "one of engine (with features and server_arguments), command, nginx and peer",
         )?;
+        check_peer(check, subject, index)?;
         check_listening(check, subject, index)?;
         for other in &subject.against {
             let is_other = self.subjects.iter().any(|it| it.name == *other && other != name);
@@ -342,12 +345,51 @@ impl Experiment {
                 Published::Requests(PublishedRequests { measured, .. }) => {
                     measured.iter().all(|it| it.requests_per_s > 0.0 && it.mean_ms > 0.0)
                 }
+                Published::Echo(PublishedEcho { measured, .. }) => {
+                    // Where there is no number, there is a word about it.
+                    let told = |it: &PublishedEchoRate| match it.requests_per_s {
+                        Some(requests_per_s) => requests_per_s > 0.0,
+                        None => !it.note.is_empty(),
+                    };
+                    measured.iter().all(told)
+                }
             };
+            let key = format!("published.{index}");
             let found = format!("a figure of {} is not positive", published.source());
-            check.unless(positive, &format!("published.{index}"), found, "figures above 0")?;
+            check.unless(positive, &key, found, "figures above 0, or a note instead of one")?;
+            let Some(against) = published.against() else { continue };
+            let is_other = |other: &Published| {
+                other.source() == published.source() && other.program() == against.program
+            };
+            let found = format!("{} is published against {}", published.program(), against.program);
+            check.unless(
+                self.published.iter().any(is_other) && against.program != published.program(),
+                &key,
+                found,
+                "the program of another entry of the same source",
+            )?;
         }
         Ok(())
     }
+}
+
+/// Whether a peer is known, and only a peer has arguments.
+fn check_peer(check: &Check<'_>, subject: &Subject, index: usize) -> Result<(), LabError> {
+    let key = |field: &str| format!("subjects.{index}.{field}");
+    let Subject { name, peer, arguments, protocol, .. } = subject;
+    let Some(peer) = peer else {
+        let found = format!("subject `{name}` has arguments and is no peer");
+        let expected = "them in its command, or server_arguments for an engine";
+        return check.unless(arguments.is_empty(), &key("arguments"), found, expected);
+    };
+    let known: Vec<&str> = KNOWN.iter().map(|peer| peer.name).collect();
+    let expected = format!("one of {}", known.join(", "));
+    let found = format!("peer = \"{peer}\"");
+    check.unless(subject.known_peer().is_some(), &key("peer"), found, &expected)?;
+    let own = subject.own_protocol();
+    let right = protocol.is_none() || *protocol == own;
+    let found = format!("peer `{peer}` is to speak another protocol than its own");
+    check.unless(right, &key("protocol"), found, "no protocol: it speaks one only")
 }
 
 /// Whether its command says where to listen, and nginx only what nginx can do.
@@ -366,6 +408,10 @@ fn check_listening(check: &Check<'_>, subject: &Subject, index: usize) -> Result
             let found = format!("directive `{directive}`");
             check.unless(ends, &key("nginx"), found, "a semicolon at its end")?;
         }
+        return Ok(());
+    }
+    if subject.peer.is_some() {
+        // The lab knows how it is told, or that it has a port of its own.
         return Ok(());
     }
     let listens = |word: &String| word.contains("{addr}") || word.contains("{port}");

@@ -27,7 +27,8 @@ pub use choices::{Accounting, Correction, NetChoice, NetKind, Protocol, Until};
 pub use grid::{Cell, KeepsUp, Point, UdpGrid, UnderTest};
 pub use http::{HttpGrid, HttpPoint};
 pub use published::{
-    Published, PublishedCall, PublishedDatagrams, PublishedRate, PublishedRequests,
+    Printed, Published, PublishedAgainst, PublishedCall, PublishedDatagrams, PublishedEcho,
+    PublishedEchoRate, PublishedRate, PublishedRequests,
 };
 pub use subject::{Nginx, Ready, Subject};
 pub use tcp::{AnswersInTime, TcpGrid, TcpPoint};
@@ -49,17 +50,32 @@ pub const BUILT_IN: &[(&str, &str)] = &[
     ("streaming", include_str!("../../experiments/streaming.toml")),
     ("open-loop", include_str!("../../experiments/open-loop.toml")),
     ("ablation", include_str!("../../experiments/ablation.toml")),
-    ("udp-single", include_str!("../../experiments/udp-single.toml")),
     ("udp-streams", include_str!("../../experiments/udp-streams.toml")),
     ("udp-bulk", include_str!("../../experiments/udp-bulk.toml")),
-    ("http-files", include_str!("../../experiments/http-files.toml")),
     ("http-sizes", include_str!("../../experiments/http-sizes.toml")),
     ("http-many", include_str!("../../experiments/http-many.toml")),
     ("http-churn", include_str!("../../experiments/http-churn.toml")),
     ("http-tls", include_str!("../../experiments/http-tls.toml")),
     ("http-map", include_str!("../../experiments/http-map.toml")),
     ("accounting-cost", include_str!("../../experiments/accounting-cost.toml")),
+    ("peers", include_str!("../../experiments/peers.toml")),
+    ("published-frevib", include_str!("../../experiments/published-frevib.toml")),
+    ("published-joakimthun", include_str!("../../experiments/published-joakimthun.toml")),
+    ("published-go-uring", include_str!("../../experiments/published-go-uring.toml")),
+    ("published-nginx", include_str!("../../experiments/published-nginx.toml")),
+    ("published-asyncudp", include_str!("../../experiments/published-asyncudp.toml")),
 ];
+
+/// Other names of built-in experiments, by which they were known first.
+pub const ALIASES: &[(&str, &str)] =
+    &[("http-files", "published-nginx"), ("udp-single", "published-asyncudp")];
+
+/// The text of a built-in experiment by its name or alias.
+pub fn built_in(name: &str) -> Option<&'static str> {
+    let alias = ALIASES.iter().find(|(alias, _)| *alias == name);
+    let name = alias.map_or(name, |(_, name)| name);
+    BUILT_IN.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
+}
 
 /// The fewest pairs a verdict may rest on.
 pub const MIN_PAIRS: usize = 8;
@@ -113,6 +129,9 @@ pub struct Experiment {
     /// What others have published about the same work.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub published: Vec<Published>,
+    /// What of it could not be done again, and why, in sentences.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_reproduced: Vec<String>,
 }
 
 /// What the command line changes in an experiment. `None` leaves the experiment's own value.
@@ -162,7 +181,7 @@ impl Experiment {
     /// [`LabError::UnknownExperiment`] when there is neither, [`LabError::Read`] when the file
     /// cannot be read, [`LabError::BadExperiment`] with line and expectation when it is wrong.
     pub fn find(name: &str) -> Result<Experiment, LabError> {
-        if let Some((_, text)) = BUILT_IN.iter().find(|(known, _)| *known == name) {
+        if let Some(text) = built_in(name) {
             return Experiment::from_toml(text, &format!("built-in `{name}`"));
         }
         let path = Path::new(name);
@@ -233,7 +252,8 @@ impl Experiment {
             Some(origin) => subject.changed_from(origin),
             None => subject.clone(),
         };
-        self.subjects = self.subjects.iter().map(changed).collect();
+        let subjects = self.subjects.iter().map(changed);
+        self.subjects = subjects.map(Subject::with_nginx_spelt_out).collect();
         self.check(source)?;
         Ok(self)
     }
@@ -370,8 +390,10 @@ impl Experiment {
         let speaks = |(position, subject): (usize, &Subject)| {
             let speaks = match subject.protocol {
                 Some(only) => only == protocol,
-                None if subject.nginx.is_some() => protocol == Protocol::Http,
-                None => subject.engine.is_some() || protocol == self.first_protocol(),
+                None => match subject.own_protocol() {
+                    Some(own) => own == protocol,
+                    None => subject.engine.is_some() || protocol == self.first_protocol(),
+                },
             };
             speaks.then_some(position)
         };

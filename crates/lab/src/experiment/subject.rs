@@ -3,7 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::choices::{Accounting, Protocol};
+use super::grid::Point;
 use crate::error::LabError;
+use crate::peers::Peer;
 
 /// nginx as a server of files. The lab writes its configuration: one process without a log, with
 /// every cache that it has; see `docs/method.md`.
@@ -57,6 +59,13 @@ pub struct Subject {
     /// is not installed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nginx: Option<Nginx>,
+    /// Somebody else's program that the lab knows how to start: see [`Peer`]. It is left out if it
+    /// is not here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer: Option<String>,
+    /// More arguments for a peer, after those that it gets for the cell.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub arguments: Vec<String>,
     /// Subjects, beside the baseline, that this one is compared with as well.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub against: Vec<String>,
@@ -90,8 +99,8 @@ pub enum Ready {
 
 impl Subject {
     /// Reads the subject of an option: `NAME=ENGINE`, `NAME=ENGINE:key=value,…` where the engine
-    /// is `io_uring` or `epoll`, `NAME=nginx`, or `NAME=PROGRAM ARGUMENT…` with `{addr}` among the
-    /// arguments.
+    /// is `io_uring` or `epoll`, `NAME=nginx`, `NAME=peer:PEER`, or `NAME=PROGRAM ARGUMENT…` with
+    /// `{addr}` among the arguments.
     ///
     /// # Errors
     /// [`LabError::BadExperiment`] when the text has no name, no program, or open quotes.
@@ -99,8 +108,8 @@ impl Subject {
         let bad = |problem: &str| LabError::BadExperiment {
             place: format!("--subject `{text}`"),
             problem: problem.to_owned(),
-            expected: "NAME=io_uring[:key=value,…], NAME=epoll[:…], NAME=nginx or NAME=PROGRAM \
-                       ARGUMENTS with {addr} among them"
+            expected: "NAME=io_uring[:key=value,…], NAME=epoll[:…], NAME=nginx, NAME=peer:PEER or \
+                       NAME=PROGRAM ARGUMENTS with {addr} among them"
                 .to_owned(),
         };
         let (name, value) = text.split_once('=').ok_or_else(|| bad("no `=`"))?;
@@ -113,12 +122,41 @@ impl Subject {
             let engine = Some(engine.to_owned());
             return Ok(Subject { name, engine, features, ..Subject::default() });
         }
+        let peer = value.trim().strip_prefix("peer:").map(str::to_owned);
+        if peer.is_some() {
+            return Ok(Subject { name, peer, ..Subject::default() }.with_nginx_spelt_out());
+        }
         if value.trim() == Nginx::PROGRAM {
             let nginx = Some(Nginx { sendfile: true, directives: Vec::new() });
             return Ok(Subject { name, nginx, ..Subject::default() });
         }
         let command = shlex::split(value).ok_or_else(|| bad("a quote is not closed"))?;
         Ok(Subject { name, command: Some(command), ..Subject::default() })
+    }
+
+    /// The peer nginx is configured by the lab: the same as `nginx = { sendfile = true }`.
+    pub(super) fn with_nginx_spelt_out(mut self) -> Subject {
+        if self.nginx.is_none() && self.peer.as_deref() == Some(Nginx::PROGRAM) {
+            self.peer = None;
+            self.nginx = Some(Nginx { sendfile: true, directives: Vec::new() });
+        }
+        self
+    }
+
+    /// The peer that it is, if it is one that is known.
+    pub fn known_peer(&self) -> Option<&'static Peer> {
+        Peer::find(self.peer.as_deref()?)
+    }
+
+    /// The only protocol that it can speak; nothing if it depends on the experiment.
+    pub(super) fn own_protocol(&self) -> Option<Protocol> {
+        let nginx = self.nginx.is_some().then_some(Protocol::Http);
+        nginx.or_else(|| self.known_peer().map(|peer| peer.protocol))
+    }
+
+    /// Words that stand for what a peer gets for a cell, in place of `{peer_options}`.
+    pub(crate) fn peer_options(&self, point: &Point) -> Vec<String> {
+        self.known_peer().map(|peer| peer.options(point)).unwrap_or_default()
     }
 
     /// This subject with what it has of the one it is `from`.
@@ -169,6 +207,9 @@ impl Subject {
             let command = [Nginx::PROGRAM, "-p", "{work}", "-c", "{config}", "-e", "stderr"];
             return command.map(str::to_owned).to_vec();
         }
+        if let Some(peer) = self.known_peer() {
+            return peer.command_template(&self.arguments);
+        }
         let (Some(engine), None) = (&self.engine, &self.command) else {
             return self.command.clone().unwrap_or_default();
         };
@@ -218,6 +259,12 @@ mod tests {
         assert_eq!((plain.load_engine(), peer.load_engine()), ("io_uring", "auto"));
         let nginx = Subject::parse("theirs=nginx").unwrap();
         assert_eq!(nginx.command_template(Protocol::Http)[0], "nginx");
+        assert_eq!(Subject::parse("theirs=peer:nginx").unwrap(), nginx);
+        let tokio = Subject::parse("t=peer:tokio").unwrap();
+        assert_eq!(tokio.peer.as_deref(), Some("tokio"));
+        let words = ["{peer}", "--listen", "{addr}", "--pin", "{server_cpu}", "{peer_options}"];
+        assert_eq!(tokio.command_template(Protocol::Tcp), words);
+        assert_eq!(tokio.ready_check(Protocol::Tcp), Ready::Tcp);
         assert!(Subject::parse("nothing").is_err());
         assert!(Subject::parse("a='open {addr}").is_err());
     }

@@ -11,8 +11,11 @@ fn the_built_in_experiments_are_valid_and_quick_has_four_cells() {
         assert_eq!(experiment.name, *name);
         assert!(experiment.pairs >= MIN_PAIRS && !experiment.about.is_empty());
         for published in &experiment.published {
-            let known = experiment.subjects.iter().any(|it| it.name == published.subject());
-            assert!(known, "{name}: {}", published.subject());
+            let known = |name: &str| experiment.subjects.iter().any(|it| it.name == name);
+            let here = published.against().into_iter().flat_map(|against| &against.here).flatten();
+            for subject in published.subjects().chain(here.map(String::as_str)) {
+                assert!(known(subject), "{name}: {subject}");
+            }
         }
     }
     let names: Vec<_> = quick().cells(&[NetKind::Veth]).iter().map(Cell::to_string).collect();
@@ -114,7 +117,7 @@ fn http_cells_are_written_for_people_and_read_back() {
     let many = "100 connections x 16 KB of 10000 files over HTTP on loopback";
     assert_eq!(names("http-many"), [many]);
     assert_eq!(names("http-map")[0], "1 connection x 512 B over HTTP on loopback");
-    assert_eq!((names("http-files").len(), names("http-map").len()), (8, 24));
+    assert_eq!((names("published-nginx").len(), names("http-map").len()), (8, 24));
 }
 
 #[test]
@@ -253,4 +256,151 @@ fn a_stop_rule_has_bounds() {
     }
     let narrow = Overrides { until_percent: Some(2.0), ..Overrides::default() };
     assert_eq!(quick().with(&narrow).unwrap().until.unwrap().max_pairs, 1000);
+}
+
+/// What is in a table of an experiment, as `connections x bytes` and requests per second.
+fn printed(experiment: &Experiment, program: &str) -> Vec<(u32, u32, Option<f64>)> {
+    let published = experiment.published.iter().find(|it| it.program() == program).unwrap();
+    let entry = |it: Printed<'_>| (it.connections, it.bytes, it.requests_per_s);
+    published.printed().into_iter().map(entry).collect()
+}
+
+/// Every number of the published tables, copied from them row by row and independently of the
+/// experiment files.
+#[test]
+fn the_published_tables_are_as_they_were_printed() {
+    let frevib = Experiment::find("published-frevib").unwrap();
+    let uring = [
+        [13093, 147078, 190054, 216637, 211280, 173343],
+        [13140, 150444, 193019, 203360, 194701, 156880],
+        [14024, 140248, 178638, 200853, 183845, 143810],
+    ];
+    let epoll = [
+        [13177, 139863, 152561, 145517, 125402, 108380],
+        [13190, 135973, 147153, 142518, 124584, 107257],
+        [13172, 131773, 142481, 131748, 123287, 102474],
+    ];
+    for (program, rows) in [("io_uring with IORING_FEAT_FAST_POLL", uring), ("epoll", epoll)] {
+        let mut expected = Vec::new();
+        for (bytes, row) in [128, 512, 1000].into_iter().zip(rows) {
+            for (clients, number) in [1, 50, 150, 300, 500, 1000].into_iter().zip(row) {
+                expected.push((clients, bytes, Some(f64::from(number))));
+            }
+        }
+        assert_eq!(printed(&frevib, program), expected);
+    }
+    let joakimthun = Experiment::find("published-joakimthun").unwrap();
+    let row = |numbers: [Option<f64>; 4]| {
+        let clients = [1, 256, 512, 1024].into_iter();
+        clients.zip(numbers).map(|(clients, number)| (clients, 1024, number)).collect::<Vec<_>>()
+    };
+    let uring = [176402.0, 421246.0, 354244.0, 353988.0].map(Some);
+    assert_eq!(printed(&joakimthun, "io_uring"), row(uring));
+    let epoll = [Some(169021.0), Some(421010.0), Some(405133.0), None];
+    assert_eq!(printed(&joakimthun, "epoll"), row(epoll));
+    let stuck = joakimthun.published[1].printed()[3];
+    assert!(stuck.note.starts_with(":("), "{stuck:?}");
+    let go_uring = Experiment::find("published-go-uring").unwrap();
+    for (program, numbers) in [
+        ("io_uring-echo-server (C lang)", [235356, 224783, 173670, 155477, 149407, 139987]),
+        ("echo-server", [227884, 222709, 169001, 150275, 143664, 128783]),
+        ("echo-server + amd64_atomic tag", [232395, 223299, 169428, 151311, 143884, 136978]),
+    ] {
+        // The second column is headed `c: 50 bytes: 1024`.
+        let heads = [(100, 128), (50, 1024), (500, 128), (500, 1024), (1000, 128), (1000, 1024)];
+        let entry = |((clients, bytes), number)| (clients, bytes, Some(f64::from(number)));
+        let expected: Vec<_> = heads.into_iter().zip(numbers).map(entry).collect();
+        assert_eq!(printed(&go_uring, program), expected);
+    }
+    let noted = |published: &Published| published.printed()[1].note.contains("c: 50 bytes: 1024");
+    assert!(go_uring.published.iter().all(noted));
+}
+
+#[test]
+fn the_published_tables_of_nginx_and_datagrams_are_as_they_were_printed() {
+    let nginx = Experiment::find("published-nginx").unwrap();
+    let sums = |program: &str| {
+        let published = nginx.published.iter().find(|it| it.program() == program).unwrap();
+        let all = published.printed();
+        let mean_us = |it: &Printed<'_>| (it.mean_ms.unwrap() * 1e3).round() as u64;
+        let number = |it: &Printed<'_>| it.requests_per_s.unwrap() as u64;
+        (all.len(), all.iter().map(number).sum::<u64>(), all.iter().map(mean_us).sum::<u64>())
+    };
+    // 212477 + 208237 + 188917 + 113141 + 218831 + 216274 + 189472 + 111582 requests/s, and
+    // 462 + 471 + 520 + 870 + 5610 + 5580 + 6420 + 10720 us.
+    assert_eq!(sums("nginx on io_uring"), (8, 1_458_931, 30_653));
+    // 138144 + 141272 + 137676 + 104349 + 132630 + 136815 + 133514 + 101716, and
+    // 722 + 706 + 724 + 950 + 42390 + 36040 + 41980 + 49090.
+    assert_eq!(sums("nginx on epoll"), (8, 1_026_116, 172_602));
+
+    let datagrams = Experiment::find("published-asyncudp").unwrap();
+    let mut cpu_percent = Vec::new();
+    let (mut calls, mut time_us) = (0, 0);
+    for published in &datagrams.published {
+        let Published::Datagrams(published) = published else { panic!("{published:?}") };
+        cpu_percent.push(published.cpu_percent);
+        calls += published.calls.iter().map(|call| call.count).sum::<u64>();
+        let time = published.calls.iter().map(|call| (call.time_s * 1e6).round() as u64);
+        time_us += time.sum::<u64>();
+    }
+    assert_eq!(cpu_percent, [110.0, 81.7, 113.4, 110.6, 72.0]);
+    // 193503 + 241453 + 38048 + 45588 + 5256 + 5276 + 3426 + 3632 calls, and the sum of their
+    // times: 4.50182 + 4.32691 + 3.33066 + 5.87482 + 8.20975 + 0.089418 + 11.2935 + 0.210859 s.
+    assert_eq!((calls, time_us), (536_182, 37_837_737));
+}
+
+#[test]
+fn every_published_document_says_what_could_not_be_reproduced() {
+    let mut documents = 0;
+    for (name, _) in BUILT_IN.iter().filter(|(name, _)| name.starts_with("published-")) {
+        let experiment = Experiment::find(name).unwrap();
+        documents += 1;
+        assert!(!experiment.published.is_empty(), "{name}");
+        assert!(experiment.not_reproduced.len() >= 4, "{name}");
+        assert!(experiment.about.contains("minutes"), "{name}: no duration");
+    }
+    assert_eq!(documents, 5);
+}
+
+#[test]
+fn experiments_are_found_by_the_names_they_had_first() {
+    for (alias, name) in ALIASES {
+        assert_eq!(Experiment::find(alias).unwrap().name, *name);
+        assert_eq!(built_in(alias), built_in(name));
+    }
+    assert!(built_in("nothing-like-it").is_none());
+}
+
+#[test]
+fn the_peers_are_compared_with_both_of_our_engines() {
+    let peers = Experiment::find("peers").unwrap();
+    assert_eq!(peers.subjects[0].name, "epoll");
+    for subject in &peers.subjects[2..] {
+        assert_eq!(subject.against, ["io_uring"], "{}", subject.name);
+    }
+    let names = |protocol| {
+        let speakers = peers.subjects_of(protocol).into_iter();
+        speakers.map(|it| peers.subjects[it].name.as_str()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(Protocol::Http), ["epoll", "io_uring", "nginx"]);
+    assert_eq!(names(Protocol::Tcp).len(), 9);
+}
+
+#[test]
+fn wrong_peers_and_published_figures_are_refused_with_their_line() {
+    let text = built_in("peers").unwrap();
+    let refused = |text: &str| Experiment::from_toml(text, "mine.toml").unwrap_err().to_string();
+    let unknown = refused(&text.replace("peer = \"tokio\"", "peer = \"tokyo\""));
+    assert!(unknown.contains("tokyo") && unknown.contains("one of tokio, monoio"), "{unknown}");
+    let udp = refused(&text.replace("peer = \"tokio\"", "peer = \"tokio\"\nprotocol = \"http\""));
+    assert!(udp.contains("another protocol"), "{udp}");
+    let two = text.replace("peer = \"tokio\"", "peer = \"tokio\"\nengine = \"epoll\"");
+    assert!(refused(&two).contains("one of engine"));
+    let words = text.replacen("engine = \"epoll\"", "engine = \"epoll\"\narguments = [\"x\"]", 1);
+    assert!(refused(&words).contains("server_arguments"));
+    let text = built_in("published-joakimthun").unwrap();
+    let alone = refused(&text.replace("program = \"epoll\", here", "program = \"kqueue\", here"));
+    assert!(alone.contains("another entry") && alone.starts_with("mine.toml:"), "{alone}");
+    let silent = refused(&text.replace(", note = \":( (stuck at 100 % CPU)\"", ""));
+    assert!(silent.contains("a note instead"), "{silent}");
 }

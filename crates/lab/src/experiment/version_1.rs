@@ -80,6 +80,7 @@ impl From<ExperimentV1> for Experiment {
             http: None,
             subjects: old.subjects,
             published: Vec::new(),
+            not_reproduced: Vec::new(),
         }
     }
 }

@@ -212,7 +212,12 @@ fn published_section(bundle: &Bundle, summary: &Summary) -> Markup {
         @if tables.iter().any(|rows| !rows.is_empty()) {
             h2 { (published::TITLE) }
             @for rows in &tables { (simple_table(rows, published::TITLE)) }
+            @for remark in published::remarks(bundle, summary) { p.small { (remark) } }
             @for conditions in published::conditions(bundle) { p.small.soft { (conditions) } }
+            @if !published::not_reproduced(bundle).is_empty() {
+                h3 { (published::NOT_REPRODUCED_TITLE) }
+                ul { @for sentence in published::not_reproduced(bundle) { li.small { (sentence) } } }
+            }
         }
     }
 }

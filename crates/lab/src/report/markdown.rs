@@ -35,8 +35,16 @@ fn render(out: &mut String, bundle: &Bundle) -> std::fmt::Result {
         writeln!(out)?;
         write_table(out, rows)?;
     }
-    for conditions in published::conditions(bundle) {
-        writeln!(out, "\n{}", escape(&conditions))?;
+    for sentence in published::remarks(bundle, summary).iter().chain(&published::conditions(bundle))
+    {
+        writeln!(out, "\n{}", escape(sentence))?;
+    }
+    let missing = published::not_reproduced(bundle);
+    if !missing.is_empty() {
+        writeln!(out, "\n### {}\n", published::NOT_REPRODUCED_TITLE)?;
+    }
+    for sentence in missing {
+        writeln!(out, "- {}", escape(sentence))?;
     }
     let told = warnings::lines(bundle);
     if !told.is_empty() {

@@ -62,8 +62,16 @@ fn render(out: &mut String, bundle: &Bundle, style: Style) -> std::fmt::Result {
             writeln!(out, "{line}")?;
         }
     }
-    for conditions in published::conditions(bundle) {
-        writeln!(out, "{conditions}")?;
+    for sentence in published::remarks(bundle, summary).iter().chain(&published::conditions(bundle))
+    {
+        writeln!(out, "{sentence}")?;
+    }
+    let missing = published::not_reproduced(bundle);
+    if !missing.is_empty() {
+        writeln!(out, "{}:", published::NOT_REPRODUCED_TITLE)?;
+    }
+    for sentence in missing {
+        writeln!(out, "- {sentence}")?;
     }
     let told = warnings::lines(bundle);
     if !told.is_empty() {

@@ -47,6 +47,12 @@ impl Installed {
         }
     }
 
+    /// Its version as it tells it, for example `nginx/1.22.1`.
+    pub(crate) fn version(&self) -> Option<String> {
+        let line = self.built.lines().find(|line| line.contains("version:"))?;
+        Some(line.rsplit_once(' ')?.1.to_owned())
+    }
+
     /// The configuration for a run. Relative paths are beneath the directory of `-p`.
     pub(crate) fn configuration(
         &self,

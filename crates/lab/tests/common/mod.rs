@@ -214,6 +214,7 @@ pub(crate) fn options(experiment: Experiment, out: &Path) -> RunOptions {
         helper: vec![fakes().into(), "helper".into()],
         server_cpu: None,
         client_cpu: None,
+        peers: None,
         command: vec!["test".to_owned()],
     }
 }

@@ -24,21 +24,37 @@ pub(crate) fn experiment() -> Experiment {
     Experiment::find("quick").unwrap().with(&overrides).unwrap()
 }
 
-fn latencies(answered: u64) -> Histogram<u64> {
+fn latencies(latency_ns: u64, answered: u64) -> Histogram<u64> {
     let mut latencies = Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3).unwrap();
-    latencies.record_n(LATENCY_NS, answered).unwrap();
+    latencies.record_n(latency_ns, answered).unwrap();
     latencies
 }
 
 /// As a result line has it.
 pub(crate) fn histogram(answered: u64) -> Value {
+    histogram_of(LATENCY_NS, answered)
+}
+
+fn histogram_of(latency_ns: u64, answered: u64) -> Value {
     let mut bytes = Vec::new();
-    V2Serializer::new().serialize(&latencies(answered), &mut bytes).unwrap();
+    V2Serializer::new().serialize(&latencies(latency_ns, answered), &mut bytes).unwrap();
     json!({"unit": "ns", "encoding": "hdr-v2-base64", "data": STANDARD.encode(bytes)})
 }
 
 /// A flawless run whose server CPU was busy for `server_busy_s` of the two seconds.
 pub(crate) fn record(index: usize, block: usize, subject: &str, server_busy_s: f64) -> Value {
+    record_of(index, block, subject, server_busy_s, ANSWERED)
+}
+
+/// The same with as many answers; their latency follows by Little's law.
+pub(crate) fn record_of(
+    index: usize,
+    block: usize,
+    subject: &str,
+    server_busy_s: f64,
+    answered: u64,
+) -> Value {
+    let latency_ns = LATENCY_NS * ANSWERED / answered;
     let busy = |cpu: usize, busy_s: f64| {
         json!({"cpu": cpu, "busy_s": busy_s,
             "softirq_coarse_s": 0.1, "irq_coarse_s": 0.0, "steal_coarse_s": 0.0})
@@ -46,13 +62,13 @@ pub(crate) fn record(index: usize, block: usize, subject: &str, server_busy_s: f
     let process = json!({"cpu_s": 0.9, "user_s": 0.3, "system_s": 0.6, "threads": [],
         "voluntary_switches": 10, "involuntary_switches": 0});
     let exit = json!({"code": 0, "signal": null, "unasked": false, "killed": false});
-    let p99_us = latencies(ANSWERED).value_at_quantile(0.99) as f64 / 1e3;
+    let p99_us = latencies(latency_ns, answered).value_at_quantile(0.99) as f64 / 1e3;
     json!({
         "schema": RUN_SCHEMA, "index": index, "block": block, "subject": subject,
         "cell": {"net": "veth", "connections": CONNECTIONS, "message_bytes": 128, "depth": 1},
         "at_s": 1.0, "server_command": ["server"], "client_command": ["client"],
         "ready": {"event": "ready"}, "failures": [], "server_exit": exit, "client_exit": exit,
-        "server_final": {"runtime_counters": {"cq_overflows": 0, "syscalls": 2 * ANSWERED}},
+        "server_final": {"runtime_counters": {"cq_overflows": 0, "syscalls": 2 * answered}},
         "others": {"span_s": 2.5, "cpus": 2, "cpu_s": 0.0, "largest": null},
         "cpu": {"window_s": WINDOW_S, "server_cpu": busy(0, server_busy_s),
             "client_cpu": busy(1, 1.5), "server": process, "client": process,
@@ -61,11 +77,11 @@ pub(crate) fn record(index: usize, block: usize, subject: &str, server_busy_s: f
             "settings": {"connections": CONNECTIONS, "depth": 1, "mode": "closed", "verify": true},
             "window": {"start_monotonic_ns": 0, "end_monotonic_ns": 2_000_000_000_u64,
                 "seconds": WINDOW_S},
-            "requests": {"answered": ANSWERED, "per_second": ANSWERED as f64 / WINDOW_S},
-            "whole_run": {"sent": ANSWERED, "answered": ANSWERED, "failed": 0, "abandoned": 0},
-            "latency_us": {"mean": LATENCY_NS as f64 / 1e3, "p99": p99_us},
+            "requests": {"answered": answered, "per_second": answered as f64 / WINDOW_S},
+            "whole_run": {"sent": answered, "answered": answered, "failed": 0, "abandoned": 0},
+            "latency_us": {"mean": latency_ns as f64 / 1e3, "p99": p99_us},
             "schedule_lag_us": null,
-            "histogram": histogram(ANSWERED),
+            "histogram": histogram_of(latency_ns, answered),
             "connections": {"served_at_once_max": CONNECTIONS, "min_answered": 1900},
             "errors": {"connect": 0, "reset": 0, "closed_early": 0, "timeout": 0, "mismatch": 0,
                 "other": 0},

@@ -1,0 +1,126 @@
+//! Which peers are here, as `twinring lab peers` says it.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::{KNOWN, Origin, Peer, Places};
+use crate::experiment::Nginx;
+use crate::machine::sha256_of;
+use crate::site::nginx;
+
+/// The schema of the JSON line.
+pub const PEERS_SCHEMA: &str = "twinring.lab.peers/1";
+
+/// How many digits of a hash a table shows.
+const HASH_DIGITS: usize = 12;
+
+/// A peer and whether it is here.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PeerState {
+    /// Its name in experiments.
+    pub name: &'static str,
+    /// The file name of its program.
+    pub program: &'static str,
+    /// What it is.
+    pub what: &'static str,
+    /// `tcp`, `udp` or `http`.
+    pub protocol: String,
+    /// Whether it can be measured.
+    pub present: bool,
+    /// Where its program is.
+    pub path: Option<PathBuf>,
+    /// SHA-256 of the file.
+    pub sha256: Option<String>,
+    /// Its version, if it is known how to ask for it.
+    pub version: Option<String>,
+    /// Why it cannot be measured.
+    pub why: Option<String>,
+    /// Whether `twinring lab peers --build` builds it.
+    pub builds: bool,
+    /// The commands that get it, to be run in the directory of the checkout.
+    pub how_to_get: Vec<String>,
+}
+
+/// Every known peer and whether it is in one of the places.
+pub fn list(places: &Places) -> Vec<PeerState> {
+    KNOWN.iter().map(|peer| state(peer, places)).collect()
+}
+
+fn state(peer: &'static Peer, places: &Places) -> PeerState {
+    let mut found = places.find(peer).map_err(|absent| absent.to_string());
+    let mut version = None;
+    if peer.program == Nginx::PROGRAM
+        && let Ok(path) = &found
+    {
+        match nginx::Installed::find(&path.to_string_lossy()) {
+            Ok(installed) => version = installed.version(),
+            Err(why) => found = Err(why),
+        }
+    }
+    PeerState {
+        name: peer.name,
+        program: peer.program,
+        what: peer.what,
+        protocol: peer.protocol.to_string(),
+        present: found.is_ok(),
+        sha256: found.as_ref().ok().and_then(|path| sha256_of(path).ok()),
+        version,
+        why: found.as_ref().err().cloned(),
+        path: found.ok(),
+        builds: matches!(peer.origin, Origin::Cargo | Origin::Go(_)),
+        how_to_get: peer.how_to_get(),
+    }
+}
+
+/// The list as text: what is here and where, then how to get the rest.
+pub fn table(peers: &[PeerState]) -> String {
+    let name_width = peers.iter().map(|peer| peer.name.len()).max().unwrap_or(0);
+    let what_width = peers.iter().map(|peer| peer.what.len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for peer in peers {
+        let hash = peer.sha256.as_deref().and_then(|hash| hash.get(..HASH_DIGITS));
+        let known = peer.version.as_deref().or(hash).unwrap_or_default();
+        let path = peer.path.as_ref().map(|path| path.display().to_string());
+        let PeerState { name, what, .. } = peer;
+        let here = if peer.present { "here" } else { "missing" };
+        let line = format!(
+            "{name:<name_width$}  {here:<7}  {known:<HASH_DIGITS$}  {what:<what_width$}  {}",
+            path.or_else(|| peer.why.clone()).unwrap_or_default()
+        );
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    let missing = || peers.iter().filter(|peer| !peer.present);
+    if missing().any(|peer| peer.builds) {
+        text.push_str("\n`twinring lab peers --build` builds: ");
+        let names: Vec<_> = missing().filter(|peer| peer.builds).map(|peer| peer.name).collect();
+        text.push_str(&names.join(", "));
+        text.push('\n');
+    }
+    // Programs of one repository are got together.
+    let mut told: Vec<&[String]> = Vec::new();
+    for peer in missing() {
+        let commands = peer.how_to_get.as_slice();
+        if told.contains(&commands) {
+            continue;
+        }
+        told.push(commands);
+        let same = || missing().filter(|it| it.how_to_get == commands);
+        let names: Vec<&str> = same().map(|it| it.name).collect();
+        text.push_str(&format!("\nTo get {}, in the checkout:\n", names.join(" and ")));
+        commands.iter().for_each(|command| text.push_str(&format!("  {command}\n")));
+    }
+    text
+}
+
+/// The list as one JSON line.
+pub fn json(peers: &[PeerState], places: &Places) -> String {
+    serde_json::json!({
+        "event": "result",
+        "schema": PEERS_SCHEMA,
+        "searched": places.directories(),
+        "peers": peers,
+    })
+    .to_string()
+}
