@@ -125,6 +125,10 @@ pub(crate) struct Run {
     /// CPU of the load generator.
     #[arg(long, value_name = "CPU")]
     client_cpu: Option<usize>,
+    /// Look where the time goes, function by function, and count system calls: two more runs of each
+    /// subject in each cell, with perf, that are in no figure.
+    #[arg(long)]
+    profile: bool,
     /// Seed of the order and of the resampling; from the clock by default, recorded either way.
     #[arg(long)]
     seed: Option<u64>,
@@ -194,6 +198,7 @@ fn measure(options: Run) -> Result<u8, LabError> {
             server_cpu: options.server_cpu,
             client_cpu: options.client_cpu,
             peers: options.peers,
+            profile: options.profile,
             command: std::env::args().collect(),
         },
         &Stop::on_signals().map_err(LabError::signals)?,

@@ -18,8 +18,9 @@ use nix::unistd::{Pid, getppid};
 
 use crate::soaker;
 
-/// Runs the hidden subcommand with the arguments after its name: `soak CPU PARENT` or
-/// `exec CPU PARENT PROGRAM ARGUMENT…`. Not for people: the lab calls it through
+/// Runs the hidden subcommand with the arguments after its name: `soak CPU PARENT`,
+/// `exec CPU PARENT PROGRAM ARGUMENT…`, or with any CPU `exec any PARENT PROGRAM ARGUMENT…` for
+/// programs that look on. Not for people: the lab calls it through
 /// [`crate::RunOptions::helper`].
 pub fn helper(arguments: &[OsString]) -> ExitCode {
     match enter(arguments) {
@@ -38,14 +39,15 @@ fn enter(arguments: &[OsString]) -> io::Result<ExitCode> {
         let text: &OsString = arguments.get(index).ok_or_else(usage)?;
         text.to_str().and_then(|text| text.parse::<usize>().ok()).ok_or_else(usage)
     };
-    let cpu = number(1)?;
+    let anywhere = arguments.get(1).is_some_and(|cpu| cpu == "any");
+    let cpu = if anywhere { None } else { Some(number(1)?) };
     let parent = Pid::from_raw(number(2)? as i32);
     die_with(parent)?;
-    match arguments[0].to_str() {
-        Some("soak") => soaker::soak(cpu, parent),
-        Some("exec") => {
+    match (arguments[0].to_str(), cpu) {
+        (Some("soak"), Some(cpu)) => soaker::soak(cpu, parent),
+        (Some("exec"), cpu) => {
             let program = arguments.get(3).ok_or_else(usage)?;
-            pin(cpu)?;
+            cpu.map_or(Ok(()), pin)?;
             raise_descriptor_limit()?;
             let error = Command::new(program).args(&arguments[4..]).exec();
             Err(io::Error::new(error.kind(), format!("{}: {error}", program.display())))

@@ -17,6 +17,7 @@ use crate::net::{self, Network};
 use crate::peers::Places;
 use crate::peers::find::Found;
 use crate::plan::{Block, Group, groups, plan, two_more};
+use crate::profile;
 use crate::progress::Progress;
 use crate::result::{BUNDLE_SCHEMA, Bundle, NotRun, Program, RunRecord, State};
 use crate::runner::{self, Bench, Slot};
@@ -43,6 +44,8 @@ pub struct RunOptions {
     pub client_cpu: Option<usize>,
     /// The directory in which peers are looked for first.
     pub peers: Option<PathBuf>,
+    /// Look with perf, in further runs, where the time goes: see [`crate::profile`].
+    pub profile: bool,
     /// Arguments that led here, recorded so that the experiment can be repeated.
     pub command: Vec<String>,
 }
@@ -102,10 +105,12 @@ pub fn run(options: &RunOptions, stop: &Stop) -> Result<Outcome, LabError> {
         cpus,
         summary: None,
         warnings: Vec::new(),
+        profile: None,
     };
     let directory = bundle::fresh_directory(&options.out, &experiment.name, started);
     let mut writer = Writer::create(&directory, &bundle)?;
     let mut runs = Vec::new();
+    let mut profiled = None;
     for NotRun { subject, why } in &bundle.not_run {
         eprintln!("{subject} is left out: {why}");
     }
@@ -122,7 +127,12 @@ pub fn run(options: &RunOptions, stop: &Stop) -> Result<Outcome, LabError> {
             peers: &peers,
             began: Instant::now(),
         };
-        measure(&bench, &mut networks.list, seed, &mut writer, &mut runs)
+        let ended = measure(&bench, &mut networks.list, seed, &mut writer, &mut runs)?;
+        if options.profile && matches!(ended, Ended::Done) {
+            let list = &mut networks.list;
+            profiled = Some(profile::profile(&bench, list, &runs, &directory));
+        }
+        Ok(if stop.signal().is_some() { Ended::Stopped } else { ended })
     });
     drop(networks);
     drop(quiet);
@@ -133,6 +143,7 @@ pub fn run(options: &RunOptions, stop: &Stop) -> Result<Outcome, LabError> {
     };
     bundle.summary = Some(summarise(experiment, seed, &runs));
     bundle.warnings = warnings(&bundle);
+    bundle.profile = profiled;
     let finished = bundle::finish(&directory, &bundle, &runs);
     // The first error is the cause, a second one most often its consequence.
     measured?;

@@ -23,6 +23,7 @@
 //!         server_cpu: None,
 //!         client_cpu: None,
 //!         peers: None,
+//!         profile: false,
 //!         command: std::env::args().collect(),
 //!     },
 //!     &Stop::on_signals()?,
@@ -47,6 +48,7 @@ mod placement;
 mod plan;
 mod process;
 mod procfs;
+pub mod profile;
 mod progress;
 mod report;
 mod reproduction;

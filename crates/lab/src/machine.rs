@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
@@ -105,6 +106,10 @@ pub struct Fingerprint {
     pub memory_kib: u64,
     /// Load average when the experiment began.
     pub load_average: String,
+    /// Whether the kernel accounts for the time of interrupts (`CONFIG_IRQ_TIME_ACCOUNTING`), so
+    /// that softirq is counted exactly and charged to nobody; if its configuration can be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub irq_time_accounting: Option<bool>,
     /// Mitigations by vulnerability.
     pub mitigations: BTreeMap<String, String>,
     /// Settings of the kernel.
@@ -149,6 +154,8 @@ impl Fingerprint {
             boost: boost(),
             memory_kib: procfs::status_number(&meminfo, "MemTotal").unwrap_or(0),
             load_average: text("/proc/loadavg"),
+            irq_time_accounting: kernel_configuration()
+                .map(|configuration| is_built_in(&configuration, "IRQ_TIME_ACCOUNTING")),
             mitigations: files_in("/sys/devices/system/cpu/vulnerabilities"),
             sysctls: SYSCTLS
                 .iter()
@@ -165,6 +172,24 @@ impl Fingerprint {
 fn kernel() -> String {
     let part = |name: &str| procfs::text(&format!("/proc/sys/kernel/{name}")).unwrap_or_default();
     format!("{} {} {}", part("osrelease"), part("version"), std::env::consts::ARCH)
+}
+
+/// With what the running kernel was built, from where distributions keep it.
+fn kernel_configuration() -> Option<String> {
+    let release = procfs::text("/proc/sys/kernel/osrelease")?;
+    let packed = || {
+        let mut gzip = Command::new("gzip");
+        let output = gzip.args(["-dc", "/proc/config.gz"]).stdin(Stdio::null()).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    procfs::text(&format!("/boot/config-{release}"))
+        .or_else(|| procfs::text(&format!("/lib/modules/{release}/config")))
+        .or_else(packed)
+}
+
+fn is_built_in(configuration: &str, option: &str) -> bool {
+    let line = format!("CONFIG_{option}=y");
+    configuration.lines().any(|it| it.trim_end() == line)
 }
 
 fn cpuinfo_field(cpuinfo: &str, name: &str) -> Option<String> {
@@ -263,6 +288,14 @@ mod tests {
         // The example of FIPS 180-4, appendix B.1.
         let expected = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(sha256_of(file.path()).unwrap(), expected);
+    }
+
+    #[test]
+    fn what_is_built_in_is_told_from_what_is_not() {
+        let configuration = "# CONFIG_IRQ_TIME_ACCOUNTING is not set\nCONFIG_HAVE_IRQ_TIME=y\n";
+        assert!(!is_built_in(configuration, "IRQ_TIME_ACCOUNTING"));
+        assert!(!is_built_in(configuration, "HAVE_IRQ"));
+        assert!(is_built_in(configuration, "HAVE_IRQ_TIME"));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::machine::{Cpus, Fingerprint};
 use crate::net::NetRecord;
 use crate::placement::Distance;
 use crate::process::Exit;
+use crate::profile::Profile;
 use crate::summary::{Summary, Warning};
 
 /// The schema of `bundle.json`. Earlier versions are still read.
@@ -58,6 +59,9 @@ pub struct Bundle {
     /// What limits the conclusions; it follows from everything above.
     #[serde(default)]
     pub warnings: Vec<Warning>,
+    /// Where the time goes by perf, if that was asked for. These runs are in no figure.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<Profile>,
 }
 
 /// A subject that cannot run on this machine.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use crate::accounting::{
-    Bystanders, Detail, MemorySample, MemoryUse, Meter, SideSample, Sides, cpu_use,
+    Bystanders, Detail, KernelMemory, MemoryUse, Meter, ProcessMemory, SideSample, Sides, cpu_use,
 };
 use crate::contract::{self, LoadResult};
 use crate::error::LabError;
@@ -90,6 +90,29 @@ impl Bench<'_> {
 /// The user wants to stop; the run is dropped.
 struct Stopped;
 
+/// An end of the measured window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mark {
+    WindowStart,
+    WindowEnd,
+}
+
+/// Somebody who looks at a run beside the lab itself, and may take the time for it.
+pub(crate) trait Observer {
+    /// The server is ready; the load generator has not been started.
+    fn ready(&mut self, server: i32);
+
+    /// The load generator is at an end of its window, and the lab has taken its sample.
+    fn at(&mut self, mark: Mark, server: i32, client: i32);
+}
+
+/// Nobody.
+impl Observer for () {
+    fn ready(&mut self, _: i32) {}
+
+    fn at(&mut self, _: Mark, _: i32, _: i32) {}
+}
+
 /// Makes one run. Returns nothing when it was stopped before its end.
 ///
 /// # Errors
@@ -99,6 +122,19 @@ pub(crate) fn run(
     bench: &Bench<'_>,
     network: &mut Network,
     slot: &Slot<'_>,
+) -> Result<Option<RunRecord>, LabError> {
+    run_observed(bench, network, slot, &mut ())
+}
+
+/// Makes one run that somebody else looks at.
+///
+/// # Errors
+/// See [`run`].
+pub(crate) fn run_observed(
+    bench: &Bench<'_>,
+    network: &mut Network,
+    slot: &Slot<'_>,
+    observer: &mut dyn Observer,
 ) -> Result<Option<RunRecord>, LabError> {
     let protocol = slot.cell.protocol();
     let mut address = network.free_address(protocol)?;
@@ -143,14 +179,25 @@ pub(crate) fn run(
         Accounting::IdleClockOnly => Detail::Clocks,
         Accounting::IdleClock | Accounting::Soaker => Detail::Full,
     };
-    let mut run = Run { bench, network, events, record, server, detail, memory: Vec::new() };
+    let mut run = Run {
+        bench,
+        network,
+        events,
+        record,
+        server,
+        detail,
+        server_memory: Vec::new(),
+        kernel_memory: Vec::new(),
+        observer,
+    };
     let ready = match run.wait_until_ready(slot.subject.ready_check(protocol), address) {
         Ok(ready) => ready,
         Err(Stopped) => return Ok(None),
     };
     if ready {
         let meter = Meter::start(accounting, bench.helper, bench.cpus)?;
-        run.look_at_memory();
+        run.look_at_memory(true, true);
+        run.observer.ready(run.server.pid());
         let before = Bystanders::take()?;
         let (place, cpu) = (&run.network.client, bench.cpus.client);
         let client = start(Role::Client, place, cpu, &run.record.client_command)?;
@@ -179,7 +226,10 @@ struct Run<'a> {
     /// How much is looked at while the window is open.
     detail: Detail,
     /// When the server was ready, and behind the window.
-    memory: Vec<MemorySample>,
+    server_memory: Vec<ProcessMemory>,
+    /// When the server was ready, and when the window had opened.
+    kernel_memory: Vec<KernelMemory>,
+    observer: &'a mut dyn Observer,
 }
 
 impl Run<'_> {
@@ -269,9 +319,12 @@ impl Run<'_> {
                         let server = (cpus.server, self.server.pid());
                         let client = (cpus.client, client.pid());
                         samples.push(SideSample::take_both(server, client, self.detail)?);
-                        if event == "window_end" {
-                            self.look_at_memory();
-                        }
+                        let mark = match &*event {
+                            "window_end" => Mark::WindowEnd,
+                            _ => Mark::WindowStart,
+                        };
+                        self.observer.at(mark, server.1, client.1);
+                        self.look_at_memory(mark == Mark::WindowEnd, mark == Mark::WindowStart);
                     }
                     Some((event, value)) if event == "result" => self.record.load = Some(value),
                     _ => {}
@@ -295,10 +348,11 @@ impl Run<'_> {
         Ok(Ok(samples))
     }
 
-    /// Not while the window is open: it takes longer the more memory there is.
-    fn look_at_memory(&mut self) {
+    fn look_at_memory(&mut self, server: bool, kernel: bool) {
         if self.detail == Detail::Full {
-            self.memory.push(MemorySample::take(self.server.pid()));
+            let pid = self.server.pid();
+            self.server_memory.extend(server.then(|| ProcessMemory::take(pid)));
+            self.kernel_memory.extend(kernel.then(KernelMemory::take));
         }
     }
 
@@ -363,8 +417,15 @@ impl Run<'_> {
             self.fail(Failure::BadLine { why });
             return;
         };
-        if let &[at_ready, at_end] = &self.memory[..] {
-            self.record.memory = Some(MemoryUse { at_ready, at_end });
+        if let (&[server_at_ready, server_at_end], &[kernel_at_ready, kernel_under_load]) =
+            (&self.server_memory[..], &self.kernel_memory[..])
+        {
+            self.record.memory = Some(MemoryUse {
+                server_at_ready,
+                server_at_end,
+                kernel_at_ready,
+                kernel_under_load,
+            });
         }
         match cpu_use(meter, &samples, self.bench.cpus.shared, window) {
             Ok(cpu) => self.record.cpu = Some(cpu),

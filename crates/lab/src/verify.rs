@@ -10,6 +10,7 @@ use crate::bundle::{
 };
 use crate::error::LabError;
 use crate::machine::sha256_of;
+use crate::profile::Profile;
 use crate::report;
 use crate::result::{BUNDLE_SCHEMA, Bundle, RunRecord, State};
 use crate::summary::{Summary, summarise, warnings};
@@ -78,6 +79,7 @@ pub fn verify(directory: &Path) -> Result<Verification, LabError> {
             found.problems.push(format!("run {} stands where run {position} should", run.index));
         }
     }
+    found.problems.extend(bundle.profile.iter().flat_map(Profile::contradictions));
     let computed = summarise(&bundle.experiment, bundle.seed, &runs);
     check_summary(&bundle, summary.as_ref(), &computed, &mut found)?;
     check_warnings(&bundle, computed, &mut found)?;

@@ -63,6 +63,7 @@ fn lab(experiment: &str, out: &str) -> Result<u8, LabError> {
         server_cpu: None,
         client_cpu: None,
         peers: None,
+        profile: false,
         command: std::env::args().collect(),
     };
     let outcome = twinring_lab::run(&options, &stop)?;

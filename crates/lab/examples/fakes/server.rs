@@ -3,7 +3,7 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -27,6 +27,9 @@ const MODES: &[(&str, &str)] = &[
     ("echo", "nothing: it is clean, and speaks the JSON contract"),
     ("foreign", "nothing, and it says nothing either"),
     ("burn", "uses 20 us of CPU more for every message"),
+    ("hoards", "keeps a MiB for every connection"),
+    ("crowded", "has 200 threads that sleep"),
+    ("forks", "has it all done by a child, and says nothing"),
     ("slow", "sleeps 20 ms before every answer"),
     ("lossy", "drops the first byte of every 50th message of a connection"),
     ("swallow", "drops the last byte of every 50th message of a connection"),
@@ -49,6 +52,16 @@ pub(crate) fn serve(service: Service, mode: &str, address: &str) -> ExitCode {
         "crashes" => {
             eprintln!("I was never meant to run");
             return ExitCode::from(3);
+        }
+        "forks" => return by_a_child(address),
+        "crowded" => {
+            for _ in 0..200 {
+                if let Err(error) =
+                    thread::Builder::new().name("crowd".to_owned()).spawn(thread::park)
+                {
+                    eprintln!("the crowd is smaller: {error}");
+                }
+            }
         }
         "unready" => loop {
             thread::sleep(Duration::from_secs(1));
@@ -90,6 +103,20 @@ pub(crate) fn serve(service: Service, mode: &str, address: &str) -> ExitCode {
     wait_for_the_end(service, talks)
 }
 
+/// A child of this process serves; it is ended when this process is asked to end.
+fn by_a_child(address: &str) -> ExitCode {
+    let (Ok(mut signals), Ok(program)) = (Signals::new([SIGTERM]), std::env::current_exe()) else {
+        return ExitCode::FAILURE;
+    };
+    let Ok(mut child) = Command::new(program).args(["server", "foreign", address]).spawn() else {
+        return ExitCode::FAILURE;
+    };
+    signals.forever().next();
+    let _ = child.kill();
+    let _ = child.wait();
+    ExitCode::SUCCESS
+}
+
 fn wait_for_the_end(service: Service, talks: bool) -> ExitCode {
     let Ok(mut signals) = Signals::new([SIGTERM]) else { return ExitCode::FAILURE };
     let deaf = std::env::args().any(|argument| argument == "deaf");
@@ -128,6 +155,8 @@ pub(crate) fn burn() {
 fn echo(mut stream: TcpStream, mode: &str) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let mut buffer = vec![0; 64 << 10];
+    // Written, so that the kernel has to find the pages.
+    let hoard = vec![u8::from(mode == "hoards"); if mode == "hoards" { 1 << 20 } else { 0 }];
     for number in 1_u64.. {
         let read = stream.read(&mut buffer)?;
         if read == 0 {
@@ -146,5 +175,6 @@ fn echo(mut stream: TcpStream, mode: &str) -> std::io::Result<()> {
         stream.write_all(answer)?;
         count(mode);
     }
+    drop(hoard);
     Ok(())
 }

@@ -1,31 +1,32 @@
-//! What a run takes of the memory. It is looked at outside the window: before the load generator
-//! starts, and right behind the end of the window, when every connection is still open.
+//! What a run takes of the memory.
+//!
+//! The process is looked at before the load generator starts and behind the window, because that
+//! takes the longer the more memory there is. Connections may have been closed by then, so what a
+//! server took is its peak, which the kernel keeps. It keeps none of its own memory: that is looked
+//! at when the window opens, which takes well under a tenth of a millisecond.
 
 use serde::{Deserialize, Serialize};
 
 use crate::procfs;
 
-/// The server's memory and the kernel's, before the load and at its end.
+/// The server's memory and the kernel's, before the load and under it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryUse {
-    /// When the server was ready, before the load generator was started.
-    pub at_ready: MemorySample,
-    /// Behind the end of the window.
-    pub at_end: MemorySample,
-}
-
-/// One look at memory, on the server's host.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MemorySample {
-    /// The server's process and its children.
-    pub server: ProcessMemory,
-    /// The kernel's own, of the whole host.
-    pub kernel: KernelMemory,
+    /// The server's when it was ready, before the load generator was started.
+    pub server_at_ready: ProcessMemory,
+    /// The server's behind the end of the window.
+    pub server_at_end: ProcessMemory,
+    /// The kernel's on the server's host, before the load generator was started.
+    pub kernel_at_ready: KernelMemory,
+    /// The kernel's there when the window had opened and every connection was open.
+    pub kernel_under_load: KernelMemory,
 }
 
 /// Memory of a process and its children.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ProcessMemory {
+    /// The most that was ever resident, by process.
+    pub peak_rss_bytes: u64,
     /// Resident pages. What several processes of the tree share counts for each of them.
     pub rss_bytes: u64,
     /// The same, with shared pages divided by the number of those who share them; 0 if the kernel
@@ -57,28 +58,24 @@ pub struct KernelMemory {
     pub socket_bytes: u64,
 }
 
-impl MemorySample {
-    /// Looks at the process tree of `pid` and at the kernel of this host. What has ended or may
-    /// not be read counts as nothing. The kernel's comes first: it shrinks as soon as connections
-    /// close, and the process does not.
-    pub(crate) fn take(pid: i32) -> MemorySample {
-        let kernel = KernelMemory::take();
-        let mut server = ProcessMemory::default();
+impl ProcessMemory {
+    /// Looks at the process tree of `pid`. What has ended or may not be read counts as nothing.
+    pub(crate) fn take(pid: i32) -> ProcessMemory {
+        let mut sum = ProcessMemory::default();
         for pid in procfs::process_tree(pid) {
             let text = |file| procfs::text(&format!("/proc/{pid}/{file}")).unwrap_or_default();
-            server.add(ProcessMemory::read(&text("smaps_rollup"), &text("status")));
+            sum.add(ProcessMemory::read(&text("smaps_rollup"), &text("status")));
         }
-        MemorySample { server, kernel }
+        sum
     }
-}
 
-impl ProcessMemory {
     /// From the texts of `smaps_rollup` (Linux 4.14) and `status` of a process.
     fn read(rollup: &str, status: &str) -> ProcessMemory {
         let bytes = |text: &str, key| procfs::status_number(text, key).map(|kib| kib << 10);
         let of_rollup = |key| bytes(rollup, key).unwrap_or(0);
         let of_status = |key| bytes(status, key).unwrap_or(0);
         ProcessMemory {
+            peak_rss_bytes: of_status("VmHWM"),
             // `smaps_rollup` counts pages; VmRSS lags behind by up to 64 pages a thread (proc(5)).
             rss_bytes: bytes(rollup, "Rss").unwrap_or_else(|| of_status("VmRSS")),
             pss_bytes: of_rollup("Pss"),
@@ -90,6 +87,7 @@ impl ProcessMemory {
     }
 
     fn add(&mut self, other: ProcessMemory) {
+        self.peak_rss_bytes += other.peak_rss_bytes;
         self.rss_bytes += other.rss_bytes;
         self.pss_bytes += other.pss_bytes;
         self.anonymous_bytes += other.anonymous_bytes;
@@ -100,7 +98,8 @@ impl ProcessMemory {
 }
 
 impl KernelMemory {
-    fn take() -> KernelMemory {
+    /// Looks at the kernel of this host.
+    pub(crate) fn take() -> KernelMemory {
         let text = |path| procfs::text(path).unwrap_or_default();
         KernelMemory::read(&text("/proc/meminfo"), &text("/proc/net/sockstat"))
     }
@@ -135,9 +134,10 @@ mod tests {
         let rollup = "55d0-7ffd ---p 00000000 00:00 0    [rollup]\n\
                       Rss:                1764 kB\nPss:                 256 kB\n\
                       Pss_Anon:            112 kB\nAnonymous:           112 kB\nLocked: 4 kB\n";
-        let status = "Name:\ta\nVmLck:\t       8 kB\nVmPin:\t       16 kB\nVmRSS:\t    1700 kB\n\
+        let status = "Name:\ta\nVmHWM:\t    2000 kB\nVmLck:\t       8 kB\nVmPin:\t       16 kB\nVmRSS:\t    1700 kB\n\
                       RssAnon:\t     100 kB\nVmPTE:\t      44 kB\n";
         let expected = ProcessMemory {
+            peak_rss_bytes: 2000 << 10,
             rss_bytes: 1764 << 10,
             pss_bytes: 256 << 10,
             anonymous_bytes: 112 << 10,
@@ -165,11 +165,14 @@ mod tests {
     #[test]
     fn memory_of_this_process_grows_by_what_it_takes() {
         let pid = std::process::id() as i32;
-        let before = MemorySample::take(pid);
+        let before = ProcessMemory::take(pid);
         let taken = vec![1_u8; 32 << 20];
-        let after = MemorySample::take(pid);
-        assert!(after.server.rss_bytes >= before.server.rss_bytes + (24 << 20));
-        assert!(after.server.anonymous_bytes >= before.server.anonymous_bytes + (24 << 20));
-        assert!(before.kernel.unreclaimable_slab_bytes > 0 && taken[taken.len() - 1] == 1);
+        let during = ProcessMemory::take(pid);
+        assert!(during.anonymous_bytes >= before.anonymous_bytes + (24 << 20));
+        assert!(taken[taken.len() - 1] == 1);
+        drop(taken);
+        let after = ProcessMemory::take(pid);
+        assert!(after.peak_rss_bytes >= before.rss_bytes + (24 << 20), "{before:?} {after:?}");
+        assert!(KernelMemory::take().unreclaimable_slab_bytes > 0);
     }
 }

@@ -4,7 +4,7 @@
 //! So nothing escapes: not softirq, not io-wq or SQPOLL threads, not interrupts. Beside it stand
 //! the clocks of the processes, which tell where the time went but miss a part of it.
 //!
-//! The server's and the client's side are sampled each on its own ([`SideSample`]), and the busy
+//! The server's and the client's side are sampled each on its own (`SideSample`), and the busy
 //! share of a CPU follows from its own side's clock alone: they may be on different hosts. Only how
 //! late the samples were is told by the client's clock, which is the one that the window is of.
 
@@ -15,7 +15,7 @@ mod sample;
 
 use serde::{Deserialize, Serialize};
 
-pub use memory::{KernelMemory, MemorySample, MemoryUse, ProcessMemory};
+pub use memory::{KernelMemory, MemoryUse, ProcessMemory};
 pub(crate) use meter::Meter;
 pub(crate) use others::Bystanders;
 pub use others::OtherProcesses;

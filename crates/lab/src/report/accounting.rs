@@ -15,7 +15,9 @@ fn sides(cell: &CellSummary) -> Vec<Vec<String>> {
     let unit = cell.cell.protocol().unit();
     let mut rows = Vec::new();
     for (name, figures) in measured(cell) {
-        let own = [figures.server_syscalls, figures.completions_per_enter];
+        // A server without io_uring counts none.
+        let completions = figures.completions_per_enter.filter(|often| *often > 0.0);
+        let own = [figures.server_syscalls, completions];
         rows.push(side(&format!("{name}: server"), &figures.server, own));
         rows.push(side(&format!("{name}: client"), &figures.client, [None; 2]));
     }
@@ -58,8 +60,8 @@ type MemoryColumn = (&'static str, fn(&MemoryFigures) -> String);
 
 const MEMORY: &[MemoryColumn] = &[
     ("when ready, MiB", |m| mebi(m.server_rss_bytes_at_ready)),
-    ("under load, MiB", |m| mebi(m.server_rss_bytes)),
-    ("of no file, MiB", |m| mebi(m.server_anonymous_bytes)),
+    ("peak, MiB", |m| mebi(m.server_rss_bytes)),
+    ("at the end, of no file, MiB", |m| mebi(m.server_anonymous_bytes)),
     ("locked, MiB", |m| mebi(m.server_locked_bytes)),
     ("grown, B/connection", |m| whole(m.rss_bytes_per_connection)),
     ("kernel, B/connection", |m| whole(m.kernel_bytes_per_connection)),
@@ -87,9 +89,9 @@ fn memory(cell: &CellSummary) -> Vec<Vec<String>> {
 }
 
 /// How to read the table of memory.
-const MEMORY_NOTE: &str = "Memory grows from the moment that the server was ready to the \
-    end of the window. The kernel's is that of the whole machine: both ends of each connection, the \
-    load generator's page tables, and whatever else changed meanwhile.";
+const MEMORY_NOTE: &str = "Memory grows from the moment that the server was ready: its own to its \
+    peak, the kernel's until the window opened. The kernel's is that of the whole machine: both ends \
+    of each connection, the load generator's page tables, and whatever else changed meanwhile.";
 
 fn measured(cell: &CellSummary) -> impl Iterator<Item = (&str, &Figures)> {
     cell.subjects.iter().filter_map(|it| Some((it.name.as_str(), it.figures.as_ref()?)))

@@ -3,7 +3,7 @@
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::plots::{self, IntervalRow};
-use super::{accounting, columns, published, table, warnings, words};
+use super::{accounting, columns, profile, published, table, warnings, words};
 use crate::audit::Severity;
 use crate::experiment::Protocol;
 use crate::result::{Bundle, RunRecord};
@@ -61,6 +61,7 @@ fn results(bundle: &Bundle, summary: &Summary) -> Markup {
             (overview(&all))
         }
         @for cell in &summary.cells { (cell_section(cell)) }
+        (profile_section(bundle))
         (published_section(bundle, summary))
         @let told = warnings::lines(bundle);
         @if !told.is_empty() {
@@ -203,6 +204,17 @@ fn curves_and_bars(cell: &CellSummary) -> Markup {
                 (plots::latenesses(cell))
             }
         },
+    }
+}
+
+fn profile_section(bundle: &Bundle) -> Markup {
+    html! {
+        @if bundle.profile.is_some() {
+            h2 { (profile::TITLE) }
+            @for problem in profile::problems(bundle) { div.verdict.few { strong { (problem) } } }
+            @for rows in profile::tables(bundle) { (simple_table(&rows, profile::TITLE)) }
+            p.small.soft { (profile::NOTE) }
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{accounting, columns, published, table, warnings, words};
+use super::{accounting, columns, profile, published, table, warnings, words};
 use crate::result::Bundle;
 use crate::summary::CellSummary;
 
@@ -46,6 +46,7 @@ fn render(out: &mut String, bundle: &Bundle) -> std::fmt::Result {
     for sentence in missing {
         writeln!(out, "- {}", escape(sentence))?;
     }
+    render_profile(out, bundle)?;
     let told = warnings::lines(bundle);
     if !told.is_empty() {
         writeln!(out, "\n## Warnings\n")?;
@@ -103,6 +104,21 @@ fn render_cell(out: &mut String, cell: &CellSummary) -> std::fmt::Result {
     for told in words::told(cell) {
         let severity = words::severity(told.first.severity);
         writeln!(out, "\n- **{severity}**: {}", escape(&told.sentence()))?;
+    }
+    Ok(())
+}
+
+fn render_profile(out: &mut String, bundle: &Bundle) -> std::fmt::Result {
+    let (problems, tables) = (profile::problems(bundle), profile::tables(bundle));
+    if bundle.profile.is_some() {
+        writeln!(out, "\n## {}\n\n{}", profile::TITLE, profile::NOTE)?;
+    }
+    for problem in problems {
+        writeln!(out, "\n**{}**", escape(problem))?;
+    }
+    for rows in tables {
+        writeln!(out)?;
+        write_table(out, &rows)?;
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ mod columns;
 mod html;
 mod markdown;
 mod plots;
+mod profile;
 mod published;
 mod table;
 mod warnings;

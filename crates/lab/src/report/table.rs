@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::io::IsTerminal;
 
-use super::{columns, published, warnings, words};
+use super::{columns, profile, published, warnings, words};
 use crate::audit::Severity;
 use crate::result::Bundle;
 use crate::summary::{CellSummary, Verdict};
@@ -72,6 +72,15 @@ fn render(out: &mut String, bundle: &Bundle, style: Style) -> std::fmt::Result {
     }
     for sentence in missing {
         writeln!(out, "- {sentence}")?;
+    }
+    for problem in profile::problems(bundle) {
+        writeln!(out, "\n{}", style.paint(YELLOW, &format!("profile: {problem}")))?;
+    }
+    for rows in profile::tables(bundle) {
+        writeln!(out)?;
+        for line in align(&rows) {
+            writeln!(out, "{line}")?;
+        }
     }
     let told = warnings::lines(bundle);
     if !told.is_empty() {

@@ -336,6 +336,7 @@ pub(super) fn conditions(bundle: &Bundle) -> Vec<(String, String)> {
     fact("kernel", machine.kernel.clone());
     fact("kernel command line", machine.kernel_command_line.clone());
     fact("clock source", machine.clocksource.clone());
+    fact("time of interrupts", interrupts(machine.irq_time_accounting).to_owned());
     fact("frequency governor", machine.governor.clone().unwrap_or_default());
     fact("boost", machine.boost.clone().unwrap_or_default());
     fact("load average at the start", machine.load_average.clone());
@@ -349,6 +350,14 @@ pub(super) fn conditions(bundle: &Bundle) -> Vec<(String, String)> {
         fact(&format!("mitigation: {name}"), value.clone());
     }
     facts
+}
+
+fn interrupts(accounted: Option<bool>) -> &'static str {
+    match accounted {
+        Some(true) => "counted exactly by the kernel, charged to nobody",
+        Some(false) => "sampled by the kernel, charged to whom they interrupt",
+        None => "",
+    }
 }
 
 fn cpus(bundle: &Bundle) -> String {

@@ -50,7 +50,7 @@ pub struct Figures {
     pub server_switches: f64,
     /// System calls of the server per unit, over its whole life; if it counts them.
     pub server_syscalls: Option<f64>,
-    /// Completions per `io_uring_enter`, if it counts them.
+    /// Completions per `io_uring_enter`, over its whole life; if it counts them.
     pub completions_per_enter: Option<f64>,
     /// Busy time of the client's CPU per unit, in nanoseconds.
     #[serde(default)]

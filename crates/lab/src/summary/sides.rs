@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::accounting::{CpuBusy, CpuUse, MemoryUse, ProcessUse};
+use crate::accounting::{CpuBusy, CpuUse, ProcessUse};
 use crate::experiment::Point;
 use crate::result::RunRecord;
 use crate::statistics::median;
@@ -131,21 +131,22 @@ pub(super) fn side_medians(sides: &[SideFigures]) -> Option<SideFigures> {
 }
 
 /// The server's memory, and what a connection took of it and of the kernel's. Growth is from the
-/// moment that the server was ready to the end of the window; it can be negative.
+/// moment that the server was ready; it can be negative.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct MemoryFigures {
     /// Resident memory of the server when it was ready.
     pub server_rss_bytes_at_ready: f64,
-    /// At the end of the window.
+    /// The most that was resident until the end of the window.
     pub server_rss_bytes: f64,
-    /// Of it, pages of no file.
+    /// Pages of no file behind the window, when connections may have been closed already.
     pub server_anonymous_bytes: f64,
     /// Memory of the server that may not be swapped out, or is pinned.
     pub server_locked_bytes: f64,
-    /// Growth of the server's resident memory by connection or stream.
+    /// Growth of the server's resident memory, up to its peak, by connection or stream.
     pub rss_bytes_per_connection: f64,
-    /// Growth of the kernel's own memory by connection or stream: slab, stacks and page tables of
-    /// the whole machine, so that both ends of each connection are in it, and everybody else.
+    /// Growth of the kernel's own memory by connection or stream until the window opened: slab,
+    /// stacks and page tables of the whole machine, so that both ends of each connection are in it,
+    /// and everybody else.
     pub kernel_bytes_per_connection: f64,
     /// Growth of the buffers that sockets hold, by connection or stream, both ends included. Most
     /// of it is slab, and so in the figure above as well.
@@ -154,7 +155,9 @@ pub struct MemoryFigures {
 
 impl MemoryFigures {
     pub(super) fn of(run: &RunRecord) -> Option<MemoryFigures> {
-        let MemoryUse { at_ready, at_end } = run.memory?;
+        let memory = run.memory?;
+        let (at_ready, at_end) = (memory.server_at_ready, memory.server_at_end);
+        let (kernel_at_ready, kernel) = (memory.kernel_at_ready, memory.kernel_under_load);
         let connections = f64::from(match run.cell.point {
             Point::Tcp(point) => point.connections,
             Point::Udp { streams, .. } => streams,
@@ -162,19 +165,13 @@ impl MemoryFigures {
         });
         let grown = |from: u64, to: u64| (to as f64 - from as f64) / connections;
         Some(MemoryFigures {
-            server_rss_bytes_at_ready: at_ready.server.rss_bytes as f64,
-            server_rss_bytes: at_end.server.rss_bytes as f64,
-            server_anonymous_bytes: at_end.server.anonymous_bytes as f64,
-            server_locked_bytes: at_end.server.locked_bytes.max(at_end.server.pinned_bytes) as f64,
-            rss_bytes_per_connection: grown(at_ready.server.rss_bytes, at_end.server.rss_bytes),
-            kernel_bytes_per_connection: grown(
-                at_ready.kernel.total_bytes(),
-                at_end.kernel.total_bytes(),
-            ),
-            socket_bytes_per_connection: grown(
-                at_ready.kernel.socket_bytes,
-                at_end.kernel.socket_bytes,
-            ),
+            server_rss_bytes_at_ready: at_ready.rss_bytes as f64,
+            server_rss_bytes: at_end.peak_rss_bytes as f64,
+            server_anonymous_bytes: at_end.anonymous_bytes as f64,
+            server_locked_bytes: at_end.locked_bytes.max(at_end.pinned_bytes) as f64,
+            rss_bytes_per_connection: grown(at_ready.rss_bytes, at_end.peak_rss_bytes),
+            kernel_bytes_per_connection: grown(kernel_at_ready.total_bytes(), kernel.total_bytes()),
+            socket_bytes_per_connection: grown(kernel_at_ready.socket_bytes, kernel.socket_bytes),
         })
     }
 

@@ -54,7 +54,7 @@ impl Default for Sketch<'_> {
 impl Sketch<'_> {
     pub(crate) fn text(&self) -> String {
         let subject = |mode: &str| {
-            let ready = if mode == "foreign" { "tcp" } else { "json" };
+            let ready = if matches!(mode, "foreign" | "forks") { "tcp" } else { "json" };
             format!(
                 "[[subjects]]\nname = \"{mode}\"\nready = \"{ready}\"\n\
                  command = [\"{{twinring}}\", \"server\", \"{mode}\", \"{{addr}}\"]\n"
@@ -186,6 +186,12 @@ impl HttpSketch<'_> {
     }
 }
 
+/// The records of an experiment's runs, in the order of time.
+pub(crate) fn runs(outcome: &Outcome) -> Vec<RunRecord> {
+    let text = std::fs::read_to_string(outcome.directory.join("runs.jsonl")).expect("the runs");
+    text.lines().map(|line| serde_json::from_str(line).expect("a run")).collect()
+}
+
 /// The first cell, with the machine's other work taken out of the records: for tests that are about
 /// what the two programs of a run did. The hypervisor may have moved the CPUs meanwhile, too.
 pub(crate) fn calmed(outcome: &Outcome) -> CellSummary {
@@ -215,6 +221,7 @@ pub(crate) fn options(experiment: Experiment, out: &Path) -> RunOptions {
         server_cpu: None,
         client_cpu: None,
         peers: None,
+        profile: false,
         command: vec!["test".to_owned()],
     }
 }

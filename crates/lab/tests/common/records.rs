@@ -134,6 +134,7 @@ pub(crate) fn bundle(experiment: Experiment, records: Vec<Value>) -> Bundle {
         machine: Fingerprint::default(),
         summary: Some(summary),
         warnings: Vec::new(),
+        profile: None,
     };
     bundle.warnings = warnings(&bundle);
     bundle

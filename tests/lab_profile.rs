@@ -1,0 +1,199 @@
+//! `lab run --profile` with our own servers, and our own counters against the kernel's.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+const TWINRING: &str = env!("CARGO_BIN_EXE_twinring");
+
+/// How often the program may enter the kernel before its runtime counts: it tries out what the
+/// kernel allows, with rings of their own. And after it: it ends.
+const PROBED: u64 = 64;
+
+/// Whether perf may count what is to be counted here; says why not.
+fn perf_counts(events: &str) -> bool {
+    let output = Command::new("perf").args(["stat", "-x,", "-e", events, "--", "true"]).output();
+    match output {
+        Ok(output) if output.status.success() => true,
+        Ok(output) => {
+            eprintln!("skipped: {}", String::from_utf8_lossy(&output.stderr));
+            false
+        }
+        Err(error) => {
+            eprintln!("skipped: perf: {error}");
+            false
+        }
+    }
+}
+
+/// A counter as `perf stat -x,` wrote it.
+fn counted(text: &str, event: &str) -> u64 {
+    let line = text.lines().find(|line| line.contains(event)).expect("an event that was asked for");
+    line.split(',').next().unwrap().parse().expect(line)
+}
+
+/// Serves an echo under perf from its first to its last system call, and returns its last line and
+/// what perf counted.
+fn echo_under_perf(engine: &str, events: &str, directory: &Path) -> (Value, String) {
+    let file = directory.join("counts.csv");
+    let mut perf = Command::new("perf")
+        .args(["stat", "-x,", "-e", events, "-o"])
+        .arg(&file)
+        .args(["--", TWINRING, "serve", "echo", "--listen", "127.0.0.1:0", "--workers", "1"])
+        .args(["--engine", engine, "--json"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(perf.stdout.take().unwrap()).lines();
+    let mut line = || serde_json::from_str::<Value>(&lines.next().unwrap().unwrap()).unwrap();
+    let ready = line();
+    let address = ready["listen"][0].as_str().unwrap();
+    let load = Command::new(TWINRING)
+        .args(["load", "tcp", address, "-c", "20", "-s", "128", "-d", "300ms", "--warmup", "50ms"])
+        .arg("--json")
+        .output()
+        .unwrap();
+    assert!(load.status.success(), "{load:?}");
+    let pid = ready["pid"].as_i64().unwrap() as i32;
+    kill(Pid::from_raw(pid), Signal::SIGTERM).unwrap();
+    let last = line();
+    assert!(perf.wait().unwrap().success());
+    (last, fs::read_to_string(file).unwrap())
+}
+
+/// Our own counters are what the syscall columns of all reports rest on.
+#[test]
+fn our_counters_agree_with_the_kernels() {
+    let events = "raw_syscalls:sys_enter,syscalls:sys_enter_io_uring_enter,\
+                  io_uring:io_uring_complete,syscalls:sys_enter_epoll_pwait2,\
+                  syscalls:sys_enter_recvfrom,syscalls:sys_enter_sendto";
+    if !perf_counts(events) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    for engine in ["io_uring", "epoll"] {
+        let (last, text) = echo_under_perf(engine, events, directory.path());
+        let own = |name: &str| last["runtime_counters"][name].as_u64().unwrap();
+        if last["engine"] != engine {
+            eprintln!("skipped: no {engine} here");
+            continue;
+        }
+        // Beside the runtime, the program loads itself, reads its arguments, starts its threads.
+        let all = counted(&text, "raw_syscalls:sys_enter");
+        let (least, most) = (own("syscalls"), own("syscalls") + 600);
+        assert!((least..=most).contains(&all), "{engine}: {all} calls, {least} by own count");
+        let agree = |event: &str, name: &str| {
+            let (kernel, own) = (counted(&text, event), own(name));
+            assert!(own > 100 && kernel.abs_diff(own) <= PROBED, "{event} {kernel}, {name} {own}");
+        };
+        if engine == "io_uring" {
+            agree("sys_enter_io_uring_enter", "enters");
+            agree("io_uring:io_uring_complete", "completions");
+        } else {
+            agree("sys_enter_epoll_pwait2", "waits");
+            assert_eq!(own("enters"), 0);
+        }
+    }
+}
+
+/// Work of a polling thread is the server's, and is told apart.
+#[test]
+fn the_polling_thread_of_io_uring_is_a_part_of_its_own() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = Command::new(TWINRING);
+    command.args(["lab", "run", "quick", "--protocol", "tcp", "--sizes", "128", "--pairs", "1"]);
+    command.args(["--spares", "0", "--window", "0.4", "--warmup", "0.1", "--out"]);
+    command.arg(directory.path()).args(["--subject", "plain=io_uring"]);
+    let output = command
+        .args(["--subject", "polled=io_uring:taskrun=none,sqpoll_idle_ms=50"])
+        .output()
+        .unwrap();
+    let bundle = fs::read_dir(directory.path()).unwrap().next().unwrap().unwrap().path();
+    let runs = fs::read_to_string(bundle.join("runs.jsonl")).unwrap();
+    let runs: Vec<Value> = runs.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let polled = runs.iter().find(|run| run["subject"] == "polled").unwrap();
+    if polled["cpu"].is_null() {
+        eprintln!("skipped: {} {output:?}", polled["failures"]);
+        return;
+    }
+    let server = &polled["cpu"]["server"];
+    let threads = server["threads"].as_array().unwrap();
+    let cpu_s = |thread: &Value| thread["cpu_s"].as_f64().unwrap();
+    let polling = threads.iter().find(|thread| thread["name"] == "iou-sqp").unwrap();
+    assert!(cpu_s(polling) > 0.0, "{server}");
+    // The process's clock has the time of every thread.
+    let sum: f64 = threads.iter().map(cpu_s).sum();
+    assert!((sum - cpu_s(server)).abs() < 0.02 + 0.1 * sum, "{server}");
+}
+
+/// An experiment of one short pair.
+fn experiment(directory: &Path) -> PathBuf {
+    let shown = Command::new(TWINRING).args(["lab", "show", "quick"]).output().unwrap();
+    let text = String::from_utf8(shown.stdout).unwrap();
+    let path = directory.join("short.toml");
+    fs::write(&path, text).unwrap();
+    path
+}
+
+fn profiled(directory: &Path, path: Option<&str>) -> (Output, PathBuf) {
+    let file = experiment(directory);
+    let out = directory.join("bundles");
+    let mut command = Command::new(TWINRING);
+    command.args(["lab", "run"]).arg(file).arg("--profile").arg("--out").arg(&out);
+    command.args(["--protocol", "tcp", "--sizes", "128", "--connections", "20", "--pairs", "1"]);
+    command.args(["--spares", "0", "--window", "0.4", "--warmup", "0.2"]);
+    if let Some(path) = path {
+        command.env("PATH", path);
+    }
+    let began = Instant::now();
+    let output = command.output().unwrap();
+    assert!(began.elapsed() < Duration::from_secs(120));
+    let bundle = fs::read_dir(out).unwrap().next().unwrap().unwrap().path();
+    (output, bundle)
+}
+
+#[test]
+fn both_engines_are_profiled_and_told_apart() {
+    let directory = tempfile::tempdir().unwrap();
+    let (output, bundle) = profiled(directory.path(), None);
+    assert!(output.status.success(), "{output:?}");
+    let text = fs::read_to_string(bundle.join("bundle.json")).unwrap();
+    let profile = &serde_json::from_str::<Value>(&text).unwrap()["profile"];
+    if profile["problems"].as_array().is_some_and(|problems| !problems.is_empty()) {
+        eprintln!("skipped: {}", profile["problems"]);
+        return;
+    }
+    for run in profile["runs"].as_array().unwrap() {
+        let subject = run["subject"].as_str().unwrap();
+        let classes = &run["server"]["classes"];
+        let of = |class: &str| classes[class].as_u64().unwrap_or(0);
+        assert!(of("network_stack") > 0, "{subject}: {classes}");
+        let (own, other) =
+            if subject == "epoll" { ("epoll", "io_uring") } else { ("io_uring", "epoll") };
+        assert!(of(own) >= of(other), "{subject}: {classes}");
+        let events = &run["counts"]["events"];
+        assert_eq!(events["io_uring_enter"].is_u64(), subject == "io_uring", "{events}");
+        assert_eq!(events["epoll_pwait2"].is_u64(), subject == "epoll", "{events}");
+    }
+    let verified = Command::new(TWINRING).args(["lab", "verify"]).arg(&bundle).output().unwrap();
+    assert!(verified.status.success(), "{verified:?}");
+    let html = fs::read_to_string(bundle.join("report.html")).unwrap();
+    assert!(html.contains("Profile: where the time goes"));
+}
+
+#[test]
+fn without_perf_the_experiment_goes_on_and_says_what_to_install() {
+    let directory = tempfile::tempdir().unwrap();
+    let (output, bundle) = profiled(directory.path(), Some("/nonexistent"));
+    assert!(output.status.success(), "{output:?}");
+    for report in ["report.md", "report.html"] {
+        let text = fs::read_to_string(bundle.join(report)).unwrap();
+        assert!(text.contains("perf is not there") && text.contains("install"), "{text}");
+    }
+}
