@@ -2,10 +2,10 @@
 
 mod common;
 
-use common::records::{bundle, experiment, pairs, read};
+use common::records::{bundle, experiment, pairs, read, record};
 use serde_json::{Value, json};
 use twinring_lab::summary::{Claim, Comparison, RequiredPairs, Summary, Verdict, summarise};
-use twinring_lab::{Correction, Experiment, Style, markdown, table};
+use twinring_lab::{Correction, Experiment, Style, Until, markdown, table};
 
 /// An experiment of as many cells as there are ratios, and its runs.
 fn cells(count: usize, ratios: &[f64]) -> (Experiment, Vec<Value>) {
@@ -92,6 +92,43 @@ fn without_correction_each_verdict_stands_for_itself() {
     let interval = judged[0].server_cpu.unwrap();
     let would_have_seen_percent = interval.detectable_percent;
     assert_eq!(judged[0].verdict, Verdict::NoDifference { would_have_seen_percent });
+}
+
+/// Pairs that are added until the interval is narrow are added until they scatter little.
+#[test]
+fn with_a_stop_rule_a_difference_has_to_be_clearer() {
+    let (mut experiment, runs) = cells(8, &[1.25, 1.0]);
+    let runs: Vec<_> = runs.into_iter().map(read).collect();
+    let judge = |experiment: &Experiment| summarise(experiment, 1, &runs).cells.remove(0);
+    let plain = judge(&experiment).comparisons.remove(0);
+    experiment.until = Some(Until { interval_percent: 5.0, max_pairs: 20 });
+    for correction in [Correction::BenjaminiHochberg, Correction::None] {
+        experiment.correction = correction;
+        let stopped = judge(&experiment).comparisons.remove(0);
+        assert_eq!((&stopped.verdict, &plain.verdict), (&ahead(), &ahead()));
+        if let Some(q_value) = stopped.q_value {
+            assert!((q_value / plain.q_value.unwrap() - 1.4).abs() < 1e-12);
+        }
+    }
+    // 0.0469 alone is enough; after a stop rule it is not.
+    let close = [1.01, 1.03, 0.995, 1.04, 1.02, 1.05, 0.99, 1.03];
+    let runs: Vec<_> = close
+        .into_iter()
+        .enumerate()
+        .flat_map(|(block, ratio)| {
+            let run = |place: usize, subject, busy_s| {
+                read(record(2 * block + place, block, subject, busy_s))
+            };
+            [run(0, "epoll", 1.6), run(1, "io_uring", 1.6 / ratio)]
+        })
+        .collect();
+    let mut verdict = |until: Option<Until>| {
+        experiment.until = until;
+        summarise(&experiment, 1, &runs).cells.remove(0).comparisons.remove(0).verdict
+    };
+    assert_eq!(verdict(None), ahead());
+    let until = Until { interval_percent: 5.0, max_pairs: 20 };
+    assert!(matches!(verdict(Some(until)), Verdict::NoDifference { .. }));
 }
 
 #[test]

@@ -148,7 +148,9 @@ impl Kind {
             Kind::NoAccounting => {
                 "a soaker got no turn around the ends of the window: stop what else runs here"
             }
-            Kind::NothingAnswered => "make window and warm-up longer, or check the server",
+            Kind::NothingAnswered => {
+                "check the server, and for UDP its receive buffer; make window and warm-up longer"
+            }
             Kind::PayloadMismatch => "the server sends wrong bytes or answers: fix it first",
             Kind::UnverifiedPayload => "have the load generator compare what comes: see its --help",
             Kind::Unbalanced => "the load generator miscounts: its other figures are doubtful",

@@ -17,7 +17,7 @@ use oorandom::Rand64;
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{Binomial, ContinuousCDF, DiscreteCDF, Normal, StudentsT};
 
-pub use correction::{benjamini_hochberg, level_for};
+pub use correction::{STOP_RULE_PENALTY, benjamini_hochberg, level_for};
 pub use outliers::Outliers;
 pub use power::{MAX_REQUIRED_PAIRS, detectable_percent, least_pairs, required_pairs};
 pub use trend::{Drift, drift};

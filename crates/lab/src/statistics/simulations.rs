@@ -1,8 +1,8 @@
 //! By simulation: how often verdicts are false, and how often differences are found.
 //!
 //! Tests are bounded in time, so their samples are small. `docs/method.md` has tables of larger
-//! ones, which [`tables`] prints:
-//! `cargo test --release -p twinring-lab --lib simulations::tables -- --ignored --nocapture`
+//! ones, which those that are ignored print:
+//! `cargo test -p twinring-lab --lib simulations::table -- --ignored --nocapture`
 
 use super::*;
 
@@ -212,108 +212,151 @@ fn among_the_claims_of_many_cells_few_are_false_and_most_differences_are_found()
 }
 
 /// An experiment that adds two pairs at a time until its interval is narrower than this, from 8 pairs on and at
-/// most to `cap`, and is judged once, at its end. Returns the pairs it took and whether it claims
-/// a difference.
+/// most to `cap`, and is judged once, at its end. Returns the pairs it took and the p value with
+/// which it claims a difference.
 fn until_narrower(
     random: &mut Rand64,
     scatter: Scatter,
     percent: f64,
     cap: usize,
     seed: u64,
-) -> (usize, bool) {
+) -> (usize, f64) {
     let mut ratios = ratios(random, scatter, crate::experiment::MIN_PAIRS, 0.0, DEVIATION);
     loop {
-        let interval = interval_with(&ratios, seed, FEW).unwrap();
-        if interval.width_percent() <= percent || ratios.len() >= cap {
-            return (ratios.len(), interval.shows_a_difference());
+        // The width alone: the test at the end takes much longer than the resampling.
+        let logs: Vec<f64> = ratios.iter().map(|ratio| ratio.ln()).collect();
+        let [low, high] = bootstrap(&logs, &mut Rand64::new(u128::from(seed)), FEW);
+        if (high - low).exp_m1() * 100.0 <= percent || ratios.len() >= cap {
+            let interval = interval_with(&ratios, seed, FEW).unwrap();
+            return (ratios.len(), interval.claim_p_value());
         }
         ratios.extend((0..2).map(|_| (DEVIATION * scatter.draw(random)).exp()));
     }
 }
 
-fn false_claims_until_narrower(
+/// Mean pairs, and the shares of experiments with a false claim as they are judged, and as they
+/// would be without the penalty for stopping.
+fn until_narrower_shares(
     experiments: u64,
     scatter: Scatter,
     percent: f64,
     cap: usize,
-) -> (f64, f64) {
+) -> (f64, [f64; 2]) {
     let mut random = Rand64::new(11);
-    let (mut pairs, mut claimed) = (0, 0);
+    let (mut pairs, mut claimed) = (0, [0_u32; 2]);
     for seed in 0..experiments {
-        let (took, claims) = until_narrower(&mut random, scatter, percent, cap, seed);
+        let (took, p_value) = until_narrower(&mut random, scatter, percent, cap, seed);
         pairs += took;
-        claimed += usize::from(claims);
+        for (claimed, penalty) in claimed.iter_mut().zip([STOP_RULE_PENALTY, 1.0]) {
+            *claimed += u32::from(p_value * penalty <= 0.05);
+        }
     }
-    (pairs as f64 / experiments as f64, claimed as f64 / experiments as f64)
+    let count = experiments as f64;
+    (pairs as f64 / count, claimed.map(|claimed| f64::from(claimed) / count))
 }
 
 #[test]
 fn stopping_at_a_narrow_interval_does_not_make_differences() {
     for scatter in [Scatter::Normal, Scatter::Heavy] {
         let experiments = 300;
-        let (pairs, share) = false_claims_until_narrower(experiments, scatter, 5.0, 14);
+        let (pairs, [share, _]) = until_narrower_shares(experiments, scatter, 5.0, 14);
         assert!(share <= at_most_5_percent(experiments), "{scatter:?}, {pairs}: {share}");
         assert!((8.0..14.0).contains(&pairs), "{scatter:?} takes {pairs} pairs on average");
     }
 }
 
-/// The tables of `docs/method.md`.
+/// The smallest p value of `looks` series of `count` values each, which move by `drift` from one to
+/// the next.
+fn least_drift_p_value(random: &mut Rand64, looks: usize, count: usize, drift: f64) -> f64 {
+    let p_values = (0..looks).filter_map(|_| {
+        let mut value = |at: usize| (drift * at as f64 + 0.01 * normal(random)).exp();
+        let series = (0..count).map(|at| (at as f64, value(at))).collect();
+        super::drift(&[series]).map(|drift| drift.p_value)
+    });
+    p_values.fold(1.0, f64::min)
+}
+
 #[test]
-#[ignore = "takes minutes and prints tables; see the head of this file"]
-fn tables() {
-    println!("one comparison: scatter, pairs, share of false claims");
+fn what_holds_still_seldom_drifts_and_what_moves_is_seen() {
+    let mut random = Rand64::new(3);
+    let (experiments, looks) = (1000, 12);
+    let mut seen = |drift: f64| {
+        let is_seen =
+            |_: &u64| least_drift_p_value(&mut random, looks, 10, drift) * looks as f64 <= 0.05;
+        (0..experiments).filter(is_seen).count() as f64 / experiments as f64
+    };
+    let share = seen(0.0);
+    assert!(share <= at_most_5_percent(experiments), "{share}");
+    // A scatter of 1 %, and 1 % from one run to the next.
+    assert!(seen(0.01) > 0.95);
+}
+
+#[test]
+#[ignore = "takes minutes and prints a table"]
+fn table_of_one_comparison() {
+    println!("scatter, pairs: share of false claims");
     for scatter in Scatter::ALL {
         for pairs in [8, 12] {
             println!("{scatter:?} {pairs}: {:.3}", claims(4000, scatter, pairs, 0.0));
         }
     }
-    println!("many cells: any false, false among the claims, found");
+}
+
+#[test]
+#[ignore = "takes minutes and prints a table"]
+fn table_of_many_cells() {
+    println!("cells: experiments with a false claim, false among the claims, differences found");
+    for (scatter, one_baseline) in
+        [(Scatter::Normal, false), (Scatter::Heavy, false), (Scatter::Normal, true)]
+    {
+        for (cells, different) in [(1, 0), (8, 0), (8, 2), (8, 4), (24, 0), (24, 6), (24, 12)] {
+            let family =
+                Family { cells, different, deviations: 1.5, scatter, one_baseline, ..EQUAL };
+            let Shares { any_false, false_discoveries, found } = family.means(2000);
+            println!(
+                "{scatter:?}, one baseline {one_baseline}, {cells} cells, {different} different: \
+                 {any_false:.3} {false_discoveries:.3} {found:.2}"
+            );
+        }
+    }
+}
+
+#[test]
+#[ignore = "takes minutes and prints a table"]
+fn table_of_stopping() {
+    println!("scatter, width, most pairs: mean pairs, false claims, without the penalty");
     for scatter in [Scatter::Normal, Scatter::Heavy] {
-        for one_baseline in [false, true] {
-            for cells in [1, 8, 24] {
-                for different in [0, cells / 4, cells / 2] {
-                    let family = Family {
-                        cells,
-                        different,
-                        deviations: 1.5,
-                        scatter,
-                        one_baseline,
-                        ..EQUAL
-                    };
-                    if different > 0 || cells == 1 || one_baseline || different == 0 {
-                        let Shares { any_false, false_discoveries, found } = family.means(2000);
-                        println!(
-                            "{scatter:?} baseline shared {one_baseline}, {cells} cells, {different} \
-                             different: {any_false:.3} {false_discoveries:.3} {found:.2}"
-                        );
-                    }
-                }
-            }
-        }
-    }
-    println!("until narrower: scatter, percent, cap, mean pairs, share of false claims");
-    for scatter in Scatter::ALL {
         for (percent, cap) in [(8.0, 24), (5.0, 24), (3.0, 64)] {
-            let (pairs, share) = false_claims_until_narrower(4000, scatter, percent, cap);
-            println!("{scatter:?} {percent} % {cap}: {pairs:.1} {share:.3}");
+            let (pairs, [share, without]) = until_narrower_shares(4000, scatter, percent, cap);
+            println!("{scatter:?} {percent} % {cap}: {pairs:.1} {share:.3} {without:.3}");
         }
     }
-    println!("required pairs for 3 %: scatter, pairs, share found");
-    for (scatter, deviation) in [(Scatter::Normal, 1.0), (Scatter::Heavy, 3.0_f64.sqrt())] {
-        let pairs = required_pairs(DEVIATION * deviation, 3.0, 0.05).unwrap();
+}
+
+#[test]
+#[ignore = "takes minutes and prints a table"]
+fn table_of_required_pairs() {
+    println!("scatter, pairs said to show 3 %: share of experiments that find it");
+    for (scatter, width) in [(Scatter::Normal, 1.0), (Scatter::Heavy, 3.0_f64.sqrt())] {
+        let pairs = required_pairs(DEVIATION * width, 3.0, 0.05).unwrap();
         let share = claims(4000, scatter, pairs, 0.03_f64.ln_1p());
         println!("{scatter:?} {pairs}: {share:.3}");
     }
-    println!("outliers in a sample without any: values, share with mild or severe, with severe");
+}
+
+#[test]
+#[ignore = "takes minutes and prints a table"]
+fn table_of_outliers() {
+    println!("normal values: share of samples with any outlier, with a severe one");
     let mut random = Rand64::new(5);
     for count in [8, 12, 24] {
         let samples: Vec<Outliers> = (0..20_000)
             .map(|_| Outliers::among((0..count).map(|_| (DEVIATION * normal(&mut random)).exp())))
             .collect();
-        let share = |is: &dyn Fn(&Outliers) -> bool| {
+        let share = |is: fn(&Outliers) -> bool| {
             samples.iter().filter(|it| is(it)).count() as f64 / samples.len() as f64
         };
-        let any = share(&|it| *it != Outliers::default());
-        println!("{count}: {any:.3} {:.4}", share(&|it| it.severe() > 0));
+        let any = share(|it| *it != Outliers::default());
+        println!("{count}: {any:.3} {:.4}", share(|it| it.severe() > 0));
     }
 }

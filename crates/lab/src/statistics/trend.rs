@@ -22,7 +22,7 @@ pub struct Drift {
 /// [`MIN_PAIRS_FOR_INTERVAL`] values in all. Values are positive.
 ///
 /// It is the test of Mann and Kendall (H. B. Mann, Econometrica 13, 1945) in the form for several
-/// seasons (R. M. Hirsch, J. R. Slack, A. J. Smith, Water Resources Research 18(1), 1982): only
+/// seasons (R. M. Hirsch, J. R. Slack, R. A. Smith, Water Resources Research 18(1), 1982): only
 /// values of the same series are compared, here those measured with the CPUs in the same placement,
 /// so that a step between placements is no trend. The size is by the median of their slopes (P. K.
 /// Sen, JASA 63, 1968), which a few outliers cannot move.

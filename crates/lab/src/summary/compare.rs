@@ -215,6 +215,8 @@ pub(super) struct Rules<'a> {
     pub(super) client_bound: bool,
     /// They are the same but for their names.
     pub(super) alike: bool,
+    /// What p values are multiplied by.
+    pub(super) penalty: f64,
     /// Why there can be no verdict, if so.
     pub(super) void: Option<String>,
 }
@@ -280,8 +282,8 @@ pub(super) fn compare(
     };
     comparison.verdict = match rules.void {
         Some(why) => Verdict::Void { why },
-        None if rules.alike => alike::suited(verdict(&comparison)),
-        None => verdict(&comparison),
+        None if rules.alike => alike::suited(verdict(&comparison, rules.penalty)),
+        None => verdict(&comparison, rules.penalty),
     };
     comparison
 }

@@ -178,7 +178,7 @@ pub fn summarise(experiment: &Experiment, seed: u64, runs: &[RunRecord]) -> Summ
     let of_cell = |cell| runs.iter().filter(|run| run.cell == cell).collect::<Vec<_>>();
     let mut cells: Vec<CellSummary> =
         cells.map(|cell| cell_summary(experiment, seed, cell, &of_cell(cell))).collect();
-    verdict::judge_together(experiment.correction, &mut cells);
+    verdict::judge_together(experiment, &mut cells);
     Summary { aa: alike::totals(&cells), cells, runs: runs.len() }
 }
 
@@ -197,8 +197,11 @@ pub(crate) fn is_narrow(
     let is_in = |name: &String| group.iter().any(|it| experiment.subjects[*it].name == *name);
     let of_group = |it: &&Comparison| is_in(&it.subject) && is_in(&it.baseline);
     summary.comparisons.iter().filter(of_group).all(|comparison| {
-        let settled =
-            matches!(comparison.verdict, Verdict::Void { .. } | Verdict::OnlyOneKeepsUp { .. });
+        // Who keeps up may not decide when to stop: a verdict that is looked for until it is there
+        // is found too often. How often both do so together says nothing about who does.
+        let seldom = |kept: &KeptUp| 2 * kept.both < comparison.pairs;
+        let hopeless = comparison.kept_up.as_ref().is_some_and(seldom);
+        let settled = hopeless || matches!(comparison.verdict, Verdict::Void { .. });
         let narrow = |interval: &Interval| interval.width_percent() <= until.interval_percent;
         settled || comparison.pairs >= until.max_pairs || comparison.of_record().is_some_and(narrow)
     })
@@ -286,6 +289,7 @@ fn cell_summary(
                 subject: &subject.name,
                 record,
                 alike,
+                penalty: verdict::penalty(experiment),
                 did_its_work: &did_its_work,
                 seed,
                 client_bound: under_test == UnderTest::Server

@@ -4,10 +4,10 @@ use serde::{Deserialize, Serialize};
 
 use super::CellSummary;
 use super::compare::Comparison;
-use crate::experiment::{Correction, MIN_PAIRS};
+use crate::experiment::{Correction, Experiment, MIN_PAIRS};
 use crate::statistics::{
-    self, CONFIDENCE, Interval, benjamini_hochberg, detectable_percent, least_pairs, level_for,
-    required_pairs,
+    self, CONFIDENCE, Interval, STOP_RULE_PENALTY, benjamini_hochberg, detectable_percent,
+    least_pairs, level_for, required_pairs,
 };
 
 /// The differences for which the pairs are told that would show them, in percent.
@@ -146,8 +146,14 @@ pub struct RequiredPairs {
     pub pairs: Option<usize>,
 }
 
+/// What p values of an experiment's ratios are multiplied by, for how it decided to stop. Who keeps
+/// up has no part in that.
+pub(super) fn penalty(experiment: &Experiment) -> f64 {
+    if experiment.until.is_some() { STOP_RULE_PENALTY } else { 1.0 }
+}
+
 /// The verdict of a comparison by itself. Who does the work comes before what it costs.
-pub(super) fn verdict(comparison: &Comparison) -> Verdict {
+pub(super) fn verdict(comparison: &Comparison, penalty: f64) -> Verdict {
     let Comparison { subject, baseline, pairs, kept_up, .. } = comparison;
     if *pairs < MIN_PAIRS {
         return Verdict::TooFewPairs { pairs: *pairs };
@@ -163,8 +169,12 @@ pub(super) fn verdict(comparison: &Comparison) -> Verdict {
     }
     match comparison.of_record() {
         None => Verdict::TooFewPairs { pairs: *pairs },
-        Some(interval) if !interval.shows_a_difference() => {
-            Verdict::NoDifference { would_have_seen_percent: interval.detectable_percent }
+        Some(interval) if interval.claim_p_value() * penalty > 1.0 - CONFIDENCE => {
+            let level = (1.0 - CONFIDENCE) / penalty;
+            let would_have_seen_percent = would_have_seen(comparison, level)
+                .filter(|_| penalty > 1.0)
+                .unwrap_or(interval.detectable_percent);
+            Verdict::NoDifference { would_have_seen_percent }
         }
         Some(interval) => {
             let winner = if interval.ratio > 1.0 { subject } else { baseline };
@@ -173,43 +183,51 @@ pub(super) fn verdict(comparison: &Comparison) -> Verdict {
     }
 }
 
+/// The difference in percent that its pairs would have shown at this level.
+fn would_have_seen(comparison: &Comparison, level: f64) -> Option<f64> {
+    let ratios = &comparison.pair_ratios;
+    Some(detectable_percent(statistics::scatter(ratios)?, ratios.len(), level))
+}
+
 /// What a comparison has to show when it is judged with others.
 #[derive(Debug, Clone, Copy)]
 struct Evidence {
     /// Never smaller than it may be: the chance of a p value of 5 % or less is at most 5 %.
     p_value: f64,
-    /// How many tests could each have claimed a difference.
-    tests: usize,
+    /// What p values were multiplied by, for that.
+    multiplied_by: f64,
 }
 
 /// Nothing, if the comparison could not have claimed anything whatever its figures were.
-fn evidence(comparison: &Comparison) -> Option<Evidence> {
+fn evidence(comparison: &Comparison, penalty: f64) -> Option<Evidence> {
     let sign_test = match &comparison.verdict {
         Verdict::Void { .. } | Verdict::TooFewPairs { .. } => return None,
         _ => comparison.kept_up.filter(|kept| kept.can_decide()).map(|kept| kept.sign_test()),
     };
     let enough = |interval: &&Interval| interval.pairs >= MIN_PAIRS;
     let of_record = comparison.of_record().filter(enough).map(Interval::claim_p_value);
-    let p_value = match comparison.verdict {
-        Verdict::OnlyOneKeepsUp { .. } => sign_test,
-        _ => of_record.or(sign_test),
+    let (p_value, penalty) = match (&comparison.verdict, of_record) {
+        (Verdict::OnlyOneKeepsUp { .. }, _) | (_, None) => (sign_test?, 1.0),
+        (_, Some(of_record)) => (of_record, penalty),
     };
-    let tests = usize::from(sign_test.is_some()) + usize::from(of_record.is_some());
     // Two tests have two chances to be wrong.
-    p_value.map(|p_value| Evidence { p_value: (p_value * tests as f64).min(1.0), tests })
+    let both = sign_test.is_some() && of_record.is_some();
+    let multiplied_by = if both { 2.0 * penalty } else { penalty };
+    Some(Evidence { p_value: (p_value * multiplied_by).min(1.0), multiplied_by })
 }
 
 /// Judges the comparisons of an experiment together: takes verdicts back that may be accidents
 /// among so many, and tells for each how small a p value it takes, and how many pairs that.
-pub(super) fn judge_together(correction: Correction, cells: &mut [CellSummary]) {
+pub(super) fn judge_together(experiment: &Experiment, cells: &mut [CellSummary]) {
+    let (correction, penalty) = (experiment.correction, penalty(experiment));
     let comparisons = cells.iter_mut().flat_map(|cell| &mut cell.comparisons);
     // Subjects compared with themselves check the method; they are no part of what it is used for.
     let (family, others): (Vec<_>, Vec<_>) = comparisons
-        .map(|comparison| (evidence(comparison), comparison))
+        .map(|comparison| (evidence(comparison, penalty), comparison))
         .partition(|(evidence, comparison)| evidence.is_some() && comparison.aa.is_none());
     let alone = 1.0 - CONFIDENCE;
     for (_, comparison) in others {
-        comparison.required_pairs = required(comparison, alone);
+        comparison.required_pairs = required(comparison, alone / penalty);
     }
     let p_values: Vec<f64> =
         family.iter().filter_map(|(evidence, _)| evidence.map(|it| it.p_value)).collect();
@@ -219,12 +237,11 @@ pub(super) fn judge_together(correction: Correction, cells: &mut [CellSummary]) 
     let claimed = q_values.iter().filter(|q_value| is_claimed(**q_value)).count();
     for ((evidence, comparison), q_value) in family.into_iter().zip(q_values) {
         let level = match correction {
-            Correction::None => alone,
+            Correction::None => alone / penalty,
             Correction::BenjaminiHochberg => {
                 let this_one = usize::from(!is_claimed(q_value));
-                let tests = evidence.map_or(1, |it| it.tests);
                 comparison.q_value = Some(q_value);
-                level_for(claimed + this_one, count) / tests as f64
+                level_for(claimed + this_one, count) / evidence.map_or(1.0, |it| it.multiplied_by)
             }
         };
         comparison.level = Some(level);
@@ -248,12 +265,11 @@ fn corrected(comparison: &mut Comparison, claimed: bool, level: f64, count: usiz
             not_after_correction(Claim::OnlyOneKeepsUp, winner)
         }
         Verdict::NoDifference { .. } => {
-            let ratios = &comparison.pair_ratios;
-            let (pairs, needed) = (ratios.len(), least_pairs(level));
-            match (needed, statistics::scatter(ratios)) {
-                (Some(needed), Some(scatter)) if needed <= pairs => Verdict::NoDifference {
-                    would_have_seen_percent: detectable_percent(scatter, pairs, level),
-                },
+            let (pairs, needed) = (comparison.pair_ratios.len(), least_pairs(level));
+            match (needed, would_have_seen(comparison, level)) {
+                (Some(needed), Some(would_have_seen_percent)) if needed <= pairs => {
+                    Verdict::NoDifference { would_have_seen_percent }
+                }
                 _ => Verdict::TooFewForSoMany { pairs, comparisons: count, needed },
             }
         }
