@@ -4,6 +4,7 @@ use clap::{Args, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use twinring_lab::compare::{self, Gate};
 use twinring_lab::peers::{self, Places};
 use twinring_lab::{
     ALIASES, Accounting, BUILT_IN, Experiment, LabError, NetChoice, Overrides, Protocol,
@@ -30,6 +31,8 @@ pub(crate) enum Lab {
         /// The directory of the bundle.
         bundle: PathBuf,
     },
+    /// Compare two bundles, cell by cell and subject by subject, and judge gates on the changes.
+    Compare(Compare),
     /// Tell which other people's programs can be measured here, and how to get the rest.
     Peers(Peers),
     /// Recompute every figure of a bundle from its raw data, and detect edits.
@@ -140,6 +143,31 @@ pub(crate) struct Run {
     json: bool,
 }
 
+/// Options of `lab compare`.
+#[derive(Debug, Args)]
+pub(crate) struct Compare {
+    /// The bundle to compare with: what was before.
+    a: PathBuf,
+    /// The bundle to look at: what is now.
+    b: PathBuf,
+    /// Fail when this is so: `[possibly] [relative] FIGURE > N%` or `< -N%`, or `verdict changed`;
+    /// then `of SUBJECT` and `in CELL` if it is about one only. FIGURE is server_cpu, both_cpus,
+    /// server_process, throughput, p50, p99, p99.9, syscalls or memory. Plain, it takes proof: the whole
+    /// interval is beyond the limit; with `possibly`, an end of it is enough; `relative` is about
+    /// the ratio to the baseline. Exit code 3 when it is so, 1 when it cannot be judged. Repeatable.
+    #[arg(long, value_name = "EXPR")]
+    fail_if: Vec<Gate>,
+    /// Compare also bundles that do not hold.
+    #[arg(long)]
+    unverified: bool,
+    /// Print it as one JSON line.
+    #[arg(long, conflicts_with = "markdown")]
+    json: bool,
+    /// Print it as Markdown, for a pull request.
+    #[arg(long)]
+    markdown: bool,
+}
+
 pub(crate) fn run(lab: Lab) -> ExitCode {
     let done = match lab {
         Lab::Run(options) => measure(*options),
@@ -152,6 +180,7 @@ pub(crate) fn run(lab: Lab) -> ExitCode {
             print!("{}", twinring_lab::table(&summary, Style::for_stdout()));
             0
         }),
+        Lab::Compare(options) => compare(options),
         Lab::Peers(options) => list_peers(&options),
         Lab::Verify { bundle } => twinring_lab::verify(&bundle).map(|verification| {
             println!("{verification}");
@@ -236,6 +265,20 @@ fn list_peers(options: &Peers) -> Result<u8, LabError> {
         print!("{}", peers::table(&list));
     }
     Ok(code)
+}
+
+fn compare(options: Compare) -> Result<u8, LabError> {
+    let Compare { a, b, fail_if, unverified, json, markdown } = options;
+    let options = compare::Options { gates: fail_if, unverified };
+    let comparison = compare::bundles(&a, &b, &options)?;
+    if json {
+        println!("{}", comparison.json_line()?);
+    } else if markdown {
+        print!("{}", comparison.markdown());
+    } else {
+        print!("{}", comparison.table(Style::for_stdout()));
+    }
+    Ok(comparison.exit_code())
 }
 
 fn list() {

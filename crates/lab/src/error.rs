@@ -85,6 +85,18 @@ pub enum LabError {
         why: String,
     },
 
+    /// A bundle that was to be compared does not follow from its raw data.
+    #[error(
+        "{path} does not hold: {why}; `twinring lab verify` lists everything, and --unverified \
+         compares it all the same"
+    )]
+    DoesNotHold {
+        /// The bundle.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+
     /// The machine lacks something without which nothing can be measured.
     #[error("this machine cannot be measured: {why}")]
     Machine {

@@ -36,6 +36,7 @@
 pub mod accounting;
 pub mod audit;
 mod bundle;
+pub mod compare;
 mod contract;
 mod error;
 mod experiment;
@@ -43,6 +44,7 @@ mod helper;
 mod lab;
 mod machine;
 mod net;
+mod origin;
 pub mod peers;
 mod placement;
 mod plan;

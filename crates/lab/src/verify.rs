@@ -10,6 +10,7 @@ use crate::bundle::{
 };
 use crate::error::LabError;
 use crate::machine::sha256_of;
+use crate::origin;
 use crate::profile::Profile;
 use crate::report;
 use crate::result::{BUNDLE_SCHEMA, Bundle, RunRecord, State};
@@ -59,34 +60,36 @@ impl std::fmt::Display for Verification {
 }
 
 /// Recomputes everything in a bundle from its raw data: every figure of the summary, both
-/// reports, and every checksum.
+/// reports, and every checksum. Looks whether the runs can have come from the experiment.
 ///
 /// # Errors
 /// When the bundle cannot be read at all.
 pub fn verify(directory: &Path) -> Result<Verification, LabError> {
-    let Stored { bundle, summary, runs, cut_off } = bundle::read(directory)?;
+    recompute(directory).map(|(found, _, _)| found)
+}
+
+/// As [`verify`], with what was read and what was computed from it.
+pub(crate) fn recompute(directory: &Path) -> Result<(Verification, Stored, Summary), LabError> {
+    let stored = bundle::read(directory)?;
+    let Stored { bundle, summary, runs, cut_off } = &stored;
     let mut found =
         Verification { problems: Vec::new(), notes: Vec::new(), runs: runs.len(), figures: 0 };
-    if cut_off {
+    if *cut_off {
         found.notes.push(format!("the last line of {RUNS_FILE} was cut off and is left out"));
     }
     if bundle.state == State::Running {
         found.notes.push("the lab was killed or is still running".to_owned());
     }
-    check_manifest(directory, &bundle, &mut found);
-    for (position, run) in runs.iter().enumerate() {
-        if run.index != position {
-            found.problems.push(format!("run {} stands where run {position} should", run.index));
-        }
-    }
+    check_manifest(directory, bundle, &mut found);
     found.problems.extend(bundle.profile.iter().flat_map(Profile::contradictions));
-    let computed = summarise(&bundle.experiment, bundle.seed, &runs);
-    check_summary(&bundle, summary.as_ref(), &computed, &mut found)?;
-    check_warnings(&bundle, computed, &mut found)?;
+    let computed = summarise(&bundle.experiment, bundle.seed, runs);
+    found.problems.extend(origin::problems(bundle, runs, &computed));
+    check_summary(bundle, summary.as_ref(), &computed, &mut found)?;
+    check_warnings(bundle, computed.clone(), &mut found)?;
     if bundle.summary.is_some() {
-        check_reports(directory, &bundle, &runs, &mut found);
+        check_reports(directory, bundle, runs, &mut found);
     }
-    Ok(found)
+    Ok((found, stored, computed))
 }
 
 fn check_manifest(directory: &Path, bundle: &Bundle, found: &mut Verification) {

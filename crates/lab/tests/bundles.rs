@@ -14,7 +14,7 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use twinring_lab::result::State;
-use twinring_lab::{LabError, NetKind, rerender, verify};
+use twinring_lab::{LabError, NetKind, compare, rerender, verify};
 
 fn files(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).unwrap().flatten();
@@ -242,6 +242,90 @@ fn bundles_of_the_first_version_are_read_verified_and_rendered_anew() {
     assert!(found.holds() && found.notes.is_empty() && found.figures > 193, "{found}");
 }
 
+/// Measured by the version that knew TCP, UDP and HTTP, and no verdicts of many cells together.
+#[test]
+fn bundles_of_the_second_version_are_read_verified_and_rendered_anew() {
+    let old = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/bundle-2");
+    let found = verify(&old).unwrap();
+    assert!(found.holds() && found.runs == 18 && found.figures > 600, "{found}");
+    assert!(found.notes.iter().any(|note| note.contains("bundle/2")), "{found}");
+
+    let out = tempfile::tempdir().unwrap();
+    for name in files(&old) {
+        fs::copy(old.join(&name), out.path().join(&name)).unwrap();
+    }
+    let before: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(old.join("bundle.json")).unwrap()).unwrap();
+    let bundle = rerender(out.path()).unwrap();
+    assert_eq!(bundle.schema, twinring_lab::result::BUNDLE_SCHEMA);
+    let summary = bundle.summary.unwrap();
+    assert_eq!(summary.cells.len(), 3);
+    // Figures are as they were.
+    for (cell, old) in summary.cells.iter().zip(before["summary"]["cells"].as_array().unwrap()) {
+        for (subject, old) in cell.subjects.iter().zip(old["subjects"].as_array().unwrap()) {
+            let figures = subject.figures.as_ref().unwrap();
+            assert_eq!(figures.server_cpu_ns, old["figures"]["server_cpu_ns"].as_f64().unwrap());
+        }
+    }
+    let found = verify(out.path()).unwrap();
+    assert!(found.holds() && found.notes.is_empty(), "{found}");
+}
+
+/// The names of all fields, but those of lines that programs printed and of settings of a kernel.
+fn field_names(value: &serde_json::Value, names: &mut std::collections::BTreeSet<String>) {
+    const FOREIGN: &[&str] = &["ready", "load", "server_final", "mitigations", "sysctls", "limits"];
+    match value {
+        serde_json::Value::Object(fields) => {
+            for (name, value) in fields {
+                names.insert(name.clone());
+                if !FOREIGN.contains(&name.as_str()) {
+                    field_names(value, names);
+                }
+            }
+        }
+        serde_json::Value::Array(items) => {
+            items.iter().for_each(|item| field_names(item, names));
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn every_field_is_documented_and_every_file_is_read_back_as_it_was_written() {
+    let document = include_str!("../../../docs/bundle.md");
+    let others: &[&str] = &["foreign"];
+    let run = |out: &Path, which: usize| match which {
+        0 => Sketch { others, pairs: 5, net: "auto", ..Sketch::default() }.run(out),
+        1 => UdpSketch { others, ..UdpSketch::default() }.run(out),
+        _ => HttpSketch { others, ..HttpSketch::default() }.run(out),
+    };
+    let mut names = std::collections::BTreeSet::new();
+    for which in 0..3 {
+        let out = tempfile::tempdir().unwrap();
+        let outcome = run(out.path(), which).unwrap();
+        let read = |name: &str| fs::read_to_string(outcome.directory.join(name)).unwrap();
+        let value: serde_json::Value = serde_json::from_str(&read("bundle.json")).unwrap();
+        field_names(&value, &mut names);
+        let bundle: twinring_lab::result::Bundle = serde_json::from_value(value.clone()).unwrap();
+        assert_eq!(bundle, outcome.bundle);
+        assert_eq!(serde_json::to_value(&bundle).unwrap(), value);
+        for line in read("runs.jsonl").lines() {
+            let value: serde_json::Value = serde_json::from_str(line).unwrap();
+            field_names(&value, &mut names);
+            let run: twinring_lab::result::RunRecord =
+                serde_json::from_value(value.clone()).unwrap();
+            assert_eq!(serde_json::to_value(&run).unwrap(), value);
+        }
+        let found =
+            compare::bundles(&outcome.directory, &outcome.directory, &compare::Options::default());
+        let line = found.unwrap().json_line().unwrap();
+        field_names(&serde_json::from_str(&line).unwrap(), &mut names);
+    }
+    let missing: Vec<_> =
+        names.iter().filter(|name| !document.contains(&format!("`{name}`"))).collect();
+    assert!(missing.is_empty(), "docs/bundle.md does not name {missing:?}");
+}
+
 /// Starts the lab as a process on an experiment that takes far longer than the test.
 fn start_lab(out: &Path) -> Child {
     let sketch = Sketch { others: &["foreign"], pairs: 100, net: "auto", ..Sketch::default() };
@@ -389,6 +473,15 @@ fn a_full_disk_is_an_error_and_what_was_written_stays_readable() {
         let bundle = bundle_in(out.path()).unwrap();
         let verification = verify(&bundle).unwrap();
         assert!(verification.holds() && verification.runs >= 1, "{verification}");
+        assert!(!files(&bundle).iter().any(|name| name.ends_with(".draft")), "{bundle:?}");
+        // With space again, the rest of the bundle is made from the runs.
+        let more = Some("size=4m");
+        let remount = nix::mount::MsFlags::MS_REMOUNT;
+        nix::mount::mount(Some("none"), out.path(), Some("tmpfs"), remount, more).unwrap();
+        let rendered = rerender(&bundle).unwrap();
+        assert!(rendered.summary.is_some_and(|summary| summary.runs == verification.runs));
+        let verification = verify(&bundle).unwrap();
+        assert!(verification.holds() && bundle.join("report.html").exists(), "{verification}");
     });
     worker.join().unwrap();
 }

@@ -123,7 +123,7 @@ fn render_profile(out: &mut String, bundle: &Bundle) -> std::fmt::Result {
     Ok(())
 }
 
-fn write_table(out: &mut String, rows: &[Vec<String>]) -> std::fmt::Result {
+pub(crate) fn write_table(out: &mut String, rows: &[Vec<String>]) -> std::fmt::Result {
     for (number, row) in rows.iter().enumerate() {
         let cells: Vec<String> = row.iter().map(|cell| escape(cell)).collect();
         writeln!(out, "| {} |", cells.join(" | "))?;
@@ -135,7 +135,7 @@ fn write_table(out: &mut String, rows: &[Vec<String>]) -> std::fmt::Result {
 }
 
 /// Keeps text from being taken for Markdown or HTML.
-fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

@@ -15,4 +15,7 @@ mod words;
 
 pub(crate) use html::html;
 pub use markdown::markdown;
+pub(crate) use markdown::{escape, write_table};
+pub(crate) use table::align;
 pub use table::{Style, table};
+pub(crate) use words::short;

@@ -23,7 +23,7 @@ impl Style {
         Style { colour: std::io::stdout().is_terminal() && !unwanted && !dumb }
     }
 
-    fn paint(self, code: &str, text: &str) -> String {
+    pub(crate) fn paint(self, code: &str, text: &str) -> String {
         if self.colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
     }
 }
@@ -176,7 +176,7 @@ pub(super) fn ratios(cell: &CellSummary) -> Vec<Vec<String>> {
 }
 
 /// Pads the columns: the first to the left, the others to the right.
-fn align(rows: &[Vec<String>]) -> Vec<String> {
+pub(crate) fn align(rows: &[Vec<String>]) -> Vec<String> {
     let length = |text: &String| text.chars().count();
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {

@@ -26,7 +26,7 @@ pub(super) fn whole(value: f64) -> String {
 }
 
 /// Three significant digits or more.
-pub(super) fn short(value: f64) -> String {
+pub(crate) fn short(value: f64) -> String {
     match value.abs() {
         100.0.. => whole(value),
         10.0.. => format!("{value:.1}"),

@@ -81,7 +81,7 @@ pub enum Record {
 }
 
 impl Record {
-    pub(super) fn of(under_test: UnderTest) -> Record {
+    pub(crate) fn of(under_test: UnderTest) -> Record {
         match under_test {
             UnderTest::Server => Record::ServerCpu,
             UnderTest::Both => Record::BothCpus,

@@ -318,7 +318,7 @@ fn cell_summary(
 }
 
 /// Whether a run did the work that its schedule asked for; nothing where there is no schedule.
-fn did_its_work(experiment: &Experiment, figures: &Figures) -> Option<bool> {
+pub(crate) fn did_its_work(experiment: &Experiment, figures: &Figures) -> Option<bool> {
     if let Some(datagrams) = &figures.datagrams {
         let limits = experiment.udp.as_ref().map(|udp| udp.keeps_up).unwrap_or_default();
         return Some(datagrams.keeps_up(&limits));

@@ -1,0 +1,329 @@
+//! What changed from A to B, cell by cell and subject by subject.
+
+use serde::{Deserialize, Serialize};
+
+use super::conditions::{self, Difference};
+use super::figure::Figure;
+use super::side::{Observation, Side};
+use super::two_samples::{Estimate, Value, estimate};
+use crate::experiment::{Cell, Protocol, UnderTest};
+use crate::statistics::{CONFIDENCE, benjamini_hochberg};
+use crate::summary::{Record, Verdict};
+
+/// A subject in B against the same subject in A; or the ratio of a subject to its baseline, as
+/// each bundle measured it in pairs, in B against A.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SubjectChange {
+    /// The cell.
+    pub cell: Cell,
+    /// The subject.
+    pub subject: String,
+    /// If it is about a ratio: to which subject.
+    pub baseline: Option<String>,
+    /// The figure that verdicts of this cell are about.
+    pub record: Figure,
+    /// Every figure of the protocol.
+    pub figures: Vec<FigureChange>,
+}
+
+/// One figure.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct FigureChange {
+    /// Which.
+    pub figure: Figure,
+    /// Its unit; of a ratio, nothing.
+    pub unit: String,
+    /// Geometric mean of the runs of A that count.
+    pub a: Option<f64>,
+    /// The same of B.
+    pub b: Option<f64>,
+    /// What changed, if that can be said.
+    pub change: Option<Change>,
+    /// Why it cannot be said.
+    pub why_not: Option<String>,
+    #[serde(skip)]
+    pub(super) estimate: Option<Estimate>,
+}
+
+/// A change in percent of A, with its interval. Where the CPUs lay differently in A and B it is not
+/// the quotient of the two means: only runs with the CPUs alike are compared.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Change {
+    /// The change.
+    pub percent: f64,
+    /// Lower end of its interval at [`CONFIDENCE`].
+    pub low_percent: f64,
+    /// Upper end.
+    pub high_percent: f64,
+    /// Runs, or pairs, of A and B that it rests on.
+    pub runs: [usize; 2],
+    /// By the permutation test.
+    pub p_value: f64,
+    /// Corrected for the number of figures that are compared.
+    pub p_adjusted: f64,
+    /// The smallest change in percent that runs which scatter like these would have shown.
+    pub detectable_percent: f64,
+    /// What may be said.
+    pub finding: Finding,
+}
+
+/// What may be said about a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Finding {
+    /// B is better: less of it, or more of throughput.
+    Better,
+    /// B is worse.
+    Worse,
+    /// Nothing but how large a change would have been seen.
+    NoDifference,
+}
+
+/// The verdict of a comparison in both bundles.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct VerdictChange {
+    /// The cell.
+    pub cell: Cell,
+    /// The subject.
+    pub subject: String,
+    /// Its baseline.
+    pub baseline: String,
+    /// In A, if it was compared there.
+    pub a: Option<Verdict>,
+    /// In B.
+    pub b: Option<Verdict>,
+    /// Whether they differ, if both bundles came to a verdict.
+    pub changed: Option<bool>,
+    /// Why that cannot be said.
+    pub why_not: Option<String>,
+}
+
+/// Everything that was compared.
+pub(super) struct Changes {
+    pub(super) absolute: Vec<SubjectChange>,
+    pub(super) relative: Vec<SubjectChange>,
+    pub(super) verdicts: Vec<VerdictChange>,
+}
+
+/// Compares all cells that both experiments have, and all subjects of them that both have.
+pub(super) fn changes(a: &Side, b: &Side, machine: &[Difference]) -> Changes {
+    let cells: Vec<Cell> = a.cells.iter().copied().filter(|it| b.cells.contains(it)).collect();
+    let mut absolute = Vec::new();
+    let mut relative = Vec::new();
+    let mut verdicts = Vec::new();
+    for cell in cells {
+        for subject in a.subjects(cell).filter(|name| b.subjects(cell).any(|it| it == *name)) {
+            let mut differences = machine.to_vec();
+            differences.extend(conditions::network(&a.bundle, &b.bundle, cell));
+            differences.extend(conditions::work(&a.bundle, &b.bundle, cell, &[subject]));
+            absolute.push(subject_change(a, b, cell, subject, None, &differences));
+        }
+        for (baseline, subject) in contests(a, b, cell) {
+            let differences = conditions::work(&a.bundle, &b.bundle, cell, &[&baseline, &subject]);
+            relative.push(subject_change(a, b, cell, &subject, Some(&baseline), &differences));
+            verdicts.push(verdict_change(a, b, cell, (baseline, subject), &differences));
+        }
+    }
+    for family in [&mut absolute, &mut relative] {
+        judge(family);
+    }
+    Changes { absolute, relative, verdicts }
+}
+
+/// Who was compared with whom, in either bundle: baseline, subject.
+fn contests(a: &Side, b: &Side, cell: Cell) -> Vec<(String, String)> {
+    let of = |side: &Side| -> Vec<(String, String)> {
+        let experiment = &side.bundle.experiment;
+        let name = |position: usize| experiment.subjects[position].name.clone();
+        let contests = experiment.contests(cell.protocol()).into_iter();
+        contests.map(|(baseline, subject)| (name(baseline), name(subject))).collect()
+    };
+    let mut contests = of(a);
+    let others = of(b).into_iter().filter(|contest| !contests.contains(contest));
+    // The other way round it would be the same contest.
+    let others: Vec<_> =
+        others.filter(|(one, other)| !contests.contains(&(other.clone(), one.clone()))).collect();
+    contests.extend(others);
+    let known = |name: &String| [a, b].iter().all(|side| side.subjects(cell).any(|it| it == name));
+    contests.retain(|(baseline, subject)| known(baseline) && known(subject));
+    contests
+}
+
+fn subject_change(
+    a: &Side,
+    b: &Side,
+    cell: Cell,
+    subject: &str,
+    baseline: Option<&str>,
+    differences: &[Difference],
+) -> SubjectChange {
+    let record = match a.record(cell) {
+        Record::ServerCpu => Figure::ServerCpu,
+        Record::BothCpus => Figure::BothCpus,
+    };
+    let involved: Vec<&str> = baseline.into_iter().chain([subject]).collect();
+    let incomparable = (!differences.is_empty()).then(|| sentence(differences));
+    let observed = [("A", a), ("B", b)].map(|(name, side)| {
+        let found: Result<Vec<_>, String> =
+            involved.iter().map(|subject| side.observations(cell, subject)).collect();
+        found.map_err(|why| format!("{why} in {name}"))
+    });
+    let client_bound = [a, b].iter().any(|side| {
+        let summary = side.summary_of(cell);
+        let subjects = summary.iter().flat_map(|summary| &summary.subjects);
+        let is_bound =
+            |name: &str| subjects.clone().any(|it| it.name == name && is_client_bound(it));
+        side.bundle.experiment.under_test(cell.protocol()) == UnderTest::Server
+            && involved.iter().any(|name| is_bound(name))
+    });
+    let figures = Figure::of(cell.protocol()).map(|figure| {
+        let mut change = FigureChange::new(figure, cell.protocol(), baseline.is_some());
+        match (&incomparable, &observed) {
+            (Some(why), _) | (None, [Err(why), _] | [_, Err(why)]) => {
+                change.why_not = Some(why.clone());
+            }
+            (None, [Ok(a), Ok(b)]) => {
+                let values = [a, b].map(|observed| values(observed, figure));
+                change.fill(&values, client_bound);
+            }
+        }
+        change
+    });
+    SubjectChange {
+        cell,
+        subject: subject.to_owned(),
+        baseline: baseline.map(str::to_owned),
+        record,
+        figures: figures.collect(),
+    }
+}
+
+fn is_client_bound(subject: &crate::summary::SubjectSummary) -> bool {
+    subject.bottleneck.is_some_and(crate::summary::Bottleneck::is_client_bound)
+}
+
+/// Why two things were not measured alike, in one sentence.
+pub(super) fn sentence(differences: &[Difference]) -> String {
+    let parts: Vec<String> = differences.iter().map(Difference::to_string).collect();
+    format!("not measured alike: {}", parts.join("; "))
+}
+
+/// The logarithms of a figure, run by run; or of its ratio, pair by pair.
+fn values(observed: &[Vec<Observation<'_>>], figure: Figure) -> Vec<Value> {
+    let log = |observation: &Observation<'_>| Some(figure.value(observation.figures)?.ln());
+    let value = |observation: &Observation<'_>| Some((observation.placement, log(observation)?));
+    match observed {
+        [runs] => runs.iter().filter_map(value).collect(),
+        [baseline, subject] => {
+            let pair = |of_baseline: &Observation<'_>| {
+                let partner = subject.iter().find(|it| it.block == of_baseline.block)?;
+                Some((of_baseline.placement, log(partner)? - log(of_baseline)?))
+            };
+            baseline.iter().filter_map(pair).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+impl FigureChange {
+    fn new(figure: Figure, protocol: Protocol, is_ratio: bool) -> FigureChange {
+        let unit = if is_ratio { String::new() } else { figure.unit(protocol) };
+        FigureChange { figure, unit, a: None, b: None, change: None, why_not: None, estimate: None }
+    }
+
+    fn fill(&mut self, [a, b]: &[Vec<Value>; 2], client_bound: bool) {
+        let mean = |values: &[Value]| {
+            let sum: f64 = values.iter().map(|(_, log)| log).sum();
+            Some((sum / values.len() as f64).exp()).filter(|mean| mean.is_finite())
+        };
+        (self.a, self.b) = (mean(a), mean(b));
+        let found = if client_bound && self.figure.is_of_the_load_too() {
+            Err("client-bound: the load generator could not give more".to_owned())
+        } else if a.is_empty() && b.is_empty() {
+            Err("no run of either has it".to_owned())
+        } else {
+            // The seed only has to be the same whenever the same bundles are compared.
+            estimate(a, b, self.figure as u64)
+        };
+        match found {
+            Ok(found) => self.estimate = Some(found),
+            Err(why) => self.why_not = Some(why),
+        }
+    }
+}
+
+/// Fills in what may be said, now that it is known how many figures are compared.
+fn judge(family: &mut [SubjectChange]) {
+    let mut all: Vec<(&mut Option<Change>, Figure, Estimate)> = family
+        .iter_mut()
+        .flat_map(|subject| &mut subject.figures)
+        .filter_map(|it| Some((&mut it.change, it.figure, it.estimate?)))
+        .collect();
+    let p_values: Vec<f64> = all.iter().map(|(_, _, estimate)| estimate.p_value).collect();
+    for ((change, figure, estimate), p_adjusted) in
+        all.iter_mut().zip(benjamini_hochberg(&p_values))
+    {
+        **change = Some(said(*figure, estimate, p_adjusted));
+    }
+}
+
+fn said(figure: Figure, estimate: &Estimate, p_adjusted: f64) -> Change {
+    let [low, high] = estimate.interval(CONFIDENCE);
+    let is_seen = (low > 0.0 || high < 0.0) && p_adjusted <= 1.0 - CONFIDENCE;
+    let finding = match (is_seen, (estimate.log < 0.0) == figure.less_is_better()) {
+        (false, _) => Finding::NoDifference,
+        (true, true) => Finding::Better,
+        (true, false) => Finding::Worse,
+    };
+    Change {
+        percent: percent(estimate.log),
+        low_percent: percent(low),
+        high_percent: percent(high),
+        runs: estimate.runs,
+        p_value: estimate.p_value,
+        p_adjusted,
+        detectable_percent: percent(estimate.detectable(CONFIDENCE)),
+        finding,
+    }
+}
+
+/// The logarithm of a ratio as a change in percent.
+pub(super) fn percent(log: f64) -> f64 {
+    log.exp_m1() * 100.0
+}
+
+fn verdict_change(
+    a: &Side,
+    b: &Side,
+    cell: Cell,
+    (baseline, subject): (String, String),
+    differences: &[Difference],
+) -> VerdictChange {
+    let [a, b] = [a, b].map(|side| {
+        let comparisons = side.summary_of(cell).map_or(&[][..], |summary| &summary.comparisons);
+        let it = comparisons.iter().find(|it| it.subject == subject && it.baseline == baseline)?;
+        Some(it.verdict.clone())
+    });
+    let why_not = if !differences.is_empty() {
+        Some(sentence(differences))
+    } else {
+        let without = [("A", &a), ("B", &b)].into_iter().find(|(_, it)| found(it).is_none());
+        without.map(|(side, verdict)| {
+            let why = verdict.as_ref().map_or("it was not compared".to_owned(), Verdict::to_string);
+            format!("{side} came to no verdict: {why}")
+        })
+    };
+    let changed = why_not.is_none().then(|| found(&a) != found(&b));
+    VerdictChange { cell, subject, baseline, a, b, changed, why_not }
+}
+
+/// What a verdict found and who won, if it is one at all. How large a difference would have been
+/// seen, or among how many, is no part of that.
+fn found(verdict: &Option<Verdict>) -> Option<(&'static str, Option<&str>)> {
+    match verdict.as_ref()? {
+        Verdict::Ahead { winner } => Some(("ahead", Some(winner))),
+        Verdict::OnlyOneKeepsUp { winner } => Some(("keeps up", Some(winner))),
+        Verdict::NoDifference { .. } | Verdict::NotAfterCorrection { .. } => Some(("none", None)),
+        _ => None,
+    }
+}
