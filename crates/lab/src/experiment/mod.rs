@@ -25,6 +25,7 @@ use source::Source;
 
 pub use choices::{Accounting, Correction, NetChoice, NetKind, Protocol, Until};
 pub use grid::{Cell, KeepsUp, Point, UdpGrid, UnderTest};
+pub(crate) use grid::{bytes, rate};
 pub use http::{HttpGrid, HttpPoint};
 pub use published::{
     Printed, Published, PublishedAgainst, PublishedCall, PublishedDatagrams, PublishedEcho,

@@ -2,7 +2,9 @@
 
 use std::fmt::Write;
 
-use super::{accounting, columns, profile, published, table, warnings, words};
+use super::outcome::{self, MARKS, overall};
+use super::shape::Shape;
+use super::{accounting, columns, findings, profile, published, table, text, words};
 use crate::result::Bundle;
 use crate::summary::CellSummary;
 
@@ -16,13 +18,22 @@ pub fn markdown(bundle: &Bundle) -> String {
 
 fn render(out: &mut String, bundle: &Bundle) -> std::fmt::Result {
     let experiment = &bundle.experiment;
-    writeln!(out, "# {}\n\n{}\n\n{}", experiment.name, experiment.about, words::setting(bundle))?;
+    let about = escape(&experiment.about);
+    writeln!(out, "# {}\n\n{about}\n\n{}", experiment.name, words::setting(bundle))?;
     for note in words::notes(bundle) {
-        writeln!(out, "\n**{note}**")?;
+        writeln!(out, "\n**{}**", escape(&note))?;
     }
     let Some(summary) = &bundle.summary else { return Ok(()) };
-    if let Some(counts) = &summary.aa {
-        writeln!(out, "\n**{}**", warnings::aa(counts))?;
+    for sentence in overall(bundle, summary) {
+        writeln!(out, "\n**{}**", escape(&sentence))?;
+    }
+    pictures(out, &Shape::of(bundle, summary))?;
+    let told = findings::gathered(bundle, summary);
+    if !told.is_empty() {
+        writeln!(out, "\n## Warnings\n")?;
+    }
+    for warning in &told {
+        writeln!(out, "- {}", escape(&warning.sentence()))?;
     }
     for cell in &summary.cells {
         render_cell(out, cell)?;
@@ -47,13 +58,6 @@ fn render(out: &mut String, bundle: &Bundle) -> std::fmt::Result {
         writeln!(out, "- {}", escape(sentence))?;
     }
     render_profile(out, bundle)?;
-    let told = warnings::lines(bundle);
-    if !told.is_empty() {
-        writeln!(out, "\n## Warnings\n")?;
-    }
-    for warning in told {
-        writeln!(out, "- {}", escape(&warning))?;
-    }
     writeln!(out, "\n{}", words::legend(bundle))?;
     writeln!(out, "\n## Conditions\n\n| | |\n|---|---|")?;
     for (name, value) in words::conditions(bundle) {
@@ -63,6 +67,28 @@ fn render(out: &mut String, bundle: &Bundle) -> std::fmt::Result {
     for program in &bundle.programs {
         let hash = program.sha256.as_deref().unwrap_or("could not be read");
         writeln!(out, "\n- `{}`: SHA-256 `{hash}`", program.path)?;
+    }
+    Ok(())
+}
+
+/// Maps, changes and knees.
+fn pictures(out: &mut String, shape: &Shape<'_>) -> std::fmt::Result {
+    for map in &shape.maps {
+        writeln!(out, "\n### {}\n", escape(&text::map_title(map)))?;
+        write_table(out, &text::map(map))?;
+    }
+    for ablation in &shape.ablations {
+        writeln!(out, "\n### {}\n", escape(&text::ablation_title(ablation)))?;
+        write_table(out, &text::ablation(ablation))?;
+    }
+    if !shape.maps.is_empty() || !shape.ablations.is_empty() {
+        writeln!(out, "\n{MARKS}.")?;
+    }
+    for curves in shape.curves.iter().filter(|it| !it.knees.is_empty()) {
+        writeln!(out)?;
+        for knee in &curves.knees {
+            writeln!(out, "- {}: {}", escape(&curves.common), escape(&outcome::knee(knee)))?;
+        }
     }
     Ok(())
 }

@@ -4,18 +4,22 @@
 
 mod accounting;
 mod columns;
+mod findings;
 mod html;
 mod markdown;
+mod outcome;
 mod plots;
 mod profile;
 mod published;
+mod shape;
 mod table;
+mod text;
 mod warnings;
 mod words;
 
 pub(crate) use html::html;
 pub use markdown::markdown;
 pub(crate) use markdown::{escape, write_table};
-pub(crate) use table::align;
 pub use table::{Style, table};
+pub(crate) use text::align;
 pub(crate) use words::short;

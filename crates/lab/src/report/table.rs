@@ -1,12 +1,18 @@
 //! The report for the terminal.
 
-use std::fmt::Write;
+use std::fmt::{Result, Write};
 use std::io::IsTerminal;
 
-use super::{columns, profile, published, warnings, words};
+use super::outcome::{self, MARKS, Outcome, judged, overall};
+use super::shape::Shape;
+use super::{columns, findings, profile, published, text, words};
 use crate::audit::Severity;
 use crate::result::Bundle;
-use crate::summary::{CellSummary, Verdict};
+use crate::summary::{CellSummary, Summary};
+
+/// From this many cells, or comparisons, on the terminal shows verdicts only; figures of each cell
+/// are in the other reports.
+const COMPACT_FROM: usize = 48;
 
 /// How the terminal's table looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,106 +39,200 @@ const GREEN: &str = "1;32";
 const YELLOW: &str = "33";
 const RED: &str = "1;31";
 
-/// The whole bundle as text: a verdict and a table of figures for each cell.
+/// The whole bundle as text: the verdicts, their maps, and a table of figures for each cell.
 pub fn table(bundle: &Bundle, style: Style) -> String {
-    let mut text = String::new();
+    let mut page = Page { text: String::new(), style };
     // Writing to a String cannot fail.
-    let _ = render(&mut text, bundle, style);
-    text
+    let _ = page.bundle(bundle);
+    page.text
 }
 
-fn render(out: &mut String, bundle: &Bundle, style: Style) -> std::fmt::Result {
-    let experiment = &bundle.experiment;
-    writeln!(out, "{}  {}", style.paint(BOLD, &experiment.name), experiment.about)?;
-    writeln!(out, "{}", words::setting(bundle))?;
-    for note in words::notes(bundle) {
-        writeln!(out, "{}", style.paint(YELLOW, &note))?;
-    }
-    let Some(summary) = &bundle.summary else { return Ok(()) };
-    if let Some(counts) = &summary.aa {
-        writeln!(out, "{}", style.paint(BOLD, &warnings::aa(counts)))?;
-    }
-    for cell in &summary.cells {
-        writeln!(out)?;
-        render_cell(out, cell, style)?;
-    }
-    for rows in published::tables(bundle, summary).iter().filter(|rows| !rows.is_empty()) {
-        writeln!(out)?;
-        for line in align(rows) {
-            writeln!(out, "{line}")?;
-        }
-    }
-    for sentence in published::remarks(bundle, summary).iter().chain(&published::conditions(bundle))
-    {
-        writeln!(out, "{sentence}")?;
-    }
-    let missing = published::not_reproduced(bundle);
-    if !missing.is_empty() {
-        writeln!(out, "{}:", published::NOT_REPRODUCED_TITLE)?;
-    }
-    for sentence in missing {
-        writeln!(out, "- {sentence}")?;
-    }
-    for problem in profile::problems(bundle) {
-        writeln!(out, "\n{}", style.paint(YELLOW, &format!("profile: {problem}")))?;
-    }
-    for rows in profile::tables(bundle) {
-        writeln!(out)?;
-        for line in align(&rows) {
-            writeln!(out, "{line}")?;
-        }
-    }
-    let told = warnings::lines(bundle);
-    if !told.is_empty() {
-        writeln!(out, "\n{}", style.paint(BOLD, "Warnings"))?;
-    }
-    for warning in told {
-        writeln!(out, "  {}", style.paint(YELLOW, &warning))?;
-    }
-    if !summary.cells.is_empty() {
-        writeln!(out, "\n{}", words::legend(bundle))?;
-    }
-    Ok(())
+/// The text so far.
+struct Page {
+    text: String,
+    style: Style,
 }
 
-fn render_cell(out: &mut String, cell: &CellSummary, style: Style) -> std::fmt::Result {
-    writeln!(out, "{}", style.paint(BOLD, &cell.cell.to_string()))?;
-    for comparison in &cell.comparisons {
-        let code = match comparison.verdict {
-            Verdict::Ahead { .. } | Verdict::OnlyOneKeepsUp { .. } => GREEN,
-            Verdict::NoDifference { .. } | Verdict::Alike { .. } => BOLD,
-            Verdict::TooFewPairs { .. }
-            | Verdict::TooFewForSoMany { .. }
-            | Verdict::NotAfterCorrection { .. }
-            | Verdict::UnequalWork { .. } => YELLOW,
-            Verdict::Void { .. } | Verdict::FalseDifference { .. } => RED,
-        };
-        writeln!(out, "  {}", style.paint(code, &words::headline(cell, comparison)))?;
-    }
-    for line in align(&figures(cell)) {
-        writeln!(out, "  {line}")?;
-    }
-    let ratios = ratios(cell);
-    if ratios.len() > 1 {
-        for line in align(&ratios) {
-            writeln!(out, "  {line}")?;
+impl Page {
+    fn bundle(&mut self, bundle: &Bundle) -> Result {
+        let experiment = &bundle.experiment;
+        let title = self.style.paint(BOLD, &experiment.name);
+        writeln!(self.text, "{title}  {}", experiment.about)?;
+        self.wrapped("", &words::setting(bundle), 0)?;
+        for note in words::notes(bundle) {
+            self.wrapped(YELLOW, &note, 0)?;
         }
+        let Some(summary) = &bundle.summary else { return Ok(()) };
+        let compact = summary.cells.len().max(judged(summary).count()) >= COMPACT_FROM;
+        writeln!(self.text)?;
+        for sentence in overall(bundle, summary) {
+            self.wrapped(BOLD, &sentence, 0)?;
+        }
+        let shape = Shape::of(bundle, summary);
+        self.pictures(&shape)?;
+        self.knees(&shape)?;
+        self.warnings(bundle, summary)?;
+        if compact {
+            self.compact(summary, &shape)?;
+        } else {
+            for cell in &summary.cells {
+                writeln!(self.text)?;
+                self.cell(cell)?;
+            }
+        }
+        self.published(bundle, summary)?;
+        if !summary.cells.is_empty() {
+            writeln!(self.text)?;
+            self.wrapped("", &words::legend(bundle), 0)?;
+        }
+        Ok(())
     }
-    for line in align(&columns::calls(cell)) {
-        writeln!(out, "  {line}")?;
+
+    /// Text in lines that fit.
+    fn wrapped(&mut self, code: &str, text: &str, indent: usize) -> Result {
+        for line in text::wrapped(text, indent) {
+            let line = if code.is_empty() { line } else { self.style.paint(code, &line) };
+            writeln!(self.text, "{line}")?;
+        }
+        Ok(())
     }
-    for line in words::placements(cell) {
-        writeln!(out, "  {line}")?;
+
+    fn rows(&mut self, rows: &[Vec<String>], indent: usize) -> Result {
+        for line in text::lines(rows, text::WIDTH - indent) {
+            writeln!(self.text, "{}{line}", " ".repeat(indent))?;
+        }
+        Ok(())
     }
-    for note in cell.comparisons.iter().filter_map(words::throughput_note) {
-        writeln!(out, "  {}", style.paint(YELLOW, &note))?;
+
+    fn pictures(&mut self, shape: &Shape<'_>) -> Result {
+        for map in &shape.maps {
+            writeln!(self.text)?;
+            self.wrapped("", &text::map_title(map), 0)?;
+            self.map(&text::map(map))?;
+        }
+        for ablation in &shape.ablations {
+            writeln!(self.text)?;
+            self.wrapped("", &text::ablation_title(ablation), 0)?;
+            self.map(&text::ablation(ablation))?;
+        }
+        if !shape.maps.is_empty() || !shape.ablations.is_empty() {
+            self.wrapped("", MARKS, 2)?;
+        }
+        Ok(())
     }
-    for told in words::told(cell) {
-        let code = if told.first.severity == Severity::Void { RED } else { YELLOW };
-        let line = format!("{}: {}", words::severity(told.first.severity), told.sentence());
-        writeln!(out, "  {}", style.paint(code, &line))?;
+
+    /// A table with marks, which have colours.
+    fn map(&mut self, rows: &[Vec<String>]) -> Result {
+        for line in text::lines(rows, text::WIDTH - 2) {
+            let line = [("▲", GREEN), ("▼", YELLOW), ("void", RED)]
+                .iter()
+                .fold(line, |line, (mark, code)| line.replace(mark, &self.style.paint(code, mark)));
+            writeln!(self.text, "  {line}")?;
+        }
+        Ok(())
     }
-    Ok(())
+
+    fn knees(&mut self, shape: &Shape<'_>) -> Result {
+        for curves in shape.curves.iter().filter(|it| !it.knees.is_empty()) {
+            writeln!(self.text)?;
+            for knee in &curves.knees {
+                self.wrapped("", &format!("{}: {}", curves.common, outcome::knee(knee)), 0)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The verdicts that no map shows.
+    fn compact(&mut self, summary: &Summary, shape: &Shape<'_>) -> Result {
+        let unseen: Vec<_> = judged(summary).filter(|(_, it)| !shape.shows(it)).collect();
+        if !unseen.is_empty() {
+            writeln!(self.text)?;
+        }
+        for (cell, comparison) in unseen {
+            let verdict = format!("{}: {}", cell.cell, words::headline(cell, comparison));
+            self.wrapped(code(Outcome::of(comparison)), &verdict, 0)?;
+        }
+        writeln!(self.text)?;
+        let cells = summary.cells.len();
+        writeln!(self.text, "The figures of the {cells} cells are in report.md and report.html.")
+    }
+
+    fn warnings(&mut self, bundle: &Bundle, summary: &Summary) -> Result {
+        let told = findings::gathered(bundle, summary);
+        if !told.is_empty() {
+            writeln!(self.text, "\n{}", self.style.paint(BOLD, "Warnings"))?;
+        }
+        for warning in told {
+            self.wrapped(severity(warning.severity), &warning.sentence(), 2)?;
+        }
+        Ok(())
+    }
+
+    fn cell(&mut self, cell: &CellSummary) -> Result {
+        writeln!(self.text, "{}", self.style.paint(BOLD, &cell.cell.to_string()))?;
+        for comparison in &cell.comparisons {
+            let headline = words::headline(cell, comparison);
+            self.wrapped(code(Outcome::of(comparison)), &headline, 2)?;
+        }
+        self.rows(&figures(cell), 2)?;
+        let ratios = ratios(cell);
+        if ratios.len() > 1 {
+            self.rows(&ratios, 2)?;
+        }
+        self.rows(&columns::calls(cell), 2)?;
+        for line in words::placements(cell) {
+            self.wrapped("", &line, 2)?;
+        }
+        for note in cell.comparisons.iter().filter_map(words::throughput_note) {
+            self.wrapped(YELLOW, &note, 2)?;
+        }
+        for told in words::told(cell) {
+            let grave = told.first.severity;
+            let line = format!("{}: {}", words::severity(grave), told.sentence());
+            self.wrapped(severity(grave), &line, 2)?;
+        }
+        Ok(())
+    }
+
+    fn published(&mut self, bundle: &Bundle, summary: &Summary) -> Result {
+        for rows in published::tables(bundle, summary).iter().filter(|rows| !rows.is_empty()) {
+            writeln!(self.text)?;
+            self.rows(rows, 0)?;
+        }
+        let sentences = published::remarks(bundle, summary);
+        for sentence in sentences.iter().chain(&published::conditions(bundle)) {
+            self.wrapped("", sentence, 0)?;
+        }
+        let missing = published::not_reproduced(bundle);
+        if !missing.is_empty() {
+            writeln!(self.text, "{}:", published::NOT_REPRODUCED_TITLE)?;
+        }
+        for sentence in missing {
+            self.wrapped("", &format!("- {sentence}"), 0)?;
+        }
+        for problem in profile::problems(bundle) {
+            writeln!(self.text)?;
+            self.wrapped(YELLOW, &format!("profile: {problem}"), 0)?;
+        }
+        for rows in profile::tables(bundle) {
+            writeln!(self.text)?;
+            self.rows(&rows, 0)?;
+        }
+        Ok(())
+    }
+}
+
+fn code(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Ahead(_) | Outcome::KeepsUp(_) => GREEN,
+        Outcome::Same => BOLD,
+        Outcome::Few | Outcome::Behind | Outcome::Uncertain => YELLOW,
+        Outcome::Void | Outcome::Impossible => RED,
+    }
+}
+
+fn severity(severity: Severity) -> &'static str {
+    if severity == Severity::Void { RED } else { YELLOW }
 }
 
 /// Title and unit rows, then one row per subject.
@@ -173,32 +273,4 @@ pub(super) fn ratios(cell: &CellSummary) -> Vec<Vec<String>> {
         rows.push(row);
     }
     rows
-}
-
-/// Pads the columns: the first to the left, the others to the right.
-pub(crate) fn align(rows: &[Vec<String>]) -> Vec<String> {
-    let length = |text: &String| text.chars().count();
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| {
-        rows.iter().filter_map(|row| row.get(column)).map(length).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    let pad = |(column, text): (usize, &String)| {
-        let blanks = " ".repeat(widths[column] - length(text));
-        if column == 0 { format!("{text}{blanks}") } else { format!("  {blanks}{text}") }
-    };
-    let line = |row: &Vec<String>| row.iter().enumerate().map(pad).collect::<String>();
-    rows.iter().map(|row| line(row).trim_end().to_owned()).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn columns_are_aligned_by_characters() {
-        let rows = [["", "µs"], ["a", "1,000"], ["bcd", "–"]];
-        let rows: Vec<Vec<String>> = rows.map(|row| row.map(str::to_owned).to_vec()).to_vec();
-        assert_eq!(align(&rows), ["        µs", "a    1,000", "bcd      –"]);
-    }
 }

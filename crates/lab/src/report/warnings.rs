@@ -1,12 +1,14 @@
 //! Warnings, and what many verdicts together mean, in sentences that all reports share.
 
+use super::findings::Gathered;
+use crate::audit::Severity;
 use crate::experiment::{Correction, Experiment, MIN_PAIRS};
 use crate::result::Bundle;
 use crate::statistics::CONFIDENCE;
 use crate::summary::{AaCounts, Warning};
 
 /// The warnings of a bundle, those of one kind told once.
-pub(super) fn lines(bundle: &Bundle) -> Vec<String> {
+pub(super) fn told(bundle: &Bundle) -> Vec<Gathered> {
     let mut told: Vec<(&Warning, usize)> = Vec::new();
     for warning in &bundle.warnings {
         match told.iter_mut().find(|(first, _)| first.kind == warning.kind) {
@@ -14,17 +16,22 @@ pub(super) fn lines(bundle: &Bundle) -> Vec<String> {
             None => told.push((warning, 1)),
         }
     }
-    told.into_iter().map(|(first, times)| sentence(first, times)).collect()
+    told.into_iter().map(|(first, times)| gathered(first, times)).collect()
 }
 
-fn sentence(first: &Warning, times: usize) -> String {
+fn gathered(first: &Warning, times: usize) -> Gathered {
     let Warning { kind, cell, what, advice, .. } = first;
-    let cell = cell.map_or(String::new(), |cell| format!(" ({cell})"));
+    let cell = cell.map_or(String::new(), |cell| format!("{cell}: "));
     let often = match times {
         1 => String::new(),
         times => format!(" (and {} more of this kind in bundle.json)", times - 1),
     };
-    format!("{}{cell}: {what}{often}. Advice: {advice}.", kind.title())
+    Gathered {
+        severity: Severity::Warning,
+        title: kind.title(),
+        what: format!("{cell}{what}{often}"),
+        advice: advice.clone(),
+    }
 }
 
 /// What was done about the accidents of many verdicts.

@@ -429,6 +429,21 @@ pub(super) fn legend(bundle: &Bundle) -> String {
     text
 }
 
+/// What the colours of a map are of.
+pub(super) fn legend_of_maps(bundle: &Bundle) -> String {
+    let records: Vec<String> = bundle
+        .experiment
+        .protocols()
+        .map(|protocol| of_record(Record::of(bundle.experiment.under_test(protocol)), protocol))
+        .collect();
+    format!(
+        "Ratios of the {}: above 1 the subject is better, below 1 the baseline. Grey: no difference \
+         was detected. Hatched: too few pairs (?), too few in which both kept up (behind), or an \
+         audit failed (void).",
+        records.join(" and the ")
+    )
+}
+
 fn baselines(experiment: &Experiment) -> String {
     let mut names: Vec<&str> = experiment
         .protocols()

@@ -2,9 +2,12 @@
 //! from the run records and the experiment, so that `twinring lab verify` can do it again.
 
 mod alike;
+pub(crate) mod axis;
 mod calls;
 mod compare;
 mod figures;
+mod knee;
+mod level;
 mod sides;
 mod verdict;
 mod warnings;
@@ -22,10 +25,14 @@ use crate::result::RunRecord;
 use crate::statistics::{Drift, Interval, Outliers, median};
 
 pub use alike::{Aa, AaCounts, Resolution};
+pub use axis::Axis;
 pub use calls::CallFigures;
 pub use compare::{Comparison, KeptUp, Placed, Record};
 pub(crate) use figures::figures_of;
 pub use figures::{DatagramFigures, Figures, HttpFigures, OpenLoopFigures};
+pub use knee::Knee;
+pub use level::Level;
+
 pub use sides::{MemoryFigures, Part, SideFigures};
 pub use verdict::{Claim, RequiredPairs, Verdict};
 pub use warnings::{
@@ -56,6 +63,9 @@ pub struct Summary {
     /// themselves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aa: Option<AaCounts>,
+    /// How far subjects kept up, where load was offered on a schedule at several rates.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub knees: Vec<Knee>,
 }
 
 /// What was found in one cell.
@@ -118,6 +128,9 @@ pub struct SubjectSummary {
     pub drift: Option<Drift>,
     /// The medians, if any run counts.
     pub figures: Option<Figures>,
+    /// The figure of record by itself, with an interval.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub level: Option<Level>,
     /// What limited it.
     pub bottleneck: Option<Bottleneck>,
     /// Latency in microseconds by quantile, of all counted runs together.
@@ -179,7 +192,8 @@ pub fn summarise(experiment: &Experiment, seed: u64, runs: &[RunRecord]) -> Summ
     let mut cells: Vec<CellSummary> =
         cells.map(|cell| cell_summary(experiment, seed, cell, &of_cell(cell))).collect();
     verdict::judge_together(experiment, &mut cells);
-    Summary { aa: alike::totals(&cells), cells, runs: runs.len() }
+    let (aa, knees) = (alike::totals(&cells), knee::knees(&cells));
+    Summary { cells, runs: runs.len(), aa, knees }
 }
 
 /// Whether every comparison within a group of subjects of a cell is as narrow as the experiment
@@ -257,7 +271,7 @@ fn cell_summary(
     let speakers = experiment.subjects_of(protocol);
     let under_test = experiment.under_test(protocol);
     let record = Record::of(under_test);
-    let subjects: Vec<SubjectSummary> = speakers
+    let mut subjects: Vec<SubjectSummary> = speakers
         .iter()
         .map(|&position| {
             let name = &experiment.subjects[position].name;
@@ -265,6 +279,9 @@ fn cell_summary(
             subject_summary(name, runs, record, &of_subject(name), &did_its_work)
         })
         .collect();
+    for subject in &mut subjects {
+        subject.level = level::level(record, &of_subject(&subject.name), &did_its_work, seed);
+    }
     let void = |name: &str| {
         let of_name =
             |finding: &&Finding| finding.severity == Severity::Void && finding.subject == name;
@@ -377,6 +394,7 @@ fn subject_summary(
             .then(|| kept_up.iter().filter(|kept| **kept).count()),
         bottleneck: bottleneck(counted),
         figures: medians(&figures),
+        level: None,
         latency_curve: curve(read.iter().map(|read| &read.latencies)),
         lateness_curve: curve(read.iter().filter_map(|read| read.lateness.as_ref())),
         calls: calls::medians(counted.iter().map(|judged| judged.run)),

@@ -1,0 +1,123 @@
+//! Every cell with its plots, figures and findings.
+
+use maud::{Markup, html};
+
+use super::pictures::{parts, subjects};
+use super::{severity_class, tables};
+use crate::experiment::Protocol;
+use crate::report::outcome::Outcome;
+use crate::report::{accounting, columns, plots, table, words};
+use crate::summary::{CellSummary, Summary};
+
+/// Up to this many cells are open from the start.
+const OPEN: usize = 4;
+
+/// All cells, each of which can be folded.
+pub(super) fn sections(summary: &Summary) -> Markup {
+    html! {
+        @if !summary.cells.is_empty() {
+            section #cells {
+                h2 { "Cells" }
+                @for (number, cell) in summary.cells.iter().enumerate() {
+                    details.cell #(format!("cell-{number}")) open[summary.cells.len() <= OPEN] {
+                        summary {
+                            b { (cell.cell) }
+                            @for comparison in &cell.comparisons {
+                                " " span class=(Outcome::of(comparison).class()) {
+                                    (words::claim_and_figures(cell, comparison).0)
+                                }
+                            }
+                        }
+                        (content(cell))
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn content(cell: &CellSummary) -> Markup {
+    let protocol = cell.cell.protocol();
+    let colour = |name: &str| cell.subjects.iter().position(|it| it.name == name).unwrap_or(1);
+    let measured = cell.subjects.iter().any(|subject| subject.figures.is_some());
+    html! {
+        div.plots {
+            @if measured { (curves_and_bars(cell)) }
+            @for comparison in &cell.comparisons {
+                @let baseline = &comparison.baseline;
+                @let rows = plots::rows_of(comparison, protocol, colour(&comparison.subject));
+                @if !rows.is_empty() {
+                    figure {
+                        figcaption { (comparison.subject) " against " (baseline) " "
+                            span { "times better, with intervals; small dots are pairs" } }
+                        (plots::intervals(&rows, baseline, &comparison.subject))
+                    }
+                }
+            }
+        }
+        (tables::figures(cell))
+        (tables::simple(&table::ratios(cell), "Ratios"))
+        @for line in words::placements(cell) { p.small { (line) } }
+        (tables::simple(&columns::http_times(cell), "Times"))
+        (tables::simple(&columns::datagrams(cell), "Datagrams"))
+        (tables::simple(&columns::calls(cell), "System calls of the load generator"))
+        @for (rows, note) in accounting::tables(cell) {
+            (tables::simple(&rows, &rows[0][0]))
+            p.small.soft { (note) }
+        }
+        @for note in cell.comparisons.iter().filter_map(words::throughput_note) {
+            p.small { (note) }
+        }
+        (findings(cell))
+    }
+}
+
+fn curves_and_bars(cell: &CellSummary) -> Markup {
+    let names: Vec<&str> = cell.subjects.iter().map(|it| it.name.as_str()).collect();
+    let latencies = |title: &str| {
+        html! {
+            figcaption { (title) " "
+                span { (words::load_mode(cell)) "all counted runs together" } }
+            (subjects(&names))
+            (plots::latencies(cell))
+        }
+    };
+    let protocol = cell.cell.protocol();
+    html! {
+        figure {
+            figcaption { (plots::caption(protocol)) " "
+                span { "everything that the CPU of each side did" } }
+            (parts(cell))
+            (plots::stacks(cell))
+        }
+        @match protocol {
+            Protocol::Tcp | Protocol::Http => figure.tall { (latencies("Latency")) },
+            Protocol::Udp => {
+                figure { (latencies("Round trip")) }
+                figure {
+                    figcaption { "Send lateness "
+                        span { "against the schedule; all counted runs together" } }
+                    (subjects(&names))
+                    (plots::latenesses(cell))
+                }
+            }
+        }
+    }
+}
+
+fn findings(cell: &CellSummary) -> Markup {
+    let told = words::told(cell);
+    html! {
+        @if told.is_empty() {
+            p.small.soft { "Every audit of every run passed." }
+        } @else {
+            ul.findings {
+                @for told in &told {
+                    li class=(severity_class(told.first.severity)) {
+                        b { (words::severity(told.first.severity)) } ": " (told.sentence())
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! To repeat and to check: commands, hashes, and the data themselves, which travel with the page.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use maud::{Markup, html};
+
+use super::tables;
+use crate::audit::{Finding, Severity};
+use crate::report::words;
+use crate::result::{Bundle, RunRecord};
+use crate::summary::{Figures, Summary, figures_of};
+
+/// Runs that the page has the figures of; `runs.jsonl` has all of them.
+const LISTED_RUNS: usize = 2000;
+
+/// The largest `bundle.json` that travels with the page, in bytes before its encoding for a link.
+const EMBEDDED_BYTES: usize = 2 << 20;
+
+pub(super) fn section(bundle: &Bundle, runs: &[RunRecord]) -> Markup {
+    let listed = &runs[..runs.len().min(LISTED_RUNS)];
+    html! {
+        section #data {
+            h2 { "To repeat and to check" }
+            pre tabindex="0" { (words::repeat(bundle)) }
+            (downloads(bundle, listed, runs.len()))
+            p { "Raw data beside this file: " a href="runs.jsonl" { "runs.jsonl" } " (one line per run, "
+                "with every histogram), " a href="bundle.json" { "bundle.json" } ", "
+                a href="manifest.sha256" { "manifest.sha256" } ". "
+                code { "twinring lab verify" } " recomputes every figure of this page from them." }
+            @for program in &bundle.programs {
+                p.small.soft { code { (program.path) } ", SHA-256 "
+                    code { (program.sha256.as_deref().unwrap_or("could not be read")) } }
+            }
+            details {
+                summary { "Exact commands" }
+                p.small.soft { "Of the first run of each subject in each cell. The others are in the "
+                    "figures of the runs; they differ in ports." }
+                pre tabindex="0" { (commands(listed)) }
+            }
+            details {
+                summary { "Every run" }
+                @if runs.len() > LISTED_RUNS {
+                    p.small { "The first " (LISTED_RUNS) " of " (runs.len()) " runs." }
+                }
+                (tables::simple(&run_rows(listed), "Runs"))
+            }
+        }
+    }
+}
+
+/// Links that hold what they lead to, so that the page is complete by itself.
+fn downloads(bundle: &Bundle, listed: &[RunRecord], all: usize) -> Markup {
+    let name = &bundle.experiment.name;
+    let link = |kind: &str, content: &str| {
+        format!("data:{kind};charset=utf-8;base64,{}", STANDARD.encode(content))
+    };
+    let table = csv(bundle.summary.as_ref(), listed);
+    // What serde_json cannot write could not have been stored either.
+    let whole = serde_json::to_string(bundle).ok().filter(|it| it.len() <= EMBEDDED_BYTES);
+    html! {
+        p.downloads {
+            "In this file: "
+            a download=(format!("{name}-runs.csv")) href=(link("text/csv", &table)) {
+                "the figures of "
+                @if listed.len() < all { "the first " (listed.len()) " of " (all) " runs" }
+                @else { "all " (all) " runs" }
+                " (CSV)"
+            }
+            @if let Some(whole) = whole {
+                " and " a download=(format!("{name}-bundle.json"))
+                    href=(link("application/json", &whole)) { "experiment, conditions and summary (JSON)" }
+                "."
+            } @else {
+                ". The summary is larger than 2 MiB and is only in " code { "bundle.json" } "."
+            }
+        }
+    }
+}
+
+/// A column of the table of runs: name with its unit, figure.
+type Column = (&'static str, fn(&Figures) -> f64);
+
+const COLUMNS: [Column; 18] = [
+    ("server_cpu_ns", |f| f.server_cpu_ns),
+    ("client_cpu_ns", |f| f.client_cpu_ns),
+    ("both_cpus_ns", |f| f.both_cpus_ns),
+    ("server_user_ns", |f| f.server.user_ns),
+    ("server_system_ns", |f| f.server.system_ns),
+    ("server_outside_ns", |f| f.server.outside_ns),
+    ("client_user_ns", |f| f.client.user_ns),
+    ("client_system_ns", |f| f.client.system_ns),
+    ("client_outside_ns", |f| f.client.outside_ns),
+    ("server_process_ns", |f| f.server_process_ns),
+    ("units_per_s", |f| f.requests_per_s),
+    ("latency_us_mean", |f| f.latency_us_mean),
+    ("latency_us_p50", |f| f.latency_us_p50),
+    ("latency_us_p99", |f| f.latency_us_p99),
+    ("latency_us_p99_9", |f| f.latency_us_p99_9),
+    ("latency_us_max", |f| f.latency_us_max),
+    ("server_busy_share", |f| f.server_busy_share),
+    ("client_busy_share", |f| f.client_busy_share),
+];
+
+/// The figures of each run as comma-separated values (RFC 4180), with its findings and commands.
+fn csv(summary: Option<&Summary>, runs: &[RunRecord]) -> String {
+    let mut text = String::from("run,at_s,cell,block,subject");
+    COLUMNS.iter().for_each(|(name, _)| text.extend([",", name]));
+    text.push_str(",findings,server_command,client_command\r\n");
+    for run in runs {
+        let figures = figures_of(run);
+        let figure = |(_, value): &Column| figures.as_ref().map(|it| value(it).to_string());
+        let mut fields = vec![
+            run.index.to_string(),
+            run.at_s.to_string(),
+            run.cell.to_string(),
+            run.block.to_string(),
+            run.subject.clone(),
+        ];
+        fields.extend(COLUMNS.iter().map(|column| figure(column).unwrap_or_default()));
+        fields.push(found(summary, run));
+        fields.extend([&run.server_command, &run.client_command].map(|it| words::quoted(it)));
+        let line: Vec<String> = fields.iter().map(|field| quoted(field)).collect();
+        text.extend([&*line.join(","), "\r\n"]);
+    }
+    text
+}
+
+fn quoted(field: &str) -> String {
+    match field.contains([',', '"', '\r', '\n']) {
+        true => format!("\"{}\"", field.replace('"', "\"\"")),
+        false => field.to_owned(),
+    }
+}
+
+/// What the audits found in a run.
+fn found(summary: Option<&Summary>, run: &RunRecord) -> String {
+    let cell = summary.and_then(|it| it.cells.iter().find(|cell| cell.cell == run.cell));
+    let of_run = |finding: &&Finding| finding.run == Some(run.index);
+    let title = |finding: &Finding| {
+        let severity = match finding.severity {
+            Severity::Void => "void",
+            Severity::Noise => "noise",
+            Severity::Warning => "warning",
+        };
+        format!("{severity}: {}", finding.kind.title())
+    };
+    let titles: Vec<String> =
+        cell.iter().flat_map(|it| &it.findings).filter(of_run).map(title).collect();
+    titles.join("; ")
+}
+
+/// The commands of the first run of each subject in each cell.
+fn commands(runs: &[RunRecord]) -> Markup {
+    let mut first: Vec<&RunRecord> = Vec::new();
+    for run in runs {
+        let same = |it: &&RunRecord| it.cell == run.cell && it.subject == run.subject;
+        if !first.iter().any(same) {
+            first.push(run);
+        }
+    }
+    html! {
+        @for run in first {
+            "# run " (run.index) ", " (run.cell) ", " (run.subject) "\n"
+            (words::quoted(&run.server_command)) "\n"
+            @if let Some(config) = &run.server_config { "# with\n" (config) }
+            (words::quoted(&run.client_command)) "\n"
+        }
+    }
+}
+
+fn run_rows(runs: &[RunRecord]) -> Vec<Vec<String>> {
+    let titles = [
+        "run",
+        "cell",
+        "block",
+        "subject",
+        "server CPU ns",
+        "both CPUs ns",
+        "per second",
+        "p99 us",
+    ];
+    let row = |run: &RunRecord| {
+        let figures = figures_of(run);
+        let figure = |value: fn(&Figures) -> String| {
+            figures.as_ref().map_or(words::NOTHING.to_owned(), value)
+        };
+        vec![
+            run.index.to_string(),
+            run.cell.to_string(),
+            run.block.to_string(),
+            run.subject.clone(),
+            figure(|figures| words::whole(figures.server_cpu_ns)),
+            figure(|figures| words::whole(figures.both_cpus_ns)),
+            figure(|figures| words::whole(figures.requests_per_s)),
+            figure(|figures| words::short(figures.latency_us_p99)),
+        ]
+    };
+    [titles.map(str::to_owned).to_vec()].into_iter().chain(runs.iter().map(row)).collect()
+}

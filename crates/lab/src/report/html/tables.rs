@@ -1,0 +1,50 @@
+//! Tables. A wide one scrolls in a region of its own, which the keyboard can reach.
+
+use maud::{Markup, html};
+
+use crate::report::table;
+use crate::summary::CellSummary;
+
+/// The table of figures; its second row holds the units of the first.
+pub(super) fn figures(cell: &CellSummary) -> Markup {
+    let rows = table::figures(cell);
+    html! {
+        div.scroll tabindex="0" role="region" aria-label="Figures" {
+            table.sortable {
+                thead { tr {
+                    @for (title, unit) in rows[0].iter().zip(&rows[1]) {
+                        th scope="col" {
+                            @if title.is_empty() { "subject" } @else { (title) }
+                            @if !unit.is_empty() { small { (unit) } }
+                        }
+                    }
+                } }
+                tbody { @for row in &rows[2..] { (body_row(row)) } }
+            }
+        }
+    }
+}
+
+/// A table whose first row holds the titles.
+pub(super) fn simple(rows: &[Vec<String>], label: &str) -> Markup {
+    html! {
+        @if let Some((head, body)) = rows.split_first() {
+            div.scroll tabindex="0" role="region" aria-label=(label) {
+                table.sortable {
+                    thead { tr { @for title in head { th scope="col" { (title) } } } }
+                    tbody { @for row in body { (body_row(row)) } }
+                }
+            }
+        }
+    }
+}
+
+fn body_row(row: &[String]) -> Markup {
+    html! {
+        tr {
+            @for (column, value) in row.iter().enumerate() {
+                @if column == 0 { th scope="row" { (value) } } @else { td { (value) } }
+            }
+        }
+    }
+}

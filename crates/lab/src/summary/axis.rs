@@ -1,0 +1,130 @@
+//! The axes of a grid as a reader of a cell sees them: what varies from cell to cell.
+
+use serde::{Deserialize, Serialize};
+
+use crate::experiment::{Cell, Point, bytes, rate};
+
+/// One number of a cell that an experiment may vary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Axis {
+    /// Connections open at once.
+    Connections,
+    /// Streams of datagrams at once.
+    Streams,
+    /// Bytes of a message, a packet or a file.
+    Bytes,
+    /// Packets per second of each stream.
+    PacketsPerS,
+    /// Requests per second of all connections; 0 is a closed loop.
+    RatePerS,
+    /// Requests in flight per connection.
+    Depth,
+    /// Requests of a connection; 0 if it stays.
+    Churn,
+    /// Files of one size.
+    Files,
+    /// 1 if a connection has many requests.
+    Keepalive,
+    /// 1 if TLS is spoken.
+    Tls,
+}
+
+impl Axis {
+    /// What stands beside the axis.
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Axis::Connections => "connections",
+            Axis::Streams => "streams",
+            Axis::Bytes => "size",
+            Axis::PacketsPerS => "packets/s per stream",
+            Axis::RatePerS => "requests/s",
+            Axis::Depth => "requests in flight per connection",
+            Axis::Churn => "requests per connection",
+            Axis::Files => "files",
+            Axis::Keepalive => "connections",
+            Axis::Tls => "encryption",
+        }
+    }
+
+    /// A value on the axis.
+    pub(crate) fn label(self, value: u32) -> String {
+        match (self, value) {
+            (Axis::Bytes, value) => bytes(value),
+            (Axis::RatePerS, 0) => "closed loop".to_owned(),
+            (Axis::Churn, 0) => "all".to_owned(),
+            (Axis::Keepalive, 0) => "one per request".to_owned(),
+            (Axis::Keepalive, _) => "stay".to_owned(),
+            (Axis::Tls, 0) => "none".to_owned(),
+            (Axis::Tls, _) => "TLS".to_owned(),
+            (_, value) => rate(value),
+        }
+    }
+
+    /// A value with its unit, as it stands in a title; nothing for what goes without saying.
+    pub(crate) fn phrase(self, value: u32) -> Option<String> {
+        let plural = if value == 1 { "" } else { "s" };
+        match (self, value) {
+            (Axis::Connections, _) => Some(format!("{} connection{plural}", rate(value))),
+            (Axis::Streams, _) => Some(format!("{} stream{plural}", rate(value))),
+            (Axis::Bytes, _) => Some(bytes(value)),
+            (Axis::PacketsPerS, _) => Some(format!("{} packets/s per stream", rate(value))),
+            (Axis::RatePerS, 1..) => Some(format!("{} requests/s", rate(value))),
+            (Axis::Depth, 2..) => Some(format!("depth {value}")),
+            (Axis::Churn, 1) | (Axis::Keepalive, 0) => Some("a connection per request".to_owned()),
+            (Axis::Churn, 2..) => Some(format!("a connection per {value} requests")),
+            (Axis::Files, 2..) => Some(format!("{value} files")),
+            (Axis::Tls, 1..) => Some("TLS".to_owned()),
+            _ => None,
+        }
+    }
+
+    /// Whether more of it is more work per second that is due, whoever can do it.
+    pub(crate) fn is_offered_load(self, cell: &Cell) -> bool {
+        match self {
+            Axis::RatePerS => Axis::RatePerS.of(cell).is_some_and(|rate| rate > 0),
+            Axis::PacketsPerS | Axis::Streams => true,
+            _ => false,
+        }
+    }
+
+    /// The cell's value on this axis, if it has the axis.
+    pub(crate) fn of(self, cell: &Cell) -> Option<u32> {
+        axes(cell).into_iter().find(|(axis, _)| *axis == self).map(|(_, value)| value)
+    }
+}
+
+/// Every axis of a cell with the cell's value, but for its network.
+pub(crate) fn axes(cell: &Cell) -> Vec<(Axis, u32)> {
+    match cell.point {
+        Point::Tcp(point) => vec![
+            (Axis::Bytes, point.message_bytes),
+            (Axis::Connections, point.connections),
+            (Axis::Depth, point.depth),
+            (Axis::RatePerS, point.rate_per_s),
+            (Axis::Churn, point.churn),
+        ],
+        Point::Udp { streams, packets_per_s, message_bytes } => vec![
+            (Axis::Bytes, message_bytes),
+            (Axis::Streams, streams),
+            (Axis::PacketsPerS, packets_per_s),
+        ],
+        Point::Http(point) => vec![
+            (Axis::Bytes, point.file_bytes),
+            (Axis::Connections, point.connections),
+            (Axis::Files, point.files),
+            (Axis::Depth, point.depth),
+            (Axis::RatePerS, point.rate_per_s),
+            (Axis::Keepalive, point.keepalive.into()),
+            (Axis::Tls, point.tls.into()),
+        ],
+    }
+}
+
+/// Whether two cells differ in nothing but these axes.
+pub(crate) fn differ_only_in(free: &[Axis], one: &Cell, other: &Cell) -> bool {
+    let fixed = |cell: &Cell| -> Vec<(Axis, u32)> {
+        axes(cell).into_iter().filter(|(axis, _)| !free.contains(axis)).collect()
+    };
+    one.net == other.net && one.protocol() == other.protocol() && fixed(one) == fixed(other)
+}

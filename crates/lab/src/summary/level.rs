@@ -1,0 +1,46 @@
+//! What a subject needs by itself, with an interval, for curves along an axis.
+
+use serde::{Deserialize, Serialize};
+
+use super::Judged;
+use super::compare::Record;
+use super::figures::Figures;
+use crate::statistics;
+
+/// The figure of record of one subject: CPU per unit in nanoseconds, of the runs that count and did
+/// the work that was asked for.
+///
+/// The interval holds what differs from run to run for every subject alike, such as where the
+/// hypervisor had put the CPUs. Pairs have no part of that, so the interval of a ratio may exclude 1
+/// although two of these overlap; verdicts rest on the ratio.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Level {
+    /// Geometric mean.
+    pub mean_ns: f64,
+    /// Lower end of its interval at [`statistics::CONFIDENCE`].
+    pub low_ns: f64,
+    /// Upper end.
+    pub high_ns: f64,
+    /// Of how many runs.
+    pub runs: usize,
+}
+
+/// The level of these runs; nothing for fewer than [`statistics::MIN_PAIRS_FOR_INTERVAL`].
+pub(super) fn level(
+    record: Record,
+    counted: &[&Judged<'_>],
+    did_its_work: &dyn Fn(&Figures) -> Option<bool>,
+    seed: u64,
+) -> Option<Level> {
+    let figures =
+        counted.iter().filter_map(|judged| judged.read.as_ref()).map(|read| &read.figures);
+    let at_work = figures.filter(|figures| did_its_work(figures).unwrap_or(true));
+    let values: Vec<f64> = at_work.map(|figures| record.figure(figures)).collect();
+    let interval = statistics::interval(&values, seed)?;
+    Some(Level {
+        mean_ns: interval.ratio,
+        low_ns: interval.low,
+        high_ns: interval.high,
+        runs: values.len(),
+    })
+}
