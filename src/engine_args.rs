@@ -30,6 +30,11 @@ pub(crate) struct EngineArgs {
 }
 
 impl EngineArgs {
+    /// False if the engine is epoll for certain.
+    pub(crate) fn may_use_rings(&self) -> bool {
+        self.engine != EngineChoice::Epoll
+    }
+
     /// A runtime with these settings, still to be built.
     pub(crate) fn runtime(&self) -> Builder {
         Runtime::builder()

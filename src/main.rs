@@ -26,7 +26,7 @@ enum Command {
     Serve(serve::Service),
     /// Put a server under load and measure it.
     #[command(subcommand)]
-    Load(load::Load),
+    Load(Box<load::Load>),
     /// Show what can run here, what blocks it, and the fix.
     Probe(probe::Probe),
     /// Compare engines and servers in paired experiments.
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
     // Clap prints usage errors to stderr and exits with 2.
     match Cli::parse().command {
         Command::Serve(service) => serve::run(service),
-        Command::Load(load) => load::run(load),
+        Command::Load(load) => load::run(*load),
         Command::Probe(probe) => probe::run(&probe),
         Command::Lab(lab) => lab::run(lab),
         Command::LabHelper { arguments } => twinring_lab::helper(&arguments),

@@ -1,26 +1,34 @@
 //! `twinring serve`: from arguments to a running service, and its exit code.
 
+mod allow;
 mod http;
 mod report;
+mod sandbox;
 mod signals;
 mod tcp;
 mod udp;
+mod user;
 
 use clap::{Args, Subcommand};
 use report::{Reporter, Subject, complain};
+use sandbox::{Paths, Sandbox};
 use serde::Serialize;
 use std::collections::HashSet;
 use std::error::Error;
 use std::io;
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use twinring::Runtime;
+use user::Identity;
+
+/// Exit code for arguments and configuration files that are wrong.
+const USAGE: u8 = 2;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Service {
     /// Send every byte back to where it came from (TCP).
-    Echo(tcp::TcpArgs),
+    Echo(Box<tcp::TcpArgs>),
     /// Serve the files of a directory over HTTP/1.1.
     Http(Box<http::HttpArgs>),
     /// Send every datagram back to its sender (UDP), impaired on request.
@@ -50,6 +58,22 @@ pub(crate) fn run(service: Service) -> ExitCode {
     })
 }
 
+/// Gives up what a service without files has no use for, once its addresses are bound.
+fn become_unprivileged(
+    sandbox: &mut Sandbox,
+    runtime: &Runtime,
+    identity: Option<&Identity>,
+) -> Result<(), String> {
+    sandbox.enter(runtime.features().engine(), &Paths::default(), identity)?;
+    identity.map_or(Ok(()), Identity::assume)
+}
+
+/// Says what is wrong.
+fn refuse(problems: &[String], code: u8) -> ExitCode {
+    problems.iter().for_each(|problem| complain(&format!("twinring: {problem}")));
+    ExitCode::from(code)
+}
+
 /// What a service wants beside being run.
 #[derive(Default)]
 struct Hooks {
@@ -66,6 +90,7 @@ fn operate<C, Run, Fut>(
     subject: Subject<C>,
     output: &OutputArgs,
     hooks: Hooks,
+    sandbox: Sandbox,
     prepare: impl FnOnce(Box<dyn Fn() + Send + Sync>) -> Run,
 ) -> Result<ExitCode, Box<dyn Error>>
 where
@@ -75,8 +100,22 @@ where
 {
     let signals = signals::watch(runtime.handle(), hooks.signals)?;
     let reporter = Arc::new(Reporter::new(subject, output.json, &runtime));
-    let ready = Arc::clone(&reporter);
-    let run = prepare(Box::new(move || ready.ready()));
+    let (ready, sandbox) = (Arc::clone(&reporter), Arc::new(sandbox));
+    let (sealing, handle, json) = (Arc::clone(&sandbox), runtime.handle(), output.json);
+    let unsealed = Arc::new(OnceLock::new());
+    let problem = Arc::clone(&unsealed);
+    let run = prepare(Box::new(move || match sealing.seal(json) {
+        Ok(report) => {
+            ready.ready(&report);
+            if sealing.only_checks() {
+                handle.shutdown();
+            }
+        }
+        Err(why) => {
+            let _only_one_is_ready_last = problem.set(why);
+            handle.stop();
+        }
+    }));
     if let Some(seconds) = output.stats {
         reporter.print_every(Duration::from_secs(u64::from(seconds)))?;
     }
@@ -90,9 +129,11 @@ where
     if let Some(at_end) = hooks.at_end {
         at_end();
     }
+    let failure = failure.or(unsealed.get().cloned());
     reporter.last(&failure.as_ref().map_or_else(|| signals.reason(), |_| "failed".to_owned()));
     match failure {
         Some(failure) => Err(failure.into()),
+        None if sandbox.is_leaky() => Ok(ExitCode::FAILURE),
         None => Ok(signals.exit_code()),
     }
 }

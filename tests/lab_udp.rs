@@ -97,7 +97,8 @@ fn a_foreign_reflector_goes_through_the_same_door() {
     let out = tempfile::tempdir().unwrap();
     let twinring = env!("CARGO_BIN_EXE_twinring");
     // Without --json it says nothing that the lab reads: its port is all that can be seen.
-    let foreign = format!("foreign={twinring} serve udp --listen {{addr}} --engine epoll");
+    let foreign =
+        format!("foreign={twinring} serve udp --listen {{addr}} --allow any --engine epoll");
     let arguments =
         ["udp-streams", "--streams", "20", "--subject", "ours=epoll", "--subject", &foreign];
     let (said, bundle) = run(out.path(), &arguments);

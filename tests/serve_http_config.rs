@@ -247,7 +247,7 @@ fn the_example_is_complete_and_right() {
         .filter_map(|line| line.trim_start().strip_prefix("-h, ").or(Some(line.trim_start())))
         .filter_map(|line| line.strip_prefix("--"))
         .filter_map(|line| line.split([' ', '[']).next())
-        .filter(|option| !["help", "config", "check"].contains(option))
+        .filter(|option| !["help", "config", "check", "sandbox-check"].contains(option))
         .collect();
     assert!(options.len() > 40, "{options:?}");
     let missing: Vec<_> = options.difference(&keys).collect();

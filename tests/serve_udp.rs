@@ -157,7 +157,8 @@ fn answers_come_from_the_address_that_was_asked_on_every_listener() {
     for engine in ENGINES {
         let listen = ["0.0.0.0:0", "[::]:0", "127.0.0.1:0", "[::1]:0"];
         let listen: Vec<&str> = listen.iter().flat_map(|address| ["--listen", address]).collect();
-        let server = Server::udp(engine, &[&listen[..], &["--workers", "2"]].concat());
+        let server =
+            Server::udp(engine, &[&listen[..], &["--workers", "2", "--allow", "any"]].concat());
         let asked: Vec<SocketAddr> = server.addresses();
         assert_eq!(asked.len(), 4);
         let mut targets = asked[2..].to_vec();

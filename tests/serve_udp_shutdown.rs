@@ -151,7 +151,7 @@ fn failures_say_what_why_and_what_to_do() {
         assert!(error.contains(&taken) && error.contains("in use"), "{error}");
         assert!(error.contains("ss -lunp") && error.contains("choose another port"), "{error}");
     }
-    let (code, _, error) = run(&["serve", "udp", "--listen", "192.0.2.1:7400"]);
+    let (code, _, error) = run(&["serve", "udp", "--listen", "192.0.2.1:7400", "--allow", "any"]);
     assert_eq!(code, Some(1));
     assert!(error.contains("192.0.2.1:7400") && error.contains("ip address"), "{error}");
     let wrong: [&[&str]; 22] = [

@@ -5,12 +5,13 @@ mod config;
 mod log;
 mod site;
 mod tls;
-mod user;
 
 pub(super) use arguments::HttpArgs;
 
 use super::report::{Subject, complain, print_line};
-use super::{Hooks, operate, print_once, with_remedy};
+use super::sandbox::Sandbox;
+use super::user::{self, Identity, Served};
+use super::{Hooks, USAGE, operate, print_once, refuse, with_remedy};
 use config::{Configuration, HostArgs};
 use signal_hook::consts::{SIGHUP, SIGUSR1};
 use site::SiteArgs;
@@ -22,10 +23,6 @@ use std::time::Duration;
 use twinring::{ListenOptions, Runtime};
 use twinring_services::http::{AccessLog, Admin, HttpService, HttpSettings, Tls};
 use twinring_services::raise_descriptor_limit;
-use user::{Identity, Served};
-
-/// Exit code for arguments and configuration files that are wrong.
-const USAGE: u8 = 2;
 
 /// Serves files until a signal ends it.
 pub(super) fn serve(args: HttpArgs) -> Result<ExitCode, Box<dyn Error>> {
@@ -64,18 +61,13 @@ pub(super) fn serve(args: HttpArgs) -> Result<ExitCode, Box<dyn Error>> {
     }
 }
 
-/// Says what is wrong.
-fn refuse(problems: &[String], code: u8) -> ExitCode {
-    problems.iter().for_each(|problem| complain(&format!("twinring: {problem}")));
-    ExitCode::from(code)
-}
-
 /// What can be found out about the arguments without binding an address or making a file.
 struct Prepared {
     settings: HttpSettings,
     tls: Option<Tls>,
     runtime: Runtime,
     identity: Option<Identity>,
+    sandbox: Sandbox,
 }
 
 impl Prepared {
@@ -86,8 +78,10 @@ impl Prepared {
         let identity = args.user.identity().map_err(|problem| problems.push(problem)).ok();
         // The service flushes before it closes; what is then still unsent was cut on purpose.
         let builder = args.engine.runtime().linger(Duration::ZERO).on_notice(print_once());
-        let runtime = builder.build().map_err(|error| problems.push(error.to_string())).ok();
-        Some(Prepared { settings, tls: tls?, runtime: runtime?, identity: identity? })
+        let mut sandbox = Sandbox::new(&args.sandbox, args.uses());
+        let runtime = sandbox.confine(builder, &args.engine).build();
+        let runtime = runtime.map_err(|error| problems.push(error.to_string())).ok();
+        Some(Prepared { settings, tls: tls?, runtime: runtime?, identity: identity?, sandbox })
     }
 }
 
@@ -96,7 +90,7 @@ fn run(
     hosts: &[HostArgs],
     prepared: Prepared,
 ) -> Result<ExitCode, Box<dyn Error>> {
-    let Prepared { settings, tls, runtime, identity } = prepared;
+    let Prepared { settings, tls, runtime, identity, mut sandbox } = prepared;
     let (workers, handle) = (runtime.workers(), runtime.handle());
     let options = ListenOptions { backlog: args.backlog, ..ListenOptions::default() };
     let service = HttpService::bind(&args.listen, &options, settings, workers, handle)
@@ -110,8 +104,13 @@ fn run(
     };
     let admin = args.admin.map(Admin::bind).transpose();
     let admin = admin.map_err(|error| with_remedy(&error, "ss -ltnp"))?;
+    let sites = hosts.iter().map(|host| &host.site).chain([&args.site]);
+    let served: Vec<Served> = sites.filter_map(SiteArgs::served).collect();
+    sandbox.enter(runtime.features().engine(), &args.paths(hosts), identity.as_ref())?;
     let log = args.log.open(workers, identity.as_ref())?;
-    drop_rights(args, hosts, identity.as_ref(), log.as_ref(), tls.as_ref())?;
+    if let Some(who) = drop_rights(identity.as_ref(), &sandbox)? {
+        check_rights(&who, args, &served, log.as_ref(), tls.as_ref())?;
+    }
     let service = match &log {
         Some(log) => service.log_to(log),
         None => service,
@@ -143,39 +142,45 @@ fn run(
         log.iter().for_each(log::finish);
         drop(admin);
     }));
-    operate(runtime, subject, &args.output, hooks, |ready| {
+    operate(runtime, subject, &args.output, hooks, sandbox, |ready| {
         let service = Arc::new(service.on_ready(ready));
         move |worker| Arc::clone(&service).run(worker)
     })
 }
 
-/// Gives up the rights of root, and says what cannot be done without them.
-fn drop_rights(
+/// Gives up the rights of root. Returns who has fewer rights now than when everything was opened.
+fn drop_rights(identity: Option<&Identity>, sandbox: &Sandbox) -> Result<Option<String>, String> {
+    if let Some(identity) = identity {
+        identity.assume()?;
+        return Ok(Some(identity.name().to_owned()));
+    }
+    if user::is_root() {
+        complain("twinring: this runs with the rights of root; --user NAME gives them up");
+    }
+    let without = user::is_root() && sandbox.gave_up_capabilities();
+    Ok(without.then(|| "root without capabilities (--user NAME is better)".to_owned()))
+}
+
+/// Says what cannot be done any more.
+///
+/// # Errors
+/// When files that are to be served cannot be read.
+fn check_rights(
+    who: &str,
     args: &HttpArgs,
-    hosts: &[HostArgs],
-    identity: Option<&Identity>,
+    served: &[Served],
     log: Option<&AccessLog>,
     tls: Option<&Tls>,
 ) -> Result<(), String> {
-    let Some(identity) = identity else {
-        if user::is_root() {
-            complain("twinring: this runs with the rights of root; --user NAME gives them up");
-        }
-        return Ok(());
-    };
-    let sites = hosts.iter().map(|host| &host.site).chain([&args.site]);
-    let served: Vec<Served> = sites.filter_map(SiteArgs::served).collect();
-    identity.assume()?;
     if let Some(unreadable) = served.iter().find_map(Served::unreadable) {
-        return Err(format!("{} {unreadable}", identity.name()));
+        return Err(format!("{who} {unreadable}"));
     }
     if let Some(problem) = log.and_then(|log| args.log.check_rotation(log)) {
-        complain(&format!("twinring: as {}: {problem}", identity.name()));
+        complain(&format!("twinring: as {who}: {problem}"));
     }
     if let Some(Err(error)) = tls.map(Tls::reload) {
         complain(&format!(
-            "twinring: as {}: {error}; after SIGHUP the certificate in use stays in use",
-            identity.name()
+            "twinring: as {who}: {error}; after SIGHUP the certificate in use stays in use"
         ));
     }
     Ok(())

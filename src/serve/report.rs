@@ -1,5 +1,6 @@
 //! What a server says about itself: ready, statistics, final. `docs/json.md` is the contract.
 
+use super::sandbox::Report;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::io::{self, Write};
@@ -21,6 +22,7 @@ struct Ready<'a> {
     pid: u32,
     features: &'a Features,
     why_not: Option<&'a str>,
+    sandbox: &'a Report,
     #[serde(flatten)]
     details: &'a Map<String, Value>,
 }
@@ -130,7 +132,7 @@ impl<C: Serialize + 'static> Reporter<C> {
     }
 
     /// The one line on standard output that says the service can be used.
-    pub(super) fn ready(&self) {
+    pub(super) fn ready(&self, sandbox: &Report) {
         let mut stage = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
         *stage = Stage::Ready;
         let ready = Ready {
@@ -143,6 +145,7 @@ impl<C: Serialize + 'static> Reporter<C> {
             pid: std::process::id(),
             features: &self.features,
             why_not: self.why_not.as_deref(),
+            sandbox,
             details: &self.subject.details,
         };
         if self.json {
@@ -157,7 +160,7 @@ impl<C: Serialize + 'static> Reporter<C> {
             text => format!("; {text}"),
         };
         print_line(&format!(
-            "ready: {} on {}, engine {}, {} worker{plural} ({}){details}{}",
+            "ready: {} on {}, engine {}, {} worker{plural} ({}){details}; {sandbox}{}",
             self.subject.name,
             addresses.join(", "),
             self.features.engine(),

@@ -1,7 +1,13 @@
 //! Services over TCP: `twinring serve echo`.
 
+use super::allow::AllowArgs;
 use super::report::{Subject, complain};
-use super::{Hooks, OutputArgs, duration, operate, print_once, timeout, with_remedy};
+use super::sandbox::{Sandbox, SandboxArgs};
+use super::user::UserArgs;
+use super::{
+    Hooks, OutputArgs, USAGE, become_unprivileged, duration, operate, print_once, refuse, timeout,
+    with_remedy,
+};
 use crate::engine_args::EngineArgs;
 use clap::Args;
 use std::error::Error;
@@ -11,6 +17,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use twinring::ListenOptions;
+use twinring::confine::Uses;
 use twinring_services::{Connection, Limits, TcpService, echo, raise_descriptor_limit};
 
 #[derive(Debug, Args)]
@@ -24,6 +31,12 @@ pub(crate) struct TcpArgs {
     #[arg(long, value_name = "N", help_heading = "Limits",
           value_parser = clap::value_parser!(u32).range(1..))]
     max_connections: Option<u32>,
+    /// Connections served at once of one IPv4 address, or one IPv6 network of 64 bits.
+    #[arg(long, value_name = "N", help_heading = "Limits",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    max_connections_per_address: Option<u32>,
+    #[command(flatten)]
+    allow: AllowArgs,
     /// Close a connection on which nothing moved for this long, such as `30s` or `5m`.
     #[arg(long, value_name = "DURATION", help_heading = "Limits", value_parser = timeout)]
     idle_timeout: Option<Duration>,
@@ -35,6 +48,10 @@ pub(crate) struct TcpArgs {
     #[arg(long, value_name = "N", help_heading = "Limits", default_value_t = 4096,
           value_parser = clap::value_parser!(u32).range(1..=65_535))]
     backlog: u32,
+    #[command(flatten)]
+    user: UserArgs,
+    #[command(flatten)]
+    sandbox: SandboxArgs,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -48,15 +65,26 @@ fn serve<S>(name: &'static str, serve: S, args: &TcpArgs) -> Result<ExitCode, Bo
 where
     S: AsyncFn(&Connection) -> io::Result<()> + Clone + Send + Sync + 'static,
 {
+    let audience = match args.allow.audience(&args.listen) {
+        Ok(audience) => audience,
+        Err(problem) => return Ok(refuse(&[problem], USAGE)),
+    };
     if let Err(error) = raise_descriptor_limit() {
         complain(&format!("twinring: the limit of open descriptors stays as it is: {error}"));
     }
     // A service flushes before it closes; what is then still unsent was cut on purpose.
-    let runtime = args.engine.runtime().linger(Duration::ZERO).on_notice(print_once()).build()?;
+    let builder = args.engine.runtime().linger(Duration::ZERO).on_notice(print_once());
+    let identity = args.user.identity()?;
+    let uses = Uses { accept: true, ..Uses::default() };
+    let mut sandbox = Sandbox::new(&args.sandbox, uses);
+    let runtime = sandbox.confine(builder, &args.engine).build()?;
     let handle = runtime.handle();
     let options = ListenOptions { backlog: args.backlog, ..ListenOptions::default() };
+    let most = |limit: Option<u32>| limit.map_or(usize::MAX, |limit| limit as usize);
     let limits = Limits {
-        max_connections: args.max_connections.map_or(usize::MAX, |maximum| maximum as usize),
+        max_connections: most(args.max_connections),
+        max_connections_per_address: most(args.max_connections_per_address),
+        audience,
         idle_timeout: args.idle_timeout,
         drain_timeout: args.drain_timeout,
     };
@@ -64,7 +92,11 @@ where
         TcpService::bind(serve, &args.listen, &options, limits, runtime.workers(), handle)
             .map_err(|error| with_remedy(&error, "ss -ltnp"))?;
     let subject = Subject::new(name, service.addresses(), service.counters());
-    operate(runtime, subject, &args.output, Hooks::default(), |ready| {
+    let allowed = args.allow.list();
+    let subject =
+        subject.with_details("allow", &allowed, format!("answers {}", allowed.join(", ")));
+    become_unprivileged(&mut sandbox, &runtime, identity.as_ref())?;
+    operate(runtime, subject, &args.output, Hooks::default(), sandbox, |ready| {
         let service = Arc::new(service.on_ready(ready));
         move |worker| Arc::clone(&service).run(worker)
     })

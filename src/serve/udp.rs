@@ -6,13 +6,15 @@ mod table;
 pub(super) use arguments::UdpArgs;
 
 use super::report::{Subject, complain};
-use super::{Hooks, operate, with_remedy};
+use super::sandbox::Sandbox;
+use super::{Hooks, USAGE, become_unprivileged, operate, refuse, with_remedy};
 use serde::Serialize;
 use std::error::Error;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use table::Table;
+use twinring::confine::Uses;
 use twinring::net::Granted;
 use twinring_services::udp::{Impairments, UdpService, UdpSettings};
 
@@ -27,6 +29,10 @@ struct Details<'a> {
 
 /// Runs the reflector until a signal ends it.
 pub(super) fn serve(args: &UdpArgs) -> Result<ExitCode, Box<dyn Error>> {
+    let audience = match args.audience() {
+        Ok(audience) => audience,
+        Err(problem) => return Ok(refuse(&[problem], USAGE)),
+    };
     // The service flushes before it closes; what is then still unsent was cut on purpose.
     let builder = args.engine.runtime().linger(Duration::ZERO);
     let builder = match args.tick.0 {
@@ -35,10 +41,15 @@ pub(super) fn serve(args: &UdpArgs) -> Result<ExitCode, Box<dyn Error>> {
         Some(period) => builder.tick(period).tick_phase(period / 2),
         None => builder,
     };
-    let runtime = builder.build()?;
+    let identity = args.user.identity()?;
+    let uses = Uses { datagrams: true, ..Uses::default() };
+    let mut sandbox = Sandbox::new(&args.sandbox, uses);
+    let runtime = sandbox.confine(builder, &args.engine).build()?;
     let settings = UdpSettings {
         options: args.options(),
         copy_ecn: args.copy_ecn,
+        audience,
+        rate_per_source: args.max_rate_per_source,
         impairments: args.impairments(),
         drain_timeout: args.drain_timeout,
     };
@@ -54,11 +65,14 @@ pub(super) fn serve(args: &UdpArgs) -> Result<ExitCode, Box<dyn Error>> {
         granted,
         impairments: impairments.as_ref(),
     };
+    let allowed = args.allow.list();
     let table = Table::new(impairments.is_some());
     let subject = Subject::new("udp", service.addresses(), service.counters())
         .with_details("udp", &details, args.details_text(granted))
+        .with_details("allow", &allowed, format!("answers {}", allowed.join(", ")))
         .with_table(move |uptime_s, counters| table.row(uptime_s, counters));
-    operate(runtime, subject, &args.output, Hooks::default(), |ready| {
+    become_unprivileged(&mut sandbox, &runtime, identity.as_ref())?;
+    operate(runtime, subject, &args.output, Hooks::default(), sandbox, |ready| {
         let service = Arc::new(service.on_ready(ready));
         move |worker| Arc::clone(&service).run(worker)
     })

@@ -180,7 +180,14 @@ impl Server {
         while let Ok(line) = self.lines.recv_timeout(PATIENCE) {
             last = line;
         }
+        self.assert_nothing_was_refused();
         Ended { code, last, stderr: self.stderr() }
+    }
+
+    /// The sandbox, which is on in all tests, has not stood in the way of the service itself.
+    fn assert_nothing_was_refused(&self) {
+        let stderr = self.stderr();
+        assert!(!stderr.contains("the sandbox refused"), "{stderr}");
     }
 
     /// SIGTERM, and the end it leads to.
@@ -251,6 +258,9 @@ impl Drop for Server {
         // Both fail only when the process has ended and was waited for.
         let _ended = self.child.kill();
         let _ended = self.child.wait();
+        if !std::thread::panicking() {
+            self.assert_nothing_was_refused();
+        }
     }
 }
 

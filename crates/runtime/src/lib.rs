@@ -32,6 +32,7 @@ mod blocking;
 mod buf;
 mod calls;
 mod config;
+pub mod confine;
 mod counters;
 mod datagram;
 mod driver;

@@ -6,6 +6,7 @@ use self::tick::Ticks;
 use crate::blocking;
 use crate::calls::CallTime;
 use crate::config::{Engine, EngineChoice, EpollOptions, Features, UringOptions};
+use crate::confine::Uses;
 use crate::counters::{CounterSnapshot, Counters};
 use crate::driver::queues::Waiters;
 use crate::driver::slots::{Key, Slots};
@@ -112,6 +113,7 @@ pub struct Builder {
     tick: Option<Duration>,
     tick_phase: Duration,
     call_times: bool,
+    confined: Option<Uses>,
     on_notice: NoticeHandler,
 }
 
@@ -139,6 +141,7 @@ impl Default for Builder {
             tick: None,
             tick_phase: Duration::ZERO,
             call_times: false,
+            confined: None,
             on_notice: Arc::new(|_| {}),
         }
     }
@@ -202,6 +205,14 @@ impl Builder {
     /// [`call_times`]. Costs two readings of the clock for each. Off by default.
     pub fn call_times(mut self, on: bool) -> Builder {
         self.call_times = on;
+        self
+    }
+
+    /// Has the kernel refuse whatever the program does not use, in each worker's ring (Linux 5.10;
+    /// see [`confine`](crate::confine)). On epoll there is no ring, and nothing to do. Off by
+    /// default.
+    pub fn confine(mut self, uses: Uses) -> Builder {
+        self.confined = Some(uses);
         self
     }
 
@@ -498,6 +509,7 @@ impl Worker {
         let counters = Arc::clone(&runtime.shared.workers[index]);
         let setup = DriverSetup {
             wake_fd: registration.inbox().eventfd(),
+            confined: builder.confined,
             counters: Arc::clone(&counters),
             linger: builder.linger,
         };

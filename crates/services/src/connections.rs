@@ -6,6 +6,7 @@
 //! fails, the service returns, and [`Connection::end`] closes the connection as was asked for.
 
 use crate::counters::WorkerCounters;
+use crate::guests::{Guest, Guests, Refused};
 use slab::Slab;
 use std::cell::{Cell, RefCell};
 use std::future::ready;
@@ -13,7 +14,6 @@ use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use twinring::net::{Recv, Send};
 use twinring::{Either, RecvBuf, SendBuf, TcpStream, race};
@@ -201,26 +201,32 @@ impl Future for Sending<'_> {
 pub(crate) struct Connections {
     live: RefCell<Slab<Rc<Connection>>>,
     counters: Arc<WorkerCounters>,
-    /// Open connections of all workers, for the maximum.
-    open: Arc<AtomicUsize>,
+    guests: Arc<Guests>,
 }
 
 impl Connections {
-    pub(crate) fn new(counters: Arc<WorkerCounters>, open: Arc<AtomicUsize>) -> Rc<Connections> {
-        Rc::new(Connections { live: RefCell::default(), counters, open })
+    pub(crate) fn new(counters: Arc<WorkerCounters>, guests: Arc<Guests>) -> Rc<Connections> {
+        Rc::new(Connections { live: RefCell::default(), counters, guests })
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.live.borrow().is_empty()
     }
 
-    /// Registers an accepted connection, unless `maximum` are open already: then it is closed.
-    pub(crate) fn admit(self: &Rc<Connections>, stream: TcpStream, maximum: usize) -> Option<Live> {
-        if self.open.fetch_add(1, Ordering::Relaxed) >= maximum {
-            self.open.fetch_sub(1, Ordering::Relaxed);
-            self.counters.refused.add(1);
-            return None;
-        }
+    /// Registers an accepted connection if it is let in; otherwise it is closed.
+    pub(crate) fn admit(self: &Rc<Connections>, stream: TcpStream) -> Option<Live> {
+        let guest = match self.guests.admit(&stream) {
+            Ok(guest) => guest,
+            Err(why) => {
+                let count = match why {
+                    Refused::Full => &self.counters.refused,
+                    Refused::FullForAddress => &self.counters.refused_of_address,
+                    Refused::NotAllowed => &self.counters.not_allowed,
+                };
+                count.add(1);
+                return None;
+            }
+        };
         self.counters.accepted.add(1);
         let connection = Rc::new(Connection {
             stream,
@@ -231,7 +237,7 @@ impl Connections {
             ending: Cell::new(None),
         });
         let key = self.live.borrow_mut().insert(Rc::clone(&connection));
-        Some(Live { connections: Rc::clone(self), connection, key })
+        Some(Live { connections: Rc::clone(self), connection, key, _guest: guest })
     }
 
     /// Asks every connection to end that has stood still for `quiet_sweeps` sweeps, this one
@@ -265,6 +271,7 @@ pub(crate) struct Live {
     connections: Rc<Connections>,
     connection: Rc<Connection>,
     key: usize,
+    _guest: Guest,
 }
 
 impl Live {
@@ -278,6 +285,5 @@ impl Drop for Live {
         let connection = self.connections.live.borrow_mut().try_remove(self.key);
         drop(connection);
         self.connections.counters.closed.add(1);
-        self.connections.open.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -31,6 +31,8 @@ pub(crate) struct WorkerCounters {
     pub(crate) accepted: Count,
     pub(crate) closed: Count,
     pub(crate) refused: Count,
+    pub(crate) refused_of_address: Count,
+    pub(crate) not_allowed: Count,
     pub(crate) reset: Count,
     pub(crate) idle_closed: Count,
     pub(crate) cut: Count,
@@ -49,6 +51,10 @@ pub struct ServiceCounters {
     pub open: u64,
     /// Further connections, accepted and closed at once because the maximum was reached.
     pub refused: u64,
+    /// The same for the maximum of their address.
+    pub refused_of_address: u64,
+    /// The same because their address is not allowed.
+    pub not_allowed: u64,
     /// Connections that ended with an error: the peer reset them or became unreachable.
     pub reset: u64,
     /// Connections closed by the idle timeout.
@@ -69,6 +75,8 @@ impl ServiceCounters {
             sum.closed += worker.closed.0.load(Relaxed);
             sum.accepted += worker.accepted.0.load(Relaxed);
             sum.refused += worker.refused.0.load(Relaxed);
+            sum.refused_of_address += worker.refused_of_address.0.load(Relaxed);
+            sum.not_allowed += worker.not_allowed.0.load(Relaxed);
             sum.reset += worker.reset.0.load(Relaxed);
             sum.idle_closed += worker.idle_closed.0.load(Relaxed);
             sum.cut += worker.cut.0.load(Relaxed);

@@ -7,14 +7,17 @@
 //! more than one kind of time.
 
 mod accepting;
+mod audience;
 mod connections;
 mod counters;
 mod descriptors;
 pub mod echo;
+mod guests;
 pub mod http;
 mod tcp;
 pub mod udp;
 
+pub use audience::Audience;
 pub use connections::Connection;
 pub use counters::ServiceCounters;
 pub use descriptors::raise_descriptor_limit;

@@ -1,8 +1,10 @@
 //! A TCP service on all workers: accepting, limits, and the drain at shutdown.
 
 use crate::accepting::{Acceptors, accept, drain};
+use crate::audience::Audience;
 use crate::connections::{Connection, Connections, Ending};
 use crate::counters::{ServiceCounters, WorkerCounters};
+use crate::guests::Guests;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -26,6 +28,10 @@ const IDLE_SWEEP_MIN: Duration = Duration::from_millis(5);
 pub struct Limits {
     /// Connections open at once, over all workers; what comes beyond is closed at once.
     pub max_connections: usize,
+    /// Those of one IPv4 address, or one IPv6 network of 64 bits; `usize::MAX` is no maximum.
+    pub max_connections_per_address: usize,
+    /// Whose connections are served; others are closed at once.
+    pub audience: Audience,
     /// Close connections on which nothing was received, and nothing handed over to the kernel,
     /// for this long.
     pub idle_timeout: Option<Duration>,
@@ -34,10 +40,12 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// As many connections as descriptors, no idle timeout, 10 seconds for the drain.
+    /// Anybody, as many connections as descriptors, no idle timeout, 10 seconds for the drain.
     fn default() -> Limits {
         Limits {
             max_connections: usize::MAX,
+            max_connections_per_address: usize::MAX,
+            audience: Audience::anybody(),
             idle_timeout: None,
             drain_timeout: Duration::from_secs(10),
         }
@@ -53,7 +61,7 @@ pub struct TcpService<S> {
     /// The listening sockets of each worker, until it starts.
     listeners: Mutex<Vec<Vec<BoundListener>>>,
     counters: Vec<Arc<WorkerCounters>>,
-    open: Arc<AtomicUsize>,
+    guests: Arc<Guests>,
     workers_starting: AtomicUsize,
     on_ready: Box<dyn Fn() + Send + Sync>,
 }
@@ -91,6 +99,11 @@ where
             bound_addresses.extend(bound.first().map(BoundListener::local_addr));
             per_worker.iter_mut().zip(bound).for_each(|(worker, listener)| worker.push(listener));
         }
+        let guests = Guests::new(
+            limits.audience.clone(),
+            limits.max_connections,
+            limits.max_connections_per_address,
+        );
         Ok(TcpService {
             serve,
             limits,
@@ -98,7 +111,7 @@ where
             addresses: bound_addresses,
             listeners: Mutex::new(per_worker),
             counters: (0..workers).map(|_| Arc::default()).collect(),
-            open: Arc::default(),
+            guests,
             workers_starting: AtomicUsize::new(workers),
             on_ready: Box::new(|| {}),
         })
@@ -145,12 +158,11 @@ where
         let listeners: Vec<TcpListener> =
             bound.into_iter().map(TcpListener::from_bound).collect::<io::Result<_>>()?;
         let counters = Arc::clone(&self.counters[worker]);
-        let connections = Connections::new(counters, Arc::clone(&self.open));
+        let connections = Connections::new(counters, Arc::clone(&self.guests));
         let acceptors = listeners.into_iter().map(|listener| {
             let (connections, serve) = (Rc::clone(&connections), self.serve.clone());
-            let maximum = self.limits.max_connections;
             async move {
-                let start = |stream| start(stream, &connections, maximum, &serve);
+                let start = |stream| start(stream, &connections, &serve);
                 accept(&listener, start, || {}).await
             }
         });
@@ -175,12 +187,12 @@ where
     }
 }
 
-/// Serves a connection in a task of its own, if there is room for it.
-fn start<S>(stream: TcpStream, connections: &Rc<Connections>, maximum: usize, serve: &S)
+/// Serves a connection in a task of its own, if it is let in.
+fn start<S>(stream: TcpStream, connections: &Rc<Connections>, serve: &S)
 where
     S: AsyncFn(&Connection) -> io::Result<()> + Clone + 'static,
 {
-    if let Some(live) = connections.admit(stream, maximum) {
+    if let Some(live) = connections.admit(stream) {
         let serve = serve.clone();
         spawn(async move {
             let served = serve(live.connection()).await;

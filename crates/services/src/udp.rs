@@ -3,8 +3,9 @@
 //! What comes back is byte for byte what was sent, in order for each source. (One exception: on
 //! io_uring a full send buffer may let later answers pass earlier ones.) A datagram that
 //! cannot be sent back whole, or at all, is dropped and counted; see [`UdpCounters`]. The service
-//! answers whoever a datagram claims to come from, and with as many bytes: nothing is amplified,
-//! but where source addresses can be forged it can be made to send to third parties.
+//! answers whoever a datagram claims to come from, if that is one host of its [`Audience`], and with
+//! as many bytes: nothing is amplified (duplicates that were asked for aside), but where source
+//! addresses can be forged it can be made to send to third parties.
 //!
 //! Answers carry the DSCP of the socket, and no ECN codepoint: a reflector has no congestion
 //! control, and must not claim that it reacts to marks (RFC 3168). For measurements of what a path
@@ -12,13 +13,16 @@
 
 mod counters;
 mod impairment;
+mod rate;
 mod reflector;
 
 pub use counters::UdpCounters;
 pub use impairment::{
     ImpairmentCounts, Impairments, SWAP_PATIENCE, WAITING_BYTES_MAX, WAITING_MAX,
 };
+pub use rate::SOURCES_MAX;
 
+use crate::audience::Audience;
 use counters::Desk;
 use reflector::{Impaired, Port, Straight, reflect};
 use std::fmt;
@@ -42,6 +46,11 @@ pub struct UdpSettings {
     pub options: UdpOptions,
     /// Give each answer the ECN codepoint of its datagram.
     pub copy_ecn: bool,
+    /// Whose datagrams are answered.
+    pub audience: Audience,
+    /// Datagrams of one source (an IPv4 address, or an IPv6 network of 64 bits) that each socket
+    /// answers in a second; `None` is no limit. Of [`SOURCES_MAX`] sources at once.
+    pub rate_per_source: Option<u32>,
     /// What is done to datagrams on purpose.
     pub impairments: Option<Impairments>,
     /// How long a shutdown may take, a day at most: what was received, and what is held back, is
@@ -164,7 +173,7 @@ impl UdpService {
         let own: Rc<[SocketAddr]> = self.addresses.as_slice().into();
         let port = |bound| {
             let socket = UdpSocket::from_bound(bound)?;
-            Ok(Rc::new(Port::new(socket, Rc::clone(&own), self.settings.copy_ecn)))
+            Ok(Rc::new(Port::new(socket, Rc::clone(&own), &self.settings)))
         };
         let ports = bound.into_iter().map(port).collect::<io::Result<Rc<[Rc<Port>]>>>()?;
         let clerk = Clerk { ports: Rc::clone(&ports), desk: Arc::clone(&self.desks[worker]) };

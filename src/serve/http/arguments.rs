@@ -1,17 +1,19 @@
 //! The arguments of the HTTP service.
 
+use super::super::sandbox::{Paths, SandboxArgs};
 use super::super::{OutputArgs, duration, timeout};
 use super::config::HostArgs;
 use super::log::LogArgs;
 use super::site::SiteArgs;
 use super::tls::TlsArgs;
-use super::user::UserArgs;
 use crate::engine_args::EngineArgs;
+use crate::serve::user::UserArgs;
 use clap::Args;
 use clap::builder::ArgPredicate;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+use twinring::confine::Uses;
 use twinring::fs::SendStrategy;
 use twinring_services::http::head::HeadLimits;
 use twinring_services::http::{
@@ -59,6 +61,8 @@ pub(crate) struct HttpArgs {
     pub(super) user: UserArgs,
     #[command(flatten)]
     pub(super) log: LogArgs,
+    #[command(flatten)]
+    pub(super) sandbox: SandboxArgs,
     #[command(flatten)]
     pub(super) output: OutputArgs,
 }
@@ -139,6 +143,23 @@ struct TimeoutArgs {
 }
 
 impl HttpArgs {
+    /// What the service uses of the runtime.
+    pub(super) fn uses(&self) -> Uses {
+        let zero_copy = self.cache.send == SendStrategy::ZeroCopy;
+        Uses { accept: true, files: true, zero_copy, ..Uses::default() }
+    }
+
+    /// The files that the service needs as long as it runs.
+    pub(super) fn paths(&self, hosts: &[HostArgs]) -> Paths {
+        let sites = hosts.iter().map(|host| &host.site).chain([&self.site]);
+        Paths {
+            read: sites.filter_map(SiteArgs::root).map(Path::to_owned).collect(),
+            read_files: self.tls.files(),
+            written: self.log.file().into_iter().collect(),
+            own_process: self.admin.is_some(),
+        }
+    }
+
     /// The settings they amount to, with these virtual hosts. What is wrong with directories and
     /// files is added to `problems`, and left out of the settings.
     pub(super) fn settings(&self, hosts: &[HostArgs], problems: &mut Vec<String>) -> HttpSettings {

@@ -25,7 +25,7 @@ use twinring_services::http::HostName;
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Options that make no sense in the file.
-const COMMAND_LINE_ONLY: [&str; 3] = ["config", "check", "help"];
+const COMMAND_LINE_ONLY: [&str; 4] = ["config", "check", "help", "sandbox-check"];
 
 /// A virtual host of the file.
 #[derive(Debug)]

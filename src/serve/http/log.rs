@@ -1,7 +1,7 @@
 //! The arguments of the access log, and what becomes of them.
 
-use super::user::{Identity, may_replace};
 use crate::serve::report::complain;
+use crate::serve::user::{Identity, may_replace};
 use clap::Args;
 use std::fs::File;
 use std::os::unix::fs::{OpenOptionsExt, fchown};
@@ -39,6 +39,11 @@ impl LogArgs {
         };
         let (format, buffer_bytes) = (self.access_log_format, self.access_log_buffer as usize);
         Some(LogSettings { target, format, buffer_bytes })
+    }
+
+    /// The file of the log, if it goes to one.
+    pub(super) fn file(&self) -> Option<PathBuf> {
+        self.access_log.clone().filter(|path| path.as_os_str() != "-")
     }
 
     /// Opens the log, if there is to be one. If the file is made, it belongs to `owner`, so that

@@ -1,7 +1,7 @@
 //! The arguments that say which files are served, and what is said about them. A `[[host]]` of the
 //! configuration file has the same.
 
-use super::user::Served;
+use crate::serve::user::Served;
 use clap::Args;
 use std::path::{Path, PathBuf};
 use twinring::fs::{Dir, Symlinks};
@@ -90,6 +90,11 @@ fn file_name(text: &str) -> Result<String, String> {
 impl SiteArgs {
     pub(super) fn has_root(&self) -> bool {
         self.root.is_some()
+    }
+
+    /// The directory whose files are served.
+    pub(super) fn root(&self) -> Option<&Path> {
+        self.root.as_deref()
     }
 
     /// What the service has to be able to read later on.

@@ -41,6 +41,11 @@ impl TlsArgs {
         any.then(|| names[missing])
     }
 
+    /// The files that SIGHUP reads anew.
+    pub(super) fn files(&self) -> Vec<PathBuf> {
+        self.tls_cert.iter().chain(&self.tls_key).cloned().collect()
+    }
+
     /// TLS, if there is to be any.
     ///
     /// # Errors

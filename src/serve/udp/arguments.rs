@@ -1,5 +1,8 @@
 //! The arguments of the reflector.
 
+use super::super::allow::AllowArgs;
+use super::super::sandbox::SandboxArgs;
+use super::super::user::UserArgs;
 use super::super::{OutputArgs, duration};
 use crate::engine_args::EngineArgs;
 use clap::Args;
@@ -8,6 +11,7 @@ use std::str::FromStr;
 use std::time::Duration;
 use twinring::UdpOptions;
 use twinring::net::Granted;
+use twinring_services::Audience;
 use twinring_services::udp::Impairments;
 
 /// The largest `--delay`.
@@ -75,7 +79,8 @@ pub(crate) struct UdpArgs {
     #[arg(long, value_name = "PERCENT", help_heading = "Impairments", value_parser = percent,
           allow_negative_numbers = true)]
     loss: Option<f64>,
-    /// Share of datagrams that are answered twice.
+    /// Share of datagrams that are answered twice. That is more than was sent, so it takes sources
+    /// that are named: not with --allow any.
     #[arg(long, value_name = "PERCENT", help_heading = "Impairments", value_parser = percent,
           allow_negative_numbers = true)]
     duplicate: Option<f64>,
@@ -91,6 +96,17 @@ pub(crate) struct UdpArgs {
     #[arg(long, value_name = "DURATION", help_heading = "Limits", default_value = "10s",
           value_parser = duration)]
     pub(super) drain_timeout: Duration,
+    #[command(flatten)]
+    pub(super) allow: AllowArgs,
+    /// Datagrams answered per second of one IPv4 address, or one IPv6 network of 64 bits, for each
+    /// socket; bursts of a tenth of a second, and of 64, are taken. Remembers 65536 sources.
+    #[arg(long, value_name = "PPS", help_heading = "Limits",
+          value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    pub(super) max_rate_per_source: Option<u32>,
+    #[command(flatten)]
+    pub(super) user: UserArgs,
+    #[command(flatten)]
+    pub(super) sandbox: SandboxArgs,
     #[command(flatten)]
     pub(super) output: OutputArgs,
 }
@@ -109,6 +125,21 @@ impl UdpArgs {
             batch: self.batch,
             ..UdpOptions::default()
         }
+    }
+
+    /// Whose datagrams are answered.
+    ///
+    /// # Errors
+    /// When that is not said, or would make an amplifier for everybody.
+    pub(super) fn audience(&self) -> Result<Audience, String> {
+        if self.allow.is_anybody() && self.duplicate.is_some_and(|percent| percent > 0.0) {
+            return Err(
+                "--duplicate answers with more than was sent, so forged sources would make \
+                 it an amplifier: name those that may have it with --allow CIDR instead of any"
+                    .to_owned(),
+            );
+        }
+        self.allow.audience(&self.listen)
     }
 
     /// What is to be done to datagrams, if anything.

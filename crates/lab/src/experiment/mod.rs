@@ -65,6 +65,8 @@ pub const BUILT_IN: &[(&str, &str)] = &[
     ("published-go-uring", include_str!("../../experiments/published-go-uring.toml")),
     ("published-nginx", include_str!("../../experiments/published-nginx.toml")),
     ("published-asyncudp", include_str!("../../experiments/published-asyncudp.toml")),
+    ("sandbox-cost", include_str!("../../experiments/sandbox-cost.toml")),
+    ("sandbox-cost-epoll", include_str!("../../experiments/sandbox-cost-epoll.toml")),
 ];
 
 /// Other names of built-in experiments, by which they were known first.

@@ -214,8 +214,9 @@ impl Subject {
             return self.command.clone().unwrap_or_default();
         };
         let service: &[&str] = match protocol {
-            Protocol::Tcp => &["echo", "--listen", "{addr}"],
-            Protocol::Udp => &["udp", "--listen", "{addr}"],
+            // Between the namespaces of the lab the load generator is the only one who asks.
+            Protocol::Tcp => &["echo", "--listen", "{addr}", "--allow", "any"],
+            Protocol::Udp => &["udp", "--listen", "{addr}", "--allow", "any"],
             Protocol::Http => &["http", "--root", "{root}", "{listen}"],
         };
         let mut command: Vec<String> = ["{twinring}", "serve"]
@@ -248,7 +249,12 @@ mod tests {
         let command = plain.command_template(Protocol::Tcp);
         assert_eq!(command[command.len() - 2..], ["--uring", "multishot=off,buffers=none"]);
         assert_eq!(plain.ready_check(Protocol::Udp), Ready::Json);
-        assert_eq!(plain.command_template(Protocol::Udp)[..3], ["{twinring}", "serve", "udp"]);
+        let udp = plain.command_template(Protocol::Udp);
+        assert_eq!(udp[..3], ["{twinring}", "serve", "udp"]);
+        // Whoever is asked beyond loopback has to know whom to answer.
+        for command in [&udp, &command] {
+            assert_eq!(command[5..7], ["--allow", "any"]);
+        }
         let http = plain.command_template(Protocol::Http);
         assert_eq!(http[2..6], ["http", "--root", "{root}", "{listen}"]);
         let peer = Subject::parse("tokio='./my echo' --on {addr}").unwrap();

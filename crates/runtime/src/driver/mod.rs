@@ -53,6 +53,7 @@ use self::uring::UringDriver;
 use self::zero_copy::Buffer;
 use crate::buf::{RecvBuf, SendBuf};
 use crate::config::Features;
+use crate::confine::Uses;
 use crate::counters::Counters;
 use crate::datagram::{Datagram, Received, UdpStats};
 use crate::fs::{FileOp, Start};
@@ -68,6 +69,8 @@ use std::time::{Duration, Instant};
 pub(crate) struct DriverSetup {
     /// Becomes readable when another thread wakes this worker; lives longer than the driver.
     pub(crate) wake_fd: RawFd,
+    /// What the kernel is to restrict a ring to.
+    pub(crate) confined: Option<Uses>,
     pub(crate) counters: Arc<Counters>,
     /// How long a closed stream may go on sending what is queued.
     pub(crate) linger: Duration,

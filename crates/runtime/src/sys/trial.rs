@@ -2,6 +2,7 @@
 
 use super::Mapping;
 use super::ring::{self, RingFd, Wait};
+use io_uring::register::Restriction;
 use io_uring::squeue::{Entry, Flags};
 use io_uring::types::{BufRingEntry, Fd};
 use io_uring::{IoUring, Probe, cqueue, opcode};
@@ -58,6 +59,14 @@ pub(crate) struct TrialRing {
     unfinished: u32,
     /// User data of the last operation.
     last: u64,
+}
+
+/// Makes a disabled ring, restricts it, and enables it.
+pub(crate) fn restrict_a_ring() -> io::Result<()> {
+    let uring: IoUring = IoUring::builder().setup_r_disabled().dontfork().build(ENTRIES)?;
+    let submitter = uring.submitter();
+    submitter.register_restrictions(&mut [Restriction::sqe_op(opcode::Nop::CODE)])?;
+    submitter.register_enable_rings()
 }
 
 impl TrialRing {

@@ -4,20 +4,21 @@ use super::access_log::AccessLog;
 use super::conversation::converse;
 use super::counters::WorkerCounters;
 use super::observer::{Observer, SharedStage, Stage};
-use super::options::{HttpLimits, HttpSettings};
+use super::options::HttpSettings;
 use super::response::{Persistence, message};
 use super::session::{Ending, Phase, Session};
 use super::status::Status;
 use super::tls::Tls;
 use super::worker::Worker;
 use crate::accepting::{Acceptors, accept, drain};
-use std::collections::HashMap;
+use crate::audience::Audience;
+use crate::guests::{Guests, Refused};
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use twinring::{
     BoundListener, Engine, Handle, ListenOptions, TcpListener, TcpStream, sleep, spawn,
@@ -79,7 +80,12 @@ impl HttpService {
         handle: Handle,
     ) -> io::Result<HttpService> {
         let service = HttpService {
-            guests: Arc::new(Guests::new(&settings.limits)),
+            guests: Guests::new(
+                // Files are for whoever can reach them: an answer goes to a peer that shook hands.
+                Audience::anybody(),
+                settings.limits.connections,
+                settings.limits.connections_per_address,
+            ),
             settings: Arc::new(settings),
             handle,
             addresses: Vec::new(),
@@ -212,7 +218,7 @@ impl HttpService {
 fn start(stream: TcpStream, tls: Option<&Tls>, worker: &Rc<Worker>, guests: &Arc<Guests>) {
     let guest = match guests.admit(&stream) {
         Ok(guest) => guest,
-        Err(Refused::Full) => return worker.counters.refused.add(1),
+        Err(Refused::Full | Refused::NotAllowed) => return worker.counters.refused.add(1),
         Err(Refused::FullForAddress) => return worker.counters.refused_of_address.add(1),
     };
     let tls = match tls.map(Tls::accept).transpose() {
@@ -295,86 +301,4 @@ async fn drain_sessions(worker: &Worker) {
         });
     };
     drain(worker.settings.timeouts.drain, || sessions.is_empty(), sweep, || sessions.cut()).await;
-}
-
-/// Who is connected, over all workers.
-#[derive(Debug)]
-struct Guests {
-    open_max: usize,
-    open: AtomicUsize,
-    of_address_max: usize,
-    /// Only kept when there is a maximum.
-    of_address: Mutex<HashMap<IpAddr, usize>>,
-}
-
-/// Why somebody was not let in.
-enum Refused {
-    Full,
-    FullForAddress,
-}
-
-impl Guests {
-    fn new(limits: &HttpLimits) -> Guests {
-        Guests {
-            open_max: limits.connections,
-            open: AtomicUsize::new(0),
-            of_address_max: limits.connections_per_address,
-            of_address: Mutex::default(),
-        }
-    }
-
-    fn admit(self: &Arc<Guests>, stream: &TcpStream) -> Result<Guest, Refused> {
-        let mut guest = Guest { guests: Arc::clone(self), address: None };
-        // From here on dropping the guest takes it off the count again.
-        if self.open.fetch_add(1, Ordering::Relaxed) >= self.open_max {
-            return Err(Refused::Full);
-        }
-        if self.of_address_max < usize::MAX
-            && let Ok(peer) = stream.peer_addr()
-        {
-            let address = network_of(peer.ip());
-            let mut of_address = self.of_address();
-            let count = of_address.entry(address).or_default();
-            if *count >= self.of_address_max {
-                return Err(Refused::FullForAddress);
-            }
-            *count += 1;
-            guest.address = Some(address);
-        }
-        Ok(guest)
-    }
-
-    fn of_address(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
-        self.of_address.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The address that is counted: of IPv6 the network, since whoever has one has 2^64 addresses.
-fn network_of(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & u128::MAX << 64)),
-        address => address,
-    }
-}
-
-/// Somebody who was let in; dropping it makes room.
-#[derive(Debug)]
-struct Guest {
-    guests: Arc<Guests>,
-    address: Option<IpAddr>,
-}
-
-impl Drop for Guest {
-    fn drop(&mut self) {
-        self.guests.open.fetch_sub(1, Ordering::Relaxed);
-        if let Some(address) = self.address {
-            let mut of_address = self.guests.of_address();
-            if let Some(count) = of_address.get_mut(&address) {
-                *count -= 1;
-                if *count == 0 {
-                    of_address.remove(&address);
-                }
-            }
-        }
-    }
 }

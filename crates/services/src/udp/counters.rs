@@ -16,8 +16,8 @@ use twinring::UdpStats;
 const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Counters of the reflector, summed over its sockets, at one moment. Nothing goes missing:
-/// `received + impaired_duplicated = sent + waiting + truncated + from_self + impaired_lost +
-/// impaired_overflowed + send_errors`, and `kernel_drops` never got that far.
+/// `received + impaired_duplicated = sent + waiting + truncated + from_self + bad_source + not_allowed +
+/// over_rate + impaired_lost + impaired_overflowed + send_errors`, and `kernel_drops` never got that far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct UdpCounters {
     /// What the sockets have counted.
@@ -33,6 +33,12 @@ pub struct UdpCounters {
     /// Datagrams that claimed to come from the reflector itself. Their answers would go round for
     /// ever.
     pub from_self: u64,
+    /// Datagrams whose source is port 0, or no address of one host (multicast, broadcast).
+    pub bad_source: u64,
+    /// Datagrams from addresses that are not allowed.
+    pub not_allowed: u64,
+    /// Datagrams beyond the rate of their source.
+    pub over_rate: u64,
     /// What was done on purpose.
     #[serde(flatten)]
     pub impairments: ImpairmentCounts,
@@ -46,6 +52,9 @@ impl UdpCounters {
         self.sent_bytes += other.sent_bytes;
         self.waiting += other.waiting;
         self.from_self += other.from_self;
+        self.bad_source += other.bad_source;
+        self.not_allowed += other.not_allowed;
+        self.over_rate += other.over_rate;
         self.impairments.merge(&other.impairments);
     }
 
@@ -56,6 +65,9 @@ impl UdpCounters {
         self.sockets.truncated
             + self.sockets.send_errors.total()
             + self.from_self
+            + self.bad_source
+            + self.not_allowed
+            + self.over_rate
             + impairments.impaired_overflowed
     }
 }

@@ -1,9 +1,12 @@
 //! One socket of the reflector: its loop, its drain, and what it refuses to answer.
 
+use super::UdpSettings;
 use super::counters::UdpCounters;
 use super::impairment::{BadPath, ImpairmentCounts, Impairments};
+use super::rate::RateLimit;
+use crate::audience::{Audience, is_one_host};
 use nix::errno::Errno;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -26,6 +29,9 @@ const FAILURE_PAUSE: Duration = Duration::from_millis(10);
 struct Tally {
     received_bytes: Cell<u64>,
     from_self: Cell<u64>,
+    bad_source: Cell<u64>,
+    not_allowed: Cell<u64>,
+    over_rate: Cell<u64>,
     handed_over: Cell<u64>,
     handed_over_bytes: Cell<u64>,
     /// Held back by the impairments.
@@ -44,6 +50,8 @@ pub(super) struct Port {
     /// The addresses of the whole service.
     own: Rc<[SocketAddr]>,
     copy_ecn: bool,
+    audience: Audience,
+    rate: Option<RefCell<RateLimit>>,
     /// Set when the service is asked to end.
     deadline: Cell<Option<Instant>>,
     /// The kernel takes nothing more: what is left to receive has an end.
@@ -53,11 +61,14 @@ pub(super) struct Port {
 }
 
 impl Port {
-    pub(super) fn new(socket: UdpSocket, own: Rc<[SocketAddr]>, copy_ecn: bool) -> Port {
+    pub(super) fn new(socket: UdpSocket, own: Rc<[SocketAddr]>, settings: &UdpSettings) -> Port {
+        let limit = |per_second| RefCell::new(RateLimit::new(per_second, Instant::now()));
         Port {
             socket,
             own,
-            copy_ecn,
+            copy_ecn: settings.copy_ecn,
+            audience: settings.audience.clone(),
+            rate: settings.rate_per_source.map(limit),
             deadline: Cell::new(None),
             sealed: Cell::new(false),
             failures: Cell::new(0),
@@ -86,6 +97,9 @@ impl Port {
             sent_bytes: tally.handed_over_bytes.get(),
             waiting: tally.handed_over.get().saturating_sub(over) + tally.held_back.get(),
             from_self: tally.from_self.get(),
+            bad_source: tally.bad_source.get(),
+            not_allowed: tally.not_allowed.get(),
+            over_rate: tally.over_rate.get(),
             impairments: tally.impairments.get(),
         }
     }
@@ -142,11 +156,25 @@ impl Port {
         if received.truncated {
             return false;
         }
-        let from_self = self.is_own(received.from, received.to);
-        if from_self {
-            add(&self.tally.from_self, received.datagrams());
-        }
-        !from_self
+        let (source, datagrams) = (received.from, received.datagrams());
+        let refused = if self.is_own(source, received.to) {
+            &self.tally.from_self
+        } else if !is_one_host(source) {
+            &self.tally.bad_source
+        } else if !self.audience.admits(source.ip()) {
+            &self.tally.not_allowed
+        } else if self.is_over_rate(source.ip(), datagrams) {
+            &self.tally.over_rate
+        } else {
+            return true;
+        };
+        add(refused, datagrams);
+        false
+    }
+
+    fn is_over_rate(&self, source: IpAddr, datagrams: usize) -> bool {
+        let Some(limit) = &self.rate else { return false };
+        !limit.borrow_mut().admits(source, datagrams, Instant::now())
     }
 
     fn is_own(&self, from: SocketAddr, to: Option<IpAddr>) -> bool {

@@ -14,6 +14,7 @@
 mod files;
 mod operations;
 mod provided;
+mod restrictions;
 mod ring;
 mod stream;
 mod udp;
@@ -185,8 +186,11 @@ pub(crate) struct UringDriver {
 
 impl UringDriver {
     pub(crate) fn new(features: UringFeatures, setup: &DriverSetup) -> io::Result<UringDriver> {
-        let ring = Ring::new(&features, Arc::clone(&setup.counters))?;
+        let ring = Ring::new(&features, setup)?;
         let groups = Groups::new(&ring, &features)?;
+        if let Some(uses) = setup.confined {
+            restrictions::apply(&ring, uses, &features)?;
+        }
         let mut driver = UringDriver {
             ring,
             places: Places::default(),

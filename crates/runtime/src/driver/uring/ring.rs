@@ -3,6 +3,7 @@
 use crate::calls::Call;
 use crate::config::{TaskRun, UringFeatures};
 use crate::counters::Counters;
+use crate::driver::DriverSetup;
 use crate::sys::ring::{self, RingFd, Wait};
 use io_uring::squeue::{self, Entry};
 use io_uring::{IoUring, Submitter, cqueue, opcode, types};
@@ -35,7 +36,7 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    pub(super) fn new(features: &UringFeatures, counters: Arc<Counters>) -> io::Result<Ring> {
+    pub(super) fn new(features: &UringFeatures, setup: &DriverSetup) -> io::Result<Ring> {
         let mut builder = IoUring::builder();
         builder.setup_cqsize(features.cq_entries.max(features.sq_entries)).dontfork();
         if features.submit_all {
@@ -51,6 +52,10 @@ impl Ring {
         }
         if features.no_sqarray {
             builder.setup_no_sqarray();
+        }
+        if setup.confined.is_some() {
+            // Restrictions are taken only now, by `restrictions::apply`, which enables the ring.
+            builder.setup_r_disabled();
         }
         if features.sqpoll_idle_ms > 0 {
             builder.setup_sqpoll(features.sqpoll_idle_ms);
@@ -71,7 +76,7 @@ impl Ring {
             min_wait_us: features.min_wait_us,
             drain_most: features.cq_entries / 2,
             timespec: Box::default(),
-            counters,
+            counters: Arc::clone(&setup.counters),
         })
     }
 

@@ -3,8 +3,8 @@
 use clap::Args;
 use nix::fcntl::AtFlags;
 use nix::unistd::{
-    AccessFlags, Gid, Group, Uid, User, access, faccessat, getgroups, getresgid, getresuid,
-    initgroups, setgroups, setresgid, setresuid, setuid,
+    AccessFlags, Gid, Group, Uid, User, access, faccessat, getgrouplist, getgroups, getresgid,
+    getresuid, setgroups, setresgid, setresuid, setuid,
 };
 use std::ffi::CString;
 use std::fs::File;
@@ -32,8 +32,9 @@ pub(super) struct Identity {
     /// `None` stays who it is.
     user: Option<Uid>,
     group: Gid,
-    /// Under this name the groups of the user are listed.
-    listed_as: Option<CString>,
+    /// All groups, `group` among them. Found at the start: later there may be no way to the files
+    /// that tell.
+    groups: Vec<Gid>,
 }
 
 impl UserArgs {
@@ -59,7 +60,12 @@ impl UserArgs {
             Some(found) => (Some(found.uid), found.listed_as),
             None => (None, None),
         };
-        let identity = Identity { name, user, group, listed_as };
+        let groups = match listed_as {
+            Some(listed_as) => getgrouplist(&listed_as, group)
+                .map_err(|error| format!("cannot find the groups of {name}: {}", error.desc()))?,
+            None => vec![group],
+        };
+        let identity = Identity { name, user, group, groups };
         if !Uid::effective().is_root() && !identity.is_current() {
             return Err(format!("cannot become {}: only root may change who it is", identity.name));
         }
@@ -108,6 +114,16 @@ impl Identity {
         (self.user.map(Uid::as_raw), self.group.as_raw())
     }
 
+    /// True if becoming it takes the capabilities of root away.
+    pub(super) fn leaves_root(&self) -> bool {
+        Uid::effective().is_root() && self.user.is_some_and(|user| !user.is_root())
+    }
+
+    /// True if becoming it needs the capabilities of root, and leaves them.
+    pub(super) fn stays_root(&self) -> bool {
+        Uid::effective().is_root() && !self.leaves_root()
+    }
+
     fn is_current(&self) -> bool {
         self.user.is_none_or(|user| user == Uid::current()) && self.group == Gid::current()
     }
@@ -125,10 +141,7 @@ impl Identity {
             return Ok(());
         }
         // In this order: without the user ID of root, the others could not be changed.
-        match &self.listed_as {
-            Some(user) => initgroups(user, self.group).map_err(|e| wrong("initgroups", e))?,
-            None => setgroups(&[self.group]).map_err(|e| wrong("setgroups", e))?,
-        }
+        setgroups(&self.groups).map_err(|e| wrong("setgroups", e))?;
         setresgid(self.group, self.group, self.group).map_err(|e| wrong("setresgid", e))?;
         let Some(user) = self.user else { return Ok(()) };
         setresuid(user, user, user).map_err(|e| wrong("setresuid", e))?;

@@ -1,0 +1,217 @@
+//! What a confined ring may still be asked to do: IORING_REGISTER_RESTRICTIONS, Linux 5.10.
+//!
+//! System call filters do not see what goes through a ring. The kernel has a list of its own for
+//! that, which a ring takes once, while it is disabled, and keeps until it is closed: an operation,
+//! a flag or a registration that is not on it ends with EACCES (io_uring_register(2)).
+
+use super::ring::Ring;
+use crate::config::{Buffers, FileOperations, UringFeatures};
+use crate::confine::Uses;
+use io_uring::opcode::{
+    Accept, AsyncCancel, Close, Connect, OpenAt2, PollAdd, ProvideBuffers, Read, Recv, RecvMsg,
+    Send, SendMsg, SendZc, Statx, Timeout,
+};
+use io_uring::register::Restriction;
+use io_uring::squeue::Flags;
+use std::io;
+
+/// Numbers of `enum io_uring_register_op` in the kernel's linux/io_uring.h.
+const REGISTER_FILES_UPDATE: u8 = 6;
+const REGISTER_FILES2: u8 = 13;
+const UNREGISTER_RING_FDS: u8 = 21;
+const REGISTER_PBUF_RING: u8 = 22;
+
+/// What a ring may be asked to do.
+#[derive(Debug, PartialEq, Eq)]
+struct Allowed {
+    /// Operations, by IORING_OP_* number.
+    operations: Vec<u8>,
+    flags: Flags,
+    /// Calls of io_uring_register, by number.
+    registrations: Vec<u8>,
+}
+
+/// Restricts a ring that was made disabled to what `uses` needs with these features, and enables
+/// it. With IORING_SETUP_SINGLE_ISSUER the ring belongs to the thread that calls this.
+///
+/// # Errors
+/// When the kernel refuses.
+pub(super) fn apply(ring: &Ring, uses: Uses, features: &UringFeatures) -> io::Result<()> {
+    let allowed = Allowed::by(uses, features);
+    let operations = allowed.operations.iter().map(|code| Restriction::sqe_op(*code));
+    let registrations = allowed.registrations.iter().map(|code| Restriction::register_op(*code));
+    let flags = Restriction::sqe_flags_allowed(allowed.flags.bits());
+    let mut list: Vec<Restriction> = operations.chain(registrations).chain([flags]).collect();
+    ring.submitter().register_restrictions(&mut list)?;
+    ring.submitter().register_enable_rings()
+}
+
+impl Allowed {
+    /// The operations that the driver's files next to this one queue for these uses.
+    fn by(uses: Uses, features: &UringFeatures) -> Allowed {
+        // The wake-up by other threads, and the end of everything.
+        let mut operations = vec![PollAdd::CODE, AsyncCancel::CODE, Close::CODE];
+        let mut flags = Flags::BUFFER_SELECT;
+        let mut registrations = Vec::new();
+        if features.skip_success {
+            flags |= Flags::SKIP_SUCCESS;
+        }
+        if features.registered_ring {
+            registrations.push(UNREGISTER_RING_FDS);
+        }
+        if !features.ext_arg {
+            operations.push(Timeout::CODE);
+        }
+        if features.buffers == Buffers::Legacy {
+            operations.push(ProvideBuffers::CODE);
+        }
+        if uses.accept {
+            operations.extend([Accept::CODE, Recv::CODE, Send::CODE]);
+        }
+        if uses.connect {
+            operations.extend([Connect::CODE, Recv::CODE, Send::CODE]);
+        }
+        if uses.datagrams {
+            operations.extend([Recv::CODE, RecvMsg::CODE, Send::CODE, SendMsg::CODE]);
+            // Datagram sockets bring buffers of their own geometry.
+            if features.buffers != Buffers::Legacy {
+                registrations.push(REGISTER_PBUF_RING);
+            }
+            if features.direct {
+                flags |= Flags::FIXED_FILE;
+                registrations.extend([REGISTER_FILES2, REGISTER_FILES_UPDATE]);
+            }
+        }
+        if uses.files && features.files == FileOperations::Ring {
+            operations.extend([OpenAt2::CODE, Statx::CODE, Read::CODE]);
+            flags |= Flags::ASYNC;
+        }
+        if uses.zero_copy {
+            operations.push(SendZc::CODE);
+        }
+        operations.sort_unstable();
+        operations.dedup();
+        Allowed { operations, flags, registrations }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Split, TaskRun, UringOptions};
+    use crate::counters::Counters;
+    use crate::driver::DriverSetup;
+    use crate::driver::uring::ring::Enter;
+    use crate::probe::select_uring;
+    use io_uring::opcode::{Nop, OpenAt, Socket, Splice, UnlinkAt, Write};
+    use io_uring::squeue::Entry;
+    use io_uring::types::{Fd, OpenHow};
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    fn features() -> UringFeatures {
+        UringFeatures {
+            multishot: true,
+            buffers: Buffers::Ring,
+            buffer_bytes: 2048,
+            buffer_count: 512,
+            taskrun: TaskRun::Defer,
+            single_issuer: true,
+            sqpoll_idle_ms: 0,
+            registered_ring: true,
+            no_sqarray: true,
+            submit_all: true,
+            skip_success: true,
+            split: Split::Auto,
+            min_wait_us: 0,
+            ext_arg: true,
+            direct: false,
+            files: FileOperations::Ring,
+            sq_entries: 512,
+            cq_entries: 8192,
+        }
+    }
+
+    #[test]
+    fn a_ring_may_do_what_its_program_does_and_no_more() {
+        let accept = Uses { accept: true, ..Uses::default() };
+        let echo = Allowed::by(accept, &features());
+        let mut expected =
+            [PollAdd::CODE, AsyncCancel::CODE, Close::CODE, Accept::CODE, Recv::CODE, Send::CODE];
+        expected.sort_unstable();
+        assert_eq!(echo.operations, expected);
+        assert_eq!(echo.flags, Flags::BUFFER_SELECT | Flags::SKIP_SUCCESS);
+        assert_eq!(echo.registrations, [UNREGISTER_RING_FDS]);
+
+        let http = Allowed::by(Uses { files: true, ..accept }, &features());
+        assert!(http.operations.contains(&OpenAt2::CODE));
+        assert!(!http.operations.contains(&SendZc::CODE));
+        let on_threads = UringFeatures { files: FileOperations::Threads, ..features() };
+        assert_eq!(Allowed::by(Uses { files: true, ..accept }, &on_threads), echo);
+
+        let datagrams = Uses { datagrams: true, ..Uses::default() };
+        let direct = UringFeatures { direct: true, ..features() };
+        let udp = Allowed::by(datagrams, &direct);
+        assert!(!udp.operations.contains(&Accept::CODE));
+        assert!(udp.flags.contains(Flags::FIXED_FILE));
+        assert!(!Allowed::by(datagrams, &features()).flags.contains(Flags::FIXED_FILE));
+    }
+
+    /// What the kernel says to one operation.
+    fn ask(ring: &mut Ring, entry: Entry) -> i32 {
+        ring.push(entry.user_data(7));
+        let asked = ring.enter(Enter::Wait, Some(Duration::from_secs(5)));
+        asked.expect("the ring is enabled");
+        let completions: Vec<_> = ring.completions().map(|completion| completion.result).collect();
+        assert_eq!(completions.len(), 1);
+        completions[0]
+    }
+
+    /// With paths and descriptors that do not exist, so that even what is allowed does no harm.
+    #[test]
+    fn a_restricted_ring_refuses_what_is_not_on_its_list() {
+        let features = match select_uring(&UringOptions::default()) {
+            Ok(features) => features,
+            Err(refusal) => return println!("skipped: {refusal}"),
+        };
+        let uses = Uses { accept: true, ..Uses::default() };
+        let setup = DriverSetup {
+            wake_fd: -1,
+            confined: Some(uses),
+            counters: Arc::new(Counters::with_call_times(false)),
+            linger: Duration::ZERO,
+        };
+        let mut ring = Ring::new(&features, &setup).expect("a ring");
+        if let Err(error) = apply(&ring, uses, &features) {
+            return println!("skipped: this kernel does not restrict rings: {error}");
+        }
+        let (nowhere, path, how) = (Fd(-1), c"/nonexistent/file".as_ptr(), OpenHow::new());
+        let refused = [
+            Nop::new().build(),
+            OpenAt::new(nowhere, path).build(),
+            OpenAt2::new(nowhere, path, &raw const how).build(),
+            UnlinkAt::new(nowhere, path).build(),
+            Statx::new(nowhere, path, std::ptr::null_mut()).build(),
+            Socket::new(libc::AF_INET, libc::SOCK_STREAM, 0).build(),
+            Connect::new(nowhere, std::ptr::null(), 0).build(),
+            SendMsg::new(nowhere, std::ptr::null()).build(),
+            Write::new(nowhere, std::ptr::null(), 0).build(),
+            Read::new(nowhere, std::ptr::null_mut(), 0).build(),
+            Splice::new(nowhere, -1, nowhere, -1, 1).build(),
+            // Allowed, but not with these flags.
+            AsyncCancel::new(99).build().flags(Flags::ASYNC),
+            AsyncCancel::new(99).build().flags(Flags::IO_DRAIN),
+        ];
+        let number = refused.len();
+        for (number, entry) in refused.into_iter().enumerate() {
+            assert_eq!(ask(&mut ring, entry), -libc::EACCES, "operation {number}");
+        }
+        assert_eq!(ask(&mut ring, AsyncCancel::new(99).build()), -libc::ENOENT);
+        assert_eq!(ask(&mut ring, Close::new(nowhere).build()), -libc::EBADF);
+        let register = ring.submitter().register_files_sparse(1);
+        assert_eq!(register.expect_err("refused").raw_os_error(), Some(libc::EACCES));
+        let again = ring.submitter().register_restrictions(&mut [Restriction::sqe_op(0)]);
+        assert!(again.is_err(), "the list is final");
+        println!("{number} operations and 2 registrations refused");
+    }
+}

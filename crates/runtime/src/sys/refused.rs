@@ -1,0 +1,145 @@
+//! The handler of SIGSYS: system calls that a seccomp filter traps fail, and are told of once each.
+//!
+//! SECCOMP_RET_TRAP leaves the result of the call to the handler (seccomp(2)): what is found in its
+//! register when the handler returns is what the program gets. A call that is trapped while SIGSYS
+//! is blocked ends the process; no thread of ours blocks it, and the C library only around the
+//! making of threads and processes.
+
+use std::io;
+use std::os::raw::{c_int, c_void};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+type Name = fn(i64) -> Option<&'static str>;
+
+/// System calls that are told apart; the kernel has less than 500. All others count as the last.
+const NUMBERS: usize = 1024;
+
+static NAME: OnceLock<Name> = OnceLock::new();
+static TOLD: [AtomicU64; NUMBERS / 64] = [const { AtomicU64::new(0) }; NUMBERS / 64];
+
+/// The fields of siginfo_t for SIGSYS, as in sigaction(2).
+#[repr(C)]
+struct Refusal {
+    signal: c_int,
+    errno: c_int,
+    code: c_int,
+    _padding: c_int,
+    call_address: *mut c_void,
+    number: c_int,
+    architecture: u32,
+}
+
+/// Installs the handler.
+pub(crate) fn install(name: Name) -> io::Result<()> {
+    if !cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
+        return Err(io::Error::from(io::ErrorKind::Unsupported));
+    }
+    let _the_first_stays = NAME.set(name);
+    // SAFETY: an all-zero sigaction is a valid value: no flags, an empty mask.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = on_refusal;
+    action.sa_sigaction = handler as usize;
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
+    // SAFETY: `action` is live; with SA_SIGINFO the handler has the signature that is called. It
+    // does what is safe in a signal handler: atomics, write(2), and its own stack.
+    let returned =
+        unsafe { libc::sigaction(libc::SIGSYS, &raw const action, std::ptr::null_mut()) };
+    if returned < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn place(number: i64) -> (usize, u64) {
+    let number = usize::try_from(number).unwrap_or(NUMBERS).min(NUMBERS - 1);
+    (number / 64, 1 << (number % 64))
+}
+
+extern "C" fn on_refusal(_: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel passes a siginfo_t, whose fields for SIGSYS are those of `Refusal`; it is
+    // larger than that and aligned for pointers.
+    let refusal = unsafe { &*info.cast::<Refusal>() };
+    // SAFETY: the kernel passes the ucontext_t of the interrupted call, which is ours to change.
+    let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
+    let number = i64::from(refusal.number);
+    let (word, bit) = place(number);
+    if TOLD[word].fetch_or(bit, Ordering::Relaxed) & bit == 0 {
+        tell(number);
+    }
+    set_result(context, -i64::from(libc::EPERM));
+}
+
+/// Writes the line, without the heap and the locks of std.
+fn tell(number: i64) {
+    let mut line = Line { bytes: [0; 160], length: 0 };
+    line.push(b"twinring: the sandbox refused the system call ");
+    line.push(NAME.get().and_then(|name| name(number)).unwrap_or("without a name").as_bytes());
+    line.push(b" (number ");
+    line.push_number(number);
+    line.push(b") with EPERM; further ones of this kind are not told\n");
+    // SAFETY: pointer and length describe the initialised part of a live array. What becomes of the
+    // line does not matter: its reader may be gone.
+    unsafe { libc::write(libc::STDERR_FILENO, line.bytes.as_ptr().cast(), line.length) };
+}
+
+struct Line {
+    bytes: [u8; 160],
+    length: usize,
+}
+
+impl Line {
+    fn push(&mut self, text: &[u8]) {
+        let room = self.bytes.len() - self.length;
+        let text = &text[..text.len().min(room)];
+        self.bytes[self.length..self.length + text.len()].copy_from_slice(text);
+        self.length += text.len();
+    }
+
+    fn push_number(&mut self, number: i64) {
+        let mut digits = [0; 20];
+        let mut at = digits.len();
+        let mut rest = number.unsigned_abs();
+        loop {
+            at -= 1;
+            digits[at] = b'0' + (rest % 10) as u8;
+            rest /= 10;
+            if rest == 0 {
+                break;
+            }
+        }
+        if number < 0 {
+            self.push(b"-");
+        }
+        self.push(&digits[at..]);
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn set_result(context: &mut libc::ucontext_t, result: i64) {
+    context.uc_mcontext.gregs[libc::REG_RAX as usize] = result;
+}
+
+#[cfg(target_arch = "aarch64")]
+fn set_result(context: &mut libc::ucontext_t, result: i64) {
+    context.uc_mcontext.regs[0] = result as u64;
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+fn set_result(_: &mut libc::ucontext_t, _: i64) {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_the_handler_name_the_call_and_have_a_bound() {
+        let mut line = Line { bytes: [0; 160], length: 0 };
+        line.push(b"call ");
+        line.push_number(435);
+        line.push_number(-7);
+        line.push_number(0);
+        assert_eq!(&line.bytes[..line.length], b"call 435-70");
+        (0..20).for_each(|_| line.push(b"0123456789"));
+        assert_eq!(line.length, 160);
+        assert_eq!(place(0), (0, 1));
+        assert_eq!(place(-1), place(i64::MAX));
+    }
+}

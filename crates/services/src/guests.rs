@@ -1,0 +1,99 @@
+//! Who is connected, over all workers, and who is let in.
+
+use crate::audience::Audience;
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use twinring::TcpStream;
+
+/// The connections of a service, over all workers.
+#[derive(Debug)]
+pub(crate) struct Guests {
+    audience: Audience,
+    open_max: usize,
+    open: AtomicUsize,
+    of_address_max: usize,
+    /// Only kept when there is a maximum; an entry for each address with a connection.
+    of_address: Mutex<HashMap<IpAddr, usize>>,
+}
+
+/// Why somebody was not let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    NotAllowed,
+    Full,
+    FullForAddress,
+}
+
+impl Guests {
+    /// At most `open_max` at once, and `of_address_max` of one address; `usize::MAX` is no maximum.
+    pub(crate) fn new(audience: Audience, open_max: usize, of_address_max: usize) -> Arc<Guests> {
+        Arc::new(Guests {
+            audience,
+            open_max,
+            open: AtomicUsize::new(0),
+            of_address_max,
+            of_address: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn admit(self: &Arc<Guests>, stream: &TcpStream) -> Result<Guest, Refused> {
+        let asks = self.audience.is_limited() || self.of_address_max < usize::MAX;
+        // A peer without an address is gone already.
+        let peer = if asks { stream.peer_addr().ok() } else { None };
+        if peer.is_some_and(|peer| !self.audience.admits(peer.ip())) {
+            return Err(Refused::NotAllowed);
+        }
+        let mut guest = Guest { guests: Arc::clone(self), address: None };
+        // From here on dropping the guest takes it off the count again.
+        if self.open.fetch_add(1, Ordering::Relaxed) >= self.open_max {
+            return Err(Refused::Full);
+        }
+        if let Some(peer) = peer.filter(|_| self.of_address_max < usize::MAX) {
+            let address = network_of(peer.ip());
+            let mut of_address = self.of_address();
+            let count = of_address.entry(address).or_default();
+            if *count >= self.of_address_max {
+                return Err(Refused::FullForAddress);
+            }
+            *count += 1;
+            guest.address = Some(address);
+        }
+        Ok(guest)
+    }
+
+    fn of_address(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
+        self.of_address.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The address that is counted: of IPv6 the network, since whoever has one has 2^64 addresses.
+pub(crate) fn network_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & u128::MAX << 64)),
+        address => address,
+    }
+}
+
+/// Somebody who was let in; dropping it makes room.
+#[derive(Debug)]
+pub(crate) struct Guest {
+    guests: Arc<Guests>,
+    address: Option<IpAddr>,
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.guests.open.fetch_sub(1, Ordering::Relaxed);
+        if let Some(address) = self.address {
+            let mut of_address = self.guests.of_address();
+            if let Some(count) = of_address.get_mut(&address) {
+                *count -= 1;
+                if *count == 0 {
+                    of_address.remove(&address);
+                }
+            }
+        }
+    }
+}

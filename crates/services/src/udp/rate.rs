@@ -1,0 +1,155 @@
+//! How many datagrams of one source are answered in a second.
+//!
+//! A source is an IPv4 address or an IPv6 network of 64 bits, as whoever has one has all its
+//! addresses and ports. For each there is one moment: when the allowance that it has used is whole
+//! again (the theoretical arrival time of the generic cell rate algorithm, ITU-T I.371). A datagram
+//! moves it on by one interval, and is refused if it lies further ahead than a burst.
+//!
+//! What is remembered is bounded: [`SOURCES_MAX`] sources for each socket. They are kept in two
+//! halves, of which the older one is forgotten when the younger one is full, or has been filled for
+//! longer than a burst lasts. A source that was quiet for that long is as good as new, so forgetting
+//! it changes nothing; only who forges more than half of [`SOURCES_MAX`] sources within that time
+//! has others forgotten early, and they get one more burst.
+
+use crate::guests::network_of;
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::Instant;
+
+/// Sources that a socket remembers.
+pub const SOURCES_MAX: usize = 65_536;
+/// The smallest burst, in datagrams: as many as the kernel coalesces at most (UDP_GRO_CNT_MAX), which
+/// come and are admitted as one.
+const BURST_MIN: u32 = 64;
+/// A burst is otherwise what may come in this part of a second.
+const BURSTS_PER_SECOND: u32 = 10;
+
+/// The limit, and the sources of one socket.
+#[derive(Debug)]
+pub(super) struct RateLimit {
+    interval_ns: u64,
+    burst_ns: u64,
+    origin: Instant,
+    half: usize,
+    young_since_ns: u64,
+    young: HashMap<IpAddr, u64>,
+    old: HashMap<IpAddr, u64>,
+}
+
+impl RateLimit {
+    /// At most so many datagrams a second, at least one.
+    pub(super) fn new(per_second: u32, now: Instant) -> RateLimit {
+        let per_second = per_second.max(1);
+        let burst = (per_second / BURSTS_PER_SECOND).max(BURST_MIN);
+        let interval_ns = 1_000_000_000 / u64::from(per_second);
+        RateLimit {
+            interval_ns,
+            burst_ns: interval_ns * u64::from(burst),
+            origin: now,
+            half: SOURCES_MAX / 2,
+            young_since_ns: 0,
+            young: HashMap::new(),
+            old: HashMap::new(),
+        }
+    }
+
+    /// True if `datagrams` more of `source` are to be answered now; they are counted if so.
+    pub(super) fn admits(&mut self, source: IpAddr, datagrams: usize, now: Instant) -> bool {
+        let now_ns = now.saturating_duration_since(self.origin).as_nanos() as u64;
+        if self.young.len() >= self.half || now_ns - self.young_since_ns > self.burst_ns {
+            self.old = std::mem::take(&mut self.young);
+            self.young_since_ns = now_ns;
+        }
+        let source = network_of(source);
+        let whole_at = self.young.get(&source).or_else(|| self.old.get(&source));
+        let whole_at = whole_at.map_or(now_ns, |moment| now_ns.max(*moment));
+        let next = whole_at.saturating_add(self.interval_ns.saturating_mul(datagrams as u64));
+        let admitted = next - now_ns <= self.burst_ns;
+        // Who is refused is remembered, too, or would be forgotten, and so forgiven, sooner.
+        self.young.insert(source, if admitted { next } else { whole_at });
+        admitted
+    }
+
+    #[cfg(test)]
+    fn sources(&self) -> usize {
+        self.young.len() + self.old.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::net::Ipv4Addr;
+    use std::time::Duration;
+
+    /// How long it takes until a whole burst is allowed again.
+    fn burst_of(per_second: u32) -> Duration {
+        Duration::from_nanos(RateLimit::new(per_second, Instant::now()).burst_ns)
+    }
+
+    fn source(number: u32) -> IpAddr {
+        IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 + number))
+    }
+
+    #[test]
+    fn a_source_gets_its_burst_and_then_its_rate() {
+        let start = Instant::now();
+        let mut limit = RateLimit::new(1000, start);
+        let admitted = (0..1000).filter(|_| limit.admits(source(1), 1, start)).count();
+        assert_eq!(admitted, 100);
+        // Another one is not held to account for that.
+        assert!(limit.admits(source(2), 1, start));
+        let later = start + Duration::from_millis(20);
+        let admitted = (0..1000).filter(|_| limit.admits(source(1), 1, later)).count();
+        assert_eq!(admitted, 20);
+        let quiet = start + Duration::from_secs(5);
+        assert!(limit.admits(source(1), 100, quiet));
+        assert!(!limit.admits(source(1), 1, quiet));
+    }
+
+    #[test]
+    fn addresses_of_one_ipv6_network_are_one_source() {
+        let start = Instant::now();
+        let mut limit = RateLimit::new(1, start);
+        let address = |last: u16| format!("2001:db8::{last:x}").parse().expect("an address");
+        let admitted = (0..100).filter(|last| limit.admits(address(*last), 1, start)).count();
+        assert_eq!(admitted, BURST_MIN as usize);
+    }
+
+    #[test]
+    fn what_is_remembered_has_a_bound_and_goes_with_time() {
+        let start = Instant::now();
+        let mut limit = RateLimit::new(10, start);
+        for number in 0..3 * SOURCES_MAX as u32 {
+            limit.admits(source(number), 1, start);
+            assert!(limit.sources() <= SOURCES_MAX);
+        }
+        let later = start + 2 * burst_of(10);
+        limit.admits(source(1), 1, later);
+        limit.admits(source(1), 1, later + 2 * burst_of(10));
+        assert!(limit.sources() <= 2, "{}", limit.sources());
+    }
+
+    proptest! {
+        /// Whatever comes when: no more is admitted than a burst and the rate.
+        #[test]
+        fn no_source_gets_more_than_its_burst_and_rate(
+            per_second in 1u32..100_000,
+            arrivals in proptest::collection::vec((0u64..200_000, 1usize..8), 1..300),
+        ) {
+            let start = Instant::now();
+            let mut limit = RateLimit::new(per_second, start);
+            let (mut now, mut admitted) = (start, 0);
+            for (wait_us, datagrams) in arrivals {
+                now += Duration::from_micros(wait_us);
+                if limit.admits(source(1), datagrams, now) {
+                    admitted += datagrams as u64;
+                }
+            }
+            let interval_ns = 1_000_000_000 / u64::from(per_second);
+            let passed = burst_of(per_second) + (now - start);
+            prop_assert!(admitted <= passed.as_nanos() as u64 / interval_ns);
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Whom the reflectors answer. What they send back to a forged address is traffic against a third
+//! party, so nobody but this machine is answered unless the operator says who.
+
+use clap::Args;
+use ipnet::IpNet;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+use twinring_services::Audience;
+
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Limits")]
+pub(super) struct AllowArgs {
+    /// Whom to answer besides this machine: a network such as `192.0.2.0/24`, an address, or `any`.
+    /// May be given several times. Without it there is no listening on addresses that others can
+    /// reach.
+    #[arg(long = "allow", value_name = "CIDR|any")]
+    allowed: Vec<Allowed>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Allowed {
+    Any,
+    Network(IpNet),
+}
+
+impl FromStr for Allowed {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Allowed, String> {
+        if text == "any" {
+            return Ok(Allowed::Any);
+        }
+        let host = || text.parse::<IpAddr>().map(IpNet::from);
+        let network = text.parse::<IpNet>().map(|network| network.trunc());
+        network.ok().or_else(|| host().ok()).map(Allowed::Network).ok_or_else(|| {
+            "expected a network such as 192.0.2.0/24 or 2001:db8::/32, an address, or any"
+                .to_owned()
+        })
+    }
+}
+
+impl fmt::Display for Allowed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Allowed::Any => f.write_str("any"),
+            Allowed::Network(network) => network.fmt(f),
+        }
+    }
+}
+
+impl AllowArgs {
+    /// The audience of a service that listens on these addresses.
+    ///
+    /// # Errors
+    /// When others can reach it and nobody said whom to answer.
+    pub(super) fn audience(&self, listen: &[SocketAddr]) -> Result<Audience, String> {
+        if self.is_anybody() {
+            return Ok(Audience::anybody());
+        }
+        let open = listen.iter().find(|address| !address.ip().to_canonical().is_loopback());
+        match open {
+            Some(address) if self.allowed.is_empty() => Err(format!(
+                "others can reach {address}, and this service sends back whatever it is sent: say \
+                 whom it may answer with --allow CIDR (several times if need be), or answer \
+                 everybody with --allow any"
+            )),
+            // What arrives at loopback addresses is from this machine: nothing to ask.
+            None if self.allowed.is_empty() => Ok(Audience::anybody()),
+            _ => Ok(Audience::of(self.networks())),
+        }
+    }
+
+    fn networks(&self) -> impl Iterator<Item = IpNet> {
+        self.allowed.iter().filter_map(|allowed| match allowed {
+            Allowed::Network(network) => Some(*network),
+            Allowed::Any => None,
+        })
+    }
+
+    /// True if everybody is answered.
+    pub(super) fn is_anybody(&self) -> bool {
+        self.allowed.contains(&Allowed::Any)
+    }
+
+    /// For the ready line: who is answered.
+    pub(super) fn list(&self) -> Vec<String> {
+        match self.is_anybody() {
+            true => vec![Allowed::Any.to_string()],
+            false => {
+                let networks = self.allowed.iter().map(Allowed::to_string);
+                ["loopback".to_owned()].into_iter().chain(networks).collect()
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(allowed: &[&str]) -> AllowArgs {
+        let parse = |text: &&str| text.parse().expect("an entry");
+        AllowArgs { allowed: allowed.iter().map(parse).collect() }
+    }
+
+    #[test]
+    fn who_can_be_reached_by_others_has_to_say_whom_to_answer() {
+        let loopback: &[SocketAddr] = &["127.0.0.1:7".parse().unwrap(), "[::1]:7".parse().unwrap()];
+        assert!(!args(&[]).audience(loopback).expect("no question").is_limited());
+        for open in ["0.0.0.0:7", "[::]:7", "192.0.2.1:7", "[2001:db8::1]:7"] {
+            let listen = [loopback[0], open.parse().unwrap()];
+            let error = args(&[]).audience(&listen).expect_err(open);
+            assert!(error.contains(open) && error.contains("--allow any"), "{error}");
+            assert!(!args(&["any"]).audience(&listen).expect("anybody").is_limited());
+            let some = args(&["192.0.2.0/24"]).audience(&listen).expect("some");
+            assert!(some.admits("192.0.2.9".parse().unwrap()));
+            assert!(!some.admits("198.51.100.1".parse().unwrap()));
+        }
+    }
+
+    #[test]
+    fn entries_parse_and_are_told_as_they_count() {
+        let some = args(&["192.0.2.77/24", "2001:db8::1"]);
+        assert_eq!(some.list(), ["loopback", "192.0.2.0/24", "2001:db8::1/128"]);
+        assert_eq!(args(&["10.0.0.0/8", "any"]).list(), ["any"]);
+        for wrong in ["", "all", "10.0.0.0/33", "10.0.0", "example.org"] {
+            assert!(wrong.parse::<Allowed>().is_err(), "{wrong:?}");
+        }
+    }
+}

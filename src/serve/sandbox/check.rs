@@ -1,0 +1,127 @@
+//! What the sandbox has to refuse, tried from inside. Each attempt is harmless where it succeeds.
+
+use super::filter::Needs;
+use super::{Part, Report};
+use crate::serve::report::print_line;
+use caps::CapSet;
+use nix::sys::signal::kill;
+use nix::unistd::getppid;
+use serde::Serialize;
+use std::fs::File;
+use std::io;
+use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::process::{Command, Stdio};
+
+/// A file that every system has, outside whatever a service reads.
+const ELSEWHERE: &str = "/etc/passwd";
+
+/// What came of one attempt.
+#[derive(Serialize)]
+struct Attempt {
+    event: &'static str,
+    attempt: &'static str,
+    refused: bool,
+    /// What the system said.
+    error: Option<String>,
+    /// The parts in force that have to refuse it.
+    refused_by: Vec<Part>,
+}
+
+/// Tries everything and prints a line for each; true if something was possible that a part in force
+/// has to refuse.
+pub(super) fn run(report: &Report, needs: Needs, rights: Vec<Tried>, json: bool) -> bool {
+    let mut leaky = false;
+    for (attempt, outcome, parts) in attempts(needs).into_iter().chain(rights) {
+        let refused_by: Vec<Part> = parts.into_iter().filter(|part| report.has(*part)).collect();
+        leaky |= outcome.is_ok() && !refused_by.is_empty();
+        let refused = outcome.is_err();
+        let error = outcome.err().map(|error| error.to_string());
+        let line = Attempt { event: "sandbox_check", attempt, refused, error, refused_by };
+        print(&line, json);
+    }
+    leaky
+}
+
+type Outcome = io::Result<()>;
+
+/// What was tried, what came of it, and the parts that have to refuse it.
+pub(super) type Tried = (&'static str, Outcome, Vec<Part>);
+
+/// What this thread may do without asking for more.
+pub(super) fn rights() -> Vec<Tried> {
+    vec![
+        ("keep_capabilities", keep_capabilities(), vec![Part::Capabilities]),
+        ("gain_privileges", gain_privileges(), vec![Part::NoNewPrivs]),
+    ]
+}
+
+fn attempts(needs: Needs) -> Vec<Tried> {
+    let anywhere = Ipv4Addr::LOCALHOST;
+    // Port 9 is `discard`: where nobody listens, "connection refused" shows that one may ask.
+    let connected = match TcpStream::connect((anywhere, 9)) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
+        other => other.map(drop),
+    };
+    let by_name = match needs.paths {
+        true => vec![Part::Landlock],
+        false => vec![Part::Seccomp, Part::Landlock],
+    };
+    vec![
+        ("udp_socket", UdpSocket::bind((anywhere, 0)).map(drop), vec![Part::Seccomp]),
+        ("tcp_bind", TcpListener::bind((anywhere, 0)).map(drop), both()),
+        ("tcp_connect", connected, both()),
+        ("open_elsewhere", File::open(ELSEWHERE).map(drop), by_name.clone()),
+        ("make_file_elsewhere", make_file(), by_name),
+        ("execute", execute(), both()),
+        ("make_ring", twinring::confine::try_restrictions(), vec![Part::Seccomp]),
+        ("signal_parent", kill(getppid(), None).map_err(io::Error::from), both()),
+    ]
+}
+
+fn both() -> Vec<Part> {
+    vec![Part::Seccomp, Part::Landlock]
+}
+
+fn make_file() -> Outcome {
+    let path = std::env::temp_dir().join(format!("twinring-check-{}", std::process::id()));
+    File::create_new(&path)?;
+    std::fs::remove_file(&path)
+}
+
+fn execute() -> Outcome {
+    let mut command = Command::new("/bin/true");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().map(drop)
+}
+
+fn keep_capabilities() -> Outcome {
+    match caps::read(None, CapSet::Permitted) {
+        Ok(held) if held.is_empty() => Err(io::Error::other("there are none")),
+        Ok(_) => Ok(()),
+        Err(error) => Err(io::Error::other(error)),
+    }
+}
+
+fn gain_privileges() -> Outcome {
+    match nix::sys::prctl::get_no_new_privs() {
+        Ok(true) => Err(io::Error::other("no_new_privs is set")),
+        Ok(false) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn print(line: &Attempt, json: bool) {
+    if json {
+        return match serde_json::to_string(line) {
+            Ok(text) => print_line(&text),
+            Err(error) => print_line(&error.to_string()),
+        };
+    }
+    let parts: Vec<&str> = line.refused_by.iter().map(|part| part.name()).collect();
+    let verdict = match (&line.error, parts.is_empty()) {
+        (Some(error), _) => format!("refused: {error}"),
+        (None, true) => "possible: nothing stands against it".to_owned(),
+        (None, false) => format!("POSSIBLE, in spite of {}", parts.join(", ")),
+    };
+    print_line(&format!("sandbox check: {}: {verdict}", line.attempt));
+}

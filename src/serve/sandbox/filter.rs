@@ -1,0 +1,250 @@
+//! The system calls that a service may make once it is ready: seccomp(2).
+//!
+//! What is not on the list fails with EPERM, and standard error says which call it was
+//! ([`twinring::confine::report_refused_calls`]). The process is not killed: what is refused gains
+//! an attacker nothing, however often it is tried, while a call that nobody foresaw, of another
+//! version of the C library for one, should cost an operator a line and not the service. For the
+//! same reason threads are made by clone(2), whose flags a filter can see: clone3(2) "does not
+//! exist" (ENOSYS), and the C library then takes the other.
+//!
+//! Calls without a condition cost next to nothing: the kernel finds out once that they are always
+//! allowed, and then does not run the filter for them (since Linux 5.11, kernel/seccomp.c,
+//! `seccomp_cache_prepare`). So the calls of the hot paths have none.
+
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, TargetArch,
+};
+use std::collections::BTreeMap;
+use std::str::FromStr;
+use syscalls::Sysno;
+
+/// What every service does: memory, threads, clocks, signals, output, its end. Of clone3, clone and
+/// openat, [`install`] has more to say.
+const ALWAYS: &str = "\
+    brk clock_gettime clock_nanosleep clone clone3 close exit exit_group fcntl futex getpid \
+    getrandom getrusage gettid madvise mremap munmap nanosleep openat poll ppoll read \
+    restart_syscall rseq rt_sigaction rt_sigprocmask rt_sigreturn sched_getaffinity sched_yield \
+    set_robust_list sigaltstack write writev";
+
+/// The io_uring engine; its file descriptor is there already.
+const URING: &str = "io_uring_enter";
+
+/// The epoll engine. The service of the operator makes its own after the others are ready.
+const EPOLL: &str = "epoll_create1 epoll_ctl epoll_pwait epoll_pwait2 epoll_wait eventfd2";
+
+/// Connections that exist or are accepted. None can be made: that takes socket(2) and connect(2).
+const STREAMS: &str = "\
+    accept4 getpeername getsockname getsockopt recvfrom recvmsg sendmsg sendto setsockopt \
+    shutdown";
+
+const DATAGRAMS: &str = "\
+    getsockname getsockopt recvfrom recvmmsg recvmsg sendmmsg sendmsg sendto setsockopt shutdown";
+
+/// Files beneath directories that are open. (openat2 takes any path; Landlock limits it.)
+const FILES: &str = "\
+    cachestat fstat fstatfs getdents64 lseek newfstatat openat2 pipe2 pread64 preadv2 sendfile \
+    splice statx";
+
+/// Files by their names: certificates, the access log, /proc/self. Landlock limits which.
+const PATHS: &str = "fstat getdents64 lseek newfstatat statx";
+
+/// Numbers of `enum io_uring_register_op`: giving up the ring's own registration at the end, and
+/// letting go of a registered datagram socket.
+const UNREGISTER_RING_FDS: u64 = 21;
+const REGISTER_FILES_UPDATE: u64 = 6;
+
+const PROT_EXEC: u64 = libc::PROT_EXEC as u64;
+
+/// What a service needs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Needs {
+    pub(super) uring: bool,
+    pub(super) epoll: bool,
+    pub(super) streams: bool,
+    pub(super) datagrams: bool,
+    pub(super) files: bool,
+    pub(super) paths: bool,
+}
+
+/// A call with conditions on its arguments; all have to hold.
+type Conditional = (&'static str, Vec<SeccompCondition>);
+
+impl Needs {
+    /// The calls that are allowed whatever their arguments are.
+    fn calls(self) -> Vec<&'static str> {
+        let groups = [
+            (true, ALWAYS),
+            (self.uring, URING),
+            (self.epoll, EPOLL),
+            (self.streams, STREAMS),
+            (self.datagrams, DATAGRAMS),
+            (self.files, FILES),
+            (self.paths, PATHS),
+        ];
+        let needed = groups.into_iter().filter(|(needed, _)| *needed);
+        needed.flat_map(|(_, calls)| calls.split_whitespace()).collect()
+    }
+
+    /// The calls that are allowed with certain arguments.
+    fn conditional(self) -> Result<Vec<Conditional>, String> {
+        let own_process = u64::from(std::process::id());
+        let mut calls = vec![
+            // No memory becomes code.
+            ("mmap", vec![bits_clear(2, PROT_EXEC)?]),
+            ("mprotect", vec![bits_clear(2, PROT_EXEC)?]),
+            // A panic ends the process by a signal to its own thread.
+            ("tgkill", vec![equals(0, own_process)?]),
+            ("prctl", vec![equals(0, libc::PR_SET_NAME as u64)?]),
+            // Limits may be asked for, not set.
+            ("prlimit64", vec![equals(2, 0)?]),
+        ];
+        if self.uring {
+            calls.push(("io_uring_register", vec![equals(1, UNREGISTER_RING_FDS)?]));
+            if self.datagrams {
+                calls.push(("io_uring_register", vec![equals(1, REGISTER_FILES_UPDATE)?]));
+            }
+        }
+        if self.datagrams {
+            // How much of the send buffer is taken.
+            calls.push(("ioctl", vec![equals(1, libc::TIOCOUTQ)?]));
+        }
+        Ok(calls)
+    }
+
+    /// Number of system calls that are allowed.
+    pub(super) fn count(self) -> usize {
+        let mut names = self.calls();
+        names.extend(self.conditional().unwrap_or_default().iter().map(|(name, _)| name));
+        names.sort_unstable();
+        names.dedup();
+        names.len()
+    }
+}
+
+/// Filters all threads of this process, those to come included.
+///
+/// # Errors
+/// What refuses.
+pub(super) fn install(needs: Needs) -> Result<(), String> {
+    twinring::confine::report_refused_calls(name_of)
+        .map_err(|error| format!("refused calls could not be reported: {error}"))?;
+    // The most severe answer of all filters counts. The list comes last: it forbids further ones.
+    let no_clone3 = one_call("clone3", Vec::new(), libc::ENOSYS)?;
+    let process = bits_clear(0, libc::CLONE_THREAD as u64)?;
+    let no_process = one_call("clone", vec![rule(vec![process])?], libc::EPERM)?;
+    let mut programs = vec![no_clone3, no_process];
+    if !needs.paths {
+        // Without a word: the C library asks for /proc/sys/vm/overcommit_memory before it gives
+        // memory back (glibc, malloc/arena.c, `check_may_shrink_heap`), and does well without.
+        programs.push(one_call("openat", Vec::new(), libc::EPERM)?);
+    }
+    programs.push(list(needs)?);
+    for program in programs {
+        seccompiler::apply_filter_all_threads(&program).map_err(|error| error.to_string())?;
+    }
+    Ok(())
+}
+
+/// Answers one call with an errno and leaves all others to other filters.
+fn one_call(name: &str, rules: Vec<SeccompRule>, errno: libc::c_int) -> Result<BpfProgram, String> {
+    let rules = BTreeMap::from_iter(number_of(name).map(|number| (number, rules)));
+    compile(rules, SeccompAction::Allow, SeccompAction::Errno(errno as u32))
+}
+
+/// Allows what is needed and traps all else.
+fn list(needs: Needs) -> Result<BpfProgram, String> {
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
+    for (name, conditions) in needs.conditional()? {
+        if let Some(number) = number_of(name) {
+            rules.entry(number).or_default().push(rule(conditions)?);
+        }
+    }
+    let unconditional = needs.calls();
+    rules.extend(unconditional.into_iter().filter_map(number_of).map(|call| (call, Vec::new())));
+    compile(rules, SeccompAction::Trap, SeccompAction::Allow)
+}
+
+fn compile(
+    rules: BTreeMap<i64, Vec<SeccompRule>>,
+    otherwise: SeccompAction,
+    on_match: SeccompAction,
+) -> Result<BpfProgram, String> {
+    let architecture = TargetArch::try_from(std::env::consts::ARCH).map_err(|e| e.to_string())?;
+    let filter = SeccompFilter::new(rules, otherwise, on_match, architecture);
+    filter.and_then(BpfProgram::try_from).map_err(|error| error.to_string())
+}
+
+fn rule(conditions: Vec<SeccompCondition>) -> Result<SeccompRule, String> {
+    SeccompRule::new(conditions).map_err(|error| error.to_string())
+}
+
+fn equals(argument: u8, value: u64) -> Result<SeccompCondition, String> {
+    let width = if argument == 2 { SeccompCmpArgLen::Qword } else { SeccompCmpArgLen::Dword };
+    condition(argument, width, SeccompCmpOp::Eq, value)
+}
+
+fn bits_clear(argument: u8, bits: u64) -> Result<SeccompCondition, String> {
+    condition(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(bits), 0)
+}
+
+fn condition(
+    argument: u8,
+    width: SeccompCmpArgLen,
+    operator: SeccompCmpOp,
+    value: u64,
+) -> Result<SeccompCondition, String> {
+    SeccompCondition::new(argument, width, operator, value).map_err(|error| error.to_string())
+}
+
+/// `None` for a call that this architecture does not have, such as epoll_wait on AArch64.
+fn number_of(name: &str) -> Option<i64> {
+    Sysno::from_str(name).ok().map(|call| i64::from(call.id()))
+}
+
+/// Called in a signal handler: looks up a constant.
+fn name_of(number: i64) -> Option<&'static str> {
+    Sysno::new(usize::try_from(number).ok()?).map(|call| call.name())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_of_the_lists_is_a_system_call() {
+        let all = Needs {
+            uring: true,
+            epoll: true,
+            streams: true,
+            datagrams: true,
+            files: true,
+            paths: true,
+        };
+        let conditional = all.conditional().expect("conditions");
+        for name in all.calls().into_iter().chain(conditional.iter().map(|(name, _)| *name)) {
+            assert!(number_of(name).is_some() || cfg!(not(target_arch = "x86_64")), "{name}");
+        }
+        assert_eq!(number_of("ptrace").and_then(name_of), Some("ptrace"));
+        assert_eq!(name_of(-1), None);
+    }
+
+    #[test]
+    fn lists_have_what_a_service_needs_and_no_more() {
+        let echo = Needs { uring: true, streams: true, ..Needs::default() }.calls();
+        assert!(echo.contains(&"io_uring_enter") && echo.contains(&"sendto"));
+        for never in ["socket", "connect", "bind", "execve", "open", "openat2", "epoll_wait"] {
+            assert!(!echo.contains(&never), "{never}");
+        }
+        let http = Needs { epoll: true, streams: true, files: true, ..Needs::default() }.calls();
+        assert!(http.contains(&"openat2") && !http.contains(&"recvmmsg"));
+        assert!(!http.contains(&"io_uring_enter"));
+    }
+
+    #[test]
+    fn the_filters_compile() {
+        let everything = Needs { uring: true, epoll: true, datagrams: true, ..Needs::default() };
+        assert!(list(everything).is_ok_and(|program| program.len() < 4096));
+        assert!(one_call("clone3", Vec::new(), libc::ENOSYS).is_ok());
+    }
+}
