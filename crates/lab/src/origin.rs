@@ -117,7 +117,7 @@ fn known(bundle: &Bundle, cell: Cell, subject: &Subject) -> BTreeMap<&'static st
 }
 
 /// Placeholders that, as a word, stand for any number of words.
-const LISTS: &[&str] = &["{listen}", "{urls}", "{options}"];
+const LISTS: &[&str] = &["{listen}", "{urls}", "{options}", "{peer_options}"];
 
 /// Whether a command is this template with its placeholders filled in.
 fn is_filled_in(
