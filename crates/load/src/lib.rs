@@ -15,6 +15,7 @@
 //! - [`time_series`]: what happened when.
 //! - [`report`]: the result, as JSON (`docs/json.md`) and as a table.
 
+mod beside;
 mod cpu;
 pub mod gates;
 pub mod hgrm;

@@ -14,6 +14,7 @@ pub(crate) use self::thread::{Share, Thread};
 
 use self::conductor::Conductor;
 use self::control::Note;
+use crate::beside::beside;
 use crate::observer::Observer;
 use crate::report::Window;
 use std::error::Error;
@@ -131,17 +132,13 @@ impl Stage {
         let (handle, features) = (runtime.handle(), runtime.features().clone());
         let why_not = runtime.why_not().map(str::to_owned);
         let mut conductor = Conductor::new(plan, &control, heard, &handle, observer);
-        let outcomes = std::thread::scope(|scope| {
-            let control = Arc::clone(&control);
-            let engine = scope.spawn(move || {
-                let shared = Arc::clone(&control);
-                let outcomes = runtime.run(move |index| work(index, Arc::clone(&shared)));
-                control.note(Note::Ended);
-                outcomes
-            });
-            conductor.conduct();
-            engine.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        });
+        let (workers, ended) = (Arc::clone(&control), Arc::clone(&control));
+        let outcomes = beside(
+            runtime,
+            move |index| work(index, Arc::clone(&workers)),
+            move || ended.note(Note::Ended),
+            || conductor.conduct(),
+        );
         let outcomes = outcomes.map_err(LoadError::Engine)?.into_iter().flatten().collect();
         let ran = Ran {
             features,

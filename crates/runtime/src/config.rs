@@ -37,6 +37,9 @@ pub enum Engine {
     IoUring,
     /// epoll(7).
     Epoll,
+    /// A simulated machine, see [`sim`](crate::sim).
+    #[cfg(feature = "sim")]
+    Sim,
 }
 
 impl fmt::Display for Engine {
@@ -44,6 +47,8 @@ impl fmt::Display for Engine {
         f.write_str(match self {
             Engine::IoUring => "io_uring",
             Engine::Epoll => "epoll",
+            #[cfg(feature = "sim")]
+            Engine::Sim => "sim",
         })
     }
 }
@@ -307,6 +312,25 @@ pub struct EpollFeatures {
     pub buffer_count: u16,
 }
 
+/// The features a simulated worker runs with.
+#[cfg(feature = "sim")]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SimFeatures {
+    /// Size of one receive buffer in bytes.
+    pub buffer_bytes: usize,
+    /// Number of receive buffers.
+    pub buffer_count: u16,
+}
+
+#[cfg(feature = "sim")]
+impl SimFeatures {
+    /// Those that the seed of the world chooses: tiny pools as well as large ones.
+    pub(crate) fn chosen() -> SimFeatures {
+        let choose = |limit| crate::sim::World::current().map_or(0, |world| world.choose(limit));
+        SimFeatures { buffer_bytes: 64 << choose(11), buffer_count: 4 << choose(5) }
+    }
+}
+
 impl EpollOptions {
     /// Fills in the defaults: edge-triggered, 16 buffers of 64 KiB of which one is normally in
     /// use, so that a receive takes all there is and the memory stays in the cache.
@@ -327,6 +351,9 @@ pub enum Features {
     IoUring(UringFeatures),
     /// epoll with these features.
     Epoll(EpollFeatures),
+    /// A simulated machine with these features.
+    #[cfg(feature = "sim")]
+    Sim(SimFeatures),
 }
 
 impl Features {
@@ -335,6 +362,8 @@ impl Features {
         match self {
             Features::IoUring(_) => Engine::IoUring,
             Features::Epoll(_) => Engine::Epoll,
+            #[cfg(feature = "sim")]
+            Features::Sim(_) => Engine::Sim,
         }
     }
 }

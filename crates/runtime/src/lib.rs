@@ -41,12 +41,16 @@ pub mod net;
 pub mod probe;
 mod race;
 mod runtime;
+#[cfg(feature = "sim")]
+pub mod sim;
 mod sys;
 mod task;
 pub mod time;
 
 pub use buf::{RecvBuf, SendBuf};
 pub use calls::CallTime;
+#[cfg(feature = "sim")]
+pub use config::SimFeatures;
 pub use config::{
     Buffers, Engine, EngineChoice, EpollFeatures, EpollOptions, Features, FileOperations,
     OptionError, Split, TaskRun, Trigger, UringFeatures, UringOptions,

@@ -1,5 +1,7 @@
 //! Workers: one thread, one executor, one driver each, and the loop that ties them together.
 
+#[cfg(feature = "sim")]
+mod course;
 mod tick;
 
 use self::tick::Ticks;
@@ -115,6 +117,8 @@ pub struct Builder {
     call_times: bool,
     confined: Option<Uses>,
     on_notice: NoticeHandler,
+    #[cfg(feature = "sim")]
+    faults: Option<(u64, crate::sim::Faults)>,
 }
 
 impl fmt::Debug for Builder {
@@ -143,6 +147,8 @@ impl Default for Builder {
             call_times: false,
             confined: None,
             on_notice: Arc::new(|_| {}),
+            #[cfg(feature = "sim")]
+            faults: None,
         }
     }
 }
@@ -222,6 +228,15 @@ impl Builder {
         self
     }
 
+    /// Puts faults between the real kernel and the engines, as TWINRING_FAULTS does; only those of
+    /// [`Faults::harmless`](crate::sim::Faults::harmless) have an effect there. In a simulated
+    /// world this changes nothing: it has its own.
+    #[cfg(feature = "sim")]
+    pub fn faults(mut self, seed: u64, faults: crate::sim::Faults) -> Builder {
+        self.faults = Some((seed, faults));
+        self
+    }
+
     /// Chooses the engine and its features. No thread is started yet.
     ///
     /// # Errors
@@ -237,6 +252,10 @@ impl Builder {
             return Err(RuntimeError::new(what, None));
         }
         let (features, why_not) = match self.engine {
+            #[cfg(feature = "sim")]
+            _ if crate::driver::sim::World::current().is_some() => {
+                (Features::Sim(crate::config::SimFeatures::chosen()), None)
+            }
             EngineChoice::Epoll => (Features::Epoll(self.epoll.resolve()), None),
             choice => match probe::select_uring_for(&self.uring, self.workers) {
                 Ok(features) => (Features::IoUring(features), None),
@@ -512,6 +531,8 @@ impl Worker {
             confined: builder.confined,
             counters: Arc::clone(&counters),
             linger: builder.linger,
+            #[cfg(feature = "sim")]
+            faults: builder.faults.clone(),
         };
         let driver = Driver::new(&runtime.features, &setup).map_err(|error| {
             let engine = runtime.features.engine();

@@ -3,6 +3,7 @@
 
 use super::Plan;
 use super::control::{Control, Note, ThreadProgress};
+use crate::beside::hear;
 use crate::observer::{Observer, Phase, Progress};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -76,7 +77,7 @@ impl<'a> Conductor<'a> {
     /// Waits until every thread has made its connections. False if there is nothing to measure.
     fn all_connected(&mut self) -> bool {
         while self.ready < self.plan.threads {
-            match self.heard.recv_timeout(PROGRESS_INTERVAL) {
+            match hear(&self.heard, PROGRESS_INTERVAL) {
                 Ok(Note::Ready { established }) => {
                     self.ready += 1;
                     self.established += established;
@@ -102,7 +103,7 @@ impl<'a> Conductor<'a> {
             if left.is_zero() {
                 return true;
             }
-            match self.heard.recv_timeout(left.min(PROGRESS_INTERVAL)) {
+            match hear(&self.heard, left.min(PROGRESS_INTERVAL)) {
                 Ok(Note::Ready { .. }) => {}
                 Ok(Note::Deserted) => {
                     self.deserted += 1;

@@ -3,6 +3,7 @@
 
 use super::Settings;
 use super::control::{Control, Note, ThreadProgress};
+use crate::beside::hear;
 use crate::observer::{Observer, Phase, Progress};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -60,7 +61,7 @@ impl<'a> Conductor<'a> {
     fn all_open(&mut self) -> bool {
         let (mut ready, mut opened) = (0, 0);
         while ready < self.settings.threads {
-            match self.heard.recv_timeout(LOOK_INTERVAL) {
+            match hear(&self.heard, LOOK_INTERVAL) {
                 Ok(Note::Ready { opened: more }) => {
                     ready += 1;
                     opened += more;
@@ -82,7 +83,7 @@ impl<'a> Conductor<'a> {
             if left.is_zero() {
                 return true;
             }
-            let heard = self.heard.recv_timeout(left.min(LOOK_INTERVAL));
+            let heard = hear(&self.heard, left.min(LOOK_INTERVAL));
             self.ended |= matches!(heard, Ok(Note::Ended) | Err(RecvTimeoutError::Disconnected));
             if self.ended || self.control.is_stopped() {
                 self.control.end_window(monotonic_ns());

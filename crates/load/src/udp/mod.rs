@@ -42,13 +42,13 @@ use self::conductor::Conductor;
 use self::control::{Control, Note};
 use self::ramp::Ramp;
 use self::summary::{Run, ramp_step};
+use crate::beside::beside;
 use crate::observer::{Observer, Progress};
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
-use std::thread;
 use std::time::Duration;
 use twinring::{Features, Runtime, RuntimeError};
 
@@ -206,18 +206,13 @@ fn run_once(
     let submits = matches!(&features, Features::IoUring(uring) if uring.sqpoll_idle_ms == 0);
     let shared = Arc::new(settings.clone());
     let mut conductor = Conductor::new(settings, &control, heard, observer);
-    let outcomes = thread::scope(|scope| {
-        let control = Arc::clone(&control);
-        let engine = scope.spawn(move || {
-            let outcomes = runtime.run(|index| {
-                worker::work(index, Arc::clone(&shared), Arc::clone(&control), submits)
-            });
-            control.note(Note::Ended);
-            outcomes
-        });
-        conductor.conduct();
-        engine.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    });
+    let (workers, ended) = (Arc::clone(&control), Arc::clone(&control));
+    let outcomes = beside(
+        runtime,
+        move |index| worker::work(index, Arc::clone(&shared), Arc::clone(&workers), submits),
+        move || ended.note(Note::Ended),
+        || conductor.conduct(),
+    );
     let outcomes: Vec<_> = outcomes.map_err(LoadError::Engine)?.into_iter().flatten().collect();
     let run = Run {
         settings,

@@ -37,10 +37,14 @@
 pub(crate) mod ancillary;
 pub(crate) mod datagrams;
 pub(crate) mod epoll;
+#[cfg(feature = "sim")]
+pub(crate) mod faults;
 mod linger;
 mod mmsg;
 pub(crate) mod pieces;
 pub(crate) mod queues;
+#[cfg(feature = "sim")]
+pub(crate) mod sim;
 pub(crate) mod slots;
 pub(crate) mod uring;
 pub(crate) mod zero_copy;
@@ -74,12 +78,17 @@ pub(crate) struct DriverSetup {
     pub(crate) counters: Arc<Counters>,
     /// How long a closed stream may go on sending what is queued.
     pub(crate) linger: Duration,
+    /// Faults between the kernel and the engine, with their seed.
+    #[cfg(feature = "sim")]
+    pub(crate) faults: Option<(u64, faults::Faults)>,
 }
 
 /// The engine of one worker.
 pub(crate) enum Driver {
     Uring(Box<UringDriver>),
     Epoll(Box<EpollDriver>),
+    #[cfg(feature = "sim")]
+    Sim(Box<sim::SimDriver>),
 }
 
 macro_rules! dispatch {
@@ -87,6 +96,8 @@ macro_rules! dispatch {
         match $self {
             Driver::Uring($driver) => $call,
             Driver::Epoll($driver) => $call,
+            #[cfg(feature = "sim")]
+            Driver::Sim($driver) => $call,
         }
     };
 }
@@ -100,6 +111,8 @@ impl Driver {
             Features::Epoll(features) => {
                 Driver::Epoll(Box::new(EpollDriver::new(features.clone(), setup)?))
             }
+            #[cfg(feature = "sim")]
+            Features::Sim(features) => Driver::Sim(Box::new(sim::SimDriver::new(features, setup)?)),
         })
     }
 
@@ -122,6 +135,8 @@ impl Driver {
         match self {
             Driver::Uring(driver) => Ok(driver.add_stream(socket)),
             Driver::Epoll(driver) => driver.add_stream(socket, false),
+            #[cfg(feature = "sim")]
+            Driver::Sim(driver) => Ok(driver.add_stream(socket)),
         }
     }
 
@@ -141,6 +156,11 @@ impl Driver {
                     _ => driver.add_stream(socket, true),
                 }
             }
+            #[cfg(feature = "sim")]
+            Driver::Sim(driver) => match address.as_socket() {
+                Some(address) => driver.connect(socket, address),
+                None => Err(io::Error::from_raw_os_error(libc::EAFNOSUPPORT)),
+            },
         }
     }
 
@@ -170,7 +190,12 @@ impl Driver {
         buf: &mut Option<SendBuf>,
         more: bool,
     ) -> Poll<io::Result<()>> {
-        dispatch!(self, driver => driver.poll_send(key, cx, buf, more))
+        match self {
+            Driver::Uring(driver) => driver.poll_send(key, cx, buf, more),
+            Driver::Epoll(driver) => driver.poll_send(key, cx, buf, more),
+            #[cfg(feature = "sim")]
+            Driver::Sim(driver) => driver.poll_send(key, cx, buf),
+        }
     }
 
     /// Ready with the sending half reserved for pieces once all before is with the kernel.
@@ -200,6 +225,8 @@ impl Driver {
         match self {
             Driver::Uring(driver) => driver.poll_zero_copy(key, cx, buffer, more, begun),
             Driver::Epoll(driver) => Poll::Ready(driver.send_zero_copy(key, buffer, more)),
+            #[cfg(feature = "sim")]
+            Driver::Sim(driver) => Poll::Ready(driver.send_bytes(key, buffer.as_slice())),
         }
     }
 
@@ -234,6 +261,8 @@ impl Driver {
         match self {
             Driver::Uring(driver) => driver.start_file(op, place, cx),
             Driver::Epoll(_) => Start::NoRing(op),
+            #[cfg(feature = "sim")]
+            Driver::Sim(driver) => driver.start_file(op, cx),
         }
     }
 
@@ -246,13 +275,18 @@ impl Driver {
         match self {
             Driver::Uring(driver) => driver.poll_file(key, cx),
             Driver::Epoll(_) => Poll::Ready(Err(closed())),
+            #[cfg(feature = "sim")]
+            Driver::Sim(driver) => driver.poll_file(key, cx),
         }
     }
 
     /// Gives an operation that was begun up.
     pub(crate) fn abandon_file(&mut self, key: Key) {
-        if let Driver::Uring(driver) = self {
-            driver.abandon_file(key);
+        match self {
+            Driver::Uring(driver) => driver.abandon_file(key),
+            Driver::Epoll(_) => {}
+            #[cfg(feature = "sim")]
+            Driver::Sim(driver) => driver.abandon_file(key),
         }
     }
 
@@ -357,6 +391,8 @@ impl Driver {
             Driver::Uring(driver) => driver.submit(wakes),
             // Its operations are system calls of their own, made at once.
             Driver::Epoll(_) => Ok(()),
+            #[cfg(feature = "sim")]
+            Driver::Sim(_) => Ok(()),
         }
     }
 
@@ -376,6 +412,15 @@ impl Driver {
     /// True while closed streams still send.
     pub(crate) fn is_lingering(&mut self) -> bool {
         dispatch!(self, driver => driver.is_lingering())
+    }
+
+    /// What has to hold after every step of a simulated worker.
+    #[cfg(feature = "sim")]
+    pub(crate) fn check(&self, resting: bool) -> Result<(), String> {
+        match self {
+            Driver::Sim(driver) => driver.check(resting),
+            Driver::Uring(_) | Driver::Epoll(_) => Ok(()),
+        }
     }
 
     /// Cancels everything, waits until the kernel holds nothing, closes all descriptors.

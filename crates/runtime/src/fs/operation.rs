@@ -85,7 +85,7 @@ impl FileOp {
     }
 
     /// Carries it out, waiting as long as it takes. Returns the bytes read, if it reads.
-    fn run(&mut self) -> io::Result<usize> {
+    pub(crate) fn run(&mut self) -> io::Result<usize> {
         let on = self.on.fd.as_fd();
         match self.what {
             What::Open => {

@@ -47,6 +47,11 @@ impl Ticks {
         Ticks { period, next: Cell::new(next), overrun: Cell::new(None) }
     }
 
+    #[cfg(feature = "sim")]
+    pub(super) fn next(&self) -> Instant {
+        self.next.get()
+    }
+
     /// The moment from which a sequence of ticks counts that falls on the worker's own.
     pub(super) fn origin(&self) -> Instant {
         self.next.get() - self.period
@@ -95,6 +100,17 @@ impl Worker {
             }
         }
         Ok(())
+    }
+
+    /// As [`turn_in_ticks`](Worker::turn_in_ticks), for a worker that must not wait itself.
+    #[cfg(feature = "sim")]
+    pub(super) fn turn_if_due(&self, ticks: &Ticks) -> io::Result<()> {
+        self.run_and_submit(ticks)?;
+        let signalled = self.registration.inbox().is_signalled();
+        match signalled || Instant::now() >= ticks.next.get() {
+            true => self.turn_in_ticks(ticks),
+            false => Ok(()),
+        }
     }
 
     /// Runs tasks until none is ready or the next tick is due, and hands over what they start.

@@ -1,6 +1,8 @@
 //! Files: opening beneath a directory, status, reading, the page cache, and sendfile(2).
 
 use super::retry_eintr;
+#[cfg(feature = "sim")]
+use crate::driver::epoll::faults::{self, Way};
 use std::ffi::{CStr, OsString};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -222,6 +224,8 @@ pub(crate) fn send_file(
     len: usize,
 ) -> io::Result<usize> {
     let mut offset = file_offset(offset)?;
+    #[cfg(feature = "sim")]
+    let len = faults::allowed(socket.as_raw_fd(), Way::Out, len)?;
     retry_eintr(|| {
         // SAFETY: one live, exclusively borrowed offset, which the kernel moves on.
         unsafe { libc::sendfile(socket.as_raw_fd(), file.as_raw_fd(), &raw mut offset, len) }

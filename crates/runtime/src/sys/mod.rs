@@ -10,10 +10,14 @@ pub(crate) mod poll;
 pub(crate) mod probe;
 pub(crate) mod refused;
 pub(crate) mod ring;
+#[cfg(feature = "sim")]
+pub(crate) mod simulated;
 pub(crate) mod trial;
 pub(crate) mod waker;
 pub(crate) mod zero_copy;
 
+#[cfg(feature = "sim")]
+use crate::driver::epoll::faults::{self, Way};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -38,6 +42,8 @@ fn retry_eintr(mut call: impl FnMut() -> isize) -> io::Result<usize> {
 /// The system call itself, as in [`send`]: recv(3) of the C library is a point at which pthread
 /// can cancel a thread, and the bookkeeping for that costs more instructions than all else here.
 pub(crate) fn recv(socket: RawFd, into: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
+    #[cfg(feature = "sim")]
+    let into = faults::part(socket, Way::In, into)?;
     let nobody = std::ptr::null::<libc::c_void>();
     retry_eintr(|| {
         // SAFETY: the pointer and length describe a live, exclusively borrowed slice; the kernel
@@ -61,6 +67,8 @@ pub(crate) fn recv(socket: RawFd, into: &mut [MaybeUninit<u8>]) -> io::Result<us
 /// Sends what fits into the socket buffer without waiting and without raising SIGPIPE. With
 /// `more`, the kernel keeps a last segment that is not full for what follows, for at most 200 ms.
 pub(crate) fn send(socket: RawFd, bytes: &[u8], more: bool) -> io::Result<usize> {
+    #[cfg(feature = "sim")]
+    let bytes = &bytes[..faults::allowed(socket, Way::Out, bytes.len())?];
     let more = if more { libc::MSG_MORE } else { 0 };
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | more;
     let nobody = std::ptr::null::<libc::c_void>();
@@ -87,6 +95,8 @@ pub(crate) fn send(socket: RawFd, bytes: &[u8], more: bool) -> io::Result<usize>
 /// The new socket is close-on-exec and *non-blocking* only if asked: the epoll engine passes
 /// MSG_DONTWAIT on every call, so both engines keep blocking sockets.
 pub(crate) fn accept(listener: RawFd) -> io::Result<OwnedFd> {
+    #[cfg(feature = "sim")]
+    faults::may_accept(listener)?;
     let fd = retry_eintr(|| {
         // SAFETY: null address pointers are allowed by accept4(2): no address is written.
         let fd = unsafe {

@@ -384,8 +384,11 @@ fn a_file_of_elsewhere_is_read_and_the_operator_told_once(configuration: Configu
     for strategy in SendStrategy::ALL {
         let told = Arc::new(Mutex::new(Vec::new()));
         let telling = Arc::clone(&told);
-        let builder =
-            configuration.builder().on_notice(move |notice| telling.lock().unwrap().push(notice));
+        let builder = configuration.builder().on_notice(move |notice| {
+            if matches!(notice, Notice::SendStrategy { .. }) {
+                telling.lock().unwrap().push(notice);
+            }
+        });
         run_on(builder, |handle| async move {
             let tree = Tree::new(Ground::Elsewhere);
             for round in 0..3 {

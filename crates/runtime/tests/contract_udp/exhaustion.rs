@@ -106,7 +106,8 @@ fn a_small_pool_delivers_a_flood_in_order(configuration: Configuration) {
         // each buffer that returns.
         let armed = u64::from(options.pending.max(1));
         let counters = handle.counters();
-        assert!(counters.enobufs <= armed * (SENT as u64 + 100), "{counters:?}");
+        let most = armed * (SENT as u64 + 100) * if has_faults() { 2 } else { 1 };
+        assert!(counters.enobufs <= most, "{counters:?}");
         assert_eq!(socket.stats().expect("SO_MEMINFO").kernel_drops, 0);
     });
 }

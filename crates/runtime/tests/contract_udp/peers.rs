@@ -160,3 +160,9 @@ pub(crate) async fn reflect(socket: UdpSocket) {
         socket.send_batch(&mut replies).await.expect("a usable socket");
     }
 }
+
+/// True if faults were put between the kernel and the engines (docs/simulation.md): then refusals
+/// happen more often than the kernel has reasons for them.
+pub(crate) fn has_faults() -> bool {
+    cfg!(feature = "sim") && std::env::var_os("TWINRING_FAULTS").is_some()
+}

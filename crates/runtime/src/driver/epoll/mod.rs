@@ -6,6 +6,8 @@
 //! an echo). The exception is a hang-up: its edge may have been reported together with the last
 //! bytes, so after EPOLLRDHUP the socket is read until it says that it has ended.
 
+#[cfg(feature = "sim")]
+pub(crate) mod faults;
 mod files;
 mod stream;
 mod udp;
@@ -84,6 +86,8 @@ struct Shared {
 
 impl EpollDriver {
     pub(crate) fn new(features: EpollFeatures, setup: &DriverSetup) -> io::Result<EpollDriver> {
+        #[cfg(feature = "sim")]
+        faults::install(setup);
         let epoll = Epoll::new()?;
         let mut entries = Slots::new();
         let wake = entries.insert(Entry::Wake);
@@ -443,5 +447,7 @@ impl EpollDriver {
                 stream.cut_off();
             }
         }
+        #[cfg(feature = "sim")]
+        faults::remove();
     }
 }

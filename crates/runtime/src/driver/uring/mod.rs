@@ -11,6 +11,8 @@
 //! every quick send that did not complain as done. And since a silent success wakes nobody, the
 //! enter must not wait while anything is held up behind one.
 
+#[cfg(feature = "sim")]
+mod faults;
 mod files;
 mod operations;
 mod provided;

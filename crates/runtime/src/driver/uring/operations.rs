@@ -215,8 +215,9 @@ impl UringDriver {
                     self.groups.get(STREAMS).starved.push(key);
                 }
             }
-            // Ours: the receive was paused, or the stream is closing.
-            error if error == -libc::ECANCELED => {}
+            // Ours: the receive was paused, or the stream is closing. (EINTR: one that had got into a
+            // worker thread, which was told to look at its signals.)
+            error if matches!(-error, libc::ECANCELED | libc::EINTR) => {}
             error => stream.received.finish(End::Error(-error), wakes),
         }
         self.rearm_if_awaited(key);
@@ -342,6 +343,8 @@ impl UringDriver {
                 buf.advance(bytes as usize);
             }
             error if error == -libc::EAGAIN => self.counters.eagain.add(1),
+            // A send that waited in a worker thread was interrupted: nothing was sent.
+            error if error == -libc::EINTR => {}
             error => stream.queued.fail(-error, wakes),
         }
         if !buf.is_empty() && !stream.queued.failed() && stream.socket.is_some() {

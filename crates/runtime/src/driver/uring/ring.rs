@@ -1,5 +1,7 @@
 //! The ring itself: setup, submission with an overflow list, and the enter.
 
+#[cfg(feature = "sim")]
+use super::faults;
 use crate::calls::Call;
 use crate::config::{TaskRun, UringFeatures};
 use crate::counters::Counters;
@@ -33,6 +35,8 @@ pub(super) struct Ring {
     /// finds a later timeout here, which is as good.
     timespec: Box<types::Timespec>,
     counters: Arc<Counters>,
+    #[cfg(feature = "sim")]
+    faults: Option<faults::Layer>,
 }
 
 impl Ring {
@@ -77,6 +81,8 @@ impl Ring {
             drain_most: features.cq_entries / 2,
             timespec: Box::default(),
             counters: Arc::clone(&setup.counters),
+            #[cfg(feature = "sim")]
+            faults: faults::Layer::new(features, setup),
         })
     }
 
@@ -88,6 +94,8 @@ impl Ring {
     /// that is the invariant the driver's slots keep.
     pub(super) fn push(&mut self, entry: Entry) {
         self.counters.submissions.add(1);
+        #[cfg(feature = "sim")]
+        let entry = faults::submitted(&mut self.faults, entry);
         if !self.backlog.is_empty() || !self.push_now(&entry) {
             self.backlog.push_back(entry);
         }
@@ -145,6 +153,8 @@ impl Ring {
         if how == Enter::Submit {
             return self.submit();
         }
+        #[cfg(feature = "sim")]
+        let timeout = if faults::holds(&self.faults) { Some(Duration::ZERO) } else { timeout };
         self.refill();
         if how == Enter::Drain && self.ext_arg {
             return self.enter_once(ring::ENTER_GETEVENTS, self.drain_most, Some(Duration::ZERO));
@@ -232,14 +242,21 @@ impl Ring {
 
     /// The completions that are there; they are taken out of the ring.
     pub(super) fn completions(&mut self) -> impl Iterator<Item = Completion> + '_ {
-        self.uring.completion().map(|entry: cqueue::Entry| Completion {
+        let fresh = self.uring.completion().map(|entry: cqueue::Entry| Completion {
             user_data: entry.user_data(),
             result: entry.result(),
             flags: entry.flags(),
-        })
+        });
+        #[cfg(feature = "sim")]
+        let fresh = faults::delivered(&mut self.faults, fresh);
+        fresh
     }
 
     pub(super) fn has_completions(&mut self) -> bool {
+        #[cfg(feature = "sim")]
+        if faults::holds(&self.faults) {
+            return true;
+        }
         !self.uring.completion().is_empty()
     }
 }

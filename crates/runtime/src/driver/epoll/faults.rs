@@ -1,0 +1,171 @@
+//! Faults between the kernel and this driver: system calls that do less than they could, or nothing,
+//! and events that come later and in another order. All of it is what a kernel may do.
+//!
+//! A program that was told EAGAIN, or got less than it asked for, relies on an event when there is
+//! more. Where only we said so, the kernel has none to report, so we owe it: the next wait brings
+//! it, as if the rest had arrived just then.
+
+use crate::driver::DriverSetup;
+use crate::driver::faults::{Dice, Fault, OF_DESCRIPTORS};
+use crate::sys::poll::Event;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::io;
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+/// Waits for which an event is held back, at most.
+const WAITS_MAX: u64 = 8;
+
+/// The direction of a system call.
+#[derive(Clone, Copy)]
+pub(crate) enum Way {
+    In,
+    Out,
+}
+
+impl Way {
+    fn event(self) -> i32 {
+        match self {
+            Way::In => libc::EPOLLIN,
+            Way::Out => libc::EPOLLOUT,
+        }
+    }
+}
+
+struct Layer {
+    dice: Dice,
+    /// What epoll was told of each descriptor: data and interest.
+    watched: HashMap<RawFd, (u64, i32)>,
+    owed: BTreeMap<RawFd, i32>,
+    /// Held back, with the waits that are left.
+    held: VecDeque<(u64, Event)>,
+}
+
+thread_local! {
+    /// Of the engine on this thread, if it has one.
+    static LAYER: RefCell<Option<Layer>> = const { RefCell::new(None) };
+}
+
+/// Puts faults between the kernel and the engine of this thread, if they were asked for.
+pub(super) fn install(setup: &DriverSetup) {
+    let layer = Dice::asked_for(&setup.faults).map(|dice| Layer {
+        dice,
+        watched: HashMap::new(),
+        owed: BTreeMap::new(),
+        held: VecDeque::new(),
+    });
+    LAYER.set(layer);
+}
+
+/// The engine is gone.
+pub(super) fn remove() {
+    LAYER.set(None);
+}
+
+fn with<R>(otherwise: R, ask: impl FnOnce(&mut Layer) -> R) -> R {
+    LAYER.with_borrow_mut(|layer| match layer {
+        Some(layer) => ask(layer),
+        None => otherwise,
+    })
+}
+
+/// How much of `wanted` bytes or messages a call on `socket` may be about.
+///
+/// # Errors
+/// EAGAIN instead of the call.
+pub(crate) fn allowed(socket: RawFd, way: Way, wanted: usize) -> io::Result<usize> {
+    with(Ok(wanted), |layer| layer.allowed(socket, way, wanted))
+}
+
+/// As [`allowed`], of what is to be written to: the part that may be.
+///
+/// # Errors
+/// As [`allowed`].
+pub(crate) fn part<T>(socket: RawFd, way: Way, wanted: &mut [T]) -> io::Result<&mut [T]> {
+    let most = allowed(socket, way, wanted.len())?;
+    Ok(&mut wanted[..most])
+}
+
+/// Whether a connection may be accepted.
+///
+/// # Errors
+/// EAGAIN or exhaustion instead of the call.
+pub(crate) fn may_accept(listener: RawFd) -> io::Result<()> {
+    with(Ok(()), |layer| match layer.dice.errno(OF_DESCRIPTORS) {
+        Some(errno) => Err(io::Error::from_raw_os_error(errno)),
+        None => layer.allowed(listener, Way::In, 1).map(drop),
+    })
+}
+
+/// Epoll was told to watch `target`.
+pub(crate) fn watched(target: RawFd, interest: i32, data: u64) {
+    with((), |layer| {
+        let before = layer.watched.insert(target, (data, interest));
+        if before.is_some_and(|(before, _)| before != data) {
+            // The number is that of another socket now, which is owed nothing.
+            layer.owed.remove(&target);
+        }
+    });
+}
+
+/// How long a wait may take: none while events are here that the kernel knows nothing of.
+pub(crate) fn patience(timeout: Option<Duration>) -> Option<Duration> {
+    with(timeout, |layer| match layer.owed.is_empty() && layer.held.is_empty() {
+        true => timeout,
+        false => Some(Duration::ZERO),
+    })
+}
+
+/// What a wait reports, given what the kernel did.
+pub(crate) fn reported(events: &mut Vec<Event>) {
+    with((), |layer| layer.reported(events));
+}
+
+impl Layer {
+    fn allowed(&mut self, socket: RawFd, way: Way, wanted: usize) -> io::Result<usize> {
+        let short = match way {
+            Way::In => Fault::ShortReceive,
+            Way::Out => Fault::ShortSend,
+        };
+        let again = self.dice.strikes(Fault::Again);
+        if again || wanted > 1 && self.dice.strikes(short) {
+            *self.owed.entry(socket).or_default() |= way.event();
+        } else {
+            return Ok(wanted);
+        }
+        match again {
+            true => Err(io::Error::from_raw_os_error(libc::EAGAIN)),
+            false => Ok(self.dice.part(wanted)),
+        }
+    }
+
+    fn reported(&mut self, events: &mut Vec<Event>) {
+        // Keeps its capacity, which says how many events may be asked for.
+        let fresh = events.to_vec();
+        events.clear();
+        for (left, _) in &mut self.held {
+            *left = left.saturating_sub(1);
+        }
+        while let Some((0, _)) = self.held.front() {
+            events.extend(self.held.pop_front().map(|(_, event)| event));
+        }
+        for event in fresh {
+            if self.dice.strikes(Fault::Late) {
+                self.held.push_back((self.dice.between(1..WAITS_MAX), event));
+            } else if !events.is_empty() && self.dice.strikes(Fault::Reordered) {
+                events.insert(self.dice.between(0..events.len() as u64) as usize, event);
+            } else {
+                events.push(event);
+            }
+        }
+        for (fd, owed) in std::mem::take(&mut self.owed) {
+            let Some((data, interest)) = self.watched.get(&fd) else { continue };
+            // What nobody watches for now the kernel reports itself when somebody does.
+            let bits = owed & interest;
+            if bits != 0 {
+                events.push(Event { events: bits as u32, u64: *data });
+            }
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! Faults: what a kernel and a network may do to a program at any time, and seldom do when
+//! somebody looks. Drawn from a seed, so that whatever they break breaks again.
+
+use oorandom::Rand64;
+use std::fmt;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::ops::Range;
+
+macro_rules! faults {
+    ($($(#[$doc:meta])* $name:ident = $text:literal, $most:literal;)*) => {
+        /// A kind of fault.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Fault {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Fault {
+            /// All kinds.
+            pub const ALL: &[Fault] = &[$(Fault::$name),*];
+
+            /// How often one may happen at most, in a million chances.
+            const MOST_PER_MILLION: &[u32] = &[$($most),*];
+        }
+
+        impl fmt::Display for Fault {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self { $(Fault::$name => $text,)* })
+            }
+        }
+    };
+}
+
+faults! {
+    /// The kernel takes fewer bytes than there is room for.
+    ShortSend = "short sends", 300_000;
+    /// The kernel delivers fewer bytes than are there.
+    ShortReceive = "short receives", 300_000;
+    /// A completion is reported up to 20 ms after it happened.
+    Late = "late completions", 50_000;
+    /// Completions of different operations are reported in another order.
+    Reordered = "reordered completions", 200_000;
+    /// ENOBUFS.
+    NoBuffers = "ENOBUFS", 50_000;
+    /// An operation ends with ECANCELED that nobody cancelled.
+    Cancelled = "ECANCELED", 20_000;
+    /// A multishot operation ends although it could go on.
+    EndedEarly = "multishot ended early", 200_000;
+    /// Completions find their queue full.
+    Overflow = "completion queue overflows", 50_000;
+    /// EAGAIN although the socket is ready.
+    Again = "EAGAIN", 200_000;
+    /// EINTR.
+    Interrupted = "EINTR", 50_000;
+    /// EMFILE, where a descriptor is made.
+    NoDescriptor = "EMFILE", 50_000;
+    /// ENFILE, likewise.
+    FileTableFull = "ENFILE", 20_000;
+    /// ENOMEM, likewise.
+    NoMemory = "ENOMEM", 20_000;
+    /// A connection breaks with ECONNRESET at both ends.
+    Reset = "ECONNRESET", 2_000;
+    /// A connection breaks with ETIMEDOUT at both ends.
+    TimedOut = "ETIMEDOUT", 1_000;
+    /// Nothing of a connection gets through for up to 30 seconds.
+    Silent = "silent peers", 1_000;
+    /// A connection carries a few bytes at a time from now on.
+    Slow = "slow peers", 1_000;
+    /// A datagram is lost on its way.
+    DatagramLost = "datagrams lost", 50_000;
+    /// A datagram arrives twice.
+    DatagramDuplicated = "datagrams duplicated", 50_000;
+    /// A datagram is overtaken by later ones.
+    DatagramReordered = "datagrams reordered", 100_000;
+    /// A file ends in the middle of being read or sent.
+    FileTruncated = "files truncated", 5_000;
+}
+
+/// How often each kind of fault happens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Faults {
+    per_million: Vec<u32>,
+}
+
+impl Faults {
+    /// None at all.
+    pub fn none() -> Faults {
+        Faults { per_million: vec![0; Fault::ALL.len()] }
+    }
+
+    /// A mix that the seed chooses: about half of the kinds, each as often as one in a thousand
+    /// of what it may be at most, or more. One seed in eight is without faults.
+    pub fn of_seed(seed: u64) -> Faults {
+        let mut random = Rand64::new(u128::from(seed) << 64 | 0xfa17);
+        if random.rand_range(0..8) == 0 {
+            return Faults::none();
+        }
+        let mut draw = |most: &u32| match random.rand_range(0..2) {
+            0 => 0,
+            _ => (most >> random.rand_range(0..10)).max(1),
+        };
+        Faults { per_million: Fault::MOST_PER_MILLION.iter().map(&mut draw).collect() }
+    }
+
+    /// This kind, and so often in a million chances.
+    pub fn with(mut self, fault: Fault, per_million: u32) -> Faults {
+        self.per_million[fault as usize] = per_million.min(1_000_000);
+        self
+    }
+
+    /// A mix that the seed chooses among the kinds that a program on a real kernel need not notice:
+    /// nothing is lost by them, nothing broken, and nothing refused for long.
+    pub fn harmless(seed: u64) -> Faults {
+        let mut random = Rand64::new(u128::from(seed) << 64 | 0xfa17);
+        HARMLESS.iter().fold(Faults::none(), |faults, (fault, most)| {
+            match random.rand_range(0..4) {
+                0 => faults,
+                _ => faults.with(*fault, most >> random.rand_range(0..6)),
+            }
+        })
+    }
+
+    /// None of these kinds.
+    pub fn without(self, faults: &[Fault]) -> Faults {
+        faults.iter().fold(self, |left, fault| left.with(*fault, 0))
+    }
+
+    /// How often this kind happens in a million chances.
+    pub fn per_million(&self, fault: Fault) -> u32 {
+        self.per_million[fault as usize]
+    }
+
+    /// True if none of these kinds happens.
+    pub fn is_free_of(&self, faults: &[Fault]) -> bool {
+        faults.iter().all(|fault| self.per_million(*fault) == 0)
+    }
+}
+
+impl fmt::Display for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut some = false;
+        for fault in Fault::ALL.iter().filter(|fault| self.per_million(**fault) > 0) {
+            let comma = if std::mem::replace(&mut some, true) { ", " } else { "" };
+            write!(f, "{comma}{fault} {}", f64::from(self.per_million(*fault)) / 1e6)?;
+        }
+        if some { Ok(()) } else { f.write_str("none") }
+    }
+}
+
+/// The kinds of [`Faults::harmless`], and how often in a million they happen at most.
+const HARMLESS: &[(Fault, u32)] = &[
+    (Fault::ShortSend, 300_000),
+    (Fault::ShortReceive, 300_000),
+    (Fault::Late, 300_000),
+    (Fault::Reordered, 300_000),
+    (Fault::NoBuffers, 300_000),
+    (Fault::Cancelled, 300_000),
+    (Fault::EndedEarly, 300_000),
+    (Fault::Again, 300_000),
+    (Fault::Interrupted, 300_000),
+    // Each holds up accepting for a tenth of a second.
+    (Fault::NoDescriptor, 5_000),
+    (Fault::FileTableFull, 5_000),
+    (Fault::NoMemory, 5_000),
+];
+
+/// With this in its environment, a process built with the feature `sim` has harmless faults between
+/// the real kernel and its engines; the value is their seed.
+pub const ENVIRONMENT: &str = "TWINRING_FAULTS";
+
+thread_local! {
+    /// Engines that this thread has made.
+    static ENGINES: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// Decides what happens, always the same for one seed.
+#[derive(Debug)]
+pub(crate) struct Dice {
+    random: Rand64,
+    faults: Faults,
+    injected: Vec<u64>,
+}
+
+impl Dice {
+    pub(crate) fn new(seed: u64, faults: Faults) -> Dice {
+        let injected = vec![0; Fault::ALL.len()];
+        Dice { random: Rand64::new(u128::from(seed)), faults, injected }
+    }
+
+    /// For an engine on a real kernel: faults that were asked for by the program, or else by the
+    /// environment. There each thread has its own, by its name, and so has each test, as the
+    /// harness names threads after them.
+    pub(crate) fn asked_for(by_program: &Option<(u64, Faults)>) -> Option<Dice> {
+        if let Some((seed, faults)) = by_program {
+            return Some(Dice::new(*seed, faults.clone()));
+        }
+        let seed: u64 = std::env::var(ENVIRONMENT).ok()?.parse().ok()?;
+        let thread = std::thread::current();
+        let name = thread.name().unwrap_or_default();
+        let number = ENGINES.replace(ENGINES.get() + 1);
+        let own = BuildHasherDefault::<DefaultHasher>::default().hash_one((seed, name, number));
+        let faults = Faults::harmless(own);
+        // Captured by the harness, and shown when the test fails.
+        eprintln!(
+            "faults: {faults}\nagain with: {ENVIRONMENT}={seed}, and the same test ({name}) of the \
+             same binary"
+        );
+        Some(Dice::new(own, faults))
+    }
+
+    /// True, and counted, if a fault of this kind is to happen here.
+    pub(crate) fn strikes(&mut self, fault: Fault) -> bool {
+        let chance = self.faults.per_million(fault);
+        // Nothing is drawn for what never happens, which is nearly everything.
+        let struck = chance > 0 && self.random.rand_range(0..1_000_000) < u64::from(chance);
+        self.injected[fault as usize] += u64::from(struck);
+        struck
+    }
+
+    /// The errno of one of these kinds, if one is to happen here.
+    pub(crate) fn errno(&mut self, faults: &[(Fault, i32)]) -> Option<i32> {
+        faults.iter().find(|(fault, _)| self.strikes(*fault)).map(|(_, errno)| *errno)
+    }
+
+    pub(crate) fn between(&mut self, range: Range<u64>) -> u64 {
+        if range.is_empty() { range.start } else { self.random.rand_range(range) }
+    }
+
+    /// A part of `whole`, at least one of it.
+    pub(crate) fn part(&mut self, whole: usize) -> usize {
+        self.between(1..whole.max(1) as u64 + 1) as usize
+    }
+
+    /// How many faults of each kind happened, those left out that did not.
+    pub(crate) fn injected(&self) -> Vec<(Fault, u64)> {
+        let counted = Fault::ALL.iter().copied().zip(self.injected.iter().copied());
+        counted.filter(|(_, count)| *count > 0).collect()
+    }
+}
+
+/// What may be in the way of a new descriptor.
+pub(crate) const OF_DESCRIPTORS: &[(Fault, i32)] = &[
+    (Fault::NoDescriptor, libc::EMFILE),
+    (Fault::FileTableFull, libc::ENFILE),
+    (Fault::NoMemory, libc::ENOMEM),
+];

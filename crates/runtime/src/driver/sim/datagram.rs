@@ -1,0 +1,191 @@
+//! Simulated datagrams: lost, doubled and overtaken on their way, dropped where nobody reads.
+
+use super::kernel::{Event, Kernel, Op, error};
+use super::socket::Kind;
+use crate::driver::faults::Fault;
+use std::collections::VecDeque;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::RawFd;
+
+/// The longest payload on IPv4.
+const PAYLOAD_BYTES_MAX: usize = 65_507;
+/// What the kernel reckons for a datagram beside its payload.
+const OVERHEAD_BYTES: usize = 256;
+/// How much later one comes that others overtake.
+const OVERTAKEN_NS_MAX: u64 = 20_000_000;
+
+/// A datagram on its way, or in a socket.
+#[derive(Clone)]
+pub(super) struct Packet {
+    pub(super) from: SocketAddr,
+    pub(super) to: IpAddr,
+    pub(super) traffic_class: u8,
+    pub(super) arrived_ns: u64,
+    pub(super) payload: Vec<u8>,
+}
+
+#[derive(Default)]
+pub(super) struct Udp {
+    inbox: VecDeque<Packet>,
+    inbox_bytes: usize,
+    /// In the send buffer.
+    leaving_bytes: usize,
+    pub(super) peer: Option<SocketAddr>,
+    pub(super) drops: u32,
+    /// A filter lets nothing in any more.
+    pub(super) sealed: bool,
+    /// An ICMP error that the next call reports.
+    errno: Option<i32>,
+}
+
+impl Udp {
+    pub(super) fn is_readable(&self) -> bool {
+        !self.inbox.is_empty() || self.errno.is_some()
+    }
+
+    pub(super) fn is_writable(&self, send_bytes: usize) -> bool {
+        self.leaving_bytes < send_bytes
+    }
+}
+
+/// What is to be sent.
+pub(super) struct Outbound<'a> {
+    pub(super) to: Option<SocketAddr>,
+    pub(super) from: Option<IpAddr>,
+    pub(super) segment_bytes: Option<u16>,
+    pub(super) traffic_class: u8,
+    pub(super) payload: &'a [u8],
+}
+
+impl Kernel {
+    fn udp(&mut self, fd: RawFd) -> io::Result<&mut Udp> {
+        match &mut self.socket_mut(fd)?.kind {
+            Kind::Udp(udp) => Ok(udp),
+            _ => Err(error(libc::EBADF)),
+        }
+    }
+
+    /// connect(2) of a datagram socket.
+    pub(crate) fn connect_datagrams(&mut self, fd: RawFd, peer: SocketAddr) -> io::Result<()> {
+        self.name_for(fd, peer)?;
+        self.udp(fd)?.peer = Some(peer);
+        self.socket_mut(fd)?.peer_name = Some(peer);
+        Ok(())
+    }
+
+    /// sendmsg(2) without waiting.
+    pub(super) fn send_datagram(&mut self, fd: RawFd, out: &Outbound<'_>) -> io::Result<()> {
+        let room = self.socket_mut(fd)?.send_bytes;
+        let udp = self.udp(fd)?;
+        if let Some(errno) = udp.errno.take() {
+            return Err(error(errno));
+        }
+        let Some(to) = out.to.or(udp.peer) else { return Err(error(libc::EDESTADDRREQ)) };
+        let bytes = out.payload.len();
+        if bytes > PAYLOAD_BYTES_MAX {
+            return Err(error(libc::EMSGSIZE));
+        }
+        if udp.leaving_bytes >= room || self.dice.strikes(Fault::Again) {
+            return Err(error(libc::EAGAIN));
+        }
+        if self.dice.strikes(Fault::NoBuffers) {
+            return Err(error(libc::ENOBUFS));
+        }
+        let mut from = self.name_for(fd, to)?;
+        if from.ip().is_unspecified() {
+            from.set_ip(out.from.unwrap_or(to.ip()));
+        }
+        let size = out.segment_bytes.map_or(bytes, usize::from).max(1);
+        let whole: Option<&[u8]> = (bytes == 0).then_some(&[]);
+        for payload in whole.into_iter().chain(out.payload.chunks(size)) {
+            let (traffic_class, arrived_ns) = (out.traffic_class, 0);
+            let (to_ip, payload) = (to.ip(), payload.to_vec());
+            self.travel(fd, to, Packet { from, to: to_ip, traffic_class, arrived_ns, payload });
+        }
+        let held = bytes + OVERHEAD_BYTES;
+        self.udp(fd)?.leaving_bytes += held;
+        let leaves_ns = self.dice.between(500..20_000);
+        self.schedule(leaves_ns, Event::Departed { from: fd, bytes: held });
+        self.note("datagram", fd, bytes as i64);
+        Ok(())
+    }
+
+    fn travel(&mut self, sender: RawFd, to: SocketAddr, packet: Packet) {
+        if self.dice.strikes(Fault::DatagramLost) {
+            return;
+        }
+        let copies = 1 + usize::from(self.dice.strikes(Fault::DatagramDuplicated));
+        for packet in std::iter::repeat_n(packet, copies) {
+            let mut after_ns = self.latency_ns;
+            if self.dice.strikes(Fault::DatagramReordered) {
+                after_ns += self.dice.between(1..OVERTAKEN_NS_MAX);
+            }
+            self.schedule(after_ns, Event::Datagram { to, packet, sender });
+        }
+    }
+
+    pub(super) fn departed(&mut self, from: RawFd, bytes: usize) {
+        if let Ok(udp) = self.udp(from) {
+            udp.leaving_bytes -= bytes;
+            self.look(from, Op::Send);
+        }
+    }
+
+    pub(super) fn arrive(&mut self, to: SocketAddr, mut packet: Packet, sender: RawFd) {
+        packet.arrived_ns = self.now_ns();
+        let bound: Vec<RawFd> = self.bound_to(false, to).cloned().unwrap_or_default();
+        let takes = |fd: &&RawFd| match self.sockets.get(fd).map(|socket| &socket.kind) {
+            Some(Kind::Udp(udp)) => udp.peer.is_none_or(|peer| peer == packet.from),
+            _ => false,
+        };
+        let takers: Vec<RawFd> = bound.iter().filter(takes).copied().collect();
+        if takers.is_empty() {
+            // ICMP: port unreachable, of which only a connected socket hears.
+            if let Ok(udp) = self.udp(sender)
+                && udp.peer == Some(to)
+            {
+                udp.errno = Some(libc::ECONNREFUSED);
+                self.look(sender, Op::Receive);
+            }
+            return;
+        }
+        let taker = takers[usize::from(packet.from.port()) % takers.len()];
+        let room = self.sockets.get(&taker).map_or(0, |socket| socket.recv_bytes);
+        let bytes = packet.payload.len() + OVERHEAD_BYTES;
+        let Ok(udp) = self.udp(taker) else { return };
+        if udp.sealed || udp.inbox_bytes + bytes > room {
+            udp.drops = udp.drops.wrapping_add(1);
+            return self.note("dropped", taker, bytes as i64);
+        }
+        udp.inbox_bytes += bytes;
+        udp.inbox.push_back(packet);
+        self.note("arrived", taker, bytes as i64);
+        self.look(taker, Op::Receive);
+    }
+
+    /// recvmsg(2) without waiting.
+    pub(super) fn recv_datagram(&mut self, fd: RawFd) -> io::Result<(Packet, u32)> {
+        let udp = self.udp(fd)?;
+        if let Some(errno) = udp.errno.take() {
+            self.look(fd, Op::Receive);
+            return Err(error(errno));
+        }
+        let Some(packet) = udp.inbox.pop_front() else { return Err(error(libc::EAGAIN)) };
+        udp.inbox_bytes -= packet.payload.len() + OVERHEAD_BYTES;
+        let drops = udp.drops;
+        self.look(fd, Op::Receive);
+        Ok((packet, drops))
+    }
+
+    /// Packets dropped at this socket.
+    pub(crate) fn drops(&mut self, fd: RawFd) -> io::Result<u32> {
+        Ok(self.udp(fd)?.drops)
+    }
+
+    /// A filter that lets nothing through.
+    pub(crate) fn seal(&mut self, fd: RawFd) -> io::Result<()> {
+        self.udp(fd)?.sealed = true;
+        Ok(())
+    }
+}

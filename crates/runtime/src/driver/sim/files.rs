@@ -1,0 +1,77 @@
+//! Operations on files: those of the real filesystem, carried out some simulated time later.
+
+use super::SimDriver;
+use crate::driver::closed;
+use crate::driver::faults::{Fault, OF_DESCRIPTORS};
+use crate::driver::slots::Key;
+use crate::fs::{FileOp, Start, What};
+use std::io;
+use std::task::{Context, Poll, Waker};
+
+pub(super) struct FileSlot {
+    op: Option<Box<FileOp>>,
+    ended: Option<io::Result<usize>>,
+    waker: Option<Waker>,
+    abandoned: bool,
+}
+
+impl SimDriver {
+    pub(crate) fn start_file(&mut self, op: Box<FileOp>, cx: &mut Context<'_>) -> Start {
+        let waker = Some(cx.waker().clone());
+        let slot = FileSlot { op: Some(op), ended: None, waker, abandoned: false };
+        let key = self.files.insert(slot);
+        self.kernel().start_file(self.id, key);
+        Start::OnRing(key)
+    }
+
+    pub(super) fn on_file(&mut self, key: Key, wakes: &mut Vec<Waker>) {
+        let Some(slot) = self.files.get_mut(key) else { return };
+        if slot.abandoned {
+            self.files.remove(key);
+            return;
+        }
+        let Some(op) = &mut slot.op else { return };
+        let mut kernel = self.machine.kernel.borrow_mut();
+        let refused = match op.what {
+            What::Open => kernel.dice.errno(OF_DESCRIPTORS),
+            _ => None,
+        };
+        let truncated = match op.what {
+            What::Read | What::Warm => kernel.dice.strikes(Fault::FileTruncated),
+            _ => false,
+        };
+        drop(kernel);
+        slot.ended = Some(match refused {
+            Some(errno) => Err(io::Error::from_raw_os_error(errno)),
+            None if truncated => Ok(0),
+            None => op.run(),
+        });
+        wakes.extend(slot.waker.take());
+    }
+
+    pub(crate) fn poll_file(
+        &mut self,
+        key: Key,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<(Box<FileOp>, io::Result<usize>)>> {
+        let Some(slot) = self.files.get_mut(key) else { return Poll::Ready(Err(closed())) };
+        let Some(ended) = slot.ended.take() else {
+            slot.waker = Some(cx.waker().clone());
+            return Poll::Pending;
+        };
+        match self.files.remove(key).and_then(|slot| slot.op) {
+            Some(op) => Poll::Ready(Ok((op, ended))),
+            None => Poll::Ready(Err(closed())),
+        }
+    }
+
+    /// The kernel finishes it all the same; its memory lives until then.
+    pub(crate) fn abandon_file(&mut self, key: Key) {
+        if let Some(slot) = self.files.get_mut(key) {
+            (slot.abandoned, slot.waker) = (true, None);
+            if slot.ended.is_some() {
+                self.files.remove(key);
+            }
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Simulated sockets: what all kinds have in common, names and options.
+
+use super::datagram::Udp;
+use super::kernel::{Kernel, Op, error};
+use super::tcp::Tcp;
+use crate::driver::slots::Key;
+use std::collections::VecDeque;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::RawFd;
+
+/// Bytes of the receive and send buffers of a socket that asks for none.
+const BUFFER_BYTES: usize = 64 * 1024;
+const BUFFER_BYTES_MIN: usize = 2048;
+const BUFFER_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+pub(super) enum Kind {
+    Fresh,
+    Listener { backlog: VecDeque<RawFd>, most: usize },
+    Tcp(Tcp),
+    Udp(Udp),
+}
+
+pub(super) struct Socket {
+    pub(super) stream: bool,
+    ipv6: bool,
+    pub(super) local: Option<SocketAddr>,
+    pub(super) peer_name: Option<SocketAddr>,
+    pub(super) recv_bytes: usize,
+    pub(super) send_bytes: usize,
+    pub(super) reset_on_close: bool,
+    /// SO_REUSEPORT.
+    pub(super) share: bool,
+    /// The program holds a descriptor of it.
+    pub(super) open: bool,
+    /// It is in the backlog of a listener.
+    pub(super) pending: bool,
+    pub(super) owner: Option<(usize, Key)>,
+    /// Operations that wait, and those among them whose completion is on its way.
+    pub(super) armed: u8,
+    pub(super) announced: u8,
+    pub(super) kind: Kind,
+}
+
+/// Names and options of sockets.
+impl Kernel {
+    pub(crate) fn local_name(&mut self, fd: RawFd) -> io::Result<SocketAddr> {
+        let socket = self.socket_mut(fd)?;
+        let ip = if socket.ipv6 { IpAddr::from([0u16; 8]) } else { IpAddr::from([0, 0, 0, 0]) };
+        Ok(socket.local.unwrap_or(SocketAddr::new(ip, 0)))
+    }
+
+    pub(crate) fn peer_name(&mut self, fd: RawFd) -> io::Result<SocketAddr> {
+        self.socket_mut(fd)?.peer_name.ok_or_else(|| error(libc::ENOTCONN))
+    }
+
+    /// Bytes of the receive and send buffers.
+    pub(crate) fn buffers(&mut self, fd: RawFd) -> io::Result<(usize, usize)> {
+        let socket = self.socket_mut(fd)?;
+        Ok((socket.recv_bytes, socket.send_bytes))
+    }
+
+    /// What is in it already stays.
+    pub(crate) fn set_recv_buffer(&mut self, fd: RawFd, wish: usize) -> io::Result<()> {
+        let socket = self.socket_mut(fd)?;
+        socket.recv_bytes = granted(wish).max(socket.received_bytes());
+        Ok(())
+    }
+
+    pub(crate) fn set_send_buffer(&mut self, fd: RawFd, wish: usize) -> io::Result<()> {
+        let socket = self.socket_mut(fd)?;
+        socket.send_bytes = granted(wish).max(socket.unsent_bytes());
+        Ok(())
+    }
+
+    pub(crate) fn set_share(&mut self, fd: RawFd, share: bool) -> io::Result<()> {
+        self.socket_mut(fd)?.share = share;
+        Ok(())
+    }
+
+    pub(crate) fn set_reset_on_close(&mut self, fd: RawFd, resets: bool) -> io::Result<()> {
+        self.socket_mut(fd)?.reset_on_close = resets;
+        Ok(())
+    }
+
+    /// It knows UDP_SEGMENT.
+    pub(crate) fn cuts_datagrams(&self) -> bool {
+        self.cuts_datagrams
+    }
+}
+
+/// What the kernel grants of a wish: twice as much, for its own bookkeeping, within limits.
+fn granted(wish: usize) -> usize {
+    wish.saturating_mul(2).clamp(BUFFER_BYTES_MIN, BUFFER_BYTES_MAX)
+}
+
+impl Socket {
+    fn received_bytes(&self) -> usize {
+        if let Kind::Tcp(tcp) = &self.kind { tcp.received_bytes() } else { 0 }
+    }
+
+    fn unsent_bytes(&self) -> usize {
+        if let Kind::Tcp(tcp) = &self.kind { tcp.unsent_bytes() } else { 0 }
+    }
+
+    pub(super) fn new(stream: bool, ipv6: bool, kind: Kind) -> Socket {
+        Socket {
+            stream,
+            ipv6,
+            local: None,
+            peer_name: None,
+            recv_bytes: BUFFER_BYTES,
+            send_bytes: BUFFER_BYTES,
+            reset_on_close: false,
+            share: false,
+            open: true,
+            pending: false,
+            owner: None,
+            armed: 0,
+            announced: 0,
+            kind,
+        }
+    }
+
+    pub(super) fn is_ready(&self, op: Op) -> bool {
+        match (&self.kind, op) {
+            (Kind::Listener { backlog, .. }, Op::Accept) => !backlog.is_empty(),
+            (Kind::Tcp(tcp), Op::Receive) => tcp.is_readable(),
+            (Kind::Tcp(tcp), Op::Send) => tcp.is_writable(self.send_bytes),
+            (Kind::Tcp(tcp), Op::Connect) => !tcp.connecting,
+            (Kind::Udp(udp), Op::Receive) => udp.is_readable(),
+            (Kind::Udp(udp), Op::Send) => udp.is_writable(self.send_bytes),
+            _ => false,
+        }
+    }
+}

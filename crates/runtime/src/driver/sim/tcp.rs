@@ -1,0 +1,487 @@
+//! Simulated streams: bounded buffers at both ends, a window, FIN and reset.
+
+use super::kernel::{Event, Kernel, Op, error};
+use super::socket::{Kind, Socket};
+use crate::driver::faults::{Fault, OF_DESCRIPTORS};
+use std::collections::VecDeque;
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+
+/// A lost SYN is sent again after this.
+const SYN_AGAIN_NS: u64 = 1_000_000_000;
+const SYN_TRIES_MAX: u32 = 6;
+/// Bytes that go to the peer at once.
+const SEGMENT_BYTES_MAX: u64 = 16 * 1024;
+const SLOW_BYTES_MAX: u64 = 200;
+const SLOW_NS_MAX: u64 = 2_000_000;
+const SILENT_NS: std::ops::Range<u64> = 100_000_000..30_000_000_000;
+
+/// The first bytes of a queue that has them; by whole slices, as a run moves gigabytes.
+fn take_front(queue: &mut VecDeque<u8>, bytes: usize) -> Vec<u8> {
+    let (first, second) = queue.as_slices();
+    let of_first = bytes.min(first.len());
+    let taken = [&first[..of_first], &second[..bytes - of_first]].concat();
+    queue.drain(..bytes);
+    taken
+}
+
+/// One end of a connection.
+#[derive(Default)]
+pub(super) struct Tcp {
+    /// The other end, while it exists.
+    peer: Option<RawFd>,
+    pub(super) connecting: bool,
+    /// Sent by the program and not yet with the peer.
+    out: VecDeque<u8>,
+    /// Received and not yet read.
+    inbox: VecDeque<u8>,
+    fin: bool,
+    fin_arrived: bool,
+    peer_finished: bool,
+    /// What broke the connection; told once by a call, then EPIPE and the end of the stream.
+    errno: Option<i32>,
+    broken: bool,
+    carrying: bool,
+    slow: bool,
+    silent_until_ns: u64,
+    /// What the program at the other end has handed over and the program at this end has not
+    /// received: what this end may receive next, whatever lies between.
+    promised: VecDeque<u8>,
+    /// Some of it cannot arrive any more.
+    excused: bool,
+}
+
+impl Tcp {
+    pub(super) fn is_readable(&self) -> bool {
+        !self.inbox.is_empty() || self.peer_finished || self.broken
+    }
+
+    pub(super) fn is_writable(&self, send_bytes: usize) -> bool {
+        self.broken || self.out.len() < send_bytes
+    }
+
+    pub(super) fn received_bytes(&self) -> usize {
+        self.inbox.len()
+    }
+
+    pub(super) fn unsent_bytes(&self) -> usize {
+        self.out.len()
+    }
+
+    /// Over in both directions.
+    fn is_closed(&self) -> bool {
+        self.broken || self.fin_arrived && self.peer_finished
+    }
+}
+
+impl Kernel {
+    fn tcp(&mut self, fd: RawFd) -> Option<&mut Tcp> {
+        match &mut self.sockets.get_mut(&fd)?.kind {
+            Kind::Tcp(tcp) => Some(tcp),
+            _ => None,
+        }
+    }
+
+    fn peer(&mut self, fd: RawFd) -> Option<RawFd> {
+        self.tcp(fd)?.peer
+    }
+
+    /// listen(2).
+    pub(crate) fn listen(&mut self, fd: RawFd, backlog: usize) -> io::Result<()> {
+        let most = backlog.max(1);
+        self.socket_mut(fd)?.kind = Kind::Listener { backlog: VecDeque::new(), most };
+        Ok(())
+    }
+
+    /// connect(2) of a stream, which goes on by itself.
+    pub(super) fn connect(&mut self, fd: RawFd, to: SocketAddr) -> io::Result<()> {
+        self.name_for(fd, to)?;
+        let socket = self.socket_mut(fd)?;
+        socket.peer_name = Some(to);
+        socket.kind = Kind::Tcp(Tcp { connecting: true, ..Tcp::default() });
+        let after_ns = self.travel_ns();
+        self.schedule(after_ns, Event::Syn { client: fd, tries: 0 });
+        Ok(())
+    }
+
+    pub(super) fn on_syn(&mut self, client: RawFd, tries: u32) {
+        let Some(socket) = self.sockets.get(&client).filter(|socket| socket.open) else { return };
+        let (Some(from), Some(to)) = (socket.local, socket.peer_name) else { return };
+        let back_ns = self.travel_ns();
+        let listeners: Vec<RawFd> = self.bound_to(true, to).cloned().unwrap_or_default();
+        let shared = listeners.into_iter().filter(|fd| {
+            let socket = self.sockets.get(fd);
+            socket.is_some_and(|socket| matches!(socket.kind, Kind::Listener { .. }))
+        });
+        let shared: Vec<RawFd> = shared.collect();
+        if shared.is_empty() {
+            let errno = Some(libc::ECONNREFUSED);
+            return self.schedule(back_ns, Event::Established { client, errno });
+        }
+        // Spread by the client's port, as a hash of the addresses would.
+        let listener = shared[usize::from(from.port()) % shared.len()];
+        let lost = self.dice.strikes(Fault::Silent);
+        let Some(Kind::Listener { backlog, most }) =
+            self.sockets.get(&listener).map(|socket| &socket.kind)
+        else {
+            return;
+        };
+        if lost || backlog.len() >= *most {
+            if tries == SYN_TRIES_MAX {
+                let errno = Some(libc::ETIMEDOUT);
+                return self.schedule(0, Event::Established { client, errno });
+            }
+            return self.schedule(SYN_AGAIN_NS << tries, Event::Syn { client, tries: tries + 1 });
+        }
+        let ipv6 = to.is_ipv6();
+        let server = Tcp { peer: Some(client), ..Tcp::default() };
+        let mut socket = Socket::new(true, ipv6, Kind::Tcp(server));
+        (socket.open, socket.pending) = (false, true);
+        (socket.local, socket.peer_name) = (Some(to), Some(from));
+        if let Some(listening) = self.sockets.get(&listener) {
+            (socket.recv_bytes, socket.send_bytes) = (listening.recv_bytes, listening.send_bytes);
+        }
+        let server = self.new_fd(socket);
+        if let Some(Kind::Listener { backlog, .. }) =
+            self.sockets.get_mut(&listener).map(|socket| &mut socket.kind)
+        {
+            backlog.push_back(server);
+        }
+        if let Some(tcp) = self.tcp(client) {
+            tcp.peer = Some(server);
+        }
+        self.note("syn", client, i64::from(tries));
+        self.schedule(back_ns, Event::Established { client, errno: None });
+        self.look(listener, Op::Accept);
+    }
+
+    pub(super) fn on_established(&mut self, client: RawFd, errno: Option<i32>) {
+        let Some(tcp) = self.tcp(client) else { return };
+        tcp.connecting = false;
+        if errno.is_some() {
+            (tcp.errno, tcp.broken) = (errno, true);
+        }
+        self.note("established", client, errno.unwrap_or(0).into());
+        self.look(client, Op::Connect);
+        self.look(client, Op::Receive);
+    }
+
+    /// The outcome of a connect that is over.
+    pub(super) fn connected(&mut self, fd: RawFd) -> io::Result<()> {
+        match self.tcp(fd).and_then(|tcp| tcp.errno) {
+            Some(errno) => Err(error(errno)),
+            None => Ok(()),
+        }
+    }
+
+    /// accept4(2).
+    pub(super) fn accept(&mut self, listener: RawFd) -> io::Result<RawFd> {
+        let Kind::Listener { backlog, .. } = &self.socket_mut(listener)?.kind else {
+            return Err(error(libc::EINVAL));
+        };
+        let Some(fd) = backlog.front().copied() else { return Err(error(libc::EAGAIN)) };
+        if let Some(errno) = self.dice.errno(OF_DESCRIPTORS) {
+            return Err(error(errno));
+        }
+        if let Kind::Listener { backlog, .. } = &mut self.socket_mut(listener)?.kind {
+            backlog.pop_front();
+        }
+        self.look(listener, Op::Accept);
+        let socket = self.socket_mut(fd)?;
+        (socket.open, socket.pending) = (true, false);
+        self.note("accepted", fd, 0);
+        Ok(fd)
+    }
+
+    /// recv(2) without waiting.
+    pub(super) fn recv(&mut self, fd: RawFd, into: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
+        let Some(tcp) = self.tcp(fd) else { return Err(error(libc::EBADF)) };
+        if tcp.inbox.is_empty() {
+            return match tcp.errno.take() {
+                Some(errno) => Err(error(errno)),
+                None if tcp.peer_finished || tcp.broken => Ok(0),
+                None => Err(error(libc::EAGAIN)),
+            };
+        }
+        let mut bytes = into.len().min(tcp.inbox.len());
+        if self.dice.strikes(Fault::ShortReceive) {
+            bytes = self.dice.part(bytes);
+        }
+        let Some(tcp) = self.tcp(fd) else { return Err(error(libc::EBADF)) };
+        for (to, from) in into.iter_mut().zip(take_front(&mut tcp.inbox, bytes)) {
+            to.write(from);
+        }
+        let peer = tcp.peer;
+        self.note("recv", fd, bytes as i64);
+        if let Some(peer) = peer {
+            self.start_carrying(peer);
+        }
+        self.look(fd, Op::Receive);
+        Ok(bytes)
+    }
+
+    /// send(2) without waiting.
+    pub(super) fn send(&mut self, fd: RawFd, bytes: &[u8]) -> io::Result<usize> {
+        let room = self.socket_mut(fd)?.send_bytes;
+        let Some(tcp) = self.tcp(fd) else { return Err(error(libc::EBADF)) };
+        if let Some(errno) = tcp.errno.take() {
+            return Err(error(errno));
+        }
+        if tcp.broken || tcp.fin {
+            return Err(error(libc::EPIPE));
+        }
+        let mut taken = bytes.len().min(room.saturating_sub(tcp.out.len()));
+        if taken == 0 && !bytes.is_empty() || self.dice.strikes(Fault::Again) {
+            return Err(error(libc::EAGAIN));
+        }
+        if self.dice.strikes(Fault::ShortSend) {
+            taken = self.dice.part(taken);
+        }
+        if let Some(tcp) = self.tcp(fd) {
+            tcp.out.extend(&bytes[..taken]);
+        }
+        self.note("send", fd, taken as i64);
+        self.start_carrying(fd);
+        Ok(taken)
+    }
+
+    /// shutdown(2) of the sending half.
+    pub(super) fn shutdown_write(&mut self, fd: RawFd) {
+        if let Some(tcp) = self.tcp(fd) {
+            tcp.fin = true;
+        }
+        self.note("shutdown", fd, 0);
+        self.start_carrying(fd);
+    }
+
+    /// True if the connection is over in both directions: TCP_CLOSE of tcp_info.
+    pub(crate) fn is_closed(&mut self, fd: RawFd) -> bool {
+        self.tcp(fd).is_none_or(|tcp| tcp.is_closed())
+    }
+
+    fn start_carrying(&mut self, from: RawFd) {
+        let travel_ns = self.travel_ns();
+        let now_ns = self.now_ns();
+        let slow_ns = self.dice.between(1..SLOW_NS_MAX);
+        let Some(tcp) = self.tcp(from) else { return };
+        let something = !tcp.out.is_empty() || tcp.fin && !tcp.fin_arrived;
+        if tcp.connecting || tcp.carrying || tcp.broken || !something {
+            return;
+        }
+        tcp.carrying = true;
+        let slow_ns = if tcp.slow { slow_ns } else { 0 };
+        let silent_ns = tcp.silent_until_ns.saturating_sub(now_ns);
+        self.schedule(travel_ns + slow_ns + silent_ns, Event::Carry { from });
+    }
+
+    /// A segment of `from` arrives at its peer.
+    pub(super) fn carry(&mut self, from: RawFd) {
+        let Some(tcp) = self.tcp(from) else { return };
+        tcp.carrying = false;
+        let Some(peer) = tcp.peer.filter(|_| !tcp.broken) else {
+            return self.nobody_receives(from);
+        };
+        if self.misfortune(from, peer) {
+            return;
+        }
+        let segment = self.dice.between(1..SEGMENT_BYTES_MAX + 1);
+        let slow = self.dice.between(1..SLOW_BYTES_MAX + 1);
+        let Some(receiver) = self.sockets.get(&peer) else { return self.nobody_receives(from) };
+        let (window, open) = match &receiver.kind {
+            Kind::Tcp(tcp) => (receiver.recv_bytes.saturating_sub(tcp.inbox.len()), tcp.fin),
+            _ => return,
+        };
+        // A receiver that is closed altogether answers data with a reset.
+        let gone = open && !receiver.open && !self.is_pending(peer);
+        let Some(tcp) = self.tcp(from) else { return };
+        if gone && !tcp.out.is_empty() {
+            return self.nobody_receives(from);
+        }
+        let most = if tcp.slow { slow } else { segment };
+        let bytes = tcp.out.len().min(window).min(most as usize);
+        let arriving = take_front(&mut tcp.out, bytes);
+        let finished = tcp.out.is_empty() && tcp.fin && !tcp.fin_arrived;
+        tcp.fin_arrived |= finished;
+        let goes_on = !tcp.out.is_empty() && window > bytes;
+        self.note("carried", from, bytes as i64);
+        if let Some(tcp) = self.tcp(peer) {
+            tcp.inbox.extend(arriving);
+            tcp.peer_finished |= finished;
+        }
+        self.look(peer, Op::Receive);
+        self.look(from, Op::Send);
+        if goes_on {
+            self.start_carrying(from);
+        }
+        self.remove_if_over(from);
+        self.remove_if_over(peer);
+    }
+
+    /// True while nobody has accepted the connection.
+    fn is_pending(&self, fd: RawFd) -> bool {
+        self.sockets.get(&fd).is_some_and(|socket| socket.pending)
+    }
+
+    /// What may happen to a connection instead.
+    fn misfortune(&mut self, from: RawFd, peer: RawFd) -> bool {
+        let broke = self
+            .dice
+            .errno(&[(Fault::Reset, libc::ECONNRESET), (Fault::TimedOut, libc::ETIMEDOUT)]);
+        if let Some(errno) = broke {
+            self.break_socket(from, errno);
+            self.break_socket(peer, errno);
+            return true;
+        }
+        if self.dice.strikes(Fault::Silent) {
+            let until_ns = self.now_ns() + self.dice.between(SILENT_NS);
+            for end in [from, peer] {
+                if let Some(tcp) = self.tcp(end) {
+                    tcp.silent_until_ns = until_ns;
+                }
+            }
+            self.start_carrying(from);
+            return true;
+        }
+        if self.dice.strikes(Fault::Slow) {
+            for end in [from, peer] {
+                if let Some(tcp) = self.tcp(end) {
+                    tcp.slow = true;
+                }
+            }
+        }
+        false
+    }
+
+    fn nobody_receives(&mut self, from: RawFd) {
+        let open = self.sockets.get(&from).is_some_and(|socket| socket.open);
+        let Some(tcp) = self.tcp(from) else { return };
+        let unsent = !tcp.out.is_empty();
+        tcp.fin_arrived |= tcp.fin;
+        match open {
+            true if unsent => self.break_socket(from, libc::ECONNRESET),
+            true => {}
+            false => self.remove_tcp(from),
+        }
+    }
+
+    /// The connection is gone, as far as this end is concerned.
+    pub(super) fn break_socket(&mut self, fd: RawFd, errno: i32) {
+        let open = self.sockets.get(&fd).is_some_and(|socket| socket.open);
+        let pending = self.is_pending(fd);
+        let Some(tcp) = self.tcp(fd).filter(|tcp| !tcp.broken) else { return };
+        (tcp.broken, tcp.excused, tcp.errno) = (true, true, Some(errno));
+        tcp.out.clear();
+        let peer = tcp.peer;
+        self.note("broken", fd, errno.into());
+        // What it had sent will not arrive.
+        if let Some(tcp) = peer.and_then(|peer| self.tcp(peer)) {
+            tcp.excused = true;
+        }
+        self.look(fd, Op::Receive);
+        self.look(fd, Op::Send);
+        if !open && !pending {
+            self.remove_tcp(fd);
+        }
+    }
+
+    pub(super) fn reset_peer_of(&mut self, fd: RawFd) {
+        let Some(peer) = self.peer(fd) else { return };
+        let after_ns = self.travel_ns();
+        if let Some(tcp) = self.tcp(peer) {
+            tcp.excused = true;
+            tcp.peer = None;
+        }
+        self.schedule(after_ns, Event::Break { fd: peer, errno: libc::ECONNRESET });
+    }
+
+    pub(super) fn close_tcp(&mut self, fd: RawFd) {
+        let resets = self.sockets.get(&fd).is_some_and(|socket| socket.reset_on_close);
+        let Some(tcp) = self.tcp(fd) else { return };
+        let unread = !tcp.inbox.is_empty();
+        if tcp.broken || tcp.connecting {
+            self.reset_peer_of(fd);
+            return self.remove_tcp(fd);
+        }
+        if resets || unread {
+            self.reset_peer_of(fd);
+            return self.remove_tcp(fd);
+        }
+        if let Some(tcp) = self.tcp(fd) {
+            tcp.fin = true;
+        }
+        self.start_carrying(fd);
+        self.remove_if_over(fd);
+    }
+
+    /// An end that the program has closed goes when its FIN has arrived.
+    fn remove_if_over(&mut self, fd: RawFd) {
+        let open = self.sockets.get(&fd).is_none_or(|socket| socket.open);
+        if !open && self.tcp(fd).is_some_and(|tcp| tcp.fin_arrived) && !self.is_pending(fd) {
+            self.remove_tcp(fd);
+        }
+    }
+
+    fn remove_tcp(&mut self, fd: RawFd) {
+        if let Some(peer) = self.peer(fd)
+            && let Some(tcp) = self.tcp(peer)
+            && tcp.peer == Some(fd)
+        {
+            tcp.peer = None;
+        }
+        // What it was connected to keeps its name while others are bound to it.
+        self.forget_name(fd);
+        self.sockets.remove(&fd);
+    }
+}
+
+/// What programs hand over and receive, which has to be the same.
+impl Kernel {
+    /// The program at this end has handed `bytes` over.
+    pub(super) fn handed_over(&mut self, fd: RawFd, bytes: &[u8]) {
+        if let Some(tcp) = self.peer(fd).and_then(|peer| self.tcp(peer)) {
+            tcp.promised.extend(bytes);
+        }
+    }
+
+    /// The program at this end drops what it handed over: its close has to be a reset.
+    pub(super) fn excuse(&mut self, fd: RawFd) {
+        if let Some(tcp) = self.peer(fd).and_then(|peer| self.tcp(peer)) {
+            tcp.excused = true;
+        }
+    }
+
+    /// The program at this end has received `bytes`.
+    pub(super) fn received(&mut self, fd: RawFd, bytes: &[u8]) {
+        let Some(tcp) = self.tcp(fd) else { return };
+        let known = tcp.promised.len().min(bytes.len());
+        let same = take_front(&mut tcp.promised, known) == bytes[..known];
+        if known < bytes.len() || !same {
+            let len = bytes.len();
+            self.complain(|| format!("socket {fd} received {len} bytes that are not those sent"));
+        }
+    }
+
+    /// The program at this end was told that the stream is over.
+    pub(super) fn was_told_the_end(&mut self, fd: RawFd) {
+        let Some(tcp) = self.tcp(fd) else { return };
+        let missing = tcp.promised.len();
+        if missing > 0 && !tcp.excused {
+            self.complain(|| format!("socket {fd} was told the end, {missing} bytes short"));
+        }
+    }
+
+    /// Bounds that have to hold at any time.
+    pub(super) fn check_bounds(&mut self) {
+        let beyond = self.sockets.iter().find(|(_, socket)| match &socket.kind {
+            Kind::Tcp(tcp) => {
+                tcp.out.len() > socket.send_bytes || tcp.inbox.len() > socket.recv_bytes
+            }
+            _ => false,
+        });
+        if let Some(fd) = beyond.map(|(fd, _)| *fd) {
+            self.complain(|| format!("the buffers of socket {fd} hold more than they may"));
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! Calls of the C library that a simulated machine answers: its clock and its sockets.
+//!
+//! Where a program defines a function that a shared library has as well, the linker takes the
+//! program's. So the standard library, socket2 and everything else call these, on every thread, and
+//! nothing between them and us has to know. A thread that is in no world gets the real call; so does
+//! a descriptor that no simulated kernel made. Nothing but tests is built like this (feature `sim`).
+
+use crate::driver::sim::{FIRST_FD, Machine, machine};
+use libc::{c_int, c_void, clockid_t, sockaddr, socklen_t, timespec};
+use socket2::SockAddr;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+use std::rc::Rc;
+
+/// What reading the clock takes: time goes on for those who do nothing but look at it.
+const READING_NS: u64 = 25;
+/// 2026-01-01, for CLOCK_REALTIME, less the time at which a world begins.
+const EPOCH_S: i64 = 1_767_225_600 - 1_000;
+
+/// The C convention: errno and -1.
+fn answer(result: io::Result<c_int>) -> c_int {
+    match result {
+        Ok(value) => value,
+        Err(error) => {
+            // SAFETY: errno of this thread can always be written.
+            unsafe { *libc::__errno_location() = error.raw_os_error().unwrap_or(libc::EIO) };
+            -1
+        }
+    }
+}
+
+fn refuse(errno: c_int) -> c_int {
+    answer(Err(io::Error::from_raw_os_error(errno)))
+}
+
+/// The machine that made `fd`; `None` for descriptors of the real kernel.
+fn machine_of(fd: RawFd) -> Option<Option<Rc<Machine>>> {
+    (fd >= FIRST_FD).then(machine)
+}
+
+/// Asks the simulated kernel; EBADF if the world is gone, or ends in disorder.
+fn ask(
+    machine: Option<Rc<Machine>>,
+    question: impl FnOnce(&mut crate::driver::sim::Kernel) -> io::Result<c_int>,
+) -> c_int {
+    let Some(machine) = machine else { return refuse(libc::EBADF) };
+    let Ok(mut kernel) = machine.kernel.try_borrow_mut() else { return refuse(libc::EBADF) };
+    answer(question(&mut kernel))
+}
+
+/// The address a caller points to.
+///
+/// # Safety
+/// `address` names `bytes` bytes that can be read.
+unsafe fn address_at(address: *const sockaddr, bytes: socklen_t) -> Option<SocketAddr> {
+    let mut storage = socket2::SockAddrStorage::zeroed();
+    let length = (bytes as usize).min(size_of_val(&storage));
+    // SAFETY: `length` is at most what the caller vouches for and what the storage has, and any
+    // bytes are a valid storage.
+    let address = unsafe {
+        std::ptr::copy_nonoverlapping(
+            address.cast::<u8>(),
+            std::ptr::from_mut(&mut storage).cast(),
+            length,
+        );
+        SockAddr::new(storage, length as socklen_t)
+    };
+    address.as_socket()
+}
+
+/// Writes an address to where a caller wants it.
+///
+/// # Safety
+/// `bytes` says how many bytes at `into` can be written; both can be written.
+unsafe fn write_address(address: SocketAddr, into: *mut sockaddr, bytes: *mut socklen_t) {
+    let address = SockAddr::from(address);
+    // SAFETY: at most as many bytes as there is room for, as the caller vouches.
+    unsafe {
+        let length = address.len().min(*bytes);
+        let from = address.as_ptr().cast::<u8>();
+        std::ptr::copy_nonoverlapping(from, into.cast::<u8>(), length as usize);
+        *bytes = address.len();
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn clock_gettime(clock: clockid_t, into: *mut timespec) -> c_int {
+    let simulated = [libc::CLOCK_MONOTONIC, libc::CLOCK_BOOTTIME, libc::CLOCK_REALTIME];
+    match machine().filter(|_| simulated.contains(&clock)) {
+        Some(machine) => {
+            let now_ns = machine.clock.get() + READING_NS;
+            machine.clock.set(now_ns);
+            let epoch_s = if clock == libc::CLOCK_REALTIME { EPOCH_S } else { 0 };
+            let tv_sec = epoch_s + (now_ns / 1_000_000_000) as i64;
+            let tv_nsec = (now_ns % 1_000_000_000) as i64;
+            // SAFETY: the caller of clock_gettime names a timespec to be written.
+            unsafe { *into = timespec { tv_sec, tv_nsec } };
+            0
+        }
+        // SAFETY: the arguments of the caller, unchanged.
+        None => unsafe { libc::syscall(libc::SYS_clock_gettime, clock, into) as c_int },
+    }
+}
+
+/// A thread that sleeps in a world lets its time pass.
+#[unsafe(no_mangle)]
+extern "C" fn clock_nanosleep(
+    clock: clockid_t,
+    flags: c_int,
+    time: *const timespec,
+    left: *mut timespec,
+) -> c_int {
+    match machine() {
+        Some(machine) => {
+            // SAFETY: the caller names a timespec.
+            let ns = unsafe { (*time).tv_sec as u64 * 1_000_000_000 + (*time).tv_nsec as u64 };
+            let now_ns = machine.clock.get();
+            let until = flags & libc::TIMER_ABSTIME != 0;
+            machine.clock.set(if until { now_ns.max(ns) } else { now_ns + ns });
+            0
+        }
+        None => {
+            // SAFETY: the arguments of the caller, unchanged. This call returns the errno.
+            let returned =
+                unsafe { libc::syscall(libc::SYS_clock_nanosleep, clock, flags, time, left) };
+            if returned == 0 { 0 } else { io::Error::last_os_error().raw_os_error().unwrap_or(0) }
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    let stream = match kind & 0xf {
+        libc::SOCK_STREAM => Some(true),
+        libc::SOCK_DGRAM => Some(false),
+        _ => None,
+    };
+    match (machine(), stream) {
+        (machine @ Some(_), Some(stream)) if domain != libc::AF_UNIX => {
+            ask(machine, |kernel| kernel.socket(stream, domain == libc::AF_INET6))
+        }
+        // SAFETY: takes numbers.
+        _ => unsafe { libc::syscall(libc::SYS_socket, domain, kind, protocol) as c_int },
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn bind(fd: c_int, address: *const sockaddr, bytes: socklen_t) -> c_int {
+    match machine_of(fd) {
+        Some(machine) => {
+            // SAFETY: what the caller of bind(2) vouches for.
+            let address = unsafe { address_at(address, bytes) };
+            let Some(address) = address else { return refuse(libc::EAFNOSUPPORT) };
+            ask(machine, |kernel| kernel.bind(fd, address).map(|()| 0))
+        }
+        // SAFETY: the arguments of the caller, unchanged.
+        None => unsafe { libc::syscall(libc::SYS_bind, fd, address, bytes) as c_int },
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
+    match machine_of(fd) {
+        Some(machine) => {
+            let backlog = backlog.max(0) as usize;
+            ask(machine, |kernel| kernel.listen(fd, backlog).map(|()| 0))
+        }
+        // SAFETY: takes numbers.
+        None => unsafe { libc::syscall(libc::SYS_listen, fd, backlog) as c_int },
+    }
+}
+
+/// Of datagram sockets; streams are connected by the engine.
+#[unsafe(no_mangle)]
+extern "C" fn connect(fd: c_int, address: *const sockaddr, bytes: socklen_t) -> c_int {
+    match machine_of(fd) {
+        Some(machine) => {
+            // SAFETY: what the caller of connect(2) vouches for.
+            let address = unsafe { address_at(address, bytes) };
+            let Some(address) = address else { return refuse(libc::EAFNOSUPPORT) };
+            ask(machine, |kernel| kernel.connect_datagrams(fd, address).map(|()| 0))
+        }
+        // SAFETY: the arguments of the caller, unchanged.
+        None => unsafe { libc::syscall(libc::SYS_connect, fd, address, bytes) as c_int },
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn getsockname(fd: c_int, into: *mut sockaddr, bytes: *mut socklen_t) -> c_int {
+    match machine_of(fd) {
+        Some(machine) => ask(machine, |kernel| {
+            let name = kernel.local_name(fd)?;
+            // SAFETY: what the caller of getsockname(2) vouches for.
+            unsafe { write_address(name, into, bytes) };
+            Ok(0)
+        }),
+        // SAFETY: the arguments of the caller, unchanged.
+        None => unsafe { libc::syscall(libc::SYS_getsockname, fd, into, bytes) as c_int },
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn getpeername(fd: c_int, into: *mut sockaddr, bytes: *mut socklen_t) -> c_int {
+    match machine_of(fd) {
+        Some(machine) => ask(machine, |kernel| {
+            let name = kernel.peer_name(fd)?;
+            // SAFETY: what the caller of getpeername(2) vouches for.
+            unsafe { write_address(name, into, bytes) };
+            Ok(0)
+        }),
+        // SAFETY: the arguments of the caller, unchanged.
+        None => unsafe { libc::syscall(libc::SYS_getpeername, fd, into, bytes) as c_int },
+    }
+}
+
+/// The options that make a difference in a simulated kernel; all others are taken and forgotten.
+#[unsafe(no_mangle)]
+extern "C" fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    bytes: socklen_t,
+) -> c_int {
+    let Some(machine) = machine_of(fd) else {
+        // SAFETY: the arguments of the caller, unchanged.
+        let returned =
+            unsafe { libc::syscall(libc::SYS_setsockopt, fd, level, name, value, bytes) };
+        return returned as c_int;
+    };
+    let number = || {
+        let whole = bytes as usize >= size_of::<c_int>();
+        // SAFETY: the caller vouches for `bytes` bytes.
+        if whole { unsafe { value.cast::<c_int>().read_unaligned() } } else { 0 }
+    };
+    ask(machine, |kernel| {
+        if level == libc::SOL_SOCKET {
+            match name {
+                libc::SO_RCVBUF | libc::SO_RCVBUFFORCE => {
+                    kernel.set_recv_buffer(fd, number().max(0) as usize)?;
+                }
+                libc::SO_SNDBUF | libc::SO_SNDBUFFORCE => {
+                    kernel.set_send_buffer(fd, number().max(0) as usize)?;
+                }
+                libc::SO_REUSEPORT => kernel.set_share(fd, number() != 0)?,
+                libc::SO_LINGER => {
+                    // SAFETY: the caller names a struct linger.
+                    let linger = unsafe { value.cast::<libc::linger>().read_unaligned() };
+                    let resets = linger.l_onoff != 0 && linger.l_linger == 0;
+                    kernel.set_reset_on_close(fd, resets)?;
+                }
+                libc::SO_ATTACH_FILTER => kernel.seal(fd)?,
+                _ => {}
+            }
+        }
+        Ok(0)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    into: *mut c_void,
+    bytes: *mut socklen_t,
+) -> c_int {
+    let Some(machine) = machine_of(fd) else {
+        // SAFETY: the arguments of the caller, unchanged.
+        let returned = unsafe { libc::syscall(libc::SYS_getsockopt, fd, level, name, into, bytes) };
+        return returned as c_int;
+    };
+    ask(machine, |kernel| {
+        let (at, value) = match (level, name) {
+            (libc::SOL_SOCKET, libc::SO_RCVBUF) => (0, kernel.buffers(fd)?.0 as u32),
+            (libc::SOL_SOCKET, libc::SO_SNDBUF) => (0, kernel.buffers(fd)?.1 as u32),
+            (libc::SOL_SOCKET, libc::SO_MEMINFO) => {
+                (libc::SK_MEMINFO_DROPS as usize, kernel.drops(fd)?)
+            }
+            // Of tcp_info the first byte is read, the state: 1 is established, 7 closed.
+            (libc::IPPROTO_TCP, libc::TCP_INFO) => {
+                (0, if kernel.is_closed(fd) { 7u32 } else { 1 }.to_le())
+            }
+            (libc::SOL_UDP, libc::UDP_SEGMENT) if !kernel.cuts_datagrams() => {
+                return Err(io::Error::from_raw_os_error(libc::ENOPROTOOPT));
+            }
+            _ => (0, 0),
+        };
+        let value = value.to_ne_bytes();
+        let start = at * value.len();
+        // SAFETY: the caller vouches for `*bytes` writable bytes; no more are written.
+        unsafe {
+            let room = (*bytes as usize).saturating_sub(start).min(value.len());
+            let to = into.cast::<u8>().add(start);
+            std::ptr::copy_nonoverlapping(value.as_ptr(), to, room);
+        }
+        Ok(0)
+    })
+}
+
+/// The standard library asks before it closes whether the descriptor is open. In C this function
+/// takes any number of arguments; where this builds, the third is passed in the same way then.
+#[unsafe(no_mangle)]
+extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+    match machine_of(fd) {
+        Some(machine) if command == libc::F_GETFD => {
+            ask(machine, |kernel| kernel.local_name(fd).map(|_| libc::FD_CLOEXEC))
+        }
+        Some(_) => refuse(libc::EINVAL),
+        // SAFETY: the arguments of the caller, unchanged.
+        None => unsafe { libc::syscall(libc::SYS_fcntl, fd, command, argument) as c_int },
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn close(fd: c_int) -> c_int {
+    match machine_of(fd) {
+        Some(machine) => ask(machine, |kernel| kernel.close(fd).map(|()| 0)),
+        // SAFETY: takes a number.
+        None => unsafe { libc::syscall(libc::SYS_close, fd) as c_int },
+    }
+}

@@ -1,0 +1,79 @@
+//! Faults between the real kernel and the engines: what they found.
+
+use crate::{anywhere, converse, echo};
+use twinring::sim::{Fault, Faults};
+use twinring::{CounterSnapshot, EngineChoice, Runtime, TcpListener, spawn};
+
+/// A hundred kilobytes there and back, over real sockets, for a few seeds; what the engine counted,
+/// if this kernel has it.
+fn conversation(engine: EngineChoice, options: &str, faults: Faults) -> Option<CounterSnapshot> {
+    let mut counted = CounterSnapshot::default();
+    for seed in 0..5 {
+        let builder = Runtime::builder().engine(engine).faults(seed, faults.clone());
+        let builder = match engine {
+            EngineChoice::Epoll => builder.epoll(options.parse().expect("options")),
+            _ => builder.uring(options.parse().expect("options")),
+        };
+        let runtime = match builder.build() {
+            Ok(runtime) => runtime,
+            Err(error) => {
+                println!("SKIPPED: {error}");
+                return None;
+            }
+        };
+        let handle = runtime.handle();
+        let received = runtime.block_on(async {
+            let listener = TcpListener::bind(anywhere()).expect("a free port");
+            let address = listener.local_addr();
+            spawn(async move {
+                let stream = listener.accept().await.expect("a connection");
+                echo(stream).await.expect("the echo goes on");
+            });
+            converse(address, 100_000).await.expect("no connection breaks")
+        });
+        assert_eq!(received.expect("the engine works"), 100_000, "seed {seed}");
+        counted.merge(&handle.counters());
+    }
+    Some(counted)
+}
+
+/// What is asked for happens, which the engines' own counters show.
+#[test]
+fn faults_reach_the_engines() {
+    let only = |fault| Faults::none().with(fault, 500_000);
+    for engine in [EngineChoice::Epoll, EngineChoice::IoUring] {
+        let Some(quiet) = conversation(engine, "", Faults::none()) else { continue };
+        let count = |fault, of: fn(&CounterSnapshot) -> u64| {
+            let counted = conversation(engine, "", only(fault)).expect("as before");
+            assert!(of(&counted) > of(&quiet), "{engine:?}, {fault}: {counted:?}");
+        };
+        count(Fault::ShortSend, |counted| counted.short_sends);
+        count(Fault::Again, |counted| counted.eagain);
+        if engine == EngineChoice::IoUring {
+            count(Fault::NoBuffers, |counted| counted.enobufs);
+            count(Fault::EndedEarly, |counted| counted.rearms);
+            count(Fault::Cancelled, |counted| counted.rearms);
+            count(Fault::Late, |counted| counted.enters);
+        }
+    }
+}
+
+/// A receive or send that waits in a worker thread of the kernel may end with EINTR. It used to end
+/// its stream as well.
+#[test]
+fn an_interrupted_operation_does_not_break_its_stream() {
+    let interrupted = Faults::none().with(Fault::Interrupted, 500_000).with(Fault::Again, 500_000);
+    for options in ["", "multishot=off", "skip_success=off"] {
+        conversation(EngineChoice::IoUring, options, interrupted.clone());
+    }
+}
+
+#[test]
+fn every_harmless_fault_at_once_changes_no_byte() {
+    for seed in 0..4 {
+        conversation(EngineChoice::Epoll, "", Faults::harmless(seed));
+        conversation(EngineChoice::Epoll, "trigger=level", Faults::harmless(seed));
+        conversation(EngineChoice::IoUring, "", Faults::harmless(seed));
+        conversation(EngineChoice::IoUring, "cq_entries=16,sq_entries=8", Faults::harmless(seed));
+    }
+}

@@ -1,0 +1,106 @@
+//! The echo, and requests over TCP.
+
+use crate::plan::Plan;
+use crate::{Unwatched, breaks_nothing, end, runtime};
+use std::sync::Arc;
+use std::time::Duration;
+use twinring::ListenOptions;
+use twinring::sim::World;
+use twinring_load::tcp::{Load, LoadError, Settings};
+use twinring_services::{Connection, Limits, TcpService, echo};
+
+/// Bytes of requests in flight on a connection, at most.
+const IN_FLIGHT_BYTES_MAX: u64 = 256 * 1024;
+/// Bytes and requests of a run that is as fast as the network, so that a seed takes seconds.
+const RUN_BYTES_MAX: u64 = 8 * 1024 * 1024;
+const RUN_REQUESTS_MAX: u64 = 5_000;
+
+/// Returns the number of answers.
+pub(crate) fn run(world: &World, plan: &mut Plan) -> u64 {
+    let workers = plan.about(1, 3) as usize;
+    let server = runtime(workers);
+    let handle = server.handle();
+    let limits = Limits {
+        idle_timeout: plan.sometimes(4, 50, 5_000).map(Duration::from_millis),
+        drain_timeout: plan.milliseconds(1, 10_000),
+        ..Limits::default()
+    };
+    let may_idle_out = limits.idle_timeout.is_some();
+    let options = ListenOptions { backlog: plan.about(1, 4096) as u32, ..Default::default() };
+    let serve = async |connection: &Connection| echo::echo(connection).await;
+    let address = plan.address();
+    let bound = loop {
+        // Descriptors may be short for a moment: an operator would try again.
+        match TcpService::bind(serve, &[address], &options, limits.clone(), workers, handle.clone())
+        {
+            Ok(bound) => break bound,
+            Err(error) => assert!(!breaks_nothing(world), "binding: {error}"),
+        }
+    };
+    let service = Arc::new(bound);
+    let counters = service.counters();
+    let settings = settings(plan, service.addresses()[0]);
+    let serving = server.start(move |worker| Arc::clone(&service).run(worker)).expect("workers");
+    let answered = load(world, settings, may_idle_out);
+    end(world, &handle, serving);
+    let counted = counters();
+    assert_eq!((counted.open, counted.accepted), (0, counted.closed), "{counted:?}");
+    answered
+}
+
+fn settings(plan: &mut Plan, target: std::net::SocketAddr) -> Settings {
+    let message_bytes = plan.about(1, IN_FLIGHT_BYTES_MAX);
+    let depth_max = (IN_FLIGHT_BYTES_MAX / message_bytes).clamp(1, 64);
+    let connections = plan.about(1, 24);
+    let slow_reader = plan.chance(10);
+    if plan.chance(8) {
+        // Long and quiet: what matters here are timers.
+        return Settings {
+            connections,
+            message_bytes: message_bytes.min(1_000) as u32,
+            rate_per_s: Some(plan.about(1, 5)),
+            churn: plan.sometimes(2, 1, 10),
+            duration: Duration::from_secs(plan.about(60, 3_600)),
+            ..Settings::new(target)
+        };
+    }
+    Settings {
+        connections,
+        message_bytes: message_bytes as u32,
+        depth: Some(plan.about(1, depth_max) as u32),
+        threads: plan.about(1, connections.min(3)) as usize,
+        rate_per_s: plan.sometimes(4, 1, 2_000).filter(|_| !slow_reader),
+        churn: plan.sometimes(4, 1, 100).filter(|_| !slow_reader),
+        idle: plan.sometimes(4, 1, 10).unwrap_or(0),
+        slow_reader,
+        warmup: plan.milliseconds(1, 4),
+        duration: plan.milliseconds(20, 3_000),
+        messages: Some(plan.about(1, (RUN_BYTES_MAX / message_bytes).clamp(2, RUN_REQUESTS_MAX))),
+        connect_timeout: Duration::from_secs(60),
+        timeout: Duration::from_secs(60),
+        ..Settings::new(target)
+    }
+}
+
+fn load(world: &World, settings: Settings, may_idle_out: bool) -> u64 {
+    settings.check().expect("settings that make sense");
+    let verified = settings.verify;
+    let load = Load::new(settings).expect("a world has an engine");
+    let report = match load.run(&mut Unwatched) {
+        Ok(report) => report,
+        Err(LoadError::NoConnection { why, .. }) => {
+            assert!(!breaks_nothing(world), "no connection: {why}");
+            return 0;
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let (errors, whole) = (report.errors, report.whole_run);
+    let said = || report.first_error.clone().unwrap_or_default();
+    assert!(verified && errors.mismatch == 0, "{}", said());
+    assert_eq!(whole.sent, whole.answered + whole.failed + whole.abandoned, "{whole:?}");
+    if breaks_nothing(world) && !may_idle_out {
+        assert_eq!((report.connections.lost, whole.failed), (0, 0), "{}", said());
+        assert_eq!(errors.connect, 0, "{}", said());
+    }
+    whole.answered
+}

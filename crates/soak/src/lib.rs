@@ -1,0 +1,101 @@
+//! Services and load clients on simulated machines: one seed is one machine, one mix of faults,
+//! one service, one load, and whatever becomes of them, the same each time.
+//!
+//! Each run ends with a shutdown of the service and with an account: every answer was right, every
+//! request is accounted for, no worker, connection, descriptor or buffer is left. What breaks a rule
+//! panics, with the command that repeats it.
+#![cfg(feature = "sim")]
+
+mod echo;
+mod http;
+mod plan;
+mod udp;
+
+pub use plan::{Kind, replay_command};
+
+use plan::Plan;
+use std::time::Duration;
+use twinring::sim::{Fault, Faults, Summary, World};
+use twinring::{Handle, Runtime};
+
+/// Faults that may cost a connection, or keep one from being made.
+const BREAKING: &[Fault] = &[
+    Fault::Reset,
+    Fault::TimedOut,
+    Fault::Silent,
+    Fault::Slow,
+    Fault::NoDescriptor,
+    Fault::FileTableFull,
+    Fault::NoMemory,
+];
+
+/// What the end of a service may take, in simulated time: its drain, what closed connections may go
+/// on sending, and a network that is slow.
+const END_MAX: Duration = Duration::from_secs(40);
+
+/// What became of one seed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// What ran.
+    pub kind: Kind,
+    /// Requests or packets that were answered.
+    pub answered: u64,
+    /// What the world has seen.
+    pub summary: Summary,
+}
+
+/// Runs one seed; the seed also chooses the kind unless one is given.
+///
+/// # Panics
+/// When something went wrong that no fault explains.
+pub fn run(seed: u64, kind: Option<Kind>) -> Outcome {
+    run_with(seed, kind, Faults::of_seed(seed))
+}
+
+/// As [`run`], with faults of the caller's choice.
+///
+/// # Panics
+/// As [`run`].
+pub fn run_with(seed: u64, kind: Option<Kind>, faults: Faults) -> Outcome {
+    let mut plan = Plan::new(seed);
+    let chosen = plan.kind();
+    let world = World::new(seed, faults);
+    world.replay_with(replay_command(seed, kind));
+    let kind = kind.unwrap_or(chosen);
+    let answered = match kind {
+        Kind::Echo => echo::run(&world, &mut plan),
+        Kind::Udp => udp::run(&world, &mut plan),
+        Kind::Http => http::run(&world, &mut plan),
+    };
+    Outcome { kind, answered, summary: world.finish() }
+}
+
+/// True if nothing that happens here may cost a connection.
+fn breaks_nothing(world: &World) -> bool {
+    world.faults().is_free_of(BREAKING)
+}
+
+/// A runtime on the machine of the world.
+fn runtime(workers: usize) -> Runtime {
+    Runtime::builder().workers(workers).build().expect("a world has an engine")
+}
+
+/// Asks a service to end, and waits until it has.
+fn end(world: &World, handle: &Handle, service: twinring::sim::Running<std::io::Result<()>>) {
+    handle.shutdown();
+    assert!(world.run_until(END_MAX, || service.is_over()), "the service does not come to an end");
+    for outcome in service.outcome().expect("the engine works") {
+        outcome.expect("it was not stopped").expect("the service works");
+    }
+}
+
+/// Nobody watches.
+struct Unwatched;
+
+impl twinring_load::observer::Observer for Unwatched {
+    fn window_started(&mut self, _: u64) {}
+
+    fn window_ended(&mut self, _: u64) {}
+
+    fn progress(&mut self, _: &twinring_load::observer::Progress) {}
+}
