@@ -1,5 +1,7 @@
 //! `twinring lab`: experiments, their bundles and reports.
 
+mod hosts;
+
 use clap::{Args, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -101,8 +103,8 @@ pub(crate) struct Run {
     /// UDP: packets per second of each stream.
     #[arg(long, value_delimiter = ',')]
     pps: Option<Vec<u32>>,
-    /// Network: auto, veth, loopback or both.
-    #[arg(long)]
+    /// Network on this host: auto, veth, loopback or both.
+    #[arg(long, conflicts_with_all = ["server_host", "client_host"])]
     net: Option<NetChoice>,
     /// How CPU use is found: idle_clock or soaker.
     #[arg(long)]
@@ -125,7 +127,7 @@ pub(crate) struct Run {
     /// CPU of the server.
     #[arg(long, value_name = "CPU")]
     server_cpu: Option<usize>,
-    /// CPU of the load generator.
+    /// CPU of the load generator, on each client host.
     #[arg(long, value_name = "CPU")]
     client_cpu: Option<usize>,
     /// Look where the time goes, function by function, and count system calls: two more runs of each
@@ -141,6 +143,8 @@ pub(crate) struct Run {
     /// Print the summary as one JSON line instead of the table.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    hosts: hosts::Hosts,
 }
 
 /// Options of `lab compare`.
@@ -228,6 +232,7 @@ fn measure(options: Run) -> Result<u8, LabError> {
             client_cpu: options.client_cpu,
             peers: options.peers,
             profile: options.profile,
+            hosts: options.hosts.options()?,
             command: std::env::args().collect(),
         },
         &Stop::on_signals().map_err(LabError::signals)?,

@@ -97,6 +97,15 @@ pub enum LabError {
         why: String,
     },
 
+    /// A host of the experiment cannot be used, or not any more.
+    #[error("host `{host}`: {why}")]
+    Host {
+        /// What the user calls it.
+        host: String,
+        /// What happened, what was said about it, and what to do.
+        why: String,
+    },
+
     /// The machine lacks something without which nothing can be measured.
     #[error("this machine cannot be measured: {why}")]
     Machine {

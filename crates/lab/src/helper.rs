@@ -1,5 +1,5 @@
 //! The hidden subcommand: what has to happen inside a child process before it becomes the soaker
-//! or the subject.
+//! or the subject; and the agent of the lab on another host.
 //!
 //! The lab is free of `unsafe`, so nothing runs between `fork` and `exec`. The binary starts
 //! itself instead, sets up its own process with safe calls, and then soaks or executes the real
@@ -16,11 +16,11 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getppid};
 
-use crate::soaker;
+use crate::{host, soaker};
 
 /// Runs the hidden subcommand with the arguments after its name: `soak CPU PARENT`,
 /// `exec CPU PARENT PROGRAM ARGUMENT…`, or with any CPU `exec any PARENT PROGRAM ARGUMENT…` for
-/// programs that look on. Not for people: the lab calls it through
+/// programs that look on, or `agent` on another host. Not for people: the lab calls it through
 /// [`crate::RunOptions::helper`].
 pub fn helper(arguments: &[OsString]) -> ExitCode {
     match enter(arguments) {
@@ -39,6 +39,9 @@ fn enter(arguments: &[OsString]) -> io::Result<ExitCode> {
         let text: &OsString = arguments.get(index).ok_or_else(usage)?;
         text.to_str().and_then(|text| text.parse::<usize>().ok()).ok_or_else(usage)
     };
+    if arguments.first().is_some_and(|word| word == host::AGENT) {
+        return host::serve();
+    }
     let anywhere = arguments.get(1).is_some_and(|cpu| cpu == "any");
     let cpu = if anywhere { None } else { Some(number(1)?) };
     let parent = Pid::from_raw(number(2)? as i32);

@@ -11,9 +11,10 @@ use nix::unistd::Pid;
 use crate::audit::{Severity, audit_in_block};
 use crate::bundle::{self, Writer};
 use crate::error::LabError;
-use crate::experiment::{Cell, Experiment, NetKind, Nginx, Subject};
-use crate::machine::{Cpus, Fingerprint, sha256_of};
-use crate::net::{self, Network};
+use crate::experiment::{Cell, Experiment, NetKind, Subject};
+use crate::host::{self, Between, Host, HostOptions, HostRecord, Wishes, local, make_sites};
+use crate::machine::{Cpus, Fingerprint};
+use crate::net::{self, Network, Networks};
 use crate::peers::Places;
 use crate::peers::find::Found;
 use crate::plan::{Block, Group, groups, plan, two_more};
@@ -21,7 +22,7 @@ use crate::profile;
 use crate::progress::Progress;
 use crate::result::{BUNDLE_SCHEMA, Bundle, NotRun, Program, RunRecord, State};
 use crate::runner::{self, Bench, Slot};
-use crate::site::{Site, nginx};
+use crate::site::{self, Certificate, Made, nginx};
 use crate::stop::Stop;
 use crate::summary::{Summary, Verdict, is_narrow, summarise, warnings};
 
@@ -46,6 +47,8 @@ pub struct RunOptions {
     pub peers: Option<PathBuf>,
     /// Look with perf, in further runs, where the time goes: see [`crate::profile`].
     pub profile: bool,
+    /// Measures between these hosts instead of on this one.
+    pub hosts: Option<HostOptions>,
     /// Arguments that led here, recorded so that the experiment can be repeated.
     pub command: Vec<String>,
 }
@@ -83,11 +86,10 @@ impl Outcome {
 /// measured before, if its directory could be made at all.
 pub fn run(options: &RunOptions, stop: &Stop) -> Result<Outcome, LabError> {
     let started = jiff::Timestamp::now();
-    let Possible { experiment, nginx, peers, not_run } = possible(options)?;
+    let Scene { mut networks, cpus, machine, hosts, quiet } = Scene::set(options)?;
+    let server = &networks.list[0].server.host;
+    let Possible { experiment, nginx, peers, not_run } = possible(options, server)?;
     let experiment = &experiment;
-    let cpus = Cpus::choose(options.server_cpu, options.client_cpu)?;
-    let quiet = Quiet::keep_off(&cpus);
-    let mut networks = net::set_up(experiment.net, &cpus)?;
     let seed = options.seed.unwrap_or(started.as_nanosecond() as u64);
     let mut bundle = Bundle {
         schema: BUNDLE_SCHEMA.to_owned(),
@@ -97,12 +99,13 @@ pub fn run(options: &RunOptions, stop: &Stop) -> Result<Outcome, LabError> {
         experiment: experiment.clone(),
         command: options.command.clone(),
         seed,
-        programs: programs(options, experiment, &peers),
+        programs: programs(options, experiment, &peers, &networks.list, &hosts)?,
         networks: networks.list.iter().map(|network| network.record.clone()).collect(),
         network_fallback: networks.fallback.take(),
         not_run,
-        machine: Fingerprint::read(&cpus),
+        machine,
         cpus,
+        hosts,
         summary: None,
         warnings: Vec::new(),
         profile: None,
@@ -122,7 +125,7 @@ pub fn run(options: &RunOptions, stop: &Stop) -> Result<Outcome, LabError> {
             helper: &options.helper,
             binary: &options.binary.to_string_lossy(),
             stop,
-            site: site.as_ref(),
+            site: site.as_ref().map(Made::site),
             nginx: nginx.as_ref(),
             peers: &peers,
             began: Instant::now(),
@@ -151,6 +154,48 @@ pub fn run(options: &RunOptions, stop: &Stop) -> Result<Outcome, LabError> {
     Ok(Outcome { directory, bundle })
 }
 
+/// Where an experiment takes place.
+struct Scene {
+    networks: Networks,
+    cpus: Cpus,
+    machine: Fingerprint,
+    /// Between hosts, all of them.
+    hosts: Vec<HostRecord>,
+    quiet: Quiet,
+}
+
+impl Scene {
+    fn set(options: &RunOptions) -> Result<Scene, LabError> {
+        let Some(between) = &options.hosts else {
+            let cpus = Cpus::choose(options.server_cpu, options.client_cpu)?;
+            let quiet = Quiet::keep_to(&cpus.others);
+            let networks = net::set_up(options.experiment.net, &cpus)?;
+            let machine = Fingerprint::read(&cpus);
+            return Ok(Scene { networks, cpus, machine, hosts: Vec::new(), quiet });
+        };
+        if options.profile {
+            return Err(LabError::BadExperiment {
+                place: "--profile".to_owned(),
+                problem: "perf looks at programs of the lab's own host".to_owned(),
+                expected: "neither --server-host nor --client-host".to_owned(),
+            });
+        }
+        let words = options.helper.iter().skip(1).map(|word| word.to_string_lossy().into_owned());
+        let wishes = Wishes {
+            server_cpu: options.server_cpu,
+            client_cpu: options.client_cpu,
+            binary: &options.binary,
+            helper: &words.collect::<Vec<_>>(),
+        };
+        let Between { network, cpus, records, others } =
+            host::set_up(between, &options.experiment, &wishes)?;
+        let networks = Networks { list: vec![network], fallback: None };
+        let machine = records.first().map(|host| host.machine.clone()).unwrap_or_default();
+        let quiet = Quiet::keep_to(&others);
+        Ok(Scene { networks, cpus, machine, hosts: records, quiet })
+    }
+}
+
 /// An experiment without the subjects that cannot run on this machine.
 struct Possible {
     experiment: Experiment,
@@ -161,22 +206,30 @@ struct Possible {
 
 /// # Errors
 /// When nobody is left to speak a protocol of the experiment, or a place for peers is no directory.
-fn possible(options: &RunOptions) -> Result<Possible, LabError> {
+fn possible(options: &RunOptions, server: &Host) -> Result<Possible, LabError> {
     let mut experiment = options.experiment.clone();
     // Whoever measures no peer has nothing to do with their places.
     let looks = options.peers.is_some() || experiment.subjects.iter().any(|it| it.peer.is_some());
     let places = looks.then(|| Places::new(options.peers.as_deref(), &options.binary));
     let places = places.transpose()?;
     let asked_for = experiment.subjects.iter().any(|subject| subject.nginx.is_some());
-    let installed = (experiment.http.is_some() && asked_for)
-        .then(|| nginx::Installed::find(Nginx::PROGRAM))
-        .transpose();
+    let installed = match experiment.http.is_some() && asked_for {
+        true => server.find_nginx()?.map(Some),
+        false => Ok(None),
+    };
     let mut peers = Found::new();
     let mut why_not = |subject: &Subject| -> Option<String> {
         if subject.nginx.is_some() {
             return installed.as_ref().err().cloned();
         }
         let peer = subject.known_peer()?;
+        if let Host::There(_) = server {
+            return Some(format!(
+                "peers are looked for on the host of the lab only, and the server's is {}; give it \
+                 as a command, with its path there",
+                server.name()
+            ));
+        }
         match places.as_ref()?.find(peer) {
             Ok(program) => {
                 peers.insert(peer.name.to_owned(), program);
@@ -212,10 +265,15 @@ fn site(
     bundle: &Path,
     seed: u64,
     networks: &[Network],
-) -> Result<Option<Site>, LabError> {
+) -> Result<Option<Made>, LabError> {
     let Some(grid) = &experiment.http else { return Ok(None) };
     let servers: Vec<_> = networks.iter().map(|network| network.record.server_ip).collect();
-    Site::make(bundle, grid, seed, &servers).map(Some)
+    let certificate = grid.tls.contains(&true).then(|| Certificate::make(&servers)).transpose()?;
+    // All networks of this host share its files.
+    let ends =
+        networks.iter().take(1).flat_map(|it| std::iter::once(&it.server).chain(&it.clients));
+    let hosts = ends.map(|end| &end.host);
+    make_sites(hosts, site::directory_in(bundle)?, grid, seed, certificate)
 }
 
 /// How the measuring ended.
@@ -339,38 +397,51 @@ impl GivenUp {
     }
 }
 
-/// Files whose hashes tell what was measured: our binary, and the programs of all commands.
-fn programs(options: &RunOptions, experiment: &Experiment, peers: &Found) -> Vec<Program> {
-    let commands = experiment.protocols().flat_map(|protocol| {
-        let subjects = experiment.subjects_of(protocol).into_iter();
-        subjects.flat_map(move |position| {
-            let subject = &experiment.subjects[position];
-            [subject.command_template(protocol), experiment.load_template(protocol, subject)]
-        })
-    });
+/// Files whose hashes tell what was measured: our binary, and the programs of all commands, each
+/// on the hosts where it runs.
+fn programs(
+    options: &RunOptions,
+    experiment: &Experiment,
+    peers: &Found,
+    networks: &[Network],
+    hosts: &[HostRecord],
+) -> Result<Vec<Program>, LabError> {
     let binary = options.binary.to_string_lossy().into_owned();
-    let mut paths: Vec<String> = commands
-        .filter_map(|command| command.first().map(|word| word.replace("{twinring}", &binary)))
-        .filter(|word| word != "{peer}")
-        .collect();
-    paths.sort_unstable();
-    paths.dedup();
-    let hashed = |path: String, peer: Option<&String>| {
-        let found = find_program(Path::new(&path));
-        let sha256 = found.and_then(|file| sha256_of(&file).ok());
-        Program { path, sha256, peer: peer.cloned() }
+    let Some(network) = networks.first() else { return Ok(Vec::new()) };
+    let program = |host: &Host, command: &[String]| {
+        command.first().map(|word| word.replace("{twinring}", host.binary(&binary)))
     };
-    let peers = peers.iter().map(|(peer, path)| hashed(path.display().to_string(), Some(peer)));
-    paths.into_iter().map(|path| hashed(path, None)).chain(peers).collect()
-}
-
-/// Where a program is, as `execvp` would find it.
-fn find_program(name: &Path) -> Option<PathBuf> {
-    if name.components().count() > 1 {
-        return Some(name.to_owned());
+    let mut programs = Vec::new();
+    let ends = std::iter::once(&network.server).chain(&network.clients);
+    for (position, end) in ends.enumerate() {
+        let mut paths = Vec::new();
+        for protocol in experiment.protocols() {
+            for index in experiment.subjects_of(protocol) {
+                let subject = &experiment.subjects[index];
+                let command = match position {
+                    0 => subject.command_template(protocol),
+                    _ => experiment.load_template(protocol, subject),
+                };
+                paths.extend(program(&end.host, &command));
+            }
+        }
+        paths.retain(|path| path != "{peer}");
+        paths.sort_unstable();
+        paths.dedup();
+        // Our own program has told its hash already.
+        let known = hosts.get(position).map(|host| &host.binary);
+        paths.retain(|path| known.is_none_or(|known| known.path != *path));
+        programs.extend(known.cloned());
+        programs.extend(end.host.hash(paths)?);
     }
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|directory| directory.join(name)).find(|file| file.is_file())
+    for (peer, path) in peers {
+        let mut found = local::hash(vec![path.display().to_string()]);
+        found.iter_mut().for_each(|program| program.peer = Some(peer.clone()));
+        programs.extend(found);
+    }
+    programs.sort_by(|a, b| (&a.host, &a.path).cmp(&(&b.host, &b.path)));
+    programs.dedup();
+    Ok(programs)
 }
 
 /// Keeps the lab's own thread, and the threads it starts, off the measured CPUs while there are
@@ -380,10 +451,9 @@ struct Quiet {
 }
 
 impl Quiet {
-    fn keep_off(cpus: &Cpus) -> Quiet {
+    fn keep_to(cpus: &[usize]) -> Quiet {
         let mut others = CpuSet::new();
-        let usable =
-            !cpus.others.is_empty() && cpus.others.iter().all(|cpu| others.set(*cpu).is_ok());
+        let usable = !cpus.is_empty() && cpus.iter().all(|cpu| others.set(*cpu).is_ok());
         let this = Pid::from_raw(0);
         let before = usable.then(|| sched_getaffinity(this).ok()).flatten();
         // Without it the measurement is a little noisier, no more.

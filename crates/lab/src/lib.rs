@@ -24,6 +24,7 @@
 //!         client_cpu: None,
 //!         peers: None,
 //!         profile: false,
+//!         hosts: None,
 //!         command: std::env::args().collect(),
 //!     },
 //!     &Stop::on_signals()?,
@@ -36,11 +37,13 @@
 pub mod accounting;
 pub mod audit;
 mod bundle;
+mod commands;
 pub mod compare;
 mod contract;
 mod error;
 mod experiment;
 mod helper;
+mod host;
 mod lab;
 mod machine;
 mod net;
@@ -72,6 +75,7 @@ pub use experiment::{
     UdpGrid, UnderTest, Until, built_in,
 };
 pub use helper::helper;
+pub use host::{HostOptions, HostRecord, HostRole, Interface, LOCAL, Offset};
 pub use lab::{Outcome, RunOptions, json_line, run};
 pub use machine::{Cpus, Fingerprint};
 pub use net::NetRecord;

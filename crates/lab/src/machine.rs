@@ -75,7 +75,7 @@ fn choose(
 }
 
 /// The hardware threads of a CPU's core, itself included.
-fn core_siblings(cpu: usize) -> Vec<usize> {
+pub(crate) fn core_siblings(cpu: usize) -> Vec<usize> {
     let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
     let siblings = procfs::text(&path).map(|text| procfs::cpu_list(&text)).unwrap_or_default();
     if siblings.is_empty() { vec![cpu] } else { siblings }
@@ -138,9 +138,14 @@ const LIMITS: &[&str] = &["Max open files", "Max locked memory", "Max processes"
 impl Fingerprint {
     /// Reads what the machine says about itself.
     pub fn read(cpus: &Cpus) -> Fingerprint {
+        Fingerprint::of_cpu(cpus.server)
+    }
+
+    /// The same, with what is particular to one CPU.
+    pub(crate) fn of_cpu(cpu: usize) -> Fingerprint {
         let text = |path: &str| procfs::text(path).unwrap_or_default();
         let cpuinfo = text("/proc/cpuinfo");
-        let cpu = format!("/sys/devices/system/cpu/cpu{}", cpus.server);
+        let cpu = format!("/sys/devices/system/cpu/cpu{cpu}");
         let meminfo = text("/proc/meminfo");
         Fingerprint {
             cpu_model: cpuinfo_field(&cpuinfo, "model name").unwrap_or_default(),

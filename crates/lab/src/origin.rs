@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::audit::Severity;
 use crate::experiment::{Cell, NetKind, Point, Subject};
+use crate::host::share::share;
 use crate::result::{Bundle, RunRecord, State};
 use crate::summary::Summary;
 
@@ -37,21 +38,47 @@ fn problem(bundle: &Bundle, cells: &BTreeSet<Cell>, run: &RunRecord) -> Option<S
     let Some(subject) = subjects.find(|subject| subject.name == run.subject) else {
         return Some(format!("the experiment has no subject {} of {protocol}", run.subject));
     };
-    let known = known(bundle, run.cell, subject);
-    for (whose, template, command) in [
-        ("server", subject.command_template(protocol), &run.server_command),
-        ("load generator", experiment.load_template(protocol, subject), &run.client_command),
-    ] {
+    let client_cpu = bundle.cpus.client;
+    let whole = known(bundle, run.cell, subject, client_cpu);
+    let of_server = subject.command_template(protocol);
+    let of_client = experiment.load_template(protocol, subject);
+    let mut commands = vec![("server", &of_server, &run.server_command, whole)];
+    let several = run.clients.len().max(1);
+    for index in 0..several {
+        let command = run.clients.get(index).map_or(&run.client_command, |it| &it.command);
+        let cpu = bundle.hosts.get(index + 1).map_or(client_cpu, |host| host.cpu);
+        let point = share(run.cell.point, several, index);
+        let part = known(bundle, Cell { point, ..run.cell }, subject, cpu);
+        commands.push(("load generator", &of_client, command, part));
+    }
+    for (whose, template, command, known) in commands {
         // A run may end before its command is known.
-        if !command.is_empty() && !is_filled_in(&template, command, &known) {
+        if !command.is_empty() && !is_filled_in(template, command, &known) {
             return Some(format!("the command of the {whose} is not that of the experiment"));
         }
+    }
+    if let Some(what) = other_hosts(bundle, run) {
+        return Some(what.to_owned());
     }
     let cpus = run.cpu.as_ref().map(|cpu| (cpu.server_cpu.cpu, cpu.client_cpu.cpu));
     if cpus.is_some_and(|cpus| cpus != (bundle.cpus.server, bundle.cpus.client)) {
         return Some("it was measured on other CPUs".to_owned());
     }
     None
+}
+
+/// Whether a run was on other hosts than the experiment, or without one of its load generators.
+fn other_hosts(bundle: &Bundle, run: &RunRecord) -> Option<&'static str> {
+    let names: Vec<&str> = bundle.hosts.iter().map(|host| host.name.as_str()).collect();
+    let (clients, of_run) = (names.get(1..).unwrap_or_default(), &run.clients);
+    let wanted = if clients.len() > 1 { clients } else { &[] };
+    if !of_run.iter().map(|client| client.host.as_str()).eq(wanted.iter().copied()) {
+        return Some("its load generators are not those of the experiment");
+    }
+    // A run whose server was not ready looked at no host.
+    let looked_at = !run.hosts.is_empty();
+    (looked_at && !run.hosts.iter().map(|host| host.host.as_str()).eq(names))
+        .then_some("it was measured on other hosts")
 }
 
 /// What is missing of a cell: numbers of blocks are without gaps, and a complete experiment has
@@ -85,14 +112,19 @@ fn missing(bundle: &Bundle, cell: Cell, runs: &[RunRecord], computed: &Summary) 
 }
 
 /// Placeholders whose values follow from the experiment; the others stand for anything.
-fn known(bundle: &Bundle, cell: Cell, subject: &Subject) -> BTreeMap<&'static str, String> {
+fn known(
+    bundle: &Bundle,
+    cell: Cell,
+    subject: &Subject,
+    client_cpu: usize,
+) -> BTreeMap<&'static str, String> {
     let millis = |seconds: f64| format!("{}", (seconds * 1e3).round());
     let (warmup_s, window_s) = bundle.experiment.pace_s(cell.protocol());
     let mut known = BTreeMap::from([
         ("warmup_ms", millis(warmup_s)),
         ("window_ms", millis(window_s)),
         ("server_cpu", bundle.cpus.server.to_string()),
-        ("client_cpu", bundle.cpus.client.to_string()),
+        ("client_cpu", client_cpu.to_string()),
         ("engine", subject.load_engine().to_owned()),
     ]);
     let axes: [(&str, u32); 3] = match cell.point {

@@ -30,11 +30,12 @@ const STOP_TICK: Duration = Duration::from_millis(2);
 /// How long the readers of an ended process may take to reach the end of its pipes.
 const READERS_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Which of the two processes of a run an event comes from.
+/// Which process of a run an event comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     Server,
-    Client,
+    /// The load generator, by its number among those of the run.
+    Client(usize),
 }
 
 /// What the runner waits for; there is one channel for all of it.
@@ -46,6 +47,13 @@ pub(crate) enum Event {
     Closed(Role),
     /// The user wants to stop.
     Stop,
+    /// A host cannot be reached any more.
+    Lost {
+        /// Which.
+        host: String,
+        /// What is known about it.
+        why: String,
+    },
 }
 
 /// How a process ended.
@@ -225,7 +233,8 @@ fn forward_lines(stdout: impl Read, role: Role, events: &Sender<Event>) {
     let _ = io::copy(&mut stdout, &mut io::sink());
 }
 
-fn keep_tail(mut stderr: impl Read, tail: &Mutex<Vec<u8>>) {
+/// Reads to the end and keeps the last 4 KiB.
+pub(crate) fn keep_tail(mut stderr: impl Read, tail: &Mutex<Vec<u8>>) {
     let mut chunk = [0; 1024];
     while let Ok(read @ 1..) = stderr.read(&mut chunk) {
         let mut tail = tail.lock().unwrap_or_else(PoisonError::into_inner);

@@ -5,7 +5,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::accounting::{CpuUse, MemoryUse, OtherProcesses};
+use crate::contract::LoadResult;
 use crate::experiment::{Cell, Experiment};
+use crate::host::{HostRecord, Offset};
 use crate::machine::{Cpus, Fingerprint};
 use crate::net::NetRecord;
 use crate::placement::Distance;
@@ -51,8 +53,11 @@ pub struct Bundle {
     /// Subjects that were asked for and are not in the experiment, because they cannot run here.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_run: Vec<NotRun>,
-    /// The machine.
+    /// The machine; between hosts, the server's.
     pub machine: Fingerprint,
+    /// Every host, the server's first, if the experiment was between hosts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<HostRecord>,
     /// What came out, recomputed by `twinring lab verify` from the raw data; missing while the
     /// experiment runs.
     pub summary: Option<Summary>,
@@ -103,6 +108,9 @@ pub struct Program {
     /// The peer that it is, by the name that it has wherever its file is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<String>,
+    /// The host it was on, if not that of the lab.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
 }
 
 /// One run: a fresh server, a fresh client, and what both said and cost.
@@ -125,11 +133,12 @@ pub struct RunRecord {
     /// The configuration file that the lab wrote for the server, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server_config: Option<String>,
-    /// The load generator's command, exactly.
+    /// The load generator's command, exactly; of the first of several.
     pub client_command: Vec<String>,
     /// The server's `ready` line, if it prints one.
     pub ready: Option<Value>,
-    /// The load generator's `result` line, with the histogram.
+    /// The load generator's `result` line, with the histogram. With several client hosts it stands
+    /// with each in `clients`, and what they did together is computed from there.
     pub load: Option<Value>,
     /// The server's `final` line, if it prints one.
     pub server_final: Option<Value>,
@@ -147,8 +156,55 @@ pub struct RunRecord {
     pub server_exit: Option<Exit>,
     /// How the load generator ended.
     pub client_exit: Option<Exit>,
+    /// Each host, the server's first, if the run was between hosts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<HostRun>,
+    /// Each load generator's part, if there were several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub clients: Vec<ClientRun>,
     /// What went wrong while running; judged by [`crate::audit`].
     pub failures: Vec<Failure>,
+}
+
+impl RunRecord {
+    /// What the load generator reports, or all of them together; nothing if there is none.
+    ///
+    /// # Errors
+    /// What is wrong with a line, or why the lines cannot be added.
+    pub(crate) fn load_result(&self) -> Option<Result<LoadResult, String>> {
+        if self.clients.is_empty() {
+            return self.load.as_ref().map(LoadResult::read);
+        }
+        let lines: Option<Vec<&Value>> =
+            self.clients.iter().map(|client| client.load.as_ref()).collect();
+        let results: Result<Vec<LoadResult>, String> =
+            lines?.into_iter().map(LoadResult::read).collect();
+        Some(results.and_then(LoadResult::merged))
+    }
+}
+
+/// What a run between hosts was like on one of them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct HostRun {
+    /// Which host, as the bundle names it.
+    pub host: String,
+    /// How far its clock was ahead of the lab's.
+    pub clock: Offset,
+    /// CPU use of everybody else around the run.
+    pub others: Option<OtherProcesses>,
+}
+
+/// One of several load generators of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ClientRun {
+    /// Its host, as the bundle names it.
+    pub host: String,
+    /// Its command, exactly.
+    pub command: Vec<String>,
+    /// Its `result` line, with the histogram.
+    pub load: Option<Value>,
+    /// How it ended.
+    pub exit: Option<Exit>,
 }
 
 /// What can go wrong in a run, as seen by the runner.

@@ -3,28 +3,30 @@
 //! While the window is open the lab sleeps in one channel. It wakes for the marks, samples, and
 //! sleeps again.
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::net::SocketAddr;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
+use serde_json::Value;
 
 use crate::accounting::{
-    Bystanders, Detail, KernelMemory, MemoryUse, Meter, ProcessMemory, SideSample, Sides, cpu_use,
+    Bystanders, ClientWindow, CpuUse, Detail, KernelMemory, MemoryUse, Meter, ProcessMemory, Sides,
+    cpu_use, cpu_use_between_hosts,
 };
+use crate::commands::{Values, configure};
 use crate::contract::{self, LoadResult};
 use crate::error::LabError;
-use crate::experiment::{Accounting, Cell, Experiment, HttpPoint, Point, Ready, Subject};
+use crate::experiment::{Accounting, Cell, Experiment, NetKind, Ready, Subject};
+use crate::host::share::share;
+use crate::host::{End, Offset, Process, Soon, Started, sample_sides};
 use crate::machine::Cpus;
 use crate::net::Network;
 use crate::peers::find::Found;
-use crate::placement::{self, Distance, Placement};
-use crate::process::{self, Event, Process, Role};
-use crate::procfs;
-use crate::result::{Failure, RUN_SCHEMA, RunRecord};
+use crate::placement::{self, Distance, Placement, Wanted};
+use crate::process::{Event, Exit, Role};
+use crate::result::{ClientRun, Failure, HostRun, RUN_SCHEMA, RunRecord};
 use crate::site::{Site, nginx};
 use crate::stop::Stop;
 
@@ -52,7 +54,7 @@ pub(crate) struct Bench<'a> {
     /// The `twinring` binary, for `{twinring}` in commands.
     pub(crate) binary: &'a str,
     pub(crate) stop: &'a Stop,
-    /// The files of HTTP, if there are cells of it.
+    /// The files of HTTP on this host, if there are cells of it.
     pub(crate) site: Option<&'a Site>,
     /// nginx, if a subject is it.
     pub(crate) nginx: Option<&'a nginx::Installed>,
@@ -77,6 +79,9 @@ impl Bench<'_> {
 
     /// Waits, within bounds, until the CPUs lie as the experiment wants it.
     pub(crate) fn wait_for_placement(&self) {
+        if self.experiment.placement == Wanted::Any {
+            return;
+        }
         let deadline = Instant::now() + PLACEMENT_PATIENCE;
         while !self.experiment.placement.allows(self.round_trip_ns().map(Placement::of))
             && self.stop.signal().is_none()
@@ -87,8 +92,18 @@ impl Bench<'_> {
     }
 }
 
-/// The user wants to stop; the run is dropped.
-struct Stopped;
+/// Why a run has no record.
+enum Halt {
+    /// The user wants to stop.
+    Stopped,
+    Failed(LabError),
+}
+
+impl From<LabError> for Halt {
+    fn from(error: LabError) -> Halt {
+        Halt::Failed(error)
+    }
+}
 
 /// An end of the measured window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,8 +131,8 @@ impl Observer for () {
 /// Makes one run. Returns nothing when it was stopped before its end.
 ///
 /// # Errors
-/// When the run could not even be tried: nothing to start, no port, no soaker. Whatever the
-/// subjects do wrong is in the record.
+/// When the run could not even be tried, or not be seen to its end: nothing to start, no port, no
+/// soaker, no connection to a host. Whatever the subjects do wrong is in the record.
 pub(crate) fn run(
     bench: &Bench<'_>,
     network: &mut Network,
@@ -136,44 +151,34 @@ pub(crate) fn run_observed(
     slot: &Slot<'_>,
     observer: &mut dyn Observer,
 ) -> Result<Option<RunRecord>, LabError> {
+    match try_run(bench, network, slot, observer) {
+        Ok(record) => Ok(Some(record)),
+        Err(Halt::Stopped) => Ok(None),
+        Err(Halt::Failed(error)) => Err(error),
+    }
+}
+
+fn try_run(
+    bench: &Bench<'_>,
+    network: &mut Network,
+    slot: &Slot<'_>,
+    observer: &mut dyn Observer,
+) -> Result<RunRecord, Halt> {
     let protocol = slot.cell.protocol();
     let mut address = network.free_address(protocol)?;
     if let Some(port) = slot.subject.known_peer().and_then(|peer| peer.port) {
         address.set_port(port);
     }
-    let values = Values::of(bench, slot, address)?;
-    let server_command = values.fill(&slot.subject.command_template(protocol));
-    let client_command = values.fill(&bench.experiment.load_template(protocol, slot.subject));
-    let server_config = configure(bench, slot, address)?;
-    let record = RunRecord {
-        schema: RUN_SCHEMA.to_owned(),
-        index: slot.index,
-        cell: slot.cell,
-        block: slot.block,
-        subject: slot.subject.name.clone(),
-        at_s: bench.began.elapsed().as_secs_f64(),
-        server_command,
-        server_config,
-        client_command,
-        ready: None,
-        load: None,
-        server_final: None,
-        cpu: None,
-        memory: None,
-        distance: None,
-        others: None,
-        server_exit: None,
-        client_exit: None,
-        failures: Vec::new(),
-    };
-    let before_ns = bench.round_trip_ns();
+    let network = &*network;
+    let record = blank_record(bench, network, slot, address)?;
+    let one_host = network.record.kind != NetKind::Hosts;
+    let round_trip_ns = || one_host.then(|| bench.round_trip_ns()).flatten();
+    let before_ns = round_trip_ns();
     let (sender, events) = channel();
     bench.stop.wake(sender.clone());
-    let start = |role, place, cpu, command: &[String]| {
-        process::start(bench.helper, place, cpu, command, role, sender.clone())
-    };
-
-    let server = start(Role::Server, &network.server, bench.cpus.server, &record.server_command)?;
+    let (server, command) = (&network.server, &record.server_command);
+    let server = server.host.start(bench.helper, server.cpu, command, Role::Server, sender.clone());
+    let server = server.wait()?;
     let accounting = slot.subject.accounting.unwrap_or(bench.experiment.accounting);
     let detail = match accounting {
         Accounting::IdleClockOnly => Detail::Clocks,
@@ -185,36 +190,109 @@ pub(crate) fn run_observed(
         events,
         record,
         server,
+        clients: Vec::new(),
         detail,
         server_memory: Vec::new(),
         kernel_memory: Vec::new(),
         observer,
     };
-    let ready = match run.wait_until_ready(slot.subject.ready_check(protocol), address) {
-        Ok(ready) => ready,
-        Err(Stopped) => return Ok(None),
-    };
-    if ready {
+    if run.wait_until_ready(slot.subject.ready_check(protocol), address)? {
         let meter = Meter::start(accounting, bench.helper, bench.cpus)?;
-        run.look_at_memory(true, true);
+        run.look_at_memory(true, true)?;
         run.observer.ready(run.server.pid());
-        let before = Bystanders::take()?;
-        let (place, cpu) = (&run.network.client, bench.cpus.client);
-        let client = start(Role::Client, place, cpu, &run.record.client_command)?;
+        let before = Surroundings::of(network)?;
+        run.start_clients(&sender)?;
         let (warmup_s, window_s) = bench.experiment.pace_s(protocol);
-        match run.follow_client(client, Duration::from_secs_f64(warmup_s + window_s))? {
-            Ok(samples) => {
-                run.record.others = Some(before.until(&Bystanders::take()?));
-                run.stop_server();
-                run.record.distance = Some(Distance { before_ns, after_ns: bench.round_trip_ns() });
-                run.account(samples, &meter);
-            }
-            Err(Stopped) => return Ok(None),
+        run.follow_clients(Duration::from_secs_f64(warmup_s + window_s))?;
+        let clocks = run.note_surroundings(&before)?;
+        run.stop_server()?;
+        if one_host {
+            run.record.distance = Some(Distance { before_ns, after_ns: round_trip_ns() });
         }
+        run.account(&meter, &clocks);
     } else {
-        run.stop_server();
+        run.stop_server()?;
     }
-    Ok(Some(run.record))
+    Ok(run.record)
+}
+
+/// A record with the commands and nothing that has happened.
+fn blank_record(
+    bench: &Bench<'_>,
+    network: &Network,
+    slot: &Slot<'_>,
+    address: SocketAddr,
+) -> Result<RunRecord, LabError> {
+    let protocol = slot.cell.protocol();
+    let of_server = slot.subject.command_template(protocol);
+    let of_client = bench.experiment.load_template(protocol, slot.subject);
+    let clients = &network.clients;
+    let command = |end, point, template: &[String]| {
+        Ok::<_, LabError>(
+            Values::of(bench, network, slot, end, point, address, template)?.fill(template),
+        )
+    };
+    let mut commands = Vec::new();
+    for (index, client) in clients.iter().enumerate() {
+        let point = share(slot.cell.point, clients.len(), index);
+        commands.push((client, command(client, point, &of_client)?));
+    }
+    let client_command = commands.first().map(|(_, first)| first.clone()).unwrap_or_default();
+    let several = commands.len() > 1;
+    let client = |(end, command): (&End, Vec<String>)| {
+        let host = end.host.name().to_owned();
+        ClientRun { host, command, load: None, exit: None }
+    };
+    Ok(RunRecord {
+        schema: RUN_SCHEMA.to_owned(),
+        index: slot.index,
+        cell: slot.cell,
+        block: slot.block,
+        subject: slot.subject.name.clone(),
+        at_s: bench.began.elapsed().as_secs_f64(),
+        server_command: command(&network.server, slot.cell.point, &of_server)?,
+        server_config: configure(bench, network, slot, address)?,
+        client_command,
+        ready: None,
+        load: None,
+        server_final: None,
+        cpu: None,
+        memory: None,
+        distance: None,
+        others: None,
+        server_exit: None,
+        client_exit: None,
+        hosts: Vec::new(),
+        clients: if several { commands.into_iter().map(client).collect() } else { Vec::new() },
+        failures: Vec::new(),
+    })
+}
+
+/// What else happens on the hosts of a run, and what their clocks say.
+struct Surroundings {
+    /// Of each host; on this host alone there is one for both sides.
+    bystanders: Vec<Bystanders>,
+    clocks: Vec<Offset>,
+}
+
+impl Surroundings {
+    fn of(network: &Network) -> Result<Surroundings, LabError> {
+        let ends = hosts_of(network);
+        let clocks = ends.iter().map(|end| end.host.clock()).collect::<Result<_, _>>()?;
+        let looks: Vec<Soon<Bystanders>> =
+            ends.iter().map(|end| end.host.bystanders(&end.roots)).collect();
+        let bystanders = looks.into_iter().map(Soon::wait).collect::<Result<_, _>>()?;
+        Ok(Surroundings { bystanders, clocks })
+    }
+}
+
+/// One end of each host, the server's first.
+fn hosts_of(network: &Network) -> Vec<&End> {
+    let clients = match network.record.kind {
+        NetKind::Hosts => &network.clients[..],
+        NetKind::Veth | NetKind::Loopback => &[],
+    };
+    std::iter::once(&network.server).chain(clients).collect()
 }
 
 struct Run<'a> {
@@ -223,6 +301,7 @@ struct Run<'a> {
     events: Receiver<Event>,
     record: RunRecord,
     server: Process,
+    clients: Vec<Client>,
     /// How much is looked at while the window is open.
     detail: Detail,
     /// When the server was ready, and behind the window.
@@ -232,26 +311,38 @@ struct Run<'a> {
     observer: &'a mut dyn Observer,
 }
 
+/// A load generator.
+struct Client {
+    process: Process,
+    /// It may still say something.
+    talks: bool,
+    /// Taken at the marks of its window.
+    samples: Vec<Sides>,
+    line: Option<Value>,
+    exit: Option<Exit>,
+}
+
 impl Run<'_> {
     fn fail(&mut self, failure: Failure) {
         self.record.failures.push(failure);
     }
 
     /// Waits until the server can be used. `false` means that it cannot, and why is recorded.
-    fn wait_until_ready(&mut self, check: Ready, address: SocketAddr) -> Result<bool, Stopped> {
+    fn wait_until_ready(&mut self, check: Ready, address: SocketAddr) -> Result<bool, Halt> {
         let deadline = Instant::now() + READY_PATIENCE;
         loop {
             let (ready, patience) = match check {
                 Ready::Json => (false, READY_PATIENCE),
-                Ready::Tcp => (self.accepts(address), PROBE_TICK),
-                Ready::Udp => (self.is_bound(address), PROBE_TICK),
+                Ready::Tcp => (self.accepts(address)?, PROBE_TICK),
+                Ready::Udp => (self.network.server.host.is_udp_bound(address.port())?, PROBE_TICK),
             };
             if ready {
                 return Ok(true);
             }
             let patience = patience.min(deadline.saturating_duration_since(Instant::now()));
             match self.events.recv_timeout(patience) {
-                Ok(Event::Stop) => return Err(Stopped),
+                Ok(Event::Stop) => return Err(Halt::Stopped),
+                Ok(Event::Lost { host, why }) => return Err(LabError::Host { host, why }.into()),
                 Ok(Event::Line(_, line)) => {
                     let Some((event, value)) = contract::event_of(&line) else { continue };
                     if event == "ready" {
@@ -264,13 +355,13 @@ impl Run<'_> {
                 Ok(Event::Closed(_)) if check == Ready::Json => break,
                 Ok(Event::Closed(_)) | Err(_) => {}
             }
-            if self.server.has_ended() || Instant::now() >= deadline {
+            if self.server.has_ended()? || Instant::now() >= deadline {
                 break;
             }
         }
         // The end of a process comes a moment after that of its output.
-        let ended = self.died_within(Duration::from_millis(200));
-        let exit = self.server.finish(Duration::ZERO, !ended);
+        let ended = self.died_within(Duration::from_millis(200))?;
+        let exit = self.server.finish(Duration::ZERO, !ended)?;
         let waited = READY_PATIENCE.as_secs();
         let how = if ended { exit.to_string() } else { format!("not ready after {waited} s") };
         self.fail(Failure::ServerNotReady { why: with_stderr(how, &self.server) });
@@ -278,82 +369,168 @@ impl Run<'_> {
         Ok(false)
     }
 
-    fn accepts(&self, address: SocketAddr) -> bool {
-        let patience = Duration::from_millis(500);
-        self.network.client.run(move || TcpStream::connect_timeout(&address, patience)).is_ok()
+    /// Whether a client gets a connection; every one of them reached the host when it was set up.
+    fn accepts(&self, address: SocketAddr) -> Result<bool, LabError> {
+        let client = &self.network.clients[0];
+        Ok(client.host.why_not_connect(address)?.is_none())
     }
 
-    /// UDP has no handshake; that a socket has the port is all that can be seen from outside.
-    fn is_bound(&self, address: SocketAddr) -> bool {
-        self.network.server.run(move || procfs::is_udp_bound(address.port()))
+    /// Starts the load generators of all hosts at once.
+    fn start_clients(&mut self, events: &Sender<Event>) -> Result<(), LabError> {
+        let Run { bench, network, record, .. } = self;
+        let command = |index: usize| match record.clients.get(index) {
+            Some(client) => &client.command,
+            None => &record.client_command,
+        };
+        let starting: Vec<Started> = network
+            .clients
+            .iter()
+            .enumerate()
+            .map(|(index, end)| {
+                let role = Role::Client(index);
+                end.host.start(bench.helper, end.cpu, command(index), role, events.clone())
+            })
+            .collect();
+        for started in starting {
+            let process = started.wait()?;
+            let (samples, line, exit) = (Vec::new(), None, None);
+            self.clients.push(Client { process, talks: true, samples, line, exit });
+        }
+        Ok(())
     }
 
-    /// Reads the client's lines, samples at its marks, and sees it to its end. `measuring` is how
-    /// long it is to load.
-    fn follow_client(
-        &mut self,
-        mut client: Process,
-        measuring: Duration,
-    ) -> Result<Result<Vec<Sides>, Stopped>, LabError> {
+    /// Reads the clients' lines, samples at their marks, and sees them to their ends. `measuring`
+    /// is how long they are to load.
+    fn follow_clients(&mut self, measuring: Duration) -> Result<(), Halt> {
         let limit = measuring + CLIENT_PATIENCE;
         let mut deadline = Instant::now() + limit;
-        let mut samples = Vec::new();
         let mut asked = false;
-        loop {
+        while self.clients.iter().any(|client| client.talks) {
             match self.events.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                Ok(Event::Stop) => return Ok(Err(Stopped)),
-                Ok(Event::Closed(Role::Client)) | Err(RecvTimeoutError::Disconnected) => break,
+                Ok(Event::Stop) => return Err(Halt::Stopped),
+                Ok(Event::Lost { host, why }) => return Err(LabError::Host { host, why }.into()),
+                Ok(Event::Closed(Role::Client(index))) => self.clients[index].talks = false,
+                Err(RecvTimeoutError::Disconnected) => break,
                 Ok(Event::Closed(Role::Server)) => {
                     // Its end comes a moment after that of its output. A server that only closed
                     // its output may go on.
-                    if !asked && self.died_within(Duration::from_millis(300)) {
-                        client.signal(Signal::SIGINT);
+                    if !asked && self.died_within(Duration::from_millis(300))? {
+                        self.signal_clients(Signal::SIGINT)?;
                         deadline = Instant::now() + STOP_PATIENCE;
                         asked = true;
                     }
                 }
                 Ok(Event::Line(Role::Server, line)) => self.note_server_line(&line),
-                Ok(Event::Line(Role::Client, line)) => match contract::event_of(&line) {
-                    Some((event, _)) if event == "window_start" || event == "window_end" => {
-                        let cpus = self.bench.cpus;
-                        let server = (cpus.server, self.server.pid());
-                        let client = (cpus.client, client.pid());
-                        samples.push(SideSample::take_both(server, client, self.detail)?);
-                        let mark = match &*event {
-                            "window_end" => Mark::WindowEnd,
-                            _ => Mark::WindowStart,
-                        };
-                        self.observer.at(mark, server.1, client.1);
-                        self.look_at_memory(mark == Mark::WindowEnd, mark == Mark::WindowStart);
-                    }
-                    Some((event, value)) if event == "result" => self.record.load = Some(value),
-                    _ => {}
-                },
+                Ok(Event::Line(Role::Client(index), line)) => {
+                    self.note_client_line(index, &line)?;
+                }
                 Err(RecvTimeoutError::Timeout) => {
                     if !asked {
                         self.fail(Failure::ClientTimeout { limit_s: limit.as_secs_f64() });
                     }
-                    client.signal(Signal::SIGTERM);
+                    self.signal_clients(Signal::SIGTERM)?;
                     asked = true;
                     break;
                 }
             }
         }
-        let exit = client.finish(STOP_PATIENCE, asked);
-        if !asked && (exit.killed || exit.code != Some(0)) {
-            let why = with_stderr(exit.to_string(), &client);
-            self.fail(Failure::ClientFailed { why });
-        }
-        self.record.client_exit = Some(exit);
-        Ok(Ok(samples))
+        self.finish_clients(asked)?;
+        Ok(())
     }
 
-    fn look_at_memory(&mut self, server: bool, kernel: bool) {
-        if self.detail == Detail::Full {
-            let pid = self.server.pid();
-            self.server_memory.extend(server.then(|| ProcessMemory::take(pid)));
-            self.kernel_memory.extend(kernel.then(KernelMemory::take));
+    fn signal_clients(&self, signal: Signal) -> Result<(), LabError> {
+        self.clients.iter().try_for_each(|client| client.process.signal(signal))
+    }
+
+    fn note_client_line(&mut self, index: usize, line: &str) -> Result<(), LabError> {
+        match contract::event_of(line) {
+            Some((event, _)) if event == "window_start" || event == "window_end" => {
+                let ends = [&self.network.server, &self.network.clients[index]];
+                let pids = [self.server.pid(), self.clients[index].process.pid()];
+                let sides = sample_sides(ends, pids, self.detail)?;
+                self.clients[index].samples.push(sides);
+                let mark = match &*event {
+                    "window_end" => Mark::WindowEnd,
+                    _ => Mark::WindowStart,
+                };
+                self.observer.at(mark, pids[0], pids[1]);
+                self.look_at_memory(mark == Mark::WindowEnd, mark == Mark::WindowStart)?;
+            }
+            Some((event, value)) if event == "result" => self.clients[index].line = Some(value),
+            _ => {}
         }
+        Ok(())
+    }
+
+    /// Sees every client to its end; `asked` says whether they had been told to stop.
+    fn finish_clients(&mut self, asked: bool) -> Result<(), LabError> {
+        for index in 0..self.clients.len() {
+            let client = &mut self.clients[index];
+            let exit = client.process.finish(STOP_PATIENCE, asked)?;
+            if !asked && (exit.killed || exit.code != Some(0)) {
+                let why = with_stderr(exit.to_string(), &client.process);
+                let failure = Failure::ClientFailed { why: self.at_client(index, why) };
+                self.fail(failure);
+            }
+            self.clients[index].exit = Some(exit);
+        }
+        let lines = self.clients.iter_mut().map(|client| (client.line.take(), client.exit.take()));
+        match &mut self.record.clients[..] {
+            [] => {
+                if let Some((load, exit)) = lines.last() {
+                    (self.record.load, self.record.client_exit) = (load, exit);
+                }
+            }
+            several => {
+                for (client, (load, exit)) in several.iter_mut().zip(lines) {
+                    (client.load, client.exit) = (load, exit);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Says which client something is about, if there are several.
+    fn at_client(&self, index: usize, what: String) -> String {
+        match self.record.clients.get(index) {
+            Some(client) => format!("on {}: {what}", client.host),
+            None => what,
+        }
+    }
+
+    /// Records what else happened around the run, and returns the clocks of the hosts over it.
+    fn note_surroundings(&mut self, before: &Surroundings) -> Result<Vec<Offset>, LabError> {
+        let after = Surroundings::of(self.network)?;
+        let clocks = before.clocks.iter().zip(&after.clocks);
+        let clocks: Vec<Offset> = clocks.map(|(a, b)| Offset::between(*a, *b)).collect();
+        let mut others = before.bystanders.iter().zip(&after.bystanders).map(|(a, b)| a.until(b));
+        if self.network.record.kind == NetKind::Hosts {
+            let ends = hosts_of(self.network).into_iter().zip(&clocks).zip(others);
+            let host = |((end, clock), others): ((&End, &Offset), _)| HostRun {
+                host: end.host.name().to_owned(),
+                clock: *clock,
+                others: Some(others),
+            };
+            self.record.hosts = ends.map(host).collect();
+        } else {
+            self.record.others = others.next();
+        }
+        Ok(clocks)
+    }
+
+    /// Looks once at each end: of several windows, at the first to open and the first to end.
+    fn look_at_memory(&mut self, server: bool, kernel: bool) -> Result<(), LabError> {
+        if self.detail == Detail::Clocks {
+            return Ok(());
+        }
+        let host = &self.network.server.host;
+        if server && self.server_memory.len() < 2 {
+            self.server_memory.push(host.process_memory(self.server.pid())?);
+        }
+        if kernel && self.kernel_memory.len() < 2 {
+            self.kernel_memory.push(host.kernel_memory()?);
+        }
+        Ok(())
     }
 
     fn note_server_line(&mut self, line: &str) {
@@ -363,22 +540,22 @@ impl Run<'_> {
         }
     }
 
-    fn died_within(&self, patience: Duration) -> bool {
+    fn died_within(&self, patience: Duration) -> Result<bool, LabError> {
         let deadline = Instant::now() + patience;
-        while !self.server.has_ended() && Instant::now() < deadline {
+        while !self.server.has_ended()? && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5));
         }
         self.server.has_ended()
     }
 
     /// Asks the server to stop, reads what it says at its end, and judges how it ended.
-    fn stop_server(&mut self) {
+    fn stop_server(&mut self) -> Result<(), LabError> {
         if self.record.server_exit.is_some() {
-            return;
+            return Ok(());
         }
-        let died = self.server.has_ended();
-        self.server.signal(Signal::SIGTERM);
-        let exit = self.server.finish(STOP_PATIENCE, !died);
+        let died = self.server.has_ended()?;
+        self.server.signal(Signal::SIGTERM)?;
+        let exit = self.server.finish(STOP_PATIENCE, !died)?;
         while let Ok(event) = self.events.try_recv() {
             if let Event::Line(Role::Server, line) = event {
                 self.note_server_line(&line);
@@ -392,31 +569,21 @@ impl Run<'_> {
             self.fail(Failure::ServerDidNotStop { why });
         }
         self.record.server_exit = Some(exit);
+        Ok(())
     }
 
     /// Turns samples and meter into the CPU use of the window.
-    fn account(&mut self, samples: Vec<Sides>, meter: &Meter) {
-        let window = match self.record.load.as_ref().map(LoadResult::read) {
-            None => {
-                let why = "the load generator printed no result".to_owned();
-                self.fail(Failure::BadLine { why });
-                return;
+    fn account(&mut self, meter: &Meter, clocks: &[Offset]) {
+        let mut windows = Vec::new();
+        for index in 0..self.clients.len() {
+            match self.client_window(index, clocks) {
+                Ok(window) => windows.push(window),
+                Err(why) => {
+                    let why = self.at_client(index, why);
+                    return self.fail(Failure::BadLine { why });
+                }
             }
-            Some(Err(why)) => {
-                self.fail(Failure::BadLine { why: format!("the result line: {why}") });
-                return;
-            }
-            Some(Ok(result)) => {
-                let window = result.window();
-                [window.start_monotonic_ns, window.end_monotonic_ns]
-            }
-        };
-        let marks = samples.len();
-        let Ok(samples) = <[Sides; 2]>::try_from(samples) else {
-            let why = format!("{marks} marks instead of window_start and window_end");
-            self.fail(Failure::BadLine { why });
-            return;
-        };
+        }
         if let (&[server_at_ready, server_at_end], &[kernel_at_ready, kernel_under_load]) =
             (&self.server_memory[..], &self.kernel_memory[..])
         {
@@ -427,10 +594,47 @@ impl Run<'_> {
                 kernel_under_load,
             });
         }
-        match cpu_use(meter, &samples, self.bench.cpus.shared, window) {
+        match self.cpu_use(meter, &windows, clocks) {
             Ok(cpu) => self.record.cpu = Some(cpu),
             Err(why) => self.fail(Failure::NoAccounting { why }),
         }
+    }
+
+    fn cpu_use(
+        &self,
+        meter: &Meter,
+        windows: &[ClientWindow],
+        clocks: &[Offset],
+    ) -> Result<CpuUse, String> {
+        match (self.network.record.kind, windows) {
+            (NetKind::Hosts, _) => cpu_use_between_hosts(windows, clocks[0]),
+            (_, [ClientWindow { samples, window_ns, .. }]) => {
+                cpu_use(meter, samples, self.bench.cpus.shared, *window_ns)
+            }
+            _ => Err("one host has one load generator".to_owned()),
+        }
+    }
+
+    /// What one client says of its window, with the samples at its ends.
+    ///
+    /// # Errors
+    /// What is missing or cannot be read.
+    fn client_window(&mut self, index: usize, clocks: &[Offset]) -> Result<ClientWindow, String> {
+        let line = match self.record.clients.get(index) {
+            Some(client) => client.load.as_ref(),
+            None => self.record.load.as_ref(),
+        };
+        let line = line.ok_or("the load generator printed no result")?;
+        let result = LoadResult::read(line).map_err(|why| format!("the result line: {why}"))?;
+        let window = result.window();
+        let window_ns = [window.start_monotonic_ns, window.end_monotonic_ns];
+        let samples = std::mem::take(&mut self.clients[index].samples);
+        let marks = samples.len();
+        let samples = <[Sides; 2]>::try_from(samples)
+            .map_err(|_| format!("{marks} marks instead of window_start and window_end"))?;
+        // The first clock is that of the server's host.
+        let clock = clocks.get(index + 1).copied().unwrap_or(Offset::NONE);
+        Ok(ClientWindow { samples, window_ns, clock })
     }
 }
 
@@ -438,132 +642,5 @@ fn with_stderr(how: String, process: &Process) -> String {
     match process.stderr() {
         said if said.is_empty() => how,
         said => format!("{how}; it said: {said}"),
-    }
-}
-
-/// Writes the configuration of a subject that needs one, and returns it.
-fn configure(
-    bench: &Bench<'_>,
-    slot: &Slot<'_>,
-    address: SocketAddr,
-) -> Result<Option<String>, LabError> {
-    let (Some(settings), Point::Http(point)) = (&slot.subject.nginx, slot.cell.point) else {
-        return Ok(None);
-    };
-    let (Some(site), Some(installed)) = (bench.site, bench.nginx) else { return Ok(None) };
-    let text = installed.configuration(settings, point, address);
-    let path = nginx::path(site.directory());
-    std::fs::write(&path, &text).map_err(|error| LabError::write(&path, error))?;
-    Ok(Some(text))
-}
-
-fn option_unless_zero(option: &str, value: u32) -> impl Iterator<Item = String> {
-    let words = (value != 0).then(|| [option.to_owned(), value.to_string()]);
-    words.into_iter().flatten()
-}
-
-/// What the placeholders of commands stand for in a run.
-struct Values {
-    /// Parts of words.
-    texts: BTreeMap<&'static str, String>,
-    /// Whole words that stand for any number of words.
-    lists: BTreeMap<&'static str, Vec<String>>,
-}
-
-impl Values {
-    fn of(bench: &Bench<'_>, slot: &Slot<'_>, address: SocketAddr) -> Result<Values, LabError> {
-        let millis = |seconds: f64| format!("{}", (seconds * 1e3).round());
-        let (warmup_s, window_s) = bench.experiment.pace_s(slot.cell.protocol());
-        let texts = BTreeMap::from([
-            ("{twinring}", bench.binary.to_owned()),
-            ("{addr}", address.to_string()),
-            ("{ip}", address.ip().to_string()),
-            ("{port}", address.port().to_string()),
-            ("{warmup_ms}", millis(warmup_s)),
-            ("{window_ms}", millis(window_s)),
-            ("{server_cpu}", bench.cpus.server.to_string()),
-            ("{client_cpu}", bench.cpus.client.to_string()),
-            ("{engine}", slot.subject.load_engine().to_owned()),
-        ]);
-        let mut values = Values { texts, lists: BTreeMap::new() };
-        if let Some(program) = slot.subject.peer.as_ref().and_then(|peer| bench.peers.get(peer)) {
-            values.texts.insert("{peer}", program.display().to_string());
-            values.lists.insert("{peer_options}", slot.subject.peer_options(&slot.cell.point));
-        }
-        match slot.cell.point {
-            Point::Tcp(point) => {
-                values.numbers([
-                    ("{connections}", point.connections),
-                    ("{message_bytes}", point.message_bytes),
-                    ("{depth}", point.depth),
-                ]);
-                let churn = option_unless_zero("--churn", point.churn);
-                let options = option_unless_zero("--rate", point.rate_per_s).chain(churn);
-                values.lists.insert("{options}", options.collect());
-            }
-            Point::Udp { streams, packets_per_s, message_bytes } => values.numbers([
-                ("{streams}", streams),
-                ("{packets_per_s}", packets_per_s),
-                ("{message_bytes}", message_bytes),
-            ]),
-            Point::Http(point) => {
-                values.numbers([
-                    ("{connections}", point.connections),
-                    ("{file_bytes}", point.file_bytes),
-                    ("{depth}", point.depth),
-                ]);
-                if let Some(site) = bench.site {
-                    values.http(site, point, address)?;
-                }
-            }
-        }
-        Ok(values)
-    }
-
-    fn numbers(&mut self, numbers: [(&'static str, u32); 3]) {
-        self.texts.extend(numbers.map(|(name, number)| (name, number.to_string())));
-    }
-
-    fn http(&mut self, site: &Site, point: HttpPoint, address: SocketAddr) -> Result<(), LabError> {
-        let text = |path: PathBuf| path.display().to_string();
-        let (certificate, key) = (text(site.certificate()), text(site.key()));
-        self.texts.extend([
-            ("{work}", text(site.directory().to_owned())),
-            ("{config}", text(nginx::path(site.directory()))),
-            ("{root}", text(site.root())),
-            ("{certificate}", certificate.clone()),
-            ("{key}", key.clone()),
-        ]);
-        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
-        let urls = site.urls(point, address)?;
-        let address = address.to_string();
-        let tls = ["--listen-tls", &address, "--tls-cert", &certificate, "--tls-key", &key];
-        let plain = ["--listen", &address];
-        let mut options = vec![site.verify_body(point)];
-        if point.tls {
-            options.extend(["--tls-ca".to_owned(), certificate.clone()]);
-        }
-        if !point.keepalive {
-            options.push("--no-keepalive".to_owned());
-        }
-        options.extend(option_unless_zero("--rate", point.rate_per_s));
-        self.lists.extend([
-            ("{listen}", words(if point.tls { &tls } else { &plain })),
-            ("{urls}", urls),
-            ("{options}", options),
-        ]);
-        Ok(())
-    }
-
-    /// The command with its placeholders filled in.
-    fn fill(&self, template: &[String]) -> Vec<String> {
-        let fill_word = |word: &String| {
-            self.texts.iter().fold(word.clone(), |word, (name, value)| word.replace(name, value))
-        };
-        let words = template.iter().flat_map(|word| match self.lists.get(word.as_str()) {
-            Some(words) => words.clone(),
-            None => vec![fill_word(word)],
-        });
-        words.collect()
     }
 }

@@ -54,6 +54,10 @@ fn flaw(kind: Kind) -> Option<Change> {
         Kind::Steal => Box::new(set("/cpu/server_cpu/steal_coarse_s", json!(0.1))),
         Kind::OtherProcesses => Box::new(set("/others/cpu_s", json!(1.0))),
         Kind::LateSample => Box::new(set("/cpu/sample_delay_us/0", json!(50_000.0))),
+        Kind::WindowsApart => Box::new(|record: &mut Value| {
+            record["cpu"]["between_hosts"] =
+                json!({"clock_uncertainty_us": 50.0, "windows_apart_us": [0.0, 200_000.0]});
+        }),
         Kind::Moved => Box::new(distance(80.0, 370.0)),
         Kind::Misplaced => Box::new(distance(370.0, 370.0)),
         Kind::UnverifiedPayload => Box::new(set("/load/settings/verify", json!(false))),

@@ -64,6 +64,7 @@ fn lab(experiment: &str, out: &str) -> Result<u8, LabError> {
         client_cpu: None,
         peers: None,
         profile: false,
+        hosts: None,
         command: std::env::args().collect(),
     };
     let outcome = twinring_lab::run(&options, &stop)?;

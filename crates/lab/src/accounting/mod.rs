@@ -8,6 +8,7 @@
 //! share of a CPU follows from its own side's clock alone: they may be on different hosts. Only how
 //! late the samples were is told by the client's clock, which is the one that the window is of.
 
+mod hosts;
 mod memory;
 mod meter;
 mod others;
@@ -15,11 +16,13 @@ mod sample;
 
 use serde::{Deserialize, Serialize};
 
+pub use hosts::{BetweenHosts, ClientUse};
+pub(crate) use hosts::{ClientWindow, cpu_use_between_hosts};
 pub use memory::{KernelMemory, MemoryUse, ProcessMemory};
 pub(crate) use meter::Meter;
 pub(crate) use others::Bystanders;
 pub use others::OtherProcesses;
-pub(crate) use sample::{Detail, SideSample, Sides};
+pub(crate) use sample::{Detail, SideSample, Sides, prepare};
 
 /// CPU use of one run, inside the measured window.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -39,6 +42,10 @@ pub struct CpuUse {
     /// Whether server and client share one CPU; not in older bundles.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared: Option<bool>,
+    /// What is known of a run between hosts only. With several load generators, `client_cpu` and
+    /// `client` are their sums.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub between_hosts: Option<BetweenHosts>,
 }
 
 impl CpuUse {
@@ -46,6 +53,43 @@ impl CpuUse {
     /// number says it.
     pub fn is_shared(&self) -> bool {
         self.shared.unwrap_or(self.server_cpu.cpu == self.client_cpu.cpu)
+    }
+
+    fn clients(&self) -> &[ClientUse] {
+        self.between_hosts.as_ref().map_or(&[], |between| &between.clients)
+    }
+
+    /// Every CPU of the run, the server's first.
+    pub(crate) fn cpus(&self) -> Vec<&CpuBusy> {
+        match self.clients() {
+            [] => vec![&self.server_cpu, &self.client_cpu],
+            several => {
+                let clients = several.iter().map(|client| &client.cpu);
+                std::iter::once(&self.server_cpu).chain(clients).collect()
+            }
+        }
+    }
+
+    /// Share of the window in which the busiest CPU of the load generators was busy.
+    pub(crate) fn client_busy_share(&self) -> f64 {
+        match self.clients() {
+            [] => self.client_cpu.busy_s / self.window_s,
+            several => several.iter().map(|it| it.cpu.busy_s / it.window_s).fold(0.0, f64::max),
+        }
+    }
+
+    /// The same use with one load generator of several alone.
+    pub(crate) fn of_client(&self, index: usize) -> CpuUse {
+        let mut use_of_one = self.clone();
+        if let Some(client) = self.clients().get(index) {
+            use_of_one.window_s = client.window_s;
+            use_of_one.client_cpu = client.cpu.clone();
+            use_of_one.client = client.process.clone();
+            if let Some(between) = &mut use_of_one.between_hosts {
+                between.clients.clear();
+            }
+        }
+        use_of_one
     }
 }
 
@@ -135,5 +179,6 @@ pub(crate) fn cpu_use(
         client: start.client.process.until(&end.client.process),
         sample_delay_us: [delay_us(start, window_ns[0]), delay_us(end, window_ns[1])],
         shared: Some(shared),
+        between_hosts: None,
     })
 }

@@ -42,13 +42,12 @@ struct Bystander {
 }
 
 impl Bystanders {
-    /// Looks at every process of this host but the calling one and its children.
+    /// Looks at every process of this host but those in `roots` and what has come from them.
     ///
     /// # Errors
     /// [`LabError::Machine`] without a clock or `/proc`.
-    pub(crate) fn take() -> Result<Bystanders, LabError> {
+    pub(crate) fn take(roots: &[i32]) -> Result<Bystanders, LabError> {
         let why = |why: String| LabError::Machine { why };
-        let lab = std::process::id() as i32;
         let at_ns = soaker::now_ns().map_err(|errno| why(format!("no clock: {errno}")))?;
         let pids = procfs::pids().map_err(|error| why(format!("/proc: {error}")))?;
         let mut parents = BTreeMap::new();
@@ -64,7 +63,7 @@ impl Bystanders {
         processes.retain(|pid, _| {
             *pid != KERNEL_THREADS
                 && parents.get(pid) != Some(&KERNEL_THREADS)
-                && !descends_from(*pid, lab, &parents)
+                && !roots.iter().any(|root| descends_from(*pid, *root, &parents))
         });
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Bystanders { at_ns, cpus, processes })
@@ -106,7 +105,7 @@ mod tests {
     #[test]
     fn children_are_not_bystanders() {
         let mut child = std::process::Command::new("sleep").arg("30").spawn().unwrap();
-        let bystanders = Bystanders::take().unwrap();
+        let bystanders = Bystanders::take(&[std::process::id() as i32]).unwrap();
         assert!(!bystanders.processes.contains_key(&(child.id() as i32)));
         assert!(bystanders.processes.contains_key(&1) || std::process::id() == 1);
         child.kill().unwrap();

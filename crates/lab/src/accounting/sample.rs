@@ -50,7 +50,6 @@ impl SideSample {
     ///
     /// # Errors
     /// [`LabError::Machine`] without a clock.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for a side on a host of its own"))]
     pub(crate) fn take(cpu: usize, pid: i32, detail: Detail) -> Result<SideSample, LabError> {
         let [side] = Look::now()?.at([(cpu, pid)], detail)?;
         Ok(side)
@@ -163,7 +162,7 @@ fn softirq_threads() -> &'static BTreeMap<usize, i32> {
 }
 
 /// Looks for what stays where it is, so that the first look of a run need not.
-pub(super) fn prepare() {
+pub(crate) fn prepare() {
     softirq_threads();
 }
 

@@ -46,6 +46,8 @@ pub enum Kind {
     OtherProcesses,
     /// The lab sampled too late.
     LateSample,
+    /// Several load generators did not load at the same time.
+    WindowsApart,
     /// Nobody looked at the bytes that came back.
     UnverifiedPayload,
     /// Packets came that no stream had sent.
@@ -60,7 +62,7 @@ pub enum Kind {
 
 impl Kind {
     /// All of them, in their order.
-    pub const ALL: [Kind; 25] = [
+    pub const ALL: [Kind; 26] = [
         Kind::ServerNotReady,
         Kind::ServerDied,
         Kind::PayloadMismatch,
@@ -81,6 +83,7 @@ impl Kind {
         Kind::Misplaced,
         Kind::OtherProcesses,
         Kind::LateSample,
+        Kind::WindowsApart,
         Kind::UnverifiedPayload,
         Kind::ForeignPackets,
         Kind::KernelDrops,
@@ -133,6 +136,7 @@ impl Kind {
             Kind::Misplaced => "CPUs not as wanted",
             Kind::OtherProcesses => "other processes",
             Kind::LateSample => "late sample",
+            Kind::WindowsApart => "windows apart",
             Kind::SubjectWaits => "the subject waits",
         }
     }
@@ -171,7 +175,11 @@ impl Kind {
             Kind::Moved => "the hypervisor does that; --placement close waits for one placement",
             Kind::Misplaced => "measure at another time, or with --placement any",
             Kind::OtherProcesses => "stop what else runs on this machine",
-            Kind::LateSample => "something kept the lab from running: stop what else runs here",
+            Kind::LateSample => {
+                "something kept the lab from running: stop what else runs here; between hosts, \
+                 make the window longer"
+            }
+            Kind::WindowsApart => "a client host started late: stop what else runs there",
             Kind::SubjectWaits => "it sleeps or waits for timers: see its latency",
         }
     }

@@ -5,6 +5,7 @@
 //! finding spoils the block, which is run again if the experiment has blocks to spare. A
 //! [`Severity::Warning`] is printed and changes nothing.
 
+mod hosts;
 mod http;
 mod kinds;
 mod requests;
@@ -13,11 +14,13 @@ mod udp;
 
 use serde::{Deserialize, Serialize};
 
+use crate::accounting::OtherProcesses;
 use crate::contract::{self, LoadResult};
 use crate::experiment::Point;
 use crate::placement::Wanted;
 use crate::result::{Failure, RUN_SCHEMA, RunRecord};
 
+pub use hosts::WINDOWS_APART_LIMIT;
 pub use kinds::Kind;
 pub use requests::{LITTLE_TOLERANCE, SCHEDULE_LAG_LIMIT_US, STALLED_LEAST_US, STALLED_SHARE};
 pub use udp::DUE_TOLERANCE;
@@ -110,23 +113,14 @@ fn examined(run: &RunRecord) -> Vec<Finding> {
     for failure in run.failures.iter().filter(|failure| !follows(failure)) {
         audit.failure(failure);
     }
-    if let Some(line) = &run.load
-        && let Ok(load) = LoadResult::read(line)
-    {
-        match (&load, run.cell.point) {
-            (LoadResult::Tcp(load), Point::Tcp(point)) => audit.tcp(load, point),
-            (LoadResult::Udp(load), Point::Udp { streams, packets_per_s, message_bytes }) => {
-                audit.udp(load, streams, packets_per_s, message_bytes);
-            }
-            (LoadResult::Http(load), Point::Http(point)) => audit.http(load, point),
-            _ => {
-                let (got, wanted) = (load.protocol(), run.cell.protocol());
-                let what = format!("a result of {got} load in a cell of {wanted}");
-                audit.void(Kind::BadResult, what);
-            }
-        }
+    let told = audit.clients();
+    if let Some(Ok(load)) = run.load_result() {
+        let mut of_all = Audit { run, findings: Vec::new() };
+        of_all.load(&load, run.cell.point);
+        audit.findings.extend(of_all.findings.into_iter().filter(|it| !told.contains(&it.kind)));
     }
     audit.environment();
+    audit.between_hosts();
     audit.findings
 }
 
@@ -172,6 +166,21 @@ impl Audit<'_> {
         self.find(Severity::Void, kind, what);
     }
 
+    fn load(&mut self, load: &LoadResult, point: Point) {
+        match (load, point) {
+            (LoadResult::Tcp(load), Point::Tcp(point)) => self.tcp(load, point),
+            (LoadResult::Udp(load), Point::Udp { streams, packets_per_s, message_bytes }) => {
+                self.udp(load, streams, packets_per_s, message_bytes);
+            }
+            (LoadResult::Http(load), Point::Http(point)) => self.http(load, point),
+            _ => {
+                let (got, wanted) = (load.protocol(), self.run.cell.protocol());
+                let what = format!("a result of {got} load in a cell of {wanted}");
+                self.void(Kind::BadResult, what);
+            }
+        }
+    }
+
     fn failure(&mut self, failure: &Failure) {
         let (kind, what) = match failure {
             Failure::ServerNotReady { why } => (Kind::ServerNotReady, why.clone()),
@@ -204,7 +213,7 @@ impl Audit<'_> {
 
     fn environment(&mut self) {
         if let Some(cpu) = &self.run.cpu {
-            for busy in [&cpu.server_cpu, &cpu.client_cpu] {
+            for busy in cpu.cpus() {
                 // One tick is the least that can be told from nothing.
                 let limit = (STEAL_LIMIT * cpu.window_s).max(0.011);
                 if busy.steal_coarse_s > limit {
@@ -214,17 +223,28 @@ impl Audit<'_> {
                 }
             }
             let delay_us = cpu.sample_delay_us.into_iter().fold(0.0, f64::max);
-            if delay_us > SAMPLE_DELAY_LIMIT * cpu.window_s * 1e6 {
-                let what = format!("sampled {delay_us:.0} us after the mark");
+            // Between hosts the delay itself is known to the uncertainty of their clocks only.
+            let uncertain_us = cpu.between_hosts.as_ref().map_or(0.0, |it| it.clock_uncertainty_us);
+            if delay_us + uncertain_us > SAMPLE_DELAY_LIMIT * cpu.window_s * 1e6 {
+                let mut what = format!("sampled {delay_us:.0} us after the mark");
+                if uncertain_us > 0.0 {
+                    what += &format!(", and the clocks are known to {uncertain_us:.0} us");
+                }
                 self.find(Severity::Noise, Kind::LateSample, what);
             }
         }
-        if let Some(others) = &self.run.others
-            && others.cpu_s > (OTHERS_LIMIT * others.cpus as f64 * others.span_s).max(0.03)
-        {
+        if let Some(others) = &self.run.others {
+            self.other_processes(others, "");
+        }
+    }
+
+    /// `place` is nothing, or a host with its preposition.
+    fn other_processes(&mut self, others: &OtherProcesses, place: &str) {
+        if others.cpu_s > (OTHERS_LIMIT * others.cpus as f64 * others.span_s).max(0.03) {
             let share = others.cpu_s / others.span_s * 100.0;
             let most = others.largest.as_deref().unwrap_or("one that has ended");
-            let what = format!("{share:.0} % of a CPU went to other processes, most to {most}");
+            let what =
+                format!("{share:.0} % of a CPU{place} went to other processes, most to {most}");
             self.find(Severity::Noise, Kind::OtherProcesses, what);
         }
     }

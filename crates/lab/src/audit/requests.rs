@@ -188,7 +188,7 @@ impl Audit<'_> {
         let Some(cpu) = &self.run.cpu else { return };
         let in_flight = wanted.in_flight();
         let server_share = cpu.server_cpu.busy_s / cpu.window_s;
-        let client_share = cpu.client_cpu.busy_s / cpu.window_s;
+        let client_share = cpu.client_busy_share();
         let idle = server_share < SPARE_SHARE && client_share < SPARE_SHARE;
         if idle && in_flight >= MANY_IN_FLIGHT && wanted.closed {
             self.find(

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::experiment::{Accounting, Cell, NetKind, Protocol, Subject, UnderTest};
+use crate::host::HostRecord;
 use crate::net::NetRecord;
 use crate::result::{Bundle, Program, State};
 
@@ -80,7 +81,18 @@ pub(super) fn machine(a: &Bundle, b: &Bundle) -> Vec<Difference> {
     found.look_at_all(&one.sysctls, &other.sysctls);
     found.look("CPU of the server", a.cpus.server, b.cpus.server);
     found.look("CPU of the load generator", a.cpus.client, b.cpus.client);
+    found.look("hosts", hosts(a), hosts(b));
     found.0
+}
+
+/// The hosts of a bundle by what their names may hide; nothing for a bundle of one host.
+fn hosts(bundle: &Bundle) -> String {
+    let one = |host: &HostRecord| {
+        let HostRecord { role, cpu, machine, interface, .. } = host;
+        let driver = interface.as_ref().and_then(|it| it.driver.as_deref()).unwrap_or("no driver");
+        format!("{role}: {}, {}, CPU {cpu}, {driver}", machine.cpu_model, machine.kernel)
+    };
+    bundle.hosts.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
 /// What makes a cell incomparable in absolute figures beyond [`machine`]: its network.

@@ -3,6 +3,7 @@
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use super::EncodedHistogram;
 use super::requests::RequestResult;
 
 /// The schema of this line.
@@ -17,6 +18,8 @@ pub(crate) struct HttpResult {
     pub(crate) bytes: Bytes,
     pub(crate) ttfb_us: Quantiles,
     pub(crate) connect_us: Quantiles,
+    /// Those of whole answers are with all requests.
+    pub(crate) histograms: Option<HttpHistograms>,
     pub(crate) errors: Errors,
 }
 
@@ -38,6 +41,15 @@ pub(crate) struct Settings {
 pub(crate) struct Bytes {
     /// Content of the answers, without their heads.
     pub(crate) bodies: u64,
+}
+
+/// In nanoseconds.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct HttpHistograms {
+    /// From the request to the first byte of its answer.
+    pub(crate) ttfb: EncodedHistogram,
+    /// Of connections being made.
+    pub(crate) connect: EncodedHistogram,
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]

@@ -2,6 +2,7 @@
 //! does not know are kept in the bundle all the same: runs store the lines as they came.
 
 pub(crate) mod http;
+mod merge;
 pub(crate) mod requests;
 pub(crate) mod tcp;
 pub(crate) mod udp;

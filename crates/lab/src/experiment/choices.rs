@@ -159,6 +159,18 @@ pub enum NetKind {
     Veth,
     /// Plain loopback.
     Loopback,
+    /// Whatever lies between the hosts of the experiment.
+    Hosts,
+}
+
+impl NetKind {
+    /// Where something was measured: `on veth`, `between hosts`.
+    pub fn phrase(self) -> String {
+        match self {
+            NetKind::Veth | NetKind::Loopback => format!("on {self}"),
+            NetKind::Hosts => self.to_string(),
+        }
+    }
 }
 
 impl fmt::Display for NetKind {
@@ -166,6 +178,7 @@ impl fmt::Display for NetKind {
         f.write_str(match self {
             NetKind::Veth => "veth",
             NetKind::Loopback => "loopback",
+            NetKind::Hosts => "between hosts",
         })
     }
 }

@@ -138,7 +138,7 @@ impl fmt::Display for Cell {
             }
             Point::Http(point) => point.fmt(f)?,
         }
-        write!(f, " on {}", self.net)
+        write!(f, " {}", self.net.phrase())
     }
 }
 

@@ -12,12 +12,13 @@ mod namespace;
 mod rtnetlink;
 mod veth;
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::LabError;
 use crate::experiment::{NetChoice, NetKind, Protocol};
+use crate::host::End;
 use crate::machine::Cpus;
 use crate::procfs;
 
@@ -25,13 +26,14 @@ pub(crate) use namespace::Place;
 
 /// Ports for the subjects, outside the range that the kernel hands out to clients. Every run takes
 /// the next one: a port can stay bound for about 10 ms after its io_uring process was killed.
-const PORTS: std::ops::Range<u16> = 20_000..30_000;
+pub(crate) const PORTS: std::ops::Range<u16> = 20_000..30_000;
 
 /// One of the networks of an experiment, ready for use.
 pub(crate) struct Network {
     pub(crate) record: NetRecord,
-    pub(crate) server: Place,
-    pub(crate) client: Place,
+    pub(crate) server: End,
+    /// Where load generators run: one end, or several between hosts.
+    pub(crate) clients: Vec<End>,
     next_port: u16,
 }
 
@@ -42,9 +44,10 @@ pub struct NetRecord {
     pub kind: NetKind,
     /// The address the server listens on.
     pub server_ip: IpAddr,
-    /// Mask of `rps_cpus` of the server's end, or empty.
+    /// Mask of `rps_cpus` of the server's end, or empty; between hosts those of all its queues,
+    /// which are theirs and left as they are.
     pub server_rps: String,
-    /// Mask of `rps_cpus` of the client's end, or empty.
+    /// The same of the client's end; of the first one if there are several.
     pub client_rps: String,
     /// Maximum transmission unit in bytes.
     pub mtu_bytes: Option<u32>,
@@ -93,11 +96,11 @@ pub(crate) fn set_up(choice: NetChoice, cpus: &Cpus) -> Result<Networks, LabErro
     };
     let wants_loopback = veth.is_none() || choice == NetChoice::Both;
     let mut list: Vec<Network> = veth.into_iter().collect();
-    list.extend(wants_loopback.then(loopback));
+    list.extend(wants_loopback.then(|| loopback(cpus)));
     Ok(Networks { list, fallback })
 }
 
-fn loopback() -> Network {
+fn loopback(cpus: &Cpus) -> Network {
     let record = NetRecord {
         kind: NetKind::Loopback,
         server_ip: IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -106,11 +109,12 @@ fn loopback() -> Network {
         mtu_bytes: procfs::text("/sys/class/net/lo/mtu").and_then(|mtu| mtu.parse().ok()),
         settings: settings(),
     };
-    Network::new(record, Place::Here, Place::Here)
+    let [server, client] = [cpus.server, cpus.client].map(|cpu| End::here(Place::Here, cpu));
+    Network::new(record, server, vec![client])
 }
 
 /// The recorded settings as they are in the namespace of the calling thread.
-fn settings() -> Vec<(String, String)> {
+pub(crate) fn settings() -> Vec<(String, String)> {
     let value = |name: &str| procfs::text(&setting_path(name));
     let known = SETTINGS.iter().filter_map(|name| Some(((*name).to_owned(), value(name)?)));
     known.collect()
@@ -121,16 +125,16 @@ fn setting_path(name: &str) -> String {
 }
 
 impl Network {
-    fn new(record: NetRecord, server: Place, client: Place) -> Network {
+    pub(crate) fn new(record: NetRecord, server: End, clients: Vec<End>) -> Network {
         // Two labs at once on one loopback should not start at the same port.
         let spread = (std::process::id() % 100) as u16 * 100;
-        Network { record, server, client, next_port: PORTS.start + spread }
+        Network { record, server, clients, next_port: PORTS.start + spread }
     }
 
     /// An address that nobody has for this protocol.
     ///
     /// # Errors
-    /// [`LabError::Net`] when none of the ports can be bound.
+    /// [`LabError::Net`] when none of the ports can be bound, [`LabError::Host`].
     pub(crate) fn free_address(&mut self, protocol: Protocol) -> Result<SocketAddr, LabError> {
         let ip = self.record.server_ip;
         let mut why = String::new();
@@ -138,13 +142,9 @@ impl Network {
             let address = SocketAddr::new(ip, self.next_port);
             self.next_port =
                 if self.next_port + 1 < PORTS.end { self.next_port + 1 } else { PORTS.start };
-            let bind = move || match protocol {
-                Protocol::Tcp | Protocol::Http => TcpListener::bind(address).map(drop),
-                Protocol::Udp => UdpSocket::bind(address).map(drop),
-            };
-            match self.server.run(bind) {
-                Ok(()) => return Ok(address),
-                Err(error) => why = format!("{address}: {error}"),
+            match self.server.host.why_not_bind(address, protocol)? {
+                None => return Ok(address),
+                Some(error) => why = format!("{address}: {error}"),
             }
         }
         Err(LabError::Net { net: self.record.kind.to_string(), why })

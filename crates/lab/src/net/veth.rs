@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use super::namespace::{Namespace, Place, handle};
 use super::{NetRecord, Network, rtnetlink, setting_path, settings};
 use crate::experiment::NetKind;
+use crate::host::End;
 use crate::machine::Cpus;
 use crate::procfs;
 
@@ -45,7 +46,8 @@ pub(super) fn set_up(cpus: &Cpus) -> Result<Network, String> {
     let kind = NetKind::Veth;
     let server_ip = IpAddr::V4(SERVER_IP);
     let record = NetRecord { kind, server_ip, server_rps, client_rps, mtu_bytes, settings };
-    Ok(Network::new(record, server, client))
+    let server = End::here(server, server_cpu);
+    Ok(Network::new(record, server, vec![End::here(client, client_cpu)]))
 }
 
 /// Configures one end, in the calling thread's namespace, and returns the steering mask in force.

@@ -20,6 +20,9 @@ fn render(out: &mut String, bundle: &Bundle) -> std::fmt::Result {
     let experiment = &bundle.experiment;
     let about = escape(&experiment.about);
     writeln!(out, "# {}\n\n{about}\n\n{}", experiment.name, words::setting(bundle))?;
+    for host in words::hosts(bundle) {
+        writeln!(out, "\n- {}", escape(&host))?;
+    }
     for note in words::notes(bundle) {
         writeln!(out, "\n**{}**", escape(&note))?;
     }
@@ -66,7 +69,8 @@ fn render(out: &mut String, bundle: &Bundle) -> std::fmt::Result {
     writeln!(out, "\n## To repeat it\n\n```\n{}\n```", words::repeat(bundle))?;
     for program in &bundle.programs {
         let hash = program.sha256.as_deref().unwrap_or("could not be read");
-        writeln!(out, "\n- `{}`: SHA-256 `{hash}`", program.path)?;
+        let host = program.host.as_ref().map_or(String::new(), |host| format!(" on {host}"));
+        writeln!(out, "\n- `{}`{host}: SHA-256 `{hash}`", program.path)?;
     }
     Ok(())
 }

@@ -59,6 +59,9 @@ impl Page {
         let title = self.style.paint(BOLD, &experiment.name);
         writeln!(self.text, "{title}  {}", experiment.about)?;
         self.wrapped("", &words::setting(bundle), 0)?;
+        for host in words::hosts(bundle) {
+            self.wrapped("", &host, 0)?;
+        }
         for note in words::notes(bundle) {
             self.wrapped(YELLOW, &note, 0)?;
         }

@@ -17,6 +17,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use oorandom::Rand64;
+use serde::{Deserialize, Serialize};
 
 use crate::error::LabError;
 use crate::experiment::{HttpGrid, HttpPoint};
@@ -28,46 +29,87 @@ const CERTIFICATE: &str = "certificate.pem";
 const KEY: &str = "key.pem";
 const URLS: &str = "urls.txt";
 
-/// The files of an experiment. Dropping it removes them.
+/// Where the files of an experiment are on a host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Site {
     directory: PathBuf,
 }
 
-impl Site {
-    /// Makes the files of every cell of `grid`, and a certificate for `servers` if any of them
-    /// speaks TLS.
+/// The files on this host. Dropping it removes them.
+pub(crate) struct Made(Site);
+
+/// What servers show to load generators; the same on all hosts of an experiment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Certificate {
+    certificate: String,
+    key: String,
+}
+
+impl Certificate {
+    /// Makes one for servers with these addresses.
     ///
     /// # Errors
-    /// [`LabError::Write`]; [`LabError::Machine`] when there can be no certificate.
+    /// [`LabError::Machine`].
+    pub(crate) fn make(servers: &[IpAddr]) -> Result<Certificate, LabError> {
+        let names: Vec<String> = servers.iter().map(IpAddr::to_string).collect();
+        let made = rcgen::generate_simple_self_signed(names)
+            .map_err(|error| LabError::Machine { why: format!("no certificate: {error}") })?;
+        let key = made.signing_key.serialize_pem();
+        Ok(Certificate { certificate: made.cert.pem(), key })
+    }
+}
+
+/// The directory for the files of a bundle.
+///
+/// # Errors
+/// [`LabError::Read`] when there is no such bundle.
+pub(crate) fn directory_in(bundle: &Path) -> Result<PathBuf, LabError> {
+    // Subjects are started elsewhere, so their arguments need the whole path.
+    let bundle = bundle.canonicalize().map_err(|error| LabError::read(bundle, error))?;
+    Ok(bundle.join(DIRECTORY))
+}
+
+impl Made {
+    /// Makes the files of every cell of `grid` in `directory`, which becomes this value's own, and
+    /// the certificate if there is one.
+    ///
+    /// # Errors
+    /// [`LabError::Write`].
     pub(crate) fn make(
-        bundle: &Path,
+        directory: PathBuf,
         grid: &HttpGrid,
         seed: u64,
-        servers: &[IpAddr],
-    ) -> Result<Site, LabError> {
-        // Subjects are started elsewhere, so their arguments need the whole path.
-        let bundle = bundle.canonicalize().map_err(|error| LabError::read(bundle, error))?;
-        let site = Site { directory: bundle.join(DIRECTORY) };
-        make_directory(&site.root())?;
+        certificate: Option<&Certificate>,
+    ) -> Result<Made, LabError> {
+        let made = Made(Site { directory });
+        let root = made.0.root();
+        make_directory(&root)?;
         let mut random = Rand64::new(u128::from(seed));
         for &file_bytes in &grid.file_bytes {
             for &files in &grid.files {
                 if files > 1 {
-                    make_directory(&site.root().join(file_bytes.to_string()))?;
+                    make_directory(&root.join(file_bytes.to_string()))?;
                 }
                 for number in 0..files {
-                    let path = site.root().join(relative(file_bytes, files, number));
+                    let path = root.join(relative(file_bytes, files, number));
                     write_random(&path, file_bytes, &mut random)
                         .map_err(|error| LabError::write(&path, error))?;
                 }
             }
         }
-        if grid.tls.contains(&true) {
-            site.make_certificate(servers)?;
+        if let Some(Certificate { certificate, key }) = certificate {
+            write_text(made.0.certificate(), 0o644, certificate)?;
+            write_text(made.0.key(), 0o600, key)?;
         }
-        Ok(site)
+        Ok(made)
     }
 
+    pub(crate) fn site(&self) -> &Site {
+        &self.0
+    }
+}
+
+impl Site {
     pub(crate) fn directory(&self) -> &Path {
         &self.directory
     }
@@ -121,25 +163,12 @@ impl Site {
             _ => "--verify-body".to_owned(),
         }
     }
-
-    fn make_certificate(&self, servers: &[IpAddr]) -> Result<(), LabError> {
-        let names: Vec<String> = servers.iter().map(IpAddr::to_string).collect();
-        let made = rcgen::generate_simple_self_signed(names)
-            .map_err(|error| LabError::Machine { why: format!("no certificate: {error}") })?;
-        let write = |path: PathBuf, mode: u32, text: String| {
-            let file = File::options().write(true).create_new(true).mode(mode).open(&path);
-            file.and_then(|mut file| file.write_all(text.as_bytes()))
-                .map_err(|error| LabError::write(&path, error))
-        };
-        write(self.certificate(), 0o644, made.cert.pem())?;
-        write(self.key(), 0o600, made.signing_key.serialize_pem())
-    }
 }
 
-impl Drop for Site {
+impl Drop for Made {
     fn drop(&mut self) {
-        // What cannot be removed is a few files in the bundle's own directory.
-        let _ = fs::remove_dir_all(&self.directory);
+        // What cannot be removed is a few files in a directory of the lab's own.
+        let _ = fs::remove_dir_all(&self.0.directory);
     }
 }
 
@@ -153,6 +182,12 @@ fn relative(file_bytes: u32, files: u32, number: u32) -> String {
 
 fn make_directory(path: &Path) -> Result<(), LabError> {
     fs::create_dir_all(path).map_err(|error| LabError::write(path, error))
+}
+
+fn write_text(path: PathBuf, mode: u32, text: &str) -> Result<(), LabError> {
+    let file = File::options().write(true).create_new(true).mode(mode).open(&path);
+    file.and_then(|mut file| file.write_all(text.as_bytes()))
+        .map_err(|error| LabError::write(&path, error))
 }
 
 fn write_random(path: &Path, bytes: u32, random: &mut Rand64) -> std::io::Result<()> {
@@ -184,13 +219,14 @@ mod tests {
         let grid = grid("connections = [1]\nfile_bytes = [1, 1000]\nfiles = [1, 3]");
         let content = |seed| {
             let bundle = tempfile::tempdir().unwrap();
-            let site = Site::make(bundle.path(), &grid, seed, &[]).unwrap();
+            let made = Made::make(directory_in(bundle.path()).unwrap(), &grid, seed, None).unwrap();
+            let site = made.site();
             let read = |path: &str| fs::read(site.root().join(path)).unwrap();
             let names = ["1000.bin", "1000/0.bin", "1000/1.bin", "1000/2.bin"];
             let files = names.map(read);
             assert_eq!(read("1.bin").len(), 1);
             assert!(!site.certificate().exists());
-            drop(site);
+            drop(made);
             assert_eq!(fs::read_dir(bundle.path()).unwrap().count(), 0);
             files
         };
@@ -208,7 +244,10 @@ mod tests {
         let grid = grid("connections = [1]\nfile_bytes = [10]\nfiles = [1, 3]\ntls = [true]");
         let bundle = tempfile::tempdir().unwrap();
         let server: SocketAddr = "127.0.0.1:9".parse().unwrap();
-        let site = Site::make(bundle.path(), &grid, 1, &[server.ip()]).unwrap();
+        let certificate = Certificate::make(&[server.ip()]).unwrap();
+        let directory = directory_in(bundle.path()).unwrap();
+        let made = Made::make(directory, &grid, 1, Some(&certificate)).unwrap();
+        let site = made.site();
         let point = |files, tls| HttpPoint {
             connections: 1,
             file_bytes: 10,

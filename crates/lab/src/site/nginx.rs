@@ -9,6 +9,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use serde::{Deserialize, Serialize};
+
 use crate::experiment::{HttpPoint, Nginx};
 
 /// Connections, and the files that are its own, that nginx has room for at least.
@@ -21,8 +23,8 @@ const OPEN_FILES_LEAST: u32 = 1000;
 /// for, which takes the rights of root.
 const TEMPORARY: [&str; 4] = ["proxy", "fastcgi", "uwsgi", "scgi"];
 
-/// The nginx of this machine.
-#[derive(Debug, Clone)]
+/// The nginx of a host.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Installed {
     /// What `nginx -V` says: version and how it was built.
     built: String,

@@ -24,7 +24,7 @@ pub struct CallFigures {
 
 /// The calls of these runs, in the order in which the first run names them.
 pub(super) fn medians<'a>(runs: impl Iterator<Item = &'a RunRecord>) -> Vec<CallFigures> {
-    let of_run = |run: &RunRecord| match LoadResult::read(run.load.as_ref()?).ok()? {
+    let of_run = |run: &RunRecord| match run.load_result()?.ok()? {
         LoadResult::Udp(udp) => Some((udp.window.seconds, udp.calls?)),
         LoadResult::Tcp(_) | LoadResult::Http(_) => None,
     };

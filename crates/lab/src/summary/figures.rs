@@ -42,7 +42,7 @@ pub struct Figures {
     pub latency_us_max: f64,
     /// Share of the window in which the server's CPU was busy.
     pub server_busy_share: f64,
-    /// The same of the client's CPU.
+    /// The same of the client's CPU; of the busiest if there are several.
     pub client_busy_share: f64,
     /// Share of the window used by the load generator's busiest thread, as it says.
     pub client_thread_share: f64,
@@ -67,7 +67,7 @@ pub struct Figures {
     /// What was taken of the memory, if that was looked at.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryFigures>,
-    /// Share of all CPUs that other processes used around the run.
+    /// Share of all CPUs that other processes used around the run; of the host where it was most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub other_processes_share: Option<f64>,
     /// What only datagrams have.
@@ -169,7 +169,7 @@ pub(crate) fn figures_of(run: &RunRecord) -> Option<Figures> {
 
 /// The figures of one run and its histograms, if it has everything they need.
 pub(super) fn read(run: &RunRecord) -> Option<Read> {
-    let load = LoadResult::read(run.load.as_ref()?).ok()?;
+    let load = run.load_result()?.ok()?;
     let cpu = run.cpu.as_ref()?;
     let latencies = load.latencies().ok()?;
     // Of a CPU that did next to nothing the idle clock may say that it did nothing at all; it did
@@ -218,7 +218,7 @@ pub(super) fn read(run: &RunRecord) -> Option<Read> {
         latency_us_p99_9: quantile_us(0.999),
         latency_us_max: micros(latencies.max()),
         server_busy_share: cpu.server_cpu.busy_s / cpu.window_s,
-        client_busy_share: cpu.client_cpu.busy_s / cpu.window_s,
+        client_busy_share: cpu.client_busy_share(),
         client_thread_share: client_cpu
             .busiest_thread_share
             .max(f64::from(u8::from(client_cpu.saturated))),
@@ -230,7 +230,7 @@ pub(super) fn read(run: &RunRecord) -> Option<Read> {
         server: server_side,
         client: client_side,
         memory: MemoryFigures::of(run),
-        other_processes_share: run.others.as_ref().and_then(others_share),
+        other_processes_share: others(run).filter_map(others_share).reduce(f64::max),
         datagrams,
         http: match &load {
             LoadResult::Http(result) => Some(http(result)),
@@ -239,6 +239,11 @@ pub(super) fn read(run: &RunRecord) -> Option<Read> {
         open_loop: open_loop(run, &load),
     };
     Some(Read { figures, latencies, lateness })
+}
+
+/// Everybody else on each host of the run.
+fn others(run: &RunRecord) -> impl Iterator<Item = &OtherProcesses> {
+    run.others.iter().chain(run.hosts.iter().filter_map(|host| host.others.as_ref()))
 }
 
 fn others_share(others: &OtherProcesses) -> Option<f64> {

@@ -18,7 +18,6 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use crate::audit::{self, Finding, Kind, Severity};
-use crate::contract::LoadResult;
 use crate::experiment::{Cell, Experiment, UnderTest};
 use crate::placement::Placement;
 use crate::result::RunRecord;
@@ -318,7 +317,7 @@ fn cell_summary(
         .collect();
     let placements = placements(&counted);
     let load_mode = runs.iter().find_map(|run| {
-        let load = LoadResult::read(run.load.as_ref()?).ok()?;
+        let load = run.load_result()?.ok()?;
         Some(load.mode().to_owned())
     });
     let blocks = blocks.len();

@@ -227,6 +227,7 @@ mod tests {
             client: process(0.6, 0.5, &[]),
             sample_delay_us: [0.0, 0.0],
             shared: Some(false),
+            between_hosts: None,
         }
     }
 

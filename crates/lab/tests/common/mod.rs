@@ -224,6 +224,7 @@ pub(crate) fn options(experiment: Experiment, out: &Path) -> RunOptions {
         client_cpu: None,
         peers: None,
         profile: false,
+        hosts: None,
         command: vec!["test".to_owned()],
     }
 }

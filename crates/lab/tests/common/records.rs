@@ -132,6 +132,7 @@ pub(crate) fn bundle(experiment: Experiment, records: Vec<Value>) -> Bundle {
         network_fallback: None,
         not_run: Vec::new(),
         machine: Fingerprint::default(),
+        hosts: Vec::new(),
         summary: Some(summary),
         warnings: Vec::new(),
         profile: None,

@@ -52,6 +52,7 @@ pub(crate) fn html(bundle: &Bundle, runs: &[RunRecord]) -> String {
                     p.soft.small { "Twinring lab, " (experiment.name) }
                     h1 { (title) }
                     p.soft { (words::setting(bundle)) }
+                    @for host in words::hosts(bundle) { p.soft { (host) } }
                 }
                 section #verdict aria-label="Verdict" {
                     @for sentence in verdict(bundle) { p.claim { (sentence) } }

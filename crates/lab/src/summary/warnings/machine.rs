@@ -2,19 +2,26 @@
 
 use super::{Warning, WarningKind};
 use crate::experiment::NetKind;
+use crate::host::HostRecord;
 use crate::machine::Fingerprint;
 use crate::result::Bundle;
 
 pub(super) fn warnings(bundle: &Bundle) -> Vec<Warning> {
-    let machine = &bundle.machine;
-    let found = [
-        loopback(bundle),
-        shared_core(bundle),
-        virtual_machine(machine),
-        turbo(machine),
-        mitigations(machine),
-    ];
-    found.into_iter().flatten().collect()
+    let of_setup = [loopback(bundle), shared_core(bundle)].into_iter().flatten();
+    if bundle.hosts.is_empty() {
+        return of_setup.chain(of_machine(&bundle.machine)).collect();
+    }
+    let of_host = |host: &HostRecord| {
+        let name = host.name.clone();
+        let with_name = move |it: Warning| Warning { what: format!("{name}: {}", it.what), ..it };
+        of_machine(&host.machine).map(with_name)
+    };
+    of_setup.chain(bundle.hosts.iter().flat_map(of_host)).collect()
+}
+
+fn of_machine(machine: &Fingerprint) -> impl Iterator<Item = Warning> + use<> {
+    let found = [virtual_machine(machine), turbo(machine), mitigations(machine)];
+    found.into_iter().flatten()
 }
 
 fn loopback(bundle: &Bundle) -> Option<Warning> {

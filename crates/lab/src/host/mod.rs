@@ -1,0 +1,453 @@
+//! Where a process runs and is looked at: on this host, or on another one behind ssh.
+//!
+//! On another host an [`agent`] does what the lab does here: it is the same program, started there
+//! through the system's `ssh` ([`ssh`]), and does it with the same functions ([`local`]). Lab and
+//! agent speak a small [`protocol`] over the connection; [`remote`] is the lab's end of it. The
+//! hosts' clocks are told from each other in [`clock`]. [`setup`] connects to the hosts of an
+//! experiment and makes a network of them, [`share`] divides the load among the client hosts.
+
+mod agent;
+mod clock;
+pub(crate) mod local;
+mod protocol;
+mod remote;
+mod setup;
+pub(crate) mod share;
+mod ssh;
+
+use std::ffi::OsString;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::accounting::{Bystanders, Detail, KernelMemory, ProcessMemory, SideSample, Sides};
+use crate::error::LabError;
+use crate::experiment::{HttpGrid, HttpPoint, Nginx, Protocol};
+use crate::machine::Fingerprint;
+use crate::net::Place;
+use crate::process::{self, Event, Exit, Role};
+use crate::procfs;
+use crate::result::Program;
+use crate::site::{Certificate, Made, Site, nginx};
+
+pub(crate) use agent::serve;
+pub use clock::Offset;
+pub use local::Interface;
+use protocol::Request;
+use remote::{Pending, Remote, RemoteProcess, Starting};
+pub(crate) use setup::{Between, Wishes, set_up};
+
+/// The word that makes the hidden subcommand the agent.
+pub(crate) const AGENT: &str = "agent";
+
+/// What the host of the lab itself is called.
+pub const LOCAL: &str = "local";
+
+/// Which hosts to measure between, and how to get there.
+#[derive(Debug, Clone, Default)]
+pub struct HostOptions {
+    /// The host of the server, as ssh knows it; [`LOCAL`] or nothing for this one.
+    pub server: Option<String>,
+    /// The hosts of the load generators; none for this one.
+    pub clients: Vec<String>,
+    /// The address that the server listens on, if it is not to be found out.
+    pub server_address: Option<IpAddr>,
+    /// The command for ssh and its first arguments; `ssh` if there are none.
+    pub ssh: Vec<String>,
+    /// Options for ssh, as after its `-o`.
+    pub ssh_options: Vec<String>,
+    /// Where this program is on the other hosts; by default it is copied there.
+    pub remote_binary: Option<PathBuf>,
+}
+
+/// What is written into the bundle about a host.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct HostRecord {
+    /// What it does in the experiment.
+    pub role: HostRole,
+    /// What the user calls it; [`LOCAL`] for the host of the lab.
+    pub name: String,
+    /// What it calls itself.
+    pub hostname: String,
+    /// The CPU of its server or load generator.
+    pub cpu: usize,
+    /// Its address towards the others.
+    pub address: Option<IpAddr>,
+    /// The device with that address.
+    pub interface: Option<Interface>,
+    /// Settings of its network.
+    pub settings: Vec<(String, String)>,
+    /// The program of the lab on it, and its version.
+    pub binary: Program,
+    /// See `binary`.
+    pub version: String,
+    /// How far its clock was ahead of the lab's when the experiment began.
+    pub clock: Offset,
+    /// Another host of the experiment that is the same machine: a container or a namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub same_machine_as: Option<String>,
+    /// The machine.
+    pub machine: Fingerprint,
+}
+
+/// What a host does in an experiment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HostRole {
+    /// The subjects run on it.
+    Server,
+    /// A load generator runs on it.
+    Client,
+}
+
+impl std::fmt::Display for HostRole {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            HostRole::Server => "server",
+            HostRole::Client => "client",
+        })
+    }
+}
+
+/// One end of a network: where a process runs, on which CPU.
+pub(crate) struct End {
+    pub(crate) host: Host,
+    pub(crate) cpu: usize,
+    /// Processes of that host whose descendants are no bystanders.
+    pub(crate) roots: Vec<i32>,
+}
+
+impl End {
+    /// On this host.
+    pub(crate) fn here(place: Place, cpu: usize) -> End {
+        End { host: Host::Here(place), cpu, roots: vec![std::process::id() as i32] }
+    }
+}
+
+/// Where a process runs and is looked at.
+pub(crate) enum Host {
+    /// On this host, in a place of it.
+    Here(Place),
+    /// On another one.
+    There(Arc<Remote>),
+}
+
+/// Something that is there, or on its way from another host.
+pub(crate) enum Soon<T> {
+    Now(Result<T, LabError>),
+    Later(Pending<T>),
+}
+
+impl<T: DeserializeOwned> Soon<T> {
+    /// # Errors
+    /// As where it comes from; [`LabError::Host`] when it gets lost.
+    pub(crate) fn wait(self) -> Result<T, LabError> {
+        match self {
+            Soon::Now(value) => value,
+            Soon::Later(pending) => pending.wait(),
+        }
+    }
+}
+
+impl Host {
+    /// What the user calls it.
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Host::Here(_) => LOCAL,
+            Host::There(remote) => remote.name(),
+        }
+    }
+
+    /// The path of this program on the host; here it is `own`.
+    pub(crate) fn binary<'a>(&'a self, own: &'a str) -> &'a str {
+        match self {
+            Host::Here(_) => own,
+            Host::There(remote) => &remote.hello().binary,
+        }
+    }
+
+    /// The files of HTTP on the host; here they are `own`.
+    pub(crate) fn site<'a>(&'a self, own: Option<&'a Site>) -> Option<&'a Site> {
+        match self {
+            Host::Here(_) => own,
+            Host::There(remote) => remote.site(),
+        }
+    }
+
+    /// How far its clock is ahead of the lab's.
+    pub(crate) fn clock(&self) -> Result<Offset, LabError> {
+        match self {
+            Host::Here(_) => Ok(Offset::NONE),
+            Host::There(remote) => remote.clock(),
+        }
+    }
+
+    /// Starts a program pinned to a CPU. Here it needs the `helper`.
+    pub(crate) fn start(
+        &self,
+        helper: &[OsString],
+        cpu: usize,
+        command: &[String],
+        role: Role,
+        events: Sender<Event>,
+    ) -> Started {
+        match self {
+            Host::Here(place) => {
+                Started::Here(process::start(helper, place, cpu, command, role, events))
+            }
+            Host::There(remote) => Started::There(remote.start(cpu, command, role, events)),
+        }
+    }
+
+    fn sample(&self, cpu: usize, pid: i32, detail: Detail) -> Soon<SideSample> {
+        match self {
+            Host::Here(_) => Soon::Now(SideSample::take(cpu, pid, detail)),
+            Host::There(remote) => Soon::Later(remote.begin(Request::Sample { cpu, pid, detail })),
+        }
+    }
+
+    /// Memory of a process of the host.
+    pub(crate) fn process_memory(&self, pid: i32) -> Result<ProcessMemory, LabError> {
+        match self {
+            Host::Here(_) => Ok(ProcessMemory::take(pid)),
+            Host::There(remote) => remote.ask(Request::ProcessMemory { pid }),
+        }
+    }
+
+    /// Memory of the host's kernel.
+    pub(crate) fn kernel_memory(&self) -> Result<KernelMemory, LabError> {
+        match self {
+            Host::Here(_) => Ok(KernelMemory::take()),
+            Host::There(remote) => remote.ask(Request::KernelMemory),
+        }
+    }
+
+    /// CPU time so far of processes that do not come from `roots`.
+    pub(crate) fn bystanders(&self, roots: &[i32]) -> Soon<Bystanders> {
+        match self {
+            Host::Here(_) => Soon::Now(Bystanders::take(roots)),
+            Host::There(remote) => {
+                Soon::Later(remote.begin(Request::Bystanders { roots: roots.to_vec() }))
+            }
+        }
+    }
+
+    /// Why the address cannot be bound, if it cannot.
+    pub(crate) fn why_not_bind(
+        &self,
+        address: SocketAddr,
+        protocol: Protocol,
+    ) -> Result<Option<String>, LabError> {
+        match self {
+            Host::Here(place) => {
+                let bound = place.run(move || local::can_bind(address, protocol));
+                Ok(bound.err().map(|error| error.to_string()))
+            }
+            Host::There(remote) => remote.ask(Request::CanBind { address, protocol }),
+        }
+    }
+
+    /// Why no connection can be made, if none can.
+    pub(crate) fn why_not_connect(&self, address: SocketAddr) -> Result<Option<String>, LabError> {
+        match self {
+            Host::Here(place) => {
+                let connected = place.run(move || local::connect(address));
+                Ok(connected.err().map(|error| error.to_string()))
+            }
+            Host::There(remote) => remote.ask(Request::Connect { address }),
+        }
+    }
+
+    /// Opens a port for a moment, for others to try.
+    fn listen(&self, ip: IpAddr) -> Result<u16, LabError> {
+        match self {
+            Host::Here(place) => {
+                let opened = place.run(move || local::listen(ip));
+                let why = |error: std::io::Error| LabError::Host {
+                    host: LOCAL.to_owned(),
+                    why: error.to_string(),
+                };
+                opened.map_err(why)
+            }
+            Host::There(remote) => remote.ask(Request::Listen { ip }),
+        }
+    }
+
+    /// UDP has no handshake; that a socket has the port is all that can be seen from outside.
+    pub(crate) fn is_udp_bound(&self, port: u16) -> Result<bool, LabError> {
+        match self {
+            Host::Here(place) => Ok(place.run(move || procfs::is_udp_bound(port))),
+            Host::There(remote) => remote.ask(Request::IsUdpBound { port }),
+        }
+    }
+
+    /// The nginx of the host, or why there is none.
+    pub(crate) fn find_nginx(&self) -> Result<Result<nginx::Installed, String>, LabError> {
+        match self {
+            Host::Here(_) => Ok(nginx::Installed::find(Nginx::PROGRAM)),
+            Host::There(remote) => remote.ask(Request::FindNginx),
+        }
+    }
+
+    /// Programs with the hashes of their files on that host.
+    pub(crate) fn hash(&self, programs: Vec<String>) -> Result<Vec<Program>, LabError> {
+        match self {
+            Host::Here(_) => Ok(local::hash(programs)),
+            Host::There(remote) => {
+                let mut programs: Vec<Program> = remote.ask(Request::Hash { programs })?;
+                for program in &mut programs {
+                    program.host = Some(remote.name().to_owned());
+                }
+                Ok(programs)
+            }
+        }
+    }
+
+    /// The words that tell a load generator on the host what to ask for; here the files are `own`.
+    pub(crate) fn urls(
+        &self,
+        own: &Site,
+        point: HttpPoint,
+        server: SocketAddr,
+    ) -> Result<Vec<String>, LabError> {
+        match self {
+            Host::Here(_) => own.urls(point, server),
+            Host::There(remote) => remote.ask(Request::Urls { point, server }),
+        }
+    }
+
+    /// Writes the configuration of nginx; here beside the files of `own`.
+    pub(crate) fn configure(&self, own: Option<&Site>, text: &str) -> Result<(), LabError> {
+        match (self, own) {
+            (Host::Here(_), None) => Ok(()),
+            (Host::Here(_), Some(own)) => {
+                let path = nginx::path(own.directory());
+                std::fs::write(&path, text).map_err(|error| LabError::write(&path, error))
+            }
+            (Host::There(remote), _) => remote.ask(Request::Configure { text: text.to_owned() }),
+        }
+    }
+}
+
+/// Makes the same files on all these hosts; those of this one in `directory`, until what is
+/// returned is dropped.
+///
+/// # Errors
+/// When a host cannot write them.
+pub(crate) fn make_sites<'a>(
+    hosts: impl Iterator<Item = &'a Host>,
+    directory: PathBuf,
+    grid: &HttpGrid,
+    seed: u64,
+    certificate: Option<Certificate>,
+) -> Result<Option<Made>, LabError> {
+    let mut here = false;
+    let mut pending: Vec<(&Remote, Pending<Site>)> = Vec::new();
+    for host in hosts {
+        match host {
+            Host::Here(_) => here = true,
+            Host::There(remote) => {
+                let (grid, certificate) = (Box::new(grid.clone()), certificate.clone());
+                let request = Request::MakeSite { grid, seed, certificate };
+                pending.push((remote, remote.begin(request)));
+            }
+        }
+    }
+    let made = here.then(|| Made::make(directory, grid, seed, certificate.as_ref()));
+    for (remote, site) in pending {
+        remote.set_site(site.wait()?);
+    }
+    made.transpose()
+}
+
+/// Both sides of a run at this moment, each by its own host.
+///
+/// # Errors
+/// As [`SideSample::take`]; [`LabError::Host`].
+pub(crate) fn sample_sides(
+    [server, client]: [&End; 2],
+    [server_pid, client_pid]: [i32; 2],
+    detail: Detail,
+) -> Result<Sides, LabError> {
+    if let (Host::Here(_), Host::Here(_)) = (&server.host, &client.host) {
+        let (server, client) = ((server.cpu, server_pid), (client.cpu, client_pid));
+        return SideSample::take_both(server, client, detail);
+    }
+    let server = server.host.sample(server.cpu, server_pid, detail);
+    let client = client.host.sample(client.cpu, client_pid, detail);
+    Ok(Sides { server: server.wait()?, client: client.wait()? })
+}
+
+/// A program that is being started.
+pub(crate) enum Started {
+    Here(Result<process::Process, LabError>),
+    There(Starting),
+}
+
+impl Started {
+    /// # Errors
+    /// [`LabError::Spawn`], [`LabError::Host`].
+    pub(crate) fn wait(self) -> Result<Process, LabError> {
+        match self {
+            Started::Here(process) => process.map(Process::Here),
+            Started::There(starting) => starting.wait().map(Process::There),
+        }
+    }
+}
+
+/// A running program, wherever it runs. Dropping it kills it and everything in its process group.
+pub(crate) enum Process {
+    Here(process::Process),
+    There(RemoteProcess),
+}
+
+impl Process {
+    /// Its id on its host.
+    pub(crate) fn pid(&self) -> i32 {
+        match self {
+            Process::Here(process) => process.pid(),
+            Process::There(process) => process.pid(),
+        }
+    }
+
+    pub(crate) fn has_ended(&self) -> Result<bool, LabError> {
+        match self {
+            Process::Here(process) => Ok(process.has_ended()),
+            Process::There(process) => process.has_ended(),
+        }
+    }
+
+    /// Sends a signal if it still runs.
+    pub(crate) fn signal(&self, signal: Signal) -> Result<(), LabError> {
+        match self {
+            Process::Here(process) => {
+                process.signal(signal);
+                Ok(())
+            }
+            Process::There(process) => process.signal(signal),
+        }
+    }
+
+    /// Waits for the end up to `patience`; then kills whatever is left of the group and reaps.
+    /// `asked` says whether the process had been told to stop.
+    pub(crate) fn finish(&mut self, patience: Duration, asked: bool) -> Result<Exit, LabError> {
+        match self {
+            Process::Here(process) => Ok(process.finish(patience, asked)),
+            Process::There(process) => process.finish(patience, asked),
+        }
+    }
+
+    /// The last lines of its standard error, once it has ended.
+    pub(crate) fn stderr(&self) -> String {
+        match self {
+            Process::Here(process) => process.stderr(),
+            Process::There(process) => process.stderr().to_owned(),
+        }
+    }
+}

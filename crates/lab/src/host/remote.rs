@@ -1,0 +1,359 @@
+//! The lab's side of an agent: questions and answers, its processes, and what happens when the
+//! connection is lost.
+
+use std::collections::HashMap;
+use std::io::BufReader;
+use std::marker::PhantomData;
+use std::process::{ChildStdin, ChildStdout};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::clock::Offset;
+use super::protocol::{self, Ended, FromAgent, HEARTBEAT, Hello, Request, SILENCE, ToAgent};
+use super::ssh::{Session, Ssh};
+use crate::error::LabError;
+use crate::process::{Event, Exit, Role};
+use crate::site::Site;
+use crate::soaker;
+
+/// How long an agent may take for what takes no time.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long it may take to write files and to hash programs.
+const LONG_PATIENCE: Duration = Duration::from_secs(600);
+
+/// How long an agent may take to end everything and itself.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// An agent on another host. Dropping it ends it, with all that it started and made.
+pub(crate) struct Remote {
+    /// What the user calls the host.
+    name: String,
+    hello: Hello,
+    ssh: Arc<Mutex<Ssh>>,
+    shared: Arc<Shared>,
+    /// The files of HTTP on that host, once they have been made.
+    site: OnceLock<Site>,
+    next: AtomicU64,
+}
+
+type Reply = Result<Value, String>;
+
+/// What the threads of a connection know together.
+struct Shared {
+    name: String,
+    /// Nothing when the lab has closed it.
+    input: Mutex<Option<ChildStdin>>,
+    heard: Mutex<Instant>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Why there is no connection any more.
+    lost: Option<String>,
+    waiting: HashMap<u64, Sender<Reply>>,
+    processes: HashMap<u64, (Role, Sender<Event>)>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// An answer that is on its way.
+pub(crate) struct Pending<T> {
+    shared: Arc<Shared>,
+    answer: Receiver<Reply>,
+    patience: Duration,
+    kind: PhantomData<T>,
+}
+
+impl Remote {
+    /// Takes over a session whose agent has said hello.
+    pub(super) fn new(name: &str, session: Box<Session>) -> Remote {
+        let Session { ssh, input, output, hello } = *session;
+        let shared = Arc::new(Shared {
+            name: name.to_owned(),
+            input: Mutex::new(Some(input)),
+            heard: Mutex::new(Instant::now()),
+            state: Mutex::new(State::default()),
+        });
+        let ssh = Arc::new(Mutex::new(ssh));
+        read(output, shared.clone(), ssh.clone());
+        send_heartbeats(shared.clone());
+        watch(&shared, &ssh);
+        let (site, next) = (OnceLock::new(), AtomicU64::new(0));
+        Remote { name: name.to_owned(), hello, ssh, shared, site, next }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn hello(&self) -> &Hello {
+        &self.hello
+    }
+
+    pub(crate) fn site(&self) -> Option<&Site> {
+        self.site.get()
+    }
+
+    pub(super) fn set_site(&self, site: Site) {
+        // Files are made once.
+        let _ = self.site.set(site);
+    }
+
+    fn number(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Asks without waiting for the answer.
+    pub(super) fn begin<T>(&self, request: Request) -> Pending<T> {
+        let patience = match request {
+            Request::MakeSite { .. } | Request::Hash { .. } => LONG_PATIENCE,
+            Request::Finish { patience_ms, .. } => PATIENCE + Duration::from_millis(patience_ms),
+            _ => PATIENCE,
+        };
+        let (id, (sender, answer)) = (self.number(), channel());
+        let mut state = lock(&self.shared.state);
+        // Without a connection the sender is dropped here, and the wait ends at once.
+        if state.lost.is_none() {
+            state.waiting.insert(id, sender);
+        }
+        drop(state);
+        self.shared.say(&ToAgent::Ask { id, request });
+        Pending { shared: self.shared.clone(), answer, patience, kind: PhantomData }
+    }
+
+    /// Asks and waits.
+    ///
+    /// # Errors
+    /// [`LabError::Host`]: the connection is lost, or the agent says why it could not.
+    pub(super) fn ask<T: DeserializeOwned>(&self, request: Request) -> Result<T, LabError> {
+        self.begin(request).wait()
+    }
+
+    /// How far its clock is ahead of the lab's.
+    ///
+    /// # Errors
+    /// [`LabError::Host`].
+    pub(crate) fn clock(&self) -> Result<Offset, LabError> {
+        let ours = || {
+            let why = |errno| LabError::Machine { why: format!("no clock: {errno}") };
+            soaker::now_ns().map_err(why)
+        };
+        Offset::measure(ours, || self.ask(Request::Clock))
+    }
+
+    /// Starts a program there; its lines go to `events`. The answer holds its process id.
+    pub(super) fn start(
+        self: &Arc<Remote>,
+        cpu: usize,
+        command: &[String],
+        role: Role,
+        events: Sender<Event>,
+    ) -> Starting {
+        let process = self.number();
+        lock(&self.shared.state).processes.insert(process, (role, events));
+        let pid = self.begin(Request::Start { process, cpu, command: command.to_vec() });
+        let process = RemoteProcess { remote: self.clone(), process, pid: 0, stderr: None };
+        Starting { process, pid }
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        let mut ssh = lock(&self.ssh);
+        // Its input ends, and the agent with it. If somebody is stuck in writing, nobody reads.
+        match self.shared.input.try_lock() {
+            Ok(mut input) => drop(input.take()),
+            Err(_) => ssh.kill(),
+        }
+        if !ssh.ends_within(CLOSE_PATIENCE) {
+            ssh.kill();
+        }
+    }
+}
+
+impl<T: DeserializeOwned> Pending<T> {
+    /// # Errors
+    /// [`LabError::Host`].
+    pub(crate) fn wait(self) -> Result<T, LabError> {
+        let failed = |why: String| LabError::Host { host: self.shared.name.clone(), why };
+        match self.answer.recv_timeout(self.patience) {
+            Ok(Ok(value)) => serde_json::from_value(value)
+                .map_err(|error| failed(format!("an answer that cannot be read: {error}"))),
+            Ok(Err(why)) => Err(failed(why)),
+            Err(RecvTimeoutError::Timeout) => {
+                Err(failed(format!("no answer for {} s", self.patience.as_secs())))
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                let lost = lock(&self.shared.state).lost.clone();
+                Err(failed(lost.unwrap_or_else(|| "the connection was closed".to_owned())))
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// What cannot be written is noticed by whoever reads.
+    fn say(&self, message: &ToAgent) {
+        if let Some(input) = &mut *lock(&self.input) {
+            let _ = protocol::write(input, message);
+        }
+    }
+
+    fn dispatch(&self, message: FromAgent) {
+        let mut state = lock(&self.state);
+        match message {
+            FromAgent::Reply { id, result } => {
+                // Whoever asked may have stopped waiting.
+                let _ = state.waiting.remove(&id).map(|waiting| waiting.send(result));
+            }
+            FromAgent::Line { process, line } => {
+                if let Some((role, events)) = state.processes.get(&process) {
+                    let _ = events.send(Event::Line(*role, line));
+                }
+            }
+            FromAgent::Closed { process } => {
+                if let Some((role, events)) = state.processes.get(&process) {
+                    let _ = events.send(Event::Closed(*role));
+                }
+            }
+            FromAgent::Alive | FromAgent::Hello(_) => {}
+        }
+    }
+
+    fn lose(&self, why: String) {
+        let mut state = lock(&self.state);
+        let why = state.lost.get_or_insert(why).clone();
+        // Whoever waits for an answer finds its sender gone.
+        state.waiting.clear();
+        for (_, events) in std::mem::take(&mut state.processes).into_values() {
+            let _ = events.send(Event::Lost { host: self.name.clone(), why: why.clone() });
+        }
+    }
+}
+
+fn read(mut output: BufReader<ChildStdout>, shared: Arc<Shared>, ssh: Arc<Mutex<Ssh>>) {
+    thread::spawn(move || {
+        let why = loop {
+            match protocol::read_line(&mut output) {
+                Ok(Some(line)) => match serde_json::from_str(&line) {
+                    Ok(message) => {
+                        *lock(&shared.heard) = Instant::now();
+                        shared.dispatch(message);
+                    }
+                    Err(error) => break format!("the agent said what it should not: {error}"),
+                },
+                Ok(None) => break "the ssh connection was lost".to_owned(),
+                Err(error) => break format!("the ssh connection was lost: {error}"),
+            }
+        };
+        // A connection that the lab has closed itself is not lost.
+        let closed = shared.input.try_lock().is_ok_and(|input| input.is_none());
+        let why = if closed { why } else { lock(&ssh).why(&why) };
+        shared.lose(why);
+    });
+}
+
+fn send_heartbeats(shared: Arc<Shared>) {
+    thread::spawn(move || {
+        while lock(&shared.state).lost.is_none() {
+            shared.say(&ToAgent::Alive);
+            thread::sleep(HEARTBEAT);
+        }
+    });
+}
+
+/// Ends ssh when the agent is silent; the thread that reads from it then says that it is lost.
+fn watch(shared: &Arc<Shared>, ssh: &Arc<Mutex<Ssh>>) {
+    let (shared, ssh) = (Arc::downgrade(shared), Arc::downgrade(ssh));
+    thread::spawn(move || {
+        while let (Some(shared), Some(ssh)) = (shared.upgrade(), ssh.upgrade()) {
+            if lock(&shared.state).lost.is_some() {
+                return;
+            }
+            if lock(&shared.heard).elapsed() > SILENCE {
+                shared.lose(format!("nothing was heard of it for {} s", SILENCE.as_secs()));
+                lock(&ssh).kill();
+                return;
+            }
+            drop((shared, ssh));
+            thread::sleep(HEARTBEAT);
+        }
+    });
+}
+
+/// A program that was told to start on another host.
+pub(crate) struct Starting {
+    process: RemoteProcess,
+    pid: Pending<i32>,
+}
+
+impl Starting {
+    /// # Errors
+    /// [`LabError::Host`].
+    pub(super) fn wait(mut self) -> Result<RemoteProcess, LabError> {
+        self.process.pid = self.pid.wait()?;
+        Ok(self.process)
+    }
+}
+
+/// A program that runs on another host. Dropping it kills it and everything in its process group.
+pub(crate) struct RemoteProcess {
+    remote: Arc<Remote>,
+    process: u64,
+    pid: i32,
+    /// What it said in the end, once it has ended.
+    stderr: Option<String>,
+}
+
+impl RemoteProcess {
+    pub(super) fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    pub(super) fn has_ended(&self) -> Result<bool, LabError> {
+        match self.stderr {
+            Some(_) => Ok(true),
+            None => self.remote.ask(Request::HasEnded { process: self.process }),
+        }
+    }
+
+    pub(super) fn signal(&self, signal: Signal) -> Result<(), LabError> {
+        if self.stderr.is_some() {
+            return Ok(());
+        }
+        self.remote.ask(Request::Signal { process: self.process, signal: signal as i32 })
+    }
+
+    pub(super) fn finish(&mut self, patience: Duration, asked: bool) -> Result<Exit, LabError> {
+        let patience_ms = patience.as_millis() as u64;
+        let Ended { exit, stderr } =
+            self.remote.ask(Request::Finish { process: self.process, patience_ms, asked })?;
+        self.stderr = Some(stderr);
+        Ok(exit)
+    }
+
+    pub(super) fn stderr(&self) -> &str {
+        self.stderr.as_deref().unwrap_or_default()
+    }
+}
+
+impl Drop for RemoteProcess {
+    fn drop(&mut self) {
+        lock(&self.remote.shared.state).processes.remove(&self.process);
+        if self.stderr.is_none() {
+            // Without a connection the agent has ended it.
+            drop(self.remote.begin::<()>(Request::Kill { process: self.process }));
+        }
+    }
+}

@@ -1,0 +1,380 @@
+//! The hosts of an experiment: connected to, looked at, and made a network of.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+
+use super::protocol::{Hello, Request};
+use super::remote::Remote;
+use super::{End, Host, HostOptions, HostRecord, HostRole, LOCAL, local, share, ssh};
+use crate::error::LabError;
+use crate::experiment::{Accounting, Experiment, NetKind, Protocol};
+use crate::machine::{Cpus, Fingerprint};
+use crate::net::{self, NetRecord, Network, Place};
+use crate::placement::Wanted;
+use crate::result::Program;
+
+/// The most client hosts of an experiment.
+const MAX_CLIENTS: usize = 64;
+
+/// The hosts of an experiment, ready for use.
+pub(crate) struct Between {
+    pub(crate) network: Network,
+    pub(crate) cpus: Cpus,
+    /// All hosts, the server's first.
+    pub(crate) records: Vec<HostRecord>,
+    /// CPUs of the lab's own host that are left to it, if it is one of them.
+    pub(crate) others: Vec<usize>,
+}
+
+/// What is wanted of the CPUs, and how this program is called.
+pub(crate) struct Wishes<'a> {
+    pub(crate) server_cpu: Option<usize>,
+    pub(crate) client_cpu: Option<usize>,
+    pub(crate) binary: &'a Path,
+    /// Arguments that lead to [`crate::helper()`].
+    pub(crate) helper: &'a [String],
+}
+
+/// Connects to the hosts, and finds the address that all clients reach the server at.
+///
+/// # Errors
+/// [`LabError::BadExperiment`] for what cannot be measured between hosts; [`LabError::Host`] for a
+/// host that cannot be used.
+pub(crate) fn set_up(
+    options: &HostOptions,
+    experiment: &Experiment,
+    wishes: &Wishes<'_>,
+) -> Result<Between, LabError> {
+    let names = names(options)?;
+    check(experiment, names.len() - 1)?;
+    let parties = meet_all(options, &names, wishes)?;
+    let cpus = choose_cpus(&parties, wishes)?;
+    let server_ip = server_address(options, &parties)?;
+    let over_tcp = experiment.protocols().any(|protocol| protocol != Protocol::Udp);
+    check_way(&parties, server_ip, over_tcp)?;
+    let mut records = Vec::new();
+    for (index, party) in parties.iter().enumerate() {
+        records.push(party.record(index, cpus[index], server_ip, &parties[..index])?);
+    }
+    let steering = |record: &HostRecord| match &record.interface {
+        Some(interface) => interface.receive_steering.join(", "),
+        None => String::new(),
+    };
+    let record = NetRecord {
+        kind: NetKind::Hosts,
+        server_ip,
+        server_rps: steering(&records[0]),
+        client_rps: steering(&records[1]),
+        mtu_bytes: records[0].interface.as_ref().and_then(|interface| interface.mtu_bytes),
+        settings: records[0].settings.clone(),
+    };
+    let here = parties.iter().zip(&cpus).find(|(it, _)| matches!(it.host, Host::Here(_)));
+    let others = here.map_or_else(Vec::new, |(it, used)| {
+        it.hello.cores.keys().copied().filter(|cpu| cpu != used).collect()
+    });
+    let roots: Vec<Vec<i32>> = parties.iter().map(|party| party.roots(&parties)).collect();
+    let ends = parties.into_iter().zip(&cpus).zip(roots);
+    let mut ends = ends.map(|((party, &cpu), roots)| End { host: party.host, cpu, roots });
+    let server = ends.next().expect("names() has the server's first");
+    let network = Network::new(record, server, ends.collect());
+    let (server, client) = (cpus[0], cpus[1]);
+    let cpus = Cpus { server, client, shared: false, siblings: false, others: Vec::new() };
+    Ok(Between { network, cpus, records, others })
+}
+
+/// Connects to all hosts at once: logging in and copying take a while on each.
+fn meet_all<'a>(
+    options: &'a HostOptions,
+    names: &'a [String],
+    wishes: &'a Wishes<'_>,
+) -> Result<Vec<Party>, LabError> {
+    std::thread::scope(|scope| {
+        let meet = |name: &'a String| scope.spawn(move || Party::meet(options, name, wishes));
+        let meetings: Vec<_> = names.iter().map(meet).collect();
+        let gone = || LabError::Machine { why: "a thread of the lab panicked".to_owned() };
+        let party =
+            |meeting: std::thread::ScopedJoinHandle<'_, _>| meeting.join().map_err(|_| gone())?;
+        meetings.into_iter().map(party).collect()
+    })
+}
+
+/// The names of all hosts, the server's first.
+fn names(options: &HostOptions) -> Result<Vec<String>, LabError> {
+    let bad = |problem: String, expected: &str| LabError::BadExperiment {
+        place: "--server-host and --client-host".to_owned(),
+        problem,
+        expected: expected.to_owned(),
+    };
+    let server = options.server.clone().unwrap_or_else(|| LOCAL.to_owned());
+    let mut names = vec![server];
+    names.extend(options.clients.iter().cloned());
+    if options.clients.is_empty() {
+        names.push(LOCAL.to_owned());
+    }
+    if names.len() > 1 + MAX_CLIENTS {
+        return Err(bad(format!("{} client hosts", names.len() - 1), "64 at most"));
+    }
+    for (index, name) in names.iter().enumerate() {
+        if names[..index].contains(name) {
+            return Err(bad(
+                format!("`{name}` is given twice"),
+                "a host for each; to measure on a single machine, run the lab on it",
+            ));
+        }
+        if name.is_empty() || name.starts_with('-') {
+            return Err(bad(format!("`{name}`"), "a name that ssh knows, or `local`"));
+        }
+    }
+    Ok(names)
+}
+
+/// What cannot be done between hosts.
+fn check(experiment: &Experiment, clients: usize) -> Result<(), LabError> {
+    let bad = |problem: &str, expected: &str| LabError::BadExperiment {
+        place: "--server-host and --client-host".to_owned(),
+        problem: problem.to_owned(),
+        expected: expected.to_owned(),
+    };
+    let of_subjects = experiment.subjects.iter().filter_map(|subject| subject.accounting);
+    let mut ways = of_subjects.chain([experiment.accounting]);
+    if ways.any(|way| way == Accounting::Soaker) {
+        let problem = "soakers publish by the clock of one machine";
+        return Err(bad(problem, "--accounting idle_clock"));
+    }
+    if experiment.placement != Wanted::Any {
+        let problem = "CPUs of different machines do not share a cache";
+        return Err(bad(problem, "--placement any"));
+    }
+    share::check(experiment, clients)
+}
+
+/// A host that has been met.
+struct Party {
+    host: Host,
+    hello: Hello,
+}
+
+impl Party {
+    fn meet(options: &HostOptions, name: &str, wishes: &Wishes<'_>) -> Result<Party, LabError> {
+        if name == LOCAL {
+            let hello = local::hello(wishes.binary)
+                .map_err(|error| LabError::Machine { why: error.to_string() })?;
+            return Ok(Party { host: Host::Here(Place::Here), hello });
+        }
+        let session = ssh::connect(options, name, wishes.binary, wishes.helper)?;
+        let remote = Arc::new(Remote::new(name, session));
+        Ok(Party { hello: remote.hello().clone(), host: Host::There(remote) })
+    }
+
+    fn is_same_machine(&self, other: &Party) -> bool {
+        !self.hello.boot_id.is_empty() && self.hello.boot_id == other.hello.boot_id
+    }
+
+    /// Processes whose descendants belong to the experiment, as far as this host can see them.
+    fn roots(&self, parties: &[Party]) -> Vec<i32> {
+        let sees = |other: &&Party| {
+            self.is_same_machine(other) && self.hello.pid_namespace == other.hello.pid_namespace
+        };
+        let mut roots: Vec<i32> = parties.iter().filter(sees).map(|it| it.hello.pid).collect();
+        // Agents and the lab; it may watch from a host that is none of the experiment's.
+        if [&*self.hello.boot_id, &*self.hello.pid_namespace] == local::kernel_and_processes() {
+            roots.push(std::process::id() as i32);
+        }
+        roots
+    }
+
+    fn record(
+        &self,
+        index: usize,
+        cpu: usize,
+        server_ip: IpAddr,
+        before: &[Party],
+    ) -> Result<HostRecord, LabError> {
+        let Hello { hostname, binary, sha256, version, connection, .. } = &self.hello;
+        let role = if index == 0 { HostRole::Server } else { HostRole::Client };
+        let address = match role {
+            HostRole::Server => Some(server_ip),
+            HostRole::Client => connection.map(|[_, own]| own),
+        };
+        let (machine, interface, settings) = match &self.host {
+            Host::Here(_) => {
+                let interface = address.and_then(local::interface);
+                (Fingerprint::of_cpu(cpu), interface, net::settings())
+            }
+            Host::There(remote) => {
+                let interface = address.map(|ip| remote.ask(Request::Interface { ip }));
+                (
+                    remote.ask(Request::Settle { cpu })?,
+                    interface.transpose()?.flatten(),
+                    remote.ask(Request::Settings)?,
+                )
+            }
+        };
+        let name = self.host.name().to_owned();
+        let host = (name != LOCAL).then(|| name.clone());
+        let same = before.iter().find(|other| self.is_same_machine(other));
+        Ok(HostRecord {
+            role,
+            name,
+            hostname: hostname.clone(),
+            cpu,
+            address,
+            interface,
+            settings,
+            binary: Program {
+                path: binary.clone(),
+                sha256: Some(sha256.clone()),
+                host,
+                peer: None,
+            },
+            version: version.clone(),
+            clock: self.host.clock()?,
+            same_machine_as: same.map(|other| other.host.name().to_owned()),
+            machine,
+        })
+    }
+}
+
+/// A CPU for each host. Those that are one machine get different ones, on cores of their own, as
+/// long as there are.
+fn choose_cpus(parties: &[Party], wishes: &Wishes<'_>) -> Result<Vec<usize>, LabError> {
+    let mut chosen: Vec<usize> = Vec::new();
+    for (index, party) in parties.iter().enumerate() {
+        let neighbours = parties.iter().zip(&chosen).filter(|(it, _)| it.is_same_machine(party));
+        let taken: Vec<usize> = neighbours.map(|(_, cpu)| *cpu).collect();
+        let wanted = if index == 0 { wishes.server_cpu } else { wishes.client_cpu };
+        let cpu = choose_cpu(&party.hello.cores, wanted, &taken);
+        chosen.push(cpu.map_err(|problem| LabError::BadExperiment {
+            place: format!("the CPUs of {}", party.host.name()),
+            problem,
+            expected: format!("one of {:?}", party.hello.cores.keys().collect::<Vec<_>>()),
+        })?);
+    }
+    Ok(chosen)
+}
+
+fn choose_cpu(
+    cores: &BTreeMap<usize, Vec<usize>>,
+    wanted: Option<usize>,
+    taken: &[usize],
+) -> Result<usize, String> {
+    if let Some(wanted) = wanted {
+        let allowed = cores.contains_key(&wanted).then_some(wanted);
+        return allowed.ok_or_else(|| format!("CPU {wanted} may not be used"));
+    }
+    let own_core = |cpu: &&usize| !cores[cpu].iter().any(|sibling| taken.contains(sibling));
+    let free = |cpu: &&usize| !taken.contains(cpu);
+    let cpu = cores.keys().find(own_core).or_else(|| cores.keys().find(free));
+    cpu.or_else(|| cores.keys().next()).copied().ok_or_else(|| "it has none".to_owned())
+}
+
+/// The address that the server listens on: as told, or the one by which ssh gets there.
+fn server_address(options: &HostOptions, parties: &[Party]) -> Result<IpAddr, LabError> {
+    if let Some(address) = options.server_address {
+        return Ok(address);
+    }
+    let (server, clients) = (&parties[0], &parties[1..]);
+    let failed = |why: String| LabError::Host {
+        host: server.host.name().to_owned(),
+        why: format!("{why}; give the address that the client hosts reach it at, --server-address"),
+    };
+    if let Host::There(_) = server.host {
+        let [_, own] = server
+            .hello
+            .connection
+            .ok_or_else(|| failed("SSH_CONNECTION does not tell its address".to_owned()))?;
+        return Ok(own);
+    }
+    let mut seen: Vec<IpAddr> =
+        clients.iter().filter_map(|client| Some(client.hello.connection?[0])).collect();
+    seen.sort_unstable();
+    seen.dedup();
+    match seen[..] {
+        [one] => Ok(one),
+        [] => Err(failed("SSH_CONNECTION does not tell its address".to_owned())),
+        _ => Err(failed(format!("the client hosts see it under different addresses, {seen:?}"))),
+    }
+}
+
+/// Whether the server can listen there and every client gets through.
+fn check_way(parties: &[Party], server_ip: IpAddr, over_tcp: bool) -> Result<(), LabError> {
+    let (server, clients) = (&parties[0], &parties[1..]);
+    for client in clients {
+        let port = server.host.listen(server_ip).map_err(|error| LabError::Host {
+            host: server.host.name().to_owned(),
+            why: format!(
+                "it cannot listen on {server_ip} ({error}); give one of its own addresses that \
+                 the client hosts reach, --server-address"
+            ),
+        })?;
+        if !over_tcp {
+            continue;
+        }
+        let address = SocketAddr::new(server_ip, port);
+        if let Some(why) = client.host.why_not_connect(address)? {
+            let (host, ports) = (client.host.name().to_owned(), net::PORTS);
+            return Err(LabError::Host {
+                host,
+                why: format!(
+                    "it cannot connect to the server's host at {address} ({why}); give an address \
+                     that it reaches, --server-address, and let it through to the ports {} to {}",
+                    ports.start,
+                    ports.end - 1
+                ),
+            });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_are_named_once_and_one_is_elsewhere() {
+        let of = |server: &str, clients: &[&str]| {
+            names(&HostOptions {
+                server: (!server.is_empty()).then(|| server.to_owned()),
+                clients: clients.iter().map(|name| (*name).to_owned()).collect(),
+                ..HostOptions::default()
+            })
+        };
+        assert_eq!(of("a", &[]).unwrap(), ["a", LOCAL]);
+        assert_eq!(of("", &["b", "c"]).unwrap(), [LOCAL, "b", "c"]);
+        assert_eq!(of("local", &["b"]).unwrap(), [LOCAL, "b"]);
+        for (server, clients) in [("a", vec!["a"]), ("a", vec!["b", "b"]), ("local", vec![])] {
+            let error = of(server, &clients).unwrap_err();
+            assert!(error.to_string().contains("given twice"), "{error}");
+            assert_eq!(error.exit_code(), 2);
+        }
+        // It would be taken for an option of ssh.
+        assert!(of("-oProxyCommand=x", &["b"]).is_err());
+    }
+
+    #[test]
+    fn hosts_that_are_one_machine_get_different_cpus() {
+        let cores: BTreeMap<usize, Vec<usize>> =
+            [(0, vec![0, 1]), (1, vec![0, 1]), (2, vec![2, 3]), (3, vec![2, 3])].into();
+        assert_eq!(choose_cpu(&cores, None, &[]), Ok(0));
+        assert_eq!(choose_cpu(&cores, None, &[0]), Ok(2));
+        assert_eq!(choose_cpu(&cores, None, &[0, 2]), Ok(1));
+        assert_eq!(choose_cpu(&cores, None, &[0, 1, 2, 3]), Ok(0));
+        assert_eq!(choose_cpu(&cores, Some(3), &[3]), Ok(3));
+        assert!(choose_cpu(&cores, Some(4), &[]).is_err());
+        assert!(choose_cpu(&BTreeMap::new(), None, &[]).is_err());
+    }
+
+    #[test]
+    fn what_needs_one_machine_is_refused() {
+        let mut experiment = Experiment::find("quick").unwrap();
+        check(&experiment, 2).unwrap();
+        experiment.placement = Wanted::Close;
+        assert_eq!(check(&experiment, 1).unwrap_err().exit_code(), 2);
+        experiment.placement = Wanted::Any;
+        experiment.accounting = Accounting::Soaker;
+        assert!(check(&experiment, 1).unwrap_err().to_string().contains("idle_clock"));
+    }
+}

@@ -1,0 +1,328 @@
+//! How the agent gets to another host and is started there: by the system's `ssh`, with all that
+//! its configuration says of the host.
+
+use std::fs::File;
+use std::io::BufReader;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, killpg};
+use nix::sys::utsname::uname;
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use super::protocol::{self, FromAgent, Hello, PROTOCOL};
+use super::{AGENT, HostOptions};
+use crate::error::LabError;
+use crate::machine::sha256_of;
+use crate::process::keep_tail;
+
+/// Options that follow the user's own, so that theirs win: ssh takes the first value it is given.
+/// Nothing can be asked on a terminal, nothing is forwarded, and a dead connection is noticed.
+const OPTIONS: &[&str] = &[
+    "BatchMode=yes",
+    "ConnectTimeout=10",
+    "ServerAliveInterval=5",
+    "ServerAliveCountMax=3",
+    "ClearAllForwardings=yes",
+    "ForwardAgent=no",
+    "ForwardX11=no",
+    "RemoteCommand=none",
+    "RequestTTY=no",
+];
+
+/// How long it may take until an agent says hello: connecting, logging in, and hashing itself.
+const HELLO_PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long the program may take to be copied.
+const COPY_PATIENCE: Duration = Duration::from_secs(600);
+
+/// How long ssh may take to end after its output has.
+const END_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Lines that a login shell may print before ours.
+const MAX_FOREIGN_LINES: usize = 1000;
+
+/// First words of the line that our command prints on the host.
+const FOUND: &str = "twinring-agent found";
+const MISSING: &str = "twinring-agent missing";
+
+/// An ssh process with an agent at its other end.
+pub(super) struct Session {
+    pub(super) ssh: Ssh,
+    pub(super) input: ChildStdin,
+    pub(super) output: BufReader<ChildStdout>,
+    pub(super) hello: Hello,
+}
+
+/// Logs in on `host` and starts the agent there, after copying this program if it is missing.
+///
+/// # Errors
+/// [`LabError::Host`]: what ssh or the host said, and what to do.
+pub(super) fn connect(
+    options: &HostOptions,
+    host: &str,
+    binary: &Path,
+    helper: &[String],
+) -> Result<Box<Session>, LabError> {
+    let failed = |why: String| LabError::Host { host: host.to_owned(), why };
+    let way = Way { options, host, helper };
+    let Some(path) = &options.remote_binary else {
+        let own = sha256_of(binary).map_err(|error| LabError::read(binary, error))?;
+        let path = format!("${{XDG_CACHE_HOME:-$HOME/.cache}}/twinring/{own}");
+        let session = match way.start(&path).map_err(failed)? {
+            Start::Session(session) => session,
+            Start::Missing(machine) => {
+                way.is_our_machine(&machine).map_err(failed)?;
+                way.copy(binary, &path).map_err(failed)?;
+                match way.start(&path).map_err(failed)? {
+                    Start::Session(session) => session,
+                    Start::Missing(_) => {
+                        return Err(failed("the copied program is not there".to_owned()));
+                    }
+                }
+            }
+        };
+        let Hello { binary, sha256, .. } = &session.hello;
+        if *sha256 != own {
+            return Err(failed(format!(
+                "{binary} is not the program of this lab: its SHA-256 is {sha256}, not {own}; \
+                 remove it there, and it is copied again"
+            )));
+        }
+        return Ok(session);
+    };
+    match way.start_at(path).map_err(failed)? {
+        Start::Session(session) => Ok(session),
+        Start::Missing(_) => {
+            Err(failed(format!("there is no program {}; see --remote-binary", path.display())))
+        }
+    }
+}
+
+/// How a host is reached.
+struct Way<'a> {
+    options: &'a HostOptions,
+    host: &'a str,
+    helper: &'a [String],
+}
+
+enum Start {
+    Session(Box<Session>),
+    /// There is no such program; the machine by `uname -sm`.
+    Missing(String),
+}
+
+impl Way<'_> {
+    /// Starts the program in a directory that is written for a shell.
+    fn start(&self, directory: &str) -> Result<Start, String> {
+        self.start_program(&format!("\"{directory}/twinring\""))
+    }
+
+    fn start_at(&self, program: &Path) -> Result<Start, String> {
+        let program = program.display().to_string();
+        self.start_program(&quoted(&program)?)
+    }
+
+    /// `program` is written for a shell.
+    fn start_program(&self, program: &str) -> Result<Start, String> {
+        let words: Result<Vec<String>, String> =
+            self.helper.iter().map(String::as_str).chain([AGENT]).map(quoted).collect();
+        let words = words?.join(" ");
+        let script = format!(
+            "if [ -x {program} ]; then echo {FOUND}; exec {program} {words}; \
+             else echo \"{MISSING} $(uname -sm)\"; fi"
+        );
+        let mut ssh = Ssh::start(self.options, self.host, &script, Stdio::piped())?;
+        let (Some(input), Some(output)) = (ssh.child.stdin.take(), ssh.child.stdout.take()) else {
+            return Err("ssh has no pipes".to_owned());
+        };
+        let first = first_words(output);
+        match first.recv_timeout(HELLO_PATIENCE) {
+            Ok(First::Hello(hello, output)) => {
+                Ok(Start::Session(Box::new(Session { ssh, input, output, hello: *hello })))
+            }
+            Ok(First::Stranger(protocol)) => Err(format!(
+                "the agent there speaks {protocol}, this lab speaks {PROTOCOL}; use the same \
+                 version on both hosts"
+            )),
+            Ok(First::Missing(machine)) => Ok(Start::Missing(machine)),
+            Ok(First::Nothing { found }) => {
+                let what = match found {
+                    true => {
+                        "the agent did not start; if the program cannot run there, build it \
+                             there and give its path with --remote-binary"
+                    }
+                    false => "no login by ssh",
+                };
+                Err(ssh.why(what))
+            }
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                let patience = HELLO_PATIENCE.as_secs();
+                Err(ssh.why(&format!("no agent after {patience} s")))
+            }
+        }
+    }
+
+    /// Whether a program of this machine can be meant to run on that one.
+    fn is_our_machine(&self, theirs: &str) -> Result<(), String> {
+        let ours = uname().map_err(|errno| format!("uname: {errno}"))?;
+        let ours = [ours.sysname(), ours.machine()].map(|part| part.to_string_lossy().into_owned());
+        if ours.join(" ") == theirs {
+            return Ok(());
+        }
+        Err(format!(
+            "it is {theirs} and this program is for {}; build twinring there and give its path \
+             with --remote-binary",
+            ours.join(" ")
+        ))
+    }
+
+    /// Copies the program; at no moment is there a part of it under its name.
+    fn copy(&self, binary: &Path, directory: &str) -> Result<(), String> {
+        eprintln!("copying {} to {}", binary.display(), self.host);
+        let script = format!(
+            "umask 077; d=\"{directory}\"; mkdir -p \"$d\" && cat > \"$d/new.$$\" && \
+             chmod 700 \"$d/new.$$\" && mv -f \"$d/new.$$\" \"$d/twinring\" || \
+             {{ rm -f \"$d/new.$$\"; exit 1; }}"
+        );
+        let file = File::open(binary).map_err(|error| format!("{}: {error}", binary.display()))?;
+        let mut ssh = Ssh::start(self.options, self.host, &script, Stdio::from(file))?;
+        if ssh.ends_within(COPY_PATIENCE) && ssh.child.wait().is_ok_and(|status| status.success()) {
+            return Ok(());
+        }
+        Err(ssh.why("the program could not be copied"))
+    }
+}
+
+/// What came first on standard output.
+enum First {
+    Hello(Box<Hello>, BufReader<ChildStdout>),
+    /// An agent of another version, by its protocol.
+    Stranger(String),
+    Missing(String),
+    /// It ended, or said too much that is not ours.
+    Nothing {
+        /// The program was there.
+        found: bool,
+    },
+}
+
+/// Reads in a thread of its own, so that the caller can stop waiting.
+fn first_words(output: ChildStdout) -> Receiver<First> {
+    let (sender, first) = channel();
+    thread::spawn(move || {
+        let mut output = BufReader::new(output);
+        let mut found = false;
+        for _ in 0..MAX_FOREIGN_LINES {
+            let Ok(Some(line)) = protocol::read_line(&mut output) else { break };
+            if let Some(machine) = line.strip_prefix(MISSING) {
+                let _ = sender.send(First::Missing(machine.trim().to_owned()));
+                return;
+            }
+            found |= line == FOUND;
+            // Another version may say more or less than the protocol.
+            let protocol = serde_json::from_str::<Value>(&line)
+                .ok()
+                .and_then(|said| Some(said.get("hello")?.get("protocol")?.as_str()?.to_owned()));
+            let first = match (protocol, serde_json::from_str(&line)) {
+                (Some(protocol), _) if protocol != PROTOCOL => First::Stranger(protocol),
+                (_, Ok(FromAgent::Hello(hello))) => First::Hello(hello, output),
+                _ => continue,
+            };
+            let _ = sender.send(first);
+            return;
+        }
+        let _ = sender.send(First::Nothing { found });
+    });
+    first
+}
+
+fn quoted(word: &str) -> Result<String, String> {
+    let quoted = shlex::try_quote(word).map_err(|error| format!("`{word}`: {error}"))?;
+    Ok(quoted.into_owned())
+}
+
+/// A running `ssh`. Dropping it kills it and what it started (a proxy command).
+pub(super) struct Ssh {
+    child: Child,
+    stderr_tail: Arc<Mutex<Vec<u8>>>,
+    reader: Option<JoinHandle<()>>,
+    reaped: bool,
+}
+
+impl Ssh {
+    /// Has `script` run by a POSIX shell on `host`, whatever the login shell there is.
+    fn start(options: &HostOptions, host: &str, script: &str, input: Stdio) -> Result<Ssh, String> {
+        let default = ["ssh".to_owned()];
+        let words = if options.ssh.is_empty() { &default[..] } else { &options.ssh[..] };
+        let (program, arguments) = words.split_first().ok_or("no command for ssh")?;
+        let own = OPTIONS.iter().map(|option| (*option).to_owned());
+        let all = options.ssh_options.iter().cloned().chain(own);
+        let mut child = Command::new(program)
+            .args(arguments)
+            .args(all.flat_map(|option| ["-o".to_owned(), option]))
+            .args(["--", host])
+            .arg(format!("sh -c {}", quoted(script)?))
+            .stdin(input)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            // A Ctrl-C on the terminal reaches the lab only, which ends things in order.
+            .process_group(0)
+            .spawn()
+            .map_err(|error| format!("`{program}` cannot be started: {error}; install OpenSSH"))?;
+        let stderr_tail = Arc::new(Mutex::new(Vec::new()));
+        let tail = stderr_tail.clone();
+        let reader =
+            child.stderr.take().map(|stderr| thread::spawn(move || keep_tail(stderr, &tail)));
+        Ok(Ssh { child, stderr_tail, reader, reaped: false })
+    }
+
+    pub(super) fn ends_within(&mut self, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
+        loop {
+            self.reaped = self.reaped || !matches!(self.child.try_wait(), Ok(None));
+            if self.reaped || Instant::now() >= deadline {
+                return self.reaped;
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    pub(super) fn kill(&mut self) {
+        if !self.ends_within(Duration::ZERO) {
+            // Not reaped yet, so the group's id cannot have been given to anybody else.
+            let _ = killpg(Pid::from_raw(self.child.id() as i32), Signal::SIGKILL);
+            let _ = self.child.wait();
+            self.reaped = true;
+        }
+    }
+
+    /// What happened, and what ssh or the host said about it.
+    pub(super) fn why(&mut self, what: &str) -> String {
+        let ended = self.ends_within(END_PATIENCE);
+        let deadline = Instant::now() + END_PATIENCE;
+        while ended
+            && self.reader.as_ref().is_some_and(|reader| !reader.is_finished())
+            && Instant::now() < deadline
+        {
+            thread::sleep(Duration::from_millis(5));
+        }
+        let tail = self.stderr_tail.lock().unwrap_or_else(PoisonError::into_inner);
+        match String::from_utf8_lossy(&tail).trim() {
+            "" => what.to_owned(),
+            said => format!("{what}; it said: {said}"),
+        }
+    }
+}
+
+impl Drop for Ssh {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

@@ -1,0 +1,67 @@
+//! Options of `lab run` that put server and load generators on other hosts.
+
+use clap::Args;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use twinring_lab::{HostOptions, LabError};
+
+/// Which hosts, and how to get there.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Between hosts")]
+pub(super) struct Hosts {
+    /// Host of the server, as ssh knows it; `local` is this one.
+    #[arg(long, value_name = "HOST")]
+    server_host: Option<String>,
+    /// Host of a load generator. Several share the load, and their results are added. Repeatable.
+    #[arg(long, value_name = "HOST")]
+    client_host: Vec<String>,
+    /// Address that the server listens on, and that all client hosts reach; by default the one that
+    /// ssh gets there by.
+    #[arg(long, value_name = "IP")]
+    server_address: Option<IpAddr>,
+    /// Where this program is on the other hosts. By default it is copied to their
+    /// ~/.cache/twinring, once for each version.
+    #[arg(long, value_name = "PATH")]
+    remote_binary: Option<PathBuf>,
+    /// Command for ssh and its first arguments, for example 'ssh -F my_config'.
+    #[arg(long, default_value = "ssh", value_name = "COMMAND")]
+    ssh: String,
+    /// Option for ssh, as after its -o. Repeatable.
+    #[arg(long, value_name = "KEY=VALUE")]
+    ssh_option: Vec<String>,
+}
+
+impl Hosts {
+    /// What the library takes; nothing when everything stays on this host.
+    ///
+    /// # Errors
+    /// [`LabError::BadExperiment`] when a quote is not closed, or an option has no host to be for.
+    pub(super) fn options(self) -> Result<Option<HostOptions>, LabError> {
+        let bad = |place: &str, problem: &str, expected: &str| LabError::BadExperiment {
+            place: place.to_owned(),
+            problem: problem.to_owned(),
+            expected: expected.to_owned(),
+        };
+        if self.server_host.is_none() && self.client_host.is_empty() {
+            let unused = self.server_address.is_some() || self.remote_binary.is_some();
+            return match unused || !self.ssh_option.is_empty() {
+                true => Err(bad(
+                    "the options",
+                    "--server-address, --remote-binary and --ssh-option are for other hosts",
+                    "--server-host or --client-host",
+                )),
+                false => Ok(None),
+            };
+        }
+        let ssh = shlex::split(&self.ssh).filter(|words| !words.is_empty());
+        let ssh = ssh.ok_or_else(|| bad("--ssh", &self.ssh, "a program and arguments"))?;
+        Ok(Some(HostOptions {
+            server: self.server_host,
+            clients: self.client_host,
+            server_address: self.server_address,
+            ssh,
+            ssh_options: self.ssh_option,
+            remote_binary: self.remote_binary,
+        }))
+    }
+}
