@@ -1,6 +1,7 @@
 //! A worker that is led step by step, by the world it lives in, instead of running by itself.
 
-use super::{CURRENT, Runtime, RuntimeError, STOPPING, Worker};
+use super::worker::{CURRENT, Worker};
+use super::{Runtime, RuntimeError, STOPPING};
 use crate::driver::sim::{Course, Outputs, Running, World};
 use crate::sys;
 use crate::task::JoinHandle;

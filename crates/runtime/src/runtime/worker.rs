@@ -1,0 +1,371 @@
+//! A worker: everything that belongs to one thread, and the loop that ties it together.
+
+use super::builder::NoticeHandler;
+use super::tick::{self, Ticks};
+use super::{DRAINING, Notice, Runtime, RuntimeError, STOPPING, Shared};
+use crate::blocking;
+use crate::calls::CallTime;
+use crate::config::Engine;
+use crate::counters::Counters;
+use crate::driver::queues::Waiters;
+use crate::driver::slots::{Key, Slots};
+use crate::driver::{Driver, DriverSetup};
+use crate::fs::Sending;
+use crate::probe;
+use crate::sys;
+use crate::task::{Drained, Executor, JoinHandle, Registration};
+use crate::time::wheel::Wheel;
+use std::cell::RefCell;
+use std::fmt;
+use std::io;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+thread_local! {
+    pub(super) static CURRENT: RefCell<Option<Rc<Worker>>> = const { RefCell::new(None) };
+}
+
+/// The worker of this thread.
+///
+/// # Panics
+/// Outside a runtime, which is a mistake in the program and not in its input.
+pub(crate) fn current() -> Rc<Worker> {
+    let worker = CURRENT.with_borrow(Option::clone);
+    worker.expect("this must run inside a twinring runtime (Runtime::run or block_on)")
+}
+
+/// Calls `f` with the worker of this thread, if there is one.
+pub(crate) fn with_current<R>(f: impl FnOnce(&Worker) -> R) -> Option<R> {
+    CURRENT.try_with(|current| current.borrow().as_deref().map(f)).ok().flatten()
+}
+
+/// Everything that belongs to one worker thread.
+pub(crate) struct Worker {
+    pub(super) registration: Registration,
+    pub(crate) executor: Executor,
+    pub(crate) timers: RefCell<Wheel>,
+    pub(crate) driver: RefCell<Driver>,
+    pub(crate) counters: Arc<Counters>,
+    /// Tasks that wait for a descriptor to be closed, because accepting ran out of them.
+    pub(crate) descriptor_waiters: RefCell<Waiters>,
+    pub(crate) sending: Sending,
+    pub(super) shutdown_waiters: RefCell<Slots<Waker>>,
+    /// Empty between steps; kept for its allocation.
+    pub(super) wakes: RefCell<Vec<Waker>>,
+    pub(super) started: Instant,
+    pub(super) ticks: Option<Ticks>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) on_notice: NoticeHandler,
+}
+
+impl Worker {
+    pub(super) fn start(runtime: &Runtime, index: usize) -> Result<Rc<Worker>, RuntimeError> {
+        let builder = &runtime.builder;
+        if !builder.pin.is_empty() {
+            let cpu = builder.pin[index % builder.pin.len()];
+            sys::pin_current_thread(cpu).map_err(|error| {
+                RuntimeError::new(format!("pinning worker {index} to CPU {cpu}"), Some(error))
+            })?;
+        }
+        if builder.tick.is_some() {
+            sys::set_timer_slack(tick::TIMER_SLACK);
+        }
+        let registration = Registration::new().map_err(|error| {
+            RuntimeError::new(format!("setting up worker {index}"), Some(error))
+        })?;
+        let counters = Arc::clone(&runtime.shared.workers[index]);
+        let setup = DriverSetup {
+            wake_fd: registration.inbox().eventfd(),
+            confined: builder.confined,
+            counters: Arc::clone(&counters),
+            linger: builder.linger,
+            #[cfg(feature = "sim")]
+            faults: builder.faults.clone(),
+        };
+        let driver = Driver::new(&runtime.features, &setup).map_err(|error| {
+            let engine = runtime.features.engine();
+            let what = format!("setting up {engine} for worker {index}");
+            match probe::ring_refused(&error).filter(|_| engine == Engine::IoUring) {
+                Some(refusal) => RuntimeError::new(format!("{what}: {refusal}"), None),
+                None => RuntimeError::new(what, Some(error)),
+            }
+        })?;
+        let mut inboxes = runtime.shared.inboxes.lock().unwrap_or_else(PoisonError::into_inner);
+        inboxes.push(Arc::clone(registration.inbox()));
+        let started = Instant::now();
+        Ok(Rc::new(Worker {
+            executor: Executor::new(registration.worker()),
+            registration,
+            timers: RefCell::new(Wheel::new()),
+            driver: RefCell::new(driver),
+            counters,
+            descriptor_waiters: RefCell::default(),
+            sending: Sending::default(),
+            shutdown_waiters: RefCell::new(Slots::new()),
+            wakes: RefCell::default(),
+            started,
+            ticks: builder
+                .tick
+                .map(|period| Ticks::new(started, sys::monotonic_ns(), period, builder.tick_phase)),
+            shared: Arc::clone(&runtime.shared),
+            on_notice: Arc::clone(&builder.on_notice),
+        }))
+    }
+
+    pub(crate) fn id(&self) -> u16 {
+        self.registration.worker()
+    }
+
+    /// Nanoseconds from the start of the worker to `moment`: the time scale of its timers.
+    pub(crate) fn since_start_ns(&self, moment: Instant) -> u64 {
+        moment.saturating_duration_since(self.started).as_nanos() as u64
+    }
+
+    pub(crate) fn notice(&self, notice: Notice) {
+        (self.on_notice)(notice);
+    }
+
+    /// A socket was closed: whoever waits for a descriptor may try again.
+    pub(crate) fn wake_descriptor_waiters(&self) {
+        let mut waiters = self.descriptor_waiters.borrow_mut();
+        if !waiters.is_empty() {
+            let mut wakes = Vec::new();
+            waiters.wake(&mut wakes);
+            drop(waiters);
+            wakes.into_iter().for_each(Waker::wake);
+        }
+    }
+
+    /// Threads for what can only be done by waiting.
+    pub(crate) fn blocking(&self) -> &Arc<blocking::Pool> {
+        &self.shared.blocking
+    }
+
+    pub(super) fn stage(&self) -> u8 {
+        self.shared.stage.load(Ordering::Acquire)
+    }
+
+    /// Runs `main` to its end, then takes everything down. `None` if the runtime was stopped.
+    pub(super) fn run<F: Future + 'static>(
+        self: Rc<Worker>,
+        main: F,
+    ) -> Result<Option<F::Output>, RuntimeError> {
+        let _leave = Enter::new(Rc::clone(&self))?;
+        let output = Rc::new(RefCell::new(None));
+        let slot = Rc::clone(&output);
+        let main = JoinHandle::spawn(&self, async move {
+            let finished = main.await;
+            *slot.borrow_mut() = Some(finished);
+        });
+        let failed = |error| RuntimeError::new("the worker's engine failed", Some(error));
+        loop {
+            self.executor.run_ready();
+            // Asked before the wait: when `main` is over, perhaps nothing will ever end it.
+            if main.is_finished() || self.stage() == STOPPING {
+                break;
+            }
+            self.turn().map_err(failed)?;
+        }
+        self.executor.abort_all();
+        while self.driver.borrow_mut().is_lingering() && self.stage() != STOPPING {
+            self.turn().map_err(failed)?;
+        }
+        let finished = output.borrow_mut().take();
+        Ok(finished)
+    }
+
+    /// Lets the driver hand over, wait and report, and queues the tasks that it woke.
+    pub(super) fn turn(&self) -> io::Result<()> {
+        if let Some(ticks) = &self.ticks {
+            return self.turn_in_ticks(ticks);
+        }
+        let mut wakes = self.wakes.take();
+        let deadline = self.next_deadline();
+        let idle = !self.executor.has_ready()
+            && !self.registration.inbox().is_signalled()
+            && !self.driver.borrow().has_arrivals();
+        let timeout = match (idle, deadline) {
+            (false, _) => Some(Duration::ZERO),
+            (true, None) => None,
+            (true, Some(deadline)) => Some(deadline.saturating_duration_since(Instant::now())),
+        };
+        self.driver.borrow_mut().turn(timeout, &mut wakes)?;
+        if let Some(deadline) = deadline {
+            let now = self.fire_timers(&mut wakes);
+            if timeout.is_some_and(|asked| !asked.is_zero()) && now >= deadline {
+                self.counters.wait_overrun.record(now - deadline);
+            }
+        }
+        self.wake_all(wakes);
+        if self.registration.inbox().is_signalled() {
+            self.take_inbox();
+        }
+        Ok(())
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        let timer = self.timers.borrow_mut().next_deadline_ns();
+        let timer = timer.map(|ns| self.started + Duration::from_nanos(ns));
+        let driver = self.driver.borrow_mut().next_deadline();
+        match (timer, driver) {
+            (Some(timer), Some(driver)) => Some(timer.min(driver)),
+            (timer, driver) => timer.or(driver),
+        }
+    }
+
+    /// Fires the timers that are due, and returns the time by which.
+    pub(super) fn fire_timers(&self, wakes: &mut Vec<Waker>) -> Instant {
+        let now = Instant::now();
+        let now_ns = self.since_start_ns(now);
+        self.timers.borrow_mut().advance(now_ns, |waker| wakes.push(waker));
+        now
+    }
+
+    pub(super) fn take_inbox(&self) {
+        match self.registration.inbox().drain() {
+            Drained::Tasks(tasks) => {
+                self.counters.wakes.add(tasks.len() as u64);
+                tasks.into_iter().for_each(|task| self.executor.wake(task));
+            }
+            Drained::All => self.executor.wake_all(),
+        }
+        if self.stage() >= DRAINING {
+            let keys = self.shutdown_waiters.borrow().keys();
+            for key in keys {
+                let waker = self.shutdown_waiters.borrow_mut().remove(key);
+                waker.into_iter().for_each(Waker::wake);
+            }
+        }
+    }
+}
+
+/// Makes a worker the current one of its thread; takes it down when dropped.
+struct Enter {
+    worker: Rc<Worker>,
+}
+
+impl Enter {
+    fn new(worker: Rc<Worker>) -> Result<Enter, RuntimeError> {
+        CURRENT.with_borrow_mut(|current| {
+            if current.is_some() {
+                return Err(RuntimeError::new("a runtime runs on this thread already", None));
+            }
+            *current = Some(Rc::clone(&worker));
+            Ok(Enter { worker })
+        })
+    }
+}
+
+impl Drop for Enter {
+    fn drop(&mut self) {
+        self.worker.executor.abort_all();
+        self.worker.driver.borrow_mut().teardown();
+        CURRENT.with_borrow_mut(Option::take);
+    }
+}
+
+/// Starts a task on the current worker.
+///
+/// # Panics
+/// Outside a twinring runtime.
+pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
+where
+    F: Future + 'static,
+    F::Output: 'static,
+{
+    JoinHandle::spawn(&current(), future)
+}
+
+/// Hands what was queued on this worker's sockets to the kernel now, instead of when the worker
+/// next waits. For a sender that stamps what it sends: stamp, send, submit. On epoll a send has
+/// reached the kernel already, and this does nothing.
+///
+/// # Errors
+/// When the engine has failed as a whole.
+///
+/// # Panics
+/// Outside a twinring runtime.
+pub fn submit() -> io::Result<()> {
+    current().submit()
+}
+
+/// What the system calls of this worker took since it started, or since
+/// [`restart_call_times`]; empty without [`Builder::call_times`].
+///
+/// # Panics
+/// Outside a twinring runtime.
+pub fn call_times() -> Vec<CallTime> {
+    current().counters.calls.table()
+}
+
+/// Lets [`call_times`] count from now on.
+///
+/// # Panics
+/// Outside a twinring runtime.
+pub fn restart_call_times() {
+    current().counters.calls.restart();
+}
+
+/// How late the last wait for a tick of this thread's worker ended, in tick mode; `None` also if
+/// there was no wait, because the worker was busy until the tick was due.
+pub(crate) fn tick_overrun() -> Option<Duration> {
+    with_current(|worker| worker.ticks.as_ref().and_then(Ticks::overrun)).flatten()
+}
+
+/// The last tick of this thread's worker, if it is in tick mode.
+pub(crate) fn tick_origin() -> Option<Instant> {
+    with_current(|worker| worker.ticks.as_ref().map(Ticks::origin)).flatten()
+}
+
+/// Becomes ready when [`Handle::shutdown`] was called; at once if that was before.
+///
+/// # Panics
+/// When polled outside a twinring runtime.
+pub fn shutdown_requested() -> ShutdownRequested {
+    ShutdownRequested { registered: None }
+}
+
+/// The future of [`shutdown_requested`].
+pub struct ShutdownRequested {
+    registered: Option<(Rc<Worker>, Key)>,
+}
+
+impl fmt::Debug for ShutdownRequested {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ShutdownRequested").finish_non_exhaustive()
+    }
+}
+
+impl Future for ShutdownRequested {
+    type Output = ();
+
+    fn poll(
+        mut self: std::pin::Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<()> {
+        let worker = match self.registered.take() {
+            Some((worker, key)) => {
+                worker.shutdown_waiters.borrow_mut().remove(key);
+                worker
+            }
+            None => current(),
+        };
+        if worker.stage() >= DRAINING {
+            return std::task::Poll::Ready(());
+        }
+        let key = worker.shutdown_waiters.borrow_mut().insert(cx.waker().clone());
+        self.registered = Some((worker, key));
+        std::task::Poll::Pending
+    }
+}
+
+impl Drop for ShutdownRequested {
+    fn drop(&mut self) {
+        if let Some((worker, key)) = self.registered.take() {
+            worker.shutdown_waiters.borrow_mut().remove(key);
+        }
+    }
+}
