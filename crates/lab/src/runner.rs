@@ -3,29 +3,29 @@
 //! While the window is open the lab sleeps in one channel. It wakes for the marks, samples, and
 //! sleeps again.
 
+mod account;
+mod clients;
+
 use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use serde_json::Value;
 
-use crate::accounting::{
-    Bystanders, ClientWindow, CpuUse, Detail, KernelMemory, MemoryUse, Meter, ProcessMemory, Sides,
-    cpu_use, cpu_use_between_hosts,
-};
+use self::clients::Client;
+use crate::accounting::{Bystanders, Detail, KernelMemory, Meter, ProcessMemory};
 use crate::commands::{Values, configure};
-use crate::contract::{self, LoadResult};
+use crate::contract;
 use crate::error::LabError;
 use crate::experiment::{Accounting, Cell, Experiment, NetKind, Ready, Subject};
 use crate::host::share::share;
-use crate::host::{End, Offset, Process, Soon, Started, sample_sides};
+use crate::host::{End, Offset, Process, Soon};
 use crate::machine::Cpus;
 use crate::net::Network;
 use crate::peers::find::Found;
 use crate::placement::{self, Distance, Placement, Wanted};
-use crate::process::{Event, Exit, Role};
+use crate::process::{Event, Role};
 use crate::result::{ClientRun, Failure, HostRun, RUN_SCHEMA, RunRecord};
 use crate::site::{Site, nginx};
 use crate::stop::Stop;
@@ -311,17 +311,6 @@ struct Run<'a> {
     observer: &'a mut dyn Observer,
 }
 
-/// A load generator.
-struct Client {
-    process: Process,
-    /// It may still say something.
-    talks: bool,
-    /// Taken at the marks of its window.
-    samples: Vec<Sides>,
-    line: Option<Value>,
-    exit: Option<Exit>,
-}
-
 impl Run<'_> {
     fn fail(&mut self, failure: Failure) {
         self.record.failures.push(failure);
@@ -373,129 +362,6 @@ impl Run<'_> {
     fn accepts(&self, address: SocketAddr) -> Result<bool, LabError> {
         let client = &self.network.clients[0];
         Ok(client.host.why_not_connect(address)?.is_none())
-    }
-
-    /// Starts the load generators of all hosts at once.
-    fn start_clients(&mut self, events: &Sender<Event>) -> Result<(), LabError> {
-        let Run { bench, network, record, .. } = self;
-        let command = |index: usize| match record.clients.get(index) {
-            Some(client) => &client.command,
-            None => &record.client_command,
-        };
-        let starting: Vec<Started> = network
-            .clients
-            .iter()
-            .enumerate()
-            .map(|(index, end)| {
-                let role = Role::Client(index);
-                end.host.start(bench.helper, end.cpu, command(index), role, events.clone())
-            })
-            .collect();
-        for started in starting {
-            let process = started.wait()?;
-            let (samples, line, exit) = (Vec::new(), None, None);
-            self.clients.push(Client { process, talks: true, samples, line, exit });
-        }
-        Ok(())
-    }
-
-    /// Reads the clients' lines, samples at their marks, and sees them to their ends. `measuring`
-    /// is how long they are to load.
-    fn follow_clients(&mut self, measuring: Duration) -> Result<(), Halt> {
-        let limit = measuring + CLIENT_PATIENCE;
-        let mut deadline = Instant::now() + limit;
-        let mut asked = false;
-        while self.clients.iter().any(|client| client.talks) {
-            match self.events.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                Ok(Event::Stop) => return Err(Halt::Stopped),
-                Ok(Event::Lost { host, why }) => return Err(LabError::Host { host, why }.into()),
-                Ok(Event::Closed(Role::Client(index))) => self.clients[index].talks = false,
-                Err(RecvTimeoutError::Disconnected) => break,
-                Ok(Event::Closed(Role::Server)) => {
-                    // Its end comes a moment after that of its output. A server that only closed
-                    // its output may go on.
-                    if !asked && self.died_within(Duration::from_millis(300))? {
-                        self.signal_clients(Signal::SIGINT)?;
-                        deadline = Instant::now() + STOP_PATIENCE;
-                        asked = true;
-                    }
-                }
-                Ok(Event::Line(Role::Server, line)) => self.note_server_line(&line),
-                Ok(Event::Line(Role::Client(index), line)) => {
-                    self.note_client_line(index, &line)?;
-                }
-                Err(RecvTimeoutError::Timeout) => {
-                    if !asked {
-                        self.fail(Failure::ClientTimeout { limit_s: limit.as_secs_f64() });
-                    }
-                    self.signal_clients(Signal::SIGTERM)?;
-                    asked = true;
-                    break;
-                }
-            }
-        }
-        self.finish_clients(asked)?;
-        Ok(())
-    }
-
-    fn signal_clients(&self, signal: Signal) -> Result<(), LabError> {
-        self.clients.iter().try_for_each(|client| client.process.signal(signal))
-    }
-
-    fn note_client_line(&mut self, index: usize, line: &str) -> Result<(), LabError> {
-        match contract::event_of(line) {
-            Some((event, _)) if event == "window_start" || event == "window_end" => {
-                let ends = [&self.network.server, &self.network.clients[index]];
-                let pids = [self.server.pid(), self.clients[index].process.pid()];
-                let sides = sample_sides(ends, pids, self.detail)?;
-                self.clients[index].samples.push(sides);
-                let mark = match &*event {
-                    "window_end" => Mark::WindowEnd,
-                    _ => Mark::WindowStart,
-                };
-                self.observer.at(mark, pids[0], pids[1]);
-                self.look_at_memory(mark == Mark::WindowEnd, mark == Mark::WindowStart)?;
-            }
-            Some((event, value)) if event == "result" => self.clients[index].line = Some(value),
-            _ => {}
-        }
-        Ok(())
-    }
-
-    /// Sees every client to its end; `asked` says whether they had been told to stop.
-    fn finish_clients(&mut self, asked: bool) -> Result<(), LabError> {
-        for index in 0..self.clients.len() {
-            let client = &mut self.clients[index];
-            let exit = client.process.finish(STOP_PATIENCE, asked)?;
-            if !asked && (exit.killed || exit.code != Some(0)) {
-                let why = with_stderr(exit.to_string(), &client.process);
-                let failure = Failure::ClientFailed { why: self.at_client(index, why) };
-                self.fail(failure);
-            }
-            self.clients[index].exit = Some(exit);
-        }
-        let lines = self.clients.iter_mut().map(|client| (client.line.take(), client.exit.take()));
-        match &mut self.record.clients[..] {
-            [] => {
-                if let Some((load, exit)) = lines.last() {
-                    (self.record.load, self.record.client_exit) = (load, exit);
-                }
-            }
-            several => {
-                for (client, (load, exit)) in several.iter_mut().zip(lines) {
-                    (client.load, client.exit) = (load, exit);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Says which client something is about, if there are several.
-    fn at_client(&self, index: usize, what: String) -> String {
-        match self.record.clients.get(index) {
-            Some(client) => format!("on {}: {what}", client.host),
-            None => what,
-        }
     }
 
     /// Records what else happened around the run, and returns the clocks of the hosts over it.
@@ -570,71 +436,6 @@ impl Run<'_> {
         }
         self.record.server_exit = Some(exit);
         Ok(())
-    }
-
-    /// Turns samples and meter into the CPU use of the window.
-    fn account(&mut self, meter: &Meter, clocks: &[Offset]) {
-        let mut windows = Vec::new();
-        for index in 0..self.clients.len() {
-            match self.client_window(index, clocks) {
-                Ok(window) => windows.push(window),
-                Err(why) => {
-                    let why = self.at_client(index, why);
-                    return self.fail(Failure::BadLine { why });
-                }
-            }
-        }
-        if let (&[server_at_ready, server_at_end], &[kernel_at_ready, kernel_under_load]) =
-            (&self.server_memory[..], &self.kernel_memory[..])
-        {
-            self.record.memory = Some(MemoryUse {
-                server_at_ready,
-                server_at_end,
-                kernel_at_ready,
-                kernel_under_load,
-            });
-        }
-        match self.cpu_use(meter, &windows, clocks) {
-            Ok(cpu) => self.record.cpu = Some(cpu),
-            Err(why) => self.fail(Failure::NoAccounting { why }),
-        }
-    }
-
-    fn cpu_use(
-        &self,
-        meter: &Meter,
-        windows: &[ClientWindow],
-        clocks: &[Offset],
-    ) -> Result<CpuUse, String> {
-        match (self.network.record.kind, windows) {
-            (NetKind::Hosts, _) => cpu_use_between_hosts(windows, clocks[0]),
-            (_, [ClientWindow { samples, window_ns, .. }]) => {
-                cpu_use(meter, samples, self.bench.cpus.shared, *window_ns)
-            }
-            _ => Err("one host has one load generator".to_owned()),
-        }
-    }
-
-    /// What one client says of its window, with the samples at its ends.
-    ///
-    /// # Errors
-    /// What is missing or cannot be read.
-    fn client_window(&mut self, index: usize, clocks: &[Offset]) -> Result<ClientWindow, String> {
-        let line = match self.record.clients.get(index) {
-            Some(client) => client.load.as_ref(),
-            None => self.record.load.as_ref(),
-        };
-        let line = line.ok_or("the load generator printed no result")?;
-        let result = LoadResult::read(line).map_err(|why| format!("the result line: {why}"))?;
-        let window = result.window();
-        let window_ns = [window.start_monotonic_ns, window.end_monotonic_ns];
-        let samples = std::mem::take(&mut self.clients[index].samples);
-        let marks = samples.len();
-        let samples = <[Sides; 2]>::try_from(samples)
-            .map_err(|_| format!("{marks} marks instead of window_start and window_end"))?;
-        // The first clock is that of the server's host.
-        let clock = clocks.get(index + 1).copied().unwrap_or(Offset::NONE);
-        Ok(ClientWindow { samples, window_ns, clock })
     }
 }
 
