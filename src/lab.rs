@@ -218,6 +218,8 @@ fn measure(options: Run) -> Result<u8, LabError> {
         net: options.net,
         accounting: options.accounting,
         placement: options.placement,
+        server_cpu: options.server_cpu,
+        client_cpu: options.client_cpu,
         subjects: options.subject,
     };
     let binary = std::env::current_exe().map_err(|e| LabError::read("the running binary", e))?;
@@ -228,8 +230,6 @@ fn measure(options: Run) -> Result<u8, LabError> {
             seed: options.seed,
             helper: vec![OsString::from(&binary), HELPER.into()],
             binary,
-            server_cpu: options.server_cpu,
-            client_cpu: options.client_cpu,
             peers: options.peers,
             profile: options.profile,
             hosts: options.hosts.options()?,

@@ -39,10 +39,6 @@ pub struct RunOptions {
     pub binary: PathBuf,
     /// Program and first arguments that lead to [`crate::helper()`].
     pub helper: Vec<OsString>,
-    /// CPU of the server, if it is to be a certain one.
-    pub server_cpu: Option<usize>,
-    /// CPU of the load generator, if it is to be a certain one.
-    pub client_cpu: Option<usize>,
     /// The directory in which peers are looked for first.
     pub peers: Option<PathBuf>,
     /// Look with perf, in further runs, where the time goes: see [`crate::profile`].
@@ -167,7 +163,8 @@ struct Scene {
 impl Scene {
     fn set(options: &RunOptions) -> Result<Scene, LabError> {
         let Some(between) = &options.hosts else {
-            let cpus = Cpus::choose(options.server_cpu, options.client_cpu)?;
+            let pin = options.experiment.pin;
+            let cpus = Cpus::choose(pin.server_cpu, pin.client_cpu)?;
             let quiet = Quiet::keep_to(&cpus.others);
             let networks = net::set_up(options.experiment.net, &cpus)?;
             let machine = Fingerprint::read(&cpus);
@@ -182,8 +179,7 @@ impl Scene {
         }
         let words = options.helper.iter().skip(1).map(|word| word.to_string_lossy().into_owned());
         let wishes = Wishes {
-            server_cpu: options.server_cpu,
-            client_cpu: options.client_cpu,
+            pin: options.experiment.pin,
             binary: &options.binary,
             helper: &words.collect::<Vec<_>>(),
         };

@@ -20,8 +20,6 @@
 //!         // The hidden subcommand that calls `twinring_lab::helper`.
 //!         helper: vec![binary.clone().into(), "lab-helper".into()],
 //!         binary,
-//!         server_cpu: None,
-//!         client_cpu: None,
 //!         peers: None,
 //!         profile: false,
 //!         hosts: None,
@@ -69,10 +67,10 @@ mod verify;
 pub use error::LabError;
 pub use experiment::{
     ALIASES, Accounting, AnswersInTime, BUILT_IN, Cell, Correction, EXPERIMENT_SCHEMA, Experiment,
-    HttpGrid, HttpPoint, KeepsUp, MIN_PAIRS, NetChoice, NetKind, Nginx, Overrides, Point, Printed,
-    Protocol, Published, PublishedAgainst, PublishedCall, PublishedDatagrams, PublishedEcho,
-    PublishedEchoRate, PublishedRate, PublishedRequests, Ready, Subject, TcpGrid, TcpPoint,
-    UdpGrid, UnderTest, Until, built_in,
+    HttpGrid, HttpPoint, KeepsUp, MIN_PAIRS, NetChoice, NetKind, Nginx, Overrides, Pin, Point,
+    Printed, Protocol, Published, PublishedAgainst, PublishedCall, PublishedDatagrams,
+    PublishedEcho, PublishedEchoRate, PublishedRate, PublishedRequests, Ready, Subject, TcpGrid,
+    TcpPoint, UdpGrid, UnderTest, Until, built_in,
 };
 pub use helper::helper;
 pub use host::{HostOptions, HostRecord, HostRole, Interface, LOCAL, Offset};

@@ -60,8 +60,6 @@ fn lab(experiment: &str, out: &str) -> Result<u8, LabError> {
         seed: Some(1),
         helper: vec![binary.clone().into(), "helper".into()],
         binary,
-        server_cpu: None,
-        client_cpu: None,
         peers: None,
         profile: false,
         hosts: None,

@@ -140,6 +140,25 @@ impl fmt::Display for Correction {
     }
 }
 
+/// The CPUs of an experiment. What is not given, the lab chooses: the first CPU for the server, one
+/// of another core for the load generator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pin {
+    /// The server's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_cpu: Option<usize>,
+    /// The load generator's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_cpu: Option<usize>,
+}
+
+impl Pin {
+    pub(super) fn is_free(&self) -> bool {
+        *self == Pin::default()
+    }
+}
+
 /// Measures until the answer is narrow enough.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -23,7 +23,7 @@ use crate::placement::Wanted;
 
 use source::Source;
 
-pub use choices::{Accounting, Correction, NetChoice, NetKind, Protocol, Until};
+pub use choices::{Accounting, Correction, NetChoice, NetKind, Pin, Protocol, Until};
 pub use grid::{Cell, KeepsUp, Point, UdpGrid, UnderTest};
 pub(crate) use grid::{bytes, rate};
 pub use http::{HttpGrid, HttpPoint};
@@ -114,6 +114,9 @@ pub struct Experiment {
     /// How the two CPUs have to lie to each other. Each block waits for that, within bounds.
     #[serde(default, skip_serializing_if = "Wanted::is_any")]
     pub placement: Wanted,
+    /// The CPUs, if they are to be certain ones.
+    #[serde(default, skip_serializing_if = "Pin::is_free")]
+    pub pin: Pin,
     /// Load before the window opens, in seconds.
     pub warmup_s: f64,
     /// The measured window, in seconds.
@@ -172,6 +175,10 @@ pub struct Overrides {
     pub accounting: Option<Accounting>,
     /// How the two CPUs have to lie to each other.
     pub placement: Option<Wanted>,
+    /// CPU of the server.
+    pub server_cpu: Option<usize>,
+    /// CPU of the load generator.
+    pub client_cpu: Option<usize>,
     /// When not empty, these subjects instead of the experiment's: see [`Subject::parse`]. Cells
     /// of a protocol that not all of them speak are left out.
     pub subjects: Vec<Subject>,
@@ -271,6 +278,8 @@ impl Experiment {
         self.spare_pairs = overrides.spare_pairs.unwrap_or(self.spare_pairs);
         self.net = overrides.net.unwrap_or(self.net);
         self.placement = overrides.placement.unwrap_or(self.placement);
+        self.pin.server_cpu = overrides.server_cpu.or(self.pin.server_cpu);
+        self.pin.client_cpu = overrides.client_cpu.or(self.pin.client_cpu);
         self.accounting = overrides.accounting.unwrap_or(self.accounting);
         self.window_s = overrides.window_s.unwrap_or(self.window_s);
         self.warmup_s = overrides.warmup_s.unwrap_or(self.warmup_s);

@@ -4,7 +4,7 @@
 use crate::placement::Wanted;
 use serde::Deserialize;
 
-use super::choices::{Accounting, NetChoice};
+use super::choices::{Accounting, NetChoice, Pin};
 use super::tcp::{AnswersInTime, TcpGrid, one, zero};
 use super::{Correction, EXPERIMENT_SCHEMA, Experiment, Subject};
 
@@ -73,6 +73,7 @@ impl From<ExperimentV1> for Experiment {
             net: old.net,
             accounting: old.accounting,
             placement: Wanted::Any,
+            pin: Pin::default(),
             warmup_s: old.warmup_s,
             window_s: old.window_s,
             tcp: Some(tcp),

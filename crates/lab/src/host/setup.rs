@@ -9,7 +9,7 @@ use super::protocol::{Hello, Request};
 use super::remote::Remote;
 use super::{End, Host, HostOptions, HostRecord, HostRole, LOCAL, local, share, ssh};
 use crate::error::LabError;
-use crate::experiment::{Accounting, Experiment, NetKind, Protocol};
+use crate::experiment::{Accounting, Experiment, NetKind, Pin, Protocol};
 use crate::machine::{Cpus, Fingerprint};
 use crate::net::{self, NetRecord, Network, Place};
 use crate::placement::Wanted;
@@ -30,8 +30,7 @@ pub(crate) struct Between {
 
 /// What is wanted of the CPUs, and how this program is called.
 pub(crate) struct Wishes<'a> {
-    pub(crate) server_cpu: Option<usize>,
-    pub(crate) client_cpu: Option<usize>,
+    pub(crate) pin: Pin,
     pub(crate) binary: &'a Path,
     /// Arguments that lead to [`crate::helper()`].
     pub(crate) helper: &'a [String],
@@ -244,7 +243,8 @@ fn choose_cpus(parties: &[Party], wishes: &Wishes<'_>) -> Result<Vec<usize>, Lab
     for (index, party) in parties.iter().enumerate() {
         let neighbours = parties.iter().zip(&chosen).filter(|(it, _)| it.is_same_machine(party));
         let taken: Vec<usize> = neighbours.map(|(_, cpu)| *cpu).collect();
-        let wanted = if index == 0 { wishes.server_cpu } else { wishes.client_cpu };
+        let Pin { server_cpu, client_cpu } = wishes.pin;
+        let wanted = if index == 0 { server_cpu } else { client_cpu };
         let cpu = choose_cpu(&party.hello.cores, wanted, &taken);
         chosen.push(cpu.map_err(|problem| LabError::BadExperiment {
             place: format!("the CPUs of {}", party.host.name()),

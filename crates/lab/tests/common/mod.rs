@@ -220,8 +220,6 @@ pub(crate) fn options(experiment: Experiment, out: &Path) -> RunOptions {
         seed: Some(5),
         binary: fakes(),
         helper: vec![fakes().into(), "helper".into()],
-        server_cpu: None,
-        client_cpu: None,
         peers: None,
         profile: false,
         hosts: None,
