@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::audit::Severity;
 use crate::experiment::{Cell, NetKind, Point, Subject};
 use crate::host::share::share;
-use crate::result::{Bundle, RunRecord, State};
+use crate::result::{BUNDLE_SCHEMA, Bundle, RunRecord, State};
 use crate::summary::Summary;
 
 /// Everything that does not fit.
@@ -42,7 +42,11 @@ fn problem(bundle: &Bundle, cells: &BTreeSet<Cell>, run: &RunRecord) -> Option<S
     let whole = known(bundle, run.cell, subject, client_cpu);
     let of_server = subject.command_template(protocol);
     let of_client = experiment.load_template(protocol, subject);
-    let mut commands = vec![("server", &of_server, &run.server_command, whole)];
+    let mut commands = Vec::new();
+    // How our own server and nginx are started is part of the schema and not of the experiment.
+    if subject.command.is_some() || bundle.schema == BUNDLE_SCHEMA {
+        commands.push(("server", &of_server, &run.server_command, whole));
+    }
     let several = run.clients.len().max(1);
     for index in 0..several {
         let command = run.clients.get(index).map_or(&run.client_command, |it| &it.command);

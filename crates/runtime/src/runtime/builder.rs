@@ -117,7 +117,7 @@ impl Builder {
     }
 
     /// Time the system calls that wait and those of datagram sockets, one by one, for
-    /// [`call_times`]. Costs two readings of the clock for each. Off by default.
+    /// [`call_times`](crate::call_times). Costs two readings of the clock for each. Off by default.
     pub fn call_times(mut self, on: bool) -> Builder {
         self.call_times = on;
         self

@@ -293,7 +293,7 @@ pub fn submit() -> io::Result<()> {
 }
 
 /// What the system calls of this worker took since it started, or since
-/// [`restart_call_times`]; empty without [`Builder::call_times`].
+/// [`restart_call_times`]; empty without [`Builder::call_times`](crate::Builder::call_times).
 ///
 /// # Panics
 /// Outside a twinring runtime.
@@ -320,7 +320,7 @@ pub(crate) fn tick_origin() -> Option<Instant> {
     with_current(|worker| worker.ticks.as_ref().map(Ticks::origin)).flatten()
 }
 
-/// Becomes ready when [`Handle::shutdown`] was called; at once if that was before.
+/// Becomes ready when [`Handle::shutdown`](crate::Handle::shutdown) was called; at once if that was before.
 ///
 /// # Panics
 /// When polled outside a twinring runtime.
