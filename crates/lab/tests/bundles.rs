@@ -49,7 +49,7 @@ fn a_bundle_holds_until_any_of_it_is_edited() {
     edit("report.html", "sketch", "Sketch");
     assert!(edit("bundle.json", "\"counted\": ", "\"counted\": 9").contains("summary."));
     let edited = edit("bundle.json", "\"kind\": \"too_few_pairs\"", "\"kind\": \"noisy\"");
-    assert!(edited.contains("warnings[0].kind"), "{edited}");
+    assert!(edited.contains("warnings[") && edited.contains("].kind is"), "{edited}");
     // The raw data themselves, with the manifest brought into line.
     let found = edit("runs.jsonl", "\"answered\":", "\"answered\":1");
     assert!(found.contains("runs.jsonl was changed") && found.contains("raw data give"), "{found}");

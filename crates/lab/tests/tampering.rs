@@ -198,7 +198,7 @@ fn runs_left_out_doubled_swapped_or_renamed_are_found() {
 fn reports_that_say_something_else_are_found() {
     let directory = copy();
     for (name, from, to) in [
-        ("report.md", "io_uring", "io-uring"),
+        ("report.md", "epoll", "Epoll"),
         ("report.html", "io_uring", "io-uring"),
         // What no figure follows from is in the reports too.
         ("bundle.json", "\"cpu_model\": \"", "\"cpu_model\": \"Fast "),
