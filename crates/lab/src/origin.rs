@@ -21,6 +21,11 @@ pub(crate) fn problems(bundle: &Bundle, runs: &[RunRecord], computed: &Summary) 
         let problem = problem(bundle, &cells, run);
         problems.extend(problem.map(|what| format!("run {}: {what}", run.index)));
     }
+    // What is asked of a run depends on its schema, and one lab writes only one.
+    let schemas: BTreeSet<&str> = runs.iter().map(|run| run.schema.as_str()).collect();
+    if schemas.len() > 1 {
+        problems.push(format!("runs of several schemas: {schemas:?}"));
+    }
     for cell in cells {
         problems.extend(missing(bundle, cell, runs, computed));
     }

@@ -194,6 +194,16 @@ fn runs_left_out_doubled_swapped_or_renamed_are_found() {
     assert!(!problems_with(directory.path(), "runs.jsonl", &renamed).is_empty());
 }
 
+/// An older schema would be asked for less.
+#[test]
+fn a_run_that_claims_another_schema_is_found() {
+    let directory = copy();
+    let runs = fs::read_to_string(directory.path().join("runs.jsonl")).unwrap();
+    let edited = runs.replacen("twinring.lab.run/2", "twinring.lab.run/1", 1);
+    let found = problems_with(directory.path(), "runs.jsonl", &edited);
+    assert!(found.iter().any(|it| it.contains("several schemas")), "{found:?}");
+}
+
 #[test]
 fn reports_that_say_something_else_are_found() {
     let directory = copy();
