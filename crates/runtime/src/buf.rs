@@ -91,16 +91,24 @@ impl Pool {
         Some(id)
     }
 
-    /// Takes the buffer that was released first, to give it to the kernel. Debug builds keep a
-    /// sixteenth of the pool back as a quarantine, in which a late write would be noticed; it has
-    /// to be less than [`is_low`](Pool::is_low) keeps in circulation.
-    pub(crate) fn take_oldest(&self) -> Option<u16> {
+    /// Buffers that are kept from the kernel while readers give back the others: one more than
+    /// make the pool low.
+    pub(crate) fn reserve(&self) -> usize {
+        self.count() / 8 + 1
+    }
+
+    /// Takes a buffer to give it to the kernel, unless only `reserve` are left: the one that was
+    /// released last, which the cache still holds. Debug builds take the one that was released
+    /// first, and keep a sixteenth of the pool back as a quarantine, in which a late write would
+    /// be noticed; it has to be less than [`is_low`](Pool::is_low) keeps in circulation.
+    pub(crate) fn take_for_kernel(&self, reserve: usize) -> Option<u16> {
         let quarantine = if cfg!(debug_assertions) { self.count() / 16 } else { 0 };
         let mut released = self.released.borrow_mut();
-        if released.len() <= quarantine {
+        if released.len() <= quarantine.max(reserve) {
             return None;
         }
-        let id = released.pop_front()?;
+        let id =
+            if cfg!(debug_assertions) { released.pop_front()? } else { released.pop_back()? };
         self.check_released(id);
         Some(id)
     }

@@ -23,7 +23,7 @@ mod udp;
 mod zero_copy;
 
 use self::files::Files;
-use self::provided::{Groups, STREAMS};
+use self::provided::Groups;
 use self::ring::{Completion, Enter, Ring};
 use self::stream::{InFlight, Stream};
 use self::udp::{Places, RecvOp, SendOp, Udp};
@@ -245,7 +245,8 @@ impl UringDriver {
                 self.return_buffers();
             }
             let arrived = self.ring.has_completions() || !self.arrived.is_empty();
-            let wait = !self.held_up && !self.signalled && wakes.is_empty() && !arrived;
+            let hurry = self.held_up || self.signalled || self.groups.can_feed();
+            let wait = !hurry && wakes.is_empty() && !arrived;
             let how = if wait { Enter::Wait } else { Enter::Collect };
             self.enter_and_settle(how, timeout, wakes)?;
             self.expire_lingering();
@@ -288,7 +289,7 @@ impl UringDriver {
             self.handle_arrivals(usize::MAX, wakes);
             let before = taken;
             taken = self.counters.completions.get() - start;
-            if taken == before || taken >= most {
+            if (taken == before && !self.groups.can_feed()) || taken >= most {
                 break;
             }
         }
@@ -385,20 +386,18 @@ impl UringDriver {
 
     /// Gives released buffers to the kernel, and those who waited for one another try.
     fn return_buffers(&mut self) {
-        self.groups.publish(&mut self.ring);
-        let in_transit = self.quick.len();
-        self.pressure = self.groups.get(STREAMS).is_short(in_transit);
+        self.pressure = self.groups.publish(&mut self.ring, self.quick.len());
         let mut fed = std::mem::take(&mut self.fed);
         self.groups.take_fed(&mut fed);
         for key in fed.drain(..) {
             match self.entries.get_mut(key) {
                 Some(Entry::Stream(stream)) => {
                     stream.receive.starved = false;
-                    self.arm_receive(key);
+                    self.start_receive(key);
                 }
                 Some(Entry::Udp(udp)) => {
                     udp.starved = false;
-                    self.arm_datagrams(key);
+                    self.start_datagrams(key);
                 }
                 _ => {}
             }

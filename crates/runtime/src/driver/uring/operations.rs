@@ -157,20 +157,28 @@ impl UringDriver {
         Poll::Pending
     }
 
+    /// Starts a receive, or queues for a buffer if others do. They come first because one receive
+    /// can take all there are: a single fast peer would get each turn's buffers and those others
+    /// none, ever.
+    fn arm_receive(&mut self, key: Key) {
+        if !self.groups.is_starved(STREAMS) {
+            return self.start_receive(key);
+        }
+        if let Some(Entry::Stream(stream)) = self.entries.get_mut(key)
+            && stream.may_receive()
+        {
+            stream.receive.starved = true;
+            self.groups.get(STREAMS).starved.push_back(key);
+        }
+    }
+
     /// Starts a receive unless one is with the kernel, waits for a buffer, or is not wanted.
-    pub(super) fn arm_receive(&mut self, key: Key) {
+    pub(super) fn start_receive(&mut self, key: Key) {
         let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else { return };
+        if !stream.may_receive() {
+            return;
+        }
         let receive = &mut stream.receive;
-        if receive.armed || receive.starved || stream.closing || stream.received.end.is_some() {
-            return;
-        }
-        if self.groups.is_starved(STREAMS) {
-            // Others wait for buffers, and one receive can take all there are: behind them, or a
-            // single fast peer would get each turn's buffers and those others none, ever.
-            receive.starved = true;
-            self.groups.get(STREAMS).starved.push(key);
-            return;
-        }
         let Some(socket) = &stream.socket else { return };
         let fd = Fd(socket.as_raw_fd());
         let entry = if self.features.multishot {
@@ -212,7 +220,7 @@ impl UringDriver {
                 self.counters.enobufs.add(1);
                 if !stream.closing && !stream.received.waiters.is_empty() {
                     stream.receive.starved = true;
-                    self.groups.get(STREAMS).starved.push(key);
+                    self.groups.get(STREAMS).starved.push_back(key);
                 }
             }
             // Ours: the receive was paused, or the stream is closing. (EINTR: one that had got into a

@@ -15,6 +15,7 @@ use crate::driver::too_many_geometries;
 use crate::sys::Mapping;
 use io_uring::types::BufRingEntry;
 use io_uring::{cqueue, opcode};
+use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -25,6 +26,11 @@ pub(super) const STREAMS: u16 = 0;
 /// Groups a worker makes at most. Each lives as long as the worker, so that is the number of
 /// different buffer geometries its datagram sockets may ask for in all.
 const GROUPS_MAX: usize = 64;
+
+/// Memory for streams that the kernel has at a time while pieces are large. What a turn then
+/// receives and sends again stays in the second-level cache, as with epoll, whose one buffer is
+/// always warm; that is worth more than the receives that end for want of a buffer.
+const WARM_BYTES: usize = 256 * 1024;
 
 /// All buffers of a worker that the kernel receives into, by group number.
 pub(super) struct Groups {
@@ -73,18 +79,27 @@ impl Groups {
         &mut self.groups[usize::from(group)]
     }
 
-    /// Gives all released buffers to the kernel.
-    pub(super) fn publish(&mut self, ring: &mut Ring) {
-        self.groups.iter_mut().for_each(|group| group.publish(ring));
+    /// Gives released buffers to the kernel; `in_transit` of the streams' are about to come back.
+    /// Returns whether readers keep so many of those that new data has to be copied out of the pool.
+    pub(super) fn publish(&mut self, ring: &mut Ring, in_transit: usize) -> bool {
+        let (streams, others) = self.groups.split_at_mut(1);
+        others.iter_mut().for_each(|group| group.publish(ring, 0, group.pool.count()));
+        streams[0].publish_with_reserve(ring, in_transit)
     }
 
-    /// Moves out the sockets that wait for a buffer of a group that has some again.
+    /// Moves out sockets that wait for a buffer, those that wait longest first and no more than
+    /// there are buffers: the receives of the others would only end for want of one again, and
+    /// with thousands of sockets that costs more than the data.
     pub(super) fn take_fed(&mut self, into: &mut Vec<Key>) {
         for group in &mut self.groups {
-            if group.with_kernel > 0 {
-                into.append(&mut group.starved);
-            }
+            let fed = group.with_kernel.min(group.starved.len());
+            into.extend(group.starved.drain(..fed));
         }
+    }
+
+    /// True if sockets wait although there are buffers, because others were served first.
+    pub(super) fn can_feed(&self) -> bool {
+        self.groups.iter().any(|group| group.with_kernel > 0 && !group.starved.is_empty())
     }
 
     /// True if a socket waits for a buffer of this group.
@@ -118,8 +133,10 @@ pub(super) struct Provided {
     kind: Kind,
     /// Buffers in the kernel's hands that no completion has named yet.
     with_kernel: usize,
-    /// Sockets whose receive found no buffer.
-    pub(super) starved: Vec<Key>,
+    /// Running mean of the bytes of a piece.
+    piece_bytes: usize,
+    /// Sockets whose receive found no buffer, in the order in which they get the next ones.
+    pub(super) starved: VecDeque<Key>,
 }
 
 enum Kind {
@@ -198,7 +215,8 @@ impl Provided {
                 (0..count).map(|_| 0).collect(),
             ),
         };
-        Ok(Provided { number, pool, bytes, kind, with_kernel: 0, starved: Vec::new() })
+        let starved = VecDeque::new();
+        Ok(Provided { number, pool, bytes, kind, with_kernel: 0, piece_bytes: 0, starved })
     }
 
     /// Bytes of a buffer that the kernel may fill.
@@ -213,16 +231,32 @@ impl Provided {
 
     /// True if readers hold more than three quarters of the buffers, those aside that are about
     /// to come back.
-    pub(super) fn is_short(&self, about_to_return: usize) -> bool {
+    fn is_short(&self, about_to_return: usize) -> bool {
         (self.pool.available() + about_to_return) * 4 < self.pool.count()
     }
 
-    fn publish(&mut self, ring: &mut Ring) {
-        if self.pool.released() == 0 {
+    /// Publishes all but the reserve, from which data would have to be copied out, unless readers
+    /// stay with the other buffers. A turn that uses every buffer thus copies nothing.
+    fn publish_with_reserve(&mut self, ring: &mut Ring, in_transit: usize) -> bool {
+        let large = self.piece_bytes > self.bytes / 3;
+        let most = if large { (WARM_BYTES / self.bytes).max(1) } else { self.pool.count() };
+        self.publish(ring, self.pool.reserve(), most);
+        let stuck = in_transit == 0 && self.with_kernel == 0;
+        let pressure = stuck || self.is_short(in_transit);
+        if pressure {
+            self.publish(ring, 0, most);
+        }
+        pressure
+    }
+
+    /// Gives released buffers to the kernel, but for `reserve`, until it has `most`.
+    fn publish(&mut self, ring: &mut Ring, reserve: usize, most: usize) {
+        let wanted = most.saturating_sub(self.with_kernel);
+        if wanted == 0 || self.pool.released() <= reserve {
             return;
         }
         let (pool, number, bytes) = (&*self.pool, self.number, self.bytes);
-        let released = || std::iter::from_fn(|| pool.take_oldest());
+        let released = || std::iter::from_fn(|| pool.take_for_kernel(reserve)).take(wanted);
         match &mut self.kind {
             Kind::Legacy => {
                 for id in released() {
@@ -255,6 +289,7 @@ impl Provided {
     /// `bytes` may be 0 (an end of stream that took a buffer): the buffer returns at once.
     pub(super) fn take(&mut self, flags: u32, bytes: usize) -> Option<RecvBuf> {
         let id = cqueue::buffer_select(flags)?;
+        self.piece_bytes = (self.piece_bytes * 7 + bytes) / 8;
         match &mut self.kind {
             Kind::Legacy | Kind::Ring(_) => {
                 self.with_kernel -= 1;

@@ -100,6 +100,12 @@ impl Stream {
         unsent && !self.queued.failed()
     }
 
+    /// True unless a receive is with the kernel, waits for a buffer, or is not wanted.
+    pub(super) fn may_receive(&self) -> bool {
+        let Receive { armed, starved, .. } = self.receive;
+        !armed && !starved && !self.closing && self.received.end.is_none()
+    }
+
     /// What a receive of nothing means.
     pub(super) fn how_it_ended(&self) -> End {
         let sending = !self.in_flight.is_none();

@@ -38,19 +38,25 @@ impl UringDriver {
         Poll::Pending
     }
 
-    /// Hands as many receives to the kernel as there should be, unless it must not have any now.
-    pub(in crate::driver::uring) fn arm_datagrams(&mut self, key: Key) {
-        let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else { return };
-        let Some(socket) = udp.socket.as_ref().filter(|_| !udp.rests()) else { return };
-        if let Memory::Group(group) = udp.memory
+    /// Starts receives, or queues for a buffer if others do, as in `arm_receive`.
+    fn arm_datagrams(&mut self, key: Key) {
+        if let Some(Entry::Udp(udp)) = self.entries.get_mut(key)
+            && let Memory::Group(group) = udp.memory
             && udp.armed == 0
+            && !udp.rests()
             && self.groups.is_starved(group)
         {
-            // Behind the others that wait, as in `arm_receive`.
             udp.starved = true;
-            self.groups.get(group).starved.push(key);
+            self.groups.get(group).starved.push_back(key);
             return;
         }
+        self.start_datagrams(key);
+    }
+
+    /// Hands as many receives to the kernel as there should be, unless it must not have any now.
+    pub(in crate::driver::uring) fn start_datagrams(&mut self, key: Key) {
+        let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else { return };
+        let Some(socket) = udp.socket.as_ref().filter(|_| !udp.rests()) else { return };
         let name = socket.name;
         if udp.multishot {
             if udp.armed == 0
@@ -186,7 +192,7 @@ impl UringDriver {
                     && !udp.closing
                     && !std::mem::replace(&mut udp.starved, true)
                 {
-                    self.groups.get(group).starved.push(key);
+                    self.groups.get(group).starved.push_back(key);
                 }
             }
             // Ours: the receive was paused, or the socket is closing. (EINTR: one that had got
