@@ -13,9 +13,10 @@ const SQ_ENTRIES: u32 = 512;
 /// Default entries of the completion queue: multishot receives post without being asked. What does
 /// not fit waits in the kernel.
 const CQ_ENTRIES: u32 = 8192;
-/// Default size in bytes and number of buffers: together no more than a usual L2 cache, because
-/// the kernel goes through all of them in turn.
-const BUFFERS: (usize, u16) = (2048, 512);
+/// Default size in bytes and number of buffers that hold a piece each: large enough that a message
+/// seldom comes in pieces, and so many that small ones of many sockets find room in one turn. What
+/// is not touched is address space only.
+const BUFFERS: (usize, u16) = (64 * 1024, 128);
 /// The same for buffers that are filled piece by piece: small messages lie close together, and a
 /// large one arrives in one piece.
 const INCREMENTAL_BUFFERS: (usize, u16) = (64 * 1024, 16);
@@ -184,9 +185,10 @@ fn choose_buffers(asked: Option<Buffers>, wants: &Wants<'_>) -> Result<Buffers, 
         Some(Buffers::Incremental) => wants
             .named("buffers=incremental", &[Feature::BufferRing, Feature::IncrementalBuffers])?,
         Some(Buffers::Legacy) => {}
-        None if !wants.uring.allows(Feature::BufferRing) => {}
-        None if wants.uring.allows(Feature::IncrementalBuffers) => return Ok(Buffers::Incremental),
-        None => return Ok(Buffers::Ring),
+        // Not incremental buffers, which cut large messages at their ends and are no cheaper with small
+        // ones: a buffer whose second half stays untouched costs no more than its address space.
+        None if wants.uring.allows(Feature::BufferRing) => return Ok(Buffers::Ring),
+        None => {}
     }
     Ok(asked.unwrap_or(Buffers::Legacy))
 }
@@ -268,9 +270,9 @@ mod tests {
         let features = choose(&UringOptions::default(), &Uring::without(&[])).unwrap();
         let expected = UringFeatures {
             multishot: true,
-            buffers: Buffers::Incremental,
+            buffers: Buffers::Ring,
             buffer_bytes: 64 * 1024,
-            buffer_count: 16,
+            buffer_count: 128,
             taskrun: TaskRun::Defer,
             single_issuer: true,
             sqpoll_idle_ms: 0,
@@ -367,7 +369,7 @@ mod tests {
         assert_eq!((small.sq_entries, small.cq_entries), (128, 128));
         let large = choose("sq_entries=32768");
         assert_eq!((large.sq_entries, large.cq_entries), (32768, 32768));
-        assert_eq!(choose("buffers=ring").buffer_bytes, 2048);
+        assert_eq!(choose("buffers=incremental").buffer_count, 16);
     }
 
     #[test]
@@ -379,7 +381,7 @@ mod tests {
         let refusal = check_memlock(&default, 1, &env).unwrap_err();
         assert_eq!(refusal.layer, Layer::Memlock);
         assert!(refusal.allows_fallback());
-        assert!(refusal.fix.starts_with("`ulimit -l 236`"), "{refusal}");
+        assert!(refusal.fix.starts_with("`ulimit -l 232`"), "{refusal}");
         check_memlock(&parse("sq_entries=256,cq_entries=1024"), 1, &env).unwrap_err();
         env.memlock_bytes.soft = Some(128 * 1024);
         check_memlock(&parse("sq_entries=256,cq_entries=1024"), 1, &env).unwrap();

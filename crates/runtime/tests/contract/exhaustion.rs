@@ -11,6 +11,7 @@ contract!(
     a_burst_beyond_the_pool_is_served,
     a_receive_that_waits_for_a_buffer_uses_no_cpu,
     buffers_that_return_with_silent_sends_reach_those_who_wait,
+    a_dry_pool_does_not_arm_everybody_at_once,
 );
 
 /// Some eight of the smallest pools.
@@ -134,5 +135,36 @@ fn buffers_that_return_with_silent_sends_reach_those_who_wait(configuration: Con
                 echoing.await.expect("not aborted").expect("the peer left cleanly");
             }
         }
+    });
+}
+
+/// Each buffer that came back once armed the receives of all who waited, and all but one ended
+/// for want of a buffer again: 140 receives for a message, with 4,000 connections.
+fn a_dry_pool_does_not_arm_everybody_at_once(configuration: Configuration) {
+    const PEERS: usize = 100;
+    const BYTES: usize = 4000;
+    run_on(configuration.builder_with("buffer_count=4,buffer_bytes=1024"), |handle| async move {
+        let listener = listen();
+        let address = listener.local_addr();
+        spawn(echo_server(listener));
+        on_thread(move || {
+            let connect = |_| Peer::connect(address).expect("a connection");
+            let mut peers: Vec<Peer> = (0..PEERS).map(connect).collect();
+            for round in 0..4 {
+                for peer in &mut peers {
+                    peer.write_all(&pattern(round, 0..BYTES)).expect("room");
+                }
+                for peer in &mut peers {
+                    let mut answer = [0; BYTES];
+                    peer.read_exact(&mut answer).expect("an answer");
+                    assert_pattern(round, 0, &answer);
+                }
+            }
+        })
+        .await;
+        let counters = handle.counters();
+        // A receive may end so for each buffer that it filled, and once when it was first armed.
+        let most = 2 * counters.received + PEERS as u64;
+        assert!(counters.enobufs <= most, "{} of {}", counters.enobufs, counters.received);
     });
 }

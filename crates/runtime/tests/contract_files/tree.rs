@@ -76,12 +76,27 @@ impl Tree {
     pub(crate) fn chill(&self, name: &str) {
         let written = std::fs::File::open(self.path(name)).and_then(|file| file.sync_all());
         written.expect("a file on a working disk");
-        // coreutils: POSIX_FADV_DONTNEED for the whole file.
-        let dropped = Command::new("dd")
-            .arg(format!("if={}", self.path(name).display()))
-            .args(["iflag=nocache", "count=0", "status=none"])
-            .status();
-        assert!(dropped.expect("dd").success());
+        // On a busy machine pages stay that somebody else holds just then.
+        for _ in 0..100 {
+            // coreutils: POSIX_FADV_DONTNEED for the whole file.
+            let dropped = Command::new("dd")
+                .arg(format!("if={}", self.path(name).display()))
+                .args(["iflag=nocache", "count=0", "status=none"])
+                .status();
+            assert!(dropped.expect("dd").success());
+            if self.pages_in_memory(name).is_none_or(|pages| pages == 0) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("{name} stays in memory");
+    }
+
+    /// What fincore(1) of util-linux says, where it is installed.
+    fn pages_in_memory(&self, name: &str) -> Option<u64> {
+        let asked =
+            Command::new("fincore").args(["-n", "-o", "PAGES"]).arg(self.path(name)).output();
+        String::from_utf8_lossy(&asked.ok()?.stdout).trim().parse().ok()
     }
 
     /// True if the files are on a disk whose cache the runtime can ask about.

@@ -11,39 +11,41 @@
 //! every quick send that did not complain as done. And since a silent success wakes nobody, the
 //! enter must not wait while anything is held up behind one.
 
+mod close;
+mod connect;
 #[cfg(feature = "sim")]
 mod faults;
 mod files;
-mod operations;
+mod listener;
 mod provided;
+mod receive;
 mod restrictions;
 mod ring;
+mod send;
 mod stream;
 mod udp;
+mod wake;
 mod zero_copy;
 
 use self::files::Files;
+use self::listener::Listener;
 use self::provided::Groups;
 use self::ring::{Completion, Enter, Ring};
 use self::stream::{InFlight, Stream};
 use self::udp::{Places, RecvOp, SendOp, Udp};
+use self::wake::WakeWatch;
 use self::zero_copy::ZeroCopySend;
 use super::DriverSetup;
 use super::linger::Lingering;
 use super::mmsg::SendBatch;
-use super::queues::Waiters;
 use super::slots::{Key, Slots};
 use crate::config::{Split, UringFeatures};
 use crate::counters::Counters;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
-
-/// Accepted connections a listener may hold before its multishot accept is cancelled.
-const ACCEPTED_MAX: usize = 1024;
 
 /// Arrivals handled before their tasks run. What a connection needs is then still in the first
 /// level of the cache when its task runs, with any number of connections.
@@ -118,23 +120,6 @@ enum Entry {
     Listener(Listener),
     Stream(Stream),
     Udp(Box<Udp>),
-}
-
-/// The poll on the worker's eventfd.
-struct WakeWatch {
-    eventfd: RawFd,
-    armed: bool,
-}
-
-struct Listener {
-    /// Empty once it was closed.
-    socket: Option<OwnedFd>,
-    armed: bool,
-    again: bool,
-    expected: u32,
-    closing: bool,
-    accepted: VecDeque<io::Result<OwnedFd>>,
-    waiters: Waiters,
 }
 
 /// One worker's ring and everything registered with it.
@@ -306,7 +291,11 @@ impl UringDriver {
         let quick = (self.quick.len(), self.quick_datagrams.len());
         self.ring.enter(how, timeout)?;
         // Completions below may queue further sends; those belong to the next enter.
-        let (taken, taken_datagrams) = if self.ring.all_submitted() { quick } else { (0, 0) };
+        let all_submitted = self.ring.all_submitted();
+        let (taken, taken_datagrams) = if all_submitted { quick } else { (0, 0) };
+        if all_submitted {
+            self.groups.all_submitted();
+        }
         self.quick_bytes = 0;
         self.reap(wakes)?;
         self.held_up = taken < self.quick.len() || taken_datagrams < self.quick_datagrams.len();

@@ -27,10 +27,14 @@ pub(super) const STREAMS: u16 = 0;
 /// different buffer geometries its datagram sockets may ask for in all.
 const GROUPS_MAX: usize = 64;
 
-/// Memory for streams that the kernel has at a time while pieces are large. What a turn then
-/// receives and sends again stays in the second-level cache, as with epoll, whose one buffer is
-/// always warm; that is worth more than the receives that end for want of a buffer.
-const WARM_BYTES: usize = 256 * 1024;
+/// Bytes that the kernel may receive on streams before they are taken, as near as can be told
+/// beforehand. What a turn receives and sends again then stays in the second-level cache, as with
+/// epoll, whose one buffer is always warm; with large pieces that is worth more than the receives
+/// that end for want of a buffer.
+const WARM_BYTES: usize = 384 * 1024;
+
+/// Mean from which pieces are too large to share a buffer that is filled piece by piece.
+const LARGE_PIECE_BYTES: usize = 24 * 1024;
 
 /// All buffers of a worker that the kernel receives into, by group number.
 pub(super) struct Groups {
@@ -92,9 +96,16 @@ impl Groups {
     /// with thousands of sockets that costs more than the data.
     pub(super) fn take_fed(&mut self, into: &mut Vec<Key>) {
         for group in &mut self.groups {
-            let fed = group.with_kernel.min(group.starved.len());
+            let unclaimed = group.with_kernel.saturating_sub(group.fed);
+            let fed = unclaimed.min(group.starved.len());
+            group.fed += fed;
             into.extend(group.starved.drain(..fed));
         }
+    }
+
+    /// The kernel has taken all submissions: who was fed has a buffer, or had nothing to receive.
+    pub(super) fn all_submitted(&mut self) {
+        self.groups.iter_mut().for_each(|group| group.fed = 0);
     }
 
     /// True if sockets wait although there are buffers, because others were served first.
@@ -133,6 +144,8 @@ pub(super) struct Provided {
     kind: Kind,
     /// Buffers in the kernel's hands that no completion has named yet.
     with_kernel: usize,
+    /// Sockets that were given another try, and that a submission thread may not have got to yet.
+    fed: usize,
     /// Running mean of the bytes of a piece.
     piece_bytes: usize,
     /// Sockets whose receive found no buffer, in the order in which they get the next ones.
@@ -216,7 +229,7 @@ impl Provided {
             ),
         };
         let starved = VecDeque::new();
-        Ok(Provided { number, pool, bytes, kind, with_kernel: 0, piece_bytes: 0, starved })
+        Ok(Provided { number, pool, bytes, kind, with_kernel: 0, fed: 0, piece_bytes: 0, starved })
     }
 
     /// Bytes of a buffer that the kernel may fill.
@@ -238,8 +251,7 @@ impl Provided {
     /// Publishes all but the reserve, from which data would have to be copied out, unless readers
     /// stay with the other buffers. A turn that uses every buffer thus copies nothing.
     fn publish_with_reserve(&mut self, ring: &mut Ring, in_transit: usize) -> bool {
-        let large = self.piece_bytes > self.bytes / 3;
-        let most = if large { (WARM_BYTES / self.bytes).max(1) } else { self.pool.count() };
+        let most = self.most_with_kernel();
         self.publish(ring, self.pool.reserve(), most);
         let stuck = in_transit == 0 && self.with_kernel == 0;
         let pressure = stuck || self.is_short(in_transit);
@@ -247,6 +259,15 @@ impl Provided {
             self.publish(ring, 0, most);
         }
         pressure
+    }
+
+    /// Buffers that the kernel should have at a time.
+    fn most_with_kernel(&self) -> usize {
+        match self.kind {
+            Kind::Incremental(..) if self.piece_bytes < LARGE_PIECE_BYTES => self.pool.count(),
+            Kind::Incremental(..) => (WARM_BYTES / self.bytes).max(1),
+            Kind::Ring(_) | Kind::Legacy => (WARM_BYTES / self.piece_bytes.max(1)).max(4),
+        }
     }
 
     /// Gives released buffers to the kernel, but for `reserve`, until it has `most`.
@@ -290,6 +311,7 @@ impl Provided {
     pub(super) fn take(&mut self, flags: u32, bytes: usize) -> Option<RecvBuf> {
         let id = cqueue::buffer_select(flags)?;
         self.piece_bytes = (self.piece_bytes * 7 + bytes) / 8;
+        self.fed = self.fed.saturating_sub(1);
         match &mut self.kind {
             Kind::Legacy | Kind::Ring(_) => {
                 self.with_kernel -= 1;

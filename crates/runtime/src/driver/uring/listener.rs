@@ -1,0 +1,97 @@
+//! Listeners: one multishot accept, and the connections that it brought.
+
+use super::{Entry, Op, UringDriver};
+use crate::driver::closed;
+use crate::driver::queues::Waiters;
+use crate::driver::slots::Key;
+use io_uring::types::Fd;
+use io_uring::{cqueue, opcode};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::task::{Context, Poll, Waker};
+
+/// Accepted connections a listener may hold before its multishot accept is cancelled.
+const ACCEPTED_MAX: usize = 1024;
+
+pub(super) struct Listener {
+    /// Empty once it was closed.
+    pub(super) socket: Option<OwnedFd>,
+    pub(super) armed: bool,
+    pub(super) again: bool,
+    pub(super) expected: u32,
+    pub(super) closing: bool,
+    pub(super) accepted: VecDeque<io::Result<OwnedFd>>,
+    pub(super) waiters: Waiters,
+}
+
+impl UringDriver {
+    pub(crate) fn add_listener(&mut self, socket: OwnedFd) -> io::Result<Key> {
+        let listener = Listener {
+            socket: Some(socket),
+            armed: false,
+            again: false,
+            expected: 0,
+            closing: false,
+            accepted: VecDeque::new(),
+            waiters: Waiters::default(),
+        };
+        Ok(self.entries.insert(Entry::Listener(listener)))
+    }
+
+    pub(crate) fn poll_accept(
+        &mut self,
+        key: Key,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<OwnedFd>> {
+        let Some(Entry::Listener(listener)) = self.entries.get_mut(key) else {
+            return Poll::Ready(Err(closed()));
+        };
+        if let Some(accepted) = listener.accepted.pop_front() {
+            return Poll::Ready(accepted);
+        }
+        listener.waiters.add(cx.waker());
+        if !listener.armed
+            && let Some(socket) = &listener.socket
+        {
+            let fd = Fd(socket.as_raw_fd());
+            let entry = if self.features.multishot {
+                opcode::AcceptMulti::new(fd).flags(libc::SOCK_CLOEXEC).build()
+            } else {
+                opcode::Accept::new(fd, std::ptr::null_mut(), std::ptr::null_mut())
+                    .flags(libc::SOCK_CLOEXEC)
+                    .build()
+            };
+            listener.armed = true;
+            listener.expected += 1;
+            if self.features.multishot && std::mem::replace(&mut listener.again, true) {
+                self.counters.rearms.add(1);
+            }
+            self.ring.push(entry.user_data(Op::Accept.tag(key)));
+        }
+        Poll::Pending
+    }
+
+    pub(super) fn on_accept(&mut self, key: Key, result: i32, flags: u32, wakes: &mut Vec<Waker>) {
+        let accepted = match result {
+            // SAFETY: the completion of an accept hands over a new descriptor, exactly once.
+            fd if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+            error => Err(io::Error::from_raw_os_error(-error)),
+        };
+        let Some(Entry::Listener(listener)) = self.entries.get_mut(key) else { return };
+        if !cqueue::more(flags) {
+            listener.armed = false;
+            listener.expected -= 1;
+        }
+        // A connection that raced with the close of its listener goes with it.
+        listener.waiters.wake(wakes);
+        if !listener.closing && result != -libc::ECANCELED {
+            listener.accepted.push_back(accepted);
+            if listener.armed && listener.accepted.len() == ACCEPTED_MAX {
+                listener.expected += 1;
+                self.push_cancel(key, Op::Accept);
+            }
+        }
+        self.remove_if_done(key);
+    }
+}

@@ -1,0 +1,47 @@
+//! Being woken by other threads.
+
+use super::{Entry, Op, UringDriver};
+use crate::driver::slots::Key;
+use crate::sys;
+use io_uring::types::Fd;
+use io_uring::{cqueue, opcode};
+use std::os::fd::{BorrowedFd, RawFd};
+
+/// The poll on the worker's eventfd.
+pub(super) struct WakeWatch {
+    pub(super) eventfd: RawFd,
+    pub(super) armed: bool,
+}
+
+impl UringDriver {
+    pub(super) fn arm_wake(&mut self, key: Key) {
+        let Some(Entry::Wake(wake)) = self.entries.get_mut(key) else { return };
+        wake.armed = true;
+        let entry = opcode::PollAdd::new(Fd(wake.eventfd), libc::POLLIN as u32)
+            .multi(self.features.multishot)
+            .build();
+        self.ring.push(entry.user_data(Op::Wake.tag(key)));
+    }
+
+    pub(super) fn on_wake(&mut self, key: Key, flags: u32) {
+        self.signalled = true;
+        if cqueue::more(flags) {
+            return;
+        }
+        if let Some(Entry::Wake(wake)) = self.entries.get_mut(key) {
+            wake.armed = false;
+        }
+        if self.torn_down {
+            self.remove_if_done(key);
+        } else {
+            // A poll that is armed anew reports a level. A signal that came in after its inbox
+            // was emptied (the waker notes first and signals then) would end every wait from now
+            // on. Nothing is lost with it: the worker looks at the note before it waits.
+            if let Some(Entry::Wake(wake)) = self.entries.get(key) {
+                // SAFETY: the worker keeps its eventfd open longer than its driver.
+                sys::eventfd_clear(unsafe { BorrowedFd::borrow_raw(wake.eventfd) });
+            }
+            self.arm_wake(key);
+        }
+    }
+}
