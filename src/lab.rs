@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use twinring_lab::compare::{self, Gate};
 use twinring_lab::peers::{self, Places};
 use twinring_lab::{
-    ALIASES, Accounting, BUILT_IN, Experiment, LabError, NetChoice, Overrides, Protocol,
+    ALIASES, Accounting, BUILT_IN, Experiment, LabError, NetChoice, Outlook, Overrides, Protocol,
     RunOptions, Stop, Style, Subject, Wanted,
 };
 
@@ -289,10 +289,11 @@ fn compare(options: Compare) -> Result<u8, LabError> {
 fn list() {
     let width = BUILT_IN.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     for (name, _) in BUILT_IN {
-        let about = Experiment::find(name).map(|experiment| experiment.about).unwrap_or_default();
+        let Ok(experiment) = Experiment::find(name) else { continue };
         let alias = ALIASES.iter().find(|(_, known)| known == name);
-        let also = alias.map_or(String::new(), |(alias, _)| format!(" (also {alias})"));
-        println!("{name:<width$}  {about}{also}");
+        let also = alias.map_or(String::new(), |(alias, _)| format!("; also known as {alias}"));
+        println!("{name:<width$}  {}", experiment.about);
+        println!("{:<width$}  {}{also}", "", Outlook::of(&experiment).words());
     }
 }
 

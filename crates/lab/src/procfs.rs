@@ -32,6 +32,17 @@ pub(crate) fn cpu_ticks(stat: &str, cpu: usize) -> Option<CpuTicks> {
     Some(CpuTicks { idle, irq: *ticks.get(5)?, softirq: *ticks.get(6)?, steal: *ticks.get(7)? })
 }
 
+/// Packets that found the receive backlog of `cpu` full (`net.core.netdev_max_backlog`), from the
+/// text of `/proc/net/softnet_stat`: hexadecimal columns, a line for each CPU that is online. Since
+/// 5.10 the thirteenth says which (net/core/net-procfs.c, `softnet_seq_show`).
+pub(crate) fn backlog_drops(softnet_stat: &str, cpu: usize) -> Option<u64> {
+    let columns = softnet_stat.lines().map(|line| -> Vec<u64> {
+        line.split_ascii_whitespace().flat_map(|hex| u64::from_str_radix(hex, 16)).collect()
+    });
+    let mut of_cpu = columns.filter(|line| line.get(12) == Some(&(cpu as u64)));
+    of_cpu.next()?.get(1).copied()
+}
+
 /// Time that `cpu` has spent idle, in nanoseconds, from the text of `/proc/timer_list`. The kernel
 /// stops this clock while an idle CPU serves an interrupt or softirq, so what is left of the wall
 /// time is everything the CPU did (kernel/time/tick-sched.c, `tick_nohz_start_idle`).

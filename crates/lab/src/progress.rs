@@ -8,6 +8,7 @@ use std::time::Instant;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::experiment::{Cell, Experiment, Protocol};
+use crate::outlook::{block_s, duration};
 
 pub(crate) struct Progress {
     bar: ProgressBar,
@@ -23,9 +24,8 @@ impl Progress {
     ) -> Progress {
         let (mut runs, mut seconds) = (0, 0.0);
         for (of_block, protocol) in blocks {
-            let (warmup_s, window_s) = experiment.pace_s(protocol);
             runs += of_block;
-            seconds += of_block as f64 * (warmup_s + window_s + OVERHEAD_S);
+            seconds += block_s(experiment, of_block, protocol);
         }
         let bar = ProgressBar::new(runs as u64);
         let shown = stderr().is_terminal();
@@ -38,11 +38,7 @@ impl Progress {
         // The template is a constant; if it were wrong the default would do.
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         let progress = Progress { bar, began: Instant::now(), begun: 0 };
-        progress.say(&format!(
-            "{}: {runs} runs, about {}",
-            experiment.name,
-            duration(seconds.round() as u64)
-        ));
+        progress.say(&format!("{}: {runs} runs, about {}", experiment.name, duration(seconds)));
         progress
     }
 
@@ -55,8 +51,7 @@ impl Progress {
             format!("{cell}, {subject}")
         } else {
             let each_s = self.began.elapsed().as_secs_f64() / done as f64;
-            let left_s = (each_s * left as f64).round() as u64;
-            format!("{cell}, {subject}, {} left", duration(left_s))
+            format!("{cell}, {subject}, {} left", duration(each_s * left as f64))
         };
         self.bar.set_message(message);
         self.bar.set_position(self.begun);
@@ -83,18 +78,8 @@ impl Progress {
     }
 }
 
-/// What a run takes beyond warm-up and window, for the first estimate.
-const OVERHEAD_S: f64 = 0.3;
-
 impl Drop for Progress {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
-    }
-}
-
-fn duration(seconds: u64) -> String {
-    match seconds {
-        0..=90 => format!("{seconds} s"),
-        _ => format!("{} min", seconds.div_ceil(60)),
     }
 }

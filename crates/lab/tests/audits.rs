@@ -62,6 +62,7 @@ fn flaw(kind: Kind) -> Option<Change> {
         Kind::Misplaced => Box::new(distance(370.0, 370.0)),
         Kind::UnverifiedPayload => Box::new(set("/load/settings/verify", json!(false))),
         Kind::CqOverflow => Box::new(set("/server_final/runtime_counters/cq_overflows", json!(2))),
+        Kind::BacklogDrops => Box::new(set("/cpu/client_cpu/backlog_drops", json!(3))),
         Kind::SubjectWaits => Box::new(|record: &mut Value| {
             record["cpu"]["server_cpu"]["busy_s"] = json!(0.2);
             record["cpu"]["client_cpu"]["busy_s"] = json!(0.2);

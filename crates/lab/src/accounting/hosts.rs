@@ -128,6 +128,7 @@ fn sum(uses: &[ClientUse]) -> (CpuBusy, ProcessUse) {
         all.map(|all| all.iter().sum::<f64>() / all.len().max(1) as f64)
     };
     let look_us = mean(|cpu| Some(cpu.look_us?[0])).zip(mean(|cpu| Some(cpu.look_us?[1])));
+    let drops: Option<Vec<u64>> = uses.iter().map(|it| it.cpu.backlog_drops).collect();
     let threads_s: Option<Vec<f64>> = uses.iter().map(|it| it.cpu.softirq_thread_s).collect();
     let cpu = CpuBusy {
         cpu: uses.first().map_or(0, |it| it.cpu.cpu),
@@ -138,6 +139,7 @@ fn sum(uses: &[ClientUse]) -> (CpuBusy, ProcessUse) {
         softirq_coarse_s: of(|cpu| cpu.softirq_coarse_s),
         irq_coarse_s: of(|cpu| cpu.irq_coarse_s),
         steal_coarse_s: of(|cpu| cpu.steal_coarse_s),
+        backlog_drops: drops.map(|all| all.iter().sum()),
     };
     let mut process = ProcessUse::default();
     for other in uses.iter().map(|it| &it.process) {
@@ -169,8 +171,17 @@ mod tests {
 
     fn side(at_ns: u64, idle_ns: u64) -> SideSample {
         let (ticks, process) = (CpuTicks::default(), ProcessSample::default());
-        let (softirq_thread_ns, took_ns) = (Some(0), 0);
-        SideSample { at_ns, cpu: 0, idle_ns, ticks, softirq_thread_ns, process, took_ns }
+        let (softirq_thread_ns, backlog_drops, took_ns) = (Some(0), Some(0), 0);
+        SideSample {
+            at_ns,
+            cpu: 0,
+            idle_ns,
+            ticks,
+            softirq_thread_ns,
+            backlog_drops,
+            process,
+            took_ns,
+        }
     }
 
     /// A load generator whose window opens at `start` of the server's clock for a second. The

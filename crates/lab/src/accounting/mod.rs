@@ -117,6 +117,10 @@ pub struct CpuBusy {
     /// CPU time of the CPU's softirq thread (ksoftirqd) by schedstat, if it can be seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub softirq_thread_s: Option<f64>,
+    /// Packets that found its receive backlog full (`net.core.netdev_max_backlog`) and are lost, if
+    /// it can be seen; not in older bundles.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backlog_drops: Option<u64>,
 }
 
 /// What a process, its threads and its children used.

@@ -28,6 +28,9 @@ pub(crate) struct SideSample {
     pub(crate) ticks: CpuTicks,
     /// CPU time so far of that CPU's softirq thread, if it can be seen.
     pub(crate) softirq_thread_ns: Option<u64>,
+    /// Packets so far that found that CPU's receive backlog full, if it can be seen.
+    #[serde(default)]
+    pub(crate) backlog_drops: Option<u64>,
     /// The process and its children.
     pub(crate) process: ProcessSample,
     /// How long the look took.
@@ -85,6 +88,7 @@ impl SideSample {
             field(&end.ticks).saturating_sub(field(&self.ticks)) as f64 * TICK_S
         };
         let thread_ns = |(start, end): (u64, u64)| end.saturating_sub(start) as f64 / 1e9;
+        let drops = self.backlog_drops.zip(end.backlog_drops);
         CpuBusy {
             cpu: self.cpu,
             busy_s,
@@ -94,6 +98,7 @@ impl SideSample {
             softirq_coarse_s: ticks(|ticks| ticks.softirq),
             irq_coarse_s: ticks(|ticks| ticks.irq),
             steal_coarse_s: ticks(|ticks| ticks.steal),
+            backlog_drops: drops.map(|(start, end)| end.saturating_sub(start)),
         }
     }
 }
@@ -132,6 +137,7 @@ impl Look {
     ) -> Result<[SideSample; SIDES], LabError> {
         let processes = sides.map(|(_, pid)| ProcessSample::take(pid, detail));
         let stat = procfs::text("/proc/stat").unwrap_or_default();
+        let softnet_stat = procfs::text("/proc/net/softnet_stat").unwrap_or_default();
         let mut processes = processes.into_iter();
         let mut taken = sides.map(|(cpu, _)| {
             let ticks = procfs::cpu_ticks(&stat, cpu).unwrap_or_default();
@@ -142,6 +148,7 @@ impl Look {
                 idle_ns: procfs::idle_ns(&self.timer_list, cpu).unwrap_or_else(in_ticks),
                 ticks,
                 softirq_thread_ns: softirq_thread_ns(cpu),
+                backlog_drops: procfs::backlog_drops(&softnet_stat, cpu),
                 process: processes.next().unwrap_or_default(),
                 took_ns: 0,
             }
@@ -326,6 +333,7 @@ mod tests {
                 idle_ns,
                 ticks: CpuTicks::default(),
                 softirq_thread_ns: None,
+                backlog_drops: None,
                 process: ProcessSample::default(),
                 took_ns: 0,
             };

@@ -54,6 +54,8 @@ pub enum Kind {
     ForeignPackets,
     /// The kernel dropped packets at a full receive buffer of either side.
     KernelDrops,
+    /// The kernel dropped packets at a full receive backlog of a CPU.
+    BacklogDrops,
     /// The completion queue overflowed.
     CqOverflow,
     /// The subject left both CPUs idle although requests were waiting.
@@ -62,7 +64,7 @@ pub enum Kind {
 
 impl Kind {
     /// All of them, in their order.
-    pub const ALL: [Kind; 26] = [
+    pub const ALL: [Kind; 27] = [
         Kind::ServerNotReady,
         Kind::ServerDied,
         Kind::PayloadMismatch,
@@ -87,6 +89,7 @@ impl Kind {
         Kind::UnverifiedPayload,
         Kind::ForeignPackets,
         Kind::KernelDrops,
+        Kind::BacklogDrops,
         Kind::CqOverflow,
         Kind::SubjectWaits,
     ];
@@ -130,6 +133,7 @@ impl Kind {
             Kind::ScheduleLag => "late schedule",
             Kind::ForeignPackets => "foreign packets",
             Kind::KernelDrops => "full receive buffers",
+            Kind::BacklogDrops => "full receive backlog",
             Kind::CqOverflow => "completion queue overflow",
             Kind::Steal => "steal time",
             Kind::Moved => "virtual CPUs moved",
@@ -169,6 +173,10 @@ impl Kind {
             }
             Kind::KernelDrops => {
                 "whose buffer it was, was late to read: see its CPU; larger buffers only hide it"
+            }
+            Kind::BacklogDrops => {
+                "raise net.core.netdev_max_backlog: TCP sends again what is lost, after a while \
+                 that is part of the latency"
             }
             Kind::CqOverflow => "give the ring a larger completion queue",
             Kind::Steal => "another guest uses this CPU: measure at a quieter time",

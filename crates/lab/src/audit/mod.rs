@@ -221,6 +221,11 @@ impl Audit<'_> {
                     let what = format!("{taken:.0} ms of CPU {} went to other guests", busy.cpu);
                     self.find(Severity::Noise, Kind::Steal, what);
                 }
+                if let Some(drops @ 1..) = busy.backlog_drops {
+                    let what =
+                        format!("{drops} packets found the backlog of CPU {} full", busy.cpu);
+                    self.find(Severity::Warning, Kind::BacklogDrops, what);
+                }
             }
             let delay_us = cpu.sample_delay_us.into_iter().fold(0.0, f64::max);
             // Between hosts the delay itself is known to the uncertainty of their clocks only.

@@ -218,6 +218,7 @@ mod tests {
             sampled_s: Some(2.0),
             look_us: Some([500.0, 900.0]),
             softirq_thread_s: Some(0.1),
+            backlog_drops: None,
         };
         CpuUse {
             window_s: 1.0,

@@ -1,0 +1,88 @@
+//! How long an experiment takes, told before it is run.
+
+use crate::experiment::{Cell, Experiment, NetChoice, NetKind, Protocol};
+use crate::plan::groups;
+
+/// What a run takes beyond warm-up and window: start, placement, end.
+const OVERHEAD_S: f64 = 0.3;
+
+/// The runs of an experiment and the time they take, without blocks that have to be repeated.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Outlook {
+    /// Runs of all pairs.
+    pub runs: usize,
+    /// What they take.
+    pub seconds: f64,
+    /// What they take when every spare pair is needed.
+    pub seconds_most: f64,
+}
+
+impl Outlook {
+    /// For an experiment whose subjects are all present, on one network unless it names both.
+    ///
+    /// ```
+    /// let quick = twinring_lab::Experiment::find("quick")?;
+    /// assert!(twinring_lab::Outlook::of(&quick).seconds < 120.0);
+    /// # Ok::<(), twinring_lab::LabError>(())
+    /// ```
+    pub fn of(experiment: &Experiment) -> Outlook {
+        let nets: &[NetKind] = match experiment.net {
+            NetChoice::Both => &[NetKind::Veth, NetKind::Loopback],
+            NetChoice::Auto | NetChoice::Veth => &[NetKind::Veth],
+            NetChoice::Loopback => &[NetKind::Loopback],
+        };
+        let cells = experiment.cells(nets);
+        let mut outlook = Outlook::default();
+        for (runs, protocol) in cells.iter().flat_map(|cell| block_sizes(experiment, cell)) {
+            let (pairs, spare) = (experiment.pairs, experiment.spare_pairs);
+            let seconds = block_s(experiment, runs, protocol);
+            outlook.runs += runs * pairs;
+            outlook.seconds += seconds * pairs as f64;
+            outlook.seconds_most += seconds * (pairs + spare) as f64;
+        }
+        outlook
+    }
+
+    /// The time as people say it: `9 min to 16 min`, or `about 9 min` without spare pairs.
+    pub fn words(&self) -> String {
+        let (about, most) = (duration(self.seconds), duration(self.seconds_most));
+        if about == most { format!("about {about}") } else { format!("{about} to {most}") }
+    }
+}
+
+/// What a block of so many runs takes.
+pub(crate) fn block_s(experiment: &Experiment, runs: usize, protocol: Protocol) -> f64 {
+    let (warmup_s, window_s) = experiment.pace_s(protocol);
+    runs as f64 * (warmup_s + window_s + OVERHEAD_S)
+}
+
+/// The runs of one block of each group of a cell, and what they speak.
+fn block_sizes(experiment: &Experiment, cell: &Cell) -> Vec<(usize, Protocol)> {
+    let protocol = cell.protocol();
+    let groups = groups(0, &experiment.subjects_of(protocol), &experiment.contests(protocol));
+    groups.iter().map(|group| (group.subjects.len(), protocol)).collect()
+}
+
+/// Seconds up to a minute and a half, then minutes.
+pub(crate) fn duration(seconds: f64) -> String {
+    if seconds <= 90.0 {
+        format!("{} s", seconds.round())
+    } else {
+        format!("{} min", (seconds / 60.0).ceil())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_grid_takes_its_cells_times_its_subjects_times_its_pairs() {
+        let grid = Experiment::find("tcp-grid").unwrap();
+        let outlook = Outlook::of(&grid);
+        assert_eq!(outlook.runs, 25 * 2 * grid.pairs);
+        assert!(outlook.seconds < outlook.seconds_most);
+        assert_eq!(duration(90.0), "90 s");
+        assert_eq!(duration(91.0), "2 min");
+    }
+}
