@@ -5,6 +5,7 @@
 //! the worker that starts them. Work comes in through a bounded queue; who finds it full waits.
 //! A job owns all that it uses, so dropping the future of a job that runs leaves it its memory.
 
+use crate::sys::Mapping;
 use crate::task::{Line, Place};
 use std::any::Any;
 use std::collections::VecDeque;
@@ -18,6 +19,10 @@ use std::time::{Duration, Instant};
 
 /// Threads of one runtime. Jobs wait for a disk, so a few more than a disk is quick with.
 const THREADS_MAX: usize = 4;
+/// Memory that has to be left for another thread to be started: a stack of 2 MiB, and what comes
+/// with it. The standard library starts one with an alternative signal stack, and ends the process
+/// if that cannot be had (std/src/sys/pal/unix/stack_overflow.rs).
+const THREAD_BYTES: usize = 4 << 20;
 /// Jobs that wait for a thread; further ones wait in their tasks.
 const QUEUE_MAX: usize = 256;
 /// How long the end of a runtime waits for jobs that run. A filesystem whose server is gone may
@@ -127,7 +132,8 @@ impl Pool {
 
     /// Starts a thread if one more job has none to go to; false without any thread.
     fn has_thread(self: &Arc<Pool>, state: &mut State) -> bool {
-        if state.queue.len() >= state.idle && state.alive < THREADS_MAX {
+        let needs_one = state.queue.len() >= state.idle && state.alive < THREADS_MAX;
+        if needs_one && Mapping::fits(THREAD_BYTES) {
             let pool = Arc::clone(self);
             let name = format!("twinring-file-{}", state.alive);
             let started = std::thread::Builder::new().name(name).spawn(move || pool.serve());

@@ -42,8 +42,17 @@ pub(crate) struct Pool {
 
 impl Pool {
     /// A pool of `count` (1 to 32,768) buffers of `buffer_bytes` each, all released.
+    ///
+    /// # Errors
+    /// When there is no memory for it; the message says for what.
     pub(crate) fn new(count: u16, buffer_bytes: usize) -> io::Result<Pool> {
-        let memory = Mapping::new(usize::from(count) * buffer_bytes)?;
+        let memory = Mapping::new(usize::from(count) * buffer_bytes).map_err(|error| {
+            let why = format!(
+                "no memory for {count} receive buffers of {buffer_bytes} bytes ({error}): take \
+                 fewer or smaller ones, or allow more memory (`ulimit -v`)"
+            );
+            io::Error::new(error.kind(), why)
+        })?;
         let pool = Pool {
             memory,
             buffer_bytes,

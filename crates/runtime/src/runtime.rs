@@ -62,8 +62,10 @@ impl From<RuntimeError> for io::Error {
 /// Something an operator should hear about once; the runtime itself goes on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// Accepting waits for a free descriptor or for memory; the text is the kernel's reason.
+    /// Accepting waits for a free descriptor; the text is the kernel's reason.
     AcceptStalled(String),
+    /// Accepting waits for memory: the text says whose there is too little of.
+    MemoryShort(String),
     /// At the end of the runtime this many threads wait in a filesystem that does not answer.
     /// They are left behind, and end with their operation or with the process.
     FilesystemStuck(usize),
@@ -84,6 +86,11 @@ impl fmt::Display for Notice {
                 f,
                 "accepting is paused ({reason}); connected peers are served, and accepting goes \
                  on when descriptors are free (raise `ulimit -n`, or lower --max-connections)"
+            ),
+            Notice::MemoryShort(reason) => write!(
+                f,
+                "accepting is paused ({reason}); connected peers are served, and accepting goes \
+                 on when some of them have left (allow more memory, or lower --max-connections)"
             ),
             Notice::SendStrategy { wanted, why } => {
                 write!(f, "files are read and sent where {wanted} cannot be used: {why}")

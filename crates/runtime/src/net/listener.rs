@@ -3,6 +3,7 @@
 use super::{TcpStream, internet_address, patiently, with_socket};
 use crate::driver::slots::Key;
 use crate::runtime::{Notice, Worker, current};
+use crate::sys::Mapping;
 use crate::time::sleep;
 use crate::{Either, race};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -19,6 +20,15 @@ use std::time::Duration;
 /// How long accepting rests when the process is out of descriptors or memory. A descriptor that
 /// this worker closes ends the rest early; one closed elsewhere is noticed after this time.
 const STALL: Duration = Duration::from_millis(100);
+
+/// Memory that has to be left for another connection to be accepted. An allocation that fails ends
+/// the process, so this is there for the connections that exist: for what they hold when their
+/// peers are slow, and for the tables of the worker, which double when they are full (with 32,768
+/// connections the largest takes about 8 MiB).
+const MEMORY_RESERVE_BYTES: usize = 16 << 20;
+
+/// Connections accepted from one look at the memory to the next. A look takes two system calls.
+const ACCEPTS_PER_LOOK: u32 = 16;
 
 /// How listening sockets are made.
 #[derive(Clone, Debug)]
@@ -107,7 +117,10 @@ pub struct TcpListener {
     worker: Rc<Worker>,
     key: Key,
     address: SocketAddr,
-    stalled_before: Cell<bool>,
+    /// Connections that may be accepted before the next look at the memory.
+    accepts_left: Cell<u32>,
+    told_of_descriptors: Cell<bool>,
+    told_of_memory: Cell<bool>,
 }
 
 impl fmt::Debug for TcpListener {
@@ -142,8 +155,14 @@ impl TcpListener {
     pub fn from_bound(bound: BoundListener) -> io::Result<TcpListener> {
         let worker = current();
         let key = worker.driver.borrow_mut().add_listener(OwnedFd::from(bound.socket))?;
-        let stalled_before = Cell::new(false);
-        Ok(TcpListener { worker, key, address: bound.address, stalled_before })
+        Ok(TcpListener {
+            worker,
+            key,
+            address: bound.address,
+            accepts_left: Cell::new(0),
+            told_of_descriptors: Cell::new(false),
+            told_of_memory: Cell::new(false),
+        })
     }
 
     /// The address it is bound to.
@@ -155,12 +174,17 @@ impl TcpListener {
     ///
     /// Running out of descriptors or memory is not an error: it waits, using no CPU, until there
     /// are some again, and tells the handler of [`Builder::on_notice`](crate::Builder::on_notice)
-    /// once. Connections that broke while they were in the backlog are passed over.
+    /// once. Memory counts as run out when less than 16 MiB could be had. Connections that broke
+    /// while they were in the backlog are passed over.
     ///
     /// # Errors
     /// When the listening socket itself is unusable.
     pub async fn accept(&self) -> io::Result<TcpStream> {
         loop {
+            if !self.has_memory() {
+                self.wait_for_memory("less than 16 MiB of memory are left").await;
+                continue;
+            }
             let accepted = poll_fn(|cx| match self.worker.executor.spend() {
                 true => self.worker.driver.borrow_mut().poll_accept(self.key, cx),
                 false => {
@@ -175,18 +199,47 @@ impl TcpListener {
                     Err(error) if is_exhaustion(&error) => {}
                     Err(error) => return Err(error),
                 },
-                Err(error) if is_exhaustion(&error) => self.wait_for_descriptors(&error).await,
+                Err(error) if is_out_of_descriptors(&error) => {
+                    self.wait_for_descriptors(&error.to_string()).await;
+                }
+                Err(error) if is_exhaustion(&error) => {
+                    self.wait_for_memory(&error.to_string()).await;
+                }
                 Err(error) if is_broken_connection(&error) => {}
                 Err(error) => return Err(error),
             }
         }
     }
 
-    async fn wait_for_descriptors(&self, error: &io::Error) {
-        self.worker.counters.accept_stalls.add(1);
-        if !self.stalled_before.replace(true) {
-            self.worker.notice(Notice::AcceptStalled(error.to_string()));
+    /// Looks at the memory now and then; once there is too little, each time.
+    fn has_memory(&self) -> bool {
+        let left = self.accepts_left.get();
+        if left > 0 {
+            self.accepts_left.set(left - 1);
+            return true;
         }
+        self.worker.counters.syscalls.add(2);
+        let fits = Mapping::fits(MEMORY_RESERVE_BYTES);
+        self.accepts_left.set(if fits { ACCEPTS_PER_LOOK - 1 } else { 0 });
+        fits
+    }
+
+    async fn wait_for_memory(&self, reason: &str) {
+        if !self.told_of_memory.replace(true) {
+            self.worker.notice(Notice::MemoryShort(reason.to_owned()));
+        }
+        self.wait_for_a_close().await;
+    }
+
+    async fn wait_for_descriptors(&self, reason: &str) {
+        if !self.told_of_descriptors.replace(true) {
+            self.worker.notice(Notice::AcceptStalled(reason.to_owned()));
+        }
+        self.wait_for_a_close().await;
+    }
+
+    async fn wait_for_a_close(&self) {
+        self.worker.counters.accept_stalls.add(1);
         let mut waiting = false;
         let descriptor_closed = poll_fn(|cx| {
             if std::mem::replace(&mut waiting, true) {
@@ -216,6 +269,10 @@ impl Drop for TcpListener {
     fn drop(&mut self) {
         self.worker.driver.borrow_mut().close(self.key);
     }
+}
+
+fn is_out_of_descriptors(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
 /// The process, the machine or its memory has no room for another socket just now.

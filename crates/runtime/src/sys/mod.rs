@@ -244,6 +244,13 @@ impl Mapping {
         Ok(Mapping { start, bytes })
     }
 
+    /// True if so much could be mapped just now. Where address space is limited (RLIMIT_AS), or the
+    /// machine commits no more than it has (vm.overcommit_memory=2), this tells before an
+    /// allocation fails, which would end the process.
+    pub(crate) fn fits(bytes: usize) -> bool {
+        Mapping::new(bytes).is_ok()
+    }
+
     /// First byte of the mapping.
     pub(crate) fn start(&self) -> NonNull<u8> {
         self.start
