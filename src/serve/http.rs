@@ -79,7 +79,9 @@ impl Prepared {
         // The service flushes before it closes; what is then still unsent was cut on purpose.
         let builder = args.engine.runtime().linger(Duration::ZERO).on_notice(print_once());
         let mut sandbox = Sandbox::new(&args.sandbox, args.uses());
-        let runtime = sandbox.confine(builder, &args.engine).build();
+        let runtime = sandbox
+            .confine(builder, &args.engine, identity.as_ref().and_then(Option::as_ref))
+            .build();
         let runtime = runtime.map_err(|error| problems.push(error.to_string())).ok();
         Some(Prepared { settings, tls: tls?, runtime: runtime?, identity: identity?, sandbox })
     }

@@ -164,8 +164,19 @@ impl Sandbox {
         self.selection.as_ref().is_none_or(|selection| selection.0.contains(&part))
     }
 
-    /// Has the rings of a runtime restricted, where the kernel does that.
-    pub(super) fn confine(&mut self, builder: Builder, engine: &EngineArgs) -> Builder {
+    /// Has the rings of a runtime restricted, where the kernel does that, and tells it what rights
+    /// will be gone by then.
+    pub(super) fn confine(
+        &mut self,
+        builder: Builder,
+        engine: &EngineArgs,
+        identity: Option<&Identity>,
+    ) -> Builder {
+        let leaves_root = identity.is_some_and(Identity::leaves_root);
+        let keeps_them = identity.is_some_and(Identity::stays_root)
+            || rings_need_root(Engine::IoUring).is_err()
+            || !self.wants(Part::Capabilities);
+        let builder = builder.gives_up_capabilities(leaves_root || !keeps_them);
         if !self.wants(Part::Ring) || !engine.may_use_rings() {
             return builder;
         }

@@ -77,7 +77,7 @@ where
     let identity = args.user.identity()?;
     let uses = Uses { accept: true, ..Uses::default() };
     let mut sandbox = Sandbox::new(&args.sandbox, uses);
-    let runtime = sandbox.confine(builder, &args.engine).build()?;
+    let runtime = sandbox.confine(builder, &args.engine, identity.as_ref()).build()?;
     let handle = runtime.handle();
     let options = ListenOptions { backlog: args.backlog, ..ListenOptions::default() };
     let most = |limit: Option<u32>| limit.map_or(usize::MAX, |limit| limit as usize);

@@ -44,7 +44,7 @@ pub(super) fn serve(args: &UdpArgs) -> Result<ExitCode, Box<dyn Error>> {
     let identity = args.user.identity()?;
     let uses = Uses { datagrams: true, ..Uses::default() };
     let mut sandbox = Sandbox::new(&args.sandbox, uses);
-    let runtime = sandbox.confine(builder, &args.engine).build()?;
+    let runtime = sandbox.confine(builder, &args.engine, identity.as_ref()).build()?;
     let settings = UdpSettings {
         options: args.options(),
         copy_ecn: args.copy_ecn,

@@ -206,17 +206,22 @@ pub(super) fn feature_refused(
 /// Enough for the probe and one ring of 256 and 1,024 entries.
 const SMALL_RING_BYTES: u64 = 128 * 1024;
 
-/// RLIMIT_MEMLOCK is below what the rings need.
-pub(super) fn memlock_too_low(needed_bytes: u64, limit_bytes: u64) -> Refusal {
+/// RLIMIT_MEMLOCK is below what the rings need. `gives_up` says that this process has CAP_IPC_LOCK
+/// now, and will not have it any more when it makes its rings.
+pub(super) fn memlock_too_low(needed_bytes: u64, limit_bytes: u64, gives_up: bool) -> Refusal {
     let kib = needed_bytes.div_ceil(1024);
     let what = format!(
         "RLIMIT_MEMLOCK refuses io_uring: this kernel charges rings to it, {kib} KiB are needed \
          and {} KiB are allowed",
         limit_bytes / 1024
     );
+    let capability = match gives_up {
+        true => "keep CAP_IPC_LOCK (root, and a --sandbox without capabilities)",
+        false => "CAP_IPC_LOCK",
+    };
     let mut fix = format!(
         "`ulimit -l {kib}` or more (systemd: LimitMEMLOCK={kib}K, docker: --ulimit \
-         memlock={needed_bytes}), or CAP_IPC_LOCK"
+         memlock={needed_bytes}), or {capability}"
     );
     if limit_bytes >= SMALL_RING_BYTES {
         fix.push_str(", or a smaller ring (--uring sq_entries=256,cq_entries=1024)");

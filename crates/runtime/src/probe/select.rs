@@ -41,22 +41,35 @@ pub fn select_uring(options: &UringOptions) -> Result<UringFeatures, Refusal> {
 /// When options contradict each other; when io_uring as a whole, or a feature that was asked for
 /// by name, is refused; or when resources ran out.
 pub fn select_uring_for(options: &UringOptions, workers: usize) -> Result<UringFeatures, Refusal> {
+    select_uring_with(options, workers, true)
+}
+
+/// As [`select_uring_for`], for rings that are made with the capabilities that this process has
+/// now, or without any.
+pub(crate) fn select_uring_with(
+    options: &UringOptions,
+    workers: usize,
+    capable: bool,
+) -> Result<UringFeatures, Refusal> {
     static DETECTED: OnceLock<Uring> = OnceLock::new();
     check_contradictions(options)?;
     let env = Environment::read();
+    let uncharged = env.cap_ipc_lock && capable;
     let uring = match DETECTED.get() {
         Some(uring) => uring,
         None => {
             // On a kernel that charges rings the first of the probe fails already.
             let found = Uring::detect(&env).map_err(|refusal| match refusal.layer {
-                Layer::Resources => check_memlock(options, workers, &env).err().unwrap_or(refusal),
+                Layer::Resources if !uncharged => {
+                    check_memlock(options, workers, &env).err().unwrap_or(refusal)
+                }
                 _ => refusal,
             })?;
             DETECTED.get_or_init(|| found)
         }
     };
     let features = choose(options, uring)?;
-    if uring.memlock_charged {
+    if uring.memlock_charged && !uncharged {
         check_memlock(options, workers, &env)?;
     }
     Ok(features)
@@ -246,7 +259,7 @@ impl Wants<'_> {
 /// Compares what the rings of all workers are charged with the limit. An upper bound: other
 /// processes of the same user share the limit, and what they hold cannot be seen.
 fn check_memlock(options: &UringOptions, workers: usize, env: &Environment) -> Result<(), Refusal> {
-    let Some(limit) = env.memlock_bytes.soft.filter(|_| !env.cap_ipc_lock) else { return Ok(()) };
+    let Some(limit) = env.memlock_bytes.soft else { return Ok(()) };
     let (sq, cq) = queue_entries(options);
     let pages =
         |entries: u32, bytes: u64| (u64::from(entries) * bytes).next_multiple_of(PAGE_BYTES);
@@ -254,7 +267,10 @@ fn check_memlock(options: &UringOptions, workers: usize, env: &Environment) -> R
     // 64 bytes a submission, 16 a completion behind a page of heads and tails, 16 a buffer.
     let ring = pages(sq, 64) + PAGE_BYTES + pages(cq, 16) + pages(buffers, 16);
     let needed = ring.saturating_mul(workers as u64).saturating_add(PROBE_BYTES);
-    if needed > limit { Err(layers::memlock_too_low(needed, limit)) } else { Ok(()) }
+    match needed > limit {
+        true => Err(layers::memlock_too_low(needed, limit, env.cap_ipc_lock)),
+        false => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -387,8 +403,13 @@ mod tests {
         check_memlock(&parse("sq_entries=256,cq_entries=1024"), 1, &env).unwrap();
         env.memlock_bytes.soft = Some(256 * 1024);
         check_memlock(&default, 1, &env).unwrap();
-        check_memlock(&default, 2, &env).unwrap_err();
+        let refusal = check_memlock(&default, 2, &env).unwrap_err();
+        assert!(refusal.fix.contains("or CAP_IPC_LOCK"), "{refusal}");
+        // Who has it, and gives it up before the rings are made, is not told to get it.
         env.cap_ipc_lock = true;
+        let refusal = check_memlock(&default, 2, &env).unwrap_err();
+        assert!(refusal.fix.contains("keep CAP_IPC_LOCK"), "{refusal}");
+        env.memlock_bytes.soft = None;
         check_memlock(&default, 1000, &env).unwrap();
     }
 }

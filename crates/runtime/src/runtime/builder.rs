@@ -25,6 +25,7 @@ pub struct Builder {
     pub(super) tick_phase: Duration,
     pub(super) call_times: bool,
     pub(super) confined: Option<Uses>,
+    pub(super) gives_up_capabilities: bool,
     pub(super) on_notice: NoticeHandler,
     #[cfg(feature = "sim")]
     pub(super) faults: Option<(u64, crate::sim::Faults)>,
@@ -55,6 +56,7 @@ impl Default for Builder {
             tick_phase: Duration::ZERO,
             call_times: false,
             confined: None,
+            gives_up_capabilities: false,
             on_notice: Arc::new(|_| {}),
             #[cfg(feature = "sim")]
             faults: None,
@@ -131,6 +133,14 @@ impl Builder {
         self
     }
 
+    /// Says that the process will have given up its capabilities by the time the workers start, so
+    /// that CAP_IPC_LOCK, if it has that now, will not help their rings: they are charged to
+    /// RLIMIT_MEMLOCK where the kernel does that. False by default.
+    pub fn gives_up_capabilities(mut self, so: bool) -> Builder {
+        self.gives_up_capabilities = so;
+        self
+    }
+
     /// Called, on a worker thread, with things an operator should hear about.
     pub fn on_notice(mut self, handler: impl Fn(Notice) + Send + Sync + 'static) -> Builder {
         self.on_notice = Arc::new(handler);
@@ -166,7 +176,11 @@ impl Builder {
                 (Features::Sim(crate::config::SimFeatures::chosen()), None)
             }
             EngineChoice::Epoll => (Features::Epoll(self.epoll.resolve()), None),
-            choice => match probe::select_uring_for(&self.uring, self.workers) {
+            choice => match probe::select_uring_with(
+                &self.uring,
+                self.workers,
+                !self.gives_up_capabilities,
+            ) {
                 Ok(features) => (Features::IoUring(features), None),
                 Err(refusal) if choice == EngineChoice::Auto && refusal.allows_fallback() => {
                     (Features::Epoll(self.epoll.resolve()), Some(refusal.to_string()))
