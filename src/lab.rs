@@ -2,6 +2,7 @@
 
 mod hosts;
 
+use crate::output::{self, complain};
 use clap::{Args, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -175,27 +176,31 @@ pub(crate) struct Compare {
 pub(crate) fn run(lab: Lab) -> ExitCode {
     let done = match lab {
         Lab::Run(options) => measure(*options),
-        Lab::List => {
-            list();
-            Ok(0)
-        }
+        Lab::List => Ok(tell(&list(), 0)),
         Lab::Show { name } => show(&name),
-        Lab::Report { bundle } => twinring_lab::rerender(&bundle).map(|summary| {
-            print!("{}", twinring_lab::table(&summary, Style::for_stdout()));
-            0
-        }),
+        Lab::Report { bundle } => twinring_lab::rerender(&bundle)
+            .map(|summary| tell(&twinring_lab::table(&summary, Style::for_stdout()), 0)),
         Lab::Compare(options) => compare(options),
         Lab::Peers(options) => list_peers(&options),
-        Lab::Verify { bundle } => twinring_lab::verify(&bundle).map(|verification| {
-            println!("{verification}");
-            verification.exit_code()
-        }),
+        Lab::Verify { bundle } => twinring_lab::verify(&bundle)
+            .map(|verification| tell(&format!("{verification}\n"), verification.exit_code())),
     };
     match done {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            eprintln!("twinring lab: {error}");
+            complain(&format!("twinring lab: {error}"));
             ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+/// Prints a result. The exit code is the one that belongs to it, or 1 if it could not be printed.
+fn tell(result: &str, code: u8) -> u8 {
+    match output::print(result) {
+        Ok(()) => code,
+        Err(problem) => {
+            complain(&format!("twinring lab: {problem}"));
+            1
         }
     }
 }
@@ -237,13 +242,13 @@ fn measure(options: Run) -> Result<u8, LabError> {
         },
         &Stop::on_signals().map_err(LabError::signals)?,
     )?;
-    if options.json {
-        println!("{}", twinring_lab::json_line(&outcome));
+    let result = if options.json {
+        format!("{}\n", twinring_lab::json_line(&outcome))
     } else {
-        print!("{}", twinring_lab::table(&outcome.bundle, Style::for_stdout()));
-        println!("\nBundle: {0}\nReport: {0}/report.html", outcome.directory.display());
-    }
-    Ok(outcome.exit_code())
+        let table = twinring_lab::table(&outcome.bundle, Style::for_stdout());
+        format!("{table}\nBundle: {0}\nReport: {0}/report.html\n", outcome.directory.display())
+    };
+    Ok(tell(&result, outcome.exit_code()))
 }
 
 /// Lists the peers, after building them if that is asked for. The exit code is 1 if a build failed.
@@ -256,7 +261,7 @@ fn list_peers(options: &Peers) -> Result<u8, LabError> {
         let stop = Stop::on_signals().map_err(LabError::signals)?;
         for built in peers::build(&here, &stop)? {
             let Some(failure) = &built.failure else { continue };
-            eprintln!("not built: {}: {failure}", built.peers.join(", "));
+            complain(&format!("not built: {}: {failure}", built.peers.join(", ")));
             code = 1;
         }
         if let Some(signal) = stop.signal() {
@@ -264,47 +269,46 @@ fn list_peers(options: &Peers) -> Result<u8, LabError> {
         }
     }
     let list = peers::list(&places);
-    if options.json {
-        println!("{}", peers::json(&list, &places));
-    } else {
-        print!("{}", peers::table(&list));
-    }
-    Ok(code)
+    let result = match options.json {
+        true => format!("{}\n", peers::json(&list, &places)),
+        false => peers::table(&list),
+    };
+    Ok(tell(&result, code))
 }
 
 fn compare(options: Compare) -> Result<u8, LabError> {
     let Compare { a, b, fail_if, unverified, json, markdown } = options;
     let options = compare::Options { gates: fail_if, unverified };
     let comparison = compare::bundles(&a, &b, &options)?;
-    if json {
-        println!("{}", comparison.json_line()?);
+    let result = if json {
+        format!("{}\n", comparison.json_line()?)
     } else if markdown {
-        print!("{}", comparison.markdown());
+        comparison.markdown()
     } else {
-        print!("{}", comparison.table(Style::for_stdout()));
-    }
-    Ok(comparison.exit_code())
+        comparison.table(Style::for_stdout())
+    };
+    Ok(tell(&result, comparison.exit_code()))
 }
 
-fn list() {
+fn list() -> String {
     let width = BUILT_IN.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-    for (name, _) in BUILT_IN {
-        let Ok(experiment) = Experiment::find(name) else { continue };
+    let lines = BUILT_IN.iter().filter_map(|(name, _)| {
+        let experiment = Experiment::find(name).ok()?;
         let alias = ALIASES.iter().find(|(_, known)| known == name);
         let also = alias.map_or(String::new(), |(alias, _)| format!("; also known as {alias}"));
-        println!("{name:<width$}  {}", experiment.about);
-        println!("{:<width$}  {}{also}", "", Outlook::of(&experiment).words());
-    }
+        let (about, outlook) = (&experiment.about, Outlook::of(&experiment).words());
+        Some(format!("{name:<width$}  {about}\n{:<width$}  {outlook}{also}\n", ""))
+    });
+    lines.collect()
 }
 
 fn show(name: &str) -> Result<u8, LabError> {
     match twinring_lab::built_in(name) {
-        Some(text) => print!("{text}"),
+        Some(text) => Ok(tell(text, 0)),
         None => {
             Experiment::find(name)?;
             let text = std::fs::read_to_string(name).map_err(|e| LabError::read(name, e))?;
-            print!("{text}");
+            Ok(tell(&text, 0))
         }
     }
-    Ok(0)
 }

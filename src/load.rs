@@ -7,11 +7,11 @@ mod tcp;
 mod udp;
 
 use crate::engine_args::CpuList;
+use crate::output::{self, complain};
 use clap::error::ErrorKind;
 use clap::{Args, Subcommand};
 use std::error::Error;
 use std::fmt::Display;
-use std::io::Write;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -124,7 +124,7 @@ pub(crate) fn run(load: Load) -> ExitCode {
         Load::Udp(args) => udp::run(args),
     };
     ended.unwrap_or_else(|error| {
-        eprintln!("twinring: {error}");
+        complain(&format!("twinring: {error}"));
         ExitCode::FAILURE
     })
 }
@@ -139,17 +139,17 @@ fn refuse(checked: Result<(), String>) {
 /// Makes room for descriptors, and says so if the engine is not the one one might expect.
 fn prepare(why_not: Option<&str>) {
     if let Err(error) = raise_descriptor_limit() {
-        eprintln!("twinring: the limit of open descriptors stays as it is: {error}");
+        complain(&format!("twinring: the limit of open descriptors stays as it is: {error}"));
     }
     if let Some(why_not) = why_not {
-        eprintln!("twinring: loading with epoll, as io_uring cannot be used: {why_not}");
+        let why = format!("as io_uring cannot be used: {why_not}");
+        complain(&format!("twinring: loading with epoll, {why}"));
     }
 }
 
 fn print(report: &(impl serde::Serialize + Display), json: bool) -> Result<(), Box<dyn Error>> {
     let text = if json { serde_json::to_string(report)? } else { report.to_string() };
-    // Not println!, which panics when the reader has left.
-    Ok(writeln!(std::io::stdout().lock(), "{text}")?)
+    Ok(output::print(&format!("{text}\n"))?)
 }
 
 /// The exit code of a run that has a result.
@@ -158,7 +158,7 @@ fn finish(signal: Option<u8>, failure: Option<String>) -> ExitCode {
         (Some(signal), _) => ExitCode::from(128 + signal),
         (None, None) => ExitCode::SUCCESS,
         (None, Some(failure)) => {
-            eprintln!("twinring: failed: {failure}");
+            complain(&format!("twinring: failed: {failure}"));
             ExitCode::FAILURE
         }
     }

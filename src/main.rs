@@ -3,6 +3,7 @@
 mod engine_args;
 mod lab;
 mod load;
+mod output;
 mod probe;
 mod serve;
 

@@ -1,5 +1,6 @@
 //! `twinring probe`: what can run here, what blocks it, and the fix.
 
+use crate::output::complain;
 use clap::Args;
 use console::{Style, Term, style};
 use serde::Serialize;
@@ -31,7 +32,7 @@ pub(crate) fn run(probe: &Probe) -> ExitCode {
         // `twinring probe | head` has seen what it wanted.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("twinring probe: writing to standard output: {error}");
+            complain(&format!("twinring probe: cannot write to standard output: {error}"));
             ExitCode::FAILURE
         }
     }

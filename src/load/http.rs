@@ -6,6 +6,7 @@ pub(crate) use self::arguments::HttpArgs;
 
 use super::observe::{JsonMarks, Live};
 use super::{finish, prepare, print, refuse, signals};
+use crate::output::complain;
 use std::error::Error;
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -37,7 +38,7 @@ pub(super) fn run(args: HttpArgs) -> Result<ExitCode, Box<dyn Error>> {
     let ended = (signals.first(), report.failure());
     match breached(&report.gates) {
         Some(gates) if ended == (None, None) => {
-            eprintln!("twinring: {gates}");
+            complain(&format!("twinring: {gates}"));
             Ok(ExitCode::from(BREACHED))
         }
         _ => Ok(finish(ended.0, ended.1)),

@@ -1,5 +1,7 @@
 //! What a server says about itself: ready, statistics, final. `docs/json.md` is the contract.
 
+pub(super) use crate::output::complain;
+
 use super::sandbox::Report;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -253,9 +255,4 @@ fn print_json(line: &impl Serialize) {
 pub(super) fn print_line(text: &str) {
     let mut out = io::stdout().lock();
     let _reader_is_gone = writeln!(out, "{text}").and_then(|()| out.flush());
-}
-
-/// Prints to standard error. As above: eprintln! would panic when its reader is gone.
-pub(super) fn complain(text: &str) {
-    let _reader_is_gone = writeln!(io::stderr().lock(), "{text}");
 }

@@ -16,6 +16,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getppid};
 
+use crate::progress::say;
 use crate::{host, soaker};
 
 /// Runs the hidden subcommand with the arguments after its name: `soak CPU PARENT`,
@@ -26,7 +27,7 @@ pub fn helper(arguments: &[OsString]) -> ExitCode {
     match enter(arguments) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("twinring lab helper: {error}");
+            say(&format!("twinring lab helper: {error}"));
             // As shells do for a program that cannot be executed.
             ExitCode::from(127)
         }

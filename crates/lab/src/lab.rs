@@ -19,7 +19,7 @@ use crate::peers::Places;
 use crate::peers::find::Found;
 use crate::plan::{Block, Group, groups, plan, two_more};
 use crate::profile;
-use crate::progress::Progress;
+use crate::progress::{Progress, say};
 use crate::result::{BUNDLE_SCHEMA, Bundle, NotRun, Program, RunRecord, State};
 use crate::runner::{self, Bench, Slot};
 use crate::site::{self, Certificate, Made, nginx};
@@ -111,7 +111,7 @@ pub fn run(options: &RunOptions, stop: &Stop) -> Result<Outcome, LabError> {
     let mut runs = Vec::new();
     let mut profiled = None;
     for NotRun { subject, why } in &bundle.not_run {
-        eprintln!("{subject} is left out: {why}");
+        say(&format!("{subject} is left out: {why}"));
     }
     let files = site(experiment, &directory, seed, &networks.list);
     let measured = files.and_then(|site| {

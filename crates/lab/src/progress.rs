@@ -2,7 +2,7 @@
 //!
 //! The bar is drawn between runs only. Nothing ticks while a window is open.
 
-use std::io::{IsTerminal, stderr};
+use std::io::{IsTerminal, Write, stderr};
 use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -71,11 +71,17 @@ impl Progress {
     /// A line that stays.
     pub(crate) fn say(&self, line: &str) {
         if self.bar.is_hidden() {
-            eprintln!("{line}");
+            say(line);
         } else {
             self.bar.println(line);
         }
     }
+}
+
+/// A line on standard error. If that is full or gone there is nobody to tell, and eprintln! would
+/// panic.
+pub(crate) fn say(line: &str) {
+    let _nobody_reads = writeln!(stderr().lock(), "{line}");
 }
 
 impl Drop for Progress {

@@ -21,6 +21,7 @@ use super::{AGENT, HostOptions};
 use crate::error::LabError;
 use crate::machine::sha256_of;
 use crate::process::keep_tail;
+use crate::progress::say;
 
 /// Options that follow the user's own, so that theirs win: ssh takes the first value it is given.
 /// Nothing can be asked on a terminal, nothing is forwarded, and a dead connection is noticed.
@@ -185,7 +186,7 @@ impl Way<'_> {
 
     /// Copies the program; at no moment is there a part of it under its name.
     fn copy(&self, binary: &Path, directory: &str) -> Result<(), String> {
-        eprintln!("copying {} to {}", binary.display(), self.host);
+        say(&format!("copying {} to {}", binary.display(), self.host));
         let script = format!(
             "umask 077; d=\"{directory}\"; mkdir -p \"$d\" && cat > \"$d/new.$$\" && \
              chmod 700 \"$d/new.$$\" && mv -f \"$d/new.$$\" \"$d/twinring\" || \

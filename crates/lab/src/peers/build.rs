@@ -10,6 +10,7 @@ use nix::unistd::Pid;
 
 use super::{KNOWN, Origin, Peer};
 use crate::error::LabError;
+use crate::progress::say;
 use crate::stop::Stop;
 
 /// The longest that one build may take. All crates of the workspace take a few minutes on a slow
@@ -75,7 +76,7 @@ fn run(
     stop: &Stop,
 ) -> Built {
     let command = format!("{program} {}", words.join(" "));
-    eprintln!("{command}");
+    say(&command);
     let failure = carry_out(directory, program, words, stop).err();
     let failure = failure.map(|why| format!("{why}; it needs {needs}"));
     Built { command, peers, failure }

@@ -21,6 +21,7 @@ use crate::error::LabError;
 use crate::experiment::Cell;
 use crate::net::Network;
 use crate::procfs;
+use crate::progress::say;
 use crate::result::RunRecord;
 use crate::runner::{self, Bench, Mark, Observer, Slot};
 
@@ -136,7 +137,7 @@ fn profile_all(
         let known = subjects.iter().find(|it| it.name == subject);
         let network = networks.iter_mut().find(|network| network.record.kind == cell.net);
         let (Some(known), Some(network)) = (known, network) else { continue };
-        eprintln!("profiling {subject} in {cell}");
+        say(&format!("profiling {subject} in {cell}"));
         let slot = Slot { index: 0, cell, block: 0, subject: known };
         let (server, client) = sample(bench, network, &slot, scratch, profile)?;
         let counts = match &events {
