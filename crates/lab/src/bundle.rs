@@ -43,7 +43,11 @@ impl Writer {
         // An older bundle is never added to.
         let runs = OpenOptions::new().append(true).create_new(true).open(&path);
         let runs = runs.map_err(|error| LabError::write(&path, error))?;
-        write_bundle(directory, bundle)?;
+        write_bundle(directory, bundle).inspect_err(|_| {
+            // Without that it is no bundle: nothing is left that nobody could read.
+            let _ = fs::remove_file(&path);
+            let _ = fs::remove_dir(directory);
+        })?;
         Ok(Writer { directory: directory.to_owned(), runs })
     }
 
