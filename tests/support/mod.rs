@@ -11,6 +11,7 @@ pub(crate) mod tls;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
@@ -81,7 +82,7 @@ impl Server {
 
     /// As [`echo`](Server::echo), with the hard limit of open descriptors lowered.
     pub(crate) fn echo_with_descriptors(engine: &str, limit: u32) -> Server {
-        let mut command = Server::with_descriptors(limit);
+        let mut command = limited(&format!("-n {limit}"));
         command.args(["serve", "echo", "--json", "--listen", "127.0.0.1:0", "--engine", engine]);
         Server::spawn(command)
     }
@@ -92,17 +93,10 @@ impl Server {
         root: &std::path::Path,
         limit: u32,
     ) -> Server {
-        let mut command = Server::with_descriptors(limit);
+        let mut command = limited(&format!("-n {limit}"));
         command.args(["serve", "http", "--json", "--listen", "127.0.0.1:0", "--engine", engine]);
         command.arg("--root").arg(root);
         Server::spawn(command)
-    }
-
-    fn with_descriptors(limit: u32) -> Command {
-        let mut command = Command::new("sh");
-        command.args(["-c", &format!("ulimit -n {limit}; exec \"$@\""), "sh"]);
-        command.arg(env!("CARGO_BIN_EXE_twinring"));
-        command
     }
 
     /// Starts a command that serves and prints JSON, and waits until it is ready.
@@ -217,9 +211,18 @@ impl Server {
 
     /// Memory of the process that is in use: its resident anonymous pages.
     pub(crate) fn memory_bytes(&self) -> u64 {
+        self.status_bytes("RssAnon:")
+    }
+
+    /// What RLIMIT_AS limits: everything that is mapped, used or not.
+    pub(crate) fn address_space_bytes(&self) -> u64 {
+        self.status_bytes("VmSize:")
+    }
+
+    fn status_bytes(&self, field: &str) -> u64 {
         let status = format!("/proc/{}/status", self.child.id());
         let status = std::fs::read_to_string(status).expect("the server runs");
-        let line = status.lines().find(|line| line.starts_with("RssAnon:")).expect("RssAnon");
+        let line = status.lines().find(|line| line.starts_with(field)).expect(field);
         let kib: u64 = line.split_whitespace().nth(1).expect("a number").parse().expect("KiB");
         kib * 1024
     }
@@ -264,13 +267,27 @@ impl Drop for Server {
     }
 }
 
+/// The command under limits that the shell sets, hard and soft, such as `-n 64`.
+pub(crate) fn limited(limits: &str) -> Command {
+    program_limited(Path::new(env!("CARGO_BIN_EXE_twinring")), limits)
+}
+
+/// The same with another program.
+pub(crate) fn program_limited(program: &Path, limits: &str) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("ulimit {limits} && exec \"$@\""), "sh"]).arg(program);
+    command
+}
+
 /// Runs the command to its end: exit code, standard output, standard error.
 pub(crate) fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_twinring"))
-        .args(arguments)
-        .stdin(Stdio::null())
-        .output()
-        .expect("the command starts");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
+    run_to_its_end(command.args(arguments))
+}
+
+/// As [`run`], for a command that was made otherwise.
+pub(crate) fn run_to_its_end(command: &mut Command) -> (Option<i32>, String, String) {
+    let output = command.stdin(Stdio::null()).output().expect("the command starts");
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     (output.status.code(), text(output.stdout), text(output.stderr))
 }

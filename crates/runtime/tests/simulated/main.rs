@@ -5,11 +5,13 @@
 mod real;
 mod rules;
 
+use std::cell::RefCell;
 use std::io;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 use twinring::sim::{Fault, Faults, Summary, World};
-use twinring::{Runtime, TcpListener, TcpStream, UdpSocket, sleep, spawn};
+use twinring::{Runtime, TcpListener, TcpStream, Tick, Ticker, UdpSocket, sleep, spawn};
 
 fn anywhere() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 0))
@@ -160,6 +162,61 @@ fn a_day_passes_in_no_time() {
     assert!(inside.elapsed() >= Duration::from_secs(86_400));
     drop(world);
     assert!(began.elapsed() < Duration::from_secs(3600), "the real clock is back");
+}
+
+/// A machine that was suspended, or a process that was stopped: when it goes on, all that was due is
+/// due at once. Nothing fires twice, early or never, and nobody catches up step by step.
+#[test]
+fn a_day_in_one_step_fires_each_timer_once() {
+    const TIMERS: u64 = 2_000;
+    let minutes = |count: u64| Duration::from_secs(60 * count);
+    let world = World::new(10, Faults::none());
+    let began = Instant::now();
+    let fired: Rc<RefCell<Vec<u64>>> = Rc::default();
+    let ticks: Rc<RefCell<Vec<Tick>>> = Rc::default();
+    let runtime = Runtime::builder().build().expect("the simulated engine");
+    let end = runtime.handle();
+    let (telling, ticking) = (Rc::clone(&fired), Rc::clone(&ticks));
+    let sleeping = runtime.start(move |_| {
+        for number in 0..TIMERS {
+            let telling = Rc::clone(&telling);
+            spawn(async move {
+                let due = sleep(minutes(number));
+                let deadline = due.deadline();
+                due.await;
+                assert!(Instant::now() >= deadline, "timer {number} fired early");
+                telling.borrow_mut().push(number);
+            });
+        }
+        let ticking = Rc::clone(&ticking);
+        async move {
+            let mut ticker = Ticker::new(Duration::from_secs(1));
+            loop {
+                let tick = ticker.tick().await;
+                ticking.borrow_mut().push(tick);
+            }
+        }
+    });
+    let sleeping = sleeping.expect("a worker");
+    let due = |fired: &RefCell<Vec<u64>>| fired.borrow().len() as u64;
+    assert!(!world.run_until(minutes(10), || false));
+    let (before, steps) = (due(&fired), world.summary().steps);
+    assert!((10..=11).contains(&before), "{before}");
+    std::thread::sleep(Duration::from_secs(86_400));
+    assert!(!world.run_until(Duration::from_millis(10), || false));
+    let passed = began.elapsed().as_secs() / 60;
+    assert_eq!(due(&fired), passed + 1, "all that were due, and no others");
+    let mut seen = fired.borrow().clone();
+    seen.sort_unstable();
+    assert!(seen.iter().copied().eq(0..=passed), "each once");
+    assert!(world.summary().steps - steps < 100, "no time is caught up on step by step");
+    let missed: u64 = ticks.borrow().iter().map(|tick| tick.missed).sum();
+    assert!((86_390..=86_400).contains(&missed), "{missed} ticks of a day");
+    assert!(world.run_until(minutes(TIMERS), || due(&fired) == TIMERS), "and the others later");
+    end.stop();
+    assert!(world.run_until(minutes(1), || sleeping.is_over()));
+    drop(sleeping);
+    world.finish();
 }
 
 #[test]

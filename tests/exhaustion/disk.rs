@@ -1,0 +1,146 @@
+//! A disk that is full: the access log holds nobody up and counts what it drops; the lab ends with
+//! what it has, and leaves nothing running.
+
+use crate::crowd::Witness;
+use crate::support::http::{Site, ask_on, get};
+use crate::support::{ENGINES, Server, connect, run_to_its_end, wait_until};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// Runs `test` with a file system of so many KiB, which nobody else sees and which goes with it.
+fn with_small_disk(kib: u32, test: impl FnOnce(&Path) + Send) {
+    std::thread::scope(|scope| {
+        // The namespace is of this thread, and of the processes that it starts.
+        scope.spawn(|| {
+            let everything = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+            let alone = unshare(CloneFlags::CLONE_NEWNS)
+                .and_then(|()| mount(None::<&str>, "/", None::<&str>, everything, None::<&str>));
+            let directory = tempfile::tempdir().expect("a directory for temporary files");
+            let size = format!("size={kib}k");
+            let mounted = alone.and_then(|()| {
+                let flags = MsFlags::empty();
+                mount(Some("tmpfs"), directory.path(), Some("tmpfs"), flags, Some(size.as_str()))
+            });
+            match mounted {
+                Ok(()) => {
+                    test(directory.path());
+                    umount2(directory.path(), MntFlags::MNT_DETACH).expect("it is mounted");
+                }
+                Err(error) => println!("skipped: no file system of a fixed size: {error}"),
+            }
+        });
+    });
+}
+
+/// Requests with lines of a kilobyte.
+fn logged_request() -> String {
+    get("/hello.txt", &format!("User-Agent: {}\r\n", "x".repeat(900)))
+}
+
+#[test]
+fn a_full_disk_under_the_access_log_holds_nobody_up() {
+    for engine in ENGINES {
+        with_small_disk(256, |disk| {
+            let site = Site::usual();
+            let (log, filler) = (disk.join("access.log"), disk.join("filler"));
+            fs::write(&filler, vec![0; 128 << 10]).expect("room");
+            let log = log.to_str().expect("UTF-8");
+            let server = Server::http(engine, site.path(), &["--access-log", log]);
+            let ask = |mut stream| move |_| ask_on(&mut stream, &logged_request()).status == 200;
+            let mut own = ask(connect(server.address()));
+            let mut requests = 0;
+            wait_until("the disk is full", || {
+                requests += u64::from(own(0));
+                server.stderr().contains("No space left")
+            });
+            let memory_bytes = server.memory_bytes();
+            let witness = Witness::who(ask(connect(server.address())));
+            for _ in 0..2000 {
+                requests += u64::from(own(0));
+            }
+            let served = witness.end();
+            requests += served.count() as u64;
+            let grown = server.memory_bytes().saturating_sub(memory_bytes);
+            assert!(grown < 1 << 20, "{engine}: {grown} bytes for lines that go nowhere");
+            fs::remove_file(&filler).expect("a file");
+            wait_until("there is room again", || {
+                std::thread::sleep(Duration::from_millis(10));
+                requests += u64::from(own(0));
+                server.stderr().contains("written again")
+            });
+            drop(own);
+            let ended = server.terminate();
+            let (written, dropped) = (ended.count("log_lines"), ended.count("log_dropped"));
+            assert_eq!((ended.code, ended.count("requests")), (Some(0), requests));
+            assert_eq!(written + dropped, requests, "{}", ended.stderr);
+            let whole = fs::read_to_string(log).expect("text").lines().filter(is_whole).count();
+            assert_eq!(whole as u64, written);
+            println!(
+                "{engine}: {requests} requests, {written} lines written and {dropped} dropped and \
+                 counted; {served} while the disk was full"
+            );
+        });
+    }
+}
+
+fn is_whole(line: &&str) -> bool {
+    line.starts_with("127.0.0.1 ") && line.ends_with(" +")
+}
+
+/// Processes other than this one that share the file systems of this thread.
+fn processes_here() -> Vec<String> {
+    let namespace = |pid: &Path| fs::read_link(pid.join("ns/mnt")).ok();
+    let own = namespace(Path::new("/proc/thread-self"));
+    let all = fs::read_dir("/proc").expect("/proc").flatten();
+    let is_process = |name: OsString| name.to_str().is_some_and(|name| name.parse::<u32>().is_ok());
+    let all = all.filter(|entry| is_process(entry.file_name())).map(|entry| entry.path());
+    let here = all.filter(|pid| own.is_some() && namespace(pid) == own);
+    here.filter_map(|pid| fs::read_to_string(pid.join("cmdline")).ok()).collect()
+}
+
+fn files(directory: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
+    let paths = entries.flatten().map(|entry| entry.path());
+    paths.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+}
+
+fn lab(arguments: &[&str]) -> (Option<i32>, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
+    run_to_its_end(command.arg("lab").args(arguments))
+}
+
+#[test]
+fn a_lab_whose_disk_is_full_says_so_and_leaves_a_bundle_that_holds() {
+    // Room for nothing; for the beginning; for some runs.
+    for kib in [4, 32, 64] {
+        with_small_disk(kib, |disk| {
+            let out = disk.to_str().expect("UTF-8");
+            let run = ["run", "quick", "--protocol", "tcp", "--connections", "1", "--sizes", "128"];
+            let short = ["--pairs", "40", "--spares", "0", "--window", "0.05", "--warmup", "0.05"];
+            let (code, _, told) = lab(&[&run[..], &short, &["--out", out]].concat());
+            assert_eq!(code, Some(1), "{kib} KiB: {told}");
+            let reason = told.lines().last().expect("a reason");
+            assert!(reason.contains("No space left") && reason.contains("free some"), "{told}");
+            assert!(!told.contains("panicked"), "{told}");
+            assert_eq!(processes_here(), Vec::<String>::new(), "{kib} KiB: somebody is left");
+            let left = files(disk);
+            let drafts =
+                left.iter().filter(|path| path.extension().is_some_and(|it| it == "draft"));
+            assert_eq!(drafts.count(), 0, "{left:?}");
+            let Some(bundle) = left.iter().find(|path| path.ends_with("bundle.json")) else {
+                assert_eq!(left, Vec::<PathBuf>::new(), "{kib} KiB: what is left is no bundle");
+                return println!("{kib} KiB: nothing left; {reason}");
+            };
+            let bundle = bundle.parent().expect("a directory").to_str().expect("UTF-8");
+            let (code, verified, told) = lab(&["verify", bundle]);
+            assert_eq!(code, Some(0), "{kib} KiB: {verified}{told}");
+            let lines = fs::read_to_string(format!("{bundle}/runs.jsonl")).expect("runs");
+            println!("{kib} KiB: a bundle of {} runs that holds; {reason}", lines.lines().count());
+        });
+    }
+}

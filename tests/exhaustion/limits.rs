@@ -1,0 +1,54 @@
+//! Limits of a server that runs already, what it uses, and what is left of that afterwards.
+
+use crate::support::{SOCKETS_WITHOUT_CONNECTIONS, Server};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+use std::fmt;
+
+/// Sets a limit of a running server: its soft one, `None` for as much as it may have.
+pub(crate) fn limit(server: &Server, resource: Resource, soft: Option<u64>) {
+    // It has the hard limits of this process.
+    let maximum = getrlimit(resource).maximum;
+    let pid = Pid::from_raw(server.pid() as i32);
+    let new = Rlimit { current: soft.or(maximum), maximum };
+    prlimit(pid, resource, new).expect("it is a child of this process");
+}
+
+/// Lets this process have as many descriptors as it may: crowds are large.
+pub(crate) fn make_room_for_crowds() {
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let new = Rlimit { current: maximum, maximum };
+    rustix::process::setrlimit(Resource::Nofile, new).expect("a soft limit below the hard one");
+}
+
+/// What a server without connections uses.
+#[derive(Clone, Copy)]
+pub(crate) struct Usage {
+    descriptors: usize,
+    memory_bytes: u64,
+}
+
+impl Usage {
+    /// Waits until the connections are gone: `listeners` remain.
+    pub(crate) fn at_rest(server: &Server, listeners: usize) -> Usage {
+        server.wait_for_sockets(SOCKETS_WITHOUT_CONNECTIONS - 1 + listeners);
+        Usage { descriptors: server.descriptors(), memory_bytes: server.memory_bytes() }
+    }
+
+    /// Fails if there is more than `before`: a descriptor, or so many bytes.
+    pub(crate) fn assert_back(self, before: Usage, tolerance_bytes: u64) -> Growth {
+        let (now, then) = (self.descriptors, before.descriptors);
+        assert!(now <= then, "{now} descriptors, {then} before");
+        let growth = self.memory_bytes.saturating_sub(before.memory_bytes);
+        assert!(growth <= tolerance_bytes, "{growth} bytes leak, {} before", before.memory_bytes);
+        Growth(growth)
+    }
+}
+
+/// Bytes that were not given back.
+pub(crate) struct Growth(u64);
+
+impl fmt::Display for Growth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "descriptors back, {} KiB more than before", self.0 >> 10)
+    }
+}

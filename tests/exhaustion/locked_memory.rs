@@ -1,0 +1,166 @@
+//! Little or no locked memory (RLIMIT_MEMLOCK), without the capability that passes it over: rings are
+//! charged to it since Linux 6.14, and pages that are sent without a copy are on every kernel.
+
+use crate::support::http::{Site, ask, get};
+use crate::support::{
+    ENGINES, Server, assert_same, connect, limited, pattern, ping, program_limited, run_to_its_end,
+};
+use nix::unistd::geteuid;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+/// The command, where every user may execute it.
+fn binary_for_all() -> &'static Path {
+    static COPY: OnceLock<(PathBuf, Option<tempfile::TempDir>)> = OnceLock::new();
+    let (path, _) = COPY.get_or_init(|| {
+        let built = Path::new(env!("CARGO_BIN_EXE_twinring"));
+        let mut trial = Command::new(built);
+        trial.arg("--version").uid(OTHERS).gid(OTHERS).stdout(Stdio::null());
+        if trial.status().is_ok() {
+            return (built.to_owned(), None);
+        }
+        let directory = tempfile::tempdir().expect("a directory for temporary files");
+        let mode = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(directory.path(), mode).expect("a directory of ours");
+        let copy = directory.path().join("twinring");
+        std::fs::copy(built, &copy).expect("room for the command");
+        (copy, Some(directory))
+    });
+    path
+}
+
+/// Users who are nobody else: what is charged to a user, and given back only some time after a ring
+/// is closed, is charged to all processes of theirs.
+const OTHERS: u32 = 61_000;
+
+fn somebody_new() -> u32 {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    OTHERS + std::process::id() % 100 * 40 + COUNT.fetch_add(1, Relaxed) % 40
+}
+
+/// The command with so much locked memory, for a user without privileges: another one than this,
+/// if this is root.
+fn unprivileged(memlock_kib: u32) -> Command {
+    let limits = format!("-l {memlock_kib}");
+    if !geteuid().is_root() {
+        return limited(&limits);
+    }
+    let mut command = program_limited(binary_for_all(), &limits);
+    let user = somebody_new();
+    command.uid(user).gid(user);
+    command
+}
+
+/// Whether rings are charged on this kernel.
+fn are_rings_charged() -> bool {
+    let mut probe = unprivileged(0);
+    let (_, stdout, stderr) = run_to_its_end(probe.args(["probe", "--json"]));
+    let line: serde_json::Value =
+        serde_json::from_str(&stdout).unwrap_or_else(|_| panic!("{stderr}"));
+    line["refusal"]["layer"] == "memlock"
+}
+
+#[test]
+fn rings_that_are_charged_are_refused_by_name_or_done_without() {
+    let charged = are_rings_charged();
+    for kib in [64, 0] {
+        for service in ["echo", "udp"] {
+            let serve = |engine| {
+                let mut command = unprivileged(kib);
+                command.args(["serve", service, "--json", "--listen", "127.0.0.1:0"]);
+                command.args(["--engine", engine]);
+                command
+            };
+            let server = Server::spawn(serve("auto"));
+            let engine = server.ready["engine"].as_str().expect("a name").to_owned();
+            let why_not = server.ready["why_not"].as_str().unwrap_or_default().to_owned();
+            assert_eq!(engine, if charged { "epoll" } else { "io_uring" });
+            assert_eq!(why_not.contains("RLIMIT_MEMLOCK refuses io_uring"), charged, "{why_not}");
+            if service == "echo" {
+                ping(&connect(server.address()), &pattern(1, 5000));
+            }
+            assert_eq!(server.terminate().code, Some(0));
+            println!("auto {service}, {kib} KiB of locked memory: {engine}; {why_not}");
+            if charged {
+                let (code, _, told) = run_to_its_end(&mut serve("io_uring"));
+                assert_eq!(code, Some(1), "{told}");
+                assert!(told.contains("ulimit -l") && told.lines().count() == 1, "{told}");
+                println!("io_uring {service}, {kib} KiB: {}", told.trim());
+            }
+        }
+    }
+}
+
+/// Root passes the limit over when it looks what rings are possible, and does not any more when it
+/// makes them, having given up its capabilities: `auto` failed where it should have taken epoll.
+#[test]
+fn what_root_may_now_it_may_not_be_able_to_later() {
+    if !geteuid().is_root() {
+        return println!("skipped: this is not root, which could give up what it has");
+    }
+    let charged = are_rings_charged();
+    let user = somebody_new().to_string();
+    for rights in [&[][..], &["--user", &user, "--group", &user]] {
+        for (engine, sandbox) in [("auto", None), ("auto", Some("off")), ("io_uring", None)] {
+            let mut command = limited("-l 64");
+            command.args(["serve", "echo", "--json", "--listen", "127.0.0.1:0"]);
+            command.args(["--engine", engine]).args(rights);
+            command.args(sandbox.iter().flat_map(|parts| ["--sandbox", parts]));
+            let keeps_rights = sandbox.is_some() && rights.is_empty();
+            if engine == "io_uring" && charged {
+                let (code, _, told) = run_to_its_end(&mut command);
+                assert_eq!(code, Some(1), "{told}");
+                assert!(told.contains("RLIMIT_MEMLOCK") && told.contains("ulimit -l"), "{told}");
+                println!("io_uring {rights:?}: {}", told.trim());
+                continue;
+            }
+            let server = Server::spawn(command);
+            let taken = server.ready["engine"].as_str().expect("a name").to_owned();
+            let possible = !charged || keeps_rights;
+            assert_eq!(taken, if possible { "io_uring" } else { "epoll" }, "{}", server.ready);
+            ping(&connect(server.address()), &pattern(1, 5000));
+            assert_eq!(server.terminate().code, Some(0));
+            println!("{engine} {rights:?}, sandbox {sandbox:?}: {taken}");
+        }
+    }
+}
+
+/// Pages on their way are charged. A limit that is used up makes the kernel refuse, and the same
+/// bytes are copied.
+#[test]
+fn sends_without_a_copy_become_copies() {
+    // Enough for the ring of one worker, and no more than a few pages beside.
+    let charged = are_rings_charged();
+    for engine in ENGINES {
+        let kib = if engine == "io_uring" && charged { 240 } else { 0 };
+        let site = Site::usual();
+        let content = pattern(5, 5_000_003);
+        site.write("huge.bin", &content);
+        open_to_all(site.path());
+        let mut command = unprivileged(kib);
+        command.args(["serve", "http", "--json", "--listen", "127.0.0.1:0", "--engine", engine]);
+        command.args(["--send", "zerocopy", "--root"]).arg(site.path());
+        let server = Server::spawn(command);
+        for _ in 0..3 {
+            assert_same(&ask(&server, &get("/huge.bin", "")).body, &content);
+        }
+        let ended = server.terminate();
+        let runtime = &ended.last["runtime_counters"];
+        let count = |name: &str| runtime[name].as_u64().expect("a counter");
+        assert_eq!((ended.code, ended.count("broken_off")), (Some(0), 0), "{}", ended.stderr);
+        let (sent, copied) = (count("zero_copy_sends"), count("zero_copy_exhausted"));
+        assert!(copied > 0 || sent > 0, "{runtime}");
+        println!(
+            "{engine}, {kib} KiB of locked memory: {sent} sends without a copy, {copied} copied"
+        );
+    }
+}
+
+fn open_to_all(path: &Path) {
+    let mode = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(path, mode).expect("a directory of ours");
+}

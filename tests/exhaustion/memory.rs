@@ -1,0 +1,253 @@
+//! Too little memory, by RLIMIT_AS: what does not fit at the start is an error that says so; what
+//! connections need later is kept in reserve, and without that nobody new is let in.
+
+use crate::crowd::{KINDS, Kind, Scene, Witness};
+use crate::limits::{Usage, limit, make_room_for_crowds};
+use crate::support::datagrams::{client, reflected};
+use crate::support::http::get;
+use crate::support::{
+    ENGINES, PATIENCE, Server, assert_same, connect, limited, pattern, ping, run_to_its_end,
+    wait_until, write_until_stuck,
+};
+use rustix::process::Resource;
+use socket2::{Domain, Socket, Type};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::time::{Duration, Instant};
+
+/// What a service has to leave for the connections that it has.
+const RESERVE_BYTES: u64 = 16 << 20;
+
+/// As for descriptors.
+const TOLERANCE_BYTES: u64 = 4 << 20;
+
+#[test]
+fn pools_that_do_not_fit_are_errors_at_the_start() {
+    let site = crate::support::http::Site::usual();
+    let root = site.path().to_str().expect("UTF-8");
+    for engine in ENGINES {
+        let flag = if engine == "io_uring" { "--uring" } else { "--epoll" };
+        let pool = [flag, "buffer_count=32768,buffer_bytes=1048576"];
+        let datagrams = ["--buffers", "32768", "--max-datagram", "65535"];
+        for (service, more, pool) in [
+            ("echo", &[][..], &pool[..]),
+            ("http", &["--root", root][..], &pool[..]),
+            ("udp", &[][..], &datagrams[..]),
+        ] {
+            // 1 GiB.
+            let mut command = limited("-v 1048576");
+            command.args(["serve", service, "--listen", "127.0.0.1:0", "--engine", engine]);
+            let (code, stdout, told) = run_to_its_end(command.args(more).args(pool));
+            assert_eq!((code, stdout.as_str()), (Some(1), ""), "{engine} {service}: {told}");
+            let last = told.lines().last().expect("a reason");
+            assert!(last.contains("no memory for 32768 receive buffers of"), "{told}");
+            assert!(last.contains("ulimit -v"), "{told}");
+            println!("{engine} {service}: {last}");
+        }
+    }
+}
+
+/// Clients that have connected and said something: those that wait for the answer, and those that
+/// have it.
+struct Arrivals {
+    waiting: Vec<(u64, TcpStream)>,
+    served: Vec<TcpStream>,
+}
+
+impl Arrivals {
+    fn new(address: SocketAddr, count: u64, say: impl Fn(u64) -> Vec<u8>) -> Arrivals {
+        let arrive = |number| {
+            let mut stream = connect(address);
+            stream.write_all(&say(number)).expect("room in a socket");
+            stream.set_nonblocking(true).expect("a socket");
+            (number, stream)
+        };
+        Arrivals { waiting: (0..count).map(arrive).collect(), served: Vec::new() }
+    }
+
+    /// Looks at everybody who waits, once.
+    fn look(&mut self, expected: &impl Fn(u64) -> Vec<u8>) {
+        for (number, mut stream) in std::mem::take(&mut self.waiting) {
+            let mut bytes = vec![0; expected(number).len()];
+            match stream.peek(&mut bytes) {
+                Ok(length) if length == bytes.len() => {
+                    assert_same(&bytes, &expected(number));
+                    stream.read_exact(&mut bytes).expect("it was there");
+                    self.served.push(stream);
+                }
+                Ok(0) => panic!("connection {number} was closed"),
+                Ok(_) => self.waiting.push((number, stream)),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.waiting.push((number, stream));
+                }
+                Err(error) => panic!("connection {number}: {error}"),
+            }
+        }
+    }
+}
+
+/// What a client of this kind sends at once, and how the answer begins.
+fn opening(kind: Kind, number: u64) -> (Vec<u8>, Vec<u8>) {
+    match kind {
+        Kind::Echo => (pattern(number, 300), pattern(number, 300)),
+        Kind::Http => (get("/hello.txt", "").into_bytes(), b"HTTP/1.1 200 OK\r\n".to_vec()),
+        // Not even a whole record: a handshake that has begun.
+        Kind::Https => (vec![22, 3, 1, 2, 0, 1], Vec::new()),
+    }
+}
+
+fn crowd_out(kind: Kind, engine: &str) {
+    let (count, spare_bytes) = (3000, 256 << 10);
+    let scene = Scene::start(kind, engine, &["--backlog", "4096"]);
+    let (server, target) = (&scene.server, &scene.target);
+    let say = |number| opening(kind, number).0;
+    let answer = |number| opening(kind, number).1;
+    let witness = Witness::of(target);
+    let before_crowd = server.descriptors();
+    limit(server, Resource::As, Some(server.address_space_bytes() + RESERVE_BYTES + spare_bytes));
+    let mut crowd = Arrivals::new(target.address, count, say);
+    wait_until("it says that memory runs short", || server.stderr().contains("memory"));
+    std::thread::sleep(Duration::from_millis(200));
+    crowd.look(&answer);
+    let at_first = crowd.served.len();
+    let open = server.descriptors() - before_crowd;
+    assert!(open > 0, "{engine} {kind:?}: nobody was let in");
+    // With memory again, everybody is let in.
+    limit(server, Resource::As, None);
+    if kind == Kind::Https {
+        wait_until("all are let in", || server.descriptors() - before_crowd >= count as usize);
+    } else {
+        let began = Instant::now();
+        while !crowd.waiting.is_empty() && began.elapsed() < PATIENCE {
+            crowd.look(&answer);
+        }
+        assert_eq!(crowd.waiting.len(), 0, "{engine} {kind:?}: connections were lost");
+    }
+    drop(crowd);
+    let served = witness.end();
+    // Twice more without a limit: what a crowd that was let in whole leaves behind is all there is.
+    let [first, second] = [(); 2].map(|()| {
+        let crowd = Arrivals::new(target.address, count, say);
+        wait_until("all are let in", || server.descriptors() - before_crowd + 1 >= count as usize);
+        drop(crowd);
+        Usage::at_rest(server, scene.listeners)
+    });
+    let growth = second.assert_back(first, TOLERANCE_BYTES);
+    let ended = scene.server.terminate();
+    assert_eq!((ended.code, ended.count("open")), (Some(0), 0), "{}", ended.stderr);
+    assert_eq!(ended.stderr.matches("accepting is paused").count(), 1, "{}", ended.stderr);
+    println!(
+        "{engine} {kind:?}: {count} connections and {} KiB beside the reserve: {open} accepted at \
+         first, {at_first} of them answered, all in the end; {served}; {growth}",
+        spare_bytes >> 10
+    );
+}
+
+#[test]
+fn connections_beyond_the_memory_wait_until_there_is_more() {
+    make_room_for_crowds();
+    for engine in ENGINES {
+        KINDS.into_iter().for_each(|kind| crowd_out(kind, engine));
+    }
+}
+
+/// What a connection whose peer does not read makes a worker hold, at most: what may be unread and
+/// unsent of it, the buffer that came last, and the C library's share.
+const CONNECTION_BYTES_MAX: u64 = 768 << 10;
+
+#[test]
+fn a_bound_of_connections_is_a_bound_of_memory() {
+    const CONNECTIONS: u64 = 40;
+    for engine in ENGINES {
+        let most = (CONNECTIONS + 1).to_string();
+        let server = Server::echo(engine, &["--max-connections", &most]);
+        let target = server.address();
+        let own = connect(target);
+        let witness = Witness::who(move |number| {
+            ping(&own, &pattern(number, 1000));
+            true
+        });
+        let room = RESERVE_BYTES + CONNECTIONS * CONNECTION_BYTES_MAX;
+        limit(&server, Resource::As, Some(server.address_space_bytes() + room));
+        let before = server.memory_bytes();
+        let block = pattern(9, 16 << 20);
+        // They write as much as is taken, and read nothing.
+        let stuck: Vec<(TcpStream, usize)> = std::thread::scope(|scope| {
+            let flood = || {
+                let stream = connect(target);
+                let written = write_until_stuck(&stream, &block);
+                (stream, written)
+            };
+            let floods: Vec<_> = (0..CONNECTIONS).map(|_| scope.spawn(flood)).collect();
+            floods.into_iter().map(|flood| flood.join().expect("a flood")).collect()
+        });
+        let held = server.memory_bytes().saturating_sub(before);
+        assert!(held <= CONNECTIONS * CONNECTION_BYTES_MAX, "{engine}: {held} bytes");
+        // What was taken comes back, all of it.
+        std::thread::scope(|scope| {
+            for (stream, written) in &stuck {
+                let (mut reader, mut back) = (stream, vec![0; *written]);
+                let block = &block;
+                scope.spawn(move || {
+                    reader.read_exact(&mut back).expect("all of it");
+                    assert!(back == block[..back.len()], "bytes are lost or changed");
+                });
+            }
+        });
+        drop(stuck);
+        let served = witness.end();
+        let ended = server.terminate();
+        assert_eq!((ended.code, ended.count("open")), (Some(0), 0), "{}", ended.stderr);
+        println!(
+            "{engine}: {CONNECTIONS} that do not read hold {} KiB each, and get all in the end; \
+             {served}",
+            (held / CONNECTIONS) >> 10
+        );
+    }
+}
+
+#[test]
+fn a_reflector_of_many_sources_keeps_within_its_memory() {
+    const SOURCES: u32 = 20_000;
+    for engine in ENGINES {
+        let server = Server::udp(engine, &["--max-rate-per-source", "2000"]);
+        let address = server.address();
+        let own = client(address);
+        reflected(&own, b"warm");
+        let before = server.memory_bytes();
+        limit(&server, Resource::As, Some(server.address_space_bytes() + RESERVE_BYTES));
+        let witness = Witness::who(move |number| {
+            reflected(&own, &pattern(number, 100));
+            true
+        });
+        for first in (0..SOURCES).step_by(250) {
+            let sources: Vec<UdpSocket> =
+                (first..first + 250).map(|n| source(n, address)).collect();
+            for source in &sources {
+                source.send(&pattern(1, 64)).expect("room");
+            }
+            for source in &sources {
+                let mut bytes = [0; 100];
+                assert_eq!(source.recv(&mut bytes).expect("an answer"), 64);
+            }
+        }
+        let grown = server.memory_bytes().saturating_sub(before);
+        let served = witness.end();
+        let ended = server.terminate();
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        assert!(ended.count("sent") > u64::from(SOURCES), "{}", ended.last);
+        println!("{engine}: {SOURCES} sources, {} KiB to remember them; {served}", grown >> 10);
+    }
+}
+
+/// A client with an address of its own in 127.0.0.0/8.
+fn source(number: u32, server: SocketAddr) -> UdpSocket {
+    let [_, high, middle, low] = (number + 1).to_be_bytes();
+    let socket = Socket::new(Domain::IPV4, Type::DGRAM, None).expect("a descriptor");
+    let local = SocketAddr::from(([127, high + 1, middle, low], 0));
+    socket.bind(&local.into()).expect("an address of this machine");
+    let socket = UdpSocket::from(socket);
+    socket.connect(server).expect("a route");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a socket");
+    socket
+}
