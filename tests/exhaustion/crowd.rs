@@ -7,6 +7,7 @@ use rustls::ClientConfig;
 use std::fmt;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock};
 use std::thread::JoinHandle;
@@ -33,13 +34,28 @@ pub(crate) struct Scene {
 
 impl Scene {
     pub(crate) fn start(kind: Kind, engine: &str, arguments: &[&str]) -> Scene {
+        Scene::start_with(Command::new(env!("CARGO_BIN_EXE_twinring")), kind, engine, arguments)
+    }
+
+    /// With a command that arguments can be added to.
+    pub(crate) fn start_with(
+        mut command: Command,
+        kind: Kind,
+        engine: &str,
+        arguments: &[&str],
+    ) -> Scene {
         let site = Site::usual();
         let identity = Identity::new();
-        let server = match kind {
-            Kind::Echo => Server::echo(engine, arguments),
-            Kind::Http => Server::http(engine, site.path(), arguments),
-            Kind::Https => tls::serve(engine, site.path(), &identity, arguments),
-        };
+        let service = if kind == Kind::Echo { "echo" } else { "http" };
+        command.args(["serve", service, "--json", "--listen", "127.0.0.1:0", "--engine", engine]);
+        if kind != Kind::Echo {
+            command.arg("--root").arg(site.path());
+        }
+        if kind == Kind::Https {
+            command.args(identity.arguments());
+        }
+        command.args(arguments);
+        let server = Server::spawn(command);
         let address = match kind {
             Kind::Echo | Kind::Http => server.address(),
             Kind::Https => tls::encrypted(&server),
@@ -127,8 +143,8 @@ fn request(line: &mut (impl Read + Write), path: &str, content: &[u8]) -> bool {
     answer.status == 200
 }
 
-/// Clients at once, a thread each. Each asks until it gets what it wants, and then stays until it is
-/// sent away.
+/// Clients at once, a thread each. Each asks until it gets what it wants, coming anew if it was
+/// refused, and then stays until it is sent away.
 pub(crate) struct Crowd {
     served: Arc<AtomicUsize>,
     refused: Arc<AtomicUsize>,
@@ -151,7 +167,9 @@ impl Crowd {
                 let mut guest = target.visit();
                 while !guest.ask_for_much(number) {
                     refused.fetch_add(1, Relaxed);
+                    drop(guest);
                     std::thread::sleep(Duration::from_millis(20));
+                    guest = target.visit();
                 }
                 served.fetch_add(1, Relaxed);
                 while !leave.load(Relaxed) {

@@ -13,6 +13,12 @@ pub(crate) fn limit(server: &Server, resource: Resource, soft: Option<u64>) {
     prlimit(pid, resource, new).expect("it is a child of this process");
 }
 
+/// Raises the hard limit of a running server as well; false without CAP_SYS_RESOURCE.
+pub(crate) fn raise(server: &Server, resource: Resource, to: u64) -> bool {
+    let pid = Pid::from_raw(server.pid() as i32);
+    prlimit(pid, resource, Rlimit { current: Some(to), maximum: Some(to) }).is_ok()
+}
+
 /// Lets this process have as many descriptors as it may: crowds are large.
 pub(crate) fn make_room_for_crowds() {
     let maximum = getrlimit(Resource::Nofile).maximum;
@@ -32,6 +38,11 @@ impl Usage {
     pub(crate) fn at_rest(server: &Server, listeners: usize) -> Usage {
         server.wait_for_sockets(SOCKETS_WITHOUT_CONNECTIONS - 1 + listeners);
         Usage { descriptors: server.descriptors(), memory_bytes: server.memory_bytes() }
+    }
+
+    /// As [`at_rest`](Usage::at_rest), while a witness is connected.
+    pub(crate) fn at_rest_but_one(server: &Server, listeners: usize) -> Usage {
+        Usage::at_rest(server, listeners + 1)
     }
 
     /// Fails if there is more than `before`: a descriptor, or so many bytes.
