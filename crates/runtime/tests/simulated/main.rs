@@ -178,18 +178,18 @@ fn a_day_in_one_step_fires_each_timer_once() {
     let end = runtime.handle();
     let (telling, ticking) = (Rc::clone(&fired), Rc::clone(&ticks));
     let sleeping = runtime.start(move |_| {
-        for number in 0..TIMERS {
-            let telling = Rc::clone(&telling);
-            spawn(async move {
-                let due = sleep(minutes(number));
-                let deadline = due.deadline();
-                due.await;
-                assert!(Instant::now() >= deadline, "timer {number} fired early");
-                telling.borrow_mut().push(number);
-            });
-        }
-        let ticking = Rc::clone(&ticking);
+        let (telling, ticking) = (Rc::clone(&telling), Rc::clone(&ticking));
         async move {
+            for number in 0..TIMERS {
+                let telling = Rc::clone(&telling);
+                spawn(async move {
+                    let due = sleep(minutes(number));
+                    let deadline = due.deadline();
+                    due.await;
+                    assert!(Instant::now() >= deadline, "timer {number} fired early");
+                    telling.borrow_mut().push(number);
+                });
+            }
             let mut ticker = Ticker::new(Duration::from_secs(1));
             loop {
                 let tick = ticker.tick().await;
