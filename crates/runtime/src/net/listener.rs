@@ -23,8 +23,7 @@ const STALL: Duration = Duration::from_millis(100);
 
 /// Memory that has to be left for another connection to be accepted. An allocation that fails ends
 /// the process, so this is there for the connections that exist: for what they hold when their
-/// peers are slow, and for the tables of the worker, which double when they are full (with 32,768
-/// connections the largest takes about 8 MiB).
+/// peers are slow, and for the tables of the worker, which double when they are full.
 const MEMORY_RESERVE_BYTES: usize = 16 << 20;
 
 /// Connections accepted from one look at the memory to the next. A look takes two system calls.
