@@ -23,7 +23,7 @@ pub(super) enum Kind {
 
 pub(super) struct Socket {
     pub(super) stream: bool,
-    ipv6: bool,
+    pub(super) ipv6: bool,
     pub(super) local: Option<SocketAddr>,
     pub(super) peer_name: Option<SocketAddr>,
     pub(super) recv_bytes: usize,
@@ -33,6 +33,12 @@ pub(super) struct Socket {
     pub(super) share: bool,
     /// The program holds a descriptor of it.
     pub(super) open: bool,
+    /// Further descriptors of it that the program holds.
+    pub(super) copies: usize,
+    /// O_NONBLOCK, SO_RCVTIMEO and SO_SNDTIMEO, for programs whose calls wait.
+    pub(super) nonblocking: bool,
+    pub(super) recv_timeout_ns: Option<u64>,
+    pub(super) send_timeout_ns: Option<u64>,
     /// It is in the backlog of a listener.
     pub(super) pending: bool,
     pub(super) owner: Option<(usize, Key)>,
@@ -114,6 +120,10 @@ impl Socket {
             reset_on_close: false,
             share: false,
             open: true,
+            copies: 0,
+            nonblocking: false,
+            recv_timeout_ns: None,
+            send_timeout_ns: None,
             pending: false,
             owner: None,
             armed: 0,

@@ -165,7 +165,8 @@ impl SimDriver {
         if completion.refused.is_none() && !udp.closing {
             let mut kernel = self.machine.kernel.borrow_mut();
             match kernel.recv_datagram(udp.fd()) {
-                Ok((packet, drops)) => {
+                Ok(packet) => {
+                    let drops = packet.drops;
                     let told = RecvControl {
                         to: udp.setup.wanted.pktinfo.then_some(packet.to),
                         segment_bytes: None,
