@@ -124,6 +124,7 @@ fn blocking_sockets_keep_their_promises() {
     assert_eq!((&bytes[..length], from), (&b"hello"[..], other.local_addr().expect("bound")));
     one.set_nonblocking(true).expect("a socket");
     assert!(one.recv(&mut bytes).is_err());
+    drop((one, other));
     let listener = std::net::TcpListener::bind(anywhere()).expect("a free port");
     let address = listener.local_addr().expect("bound");
     let server = spawn(move || {

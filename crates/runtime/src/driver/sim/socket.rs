@@ -9,10 +9,12 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 
-/// Bytes of the receive and send buffers of a socket that asks for none.
+/// Bytes of the receive and send buffers of a socket that asks for none; those of datagrams are
+/// net.core.rmem_default of Linux.
 const BUFFER_BYTES: usize = 64 * 1024;
+const DATAGRAM_BUFFER_BYTES: usize = 212_992;
 const BUFFER_BYTES_MIN: usize = 2048;
-const BUFFER_BYTES_MAX: usize = 4 * 1024 * 1024;
+const BUFFER_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 pub(super) enum Kind {
     Fresh,
@@ -110,13 +112,14 @@ impl Socket {
     }
 
     pub(super) fn new(stream: bool, ipv6: bool, kind: Kind) -> Socket {
+        let buffer_bytes = if stream { BUFFER_BYTES } else { DATAGRAM_BUFFER_BYTES };
         Socket {
             stream,
             ipv6,
             local: None,
             peer_name: None,
-            recv_bytes: BUFFER_BYTES,
-            send_bytes: BUFFER_BYTES,
+            recv_bytes: buffer_bytes,
+            send_bytes: buffer_bytes,
             reset_on_close: false,
             share: false,
             open: true,
