@@ -256,7 +256,7 @@ extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_
         // SAFETY: what the caller of sendmsg(2) vouches for.
         Some(_) => answer_bytes(unsafe {
             let message = &*message;
-            let (from, length) = first_of(message.msg_iov, message.msg_iovlen as usize);
+            let (from, length) = first_of(message.msg_iov, message.msg_iovlen);
             let to = (message.msg_name.cast_const().cast(), message.msg_namelen);
             send_from(fd, (from.cast_const(), length), flags, to)
         }),
