@@ -239,7 +239,7 @@ impl SimDriver {
             self.kernel().complain(|| what);
         }
         if !resting {
-            let spent_ns = self.kernel().spent_ns();
+            let spent_ns = self.kernel().dice.between(200..world::STEP_NS_MAX);
             self.machine.clock.set(self.machine.clock.get() + spent_ns);
             self.kernel().run_due();
             return give_way();

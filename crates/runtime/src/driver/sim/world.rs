@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 /// What one step of a worker takes at most.
-const STEP_NS_MAX: u64 = 20_000;
+pub(super) const STEP_NS_MAX: u64 = 20_000;
 /// What is on its way at the end may take so long: SYNs of connections that were given up.
 const AFTERMATH_NS: u64 = 600_000_000_000;
 /// Steps without the clock getting to a later event: somebody turns in circles.
