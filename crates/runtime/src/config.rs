@@ -324,10 +324,15 @@ pub struct SimFeatures {
 
 #[cfg(feature = "sim")]
 impl SimFeatures {
-    /// Those that the seed of the world chooses: tiny pools as well as large ones.
-    pub(crate) fn chosen() -> SimFeatures {
+    /// What is asked for of an io_uring, and otherwise what the seed of the world chooses: tiny
+    /// pools as well as large ones.
+    pub(crate) fn chosen(wanted: &UringOptions) -> SimFeatures {
         let choose = |limit| crate::sim::World::current().map_or(0, |world| world.choose(limit));
-        SimFeatures { buffer_bytes: 64 << choose(11), buffer_count: 4 << choose(5) }
+        let (bytes, count) = (64 << choose(11), 4 << choose(5));
+        SimFeatures {
+            buffer_bytes: wanted.buffer_bytes.map_or(bytes, |bytes| bytes as usize),
+            buffer_count: wanted.buffer_count.map_or(count, |count| count as u16),
+        }
     }
 }
 

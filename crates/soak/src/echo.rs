@@ -1,7 +1,8 @@
 //! The echo, and requests over TCP.
 
+use crate::company::{Company, run_out_of_descriptors};
 use crate::plan::Plan;
-use crate::{Unwatched, breaks_nothing, end, runtime};
+use crate::{Unwatched, breaks_nothing, end, hostile, patiently, runtime};
 use std::sync::Arc;
 use std::time::Duration;
 use twinring::ListenOptions;
@@ -29,20 +30,32 @@ pub(crate) fn run(world: &World, plan: &mut Plan) -> u64 {
     let options = ListenOptions { backlog: plan.about(1, 4096) as u32, ..Default::default() };
     let serve = async |connection: &Connection| echo::echo(connection).await;
     let address = plan.address();
-    let bound = loop {
-        // Descriptors may be short for a moment: an operator would try again.
-        match TcpService::bind(serve, &[address], &options, limits.clone(), workers, handle.clone())
-        {
-            Ok(bound) => break bound,
-            Err(error) => assert!(!breaks_nothing(world), "binding: {error}"),
-        }
-    };
-    let service = Arc::new(bound);
+    let service = Arc::new(patiently(world, || {
+        TcpService::bind(serve, &[address], &options, limits.clone(), workers, handle.clone())
+    }));
     let counters = service.counters();
-    let settings = settings(plan, service.addresses()[0]);
+    let address = service.addresses()[0];
+    let settings = settings(plan, address);
     let serving = server.start(move |worker| Arc::clone(&service).run(worker)).expect("workers");
-    let answered = load(world, settings, may_idle_out);
+    let (mut pests, mut company) = (Company::default(), Company::default());
+    for _ in 0..plan.about(0, 4) {
+        let count = plan.about(1, 100_000);
+        let request = plan.bytes(count);
+        pests.invite(hostile::client(plan, address, request));
+    }
+    let scarce = plan.chance(6);
+    if scarce {
+        run_out_of_descriptors(world, plan, &mut company);
+    }
+    let calm = breaks_nothing(world) && !scarce;
+    let answered = load(settings, calm, may_idle_out);
+    company.leave();
+    // A shutdown with them, or without.
+    if plan.chance(2) {
+        std::mem::take(&mut pests).leave();
+    }
     end(world, &handle, serving);
+    pests.leave();
     let counted = counters();
     assert_eq!((counted.open, counted.accepted), (0, counted.closed), "{counted:?}");
     answered
@@ -82,14 +95,14 @@ fn settings(plan: &mut Plan, target: std::net::SocketAddr) -> Settings {
     }
 }
 
-fn load(world: &World, settings: Settings, may_idle_out: bool) -> u64 {
+fn load(settings: Settings, calm: bool, may_idle_out: bool) -> u64 {
     settings.check().expect("settings that make sense");
     let verified = settings.verify;
     let load = Load::new(settings).expect("a world has an engine");
     let report = match load.run(&mut Unwatched) {
         Ok(report) => report,
         Err(LoadError::NoConnection { why, .. }) => {
-            assert!(!breaks_nothing(world), "no connection: {why}");
+            assert!(!calm, "no connection: {why}");
             return 0;
         }
         Err(error) => panic!("{error}"),
@@ -98,7 +111,7 @@ fn load(world: &World, settings: Settings, may_idle_out: bool) -> u64 {
     let said = || report.first_error.clone().unwrap_or_default();
     assert!(verified && errors.mismatch == 0, "{}", said());
     assert_eq!(whole.sent, whole.answered + whole.failed + whole.abandoned, "{whole:?}");
-    if breaks_nothing(world) && !may_idle_out {
+    if calm && !may_idle_out {
         assert_eq!((report.connections.lost, whole.failed), (0, 0), "{}", said());
         assert_eq!(errors.connect, 0, "{}", said());
     }

@@ -6,10 +6,15 @@
 //! panics, with the command that repeats it.
 #![cfg(feature = "sim")]
 
+mod company;
 mod echo;
+mod hostile;
 mod http;
+mod operator;
 mod plan;
+mod site;
 mod udp;
+mod visitor;
 
 pub use plan::{Kind, replay_command};
 
@@ -73,6 +78,17 @@ pub fn run_with(seed: u64, kind: Option<Kind>, faults: Faults) -> Outcome {
 /// True if nothing that happens here may cost a connection.
 fn breaks_nothing(world: &World) -> bool {
     world.faults().is_free_of(BREAKING)
+}
+
+/// Repeats what needs a descriptor until there is one: they may be short for a moment, and an
+/// operator would try again.
+fn patiently<T>(world: &World, mut attempt: impl FnMut() -> std::io::Result<T>) -> T {
+    loop {
+        match attempt() {
+            Ok(done) => return done,
+            Err(error) => assert!(!breaks_nothing(world), "binding: {error}"),
+        }
+    }
 }
 
 /// A runtime on the machine of the world.

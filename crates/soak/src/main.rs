@@ -90,6 +90,7 @@ fn main() -> ExitCode {
     for (fault, count) in &tally.injected {
         println!("  {fault}: {count}");
     }
+    println!("findings: {}", tally.failed.len());
     for seed in &tally.failed {
         println!("FAILED: {}", replay_command(*seed, arguments.kind));
     }

@@ -82,6 +82,16 @@ impl Plan {
         Duration::from_millis(self.about(low, high))
     }
 
+    /// Choices of somebody else's own.
+    pub(crate) fn branch(&mut self) -> Plan {
+        Plan(Rand64::new(u128::from(self.0.rand_u64())))
+    }
+
+    /// So many bytes, of any value.
+    pub(crate) fn bytes(&mut self, count: u64) -> Vec<u8> {
+        (0..count).map(|_| self.0.rand_u64() as u8).collect()
+    }
+
     /// Where a service listens.
     pub(crate) fn address(&mut self) -> SocketAddr {
         *self.one_of(&[

@@ -1,7 +1,7 @@
 //! The reflector, and streams of datagrams.
 
 use crate::plan::Plan;
-use crate::{BREAKING, Unwatched, end};
+use crate::{BREAKING, Unwatched, end, patiently};
 use std::sync::Arc;
 use std::time::Duration;
 use twinring::UdpOptions;
@@ -32,13 +32,9 @@ pub(crate) fn run(world: &World, plan: &mut Plan) -> u64 {
         rate_per_source: None,
     };
     let address = plan.address();
-    let bound = loop {
-        match UdpService::bind(&[address], settings.clone(), workers, handle.clone()) {
-            Ok(bound) => break bound,
-            Err(error) => assert!(!world.faults().is_free_of(BREAKING), "binding: {error}"),
-        }
-    };
-    let service = Arc::new(bound);
+    let service = Arc::new(patiently(world, || {
+        UdpService::bind(&[address], settings.clone(), workers, handle.clone())
+    }));
     let counters = service.counters();
     let impaired = settings.impairments.is_some();
     let settings = load_settings(plan, service.addresses()[0]);

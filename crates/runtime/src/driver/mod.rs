@@ -414,6 +414,14 @@ impl Driver {
         dispatch!(self, driver => driver.is_lingering())
     }
 
+    /// From now on a simulated engine does not wait: its world leads its worker step by step.
+    #[cfg(feature = "sim")]
+    pub(crate) fn be_led(&mut self) {
+        if let Driver::Sim(driver) = self {
+            driver.be_led();
+        }
+    }
+
     /// What has to hold after every step of a simulated worker.
     #[cfg(feature = "sim")]
     pub(crate) fn check(&self, resting: bool) -> Result<(), String> {

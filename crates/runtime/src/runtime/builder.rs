@@ -173,7 +173,7 @@ impl Builder {
         let (features, why_not) = match self.engine {
             #[cfg(feature = "sim")]
             _ if crate::driver::sim::World::current().is_some() => {
-                (Features::Sim(crate::config::SimFeatures::chosen()), None)
+                (Features::Sim(crate::config::SimFeatures::chosen(&self.uring)), None)
             }
             EngineChoice::Epoll => (Features::Epoll(self.epoll.resolve()), None),
             choice => match probe::select_uring_with(

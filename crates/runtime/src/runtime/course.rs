@@ -28,6 +28,7 @@ impl Runtime {
             Rc::new(RefCell::new((0..count).map(|_| None).collect()));
         for index in 0..count {
             let worker = Worker::start(&runtime, index)?;
+            worker.driver.borrow_mut().be_led();
             let slot = Rc::new(RefCell::new(None));
             let (main, output) = (service(index), Rc::clone(&slot));
             let main = JoinHandle::spawn(&worker, async move {
@@ -139,18 +140,20 @@ impl Drop for Led {
     }
 }
 
-/// Makes a worker the current one of its thread for the time of a step.
-struct Here;
+/// Makes a worker the current one of its thread for the time of a step. There may be another one,
+/// which waits in the middle of its own step.
+struct Here {
+    before: Option<Rc<Worker>>,
+}
 
 impl Here {
     fn enter(worker: &Rc<Worker>) -> Here {
-        CURRENT.set(Some(Rc::clone(worker)));
-        Here
+        Here { before: CURRENT.replace(Some(Rc::clone(worker))) }
     }
 }
 
 impl Drop for Here {
     fn drop(&mut self) {
-        CURRENT.take();
+        CURRENT.set(self.before.take());
     }
 }

@@ -1,12 +1,18 @@
-//! Calls of the C library that a simulated machine answers: its clock and its sockets.
+//! Calls of the C library that a simulated machine answers: its clock, its sockets (`transfer` has
+//! those that move bytes and may wait), and its threads and what they wait with (`threads`).
 //!
 //! Where a program defines a function that a shared library has as well, the linker takes the
 //! program's. So the standard library, socket2 and everything else call these, on every thread, and
 //! nothing between them and us has to know. A thread that is in no world gets the real call; so does
 //! a descriptor that no simulated kernel made. Nothing but tests is built like this (feature `sim`).
 
-use crate::driver::sim::{FIRST_FD, Machine, machine};
-use libc::{c_int, c_void, clockid_t, sockaddr, socklen_t, timespec};
+mod threads;
+mod transfer;
+
+pub(crate) use threads::{Gate, is_readable, look_away};
+
+use crate::driver::sim::{FIRST_FD, Kernel, Machine, Op, SINCE_1970_NS, machine};
+use libc::{c_int, c_ulong, c_void, clockid_t, sockaddr, socklen_t, timespec};
 use socket2::SockAddr;
 use std::io;
 use std::net::SocketAddr;
@@ -15,8 +21,6 @@ use std::rc::Rc;
 
 /// What reading the clock takes: time goes on for those who do nothing but look at it.
 const READING_NS: u64 = 25;
-/// 2026-01-01, for CLOCK_REALTIME, less the time at which a world begins.
-const EPOCH_S: i64 = 1_767_225_600 - 1_000;
 
 /// The C convention: errno and -1.
 fn answer(result: io::Result<c_int>) -> c_int {
@@ -42,11 +46,23 @@ fn machine_of(fd: RawFd) -> Option<Option<Rc<Machine>>> {
 /// Asks the simulated kernel; EBADF if the world is gone, or ends in disorder.
 fn ask(
     machine: Option<Rc<Machine>>,
-    question: impl FnOnce(&mut crate::driver::sim::Kernel) -> io::Result<c_int>,
+    question: impl FnOnce(&mut Kernel) -> io::Result<c_int>,
 ) -> c_int {
     let Some(machine) = machine else { return refuse(libc::EBADF) };
     let Ok(mut kernel) = machine.kernel.try_borrow_mut() else { return refuse(libc::EBADF) };
     answer(question(&mut kernel))
+}
+
+/// Asks it about the socket behind `fd`.
+fn ask_about(
+    fd: RawFd,
+    machine: Option<Rc<Machine>>,
+    question: impl FnOnce(&mut Kernel, RawFd) -> io::Result<c_int>,
+) -> c_int {
+    ask(machine, |kernel| {
+        let socket = kernel.socket_of(fd);
+        question(kernel, socket)
+    })
 }
 
 /// The address a caller points to.
@@ -91,41 +107,16 @@ extern "C" fn clock_gettime(clock: clockid_t, into: *mut timespec) -> c_int {
         Some(machine) => {
             let now_ns = machine.clock.get() + READING_NS;
             machine.clock.set(now_ns);
-            let epoch_s = if clock == libc::CLOCK_REALTIME { EPOCH_S } else { 0 };
-            let tv_sec = epoch_s + (now_ns / 1_000_000_000) as i64;
-            let tv_nsec = (now_ns % 1_000_000_000) as i64;
+            let told_ns =
+                if clock == libc::CLOCK_REALTIME { now_ns + SINCE_1970_NS } else { now_ns };
+            let tv_sec = (told_ns / 1_000_000_000) as i64;
+            let tv_nsec = (told_ns % 1_000_000_000) as i64;
             // SAFETY: the caller of clock_gettime names a timespec to be written.
             unsafe { *into = timespec { tv_sec, tv_nsec } };
             0
         }
         // SAFETY: the arguments of the caller, unchanged.
         None => unsafe { libc::syscall(libc::SYS_clock_gettime, clock, into) as c_int },
-    }
-}
-
-/// A thread that sleeps in a world lets its time pass.
-#[unsafe(no_mangle)]
-extern "C" fn clock_nanosleep(
-    clock: clockid_t,
-    flags: c_int,
-    time: *const timespec,
-    left: *mut timespec,
-) -> c_int {
-    match machine() {
-        Some(machine) => {
-            // SAFETY: the caller names a timespec.
-            let ns = unsafe { (*time).tv_sec as u64 * 1_000_000_000 + (*time).tv_nsec as u64 };
-            let now_ns = machine.clock.get();
-            let until = flags & libc::TIMER_ABSTIME != 0;
-            machine.clock.set(if until { now_ns.max(ns) } else { now_ns + ns });
-            0
-        }
-        None => {
-            // SAFETY: the arguments of the caller, unchanged. This call returns the errno.
-            let returned =
-                unsafe { libc::syscall(libc::SYS_clock_nanosleep, clock, flags, time, left) };
-            if returned == 0 { 0 } else { io::Error::last_os_error().raw_os_error().unwrap_or(0) }
-        }
     }
 }
 
@@ -152,7 +143,7 @@ extern "C" fn bind(fd: c_int, address: *const sockaddr, bytes: socklen_t) -> c_i
             // SAFETY: what the caller of bind(2) vouches for.
             let address = unsafe { address_at(address, bytes) };
             let Some(address) = address else { return refuse(libc::EAFNOSUPPORT) };
-            ask(machine, |kernel| kernel.bind(fd, address).map(|()| 0))
+            ask_about(fd, machine, |kernel, fd| kernel.bind(fd, address).map(|()| 0))
         }
         // SAFETY: the arguments of the caller, unchanged.
         None => unsafe { libc::syscall(libc::SYS_bind, fd, address, bytes) as c_int },
@@ -164,32 +155,17 @@ extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     match machine_of(fd) {
         Some(machine) => {
             let backlog = backlog.max(0) as usize;
-            ask(machine, |kernel| kernel.listen(fd, backlog).map(|()| 0))
+            ask_about(fd, machine, |kernel, fd| kernel.listen(fd, backlog).map(|()| 0))
         }
         // SAFETY: takes numbers.
         None => unsafe { libc::syscall(libc::SYS_listen, fd, backlog) as c_int },
     }
 }
 
-/// Of datagram sockets; streams are connected by the engine.
-#[unsafe(no_mangle)]
-extern "C" fn connect(fd: c_int, address: *const sockaddr, bytes: socklen_t) -> c_int {
-    match machine_of(fd) {
-        Some(machine) => {
-            // SAFETY: what the caller of connect(2) vouches for.
-            let address = unsafe { address_at(address, bytes) };
-            let Some(address) = address else { return refuse(libc::EAFNOSUPPORT) };
-            ask(machine, |kernel| kernel.connect_datagrams(fd, address).map(|()| 0))
-        }
-        // SAFETY: the arguments of the caller, unchanged.
-        None => unsafe { libc::syscall(libc::SYS_connect, fd, address, bytes) as c_int },
-    }
-}
-
 #[unsafe(no_mangle)]
 extern "C" fn getsockname(fd: c_int, into: *mut sockaddr, bytes: *mut socklen_t) -> c_int {
     match machine_of(fd) {
-        Some(machine) => ask(machine, |kernel| {
+        Some(machine) => ask_about(fd, machine, |kernel, fd| {
             let name = kernel.local_name(fd)?;
             // SAFETY: what the caller of getsockname(2) vouches for.
             unsafe { write_address(name, into, bytes) };
@@ -203,7 +179,7 @@ extern "C" fn getsockname(fd: c_int, into: *mut sockaddr, bytes: *mut socklen_t)
 #[unsafe(no_mangle)]
 extern "C" fn getpeername(fd: c_int, into: *mut sockaddr, bytes: *mut socklen_t) -> c_int {
     match machine_of(fd) {
-        Some(machine) => ask(machine, |kernel| {
+        Some(machine) => ask_about(fd, machine, |kernel, fd| {
             let name = kernel.peer_name(fd)?;
             // SAFETY: what the caller of getpeername(2) vouches for.
             unsafe { write_address(name, into, bytes) };
@@ -234,7 +210,7 @@ extern "C" fn setsockopt(
         // SAFETY: the caller vouches for `bytes` bytes.
         if whole { unsafe { value.cast::<c_int>().read_unaligned() } } else { 0 }
     };
-    ask(machine, |kernel| {
+    ask_about(fd, machine, |kernel, fd| {
         if level == libc::SOL_SOCKET {
             match name {
                 libc::SO_RCVBUF | libc::SO_RCVBUFFORCE => {
@@ -249,6 +225,14 @@ extern "C" fn setsockopt(
                     let linger = unsafe { value.cast::<libc::linger>().read_unaligned() };
                     let resets = linger.l_onoff != 0 && linger.l_linger == 0;
                     kernel.set_reset_on_close(fd, resets)?;
+                }
+                libc::SO_RCVTIMEO | libc::SO_SNDTIMEO => {
+                    // SAFETY: the caller names a struct timeval.
+                    let limit = unsafe { value.cast::<libc::timeval>().read_unaligned() };
+                    let limit_ns =
+                        limit.tv_sec as u64 * 1_000_000_000 + limit.tv_usec as u64 * 1_000;
+                    let op = if name == libc::SO_SNDTIMEO { Op::Send } else { Op::Receive };
+                    kernel.set_timeout(fd, op, limit_ns)?;
                 }
                 libc::SO_ATTACH_FILTER => kernel.seal(fd)?,
                 _ => {}
@@ -271,7 +255,7 @@ extern "C" fn getsockopt(
         let returned = unsafe { libc::syscall(libc::SYS_getsockopt, fd, level, name, into, bytes) };
         return returned as c_int;
     };
-    ask(machine, |kernel| {
+    ask_about(fd, machine, |kernel, fd| {
         let (at, value) = match (level, name) {
             (libc::SOL_SOCKET, libc::SO_RCVBUF) => (0, kernel.buffers(fd)?.0 as u32),
             (libc::SOL_SOCKET, libc::SO_SNDBUF) => (0, kernel.buffers(fd)?.1 as u32),
@@ -299,17 +283,46 @@ extern "C" fn getsockopt(
     })
 }
 
-/// The standard library asks before it closes whether the descriptor is open. In C this function
-/// takes any number of arguments; where this builds, the third is passed in the same way then.
+/// In C this function takes any number of arguments; where this builds, the third is passed in the
+/// same way then. The standard library asks before it closes whether the descriptor is open.
 #[unsafe(no_mangle)]
 extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
-    match machine_of(fd) {
-        Some(machine) if command == libc::F_GETFD => {
-            ask(machine, |kernel| kernel.local_name(fd).map(|_| libc::FD_CLOEXEC))
-        }
-        Some(_) => refuse(libc::EINVAL),
+    let Some(machine) = machine_of(fd) else {
         // SAFETY: the arguments of the caller, unchanged.
-        None => unsafe { libc::syscall(libc::SYS_fcntl, fd, command, argument) as c_int },
+        return unsafe { libc::syscall(libc::SYS_fcntl, fd, command, argument) as c_int };
+    };
+    if machine.is_none() && command == libc::F_GETFD {
+        // Its world is gone, in the middle of a failure that is told elsewhere.
+        return libc::FD_CLOEXEC;
+    }
+    ask_about(fd, machine, |kernel, socket| match command {
+        libc::F_GETFD => kernel.local_name(socket).map(|_| libc::FD_CLOEXEC),
+        libc::F_SETFD => Ok(0),
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => kernel.copy(socket),
+        libc::F_GETFL => {
+            let nonblocking = kernel.is_nonblocking(socket)?;
+            Ok(libc::O_RDWR | if nonblocking { libc::O_NONBLOCK } else { 0 })
+        }
+        libc::F_SETFL => {
+            let nonblocking = argument as c_int & libc::O_NONBLOCK != 0;
+            kernel.set_nonblocking(socket, nonblocking).map(|()| 0)
+        }
+        _ => Err(io::Error::from_raw_os_error(libc::EINVAL)),
+    })
+}
+
+/// As with fcntl. FIONBIO is how the standard library makes a socket non-blocking.
+#[unsafe(no_mangle)]
+extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
+    match machine_of(fd) {
+        Some(machine) if request == libc::FIONBIO => {
+            // SAFETY: with this request the caller names an int.
+            let nonblocking = unsafe { *(argument as *const c_int) } != 0;
+            ask_about(fd, machine, |kernel, fd| kernel.set_nonblocking(fd, nonblocking).map(|()| 0))
+        }
+        Some(_) => refuse(libc::ENOTTY),
+        // SAFETY: the arguments of the caller, unchanged.
+        None => unsafe { libc::syscall(libc::SYS_ioctl, fd, request, argument) as c_int },
     }
 }
 

@@ -168,16 +168,20 @@ fn converse(configuration: Configuration, script: &[Step], ending: Ending) -> Tr
 #[test]
 fn every_configuration_has_the_same_conversation() {
     fn same(_: Configuration) {
-        let tried: Vec<Configuration> = CONFIGURATIONS
+        let mut tried: Vec<Configuration> = CONFIGURATIONS
             .iter()
             .copied()
             .filter(|configuration| configuration.refusal().is_none())
             .collect();
+        if cfg!(feature = "sim") {
+            tried.extend(SIMULATED);
+        }
         let mut runner = TestRunner::new(Config { cases: 12, ..Config::default() });
         let outcome = runner.run(&any_script(), |(script, ending)| {
             let reference = converse(tried[0], &script, ending);
             for configuration in &tried[1..] {
-                let transcript = converse(*configuration, &script, ending);
+                let transcript =
+                    configuration.on_its_machine(|| converse(*configuration, &script, ending));
                 let same = transcript == reference;
                 let (name, other) = (configuration.name, tried[0].name);
                 prop_assert!(same, "{} and {} differ in {:?}", name, other, script);

@@ -67,15 +67,40 @@ macro_rules! define_configurations {
 
 configurations!(define_configurations);
 
+/// Simulated machines (docs/simulation.md): without faults, and with.
+pub(crate) const SIMULATED: &[Configuration] = &[sim, sim_with_faults];
+
+#[allow(non_upper_case_globals)]
+pub(crate) const sim: Configuration =
+    Configuration { name: "sim", engine: EngineChoice::Auto, options: "" };
+#[allow(non_upper_case_globals)]
+pub(crate) const sim_with_faults: Configuration =
+    Configuration { name: "sim_with_faults", engine: EngineChoice::Auto, options: "" };
+
 /// One test for each rule on each configuration. The tests of a rule live in a module of the same
-/// name, which is no conflict: functions and modules have separate namespaces.
+/// name, which is no conflict: functions and modules have separate namespaces. A rule that says
+/// `real` and why needs the real kernel; all others run on a simulated machine as well.
 macro_rules! contract {
-    ($($rule:ident),* $(,)?) => {
+    ($($rule:ident $(real $why:literal)?),* $(,)?) => {
         $(
             mod $rule {
                 configurations!(define_tests $rule);
+                define_simulated_tests!($rule $($why)?);
             }
         )*
+    };
+}
+
+macro_rules! define_simulated_tests {
+    ($rule:ident) => {
+        #[cfg(feature = "sim")]
+        define_tests!($rule [sim Auto ""] [sim_with_faults Auto ""]);
+    };
+    ($rule:ident $why:literal) => {
+        #[cfg(feature = "sim")]
+        #[test]
+        #[ignore = $why]
+        fn sim() {}
     };
 }
 
@@ -131,12 +156,42 @@ impl Configuration {
         run_on(self.builder(), main)
     }
 
+    /// Calls `rule` where this configuration can be used: a simulated one in a world of its own,
+    /// which has to be empty afterwards.
+    pub(crate) fn on_its_machine<T>(self, rule: impl FnOnce() -> T) -> T {
+        #[cfg(feature = "sim")]
+        if SIMULATED.iter().any(|simulated| simulated.name == self.name) {
+            return in_a_world(self.name == sim_with_faults.name, rule);
+        }
+        rule()
+    }
+
     pub(crate) fn refusal(self) -> Option<String> {
         match self.builder().build().and_then(|runtime| runtime.block_on(async {})) {
             Ok(()) => None,
             Err(error) => Some(error.to_string()),
         }
     }
+}
+
+/// The network is that of one machine, which the rules are written for.
+#[cfg(feature = "sim")]
+fn in_a_world<T>(with_faults: bool, rule: impl FnOnce() -> T) -> T {
+    use twinring::sim::{ENVIRONMENT, Fault, Faults, World};
+    // Here they would meet the peers too, who make sockets and send without a second thought.
+    const OF_ANYBODY: &[Fault] =
+        &[Fault::NoDescriptor, Fault::FileTableFull, Fault::NoMemory, Fault::NoBuffers];
+    let seed = std::env::var(ENVIRONMENT).ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
+    let faults = match with_faults {
+        true => Faults::harmless(seed).without(OF_ANYBODY),
+        false => Faults::none(),
+    };
+    let world = World::new(seed, faults);
+    world.replay_with(format!("{ENVIRONMENT}={seed}, and the same test"));
+    world.set_latency(Duration::from_micros(2));
+    let output = rule();
+    world.finish();
+    output
 }
 
 /// Runs `main` on a runtime with these settings.
@@ -157,10 +212,10 @@ thread_local! {
 pub(crate) fn check(name: &'static str, configuration: Configuration, rule: fn(Configuration)) {
     TEST.set(name);
     let _watchdog = Watchdog::new(name);
-    match configuration.refusal() {
+    configuration.on_its_machine(|| match configuration.refusal() {
         Some(reason) => println!("SKIPPED {name}: this kernel refuses it: {reason}"),
         None => rule(configuration),
-    }
+    });
 }
 
 /// Ends the process, naming the test, unless it is dropped in time.
@@ -205,8 +260,12 @@ pub(crate) fn alone(descriptors: usize, body: impl FnOnce()) {
 
 /// Descriptors this process has open.
 pub(crate) fn open_descriptors() -> usize {
+    #[cfg(feature = "sim")]
+    let simulated = twinring::sim::World::current().map_or(0, |world| world.open_descriptors());
+    #[cfg(not(feature = "sim"))]
+    let simulated = 0;
     // One is the directory being read.
-    std::fs::read_dir("/proc/self/fd").expect("/proc is mounted").count() - 1
+    std::fs::read_dir("/proc/self/fd").expect("/proc is mounted").count() - 1 + simulated
 }
 
 pub(crate) fn loopback() -> SocketAddr {

@@ -8,9 +8,12 @@ use std::time::Duration;
 use twinring::{CounterSnapshot, sleep, spawn};
 
 contract!(
-    a_cold_file_is_read_without_the_worker,
-    a_cold_file_is_sent_without_the_worker,
-    a_file_in_memory_needs_nobody,
+    a_cold_file_is_read_without_the_worker
+        real "asks what the page cache has",
+    a_cold_file_is_sent_without_the_worker
+        real "asks what the page cache has",
+    a_file_in_memory_needs_nobody
+        real "asks what the page cache has",
 );
 
 const BYTES: usize = 3_000_000;

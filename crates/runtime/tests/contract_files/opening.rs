@@ -16,10 +16,12 @@ contract!(
     paths_stay_beneath_the_directory,
     symbolic_links_follow_the_policy,
     magic_links_lead_nowhere,
-    what_is_swapped_meanwhile_does_not_lead_out,
+    what_is_swapped_meanwhile_does_not_lead_out
+        real "races against a thread that makes no call of ours",
     what_is_not_a_file_is_told_apart_without_waiting,
     directories_are_listed,
-    running_out_of_descriptors_is_an_error_and_passes,
+    running_out_of_descriptors_is_an_error_and_passes
+        real "takes the descriptors of the process",
     a_directory_that_is_none_is_an_error,
 );
 

@@ -22,9 +22,11 @@ contract!(
     given_up_at_any_moment_no_peer_takes_a_part_for_the_whole,
     many_streams_share_pipe_and_buffers,
     a_runtime_that_ends_in_the_middle_leaves_nothing_behind,
-    a_cold_file_is_brought_in_first,
+    a_cold_file_is_brought_in_first
+        real "asks what the page cache has",
     a_file_of_elsewhere_is_read_and_the_operator_told_once,
-    the_kernel_says_what_it_copied,
+    the_kernel_says_what_it_copied
+        real "sends without a copy",
 );
 
 /// Those that the other modules do not use all the time.

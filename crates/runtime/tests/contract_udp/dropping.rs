@@ -11,9 +11,11 @@ contract!(
     a_dropped_receive_loses_nothing,
     a_dropped_send_keeps_what_was_not_handed_over,
     cancelling_ends_each_wait_once,
-    a_socket_that_stops_receiving_delivers_what_it_has,
+    a_socket_that_stops_receiving_delivers_what_it_has
+        real "a simulated network takes longer than a call",
     what_was_handed_over_outlives_the_socket,
-    what_is_blocked_outlives_the_socket_for_the_linger_time,
+    what_is_blocked_outlives_the_socket_for_the_linger_time
+        real "shapes the traffic of a network of its own",
     buffers_outlive_socket_and_runtime,
     sockets_closed_with_everything_pending_leave_nothing,
     a_runtime_ends_with_everything_pending,

@@ -10,8 +10,10 @@ contract!(
     unread_datagrams_are_bounded_and_drops_are_counted,
     readers_that_keep_buffers_starve_nobody,
     a_small_pool_delivers_a_flood_in_order,
-    a_full_send_buffer_is_waited_for,
-    sends_are_bounded_and_the_sender_waits,
+    a_full_send_buffer_is_waited_for
+        real "shapes the traffic of a network of its own",
+    sends_are_bounded_and_the_sender_waits
+        real "sends reach a simulated kernel at once",
 );
 
 /// Nobody reads while far more arrives than any queue holds. What was kept is the beginning, in

@@ -8,15 +8,19 @@ use std::time::{Duration, Instant};
 use twinring::{Datagram, Ticker, UdpOptions, spawn};
 
 contract!(
-    single_shot_receives_cost_a_submission_each,
+    single_shot_receives_cost_a_submission_each
+        real "counts submissions of a ring",
     single_shot_receives_stay_in_flight,
-    calls_per_datagram_are_counted,
+    calls_per_datagram_are_counted
+        real "counts system calls of epoll",
     a_tick_wakes_a_worker_once,
-    what_is_due_goes_out_before_what_arrived_is_handled,
+    what_is_due_goes_out_before_what_arrived_is_handled
+        real "a simulated network takes longer than a call",
     another_thread_interrupts_a_tick,
     timers_and_streams_work_in_ticks,
     a_ticker_keeps_its_moments_and_reports_missed_ones,
-    submitting_hands_over_at_once,
+    submitting_hands_over_at_once
+        real "a simulated network takes longer than a call",
     a_tick_out_of_range_is_refused,
 );
 

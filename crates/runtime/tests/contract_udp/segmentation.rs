@@ -8,7 +8,8 @@ use twinring::{Datagram, Received, UdpOptions};
 contract!(
     a_buffer_is_cut_into_datagrams,
     what_was_coalesced_is_reflected_as_it_came,
-    coalescing_is_what_the_kernel_granted,
+    coalescing_is_what_the_kernel_granted
+        real "a simulated network does not coalesce",
 );
 
 /// Bytes of segment and of the whole: even, with a short last one, more than one buffer may hold,

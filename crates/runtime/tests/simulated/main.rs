@@ -2,8 +2,9 @@
 //! programs do there obeys the rules of sockets.
 #![cfg(feature = "sim")]
 
+mod faults;
 mod real;
-mod rules;
+mod threads;
 
 use std::cell::RefCell;
 use std::io;

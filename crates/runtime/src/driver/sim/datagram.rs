@@ -1,6 +1,6 @@
 //! Simulated datagrams: lost, doubled and overtaken on their way, dropped where nobody reads.
 
-use super::kernel::{Event, Kernel, Op, error};
+use super::kernel::{Event, Kernel, Op, SINCE_1970_NS, error};
 use super::socket::Kind;
 use crate::driver::faults::Fault;
 use std::collections::VecDeque;
@@ -21,7 +21,10 @@ pub(super) struct Packet {
     pub(super) from: SocketAddr,
     pub(super) to: IpAddr,
     pub(super) traffic_class: u8,
+    /// Since 1970, as SO_TIMESTAMPNS tells it.
     pub(super) arrived_ns: u64,
+    /// What the socket had dropped before.
+    pub(super) drops: u32,
     pub(super) payload: Vec<u8>,
 }
 
@@ -50,12 +53,13 @@ impl Udp {
 }
 
 /// What is to be sent.
-pub(super) struct Outbound<'a> {
-    pub(super) to: Option<SocketAddr>,
-    pub(super) from: Option<IpAddr>,
-    pub(super) segment_bytes: Option<u16>,
-    pub(super) traffic_class: u8,
-    pub(super) payload: &'a [u8],
+#[derive(Default)]
+pub(crate) struct Outbound<'a> {
+    pub(crate) to: Option<SocketAddr>,
+    pub(crate) from: Option<IpAddr>,
+    pub(crate) segment_bytes: Option<u16>,
+    pub(crate) traffic_class: u8,
+    pub(crate) payload: &'a [u8],
 }
 
 impl Kernel {
@@ -75,18 +79,19 @@ impl Kernel {
     }
 
     /// sendmsg(2) without waiting.
-    pub(super) fn send_datagram(&mut self, fd: RawFd, out: &Outbound<'_>) -> io::Result<()> {
+    pub(crate) fn send_datagram(&mut self, fd: RawFd, out: &Outbound<'_>) -> io::Result<()> {
         let room = self.socket_mut(fd)?.send_bytes;
         let udp = self.udp(fd)?;
         if let Some(errno) = udp.errno.take() {
             return Err(error(errno));
         }
         let Some(to) = out.to.or(udp.peer) else { return Err(error(libc::EDESTADDRREQ)) };
-        let bytes = out.payload.len();
+        let (leaving, bytes) = (udp.leaving_bytes, out.payload.len());
+        self.check_route(fd, to, out.from)?;
         if bytes > PAYLOAD_BYTES_MAX {
             return Err(error(libc::EMSGSIZE));
         }
-        if udp.leaving_bytes >= room || self.dice.strikes(Fault::Again) {
+        if leaving >= room || self.dice.strikes(Fault::Again) {
             return Err(error(libc::EAGAIN));
         }
         if self.dice.strikes(Fault::NoBuffers) {
@@ -99,9 +104,10 @@ impl Kernel {
         let size = out.segment_bytes.map_or(bytes, usize::from).max(1);
         let whole: Option<&[u8]> = (bytes == 0).then_some(&[]);
         for payload in whole.into_iter().chain(out.payload.chunks(size)) {
-            let (traffic_class, arrived_ns) = (out.traffic_class, 0);
-            let (to_ip, payload) = (to.ip(), payload.to_vec());
-            self.travel(fd, to, Packet { from, to: to_ip, traffic_class, arrived_ns, payload });
+            let (traffic_class, payload) = (out.traffic_class, payload.to_vec());
+            let packet =
+                Packet { from, to: to.ip(), traffic_class, arrived_ns: 0, drops: 0, payload };
+            self.travel(fd, to, packet);
         }
         let held = bytes + OVERHEAD_BYTES;
         self.udp(fd)?.leaving_bytes += held;
@@ -109,6 +115,21 @@ impl Kernel {
         self.schedule(leaves_ns, Event::Departed { from: fd, bytes: held });
         self.note("datagram", fd, bytes as i64);
         Ok(())
+    }
+
+    /// Whether a datagram can go from here to there at all.
+    fn check_route(&mut self, fd: RawFd, to: SocketAddr, from: Option<IpAddr>) -> io::Result<()> {
+        if to.is_ipv6() != self.socket_mut(fd)?.ipv6 {
+            return Err(error(libc::EAFNOSUPPORT));
+        }
+        if to.port() == 0 || from.is_some_and(|from| !from.is_loopback()) {
+            return Err(error(libc::EINVAL));
+        }
+        match to.ip() {
+            IpAddr::V4(to) if to.is_broadcast() => Err(error(libc::EACCES)),
+            to if !to.is_loopback() && !to.is_unspecified() => Err(error(libc::ENETUNREACH)),
+            _ => Ok(()),
+        }
     }
 
     fn travel(&mut self, sender: RawFd, to: SocketAddr, packet: Packet) {
@@ -133,7 +154,7 @@ impl Kernel {
     }
 
     pub(super) fn arrive(&mut self, to: SocketAddr, mut packet: Packet, sender: RawFd) {
-        packet.arrived_ns = self.now_ns();
+        packet.arrived_ns = self.now_ns() + SINCE_1970_NS;
         let bound: Vec<RawFd> = self.bound_to(false, to).cloned().unwrap_or_default();
         let takes = |fd: &&RawFd| match self.sockets.get(fd).map(|socket| &socket.kind) {
             Some(Kind::Udp(udp)) => udp.peer.is_none_or(|peer| peer == packet.from),
@@ -159,13 +180,14 @@ impl Kernel {
             return self.note("dropped", taker, bytes as i64);
         }
         udp.inbox_bytes += bytes;
+        packet.drops = udp.drops;
         udp.inbox.push_back(packet);
         self.note("arrived", taker, bytes as i64);
         self.look(taker, Op::Receive);
     }
 
     /// recvmsg(2) without waiting.
-    pub(super) fn recv_datagram(&mut self, fd: RawFd) -> io::Result<(Packet, u32)> {
+    pub(super) fn recv_datagram(&mut self, fd: RawFd) -> io::Result<Packet> {
         let udp = self.udp(fd)?;
         if let Some(errno) = udp.errno.take() {
             self.look(fd, Op::Receive);
@@ -173,9 +195,8 @@ impl Kernel {
         }
         let Some(packet) = udp.inbox.pop_front() else { return Err(error(libc::EAGAIN)) };
         udp.inbox_bytes -= packet.payload.len() + OVERHEAD_BYTES;
-        let drops = udp.drops;
         self.look(fd, Op::Receive);
-        Ok((packet, drops))
+        Ok(packet)
     }
 
     /// Packets dropped at this socket.

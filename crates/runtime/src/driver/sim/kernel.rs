@@ -19,6 +19,11 @@ use std::rc::Rc;
 /// knows none of them, and a call that reaches it by mistake fails with EBADF.
 pub(crate) const FIRST_FD: RawFd = 1 << 24;
 
+/// When the clock of a world begins, and what is missing to the time since 1970 then: it begins in
+/// 2026. Not at zero, where a difference taken the wrong way round would not show.
+const FIRST_NS: u64 = 1_000_000_000_000;
+pub(crate) const SINCE_1970_NS: u64 = 1_767_225_600_000_000_000 - FIRST_NS;
+
 const FIRST_PORT: u16 = 32768;
 /// How late a completion is reported that is reported at once.
 pub(super) const PROMPT_NS: u64 = 5_000;
@@ -129,6 +134,12 @@ pub(crate) struct Kernel {
     pub(super) trace: Trace,
     pub(super) sockets: BTreeMap<RawFd, Socket>,
     next_fd: RawFd,
+    /// Descriptors that are copies, and of what.
+    pub(super) copies: BTreeMap<RawFd, RawFd>,
+    /// Number of descriptors that the program holds.
+    pub(super) open: usize,
+    /// RLIMIT_NOFILE.
+    pub(super) descriptors_max: usize,
     next_port: u16,
     /// Who is bound where; several with SO_REUSEPORT.
     pub(super) names: BTreeMap<(bool, SocketAddr), Vec<RawFd>>,
@@ -150,8 +161,7 @@ pub(crate) struct Machine {
 
 impl Machine {
     pub(crate) fn new(seed: u64, faults: Faults) -> Rc<Machine> {
-        // Not at zero, where a difference taken the wrong way round would not show.
-        let clock = Rc::new(Cell::new(1_000_000_000_000));
+        let clock = Rc::new(Cell::new(FIRST_NS));
         let mut dice = Dice::new(seed, faults);
         let latency_ns = [2_000, 20_000, 200_000, 5_000_000][dice.between(0..4) as usize];
         let cuts_datagrams = dice.between(0..2) == 0;
@@ -161,6 +171,9 @@ impl Machine {
             trace: Trace::default(),
             sockets: BTreeMap::new(),
             next_fd: FIRST_FD,
+            copies: BTreeMap::new(),
+            open: 0,
+            descriptors_max: descriptors_max(),
             next_port: FIRST_PORT,
             names: BTreeMap::new(),
             events: BTreeMap::new(),
@@ -172,6 +185,11 @@ impl Machine {
         };
         Rc::new(Machine { clock, kernel: RefCell::new(kernel) })
     }
+}
+
+/// What the process may have.
+fn descriptors_max() -> usize {
+    crate::sys::probe::nofile_limits().0.map_or(usize::MAX, |soft| soft as usize)
 }
 
 pub(super) fn error(errno: i32) -> io::Error {
@@ -207,7 +225,7 @@ impl Kernel {
     }
 
     /// Carries out what is due.
-    pub(super) fn run_due(&mut self) {
+    pub(crate) fn run_due(&mut self) {
         while let Some(entry) = self.events.first_entry()
             && entry.key().0 <= self.clock.get()
         {
@@ -271,24 +289,40 @@ impl Kernel {
         }
     }
 
-    pub(super) fn new_fd(&mut self, socket: Socket) -> RawFd {
-        let fd = self.next_fd;
+    pub(super) fn next_fd(&mut self) -> RawFd {
         self.next_fd += 1;
+        self.next_fd - 1
+    }
+
+    pub(super) fn new_fd(&mut self, socket: Socket) -> RawFd {
+        let fd = self.next_fd();
         self.sockets.insert(fd, socket);
         fd
     }
 
+    /// Whether the program may have one more descriptor.
+    pub(super) fn may_have_descriptor(&mut self) -> io::Result<()> {
+        match self.dice.errno(OF_DESCRIPTORS) {
+            Some(errno) => Err(error(errno)),
+            None if self.open_descriptors() >= self.descriptors_max => Err(error(libc::EMFILE)),
+            None => Ok(()),
+        }
+    }
+
     /// socket(2).
     pub(crate) fn socket(&mut self, stream: bool, ipv6: bool) -> io::Result<RawFd> {
-        if let Some(errno) = self.dice.errno(OF_DESCRIPTORS) {
-            return Err(error(errno));
-        }
+        self.may_have_descriptor()?;
+        self.open += 1;
         let kind = if stream { Kind::Fresh } else { Kind::Udp(Udp::default()) };
         Ok(self.new_fd(Socket::new(stream, ipv6, kind)))
     }
 
     /// bind(2); port 0 takes the next that is free.
     pub(crate) fn bind(&mut self, fd: RawFd, address: SocketAddr) -> io::Result<()> {
+        if !address.ip().is_loopback() && !address.ip().is_unspecified() {
+            // The machine has no other interface.
+            return Err(error(libc::EADDRNOTAVAIL));
+        }
         let socket = self.socket_mut(fd)?;
         let (stream, share) = (socket.stream, socket.share);
         let address = self.free_name(stream, address, share)?;
@@ -412,7 +446,7 @@ impl Kernel {
 
     /// Number of descriptors that the program holds.
     pub(crate) fn open_descriptors(&self) -> usize {
-        self.sockets.values().filter(|socket| socket.open).count()
+        self.open
     }
 
     /// Gives up what a socket is called.
@@ -429,10 +463,18 @@ impl Kernel {
 
     /// close(2).
     pub(crate) fn close(&mut self, fd: RawFd) -> io::Result<()> {
-        let socket = self.socket_mut(fd)?;
-        if !std::mem::replace(&mut socket.open, false) {
+        let socket = self.socket_mut(self.socket_of(fd))?;
+        if !socket.open {
             return Err(error(libc::EBADF));
         }
+        if socket.copies > 0 {
+            socket.copies -= 1;
+            return self.close_copy(fd);
+        }
+        socket.open = false;
+        self.open -= 1;
+        let fd = self.copies.remove(&fd).unwrap_or(fd);
+        let socket = self.socket_mut(fd)?;
         (socket.owner, socket.armed) = (None, 0);
         match &mut socket.kind {
             Kind::Tcp(_) => self.close_tcp(fd),

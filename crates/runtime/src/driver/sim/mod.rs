@@ -10,22 +10,27 @@
 //! once that it can be carried out, and carries it out then. A report may come late, in another
 //! order than the others, or say that the operation has ended without having been carried out.
 
+mod blocking;
 mod datagram;
 mod files;
 mod kernel;
 mod socket;
 mod stream;
 mod tcp;
+mod threads;
 mod trace;
 mod udp;
 mod world;
 
-pub(crate) use kernel::{FIRST_FD, Kernel, Machine};
-pub(crate) use world::{Course, Outputs, machine};
+pub(crate) use blocking::Patience;
+pub(crate) use datagram::Outbound;
+pub(crate) use kernel::{FIRST_FD, Kernel, Machine, Op, SINCE_1970_NS};
+pub(crate) use threads::{join, start_thread};
+pub(crate) use world::{Course, Outputs, give_way, machine, wait};
 pub use world::{Place, Running, Summary, World};
 
 use self::files::FileSlot;
-use self::kernel::{Completion, Op, PROMPT_NS};
+use self::kernel::{Completion, PROMPT_NS};
 use self::stream::Stream;
 use self::udp::Datagrams;
 use super::linger::Lingering;
@@ -35,6 +40,7 @@ use super::{DriverSetup, closed};
 use crate::buf::Pool;
 use crate::config::SimFeatures;
 use crate::counters::Counters;
+use crate::sys;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -64,6 +70,10 @@ struct Listener {
 /// One worker's share of a simulated machine.
 pub(crate) struct SimDriver {
     machine: Rc<Machine>,
+    /// Readable when another thread wakes this worker.
+    wake_fd: RawFd,
+    /// The world leads its worker step by step; it has no thread that could wait.
+    led: bool,
     /// Number of this driver at its kernel.
     id: usize,
     entries: Slots<Entry>,
@@ -86,6 +96,8 @@ impl SimDriver {
         world::keep_account_of(&pool);
         Ok(SimDriver {
             machine,
+            wake_fd: setup.wake_fd,
+            led: false,
             id,
             entries: Slots::new(),
             files: Slots::new(),
@@ -202,10 +214,39 @@ impl SimDriver {
         self.kernel().has_completions(self.id)
     }
 
-    pub(crate) fn turn(&mut self, _: Option<Duration>, wakes: &mut Vec<Waker>) -> io::Result<()> {
+    /// From now on [`turn`](SimDriver::turn) does not wait.
+    pub(crate) fn be_led(&mut self) {
+        self.led = true;
+    }
+
+    pub(crate) fn turn(
+        &mut self,
+        timeout: Option<Duration>,
+        wakes: &mut Vec<Waker>,
+    ) -> io::Result<()> {
         self.counters.waits.add(1);
+        if !self.led {
+            self.wait(timeout);
+        }
         self.take(PORTION, wakes);
         Ok(())
+    }
+
+    /// Leaves the machine to others, until something has arrived for this worker.
+    fn wait(&mut self, timeout: Option<Duration>) {
+        let resting = timeout.is_none_or(|timeout| !timeout.is_zero());
+        if let Err(what) = self.check(resting) {
+            self.kernel().complain(|| what);
+        }
+        if !resting {
+            let spent_ns = self.kernel().dice.between(200..world::STEP_NS_MAX);
+            self.machine.clock.set(self.machine.clock.get() + spent_ns);
+            self.kernel().run_due();
+            return give_way();
+        }
+        let now_ns = self.machine.clock.get();
+        let until_ns = timeout.map(|timeout| now_ns.saturating_add(timeout.as_nanos() as u64));
+        wait(until_ns, &mut || self.has_arrivals() || sys::simulated::is_readable(self.wake_fd));
     }
 
     /// Takes what has arrived. What lies behind it in the sockets is reported a moment later, while

@@ -9,10 +9,12 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 
-/// Bytes of the receive and send buffers of a socket that asks for none.
+/// Bytes of the receive and send buffers of a socket that asks for none; those of datagrams are
+/// net.core.rmem_default of Linux.
 const BUFFER_BYTES: usize = 64 * 1024;
+const DATAGRAM_BUFFER_BYTES: usize = 212_992;
 const BUFFER_BYTES_MIN: usize = 2048;
-const BUFFER_BYTES_MAX: usize = 4 * 1024 * 1024;
+const BUFFER_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 pub(super) enum Kind {
     Fresh,
@@ -23,7 +25,7 @@ pub(super) enum Kind {
 
 pub(super) struct Socket {
     pub(super) stream: bool,
-    ipv6: bool,
+    pub(super) ipv6: bool,
     pub(super) local: Option<SocketAddr>,
     pub(super) peer_name: Option<SocketAddr>,
     pub(super) recv_bytes: usize,
@@ -33,6 +35,12 @@ pub(super) struct Socket {
     pub(super) share: bool,
     /// The program holds a descriptor of it.
     pub(super) open: bool,
+    /// Further descriptors of it that the program holds.
+    pub(super) copies: usize,
+    /// O_NONBLOCK, SO_RCVTIMEO and SO_SNDTIMEO, for programs whose calls wait.
+    pub(super) nonblocking: bool,
+    pub(super) recv_timeout_ns: Option<u64>,
+    pub(super) send_timeout_ns: Option<u64>,
     /// It is in the backlog of a listener.
     pub(super) pending: bool,
     pub(super) owner: Option<(usize, Key)>,
@@ -104,16 +112,21 @@ impl Socket {
     }
 
     pub(super) fn new(stream: bool, ipv6: bool, kind: Kind) -> Socket {
+        let buffer_bytes = if stream { BUFFER_BYTES } else { DATAGRAM_BUFFER_BYTES };
         Socket {
             stream,
             ipv6,
             local: None,
             peer_name: None,
-            recv_bytes: BUFFER_BYTES,
-            send_bytes: BUFFER_BYTES,
+            recv_bytes: buffer_bytes,
+            send_bytes: buffer_bytes,
             reset_on_close: false,
             share: false,
             open: true,
+            copies: 0,
+            nonblocking: false,
+            recv_timeout_ns: None,
+            send_timeout_ns: None,
             pending: false,
             owner: None,
             armed: 0,

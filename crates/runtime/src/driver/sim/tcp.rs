@@ -2,7 +2,7 @@
 
 use super::kernel::{Event, Kernel, Op, error};
 use super::socket::{Kind, Socket};
-use crate::driver::faults::{Fault, OF_DESCRIPTORS};
+use crate::driver::faults::Fault;
 use std::collections::VecDeque;
 use std::io;
 use std::mem::MaybeUninit;
@@ -66,6 +66,11 @@ impl Tcp {
         self.inbox.len()
     }
 
+    /// The next bytes to be received, at most so many.
+    pub(super) fn beginning(&self, most: usize) -> Vec<u8> {
+        self.inbox.iter().take(most).copied().collect()
+    }
+
     pub(super) fn unsent_bytes(&self) -> usize {
         self.out.len()
     }
@@ -96,7 +101,7 @@ impl Kernel {
     }
 
     /// connect(2) of a stream, which goes on by itself.
-    pub(super) fn connect(&mut self, fd: RawFd, to: SocketAddr) -> io::Result<()> {
+    pub(crate) fn connect(&mut self, fd: RawFd, to: SocketAddr) -> io::Result<()> {
         self.name_for(fd, to)?;
         let socket = self.socket_mut(fd)?;
         socket.peer_name = Some(to);
@@ -169,7 +174,7 @@ impl Kernel {
     }
 
     /// The outcome of a connect that is over.
-    pub(super) fn connected(&mut self, fd: RawFd) -> io::Result<()> {
+    pub(crate) fn connected(&mut self, fd: RawFd) -> io::Result<()> {
         match self.tcp(fd).and_then(|tcp| tcp.errno) {
             Some(errno) => Err(error(errno)),
             None => Ok(()),
@@ -177,14 +182,13 @@ impl Kernel {
     }
 
     /// accept4(2).
-    pub(super) fn accept(&mut self, listener: RawFd) -> io::Result<RawFd> {
+    pub(crate) fn accept(&mut self, listener: RawFd) -> io::Result<RawFd> {
         let Kind::Listener { backlog, .. } = &self.socket_mut(listener)?.kind else {
             return Err(error(libc::EINVAL));
         };
         let Some(fd) = backlog.front().copied() else { return Err(error(libc::EAGAIN)) };
-        if let Some(errno) = self.dice.errno(OF_DESCRIPTORS) {
-            return Err(error(errno));
-        }
+        self.may_have_descriptor()?;
+        self.open += 1;
         if let Kind::Listener { backlog, .. } = &mut self.socket_mut(listener)?.kind {
             backlog.pop_front();
         }
@@ -248,7 +252,7 @@ impl Kernel {
     }
 
     /// shutdown(2) of the sending half.
-    pub(super) fn shutdown_write(&mut self, fd: RawFd) {
+    pub(crate) fn shutdown_write(&mut self, fd: RawFd) {
         if let Some(tcp) = self.tcp(fd) {
             tcp.fin = true;
         }

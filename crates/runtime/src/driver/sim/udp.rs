@@ -162,10 +162,13 @@ impl SimDriver {
     fn on_datagram(&mut self, key: Key, completion: Completion, wakes: &mut Vec<Waker>) {
         let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else { return };
         udp.receiving &= completion.more;
-        if completion.refused.is_none() && !udp.closing {
+        // A report that was on its way when receiving was paused is none to follow.
+        let has_room = udp.received.len() < RECEIVED_MAX;
+        if completion.refused.is_none() && !udp.closing && has_room {
             let mut kernel = self.machine.kernel.borrow_mut();
             match kernel.recv_datagram(udp.fd()) {
-                Ok((packet, drops)) => {
+                Ok(packet) => {
+                    let drops = packet.drops;
                     let told = RecvControl {
                         to: udp.setup.wanted.pktinfo.then_some(packet.to),
                         segment_bytes: None,

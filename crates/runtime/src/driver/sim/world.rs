@@ -1,9 +1,11 @@
 //! The world: one simulated machine, the runtimes on it, and the order in which they run.
 //!
-//! Everything runs on the thread that made the world, one step of one worker at a time. Whenever
-//! nobody has anything to do, the clock moves on to the next moment at which somebody has.
+//! One at a time runs, a step of a worker or a thread until it waits (`threads`), and the thread that
+//! made the world leads them. Whenever nobody has anything to do, the clock moves on to the next
+//! moment at which somebody has.
 
 use super::kernel::Machine;
+use super::threads::{self, Threads};
 use crate::buf::Pool;
 use crate::driver::faults::{Fault, Faults};
 use std::cell::{Cell, RefCell};
@@ -12,13 +14,16 @@ use std::rc::Rc;
 use std::time::Duration;
 
 /// What one step of a worker takes at most.
-const STEP_NS_MAX: u64 = 20_000;
+pub(super) const STEP_NS_MAX: u64 = 20_000;
 /// What is on its way at the end may take so long: SYNs of connections that were given up.
 const AFTERMATH_NS: u64 = 600_000_000_000;
 /// Steps without the clock getting to a later event: somebody turns in circles.
 const STEPS_AT_ONCE_MAX: u32 = 5_000_000;
+/// In real time, how long a world in which all wait goes on looking for somebody outside who has
+/// what they wait for: a lock that threads of several worlds share.
+const OUTSIDERS_PATIENCE: Duration = Duration::from_secs(20);
 
-/// A worker of a world, as the world sees it.
+/// A worker or thread of a world, as the world sees it.
 pub(crate) trait Course {
     fn is_over(&self) -> bool;
     /// It has something to do now.
@@ -30,8 +35,9 @@ pub(crate) trait Course {
     fn check(&self, resting: bool) -> Result<(), String>;
 }
 
-struct Inner {
-    machine: Rc<Machine>,
+pub(super) struct Inner {
+    pub(super) machine: Rc<Machine>,
+    pub(super) threads: Threads,
     seed: u64,
     faults: Faults,
     /// How somebody can see what we saw.
@@ -40,17 +46,23 @@ struct Inner {
     pools: RefCell<Vec<Rc<Pool>>>,
     steps: Cell<u64>,
     started_ns: u64,
+    /// What went wrong has been told, with all that belongs to it.
+    told: Cell<bool>,
 }
 
 thread_local! {
-    static WORLD: RefCell<Option<Rc<Inner>>> = const { RefCell::new(None) };
+    pub(super) static WORLD: RefCell<Option<Rc<Inner>>> = const { RefCell::new(None) };
 }
 
-/// The machine of the world that this thread is in. Callable at any time, also while the thread
-/// ends or the world is in use: then there is none.
+/// The world that this thread is in. Callable at any time, also while the thread ends or the world
+/// is in use: then there is none.
+pub(super) fn here() -> Option<Rc<Inner>> {
+    WORLD.try_with(|world| world.try_borrow().ok()?.clone()).ok()?
+}
+
+/// Its machine.
 pub(crate) fn machine() -> Option<Rc<Machine>> {
-    let inner = WORLD.try_with(|world| world.try_borrow().ok()?.clone()).ok()??;
-    Some(Rc::clone(&inner.machine))
+    here().map(|inner| Rc::clone(&inner.machine))
 }
 
 /// At the end of the world every buffer of this pool has to be back.
@@ -60,9 +72,10 @@ pub(super) fn keep_account_of(pool: &Rc<Pool>) {
     }
 }
 
-/// A simulated machine, and the thread that made it inside it: clock, sockets and runtimes of this
-/// thread are its own until it is dropped. Equal seeds and faults give equal histories, to the
-/// nanosecond, as long as the program asks nothing of other threads.
+/// A simulated machine, and the thread that made it inside it: clock, sockets, runtimes and the
+/// threads that this one starts are its own until it is dropped. Where this thread would block, it
+/// leads the others on. Equal seeds and faults give equal histories, to the nanosecond, as long as
+/// the program asks nothing of threads outside.
 ///
 /// # Panics
 /// Most methods panic when something is found that must never be: bytes that were not sent, a task
@@ -104,18 +117,32 @@ impl World {
         let inner = Rc::new(Inner {
             started_ns: machine.clock.get(),
             machine,
+            threads: Threads::default(),
             seed,
             faults,
             replay: RefCell::default(),
             courses: RefCell::default(),
             pools: RefCell::default(),
             steps: Cell::new(0),
+            told: Cell::new(false),
         });
         WORLD.with_borrow_mut(|world| {
             assert!(world.is_none(), "this thread is in a world already");
             *world = Some(Rc::clone(&inner));
         });
         World { inner }
+    }
+
+    /// How long one way through the network takes, at least; at most it is four times as long.
+    /// Otherwise the seed chooses.
+    pub fn set_latency(&self, one_way: Duration) {
+        self.inner.machine.kernel.borrow_mut().latency_ns = one_way.as_nanos() as u64;
+    }
+
+    /// How many descriptors of simulated sockets there may be; beyond that EMFILE. Otherwise what
+    /// the process may have (RLIMIT_NOFILE).
+    pub fn set_descriptors_max(&self, most: usize) {
+        self.inner.machine.kernel.borrow_mut().descriptors_max = most;
     }
 
     /// The world that the calling thread is in.
@@ -157,9 +184,9 @@ impl World {
     pub fn finish(self) -> Summary {
         let inner = &self.inner;
         // What was closed last is still on its way.
-        inner.go_on_until(inner.now_ns() + AFTERMATH_NS, || false);
+        inner.go_on_until(inner.now_ns() + AFTERMATH_NS, &mut || false);
         if inner.courses.borrow().iter().any(|course| !course.is_over()) {
-            inner.fail("a worker has not ended");
+            inner.fail("a worker or a thread has not ended");
         }
         let open = inner.machine.kernel.borrow().open_descriptors();
         if open > 0 {
@@ -177,6 +204,9 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
+        if std::thread::panicking() && !self.inner.told.get() {
+            eprintln!("{}", self.inner.story());
+        }
         // In the world, so that what they close is closed there.
         let courses =
             self.inner.courses.try_borrow_mut().map(|mut courses| std::mem::take(&mut *courses));
@@ -202,8 +232,13 @@ impl Place {
         self.inner.run_until(limit, done)
     }
 
+    /// Number of descriptors of simulated sockets.
+    pub fn open_descriptors(&self) -> usize {
+        self.inner.machine.kernel.borrow().open_descriptors()
+    }
+
     pub(crate) fn add(&self, course: Box<dyn Course>) {
-        self.inner.courses.borrow_mut().push(course);
+        self.inner.add(course);
     }
 
     /// A number below `limit` that the seed chooses.
@@ -212,25 +247,78 @@ impl Place {
     }
 }
 
+/// Lets the calling thread wait until `ready` says so, and others run meanwhile; false if it did not
+/// by `until_ns`. Outside a world nothing happens.
+pub(crate) fn wait(until_ns: Option<u64>, ready: &mut dyn FnMut() -> bool) -> bool {
+    here().is_none_or(|inner| inner.wait(until_ns, ready))
+}
+
+/// Lets others run, or not, as the seed decides: for whoever goes on at once.
+pub(crate) fn give_way() {
+    if let Some(inner) = here() {
+        inner.give_way();
+    }
+}
+
 impl Inner {
-    fn now_ns(&self) -> u64 {
+    pub(super) fn now_ns(&self) -> u64 {
         self.machine.clock.get()
     }
 
-    fn run_until(&self, limit: Duration, done: impl FnMut() -> bool) -> bool {
-        let limit_ns = self.now_ns().saturating_add(limit.as_nanos() as u64);
-        let was = self.go_on_until(limit_ns, done);
-        if was.is_none() {
-            self.machine.clock.set(limit_ns.max(self.now_ns()));
-        }
-        was.unwrap_or(false)
+    pub(super) fn add(&self, course: Box<dyn Course>) {
+        self.courses.borrow_mut().push(course);
     }
 
-    /// As `run_until`; `None` if nothing more happens before `limit_ns`, with the clock where the
-    /// last thing did.
-    fn go_on_until(&self, limit_ns: u64, mut done: impl FnMut() -> bool) -> Option<bool> {
+    fn run_until(&self, limit: Duration, mut done: impl FnMut() -> bool) -> bool {
+        let limit_ns = self.now_ns().saturating_add(limit.as_nanos() as u64);
+        self.wait(Some(limit_ns), &mut done)
+    }
+
+    fn wait(&self, until_ns: Option<u64>, ready: &mut dyn FnMut() -> bool) -> bool {
+        if let Some(thread) = threads::current() {
+            return thread.wait(until_ns, ready);
+        }
+        let mut looked = Duration::ZERO;
+        loop {
+            if let Some(was) = self.go_on_until(until_ns.unwrap_or(u64::MAX), ready) {
+                return was;
+            }
+            if let Some(until_ns) = until_ns {
+                self.machine.clock.set(until_ns.max(self.now_ns()));
+                return ready();
+            }
+            if looked > OUTSIDERS_PATIENCE {
+                self.fail("everybody waits for somebody else");
+            }
+            looked += crate::sys::simulated::look_away();
+        }
+    }
+
+    fn give_way(&self) {
+        if let Some(thread) = threads::current() {
+            thread.wait(Some(0), &mut || false);
+            return;
+        }
+        let others = self.courses.borrow().len() as u64;
+        loop {
+            let chosen = self.machine.kernel.borrow_mut().dice.between(0..others + 1);
+            if chosen == others || !self.step() {
+                return;
+            }
+            self.machine.kernel.borrow_mut().run_due();
+        }
+    }
+
+    /// Lets others run until `done`, or until `limit_ns`; `None` if nothing more happens before that,
+    /// with the clock where the last thing did.
+    fn go_on_until(&self, limit_ns: u64, done: &mut dyn FnMut() -> bool) -> Option<bool> {
         let mut at_once = 0;
-        while !done() {
+        loop {
+            // What that reports may be what the caller waits for.
+            self.machine.kernel.borrow_mut().run_due();
+            if done() {
+                return Some(true);
+            }
             if self.step() {
                 at_once += 1;
                 if at_once == STEPS_AT_ONCE_MAX {
@@ -245,34 +333,39 @@ impl Inner {
             let next_ns = self.next_ns().filter(|next_ns| *next_ns <= limit_ns)?;
             self.machine.clock.set(next_ns.max(self.now_ns()));
         }
-        Some(true)
     }
 
-    /// Lets one worker do what it has to do; false if none has anything.
+    /// Lets one of the others do what it has to do; false if none has anything.
     fn step(&self) -> bool {
-        self.machine.kernel.borrow_mut().run_due();
-        let mut courses = self.courses.take();
-        courses.retain(|course| !course.is_over());
+        let (mut over, mut courses) = (Vec::new(), self.courses.borrow_mut());
+        for at in (0..courses.len()).rev() {
+            if courses[at].is_over() {
+                over.push(courses.remove(at));
+            }
+        }
         let runnable: Vec<usize> =
             (0..courses.len()).filter(|at| courses[*at].is_runnable()).collect();
-        let resting = runnable.is_empty();
-        let checked = if resting {
-            courses.iter().try_for_each(|course| course.check(true))
-        } else {
-            let mut kernel = self.machine.kernel.borrow_mut();
-            let chosen = runnable[kernel.dice.between(0..runnable.len() as u64) as usize];
-            let spent_ns = kernel.dice.between(200..STEP_NS_MAX);
-            kernel.trace.note(self.now_ns(), "step", chosen as i64, spent_ns as i64);
-            drop(kernel);
-            self.machine.clock.set(self.now_ns() + spent_ns);
-            courses[chosen].step();
-            self.steps.set(self.steps.get() + 1);
-            courses[chosen].check(false)
-        };
-        // A step may have started others.
-        self.courses.borrow_mut().extend(courses);
+        if runnable.is_empty() {
+            let checked = courses.iter().try_for_each(|course| course.check(true));
+            drop(courses);
+            self.check(checked);
+            return false;
+        }
+        let mut kernel = self.machine.kernel.borrow_mut();
+        let chosen = runnable[kernel.dice.between(0..runnable.len() as u64) as usize];
+        let spent_ns = kernel.dice.between(200..STEP_NS_MAX);
+        kernel.trace.note(self.now_ns(), "step", chosen as i64, spent_ns as i64);
+        drop(kernel);
+        self.machine.clock.set(self.now_ns() + spent_ns);
+        // It is nowhere meanwhile: it may wait itself, and lead the others on for so long.
+        let mut course = courses.remove(chosen);
+        drop((courses, over));
+        course.step();
+        self.steps.set(self.steps.get() + 1);
+        let checked = course.check(false);
+        self.add(course);
         self.check(checked);
-        !resting
+        true
     }
 
     fn check(&self, checked: Result<(), String>) {
@@ -294,16 +387,22 @@ impl Inner {
     }
 
     fn fail(&self, what: &str) -> ! {
+        self.told.set(true);
+        panic!("{what}\n{}", self.story());
+    }
+
+    /// What somebody needs to know who wants to know why.
+    fn story(&self) -> String {
         let seconds = (self.now_ns() - self.started_ns) as f64 / 1e9;
         let (seed, faults, replay) = (self.seed, &self.faults, self.replay.borrow());
         let tail = match self.machine.kernel.try_borrow() {
             Ok(kernel) => kernel.trace.tail(),
             Err(_) => String::new(),
         };
-        panic!(
-            "{what}\nworld of seed {seed}, after {seconds} s\nfaults: {faults}\nreplay: {replay}\n\
+        format!(
+            "world of seed {seed}, after {seconds} s\nfaults: {faults}\nreplay: {replay}\n\
              last events:\n{tail}"
-        );
+        )
     }
 }
 

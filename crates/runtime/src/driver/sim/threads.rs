@@ -1,0 +1,154 @@
+//! Threads of a simulated machine: those that a program starts while it is in a world.
+//!
+//! They are real threads, and one at a time has the turn: the others wait, each at its gate, until
+//! the world gives it to them. A thread gives it back where it would block, in a call of the C
+//! library (`crate::sys::simulated`), and then goes on when what it waits for is there and the seed
+//! decides that it is next. So blocking programs and what they share with the workers run the same
+//! way each time.
+
+use super::kernel::Machine;
+use super::world::{Course, Inner, WORLD, here};
+use crate::sys::simulated::Gate;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::ptr::NonNull;
+use std::rc::Rc;
+use std::sync::Arc;
+
+thread_local! {
+    static THREAD: RefCell<Option<Arc<Thread>>> = const { RefCell::new(None) };
+}
+
+/// The calling thread, if the world leads it; `None` for the one that made the world.
+pub(super) fn current() -> Option<Arc<Thread>> {
+    THREAD.try_with(|thread| thread.try_borrow().ok()?.clone()).ok()?
+}
+
+/// What a thread waits for.
+#[derive(Clone, Copy, Default)]
+struct Waits {
+    until_ns: Option<u64>,
+    /// Says whether it is there; lives on the stack of the thread, which stands still.
+    ready: Option<NonNull<dyn FnMut() -> bool>>,
+}
+
+/// One thread.
+pub(super) struct Thread {
+    /// It has the turn.
+    go: Gate,
+    /// It has given the turn back.
+    back: Gate,
+    waits: Cell<Waits>,
+    over: Cell<bool>,
+}
+
+// SAFETY: the gates are made for several threads. The cells are touched by whoever has the turn, and
+// by nobody else; passing a gate orders what was done before by the one who opened it.
+unsafe impl Send for Thread {}
+// SAFETY: as above.
+unsafe impl Sync for Thread {}
+
+impl Thread {
+    /// Gives the turn back, and gets it again when `ready` says so or at `until_ns`; returns what
+    /// `ready` says then.
+    pub(super) fn wait(&self, until_ns: Option<u64>, ready: &mut dyn FnMut() -> bool) -> bool {
+        // SAFETY: only the lifetime changes. The pointer is gone before this returns.
+        let asked: NonNull<dyn FnMut() -> bool> =
+            unsafe { std::mem::transmute(NonNull::from(&mut *ready)) };
+        self.waits.set(Waits { until_ns, ready: Some(asked) });
+        self.back.open();
+        self.go.pass();
+        self.waits.set(Waits::default());
+        ready()
+    }
+}
+
+/// A thread, as the world sees it.
+struct Led {
+    thread: Arc<Thread>,
+    machine: Rc<Machine>,
+}
+
+impl Course for Led {
+    fn is_over(&self) -> bool {
+        self.thread.over.get()
+    }
+
+    fn is_runnable(&self) -> bool {
+        let Waits { until_ns, ready } = self.thread.waits.get();
+        // One that has not begun waits for nothing.
+        let Some(mut ready) = ready else { return true };
+        let due = until_ns.is_some_and(|until_ns| self.machine.clock.get() >= until_ns);
+        // SAFETY: the thread stands still in `wait`, where the closure lives, and does not use it
+        // until it gets the turn.
+        due || unsafe { ready.as_mut()() }
+    }
+
+    fn next_deadline_ns(&self) -> Option<u64> {
+        self.thread.waits.get().until_ns
+    }
+
+    fn step(&mut self) {
+        self.thread.go.open();
+        self.thread.back.pass();
+    }
+
+    fn check(&self, _: bool) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// The threads of a world that somebody may wait for the end of, by the name that the C library has
+/// for them.
+#[derive(Default)]
+pub(super) struct Threads(RefCell<BTreeMap<u64, Arc<Thread>>>);
+
+/// What a new thread gets of the world.
+struct Entry {
+    world: Rc<Inner>,
+    thread: Arc<Thread>,
+    main: Box<dyn FnOnce()>,
+}
+
+/// Has `start` start a real thread that calls what it is given, and makes it one of the world that
+/// the calling thread is in. `start` returns the name of the thread, or an errno.
+pub(crate) fn start_thread(
+    main: Box<dyn FnOnce()>,
+    start: impl FnOnce(Box<dyn FnOnce()>) -> Result<u64, i32>,
+) -> Result<(), i32> {
+    let Some(world) = here() else { return Err(libc::EAGAIN) };
+    let thread = Arc::new(Thread {
+        go: Gate::default(),
+        back: Gate::default(),
+        waits: Cell::default(),
+        over: Cell::new(false),
+    });
+    let entry = Entry { world: Rc::clone(&world), thread: Arc::clone(&thread), main };
+    let name = start(Box::new(move || run(entry)))?;
+    world.threads.0.borrow_mut().insert(name, Arc::clone(&thread));
+    world.add(Box::new(Led { thread, machine: Rc::clone(&world.machine) }));
+    Ok(())
+}
+
+/// The life of a thread.
+fn run(entry: Entry) {
+    entry.thread.go.pass();
+    let Entry { world, thread, main } = entry;
+    WORLD.set(Some(world));
+    THREAD.set(Some(Arc::clone(&thread)));
+    main();
+    // What is of the world is given up while this thread has the turn.
+    THREAD.take();
+    drop(WORLD.take());
+    thread.over.set(true);
+    thread.back.open();
+}
+
+/// Waits until the thread of this name is over, if it is one of the world of the calling thread.
+pub(crate) fn join(name: u64) {
+    let Some(world) = here() else { return };
+    let thread = world.threads.0.borrow_mut().remove(&name);
+    if let Some(thread) = thread {
+        super::wait(None, &mut || thread.over.get());
+    }
+}

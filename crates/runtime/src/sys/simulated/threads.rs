@@ -1,0 +1,235 @@
+//! Threads, and the calls in which they wait for each other and for the time.
+//!
+//! Locks, channels and parked threads of the standard library all wait by futex(2): until a number in
+//! memory is another one. In a world nobody has to be woken for that. A thread that waits has the
+//! turn again some time after the number has changed, whoever changed it.
+
+use super::machine;
+use crate::driver::sim::{give_way, join, start_thread, wait};
+use libc::{c_int, c_long, c_void, clockid_t, pollfd, pthread_attr_t, pthread_t, timespec};
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::time::Duration;
+
+/// How long a world looks away when all in it wait.
+const LOOKING_AWAY: Duration = Duration::from_micros(200);
+/// What giving the processor up takes.
+const YIELD_NS: u64 = 500;
+
+/// The function of this name that would be called without ours.
+fn original(name: &CStr, known: &AtomicPtr<c_void>) -> *mut c_void {
+    let mut found = known.load(Ordering::Relaxed);
+    if found.is_null() {
+        // SAFETY: the name is terminated. RTLD_NEXT searches what comes behind this program.
+        found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+        assert!(!found.is_null(), "the C library is linked dynamically and has {name:?}");
+        known.store(found, Ordering::Relaxed);
+    }
+    found
+}
+
+type Syscall = extern "C" fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long;
+
+fn real_syscall(number: c_long, arguments: [usize; 6]) -> c_long {
+    static KNOWN: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+    let [a, b, c, d, e, f] = arguments;
+    // SAFETY: syscall(2), which takes any number of arguments; where this builds, six registers or
+    // words are passed in the same way.
+    let call: Syscall = unsafe { std::mem::transmute(original(c"syscall", &KNOWN)) };
+    call(number, a, b, c, d, e, f)
+}
+
+/// Lets one real thread wait for another, whatever world they are in: who passes it waits until
+/// somebody opens it, and closes it behind itself.
+#[derive(Debug, Default)]
+pub(crate) struct Gate(AtomicU32);
+
+impl Gate {
+    pub(crate) fn open(&self) {
+        self.0.store(1, Ordering::Release);
+        let wake = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as usize;
+        real_syscall(libc::SYS_futex, [self.0.as_ptr() as usize, wake, 1, 0, 0, 0]);
+    }
+
+    pub(crate) fn pass(&self) {
+        while self.0.swap(0, Ordering::Acquire) == 0 {
+            let wait = (libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG) as usize;
+            real_syscall(libc::SYS_futex, [self.0.as_ptr() as usize, wait, 0, 0, 0, 0]);
+        }
+    }
+}
+
+/// Waits in real time, for a moment, and returns how long.
+pub(crate) fn look_away() -> Duration {
+    let time = timespec { tv_sec: 0, tv_nsec: LOOKING_AWAY.as_nanos() as i64 };
+    real_syscall(libc::SYS_nanosleep, [std::ptr::from_ref(&time) as usize, 0, 0, 0, 0, 0]);
+    LOOKING_AWAY
+}
+
+/// True if a descriptor of the real kernel is readable now.
+pub(crate) fn is_readable(fd: RawFd) -> bool {
+    let mut target = pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one live pollfd.
+    unsafe { libc::poll(&mut target, 1, 0) > 0 }
+}
+
+fn nanoseconds(time: timespec) -> u64 {
+    (time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64)
+}
+
+/// When a wait ends that began now, on the clock of the world.
+fn in_nanoseconds(ns: u64) -> Option<u64> {
+    machine().map(|machine| machine.clock.get().saturating_add(ns))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn clock_nanosleep(
+    clock: clockid_t,
+    flags: c_int,
+    time: *const timespec,
+    left: *mut timespec,
+) -> c_int {
+    if machine().is_none() {
+        let arguments = [clock as usize, flags as usize, time as usize, left as usize, 0, 0];
+        let returned = real_syscall(libc::SYS_clock_nanosleep, arguments);
+        // This call returns the errno.
+        let errno = || io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL);
+        return if returned == 0 { 0 } else { errno() };
+    }
+    // SAFETY: the caller names a timespec.
+    let ns = nanoseconds(unsafe { *time });
+    let until = flags & libc::TIMER_ABSTIME != 0;
+    wait(if until { Some(ns) } else { in_nanoseconds(ns) }, &mut || false);
+    0
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn sched_yield() -> c_int {
+    match machine() {
+        Some(machine) => {
+            machine.clock.set(machine.clock.get() + YIELD_NS);
+            give_way();
+            0
+        }
+        None => real_syscall(libc::SYS_sched_yield, [0; 6]) as c_int,
+    }
+}
+
+/// Of descriptors of the real kernel: the eventfd of a worker.
+#[unsafe(no_mangle)]
+extern "C" fn ppoll(
+    targets: *mut pollfd,
+    count: libc::nfds_t,
+    timeout: *const timespec,
+    mask: *const libc::sigset_t,
+) -> c_int {
+    let none = timespec { tv_sec: 0, tv_nsec: 0 };
+    let poll = |timeout: *const timespec| {
+        let arguments = [targets as usize, count as usize, timeout as usize, mask as usize, 8, 0];
+        real_syscall(libc::SYS_ppoll, arguments) as c_int
+    };
+    if machine().is_none() {
+        return poll(timeout);
+    }
+    // SAFETY: null, or a live timespec of the caller.
+    let limit = unsafe { timeout.as_ref() };
+    let until_ns = limit.and_then(|limit| in_nanoseconds(nanoseconds(*limit)));
+    wait(until_ns, &mut || poll(&none) != 0);
+    poll(&none)
+}
+
+/// In C this function takes any number of arguments; where this builds, six are passed in the same
+/// way then, and the kernel looks at those that it knows of.
+#[unsafe(no_mangle)]
+extern "C" fn syscall(
+    number: c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> c_long {
+    let operation = b as c_int & !(libc::FUTEX_PRIVATE_FLAG | libc::FUTEX_CLOCK_REALTIME);
+    let waits = [libc::FUTEX_WAIT, libc::FUTEX_WAIT_BITSET].contains(&operation);
+    // Whoever panics may do so in the middle of the world's own work.
+    if number != libc::SYS_futex || !waits || machine().is_none() || std::thread::panicking() {
+        return real_syscall(number, [a, b, c, d, e, f]);
+    }
+    // SAFETY: the caller names a live word that other threads change as an atomic one. It stays while
+    // the caller waits for it.
+    let word = unsafe { AtomicU32::from_ptr(a as *mut u32) };
+    // SAFETY: null, or a live timespec of the caller.
+    let limit = unsafe { (d as *const timespec).as_ref() };
+    let until_ns = limit.and_then(|limit| match operation {
+        libc::FUTEX_WAIT => in_nanoseconds(nanoseconds(*limit)),
+        _ => Some(nanoseconds(*limit)),
+    });
+    let before = c as u32;
+    if word.load(Ordering::Acquire) != before {
+        return super::refuse(libc::EAGAIN).into();
+    }
+    match wait(until_ns, &mut || word.load(Ordering::Acquire) != before) {
+        true => 0,
+        false => super::refuse(libc::ETIMEDOUT).into(),
+    }
+}
+
+type Main = extern "C" fn(*mut c_void) -> *mut c_void;
+type Create = extern "C" fn(*mut pthread_t, *const pthread_attr_t, Main, *mut c_void) -> c_int;
+type Join = extern "C" fn(pthread_t, *mut *mut c_void) -> c_int;
+
+/// What a thread of a world runs, in a form that C passes on.
+extern "C" fn run(main: *mut c_void) -> *mut c_void {
+    // SAFETY: made by `Box::into_raw` in `pthread_create`, for this call alone.
+    let main = unsafe { Box::from_raw(main.cast::<Box<dyn FnOnce()>>()) };
+    main();
+    std::ptr::null_mut()
+}
+
+/// A thread that is started in a world is one of it. What it returns is nothing, as with all threads
+/// of the standard library.
+#[unsafe(no_mangle)]
+extern "C" fn pthread_create(
+    name: *mut pthread_t,
+    attributes: *const pthread_attr_t,
+    main: Main,
+    argument: *mut c_void,
+) -> c_int {
+    static KNOWN: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+    // SAFETY: the signature of pthread_create(3).
+    let create: Create = unsafe { std::mem::transmute(original(c"pthread_create", &KNOWN)) };
+    if machine().is_none() {
+        return create(name, attributes, main, argument);
+    }
+    let started = start_thread(
+        Box::new(move || {
+            main(argument);
+        }),
+        |main| {
+            let main = Box::into_raw(Box::new(main));
+            match create(name, attributes, run, main.cast()) {
+                // SAFETY: the call has written the name.
+                0 => Ok(unsafe { *name }),
+                errno => {
+                    // SAFETY: nobody else got it.
+                    drop(unsafe { Box::from_raw(main) });
+                    Err(errno)
+                }
+            }
+        },
+    );
+    started.err().unwrap_or(0)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn pthread_join(name: pthread_t, result: *mut *mut c_void) -> c_int {
+    static KNOWN: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+    // SAFETY: the signature of pthread_join(3).
+    let real: Join = unsafe { std::mem::transmute(original(c"pthread_join", &KNOWN)) };
+    // After that it has nothing more to do, and needs no turn for it.
+    join(name);
+    real(name, result)
+}

@@ -1,0 +1,90 @@
+//! What a simulated machine does to programs and a real one does not on demand, so that no rule of
+//! the contract suite meets it.
+
+use crate::anywhere;
+use std::cell::RefCell;
+use std::io;
+use std::pin::pin;
+use std::time::Duration;
+use twinring::fs::{Dir, SendStrategy, Symlinks};
+use twinring::sim::{Fault, Faults, World};
+use twinring::{Runtime, TcpListener, TcpStream, spawn, timeout};
+
+/// Runs `main` in a world of its own, which has to be empty afterwards.
+fn in_world<T: 'static>(faults: Faults, main: impl Future<Output = T> + 'static) -> T {
+    let world = World::new(21, faults);
+    let output = Runtime::builder().build().and_then(|runtime| runtime.block_on(main));
+    world.finish();
+    output.expect("the simulated engine")
+}
+
+#[test]
+fn a_connection_that_finds_no_room_is_tried_again() {
+    in_world(Faults::none(), async {
+        let full = twinring::ListenOptions { backlog: 1, ..Default::default() };
+        let listener = full.bind(anywhere(), 1).expect("a free port").remove(0);
+        let filler = TcpStream::connect(listener.local_addr()).await.expect("room for one");
+        let mut second = pin!(TcpStream::connect(listener.local_addr()));
+        assert!(timeout(Duration::from_secs(1), second.as_mut()).await.is_err(), "it waits");
+        let listener = TcpListener::from_bound(listener).expect("a listener");
+        drop((listener.accept().await.expect("the first"), filler));
+        second.await.expect("its SYN was sent again");
+    });
+}
+
+#[test]
+fn a_file_that_ends_early_says_so() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().to_owned();
+    let content: Vec<u8> = (0..300_000u32).map(|at| (at / 5) as u8).collect();
+    std::fs::write(path.join("file"), &content).expect("room");
+    in_world(Faults::none().with(Fault::FileTruncated, 1_000), async move {
+        let root = Dir::open(&path).expect("the directory");
+        let mut short = 0;
+        for _ in 0..20 {
+            let file =
+                root.open_file("file".as_ref(), Symlinks::Beneath).await.expect("it is there");
+            let listener = TcpListener::bind(anywhere()).expect("a free port");
+            let near = TcpStream::connect(listener.local_addr()).await.expect("a connection");
+            let far = listener.accept().await.expect("a connection");
+            let reading = spawn(async move { read_to_end(&far).await.expect("no reset") });
+            let strategy = SendStrategy::Sendfile;
+            let sent = near.send_file_by(strategy, &file, 0, 300_000).await.expect("open");
+            drop(near);
+            let read = reading.await.expect("it ran");
+            assert_eq!(read.len() as u64, sent);
+            assert!(content.starts_with(&read));
+            short += u64::from(sent < 300_000);
+        }
+        assert!(short > 0 && short < 20, "{short} of 20 were cut");
+    });
+}
+
+async fn read_to_end(stream: &TcpStream) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    loop {
+        let piece = stream.recv().await?;
+        if piece.is_empty() {
+            return Ok(bytes);
+        }
+        bytes.extend_from_slice(&piece);
+    }
+}
+
+/// EMFILE by counting, not by chance.
+#[test]
+fn descriptors_run_out_and_come_back() {
+    let world = World::new(5, Faults::none());
+    world.set_descriptors_max(3);
+    let sockets = RefCell::new(Vec::new());
+    let more = || std::net::UdpSocket::bind(anywhere()).map(|one| sockets.borrow_mut().push(one));
+    (0..3).for_each(|_| more().expect("there are three"));
+    assert_eq!(more().expect_err("and no more").raw_os_error(), Some(24), "EMFILE");
+    let copied = sockets.borrow()[0].try_clone();
+    assert_eq!(copied.expect_err("no copy either").raw_os_error(), Some(24));
+    drop(sockets.borrow_mut().pop());
+    let copy = sockets.borrow()[0].try_clone().expect("one is free");
+    assert_eq!(copy.local_addr().ok(), sockets.borrow()[0].local_addr().ok());
+    drop((sockets, copy));
+    world.finish();
+}
