@@ -202,6 +202,11 @@ impl SimDriver {
         self.kernel().has_completions(self.id)
     }
 
+    pub(crate) fn in_use(&self) -> (usize, usize) {
+        let datagrams = self.datagram_pools.iter().map(|pool| pool.in_use());
+        (self.entries.len() + self.files.len(), self.pool.in_use() + datagrams.sum::<usize>())
+    }
+
     pub(crate) fn turn(&mut self, _: Option<Duration>, wakes: &mut Vec<Waker>) -> io::Result<()> {
         self.counters.waits.add(1);
         self.take(PORTION, wakes);
