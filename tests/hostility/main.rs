@@ -1,7 +1,7 @@
 //! Attacks on `twinring serve`, on both engines, over real sockets.
 //!
-//! Each test starts the command as an operator would, sandbox and all, and attacks it twice with
-//! the same crowd: once so that allocator and caches have seen it, and once that counts. While the
+//! Each test starts the command as an operator would, sandbox and all, and attacks it with the same
+//! crowd twice, or up to five times: until allocator and caches have seen it all. While an
 //! attack runs, others are served, and every answer to them is right; afterwards memory,
 //! descriptors, slots and buffers are what they were before; and SIGTERM ends the server with
 //! exit code 0 and nothing left. `-- --nocapture` prints a line of figures for each
