@@ -3,12 +3,11 @@
 
 mod support;
 
-use nix::sched::{CloneFlags, unshare};
 use std::io::Read;
 use std::net::{SocketAddr, TcpStream, UdpSocket};
-use std::process::Command;
 use std::time::Duration;
 use support::datagrams::{assert_balanced, client, reflected};
+use support::namespace::in_a_namespace;
 use support::{ENGINES, Server, connect, pattern, ping, read_to_end, run, try_ping, wait_until};
 
 #[test]
@@ -46,28 +45,6 @@ fn the_ready_line_tells_who_is_answered() {
     let server = Server::udp("epoll", &["--listen", "0.0.0.0:0", "--allow", "any"]);
     assert_eq!(server.ready["allow"], serde_json::json!(["any"]));
     assert_eq!(Server::echo("epoll", &[]).ready["allow"], serde_json::json!(["loopback"]));
-}
-
-/// Runs a test in a network namespace of its own, whose loopback interface also has 10.9.9.1 to
-/// 10.9.9.3: addresses that are not loopback, and reach nobody. False if that cannot be had.
-fn in_a_namespace(test: impl FnOnce() + Send + 'static) -> bool {
-    // The namespace is that of the thread, and of the processes that it starts.
-    let thread = std::thread::spawn(move || {
-        let ip = |arguments: &str| {
-            let status = Command::new("ip").args(arguments.split(' ')).status();
-            status.is_ok_and(|status| status.success())
-        };
-        let made = unshare(CloneFlags::CLONE_NEWNET).is_ok()
-            && ip("link set lo up")
-            && (1..=3).all(|last| ip(&format!("address add 10.9.9.{last}/32 dev lo")));
-        if made {
-            test();
-        } else {
-            println!("skipped: no network namespace (root), or no ip(8)");
-        }
-        made
-    });
-    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 const OPEN: [&str; 4] = ["--listen", "10.9.9.1:0", "--allow", "10.9.9.2/32"];

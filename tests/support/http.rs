@@ -1,7 +1,7 @@
 //! Talks HTTP over raw sockets, byte by byte under control.
 
 use super::{Server, connect, read_to_end};
-use std::io::{Read, Write};
+use std::io::{BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -145,6 +145,12 @@ pub(crate) fn ask(server: &Server, request: &str) -> Response {
 /// Sends a request on a connection that stays, and reads the answer.
 pub(crate) fn ask_on(stream: &mut TcpStream, request: &str) -> Response {
     stream.write_all(request.as_bytes()).expect("the server reads");
+    read_response(stream, request.starts_with("HEAD "))
+}
+
+/// The same for a client that reads more than a byte at a time.
+pub(crate) fn ask_on_buffered(stream: &mut BufReader<TcpStream>, request: &str) -> Response {
+    stream.get_mut().write_all(request.as_bytes()).expect("the server reads");
     read_response(stream, request.starts_with("HEAD "))
 }
 

@@ -6,11 +6,13 @@
 pub(crate) mod datagrams;
 pub(crate) mod http;
 pub(crate) mod load;
+pub(crate) mod namespace;
 pub(crate) mod tls;
 
 use serde_json::Value;
+use socket2::{Domain, Socket, Type};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -30,7 +32,7 @@ pub(crate) const SOCKETS_WITHOUT_CONNECTIONS: usize = 3;
 /// A running `twinring serve`, killed when dropped.
 pub(crate) struct Server {
     child: Child,
-    lines: Receiver<Value>,
+    lines: Mutex<Receiver<Value>>,
     stderr: Arc<Mutex<String>>,
     pub(crate) ready: Value,
 }
@@ -123,6 +125,7 @@ impl Server {
                 told.push('\n');
             }
         });
+        let lines = Mutex::new(lines);
         let mut server = Server { child, lines, stderr: told, ready: Value::Null };
         server.ready = server.next_line();
         assert_eq!(server.ready["event"], "ready");
@@ -131,10 +134,16 @@ impl Server {
 
     /// The next JSON line on standard output.
     pub(crate) fn next_line(&self) -> Value {
-        match self.lines.recv_timeout(PATIENCE) {
+        match self.lines.lock().unwrap().recv_timeout(PATIENCE) {
             Ok(line) => line,
             Err(error) => panic!("no further line ({error}); stderr: {}", self.stderr()),
         }
+    }
+
+    /// The statistics that are printed next, later than this call; it has to print them every second.
+    pub(crate) fn statistics(&self) -> Value {
+        while self.lines.lock().unwrap().try_recv().is_ok() {}
+        self.next_line()
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -171,7 +180,7 @@ impl Server {
             None => false,
         });
         let mut last = Value::Null;
-        while let Ok(line) = self.lines.recv_timeout(PATIENCE) {
+        while let Ok(line) = self.lines.get_mut().unwrap().recv_timeout(PATIENCE) {
             last = line;
         }
         self.assert_nothing_was_refused();
@@ -312,6 +321,20 @@ pub(crate) fn wait_until(what: &str, condition: impl FnMut() -> bool) {
 pub(crate) fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).expect("the server accepts");
     patient(stream)
+}
+
+/// A socket that will connect from `local`: with several local addresses, ports do not run out.
+pub(crate) fn socket_from(local: Ipv4Addr) -> Socket {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    socket.set_reuse_address(true).expect("a socket");
+    socket.bind(&SocketAddr::from((local, 0)).into()).expect("a free port");
+    socket
+}
+
+pub(crate) fn connect_from(local: Ipv4Addr, address: SocketAddr) -> TcpStream {
+    let socket = socket_from(local);
+    socket.connect(&address.into()).expect("the server accepts");
+    patient(socket.into())
 }
 
 pub(crate) fn patient(stream: TcpStream) -> TcpStream {

@@ -80,6 +80,11 @@ impl Pool {
         self.available.get()
     }
 
+    /// Buffers that somebody reads.
+    pub(crate) fn in_use(&self) -> usize {
+        self.count() - self.available()
+    }
+
     /// True when the last eighth of the buffers is in use. Pieces are then copied out before
     /// anybody can keep them, so that this many always come back.
     pub(crate) fn is_low(&self) -> bool {

@@ -22,7 +22,12 @@ impl Count {
     }
 
     pub(crate) fn reset(&self) {
-        self.0.store(0, Relaxed);
+        self.set(0);
+    }
+
+    /// For what goes down again.
+    pub(crate) fn set(&self, value: u64) {
+        self.0.store(value, Relaxed);
     }
 }
 
@@ -134,6 +139,13 @@ counters! {
     zero_copy_exhausted,
     /// Pieces of files that were not in the page cache when they were due to be sent.
     cold_pieces,
+    /// Slots of the engine that hold something, when the worker last waited: sockets, listeners, its
+    /// own eventfd, and operations with memory of their own. 0 when the worker has ended.
+    slots_in_use,
+    /// Buffers of the receive pools with bytes that somebody holds, when the worker last waited; on
+    /// io_uring those of sends that went out with that wait, too. Single-shot receives of
+    /// datagrams have pools of their own, which are not counted. 0 when the worker has ended.
+    buffers_in_use,
 }
 
 impl Counters {

@@ -127,6 +127,11 @@ impl RecvBatch {
         Some(Received::told(data, from, told, truncated))
     }
 
+    /// Buffers with readers.
+    pub(super) fn buffers_in_use(&self) -> usize {
+        self.pool.in_use()
+    }
+
     /// True if readers hold more than three quarters of the buffers.
     pub(super) fn is_short(&self) -> bool {
         self.pool.available() * 4 < self.pool.count()

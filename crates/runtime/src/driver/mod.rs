@@ -422,6 +422,11 @@ impl Driver {
         }
     }
 
+    /// Slots that hold something, and pool buffers with readers.
+    pub(crate) fn in_use(&self) -> (usize, usize) {
+        dispatch!(self, driver => driver.in_use())
+    }
+
     /// What has to hold after every step of a simulated worker.
     #[cfg(feature = "sim")]
     pub(crate) fn check(&self, resting: bool) -> Result<(), String> {

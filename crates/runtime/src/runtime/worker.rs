@@ -182,6 +182,7 @@ impl Worker {
         if let Some(ticks) = &self.ticks {
             return self.turn_in_ticks(ticks);
         }
+        self.tell_what_is_in_use();
         let mut wakes = self.wakes.take();
         let deadline = self.next_deadline();
         let idle = !self.executor.has_ready()
@@ -204,6 +205,13 @@ impl Worker {
             self.take_inbox();
         }
         Ok(())
+    }
+
+    /// Lets other threads know; with two plain stores, so that a turn may do it.
+    pub(super) fn tell_what_is_in_use(&self) {
+        let (slots, buffers) = self.driver.borrow().in_use();
+        self.counters.slots_in_use.set(slots as u64);
+        self.counters.buffers_in_use.set(buffers as u64);
     }
 
     pub(super) fn next_deadline(&self) -> Option<Instant> {
@@ -263,6 +271,7 @@ impl Drop for Enter {
     fn drop(&mut self) {
         self.worker.executor.abort_all();
         self.worker.driver.borrow_mut().teardown();
+        self.worker.tell_what_is_in_use();
         CURRENT.with_borrow_mut(Option::take);
     }
 }

@@ -2,11 +2,12 @@
 
 use crate::support::*;
 use std::time::Duration;
-use twinring::spawn;
+use twinring::{sleep, spawn};
 
 contract!(
     connections_that_come_and_go_see_only_their_own_bytes,
     a_slot_reused_in_the_same_turn_starts_afresh,
+    what_is_in_use_is_told_and_goes_back_to_what_it_was,
 );
 
 /// Every third connection disappears with its answer under way, so that completions of the old
@@ -58,4 +59,36 @@ fn a_slot_reused_in_the_same_turn_starts_afresh(configuration: Configuration) {
             assert!(received.await.expect("data in time") == bytes, "bytes of another stream");
         }
     });
+}
+
+/// What an operator watches, to see that nothing leaks.
+fn what_is_in_use_is_told_and_goes_back_to_what_it_was(configuration: Configuration) {
+    const PEERS: u64 = 20;
+    let handle = configuration.run_with_handle(|handle| async move {
+        let listener = listen();
+        let address = listener.local_addr();
+        spawn(echo_server(listener));
+        settle().await;
+        let before = handle.counters().slots_in_use;
+        let peers = on_thread(move || {
+            let served = |seed| {
+                let mut peer = Peer::connect(address).expect("a connection");
+                ping(&mut peer, &pattern(seed, 0..300));
+                peer
+            };
+            (0..PEERS).map(served).collect::<Vec<Peer>>()
+        })
+        .await;
+        settle().await;
+        assert_eq!(handle.counters().slots_in_use, before + PEERS);
+        drop(peers);
+        // Bounded by the watchdog.
+        let in_use = || (handle.counters().slots_in_use, handle.counters().buffers_in_use);
+        while in_use() != (before, 0) {
+            sleep(Duration::from_millis(1)).await;
+        }
+        handle
+    });
+    let counters = handle.counters();
+    assert_eq!((counters.slots_in_use, counters.buffers_in_use), (0, 0), "{}", configuration.name);
 }

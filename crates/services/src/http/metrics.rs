@@ -194,7 +194,11 @@ fn append_runtime(text: &mut Exposition, observer: &Observer) {
     let counters = serde_json::to_value(observer.handle.counters()).unwrap_or_default();
     for (name, value) in counters.as_object().into_iter().flatten() {
         // The others are derived from these.
-        if let Some(value) = value.as_u64() {
+        let Some(value) = value.as_u64() else { continue };
+        if name.ends_with("_in_use") {
+            let help = format!("The gauge {name} of the runtime, over all workers.");
+            text.single(&format!("twinring_runtime_{name}"), &help, "gauge", value);
+        } else {
             let help = format!("The counter {name} of the runtime, over all workers.");
             text.single(&format!("twinring_runtime_{name}_total"), &help, "counter", value);
         }

@@ -349,6 +349,12 @@ impl EpollDriver {
         self.next_event < self.events.len()
     }
 
+    /// Slots that hold something, and pool buffers with readers.
+    pub(crate) fn in_use(&self) -> (usize, usize) {
+        let datagrams = self.shared.datagrams.iter().map(RecvBatch::buffers_in_use);
+        (self.entries.len(), self.shared.pool.in_use() + datagrams.sum::<usize>())
+    }
+
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         self.shared.counters.waits.add(1);
         self.shared.counters.syscalls.add(1);

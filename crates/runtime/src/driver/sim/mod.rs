@@ -219,6 +219,11 @@ impl SimDriver {
         self.led = true;
     }
 
+    pub(crate) fn in_use(&self) -> (usize, usize) {
+        let datagrams = self.datagram_pools.iter().map(|pool| pool.in_use());
+        (self.entries.len() + self.files.len(), self.pool.in_use() + datagrams.sum::<usize>())
+    }
+
     pub(crate) fn turn(
         &mut self,
         timeout: Option<Duration>,

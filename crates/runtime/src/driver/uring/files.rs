@@ -48,6 +48,11 @@ impl Files {
         Files { slots: Slots::new(), in_flight: 0, line: Line::default(), bin: None }
     }
 
+    /// Operations that have not ended, or whose futures have not seen it.
+    pub(super) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
     /// True when the kernel holds nothing of ours.
     pub(super) fn is_drained(&self) -> bool {
         self.in_flight == 0

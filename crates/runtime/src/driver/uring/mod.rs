@@ -245,6 +245,13 @@ impl UringDriver {
         !self.arrived.is_empty()
     }
 
+    /// Slots that hold something, and pool buffers with readers.
+    pub(crate) fn in_use(&self) -> (usize, usize) {
+        let operations = self.sends.len() + self.receives.len() + self.zero_copies.len();
+        let slots = self.entries.len() + operations + self.files.len();
+        (slots, self.groups.buffers_in_use())
+    }
+
     fn handle_arrivals(&mut self, most: usize, wakes: &mut Vec<Waker>) {
         for _ in 0..most {
             let Some(completion) = self.arrived.pop_front() else { return };

@@ -128,6 +128,11 @@ impl Groups {
         self.groups.iter().any(|group| group.pool.available() * 2 < group.pool.count())
     }
 
+    /// Buffers with readers, of all groups.
+    pub(super) fn buffers_in_use(&self) -> usize {
+        self.groups.iter().map(|group| group.pool.in_use()).sum()
+    }
+
     /// Keeps the memory mapped for ever: for a kernel that may still write into it.
     pub(super) fn leak(&self) {
         // The entries of the rings are only read by the kernel; they go with the ring.

@@ -1,0 +1,146 @@
+//! Many peers of one mind.
+
+use crate::support::{Server, patient, pattern, socket_from, wait_until};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+/// Addresses that a crowd comes from, so that it never runs out of ports.
+const ADDRESSES: usize = 200;
+
+/// Rounds in which nobody could write that make a crowd stuck, and the pause after each.
+const STUCK_ROUNDS: u32 = 5;
+const STUCK_PAUSE: Duration = Duration::from_millis(10);
+
+/// How many connections an attack has at once: `TWINRING_ATTACKERS`, or a thousand.
+pub(crate) fn attackers() -> usize {
+    let descriptors = twinring_services::raise_descriptor_limit().expect("a limit");
+    let asked = std::env::var("TWINRING_ATTACKERS").ok();
+    let asked = asked.map_or(1000, |text| text.parse().expect("TWINRING_ATTACKERS: a number"));
+    // Both ends have as many, and others want to be served.
+    asked.min(descriptors as usize - 500).max(20)
+}
+
+/// The address that attacker `number` comes from.
+pub(crate) fn source(number: usize) -> Ipv4Addr {
+    Ipv4Addr::new(127, 3, 0, 1 + (number % ADDRESSES) as u8)
+}
+
+/// A connection with room for as few bytes as the kernel lets it, and with the segments of a network:
+/// with those of loopback, longer than that room, the kernel would wait between any two.
+pub(crate) fn narrow_connection(local: Ipv4Addr, address: SocketAddr) -> TcpStream {
+    let socket = socket_from(local);
+    socket.set_tcp_mss(1400).expect("TCP_MAXSEG");
+    socket.set_recv_buffer_size(1).expect("SO_RCVBUF");
+    socket.set_send_buffer_size(16 * 1024).expect("SO_SNDBUF");
+    socket.connect(&address.into()).expect("the server accepts");
+    patient(socket.into())
+}
+
+/// One of the crowd: a connection that never blocks.
+pub(crate) struct Peer {
+    stream: TcpStream,
+    /// What it has to say, again and again, up to so many bytes.
+    text: Arc<[u8]>,
+    most: usize,
+    written: usize,
+    gone: bool,
+}
+
+impl Peer {
+    /// Over a connection that stands; says nothing.
+    pub(crate) fn over(stream: TcpStream) -> Peer {
+        stream.set_nonblocking(true).expect("a socket");
+        Peer { stream, text: Arc::new([]), most: 0, written: 0, gone: false }
+    }
+
+    /// See [`narrow_connection`].
+    pub(crate) fn narrow(local: Ipv4Addr, address: SocketAddr) -> Peer {
+        Peer::over(narrow_connection(local, address))
+    }
+
+    pub(crate) fn saying(self, text: &Arc<[u8]>, most: usize) -> Peer {
+        Peer { text: Arc::clone(text), most, ..self }
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone
+    }
+
+    /// True once the server has ended the connection, in order or not, without a word before.
+    pub(crate) fn has_heard_the_end(&mut self) -> bool {
+        match self.stream.read(&mut [0]) {
+            Ok(bytes) => bytes == 0,
+            Err(error) => error.kind() != ErrorKind::WouldBlock,
+        }
+    }
+
+    /// Writes what the connection takes, at most `most` bytes; how many it took.
+    pub(crate) fn write(&mut self, most: usize) -> usize {
+        let at = self.written % self.text.len().max(1);
+        let end = self.text.len().min(at + most.min(self.most - self.written));
+        if self.gone || at == end {
+            return 0;
+        }
+        match self.stream.write(&self.text[at..end]) {
+            Ok(bytes) => {
+                self.written += bytes;
+                bytes
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => 0,
+            Err(_) => {
+                self.gone = true;
+                0
+            }
+        }
+    }
+
+    /// Reads what is there, at most as much as fits; nothing when there is nothing. The end of what
+    /// the server says does not make this peer go: it may go on writing.
+    pub(crate) fn read<'a>(&mut self, into: &'a mut [u8]) -> &'a [u8] {
+        if self.gone {
+            return &[];
+        }
+        match self.stream.read(into) {
+            Ok(bytes) => return &into[..bytes],
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(_) => self.gone = true,
+        }
+        &[]
+    }
+}
+
+/// Has all of them write until none can any more, because nobody reads at the other end, or all
+/// is said, or the server has had enough.
+pub(crate) fn write_until_stuck(crowd: &mut [Peer]) {
+    let mut stuck_rounds = 0;
+    while stuck_rounds < STUCK_ROUNDS {
+        let written: usize = crowd.iter_mut().map(|peer| peer.write(usize::MAX)).sum();
+        if written > 0 {
+            stuck_rounds = 0;
+        } else {
+            stuck_rounds += 1;
+            thread::sleep(STUCK_PAUSE);
+        }
+    }
+}
+
+/// Waits until the server has closed its end of a crowd's connections. `before` is how many
+/// descriptors it had without them; somebody else may have come, and files been opened.
+pub(crate) fn wait_until_cut(server: &Server, before: usize) {
+    wait_until("the server cuts the attackers", || server.descriptors() <= before + 8);
+}
+
+/// Numbers that look random, the same each time.
+pub(crate) fn dice(seed: u64) -> impl Iterator<Item = usize> {
+    (0..).flat_map(move |more: u64| {
+        let bytes = pattern(seed << 20 | more, 64);
+        let numbers: Vec<usize> = bytes
+            .chunks_exact(4)
+            .map(|chunk| u32::from_le_bytes(*chunk.first_chunk().expect("four")) as usize)
+            .collect();
+        numbers
+    })
+}

@@ -1,0 +1,101 @@
+//! Reset storms: thousands of connections that break off at any point, from before the first byte
+//! to the middle of an answer, from several threads at once.
+
+use crate::crowd::{attackers, dice, source};
+use crate::siege::{Others, Siege};
+use crate::support::http::{Site, get};
+use crate::support::{ENGINES, Server, pattern, reset, socket_from};
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::thread;
+
+/// Threads of a storm.
+const THREADS: usize = 4;
+
+/// Connections of a storm, for each attacker that other tests have at once.
+const STORM: usize = 4;
+
+/// What a storm may cost: the connections that are open at once are as many as its threads, and
+/// the kernel holds a backlog of others.
+const GROWTH_BYTES_MAX: u64 = 64 << 20;
+
+/// Begins a conversation, breaks off somewhere, and resets.
+fn break_off(
+    address: SocketAddr,
+    number: usize,
+    text: &[u8],
+    dice: &mut impl Iterator<Item = usize>,
+) {
+    let mut roll = |most: usize| dice.next().expect("no end") % most;
+    let socket = socket_from(source(number));
+    socket.connect(&address.into()).expect("the server accepts");
+    let mut stream = TcpStream::from(socket);
+    stream.set_nonblocking(true).expect("a socket");
+    // Nothing at all, a part, or all; perhaps with an end; perhaps with a part of the answer.
+    let stage = roll(5);
+    if stage > 0 {
+        let part = &text[..1 + roll(text.len())];
+        let _as_much_as_fits = stream.write(part);
+    }
+    if stage == 2 {
+        let _gone_already = stream.shutdown(Shutdown::Write);
+    }
+    if stage > 2 {
+        // What is there by now: nothing, or a part.
+        let _part = stream.read(&mut vec![0; 1 + roll(20_000)]);
+    }
+    if stage == 4 {
+        thread::yield_now();
+    }
+    reset(stream);
+}
+
+fn storm(address: SocketAddr, count: usize, text: &[u8]) {
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            scope.spawn(move || {
+                let mut dice = dice(thread as u64);
+                (thread..count).step_by(THREADS).for_each(|number| {
+                    break_off(address, number, text, &mut dice);
+                });
+            });
+        }
+    });
+}
+
+fn besiege(
+    attack: &'static str,
+    server: Server,
+    engine: &'static str,
+    others: Others,
+    text: &[u8],
+) {
+    let (address, count) = (server.address(), STORM * attackers());
+    let siege = Siege { attack, engine, server, others, growth_bytes_max: GROWTH_BYTES_MAX };
+    let (ended, attacks) = siege.withstand(|_| storm(address, count, text));
+    assert!(ended.count("accepted") >= attacks * count as u64, "{}", ended.last);
+}
+
+#[test]
+fn echo_peers_that_reset_leave_nothing() {
+    let text = pattern(3, 200_000);
+    for engine in ENGINES {
+        let server = Server::echo(engine, &["--stats", "1"]);
+        let address = server.address();
+        besiege("echo, resetting", server, engine, Others::Echo(address), &text);
+    }
+}
+
+#[test]
+fn http_peers_that_reset_leave_nothing() {
+    let site = Site::usual();
+    // Answers from memory and from files, a body, and an error.
+    let body = format!("Content-Length: 3000\r\n\r\n{}", "x".repeat(2998));
+    let text = [get("/hello.txt", ""), get("/large.bin", ""), get("/", &body), get("/none", "")];
+    let text = text.concat().repeat(3);
+    for engine in ENGINES {
+        let server = Server::http(engine, site.path(), &["--stats", "1"]);
+        let address = server.address();
+        besiege("http, resetting", server, engine, Others::Http(address), text.as_bytes());
+    }
+}

@@ -1,0 +1,104 @@
+//! Connections that come, ask once, and go, one after the other without end: tens of thousands
+//! here, a million in the long test.
+
+use crate::crowd::source;
+use crate::siege::{Others, Siege};
+use crate::support::http::{Site, get, read_response};
+use crate::support::{ENGINES, Server, connect_from, ping, reset};
+use std::io::{BufReader, Write};
+use std::net::SocketAddr;
+use std::thread;
+
+/// Threads that connect.
+const THREADS: usize = 2;
+
+/// Those that are open at once are as many as the threads that make them.
+const GROWTH_BYTES_MAX: u64 = 4 << 20;
+
+/// Of so many connections one closes in good order; all of them would leave their ports in
+/// TIME-WAIT.
+const IN_ORDER: usize = 16;
+
+fn come_and_go(count: usize, address: SocketAddr, ask: impl Fn(usize, SocketAddr) + Sync) {
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let ask = &ask;
+            scope.spawn(move || {
+                (thread..count).step_by(THREADS).for_each(|number| ask(number, address));
+            });
+        }
+    });
+}
+
+fn echo_once(number: usize, address: SocketAddr) {
+    let stream = connect_from(source(number), address);
+    ping(&stream, &number.to_le_bytes());
+    if !number.is_multiple_of(IN_ORDER) {
+        reset(stream);
+    }
+}
+
+fn fetch_once(number: usize, address: SocketAddr) {
+    let mut stream = BufReader::new(connect_from(source(number), address));
+    stream.get_mut().write_all(get("/hello.txt", "").as_bytes()).expect("the server reads");
+    assert_eq!(read_response(&mut stream, false).body.len(), 36);
+    if !number.is_multiple_of(IN_ORDER) {
+        reset(stream.into_inner());
+    }
+}
+
+fn echo(count: usize) {
+    for engine in ENGINES {
+        let server = Server::echo(engine, &["--stats", "1"]);
+        let address = server.address();
+        let siege = Siege {
+            attack: "echo, short-lived",
+            engine,
+            server,
+            others: Others::Echo(address),
+            growth_bytes_max: GROWTH_BYTES_MAX,
+        };
+        let (ended, attacks) = siege.withstand(|_| come_and_go(count, address, echo_once));
+        assert!(ended.count("accepted") > attacks * count as u64, "{}", ended.last);
+    }
+}
+
+fn http(count: usize) {
+    let site = Site::usual();
+    for engine in ENGINES {
+        let server = Server::http(engine, site.path(), &["--stats", "1"]);
+        let address = server.address();
+        let siege = Siege {
+            attack: "http, short-lived",
+            engine,
+            server,
+            others: Others::Http(address),
+            growth_bytes_max: GROWTH_BYTES_MAX,
+        };
+        let (ended, attacks) = siege.withstand(|_| come_and_go(count, address, fetch_once));
+        assert!(ended.count("requests") > attacks * count as u64, "{}", ended.last);
+    }
+}
+
+#[test]
+fn twenty_thousand_short_connections_to_echo_leave_nothing() {
+    echo(10_000);
+}
+
+#[test]
+fn twenty_thousand_short_connections_to_http_leave_nothing() {
+    http(10_000);
+}
+
+/// Half a million twice.
+#[test]
+#[ignore = "minutes"]
+fn a_million_short_connections_to_echo_leave_nothing() {
+    echo(500_000);
+}
+
+#[test]
+#[ignore = "minutes"]
+fn a_million_short_connections_to_http_leave_nothing() {
+    http(500_000);
+}

@@ -1,0 +1,320 @@
+//! What every attack has in common: somebody else who is served meanwhile, and the books of the
+//! server before and after.
+
+use crate::support::datagrams::client;
+use crate::support::http::{ask_on_buffered, get};
+use crate::support::{Ended, PATIENCE, Server, connect, pattern, ping};
+use std::io::BufReader;
+use std::net::SocketAddr;
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Memory that an attack may leave behind beyond what the one before it left. Allocators keep what was
+/// freed for the next time, and do not find the same holes twice; a leak comes with each attack.
+const KEPT_BYTES_MAX: u64 = 4 << 20;
+
+/// Attacks of a kind until one leaves no more than the one before.
+const ATTACKS_MAX: u64 = 5;
+
+/// Time between two looks at the memory of the server.
+const SAMPLE_PERIOD: Duration = Duration::from_millis(20);
+
+/// Requests of somebody else on one connection, and the pause between them.
+const REQUESTS_PER_CONNECTION: usize = 100;
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// How long somebody else waits for a datagram before it is sent again.
+const DATAGRAM_PATIENCE: Duration = Duration::from_millis(100);
+
+/// What a server holds at one moment.
+#[derive(Clone, Copy, Debug)]
+struct Holding {
+    memory_bytes: u64,
+    descriptors: usize,
+    slots: u64,
+    buffers: u64,
+    connections: u64,
+}
+
+impl Holding {
+    fn of(server: &Server) -> Holding {
+        let statistics = server.statistics();
+        let runtime = |name: &str| statistics["runtime_counters"][name].as_u64().expect(name);
+        Holding {
+            memory_bytes: server.memory_bytes(),
+            descriptors: server.descriptors(),
+            slots: runtime("slots_in_use"),
+            buffers: runtime("buffers_in_use"),
+            // A reflector of datagrams has none.
+            connections: statistics["service_counters"]["open"].as_u64().unwrap_or(0),
+        }
+    }
+
+    /// Nobody is there, and nothing is kept for anybody.
+    fn is_free(&self, slots: u64) -> bool {
+        (self.connections, self.buffers, self.slots) == (0, 0, slots)
+    }
+}
+
+/// The most that was seen while an attack ran.
+#[derive(Clone, Copy, Debug, Default)]
+struct Peak {
+    memory_bytes: u64,
+    descriptors: usize,
+}
+
+impl Peak {
+    fn until(server: &Server, done: &AtomicBool) -> Peak {
+        let mut peak = Peak::default();
+        for number in 0_u32.. {
+            peak.memory_bytes = peak.memory_bytes.max(server.memory_bytes());
+            // Counting thousands takes a while: not every time.
+            if number.is_multiple_of(5) {
+                peak.descriptors = peak.descriptors.max(server.descriptors());
+            }
+            if done.load(Ordering::Relaxed) {
+                break;
+            }
+            thread::sleep(SAMPLE_PERIOD);
+        }
+        peak
+    }
+}
+
+/// Somebody who means no harm: one request after the other, and now and then a new connection.
+/// Every answer is checked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Others {
+    Echo(SocketAddr),
+    /// Asks for `/hello.txt` of the usual site.
+    Http(SocketAddr),
+    /// Sends again what was lost: in a flood, the kernel drops from whoever comes.
+    Udp(SocketAddr),
+}
+
+/// What somebody else experienced.
+#[derive(Debug, Default)]
+struct Experience {
+    /// From the request, or from the begin of its connection if it is the first there, to the last
+    /// byte of the answer.
+    latencies: Vec<Duration>,
+    sent_again: u64,
+}
+
+impl Experience {
+    /// The latency that this share of the requests did not exceed.
+    fn quantile(&self, share: f64) -> Duration {
+        let rank = (self.latencies.len() as f64 * share).ceil() as usize;
+        self.latencies[rank.clamp(1, self.latencies.len()) - 1]
+    }
+}
+
+impl Others {
+    fn experience_until(self, done: &AtomicBool) -> Experience {
+        let mut experience = Experience::default();
+        while !done.load(Ordering::Relaxed) {
+            match self {
+                Others::Echo(address) => echo(address, &mut experience, done),
+                Others::Http(address) => fetch(address, &mut experience, done),
+                Others::Udp(address) => reflect(address, &mut experience, done),
+            }
+        }
+        experience.latencies.sort_unstable();
+        experience
+    }
+}
+
+/// Calls `request` with the number of each request, and notes how long it took.
+fn converse(experience: &mut Experience, done: &AtomicBool, mut request: impl FnMut(u64)) {
+    let mut asked = Instant::now();
+    for _ in 0..REQUESTS_PER_CONNECTION {
+        request(experience.latencies.len() as u64);
+        experience.latencies.push(asked.elapsed());
+        if done.load(Ordering::Relaxed) {
+            break;
+        }
+        thread::sleep(PAUSE);
+        asked = Instant::now();
+    }
+}
+
+fn echo(address: SocketAddr, experience: &mut Experience, done: &AtomicBool) {
+    let mut stream = None;
+    converse(experience, done, |number| {
+        let stream = stream.get_or_insert_with(|| connect(address));
+        ping(stream, &pattern(number, 64));
+    });
+}
+
+fn fetch(address: SocketAddr, experience: &mut Experience, done: &AtomicBool) {
+    let mut stream = None;
+    converse(experience, done, |_| {
+        let stream = stream.get_or_insert_with(|| BufReader::new(connect(address)));
+        let answer = ask_on_buffered(stream, &get("/hello.txt", ""));
+        assert_eq!(answer.status, 200);
+        assert_eq!(answer.body, b"0123456789abcdefghijklmnopqrstuvwxyz");
+    });
+}
+
+fn reflect(address: SocketAddr, experience: &mut Experience, done: &AtomicBool) {
+    let socket = client(address);
+    socket.set_read_timeout(Some(DATAGRAM_PATIENCE)).expect("a socket");
+    let mut sent_again = 0;
+    converse(experience, done, |number| {
+        let datagram = pattern(number, 64);
+        let began = Instant::now();
+        socket.send(&datagram).expect("room");
+        let mut answer = [0; 2000];
+        loop {
+            match socket.recv(&mut answer) {
+                Ok(length) if answer[..length] == datagram => break,
+                // An answer to what was given up, and sent again, too early.
+                Ok(length) => assert_eq!(length, datagram.len(), "somebody else's answer"),
+                Err(_) => {
+                    assert!(began.elapsed() < PATIENCE, "never answered");
+                    sent_again += 1;
+                    socket.send(&datagram).expect("room");
+                }
+            }
+        }
+    });
+    experience.sent_again += sent_again;
+}
+
+/// Sets what it was given when dropped: a panic of the attack must end the threads beside it.
+struct AtTheEnd<'a>(&'a AtomicBool);
+
+impl Drop for AtTheEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A server and what it has to withstand.
+pub(crate) struct Siege {
+    pub(crate) attack: &'static str,
+    pub(crate) engine: &'static str,
+    /// It has to print statistics every second.
+    pub(crate) server: Server,
+    pub(crate) others: Others,
+    /// What the server may need beyond the baseline while it is attacked.
+    pub(crate) growth_bytes_max: u64,
+}
+
+impl Siege {
+    /// Runs the attack again and again, until it leaves no more memory than the time before, with
+    /// everything that the crate's documentation promises. `attack` returns when its connections are
+    /// gone. Returns how the server ended, and how many attacks it was.
+    pub(crate) fn withstand(self, attack: impl Fn(&Server)) -> (Ended, u64) {
+        let begin = Holding::of(&self.server);
+        self.run(&attack);
+        let mut before = self.settled("the first attack", |now| now.is_free(begin.slots));
+        for attacks in 2..=ATTACKS_MAX {
+            let (peak, others) = self.run(&attack);
+            let after = self.settled("an attack", |now| {
+                now.is_free(begin.slots) && now.descriptors <= before.descriptors
+            });
+            let grown = peak.memory_bytes.saturating_sub(begin.memory_bytes);
+            assert!(
+                grown <= self.growth_bytes_max,
+                "{} on {}: {grown} bytes more, allowed are {}",
+                self.attack,
+                self.engine,
+                self.growth_bytes_max
+            );
+            if after.memory_bytes <= before.memory_bytes + KEPT_BYTES_MAX {
+                self.print(&begin, &before, &peak, &after, &others);
+                assert!(!others.latencies.is_empty(), "nobody else was served");
+                return (self.end(), attacks);
+            }
+            before = after;
+        }
+        panic!("{} on {}: {ATTACKS_MAX} attacks, and each left more", self.attack, self.engine);
+    }
+
+    /// Attacks, and looks on.
+    fn run(&self, attack: &impl Fn(&Server)) -> (Peak, Experience) {
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let peak = scope.spawn(|| Peak::until(&self.server, &done));
+            let others = scope.spawn(|| self.others.experience_until(&done));
+            let at_the_end = AtTheEnd(&done);
+            attack(&self.server);
+            drop(at_the_end);
+            let sound = "no wrong answer";
+            (peak.join().expect("the server lives"), others.join().expect(sound))
+        })
+    }
+
+    /// Waits until the books say so.
+    fn settled(&self, what: &str, settled: impl Fn(&Holding) -> bool) -> Holding {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let holding = Holding::of(&self.server);
+            if settled(&holding) {
+                return holding;
+            }
+            let (attack, engine) = (self.attack, self.engine);
+            assert!(Instant::now() < deadline, "{attack} on {engine}, after {what}: {holding:?}");
+        }
+    }
+
+    fn print(
+        &self,
+        begin: &Holding,
+        before: &Holding,
+        peak: &Peak,
+        after: &Holding,
+        others: &Experience,
+    ) {
+        static HEADER: Once = Once::new();
+        HEADER.call_once(|| {
+            println!(
+                "attack                      engine   held at once | memory MiB: start, before, \
+                 peak, after | descriptors, slots, buffers: before -> after | others: requests, \
+                 p50, p99, max ms"
+            );
+        });
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        let ms = |share| others.quantile(share).as_secs_f64() * 1e3;
+        let again = match others.sent_again {
+            0 => String::new(),
+            again => format!(" ({again} sent again)"),
+        };
+        println!(
+            "{:<27} {:<8} {:>12} | {:>6.1} {:>6.1} {:>6.1} {:>6.1} | {} -> {}, {} -> {}, {} -> {} \
+             | {}{again} {:.2} {:.2} {:.2}",
+            self.attack,
+            self.engine,
+            peak.descriptors.saturating_sub(before.descriptors),
+            mib(begin.memory_bytes),
+            mib(before.memory_bytes),
+            mib(peak.memory_bytes),
+            mib(after.memory_bytes),
+            before.descriptors,
+            after.descriptors,
+            before.slots,
+            after.slots,
+            before.buffers,
+            after.buffers,
+            others.latencies.len(),
+            ms(0.5),
+            ms(0.99),
+            ms(1.0),
+        );
+    }
+
+    fn end(self) -> Ended {
+        let ended = self.server.terminate();
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        assert_eq!(ended.last["event"], "final");
+        for left in ["slots_in_use", "buffers_in_use"] {
+            assert_eq!(ended.last["runtime_counters"][left], 0, "{}", ended.last);
+        }
+        let counters = &ended.last["service_counters"];
+        assert_eq!(counters["accepted"], counters["closed"], "{}", ended.last);
+        ended
+    }
+}

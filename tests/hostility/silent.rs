@@ -1,0 +1,59 @@
+//! Half-open floods: peers that connect and say nothing, a thousand at once.
+
+use crate::crowd::{Peer, attackers, source};
+use crate::siege::{Others, Siege};
+use crate::support::http::Site;
+use crate::support::tls::{self, Identity};
+use crate::support::{ENGINES, Server, wait_until};
+use std::net::SocketAddr;
+
+/// What a connection costs that has not said anything; with TLS, its state.
+const EACH_BYTES_MAX: u64 = 4 << 10;
+const EACH_TLS_BYTES_MAX: u64 = 24 << 10;
+
+/// Connects to `addresses` in turn, and waits to be thrown out.
+fn keep_silent(count: usize, addresses: &[SocketAddr]) {
+    let peer = |number| Peer::narrow(source(number), addresses[number % addresses.len()]);
+    let mut crowd: Vec<Peer> = (0..count).map(peer).collect();
+    wait_until("all are thrown out", || crowd.iter_mut().all(Peer::has_heard_the_end));
+}
+
+#[test]
+fn echo_peers_that_say_nothing_are_closed_and_leave_nothing() {
+    let count = attackers();
+    for engine in ENGINES {
+        let server = Server::echo(engine, &["--stats", "1", "--idle-timeout", "1s"]);
+        let address = server.address();
+        let siege = Siege {
+            attack: "echo, silent",
+            engine,
+            server,
+            others: Others::Echo(address),
+            growth_bytes_max: (count as u64 * EACH_BYTES_MAX) + (1 << 20),
+        };
+        let (ended, attacks) = siege.withstand(|_| keep_silent(count, &[address]));
+        assert_eq!(ended.count("idle_closed"), attacks * count as u64);
+    }
+}
+
+/// Half of them where TLS is spoken, half where it is not.
+#[test]
+fn http_peers_that_say_nothing_are_closed_and_leave_nothing() {
+    let count = attackers() / 2 * 2;
+    let (site, identity) = (Site::usual(), Identity::new());
+    for engine in ENGINES {
+        let timeouts = ["--stats", "1", "--idle-timeout", "1s", "--tls-handshake-timeout", "1s"];
+        let server = tls::serve(engine, site.path(), &identity, &timeouts);
+        let (plain, encrypted) = (server.address(), tls::encrypted(&server));
+        let siege = Siege {
+            attack: "http and https, silent",
+            engine,
+            server,
+            others: Others::Http(plain),
+            growth_bytes_max: (count as u64 * EACH_TLS_BYTES_MAX) + (1 << 20),
+        };
+        let (ended, attacks) = siege.withstand(|_| keep_silent(count, &[plain, encrypted]));
+        let closed = ["idle_closed", "handshake_timeouts"].map(|name| ended.count(name));
+        assert_eq!(closed, [attacks * count as u64 / 2; 2], "{}", ended.last);
+    }
+}

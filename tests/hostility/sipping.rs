@@ -1,0 +1,91 @@
+//! Peers with a window of hardly more than a byte, which read a byte now and then, a thousand at
+//! once. They get what they asked for, byte by byte, until they leave in the middle of it.
+
+use crate::crowd::{Peer, attackers, source, write_until_stuck};
+use crate::siege::{Others, Siege};
+use crate::support::http::{Site, get};
+use crate::support::{ENGINES, Server, pattern, wait_until};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+/// Bytes that each of them reads in an attack, and the pause after each.
+const SIPS: usize = 30;
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// As for those that never read.
+const EACH_BYTES_MAX: u64 = 448 << 10;
+
+/// Has each of the crowd read a byte, and another, and checks those that `expected` knows for the
+/// peer and the place.
+fn sip(crowd: &mut [Peer], expected: impl Fn(usize, usize) -> Option<u8>) {
+    let mut read = vec![0; crowd.len()];
+    wait_until("all have read enough", || {
+        for (number, peer) in crowd.iter_mut().enumerate() {
+            if read[number] == SIPS {
+                continue;
+            }
+            if let [byte] = peer.read(&mut [0]) {
+                let wanted = expected(number, read[number]);
+                assert!(wanted.is_none_or(|wanted| wanted == *byte), "peer {number}");
+                read[number] += 1;
+            }
+            assert!(!peer.is_gone(), "who reads is not cut");
+        }
+        thread::sleep(PAUSE);
+        read.iter().all(|read| *read == SIPS)
+    });
+}
+
+#[test]
+fn echo_peers_that_read_byte_by_byte_get_their_bytes_and_leave_nothing() {
+    let count = attackers();
+    for engine in ENGINES {
+        let server = Server::echo(engine, &["--stats", "1"]);
+        let address = server.address();
+        let siege = Siege {
+            attack: "echo, reading bytes",
+            engine,
+            server,
+            others: Others::Echo(address),
+            growth_bytes_max: count as u64 * EACH_BYTES_MAX,
+        };
+        let texts: Vec<Arc<[u8]>> = (0..16).map(|text| Arc::from(pattern(text, 8 << 10))).collect();
+        siege.withstand(|_| {
+            let peer = |number: usize| {
+                let text = &texts[number % texts.len()];
+                Peer::narrow(source(number), address).saying(text, 64 << 10)
+            };
+            let mut crowd: Vec<Peer> = (0..count).map(peer).collect();
+            write_until_stuck(&mut crowd);
+            sip(&mut crowd, |number, at| texts[number % texts.len()].get(at).copied());
+        });
+    }
+}
+
+#[test]
+fn http_peers_that_read_byte_by_byte_get_their_bytes_and_leave_nothing() {
+    let count = attackers();
+    let site = Site::usual();
+    site.write("huge.bin", &vec![b'x'; 16 << 20]);
+    for engine in ENGINES {
+        let server = Server::http(engine, site.path(), &["--stats", "1"]);
+        let address = server.address();
+        let siege = Siege {
+            attack: "http, reading bytes",
+            engine,
+            server,
+            others: Others::Http(address),
+            growth_bytes_max: count as u64 * EACH_BYTES_MAX,
+        };
+        let request: Arc<[u8]> = get("/huge.bin", "").into_bytes().into();
+        let status = b"HTTP/1.1 200 OK\r\n";
+        siege.withstand(|_| {
+            let peer =
+                |number| Peer::narrow(source(number), address).saying(&request, request.len());
+            let mut crowd: Vec<Peer> = (0..count).map(peer).collect();
+            write_until_stuck(&mut crowd);
+            sip(&mut crowd, |_, at| status.get(at).copied());
+        });
+    }
+}

@@ -1,0 +1,84 @@
+//! Peers that vanish: a thousand on another machine, half of them waiting, half in the middle of an
+//! answer, when the cable is cut. No FIN and no reset ever tells the server.
+
+use crate::crowd::{Peer, attackers, wait_until_cut};
+use crate::siege::{Others, Siege};
+use crate::support::http::{Site, get};
+use crate::support::namespace::{Machine, in_a_namespace};
+use crate::support::{ENGINES, Server, pattern};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+/// As for those that never read.
+const EACH_BYTES_MAX: u64 = 448 << 10;
+
+/// How long they are there. What was begun by then is under way.
+const PRESENCE: Duration = Duration::from_millis(200);
+
+/// The end of the cable that is here, behind the loopback address of the others.
+const LISTEN: [&str; 2] = ["--listen", "10.8.8.1:0"];
+
+/// Half of them say `text`, the others nothing; then all are gone, and the server has to notice.
+fn come_and_vanish(server: &Server, machine: &Machine, text: &Arc<[u8]>) {
+    let (before, address) = (server.descriptors(), server.addresses()[1]);
+    let (text, count) = (Arc::clone(text), attackers());
+    machine.set_connected(true);
+    let crowd = machine.run(move || {
+        let peer = |number: usize| {
+            let mut peer = Peer::narrow(Ipv4Addr::UNSPECIFIED, address);
+            if number.is_multiple_of(2) {
+                peer = peer.saying(&text, text.len());
+                peer.write(usize::MAX);
+            }
+            peer
+        };
+        (0..count).map(peer).collect::<Vec<Peer>>()
+    });
+    thread::sleep(PRESENCE);
+    machine.set_connected(false);
+    wait_until_cut(server, before);
+    drop(crowd);
+}
+
+#[test]
+fn echo_peers_that_vanish_are_closed_and_leave_nothing() {
+    in_a_namespace(|| {
+        let machine = Machine::connected();
+        for engine in ENGINES {
+            let limits = ["--stats", "1", "--idle-timeout", "1s", "--allow", "10.8.8.0/24"];
+            let server = Server::echo(engine, &[&LISTEN[..], &limits].concat());
+            let others = Others::Echo(server.address());
+            let growth_bytes_max = attackers() as u64 * EACH_BYTES_MAX;
+            let siege =
+                Siege { attack: "echo, vanishing", engine, server, others, growth_bytes_max };
+            let text = pattern(4, 32 << 10).into();
+            let (ended, attacks) =
+                siege.withstand(|server| come_and_vanish(server, &machine, &text));
+            assert_eq!(ended.count("idle_closed"), attacks * attackers() as u64);
+        }
+    });
+}
+
+#[test]
+fn http_peers_that_vanish_are_closed_and_leave_nothing() {
+    let site = Site::usual();
+    site.write("huge.bin", &vec![b'x'; 16 << 20]);
+    in_a_namespace(move || {
+        let machine = Machine::connected();
+        for engine in ENGINES {
+            let limits = ["--stats", "1", "--idle-timeout", "1s", "--send-timeout", "1s"];
+            let server = Server::http(engine, site.path(), &[&LISTEN[..], &limits].concat());
+            let others = Others::Http(server.address());
+            let growth_bytes_max = attackers() as u64 * EACH_BYTES_MAX;
+            let siege =
+                Siege { attack: "http, vanishing", engine, server, others, growth_bytes_max };
+            let text = get("/huge.bin", "").into_bytes().into();
+            let (ended, attacks) =
+                siege.withstand(|server| come_and_vanish(server, &machine, &text));
+            let closed = ["idle_closed", "send_timeouts"].map(|name| ended.count(name));
+            assert_eq!(closed.iter().sum::<u64>(), attacks * attackers() as u64, "{}", ended.last);
+        }
+    });
+}
