@@ -31,9 +31,14 @@ impl FromStr for Allowed {
         if text == "any" {
             return Ok(Allowed::Any);
         }
-        let host = || text.parse::<IpAddr>().map(IpNet::from);
-        let network = text.parse::<IpNet>().map(|network| network.trunc());
-        network.ok().or_else(|| host().ok()).map(Allowed::Network).ok_or_else(|| {
+        // The standard library reads the address: `ipnet` takes 010.0.0.0/8 for 10.0.0.0/8, which
+        // others read as 8.0.0.0/8.
+        let address = text.split('/').next().unwrap_or_default().parse::<IpAddr>();
+        let network = address.ok().and_then(|address| match text.contains('/') {
+            true => text.parse::<IpNet>().ok(),
+            false => Some(IpNet::from(address)),
+        });
+        network.map(|network| Allowed::Network(network.trunc())).ok_or_else(|| {
             "expected a network such as 192.0.2.0/24 or 2001:db8::/32, an address, or any"
                 .to_owned()
         })
@@ -127,5 +132,11 @@ mod tests {
         for wrong in ["", "all", "10.0.0.0/33", "10.0.0", "example.org"] {
             assert!(wrong.parse::<Allowed>().is_err(), "{wrong:?}");
         }
+    }
+
+    /// From the fuzz target `allow`: the network was taken for 10.0.0.0/8.
+    #[test]
+    fn numbers_that_might_be_octal_are_refused() {
+        assert!("010.0.0.0/8".parse::<Allowed>().is_err());
     }
 }

@@ -1,7 +1,7 @@
 //! `twinring serve http`: static files.
 
 mod arguments;
-mod config;
+pub(super) mod config;
 mod log;
 mod site;
 mod tls;

@@ -40,6 +40,8 @@ pub mod compare;
 mod contract;
 mod error;
 mod experiment;
+#[doc(hidden)]
+pub mod fuzzing;
 mod helper;
 mod host;
 mod lab;

@@ -37,6 +37,8 @@ mod counters;
 mod datagram;
 mod driver;
 pub mod fs;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod net;
 pub mod probe;
 mod race;

@@ -18,6 +18,8 @@ mod counters;
 pub mod date;
 pub mod encoding;
 mod flight;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod head;
 mod hosts;
 mod index;

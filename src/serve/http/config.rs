@@ -29,7 +29,7 @@ const COMMAND_LINE_ONLY: [&str; 4] = ["config", "check", "help", "sandbox-check"
 
 /// A virtual host of the file.
 #[derive(Debug)]
-pub(super) struct HostArgs {
+pub(in crate::serve) struct HostArgs {
     /// `FILE:LINE: `, where it begins.
     pub(super) place: String,
     pub(super) names: Vec<HostName>,
@@ -38,11 +38,11 @@ pub(super) struct HostArgs {
 
 /// The options of command line and file together.
 #[derive(Debug)]
-pub(super) struct Configuration {
-    pub(super) args: HttpArgs,
-    pub(super) hosts: Vec<HostArgs>,
+pub(in crate::serve) struct Configuration {
+    pub(in crate::serve) args: HttpArgs,
+    pub(in crate::serve) hosts: Vec<HostArgs>,
     /// What is wrong with the file; the rest of it is in the other fields.
-    pub(super) problems: Vec<String>,
+    pub(in crate::serve) problems: Vec<String>,
 }
 
 /// Puts together what the command line and the file say.
@@ -55,7 +55,13 @@ pub(super) fn read(path: &Path) -> Result<Configuration, Vec<String>> {
 }
 
 /// Adds what a file says to the arguments of the command.
-fn merge(file: &File<'_>, mut arguments: Vec<OsString>) -> Result<Configuration, Vec<String>> {
+///
+/// # Errors
+/// As [`read`].
+pub(in crate::serve) fn merge(
+    file: &File<'_>,
+    mut arguments: Vec<OsString>,
+) -> Result<Configuration, Vec<String>> {
     let (document, errors) = DeTable::parse_recoverable(file.text);
     if !errors.is_empty() {
         let told = |error: &toml::de::Error| {
@@ -123,9 +129,10 @@ fn summary(error: &clap::Error) -> String {
     words.join(" ").trim_start_matches("error: ").to_owned()
 }
 
-struct File<'a> {
-    path: &'a Path,
-    text: &'a str,
+/// A configuration file as it was read.
+pub(in crate::serve) struct File<'a> {
+    pub(in crate::serve) path: &'a Path,
+    pub(in crate::serve) text: &'a str,
 }
 
 impl File<'_> {

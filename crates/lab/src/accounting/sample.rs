@@ -225,14 +225,16 @@ impl ProcessSample {
 
     pub(super) fn until(&self, end: &ProcessSample) -> ProcessUse {
         let mut by_name: BTreeMap<&str, ThreadUse> = BTreeMap::new();
-        let (mut voluntary_switches, mut involuntary_switches) = (0, 0);
+        let (mut voluntary_switches, mut involuntary_switches) = (0_u64, 0_u64);
+        // Another host may say anything.
+        let add = |sum: &mut u64, count| *sum = sum.saturating_add(count);
         for (id, after) in &end.threads {
             let before = self.threads.get(id);
             let since = |field: fn(&ThreadSample) -> u64| {
                 field(after).saturating_sub(before.map_or(0, field))
             };
-            voluntary_switches += since(|thread| thread.voluntary);
-            involuntary_switches += since(|thread| thread.involuntary);
+            add(&mut voluntary_switches, since(|thread| thread.voluntary));
+            add(&mut involuntary_switches, since(|thread| thread.involuntary));
             let name = after.name.as_str();
             let fresh = || ThreadUse { name: name.to_owned(), threads: 0, cpu_s: 0.0 };
             let entry = by_name.entry(name).or_insert_with(fresh);

@@ -50,10 +50,12 @@ impl Offset {
     /// The offset over the time between two measurements. Clocks drift by up to 500 millionths
     /// while they are slewed (adjtimex(2)), which is the difference of the two; it is added to the
     /// uncertainty.
+    ///
+    /// Clocks count modulo 2^64, and the one of another host may say anything.
     pub(crate) fn between(before: Offset, after: Offset) -> Offset {
-        let drift_ns = after.offset_ns - before.offset_ns;
+        let drift_ns = after.offset_ns.wrapping_sub(before.offset_ns);
         Offset {
-            offset_ns: before.offset_ns + drift_ns / 2,
+            offset_ns: before.offset_ns.wrapping_add(drift_ns / 2),
             uncertainty_us: before.uncertainty_us.max(after.uncertainty_us)
                 + drift_ns.unsigned_abs() as f64 / 2e3,
         }
@@ -61,7 +63,7 @@ impl Offset {
 
     /// A time of this host, by the clock of another.
     pub(crate) fn translate(self, at_ns: u64, to: Offset) -> u64 {
-        at_ns.wrapping_add_signed(to.offset_ns - self.offset_ns)
+        at_ns.wrapping_add_signed(to.offset_ns.wrapping_sub(self.offset_ns))
     }
 }
 
@@ -98,5 +100,15 @@ mod tests {
         assert_eq!(Offset::NONE.translate(7, Offset::NONE), 7);
         let between = Offset::between(a, Offset { offset_ns: 3_000, uncertainty_us: 0.5 });
         assert_eq!(between, Offset { offset_ns: 2_000, uncertainty_us: 2.0 });
+    }
+
+    /// From the fuzz target `agent_lines`: the difference of such clocks overflowed.
+    #[test]
+    fn clocks_that_are_ages_apart_can_be_counted_with() {
+        let at = |offset_ns| Offset { offset_ns, uncertainty_us: 1.0 };
+        let (first, last) = (at(i64::MIN), at(i64::MAX));
+        // Only one nanosecond apart, modulo 2^64.
+        assert!(Offset::between(first, last).uncertainty_us < 1.1);
+        assert_eq!(last.translate(first.translate(7, last), first), 7);
     }
 }

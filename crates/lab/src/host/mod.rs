@@ -8,6 +8,7 @@
 
 mod agent;
 mod clock;
+pub(crate) mod fuzzing;
 pub(crate) mod local;
 mod protocol;
 mod remote;

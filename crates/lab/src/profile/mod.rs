@@ -68,7 +68,7 @@ impl Profile {
     /// What contradicts itself in it, for `twinring lab verify`.
     pub(crate) fn contradictions(&self) -> Vec<String> {
         let wrong = |side: &Attribution| {
-            side.classes.values().sum::<u64>() != side.samples
+            side.classes.values().copied().map(u128::from).sum::<u128>() != side.samples.into()
                 || side.deciders.iter().any(|it| it.samples > side.of(it.class))
         };
         let of_run = |run: &ProfiledRun| {

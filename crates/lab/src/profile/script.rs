@@ -38,8 +38,8 @@ pub struct Decider {
 impl Attribution {
     /// Samples in which the CPU worked for the run: it was not idle, and no other process ran.
     pub fn of_the_run(&self) -> u64 {
-        let others = self.of(Class::Idle) + self.of(Class::OtherProcesses);
-        self.samples.saturating_sub(others)
+        let others = [Class::Idle, Class::OtherProcesses];
+        others.into_iter().fold(self.samples, |left, class| left.saturating_sub(self.of(class)))
     }
 
     /// Samples of a class.
@@ -170,7 +170,9 @@ fn head(line: &str) -> Option<Sample> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Profile, ProfiledRun};
     use super::*;
+    use crate::experiment::{Cell, NetKind, Point};
 
     /// From `perf script` of Linux 6.1 on Linux 6.18, shortened.
     const RECORDED: &str = "\
@@ -247,5 +249,20 @@ twinring  4300/4300  [001]:
         let expected = Sample { program: "y".to_owned(), pid: 9, cpu: 3, functions: Vec::new() };
         assert_eq!(seen, [expected]);
         assert_eq!(Collector::new(0, []).finish().share(Class::User), None);
+    }
+
+    /// From the fuzz target `bundle`: the sum of what stands in an edited bundle overflowed.
+    #[test]
+    fn absurd_numbers_of_samples_contradict_themselves() {
+        let classes = [(Class::Idle, u64::MAX), (Class::OtherProcesses, u64::MAX)].into();
+        let deciders = Vec::new();
+        let side = Attribution { cpu: 0, samples: u64::MAX - 1, classes, deciders, nameless: 0 };
+        assert_eq!(side.of_the_run(), 0);
+        let point = Point::Udp { streams: 1, packets_per_s: 1, message_bytes: 16 };
+        let cell = Cell { net: NetKind::Loopback, point };
+        let (subject, counts) = ("a".to_owned(), None);
+        let run = ProfiledRun { cell, subject, server: Some(side), client: None, counts };
+        let profile = Profile { runs: vec![run], ..Profile::default() };
+        assert_eq!(profile.contradictions().len(), 1);
     }
 }

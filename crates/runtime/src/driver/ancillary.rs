@@ -3,6 +3,8 @@
 //! The kernel's layout on 64-bit machines: a header of 16 bytes (length with the header, level,
 //! type), the data, then padding to the next multiple of 8.
 
+pub(crate) mod fuzzing;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 /// Bytes of the longest socket address, `sockaddr_in6`.
@@ -223,6 +225,7 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
 
 #[cfg(test)]
 mod tests {
+    use super::fuzzing::written_by_the_kernel;
     use super::*;
     use proptest::prelude::*;
 
@@ -234,45 +237,6 @@ mod tests {
                 |(ip, port, flow, scope)| SocketAddrV6::new(ip.into(), port, flow, scope).into()
             ),
         ]
-    }
-
-    /// Ancillary data as the kernel would write it for these facts.
-    fn written_by_the_kernel(told: &RecvControl, ipv6: bool) -> Vec<u8> {
-        let mut bytes = vec![0; RECV_CONTROL_BYTES_MAX];
-        let mut writer = Writer { into: &mut bytes, at: 0 };
-        if let Some(ns) = told.received_ns {
-            let seconds = (ns / 1_000_000_000).to_ne_bytes();
-            let timespec = [seconds, (ns % 1_000_000_000).to_ne_bytes()].concat();
-            writer.put(libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS, &timespec);
-        }
-        if let Some(drops) = told.kernel_drops {
-            writer.put(libc::SOL_SOCKET, libc::SO_RXQ_OVFL, &drops.to_ne_bytes());
-        }
-        match told.to {
-            Some(IpAddr::V4(ip)) => {
-                let pktinfo = [[1, 0, 0, 0], ip.octets(), [224, 0, 0, 1]].concat();
-                writer.put(libc::IPPROTO_IP, libc::IP_PKTINFO, &pktinfo);
-            }
-            Some(IpAddr::V6(ip)) => {
-                let pktinfo = [ip.octets().as_slice(), &[1, 0, 0, 0]].concat();
-                writer.put(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &pktinfo);
-            }
-            None => {}
-        }
-        match told.traffic_class {
-            Some(class) if ipv6 => {
-                let class = i32::from(class).to_ne_bytes();
-                writer.put(libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &class);
-            }
-            Some(class) => writer.put(libc::IPPROTO_IP, libc::IP_TOS, &[class]),
-            None => {}
-        }
-        if let Some(segment) = told.segment_bytes {
-            writer.put(libc::SOL_UDP, libc::UDP_GRO, &i32::from(segment).to_ne_bytes());
-        }
-        let length = writer.at;
-        bytes.truncate(length);
-        bytes
     }
 
     #[test]

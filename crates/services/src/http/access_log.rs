@@ -6,6 +6,7 @@
 //! thread says so. `line` makes the text.
 
 mod feed;
+pub(super) mod fuzzing;
 mod line;
 mod writer;
 

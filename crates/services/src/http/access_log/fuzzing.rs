@@ -1,0 +1,44 @@
+//! A line of the log, for the fuzz targets of `fuzz/`.
+
+use super::LogFormat;
+use super::line::{Line, Outcome};
+use crate::http::date::Clock;
+use std::time::Duration;
+
+/// What a client decides of a line.
+#[derive(Clone, Copy, Debug)]
+pub struct Logged<'a> {
+    /// The request line, or its beginning; empty if none came.
+    pub request: &'a [u8],
+    /// It was understood.
+    pub is_valid: bool,
+    /// Value of the field `Host`.
+    pub host: Option<&'a [u8]>,
+    /// Value of the field `Referer`.
+    pub referer: Option<&'a [u8]>,
+    /// Value of the field `User-Agent`.
+    pub user_agent: Option<&'a [u8]>,
+}
+
+/// The line, its end included. The client is 192.0.2.7, and was answered with 404 after 1.5 ms.
+pub fn log_line(logged: Logged<'_>, format: LogFormat) -> Vec<u8> {
+    let Logged { request, is_valid, host, referer, user_agent } = logged;
+    let line = Line {
+        peer: "192.0.2.7",
+        port: 4711,
+        request,
+        is_valid,
+        host,
+        referer,
+        user_agent,
+        status: 404,
+        bytes: 300,
+        body_bytes: 36,
+        duration: Duration::from_micros(1500),
+        outcome: Outcome::Ends,
+        worker: 0,
+    };
+    let mut text = Vec::new();
+    line.write(format, &Clock::new(), &mut text);
+    text
+}

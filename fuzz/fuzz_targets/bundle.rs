@@ -1,0 +1,231 @@
+//! Bundles of the lab that were damaged on a disk or edited by hand: `lab verify`, `lab report` and
+//! `lab compare` read them or say why not, and what is rendered anew from whatever raw data there
+//! are holds.
+#![no_main]
+
+use libfuzzer_sys::arbitrary::{self, Arbitrary};
+use libfuzzer_sys::fuzz_target;
+use serde_json::{Map, Value, json};
+use std::fs;
+use std::path::Path;
+use std::sync::LazyLock;
+use tempfile::TempDir;
+use twinring_lab::compare::{self, Options};
+use twinring_lab::{Style, rerender, table, verify};
+
+const BUNDLE: &str = include_str!("../../crates/lab/tests/data/bundle-2/bundle.json");
+const RUNS: &str = include_str!("../../crates/lab/tests/data/bundle-2/runs.jsonl");
+const FILES: [&str; 5] =
+    ["bundle.json", "runs.jsonl", "manifest.sha256", "report.md", "report.html"];
+
+/// What happens to a bundle.
+#[derive(Arbitrary, Debug)]
+struct Damage {
+    /// Which protocol the runs are of.
+    protocol: u8,
+    /// Changes of its JSON.
+    edits: Vec<Edit>,
+    /// Changes of its bytes, once it was rendered.
+    scratches: Vec<Scratch>,
+    /// The word of `--fail-if`.
+    gate: Option<String>,
+}
+
+/// A change of one value.
+#[derive(Arbitrary, Debug)]
+struct Edit {
+    /// 0 is `bundle.json`, any other a run.
+    document: u8,
+    /// Which child, at each level.
+    path: Vec<u8>,
+    change: Change,
+}
+
+#[derive(Arbitrary, Debug)]
+enum Change {
+    Remove,
+    Null,
+    Bool(bool),
+    Small(i8),
+    Whole(i64),
+    Natural(u64),
+    Float(f64),
+    Text(String),
+    Empty,
+    Twice,
+    AsItsSibling(u8),
+}
+
+/// A change of some bytes of a file.
+#[derive(Arbitrary, Debug)]
+struct Scratch {
+    file: u8,
+    at: u16,
+    removed: u8,
+    inserted: Vec<u8>,
+}
+
+/// A directory in memory if possible: rendering waits for the disk.
+fn scratch_directory() -> TempDir {
+    let directory = TempDir::new_in("/dev/shm").or_else(|_| TempDir::new());
+    directory.expect("a directory for temporary files")
+}
+
+/// The stored bundle, with a profile.
+static DOCUMENTS: LazyLock<(Value, Vec<Value>)> = LazyLock::new(|| {
+    let read = |text| serde_json::from_str(text).expect("JSON");
+    let runs: Vec<Value> = RUNS.lines().map(read).collect();
+    let side = json!({
+        "cpu": 0, "samples": 9, "nameless": 0, "classes": {"network_stack": 5, "user": 4},
+        "deciders": [{"class": "user", "function": "memcpy", "samples": 3}],
+    });
+    let profiled = |run: &Value| {
+        json!({
+            "cell": run["cell"], "subject": run["subject"], "server": side, "client": side,
+            "counts": {
+                "units_per_s": 10.0, "seconds": 1.0, "syscalls_per_unit": 2.0,
+                "events": {"all_calls": 20, "io_uring_enter": 20}, "completions_per_enter": null,
+                "own_syscalls_per_unit": 2.0, "own_completions_per_enter": 1.5,
+            },
+        })
+    };
+    let mut bundle: Value = read(BUNDLE);
+    let profiled: Vec<Value> = runs.iter().step_by(4).map(profiled).collect();
+    bundle["profile"] =
+        json!({"problems": [], "perf": "perf", "frequency_hz": 4999, "runs": profiled});
+    (bundle, runs)
+});
+
+/// How many children a value has.
+fn children(value: &Value) -> usize {
+    match value {
+        Value::Object(fields) => fields.len(),
+        Value::Array(items) => items.len(),
+        _ => 0,
+    }
+}
+
+/// The value that a path leads to.
+fn find<'a>(value: &'a mut Value, path: &[u8]) -> &'a mut Value {
+    let count = children(value);
+    let Some((first, rest)) = path.split_first().filter(|_| count > 0) else { return value };
+    let index = usize::from(*first) % count;
+    let child = match value {
+        Value::Object(fields) => fields.values_mut().nth(index),
+        Value::Array(items) => items.get_mut(index),
+        _ => None,
+    };
+    find(child.expect("it is below their number"), rest)
+}
+
+impl Change {
+    /// Changes the last child on the way; `last` says which it is.
+    fn apply(&self, parent: &mut Value, last: u8) {
+        let count = children(parent);
+        if count == 0 {
+            return;
+        }
+        let index = usize::from(last) % count;
+        match (self, &mut *parent) {
+            (Change::Remove, Value::Object(fields)) => {
+                let name = fields.keys().nth(index).cloned().expect("it is below their number");
+                fields.remove(&name);
+            }
+            (Change::Remove, Value::Array(items)) => drop(items.remove(index)),
+            (Change::Twice, Value::Array(items)) => items.insert(index, items[index].clone()),
+            (Change::AsItsSibling(number), _) => {
+                let other = find(parent, &[*number]).clone();
+                *find(parent, &[last]) = other;
+            }
+            _ => *find(parent, &[last]) = self.value(),
+        }
+    }
+
+    fn value(&self) -> Value {
+        match self {
+            Change::Bool(value) => json!(value),
+            Change::Small(value) => json!(value),
+            Change::Whole(value) => json!(value),
+            Change::Natural(value) => json!(value),
+            Change::Float(value) => json!(value),
+            Change::Text(value) => json!(value),
+            Change::Empty => Value::Object(Map::new()),
+            Change::Remove | Change::Null | Change::Twice | Change::AsItsSibling(_) => Value::Null,
+        }
+    }
+}
+
+fn write(damage: &Damage, directory: &Path) {
+    let (mut bundle, mut runs) = DOCUMENTS.clone();
+    let of = |run: &Value| match (&run["cell"]["streams"], &run["cell"]["files"]) {
+        (Value::Null, Value::Null) => 0,
+        (Value::Null, _) => 1,
+        _ => 2,
+    };
+    runs.retain(|run| of(run) == damage.protocol % 3);
+    for Edit { document, path, change } in damage.edits.iter().take(8) {
+        let document = match document.checked_sub(1) {
+            None => &mut bundle,
+            Some(number) => {
+                let index = usize::from(number) % runs.len();
+                &mut runs[index]
+            }
+        };
+        if let Some((last, before)) = path.split_last() {
+            change.apply(find(document, before), *last);
+        }
+    }
+    let lines: String = runs.iter().map(|run| format!("{run}\n")).collect();
+    fs::write(directory.join(FILES[0]), bundle.to_string()).expect("room");
+    fs::write(directory.join(FILES[1]), lines).expect("room");
+}
+
+fn scratch(scratch: &Scratch, directory: &Path) {
+    let path = directory.join(FILES[usize::from(scratch.file) % FILES.len()]);
+    let Ok(mut bytes) = fs::read(&path) else { return };
+    let at = usize::from(scratch.at) % (bytes.len() + 1);
+    let end = (at + usize::from(scratch.removed)).min(bytes.len());
+    bytes.splice(at..end, scratch.inserted.iter().copied());
+    fs::write(&path, bytes).expect("room");
+}
+
+/// Whatever it is, something is said about it.
+fn check(directory: &Path) {
+    let said = match verify(directory) {
+        Ok(found) => found.to_string(),
+        Err(error) => error.to_string(),
+    };
+    assert!(!said.is_empty());
+}
+
+/// Whether a problem is that something does not follow from the raw data. Others are about the raw
+/// data themselves, and stay.
+fn is_about_what_was_rendered(problem: &str) -> bool {
+    ["raw data give", "does not say what", "was changed after", "does not name"]
+        .iter()
+        .any(|words| problem.contains(words))
+}
+
+fuzz_target!(|damage: Damage| {
+    let directory = scratch_directory();
+    let directory = directory.path();
+    write(&damage, directory);
+    check(directory);
+    let Ok(bundle) = rerender(directory) else { return };
+    let shown = table(&bundle, Style { colour: false });
+    assert!(!shown.is_empty());
+    let found = verify(directory).expect("it was just written");
+    let wrong = found.problems.iter().find(|problem| is_about_what_was_rendered(problem));
+    assert_eq!(wrong, None);
+
+    let gates: Vec<_> = damage.gate.iter().filter_map(|gate| gate.parse().ok()).collect();
+    let options = Options { gates, unverified: true };
+    if let Ok(comparison) = compare::bundles(directory, directory, &options) {
+        let line = comparison.json_line().expect("JSON");
+        assert!(serde_json::from_str::<Value>(&line).is_ok());
+        assert!(!comparison.table(Style { colour: false }).is_empty());
+    }
+
+    damage.scratches.iter().take(4).for_each(|it| scratch(it, directory));
+    check(directory);
+});

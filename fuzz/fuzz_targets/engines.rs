@@ -1,0 +1,197 @@
+//! One stream of bytes, cut in two ways, to the same service on both engines, over real sockets: the
+//! answers are the same, and all of them come.
+//!
+//! The first byte chooses the service and how the engines are set up, the next six where the stream
+//! is cut; the rest is the stream.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use std::error::Error;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::{Arc, LazyLock};
+use std::thread;
+use std::time::Duration;
+use twinring::fs::Dir;
+use twinring::{Builder, EngineChoice, ListenOptions, Runtime};
+use twinring_services::http::encoding::Coding;
+use twinring_services::http::{HttpService, HttpSettings, ListingFormat, Site, Sites};
+use twinring_services::{Connection, Limits, TcpService, echo};
+
+/// The longest stream, in bytes. What the service has not read yet has room in the sockets, so that
+/// a client may write all of it before it reads.
+const STREAM_BYTES_MAX: usize = 16 * 1024;
+
+/// Pieces that are sent one byte at a time, on request.
+const TRICKLED_BYTES: usize = 48;
+
+/// How long a service that owes an answer may be silent.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// The services on one engine that is set up in one way.
+struct Server {
+    name: String,
+    http: SocketAddr,
+    echo: SocketAddr,
+}
+
+/// The files that are served: small ones from memory, a large one by sendfile(2), a hidden one, a
+/// coded one, a directory to list.
+const FILES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/files");
+
+/// What is compared: each engine as it is by default, and in ways that are as different as possible.
+/// In the second pair the pool of io_uring is too small for most streams.
+const PAIRS: [[(EngineChoice, &str); 2]; 4] = [
+    [(EngineChoice::IoUring, ""), (EngineChoice::Epoll, "")],
+    [(EngineChoice::IoUring, "buffer_bytes=256,buffer_count=4"), (EngineChoice::Epoll, "")],
+    [
+        (EngineChoice::IoUring, "multishot=off,buffers=legacy,files=threads"),
+        (EngineChoice::IoUring, "buffers=incremental"),
+    ],
+    [(EngineChoice::Epoll, "trigger=edge"), (EngineChoice::Epoll, "trigger=level")],
+];
+
+/// Those of the pairs that this kernel can run.
+static SERVERS: LazyLock<Vec<[Server; 2]>> = LazyLock::new(|| {
+    let start = |(engine, options): (EngineChoice, &str)| {
+        let name = format!("{engine:?} {options}");
+        let started = builder(engine, options).and_then(|it| Server::start(&name, &it));
+        started.map_err(|error| eprintln!("left out: {name}: {error}")).ok()
+    };
+    PAIRS.into_iter().filter_map(|[a, b]| Some([start(a)?, start(b)?])).collect()
+});
+
+fn builder(engine: EngineChoice, options: &str) -> Result<Builder, Box<dyn Error>> {
+    let builder = Runtime::builder().engine(engine).linger(Duration::ZERO);
+    Ok(match engine {
+        EngineChoice::Epoll => builder.epoll(options.parse()?),
+        _ => builder.uring(options.parse()?),
+    })
+}
+
+impl Server {
+    fn start(name: &str, builder: &Builder) -> Result<Server, Box<dyn Error>> {
+        let (files, echo) = (builder.clone().build()?, builder.clone().build()?);
+        Ok(Server { name: name.to_owned(), http: serve_files(files)?, echo: serve_echo(echo)? })
+    }
+}
+
+fn any_port() -> [SocketAddr; 1] {
+    [SocketAddr::from(([127, 0, 0, 1], 0))]
+}
+
+fn serve_files(runtime: Runtime) -> Result<SocketAddr, Box<dyn Error>> {
+    let mut site = Site::new(Dir::open(FILES.as_ref())?);
+    site.autoindex = Some(ListingFormat::Json);
+    site.precompressed = vec![Coding::Gzip];
+    let mut settings = HttpSettings::new(Sites::new(Some(site)));
+    settings.sendfile_above = 4096;
+    settings.limits.requests = 40;
+    settings.limits.body_bytes = 4096;
+    let options = ListenOptions::default();
+    let service = HttpService::bind(&any_port(), &options, settings, 1, runtime.handle())?;
+    let service = Arc::new(service);
+    let address = service.addresses()[0];
+    thread::spawn(move || runtime.run(move |worker| Arc::clone(&service).run(worker)));
+    Ok(address)
+}
+
+fn serve_echo(runtime: Runtime) -> Result<SocketAddr, Box<dyn Error>> {
+    let serve = async |connection: &Connection| echo::echo(connection).await;
+    let (options, limits) = (ListenOptions::default(), Limits::default());
+    let service = TcpService::bind(serve, &any_port(), &options, limits, 1, runtime.handle())?;
+    let service = Arc::new(service);
+    let address = service.addresses()[0];
+    thread::spawn(move || runtime.run(move |worker| Arc::clone(&service).run(worker)));
+    Ok(address)
+}
+
+/// The pieces of a stream that is cut after these shares of it.
+fn cut<'a>(stream: &'a [u8], shares: &[u8], trickles: bool) -> Vec<&'a [u8]> {
+    let mut ends: Vec<usize> =
+        shares.iter().map(|share| stream.len() * usize::from(*share) / 256).collect();
+    if trickles {
+        ends.extend(1..TRICKLED_BYTES.min(stream.len()));
+    }
+    ends.push(stream.len());
+    ends.sort_unstable();
+    let mut begin = 0;
+    let pieces = ends.into_iter().map(|end| &stream[std::mem::replace(&mut begin, end)..end]);
+    pieces.filter(|piece| !piece.is_empty()).collect()
+}
+
+/// Sends the pieces and FIN, and returns everything that comes back.
+///
+/// # Panics
+/// When nothing comes for too long, or the connection does not end properly.
+fn talk(server: &Server, address: SocketAddr, pieces: &[&[u8]]) -> Vec<u8> {
+    let told = |error: std::io::Error| panic!("{}: {error}", server.name);
+    let mut stream = TcpStream::connect(address).unwrap_or_else(told);
+    stream.set_nodelay(true).unwrap_or_else(|error| panic!("{}: {error}", server.name));
+    stream.set_read_timeout(Some(PATIENCE)).expect("a time that is not zero");
+    for piece in pieces {
+        // The server may have said its last word, and closed.
+        if stream.write_all(piece).is_err() {
+            break;
+        }
+    }
+    // As above.
+    let _ = stream.shutdown(Shutdown::Write);
+    let mut answers = Vec::new();
+    if let Err(error) = stream.read_to_end(&mut answers) {
+        let had = String::from_utf8_lossy(&answers);
+        panic!("{}: {error} after {} bytes: {had:?}", server.name, answers.len());
+    }
+    answers
+}
+
+/// Answers without what may differ: the date, and whether a client that had sent its body already
+/// was told to go on.
+fn comparable(mut answers: Vec<u8>) -> Vec<u8> {
+    const GO_ON: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+    const DATE: &[u8] = b"\r\nDate: ";
+    const DATE_BYTES: usize = 29;
+    while let Some(at) = answers.windows(GO_ON.len()).position(|part| part == GO_ON) {
+        answers.drain(at..at + GO_ON.len());
+    }
+    let dates: Vec<usize> = (0..answers.len())
+        .filter(|at| answers[*at..].starts_with(DATE))
+        .map(|at| at + DATE.len())
+        .collect();
+    for at in dates {
+        if let Some(date) = answers.get_mut(at..at + DATE_BYTES) {
+            date.fill(b'x');
+        }
+    }
+    answers
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let Some(([flags, cuts @ ..], stream)) = bytes.split_first_chunk::<7>() else { return };
+    let stream = &stream[..stream.len().min(STREAM_BYTES_MAX)];
+    let pair = &SERVERS[usize::from(flags >> 2) % SERVERS.len()];
+    let ways = [cut(stream, &cuts[..3], false), cut(stream, &cuts[3..], flags & 2 == 2)];
+    let is_echo = flags & 1 == 1;
+    let mut first: Option<(String, Vec<u8>)> = None;
+    for server in pair {
+        for (number, pieces) in ways.iter().enumerate() {
+            let answers = match is_echo {
+                true => talk(server, server.echo, pieces),
+                false => comparable(talk(server, server.http, pieces)),
+            };
+            if is_echo {
+                assert!(answers == stream, "{} returns {} bytes", server.name, answers.len());
+            }
+            let who = format!("{}, way {number}", server.name);
+            match &first {
+                None => first = Some((who, answers)),
+                Some((other, expected)) if *expected != answers => {
+                    let [expected, answers] =
+                        [expected, &answers].map(|text| String::from_utf8_lossy(text).into_owned());
+                    panic!("{other}: {expected:?}\n{who}: {answers:?}");
+                }
+                Some(_) => {}
+            }
+        }
+    }
+});

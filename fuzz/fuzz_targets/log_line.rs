@@ -1,0 +1,83 @@
+//! The access log: whatever a client sends, it stays within its field of one line, and a reader who
+//! knows nothing but the format finds it there.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use serde_json::Value;
+use twinring_services::http::LogFormat;
+use twinring_services::http::fuzzing::{Logged, log_line};
+
+/// What stands between the quotes of a line in the combined format, with the escapes resolved.
+fn quoted(line: &str) -> Vec<Vec<u8>> {
+    let parts: Vec<&str> = line.split('"').collect();
+    assert_eq!(parts.len(), 7, "{line}");
+    parts.into_iter().skip(1).step_by(2).map(unescaped).collect()
+}
+
+fn unescaped(text: &str) -> Vec<u8> {
+    let mut parts = text.split('\\');
+    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
+    for part in parts {
+        let digits = part.strip_prefix('x').expect("a byte in hexadecimal");
+        bytes.push(u8::from_str_radix(&digits[..2], 16).expect("two digits"));
+        bytes.extend(digits[2..].bytes());
+    }
+    bytes
+}
+
+fn check_combined(logged: Logged<'_>) {
+    let line = String::from_utf8(log_line(logged, LogFormat::Combined)).expect("ASCII");
+    let line = line.strip_suffix('\n').expect("one line");
+    assert!(line.bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{line}");
+    assert!(line.starts_with("192.0.2.7 - - ["), "{line}");
+    assert!(line.ends_with(" 0.001500 -"), "{line}");
+    let Logged { request, referer, user_agent, .. } = logged;
+    let request = Some(request).filter(|request| !request.is_empty());
+    let expected = [request, referer, user_agent].map(|field| field.unwrap_or(b"-").to_vec());
+    assert_eq!(quoted(line), expected);
+}
+
+fn check_json(logged: Logged<'_>) {
+    let line = String::from_utf8(log_line(logged, LogFormat::Json)).expect("UTF-8");
+    let line = line.strip_suffix('\n').expect("one line");
+    assert!(!line.chars().any(char::is_control), "{line}");
+    let value: Value = serde_json::from_str(line).expect("JSON");
+    let text = |bytes: &[u8]| Value::from(&*String::from_utf8_lossy(bytes));
+    let or_null = |field: Option<&[u8]>| field.map_or(Value::Null, text);
+    for (name, field) in
+        [("host", logged.host), ("referer", logged.referer), ("user_agent", logged.user_agent)]
+    {
+        assert_eq!(value[name], or_null(field), "{name}");
+    }
+    let request = logged.request;
+    match logged.is_valid {
+        false => {
+            assert_eq!(value["malformed"], or_null(Some(request).filter(|it| !it.is_empty())));
+            assert!(value["method"].is_null() && value["target"].is_null());
+        }
+        true => {
+            assert!(value["malformed"].is_null());
+            let mut parts = request.splitn(3, |byte| *byte == b' ');
+            for name in ["method", "target", "protocol"] {
+                assert_eq!(value[name], or_null(parts.next().filter(|it| !it.is_empty())));
+            }
+        }
+    }
+    assert_eq!(value.as_object().map(|fields| fields.len()), Some(17), "{line}");
+}
+
+// The first byte says what is there; then the fields, each with a line break behind it.
+fuzz_target!(|bytes: &[u8]| {
+    let Some((flags, bytes)) = bytes.split_first() else { return };
+    let mut parts = bytes.splitn(4, |byte| *byte == b'\n');
+    let mut part = |bit: u8| parts.next().filter(|_| flags >> bit & 1 == 1);
+    let logged = Logged {
+        request: part(0).unwrap_or_default(),
+        host: part(1),
+        referer: part(2),
+        user_agent: part(3),
+        is_valid: flags >> 4 & 1 == 1,
+    };
+    check_combined(logged);
+    check_json(logged);
+});

@@ -1,0 +1,34 @@
+//! The configuration file of `serve http`: read, or refused with what is wrong and where. Empty
+//! lines and comments change nothing but the numbers of the lines.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use twinring_cli::fuzzing::configuration;
+
+/// A problem with its line, if it has one.
+fn placed(problem: &str) -> (Option<u64>, &str) {
+    let place = problem.strip_prefix("x.toml:").and_then(|rest| rest.split_once(": "));
+    match place.and_then(|(line, what)| Some((line.parse().ok()?, what))) {
+        Some((line, what)) => (Some(line), what),
+        None => (None, problem),
+    }
+}
+
+fuzz_target!(|text: &str| {
+    let read = configuration("x.toml", text);
+    assert!(read.options.is_some() || !read.problems.is_empty());
+    assert!(read.problems.iter().all(|problem| !placed(problem).1.trim().is_empty()));
+    // A byte order mark may stand at the beginning only.
+    if !text.starts_with('\u{feff}') {
+        let below = configuration("x.toml", &format!("\n{text}"));
+        assert_eq!(below.options.is_some(), read.options.is_some());
+        assert_eq!(below.problems.len(), read.problems.len());
+        for (below, here) in below.problems.iter().zip(&read.problems) {
+            let (line, what) = placed(here);
+            assert_eq!(placed(below), (line.map(|line| line + 1), what));
+        }
+    }
+    if read.options.is_some() {
+        assert_eq!(configuration("x.toml", &format!("{text}\n# the end\n")), read);
+    }
+});
