@@ -40,7 +40,8 @@ impl EventFd {
 
     pub(crate) fn signal(&self) {
         self.count.fetch_add(1, Ordering::Release);
-        self.edge.store(true, Ordering::Release);
+        // Not a store: loom lets one of those be overtaken by swaps that came before it.
+        self.edge.swap(true, Ordering::Release);
         self.sleeper.notify();
     }
 
