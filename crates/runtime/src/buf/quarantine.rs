@@ -210,8 +210,8 @@ mod tests {
             pool.give_back(pool.take().expect("it was released"));
             drop(pool);
             bury(Buried::Heap(vec![1; 100]));
-            bury(Buried::Heap(vec![1; 2 * BURIED_BYTES_MAX]));
         }
+        bury(Buried::Heap(vec![1; BURIED_BYTES_MAX + 1]));
         bury(Buried::Heap(Vec::new()));
         GRAVEYARD.with_borrow(|graveyard| {
             assert!(graveyard.buried.len() <= BURIED_MAX);
