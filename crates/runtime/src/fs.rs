@@ -92,6 +92,14 @@ pub(crate) struct Handle {
     kind: Kind,
 }
 
+#[cfg(all(test, debug_assertions))]
+impl Handle {
+    /// Something to read from that is no file, such as a pipe.
+    pub(crate) fn of_pipe(fd: OwnedFd) -> Arc<Handle> {
+        Arc::new(Handle { fd, storage: Storage::Memory, device: 0, kind: Kind::Other })
+    }
+}
+
 /// Whether symbolic links are followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Symlinks {

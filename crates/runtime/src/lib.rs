@@ -45,6 +45,7 @@ mod race;
 mod runtime;
 #[cfg(feature = "sim")]
 pub mod sim;
+mod sync;
 mod sys;
 mod task;
 pub mod time;

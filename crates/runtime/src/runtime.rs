@@ -3,6 +3,8 @@
 mod builder;
 #[cfg(feature = "sim")]
 mod course;
+#[cfg(all(test, loom))]
+mod model;
 mod tick;
 mod worker;
 
@@ -10,13 +12,14 @@ use crate::blocking;
 use crate::config::Features;
 use crate::counters::{CounterSnapshot, Counters};
 use crate::fs::SendStrategy;
+use crate::sync::{AtomicU8, Mutex};
 use crate::task::Inbox;
 use std::cell::Cell;
 use std::error::Error;
 use std::fmt;
 use std::io;
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 
 pub use builder::Builder;
 pub use worker::{
@@ -118,6 +121,10 @@ struct Shared {
 }
 
 impl Shared {
+    fn stage(&self) -> u8 {
+        self.stage.load(Ordering::Acquire)
+    }
+
     fn advance_to(&self, stage: u8) {
         self.stage.fetch_max(stage, Ordering::AcqRel);
         let inboxes = self.inboxes.lock().unwrap_or_else(PoisonError::into_inner);

@@ -5,7 +5,12 @@
 //! hear of it (the socket was closed, the runtime ends), the memory is unmapped instead: what the
 //! kernel holds references on is the pages, which live on without our mapping and which then
 //! nobody can write to.
+//!
+//! Debug builds poison what comes back: a kernel that reads from it all the same sends poison, which
+//! no test takes for its bytes.
 
+#[cfg(debug_assertions)]
+use crate::buf::quarantine;
 use crate::sys::Mapping;
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -51,6 +56,8 @@ impl Buffers {
 
     fn take(&self) -> Option<Mapping> {
         if let Some(memory) = self.spare.borrow_mut().pop() {
+            #[cfg(debug_assertions)]
+            quarantine::check(bytes_of(&memory), || "a buffer for sending".to_owned());
             return Some(memory);
         }
         if self.count.get() >= BUFFERS_MAX {
@@ -60,6 +67,13 @@ impl Buffers {
         self.count.set(self.count.get() + 1);
         Some(memory)
     }
+}
+
+/// All bytes of a buffer.
+fn bytes_of(memory: &Mapping) -> &[u8] {
+    // SAFETY: initialised when it was mapped, and not written to as long as a `Buffer` or a `Lent`
+    // exists, or while it is spare.
+    unsafe { std::slice::from_raw_parts(memory.start().as_ptr(), BUFFER_BYTES) }
 }
 
 struct Owner {
@@ -77,6 +91,11 @@ impl Drop for Owner {
             self.buffers.count.set(self.buffers.count.get() - 1);
             drop(memory);
         } else {
+            #[cfg(debug_assertions)]
+            // SAFETY: as in `filled`: it has come back.
+            quarantine::poison(unsafe {
+                std::slice::from_raw_parts_mut(memory.start().as_ptr(), BUFFER_BYTES)
+            });
             self.buffers.spare.borrow_mut().push(memory);
         }
     }
@@ -91,11 +110,7 @@ pub(crate) struct Buffer {
 impl Buffer {
     /// What is still to be sent.
     pub(crate) fn as_slice(&self) -> &[u8] {
-        let start = self.owner.memory.start();
-        // SAFETY: initialised when it was mapped, and not written to as long as a `Buffer` or a
-        // `Lent` exists.
-        let whole = unsafe { std::slice::from_raw_parts(start.as_ptr(), BUFFER_BYTES) };
-        &whole[self.range.clone()]
+        &bytes_of(&self.owner.memory)[self.range.clone()]
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -183,6 +198,21 @@ mod tests {
         assert_eq!(buffers.spare.borrow().len(), 0);
         first.give_back();
         assert_eq!((buffers.spare.borrow().len(), buffers.count.get()), (1, 1));
+    }
+
+    /// What the peer would get from a kernel that had it still.
+    #[test]
+    #[cfg(debug_assertions)]
+    fn what_has_come_back_is_poison_and_stays_it() {
+        let buffers = Rc::new(Buffers::default());
+        drop(filled(&buffers, 1));
+        let start = buffers.spare.borrow()[0].start().as_ptr();
+        assert!(bytes_of(&buffers.spare.borrow()[0]).iter().all(|byte| *byte == 0xdb));
+        // SAFETY: inside the mapping. The write stands in for one that should not happen.
+        unsafe { start.add(99).write(1) };
+        let taken = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| buffers.take()));
+        let said = *taken.err().expect("found").downcast::<String>().expect("a message");
+        assert!(said.contains("was written to after its release: bytes 99 to 99"), "{said}");
     }
 
     #[test]

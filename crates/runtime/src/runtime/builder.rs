@@ -5,9 +5,9 @@ use crate::config::{EngineChoice, EpollOptions, Features, UringOptions};
 use crate::confine::Uses;
 use crate::counters::Counters;
 use crate::probe;
+use crate::sync::{AtomicU8, Mutex};
 use std::fmt;
-use std::sync::atomic::AtomicU8;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 pub(super) type NoticeHandler = Arc<dyn Fn(Notice) + Send + Sync>;

@@ -16,6 +16,7 @@ use crate::sys;
 use crate::sys::waker::task_of;
 use std::cell::Cell;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -141,10 +142,14 @@ impl Worker {
             }
             self.counters.waits.add(1);
             self.counters.syscalls.add(1);
-            let wake = self.registration.inbox().eventfd();
+            let wake = self.registration.inbox().eventfd().as_raw_fd();
             let wait = || sys::poll::wait_readable(wake, deadline - now);
-            self.counters.calls.timed(Call::Ppoll, wait)?;
             slept = true;
+            // Even if nothing is noted: a signal that came in after its inbox was emptied (the waker
+            // notes first and signals then) would end every wait until the next one.
+            if self.counters.calls.timed(Call::Ppoll, wait)? {
+                return Ok(Ended::Wake);
+            }
         }
     }
 
@@ -185,6 +190,25 @@ mod tests {
         assert_eq!(ticks.next.get(), start + ms(6));
         assert_eq!(ticks.advance(start + ms(7)), 1);
         assert_eq!(ticks.next.get(), start + ms(8));
+    }
+
+    /// What is left of a wake that was noted, seen and only then signalled. Once, each wait ended at
+    /// once from then on, at the expense of a whole CPU.
+    #[test]
+    fn a_signal_that_comes_late_ends_one_wait() {
+        const TICKS: u64 = 20;
+        let builder = crate::Runtime::builder().tick(Duration::from_millis(1));
+        let runtime = builder.build().expect("an engine");
+        let waits = runtime.block_on(async {
+            let worker = crate::runtime::current();
+            worker.registration.inbox().eventfd().signal();
+            let waited = |worker: &Worker| worker.counters.waits.get();
+            let before = waited(&worker);
+            crate::sleep(Duration::from_millis(TICKS)).await;
+            waited(&worker) - before
+        });
+        let waits = waits.expect("the engine works");
+        assert!(waits <= 2 * TICKS, "{waits} waits in {TICKS} ticks");
     }
 
     #[test]

@@ -13,13 +13,13 @@ use crate::driver::{Driver, DriverSetup};
 use crate::fs::Sending;
 use crate::probe;
 use crate::sys;
-use crate::task::{Drained, Executor, JoinHandle, Registration};
+use crate::task::{Executor, JoinHandle, Registration};
 use crate::time::wheel::Wheel;
 use std::cell::RefCell;
 use std::fmt;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::rc::Rc;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -78,7 +78,7 @@ impl Worker {
         })?;
         let counters = Arc::clone(&runtime.shared.workers[index]);
         let setup = DriverSetup {
-            wake_fd: registration.inbox().eventfd(),
+            wake_fd: registration.inbox().eventfd().as_raw_fd(),
             confined: builder.confined,
             counters: Arc::clone(&counters),
             linger: builder.linger,
@@ -145,7 +145,7 @@ impl Worker {
     }
 
     pub(super) fn stage(&self) -> u8 {
-        self.shared.stage.load(Ordering::Acquire)
+        self.shared.stage()
     }
 
     /// Runs `main` to its end, then takes everything down. `None` if the runtime was stopped.
@@ -185,8 +185,7 @@ impl Worker {
         self.tell_what_is_in_use();
         let mut wakes = self.wakes.take();
         let deadline = self.next_deadline();
-        let idle = !self.executor.has_ready()
-            && !self.registration.inbox().is_signalled()
+        let idle = self.executor.is_idle(self.registration.inbox())
             && !self.driver.borrow().has_arrivals();
         let timeout = match (idle, deadline) {
             (false, _) => Some(Duration::ZERO),
@@ -233,13 +232,7 @@ impl Worker {
     }
 
     pub(super) fn take_inbox(&self) {
-        match self.registration.inbox().drain() {
-            Drained::Tasks(tasks) => {
-                self.counters.wakes.add(tasks.len() as u64);
-                tasks.into_iter().for_each(|task| self.executor.wake(task));
-            }
-            Drained::All => self.executor.wake_all(),
-        }
+        self.counters.wakes.add(self.executor.take_wakes(self.registration.inbox()));
         if self.stage() >= DRAINING {
             let keys = self.shutdown_waiters.borrow().keys();
             for key in keys {

@@ -116,8 +116,8 @@ impl Epoll {
     }
 }
 
-/// Waits until `fd` is readable, at most `timeout`; a signal may end it sooner.
-pub(crate) fn wait_readable(fd: RawFd, timeout: Duration) -> io::Result<()> {
+/// Waits until `fd` is readable, at most `timeout`; a signal may end it sooner. True if it is.
+pub(crate) fn wait_readable(fd: RawFd, timeout: Duration) -> io::Result<bool> {
     let mut target = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let timespec = libc::timespec {
         tv_sec: timeout.as_secs().min(i64::MAX as u64) as i64,
@@ -127,9 +127,9 @@ pub(crate) fn wait_readable(fd: RawFd, timeout: Duration) -> io::Result<()> {
     // alone.
     let returned = unsafe { libc::ppoll(&mut target, 1, &timespec, std::ptr::null()) };
     match returned {
-        count if count >= 0 => Ok(()),
+        count if count >= 0 => Ok(count > 0),
         _ => match io::Error::last_os_error() {
-            error if error.raw_os_error() == Some(libc::EINTR) => Ok(()),
+            error if error.raw_os_error() == Some(libc::EINTR) => Ok(false),
             error => Err(error),
         },
     }

@@ -6,21 +6,26 @@
 //! `signalled`, so a wake is seen by the running drain or signals the next one.
 
 use super::TaskId;
+use super::eventfd::EventFd;
 use crate::driver::slots::Key;
-use crate::sys;
+use crate::sync::{AtomicBool, Mutex, MutexGuard, RwLock};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 
 /// Wakes an inbox remembers one by one; beyond that it wakes every task of the worker once, which
-/// is always correct because a task tolerates being polled without need.
-const WAKES_MAX: usize = 4096;
+/// is always correct because a task tolerates being polled without need. Models get there quickly.
+const WAKES_MAX: usize = if cfg!(loom) { 2 } else { 4096 };
 
 /// Workers alive at once in one process: what fits into a task's name beside its key.
 const WORKERS_MAX: usize = 1 << (64 - Key::BITS);
 
+#[cfg(not(all(test, loom)))]
 static INBOXES: RwLock<Vec<Option<Arc<Inbox>>>> = RwLock::new(Vec::new());
+#[cfg(all(test, loom))]
+loom::lazy_static! {
+    static ref INBOXES: RwLock<Vec<Option<Arc<Inbox>>>> = RwLock::new(Vec::new());
+}
 
 #[derive(Default)]
 struct Pending {
@@ -32,7 +37,7 @@ struct Pending {
 pub(crate) struct Inbox {
     pending: Mutex<Pending>,
     signalled: AtomicBool,
-    eventfd: OwnedFd,
+    eventfd: EventFd,
 }
 
 /// What [`Inbox::drain`] found.
@@ -53,7 +58,7 @@ impl Inbox {
     /// Makes the worker return from its wait, without naming a task.
     pub(crate) fn signal(&self) {
         if !self.signalled.swap(true, Ordering::AcqRel) {
-            sys::eventfd_signal(self.eventfd.as_fd());
+            self.eventfd.signal();
         }
     }
 
@@ -70,8 +75,8 @@ impl Inbox {
     }
 
     /// The descriptor that becomes readable when something was pushed.
-    pub(crate) fn eventfd(&self) -> RawFd {
-        self.eventfd.as_raw_fd()
+    pub(crate) fn eventfd(&self) -> &EventFd {
+        &self.eventfd
     }
 
     /// True if something may be waiting; cheap, so it can be asked before every wait.
@@ -81,7 +86,7 @@ impl Inbox {
 
     /// Takes everything that was pushed.
     pub(crate) fn drain(&self) -> Drained {
-        sys::eventfd_clear(self.eventfd.as_fd());
+        self.eventfd.clear();
         // A swap and not a store: it also takes over what a signaller did before, which may be
         // something else than a push (the stage of the runtime), and which no lock orders.
         self.signalled.swap(false, Ordering::AcqRel);
@@ -104,9 +109,9 @@ impl Registration {
     /// When no eventfd can be made, or 4,096 workers are alive already.
     pub(crate) fn new() -> io::Result<Registration> {
         let inbox = Arc::new(Inbox {
-            pending: Mutex::default(),
+            pending: Mutex::new(Pending::default()),
             signalled: AtomicBool::new(false),
-            eventfd: sys::eventfd()?,
+            eventfd: EventFd::new()?,
         });
         let mut inboxes = INBOXES.write().unwrap_or_else(PoisonError::into_inner);
         let free = inboxes.iter().position(Option::is_none).unwrap_or(inboxes.len());

@@ -1,13 +1,21 @@
 //! The local executor: tasks, the ready queue, and waking from this thread and from others.
 
+#[cfg(not(all(test, loom)))]
+mod eventfd;
+#[cfg(all(test, loom))]
+#[path = "eventfd_model.rs"]
+mod eventfd;
 mod inbox;
 mod join;
 mod line;
 
-pub(crate) use inbox::{Drained, Inbox, Registration};
+#[cfg(all(test, loom))]
+pub(crate) use eventfd::Watch;
+pub(crate) use inbox::{Inbox, Registration};
 pub use join::{JoinError, JoinHandle};
 pub(crate) use line::{Line, Place};
 
+use self::inbox::Drained;
 use crate::driver::slots::{Key, Slots};
 use crate::sys::waker::waker;
 use std::cell::{Cell, RefCell};
@@ -81,9 +89,30 @@ impl Executor {
     }
 
     /// Queues a poll of every task: used when an inbox overflowed and lost count.
-    pub(crate) fn wake_all(&self) {
+    fn wake_all(&self) {
         let keys = self.tasks.borrow().keys();
         keys.into_iter().for_each(|key| self.wake(key));
+    }
+
+    /// Takes over what other threads have woken; how many tasks, if that was counted.
+    pub(crate) fn take_wakes(&self, inbox: &Inbox) -> u64 {
+        match inbox.drain() {
+            Drained::Tasks(tasks) => {
+                let count = tasks.len() as u64;
+                tasks.into_iter().for_each(|task| self.wake(task));
+                count
+            }
+            Drained::All => {
+                self.wake_all();
+                0
+            }
+        }
+    }
+
+    /// True when nothing here forbids to sleep: no task is ready, and no other thread has woken one.
+    /// One that does so from now on signals the eventfd.
+    pub(crate) fn is_idle(&self, inbox: &Inbox) -> bool {
+        !self.has_ready() && !inbox.is_signalled()
     }
 
     /// True when a task waits to be polled.

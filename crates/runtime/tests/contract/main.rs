@@ -21,6 +21,7 @@ mod fairness;
 mod idle;
 mod ordering;
 mod receiving;
+mod releasing;
 mod slots;
 mod tasks;
 mod teardown;

@@ -16,8 +16,11 @@ use twinring::{Builder, EngineChoice, Handle, Runtime, TcpListener, TcpStream};
 pub(crate) type Peer = std::net::TcpStream;
 
 /// How long one test may take before it counts as hung. A hang is what most bugs of a driver look
-/// like, and a test that hangs names nobody.
-const PATIENCE: Duration = Duration::from_secs(40);
+/// like, and a test that hangs names nobody. Sanitizers make everything slower (`.ci/sanitizers`).
+fn patience() -> Duration {
+    let asked = std::env::var("TWINRING_TEST_PATIENCE_S").ok();
+    Duration::from_secs(asked.and_then(|seconds| seconds.parse().ok()).unwrap_or(40))
+}
 
 /// Hands the list of configurations to the macro `$callback`.
 macro_rules! configurations {
@@ -225,9 +228,10 @@ impl Watchdog {
     fn new(name: &'static str) -> Watchdog {
         let (alive, test) = mpsc::channel::<()>();
         std::thread::spawn(move || {
-            if test.recv_timeout(PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout) {
+            let patience = patience();
+            if test.recv_timeout(patience) == Err(mpsc::RecvTimeoutError::Timeout) {
                 // Not eprintln!, which the harness might capture and never show.
-                let _ = writeln!(io::stderr(), "HUNG: {name} after {PATIENCE:?}");
+                let _ = writeln!(io::stderr(), "HUNG: {name} after {patience:?}");
                 std::process::abort();
             }
         });

@@ -16,4 +16,5 @@ mod errors;
 mod exhaustion;
 mod modes;
 mod peers;
+mod releasing;
 mod segmentation;

@@ -7,6 +7,8 @@
 use super::stream::InFlight;
 use super::{Entry, Op, UringDriver};
 use crate::buf::SendBuf;
+#[cfg(debug_assertions)]
+use crate::buf::quarantine::{self, Buried};
 use crate::config::FileOperations;
 use crate::driver::pieces::Piece;
 use crate::driver::slots::{Key, Slots};
@@ -56,6 +58,15 @@ impl Files {
     /// True when the kernel holds nothing of ours.
     pub(super) fn is_drained(&self) -> bool {
         self.in_flight == 0
+    }
+
+    /// Frees an operation that nobody waits for, with its memory.
+    pub(super) fn forget(&mut self, key: Key) {
+        let forgotten = self.slots.remove(key);
+        #[cfg(debug_assertions)]
+        forgotten.into_iter().for_each(|slot| quarantine::bury(Buried::Heap(slot.op.bytes)));
+        #[cfg(not(debug_assertions))]
+        drop(forgotten);
     }
 
     /// The submission for an operation. Its memory is that of the operation, which has to stay
@@ -143,7 +154,7 @@ impl UringDriver {
     pub(crate) fn abandon_file(&mut self, key: Key) {
         let Some(slot) = self.files.slots.get_mut(key) else { return };
         if slot.ended.is_some() {
-            self.files.slots.remove(key);
+            self.files.forget(key);
         } else if !std::mem::replace(&mut slot.abandoned, true) {
             let cancel = opcode::AsyncCancel::new(Op::File.tag(key)).build();
             self.ring.push_uncounted(cancel);
@@ -175,7 +186,7 @@ impl UringDriver {
         slot.ended = Some(ended);
         wakes.extend(slot.waker.take());
         if slot.abandoned {
-            self.files.slots.remove(key);
+            self.files.forget(key);
         }
         self.files.in_flight -= 1;
         if self.files.in_flight == OPERATIONS_MAX / 2 {

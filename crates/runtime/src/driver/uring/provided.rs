@@ -7,6 +7,9 @@
 //! Buffers come in groups of equal geometry. Streams share the first group; datagram sockets
 //! share one for each geometry that they ask for.
 
+#[cfg(all(test, debug_assertions))]
+mod late_writes;
+
 use super::ring::Ring;
 use crate::buf::{Pool, RecvBuf};
 use crate::config::{Buffers, UringFeatures};

@@ -1,0 +1,235 @@
+//! The pool that received bytes come out of.
+
+#[cfg(debug_assertions)]
+use super::quarantine::{self, Buried};
+use crate::sys::Mapping;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::mem::{ManuallyDrop, MaybeUninit};
+
+/// Set in a buffer's reference count while the kernel fills it piece by piece.
+const HELD_BY_KERNEL: u32 = 1 << 31;
+
+/// Equal buffers in one mapping, counted references to each, and the list of released ones.
+///
+/// Who may write: a buffer with references belongs to its readers and is never written; a
+/// buffer on the released list belongs to nobody; a buffer taken from that list belongs to the
+/// engine, which lets the kernel write until it hands out the first reference. Debug builds hold
+/// everybody to the second of these, see `quarantine`.
+pub(crate) struct Pool {
+    /// Taken out when the pool is dropped.
+    memory: ManuallyDrop<Mapping>,
+    buffer_bytes: usize,
+    references: Box<[Cell<u32>]>,
+    /// Released buffers, most recent last.
+    released: RefCell<VecDeque<u16>>,
+    /// Buffers without readers: those on the list and those the kernel may fill.
+    available: Cell<usize>,
+}
+
+impl Pool {
+    /// A pool of `count` (1 to 32,768) buffers of `buffer_bytes` each, all released.
+    ///
+    /// # Errors
+    /// When there is no memory for it; the message says for what.
+    pub(crate) fn new(count: u16, buffer_bytes: usize) -> io::Result<Pool> {
+        let memory = Mapping::new(usize::from(count) * buffer_bytes).map_err(|error| {
+            let why = format!(
+                "no memory for {count} receive buffers of {buffer_bytes} bytes ({error}): take \
+                 fewer or smaller ones, or allow more memory (`ulimit -v`)"
+            );
+            io::Error::new(error.kind(), why)
+        })?;
+        let pool = Pool {
+            memory: ManuallyDrop::new(memory),
+            buffer_bytes,
+            references: (0..count).map(|_| Cell::new(0)).collect(),
+            released: RefCell::new((0..count).rev().collect()),
+            available: Cell::new(usize::from(count)),
+        };
+        #[cfg(debug_assertions)]
+        (0..count).for_each(|id| pool.poison(id));
+        Ok(pool)
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.references.len()
+    }
+
+    pub(crate) fn buffer_bytes(&self) -> usize {
+        self.buffer_bytes
+    }
+
+    /// Buffers that nobody reads.
+    pub(crate) fn available(&self) -> usize {
+        self.available.get()
+    }
+
+    /// Buffers that somebody reads.
+    pub(crate) fn in_use(&self) -> usize {
+        self.count() - self.available()
+    }
+
+    /// True when the last eighth of the buffers is in use. Pieces are then copied out before
+    /// anybody can keep them, so that this many always come back.
+    pub(crate) fn is_low(&self) -> bool {
+        self.available() <= self.count() / 8
+    }
+
+    /// Address of buffer `id`, for the kernel.
+    pub(crate) fn address(&self, id: u16) -> *mut u8 {
+        assert!(usize::from(id) < self.count(), "buffer id {id} is not of this pool");
+        // SAFETY: `id` is below the count, so the offset lies inside the mapping.
+        unsafe { self.memory.start().as_ptr().add(usize::from(id) * self.buffer_bytes) }
+    }
+
+    /// Takes the buffer that was released last, which the cache still holds, to fill it at once.
+    /// Debug builds take the one that was released first, which was in quarantine for longest.
+    pub(crate) fn take(&self) -> Option<u16> {
+        let mut released = self.released.borrow_mut();
+        let id = if cfg!(debug_assertions) { released.pop_front() } else { released.pop_back() }?;
+        self.check_released(id);
+        Some(id)
+    }
+
+    /// Buffers that are kept from the kernel while readers give back the others: one more than
+    /// make the pool low.
+    pub(crate) fn reserve(&self) -> usize {
+        self.count() / 8 + 1
+    }
+
+    /// Takes a buffer to give it to the kernel, unless only `reserve` are left: the one that was
+    /// released last, which the cache still holds. Debug builds take the one that was released
+    /// first, and keep a sixteenth of the pool back, so that a buffer is in quarantine for a while
+    /// even when buffers are short; it has to be less than [`is_low`](Pool::is_low) keeps in
+    /// circulation.
+    pub(crate) fn take_for_kernel(&self, reserve: usize) -> Option<u16> {
+        let kept_back = if cfg!(debug_assertions) { self.count() / 16 } else { 0 };
+        let mut released = self.released.borrow_mut();
+        if released.len() <= kept_back.max(reserve) {
+            return None;
+        }
+        let id = if cfg!(debug_assertions) { released.pop_front() } else { released.pop_back() }?;
+        self.check_released(id);
+        Some(id)
+    }
+
+    fn check_released(&self, id: u16) {
+        debug_assert_eq!(self.references[usize::from(id)].get(), 0, "buffer {id} is referenced");
+        #[cfg(debug_assertions)]
+        self.check_poison(id);
+    }
+
+    /// Number of released buffers.
+    pub(crate) fn released(&self) -> usize {
+        self.released.borrow().len()
+    }
+
+    /// Adds a reader.
+    pub(super) fn retain(&self, id: u16) {
+        let references = &self.references[usize::from(id)];
+        if references.get() & !HELD_BY_KERNEL == 0 {
+            self.available.set(self.available.get() - 1);
+        }
+        references.set(references.get() + 1);
+    }
+
+    /// Takes a reader away; the last one releases the buffer, unless the kernel still fills it.
+    pub(super) fn release(&self, id: u16) {
+        let references = &self.references[usize::from(id)];
+        assert!(references.get() & !HELD_BY_KERNEL > 0, "buffer {id} is released twice");
+        references.set(references.get() - 1);
+        if references.get() & !HELD_BY_KERNEL == 0 {
+            self.available.set(self.available.get() + 1);
+        }
+        if references.get() == 0 {
+            self.give_back(id);
+        }
+    }
+
+    /// Marks a taken buffer as one that the kernel fills piece by piece while others read it.
+    pub(crate) fn hold_for_kernel(&self, id: u16) {
+        let references = &self.references[usize::from(id)];
+        references.set(references.get() | HELD_BY_KERNEL);
+    }
+
+    /// The kernel has filled the buffer: its last reader releases it.
+    pub(crate) fn end_kernel_hold(&self, id: u16) {
+        let references = &self.references[usize::from(id)];
+        references.set(references.get() & !HELD_BY_KERNEL);
+        if references.get() == 0 {
+            self.give_back(id);
+        }
+    }
+
+    /// Puts back a buffer that was taken and never referenced.
+    pub(crate) fn give_back(&self, id: u16) {
+        #[cfg(debug_assertions)]
+        self.poison(id);
+        self.released.borrow_mut().push_back(id);
+    }
+
+    /// The whole buffer, writable, for a receive by system call.
+    ///
+    /// The closure gets memory that nobody else can see: `id` was taken and has no reference.
+    pub(crate) fn with_writable<R>(
+        &self,
+        id: u16,
+        write: impl FnOnce(&mut [MaybeUninit<u8>]) -> R,
+    ) -> R {
+        assert_eq!(self.references[usize::from(id)].get(), 0, "buffer {id} has readers");
+        // SAFETY: inside the mapping (`address` checks), without readers (checked above), and
+        // taken by the caller, so no other writer exists for the time of the call.
+        write(unsafe { std::slice::from_raw_parts_mut(self.address(id).cast(), self.buffer_bytes) })
+    }
+
+    pub(super) fn bytes(&self, id: u16, start: usize, end: usize) -> &[u8] {
+        debug_assert!(start <= end && end <= self.buffer_bytes);
+        debug_assert!(self.references[usize::from(id)].get() > 0, "read of a released buffer");
+        // SAFETY: callers hold a reference, so nobody writes this range (see `Pool`); the range
+        // was checked when the RecvBuf was made, and the kernel or mmap initialised every byte.
+        unsafe { std::slice::from_raw_parts(self.address(id).add(start), end - start) }
+    }
+
+    #[cfg(debug_assertions)]
+    fn poison(&self, id: u16) {
+        // SAFETY: the whole buffer, inside the mapping. Without references and not in the engine's
+        // hands, nobody else touches it.
+        let buffer = unsafe { std::slice::from_raw_parts_mut(self.address(id), self.buffer_bytes) };
+        quarantine::poison(buffer);
+    }
+
+    #[cfg(debug_assertions)]
+    fn check_poison(&self, id: u16) {
+        // SAFETY: as in `poison`; only read.
+        let buffer = unsafe { std::slice::from_raw_parts(self.address(id), self.buffer_bytes) };
+        quarantine::check(buffer, || format!("buffer {id} of {}", self.count()));
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        #[cfg(debug_assertions)]
+        if !std::thread::panicking() {
+            self.released.borrow().iter().for_each(|id| self.check_poison(*id));
+        }
+        // SAFETY: taken once, here, and not used any more.
+        let memory = unsafe { ManuallyDrop::take(&mut self.memory) };
+        #[cfg(debug_assertions)]
+        quarantine::bury(Buried::Pages(memory));
+        #[cfg(not(debug_assertions))]
+        drop(memory);
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool")
+            .field("count", &self.count())
+            .field("buffer_bytes", &self.buffer_bytes)
+            .field("available", &self.available.get())
+            .finish()
+    }
+}

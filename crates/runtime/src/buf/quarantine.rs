@@ -1,0 +1,222 @@
+//! What debug builds do with memory that the kernel may no longer write to: they fill it with
+//! poison, let it lie for as long as others will do, and look whether the poison is still there
+//! when it leaves: to be filled again, or back to the system.
+//!
+//! Address sanitizer does not see what the kernel writes, only what the program does. So this is
+//! what finds a buffer that was released while an operation could still write to it, as a panic
+//! that says which, and where. It does not find a late write that comes when the buffer is out
+//! again, or that writes the poison's own bytes.
+
+use crate::sys::Mapping;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+
+/// A byte that neither text nor the patterns of tests consist of.
+const POISON: u8 = 0xDB;
+
+/// Compared as a whole, because a loop over bytes is slow in the builds that this is for.
+const POISONED: [u8; 4096] = [POISON; 4096];
+
+/// Freed memory that a thread keeps at most, in pieces and in bytes.
+const BURIED_MAX: usize = 8;
+const BURIED_BYTES_MAX: usize = 16 << 20;
+
+/// Fills memory that was released.
+pub(crate) fn poison(memory: &mut [u8]) {
+    memory.fill(POISON);
+}
+
+/// Looks at memory that leaves. `what` names it.
+///
+/// # Panics
+/// If it was written to.
+pub(crate) fn check(memory: &[u8], what: impl FnOnce() -> String) {
+    let intact = |chunk: &[u8]| *chunk == POISONED[..chunk.len()];
+    if memory.chunks(POISONED.len()).all(intact) {
+        return;
+    }
+    let changed = |byte: &u8| *byte != POISON;
+    let first = memory.iter().position(changed).unwrap_or(0);
+    let last = memory.iter().rposition(changed).unwrap_or(first);
+    let shown = &memory[first..=last.min(first + 15)];
+    panic!(
+        "{} was written to after its release: bytes {first} to {last} of {}, which begin with \
+         {shown:02x?}; an operation that the kernel still had, or a stale pointer, wrote there",
+        what(),
+        memory.len()
+    );
+}
+
+/// Memory that was given up for good.
+pub(crate) enum Buried {
+    Pages(Mapping),
+    Heap(Vec<u8>),
+}
+
+impl Buried {
+    fn poison(&mut self) {
+        match self {
+            // SAFETY: a mapping is initialised from the start, and its owner has given it up.
+            Buried::Pages(pages) => poison(unsafe {
+                std::slice::from_raw_parts_mut(pages.start().as_ptr(), pages.len())
+            }),
+            Buried::Heap(bytes) => {
+                bytes.clear();
+                bytes.resize(bytes.capacity(), POISON);
+            }
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            // SAFETY: initialised, and not written to since `poison`, or that is what is found.
+            Buried::Pages(pages) => unsafe {
+                std::slice::from_raw_parts(pages.start().as_ptr(), pages.len())
+            },
+            Buried::Heap(bytes) => bytes,
+        }
+    }
+
+    fn check(self) {
+        check(self.bytes(), || "freed memory".to_owned());
+    }
+}
+
+/// What a thread has buried. The rest is looked at when the thread ends.
+#[derive(Default)]
+struct Graveyard {
+    buried: VecDeque<Buried>,
+    bytes: usize,
+}
+
+impl Graveyard {
+    fn pop(&mut self) -> Option<Buried> {
+        let oldest = self.buried.pop_front()?;
+        self.bytes -= oldest.bytes().len();
+        Some(oldest)
+    }
+
+    fn is_full(&self) -> bool {
+        self.buried.len() > BURIED_MAX || self.bytes > BURIED_BYTES_MAX
+    }
+}
+
+impl Drop for Graveyard {
+    fn drop(&mut self) {
+        while let Some(oldest) = self.pop() {
+            oldest.check();
+        }
+    }
+}
+
+thread_local! {
+    static GRAVEYARD: RefCell<Graveyard> = RefCell::default();
+}
+
+/// Keeps freed memory, poisoned, for a while: a kernel that still writes to it would otherwise write
+/// to what comes to lie there next, or nowhere.
+///
+/// # Panics
+/// If older memory, which makes room, was written to.
+pub(crate) fn bury(mut memory: Buried) {
+    memory.poison();
+    // A thread that is ending has no graveyard any more.
+    let _freed_at_once = GRAVEYARD.try_with(|graveyard| {
+        let mut full = {
+            let mut graveyard = graveyard.borrow_mut();
+            graveyard.bytes += memory.bytes().len();
+            graveyard.buried.push_back(memory);
+            graveyard.is_full()
+        };
+        while full {
+            let oldest = graveyard.borrow_mut().pop();
+            oldest.into_iter().for_each(Buried::check);
+            full = graveyard.borrow().is_full();
+        }
+    });
+}
+
+/// Looks at all that this thread has buried, and frees it.
+///
+/// # Panics
+/// If some of it was written to.
+#[cfg(test)]
+pub(crate) fn exhume() {
+    while let Some(oldest) = GRAVEYARD.with_borrow_mut(Graveyard::pop) {
+        oldest.check();
+    }
+}
+
+/// Each breaks the rule on purpose, by a pointer that it kept, as a kernel does that was not asked to
+/// give a buffer back.
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buf::{Pool, RecvBuf};
+    use std::rc::Rc;
+
+    /// A pool whose buffer was filled and released, and a pointer into the buffer.
+    fn used() -> (Rc<Pool>, *mut u8) {
+        let pool = Rc::new(Pool::new(1, 8192).expect("memory"));
+        let id = pool.take().expect("the only buffer");
+        let address = pool.address(id);
+        drop(RecvBuf::from_pool(&pool, id, 0, 10));
+        (pool, address)
+    }
+
+    fn write_late(address: *mut u8) {
+        // SAFETY: inside the mapping, which its pool or the graveyard still keeps.
+        unsafe { address.write(1) };
+    }
+
+    #[test]
+    #[should_panic(expected = "buffer 0 of 1 was written to after its release: bytes 5000 to 5000")]
+    fn a_late_write_is_found_when_the_buffer_is_taken_again() {
+        let (pool, address) = used();
+        write_late(address.wrapping_add(5000));
+        pool.take();
+    }
+
+    #[test]
+    #[should_panic(expected = "buffer 0 of 1 was written to after its release: bytes 0 to 8191")]
+    fn a_late_write_is_found_when_the_buffer_goes_to_the_kernel_again() {
+        let (pool, address) = used();
+        write_late(address);
+        write_late(address.wrapping_add(8191));
+        pool.take_for_kernel(0);
+    }
+
+    #[test]
+    #[should_panic(expected = "buffer 0 of 1 was written to after its release")]
+    fn a_late_write_is_found_when_the_pool_goes() {
+        let (pool, address) = used();
+        write_late(address);
+        drop(pool);
+    }
+
+    #[test]
+    #[should_panic(expected = "freed memory was written to after its release: bytes 13 to 13")]
+    fn a_write_into_a_pool_that_is_gone_is_found() {
+        let (pool, address) = used();
+        drop(pool);
+        write_late(address.wrapping_add(13));
+        exhume();
+    }
+
+    #[test]
+    fn what_nobody_wrote_to_passes_and_the_graveyard_has_a_bound() {
+        for _ in 0..3 * BURIED_MAX {
+            let (pool, _) = used();
+            pool.give_back(pool.take().expect("it was released"));
+            drop(pool);
+            bury(Buried::Heap(vec![1; 100]));
+        }
+        bury(Buried::Heap(vec![1; BURIED_BYTES_MAX + 1]));
+        bury(Buried::Heap(Vec::new()));
+        GRAVEYARD.with_borrow(|graveyard| {
+            assert!(graveyard.buried.len() <= BURIED_MAX);
+            assert!(graveyard.bytes <= BURIED_BYTES_MAX);
+        });
+        exhume();
+    }
+}

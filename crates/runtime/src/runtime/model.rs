@@ -1,0 +1,227 @@
+//! Model checks of what wakes a worker.
+//!
+//! loom runs each of these models in every order in which its threads can meet, and with every value
+//! that a load may return, up to [`PREEMPTIONS`]. What is under test is the code that runs outside:
+//! inboxes, wakers, executor, and the stage of a runtime. Only eventfd and driver are stand-ins. A
+//! wake that got lost shows as a worker that sleeps for ever, which loom calls a deadlock; a signal
+//! that nobody clears as a worker that never sleeps, of which it says that the model is too long.
+//!
+//! CONTRIBUTING.md says how to run them.
+
+use super::{DRAINING, RUNNING, STOPPING, Shared};
+use crate::driver::slots::Key;
+use crate::sync::{AtomicU8, Mutex};
+use crate::sys::waker::waker;
+use crate::task::{Executor, Registration, TaskId, Watch};
+use loom::sync::atomic::{AtomicBool, Ordering};
+use loom::thread;
+use std::cell::Cell;
+use std::future::{pending, poll_fn};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+
+/// Times that a thread is interrupted where it could have gone on, at most: a bound on the time that
+/// a model takes. Bugs of this kind need one or two; three take a minute, and found nothing more.
+const PREEMPTIONS: usize = 2;
+
+const WATCHES: [Watch; 3] = [Watch::Level, Watch::Edge, Watch::Rearmed];
+
+fn check(model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    // LOOM_MAX_PREEMPTIONS asks for more.
+    builder.preemption_bound.get_or_insert(PREEMPTIONS);
+    builder.check(model);
+}
+
+/// A worker without engine and timers.
+struct Machine {
+    registration: Registration,
+    executor: Executor,
+    watch: Watch,
+    finished: Rc<Cell<usize>>,
+    polls: Rc<Cell<usize>>,
+}
+
+/// What a task waits for. The one who raises it orders nothing by that: the wake has to.
+type Flag = Arc<AtomicBool>;
+
+impl Machine {
+    fn new(watch: Watch) -> Machine {
+        let registration = Registration::new().expect("a number");
+        let executor = Executor::new(registration.worker());
+        let (finished, polls) = (Rc::default(), Rc::default());
+        Machine { registration, executor, watch, finished, polls }
+    }
+
+    /// A task that waits for all of `flags`.
+    fn spawn(&self, flags: &[Flag]) -> Waker {
+        let flags = flags.to_vec();
+        let (finished, polls) = (Rc::clone(&self.finished), Rc::clone(&self.polls));
+        let key = self.executor.spawn(Box::pin(poll_fn(move |_| {
+            polls.set(polls.get() + 1);
+            if !flags.iter().all(|flag| flag.load(Ordering::Relaxed)) {
+                return Poll::Pending;
+            }
+            finished.set(finished.get() + 1);
+            Poll::Ready(())
+        })));
+        waker(TaskId { worker: self.registration.worker(), key })
+    }
+
+    /// As `Worker::run` and `Worker::turn`, or `Worker::turn_in_ticks`, with nothing to wait for but
+    /// the eventfd.
+    fn run_until(&self, over: impl Fn() -> bool) {
+        let inbox = self.registration.inbox();
+        loop {
+            self.executor.run_ready();
+            if over() {
+                return;
+            }
+            let reported = match self.executor.is_idle(inbox) {
+                true => {
+                    inbox.eventfd().wait(self.watch);
+                    true
+                }
+                false => inbox.eventfd().is_reported(self.watch),
+            };
+            if inbox.is_signalled() || reported && self.watch == Watch::Level {
+                self.executor.take_wakes(inbox);
+            }
+        }
+    }
+
+    fn run_until_finished(&self, tasks: usize) {
+        self.run_until(|| self.finished.get() == tasks);
+    }
+}
+
+fn flag() -> Flag {
+    Arc::new(AtomicBool::new(false))
+}
+
+/// A thread that raises a flag and then wakes who waits for it.
+fn raise(flag: &Flag, waker: Waker) -> thread::JoinHandle<()> {
+    let flag = Arc::clone(flag);
+    thread::spawn(move || {
+        flag.store(true, Ordering::Relaxed);
+        waker.wake();
+    })
+}
+
+fn join<const N: usize>(threads: [thread::JoinHandle<()>; N]) {
+    threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+}
+
+#[test]
+fn no_wake_is_lost() {
+    for watch in WATCHES {
+        check(move || {
+            let machine = Machine::new(watch);
+            let threads = [flag(), flag()].map(|flag| raise(&flag, machine.spawn(&[flag.clone()])));
+            machine.run_until_finished(2);
+            join(threads);
+        });
+    }
+}
+
+#[test]
+fn no_wake_of_a_task_that_two_threads_wake_is_lost() {
+    for watch in WATCHES {
+        check(move || {
+            let machine = Machine::new(watch);
+            let flags = [flag(), flag()];
+            let waker = machine.spawn(&flags);
+            let threads = flags.map(|flag| raise(&flag, waker.clone()));
+            machine.run_until_finished(1);
+            join(threads);
+        });
+    }
+}
+
+/// The models' inboxes remember two wakes.
+#[test]
+fn no_wake_is_lost_when_an_inbox_overflows() {
+    check(|| {
+        let machine = Machine::new(Watch::Edge);
+        let flags = [flag(), flag(), flag()];
+        let wakers = flags.clone().map(|flag| machine.spawn(&[flag]));
+        let [first, others @ ..] = flags;
+        let [waker, other_wakers @ ..] = wakers;
+        let many = thread::spawn(move || {
+            others.iter().for_each(|flag| flag.store(true, Ordering::Relaxed));
+            other_wakers.into_iter().for_each(Waker::wake);
+        });
+        let one = raise(&first, waker);
+        machine.run_until_finished(3);
+        join([many, one]);
+    });
+}
+
+/// Shutdown and stop tell each worker through its inbox, without a task.
+#[test]
+fn no_shutdown_is_missed() {
+    for watch in WATCHES {
+        check(move || {
+            let machine = Machine::new(watch);
+            machine.executor.spawn(Box::pin(pending()));
+            let shared = Arc::new(Shared {
+                stage: AtomicU8::new(RUNNING),
+                inboxes: Mutex::new(vec![Arc::clone(machine.registration.inbox())]),
+                blocking: Arc::default(),
+                workers: Vec::new(),
+            });
+            let threads = [DRAINING, STOPPING].map(|stage| {
+                let shared = Arc::clone(&shared);
+                thread::spawn(move || shared.advance_to(stage))
+            });
+            machine.run_until(|| shared.stage() >= DRAINING);
+            machine.run_until(|| shared.stage() == STOPPING);
+            join(threads);
+        });
+    }
+}
+
+/// A waker that outlives its task finds a task of a later generation in the same place, and leaves
+/// it alone.
+#[test]
+fn a_stale_waker_wakes_nobody() {
+    check(|| {
+        let machine = Machine::new(Watch::Edge);
+        let first = flag();
+        let waker = machine.spawn(&[first.clone()]);
+        let twice = thread::spawn({
+            let first = first.clone();
+            move || {
+                first.store(true, Ordering::Relaxed);
+                waker.wake_by_ref();
+                waker.wake();
+            }
+        });
+        machine.run_until_finished(1);
+        machine.polls.set(0);
+        let second = flag();
+        let once = raise(&second, machine.spawn(&[second.clone()]));
+        machine.run_until_finished(2);
+        assert!(machine.polls.get() <= 2, "{} polls for one wake", machine.polls.get());
+        join([twice, once]);
+    });
+}
+
+/// A worker that ended and one that got its number.
+#[test]
+fn a_waker_of_a_worker_that_is_gone_does_no_harm() {
+    check(|| {
+        let gone = Registration::new().expect("a number");
+        let number = gone.worker();
+        let stale = waker(TaskId { worker: number, key: Key::from_bits(0) });
+        let late = thread::spawn(move || stale.wake());
+        drop(gone);
+        let machine = Machine::new(Watch::Edge);
+        assert_eq!(machine.registration.worker(), number);
+        let flag = flag();
+        let timely = raise(&flag, machine.spawn(&[flag.clone()]));
+        machine.run_until_finished(1);
+        join([late, timely]);
+    });
+}

@@ -1,0 +1,81 @@
+//! What stands in for an eventfd(2), and for the drivers that watch it, in model checks: system
+//! calls cannot be modelled, and a wait in one would stop all threads of a model.
+//!
+//! It promises no more order between threads than the kernel does: who is told of a signal sees what
+//! came before it.
+
+use loom::sync::Notify;
+use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+
+pub(crate) struct EventFd {
+    count: AtomicU64,
+    /// Signalled since an edge was last reported.
+    edge: AtomicBool,
+    sleeper: Notify,
+}
+
+/// How a worker watches its eventfd.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Watch {
+    /// ppoll(2), in tick mode: readable is readable.
+    Level,
+    /// EPOLLET, and a multishot poll of io_uring: each signal is reported once, if it can still be
+    /// read by then.
+    Edge,
+    /// A poll of io_uring that ended: it is armed anew, which reports a level, and the eventfd cleared
+    /// before that.
+    Rearmed,
+}
+
+impl EventFd {
+    pub(super) fn new() -> io::Result<EventFd> {
+        Ok(EventFd {
+            count: AtomicU64::new(0),
+            edge: AtomicBool::new(false),
+            sleeper: Notify::new(),
+        })
+    }
+
+    pub(crate) fn signal(&self) {
+        self.count.fetch_add(1, Ordering::Release);
+        // Not a store: loom lets one of those be overtaken by swaps that came before it.
+        self.edge.swap(true, Ordering::Release);
+        self.sleeper.notify();
+    }
+
+    pub(super) fn clear(&self) {
+        self.count.swap(0, Ordering::Acquire);
+    }
+
+    /// Takes a report if there is one.
+    pub(crate) fn is_reported(&self, watch: Watch) -> bool {
+        let readable = || self.count.load(Ordering::Acquire) > 0;
+        match watch {
+            Watch::Level => readable(),
+            Watch::Edge => self.edge.swap(false, Ordering::Acquire) && readable(),
+            Watch::Rearmed => {
+                let reported = readable();
+                if reported {
+                    self.clear();
+                }
+                reported
+            }
+        }
+    }
+
+    /// Sleeps until there is a report, and takes it.
+    pub(crate) fn wait(&self, watch: Watch) {
+        while !self.is_reported(watch) {
+            self.sleeper.wait();
+        }
+    }
+}
+
+impl AsRawFd for EventFd {
+    /// No model has a driver that would use it.
+    fn as_raw_fd(&self) -> RawFd {
+        -1
+    }
+}
