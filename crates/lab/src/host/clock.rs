@@ -102,7 +102,7 @@ mod tests {
         assert_eq!(between, Offset { offset_ns: 2_000, uncertainty_us: 2.0 });
     }
 
-    /// From the fuzz target `agent_lines`: the difference of such clocks overflowed.
+    /// Found while the fuzz target `agent_lines` was written: the difference overflowed.
     #[test]
     fn clocks_that_are_ages_apart_can_be_counted_with() {
         let at = |offset_ns| Offset { offset_ns, uncertainty_us: 1.0 };

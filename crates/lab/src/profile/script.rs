@@ -251,7 +251,7 @@ twinring  4300/4300  [001]:
         assert_eq!(Collector::new(0, []).finish().share(Class::User), None);
     }
 
-    /// From the fuzz target `bundle`: the sum of what stands in an edited bundle overflowed.
+    /// Found while the fuzz target `bundle` was written: the sums overflowed.
     #[test]
     fn absurd_numbers_of_samples_contradict_themselves() {
         let classes = [(Class::Idle, u64::MAX), (Class::OtherProcesses, u64::MAX)].into();
