@@ -13,7 +13,7 @@ pub struct Outlook {
     pub runs: usize,
     /// What they take.
     pub seconds: f64,
-    /// What they take when every spare pair is needed.
+    /// What they take when every spare pair is needed, and every pair up to the cap of a stop rule.
     pub seconds_most: f64,
 }
 
@@ -34,11 +34,12 @@ impl Outlook {
         let cells = experiment.cells(nets);
         let mut outlook = Outlook::default();
         for (runs, protocol) in cells.iter().flat_map(|cell| block_sizes(experiment, cell)) {
-            let (pairs, spare) = (experiment.pairs, experiment.spare_pairs);
+            let pairs = experiment.pairs;
+            let pairs_max = experiment.until.map_or(pairs, |until| pairs.max(until.max_pairs));
             let seconds = block_s(experiment, runs, protocol);
             outlook.runs += runs * pairs;
             outlook.seconds += seconds * pairs as f64;
-            outlook.seconds_most += seconds * (pairs + spare) as f64;
+            outlook.seconds_most += seconds * (pairs_max + experiment.spare_pairs) as f64;
         }
         outlook
     }
@@ -82,6 +83,11 @@ mod tests {
         let outlook = Outlook::of(&grid);
         assert_eq!(outlook.runs, 25 * 2 * grid.pairs);
         assert!(outlook.seconds < outlook.seconds_most);
+        // With a stop rule it can take up to the cap.
+        let until = Experiment::find("accounting-cost").unwrap();
+        let cap = until.until.unwrap().max_pairs as f64;
+        let outlook = Outlook::of(&until);
+        assert!(outlook.seconds_most > outlook.seconds / until.pairs as f64 * cap);
         assert_eq!(duration(90.0), "90 s");
         assert_eq!(duration(91.0), "2 min");
     }

@@ -17,8 +17,8 @@ const CQ_ENTRIES: u32 = 8192;
 /// seldom comes in pieces, and so many that small ones of many sockets find room in one turn. What
 /// is not touched is address space only.
 const BUFFERS: (usize, u16) = (64 * 1024, 128);
-/// The same for buffers that are filled piece by piece: small messages lie close together, and a
-/// large one arrives in one piece.
+/// The same for buffers that are filled piece by piece: small messages lie close together. A large
+/// one is cut where a buffer ends.
 const INCREMENTAL_BUFFERS: (usize, u16) = (64 * 1024, 16);
 
 const PAGE_BYTES: u64 = 4096;
