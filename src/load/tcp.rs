@@ -33,6 +33,9 @@ pub(crate) struct TcpArgs {
     #[arg(long, value_name = "R", help_heading = "Pattern")]
     rate: Option<u64>,
     /// Close each connection after this many answers and make a new one.
+    ///
+    /// More than 14,000 a minute from one address to one port make the kernel search for a port that
+    /// is not in TIME_WAIT: give more addresses with --local.
     #[arg(long, value_name = "N", help_heading = "Pattern")]
     churn: Option<u64>,
     /// Further connections that stay open and send nothing.

@@ -71,6 +71,7 @@ const SETTINGS: &[&str] = &[
     "net.ipv4.tcp_autocorking",
     "net.ipv4.tcp_max_syn_backlog",
     "net.ipv4.ip_local_port_range",
+    "net.ipv4.tcp_max_tw_buckets",
 ];
 
 /// The networks an experiment asked for, and why it got another one, if so.
