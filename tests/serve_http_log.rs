@@ -253,7 +253,7 @@ fn a_full_disk_is_told_once_and_recovers() {
         server.signal(Signal::SIGUSR1);
         wait_until("the new file is there", || log.exists());
         assert_eq!(ask(&server, &get("/hello.txt", "")).status, 200);
-        wait_until("the recovery is told", || server.stderr().contains("written again"));
+        wait_until("the recovery is told", || server.stderr().contains("lines were lost"));
         let ended = server.terminate();
         assert_eq!(ended.stderr.matches("No space left").count(), 1, "{}", ended.stderr);
         assert_eq!((lines(&log).len(), ended.count("requests")), (1, 6));
@@ -289,7 +289,7 @@ fn a_disk_that_is_full_for_a_while_keeps_lines_whole() {
         wait_until("there is room again", || {
             requests += 1;
             ask_on(&mut stream, &get("/hello.txt", &agent));
-            server.stderr().contains("written again")
+            server.stderr().contains("lines were lost")
         });
         drop(stream);
         let ended = server.terminate();

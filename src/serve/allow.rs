@@ -70,8 +70,8 @@ impl AllowArgs {
                  whom it may answer with --allow CIDR (several times if need be), or answer \
                  everybody with --allow any"
             )),
-            // What arrives at loopback addresses is from this machine: nothing to ask.
-            None if self.allowed.is_empty() => Ok(Audience::anybody()),
+            // Loopback addresses are asked as well: who writes packets by hand, or forwards into
+            // this machine (net.ipv4.conf.*.route_localnet), can come in there from elsewhere.
             _ => Ok(Audience::of(self.networks())),
         }
     }
@@ -112,7 +112,9 @@ mod tests {
     #[test]
     fn who_can_be_reached_by_others_has_to_say_whom_to_answer() {
         let loopback: &[SocketAddr] = &["127.0.0.1:7".parse().unwrap(), "[::1]:7".parse().unwrap()];
-        assert!(!args(&[]).audience(loopback).expect("no question").is_limited());
+        let this_machine = args(&[]).audience(loopback).expect("no question");
+        assert!(this_machine.admits("127.8.8.8".parse().unwrap()));
+        assert!(!this_machine.admits("192.0.2.9".parse().unwrap()));
         for open in ["0.0.0.0:7", "[::]:7", "192.0.2.1:7", "[2001:db8::1]:7"] {
             let listen = [loopback[0], open.parse().unwrap()];
             let error = args(&[]).audience(&listen).expect_err(open);

@@ -158,13 +158,13 @@ impl<N: Fn(&str)> Writer<N> {
         let (length, outcome) = self.sink.write(bytes);
         match outcome {
             Ok(()) => {
-                self.shared.written.add(lines);
                 if let Some(lost) = self.failing.take() {
                     (self.notice)(&format!(
                         "access log {}: written again; {lost} lines were lost",
                         self.target
                     ));
                 }
+                self.shared.written.add(lines);
             }
             Err(error) => {
                 let whole = memchr_iter(b'\n', &bytes[..length]).count() as u64;
