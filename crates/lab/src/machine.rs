@@ -92,7 +92,7 @@ pub struct Fingerprint {
     pub caches: Vec<String>,
     /// Kernel release and build.
     pub kernel: String,
-    /// Kernel command line.
+    /// Those parameters of the kernel's command line that decide about speed.
     pub kernel_command_line: String,
     /// Hypervisor or product that says it is virtual, if any.
     pub virtualisation: Option<String>,
@@ -152,7 +152,7 @@ impl Fingerprint {
             cpus_online: procfs::cpu_list(&text("/sys/devices/system/cpu/online")).len(),
             caches: caches(&cpu),
             kernel: kernel(),
-            kernel_command_line: text("/proc/cmdline"),
+            kernel_command_line: parameters_of_speed(&text("/proc/cmdline")),
             virtualisation: virtualisation(&cpuinfo),
             clocksource: text("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
             governor: procfs::text(&format!("{cpu}/cpufreq/scaling_governor")),
@@ -177,6 +177,28 @@ impl Fingerprint {
 fn kernel() -> String {
     let part = |name: &str| procfs::text(&format!("/proc/sys/kernel/{name}")).unwrap_or_default();
     format!("{} {} {}", part("osrelease"), part("version"), std::env::consts::ARCH)
+}
+
+/// Parameters of the kernel that decide about speed, by how their names begin (the kernel's
+/// Documentation/admin-guide/kernel-parameters.txt).
+const SPEED_PARAMETERS: &str = "\
+    acpi amd_iommu amd_pstate apparmor audit cgroup clocksource cpufreq cpuidle \
+    debug_pagealloc default_hugepagesz gather_data_sampling hpet hugepage idle init_on_ \
+    intel_idle intel_iommu intel_pstate iommu irqaffinity isolcpus kasan kfence kvm l1tf lsm \
+    maxcpus mds mitigations mmio_stale_data nested_ nmi_watchdog no_timer_check nohz nokaslr \
+    nopti nosmt nosoftlockup nospec nowatchdog nr_cpus numa page_poison pcie_aspm preempt \
+    processor. psi pti rcu_nocb rcutree reg_file_data_sampling retbleed sched security \
+    selinux skew_tick slab slub spec srbds swiotlb threadirqs transparent_hugepage tsa tsc \
+    tsx watchdog";
+
+/// What is left of a kernel's command line for somebody else to read. The rest names disks, consoles
+/// and networks, and may hold keys; what follows `--` is not the kernel's but for init.
+fn parameters_of_speed(command_line: &str) -> String {
+    let of_speed = |parameter: &&str| {
+        SPEED_PARAMETERS.split(' ').any(|beginning| parameter.starts_with(beginning))
+    };
+    let parameters = command_line.split_whitespace().take_while(|it| *it != "--");
+    parameters.filter(of_speed).collect::<Vec<_>>().join(" ")
 }
 
 /// With what the running kernel was built, from where distributions keep it.
@@ -263,6 +285,13 @@ mod tests {
 
     fn cores(list: &[&[usize]]) -> BTreeMap<usize, Vec<usize>> {
         list.iter().flat_map(|core| core.iter().map(|cpu| (*cpu, core.to_vec()))).collect()
+    }
+
+    /// A bundle that was to be published told how the machine's init was started.
+    #[test]
+    fn a_command_line_tells_of_speed_only() {
+        let line = "root=UUID=1234 mitigations=off isolcpus=2,3 console=ttyS0 nosmt -- mds=secret";
+        assert_eq!(parameters_of_speed(line), "mitigations=off isolcpus=2,3 nosmt");
     }
 
     #[test]

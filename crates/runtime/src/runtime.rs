@@ -3,6 +3,7 @@
 mod builder;
 #[cfg(feature = "sim")]
 mod course;
+mod crowd;
 #[cfg(all(test, loom))]
 mod model;
 mod tick;

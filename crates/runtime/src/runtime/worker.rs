@@ -1,6 +1,7 @@
 //! A worker: everything that belongs to one thread, and the loop that ties it together.
 
 use super::builder::NoticeHandler;
+use super::crowd::Crowd;
 use super::tick::{self, Ticks};
 use super::{DRAINING, Notice, Runtime, RuntimeError, STOPPING, Shared};
 use crate::blocking;
@@ -56,6 +57,7 @@ pub(crate) struct Worker {
     /// Empty between steps; kept for its allocation.
     pub(super) wakes: RefCell<Vec<Waker>>,
     pub(super) started: Instant,
+    pub(super) crowd: Crowd,
     pub(super) ticks: Option<Ticks>,
     pub(super) shared: Arc<Shared>,
     pub(super) on_notice: NoticeHandler,
@@ -107,6 +109,7 @@ impl Worker {
             shutdown_waiters: RefCell::new(Slots::new()),
             wakes: RefCell::default(),
             started,
+            crowd: Crowd::default(),
             ticks: builder
                 .tick
                 .map(|period| Ticks::new(started, sys::monotonic_ns(), period, builder.tick_phase)),
@@ -206,9 +209,13 @@ impl Worker {
         Ok(())
     }
 
-    /// Lets other threads know; with two plain stores, so that a turn may do it.
+    /// Lets other threads know, with two plain stores, so that a turn may do it; and gives memory
+    /// back when a crowd has gone.
     pub(super) fn tell_what_is_in_use(&self) {
         let (slots, buffers) = self.driver.borrow().in_use();
+        if self.crowd.has_gone(slots) {
+            sys::give_memory_back();
+        }
         self.counters.slots_in_use.set(slots as u64);
         self.counters.buffers_in_use.set(buffers as u64);
     }
