@@ -272,7 +272,7 @@ impl SimDriver {
         let mut kernel = self.machine.kernel.borrow_mut();
         let sent = match refused {
             Some(errno) => Err(io::Error::from_raw_os_error(errno)),
-            None => kernel.send(fd, buf.as_slice()),
+            None => kernel.may_refuse().and_then(|()| kernel.send(fd, buf.as_slice())),
         };
         match sent {
             Ok(bytes) => {
@@ -376,6 +376,7 @@ impl SimDriver {
     pub(crate) fn send_bytes(&mut self, key: Key, bytes: &[u8]) -> io::Result<usize> {
         let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else { return Err(closed()) };
         let mut kernel = self.machine.kernel.borrow_mut();
+        kernel.may_refuse()?;
         let sent = kernel.send(stream.fd(), bytes)?;
         kernel.handed_over(stream.fd(), &bytes[..sent]);
         self.counters.sent.add(1);
