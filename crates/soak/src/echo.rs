@@ -2,7 +2,7 @@
 
 use crate::company::{Company, run_out_of_descriptors};
 use crate::plan::Plan;
-use crate::{Unwatched, breaks_nothing, end, hostile, patiently, runtime};
+use crate::{Claim, Unwatched, breaks_nothing, end, hostile, patiently, runtime};
 use std::sync::Arc;
 use std::time::Duration;
 use twinring::ListenOptions;
@@ -16,8 +16,8 @@ const IN_FLIGHT_BYTES_MAX: u64 = 256 * 1024;
 const RUN_BYTES_MAX: u64 = 8 * 1024 * 1024;
 const RUN_REQUESTS_MAX: u64 = 5_000;
 
-/// Returns the number of answers.
-pub(crate) fn run(world: &World, plan: &mut Plan) -> u64 {
+/// Returns the answers.
+pub(crate) fn run(world: &World, plan: &mut Plan) -> Claim {
     let workers = plan.about(1, 3) as usize;
     let server = runtime(workers);
     let handle = server.handle();
@@ -36,6 +36,7 @@ pub(crate) fn run(world: &World, plan: &mut Plan) -> u64 {
     let counters = service.counters();
     let address = service.addresses()[0];
     let settings = settings(plan, address);
+    let bytes_each = 2 * u64::from(settings.message_bytes);
     let serving = server.start(move |worker| Arc::clone(&service).run(worker)).expect("workers");
     let (mut pests, mut company) = (Company::default(), Company::default());
     for _ in 0..plan.about(0, 4) {
@@ -58,7 +59,7 @@ pub(crate) fn run(world: &World, plan: &mut Plan) -> u64 {
     pests.leave();
     let counted = counters();
     assert_eq!((counted.open, counted.accepted), (0, counted.closed), "{counted:?}");
-    answered
+    Claim { count: answered, bytes_each }
 }
 
 fn settings(plan: &mut Plan, target: std::net::SocketAddr) -> Settings {
