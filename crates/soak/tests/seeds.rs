@@ -45,6 +45,15 @@ fn answers_are_no_more_than_what_was_received() {
     assert!(outcome.answered > 65_536 && 2 * outcome.answered <= received, "{outcome:?}");
 }
 
+/// A backlog shorter than the number of those who come at once turned the same ones away each time their
+/// SYNs came again, until they gave up: no fault, and nothing that a server could do better.
+#[test]
+fn a_short_backlog_may_turn_connections_away() {
+    let _alone = alone();
+    let outcome = run(7_003_453, Some(Kind::Echo));
+    assert!(outcome.answered > 0 && outcome.summary.injected.is_empty(), "{outcome:?}");
+}
+
 #[test]
 fn every_kind_runs_without_faults() {
     let _alone = alone();
