@@ -54,6 +54,14 @@ fn a_short_backlog_may_turn_connections_away() {
     assert!(outcome.answered > 0 && outcome.summary.injected.is_empty(), "{outcome:?}");
 }
 
+/// Reports that were queued when a stream was paused were followed all the same, one after the other, so
+/// that it held more than its bound.
+#[test]
+fn a_paused_stream_stays_within_its_bound() {
+    let _alone = alone();
+    assert!(run(9_034_068, Some(Kind::Echo)).answered > 0);
+}
+
 #[test]
 fn every_kind_runs_without_faults() {
     let _alone = alone();
