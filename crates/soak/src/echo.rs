@@ -2,7 +2,7 @@
 
 use crate::company::{Company, run_out_of_descriptors};
 use crate::plan::Plan;
-use crate::{Unwatched, breaks_nothing, end, hostile, patiently, runtime};
+use crate::{Claim, Unwatched, breaks_nothing, end, hostile, patiently, runtime};
 use std::sync::Arc;
 use std::time::Duration;
 use twinring::ListenOptions;
@@ -15,9 +15,11 @@ const IN_FLIGHT_BYTES_MAX: u64 = 256 * 1024;
 /// Bytes and requests of a run that is as fast as the network, so that a seed takes seconds.
 const RUN_BYTES_MAX: u64 = 8 * 1024 * 1024;
 const RUN_REQUESTS_MAX: u64 = 5_000;
+/// Hostile clients, each with a connection at a time.
+const PESTS_MAX: u64 = 4;
 
-/// Returns the number of answers.
-pub(crate) fn run(world: &World, plan: &mut Plan) -> u64 {
+/// Returns the answers.
+pub(crate) fn run(world: &World, plan: &mut Plan) -> Claim {
     let workers = plan.about(1, 3) as usize;
     let server = runtime(workers);
     let handle = server.handle();
@@ -36,9 +38,10 @@ pub(crate) fn run(world: &World, plan: &mut Plan) -> u64 {
     let counters = service.counters();
     let address = service.addresses()[0];
     let settings = settings(plan, address);
+    let bytes_each = 2 * u64::from(settings.message_bytes);
     let serving = server.start(move |worker| Arc::clone(&service).run(worker)).expect("workers");
     let (mut pests, mut company) = (Company::default(), Company::default());
-    for _ in 0..plan.about(0, 4) {
+    for _ in 0..plan.about(0, PESTS_MAX) {
         let count = plan.about(1, 100_000);
         let request = plan.bytes(count);
         pests.invite(hostile::client(plan, address, request));
@@ -47,7 +50,9 @@ pub(crate) fn run(world: &World, plan: &mut Plan) -> u64 {
     if scarce {
         run_out_of_descriptors(world, plan, &mut company);
     }
-    let calm = breaks_nothing(world) && !scarce;
+    // Whom a full backlog turns away sends its SYN again, all at the same moments.
+    let roomy = u64::from(options.backlog) >= settings.connections + settings.idle + PESTS_MAX;
+    let calm = breaks_nothing(world) && !scarce && roomy;
     let answered = load(settings, calm, may_idle_out);
     company.leave();
     // A shutdown with them, or without.
@@ -58,7 +63,7 @@ pub(crate) fn run(world: &World, plan: &mut Plan) -> u64 {
     pests.leave();
     let counted = counters();
     assert_eq!((counted.open, counted.accepted), (0, counted.closed), "{counted:?}");
-    answered
+    Claim { count: answered, bytes_each }
 }
 
 fn settings(plan: &mut Plan, target: std::net::SocketAddr) -> Settings {

@@ -5,7 +5,7 @@ use crate::operator::{Instruments, check_log};
 use crate::plan::Plan;
 use crate::site::{Answers, Files, Identities, tls_settings};
 use crate::visitor::{Door, visit};
-use crate::{Unwatched, breaks_nothing, end, hostile, patiently, runtime};
+use crate::{Claim, Unwatched, breaks_nothing, end, hostile, patiently, runtime};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,8 +27,11 @@ const READY_MAX: Duration = Duration::from_secs(1);
 /// What an access log may take to write its last lines.
 const LOG_END_MAX: Duration = Duration::from_secs(5);
 
-/// Returns the number of answers.
-pub(crate) fn run(world: &World, plan: &mut Plan) -> u64 {
+/// The first line of a request and that of the shortest answer.
+const BYTES_EACH: u64 = ("GET /file HTTP/1.1\r\n".len() + "HTTP/1.1 200 OK\r\n".len()) as u64;
+
+/// Returns the answers.
+pub(crate) fn run(world: &World, plan: &mut Plan) -> Claim {
     let content: Vec<u8> = (0..plan.about(0, FILE_BYTES_MAX)).map(|at| (at / 7) as u8).collect();
     let files = Files::new(plan, content.clone());
     let workers = plan.about(1, 2) as usize;
@@ -112,7 +115,7 @@ pub(crate) fn run(world: &World, plan: &mut Plan) -> u64 {
         assert!(log.finish(LOG_END_MAX), "the log does not come to an end");
         check_log(path, &observer.counters());
     }
-    answered
+    Claim { count: answered, bytes_each: BYTES_EACH }
 }
 
 fn service_settings(plan: &mut Plan, files: &Files) -> HttpSettings {

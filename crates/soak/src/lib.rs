@@ -67,12 +67,24 @@ pub fn run_with(seed: u64, kind: Option<Kind>, faults: Faults) -> Outcome {
     let world = World::new(seed, faults);
     world.replay_with(replay_command(seed, kind));
     let kind = kind.unwrap_or(chosen);
-    let answered = match kind {
+    let claim = match kind {
         Kind::Echo => echo::run(&world, &mut plan),
         Kind::Udp => udp::run(&world, &mut plan),
         Kind::Http => http::run(&world, &mut plan),
     };
-    Outcome { kind, answered, summary: world.finish() }
+    let Claim { count: answered, bytes_each } = claim;
+    let summary = world.finish();
+    let (least, received) = (answered * bytes_each, summary.received_bytes);
+    assert!(least <= received, "{answered} answers need {least} bytes, {received} were received");
+    Outcome { kind, answered, summary }
+}
+
+/// What a load says that it got.
+#[derive(Clone, Copy, Debug)]
+struct Claim {
+    count: u64,
+    /// What the two sides received for each of them, at least.
+    bytes_each: u64,
 }
 
 /// True if nothing that happens here may cost a connection.

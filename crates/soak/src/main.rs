@@ -36,6 +36,7 @@ struct Tally {
     simulated: Duration,
     steps: u64,
     answered: u64,
+    received_bytes: u64,
     injected: BTreeMap<String, u64>,
 }
 
@@ -46,6 +47,7 @@ impl Tally {
         self.simulated += outcome.summary.simulated;
         self.steps += outcome.summary.steps;
         self.answered += outcome.answered;
+        self.received_bytes += outcome.summary.received_bytes;
         for (fault, count) in outcome.summary.injected {
             *self.injected.entry(fault.to_string()).or_default() += count;
         }
@@ -54,11 +56,13 @@ impl Tally {
     fn line(&self) -> String {
         let faults: u64 = self.injected.values().sum();
         format!(
-            "{} seeds, {:.2} simulated hours, {} steps, {} answers, {faults} faults, {} failed",
+            "{} seeds, {:.2} simulated hours, {} steps, {} answers, {} MB received, {faults} faults, \
+             {} failed",
             self.seeds,
             self.simulated.as_secs_f64() / 3600.0,
             self.steps,
             self.answered,
+            self.received_bytes / 1_000_000,
             self.failed.len()
         )
     }

@@ -1,7 +1,7 @@
 //! The reflector, and streams of datagrams.
 
 use crate::plan::Plan;
-use crate::{BREAKING, Unwatched, end, patiently};
+use crate::{BREAKING, Claim, Unwatched, end, patiently};
 use std::sync::Arc;
 use std::time::Duration;
 use twinring::UdpOptions;
@@ -10,8 +10,8 @@ use twinring_load::udp::{Load, LoadError, RTP_HEADER_BYTES, Rate, Report, Settin
 use twinring_services::Audience;
 use twinring_services::udp::{Impairments, UdpCounters, UdpService, UdpSettings};
 
-/// Returns the number of packets that came back.
-pub(crate) fn run(world: &World, plan: &mut Plan) -> u64 {
+/// Returns the packets that came back.
+pub(crate) fn run(world: &World, plan: &mut Plan) -> Claim {
     let workers = plan.about(1, 3) as usize;
     let mut builder = twinring::Runtime::builder().workers(workers);
     if plan.chance(3) {
@@ -38,6 +38,7 @@ pub(crate) fn run(world: &World, plan: &mut Plan) -> u64 {
     let counters = service.counters();
     let impaired = settings.impairments.is_some();
     let settings = load_settings(plan, service.addresses()[0]);
+    let bytes_each = 2 * u64::from(settings.packet_bytes);
     let serving = server.start(move |worker| Arc::clone(&service).run(worker)).expect("workers");
     let load = Load::new(settings).expect("a world has an engine");
     let came_back = match load.run(&mut Unwatched, |_| {}) {
@@ -49,8 +50,10 @@ pub(crate) fn run(world: &World, plan: &mut Plan) -> u64 {
         Err(error) => panic!("{error}"),
     };
     end(world, &handle, serving);
-    check_answers(&counters());
-    came_back
+    let counted = counters();
+    check_answers(&counted);
+    assert!(came_back <= counted.sockets.sent, "{came_back} came back of {counted:?}");
+    Claim { count: came_back, bytes_each }
 }
 
 /// Everything that was received was answered, or is counted by what became of it.
@@ -98,6 +101,8 @@ fn account(world: &World, report: &Report, impaired: bool) -> u64 {
     let packets = &report.packets;
     let said = || report.first_error.clone().unwrap_or_default();
     assert_eq!((packets.mismatched, packets.foreign), (0, 0), "{packets:?} {}", said());
+    let of_stream = report.settings.packets_per_s * report.window.seconds + 1.0;
+    assert!(packets.due as f64 <= report.settings.streams as f64 * of_stream, "{packets:?}");
     assert_eq!(packets.due, packets.sent + packets.unsent + packets.refused, "{packets:?}");
     assert_eq!(packets.sent, packets.received + packets.lost, "{packets:?}");
     if impaired {

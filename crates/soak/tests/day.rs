@@ -47,7 +47,7 @@ where
     let running = runtime().start(|_| client(Rc::clone(&stands_still))).expect("a worker");
     assert!(world.run_until(96 * HOUR, || stands_still.get()), "the client gets that far");
     let steps = world.summary().steps;
-    std::thread::sleep(24 * HOUR);
+    world.stand_still(24 * HOUR);
     world.run_until(Duration::from_millis(1), || false);
     let taken = world.summary().steps - steps;
     assert!(taken < 200, "{taken} steps for a day in which nothing could happen");

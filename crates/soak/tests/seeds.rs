@@ -1,11 +1,21 @@
 //! Seeds that once found something, and the promise that a seed is worth keeping.
 #![cfg(feature = "sim")]
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use twinring::sim::Faults;
 use twinring_soak::{Kind, run, run_with};
 
+/// Worlds beside each other share what a process has one of, and where one waits for another, as for the
+/// table of patterns when both need it first, time passes in it. So half of the time a seed did not say
+/// everything.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 #[test]
 fn a_seed_says_everything() {
+    let _alone = alone();
     for kind in [Kind::Echo, Kind::Udp] {
         for seed in [11, 12] {
             assert_eq!(run(seed, Some(kind)), run(seed, Some(kind)), "{kind} {seed}");
@@ -17,14 +27,44 @@ fn a_seed_says_everything() {
 /// does not.
 #[test]
 fn files_are_served_the_same_way_each_time() {
+    let _alone = alone();
     let answered = || run_with(13, Some(Kind::Http), Faults::none()).answered;
     let first = answered();
     assert!(first > 0);
     assert_eq!(first, answered());
 }
 
+/// Two million answers in 400 steps looked like a counter that had wrapped. They are messages of one
+/// byte to a server whose client reads slowly, 65,536 of them in a send; the machine counts what was
+/// received itself, and `run` holds every claim against it.
+#[test]
+fn answers_are_no_more_than_what_was_received() {
+    let _alone = alone();
+    let outcome = run(168, Some(Kind::Echo));
+    let received = outcome.summary.received_bytes;
+    assert!(outcome.answered > 65_536 && 2 * outcome.answered <= received, "{outcome:?}");
+}
+
+/// A backlog shorter than the number of those who come at once turned the same ones away each time their
+/// SYNs came again, until they gave up: no fault, and nothing that a server could do better.
+#[test]
+fn a_short_backlog_may_turn_connections_away() {
+    let _alone = alone();
+    let outcome = run(7_003_453, Some(Kind::Echo));
+    assert!(outcome.answered > 0 && outcome.summary.injected.is_empty(), "{outcome:?}");
+}
+
+/// Reports that were queued when a stream was paused were followed all the same, one after the other, so
+/// that it held more than its bound.
+#[test]
+fn a_paused_stream_stays_within_its_bound() {
+    let _alone = alone();
+    assert!(run(9_034_068, Some(Kind::Echo)).answered > 0);
+}
+
 #[test]
 fn every_kind_runs_without_faults() {
+    let _alone = alone();
     for kind in [Kind::Echo, Kind::Udp, Kind::Http] {
         let outcome = run_with(14, Some(kind), Faults::none());
         assert!(outcome.answered > 0 && outcome.summary.injected.is_empty(), "{outcome:?}");

@@ -392,7 +392,10 @@ impl Driver {
             // Its operations are system calls of their own, made at once.
             Driver::Epoll(_) => Ok(()),
             #[cfg(feature = "sim")]
-            Driver::Sim(_) => Ok(()),
+            Driver::Sim(driver) => {
+                driver.submit();
+                Ok(())
+            }
         }
     }
 

@@ -2,6 +2,8 @@
 
 use super::retry_eintr;
 #[cfg(feature = "sim")]
+use super::simulated;
+#[cfg(feature = "sim")]
 use crate::driver::epoll::faults::{self, Way};
 use std::ffi::{CStr, OsString};
 use std::io;
@@ -20,6 +22,8 @@ pub(crate) struct OpenHow {
 
 /// openat2(2), Linux 5.6.
 pub(crate) fn open_at(dir: BorrowedFd<'_>, path: &CStr, how: &OpenHow) -> io::Result<OwnedFd> {
+    #[cfg(feature = "sim")]
+    simulated::may_open()?;
     let fd = retry_eintr(|| {
         // SAFETY: the path is terminated, and the open_how live and of the size passed; the
         // kernel only reads them.
@@ -133,6 +137,8 @@ fn read_with_flags(
     })?;
     // SAFETY: the kernel has initialised `read <= most` bytes behind the old end.
     unsafe { into.set_len(into.len() + read) };
+    #[cfg(feature = "sim")]
+    simulated::has_read(read);
     Ok(read)
 }
 
@@ -141,9 +147,12 @@ fn read_with_flags(
 pub(crate) fn read_into(file: BorrowedFd<'_>, offset: u64, into: &mut [u8]) -> io::Result<usize> {
     let offset = file_offset(offset)?;
     // SAFETY: live, exclusively borrowed memory of the length passed.
-    retry_eintr(|| unsafe {
+    let read = retry_eintr(|| unsafe {
         libc::pread(file.as_raw_fd(), into.as_mut_ptr().cast(), into.len(), offset)
-    })
+    })?;
+    #[cfg(feature = "sim")]
+    simulated::has_read(read);
+    Ok(read)
 }
 
 pub(super) fn file_offset(offset: u64) -> io::Result<libc::off_t> {

@@ -22,6 +22,25 @@ use std::rc::Rc;
 /// What reading the clock takes: time goes on for those who do nothing but look at it.
 const READING_NS: u64 = 25;
 
+/// Bytes of a file that are read in a microsecond: 2 GB/s.
+const READ_BYTES_PER_US: u64 = 2_000;
+
+/// Whether a program in a world may open one more file: descriptors are as short for files, which are
+/// those of the real filesystem, as for sockets. Open files are not counted.
+pub(super) fn may_open() -> io::Result<()> {
+    let Some(machine) = machine() else { return Ok(()) };
+    let Ok(mut kernel) = machine.kernel.try_borrow_mut() else { return Ok(()) };
+    kernel.may_have_descriptor()
+}
+
+/// A program in a world has read so much. If that took no time, who reads again and again would copy
+/// hundreds of gigabytes in a simulated second.
+pub(super) fn has_read(bytes: usize) {
+    if let Some(machine) = machine() {
+        machine.clock.set(machine.clock.get() + bytes as u64 * 1_000 / READ_BYTES_PER_US);
+    }
+}
+
 /// The C convention: errno and -1.
 fn answer(result: io::Result<c_int>) -> c_int {
     match result {

@@ -3,7 +3,7 @@
 
 use crate::anywhere;
 use std::cell::RefCell;
-use std::io;
+use std::io::{self, ErrorKind, Write};
 use std::pin::pin;
 use std::time::Duration;
 use twinring::fs::{Dir, SendStrategy, Symlinks};
@@ -87,4 +87,50 @@ fn descriptors_run_out_and_come_back() {
     assert_eq!(copy.local_addr().ok(), sockets.borrow()[0].local_addr().ok());
     drop((sockets, copy));
     world.finish();
+}
+
+/// Opening met the shortage only where it had to wait for a disk, which a file in the page cache
+/// never does.
+#[test]
+fn a_file_that_is_cached_needs_a_descriptor_too() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().to_owned();
+    std::fs::write(path.join("file"), "content").expect("room");
+    let world = World::new(6, Faults::none());
+    world.set_descriptors_max(1);
+    let opened = Runtime::builder().build().expect("the simulated engine").block_on(async move {
+        let root = Dir::open(&path).expect("the directory");
+        let open = async || root.open_file("file".as_ref(), Symlinks::Beneath).await.map(drop);
+        let last = std::net::UdpSocket::bind(anywhere()).expect("there is one");
+        assert_eq!(open().await.expect_err("and no more").raw_os_error(), Some(24), "EMFILE");
+        drop(last);
+        open().await
+    });
+    opened.expect("the engine works").expect("one is free");
+    world.finish();
+}
+
+/// EAGAIN met a peer that does not wait, which took it for a socket that is full and had sent
+/// nothing: `unread_streams_starve_nobody` waited for its bytes for ever (seed 4).
+#[test]
+fn who_does_not_wait_fills_a_socket() {
+    in_world(Faults::none().with(Fault::Again, 900_000), async {
+        for _ in 0..20 {
+            let listener = TcpListener::bind(anywhere()).expect("a free port");
+            let peer = std::net::TcpStream::connect(listener.local_addr()).expect("it listens");
+            let stream = listener.accept().await.expect("a connection");
+            peer.set_nonblocking(true).expect("a socket");
+            let mut written = 0;
+            let full = loop {
+                match (&peer).write(&[9; 5000]) {
+                    Ok(bytes) => written += bytes,
+                    Err(error) => break error,
+                }
+            };
+            assert_eq!(full.kind(), ErrorKind::WouldBlock);
+            assert!(written >= 64 * 1024, "{written} bytes fill a socket");
+            drop(peer);
+            assert_eq!(read_to_end(&stream).await.expect("no reset").len(), written);
+        }
+    });
 }

@@ -2,6 +2,7 @@
 //! programs do there obeys the rules of sockets.
 #![cfg(feature = "sim")]
 
+mod busy;
 mod faults;
 mod real;
 mod threads;
@@ -203,7 +204,7 @@ fn a_day_in_one_step_fires_each_timer_once() {
     assert!(!world.run_until(minutes(10), || false));
     let (before, steps) = (due(&fired), world.summary().steps);
     assert!((10..=11).contains(&before), "{before}");
-    std::thread::sleep(Duration::from_secs(86_400));
+    world.stand_still(Duration::from_secs(86_400));
     assert!(!world.run_until(Duration::from_millis(10), || false));
     let passed = began.elapsed().as_secs() / 60;
     assert_eq!(due(&fired), passed + 1, "all that were due, and no others");

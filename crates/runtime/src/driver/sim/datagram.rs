@@ -91,7 +91,7 @@ impl Kernel {
         if bytes > PAYLOAD_BYTES_MAX {
             return Err(error(libc::EMSGSIZE));
         }
-        if leaving >= room || self.dice.strikes(Fault::Again) {
+        if leaving >= room {
             return Err(error(libc::EAGAIN));
         }
         if self.dice.strikes(Fault::NoBuffers) {
@@ -195,6 +195,7 @@ impl Kernel {
         }
         let Some(packet) = udp.inbox.pop_front() else { return Err(error(libc::EAGAIN)) };
         udp.inbox_bytes -= packet.payload.len() + OVERHEAD_BYTES;
+        self.received_bytes += packet.payload.len() as u64;
         self.look(fd, Op::Receive);
         Ok(packet)
     }

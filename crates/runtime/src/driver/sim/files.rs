@@ -2,7 +2,7 @@
 
 use super::SimDriver;
 use crate::driver::closed;
-use crate::driver::faults::{Fault, OF_DESCRIPTORS};
+use crate::driver::faults::Fault;
 use crate::driver::slots::Key;
 use crate::fs::{FileOp, Start, What};
 use std::io;
@@ -31,21 +31,11 @@ impl SimDriver {
             return;
         }
         let Some(op) = &mut slot.op else { return };
+        let reads = matches!(op.what, What::Read | What::Warm);
         let mut kernel = self.machine.kernel.borrow_mut();
-        let refused = match op.what {
-            What::Open => kernel.dice.errno(OF_DESCRIPTORS),
-            _ => None,
-        };
-        let truncated = match op.what {
-            What::Read | What::Warm => kernel.dice.strikes(Fault::FileTruncated),
-            _ => false,
-        };
+        let truncated = reads && kernel.dice.strikes(Fault::FileTruncated);
         drop(kernel);
-        slot.ended = Some(match refused {
-            Some(errno) => Err(io::Error::from_raw_os_error(errno)),
-            None if truncated => Ok(0),
-            None => op.run(),
-        });
+        slot.ended = Some(if truncated { Ok(0) } else { op.run() });
         wakes.extend(slot.waker.take());
     }
 

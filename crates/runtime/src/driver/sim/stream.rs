@@ -185,7 +185,10 @@ impl SimDriver {
         if completion.refused == Some(libc::ENOBUFS) {
             self.counters.enobufs.add(1);
         }
-        if !refused {
+        // A report that was on its way when receiving was paused is none to follow.
+        if !refused && stream.received.is_full(self.turn) {
+            self.pause_receive(key);
+        } else if !refused {
             match self.pool.take() {
                 Some(id) => self.receive_into(key, id, wakes),
                 // Pieces are copied out before the pool is empty.
@@ -197,6 +200,16 @@ impl SimDriver {
             && !stream.received.waiters.is_empty()
         {
             self.arm_receive(key);
+        }
+    }
+
+    /// Receives no more until what is there has been read.
+    fn pause_receive(&mut self, key: Key) {
+        let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else { return };
+        if std::mem::take(&mut stream.receiving) {
+            self.counters.pauses.add(1);
+            self.counters.copied_out.add(stream.received.detach());
+            self.machine.kernel.borrow_mut().disarm(stream.fd(), Op::Receive);
         }
     }
 
@@ -215,11 +228,8 @@ impl SimDriver {
                 }
                 stream.received.push(piece, self.turn);
                 stream.received.waiters.wake(wakes);
-                if stream.received.is_full(self.turn) && stream.receiving {
-                    stream.receiving = false;
-                    self.counters.pauses.add(1);
-                    self.counters.copied_out.add(stream.received.detach());
-                    self.machine.kernel.borrow_mut().disarm(fd, Op::Receive);
+                if stream.received.is_full(self.turn) {
+                    self.pause_receive(key);
                 }
                 return;
             }
@@ -272,7 +282,7 @@ impl SimDriver {
         let mut kernel = self.machine.kernel.borrow_mut();
         let sent = match refused {
             Some(errno) => Err(io::Error::from_raw_os_error(errno)),
-            None => kernel.send(fd, buf.as_slice()),
+            None => kernel.may_refuse().and_then(|()| kernel.send(fd, buf.as_slice())),
         };
         match sent {
             Ok(bytes) => {
@@ -376,6 +386,7 @@ impl SimDriver {
     pub(crate) fn send_bytes(&mut self, key: Key, bytes: &[u8]) -> io::Result<usize> {
         let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else { return Err(closed()) };
         let mut kernel = self.machine.kernel.borrow_mut();
+        kernel.may_refuse()?;
         let sent = kernel.send(stream.fd(), bytes)?;
         kernel.handed_over(stream.fd(), &bytes[..sent]);
         self.counters.sent.add(1);

@@ -237,7 +237,7 @@ impl Kernel {
             return Err(error(libc::EPIPE));
         }
         let mut taken = bytes.len().min(room.saturating_sub(tcp.out.len()));
-        if taken == 0 && !bytes.is_empty() || self.dice.strikes(Fault::Again) {
+        if taken == 0 && !bytes.is_empty() {
             return Err(error(libc::EAGAIN));
         }
         if self.dice.strikes(Fault::ShortSend) {
@@ -458,6 +458,7 @@ impl Kernel {
 
     /// The program at this end has received `bytes`.
     pub(super) fn received(&mut self, fd: RawFd, bytes: &[u8]) {
+        self.received_bytes += bytes.len() as u64;
         let Some(tcp) = self.tcp(fd) else { return };
         let known = tcp.promised.len().min(bytes.len());
         let same = take_front(&mut tcp.promised, known) == bytes[..known];

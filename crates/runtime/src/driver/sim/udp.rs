@@ -242,7 +242,7 @@ impl SimDriver {
                 traffic_class: control.traffic_class.unwrap_or(udp.setup.traffic_class),
                 payload: datagram.data.as_slice(),
             };
-            match kernel.send_datagram(udp.fd(), &out) {
+            match kernel.may_refuse().and_then(|()| kernel.send_datagram(udp.fd(), &out)) {
                 Ok(()) => {
                     self.counters.sent.add(1);
                     udp.outbox.sent(&outgoing, &mut udp.stats);

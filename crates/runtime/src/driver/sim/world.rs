@@ -15,6 +15,11 @@ use std::time::Duration;
 
 /// What one step of a worker takes at most.
 pub(super) const STEP_NS_MAX: u64 = 20_000;
+/// Where nothing has happened for a while, a step takes this part of the while, and at most so long.
+/// Somebody who never rests would take thousands of steps until a late event else, all alike: a
+/// simulated second would cost a real one.
+const QUIET_PART: u64 = 16;
+const QUIET_STEP_NS_MAX: u64 = 1_000_000;
 /// What is on its way at the end may take so long: SYNs of connections that were given up.
 const AFTERMATH_NS: u64 = 600_000_000_000;
 /// Steps without the clock getting to a later event: somebody turns in circles.
@@ -105,6 +110,9 @@ pub struct Summary {
     pub trace_hash: u64,
     /// Faults that happened, by kind.
     pub injected: Vec<(Fault, u64)>,
+    /// Payload that programs received, of streams and datagrams: an account of the machine's own, to
+    /// hold against what they say themselves.
+    pub received_bytes: u64,
 }
 
 impl World {
@@ -165,6 +173,12 @@ impl World {
         self.inner.run_until(limit, done)
     }
 
+    /// The machine stands still for so long, as one that is suspended: its clock goes on, and nobody
+    /// does anything meanwhile. What was due is due at once afterwards.
+    pub fn stand_still(&self, time: Duration) {
+        self.inner.rest_until(self.inner.now_ns().saturating_add(time.as_nanos() as u64));
+    }
+
     /// What has happened so far.
     pub fn summary(&self) -> Summary {
         let kernel = self.inner.machine.kernel.borrow();
@@ -174,6 +188,7 @@ impl World {
             events: kernel.trace.events(),
             trace_hash: kernel.trace.hash(),
             injected: kernel.dice.injected(),
+            received_bytes: kernel.received_bytes,
         }
     }
 
@@ -260,6 +275,14 @@ pub(crate) fn give_way() {
     }
 }
 
+/// Lets time pass for a worker that goes on at once, up to `most_ns` if something happens meanwhile.
+pub(super) fn spend(most_ns: u64) {
+    if let Some(inner) = here() {
+        inner.spend(inner.step_ns(most_ns, &inner.courses.borrow()));
+        inner.machine.kernel.borrow_mut().run_due();
+    }
+}
+
 impl Inner {
     pub(super) fn now_ns(&self) -> u64 {
         self.machine.clock.get()
@@ -284,7 +307,7 @@ impl Inner {
                 return was;
             }
             if let Some(until_ns) = until_ns {
-                self.machine.clock.set(until_ns.max(self.now_ns()));
+                self.rest_until(until_ns);
                 return ready();
             }
             if looked > OUTSIDERS_PATIENCE {
@@ -330,9 +353,35 @@ impl Inner {
                 continue;
             }
             at_once = 0;
-            let next_ns = self.next_ns().filter(|next_ns| *next_ns <= limit_ns)?;
-            self.machine.clock.set(next_ns.max(self.now_ns()));
+            let next_ns =
+                self.next_ns(&self.courses.borrow()).filter(|next_ns| *next_ns <= limit_ns)?;
+            self.rest_until(next_ns);
         }
+    }
+
+    fn spend(&self, ns: u64) {
+        self.machine.clock.set(self.now_ns() + ns);
+    }
+
+    fn rest_until(&self, until_ns: u64) {
+        self.machine.clock.set(until_ns.max(self.now_ns()));
+        self.machine.kernel.borrow_mut().quiet_since_ns = self.now_ns();
+    }
+
+    /// What a step takes: up to `most_ns`, or more if all is quiet.
+    fn step_ns(&self, most_ns: u64, courses: &[Box<dyn Course>]) -> u64 {
+        let now_ns = self.now_ns();
+        let mut kernel = self.machine.kernel.borrow_mut();
+        let plain_ns = kernel.dice.between(200..most_ns);
+        let quiet_ns = (now_ns - kernel.quiet_since_ns) / QUIET_PART;
+        drop(kernel);
+        if quiet_ns <= plain_ns {
+            return plain_ns;
+        }
+        // Nothing that lies ahead is passed over.
+        let next_ns = self.next_ns(courses).unwrap_or(u64::MAX);
+        let ahead_ns = next_ns.saturating_sub(now_ns);
+        plain_ns.max(quiet_ns.min(QUIET_STEP_NS_MAX).min(ahead_ns))
     }
 
     /// Lets one of the others do what it has to do; false if none has anything.
@@ -351,12 +400,12 @@ impl Inner {
             self.check(checked);
             return false;
         }
+        let spent_ns = self.step_ns(STEP_NS_MAX, &courses);
         let mut kernel = self.machine.kernel.borrow_mut();
         let chosen = runnable[kernel.dice.between(0..runnable.len() as u64) as usize];
-        let spent_ns = kernel.dice.between(200..STEP_NS_MAX);
         kernel.trace.note(self.now_ns(), "step", chosen as i64, spent_ns as i64);
         drop(kernel);
-        self.machine.clock.set(self.now_ns() + spent_ns);
+        self.spend(spent_ns);
         // It is nowhere meanwhile: it may wait itself, and lead the others on for so long.
         let mut course = courses.remove(chosen);
         drop((courses, over));
@@ -379,9 +428,8 @@ impl Inner {
     }
 
     /// When the next thing happens.
-    fn next_ns(&self) -> Option<u64> {
+    fn next_ns(&self, courses: &[Box<dyn Course>]) -> Option<u64> {
         let event = self.machine.kernel.borrow().next_event_ns();
-        let courses = self.courses.borrow();
         let deadlines = courses.iter().filter(|course| !course.is_over());
         deadlines.filter_map(|course| course.next_deadline_ns()).chain(event).min()
     }
