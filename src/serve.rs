@@ -48,6 +48,7 @@ struct OutputArgs {
 }
 
 pub(crate) fn run(service: Service) -> ExitCode {
+    twinring::keep_freed_memory();
     let outcome = match service {
         Service::Echo(args) => tcp::serve_echo(&args),
         Service::Http(args) => http::serve(*args),

@@ -2,7 +2,7 @@
 //! backlog, and all are served when descriptors are there again.
 
 use crate::crowd::{Crowd, KINDS, Kind, Scene, Witness};
-use crate::limits::{Usage, make_room_for_crowds, raise};
+use crate::limits::{Usage, crowds_leave_nothing, make_room_for_crowds, raise};
 use crate::support::load::{Bounded, command, engines, sound};
 use crate::support::{ENGINES, limited, run_to_its_end, wait_until};
 use rustix::process::Resource;
@@ -37,10 +37,10 @@ fn exhaust(kind: Kind, engine: &str) {
     }
     refused += crowd.refused();
     crowd.end();
-    let before = Usage::at_rest_but_one(server, scene.listeners);
-    Crowd::gather(target, CROWD).end();
-    let growth =
-        Usage::at_rest_but_one(server, scene.listeners).assert_back(before, TOLERANCE_BYTES);
+    let growth = crowds_leave_nothing(TOLERANCE_BYTES, || {
+        Crowd::gather(target, CROWD).end();
+        Usage::at_rest_but_one(server, scene.listeners)
+    });
     let served = witness.end();
     let ended = scene.server.terminate();
     assert_eq!((ended.code, ended.count("open")), (Some(0), 0), "{}", ended.stderr);

@@ -15,6 +15,7 @@ use crate::experiment::{Cell, Experiment, NetKind, Subject};
 use crate::host::{self, Between, Host, HostOptions, HostRecord, Wishes, local, make_sites};
 use crate::machine::{Cpus, Fingerprint};
 use crate::net::{self, Network, Networks};
+use crate::outlook::too_few_pairs;
 use crate::peers::Places;
 use crate::peers::find::Found;
 use crate::plan::{Block, Group, groups, plan, two_more};
@@ -304,6 +305,10 @@ fn measure(
     let mut blocks_run = vec![0; groups.len()];
     let runs_of = |block: &Block| (block.order.len(), cells[groups[block.group].cell].protocol());
     let mut progress = Progress::start(experiment, blocks.iter().map(runs_of));
+    let comparisons = cells.iter().map(|cell| experiment.contests(cell.protocol()).len()).sum();
+    if let Some(warning) = too_few_pairs(experiment, comparisons) {
+        say(&warning);
+    }
     while let Some(block) = blocks.pop_front() {
         let group = &groups[block.group];
         let cell = cells[group.cell];

@@ -1,7 +1,8 @@
 //! How long an experiment takes, told before it is run.
 
-use crate::experiment::{Cell, Experiment, NetChoice, NetKind, Protocol};
+use crate::experiment::{Cell, Correction, Experiment, NetChoice, NetKind, Protocol};
 use crate::plan::groups;
+use crate::statistics::{least_pairs, level_for};
 
 /// What a run takes beyond warm-up and window: start, placement, end.
 const OVERHEAD_S: f64 = 0.3;
@@ -64,6 +65,23 @@ fn block_sizes(experiment: &Experiment, cell: &Cell) -> Vec<(usize, Protocol)> {
     groups.iter().map(|group| (group.subjects.len(), protocol)).collect()
 }
 
+/// Says so if the pairs cannot be enough: the more comparisons are judged together, the more a lone
+/// difference has to be sure. Better told before hours than after them.
+pub(crate) fn too_few_pairs(experiment: &Experiment, comparisons: usize) -> Option<String> {
+    let count = match experiment.correction {
+        Correction::None => 1,
+        Correction::BenjaminiHochberg => comparisons,
+    };
+    let pairs = experiment.until.map_or(0, |until| until.max_pairs).max(experiment.pairs);
+    let needed = least_pairs(level_for(1, count))?;
+    (pairs < needed).then(|| {
+        format!(
+            "{comparisons} comparisons are judged together: if only one of them shows a difference, \
+             to say so takes {needed} pairs (--pairs {needed}), and these are {pairs}"
+        )
+    })
+}
+
 /// Seconds up to a minute and a half, then minutes.
 pub(crate) fn duration(seconds: f64) -> String {
     if seconds <= 90.0 {
@@ -90,5 +108,18 @@ mod tests {
         assert!(outlook.seconds_most > outlook.seconds / until.pairs as f64 * cap);
         assert_eq!(duration(90.0), "90 s");
         assert_eq!(duration(91.0), "2 min");
+    }
+
+    #[test]
+    fn too_few_pairs_are_told_before_they_are_run() {
+        let mut experiment = Experiment::find("published-go-uring").unwrap();
+        assert_eq!(too_few_pairs(&experiment, 8), None);
+        experiment.pairs = 8;
+        let said = too_few_pairs(&experiment, 8).unwrap();
+        assert!(said.contains("8 comparisons") && said.contains("--pairs 9"), "{said}");
+        assert_eq!(too_few_pairs(&experiment, 1), None);
+        // Those that judge each comparison by itself, as old experiments did.
+        experiment.correction = Correction::None;
+        assert_eq!(too_few_pairs(&experiment, 8), None);
     }
 }

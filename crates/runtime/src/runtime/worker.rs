@@ -214,7 +214,7 @@ impl Worker {
     pub(super) fn tell_what_is_in_use(&self) {
         let (slots, buffers) = self.driver.borrow().in_use();
         if self.crowd.has_gone(slots) {
-            sys::give_memory_back();
+            sys::heap::give_memory_back();
         }
         self.counters.slots_in_use.set(slots as u64);
         self.counters.buffers_in_use.set(buffers as u64);

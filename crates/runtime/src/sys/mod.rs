@@ -5,6 +5,7 @@
 
 pub(crate) mod datagram;
 pub(crate) mod file;
+pub(crate) mod heap;
 pub(crate) mod pipe;
 pub(crate) mod poll;
 pub(crate) mod probe;
@@ -268,17 +269,6 @@ impl Drop for Mapping {
         // SAFETY: exactly the region mapped in `new`; whoever holds a `Mapping` promises that no
         // pointer into it is used after it is dropped.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
-    }
-}
-
-/// Gives free memory of the C library's heaps back to the system, where the library can do that: in
-/// glibc, malloc_trim(3) since 2.8 looks at all heaps and within them. It takes milliseconds for
-/// hundreds of megabytes.
-pub(crate) fn give_memory_back() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: it takes the locks of the heaps and touches only what is free in them.
-    unsafe {
-        libc::malloc_trim(0);
     }
 }
 

@@ -374,7 +374,6 @@ impl Kernel {
         }
         let ip = match (socket.local, peer.ip()) {
             (Some(local), _) => local.ip(),
-            (None, ip) if ip.is_loopback() => ip,
             (None, IpAddr::V4(_)) => IpAddr::from([127, 0, 0, 1]),
             (None, IpAddr::V6(_)) => IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1u16]),
         };
