@@ -347,7 +347,7 @@ fn what_the_user_cannot_do_is_told_at_the_start() {
     let log = logs.path().join("access.log");
     let arguments = [&become_nobody[2..], &["--access-log", log.to_str().expect("text")]].concat();
     let server = Server::http("epoll", site.path(), &arguments);
-    assert!(server.stderr().contains("the old file is kept"), "{}", server.stderr());
+    wait_until("it says so", || server.stderr().contains("the old file is kept"));
     std::fs::rename(&log, logs.path().join("old")).expect("a log");
     server.signal(Signal::SIGHUP);
     wait_until("it is told", || server.stderr().contains("cannot be opened anew"));

@@ -67,7 +67,11 @@ pub(in crate::serve) fn merge(
         let told = |error: &toml::de::Error| {
             // Its first line says what; a further one, what was expected.
             let what = error.message().replace('\n', "; ");
-            file.tell(&error.span().unwrap_or(0..0), &what)
+            match error.span() {
+                Some(span) => file.tell(&span, &what),
+                // Keys of too many parts: the parser does not say where.
+                None => format!("{}: {what}", file.path.display()),
+            }
         };
         return Err(errors.iter().map(told).collect());
     }
@@ -384,5 +388,12 @@ mod tests {
             }
         }
         assert!(wrong > 100, "{wrong}");
+    }
+
+    /// It was told of line 1, wherever it was; the parser does not say.
+    #[test]
+    fn keys_of_too_many_parts_are_not_told_of_a_wrong_line() {
+        let text = format!("backlog = 1\n{}a = 1\n", "a.".repeat(200));
+        assert_eq!(merged(&text).expect_err("wrong"), ["x.toml: recursion limit"]);
     }
 }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::outcome::{self, MARKS, overall};
 use super::shape::Shape;
-use super::{accounting, columns, findings, profile, published, table, text, words};
+use super::{accounting, columns, conditions, findings, profile, published, table, text, words};
 use crate::result::Bundle;
 use crate::summary::CellSummary;
 
@@ -20,7 +20,7 @@ fn render(out: &mut String, bundle: &Bundle) -> std::fmt::Result {
     let experiment = &bundle.experiment;
     let about = escape(&experiment.about);
     writeln!(out, "# {}\n\n{about}\n\n{}", experiment.name, words::setting(bundle))?;
-    for host in words::hosts(bundle) {
+    for host in conditions::hosts(bundle) {
         writeln!(out, "\n- {}", escape(&host))?;
     }
     for note in words::notes(bundle) {
@@ -63,7 +63,7 @@ fn render(out: &mut String, bundle: &Bundle) -> std::fmt::Result {
     render_profile(out, bundle)?;
     writeln!(out, "\n{}", words::legend(bundle))?;
     writeln!(out, "\n## Conditions\n\n| | |\n|---|---|")?;
-    for (name, value) in words::conditions(bundle) {
+    for (name, value) in conditions::conditions(bundle) {
         writeln!(out, "| {} | {} |", escape(&name), escape(&value))?;
     }
     writeln!(out, "\n## To repeat it\n\n```\n{}\n```", words::repeat(bundle))?;

@@ -4,6 +4,7 @@
 
 mod accounting;
 mod columns;
+mod conditions;
 mod findings;
 mod html;
 mod markdown;

@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 
 use super::outcome::{self, MARKS, Outcome, judged, overall};
 use super::shape::Shape;
-use super::{columns, findings, profile, published, text, words};
+use super::{columns, conditions, findings, profile, published, text, words};
 use crate::audit::Severity;
 use crate::result::Bundle;
 use crate::summary::{CellSummary, Summary};
@@ -59,7 +59,7 @@ impl Page {
         let title = self.style.paint(BOLD, &experiment.name);
         writeln!(self.text, "{title}  {}", experiment.about)?;
         self.wrapped("", &words::setting(bundle), 0)?;
-        for host in words::hosts(bundle) {
+        for host in conditions::hosts(bundle) {
             self.wrapped("", &host, 0)?;
         }
         for note in words::notes(bundle) {

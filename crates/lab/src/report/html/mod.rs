@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 use super::outcome::{Judged, Outcome, judged, overall};
 use super::plots::{self, IntervalRow};
 use super::shape::Shape;
-use super::{findings, profile, published, warnings, words};
+use super::{conditions, findings, profile, published, warnings, words};
 use crate::audit::Severity;
 use crate::experiment::Experiment;
 use crate::result::{Bundle, RunRecord};
@@ -52,7 +52,7 @@ pub(crate) fn html(bundle: &Bundle, runs: &[RunRecord]) -> String {
                     p.soft.small { "Twinring lab, " (experiment.name) }
                     h1 { (title) }
                     p.soft { (words::setting(bundle)) }
-                    @for host in words::hosts(bundle) { p.soft { (host) } }
+                    @for host in conditions::hosts(bundle) { p.soft { (host) } }
                 }
                 section #verdict aria-label="Verdict" {
                     @for sentence in verdict(bundle) { p.claim { (sentence) } }
@@ -296,7 +296,7 @@ fn conditions(bundle: &Bundle) -> Markup {
             h2 { "Conditions" }
             table.facts {
                 tbody {
-                    @for (name, value) in words::conditions(bundle) {
+                    @for (name, value) in conditions::conditions(bundle) {
                         tr { th scope="row" { (name) } td { (value) } }
                     }
                 }
