@@ -75,7 +75,8 @@ fn rewrite(path: &[u8]) -> Result<Vec<u8>, Refusal> {
                     refusal = Some(Refusal::NotServed);
                 }
                 clean.push(b'/');
-                clean.extend_from_slice(name);
+                // A slash within a name, which is refused, would look like its begin to `..`.
+                clean.extend(name.iter().filter(|byte| **byte != b'/'));
                 is_directory = false;
             }
         }
@@ -165,6 +166,8 @@ mod tests {
             "/%zz",
             "/a%2",
             "/..//x",
+            "/a%2F/../../x",
+            "/%2F/a/../../..",
         ] {
             assert_eq!(cleaned(path), Err(Refusal::Malformed), "{path}");
         }
