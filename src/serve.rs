@@ -26,6 +26,9 @@ use user::Identity;
 /// Exit code for arguments and configuration files that are wrong.
 const USAGE: u8 = 2;
 
+/// Lines on what is wrong with a command line or a configuration file; what else is wrong is counted.
+const PROBLEMS_MAX: usize = 50;
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Service {
     /// Send every byte back to where it came from (TCP).
@@ -72,7 +75,11 @@ fn become_unprivileged(
 
 /// Says what is wrong.
 fn refuse(problems: &[String], code: u8) -> ExitCode {
-    problems.iter().for_each(|problem| complain(&format!("twinring: {problem}")));
+    let told = problems.iter().take(PROBLEMS_MAX);
+    told.for_each(|problem| complain(&format!("twinring: {problem}")));
+    if let Some(more @ 1..) = problems.len().checked_sub(PROBLEMS_MAX) {
+        complain(&format!("twinring: and {more} more"));
+    }
     ExitCode::from(code)
 }
 

@@ -193,6 +193,19 @@ fn check_finds_what_the_start_would_find_and_says_ok_otherwise() {
     assert_eq!(stderr.lines().count(), 2, "{stderr}");
 }
 
+/// A file of another program may have thousands of lines of errors.
+#[test]
+fn the_first_problems_are_told_and_the_others_counted() {
+    let text: String = (0..1000).map(|number| format!("unknown_{number} = 1\n")).collect();
+    let (_site, _etc, path) = configured(&text);
+    let (code, _, stderr) = check(&path, &[]);
+    assert_ne!(code, Some(0));
+    let told: Vec<&str> = stderr.lines().collect();
+    assert_eq!(told.len(), 51, "{stderr}");
+    assert!(told[49].contains("unknown_49"), "{stderr}");
+    assert_eq!(told[50], "twinring: and 950 more");
+}
+
 /// The example with all that is commented out, and with directories that exist.
 fn whole_example(etc: &Path) -> String {
     let is_option = |line: &str| {
