@@ -223,6 +223,15 @@ impl Server {
         self.status_bytes("RssAnon:")
     }
 
+    /// Pages that were given to it without being read from a disk.
+    pub(crate) fn page_faults(&self) -> u64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()));
+        let stat = stat.expect("the server runs");
+        let (_, fields) = stat.rsplit_once(") ").expect("its name, in brackets");
+        // The tenth field of all is minflt, proc_pid_stat(5); behind the name are the state and six others.
+        fields.split(' ').nth(7).expect("a field").parse().expect("a number")
+    }
+
     /// What RLIMIT_AS limits: everything that is mapped, used or not.
     pub(crate) fn address_space_bytes(&self) -> u64 {
         self.status_bytes("VmSize:")
