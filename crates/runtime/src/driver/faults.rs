@@ -73,6 +73,9 @@ faults! {
     DatagramReordered = "datagrams reordered", 100_000;
     /// A file ends in the middle of being read or sent.
     FileTruncated = "files truncated", 5_000;
+    /// A receive that stays armed is not told of a reset behind data (`driver/uring/quiet.rs`). Only
+    /// between a real kernel and io_uring.
+    LostReset = "resets lost", 300_000;
 }
 
 /// How often each kind of fault happens.
@@ -161,6 +164,8 @@ const HARMLESS: &[(Fault, u32)] = &[
     (Fault::NoDescriptor, 5_000),
     (Fault::FileTableFull, 5_000),
     (Fault::NoMemory, 5_000),
+    // Each is found out after a second or two.
+    (Fault::LostReset, 100_000),
 ];
 
 /// With this in its environment, a process built with the feature `sim` has harmless faults between

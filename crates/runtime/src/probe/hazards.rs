@@ -1,7 +1,7 @@
 //! Known faults of certain kernels. The only place where versions are compared: what a kernel can
 //! do is probed, but a fault that shows under load cannot be.
 //!
-//! As of September 2026. A range is what was reported, or what the fix names; a distribution may
+//! As of November 2026. A range is what was reported, or what the fix names; a distribution may
 //! have the fix in an older release.
 
 use super::environment::Environment;
@@ -108,6 +108,14 @@ pub const HAZARDS: &[Hazard] = &[
             (release(6, 7, 0), release(6, 12, 21)),
             (release(6, 13, 0), release(6, 13, 9)),
         ],
+    },
+    Hazard {
+        name: "multishot_lost_reset",
+        affected: "6.0 and later, open; rarer since March 2026",
+        symptom: "a multishot receive is not told of a reset that comes together with data",
+        source: "liburing#1549, measured on 6.18.44",
+        concerns: Some("streams; met: those that go quiet are looked at after a second or two"),
+        ranges: &[(release(6, 0, 0), OPEN)],
     },
     Hazard {
         name: "recvmsg_multishot_enobufs",

@@ -12,6 +12,8 @@ contract!(
     the_end_comes_after_the_last_byte_and_stays,
     bytes_followed_at_once_by_the_end_arrive,
     a_reset_is_an_error_and_not_the_end,
+    a_reset_right_behind_data_is_told,
+    a_send_that_fails_ends_the_receive,
     a_reset_told_to_a_sender_is_an_error_to_the_receiver_too,
     several_receivers_share_one_stream,
 );
@@ -110,6 +112,46 @@ fn a_reset_is_an_error_and_not_the_end(configuration: Configuration) {
             let result = stream.recv().await;
             assert_eq!(errno(&result), libc::ECONNRESET, "{result:?}");
             assert!(stream.recv().await.expect("then the end").is_empty());
+        }
+    });
+}
+
+/// liburing issue 1549: a receive that stays armed can lose what came together with data, and a reset does
+/// not come again. Nobody sends here, who would be told of it.
+fn a_reset_right_behind_data_is_told(configuration: Configuration) {
+    configuration.run(async {
+        for waiting in [false, true] {
+            let (stream, mut peer) = pair().await;
+            assert!(poll_once(stream.recv()).await.is_none());
+            settle().await;
+            // No turn of the driver is between them.
+            peer.write_all(&pattern(1, 0..100)).expect("room");
+            reset(peer);
+            if !waiting {
+                settle().await;
+            }
+            let result = recv_to_end(&stream).await;
+            assert_eq!(errno(&result), libc::ECONNRESET, "{result:?}");
+        }
+    });
+}
+
+/// The same for who answers what was received: the failure of the send ends the receive, without a wait.
+fn a_send_that_fails_ends_the_receive(configuration: Configuration) {
+    configuration.run(async {
+        let (stream, mut peer) = pair().await;
+        assert!(poll_once(stream.recv()).await.is_none());
+        settle().await;
+        peer.write_all(&pattern(1, 0..100)).expect("room");
+        reset(peer);
+        loop {
+            let piece = match stream.recv().await {
+                Ok(piece) => piece,
+                Err(error) => break assert_eq!(error.raw_os_error(), Some(libc::ECONNRESET)),
+            };
+            assert!(!piece.is_empty(), "no end without the reset");
+            // Whether it fails is known after the next turn on io_uring.
+            let _told_to_the_receiver = stream.send(piece).await;
         }
     });
 }

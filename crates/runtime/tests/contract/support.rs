@@ -222,12 +222,24 @@ pub(crate) fn check(name: &'static str, configuration: Configuration, rule: fn(C
 }
 
 /// Ends the process, naming the test, unless it is dropped in time.
-struct Watchdog(#[allow(dead_code, reason = "dropping it is the message")] mpsc::Sender<()>);
+struct Watchdog {
+    /// Dropping it is the message.
+    alive: Option<mpsc::Sender<()>>,
+    /// Joined and not left behind: it is one of the process's threads and counts as such.
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        self.alive = None;
+        let _ended = self.thread.take().map(std::thread::JoinHandle::join);
+    }
+}
 
 impl Watchdog {
     fn new(name: &'static str) -> Watchdog {
         let (alive, test) = mpsc::channel::<()>();
-        std::thread::spawn(move || {
+        let thread = std::thread::spawn(move || {
             let patience = patience();
             if test.recv_timeout(patience) == Err(mpsc::RecvTimeoutError::Timeout) {
                 // Not eprintln!, which the harness might capture and never show.
@@ -235,7 +247,7 @@ impl Watchdog {
                 std::process::abort();
             }
         });
-        Watchdog(alive)
+        Watchdog { alive: Some(alive), thread: Some(thread) }
     }
 }
 

@@ -1,6 +1,8 @@
 //! Faults between the real kernel and the engines: what they found.
 
 use crate::{anywhere, converse, echo};
+use std::io::Write;
+use std::time::Duration;
 use twinring::sim::{Fault, Faults};
 use twinring::{CounterSnapshot, EngineChoice, Runtime, TcpListener, spawn};
 
@@ -66,6 +68,42 @@ fn an_interrupted_operation_does_not_break_its_stream() {
     for options in ["", "multishot=off", "skip_success=off"] {
         conversation(EngineChoice::IoUring, options, interrupted.clone());
     }
+}
+
+/// A reset behind data that the kernel keeps to itself, as it does now and then, is found out: by who only
+/// receives, and by who answers.
+#[test]
+fn a_lost_reset_is_found() {
+    let mut calls_beside_enters = Vec::new();
+    for answering in [false, true] {
+        let lost = Faults::none().with(Fault::LostReset, 1_000_000);
+        let built = Runtime::builder().engine(EngineChoice::IoUring).faults(1, lost).build();
+        let runtime = match built {
+            Ok(runtime) => runtime,
+            Err(error) => return println!("SKIPPED: {error}"),
+        };
+        let handle = runtime.handle();
+        let error = runtime.block_on(async move {
+            let listener = TcpListener::bind(anywhere()).expect("a free port");
+            let mut peer = std::net::TcpStream::connect(listener.local_addr()).expect("room");
+            let stream = listener.accept().await.expect("a connection");
+            peer.write_all(b"question").expect("room");
+            assert_eq!(*stream.recv().await.expect("data"), *b"question");
+            socket2::SockRef::from(&peer).set_linger(Some(Duration::ZERO)).expect("a socket");
+            drop(peer);
+            // The engine is told of it meanwhile, and is not to listen.
+            twinring::sleep(Duration::from_millis(20)).await;
+            if answering {
+                stream.send(b"answer".to_vec()).await.expect("it is not known yet");
+            }
+            stream.recv().await.expect_err("it was reset").raw_os_error()
+        });
+        assert_eq!(error.expect("the engine works"), Some(libc::ECONNRESET), "{answering}");
+        let counted = handle.counters();
+        calls_beside_enters.push(counted.syscalls - counted.enters);
+    }
+    // Nobody asked for the state of the connection: the send that failed was enough.
+    assert!(calls_beside_enters[1] < calls_beside_enters[0], "{calls_beside_enters:?}");
 }
 
 #[test]

@@ -10,8 +10,9 @@ use super::ring::Completion;
 use crate::config::{Buffers, UringFeatures};
 use crate::driver::DriverSetup;
 use crate::driver::faults::{Dice, Fault, OF_DESCRIPTORS};
+use io_uring::cqueue;
 use io_uring::squeue::Entry;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 /// Looks at the completion queue for which one is held back, at most.
 const LOOKS_MAX: u64 = 8;
@@ -23,6 +24,14 @@ pub(super) struct Layer {
     refusals: HashMap<u64, i32>,
     /// Held back, with the looks that are left.
     held: VecDeque<(u64, Completion)>,
+    /// Receives that got data and go on, by user data.
+    heard: HashSet<u64>,
+    /// Receives that have ended with this errno while the driver takes them for armed.
+    lost: HashMap<u64, i32>,
+    /// Receives that were cancelled: they end, and the driver hears of it.
+    cancelled: HashSet<u64>,
+    /// What receives after those are to be told: the kernel has told of it, once.
+    owed: HashMap<u64, i32>,
 }
 
 /// struct io_uring_sqe of linux/io_uring.h, as far as it is changed here.
@@ -46,6 +55,7 @@ const _: () = assert!(size_of::<Sqe>() == size_of::<Entry>());
 const NOP: u8 = 0;
 const POLL_ADD: u8 = 6;
 const ACCEPT: u8 = 13;
+const ASYNC_CANCEL: u8 = 14;
 const SEND: u8 = 26;
 const RECV: u8 = 27;
 const ACCEPT_MULTISHOT: u16 = 1;
@@ -61,6 +71,10 @@ impl Layer {
             incremental: features.buffers == Buffers::Incremental,
             refusals: HashMap::new(),
             held: VecDeque::new(),
+            heard: HashSet::new(),
+            lost: HashMap::new(),
+            cancelled: HashSet::new(),
+            owed: HashMap::new(),
         })
     }
 
@@ -70,6 +84,7 @@ impl Layer {
         // since Linux 5.1 and the same size (checked above); it holds no references.
         let mut sqe: Sqe = unsafe { std::mem::transmute_copy(&entry) };
         let Some(op) = Op::of(sqe.user_data) else { return entry };
+        self.end_lost(op, &sqe);
         match self.refusal(op, &sqe) {
             Some(errno) => {
                 self.refusals.insert(sqe.user_data, errno);
@@ -85,7 +100,48 @@ impl Layer {
         unsafe { std::mem::transmute_copy(&sqe) }
     }
 
+    /// A receive that has lost its reset is cancelled like any other, and the others lose none any more.
+    fn end_lost(&mut self, op: Op, sqe: &Sqe) {
+        let user_data = sqe.addr;
+        if op != Op::Cancel || sqe.opcode != ASYNC_CANCEL {
+            return;
+        }
+        if let Some(errno) = self.lost.remove(&user_data) {
+            self.owed.insert(user_data, errno);
+            let cancelled = Completion { user_data, result: -libc::ECANCELED, flags: 0 };
+            self.held.push_back((1, cancelled));
+        } else if Op::of(user_data) == Some(Op::Receive) {
+            self.cancelled.insert(user_data);
+        }
+    }
+
+    /// True if the driver is not to hear of it.
+    fn loses(&mut self, completion: &Completion) -> bool {
+        let Completion { user_data, result, flags } = *completion;
+        if Op::of(user_data) != Some(Op::Receive) {
+            return false;
+        }
+        if cqueue::more(flags) {
+            self.heard.insert(user_data);
+            return false;
+        }
+        let (heard, cancelled) = (self.heard.remove(&user_data), self.cancelled.remove(&user_data));
+        let lost = heard
+            && !cancelled
+            && matches!(-result, libc::ECONNRESET | libc::ETIMEDOUT)
+            && self.dice.strikes(Fault::LostReset);
+        if lost {
+            self.lost.insert(user_data, -result);
+        }
+        lost
+    }
+
     fn refusal(&mut self, op: Op, sqe: &Sqe) -> Option<i32> {
+        if op == Op::Receive
+            && let Some(errno) = self.owed.remove(&sqe.user_data)
+        {
+            return Some(errno);
+        }
         match (op, sqe.opcode) {
             (Op::Receive | Op::ReceiveDatagrams, _) => self.dice.errno(&[
                 (Fault::NoBuffers, libc::ENOBUFS),
@@ -145,6 +201,8 @@ impl Layer {
         for mut completion in fresh {
             if let Some(errno) = self.refusals.remove(&completion.user_data) {
                 completion.result = -errno;
+            } else if self.loses(&completion) {
+                continue;
             }
             let behind = self.held.iter().any(|(_, held)| held.user_data == completion.user_data);
             if behind || self.may_hold(&completion) && self.dice.strikes(Fault::Late) {

@@ -17,7 +17,9 @@ mod connect;
 mod faults;
 mod files;
 mod listener;
+mod op;
 mod provided;
+mod quiet;
 mod receive;
 mod restrictions;
 mod ring;
@@ -29,7 +31,9 @@ mod zero_copy;
 
 use self::files::Files;
 use self::listener::Listener;
+use self::op::Op;
 use self::provided::Groups;
+use self::quiet::Quiet;
 use self::ring::{Completion, Enter, Ring};
 use self::stream::{InFlight, Stream};
 use self::udp::{Places, RecvOp, SendOp, Udp};
@@ -54,66 +58,6 @@ const PORTION: usize = 32;
 /// Queued sends of at least this size on average go out in an enter of their own, so that their
 /// buffers are free again before more data arrives.
 const SPLIT_BYTES_MIN: usize = 4096;
-
-/// What an operation is; with the key of its slot it forms the user data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-enum Op {
-    Wake = 1,
-    Accept,
-    Receive,
-    Send,
-    Connect,
-    Cancel,
-    Close,
-    /// A multishot receive of datagrams.
-    ReceiveDatagrams,
-    /// A single-shot receive of a datagram; its key names a [`RecvOp`].
-    ReceiveDatagram,
-    /// Its key names a [`SendOp`].
-    SendDatagram,
-    /// Whether IORING_OP_SEND takes an address.
-    SendAddressTrial,
-    /// An operation on a file; its key names a slot of [`Files`].
-    File,
-    /// A poll that ends when a stream takes more.
-    Room,
-    /// A send without a copy; its key names a [`ZeroCopySend`].
-    SendZeroCopy,
-}
-
-impl Op {
-    const ALL: [Op; 14] = [
-        Op::Wake,
-        Op::Accept,
-        Op::Receive,
-        Op::Send,
-        Op::Connect,
-        Op::Cancel,
-        Op::Close,
-        Op::ReceiveDatagrams,
-        Op::ReceiveDatagram,
-        Op::SendDatagram,
-        Op::SendAddressTrial,
-        Op::File,
-        Op::Room,
-        Op::SendZeroCopy,
-    ];
-
-    /// True for what peers cause, and not the program.
-    fn is_arrival(self) -> bool {
-        matches!(self, Op::Accept | Op::Receive | Op::ReceiveDatagrams | Op::ReceiveDatagram)
-    }
-
-    fn tag(self, key: Key) -> u64 {
-        key.to_bits() | (self as u64) << Key::BITS
-    }
-
-    fn of(user_data: u64) -> Option<Op> {
-        let code = (user_data >> Key::BITS) as usize;
-        code.checked_sub(1).and_then(|index| Op::ALL.get(index)).copied()
-    }
-}
 
 enum Entry {
     Wake(WakeWatch),
@@ -166,6 +110,7 @@ pub(crate) struct UringDriver {
     /// the pool.
     pressure: bool,
     lingering: Lingering,
+    quiet: Quiet,
     features: UringFeatures,
     counters: Arc<Counters>,
     torn_down: bool,
@@ -202,6 +147,7 @@ impl UringDriver {
             fed: Vec::new(),
             pressure: false,
             lingering: Lingering::new(setup.linger),
+            quiet: Quiet::default(),
             features,
             counters: Arc::clone(&setup.counters),
             torn_down: false,
@@ -230,11 +176,13 @@ impl UringDriver {
                 self.return_buffers();
             }
             let arrived = self.ring.has_completions() || !self.arrived.is_empty();
-            let hurry = self.held_up || self.signalled || self.groups.can_feed();
+            let hurry =
+                self.held_up || self.signalled || self.groups.can_feed() || self.quiet.is_due();
             let wait = !hurry && wakes.is_empty() && !arrived;
             let how = if wait { Enter::Wait } else { Enter::Collect };
             self.enter_and_settle(how, timeout, wakes)?;
             self.expire_lingering();
+            self.look_at_quiet(PORTION);
         }
         self.handle_arrivals(PORTION, wakes);
         Ok(())
@@ -286,6 +234,7 @@ impl UringDriver {
             }
         }
         self.expire_lingering();
+        self.look_at_quiet(usize::MAX);
         Ok(())
     }
 
@@ -417,6 +366,7 @@ impl UringDriver {
             Op::File => self.on_file(key, result, wakes),
             Op::Room => self.on_room(key, wakes),
             Op::SendZeroCopy => self.on_zero_copy(key, result, flags, wakes),
+            Op::Quiet => self.on_quiet(result),
             // The descriptor does not exist: that this is what is wrong shows that the address
             // is not (kernels before 6.0 refuse an entry with one as EINVAL).
             Op::SendAddressTrial => self.send_address = Some(result == -libc::EBADF),

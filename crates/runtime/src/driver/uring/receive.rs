@@ -86,7 +86,11 @@ impl UringDriver {
             0 => stream.received.finish(stream.how_it_ended(), wakes),
             bytes if bytes > 0 => {
                 self.counters.received.add(1);
-                if let Some(piece) = piece.filter(|_| !stream.closing) {
+                let piece = piece.filter(|_| !stream.closing);
+                if cqueue::more(flags) && stream.receive.note_data() {
+                    self.watch(key);
+                }
+                if let Some(piece) = piece {
                     self.deliver(key, piece, wakes);
                 }
             }

@@ -59,17 +59,22 @@ impl Allowed {
         if features.registered_ring {
             registrations.push(UNREGISTER_RING_FDS);
         }
-        if !features.ext_arg {
+        let streams = uses.accept || uses.connect;
+        // The end of a wait, where the wait cannot say itself; looks at receives that are quiet.
+        if !features.ext_arg || features.multishot && streams {
             operations.push(Timeout::CODE);
         }
         if features.buffers == Buffers::Legacy {
             operations.push(ProvideBuffers::CODE);
         }
+        if streams {
+            operations.extend([Recv::CODE, Send::CODE]);
+        }
         if uses.accept {
-            operations.extend([Accept::CODE, Recv::CODE, Send::CODE]);
+            operations.push(Accept::CODE);
         }
         if uses.connect {
-            operations.extend([Connect::CODE, Recv::CODE, Send::CODE]);
+            operations.push(Connect::CODE);
         }
         if uses.datagrams {
             operations.extend([Recv::CODE, RecvMsg::CODE, Send::CODE, SendMsg::CODE]);
@@ -136,12 +141,14 @@ mod tests {
     fn a_ring_may_do_what_its_program_does_and_no_more() {
         let accept = Uses { accept: true, ..Uses::default() };
         let echo = Allowed::by(accept, &features());
-        let mut expected =
-            [PollAdd::CODE, AsyncCancel::CODE, Close::CODE, Accept::CODE, Recv::CODE, Send::CODE];
+        let own = [PollAdd::CODE, AsyncCancel::CODE, Close::CODE, Timeout::CODE];
+        let mut expected = [own.as_slice(), &[Accept::CODE, Recv::CODE, Send::CODE]].concat();
         expected.sort_unstable();
         assert_eq!(echo.operations, expected);
         assert_eq!(echo.flags, Flags::BUFFER_SELECT | Flags::SKIP_SUCCESS);
         assert_eq!(echo.registrations, [UNREGISTER_RING_FDS]);
+        let single_shot = UringFeatures { multishot: false, ..features() };
+        assert!(!Allowed::by(accept, &single_shot).operations.contains(&Timeout::CODE));
 
         let http = Allowed::by(Uses { files: true, ..accept }, &features());
         assert!(http.operations.contains(&OpenAt2::CODE));

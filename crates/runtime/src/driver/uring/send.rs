@@ -109,8 +109,13 @@ impl UringDriver {
             error if error == -libc::EAGAIN => self.counters.eagain.add(1),
             // A send that waited in a worker thread was interrupted: nothing was sent.
             error if error == -libc::EINTR => {}
-            error => stream.queued.fail(-error, wakes),
+            error => {
+                stream.queued.fail(-error, wakes);
+                // Who answers what was received asks for more, and not whether that was sent.
+                self.look_again(key);
+            }
         }
+        let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else { return };
         if !buf.is_empty() && !stream.queued.failed() && stream.socket.is_some() {
             self.counters.short_sends.add(1);
             stream.queued.detach();

@@ -45,12 +45,24 @@ impl InFlight {
 pub(super) struct Receive {
     /// With the kernel; it will post a completion without F_MORE.
     pub(super) armed: bool,
-    /// Cancelled because enough is unread; armed again when the queue is empty.
+    /// Cancelled, because enough is unread or how it ended may be lost; armed again when the queue is empty.
     pub(super) pausing: bool,
     /// Ended for want of buffers; armed again when one returns.
     pub(super) starved: bool,
     /// Was armed before: arming again counts as a re-arm.
     pub(super) again: bool,
+    /// In the queue of `quiet.rs`.
+    pub(super) watched: bool,
+    /// Got data since it was looked at there.
+    pub(super) heard: bool,
+}
+
+impl Receive {
+    /// Notes that data came. True if nobody watches it yet.
+    pub(super) fn note_data(&mut self) -> bool {
+        self.heard = true;
+        !std::mem::replace(&mut self.watched, true)
+    }
 }
 
 pub(super) struct Stream {

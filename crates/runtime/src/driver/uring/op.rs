@@ -1,0 +1,66 @@
+//! What is asked of the kernel, as the user data of a completion says it.
+
+use crate::driver::slots::Key;
+
+/// What an operation is; with the key of its slot it forms the user data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Op {
+    Wake = 1,
+    Accept,
+    Receive,
+    Send,
+    Connect,
+    Cancel,
+    Close,
+    /// A multishot receive of datagrams.
+    ReceiveDatagrams,
+    /// A single-shot receive of a datagram; its key names a [`super::RecvOp`].
+    ReceiveDatagram,
+    /// Its key names a [`super::SendOp`].
+    SendDatagram,
+    /// Whether IORING_OP_SEND takes an address.
+    SendAddressTrial,
+    /// An operation on a file; its key names a slot of [`super::Files`].
+    File,
+    /// A poll that ends when a stream takes more.
+    Room,
+    /// A send without a copy; its key names a [`super::ZeroCopySend`].
+    SendZeroCopy,
+    /// The timer of [`super::Quiet`].
+    Quiet,
+}
+
+impl Op {
+    const ALL: [Op; 15] = [
+        Op::Wake,
+        Op::Accept,
+        Op::Receive,
+        Op::Send,
+        Op::Connect,
+        Op::Cancel,
+        Op::Close,
+        Op::ReceiveDatagrams,
+        Op::ReceiveDatagram,
+        Op::SendDatagram,
+        Op::SendAddressTrial,
+        Op::File,
+        Op::Room,
+        Op::SendZeroCopy,
+        Op::Quiet,
+    ];
+
+    /// True for what peers cause, and not the program.
+    pub(super) fn is_arrival(self) -> bool {
+        matches!(self, Op::Accept | Op::Receive | Op::ReceiveDatagrams | Op::ReceiveDatagram)
+    }
+
+    pub(super) fn tag(self, key: Key) -> u64 {
+        key.to_bits() | (self as u64) << Key::BITS
+    }
+
+    pub(super) fn of(user_data: u64) -> Option<Op> {
+        let code = (user_data >> Key::BITS) as usize;
+        code.checked_sub(1).and_then(|index| Op::ALL.get(index)).copied()
+    }
+}
