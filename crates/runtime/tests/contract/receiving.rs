@@ -16,6 +16,8 @@ contract!(
     a_send_that_fails_ends_the_receive,
     a_reset_told_to_a_sender_is_an_error_to_the_receiver_too,
     several_receivers_share_one_stream,
+    what_is_behind_urgent_data_comes_at_once
+        real "simulated sockets have no urgent data",
 );
 
 fn racing_receives_against_timers_loses_no_byte(configuration: Configuration) {
@@ -51,6 +53,26 @@ fn racing_receives_against_timers_loses_no_byte(configuration: Configuration) {
         }
         writer.await;
         assert_eq!(received, TOTAL, "after {timeouts} timeouts");
+    });
+}
+
+/// A receive ends before the urgent byte. Edge-triggered, that looked like an empty socket, and what was
+/// behind it came with the next segment or never.
+fn what_is_behind_urgent_data_comes_at_once(configuration: Configuration) {
+    configuration.run(async {
+        let (stream, mut peer) = pair().await;
+        for _ in 0..20 {
+            // The last byte is the urgent one, which is not among the others.
+            let sent = socket2::SockRef::from(&peer).send_out_of_band(b"abcX");
+            assert_eq!(sent.expect("room"), 4);
+            peer.write_all(b"def").expect("room");
+            settle().await;
+            let mut received = Vec::new();
+            while received.len() < 6 {
+                received.extend_from_slice(&stream.recv().await.expect("no reset"));
+            }
+            assert_eq!(received, b"abcdef");
+        }
     });
 }
 

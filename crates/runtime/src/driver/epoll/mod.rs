@@ -3,8 +3,9 @@
 //! Edge-triggered, it registers each descriptor once and never calls epoll_ctl(2) again. A
 //! receive or send is tried first and waits only when the kernel says EAGAIN; a receive that did
 //! not fill its buffer has emptied the socket, so the EAGAIN is not asked for (this costs 15 % in
-//! an echo). The exception is a hang-up: its edge may have been reported together with the last
-//! bytes, so after EPOLLRDHUP the socket is read until it says that it has ended.
+//! an echo). The exceptions are a hang-up, whose edge may have been reported together with the last
+//! bytes, and urgent data, before which a receive ends: after EPOLLRDHUP and EPOLLPRI the socket is
+//! read until it says EAGAIN, or that it has ended.
 
 #[cfg(feature = "sim")]
 pub(crate) mod faults;

@@ -20,8 +20,9 @@ pub(super) struct Stream {
     /// Set by an event, cleared by a receive that emptied the socket. Starts out set: the first
     /// receive is tried without waiting for an event.
     readable: bool,
-    /// The peer finished or the connection broke: read until the socket says how it ended.
-    hung_up: bool,
+    /// A receive that is short says nothing: the peer finished or the connection broke, and the socket is
+    /// to say how it ended; or there is urgent data, and a receive ends before it (tcp(7)).
+    read_on: bool,
     connecting: bool,
     /// The program has closed its end; what is queued is still being sent.
     pub(super) closing: bool,
@@ -47,7 +48,7 @@ impl Stream {
         Stream {
             socket,
             readable: true,
-            hung_up: false,
+            read_on: false,
             connecting,
             closing: false,
             masked: false,
@@ -63,7 +64,7 @@ impl Stream {
 
     pub(super) fn first_interest(features: &EpollFeatures, connecting: bool) -> i32 {
         if features.edge_triggered {
-            libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET
+            libc::EPOLLIN | libc::EPOLLPRI | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET
         } else if connecting {
             libc::EPOLLOUT
         } else {
@@ -115,7 +116,7 @@ impl Stream {
         match result {
             Ok(bytes) if bytes > 0 => {
                 let filled = bytes == shared.pool.buffer_bytes();
-                self.readable = filled || self.hung_up;
+                self.readable = filled || self.read_on;
                 shared.counters.received.add(1);
                 let piece = RecvBuf::from_pool(&shared.pool, id, 0, bytes);
                 if shared.pool.available() * 4 < shared.pool.count() {
@@ -237,12 +238,12 @@ impl Stream {
         }
         if self.connecting {
             // A peer that was quick to answer and to finish did so in the same event.
-            self.hung_up |= bits & HANG_UP != 0;
+            self.read_on |= bits & (HANG_UP | libc::EPOLLPRI) != 0;
             return self.on_connected(shared, wakes);
         }
-        if bits & (libc::EPOLLIN | HANG_UP) != 0 {
+        if bits & (libc::EPOLLIN | libc::EPOLLPRI | HANG_UP) != 0 {
             self.readable = true;
-            self.hung_up |= bits & HANG_UP != 0;
+            self.read_on |= bits & (HANG_UP | libc::EPOLLPRI) != 0;
             self.masked = self.readers.is_empty();
             self.readers.wake(wakes);
         }
