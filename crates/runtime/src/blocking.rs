@@ -53,6 +53,15 @@ struct State {
     closed: bool,
 }
 
+impl State {
+    /// True if a job has to wait. Who comes does not overtake those who wait: they are called when half
+    /// the room is free.
+    fn is_full(&self) -> bool {
+        let least = if self.line.is_empty() { QUEUE_MAX } else { QUEUE_MAX / 2 + 1 };
+        self.queue.len() >= least
+    }
+}
+
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pool").finish_non_exhaustive()
@@ -202,7 +211,7 @@ impl<T> Job<T> {
         if state.closed {
             return Err(io::Error::from_raw_os_error(libc::ECANCELED));
         }
-        if state.queue.len() >= QUEUE_MAX {
+        if state.is_full() {
             state.line.join(&mut self.place, cx.waker());
             return Ok(());
         }
@@ -247,7 +256,9 @@ impl<T> Future for Job<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc;
+    use std::task::Wake;
 
     /// A job that says when it has begun, and then waits as for a server that is gone.
     fn stuck(begun: &mpsc::Sender<()>, gate: &Arc<Mutex<mpsc::Receiver<()>>>) -> Work {
@@ -280,5 +291,50 @@ mod tests {
             state = pool.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         assert!(state.queue.is_empty());
+    }
+
+    #[derive(Default)]
+    struct Called(AtomicBool);
+
+    impl Wake for Called {
+        fn wake(self: Arc<Called>) {
+            self.0.store(true, Ordering::Release);
+        }
+    }
+
+    /// Who came found the place that had just become free, and the line was called when half of them were:
+    /// under a load that never let it come to that, never.
+    #[test]
+    fn nobody_overtakes_those_who_wait() {
+        let (end, gate) = mpsc::channel();
+        let (begun, begins) = mpsc::channel();
+        let gate = Arc::new(Mutex::new(gate));
+        let pool = Arc::new(Pool::default());
+        let called = Arc::new(Called::default());
+        let waker = Waker::from(Arc::clone(&called));
+        let mut cx = Context::from_waker(&waker);
+        for _ in 0..THREADS_MAX {
+            assert!(pool.run_detached(stuck(&begun, &gate)).is_ok());
+            begins.recv().unwrap();
+        }
+        for _ in 0..QUEUE_MAX {
+            assert!(pool.run_detached(stuck(&begun, &gate)).is_ok());
+        }
+        let mut first = std::pin::pin!(pool.run(|| ()));
+        assert!(first.as_mut().poll(&mut cx).is_pending());
+        let one_ends = || {
+            end.send(()).unwrap();
+            begins.recv().unwrap();
+        };
+        one_ends();
+        let mut late = std::pin::pin!(pool.run(|| ()));
+        assert!(late.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert_eq!(pool.lock().queue.len(), QUEUE_MAX - 1, "it waits behind the other");
+        (1..QUEUE_MAX / 2).for_each(|_| one_ends());
+        assert!(called.0.load(Ordering::Acquire));
+        assert!(first.as_mut().poll(&mut cx).is_pending());
+        assert_eq!(pool.lock().queue.len(), QUEUE_MAX / 2 + 1, "it is queued");
+        drop(end);
+        assert_eq!(pool.close(), 0);
     }
 }

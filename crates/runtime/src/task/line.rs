@@ -27,6 +27,11 @@ impl Line {
         }
     }
 
+    /// True if nobody joined since all were called.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.wakers.is_empty()
+    }
+
     pub(crate) fn call_all(&mut self) -> Vec<Waker> {
         self.round += 1;
         std::mem::take(&mut self.wakers)

@@ -60,6 +60,13 @@ impl Files {
         self.in_flight == 0
     }
 
+    /// True if an operation has to wait for others. Who comes does not overtake those who wait: they are
+    /// called when half the room is free.
+    fn is_full(&self) -> bool {
+        let least = if self.line.is_empty() { OPERATIONS_MAX } else { OPERATIONS_MAX / 2 + 1 };
+        self.in_flight >= least
+    }
+
     /// Frees an operation that nobody waits for, with its memory.
     pub(super) fn forget(&mut self, key: Key) {
         let forgotten = self.slots.remove(key);
@@ -116,7 +123,7 @@ impl UringDriver {
         if self.features.files != FileOperations::Ring || self.torn_down {
             return Start::NoRing(op);
         }
-        if self.files.in_flight >= OPERATIONS_MAX {
+        if self.files.is_full() {
             self.files.line.join(place, cx.waker());
             return Start::Full(op);
         }
