@@ -13,6 +13,10 @@ use crate::driver::faults::{Dice, Fault, OF_DESCRIPTORS};
 use io_uring::cqueue;
 use io_uring::squeue::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::{Duration, Instant};
+
+/// A reset that comes so soon after data may have come together with it.
+const TOGETHER: Duration = Duration::from_millis(200);
 
 /// Looks at the completion queue for which one is held back, at most.
 const LOOKS_MAX: u64 = 8;
@@ -24,8 +28,8 @@ pub(super) struct Layer {
     refusals: HashMap<u64, i32>,
     /// Held back, with the looks that are left.
     held: VecDeque<(u64, Completion)>,
-    /// Receives that got data and go on, by user data.
-    heard: HashSet<u64>,
+    /// Receives that got data and go on, by user data, and when they did.
+    heard: HashMap<u64, Instant>,
     /// Receives that have ended with this errno while the driver takes them for armed.
     lost: HashMap<u64, i32>,
     /// Receives that were cancelled: they end, and the driver hears of it.
@@ -122,13 +126,13 @@ impl Layer {
             return false;
         }
         if cqueue::more(flags) {
-            self.heard.insert(user_data);
+            self.heard.insert(user_data, Instant::now());
             return false;
         }
         let (heard, cancelled) = (self.heard.remove(&user_data), self.cancelled.remove(&user_data));
-        let lost = heard
+        let lost = heard.is_some_and(|since| since.elapsed() < TOGETHER)
             && !cancelled
-            && matches!(-result, libc::ECONNRESET | libc::ETIMEDOUT)
+            && -result == libc::ECONNRESET
             && self.dice.strikes(Fault::LostReset);
         if lost {
             self.lost.insert(user_data, -result);

@@ -366,7 +366,7 @@ impl UringDriver {
             Op::File => self.on_file(key, result, wakes),
             Op::Room => self.on_room(key, wakes),
             Op::SendZeroCopy => self.on_zero_copy(key, result, flags, wakes),
-            Op::Quiet => self.on_quiet(result),
+            Op::Quiet => self.on_quiet(),
             // The descriptor does not exist: that this is what is wrong shows that the address
             // is not (kernels before 6.0 refuse an entry with one as EINVAL).
             Op::SendAddressTrial => self.send_address = Some(result == -libc::EBADF),

@@ -60,12 +60,10 @@ impl UringDriver {
         }
     }
 
-    /// A period is over, unless the timer failed: then the next data brings another.
-    pub(super) fn on_quiet(&mut self, result: i32) {
+    /// A period is over. Or the timer failed: a look that is early does no harm.
+    pub(super) fn on_quiet(&mut self) {
         self.quiet.timed = false;
-        if result == -libc::ETIME {
-            self.quiet.due = self.quiet.queue.len();
-        }
+        self.quiet.due = self.quiet.queue.len();
     }
 
     /// Looks at some of those that are due, at `most`, but at a share that has all looked at in time however

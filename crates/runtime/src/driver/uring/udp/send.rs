@@ -170,6 +170,12 @@ impl UringDriver {
 
     /// All sends in flight are over: the next, or the close, and whoever waits.
     fn after_datagrams(&mut self, key: Key, wakes: &mut Vec<Waker>) {
+        if let Some(Entry::Udp(udp)) = self.entries.get_mut(key)
+            && udp.abandoned
+        {
+            // One that was refused since then has come back.
+            udp.outbox.give_up();
+        }
         self.send_datagrams(key);
         let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else { return };
         if udp.outbox.has_room() {
