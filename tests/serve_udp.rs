@@ -195,6 +195,26 @@ fn what_claims_to_come_from_the_reflector_is_not_answered() {
     }
 }
 
+/// With a socket on all addresses the answer came back from another one of them, and was answered.
+#[test]
+fn what_claims_to_come_from_another_address_of_the_reflector_is_not_answered() {
+    for engine in ENGINES {
+        let listen = ["--listen", "0.0.0.0:0", "--allow", "127.0.0.0/8", "--workers", "2"];
+        let server = Server::udp(engine, &listen);
+        let port = server.address().port();
+        let impostor = Socket::new(Domain::IPV4, Type::DGRAM, None).expect("a socket");
+        impostor.set_reuse_port(true).expect("a socket");
+        impostor.bind(&SocketAddr::from(([127, 0, 0, 2], port)).into()).expect("a shared port");
+        let asked = SocketAddr::from(([127, 0, 0, 1], port));
+        for _ in 0..10 {
+            impostor.send_to(b"to myself", &asked.into()).expect("room");
+        }
+        drop(impostor);
+        let ended = server.terminate();
+        assert_eq!((ended.count("from_self"), assert_balanced(&ended)), (10, 0));
+    }
+}
+
 /// Segments sent in one buffer come back each for itself, coalesced on the way or not.
 #[test]
 fn segmented_flows_come_back_whole() {

@@ -157,7 +157,7 @@ impl Port {
             return false;
         }
         let (source, datagrams) = (received.from, received.datagrams());
-        let refused = if self.is_own(source, received.to) {
+        let refused = if self.is_own(source) {
             &self.tally.from_self
         } else if !is_one_host(source) {
             &self.tally.bad_source
@@ -177,11 +177,12 @@ impl Port {
         !limit.borrow_mut().admits(source, datagrams, Instant::now())
     }
 
-    fn is_own(&self, from: SocketAddr, to: Option<IpAddr>) -> bool {
-        let here = to.unwrap_or(self.socket.local_addr().ip());
+    /// A socket on all addresses does not know which they are, and they come and go: there every
+    /// source with its port may be the reflector itself. (A datagram with a forged source would
+    /// otherwise go round between two addresses of this machine for ever.)
+    fn is_own(&self, from: SocketAddr) -> bool {
         self.own.iter().any(|own| {
-            own.port() == from.port()
-                && (own.ip() == from.ip() || own.ip().is_unspecified() && here == from.ip())
+            own.port() == from.port() && (own.ip() == from.ip() || own.ip().is_unspecified())
         })
     }
 
