@@ -451,3 +451,49 @@ fn out_of_descriptors_files_are_503_and_nothing_dies() {
         println!("{engine}: {} answered with 40 descriptors", statuses.len());
     }
 }
+
+/// A peer that did not read its listings held two of them, of any size, and a crowd gigabytes.
+#[test]
+fn listings_that_nobody_reads_have_a_bound() {
+    const NAMES: usize = 10_000;
+    let site = Site::usual();
+    // 1.1 KB of each name in a listing, 11 MB of all.
+    let name = "ü".repeat(118);
+    std::fs::create_dir(site.path().join("many")).expect("a directory");
+    for number in 0..NAMES {
+        let path = site.path().join("many").join(format!("{name}{number}"));
+        std::fs::File::create(path).expect("a file");
+    }
+    for engine in ENGINES {
+        let server = Server::http(engine, site.path(), &["--autoindex", "html", "--workers", "1"]);
+        let whole = ask(&server, &get("/many/", ""));
+        assert_eq!(whole.status, 200);
+        assert!(whole.body.len() > 10_000_000, "{}", whole.body.len());
+        let before = server.memory_bytes();
+        let mut statuses = Vec::new();
+        let mut waiting: Vec<TcpStream> = Vec::new();
+        for _ in 0..8 {
+            let mut stream = connect(server.address());
+            stream.write_all(get("/many/", "").repeat(3).as_bytes()).unwrap();
+            let mut start = [0; 12];
+            stream.read_exact(&mut start).expect("an answer");
+            statuses.push(String::from_utf8_lossy(&start[9..]).into_owned());
+            waiting.push(stream);
+        }
+        let fit = (64 << 20) / whole.body.len();
+        assert!((4..8).contains(&fit), "{fit}");
+        let expected: Vec<&str> = (0..8).map(|n| if n < fit { "200" } else { "503" }).collect();
+        assert_eq!(statuses, expected, "{engine}");
+        // Two copies while one is made.
+        let grown = server.memory_bytes().saturating_sub(before);
+        assert!(grown < 110 << 20, "{engine}: {grown} bytes");
+        assert_eq!(ask(&server, &get("/hello.txt", "")).status, 200);
+        drop(waiting);
+        wait_until("there is room", || {
+            let answer = ask(&server, &get("/many/", ""));
+            answer.status == 200 && answer.body == whole.body
+        });
+        server.terminate();
+        println!("{engine}: {fit} held, {} sent away", statuses.len() - fit);
+    }
+}

@@ -16,6 +16,8 @@ enum Place {
     Plain(u64),
     /// The digits of a chunk size: how many there were, and what they say.
     Size(u8, u64),
+    /// Behind the size, in white space.
+    SizeSpace(u64),
     /// Behind the size, in an extension.
     Extension(u64),
     /// The LF behind the size.
@@ -27,6 +29,7 @@ enum Place {
     DataEndLf,
     /// The first byte of a trailer field, or of the empty line at the end.
     TrailerStart,
+    TrailerName,
     Trailer,
     TrailerLf,
     EndLf,
@@ -99,7 +102,11 @@ impl Skip {
                 Place::Size(digits + 1, value << 4 | u64::from(hex.unwrap_or(0)))
             }
             (Place::Size(1.., value), b'\r') => Place::SizeEnd(value),
-            (Place::Size(1.., value), b';' | b' ' | b'\t') => Place::Extension(value),
+            (Place::Size(1.., value) | Place::SizeSpace(value), b';') => Place::Extension(value),
+            (Place::Size(1.., value) | Place::SizeSpace(value), b' ' | b'\t') => {
+                self.extra(Place::SizeSpace(value))?
+            }
+            (Place::SizeSpace(value), b'\r') => Place::SizeEnd(value),
             (Place::Extension(value), b'\r') => Place::SizeEnd(value),
             (Place::Extension(value), _) if is_text(byte) => self.extra(Place::Extension(value))?,
             (Place::SizeEnd(0), b'\n') => Place::TrailerStart,
@@ -111,11 +118,12 @@ impl Skip {
             (Place::DataEnd, b'\r') => Place::DataEndLf,
             (Place::DataEndLf, b'\n') => Place::Size(0, 0),
             (Place::TrailerStart, b'\r') => Place::EndLf,
-            (Place::TrailerStart, b' ' | b'\t' | b':') => return Err(Status::BAD_REQUEST),
-            (Place::Trailer, b'\r') => Place::TrailerLf,
-            (Place::TrailerStart | Place::Trailer, _) if is_text(byte) => {
-                self.extra(Place::Trailer)?
+            (Place::TrailerName, b':') => Place::Trailer,
+            (Place::TrailerStart | Place::TrailerName, _) if is_token(byte) => {
+                self.extra(Place::TrailerName)?
             }
+            (Place::Trailer, b'\r') => Place::TrailerLf,
+            (Place::Trailer, _) if is_text(byte) => self.extra(Place::Trailer)?,
             (Place::TrailerLf, b'\n') => Place::TrailerStart,
             (Place::EndLf, b'\n') => Place::Done,
             _ => return Err(Status::BAD_REQUEST),
@@ -134,6 +142,11 @@ impl Skip {
 /// Anything but control characters: no NUL, no bare LF.
 fn is_text(byte: u8) -> bool {
     byte == b'\t' || !byte.is_ascii_control()
+}
+
+/// What names are made of: `tchar`, RFC 9110 section 5.6.2.
+fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
 #[cfg(test)]
@@ -157,7 +170,7 @@ mod tests {
             ("0\r\n\r\n", "GET"),
             ("5\r\nhello\r\n0\r\n\r\n", "x"),
             ("5;a=b;c=\"d\"\r\nhello\r\n00\r\nTrailer: x\r\nOther: y\r\n\r\n", "\r\n"),
-            ("A \r\n0123456789\r\n1\r\nx\r\n0\r\n\r\n", ""),
+            ("A \r\n0123456789\r\n1\t ;a\r\nx\r\n0\r\n\r\n", ""),
         ] {
             let wire = format!("{body}{rest}");
             for step in 1..=wire.len() {
@@ -190,6 +203,10 @@ mod tests {
             "5\r\nhello\r\n\r\n",
             "0\r\n: x\r\n",
             "5;a\nb\r\n",
+            "5 junk\r\n",
+            "5 6\r\n",
+            "0\r\nno field\r\n",
+            "0\r\nnone\r\n",
         ] {
             for step in [1, 3, 100] {
                 let end = skipped(Framing::Chunked, wire.as_bytes(), step);

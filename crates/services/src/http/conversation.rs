@@ -11,7 +11,7 @@ use super::hosts::Site;
 use super::index::{ENTRIES_MAX, render};
 use super::options::ListingFormat;
 use super::path::{Refusal, clean, encode};
-use super::reply::{Manner, Reply, not_found, preferred, reply};
+use super::reply::{Manner, Reply, Rest, not_found, preferred, reply};
 use super::resource::{Missing, Resource, is_same_content};
 use super::response::{Persistence, begin, content_length, field, message};
 use super::sending::send_reply;
@@ -431,7 +431,11 @@ impl Answer<'_> {
     }
 
     async fn listing(&self, path: &[u8], format: ListingFormat) -> Result<Reply, Missing> {
-        let site = self.site();
+        let unavailable = Missing::Failed(Status::UNAVAILABLE);
+        let (site, listings) = (self.site(), &self.worker.listings);
+        if listings.are_full() {
+            return Err(unavailable);
+        }
         let relative = match path {
             b"/" => Path::new("."),
             path => Path::new(OsStr::from_bytes(&path[1..])),
@@ -443,10 +447,11 @@ impl Answer<'_> {
         field(&mut reply, "Cache-Control", "no-cache");
         content_length(&mut reply, content.len() as u64);
         reply.extend_from_slice(b"\r\n");
+        let mut reply = Reply::new(Status::OK, reply);
         if self.head.method == Method::Get {
-            reply.extend_from_slice(&content);
+            reply.rest = Some(Rest::Listing(listings.hold(content).ok_or(unavailable)?));
         }
-        Ok(Reply::new(Status::OK, reply))
+        Ok(reply)
     }
 
     fn message(&self, status: Status, fields: &[(&str, &str)]) -> Reply {

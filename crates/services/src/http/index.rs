@@ -1,16 +1,57 @@
-//! Listings of directories.
+//! Listings of directories, and the bound of the memory that they take.
 
 use super::options::ListingFormat;
 use super::path::encode;
 use httpdate::HttpDate;
 use maud::{DOCTYPE, html};
 use serde::Serialize;
+use std::cell::Cell;
 use std::os::unix::ffi::OsStrExt;
+use std::rc::Rc;
 use std::time::{Duration, UNIX_EPOCH};
 use twinring::fs::{Entry, Kind};
 
 /// Names in one listing; the rest of a larger directory is left out, and the listing says so.
 pub(super) const ENTRIES_MAX: usize = 10_000;
+
+/// Bytes of listings that a worker holds, those that slow peers have not taken yet included: dozens of
+/// the largest. Who asks for one more is told to come back later.
+const HELD_BYTES_MAX: usize = 64 << 20;
+
+/// The memory that listings take on one worker.
+#[derive(Debug, Default)]
+pub(super) struct Listings {
+    held_bytes: Rc<Cell<usize>>,
+}
+
+/// A listing that counts as long as this lives.
+#[derive(Debug)]
+pub(super) struct Listing {
+    pub(super) content: Rc<[u8]>,
+    held_bytes: Rc<Cell<usize>>,
+}
+
+impl Listings {
+    /// True if there is no room for another.
+    pub(super) fn are_full(&self) -> bool {
+        self.held_bytes.get() >= HELD_BYTES_MAX
+    }
+
+    /// Counts a listing; `None` if there is no room for it.
+    pub(super) fn hold(&self, content: Vec<u8>) -> Option<Listing> {
+        let held_bytes = self.held_bytes.get() + content.len();
+        (held_bytes <= HELD_BYTES_MAX).then(|| {
+            self.held_bytes.set(held_bytes);
+            Listing { content: content.into(), held_bytes: Rc::clone(&self.held_bytes) }
+        })
+    }
+}
+
+impl Drop for Listing {
+    fn drop(&mut self) {
+        self.held_bytes.set(self.held_bytes.get() - self.content.len());
+    }
+}
 
 /// A line of a listing.
 #[derive(Serialize)]
@@ -114,6 +155,19 @@ mod tests {
     fn entry(name: &str, kind: Kind) -> Entry {
         let modified = Timestamp { seconds: 784_111_777, nanoseconds: 0 };
         Entry { name: name.into(), kind, len: 7, modified }
+    }
+
+    #[test]
+    fn listings_that_are_held_have_a_bound() {
+        let listings = Listings::default();
+        let half = || listings.hold(vec![b'x'; HELD_BYTES_MAX / 2]);
+        let (first, second) = (half(), half());
+        assert!(first.is_some() && second.is_some() && listings.are_full());
+        assert!(listings.hold(vec![b'x']).is_none());
+        drop(first);
+        assert!(!listings.are_full() && half().is_some());
+        drop(second);
+        assert_eq!(listings.held_bytes.get(), 0);
     }
 
     #[test]

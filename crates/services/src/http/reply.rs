@@ -4,6 +4,7 @@ use super::conditional::{Outcome, evaluate, range_applies};
 use super::date::Clock;
 use super::encoding::choose;
 use super::head::{Head, Method, Name};
+use super::index::Listing;
 use super::range::{Selection, select};
 use super::resource::{Resource, Variant};
 use super::response::{Persistence, begin, content_length, field, message, number};
@@ -18,12 +19,19 @@ use twinring::fs::{File, Metadata};
 /// What multipart answers end with, but for the boundary.
 const MULTIPART: &str = "multipart/byteranges; boundary=";
 
-/// An answer: bytes that are there, and perhaps parts of a file behind them.
+/// An answer: bytes that are there, and perhaps more behind them.
 #[derive(Debug)]
 pub(super) struct Reply {
     pub(super) status: Status,
     pub(super) message: SendBuf,
-    pub(super) rest: Option<Box<FileParts>>,
+    pub(super) rest: Option<Rest>,
+}
+
+/// What comes behind the bytes that are there.
+#[derive(Debug)]
+pub(super) enum Rest {
+    File(Box<FileParts>),
+    Listing(Listing),
 }
 
 /// Parts of an open file, each with what goes before it.
@@ -44,12 +52,16 @@ impl Reply {
 
     /// All of it, head and content, in bytes.
     pub(super) fn length(&self) -> u64 {
-        let rest = self.rest.as_ref().map_or(0, |rest| {
-            let part = |(head, range): &(Vec<u8>, Range<u64>)| {
-                head.len() as u64 + range.end.saturating_sub(range.start)
-            };
-            rest.parts.iter().map(part).sum::<u64>() + rest.end.len() as u64
-        });
+        let part = |(head, range): &(Vec<u8>, Range<u64>)| {
+            head.len() as u64 + range.end.saturating_sub(range.start)
+        };
+        let rest = match &self.rest {
+            None => 0,
+            Some(Rest::File(rest)) => {
+                rest.parts.iter().map(part).sum::<u64>() + rest.end.len() as u64
+            }
+            Some(Rest::Listing(listing)) => listing.content.len() as u64,
+        };
         self.message.len() as u64 + rest
     }
 }
@@ -113,12 +125,12 @@ fn whole(variant: &Variant, to_head: bool, manner: Manner<'_>) -> Reply {
         Reply::new(Status::OK, message)
     };
     if let (Some(file), false) = (&variant.file, to_head) {
-        reply.rest = Some(Box::new(FileParts {
+        reply.rest = Some(Rest::File(Box::new(FileParts {
             file: Rc::clone(file),
             version: variant.version,
             parts: vec![(Vec::new(), 0..variant.version.len)],
             end: Vec::new(),
-        }));
+        })));
     }
     reply
 }
@@ -208,8 +220,8 @@ fn with_parts(
     let status = Status::PARTIAL_CONTENT;
     if let Some(file) = &variant.file {
         let (file, version) = (Rc::clone(file), variant.version);
-        let rest = Some(Box::new(FileParts { file, version, parts, end }));
-        return Reply { status, message: head.into(), rest };
+        let rest = Rest::File(Box::new(FileParts { file, version, parts, end }));
+        return Reply { status, message: head.into(), rest: Some(rest) };
     }
     let ready = variant.message(manner.clock);
     let content = &ready[variant.head_end()..];

@@ -1,6 +1,7 @@
 //! Sending answers.
 //!
-//! What is in memory goes out in one send. A file follows its head by the strategy that the
+//! What is in memory goes out in one send, but for listings, which may be large: these go out in pieces,
+//! and a connection has one of them at a time. A file follows its head by the strategy that the
 //! operator chose, in segments, behind a head that was sent with MSG_MORE so that both share their
 //! packets. After each segment the file is looked at: if it was written to, the connection is reset
 //! instead of ended in order, because what the peer has may be a mix of two versions. So that a
@@ -20,18 +21,21 @@
 //! other since 6.13 (multigrain time stamps); before that, one within a tick (1 to 10 ms) of the
 //! last look may go unnoticed.
 
-use super::reply::{FileParts, Reply};
+use super::index::Listing;
+use super::reply::{FileParts, Reply, Rest};
 use super::resource::is_same_content;
 use super::session::Session;
 use std::io;
 use std::ops::Range;
+use std::rc::Rc;
+use twinring::SendBuf;
 use twinring::fs::SendStrategy;
 
 /// Bytes that are sent between two looks at the file, and at the progress of the peer.
 const SEGMENT_BYTES: u64 = 256 * 1024;
 
-/// Bytes that are read at once. With the queue of the stream, that is what a connection holds of a
-/// file that its peer does not take.
+/// Bytes that are read, or encrypted, at once. With the queue of the stream, that is what a connection
+/// holds of a file that its peer does not take.
 const PIECE_BYTES: u64 = 64 * 1024;
 
 /// Bytes that are held back until the last look at the file.
@@ -46,9 +50,22 @@ pub(super) async fn send_reply(session: &Session, reply: Reply) -> io::Result<()
     let Some(rest) = reply.rest else { return session.send(reply.message).await };
     session.set_incomplete(true);
     session.send_more(reply.message).await?;
-    send_parts(session, *rest).await?;
+    match rest {
+        Rest::File(rest) => send_parts(session, *rest).await?,
+        Rest::Listing(listing) => send_listing(session, &listing).await?,
+    }
     session.set_incomplete(false);
     Ok(())
+}
+
+/// Returns when the kernel has all of it: until then its memory counts.
+async fn send_listing(session: &Session, listing: &Listing) -> io::Result<()> {
+    let whole = 0..listing.content.len();
+    for from in whole.step_by(PIECE_BYTES as usize) {
+        let piece = from..from + PIECE_BYTES as usize;
+        session.send(SendBuf::shared(Rc::clone(&listing.content), piece)).await?;
+    }
+    session.flush().await
 }
 
 async fn send_parts(session: &Session, rest: FileParts) -> io::Result<()> {

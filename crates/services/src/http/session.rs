@@ -130,6 +130,17 @@ impl Session {
         Ok(())
     }
 
+    /// Returns when the kernel has everything that was handed over.
+    ///
+    /// # Errors
+    /// As for [`recv`](Session::recv).
+    pub(super) async fn flush(&self) -> io::Result<()> {
+        self.enter(Phase::Sending);
+        self.stream.flush().await?;
+        self.enter(Phase::Working);
+        Ok(())
+    }
+
     /// As [`send`](Session::send), for bytes behind which more follow at once.
     pub(super) async fn send_more(&self, bytes: impl Into<SendBuf>) -> io::Result<()> {
         let bytes = bytes.into();

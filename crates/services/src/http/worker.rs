@@ -6,6 +6,7 @@ use super::cache::Cache;
 use super::counters::WorkerCounters;
 use super::date::Clock;
 use super::flight::{Flights, Outcome};
+use super::index::Listings;
 use super::options::HttpSettings;
 use super::resource::{Resource, find};
 use super::session::Sessions;
@@ -21,6 +22,7 @@ pub(super) struct Worker {
     pub(super) settings: Arc<HttpSettings>,
     pub(super) cache: Cache,
     flights: Flights,
+    pub(super) listings: Listings,
     pub(super) clock: Clock,
     pub(super) counters: Arc<WorkerCounters>,
     pub(super) sessions: Rc<Sessions>,
@@ -41,6 +43,7 @@ impl Worker {
         Rc::new(Worker {
             cache: Cache::new(limits.bytes / workers, limits.files.div_ceil(workers), sites),
             flights: Flights::default(),
+            listings: Listings::default(),
             clock: Clock::new(),
             counters,
             sessions: Rc::default(),
