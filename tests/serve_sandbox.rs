@@ -75,7 +75,7 @@ fn system_calls_files_addresses_and_rights_are_refused_from_inside() {
         for service in services(&site, &identity) {
             let check = Check::new(&[&borrowed(&service)[..], &["--engine", engine]].concat());
             assert_eq!(check.code, Some(0), "{engine} {service:?}: {}", check.stderr);
-            assert_eq!(check.attempts.len(), 10);
+            assert_eq!(check.attempts.len(), 11);
             for (name, attempt) in &check.attempts {
                 let parts = attempt["refused_by"].as_array().expect("parts");
                 assert!(check.was_refused(name) || parts.is_empty(), "{engine}: {attempt}");
@@ -83,7 +83,14 @@ fn system_calls_files_addresses_and_rights_are_refused_from_inside() {
             let on = PARTS.iter().filter(|part| check.has(part)).count();
             println!("{engine} {}: {on} parts, {} attempts", service[0], check.attempts.len());
             if check.has("seccomp") {
-                for name in ["udp_socket", "tcp_connect", "make_ring", "signal_parent", "execute"] {
+                for name in [
+                    "udp_socket",
+                    "tcp_connect",
+                    "disconnect_listener",
+                    "make_ring",
+                    "signal_parent",
+                    "execute",
+                ] {
                     assert!(check.was_refused(name), "{engine} {service:?}: {name}");
                 }
                 // An operator learns which call it was.
@@ -212,6 +219,48 @@ fn echo_and_reflector_become_another_user() {
             }
             server.terminate();
         }
+    }
+}
+
+/// Root that took a group and nothing else kept all its capabilities, and had less with no option at all.
+#[test]
+fn root_with_another_group_has_no_capabilities() {
+    if !nix::unistd::Uid::effective().is_root() {
+        println!("skipped: only root can take another group");
+        return;
+    }
+    for engine in ENGINES {
+        for server in [
+            Server::echo(engine, &["--group", "65533"]),
+            Server::udp(engine, &["--group", "65533"]),
+        ] {
+            let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid()));
+            let status = status.expect("it runs");
+            assert!(status.contains("Gid:\t65533\t65533\t65533\t65533"), "{status}");
+            let groups = status.lines().find_map(|line| line.strip_prefix("Groups:"));
+            assert_eq!(groups.map(str::trim), Some("65533"));
+            if server.ready["sandbox"]["capabilities"]["on"] == true {
+                assert!(status.contains("CapEff:\t0000000000000000"), "{status}");
+                assert!(status.contains("CapPrm:\t0000000000000000"), "{status}");
+            }
+            server.terminate();
+        }
+    }
+}
+
+/// The handler wrote the result of a call that nobody had made into the registers of whatever ran.
+#[test]
+fn a_signal_that_looks_like_a_refusal_is_none() {
+    for engine in ENGINES {
+        let server = Server::echo(engine, &[]);
+        let client = connect(server.address());
+        for _ in 0..100 {
+            let pid = nix::unistd::Pid::from_raw(server.pid() as i32);
+            nix::sys::signal::kill(pid, nix::sys::signal::SIGSYS).expect("it runs");
+            ping(&client, b"still here");
+        }
+        let ended = server.terminate();
+        assert_eq!(ended.count("received_bytes"), 100 * 10);
     }
 }
 

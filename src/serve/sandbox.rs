@@ -173,9 +173,8 @@ impl Sandbox {
         identity: Option<&Identity>,
     ) -> Builder {
         let leaves_root = identity.is_some_and(Identity::leaves_root);
-        let keeps_them = identity.is_some_and(Identity::stays_root)
-            || rings_need_root(Engine::IoUring).is_err()
-            || !self.wants(Part::Capabilities);
+        let keeps_them =
+            rings_need_root(Engine::IoUring).is_err() || !self.wants(Part::Capabilities);
         let builder = builder.gives_up_capabilities(leaves_root || !keeps_them);
         if !self.wants(Part::Ring) || !engine.may_use_rings() {
             return builder;
@@ -264,7 +263,8 @@ impl Sandbox {
         }
         report.0.sort_by_key(|(part, _)| PARTS.iter().position(|other| other == part));
         if let Some(rights) = rights {
-            let leaky = check::run(&report, self.needs, rights, json);
+            let abi = self.restricted.as_ref().map_or(0, |restricted| restricted.abi);
+            let leaky = check::run(&report, self.needs, abi, rights, json);
             self.leaky.store(leaky, Ordering::Release);
         }
         Ok(report)

@@ -6,6 +6,7 @@ use nix::unistd::{
     AccessFlags, Gid, Group, Uid, User, access, faccessat, getgrouplist, getgroups, getresgid,
     getresuid, setgroups, setresgid, setresuid, setuid,
 };
+use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
@@ -119,13 +120,18 @@ impl Identity {
         Uid::effective().is_root() && self.user.is_some_and(|user| !user.is_root())
     }
 
-    /// True if becoming it needs the capabilities of root, and leaves them.
-    pub(super) fn stays_root(&self) -> bool {
-        Uid::effective().is_root() && !self.leaves_root()
-    }
-
     fn is_current(&self) -> bool {
         self.user.is_none_or(|user| user == Uid::current()) && self.group == Gid::current()
+    }
+
+    /// True if nothing is left to change. (Root that has given its capabilities up could not.)
+    fn is_assumed(&self) -> bool {
+        let numbers = |groups: &[Gid]| groups.iter().map(|group| group.as_raw()).collect();
+        let wanted: BTreeSet<u32> = numbers(&self.groups);
+        getresuid().is_ok_and(|is| {
+            self.user.is_none_or(|user| [is.real, is.effective, is.saved] == [user; 3])
+        }) && getresgid().is_ok_and(|is| [is.real, is.effective, is.saved] == [self.group; 3])
+            && getgroups().is_ok_and(|groups| numbers(&groups) == wanted)
     }
 
     /// Becomes it, for good: all threads of the process do, as the C library sees to that
@@ -137,7 +143,7 @@ impl Identity {
         let wrong = |what: &str, error: nix::Error| {
             format!("cannot become {}: {what}: {}", self.name, io::Error::from(error))
         };
-        if !Uid::effective().is_root() {
+        if !Uid::effective().is_root() || self.is_assumed() {
             return Ok(());
         }
         // In this order: without the user ID of root, the others could not be changed.

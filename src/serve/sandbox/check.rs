@@ -4,7 +4,9 @@ use super::filter::Needs;
 use super::{Part, Report};
 use crate::serve::report::print_line;
 use caps::CapSet;
+use nix::errno::Errno;
 use nix::sys::signal::kill;
+use nix::sys::socket::{Shutdown, shutdown};
 use nix::unistd::getppid;
 use serde::Serialize;
 use std::fs::File;
@@ -12,8 +14,12 @@ use std::io;
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Command, Stdio};
 
-/// A file that every system has, outside whatever a service reads.
-const ELSEWHERE: &str = "/etc/passwd";
+/// What every system has, outside whatever a service reads.
+const ELSEWHERE: &str = "/";
+
+/// The Landlock ABI from which on it knows of TCP, and of signals.
+const ABI_OF_TCP: i32 = 4;
+const ABI_OF_SIGNALS: i32 = 6;
 
 /// What came of one attempt.
 #[derive(Serialize)]
@@ -28,10 +34,10 @@ struct Attempt {
 }
 
 /// Tries everything and prints a line for each; true if something was possible that a part in force
-/// has to refuse.
-pub(super) fn run(report: &Report, needs: Needs, rights: Vec<Tried>, json: bool) -> bool {
+/// has to refuse. `abi` is that of Landlock, if it is in force.
+pub(super) fn run(report: &Report, needs: Needs, abi: i32, rights: Vec<Tried>, json: bool) -> bool {
     let mut leaky = false;
-    for (attempt, outcome, parts) in attempts(needs).into_iter().chain(rights) {
+    for (attempt, outcome, parts) in attempts(needs, abi).into_iter().chain(rights) {
         let refused_by: Vec<Part> = parts.into_iter().filter(|part| report.has(*part)).collect();
         leaky |= outcome.is_ok() && !refused_by.is_empty();
         let refused = outcome.is_err();
@@ -55,7 +61,7 @@ pub(super) fn rights() -> Vec<Tried> {
     ]
 }
 
-fn attempts(needs: Needs) -> Vec<Tried> {
+fn attempts(needs: Needs, abi: i32) -> Vec<Tried> {
     let anywhere = Ipv4Addr::LOCALHOST;
     // Port 9 is `discard`: where nobody listens, "connection refused" shows that one may ask.
     let connected = match TcpStream::connect((anywhere, 9)) {
@@ -66,30 +72,43 @@ fn attempts(needs: Needs) -> Vec<Tried> {
         true => vec![Part::Landlock],
         false => vec![Part::Seccomp, Part::Landlock],
     };
+    let from = |least: i32| match abi >= least {
+        true => vec![Part::Seccomp, Part::Landlock],
+        false => vec![Part::Seccomp],
+    };
     vec![
         ("udp_socket", UdpSocket::bind((anywhere, 0)).map(drop), vec![Part::Seccomp]),
-        ("tcp_bind", TcpListener::bind((anywhere, 0)).map(drop), both()),
-        ("tcp_connect", connected, both()),
+        ("tcp_bind", TcpListener::bind((anywhere, 0)).map(drop), from(ABI_OF_TCP)),
+        ("tcp_connect", connected, from(ABI_OF_TCP)),
+        ("disconnect_listener", disconnect(), vec![Part::Seccomp]),
         ("open_elsewhere", File::open(ELSEWHERE).map(drop), by_name.clone()),
         ("make_file_elsewhere", make_file(), by_name),
-        ("execute", execute(), both()),
+        ("execute", execute(), from(0)),
         ("make_ring", twinring::confine::try_restrictions(), vec![Part::Seccomp]),
-        ("signal_parent", kill(getppid(), None).map_err(io::Error::from), both()),
+        ("signal_parent", kill(getppid(), None).map_err(io::Error::from), from(ABI_OF_SIGNALS)),
     ]
 }
 
-fn both() -> Vec<Part> {
-    vec![Part::Seccomp, Part::Landlock]
+/// A listener becomes a socket that can be connected. Tried on a descriptor that is none: "bad
+/// descriptor" shows that one may ask.
+fn disconnect() -> Outcome {
+    match shutdown(-1, Shutdown::Both) {
+        Ok(()) | Err(Errno::EBADF) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn make_file() -> Outcome {
     let path = std::env::temp_dir().join(format!("twinring-check-{}", std::process::id()));
     File::create_new(&path)?;
-    std::fs::remove_file(&path)
+    // Where making one is possible, that may be refused. What stays is empty.
+    let _ = std::fs::remove_file(&path);
+    Ok(())
 }
 
 fn execute() -> Outcome {
-    let mut command = Command::new("/bin/true");
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("--version");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().map(drop)
 }

@@ -22,7 +22,7 @@ use syscalls::Sysno;
 /// What every service does: memory, threads, clocks, signals, output, its end. Of clone3, clone and
 /// openat, [`install`] has more to say.
 const ALWAYS: &str = "\
-    brk clock_gettime clock_nanosleep clone clone3 close exit exit_group fcntl futex getpid \
+    brk clock_gettime clock_nanosleep clone clone3 close exit exit_group futex getpid \
     getrandom getrusage gettid madvise mremap munmap nanosleep openat poll ppoll read \
     restart_syscall rseq rt_sigaction rt_sigprocmask rt_sigreturn sched_getaffinity sched_yield \
     set_robust_list sigaltstack write writev";
@@ -33,21 +33,34 @@ const URING: &str = "io_uring_enter";
 /// The epoll engine. The service of the operator makes its own after the others are ready.
 const EPOLL: &str = "epoll_create1 epoll_ctl epoll_pwait epoll_pwait2 epoll_wait eventfd2";
 
-/// Connections that exist or are accepted. None can be made: that takes socket(2) and connect(2).
+/// Connections that exist or are accepted. None can be made: that takes socket(2) and connect(2), or
+/// a socket that is not connected, see [`Needs::conditional`].
 const STREAMS: &str = "\
-    accept4 getpeername getsockname getsockopt recvfrom recvmsg sendmsg sendto setsockopt \
-    shutdown";
+    accept4 getpeername getsockname getsockopt recvfrom recvmsg sendmsg sendto setsockopt";
 
 const DATAGRAMS: &str = "\
-    getsockname getsockopt recvfrom recvmmsg recvmsg sendmmsg sendmsg sendto setsockopt shutdown";
+    getsockname getsockopt recvfrom recvmmsg recvmsg sendmmsg sendmsg sendto setsockopt";
 
 /// Files beneath directories that are open. (openat2 takes any path; Landlock limits it.)
 const FILES: &str = "\
     cachestat fstat fstatfs getdents64 lseek newfstatat openat2 pipe2 pread64 preadv2 sendfile \
     splice statx";
 
-/// Files by their names: certificates, the access log, /proc/self. Landlock limits which.
-const PATHS: &str = "fstat getdents64 lseek newfstatat statx";
+/// Files by their names: certificates, the access log, /proc/self. Landlock limits which. (musl has
+/// the calls of old.)
+const PATHS: &str = "fstat getdents64 lseek lstat newfstatat open stat statx";
+
+/// What is asked of a descriptor with fcntl(2). Not F_SETOWN and F_SETSIG, which have the kernel
+/// send any signal to any process of this user when a packet comes.
+const DESCRIPTOR_COMMANDS: [libc::c_int; 7] = [
+    libc::F_DUPFD_CLOEXEC,
+    libc::F_GETFD,
+    libc::F_SETFD,
+    libc::F_GETFL,
+    libc::F_SETFL,
+    libc::F_GETPIPE_SZ,
+    libc::F_SETPIPE_SZ,
+];
 
 /// Numbers of `enum io_uring_register_op`: giving up the ring's own registration at the end, and
 /// letting go of a registered datagram socket.
@@ -99,6 +112,15 @@ impl Needs {
             // Limits may be asked for, not set.
             ("prlimit64", vec![equals(2, 0)?]),
         ];
+        for command in DESCRIPTOR_COMMANDS {
+            calls.push(("fcntl", vec![equals(1, command as u64)?]));
+        }
+        if self.streams {
+            // The end of what is sent. A listener whose receiving is shut down is an unconnected socket
+            // again, and a send with MSG_FASTOPEN connects that to anywhere, unseen by Landlock
+            // (https://github.com/landlock-lsm/linux/issues/41) and, from a ring, by this filter.
+            calls.push(("shutdown", vec![equals(1, libc::SHUT_WR as u64)?]));
+        }
         if self.uring {
             calls.push(("io_uring_register", vec![equals(1, UNREGISTER_RING_FDS)?]));
             if self.datagrams {
@@ -233,9 +255,21 @@ mod tests {
     fn lists_have_what_a_service_needs_and_no_more() {
         let echo = Needs { uring: true, streams: true, ..Needs::default() }.calls();
         assert!(echo.contains(&"io_uring_enter") && echo.contains(&"sendto"));
-        for never in ["socket", "connect", "bind", "execve", "open", "openat2", "epoll_wait"] {
+        let never = [
+            "socket",
+            "connect",
+            "bind",
+            "execve",
+            "open",
+            "openat2",
+            "epoll_wait",
+            "shutdown",
+            "fcntl",
+        ];
+        for never in never {
             assert!(!echo.contains(&never), "{never}");
         }
+        assert!(!DESCRIPTOR_COMMANDS.contains(&libc::F_SETOWN));
         let http = Needs { epoll: true, streams: true, files: true, ..Needs::default() }.calls();
         assert!(http.contains(&"openat2") && !http.contains(&"recvmmsg"));
         assert!(!http.contains(&"io_uring_enter"));

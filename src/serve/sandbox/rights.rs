@@ -22,9 +22,8 @@ pub(super) fn drop_capabilities(identity: Option<&Identity>) -> Result<String, S
         if identity.leaves_root() {
             return Ok(format!("given up with the change to {}", identity.name()));
         }
-        if identity.stays_root() {
-            return Err("to take --group needs them later; give --user, too".to_owned());
-        }
+        // Who stays root needs them to take its groups.
+        identity.assume()?;
     }
     let told = |error: caps::errors::CapsError| error.to_string();
     if caps::read(None, CapSet::Permitted).map_err(told)?.is_empty() {

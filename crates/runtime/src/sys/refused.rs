@@ -18,6 +18,9 @@ const NUMBERS: usize = 1024;
 static NAME: OnceLock<Name> = OnceLock::new();
 static TOLD: [AtomicU64; NUMBERS / 64] = [const { AtomicU64::new(0) }; NUMBERS / 64];
 
+/// What `si_code` says of a call that a filter trapped (include/uapi/asm-generic/siginfo.h).
+const SYS_SECCOMP: c_int = 1;
+
 /// The fields of siginfo_t for SIGSYS, as in sigaction(2).
 #[repr(C)]
 struct Refusal {
@@ -57,6 +60,10 @@ extern "C" fn on_refusal(_: c_int, info: *mut libc::siginfo_t, context: *mut c_v
     // SAFETY: the kernel passes a siginfo_t, whose fields for SIGSYS are those of `Refusal`; it is
     // larger than that and aligned for pointers.
     let refusal = unsafe { &*info.cast::<Refusal>() };
+    // Somebody sent the signal with kill(2): what was interrupted may be anything.
+    if refusal.code != SYS_SECCOMP {
+        return;
+    }
     // SAFETY: the kernel passes the ucontext_t of the interrupted call, which is ours to change.
     let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
     let number = i64::from(refusal.number);
