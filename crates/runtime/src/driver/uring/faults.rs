@@ -75,7 +75,7 @@ impl Layer {
             incremental: features.buffers == Buffers::Incremental,
             refusals: HashMap::new(),
             held: VecDeque::new(),
-            heard: HashSet::new(),
+            heard: HashMap::new(),
             lost: HashMap::new(),
             cancelled: HashSet::new(),
             owed: HashMap::new(),
