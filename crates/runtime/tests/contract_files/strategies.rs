@@ -366,19 +366,26 @@ fn a_cold_file_is_brought_in_first(configuration: Configuration) {
     each(configuration, |tree, strategy, handle| async move {
         let file = tree.file(3, 400_000).await;
         let on_disk = tree.is_on_disk();
-        if on_disk {
-            tree.chill("pattern-3-400000");
+        let brought_in = || {
+            let counters = handle.counters();
+            counters.file_operations + counters.file_jobs
+        };
+        // Not every time: where fincore(1) is missing, nobody knows whether the file got cold.
+        for _ in 0..20 {
+            if on_disk {
+                tree.chill("pattern-3-400000");
+            }
+            let before = brought_in();
+            let (stream, mut peer) = pair().await;
+            let reading = on_thread(move || read_to_end(&mut peer).expect("no reset"));
+            stream.send_file_by(strategy, &file, 0, 400_000).await.expect("an open stream");
+            drop(stream);
+            assert_pattern(3, 0, &reading.await);
+            if !on_disk || brought_in() > before {
+                return;
+            }
         }
-        let before = handle.counters();
-        let (stream, mut peer) = pair().await;
-        let reading = on_thread(move || read_to_end(&mut peer).expect("no reset"));
-        stream.send_file_by(strategy, &file, 0, 400_000).await.expect("an open stream");
-        drop(stream);
-        assert_pattern(3, 0, &reading.await);
-        let after = handle.counters();
-        let waited =
-            after.file_operations + after.file_jobs > before.file_operations + before.file_jobs;
-        assert!(waited || !on_disk, "{strategy}: the worker waited for the disk");
+        panic!("{strategy}: the worker waited for the disk, 20 times");
     });
 }
 
