@@ -6,13 +6,14 @@ use super::{internet_address, with_socket};
 use crate::buf::{RecvBuf, SendBuf};
 use crate::driver::slots::Key;
 use crate::runtime::{Worker, current};
+use crate::sys;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::cell::Cell;
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -135,6 +136,15 @@ impl TcpStream {
         wakes.into_iter().for_each(std::task::Waker::wake);
     }
 
+    /// Bytes of this connection that the peer has acknowledged (`tcpi_bytes_acked`, Linux 4.1): the
+    /// only ones of which is known that they went anywhere.
+    ///
+    /// # Errors
+    /// What getsockopt(2) reports.
+    pub fn acked_bytes(&self) -> io::Result<u64> {
+        with_socket(&self.worker, self.key, |socket| sys::tcp_bytes_acked(socket.as_raw_fd()))
+    }
+
     /// The address of the other end.
     ///
     /// # Errors
@@ -229,8 +239,7 @@ fn start_connect(local: Option<SocketAddr>, address: SocketAddr) -> io::Result<T
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_tcp_nodelay(true)?;
     if let Some(local) = local {
-        use std::os::fd::AsRawFd;
-        crate::sys::bind_address_no_port(socket.as_raw_fd())?;
+        sys::bind_address_no_port(socket.as_raw_fd())?;
         socket.bind(&local.into())?;
     }
     let worker = current();

@@ -121,21 +121,44 @@ pub(crate) fn tcp_is_closed(socket: RawFd) -> bool {
     // TCP_CLOSE of include/net/tcp_states.h.
     const CLOSED: u8 = 7;
     // The state is the first byte of struct tcp_info, and the kernel copies no more than asked.
-    let mut state = 0u8;
-    let mut bytes = size_of_val(&state) as libc::socklen_t;
-    let asked = retry_eintr(|| {
-        // SAFETY: one live byte and its exact size are passed.
+    let mut state = [0];
+    matches!(tcp_info(socket, &mut state), Ok(1)) && state == [CLOSED]
+}
+
+/// Where tcpi_bytes_acked is in struct tcp_info of include/uapi/linux/tcp.h: behind 8 bytes, 24
+/// numbers of 4 and 2 of 8.
+pub(crate) const TCP_BYTES_ACKED_AT: usize = 120;
+
+/// Bytes that the peer has acknowledged since the connection began; 0 where the kernel does not say
+/// (before Linux 4.1).
+///
+/// # Errors
+/// What getsockopt(2) reports.
+pub(crate) fn tcp_bytes_acked(socket: RawFd) -> io::Result<u64> {
+    let mut info = [0; TCP_BYTES_ACKED_AT + size_of::<u64>()];
+    tcp_info(socket, &mut info)?;
+    let mut acked = [0; size_of::<u64>()];
+    acked.copy_from_slice(&info[TCP_BYTES_ACKED_AT..]);
+    Ok(u64::from_ne_bytes(acked))
+}
+
+/// The beginning of struct tcp_info: as much as there is room for and as the kernel knows. Returns
+/// how many bytes that were.
+fn tcp_info(socket: RawFd, into: &mut [u8]) -> io::Result<usize> {
+    let mut bytes = into.len() as libc::socklen_t;
+    retry_eintr(|| {
+        // SAFETY: live, exclusively borrowed bytes and how many they are.
         unsafe {
             libc::getsockopt(
                 socket,
                 libc::IPPROTO_TCP,
                 libc::TCP_INFO,
-                std::ptr::from_mut(&mut state).cast(),
+                into.as_mut_ptr().cast(),
                 &mut bytes,
             ) as isize
         }
-    });
-    asked.is_ok() && state == CLOSED
+    })?;
+    Ok(bytes as usize)
 }
 
 /// An eventfd(2) used to wake a worker that waits in the kernel.

@@ -11,6 +11,7 @@ mod transfer;
 
 pub(crate) use threads::{Gate, is_readable, look_away};
 
+use super::TCP_BYTES_ACKED_AT;
 use crate::driver::sim::{FIRST_FD, Kernel, Machine, Op, SINCE_1970_NS, machine};
 use libc::{c_int, c_ulong, c_void, clockid_t, sockaddr, socklen_t, timespec};
 use socket2::SockAddr;
@@ -275,28 +276,35 @@ extern "C" fn getsockopt(
         return returned as c_int;
     };
     ask_about(fd, machine, |kernel, fd| {
-        let (at, value) = match (level, name) {
-            (libc::SOL_SOCKET, libc::SO_RCVBUF) => (0, kernel.buffers(fd)?.0 as u32),
-            (libc::SOL_SOCKET, libc::SO_SNDBUF) => (0, kernel.buffers(fd)?.1 as u32),
+        let number = |value: u32| value.to_ne_bytes().to_vec();
+        let value = match (level, name) {
+            (libc::SOL_SOCKET, libc::SO_RCVBUF) => number(kernel.buffers(fd)?.0 as u32),
+            (libc::SOL_SOCKET, libc::SO_SNDBUF) => number(kernel.buffers(fd)?.1 as u32),
             (libc::SOL_SOCKET, libc::SO_MEMINFO) => {
-                (libc::SK_MEMINFO_DROPS as usize, kernel.drops(fd)?)
+                let mut info = [0; libc::SK_MEMINFO_DROPS as usize + 1];
+                info[libc::SK_MEMINFO_DROPS as usize] = kernel.drops(fd)?;
+                info.map(u32::to_ne_bytes).concat()
             }
-            // Of tcp_info the first byte is read, the state: 1 is established, 7 closed.
             (libc::IPPROTO_TCP, libc::TCP_INFO) => {
-                (0, if kernel.is_closed(fd) { 7u32 } else { 1 }.to_le())
+                let (is_closed, bytes_acked) = kernel.tcp_info(fd);
+                // TCP_CLOSE or TCP_ESTABLISHED.
+                let state = if is_closed { 7 } else { 1 };
+                let mut info = vec![0; TCP_BYTES_ACKED_AT];
+                info[0] = state;
+                info.extend(bytes_acked.to_ne_bytes());
+                info
             }
             (libc::SOL_UDP, libc::UDP_SEGMENT) if !kernel.cuts_datagrams() => {
                 return Err(io::Error::from_raw_os_error(libc::ENOPROTOOPT));
             }
-            _ => (0, 0),
+            // SAFETY: the caller names a socklen_t.
+            _ => vec![0; unsafe { *bytes } as usize],
         };
-        let value = value.to_ne_bytes();
-        let start = at * value.len();
         // SAFETY: the caller vouches for `*bytes` writable bytes; no more are written.
         unsafe {
-            let room = (*bytes as usize).saturating_sub(start).min(value.len());
-            let to = into.cast::<u8>().add(start);
-            std::ptr::copy_nonoverlapping(value.as_ptr(), to, room);
+            let room = (*bytes as usize).min(value.len());
+            std::ptr::copy_nonoverlapping(value.as_ptr(), into.cast::<u8>(), room);
+            *bytes = room as socklen_t;
         }
         Ok(0)
     })

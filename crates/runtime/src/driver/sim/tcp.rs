@@ -35,6 +35,8 @@ pub(super) struct Tcp {
     pub(super) connecting: bool,
     /// Sent by the program and not yet with the peer.
     out: VecDeque<u8>,
+    /// Of what was sent, what is with the peer.
+    delivered_bytes: u64,
     /// Received and not yet read.
     inbox: VecDeque<u8>,
     fin: bool,
@@ -260,9 +262,10 @@ impl Kernel {
         self.start_carrying(fd);
     }
 
-    /// True if the connection is over in both directions: TCP_CLOSE of tcp_info.
-    pub(crate) fn is_closed(&mut self, fd: RawFd) -> bool {
-        self.tcp(fd).is_none_or(|tcp| tcp.is_closed())
+    /// Of tcp_info: whether the connection is over in both directions, and the bytes that the peer
+    /// has acknowledged.
+    pub(crate) fn tcp_info(&mut self, fd: RawFd) -> (bool, u64) {
+        self.tcp(fd).map_or((true, 0), |tcp| (tcp.is_closed(), tcp.delivered_bytes))
     }
 
     fn start_carrying(&mut self, from: RawFd) {
@@ -306,6 +309,7 @@ impl Kernel {
         let most = if tcp.slow { slow } else { segment };
         let bytes = tcp.out.len().min(window).min(most as usize);
         let arriving = take_front(&mut tcp.out, bytes);
+        tcp.delivered_bytes += bytes as u64;
         let finished = tcp.out.is_empty() && tcp.fin && !tcp.fin_arrived;
         tcp.fin_arrived |= finished;
         let goes_on = !tcp.out.is_empty() && window > bytes;
