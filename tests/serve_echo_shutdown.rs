@@ -2,8 +2,10 @@
 
 mod support;
 
-use std::io::Read;
+use nix::fcntl::{FcntlArg, fcntl};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 use support::*;
 
@@ -162,5 +164,29 @@ fn ready_statistics_and_final_lines_keep_the_contract() {
         let syscalls = &ended.last["runtime_counters"]["syscalls"];
         assert!(syscalls.as_u64().unwrap() > 0);
         println!("{engine}: {syscalls} system calls for one connection");
+    }
+}
+
+/// The process waited for somebody who does not read, and could not be ended but by SIGKILL.
+#[test]
+fn nobody_has_to_read_the_last_words() {
+    const PIPE_BYTES: usize = 4096;
+    for engine in ENGINES {
+        let (reader, mut writer) = std::io::pipe().expect("a pipe");
+        fcntl(&writer, FcntlArg::F_SETPIPE_SZ(PIPE_BYTES as i32)).expect("a small pipe");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
+        command.args(["serve", "echo", "--json", "--listen", "127.0.0.1:0", "--engine", engine]);
+        command.stdin(Stdio::null()).stderr(Stdio::null());
+        command.stdout(writer.try_clone().expect("a descriptor"));
+        let mut child = command.spawn().expect("the command starts");
+        let mut ready = String::new();
+        let mut lines = BufReader::new(reader);
+        lines.read_line(&mut ready).expect("the ready line");
+        assert!(ready.contains("ready"), "{ready}");
+        writer.write_all(&[b' '; PIPE_BYTES]).expect("an empty pipe");
+        let process = nix::unistd::Pid::from_raw(child.id() as i32);
+        nix::sys::signal::kill(process, Signal::SIGTERM).expect("a process");
+        wait_until("it ended", || child.try_wait().expect("a child").is_some());
+        assert_eq!(child.wait().expect("a child").code(), Some(0), "{engine}");
     }
 }

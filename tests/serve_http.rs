@@ -386,13 +386,20 @@ fn operators_add_fields_by_path() {
         "*=X-Content-Type-Options: nosniff",
         "--header",
         "/sub/*=X-Sub:yes",
+        "--autoindex=json",
     ];
-    let targets = ["/hello.txt", "/sub/", "/large.bin"];
+    // Files, a listing, a redirect, and nothing.
+    let targets = ["/hello.txt", "/sub/", "/large.bin", "/list/", "/sub", "/sub/none"];
     let answers = answers(&site, &arguments, &targets.map(|target| get(target, "")));
-    for (answer, (cache_control, sub)) in
-        answers.iter().zip([("max-age=60", None), ("no-cache", Some("yes")), ("no-cache", None)])
-    {
-        assert_eq!(answer.field("cache-control"), Some(cache_control));
+    for (answer, (cache_control, sub)) in answers.iter().zip([
+        (Some("max-age=60"), None),
+        (Some("no-cache"), Some("yes")),
+        (Some("no-cache"), None),
+        (Some("no-cache"), None),
+        (None, None),
+        (None, Some("yes")),
+    ]) {
+        assert_eq!(answer.field("cache-control"), cache_control);
         assert_eq!(answer.field("x-content-type-options"), Some("nosniff"));
         assert_eq!(answer.field("x-sub"), sub);
     }

@@ -3,11 +3,13 @@
 mod support;
 
 use nix::sys::stat::Mode;
+use nix::unistd::Pid;
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use support::http::*;
@@ -237,6 +239,39 @@ fn a_log_that_falls_behind_stops_nobody_and_counts_what_it_drops() {
     }
 }
 
+/// A batch that was handed over because it was old took as much of the buffer as a full one.
+#[test]
+fn a_few_lines_take_no_more_of_the_buffer_than_their_bytes() {
+    for engine in ENGINES {
+        let (site, logs) = (Site::usual(), Site::new());
+        let fifo = logs.path().join("fifo");
+        nix::unistd::mkfifo(&fifo, Mode::S_IRWXU).expect("a pipe");
+        let reader = File::options().read(true).write(true).open(&fifo).expect("a pipe");
+        let server = logged(engine, &site, &fifo, &["--access-log-buffer", "393216"]);
+        let agent = format!("User-Agent: {}\r\n", "x".repeat(900));
+        let mut stream = connect(server.address());
+        let mut ask = |count: u64| {
+            for _ in 0..count {
+                assert_eq!(ask_on(&mut stream, &get("/hello.txt", &agent)).status, 200);
+            }
+        };
+        // The pipe is full, and the thread waits.
+        ask(130);
+        for _ in 0..8 {
+            std::thread::sleep(Duration::from_millis(120));
+            ask(1);
+        }
+        ask(250);
+        let read = std::thread::spawn(move || {
+            let lines = BufReader::new(reader).lines().map_while(Result::ok);
+            lines.take_while(|line| line != "end").count() as u64
+        });
+        let ended = server.terminate();
+        File::options().write(true).open(&fifo).expect("a pipe").write_all(b"end\n").expect("room");
+        assert_eq!((read.join().expect("lines"), ended.count("log_dropped")), (388, 0), "{engine}");
+    }
+}
+
 #[test]
 fn a_full_disk_is_told_once_and_recovers() {
     for engine in ENGINES {
@@ -365,6 +400,31 @@ fn signals_that_have_nothing_to_open_anew_end_nothing() {
         let ended = server.terminate();
         assert_eq!((ended.code, ended.count("log_lines")), (Some(0), 0), "{}", ended.stderr);
     }
+}
+
+/// A reload right behind the start ended the process.
+#[test]
+fn signals_that_come_early_end_nothing() {
+    let (site, etc) = (Site::usual(), Site::new());
+    let fifo = etc.path().join("fifo");
+    nix::unistd::mkfifo(&fifo, Mode::S_IRWXU).expect("a pipe");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
+    command.args(["serve", "http", "--json", "--listen", "127.0.0.1:0", "--config"]).arg(&fifo);
+    let mut child = command.stdout(Stdio::piped()).spawn().expect("the command starts");
+    let send = |signal| nix::sys::signal::kill(Pid::from_raw(child.id() as i32), signal);
+    // Open when the other end is: the configuration is being read.
+    let mut configuration = File::options().write(true).open(&fifo).expect("a pipe");
+    send(Signal::SIGHUP).expect("a process");
+    send(Signal::SIGUSR1).expect("a process");
+    writeln!(configuration, "root = {:?}", site.path()).expect("a reader");
+    drop(configuration);
+    let mut ready = String::new();
+    let stdout = child.stdout.take().expect("stdout is piped");
+    let mut stdout = BufReader::new(stdout);
+    stdout.read_line(&mut ready).expect("text");
+    assert!(ready.contains("ready"), "{ready}");
+    nix::sys::signal::kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).expect("a process");
+    assert_eq!(child.wait().expect("a child").code(), Some(0));
 }
 
 #[test]

@@ -171,97 +171,6 @@ fn the_cache_keeps_within_its_bounds() {
 }
 
 #[test]
-fn requests_that_dawdle_are_cut_off() {
-    let site = Site::usual();
-    for engine in ENGINES {
-        let arguments =
-            ["--header-timeout", "400ms", "--body-timeout", "400ms", "--idle-timeout", "1500ms"];
-        let server = Server::http(engine, site.path(), &arguments);
-        let started = Instant::now();
-        let drip = |beginning: &str| {
-            let mut stream = connect(server.address());
-            stream.write_all(beginning.as_bytes()).expect("the server reads");
-            let mut reader = stream.try_clone().expect("a descriptor");
-            // One byte every 50 ms: slow, but never silent.
-            let dripping = std::thread::spawn(move || {
-                while stream.write_all(b"x").is_ok() && started.elapsed() < PATIENCE {
-                    std::thread::sleep(Duration::from_millis(50));
-                }
-            });
-            let answer = read_response(&mut reader, false);
-            drop(reader);
-            (answer, dripping)
-        };
-        for beginning in [
-            "G",
-            "GET / HTTP/1.1\r\nHost: h\r\nX: ",
-            "GET / HTTP/1.1\r\nHost: h\r\nContent-Length: 60000\r\n\r\n",
-        ] {
-            let (answer, dripping) = drip(beginning);
-            assert_eq!((answer.status, answer.field("connection")), (408, Some("close")));
-            dripping.join().unwrap();
-        }
-        let idle = connect(server.address());
-        assert_eq!(read_to_end(&idle).unwrap(), b"", "closed without a word");
-        let mut idle = connect(server.address());
-        assert_eq!(ask_on(&mut idle, &get("/", "")).status, 200);
-        assert_eq!(read_to_end(&idle).unwrap(), b"");
-        server.wait_for_sockets(SOCKETS_WITHOUT_CONNECTIONS);
-        let ended = server.terminate();
-        assert_eq!((ended.count("header_timeouts"), ended.count("body_timeouts")), (2, 1));
-        assert_eq!(ended.count("idle_closed"), 2);
-        println!("{engine}: 3 slow requests and 2 idle connections ended");
-    }
-}
-
-#[test]
-fn who_does_not_read_is_reset_and_holds_nobody_up() {
-    let site = Site::usual();
-    site.write("huge.bin", &pattern(3, 40_000_000));
-    for engine in ENGINES {
-        let server = Server::http(engine, site.path(), &["--send-timeout", "1s"]);
-        let mut stuck = connect(server.address());
-        stuck.write_all(get("/huge.bin", "").as_bytes()).unwrap();
-        // The same with answers from memory.
-        let flooding = connect(server.address());
-        let requests = get("/hello.txt", "").repeat(200_000);
-        write_until_stuck(&flooding, requests.as_bytes());
-        for _ in 0..50 {
-            assert_eq!(ask(&server, &get("/large.bin", "")).body.len(), 700_001);
-        }
-        server.wait_for_sockets(SOCKETS_WITHOUT_CONNECTIONS);
-        assert!(read_to_end(&stuck).is_err(), "{engine}: a cut answer ended cleanly");
-        assert!(read_to_end(&flooding).is_err(), "{engine}: cut answers ended cleanly");
-        let memory = server.memory_bytes();
-        assert!(memory < 100 << 20, "{engine}: {memory} bytes");
-        assert_eq!(server.terminate().count("send_timeouts"), 2);
-        println!("{engine}: two that did not read were reset, 50 others served meanwhile");
-    }
-}
-
-#[test]
-fn a_slow_reader_gets_everything() {
-    let site = Site::usual();
-    let content = pattern(3, 8_000_000);
-    site.write("huge.bin", &content);
-    for engine in ENGINES {
-        let server = Server::http(engine, site.path(), &[]);
-        let mut stream = connect(server.address());
-        stream.write_all(get("/huge.bin", "Connection: close\r\n").as_bytes()).unwrap();
-        let mut bytes = Vec::new();
-        let mut piece = vec![0; 200_000];
-        loop {
-            match stream.read(&mut piece).expect("bytes or the end") {
-                0 => break,
-                read => bytes.extend_from_slice(&piece[..read]),
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        assert_same(&read_response(&mut bytes.as_slice(), false).body, &content);
-    }
-}
-
-#[test]
 fn resets_and_half_closes_at_every_stage_leak_nothing() {
     let site = Site::usual();
     for engine in ENGINES {
@@ -326,57 +235,6 @@ fn connections_are_limited_in_all_and_by_address() {
         let ended = server.terminate();
         assert!(ended.count("refused_of_address") >= 4);
         assert_eq!(ended.count("open"), 0);
-    }
-}
-
-#[test]
-fn a_shutdown_finishes_what_was_begun() {
-    let site = Site::usual();
-    let content = pattern(3, 20_000_000);
-    site.write("huge.bin", &content);
-    for engine in ENGINES {
-        let server = Server::http(engine, site.path(), &["--drain-timeout", "20s"]);
-        let idle = connect(server.address());
-        let mut kept = connect(server.address());
-        assert_eq!(ask_on(&mut kept, &get("/hello.txt", "")).status, 200);
-        let mut slow = connect(server.address());
-        slow.write_all(get("/huge.bin", "").as_bytes()).unwrap();
-        let mut first = [0; 1000];
-        slow.read_exact(&mut first).unwrap();
-        let mut begun = connect(server.address());
-        begun.write_all(b"GET /hello.txt HT").unwrap();
-        wait_until("all are accepted", || server.sockets() == SOCKETS_WITHOUT_CONNECTIONS + 4);
-        server.signal(Signal::SIGTERM);
-        assert_eq!(read_to_end(&idle).unwrap(), b"");
-        assert_eq!(read_to_end(&kept).unwrap(), b"");
-        begun.write_all(b"TP/1.1\r\nHost: h\r\n\r\n").unwrap();
-        let last = read_response(&mut begun, false);
-        assert_eq!((last.status, last.field("connection")), (200, Some("close")));
-        assert_eq!(read_to_end(&begun).unwrap(), b"");
-        drop(begun);
-        let length = first.windows(4).position(|w| w == b"\r\n\r\n").unwrap() + 4 + content.len();
-        let mut rest = vec![0; length - first.len()];
-        slow.read_exact(&mut rest).expect("all of the answer");
-        assert_same(&rest, &content[content.len() - rest.len()..]);
-        assert_eq!(read_to_end(&slow).unwrap(), b"");
-        drop(slow);
-        let ended = server.wait();
-        assert_eq!((ended.code, ended.count("cut")), (Some(0), 0), "{}", ended.stderr);
-    }
-}
-
-#[test]
-fn a_drain_that_takes_too_long_is_cut() {
-    let site = Site::usual();
-    site.write("huge.bin", &pattern(3, 40_000_000));
-    for engine in ENGINES {
-        let server = Server::http(engine, site.path(), &["--drain-timeout", "300ms"]);
-        let mut stuck = connect(server.address());
-        stuck.write_all(get("/huge.bin", "").as_bytes()).unwrap();
-        stuck.read_exact(&mut [0; 1000]).unwrap();
-        let ended = server.terminate();
-        assert_eq!((ended.code, ended.count("cut")), (Some(0), 1));
-        assert!(read_to_end(&stuck).is_err(), "{engine}: a cut answer ended cleanly");
     }
 }
 
@@ -495,5 +353,53 @@ fn listings_that_nobody_reads_have_a_bound() {
         });
         server.terminate();
         println!("{engine}: {fit} held, {} sent away", statuses.len() - fit);
+    }
+}
+
+/// Its length went with the old length, and the rest was a reset.
+#[test]
+fn a_large_page_for_what_is_missing_may_be_rewritten_in_place() {
+    for engine in ENGINES {
+        let site = Site::new();
+        let mut stream = None;
+        let arguments = ["--not-found", "/gone.html", "--cache-valid", "60s"];
+        site.write("gone.html", &version(0, 200_000));
+        let server = Server::http(engine, site.path(), &arguments);
+        for number in 0..5 {
+            let content = version(number, 200_000 - 1000 * number as usize);
+            std::fs::write(site.path().join("gone.html"), &content).expect("a file");
+            let stream = stream.get_or_insert_with(|| connect(server.address()));
+            let answer = ask_on(stream, &get("/none", ""));
+            assert_eq!(answer.status, 404, "{engine}");
+            assert_same(&answer.body, &content);
+            // Right behind the answer, a write would count as one during it.
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+/// Files that were kept open left no descriptor for others.
+#[test]
+fn files_that_are_kept_open_make_room_for_others() {
+    let site = Site::usual();
+    for number in 0..40 {
+        site.write(&format!("large/{number}"), &version(number, 60_000));
+    }
+    for engine in ENGINES {
+        let server = Server::http_with_descriptors(engine, site.path(), 60);
+        let mut stream = connect(server.address());
+        let mut crowd: Vec<TcpStream> = Vec::new();
+        // Half of the descriptors at most are for files that are kept; two for what is going on.
+        let most = server.descriptors() + 32;
+        for number in 0..40 {
+            assert_eq!(ask_on(&mut stream, &get(&format!("/large/{number}"), "")).status, 200);
+            assert!(server.descriptors() <= most, "{engine}: {}", server.descriptors());
+        }
+        while server.descriptors() < 60 {
+            crowd.push(connect(server.address()));
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        assert_eq!(ask_on(&mut stream, &get("/hello.txt", "")).status, 200, "{engine}");
+        println!("{engine}: served beside {} connections", crowd.len());
     }
 }

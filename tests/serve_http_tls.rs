@@ -333,8 +333,11 @@ fn a_drain_says_goodbye() {
         assert_eq!(read_response(&mut idle, false).status, 200);
         let mut busy = secure(encrypted(&server), &config).expect("a handshake");
         busy.write_all(b"GET /hello.txt HTTP/1.1\r\nHost: a").expect("the server reads");
+        // One that has said nothing has nothing to finish.
+        let silent = connect(encrypted(&server));
         std::thread::sleep(Duration::from_millis(50));
         server.signal(Signal::SIGTERM);
+        read_to_end(&silent).expect("an orderly end");
         assert_eq!(idle.read_to_end(&mut Vec::new()).expect("an orderly end"), 0);
         busy.write_all(b"\r\n\r\n").expect("the server reads");
         let answer = read_response(&mut busy, false);

@@ -10,6 +10,7 @@ pub(super) use arguments::HttpArgs;
 
 use super::report::{Subject, complain, print_line};
 use super::sandbox::Sandbox;
+use super::signals::Actions;
 use super::user::{self, Identity, Served};
 use super::{Hooks, USAGE, operate, print_once, refuse, with_remedy};
 use config::{Configuration, HostArgs};
@@ -26,6 +27,9 @@ use twinring_services::raise_descriptor_limit;
 
 /// Serves files until a signal ends it.
 pub(super) fn serve(args: HttpArgs) -> Result<ExitCode, Box<dyn Error>> {
+    // SIGHUP reads and opens anew what came from files. It is taken even if there is nothing of
+    // that kind, as its effect would otherwise be to end the process.
+    let signals = Actions::of(&[SIGHUP, SIGUSR1])?;
     if let Err(error) = raise_descriptor_limit() {
         complain(&format!("twinring: the limit of open descriptors stays as it is: {error}"));
     }
@@ -55,7 +59,7 @@ pub(super) fn serve(args: HttpArgs) -> Result<ExitCode, Box<dyn Error>> {
                 print_line("OK");
                 Ok(ExitCode::SUCCESS)
             }
-            false => run(&args, &hosts, prepared),
+            false => run(&args, &hosts, prepared, signals),
         },
         _ => Ok(refuse(&usage, code)),
     }
@@ -91,6 +95,7 @@ fn run(
     args: &HttpArgs,
     hosts: &[HostArgs],
     prepared: Prepared,
+    signals: Actions,
 ) -> Result<ExitCode, Box<dyn Error>> {
     let Prepared { settings, tls, runtime, identity, mut sandbox } = prepared;
     let (workers, handle) = (runtime.workers(), runtime.handle());
@@ -129,9 +134,7 @@ fn run(
         let address = admin.address();
         subject = subject.with_details("admin", &address, format!("admin on {address}"));
     }
-    // SIGHUP reads and opens anew what came from files. It is taken even if there is nothing of
-    // that kind, as its effect would otherwise be to end the process.
-    let mut hooks = Hooks::default();
+    let mut hooks = Hooks { signals, ..Hooks::default() };
     for signal in [SIGHUP, SIGUSR1] {
         let log = log.clone();
         hooks.signals.on(signal, move || log.iter().for_each(AccessLog::reopen));

@@ -7,11 +7,15 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use twinring::{CounterSnapshot, Engine, Features, Handle, Runtime};
 
 const SCHEMA: &str = "twinring.serve/1";
+
+/// How long the final line may take.
+const LAST_WORDS_MAX: Duration = Duration::from_secs(2);
 
 #[derive(Serialize)]
 struct Ready<'a> {
@@ -187,9 +191,21 @@ impl<C: Serialize + 'static> Reporter<C> {
         Ok(())
     }
 
-    /// Prints the final counters, if the service was ever ready.
-    pub(super) fn last(&self, reason: &str) {
-        self.statistics("final", Some(reason), Stage::Ended);
+    /// Prints the final counters, if the service was ever ready. Where nobody reads what was printed
+    /// before, this gives up after a moment: it must not keep the process from ending.
+    pub(super) fn last(self: &Arc<Self>, reason: &str) {
+        let (reporter, its_reason) = (Arc::clone(self), reason.to_owned());
+        let print = move || reporter.statistics("final", Some(&its_reason), Stage::Ended);
+        match in_time(print) {
+            Ok(true) => {}
+            Ok(false) => {
+                // Perhaps nobody reads that either.
+                let why = "twinring: the final line was not printed: nobody reads what is";
+                let _not_told = in_time(|| complain(why));
+            }
+            // No thread is to be had.
+            Err(_) => self.statistics("final", Some(reason), Stage::Ended),
+        }
     }
 
     fn statistics(&self, event: &'static str, reason: Option<&str>, next: Stage) {
@@ -249,6 +265,17 @@ fn print_json(line: &impl Serialize) {
         Ok(text) => print_line(&text),
         Err(error) => complain(&format!("twinring: cannot print a line of JSON: {error}")),
     }
+}
+
+/// Does something that may wait for ever, in a thread of its own; false if it is not done in time.
+fn in_time(task: impl FnOnce() + Send + 'static) -> io::Result<bool> {
+    let (done, is_done) = mpsc::sync_channel(1);
+    std::thread::Builder::new().name("final".to_owned()).spawn(move || {
+        task();
+        // Fails if nobody waits any more.
+        let _late = done.send(());
+    })?;
+    Ok(is_done.recv_timeout(LAST_WORDS_MAX) != Err(RecvTimeoutError::Timeout))
 }
 
 /// Prints to standard output at once. A reader that went away does not end the service.

@@ -25,35 +25,53 @@ pub(super) struct Received {
 /// What a service does when a signal comes that does not end it, such as SIGHUP. A signal that
 /// nobody asked for keeps the effect that the system gives it.
 #[derive(Default)]
-pub(super) struct Actions(Vec<(i32, Box<dyn Fn() + Send>)>);
+pub(super) struct Actions {
+    taken: Option<Signals>,
+    all: Vec<(i32, Box<dyn Fn() + Send>)>,
+}
 
 impl Actions {
+    /// Takes `signals` over from now on: one that comes before the service runs ends nothing, and
+    /// has its effect then.
+    ///
+    /// # Errors
+    /// When they cannot be taken.
+    pub(super) fn of(signals: &[i32]) -> io::Result<Actions> {
+        Ok(Actions { taken: Some(Signals::new(signals)?), all: Vec::new() })
+    }
+
     /// Has `action` called each time that `signal` comes, behind those that were added before.
     ///
     /// It is called on the thread of the signals, which also takes those that end the service: it
     /// may open a file, but not wait for anything that may never come.
     pub(super) fn on(&mut self, signal: i32, action: impl Fn() + Send + 'static) {
-        self.0.push((signal, Box::new(action)));
+        self.all.push((signal, Box::new(action)));
     }
 }
 
 impl fmt::Debug for Actions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.0.iter().map(|(signal, _)| name(*signal))).finish()
+        f.debug_list().entries(self.all.iter().map(|(signal, _)| name(*signal))).finish()
     }
 }
 
 /// Takes the signals over from now on.
 pub(super) fn watch(handle: Handle, actions: Actions) -> io::Result<Received> {
-    let others = actions.0.iter().map(|(signal, _)| signal);
-    let mut signals = Signals::new([SIGTERM, SIGINT].iter().chain(others))?;
+    let Actions { taken, all } = actions;
+    let mut signals = match taken {
+        Some(taken) => taken,
+        None => Signals::new([SIGTERM, SIGINT])?,
+    };
+    for signal in all.iter().map(|(signal, _)| *signal).chain([SIGTERM, SIGINT]) {
+        signals.add_signal(signal)?;
+    }
     let received = Received::default();
     let by_thread = received.clone();
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
         let mut drain_since: Option<Instant> = None;
         for signal in signals.forever() {
             if !matches!(signal, SIGTERM | SIGINT) {
-                let asked = actions.0.iter().filter(|(other, _)| *other == signal);
+                let asked = all.iter().filter(|(other, _)| *other == signal);
                 asked.for_each(|(_, action)| action());
                 continue;
             }

@@ -332,6 +332,14 @@ pub(crate) fn connect(address: SocketAddr) -> TcpStream {
     patient(stream)
 }
 
+/// The same, with a receive buffer of a few KiB.
+pub(crate) fn connect_narrow(address: SocketAddr) -> TcpStream {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None).expect("a socket");
+    socket.set_recv_buffer_size(8192).expect("SO_RCVBUF");
+    socket.connect(&address.into()).expect("the server accepts");
+    patient(socket.into())
+}
+
 /// A socket that will connect from `local`: with several local addresses, ports do not run out.
 pub(crate) fn socket_from(local: Ipv4Addr) -> Socket {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");

@@ -8,7 +8,7 @@ use twinring::{
 };
 
 /// Time between two sweeps of a drain.
-const DRAIN_SWEEP: Duration = Duration::from_millis(25);
+pub(crate) const DRAIN_SWEEP: Duration = Duration::from_millis(25);
 
 /// How long a shutdown goes on accepting what the kernel has connected already. Closing the
 /// listener would reset those.

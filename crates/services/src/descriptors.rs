@@ -17,3 +17,8 @@ pub fn raise_descriptor_limit() -> io::Result<u64> {
     }
     Ok(hard)
 }
+
+/// The soft limit of open descriptors; without any limit if it cannot be told.
+pub(crate) fn descriptor_limit() -> u64 {
+    getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft)
+}

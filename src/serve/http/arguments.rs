@@ -75,7 +75,8 @@ struct CacheArgs {
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 20,
           value_parser = clap::value_parser!(u64).range(0..=1 << 40))]
     cache_bytes: u64,
-    /// Files above --sendfile-above that are kept open, over all workers.
+    /// Files above --sendfile-above that are kept open, over all workers: at most half of the limit
+    /// of open descriptors. One that nobody asks for is closed within a minute.
     #[arg(long, value_name = "N", default_value_t = 1024,
           value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     cache_files: u32,
@@ -131,10 +132,11 @@ struct TimeoutArgs {
     /// From the end of the head to the end of the body; then 408.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = timeout)]
     body_timeout: Duration,
-    /// Close a connection without a request for this long.
+    /// Close a connection without a request for this long; it counts from when the last answer was
+    /// taken.
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = timeout)]
     idle_timeout: Duration,
-    /// Reset a connection whose peer takes nothing for this long; 256 KiB are one step.
+    /// Reset a connection whose peer takes nothing, or less than 1 KiB, for this long.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = timeout)]
     send_timeout: Duration,
     /// How long a shutdown waits for answers to be taken.

@@ -55,7 +55,8 @@ struct FieldArgs {
     #[arg(long, value_name = "PATTERN=VALUE", value_parser = FieldRule::cache_control)]
     cache_control: Vec<FieldRule>,
     /// A field for the paths that match, such as `*=X-Content-Type-Options:nosniff`; all matches
-    /// count.
+    /// count. The path is that of the file that is sent; for listings, redirects and errors, that
+    /// of the request. Refusals before a path is looked at, 412 and 416 have none.
     #[arg(long = "header", value_name = "PATTERN=NAME:VALUE")]
     headers: Vec<FieldRule>,
 }

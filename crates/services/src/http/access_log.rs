@@ -17,7 +17,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -97,6 +97,10 @@ struct Shared {
     failed: Count,
     /// Lines that there was no room for, of each worker.
     no_room: Vec<Count>,
+    /// Batches that are handed over and not written yet, of each worker.
+    under_way: Vec<AtomicUsize>,
+    /// As many as that may be.
+    batches_max: usize,
 }
 
 impl Shared {
@@ -139,14 +143,17 @@ impl AccessLog {
         notice: impl Fn(&str) + Send + 'static,
     ) -> io::Result<AccessLog> {
         let sink = Sink::open(&settings.target)?;
+        let batches_max = settings.buffer_bytes.div_ceil(BATCH_BYTES).max(1);
         let shared = Arc::new(Shared {
             reopen: AtomicBool::new(false),
             written: Count::default(),
             failed: Count::default(),
             no_room: (0..workers).map(|_| Count::default()).collect(),
+            under_way: (0..workers).map(|_| AtomicUsize::new(0)).collect(),
+            batches_max,
         });
-        let batches = settings.buffer_bytes.div_ceil(BATCH_BYTES).max(1);
-        let (messages, received) = sync_channel(batches * workers);
+        // One more, for a look.
+        let (messages, received) = sync_channel(batches_max * workers + 1);
         let (returns, returned): (Vec<_>, Vec<_>) = (0..workers).map(|_| sync_channel(1)).unzip();
         let writer =
             Writer::new(sink, settings.target.clone(), Arc::clone(&shared), returns, notice);

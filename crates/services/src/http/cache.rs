@@ -20,6 +20,8 @@ struct Entry {
     bytes: usize,
     files: usize,
     used: Cell<bool>,
+    /// Asked for since the last look for forgotten files.
+    wanted: Cell<bool>,
 }
 
 /// See the module.
@@ -52,6 +54,7 @@ impl Cache {
         let entries = self.entries.borrow();
         let entry = entries.by_site[site].get(path)?;
         entry.used.set(true);
+        entry.wanted.set(true);
         Some(Rc::clone(&entry.resource))
     }
 
@@ -70,7 +73,40 @@ impl Cache {
         entries.files += files;
         entries.circle.push_back((site, Rc::clone(&path)));
         let (resource, used) = (Rc::clone(resource), Cell::new(false));
-        entries.by_site[site].insert(path, Entry { resource, bytes, files, used });
+        let entry = Entry { resource, bytes, files, used, wanted: Cell::new(true) };
+        entries.by_site[site].insert(path, entry);
+    }
+
+    /// Forgets open files that nobody has asked for since this was called last: one that is deleted
+    /// would keep its room on the disk.
+    pub(super) fn forget_unwanted_files(&self) {
+        self.forget_files(|entry| !entry.wanted.take());
+    }
+
+    /// Forgets all open files, for somebody who needs a descriptor; false if there are none.
+    pub(super) fn forget_all_files(&self) -> bool {
+        let has_files = self.entries.borrow().files > 0;
+        self.forget_files(|_| true);
+        has_files
+    }
+
+    fn forget_files(&self, is_forgotten: impl Fn(&Entry) -> bool) {
+        let mut entries = self.entries.borrow_mut();
+        if entries.files == 0 {
+            return;
+        }
+        let Entries { by_site, circle, bytes, files } = &mut *entries;
+        for of_site in by_site.iter_mut() {
+            of_site.retain(|_, entry| {
+                let goes = entry.files > 0 && is_forgotten(entry);
+                if goes {
+                    *bytes -= entry.bytes;
+                    *files -= entry.files;
+                }
+                !goes
+            });
+        }
+        circle.retain(|(site, path)| by_site[*site].contains_key(path));
     }
 
     /// Forgets what is kept for a path.
@@ -136,6 +172,29 @@ mod tests {
         assert!(cache.get(0, b"02").is_some() && cache.get(0, b"new").is_some());
         cache.insert(0, b"huge", &resource(4 * 1024));
         assert!(cache.get(0, b"huge").is_none(), "larger than an eighth of the whole");
+    }
+
+    #[test]
+    fn open_files_that_nobody_wants_are_forgotten() {
+        let cache = Cache::new(16 * 1024, 3, 2);
+        for (site, path) in [(0, b"/a"), (0, b"/b"), (1, b"/a")] {
+            cache.insert(site, path, &resource(0));
+        }
+        {
+            let mut entries = cache.entries.borrow_mut();
+            entries.files = 2;
+            for site in 0..2 {
+                entries.by_site[site].get_mut(&b"/a"[..]).unwrap().files = 1;
+            }
+        }
+        cache.forget_unwanted_files();
+        assert!(cache.get(0, b"/a").is_some());
+        cache.forget_unwanted_files();
+        assert!(cache.get(0, b"/a").is_some() && cache.get(1, b"/a").is_none());
+        assert!(cache.get(0, b"/b").is_some(), "in memory only");
+        assert_eq!((cache.load().1, cache.entries.borrow().circle.len()), (1, 2));
+        assert!(cache.forget_all_files() && !cache.forget_all_files());
+        assert_eq!((cache.load().1, cache.entries.borrow().circle.len()), (0, 1));
     }
 
     proptest! {

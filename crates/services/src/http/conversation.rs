@@ -12,7 +12,7 @@ use super::index::{ENTRIES_MAX, render};
 use super::options::ListingFormat;
 use super::path::{Refusal, clean, encode};
 use super::reply::{Manner, Reply, Rest, not_found, preferred, reply};
-use super::resource::{Missing, Resource, is_same_content};
+use super::resource::{Missing, Resource, Variant, is_same_content};
 use super::response::{Persistence, begin, content_length, field, message};
 use super::sending::send_reply;
 use super::session::{Phase, Session};
@@ -22,7 +22,7 @@ use super::worker::Worker;
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use twinring::RecvBuf;
 
@@ -131,6 +131,8 @@ pub(super) async fn converse(worker: &Rc<Worker>, session: &Session) -> io::Resu
                     if !Box::pin(exchange).await? {
                         return Box::pin(session.finish()).await;
                     }
+                    // What came behind it has waited, too.
+                    worker.clock.tick();
                     answered += 1;
                     continue;
                 }
@@ -149,6 +151,7 @@ pub(super) async fn converse(worker: &Rc<Worker>, session: &Session) -> io::Resu
                 }
                 if collected.len() >= COLLECTED_BYTES_MAX {
                     send_collected(session, &mut collected).await?;
+                    worker.clock.tick();
                 }
             }
         }
@@ -381,6 +384,7 @@ impl Answer<'_> {
         };
         match missing {
             Missing::Failed(status) => return self.message(status, &[]),
+            Missing::Exhausted => return self.message(Status::UNAVAILABLE, &[]),
             Missing::Directory => {
                 let query = query.map(|query| format!("?{query}")).unwrap_or_default();
                 let location = format!("{}/{query}", encode(path));
@@ -398,22 +402,33 @@ impl Answer<'_> {
         self.not_found().await
     }
 
-    /// The answer from a file that is there. One that was written to since it was opened is
-    /// looked up again.
+    /// The answer from a file that is there.
     async fn present(&self, path: &[u8]) -> Result<Reply, Missing> {
+        let answer = |variant: &Variant| reply(self.head, variant, self.manner());
+        self.unchanged(path, |resource| preferred(self.head, resource), answer).await
+    }
+
+    /// What `answer` makes of the variant that `choose` takes of a file that is there. One that was
+    /// written to since it was opened is looked up again.
+    async fn unchanged(
+        &self,
+        path: &[u8],
+        choose: impl Fn(&Resource) -> Option<&Variant>,
+        answer: impl Fn(&Variant) -> Reply,
+    ) -> Result<Reply, Missing> {
         for attempt in 0..ANSWER_ATTEMPTS {
             let resource = match attempt {
                 0 => self.worker.resource(self.site, path).await?,
                 // Who reads it already may have begun before it was written to.
                 _ => self.worker.resource_anew(self.site, path).await?,
             };
-            let Some(variant) = preferred(self.head, &resource) else { break };
+            let Some(variant) = choose(&resource) else { break };
             let unchanged = match &variant.file {
                 Some(file) => is_same_content(&file.metadata().await?, &variant.version),
                 None => true,
             };
             if unchanged {
-                return Ok(reply(self.head, variant, self.manner()));
+                return Ok(answer(variant));
             }
             self.worker.cache.remove(self.site, path);
         }
@@ -421,13 +436,18 @@ impl Answer<'_> {
     }
 
     async fn not_found(&self) -> Reply {
-        if let Some(path) = &self.site().not_found
-            && let Ok(resource) = self.worker.resource(self.site, path).await
-            && let Some(page) = Resource::identity(&resource)
-        {
-            return not_found(page, self.head.method == Method::Head, self.manner());
+        let Some(page) = &self.site().not_found else {
+            return self.message(Status::NOT_FOUND, &[]);
+        };
+        let asked = self.asked();
+        let answer = |page: &Variant| {
+            let fields: Vec<_> = self.site().fields_of(&asked).collect();
+            not_found(page, &fields, self.head.method == Method::Head, self.manner())
+        };
+        match self.unchanged(page, Resource::identity, answer).await {
+            Ok(reply) => reply,
+            Err(_) => self.message(Status::NOT_FOUND, &[]),
         }
-        self.message(Status::NOT_FOUND, &[])
     }
 
     async fn listing(&self, path: &[u8], format: ListingFormat) -> Result<Reply, Missing> {
@@ -445,6 +465,9 @@ impl Answer<'_> {
         let mut reply = begin(Status::OK, &self.worker.clock, self.persistence);
         field(&mut reply, "Content-Type", content_type);
         field(&mut reply, "Cache-Control", "no-cache");
+        for (name, value) in site.fields_of(&self.asked()) {
+            field(&mut reply, name, value);
+        }
         content_length(&mut reply, content.len() as u64);
         reply.extend_from_slice(b"\r\n");
         let mut reply = Reply::new(Status::OK, reply);
@@ -457,7 +480,20 @@ impl Answer<'_> {
     fn message(&self, status: Status, fields: &[(&str, &str)]) -> Reply {
         let to_head = self.head.method == Method::Head;
         let Manner { clock, persistence } = self.manner();
-        Reply::new(status, message(status, fields, clock, persistence, to_head))
+        let asked = self.asked();
+        let fields: Vec<_> = fields.iter().copied().chain(self.site().fields_of(&asked)).collect();
+        Reply::new(status, message(status, &fields, clock, persistence, to_head))
+    }
+
+    /// The path that was asked for, as rules for it see it; empty if it is none.
+    fn asked(&self) -> PathBuf {
+        match self.head.target {
+            Target::Resource { path, .. } => {
+                let path = clean(path.as_bytes()).unwrap_or_default();
+                PathBuf::from(OsStr::from_bytes(&path))
+            }
+            _ => PathBuf::new(),
+        }
     }
 
     fn manner(&self) -> Manner<'_> {

@@ -9,6 +9,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr;
 use twinring::fs::{Dir, Symlinks};
 
@@ -53,6 +54,19 @@ impl Site {
             cache_control: Vec::new(),
             fields: Vec::new(),
         }
+    }
+
+    /// The field `Cache-Control` of the file at a path, from the root of the site.
+    pub(super) fn cache_control_of(&self, path: &Path) -> Option<(&str, &str)> {
+        self.cache_control.iter().find(|rule| rule.matches(path)).map(FieldRule::field)
+    }
+
+    /// The further fields of answers about a path.
+    pub(super) fn fields_of<'a>(
+        &'a self,
+        path: &'a Path,
+    ) -> impl Iterator<Item = (&'a str, &'a str)> {
+        self.fields.iter().filter(|rule| rule.matches(path)).map(FieldRule::field)
     }
 }
 

@@ -48,7 +48,8 @@ pub struct CacheLimits {
     /// Memory: heads, content of small files, keys, and what it takes to keep them. 64 MiB by
     /// default.
     pub bytes: usize,
-    /// Larger files, which are kept open. 1,024 by default.
+    /// Larger files, which are kept open: at most half of the limit of open descriptors. One that
+    /// nobody asks for is closed within a minute. 1,024 by default.
     pub files: usize,
     /// How old an answer from the cache may be: a changed file is served within this time. 1 s by
     /// default.
@@ -98,10 +99,9 @@ pub struct Timeouts {
     pub header: Duration,
     /// From the end of the head to the end of the body. 30 s by default; then 408.
     pub body: Duration,
-    /// Between two requests. 60 s by default.
+    /// Between two requests, from when the answer to the first was taken. 60 s by default.
     pub idle: Duration,
-    /// Without any progress of an answer; progress is seen in steps of at most 256 KiB. 30 s by
-    /// default.
+    /// In which the peer acknowledges less than 1 KiB of an answer. 30 s by default.
     pub send: Duration,
     /// How long a shutdown waits for answers to be taken. 10 s by default.
     pub drain: Duration,

@@ -233,10 +233,16 @@ fn with_parts(
     Reply::new(status, head)
 }
 
-/// 404 with the content of a file. It is no representation of what was asked for, so it has no
-/// validators.
-pub(super) fn not_found(page: &Variant, to_head: bool, manner: Manner<'_>) -> Reply {
+/// 404 with the content of a file, and further `fields`. It is no representation of what was asked
+/// for, so it has no validators.
+pub(super) fn not_found(
+    page: &Variant,
+    fields: &[(&str, &str)],
+    to_head: bool,
+    manner: Manner<'_>,
+) -> Reply {
     let mut head = begin(Status::NOT_FOUND, manner.clock, manner.persistence);
+    fields.iter().for_each(|(name, value)| field(&mut head, name, value));
     field(&mut head, "Content-Type", &page.content_type);
     content_length(&mut head, page.version.len);
     head.extend_from_slice(b"\r\n");

@@ -36,6 +36,8 @@ pub(super) enum Missing {
     Index,
     /// It could not be read, for this status.
     Failed(Status),
+    /// There was no descriptor or no memory for it.
+    Exhausted,
 }
 
 impl From<io::Error> for Missing {
@@ -43,9 +45,8 @@ impl From<io::Error> for Missing {
         use nix::errno::Errno;
         match Errno::from_raw(error.raw_os_error().unwrap_or(0)) {
             Errno::EACCES | Errno::EPERM => Missing::Failed(Status::FORBIDDEN),
-            Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::EAGAIN => {
-                Missing::Failed(Status::UNAVAILABLE)
-            }
+            Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM => Missing::Exhausted,
+            Errno::EAGAIN => Missing::Failed(Status::UNAVAILABLE),
             // ELOOP and EXDEV: a link that is not followed. ENXIO: a socket.
             Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::EXDEV => Missing::Nothing,
             Errno::ENAMETOOLONG | Errno::EINVAL | Errno::ENXIO => Missing::Nothing,
@@ -345,11 +346,8 @@ impl Fields<'_> {
         if self.varies {
             field(message, "Vary", "Accept-Encoding");
         }
-        let mut rules = self.site.cache_control.iter();
-        let cache_control = rules.find(|rule| rule.matches(&path));
-        let fields = self.site.fields.iter().filter(|rule| rule.matches(&path));
-        for rule in cache_control.into_iter().chain(fields) {
-            let (name, value) = rule.field();
+        let cache_control = self.site.cache_control_of(&path);
+        for (name, value) in cache_control.into_iter().chain(self.site.fields_of(&path)) {
             field(message, name, value);
         }
     }

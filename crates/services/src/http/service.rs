@@ -4,14 +4,15 @@ use super::access_log::AccessLog;
 use super::conversation::converse;
 use super::counters::WorkerCounters;
 use super::observer::{Observer, SharedStage, Stage};
-use super::options::HttpSettings;
+use super::options::{HttpSettings, Timeouts};
 use super::response::{Persistence, message};
 use super::session::{Ending, Phase, Session};
 use super::status::Status;
 use super::tls::Tls;
 use super::worker::Worker;
-use crate::accepting::{Acceptors, accept, drain};
+use crate::accepting::{Acceptors, DRAIN_SWEEP, accept, drain};
 use crate::audience::Audience;
+use crate::descriptors::descriptor_limit;
 use crate::guests::{Guests, Refused};
 use std::fmt;
 use std::io;
@@ -75,10 +76,13 @@ impl HttpService {
     pub fn bind(
         addresses: &[SocketAddr],
         options: &ListenOptions,
-        settings: HttpSettings,
+        mut settings: HttpSettings,
         workers: usize,
         handle: Handle,
     ) -> io::Result<HttpService> {
+        // The other half is for connections.
+        let files_max = usize::try_from(descriptor_limit() / 2).unwrap_or(usize::MAX);
+        settings.cache.files = settings.cache.files.min(files_max);
         let service = HttpService {
             guests: Guests::new(
                 // Files are for whoever can reach them: an answer goes to a peer that shook hands.
@@ -265,7 +269,28 @@ fn last_words(worker: &Worker, session: &Session, status: Status) -> Vec<u8> {
     message
 }
 
-/// Ends connections that take too long.
+/// How long a connection may stay in a phase.
+fn patience(timeouts: &Timeouts, phase: Phase) -> Option<Duration> {
+    match phase {
+        Phase::Silent | Phase::Handshake => Some(timeouts.handshake),
+        Phase::Idle => Some(timeouts.idle),
+        Phase::Head => Some(timeouts.header),
+        Phase::Body => Some(timeouts.body),
+        Phase::Sending => Some(timeouts.send),
+        Phase::Closing => Some(CLOSING_MAX),
+        // The disk takes the time it takes.
+        Phase::Working => None,
+    }
+}
+
+/// The same in sweeps, and what becomes of a connection that stays longer.
+fn limit(timeouts: &Timeouts, phase: Phase, period: Duration) -> Option<(u32, Ending)> {
+    let most = patience(timeouts, phase)?;
+    let sweeps = most.as_nanos().div_ceil(period.as_nanos()).try_into();
+    Some((sweeps.unwrap_or(u32::MAX), Ending::TimedOut(phase)))
+}
+
+/// Ends connections that take too long, and closes files that nobody asks for any more.
 async fn watch(worker: &Worker) {
     let timeouts = &worker.settings.timeouts;
     let all = [timeouts.handshake, timeouts.header, timeouts.body, timeouts.idle, timeouts.send];
@@ -273,32 +298,22 @@ async fn watch(worker: &Worker) {
     let period = (shortest / SWEEPS_PER_TIMEOUT).clamp(SWEEP_MIN, SWEEP_MAX);
     loop {
         sleep(period).await;
-        worker.sessions.sweep(|phase| {
-            let most = match phase {
-                Phase::Handshake => timeouts.handshake,
-                Phase::Idle => timeouts.idle,
-                Phase::Head => timeouts.header,
-                Phase::Body => timeouts.body,
-                Phase::Sending => timeouts.send,
-                Phase::Closing => CLOSING_MAX,
-                // The disk takes the time it takes.
-                Phase::Working => return None,
-            };
-            let sweeps = most.as_nanos().div_ceil(period.as_nanos()).try_into();
-            Some((sweeps.unwrap_or(u32::MAX), Ending::TimedOut(phase)))
-        });
+        worker.sessions.sweep(|phase| limit(timeouts, phase, period));
+        worker.close_forgotten_files();
     }
 }
 
-/// Closes connections without a request at once, lets the others finish theirs, and cuts those
-/// that have not at the timeout.
+/// Closes connections without a request at once, lets the others finish theirs in the time that
+/// they have at other times too, and cuts those that have not at the timeout.
 async fn drain_sessions(worker: &Worker) {
-    let sessions = &worker.sessions;
+    let (sessions, timeouts) = (&worker.sessions, &worker.settings.timeouts);
     let sweep = || {
         sessions.sweep(|phase| match phase {
-            Phase::Idle | Phase::Closing => Some((DRAIN_QUIET_SWEEPS, Ending::Drain)),
-            _ => None,
+            Phase::Silent | Phase::Idle | Phase::Closing => {
+                Some((DRAIN_QUIET_SWEEPS, Ending::Drain))
+            }
+            _ => limit(timeouts, phase, DRAIN_SWEEP),
         });
     };
-    drain(worker.settings.timeouts.drain, || sessions.is_empty(), sweep, || sessions.cut()).await;
+    drain(timeouts.drain, || sessions.is_empty(), sweep, || sessions.cut()).await;
 }

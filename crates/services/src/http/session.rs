@@ -3,7 +3,8 @@
 //! A request costs a connection no timer: it moves through phases, and each change of phase moves
 //! a counter. A sweep over all connections compares the counters with those of the sweep before
 //! and cancels what has stayed in one phase for longer than that may take. The operation that
-//! waited then fails, and [`Session::close`] does what is due.
+//! waited then fails, and [`Session::close`] does what is due. A peer that takes what it was sent,
+//! however slowly, is given time: the kernel knows what was acknowledged.
 
 mod secure;
 
@@ -19,9 +20,18 @@ use std::sync::Arc;
 use twinring::fs::{File, SendStrategy};
 use twinring::{Either, RecvBuf, SendBuf, TcpStream, race};
 
+/// A peer that acknowledges less than this, in bytes, between two looks takes nothing: who reads an
+/// answer byte by byte would otherwise keep a connection for ever.
+const TAKEN_BYTES_MIN: u64 = 1024;
+
+/// How often the kernel is asked what was acknowledged, in the time that a phase may take.
+const LOOKS_PER_TIMEOUT: u32 = 4;
+
 /// What a connection is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
+    /// Waiting for the first byte of a handshake.
+    Silent,
     /// Agreeing on keys.
     Handshake,
     /// Waiting for a request.
@@ -68,6 +78,8 @@ pub(super) struct Session {
     seen: Cell<u32>,
     /// Sweeps since then that found it unchanged.
     quiet_sweeps: Cell<u32>,
+    /// Bytes that the peer had acknowledged when it was seen to take something.
+    acked_bytes: Cell<u64>,
     ending: Cell<Option<Ending>>,
     /// An answer was begun that is not handed over whole.
     incomplete: Cell<bool>,
@@ -253,7 +265,7 @@ impl Session {
                 Vec::new()
             }
             Some(Ending::Drain | Ending::BadTls) => Vec::new(),
-            Some(Ending::TimedOut(Phase::Handshake)) => {
+            Some(Ending::TimedOut(Phase::Silent | Phase::Handshake)) => {
                 self.counters.handshake_timeouts.add(1);
                 return self.reset_if_unsent().await;
             }
@@ -286,6 +298,30 @@ impl Session {
             // Fails only on a connection that is gone already.
             let _gone = self.stream.set_reset_on_close();
         }
+    }
+
+    /// True if the peer took something worth mentioning since this was found last.
+    fn has_taken(&self) -> bool {
+        // What cannot be asked is no connection any more.
+        let acked_bytes = self.stream.acked_bytes().unwrap_or(0);
+        let has_taken = acked_bytes >= self.acked_bytes.get() + TAKEN_BYTES_MIN;
+        if has_taken {
+            self.acked_bytes.set(acked_bytes);
+        }
+        has_taken
+    }
+
+    /// Whether it has been quiet for `sweeps` sweeps, this one included.
+    fn is_overdue(&self, sweeps: u32) -> bool {
+        let quiet = self.quiet_sweeps.get();
+        let is_due = quiet >= sweeps;
+        let is_look = is_due || quiet.is_multiple_of(sweeps.div_ceil(LOOKS_PER_TIMEOUT));
+        let is_sent_to = matches!(self.phase.get(), Phase::Sending | Phase::Idle);
+        if is_sent_to && (quiet == 1 || is_look) && self.has_taken() && quiet > 1 {
+            self.quiet_sweeps.set(0);
+            return false;
+        }
+        is_due
     }
 
     fn ask_to_end(&self, ending: Ending) {
@@ -322,8 +358,10 @@ impl Sessions {
             counters: Arc::clone(counters),
             phase: Cell::new(Phase::Idle),
             moves: Cell::new(0),
-            seen: Cell::new(0),
+            // So that its time begins with the first sweep.
+            seen: Cell::new(u32::MAX),
             quiet_sweeps: Cell::new(0),
+            acked_bytes: Cell::new(0),
             ending: Cell::new(None),
             incomplete: Cell::new(false),
             sent: Cell::new(0),
@@ -334,7 +372,8 @@ impl Sessions {
     }
 
     /// Looks at every connection: asks those to end that have been in their phase for the number
-    /// of sweeps that `most` allows, this one included; without a number, for ever.
+    /// of sweeps that `most` allows, this one included, and whose peer took nothing meanwhile;
+    /// without a number, nobody.
     pub(super) fn sweep(&self, most: impl Fn(Phase) -> Option<(u32, Ending)>) {
         for (_, session) in self.0.borrow().iter() {
             let moves = session.moves.get();
@@ -344,7 +383,7 @@ impl Sessions {
             }
             session.quiet_sweeps.set(session.quiet_sweeps.get().saturating_add(1));
             if let Some((sweeps, ending)) = most(session.phase.get())
-                && session.quiet_sweeps.get() >= sweeps
+                && session.is_overdue(sweeps)
             {
                 session.ask_to_end(ending);
             }

@@ -8,13 +8,16 @@ use super::date::Clock;
 use super::flight::{Flights, Outcome};
 use super::index::Listings;
 use super::options::HttpSettings;
-use super::resource::{Resource, find};
+use super::resource::{Missing, Resource, find};
 use super::session::Sessions;
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use twinring::spawn;
+
+/// An open file that nobody asks for is closed after this time, or at most twice as long.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(30);
 
 /// See the module.
 #[derive(Debug)]
@@ -29,6 +32,8 @@ pub(super) struct Worker {
     pub(super) log: Option<Rc<WorkerLog>>,
     /// The service shuts down: every answer is the last one of its connection.
     pub(super) draining: Cell<bool>,
+    /// When it was last looked for files that nobody asks for.
+    looked_for_forgotten: Cell<Instant>,
 }
 
 impl Worker {
@@ -49,6 +54,7 @@ impl Worker {
             sessions: Rc::default(),
             log: log.map(Rc::new),
             draining: Cell::new(false),
+            looked_for_forgotten: Cell::new(Instant::now()),
             settings,
         })
     }
@@ -100,14 +106,30 @@ impl Worker {
     /// Asks the file system, and reads what has changed since it was asked last.
     async fn load(&self, site: usize, path: &[u8]) -> Outcome {
         let asked = Instant::now();
-        let loaded = self.load_asked_at(site, path, asked).await;
+        let mut loaded = self.load_asked_at(site, path, asked).await;
+        if matches!(loaded, Err(Missing::Exhausted)) && self.cache.forget_all_files() {
+            loaded = self.load_asked_at(site, path, asked).await;
+        }
         if loaded.is_err() {
             self.cache.remove(site, path);
         }
+        self.count_cache();
+        loaded
+    }
+
+    fn count_cache(&self) {
         let (bytes, files) = self.cache.load();
         self.counters.cache_bytes.set(bytes as u64);
         self.counters.cache_files.set(files as u64);
-        loaded
+    }
+
+    /// Closes files that nobody asks for any more. To be called every now and then.
+    pub(super) fn close_forgotten_files(&self) {
+        if self.looked_for_forgotten.get().elapsed() >= FORGOTTEN_AFTER {
+            self.looked_for_forgotten.set(Instant::now());
+            self.cache.forget_unwanted_files();
+            self.count_cache();
+        }
     }
 
     async fn load_asked_at(&self, site: usize, path: &[u8], asked: Instant) -> Outcome {

@@ -13,6 +13,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError};
 use std::time::{Duration, Instant};
 use twinring::{sleep, spawn};
@@ -80,14 +81,18 @@ impl WorkerLog {
     }
 
     /// Hands over what is there; false if the writing thread has too much to do already.
-    pub(in super::super) fn hand_over(&self) -> bool {
+    fn hand_over(&self) -> bool {
         let mut batch = self.batch.borrow_mut();
         if batch.bytes.is_empty() {
             return true;
         }
+        if self.under_way() >= self.shared.batches_max {
+            return false;
+        }
         let (bytes, lines) = (std::mem::take(&mut batch.bytes), batch.lines);
         match self.messages.try_send(Message::Lines { worker: self.number, bytes, lines }) {
             Ok(()) => {
+                self.shared.under_way[self.number].fetch_add(1, Ordering::Relaxed);
                 batch.lines = 0;
                 batch.bytes = self.returned.try_recv().unwrap_or_default();
                 true
@@ -99,6 +104,11 @@ impl WorkerLog {
                 false
             }
         }
+    }
+
+    /// Batches that are handed over and not written yet.
+    fn under_way(&self) -> usize {
+        self.shared.under_way[self.number].load(Ordering::Relaxed)
     }
 
     /// Hands over what is left at the end of the worker, and waits a moment for room if there is
@@ -127,7 +137,9 @@ impl WorkerLog {
             let log = Rc::clone(self);
             spawn(async move {
                 sleep(BATCH_AGE).await;
-                while !log.hand_over() {
+                // Behind others it would wait all the same, and there it would take the place of a
+                // full one: the bound is in batches.
+                while log.under_way() > 0 || !log.hand_over() {
                     sleep(BATCH_AGE).await;
                 }
                 log.is_due.set(false);

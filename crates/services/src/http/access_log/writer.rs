@@ -127,6 +127,7 @@ impl<N: Fn(&str)> Writer<N> {
             }
             if let Message::Lines { worker, mut bytes, lines } = message {
                 self.write(&bytes, lines);
+                self.shared.under_way[worker].fetch_sub(1, Ordering::Relaxed);
                 bytes.clear();
                 // A worker that has one already takes no second.
                 let _full = self.returns[worker].try_send(bytes);

@@ -25,10 +25,12 @@ impl Session {
         tls: &Encryption,
         in_the_open: impl FnOnce() -> Vec<u8>,
     ) -> io::Result<()> {
-        self.enter(Phase::Handshake);
+        self.enter(Phase::Silent);
         let mut is_first = true;
         while tls.is_handshaking() {
-            let piece = self.stream.recv().await?;
+            let piece = self.recv_encrypted().await?;
+            // The time for it runs since the accept.
+            self.phase.set(Phase::Handshake);
             if piece.is_empty() {
                 self.ending.set(Some(Ending::BadTls));
                 // Whoever has said nothing has only looked whether somebody is here.
