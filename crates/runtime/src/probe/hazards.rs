@@ -118,6 +118,15 @@ pub const HAZARDS: &[Hazard] = &[
         ranges: &[(release(6, 0, 0), OPEN)],
     },
     Hazard {
+        name: "sqpoll_urgent_data",
+        affected: "measured on 6.18.44; probably 6.0 and later, open",
+        symptom: "with SQPOLL a multishot receive is now and then not told of what is behind TCP \
+                  urgent data; recv(2) finds it",
+        source: "3 of 50 tries with liburing 2.3 and nothing of ours",
+        concerns: Some("sqpoll_idle_ms, off by default: a peer that sends urgent data waits"),
+        ranges: &[(release(6, 0, 0), OPEN)],
+    },
+    Hazard {
         name: "recvmsg_multishot_enobufs",
         affected: "6.1.7",
         symptom: "multishot recvmsg runs out of buffers all the time (ENOBUFS)",

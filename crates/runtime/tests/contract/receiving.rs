@@ -59,7 +59,8 @@ fn racing_receives_against_timers_loses_no_byte(configuration: Configuration) {
 /// A receive ends before the urgent byte. Edge-triggered, that looked like an empty socket, and what was
 /// behind it came with the next segment or never.
 fn what_is_behind_urgent_data_comes_at_once(configuration: Configuration) {
-    // Multishot receives that a submission thread arms are not always woken behind it (Linux 6.18).
+    // Multishot receives that a submission thread arms are not always told of it: the hazard
+    // `sqpoll_urgent_data`.
     if configuration.name == "sqpoll" {
         return println!("SKIPPED: the kernel's submission thread and urgent data");
     }
