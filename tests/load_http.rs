@@ -7,8 +7,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Output};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 use support::load::{Bounded, answering, converse, engines, http, ok, run_http, serve, sound};
@@ -353,6 +353,44 @@ fn an_interrupt_reports_what_was_measured() {
         outcome.expect(code, &[]);
         assert_eq!(outcome.result["interrupted"], true);
         assert!(outcome.number("/requests/answered") > 0);
+    }
+}
+
+/// What it had answered until then was quick, and nothing of it failed.
+#[test]
+fn a_server_that_stops_breaks_the_gates_of_an_open_loop() {
+    for engine in engines() {
+        let first = OnceLock::new();
+        let target = answering(move |_| {
+            if first.get_or_init(Instant::now).elapsed() > Duration::from_millis(500) {
+                thread::sleep(Duration::from_secs(5));
+            }
+            ok("hello")
+        });
+        let load = "-c 10 --rate 2000 -d 3s --warmup 0s --slo-p99 1s --max-error-rate 1%";
+        let outcome = run_http(engine, target, load);
+        outcome.expect(3, &[]);
+        assert!(outcome.number("/requests/overdue") > 1000, "{}", outcome.result);
+        let gates = outcome.result["gates"].as_array().expect("gates");
+        assert!(gates.len() == 2 && gates.iter().all(|it| it["breached"] == true), "{gates:?}");
+        println!("{engine}: {} overdue", outcome.number("/requests/overdue"));
+    }
+}
+
+/// The schedule goes on while the last answer is waited for.
+#[test]
+fn of_a_number_of_requests_none_is_left_unsent() {
+    for engine in engines() {
+        let target = answering(|number| {
+            thread::sleep(Duration::from_millis(if number == 49 { 1300 } else { 0 }));
+            ok("hello")
+        });
+        let outcome = run_http(engine, target, "-c 1 -n 50 --rate 1000 --max-error-rate 0");
+        outcome.expect(0, &[]);
+        assert_eq!(
+            (outcome.number("/requests/unsent"), outcome.number("/requests/overdue")),
+            (0, 0)
+        );
     }
 }
 

@@ -1,6 +1,7 @@
 //! Limits that a run has to stay within, for use in scripts.
 
-use crate::report::{Latency, RequestsReport};
+use crate::report::{RequestsReport, micros};
+use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::fmt;
 use std::time::Duration;
@@ -23,17 +24,26 @@ impl Gate {
         Gate { gate, limit, measured, breached: measured.is_none_or(|value| value > limit) }
     }
 
-    /// For the 99th percentile of the latency.
-    pub(crate) fn slo_p99(limit: Duration, latency: &Latency, answered: u64) -> Gate {
+    /// For the 99th percentile of the latency. What could not even be sent counts with the time it had
+    /// waited: otherwise a server that stops would have the percentiles of the time before.
+    pub(crate) fn slo_p99(
+        limit: Duration,
+        answers_ns: &Histogram<u64>,
+        waits_ns: &Histogram<u64>,
+    ) -> Gate {
         let limit_us = limit.as_nanos() as f64 / 1e3;
-        Gate::new("slo_p99", limit_us, (answered > 0).then_some(latency.p99))
+        let mut all_ns = answers_ns.clone();
+        // Both have the same bounds, so every value of one fits into the other.
+        let _same_bounds = all_ns.add(waits_ns);
+        let measured = (!answers_ns.is_empty()).then(|| micros(all_ns.value_at_quantile(0.99)));
+        Gate::new("slo_p99", limit_us, measured)
     }
 
-    /// For the share of requests that failed.
+    /// For the share of requests that failed, or were overdue and could not be sent.
     pub(crate) fn max_error_rate(limit: f64, requests: &RequestsReport) -> Gate {
-        let ended = requests.answered + requests.failed;
-        let share = (ended > 0).then(|| requests.failed as f64 / ended as f64);
-        Gate::new("max_error_rate", limit, share)
+        let unanswered = requests.failed + requests.overdue;
+        let all = requests.answered + unanswered;
+        Gate::new("max_error_rate", limit, (all > 0).then(|| unanswered as f64 / all as f64))
     }
 }
 
@@ -66,5 +76,46 @@ mod tests {
         );
         let gate = Gate::new("max_error_rate", 0.01, Some(0.05));
         assert_eq!(gate.to_string(), "error rate of at most 1.000 %: breached (5.000 %)");
+    }
+
+    /// A server that stops has answered quickly before, and nothing of that failed.
+    #[test]
+    fn what_could_not_be_sent_counts() {
+        let times = |count, ms: u64| {
+            let mut histogram = crate::recorder::histogram();
+            histogram.saturating_record_n(ms * 1_000_000, count);
+            histogram
+        };
+        let p99 = |waits| Gate::slo_p99(Duration::from_millis(100), &times(990, 1), &waits);
+        let near = |gate: &Gate, us: f64| {
+            gate.measured.is_some_and(|value| (value - us).abs() < us / 100.0)
+        };
+        // One in a hundred may wait, and those that waited for no longer than the limit may be many.
+        for (waits, us, breached) in [
+            (times(0, 1), 1e3, false),
+            (times(10, 500), 1e3, false),
+            (times(11, 500), 500e3, true),
+            (times(990, 90), 90e3, false),
+        ] {
+            let gate = p99(waits);
+            assert!(near(&gate, us) && gate.breached == breached, "{us}: {gate:?}");
+        }
+        let nothing = Gate::slo_p99(Duration::MAX, &times(0, 1), &times(5, 1));
+        assert_eq!((nothing.measured, nothing.breached), (None, true));
+
+        let rate = |failed, overdue| {
+            let requests = RequestsReport {
+                sent: 0,
+                answered: 1000,
+                failed,
+                in_flight_at_end: 0,
+                unsent: 5000,
+                overdue,
+                oldest_in_flight_us: 0.0,
+                per_second: 0.0,
+            };
+            Gate::max_error_rate(0.5, &requests).measured
+        };
+        assert_eq!((rate(0, 0), rate(500, 500), rate(0, 1000)), (Some(0.0), Some(0.5), Some(0.5)));
     }
 }

@@ -116,6 +116,8 @@ pub struct RequestsReport {
     pub in_flight_at_end: u64,
     /// Open loop: due before the end of the window and not sent by then.
     pub unsent: u64,
+    /// Those of the unsent that had been due for more than a second.
+    pub overdue: u64,
     /// Age of the oldest request that had no answer when the run ended, 0 if all had.
     pub oldest_in_flight_us: f64,
     /// `answered` per second of the window.
@@ -130,7 +132,8 @@ impl RequestsReport {
             answered: counted.window.answered,
             failed: counted.window.failed,
             in_flight_at_end: counted.until_end.in_flight(),
-            unsent: all.unsent,
+            unsent: all.unsent.count,
+            overdue: all.unsent.overdue,
             oldest_in_flight_us: all.oldest_ns as f64 / 1e3,
             per_second: match seconds > 0.0 {
                 true => counted.window.answered as f64 / seconds,
@@ -222,7 +225,7 @@ impl Lag {
     }
 }
 
-fn micros(ns: u64) -> f64 {
+pub(crate) fn micros(ns: u64) -> f64 {
     ns as f64 / 1e3
 }
 

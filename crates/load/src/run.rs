@@ -6,6 +6,7 @@ mod connect;
 mod control;
 mod pace;
 mod thread;
+mod unsent;
 
 pub(crate) use self::connect::{connect_failure, connect_share, dial, not_within};
 pub(crate) use self::control::Control;

@@ -84,7 +84,7 @@ pub(super) fn report(
         urls: urls(settings, &counts),
         connections: Connections::of(&all, settings.connections, at_once, counts.kept_open),
         errors: ErrorCounts::of(&counted.troubles),
-        gates: gates(settings, &latency_us, &requests),
+        gates: gates(settings, &all, &requests),
         cpu: crate::cpu::report(&all.cpu),
         first_error: all.recorder.first_error.map(|(_, what)| what),
         runtime_counters: ran.counters,
@@ -121,8 +121,9 @@ fn urls(settings: &Settings, counts: &Counts) -> Vec<UrlReport> {
     .collect()
 }
 
-fn gates(settings: &Settings, latency: &Latency, requests: &RequestsReport) -> Vec<Gate> {
-    let p99 = settings.slo_p99.map(|limit| Gate::slo_p99(limit, latency, requests.answered));
+fn gates(settings: &Settings, all: &Share, requests: &RequestsReport) -> Vec<Gate> {
+    let (answers, waits) = (&all.recorder.latency_ns, &all.unsent.waited_ns);
+    let p99 = settings.slo_p99.map(|limit| Gate::slo_p99(limit, answers, waits));
     let errors = settings.max_error_rate.map(|limit| Gate::max_error_rate(limit, requests));
     p99.into_iter().chain(errors).collect()
 }

@@ -113,6 +113,11 @@ impl Control {
         left.map_or(0, |left| left.min(count))
     }
 
+    /// Whether all requests of a quota have been drawn.
+    pub(crate) fn is_drawn(&self) -> bool {
+        self.quota.as_ref().is_some_and(|quota| quota.unsent.load(Relaxed) == 0)
+    }
+
     /// `count` requests drawn from the quota were answered or failed.
     pub(crate) fn settle(&self, count: u64, now_ns: u64) {
         if let Some(quota) = &self.quota
@@ -149,7 +154,8 @@ mod tests {
     fn a_quota_is_drawn_and_settled_exactly() {
         let (notes, heard) = channel();
         let control = Control::new(1, Some(10), notes);
-        assert_eq!((control.draw(4), control.draw(8), control.draw(1)), (4, 6, 0));
+        assert_eq!((control.draw(4), control.is_drawn()), (4, false));
+        assert_eq!((control.draw(8), control.draw(1), control.is_drawn()), (6, 0, true));
         control.settle(7, 100);
         assert!(heard.try_recv().is_err());
         control.settle(3, 200);
@@ -160,6 +166,7 @@ mod tests {
     #[test]
     fn the_most_served_at_once_is_kept() {
         let control = Control::new(1, None, channel().0);
+        assert!(!control.is_drawn());
         control.served();
         control.served();
         control.no_longer_served();

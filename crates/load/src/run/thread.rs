@@ -2,6 +2,7 @@
 
 use super::control::{Control, Note};
 use super::pace::{Connections, Loaded, instant_at, keep_pace, watch};
+use super::unsent::{OVERDUE, Unsent};
 use crate::cpu::{CpuStart, CpuUse};
 use crate::recorder::{Recorder, Trouble};
 use crate::schedule::Schedule;
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 use twinring::{Either, monotonic_ns, race, shutdown_requested, sleep, sleep_until, spawn};
 
 /// How long outstanding answers are waited for after the window.
-const DRAIN_MAX: Duration = Duration::from_secs(1);
+const DRAIN_MAX: Duration = OVERDUE;
 
 /// How often is looked whether all outstanding answers have come.
 const DRAIN_LOOK: Duration = Duration::from_millis(1);
@@ -150,8 +151,8 @@ pub(crate) struct Share {
     pub(crate) served: u64,
     pub(crate) lost: u64,
     pub(crate) reconnects: u64,
-    /// Requests of an open loop that were due before the end of the window and were not sent.
-    pub(crate) unsent: u64,
+    /// Of an open loop.
+    pub(crate) unsent: Unsent,
     /// Age of the oldest request without an answer.
     pub(crate) oldest_ns: u64,
     /// Of each thread.
@@ -166,7 +167,7 @@ impl Share {
             served: 0,
             lost: 0,
             reconnects: 0,
-            unsent: 0,
+            unsent: Unsent::none(),
             oldest_ns: 0,
             cpu: Vec::new(),
         }
@@ -180,17 +181,17 @@ impl Share {
     ) -> Share {
         let (now_ns, window) = (monotonic_ns(), thread.control.window());
         let each = || connections.iter().map(|connection| connection.borrow());
-        // What was due before the end: the last moment inside the window is one before it.
-        let due = |number| match thread.schedule.get() {
-            Some(schedule) => schedule.due(number, window.end.saturating_sub(1)),
-            None => 0,
-        };
+        let mut unsent = Unsent::none();
+        // With a quota only so many requests are wanted, and the schedule knows nothing of it.
+        if let Some(schedule) = thread.schedule.get().filter(|_| !thread.control.is_drawn()) {
+            each().for_each(|it| unsent.add(&schedule, it.number(), it.sent(), window.end));
+        }
         Share {
             answered: each().map(|connection| connection.answered_in_window()).collect(),
             served: each().filter(|connection| connection.was_served()).count() as u64,
             lost: thread.lost.get(),
             reconnects: thread.reconnects.get(),
-            unsent: each().map(|c| due(c.number()).saturating_sub(c.sent())).sum(),
+            unsent,
             oldest_ns: each()
                 .filter_map(|connection| connection.oldest_ns())
                 .min()
@@ -207,7 +208,7 @@ impl Share {
         self.served += other.served;
         self.lost += other.lost;
         self.reconnects += other.reconnects;
-        self.unsent += other.unsent;
+        self.unsent.merge(&other.unsent);
         self.oldest_ns = self.oldest_ns.max(other.oldest_ns);
         self.cpu.extend(other.cpu);
     }

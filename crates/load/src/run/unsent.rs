@@ -1,0 +1,114 @@
+//! What an open loop did not get to send: nothing else shows a server that stops, as its answers
+//! until then were quick, and no request failed.
+
+use crate::recorder::histogram;
+use crate::schedule::Schedule;
+use hdrhistogram::Histogram;
+use std::time::Duration;
+
+/// Who has waited for longer than this has waited too long: as long as answers are waited for after
+/// the window. Whatever is due may wait for a moment, and the window may end in it.
+pub(crate) const OVERDUE: Duration = Duration::from_secs(1);
+
+/// How many of a connection are looked at one by one; of more, groups.
+const LOOKED_AT: u64 = 256;
+
+/// Requests that were due before the end of the window and were not sent by then.
+pub(crate) struct Unsent {
+    pub(crate) count: u64,
+    /// Those that had waited for longer than [`OVERDUE`].
+    pub(crate) overdue: u64,
+    /// How long each had waited when the window ended. They would have taken longer than that.
+    pub(crate) waited_ns: Histogram<u64>,
+}
+
+impl Unsent {
+    pub(crate) fn none() -> Unsent {
+        Unsent { count: 0, overdue: 0, waited_ns: histogram() }
+    }
+
+    /// Adds those of a connection that has sent `sent` requests of the schedule.
+    pub(crate) fn add(&mut self, schedule: &Schedule, connection: u64, sent: u64, end_ns: u64) {
+        // The last moment inside the window is one before its end.
+        let last_ns = end_ns.saturating_sub(1);
+        let due = schedule.due(connection, last_ns);
+        let count = due.saturating_sub(sent);
+        self.count += count;
+        let too_long_ns = last_ns.saturating_sub(OVERDUE.as_nanos() as u64);
+        self.overdue += schedule.due(connection, too_long_ns).saturating_sub(sent);
+        let group = count.div_ceil(LOOKED_AT);
+        let mut counted = 0;
+        while counted < count {
+            // The last of a group stands for all: no wait is counted as longer than it was.
+            let of_group = group.min(count - counted);
+            counted += of_group;
+            let intended_ns = schedule.intended_ns(connection, sent + counted - 1);
+            let waited_ns = end_ns.saturating_sub(intended_ns);
+            self.waited_ns.saturating_record_n(waited_ns.max(1), of_group);
+        }
+    }
+
+    /// Adds those of another thread.
+    pub(crate) fn merge(&mut self, other: &Unsent) {
+        self.count += other.count;
+        self.overdue += other.overdue;
+        // Both have the same bounds, so every value of one fits into the other.
+        let _same_bounds = self.waited_ns.add(&other.waited_ns);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    /// Two connections in turn, 1,000 requests a second: each has one every 2 ms.
+    fn unsent(sent: u64, end_ms: u64) -> Unsent {
+        let mut unsent = Unsent::none();
+        unsent.add(&Schedule::new(0, 1000, 2), 0, sent, end_ms * MS);
+        unsent
+    }
+
+    #[test]
+    fn what_was_sent_in_time_leaves_nothing() {
+        let none = unsent(5, 10);
+        assert_eq!((none.count, none.overdue, none.waited_ns.len()), (0, 0, 0));
+        // As many as were due when it sent the last, and more: sent behind the end.
+        assert_eq!(unsent(6, 10).count, 0);
+    }
+
+    #[test]
+    fn what_is_unsent_has_waited_since_it_was_due() {
+        // Due at 0, 2, 4, 6 and 8 ms; the last three were not sent.
+        let few = unsent(2, 10);
+        assert_eq!((few.count, few.overdue, few.waited_ns.len()), (3, 0, 3));
+        let near = |ns: u64, ms: u64| ns.abs_diff(ms * MS) < MS / 100;
+        assert!(near(few.waited_ns.min(), 2) && near(few.waited_ns.max(), 6));
+    }
+
+    /// A server that stops after a second of three; and one that stalls for a moment at the end.
+    #[test]
+    fn only_who_waited_too_long_is_overdue() {
+        let stopped = unsent(500, 3000);
+        // Due from 1 s up to the end; and up to 1 s before it, that moment excluded.
+        assert_eq!((stopped.count, stopped.overdue), (1000, 500));
+        assert_eq!(stopped.waited_ns.len(), 1000);
+        let longest_ns = stopped.waited_ns.max();
+        assert!(longest_ns <= 2000 * MS && longest_ns > 1980 * MS, "{longest_ns}");
+        let stalled = unsent(1400, 3000);
+        assert_eq!((stalled.count, stalled.overdue), (100, 0));
+    }
+
+    #[test]
+    fn very_many_are_counted_in_a_moment() {
+        let mut unsent = Unsent::none();
+        unsent.add(&Schedule::new(0, crate::schedule::RATE_PER_S_MAX, 1), 0, 7, 3_600_000 * MS);
+        assert_eq!(unsent.count, 3_600_000 * MS - 7);
+        assert_eq!(unsent.waited_ns.len(), unsent.count);
+        let mut both = Unsent::none();
+        both.merge(&unsent);
+        both.merge(&unsent);
+        assert_eq!((both.count, both.waited_ns.len()), (2 * unsent.count, 2 * unsent.count));
+    }
+}
