@@ -65,10 +65,17 @@ pub(super) async fn keep_pace<C: Loaded>(connections: Connections<C>, schedule: 
             }
             connection.borrow().wake();
         }
-        sequence = schedule.due(number, monotonic_ns()).max(sequence + 1);
+        sequence = next_round(schedule.due(number, monotonic_ns()), sequence);
         // Without a sleep in this round the connections have not had the thread yet.
         yield_now().await;
     }
+}
+
+/// The round after `sequence`, of whose last connection `due` requests are due by now. After a stall the
+/// newest round that is due as a whole is gone through at once: connections at the head of the list had
+/// their turn before the stall, and would otherwise wait for another round.
+fn next_round(due: u64, sequence: u64) -> u64 {
+    due.saturating_sub(1).max(sequence + 1)
 }
 
 /// A moment of CLOCK_MONOTONIC as the `Instant` that timers take.
@@ -76,4 +83,36 @@ pub(crate) fn instant_at(ns: u64) -> Instant {
     // A moment not known yet is as good as one in 30 years.
     let ahead = ns.saturating_sub(monotonic_ns()).min(946_080_000_000_000_000);
     Instant::now() + Duration::from_nanos(ahead)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// The first connections had their turn before the stall, and waited for up to a round more.
+        #[test]
+        fn after_a_stall_all_that_is_due_leaves_at_once(
+            rate in 1u64..1_000_000, connections in 1u64..1000, round in 0u64..1000,
+            rounds_late in 0u64..50, rest in any::<prop::sample::Index>(),
+        ) {
+            let (schedule, last) = (Schedule::new(0, rate, connections), connections - 1);
+            // Within the round, so many rounds later.
+            let late = schedule.intended_ns(last, round + rounds_late);
+            let length = schedule.intended_ns(last, round + rounds_late + 1) - late;
+            let now_ns = late + rest.index(length as usize) as u64;
+            let next = next_round(schedule.due(last, now_ns), round);
+            prop_assert!(next > round);
+            if rounds_late == 0 {
+                prop_assert_eq!(next, round + 1);
+            }
+            for connection in [0, connections / 2, last] {
+                let due = schedule.due(connection, now_ns);
+                // Woken at once for the newest that is due, unless it was for that in this round.
+                let woken_at_once = schedule.intended_ns(connection, next) <= now_ns;
+                prop_assert!(woken_at_once || due <= round + 1, "{} due, {}", due, next);
+            }
+        }
+    }
 }
