@@ -52,7 +52,8 @@ impl Target {
             host: host.to_owned(),
             port: authority.port_u16().unwrap_or(if tls { 443 } else { 80 }),
             authority: authority.as_str().to_owned(),
-            path: uri.path_and_query().map_or("/", |path| path.as_str()).to_owned(),
+            // Written out, a query without a path gets its slash.
+            path: uri.path_and_query().map_or_else(|| "/".to_owned(), ToString::to_string),
         })
     }
 
@@ -170,6 +171,7 @@ mod tests {
     fn requests_are_as_short_as_they_can_be() {
         let plain = request("http://localhost:8080", &Request::default(), true);
         assert_eq!(plain, "GET / HTTP/1.1\r\nHost: localhost:8080\r\n\r\n");
+        assert!(request("http://h?q=1", &Request::default(), true).starts_with("GET /?q=1 HTTP"));
         let closing = request("https://[::1]/a/../%2e?q#part", &Request::default(), false);
         assert_eq!(closing, "GET /a/../%2e?q HTTP/1.1\r\nHost: [::1]\r\nConnection: close\r\n\r\n");
         let post = Request {
