@@ -21,7 +21,7 @@ use crate::summary::{Summary, summarise, warnings};
 const FIGURE_TOLERANCE: f64 = 1e-9;
 
 /// What `twinring lab verify` found.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Verification {
     /// Everything that is not as it should be; empty for a bundle that holds.
     pub problems: Vec<String>,
@@ -31,6 +31,8 @@ pub struct Verification {
     pub runs: usize,
     /// How many stored figures were compared.
     pub figures: usize,
+    /// Whether the reports were rendered again and compared; an unfinished bundle has to have none.
+    pub reports_checked: bool,
 }
 
 impl Verification {
@@ -55,7 +57,8 @@ impl std::fmt::Display for Verification {
         }
         let outcome = if self.holds() { "holds" } else { "does NOT hold" };
         let Verification { runs, figures, .. } = self;
-        write!(f, "the bundle {outcome}: {figures} figures recomputed from {runs} runs")
+        write!(f, "the bundle {outcome}: {figures} figures recomputed from {runs} runs")?;
+        f.write_str(if self.reports_checked { "" } else { "; its reports were NOT checked" })
     }
 }
 
@@ -72,8 +75,7 @@ pub fn verify(directory: &Path) -> Result<Verification, LabError> {
 pub(crate) fn recompute(directory: &Path) -> Result<(Verification, Stored, Summary), LabError> {
     let stored = bundle::read(directory)?;
     let Stored { bundle, summary, runs, cut_off } = &stored;
-    let mut found =
-        Verification { problems: Vec::new(), notes: Vec::new(), runs: runs.len(), figures: 0 };
+    let mut found = Verification { runs: runs.len(), ..Verification::default() };
     if *cut_off {
         found.notes.push(format!("the last line of {RUNS_FILE} was cut off and is left out"));
     }
@@ -86,10 +88,27 @@ pub(crate) fn recompute(directory: &Path) -> Result<(Verification, Stored, Summa
     found.problems.extend(origin::problems(bundle, runs, &computed));
     check_summary(bundle, summary.as_ref(), &computed, &mut found)?;
     check_warnings(bundle, computed.clone(), &mut found)?;
+    check_age(bundle, runs, &mut found);
     if bundle.summary.is_some() {
         check_reports(directory, bundle, runs, &mut found);
+    } else {
+        found.reports_checked = true;
+        let exists = |name: &&str| directory.join(name).exists();
+        let reports = [MARKDOWN_FILE, HTML_FILE].into_iter().filter(exists);
+        let problem = |name| format!("there is no summary that {name} could say");
+        found.problems.extend(reports.map(problem));
     }
     Ok((found, stored, computed))
+}
+
+/// Of an older bundle less is checked, so no bundle may pass for one: its runs tell.
+fn check_age(bundle: &Bundle, runs: &[RunRecord], found: &mut Verification) {
+    let version = |schema: &str| schema.rsplit_once('/').and_then(|(_, it)| it.parse::<u32>().ok());
+    let own = version(&bundle.schema);
+    if let Some(run) = runs.iter().find(|run| version(&run.schema) > own) {
+        let (own, schema) = (&bundle.schema, &run.schema);
+        found.problems.push(format!("it is of {own}, and has runs of {schema}, which is newer"));
+    }
 }
 
 fn check_manifest(directory: &Path, bundle: &Bundle, found: &mut Verification) {
@@ -210,6 +229,7 @@ fn check_reports(directory: &Path, bundle: &Bundle, runs: &[RunRecord], found: &
             format!("the reports were written by version {version} and are not rendered again");
         return found.notes.push(note);
     }
+    found.reports_checked = true;
     for (name, rendered) in
         [(MARKDOWN_FILE, report::markdown(bundle)), (HTML_FILE, report::html(bundle, runs))]
     {

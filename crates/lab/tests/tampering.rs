@@ -240,3 +240,59 @@ proptest! {
         prop_assert!(is_found, "{}: {:?}", path, found);
     }
 }
+
+/// Less is looked at in a bundle that is old, or not finished: one that is neither must not pass for it.
+#[test]
+fn bundles_that_pass_for_others_are_found() {
+    let directory = copy();
+    let path = directory.path();
+    let text = fs::read_to_string(path.join("bundle.json")).unwrap();
+    let edited = |change: &dyn Fn(&mut Value)| {
+        let mut bundle: Value = serde_json::from_str(&text).unwrap();
+        change(&mut bundle);
+        fs::write(path.join("report.md"), "epoll is twice as fast").unwrap();
+        let problems = problems_with(path, "bundle.json", &bundle.to_string());
+        rerender(path).unwrap();
+        problems
+    };
+    let older = edited(&|it| it["schema"] = json!("twinring.lab.bundle/1"));
+    assert!(older.iter().any(|it| it.contains("which is newer")), "{older:?}");
+    let unfinished = edited(&|it| {
+        it["state"] = json!({"is": "running"});
+        it["summary"] = Value::Null;
+    });
+    assert!(unfinished.iter().any(|it| it.contains("no summary")), "{unfinished:?}");
+}
+
+/// As a lab leaves it that was killed.
+#[test]
+fn an_unfinished_bundle_without_reports_holds() {
+    let directory = copy();
+    let path = directory.path().join("bundle.json");
+    let mut bundle: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    bundle["state"] = json!({"is": "running"});
+    (bundle["summary"], bundle["warnings"]) = (Value::Null, json!([]));
+    fs::write(&path, bundle.to_string()).unwrap();
+    for name in ["report.md", "report.html", "manifest.sha256"] {
+        fs::remove_file(directory.path().join(name)).unwrap();
+    }
+    let found = verify(directory.path()).unwrap();
+    assert!(found.holds() && !found.to_string().contains("NOT"), "{found}");
+}
+
+/// The reports of another version cannot be made again.
+#[test]
+fn reports_that_were_not_checked_are_told_of_in_the_outcome() {
+    let directory = copy();
+    let path = directory.path().join("bundle.json");
+    let checked = verify(directory.path()).unwrap();
+    assert!(checked.reports_checked && !checked.to_string().contains("NOT"), "{checked}");
+    let text = fs::read_to_string(&path).unwrap();
+    let mut bundle: Value = serde_json::from_str(&text).unwrap();
+    bundle["lab_version"] = json!("0.0.9");
+    fs::write(&path, bundle.to_string()).unwrap();
+    seal(directory.path());
+    let found = verify(directory.path()).unwrap();
+    assert!(found.holds() && !found.reports_checked);
+    assert!(found.to_string().ends_with("; its reports were NOT checked"), "{found}");
+}
