@@ -20,6 +20,11 @@ pub(crate) use udp::UdpResult;
 
 use crate::experiment::Protocol;
 
+/// How an HdrHistogram of version 2 begins, and how long its header is: its second word says how many
+/// bytes there are behind that.
+const HISTOGRAM_COOKIE: u32 = 0x1c84_9313;
+const HISTOGRAM_HEADER_BYTES: usize = 40;
+
 /// The result of a load generator.
 #[derive(Debug, Clone)]
 pub(crate) enum LoadResult {
@@ -152,6 +157,14 @@ impl EncodedHistogram {
             return Err(format!("a histogram in {unit} as {encoding}"));
         }
         let bytes = STANDARD.decode(data).map_err(|error| format!("histogram: {error}"))?;
+        // The decoder takes as much memory as the header states, before it has read a byte of that. A
+        // compressed one would state it once more, inside.
+        let word = |at| bytes.get(at..at + 4)?.try_into().ok().map(u32::from_be_bytes);
+        let behind_header = bytes.len().saturating_sub(HISTOGRAM_HEADER_BYTES);
+        if word(0) != Some(HISTOGRAM_COOKIE) || word(4).is_none_or(|it| it as usize > behind_header)
+        {
+            return Err("histogram: damaged, or not of version 2 without compression".to_owned());
+        }
         let histogram = Deserializer::new().deserialize(&mut bytes.as_slice());
         histogram.map_err(|error| format!("histogram: {error:?}"))
     }
@@ -172,4 +185,33 @@ pub(crate) fn runtime_counter(final_line: Option<&Value>, name: &str) -> Option<
 /// A counter of the service in the server's `final` line.
 pub(crate) fn service_counter(final_line: Option<&Value>, name: &str) -> Option<f64> {
     final_line?.get("service_counters")?.get(name)?.as_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hdrhistogram::serialization::{Serializer, V2DeflateSerializer, V2Serializer};
+
+    fn encoded(bytes: &[u8]) -> EncodedHistogram {
+        let data = STANDARD.encode(bytes);
+        EncodedHistogram { unit: "ns".to_owned(), encoding: "hdr-v2-base64".to_owned(), data }
+    }
+
+    /// A header that states 4 GB cost as much memory.
+    #[test]
+    fn a_histogram_that_states_more_than_there_is_is_refused() {
+        let mut histogram = Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3).unwrap();
+        histogram.record(7_000).unwrap();
+        let (mut plain, mut compressed) = (Vec::new(), Vec::new());
+        V2Serializer::new().serialize(&histogram, &mut plain).unwrap();
+        V2DeflateSerializer::new().serialize(&histogram, &mut compressed).unwrap();
+        assert_eq!(encoded(&plain).decode(), Ok(histogram));
+        let mut larger = plain.clone();
+        larger[4..8].fill(0xff);
+        let cut_off = [0, 3, 7, 20, 39, plain.len() - 1].map(|length| plain[..length].to_vec());
+        for bytes in cut_off.into_iter().chain([larger, compressed]) {
+            let error = encoded(&bytes).decode().unwrap_err();
+            assert!(error.contains("damaged"), "{error}");
+        }
+    }
 }

@@ -42,6 +42,15 @@ impl Axis {
     /// Round numbers on the axis, none closer to the next than `apart`: as many as there is room
     /// for.
     pub(super) fn ticks(&self, apart: f64) -> Vec<f64> {
+        // A figure of a damaged bundle may be anything. The decades down to 0 have no end, and steps
+        // of next to nothing neither.
+        let least = match self.scale {
+            Scale::Log => self.low,
+            Scale::Linear => self.high - self.low,
+        };
+        if !(f64::MIN_POSITIVE..=f64::MAX).contains(&least) || !self.high.is_finite() {
+            return Vec::new();
+        }
         match self.scale {
             Scale::Log => self.log_ticks(apart),
             Scale::Linear => self.linear_ticks(apart),
@@ -105,6 +114,22 @@ mod tests {
         assert!((2..=4).contains(&ticks.len()) && ticks.contains(&1.0), "{ticks:?}");
         let wide = Axis::log(1.0, 1e6, 0.0, 100.0);
         assert_eq!(wide.ticks(10.0).len(), 7);
+    }
+
+    /// The decades from 1 down to 0 took all memory.
+    #[test]
+    fn figures_that_are_none_have_no_ticks() {
+        for (low, high) in [(0.0, 1.0), (-1.0, 1.0), (1.0, f64::INFINITY), (f64::NAN, 1.0)] {
+            assert!(Axis::log(low, high, 0.0, 100.0).ticks(10.0).is_empty(), "{low} to {high}");
+        }
+        for (low, high) in [(1.0, f64::INFINITY), (0.0, 1.0), (0.0, 0.0), (5e-324, 5e-324)] {
+            let axis = Axis::from_nothing(low, high, 0.0, 100.0);
+            assert!(axis.ticks(10.0).is_empty(), "{low} to {high}");
+        }
+        // What is very small, or very wide, has few.
+        let small = Axis::from_nothing(1e-300, 2e-300, 0.0, 100.0).ticks(10.0);
+        let wide = Axis::log(f64::MIN_POSITIVE, f64::MAX, 0.0, 100.0).ticks(10.0);
+        assert!(small.len() < 12 && wide.len() < 12, "{small:?} {wide:?}");
     }
 
     #[test]
