@@ -294,6 +294,40 @@ fn other_work_leaves_nothing_and_other_cells_only_the_common_ones() {
     assert!(found.notes.iter().any(|it| it.contains(note)), "{:?}", found.notes);
 }
 
+/// A subject that crashes everywhere may be taken out of an experiment.
+#[test]
+fn what_only_the_first_bundle_has_cannot_be_judged() {
+    let a = bundle(&pairs(10, 1.0, 0.8), |_| ());
+    let mut runs = pairs(10, 1.0, 0.8);
+    runs.retain(|run| run["subject"] == "epoll");
+    runs.iter_mut().enumerate().for_each(|(index, run)| run["index"] = json!(index));
+    let fewer = bundle(&runs, |bundle| {
+        bundle["experiment"]["subjects"].as_array_mut().unwrap().truncate(1);
+    });
+    let wider = bundle(&pairs(10, 1.0, 0.8), |bundle| {
+        bundle["experiment"]["tcp"]["connections"] = json!([100, 500]);
+        bundle["state"] = json!({"is": "interrupted", "signal": 2});
+    });
+    let gates = ["server_cpu > 3%", "relative server_cpu > 3%", "verdict changed"];
+    for (more, less, subjects) in [
+        (&a, &fewer, ["io_uring", "io_uring / epoll", "io_uring / epoll"]),
+        (&wider, &a, ["epoll", "io_uring / epoll", "io_uring / epoll"]),
+    ] {
+        let found = compare(more.path(), less.path(), &gates);
+        assert_eq!(outcomes(&found), [GateOutcome::Unjudged; 3], "{:?}", found.gates);
+        for (gate, subject) in found.gates.iter().zip(subjects) {
+            let gone = gate.judged.iter().find(|it| it.why.contains("A has it and B has not"));
+            assert_eq!(gone.map(|it| &*it.subject), Some(subject), "{gate:?}");
+        }
+        // What only the second has is new.
+        let found = compare(less.path(), more.path(), &gates[..1]);
+        assert_eq!(outcomes(&found), [GateOutcome::Held], "{:?}", found.gates);
+    }
+    // That a subject has nobody to be compared with is not about it.
+    let found = compare(a.path(), fewer.path(), &["server_cpu > 3% of epoll"]);
+    assert_eq!(outcomes(&found), [GateOutcome::Held], "{:?}", found.gates);
+}
+
 #[test]
 fn runs_are_compared_with_runs_of_the_same_placement() {
     let placed = |mut runs: Vec<Value>, close: usize| {

@@ -112,7 +112,7 @@ pub(super) fn changes(a: &Side, b: &Side, machine: &[Difference]) -> Changes {
     let mut relative = Vec::new();
     let mut verdicts = Vec::new();
     for cell in cells {
-        for subject in a.subjects(cell).filter(|name| b.subjects(cell).any(|it| it == *name)) {
+        for subject in a.subjects(cell).filter(|name| b.has(cell, name)) {
             let mut differences = machine.to_vec();
             differences.extend(conditions::network(&a.bundle, &b.bundle, cell));
             differences.extend(conditions::work(&a.bundle, &b.bundle, cell, &[subject]));
@@ -132,19 +132,13 @@ pub(super) fn changes(a: &Side, b: &Side, machine: &[Difference]) -> Changes {
 
 /// Who was compared with whom, in either bundle: baseline, subject.
 fn contests(a: &Side, b: &Side, cell: Cell) -> Vec<(String, String)> {
-    let of = |side: &Side| -> Vec<(String, String)> {
-        let experiment = &side.bundle.experiment;
-        let name = |position: usize| experiment.subjects[position].name.clone();
-        let contests = experiment.contests(cell.protocol()).into_iter();
-        contests.map(|(baseline, subject)| (name(baseline), name(subject))).collect()
-    };
-    let mut contests = of(a);
-    let others = of(b).into_iter().filter(|contest| !contests.contains(contest));
+    let mut contests = a.contests(cell);
+    let others = b.contests(cell).into_iter().filter(|contest| !contests.contains(contest));
     // The other way round it would be the same contest.
     let others: Vec<_> =
         others.filter(|(one, other)| !contests.contains(&(other.clone(), one.clone()))).collect();
     contests.extend(others);
-    let known = |name: &String| [a, b].iter().all(|side| side.subjects(cell).any(|it| it == name));
+    let known = |name: &String| [a, b].iter().all(|side| side.has(cell, name));
     contests.retain(|(baseline, subject)| known(baseline) && known(subject));
     contests
 }

@@ -62,9 +62,12 @@ pub(super) fn judge(
         }
         Condition::Change(limit) => by_figures(gate, &limit, changes),
     };
-    if judged.is_empty() {
-        judged = missing(gate, a, b);
+    // What only A has may be gone because it became worse; what only B has is new.
+    let gone = missing(gate, (a, "A"), (b, "B"));
+    if judged.is_empty() && gone.is_empty() {
+        judged = missing(gate, (b, "B"), (a, "A"));
     }
+    judged.extend(gone);
     let outcome = judged.iter().map(|it| it.outcome).max();
     let outcome = outcome.ok_or_else(|| nothing(gate, a, b))?;
     Ok(GateResult { gate: gate.to_string(), outcome, judged })
@@ -94,10 +97,7 @@ fn by_figures(gate: &Gate, limit: &Limit, changes: &Changes) -> Vec<Judged> {
     let confidence = 1.0 - (1.0 - CONFIDENCE) / matching.len().max(1) as f64;
     let judge = |(subject, figure): &(&SubjectChange, &FigureChange)| {
         let (outcome, why) = by_figure(limit, figure, confidence);
-        let name = match &subject.baseline {
-            Some(baseline) => format!("{} / {baseline}", subject.subject),
-            None => subject.subject.clone(),
-        };
+        let name = titled(&subject.subject, subject.baseline.as_deref());
         Judged { cell: subject.cell.to_string(), subject: name, outcome, why }
     };
     matching.iter().map(judge).collect()
@@ -148,35 +148,55 @@ fn by_verdict(verdict: &VerdictChange) -> Judged {
     };
     Judged {
         cell: verdict.cell.to_string(),
-        subject: format!("{} / {}", verdict.subject, verdict.baseline),
+        subject: titled(&verdict.subject, Some(&verdict.baseline)),
         outcome,
         why,
     }
 }
 
-/// What a gate is about that only one of the bundles has, so that nothing was compared.
-fn missing(gate: &Gate, a: &Side, b: &Side) -> Vec<Judged> {
+/// What a gate is about and one of the bundles has, and the other has not.
+fn missing(
+    gate: &Gate,
+    (side, name): (&Side, &str),
+    (other, without): (&Side, &str),
+) -> Vec<Judged> {
     let mut judged = Vec::new();
-    for (side, other, name, without) in [(a, b, "A", "B"), (b, a, "B", "A")] {
-        for &cell in &side.cells {
-            for subject in side.subjects(cell).filter(|subject| gate.is_about(cell, subject)) {
-                let also = other.cells.contains(&cell)
-                    && other.subjects(cell).any(|known| known == subject);
-                if !also && gate.applies_to(cell) {
-                    judged.push(Judged {
-                        cell: cell.to_string(),
-                        subject: subject.to_owned(),
-                        outcome: GateOutcome::Unjudged,
-                        why: format!("cannot be judged: {name} has it and {without} has not"),
-                    });
-                }
+    for &cell in side.cells.iter().filter(|cell| gate.applies_to(**cell)) {
+        for (subject, baseline) in gate.wanted_of(side, cell) {
+            let involved = || baseline.iter().chain([&subject]);
+            if gate.is_about(cell, &subject) && !involved().all(|it| other.has(cell, it)) {
+                judged.push(Judged {
+                    cell: cell.to_string(),
+                    subject: titled(&subject, baseline.as_deref()),
+                    outcome: GateOutcome::Unjudged,
+                    why: format!("cannot be judged: {name} has it and {without} has not"),
+                });
             }
         }
     }
     judged
 }
 
+/// A subject, with its baseline if it is about a comparison.
+fn titled(subject: &str, baseline: Option<&str>) -> String {
+    baseline.map_or(subject.to_owned(), |baseline| format!("{subject} / {baseline}"))
+}
+
 impl Gate {
+    /// What a bundle has in a cell of the kind that this is about: a subject, and if it is about
+    /// comparisons its baseline.
+    fn wanted_of(&self, side: &Side, cell: Cell) -> Vec<(String, Option<String>)> {
+        match self.condition {
+            Condition::Change(Limit { relative: false, .. }) => {
+                side.subjects(cell).map(|subject| (subject.to_owned(), None)).collect()
+            }
+            Condition::Change(_) | Condition::VerdictChanged => {
+                let contests = side.contests(cell).into_iter();
+                contests.map(|(baseline, subject)| (subject, Some(baseline))).collect()
+            }
+        }
+    }
+
     /// Whether there is such a figure in a cell.
     fn applies_to(&self, cell: Cell) -> bool {
         match self.condition {

@@ -63,6 +63,19 @@ impl Side {
         speakers.map(|position| self.bundle.experiment.subjects[position].name.as_str())
     }
 
+    /// Who is compared with whom in a cell: baseline, subject.
+    pub(super) fn contests(&self, cell: Cell) -> Vec<(String, String)> {
+        let experiment = &self.bundle.experiment;
+        let name = |position: usize| experiment.subjects[position].name.clone();
+        let contests = experiment.contests(cell.protocol()).into_iter();
+        contests.map(|(baseline, subject)| (name(baseline), name(subject))).collect()
+    }
+
+    /// Whether a subject belongs into a cell of its experiment.
+    pub(super) fn has(&self, cell: Cell, subject: &str) -> bool {
+        self.cells.contains(&cell) && self.subjects(cell).any(|it| it == subject)
+    }
+
     /// What was found in a cell, if it was begun.
     pub(super) fn summary_of(&self, cell: Cell) -> Option<&CellSummary> {
         self.summary.cells.iter().find(|it| it.cell == cell)
