@@ -144,6 +144,25 @@ fn a_starved_run_costs_the_block_and_not_the_cell() {
     assert!(matches!(cell.comparisons[0].verdict, Verdict::Void { .. }));
 }
 
+/// Its block was run again and counted all the same.
+#[test]
+fn a_run_that_was_disturbed_and_is_void_spoils_its_block_too() {
+    let mut records = pairs(9, 1.25);
+    records[4]["others"]["cpu_s"] = json!(1.0);
+    records[4]["load"]["errors"]["mismatch"] = json!(1);
+    let counted = |records: &[Value]| {
+        let cell = judge(records.to_vec());
+        let void = cell.findings.iter().find(|it| it.severity == Severity::Void).unwrap();
+        let other = cell.subjects.iter().find(|it| it.name != void.subject).unwrap();
+        (cell.spoilt_blocks, other.counted)
+    };
+    assert_eq!(counted(&records), (1, 8));
+    for record in &mut records {
+        record["schema"] = json!("twinring.lab.run/2");
+    }
+    assert_eq!(counted(&records), (0, 9));
+}
+
 /// Bundles keep the verdicts that they were given.
 #[test]
 fn runs_of_earlier_versions_are_judged_as_they_were() {

@@ -94,6 +94,14 @@ fn excused(run: &RunRecord, mut findings: Vec<Finding>) -> Vec<Finding> {
     findings
 }
 
+/// Whether something disturbed a run, which spoils its block, by what was found about it.
+pub(crate) fn is_disturbed(run: &RunRecord, found: &[Finding]) -> bool {
+    let has = |severity| found.iter().any(|finding| finding.severity == severity);
+    // In bundles of earlier versions a run that was void as well spoilt no block; they stay as they
+    // were judged.
+    has(Severity::Noise) && (run.schema == RUN_SCHEMA || !has(Severity::Void))
+}
+
 /// Whether packets were sent in the window and none came back, with a load generator that ran to
 /// its end. It is the worst of losses and no fault of the measurement: such a run did not keep up.
 pub(crate) fn is_unanswered(run: &RunRecord) -> bool {

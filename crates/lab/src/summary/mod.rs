@@ -225,6 +225,8 @@ struct Judged<'a> {
     run: &'a RunRecord,
     read: Option<Read>,
     worst: Option<Severity>,
+    /// Something disturbed it, and its block with it.
+    disturbed: bool,
     /// Packets were sent and none came back.
     unanswered: bool,
 }
@@ -249,13 +251,13 @@ fn cell_summary(
             let first = runs.iter().find(|it| it.block == run.block).unwrap_or(run);
             let found = audit::audit_in_block(experiment.placement, first, run);
             let worst = found.iter().map(|finding| finding.severity).max();
+            let disturbed = audit::is_disturbed(run, &found);
             findings.extend(found);
-            Judged { run, read: figures::read(run), worst, unanswered: audit::is_unanswered(run) }
+            let (read, unanswered) = (figures::read(run), audit::is_unanswered(run));
+            Judged { run, read, worst, disturbed, unanswered }
         })
         .collect();
-    let spoilt = |block: usize| {
-        judged.iter().any(|j| j.run.block == block && j.worst == Some(Severity::Noise))
-    };
+    let spoilt = |block: usize| judged.iter().any(|j| j.run.block == block && j.disturbed);
     let counted: Vec<&Judged<'_>> = judged
         .iter()
         .filter(|j| j.worst != Some(Severity::Void) && (j.read.is_some() || j.unanswered))
