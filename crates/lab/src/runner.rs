@@ -8,7 +8,7 @@ mod clients;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
@@ -328,13 +328,12 @@ impl Run<'_> {
             if ready {
                 return Ok(true);
             }
-            let patience = patience.min(deadline.saturating_duration_since(Instant::now()));
-            match self.events.recv_timeout(patience) {
+            match next_event(&self.events, deadline.min(Instant::now() + patience)) {
                 Ok(Event::Stop) => return Err(Halt::Stopped),
                 Ok(Event::Lost { host, why }) => return Err(LabError::Host { host, why }.into()),
                 Ok(Event::Line(_, line)) => {
-                    let Some((event, value)) = contract::event_of(&line) else { continue };
-                    if event == "ready" {
+                    if let Some((_, value)) = contract::event_of(&line).filter(|it| it.0 == "ready")
+                    {
                         self.record.ready = Some(value);
                         if check == Ready::Json {
                             return Ok(true);
@@ -439,9 +438,32 @@ impl Run<'_> {
     }
 }
 
+/// The next event before `deadline`. Behind it there is none, even if one waits: a program that never
+/// stops talking would never be seen to its end.
+fn next_event(events: &Receiver<Event>, deadline: Instant) -> Result<Event, RecvTimeoutError> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(RecvTimeoutError::Timeout) } else { events.recv_timeout(left) }
+}
+
 fn with_stderr(how: String, process: &Process) -> String {
     match process.stderr() {
         said if said.is_empty() => how,
         said => format!("{how}; it said: {said}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_never_stops_talking_is_waited_for_until_the_deadline() {
+        let (sender, events) = channel();
+        let talk = || sender.send(Event::Line(Role::Server, String::new())).unwrap();
+        talk();
+        let later = Instant::now() + Duration::from_secs(60);
+        assert!(matches!(next_event(&events, later), Ok(Event::Line(..))));
+        talk();
+        assert!(matches!(next_event(&events, Instant::now()), Err(RecvTimeoutError::Timeout)));
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use super::{CLIENT_PATIENCE, Halt, Mark, Run, STOP_PATIENCE, with_stderr};
+use super::{CLIENT_PATIENCE, Halt, Mark, Run, STOP_PATIENCE, next_event, with_stderr};
 use crate::accounting::Sides;
 use crate::contract;
 use crate::error::LabError;
@@ -57,7 +57,7 @@ impl Run<'_> {
         let mut deadline = Instant::now() + limit;
         let mut asked = false;
         while self.clients.iter().any(|client| client.talks) {
-            match self.events.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            match next_event(&self.events, deadline) {
                 Ok(Event::Stop) => return Err(Halt::Stopped),
                 Ok(Event::Lost { host, why }) => return Err(LabError::Host { host, why }.into()),
                 Ok(Event::Closed(Role::Client(index))) => self.clients[index].talks = false,
