@@ -49,7 +49,7 @@ pub(crate) fn set_up(
     let names = names(options)?;
     check(experiment, names.len() - 1)?;
     let parties = meet_all(options, &names, wishes)?;
-    let cpus = choose_cpus(&parties, wishes)?;
+    let cpus = choose_cpus(&parties, wishes.pin)?;
     let server_ip = server_address(options, &parties)?;
     let over_tcp = experiment.protocols().any(|protocol| protocol != Protocol::Udp);
     check_way(&parties, server_ip, over_tcp)?;
@@ -238,12 +238,16 @@ impl Party {
 
 /// A CPU for each host. Those that are one machine get different ones, on cores of their own, as
 /// long as there are.
-fn choose_cpus(parties: &[Party], wishes: &Wishes<'_>) -> Result<Vec<usize>, LabError> {
+fn choose_cpus(parties: &[Party], pin: Pin) -> Result<Vec<usize>, LabError> {
     let mut chosen: Vec<usize> = Vec::new();
     for (index, party) in parties.iter().enumerate() {
         let neighbours = parties.iter().zip(&chosen).filter(|(it, _)| it.is_same_machine(party));
-        let taken: Vec<usize> = neighbours.map(|(_, cpu)| *cpu).collect();
-        let Pin { server_cpu, client_cpu } = wishes.pin;
+        let mut taken: Vec<usize> = neighbours.map(|(_, cpu)| *cpu).collect();
+        let Pin { server_cpu, client_cpu } = pin;
+        // Beside a load generator the server leaves it the CPU that was asked for.
+        if index == 0 && parties[1..].iter().any(|it| it.is_same_machine(party)) {
+            taken.extend(client_cpu);
+        }
         let wanted = if index == 0 { server_cpu } else { client_cpu };
         let cpu = choose_cpu(&party.hello.cores, wanted, &taken);
         chosen.push(cpu.map_err(|problem| LabError::BadExperiment {
@@ -261,6 +265,9 @@ fn choose_cpu(
     taken: &[usize],
 ) -> Result<usize, String> {
     if let Some(wanted) = wanted {
+        if taken.contains(&wanted) {
+            return Err(format!("CPU {wanted} is that of another host, which is the same machine"));
+        }
         let allowed = cores.contains_key(&wanted).then_some(wanted);
         return allowed.ok_or_else(|| format!("CPU {wanted} may not be used"));
     }
@@ -362,9 +369,40 @@ mod tests {
         assert_eq!(choose_cpu(&cores, None, &[0]), Ok(2));
         assert_eq!(choose_cpu(&cores, None, &[0, 2]), Ok(1));
         assert_eq!(choose_cpu(&cores, None, &[0, 1, 2, 3]), Ok(0));
-        assert_eq!(choose_cpu(&cores, Some(3), &[3]), Ok(3));
+        assert_eq!(choose_cpu(&cores, Some(3), &[2]), Ok(3));
+        assert!(choose_cpu(&cores, Some(3), &[3]).unwrap_err().contains("another host"));
         assert!(choose_cpu(&cores, Some(4), &[]).is_err());
         assert!(choose_cpu(&BTreeMap::new(), None, &[]).is_err());
+    }
+
+    /// On one CPU they were measured, and nothing said so.
+    #[test]
+    fn a_cpu_that_was_asked_for_is_nobody_elses() {
+        let party = |boot_id: &str| Party {
+            host: Host::Here(Place::Here),
+            hello: Hello {
+                protocol: String::new(),
+                version: String::new(),
+                binary: String::new(),
+                sha256: String::new(),
+                hostname: String::new(),
+                pid: 1,
+                boot_id: boot_id.to_owned(),
+                pid_namespace: String::new(),
+                cores: [(0, vec![0]), (1, vec![1])].into(),
+                connection: None,
+            },
+        };
+        let choose = |hosts: [&str; 2], server_cpu, client_cpu| {
+            choose_cpus(&hosts.map(party), Pin { server_cpu, client_cpu })
+        };
+        let (together, apart) = (["a", "a"], ["a", "b"]);
+        assert_eq!(choose(together, None, Some(0)).unwrap(), [1, 0]);
+        assert_eq!(choose(together, Some(1), None).unwrap(), [1, 0]);
+        let error = choose(together, Some(1), Some(1)).unwrap_err();
+        assert_eq!(error.exit_code(), 2, "{error}");
+        assert_eq!(choose(apart, Some(1), Some(1)).unwrap(), [1, 1]);
+        assert_eq!(choose(apart, None, Some(0)).unwrap(), [0, 0]);
     }
 
     #[test]
