@@ -11,7 +11,7 @@ use twinring_services::Audience;
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Limits")]
 pub(super) struct AllowArgs {
-    /// Whom to answer besides this machine: a network such as `192.0.2.0/24`, an address, or `any`.
+    /// Whom to answer besides loopback addresses: a network such as `192.0.2.0/24`, an address, or `any`.
     /// May be given several times. Without it there is no listening on addresses that others can
     /// reach.
     #[arg(long = "allow", value_name = "CIDR|any")]

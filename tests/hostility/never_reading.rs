@@ -112,6 +112,6 @@ fn https_peers_that_never_read_are_cut_and_leave_nothing() {
             wait_until_cut(server, before);
             drop(crowd);
         });
-        assert_eq!(ended.count("send_timeouts"), attacks * count as u64);
+        assert_eq!(ended.count("send_timeouts"), attacks * count as u64, "{}", ended.last);
     }
 }

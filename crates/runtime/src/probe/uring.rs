@@ -71,7 +71,7 @@ const FACTS: [(Feature, &str, &str, Option<&str>); 21] = [
 ];
 
 /// What the engine takes wherever it can.
-const DEFAULTS: [Feature; 14] = [
+const DEFAULTS: [Feature; 13] = [
     F::CqSize,
     F::SubmitAll,
     F::SingleIssuer,
@@ -79,7 +79,6 @@ const DEFAULTS: [Feature; 14] = [
     F::NoSqarray,
     F::RegisteredRing,
     F::BufferRing,
-    F::IncrementalBuffers,
     F::MultishotPoll,
     F::MultishotAccept,
     F::MultishotRecv,
