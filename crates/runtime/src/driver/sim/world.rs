@@ -319,7 +319,7 @@ impl Inner {
 
     fn give_way(&self) {
         if let Some(thread) = threads::current() {
-            thread.wait(Some(0), &mut || false);
+            thread.wait(Some(threads::GIVES_WAY_NS), &mut || false);
             return;
         }
         let others = self.courses.borrow().len() as u64;
