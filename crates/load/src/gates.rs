@@ -24,22 +24,25 @@ impl Gate {
         Gate { gate, limit, measured, breached: measured.is_none_or(|value| value > limit) }
     }
 
-    /// For the 99th percentile of the latency. What could not even be sent counts with the time it had
-    /// waited: otherwise a server that stops would have the percentiles of the time before.
+    /// For the 99th percentile of the latency. What could not even be sent, and what will never be
+    /// answered, counts with the time it had waited: otherwise a server that stops would have the
+    /// percentiles of the time before.
     pub(crate) fn slo_p99(
         limit: Duration,
         answers_ns: &Histogram<u64>,
-        waits_ns: &Histogram<u64>,
+        waits_ns: &[&Histogram<u64>],
     ) -> Gate {
         let limit_us = limit.as_nanos() as f64 / 1e3;
         let mut all_ns = answers_ns.clone();
-        // Both have the same bounds, so every value of one fits into the other.
-        let _same_bounds = all_ns.add(waits_ns);
+        for waits_ns in waits_ns {
+            // All have the same bounds, so every value of one fits into the other.
+            let _same_bounds = all_ns.add(*waits_ns);
+        }
         let measured = (!answers_ns.is_empty()).then(|| micros(all_ns.value_at_quantile(0.99)));
         Gate::new("slo_p99", limit_us, measured)
     }
 
-    /// For the share of requests that failed, or were overdue and could not be sent.
+    /// For the share of requests that failed, or were overdue.
     pub(crate) fn max_error_rate(limit: f64, requests: &RequestsReport) -> Gate {
         let unanswered = requests.failed + requests.overdue;
         let all = requests.answered + unanswered;
@@ -86,7 +89,7 @@ mod tests {
             histogram.saturating_record_n(ms * 1_000_000, count);
             histogram
         };
-        let p99 = |waits| Gate::slo_p99(Duration::from_millis(100), &times(990, 1), &waits);
+        let p99 = |waits| Gate::slo_p99(Duration::from_millis(100), &times(990, 1), &[&waits]);
         let near = |gate: &Gate, us: f64| {
             gate.measured.is_some_and(|value| (value - us).abs() < us / 100.0)
         };
@@ -100,7 +103,7 @@ mod tests {
             let gate = p99(waits);
             assert!(near(&gate, us) && gate.breached == breached, "{us}: {gate:?}");
         }
-        let nothing = Gate::slo_p99(Duration::MAX, &times(0, 1), &times(5, 1));
+        let nothing = Gate::slo_p99(Duration::MAX, &times(0, 1), &[&times(5, 1)]);
         assert_eq!((nothing.measured, nothing.breached), (None, true));
 
         let rate = |failed, overdue| {

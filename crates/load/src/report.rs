@@ -116,7 +116,8 @@ pub struct RequestsReport {
     pub in_flight_at_end: u64,
     /// Open loop: due before the end of the window and not sent by then.
     pub unsent: u64,
-    /// Those of the unsent that had been due for more than a second.
+    /// For these there is no hope: unsent, and due for more than a second before the end of the window; or
+    /// sent and without an answer when the run ended, for longer than a second and than any answer took.
     pub overdue: u64,
     /// Age of the oldest request that had no answer when the run ended, 0 if all had.
     pub oldest_in_flight_us: f64,
@@ -133,7 +134,7 @@ impl RequestsReport {
             failed: counted.window.failed,
             in_flight_at_end: counted.until_end.in_flight(),
             unsent: all.unsent.count,
-            overdue: all.unsent.overdue,
+            overdue: all.unsent.overdue + all.hopeless_ns().len(),
             oldest_in_flight_us: all.oldest_ns as f64 / 1e3,
             per_second: match seconds > 0.0 {
                 true => counted.window.answered as f64 / seconds,

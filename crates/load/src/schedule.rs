@@ -25,6 +25,11 @@ impl Schedule {
         Schedule { start_ns, rate_per_s, connections: connections.max(1) }
     }
 
+    /// How many connections share it.
+    pub fn connections(&self) -> u64 {
+        self.connections
+    }
+
     /// When request `sequence` (from 0) of `connection` (from 0) is to be sent.
     pub fn intended_ns(&self, connection: u64, sequence: u64) -> u64 {
         let number = sequence * self.connections + connection;

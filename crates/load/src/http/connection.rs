@@ -412,6 +412,10 @@ impl Loaded for Connection {
         self.unanswered.front().map(|request| request.begin.began_ns)
     }
 
+    fn unanswered(&self, each: &mut dyn FnMut(u64, u64)) {
+        self.unanswered.iter().for_each(|request| each(request.begin.since_ns, 1));
+    }
+
     fn give_up(&mut self) {
         self.overdue = true;
         self.wake();

@@ -122,8 +122,9 @@ fn urls(settings: &Settings, counts: &Counts) -> Vec<UrlReport> {
 }
 
 fn gates(settings: &Settings, all: &Share, requests: &RequestsReport) -> Vec<Gate> {
-    let (answers, waits) = (&all.recorder.latency_ns, &all.unsent.waited_ns);
-    let p99 = settings.slo_p99.map(|limit| Gate::slo_p99(limit, answers, waits));
+    let (answers, unsent, hopeless) =
+        (&all.recorder.latency_ns, &all.unsent.waited_ns, &all.hopeless_ns());
+    let p99 = settings.slo_p99.map(|limit| Gate::slo_p99(limit, answers, &[unsent, hopeless]));
     let errors = settings.max_error_rate.map(|limit| Gate::max_error_rate(limit, requests));
     p99.into_iter().chain(errors).collect()
 }

@@ -11,6 +11,11 @@ use twinring::{JoinHandle, TcpStream, spawn, timeout};
 /// Attempts to connect that a thread makes at the same time.
 const CONNECTS_AT_ONCE: u64 = 256;
 
+/// The connections among `all` that belong to thread `index` of `threads`.
+pub(super) fn share_of(all: Range<u64>, threads: usize, index: usize) -> impl Iterator<Item = u64> {
+    all.filter(move |number| number % threads as u64 == index as u64)
+}
+
 /// Makes the connections among `all` that belong to thread `index` of `threads`, a bounded number
 /// at the same time. Returns those that `connect` made, by number.
 pub(crate) async fn connect_share<T, F>(
@@ -23,7 +28,7 @@ where
     T: 'static,
     F: Future<Output = Option<T>>,
 {
-    let mut mine: Vec<u64> = all.filter(|number| number % threads as u64 == index as u64).collect();
+    let mut mine: Vec<u64> = share_of(all, threads, index).collect();
     mine.reverse();
     let at_once = CONNECTS_AT_ONCE.min(mine.len() as u64);
     let shared = Rc::new((connect, RefCell::new(mine), RefCell::new(Vec::new())));

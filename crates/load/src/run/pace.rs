@@ -19,6 +19,8 @@ pub(crate) trait Loaded {
     fn wake(&self);
     /// When the oldest request without an answer was sent.
     fn oldest_ns(&self) -> Option<u64>;
+    /// Requests without an answer: from when on the latency of some counts, and how many they are.
+    fn unanswered(&self, each: &mut dyn FnMut(u64, u64));
     /// Ends it because an answer took too long.
     fn give_up(&mut self);
     /// Requests sent so far.
@@ -54,6 +56,9 @@ pub(super) async fn watch<C: Loaded>(connections: Connections<C>, limit: Duratio
 /// all that is due to it when it wakes, so being late costs one round and not one wake for each
 /// request.
 pub(super) async fn keep_pace<C: Loaded>(connections: Connections<C>, schedule: Schedule) {
+    if connections.is_empty() {
+        return;
+    }
     let mut sequence = 0;
     loop {
         let mut number = 0;

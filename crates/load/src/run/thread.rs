@@ -1,12 +1,15 @@
 //! What a worker thread keeps for the run, and what it hands in.
 
+use super::connect::share_of;
 use super::control::{Control, Note};
 use super::pace::{Connections, Loaded, instant_at, keep_pace, watch};
 use super::unsent::{OVERDUE, Unsent};
 use crate::cpu::{CpuStart, CpuUse};
-use crate::recorder::{Recorder, Trouble};
+use crate::recorder::{Recorder, Trouble, histogram};
 use crate::schedule::Schedule;
+use hdrhistogram::Histogram;
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -153,7 +156,9 @@ pub(crate) struct Share {
     pub(crate) reconnects: u64,
     /// Of an open loop.
     pub(crate) unsent: Unsent,
-    /// Age of the oldest request without an answer.
+    /// How long requests had waited that had no answer when the run ended.
+    unanswered_ns: Histogram<u64>,
+    /// Age of the oldest of them since it was sent.
     pub(crate) oldest_ns: u64,
     /// Of each thread.
     pub(crate) cpu: Vec<CpuUse>,
@@ -168,6 +173,7 @@ impl Share {
             lost: 0,
             reconnects: 0,
             unsent: Unsent::none(),
+            unanswered_ns: histogram(),
             oldest_ns: 0,
             cpu: Vec::new(),
         }
@@ -184,14 +190,28 @@ impl Share {
         let mut unsent = Unsent::none();
         // With a quota only so many requests are wanted, and the schedule knows nothing of it.
         if let Some(schedule) = thread.schedule.get().filter(|_| !thread.control.is_drawn()) {
-            each().for_each(|it| unsent.add(&schedule, it.number(), it.sent(), window.end));
+            // A connection that could not be made has its part of the schedule all the same.
+            let threads = thread.control.progress.len();
+            let mine = share_of(0..schedule.connections(), threads, thread.index);
+            let mut sent: BTreeMap<u64, u64> = mine.map(|number| (number, 0)).collect();
+            sent.extend(each().map(|it| (it.number(), it.sent())));
+            sent.iter()
+                .for_each(|(number, sent)| unsent.add(&schedule, *number, *sent, window.end));
         }
+        let mut unanswered_ns = histogram();
+        each().for_each(|it| {
+            it.unanswered(&mut |since_ns, requests| {
+                let waited_ns = now_ns.saturating_sub(since_ns).max(1);
+                unanswered_ns.saturating_record_n(waited_ns, requests);
+            });
+        });
         Share {
             answered: each().map(|connection| connection.answered_in_window()).collect(),
             served: each().filter(|connection| connection.was_served()).count() as u64,
             lost: thread.lost.get(),
             reconnects: thread.reconnects.get(),
             unsent,
+            unanswered_ns,
             oldest_ns: each()
                 .filter_map(|connection| connection.oldest_ns())
                 .min()
@@ -199,6 +219,21 @@ impl Share {
             cpu: vec![cpu],
             recorder: thread.recorder.replace(Recorder::new()),
         }
+    }
+
+    /// How long requests had waited for which there is no hope: without an answer when the run ended, for
+    /// longer than [`OVERDUE`] and than any answer took. A server that stops leaves them in flight, and
+    /// one that is slow, but answers, is spared.
+    pub(crate) fn hopeless_ns(&self) -> Histogram<u64> {
+        let slowest_ns = self.recorder.latency_ns.max().max(OVERDUE.as_nanos() as u64);
+        let mut hopeless_ns = histogram();
+        for waited in self.unanswered_ns.iter_recorded() {
+            if waited.value_iterated_to() > slowest_ns {
+                let (value_ns, count) = (waited.value_iterated_to(), waited.count_at_value());
+                hopeless_ns.saturating_record_n(value_ns, count);
+            }
+        }
+        hopeless_ns
     }
 
     /// Adds what another thread hands in.
@@ -209,6 +244,8 @@ impl Share {
         self.lost += other.lost;
         self.reconnects += other.reconnects;
         self.unsent.merge(&other.unsent);
+        // Both have the same bounds, so every value of one fits into the other.
+        let _same_bounds = self.unanswered_ns.add(&other.unanswered_ns);
         self.oldest_ns = self.oldest_ns.max(other.oldest_ns);
         self.cpu.extend(other.cpu);
     }

@@ -343,6 +343,10 @@ impl Loaded for Connection {
         self.unanswered.front().map(|batch| batch.sent_ns)
     }
 
+    fn unanswered(&self, each: &mut dyn FnMut(u64, u64)) {
+        self.unanswered.iter().for_each(|batch| each(batch.since_ns, batch.requests));
+    }
+
     fn give_up(&mut self) {
         self.overdue = true;
         self.wake();

@@ -1,0 +1,508 @@
+//! `twinring load http` against servers of known behaviour, on both engines: requests are what was
+//! asked for, answers are told apart however they come, and the counts balance.
+
+use crate::support::load::{
+    Bounded, answering, converse, engines, http, ok, run_http, serve, sound,
+};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+#[test]
+fn a_correct_server_has_no_errors_and_all_counts_balance() {
+    let target = answering(|_| ok("hello"));
+    let cases = [
+        "-c 8 -t 2",
+        "-c 3 --pipeline 7",
+        "-c 4 --rate 2000",
+        "-c 2 --rate 1000 --pipeline 5 -t 2",
+        "-c 6 --local 127.0.0.2,127.0.0.3 --any-length",
+        "-c 2 --expect-length 5",
+        "-c 2 --verify-body --slo-p99 60s --max-error-rate 0",
+    ];
+    for (engine, case) in engines().iter().flat_map(|e| cases.iter().map(move |case| (e, case))) {
+        let outcome = run_http(engine, target, &format!("-d 300ms --warmup 50ms {case}"));
+        outcome.expect(0, &[]);
+        assert_eq!(outcome.result["engine"], *engine);
+        let asked = outcome.number("/settings/connections");
+        for counted in ["established", "served"] {
+            assert_eq!(outcome.number(&format!("/connections/{counted}")), asked, "{case}");
+        }
+        for nothing in ["/whole_run/abandoned", "/connections/reconnects", "/connections/lost"] {
+            assert_eq!(outcome.number(nothing), 0, "{case}: {nothing}");
+        }
+        let (answered, whole) =
+            (outcome.number("/requests/answered"), outcome.number("/whole_run/answered"));
+        assert!(answered > 0, "{case}");
+        assert_eq!(outcome.number("/bytes/bodies"), 5 * answered, "{case}");
+        assert_eq!(outcome.number("/bytes/received"), ok("hello").len() as u64 * answered);
+        assert_eq!(outcome.number("/statuses/2xx"), whole);
+        assert_eq!(outcome.number("/urls/0/answered"), whole);
+        let series = outcome.result["time_series"]["intervals"].as_array().unwrap();
+        let of_series: u64 = series.iter().map(|row| row["answered"].as_u64().unwrap()).sum();
+        assert_eq!(of_series, answered, "{case}");
+        println!("{engine} {case}: {whole} answered");
+    }
+}
+
+#[test]
+fn a_number_of_requests_is_met_exactly() {
+    let target = answering(|_| ok("hello"));
+    for engine in engines() {
+        for case in ["-n 1000 -c 7", "-n 3 -c 4 --pipeline 5", "-n 500 -c 4 -t 2 --rate 5000"] {
+            let outcome = run_http(engine, target, case);
+            outcome.expect(0, &[]);
+            let asked = outcome.number("/settings/requests");
+            for path in ["/requests/sent", "/requests/answered", "/whole_run/sent"] {
+                assert_eq!(outcome.number(path), asked, "{case} {path}");
+            }
+        }
+    }
+}
+
+/// Every kind of answer, cut in two at every byte: the pieces of request `number` meet at byte
+/// `number`.
+#[test]
+fn answers_in_pieces_are_whole_answers() {
+    let kinds = [
+        ok("hello"),
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2;x=y\r\nhe\r\n3\r\nllo\r\n0\r\nT: t\r\n\r\n"
+            .to_owned(),
+        format!("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n{}", ok("hello")),
+        "HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\ncontent-length: 5\r\n\r\nhello"
+            .to_owned(),
+    ];
+    for answer in kinds {
+        let bytes = answer.len();
+        let target = serve(move |_, stream| {
+            converse(stream, |number, _, stream| {
+                let (first, second) = answer.as_bytes().split_at(number.min(answer.len()));
+                let sent = stream.write_all(first);
+                // Long enough for most pieces to arrive alone; nothing depends on it.
+                thread::sleep(Duration::from_millis(1));
+                sent.and_then(|()| stream.write_all(second)).is_ok()
+            });
+        });
+        for engine in engines() {
+            let arguments = format!("-c 1 -n {} --expect-length 5", bytes + 1);
+            let outcome = run_http(engine, target, &arguments);
+            outcome.expect(0, &[]);
+            assert_eq!(outcome.number("/whole_run/answered"), bytes as u64 + 1);
+            assert_eq!(outcome.number("/connections/reconnects"), 0);
+        }
+        println!("{} cuts", bytes + 1);
+    }
+}
+
+#[test]
+fn many_answers_in_one_piece_are_told_apart_and_kept_in_order() {
+    // The server answers all it has read at once. Content is that of the URL asked for, so an
+    // answer out of order has another length.
+    let target = serve(|_, stream| {
+        let mut writer = stream.try_clone().unwrap();
+        let mut reader = BufReader::new(stream);
+        let mut waiting = String::new();
+        let mut line = String::new();
+        while matches!(reader.read_line(&mut line), Ok(1..)) {
+            if let Some(path) = line.strip_prefix("GET ").and_then(|rest| rest.split(' ').next()) {
+                waiting.push_str(&ok(&path.repeat(path.len())));
+            }
+            line.clear();
+            if reader.buffer().is_empty() {
+                if writer.write_all(waiting.as_bytes()).is_err() {
+                    return;
+                }
+                waiting.clear();
+            }
+        }
+    });
+    let urls: Vec<String> = (1..=5).map(|n| format!("http://{target}/{}", "y".repeat(n))).collect();
+    let loaded = |engine: &str, seed: &str| {
+        let arguments = "-c 1 -n 4000 --pipeline 10 --verify-body --weights 1,2,3,4,5";
+        let mut command = crate::support::load::command(engine, "http", &urls[0], arguments);
+        command.args(&urls[1..]).args(["--seed", seed]);
+        let outcome = sound(Bounded(Some(command.spawn().unwrap())).output());
+        outcome.expect(0, &[]);
+        assert_eq!(outcome.number("/whole_run/answered"), 4000);
+        outcome
+    };
+    for engine in engines() {
+        let outcome = loaded(engine, "1");
+        for (at, weight) in (1..=5).enumerate() {
+            let sent = outcome.number(&format!("/urls/{at}/sent"));
+            let expected = 4000 * weight / 15;
+            assert!(sent.abs_diff(expected) < 200, "{sent} of weight {weight}");
+        }
+        assert_eq!(loaded(engine, "1").result["urls"], outcome.result["urls"]);
+        assert_ne!(loaded(engine, "2").result["urls"], outcome.result["urls"]);
+    }
+}
+
+#[test]
+fn urls_come_from_a_file_too() {
+    let target = answering(|_| ok("hello"));
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let lines = format!("http://{target}/b 3\n\nhttp://{target}/c\n");
+    std::fs::write(file.path(), lines).unwrap();
+    let more = format!("-c 1 -n 600 --weights 2 --urls {}", file.path().display());
+    let outcome = run_http(engines()[0], target, &more);
+    outcome.expect(0, &[]);
+    for (at, path, weight) in [(0, "x", 2), (1, "b", 3), (2, "c", 1)] {
+        let row = &outcome.result["urls"][at];
+        assert_eq!(row["url"], format!("http://{target}/{path}"));
+        assert_eq!(row["weight"], weight);
+        assert!(row["answered"].as_u64().unwrap() > 50, "{}", outcome.result);
+    }
+    std::fs::write(file.path(), "http://h/ 1 more\n").unwrap();
+    let name = file.path().display().to_string();
+    let (code, _, stderr) = crate::support::run(&["load", "http", "--urls", &name]);
+    assert_eq!(code, Some(2), "{stderr}");
+    assert!(stderr.contains(&format!("{name}:1: ")), "{stderr}");
+}
+
+#[test]
+fn an_answer_that_lasts_until_the_end_of_its_connection_is_one() {
+    let target = serve(|_, stream| {
+        converse(stream, |_, _, stream| {
+            let _ = stream.write_all(b"HTTP/1.0 200 OK\r\nDate: x\r\n\r\nall of it");
+            false
+        });
+    });
+    for engine in engines() {
+        let outcome = run_http(engine, target, "-c 3 -n 60 --verify-body");
+        outcome.expect(0, &[]);
+        assert_eq!(outcome.number("/whole_run/answered"), 60);
+        assert!(outcome.number("/connections/reconnects") >= 57);
+    }
+}
+
+#[test]
+fn answers_to_head_and_without_content_have_none() {
+    let target = answering(|number| match number % 3 {
+        0 => "HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n".to_owned(),
+        1 => "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_owned(),
+        _ => "HTTP/1.1 204 No Content\r\n\r\n".to_owned(),
+    });
+    let none = answering(|number| match number % 2 {
+        0 => "HTTP/1.1 304 Not Modified\r\nContent-Length: 12\r\n\r\n".to_owned(),
+        _ => "HTTP/1.1 204 No Content\r\n\r\n".to_owned(),
+    });
+    for engine in engines() {
+        let outcome = run_http(engine, target, "-c 1 -n 99 -X HEAD");
+        outcome.expect(0, &[]);
+        assert_eq!(outcome.number("/bytes/bodies"), 0);
+        let outcome = run_http(engine, none, "-c 1 -n 100 --expect-status 204,304");
+        outcome.expect(0, &[]);
+        assert_eq!((outcome.number("/statuses/2xx"), outcome.number("/statuses/3xx")), (50, 50));
+    }
+}
+
+#[test]
+fn without_keepalive_each_request_has_a_connection() {
+    let served = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&served);
+    let target = serve(move |_, stream| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        converse(stream, |number, head, stream| {
+            assert!(head.contains("\r\nConnection: close\r\n") && number == 0, "{head}");
+            let _ = stream.write_all(ok("hello").as_bytes());
+            false
+        });
+    });
+    for engine in engines() {
+        for case in ["-c 5", "-c 5 --rate 2000"] {
+            served.store(0, Ordering::Relaxed);
+            let outcome = run_http(engine, target, &format!("{case} --no-keepalive -n 200"));
+            outcome.expect(0, &[]);
+            assert_eq!(outcome.number("/whole_run/answered"), 200);
+            // The first five are made before the load begins.
+            assert!(outcome.number("/connections/reconnects") >= 195);
+            assert!(served.load(Ordering::Relaxed) >= 200);
+            assert_eq!(outcome.number("/connections/kept_open"), 0);
+            let from = if case.contains("rate") { "intended" } else { "connect" };
+            assert_eq!(outcome.result["latency_from"], from);
+            assert!(outcome.latency_us("max") > 0.0);
+        }
+    }
+}
+
+#[test]
+fn slow_content_is_long_latency_and_short_time_to_the_first_byte() {
+    let target = serve(|_, stream| {
+        converse(stream, |_, _, stream| {
+            let sent = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhe");
+            thread::sleep(Duration::from_millis(50));
+            sent.and_then(|()| stream.write_all(b"llo")).is_ok()
+        });
+    });
+    for engine in engines() {
+        let outcome = run_http(engine, target, "-c 2 -d 500ms --warmup 0s");
+        outcome.expect(0, &[]);
+        assert!(outcome.latency_us("min") >= 50_000.0, "{}", outcome.result);
+        let first_byte = outcome.result["ttfb_us"]["min"].as_f64().unwrap();
+        assert!(first_byte < 50_000.0, "{}", outcome.result);
+    }
+}
+
+/// A server that stalls once for 200 ms. A load that waits for it sends nothing meanwhile, so one
+/// request in many is slow; the open loop charges the stall to every request that was due. Both
+/// are reported.
+#[test]
+fn an_open_loop_counts_what_a_stall_held_up_and_says_what_would_have_been_overlooked() {
+    for engine in engines() {
+        let target = serve(|_, stream| {
+            let began = Instant::now();
+            let mut stalled = false;
+            converse(stream, |_, _, stream| {
+                if !stalled && began.elapsed() > Duration::from_millis(200) {
+                    stalled = true;
+                    thread::sleep(Duration::from_millis(200));
+                }
+                stream.write_all(ok("hello").as_bytes()).is_ok()
+            });
+        });
+        let outcome = run_http(engine, target, "-c 1 -d 600ms --warmup 0s --rate 1000");
+        outcome.expect(0, &[]);
+        // 200 of 600 requests were held up, evenly between 0 and 200 ms.
+        assert!(outcome.latency_us("p90") >= 50_000.0, "{}", outcome.result);
+        assert!(outcome.latency_us("max") >= 180_000.0, "{}", outcome.result);
+        assert_eq!(outcome.result["latency_from"], "intended");
+        let raw = |name: &str| outcome.result["raw_latency_us"][name].as_f64().unwrap();
+        assert!(raw("max") >= 180_000.0, "the one that met the stall: {}", outcome.result);
+        assert!(raw("p90") < outcome.latency_us("p90") / 2.0, "{}", outcome.result);
+        let lag = outcome.result["schedule_lag_us"]["max"].as_f64().unwrap();
+        assert!(lag >= 180_000.0, "{}", outcome.result);
+        // In a closed loop there is only one way to count.
+        let closed = run_http(engine, target, "-c 1 -n 10");
+        assert!(closed.result["raw_latency_us"].is_null());
+    }
+}
+
+#[test]
+fn requests_are_what_was_asked_for() {
+    let target = serve(|_, stream| {
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        let mut writer = stream;
+        let expected =
+            "PUT /x HTTP/1.1\r\nhost: other\r\nx-field: a: b\r\nContent-Length: 3000\r\n\r\n";
+        let mut bytes = vec![0; expected.len() + 3000];
+        while reader.read_exact(&mut bytes).is_ok() {
+            let (head, body) = bytes.split_at(expected.len());
+            let right = head == expected.as_bytes() && body.iter().all(|byte| *byte == b'b');
+            let status = if right { "200 OK" } else { "400 Wrong" };
+            let answer = format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n");
+            if writer.write_all(answer.as_bytes()).is_err() {
+                return;
+            }
+        }
+    });
+    let body = "b".repeat(3000);
+    for engine in engines() {
+        for pipeline in ["1", "40"] {
+            let mut command = http(engine, target, "-c 2 -n 200 -X PUT");
+            command.args(["-H", "Host: other", "-H", "X-Field: a: b", "--body", &body]);
+            command.args(["--pipeline", pipeline]);
+            let outcome = sound(Bounded(Some(command.spawn().unwrap())).output());
+            outcome.expect(0, &[]);
+            assert_eq!(outcome.number("/whole_run/answered"), 200);
+        }
+    }
+}
+
+#[test]
+fn latencies_are_written_for_plotters() {
+    let target = answering(|_| ok("hello"));
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("latency.hgrm");
+    let outcome = run_http(engines()[0], target, &format!("-c 1 -n 500 --hgrm {}", path.display()));
+    outcome.expect(0, &[]);
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(
+        text.contains("1/(1-Percentile)")
+            && text.contains(&format!("Total count    = {:>12}]", 500))
+    );
+    let missing = directory.path().join("no").join("latency.hgrm");
+    let mut command = http("epoll", target, "-c 1 -n 5");
+    let output = command.arg("--hgrm").arg(&missing).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("latency.hgrm"));
+}
+
+#[test]
+fn an_interrupt_reports_what_was_measured() {
+    let target = answering(|_| ok("hello"));
+    let cases = [(Signal::SIGINT, 130), (Signal::SIGTERM, 143)];
+    for (engine, (signal, code)) in engines().into_iter().flat_map(|e| cases.map(|case| (e, case)))
+    {
+        let mut child = http(engine, target, "-c 4 -d 1h --warmup 0s").spawn().unwrap();
+        let pid = Pid::from_raw(child.id() as i32);
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let run = Bounded(Some(child));
+        let mut text = String::new();
+        stdout.read_line(&mut text).unwrap();
+        thread::sleep(Duration::from_millis(100));
+        kill(pid, signal).unwrap();
+        stdout.read_to_string(&mut text).unwrap();
+        let output = Output { stdout: text.into_bytes(), ..run.output() };
+        let outcome = sound(output);
+        outcome.expect(code, &[]);
+        assert_eq!(outcome.result["interrupted"], true);
+        assert!(outcome.number("/requests/answered") > 0);
+    }
+}
+
+/// What it had answered until then was quick, and nothing of it failed.
+#[test]
+fn a_server_that_stops_breaks_the_gates_of_an_open_loop() {
+    for engine in engines() {
+        let first = OnceLock::new();
+        let target = answering(move |_| {
+            if first.get_or_init(Instant::now).elapsed() > Duration::from_millis(500) {
+                thread::sleep(Duration::from_secs(5));
+            }
+            ok("hello")
+        });
+        let load = "-c 10 --rate 2000 -d 3s --warmup 0s --slo-p99 1s --max-error-rate 1%";
+        let outcome = run_http(engine, target, load);
+        outcome.expect(3, &[]);
+        assert!(outcome.number("/requests/overdue") > 1000, "{}", outcome.result);
+        let gates = outcome.result["gates"].as_array().expect("gates");
+        assert!(gates.len() == 2 && gates.iter().all(|it| it["breached"] == true), "{gates:?}");
+        println!("{engine}: {} overdue", outcome.number("/requests/overdue"));
+    }
+}
+
+/// With few requests to each connection, those that a server leaves unanswered are in flight when the
+/// window ends, and none is unsent.
+#[test]
+fn requests_in_flight_for_too_long_break_the_gates_too() {
+    for engine in engines() {
+        let first = OnceLock::new();
+        let target = answering(move |_| {
+            if first.get_or_init(Instant::now).elapsed() > Duration::from_millis(1000) {
+                thread::sleep(Duration::from_secs(9));
+            }
+            ok("hello")
+        });
+        let load = "-c 150 --rate 50 -d 3s --warmup 0s --slo-p99 1s --max-error-rate 1%";
+        let outcome = run_http(engine, target, load);
+        outcome.expect(3, &[]);
+        assert_eq!(outcome.number("/requests/unsent"), 0, "{}", outcome.result);
+        let (overdue, abandoned) =
+            (outcome.number("/requests/overdue"), outcome.number("/whole_run/abandoned"));
+        assert!(overdue > 50 && overdue <= abandoned, "{}", outcome.result);
+        let gates = outcome.result["gates"].as_array().expect("gates");
+        assert!(gates.len() == 2 && gates.iter().all(|it| it["breached"] == true), "{gates:?}");
+    }
+}
+
+/// A server that is slow, but answers, has requests in flight at any end, and they are no errors.
+#[test]
+fn requests_in_flight_for_no_longer_than_others_took_break_no_gate() {
+    for engine in engines() {
+        let target = answering(|_| {
+            thread::sleep(Duration::from_millis(1500));
+            ok("hello")
+        });
+        let load = "-c 4 -d 1800ms --warmup 0s --slo-p99 5s --max-error-rate 0";
+        let outcome = run_http(engine, target, load);
+        outcome.expect(0, &[]);
+        assert_eq!(outcome.number("/requests/overdue"), 0, "{}", outcome.result);
+        assert_eq!(outcome.number("/whole_run/abandoned"), 4, "{}", outcome.result);
+    }
+}
+
+/// Half of the load was never sent, and all gates were kept.
+#[test]
+fn requests_of_connections_that_were_never_made_are_overdue() {
+    for engine in engines() {
+        let target = answering(|_| ok("hello"));
+        // From the second address nothing gets to the server.
+        let load =
+            "-c 4 --rate 400 -d 2s --warmup 0s --local 127.0.0.1,192.0.2.1 --max-error-rate 1%";
+        let outcome = run_http(engine, target, load);
+        assert_eq!(outcome.number("/connections/established"), 2, "{}", outcome.result);
+        assert_eq!(outcome.number("/requests/unsent"), 400, "{}", outcome.result);
+        assert_eq!(outcome.number("/requests/overdue"), 200, "{}", outcome.result);
+        let gates = outcome.result["gates"].as_array().expect("gates");
+        assert!(gates.iter().all(|it| it["breached"] == true), "{gates:?}");
+    }
+}
+
+/// The schedule goes on while the last answer is waited for.
+#[test]
+fn of_a_number_of_requests_none_is_left_unsent() {
+    for engine in engines() {
+        let target = answering(|number| {
+            thread::sleep(Duration::from_millis(if number == 49 { 1300 } else { 0 }));
+            ok("hello")
+        });
+        let outcome = run_http(engine, target, "-c 1 -n 50 --rate 1000 --max-error-rate 0");
+        outcome.expect(0, &[]);
+        assert_eq!(
+            (outcome.number("/requests/unsent"), outcome.number("/requests/overdue")),
+            (0, 0)
+        );
+    }
+}
+
+#[test]
+fn a_table_is_printed_for_people() {
+    let target = answering(|_| ok("hello"));
+    let url = format!("http://{target}/x");
+    let arguments =
+        ["load", "http", &url, "-c", "2", "-n", "50", "--rate", "1000", "--slo-p99", "9s"];
+    let (code, text, stderr) = crate::support::run(&arguments);
+    assert_eq!(code, Some(0), "{stderr}");
+    for part in [&url, "50 answered", "p99.99", "uncorrected", "first byte", "kept", "own CPU"] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+}
+
+#[test]
+fn senseless_arguments_are_named_and_end_with_2() {
+    // Arguments, and what the message names.
+    let cases = [
+        ("http://127.0.0.1:9/ --pipeline 0", "--pipeline 0"),
+        ("http://127.0.0.1:9/ -c 0", "--connections 0"),
+        ("http://127.0.0.1:9/ -c 2 -t 4", "--threads 4"),
+        ("http://127.0.0.1:9/ --pipeline 2 --no-keepalive", "--no-keepalive"),
+        ("http://127.0.0.1:9/ --weights 1,2", "--weights"),
+        ("http://127.0.0.1:9/ --weights 0", "weight"),
+        ("http://127.0.0.1:9/ -H nonsense", "NAME: VALUE"),
+        ("http://127.0.0.1:9/ -H Content-Length:5", "content-length"),
+        ("http://127.0.0.1:9/ -X CONNECT", "CONNECT"),
+        ("http://127.0.0.1:9/ --expect-status 2xx", "2xx"),
+        ("http://127.0.0.1:9/ --max-error-rate 2", "'2'"),
+        ("http://127.0.0.1:9/ --insecure", "https"),
+        ("http://127.0.0.1:9/ --any-length --verify-body", "--verify-body"),
+        ("ftp://127.0.0.1/", "neither http nor https"),
+        ("127.0.0.1:9", "127.0.0.1:9"),
+        ("", "<URL>"),
+    ];
+    for (arguments, named) in cases {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
+        command.args(["load", "http"]).args(arguments.split_whitespace());
+        let output = command.output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments}: {stderr}");
+        assert!(stderr.contains(named), "{arguments}: {stderr}");
+    }
+}
+
+#[test]
+fn files_that_cannot_be_read_are_named_and_end_with_1() {
+    for arguments in ["--body-file /nowhere/x", "--verify-body=/nowhere/x", "--urls /nowhere/x"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
+        command.args(["load", "http", "http://127.0.0.1:9/"]).args(arguments.split_whitespace());
+        let output = command.output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{arguments}: {stderr}");
+        assert!(stderr.contains("/nowhere/x"), "{arguments}: {stderr}");
+    }
+}
