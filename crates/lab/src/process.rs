@@ -214,15 +214,23 @@ impl Drop for Process {
     }
 }
 
+/// What a process may say in all, lines and what it takes to hold them. The lab reads while it goes on,
+/// and one that talks faster than the lab reads would fill its memory.
+const MAX_SAID_BYTES: usize = 64 << 20;
+/// What it takes to hold a line, besides its bytes.
+const LINE_OVERHEAD_BYTES: usize = 128;
+
 fn forward_lines(stdout: impl Read, role: Role, events: &Sender<Event>) {
     let mut stdout = BufReader::new(stdout);
-    loop {
+    let mut said_bytes = 0;
+    while said_bytes < MAX_SAID_BYTES {
         let mut line = Vec::new();
         let limit = MAX_LINE_BYTES as u64 + 1;
         let read = stdout.by_ref().take(limit).read_until(b'\n', &mut line);
         if !matches!(read, Ok(1..)) || line.len() > MAX_LINE_BYTES {
             break;
         }
+        said_bytes += line.len() + LINE_OVERHEAD_BYTES;
         let line = String::from_utf8_lossy(&line).trim_end().to_owned();
         if events.send(Event::Line(role, line)).is_err() {
             break;

@@ -69,6 +69,7 @@ pub(crate) fn set_up(
         mtu_bytes: records[0].interface.as_ref().and_then(|interface| interface.mtu_bytes),
         settings: records[0].settings.clone(),
     };
+    let chosen = both_ends(&parties, &cpus);
     let here = parties.iter().zip(&cpus).find(|(it, _)| matches!(it.host, Host::Here(_)));
     let others = here.map_or_else(Vec::new, |(it, used)| {
         it.hello.cores.keys().copied().filter(|cpu| cpu != used).collect()
@@ -78,9 +79,7 @@ pub(crate) fn set_up(
     let mut ends = ends.map(|((party, &cpu), roots)| End { host: party.host, cpu, roots });
     let server = ends.next().expect("names() has the server's first");
     let network = Network::new(record, server, ends.collect());
-    let (server, client) = (cpus[0], cpus[1]);
-    let cpus = Cpus { server, client, shared: false, siblings: false, others: Vec::new() };
-    Ok(Between { network, cpus, records, others })
+    Ok(Between { network, cpus: chosen, records, others })
 }
 
 /// Connects to all hosts at once: logging in and copying take a while on each.
@@ -259,6 +258,18 @@ fn choose_cpus(parties: &[Party], pin: Pin) -> Result<Vec<usize>, LabError> {
     Ok(chosen)
 }
 
+/// What the server and the load generators of its machine share.
+fn both_ends(parties: &[Party], cpus: &[usize]) -> Cpus {
+    let (server, client) = (cpus[0], cpus[1]);
+    let clients = parties.iter().zip(cpus).skip(1);
+    let beside: Vec<usize> =
+        clients.filter(|(it, _)| it.is_same_machine(&parties[0])).map(|(_, cpu)| *cpu).collect();
+    let core = parties[0].hello.cores.get(&server);
+    let shared = beside.contains(&server);
+    let siblings = !shared && beside.iter().any(|cpu| core.is_some_and(|core| core.contains(cpu)));
+    Cpus { server, client, shared, siblings, others: Vec::new() }
+}
+
 fn choose_cpu(
     cores: &BTreeMap<usize, Vec<usize>>,
     wanted: Option<usize>,
@@ -274,7 +285,9 @@ fn choose_cpu(
     let own_core = |cpu: &&usize| !cores[cpu].iter().any(|sibling| taken.contains(sibling));
     let free = |cpu: &&usize| !taken.contains(cpu);
     let cpu = cores.keys().find(own_core).or_else(|| cores.keys().find(free));
-    cpu.or_else(|| cores.keys().next()).copied().ok_or_else(|| "it has none".to_owned())
+    // Rather beside another load generator than beside the server, which comes first.
+    let others = cores.keys().find(|cpu| taken.first() != Some(cpu));
+    cpu.or(others).or_else(|| cores.keys().next()).copied().ok_or_else(|| "it has none".to_owned())
 }
 
 /// The address that the server listens on: as told, or the one by which ssh gets there.
@@ -368,17 +381,15 @@ mod tests {
         assert_eq!(choose_cpu(&cores, None, &[]), Ok(0));
         assert_eq!(choose_cpu(&cores, None, &[0]), Ok(2));
         assert_eq!(choose_cpu(&cores, None, &[0, 2]), Ok(1));
-        assert_eq!(choose_cpu(&cores, None, &[0, 1, 2, 3]), Ok(0));
+        assert_eq!(choose_cpu(&cores, None, &[0, 1, 2, 3]), Ok(1));
         assert_eq!(choose_cpu(&cores, Some(3), &[2]), Ok(3));
         assert!(choose_cpu(&cores, Some(3), &[3]).unwrap_err().contains("another host"));
         assert!(choose_cpu(&cores, Some(4), &[]).is_err());
         assert!(choose_cpu(&BTreeMap::new(), None, &[]).is_err());
     }
 
-    /// On one CPU they were measured, and nothing said so.
-    #[test]
-    fn a_cpu_that_was_asked_for_is_nobody_elses() {
-        let party = |boot_id: &str| Party {
+    fn party(boot_id: &str, cores: &[(usize, Vec<usize>)]) -> Party {
+        Party {
             host: Host::Here(Place::Here),
             hello: Hello {
                 protocol: String::new(),
@@ -389,12 +400,43 @@ mod tests {
                 pid: 1,
                 boot_id: boot_id.to_owned(),
                 pid_namespace: String::new(),
-                cores: [(0, vec![0]), (1, vec![1])].into(),
+                cores: cores.iter().cloned().collect(),
                 connection: None,
             },
+        }
+    }
+
+    /// Two containers on one core were said to have a core each.
+    #[test]
+    fn what_server_and_load_generator_share_is_told() {
+        let alone = [(0, vec![0])];
+        let core = [(0, vec![0, 1]), (1, vec![0, 1])];
+        let cores = [(0, vec![0]), (1, vec![1])];
+        let told = |hosts: &[&str], all: &[(usize, Vec<usize>)]| {
+            let parties: Vec<Party> = hosts.iter().map(|boot_id| party(boot_id, all)).collect();
+            let chosen = choose_cpus(&parties, Pin::default()).unwrap();
+            let Cpus { shared, siblings, .. } = both_ends(&parties, &chosen);
+            (shared, siblings)
         };
+        for (hosts, all, expected) in [
+            (&["a", "a"][..], &alone[..], (true, false)),
+            (&["a", "a"], &core, (false, true)),
+            (&["a", "a"], &cores, (false, false)),
+            (&["a", "a", "a"], &cores, (false, false)),
+            (&["a", "b"], &alone, (false, false)),
+            (&["a", "b", "a"], &alone, (true, false)),
+            (&["a", "b", "b"], &core, (false, false)),
+        ] {
+            assert_eq!(told(hosts, all), expected, "{hosts:?} {all:?}");
+        }
+    }
+
+    /// On one CPU they were measured, and nothing said so.
+    #[test]
+    fn a_cpu_that_was_asked_for_is_nobody_elses() {
+        let cores = [(0, vec![0]), (1, vec![1])];
         let choose = |hosts: [&str; 2], server_cpu, client_cpu| {
-            choose_cpus(&hosts.map(party), Pin { server_cpu, client_cpu })
+            choose_cpus(&hosts.map(|it| party(it, &cores)), Pin { server_cpu, client_cpu })
         };
         let (together, apart) = (["a", "a"], ["a", "b"]);
         assert_eq!(choose(together, None, Some(0)).unwrap(), [1, 0]);
