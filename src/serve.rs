@@ -3,6 +3,7 @@
 mod allow;
 pub mod fuzzing;
 mod http;
+mod notices;
 mod report;
 mod sandbox;
 mod signals;
@@ -58,7 +59,8 @@ pub(crate) fn run(service: Service) -> ExitCode {
         Service::Udp(args) => udp::serve(&args),
     };
     outcome.unwrap_or_else(|error| {
-        complain(&format!("twinring: {error}"));
+        notices::tell(format!("twinring: {error}"));
+        notices::finish(report::LAST_WORDS_MAX);
         ExitCode::FAILURE
     })
 }
@@ -139,6 +141,7 @@ where
         at_end();
     }
     let failure = failure.or(unsealed.get().cloned());
+    notices::finish(report::LAST_WORDS_MAX);
     reporter.last(&failure.as_ref().map_or_else(|| signals.reason(), |_| "failed".to_owned()));
     match failure {
         Some(failure) => Err(failure.into()),
@@ -165,7 +168,7 @@ fn print_once() -> impl Fn(twinring::Notice) + Send + Sync + 'static {
     move |notice| {
         let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
         if told.insert(std::mem::discriminant(&notice)) {
-            complain(&format!("twinring: {notice}"));
+            notices::tell(format!("twinring: {notice}"));
         }
     }
 }

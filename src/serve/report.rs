@@ -15,7 +15,7 @@ use twinring::{CounterSnapshot, Engine, Features, Handle, Runtime};
 const SCHEMA: &str = "twinring.serve/1";
 
 /// How long the final line may take.
-const LAST_WORDS_MAX: Duration = Duration::from_secs(2);
+pub(super) const LAST_WORDS_MAX: Duration = Duration::from_secs(2);
 
 #[derive(Serialize)]
 struct Ready<'a> {

@@ -1,6 +1,6 @@
 //! The arguments of the access log, and what becomes of them.
 
-use crate::serve::report::complain;
+use crate::serve::notices;
 use crate::serve::user::{Identity, may_replace};
 use clap::Args;
 use std::fs::File;
@@ -68,7 +68,7 @@ impl LogArgs {
                 })?;
             }
         }
-        let tell = |notice: &str| complain(&format!("twinring: {notice}"));
+        let tell = |notice: &str| notices::tell(format!("twinring: {notice}"));
         match AccessLog::open(settings, workers, tell) {
             Ok(log) => Ok(Some(log)),
             Err(error) => Err(format!("cannot open --access-log {target}: {error}")),
@@ -111,7 +111,7 @@ impl LogArgs {
 /// Waits until all lines are written, but not for ever.
 pub(super) fn finish(log: &AccessLog) {
     if !log.finish(PATIENCE) {
-        complain(&format!(
+        notices::tell(format!(
             "twinring: access log {}: not all lines could be written within {PATIENCE:?}",
             log.target()
         ));

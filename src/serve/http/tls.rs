@@ -1,7 +1,7 @@
 //! The arguments of TLS, and what becomes of them.
 
 use super::super::timeout;
-use crate::serve::report::complain;
+use crate::serve::notices;
 use clap::Args;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -62,7 +62,9 @@ impl TlsArgs {
 /// Reads certificate and key anew, and tells the operator how that went.
 pub(super) fn reload(tls: &Tls) {
     match tls.reload() {
-        Ok(()) => complain("twinring: certificate and key were read anew"),
-        Err(error) => complain(&format!("twinring: {error}; the certificate in use stays in use")),
+        Ok(()) => notices::tell("twinring: certificate and key were read anew".to_owned()),
+        Err(error) => {
+            notices::tell(format!("twinring: {error}; the certificate in use stays in use"));
+        }
     }
 }

@@ -88,6 +88,8 @@ pub(super) struct Writer<N> {
     torn: bool,
     /// Lines that were lost since writing began to fail; `None` while it does not.
     failing: Option<u64>,
+    /// The failure that goes on was told.
+    told: bool,
     /// When each kind of complaint was made last.
     complained: [Option<Instant>; 2],
     /// Lines without room that were told of.
@@ -114,6 +116,7 @@ impl<N: Fn(&str)> Writer<N> {
             notice,
             torn: false,
             failing: None,
+            told: false,
             complained: [None; 2],
             no_room_told: 0,
         }
@@ -159,6 +162,7 @@ impl<N: Fn(&str)> Writer<N> {
         let (length, outcome) = self.sink.write(bytes);
         match outcome {
             Ok(()) => {
+                self.told = false;
                 if let Some(lost) = self.failing.take() {
                     (self.notice)(&format!(
                         "access log {}: written again; {lost} lines were lost",
@@ -178,9 +182,10 @@ impl<N: Fn(&str)> Writer<N> {
 
     fn fail(&mut self, error: &io::Error, lost: u64) {
         self.shared.failed.add(lost);
-        let first = self.failing.is_none();
         *self.failing.get_or_insert(0) += lost;
-        if first && self.may_complain(FAILING) {
+        // A failure that begins too soon after another one is told later, if it goes on.
+        if !self.told && self.may_complain(FAILING) {
+            self.told = true;
             (self.notice)(&format!(
                 "access log {}: {error}; lines are dropped, and counted, until it can be written \
                  again",

@@ -1,0 +1,490 @@
+//! The access log of `twinring serve http`: a line for each request, wherever the file is by then.
+
+use crate::support::http::*;
+use crate::support::*;
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::sys::stat::Mode;
+use nix::unistd::Pid;
+use serde_json::Value;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// A server with an access log in `log`.
+fn logged(engine: &str, site: &Site, log: &Path, arguments: &[&str]) -> Server {
+    let mut all = vec!["--access-log", log.to_str().expect("text")];
+    all.extend_from_slice(arguments);
+    Server::http(engine, site.path(), &all)
+}
+
+fn lines(path: &Path) -> Vec<String> {
+    let bytes = fs::read(path).expect("a log");
+    let text = String::from_utf8(bytes).expect("ASCII");
+    assert!(text.is_empty() || text.ends_with('\n'), "the last line is whole");
+    text.lines().map(str::to_owned).collect()
+}
+
+fn json_lines(path: &Path) -> Vec<Value> {
+    let parse = |line: &String| serde_json::from_str(line).expect("a JSON object");
+    lines(path).iter().map(parse).collect()
+}
+
+/// A line of the combined format, taken apart: request, status, bytes, referer, agent, outcome.
+fn fields(line: &str) -> [String; 6] {
+    let quoted: Vec<&str> = line.split('"').collect();
+    let [begin, request, numbers, referer, _, agent, end] = quoted[..] else {
+        panic!("not of the combined format: {line}")
+    };
+    assert!(begin.starts_with("127.0.0.1 - - [") && begin.ends_with(" +0000] "), "{line}");
+    let numbers: Vec<&str> = numbers.split_whitespace().collect();
+    let end: Vec<&str> = end.split_whitespace().collect();
+    end[0].parse::<f64>().expect("seconds");
+    [request, numbers[0], numbers[1], referer, agent, end[1]].map(str::to_owned)
+}
+
+#[test]
+fn each_request_has_a_line_that_tells_what_became_of_it() {
+    for engine in ENGINES {
+        let (site, logs) = (Site::usual(), Site::new());
+        let log = logs.path().join("access.log");
+        let server = logged(engine, &site, &log, &[]);
+        let address = server.address();
+        let agent = "User-Agent: a \"quoted\\agent\r\nReferer: http://x/ü\r\n";
+        ask(&server, &get("/hello.txt?q=\"", agent));
+        ask(&server, &get("/large.bin", ""));
+        ask(&server, &get("/hello.txt", "Range: bytes=0-9\r\n"));
+        let mut stream = connect(address);
+        ask_on(&mut stream, "HEAD /hello.txt HTTP/1.1\r\nHost: h\r\n\r\n");
+        // Pipelined: a cached one, one that is not, an error, and a malformed one.
+        let pipelined = [
+            get("/hello.txt", ""),
+            get("/sub/", ""),
+            get("/none", ""),
+            "DELETE / HTTP/1.1\r\nHost: h\r\n\r\n".to_owned(),
+            "GET /\x1b[31m HTTP/9.9\r\n\r\n".to_owned(),
+        ];
+        stream.write_all(pipelined.concat().as_bytes()).expect("the server reads");
+        let answers = responses(&read_to_end(&stream).expect("a clean end"));
+        assert_eq!(answers.len(), 5);
+        talk(address, b"GET /hello.txt HTTP/1.0\r\n\r\n");
+        talk(address, b"nonsense \"\n\n");
+        let ended = server.terminate();
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        let expected = [
+            [
+                "GET /hello.txt?q=\\x22 HTTP/1.1",
+                "200",
+                "36",
+                "http://x/\\xC3\\xBC",
+                "a \\x22quoted\\x5Cagent",
+                "+",
+            ],
+            ["GET /large.bin HTTP/1.1", "200", "700001", "-", "-", "+"],
+            ["GET /hello.txt HTTP/1.1", "206", "10", "-", "-", "+"],
+            ["HEAD /hello.txt HTTP/1.1", "200", "0", "-", "-", "+"],
+            ["GET /hello.txt HTTP/1.1", "200", "36", "-", "-", "+"],
+            ["GET /sub/ HTTP/1.1", "200", "13", "-", "-", "+"],
+            ["GET /none HTTP/1.1", "404", "14", "-", "-", "+"],
+            ["DELETE / HTTP/1.1", "405", "23", "-", "-", "+"],
+            ["GET /\\x1B[31m HTTP/9.9", "400", "16", "-", "-", "-"],
+            ["GET /hello.txt HTTP/1.0", "200", "36", "-", "-", "-"],
+            ["nonsense \\x22", "400", "16", "-", "-", "-"],
+        ];
+        let written = lines(&log);
+        let found: Vec<_> = written.iter().map(|line| fields(line)).collect();
+        assert_eq!(found, expected, "{engine}");
+        assert_eq!((ended.count("requests"), ended.count("log_lines")), (11, 11));
+        assert_eq!(ended.count("log_dropped"), 0);
+        println!("{engine}: {} lines as expected", found.len());
+    }
+}
+
+#[test]
+fn broken_answers_say_how_much_was_handed_over() {
+    for engine in ENGINES {
+        let (site, logs) = (Site::usual(), Site::new());
+        let log = logs.path().join("access.log");
+        let length = 64 << 20;
+        site.write("huge.bin", &vec![b'x'; length]);
+        let timeouts = ["--access-log-format", "json", "--header-timeout", "300ms"];
+        let timeouts = [&timeouts[..], &["--body-timeout", "300ms"]].concat();
+        let server = logged(engine, &site, &log, &timeouts);
+        let address = server.address();
+        // Answers are broken off by a peer that goes away.
+        let mut stream = connect(address);
+        stream.write_all(get("/huge.bin", "").as_bytes()).expect("the server reads");
+        stream.read_exact(&mut [0; 100_000]).expect("the beginning");
+        drop(stream);
+        // A body that breaks off, and one that does not come; a head that does not.
+        let mut stream = connect(address);
+        let post = "GET /hello.txt HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nab";
+        stream.write_all(post.as_bytes()).expect("the server reads");
+        std::thread::sleep(Duration::from_millis(50));
+        reset(stream);
+        let late =
+            [talk_until_closed(address, post.as_bytes()), talk_until_closed(address, b"GET")];
+        assert!(late.iter().all(|answer| answer.starts_with(b"HTTP/1.1 408")));
+        let ended = server.terminate();
+        let mut entries = json_lines(&log);
+        entries.sort_by_key(|entry| entry["status"].as_u64());
+        let statuses: Vec<_> = entries.iter().map(|entry| entry["status"].clone()).collect();
+        assert_eq!(statuses, [200, 408, 408, 499], "{engine}: {entries:?}");
+        let broken = &entries[0];
+        assert_eq!((&broken["complete"], &broken["target"]), (&false.into(), &"/huge.bin".into()));
+        let handed_over = broken["bytes"].as_u64().expect("a number");
+        assert!((100_000..length as u64).contains(&handed_over), "{handed_over}");
+        assert_eq!(entries[1]["complete"], true);
+        assert_eq!((&entries[3]["complete"], &entries[3]["bytes"]), (&false.into(), &0.into()));
+        assert_eq!(entries[3]["target"], "/hello.txt");
+        assert!(entries[1]["duration_s"].as_f64() >= Some(0.2), "{}", entries[1]);
+        assert_eq!((ended.count("requests"), ended.count("log_lines")), (3, 4));
+        println!("{engine}: {handed_over} of {length} bytes were handed over, and logged");
+    }
+}
+
+/// Asks for a small file on several connections until `done`; returns how many answers there were.
+fn ask_until(address: SocketAddr, done: &AtomicBool) -> u64 {
+    let asked = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut stream = connect(address);
+                while !done.load(Ordering::Relaxed) {
+                    ask_on(&mut stream, &get("/hello.txt", "User-Agent: load\r\n"));
+                    asked.fetch_add(1, Ordering::Relaxed);
+                }
+                stream.shutdown(Shutdown::Both).expect("connected");
+            });
+        }
+    });
+    asked.into_inner()
+}
+
+#[test]
+fn rotation_under_load_loses_no_line() {
+    for engine in ENGINES {
+        let (site, logs) = (Site::usual(), Site::new());
+        let log = logs.path().join("access.log");
+        let server = logged(engine, &site, &log, &["--workers", "2"]);
+        let (address, done) = (server.address(), AtomicBool::new(false));
+        let rotated = |number: u32| logs.path().join(format!("access.log.{number}"));
+        let rotations = 20;
+        let asked = std::thread::scope(|scope| {
+            let asked = scope.spawn(|| ask_until(address, &done));
+            for number in 0..rotations {
+                std::thread::sleep(Duration::from_millis(60));
+                fs::rename(&log, rotated(number)).expect("a log");
+                server.signal([Signal::SIGHUP, Signal::SIGUSR1][number as usize % 2]);
+                wait_until("the new file is there", || log.exists());
+            }
+            done.store(true, Ordering::Relaxed);
+            asked.join().expect("all are answered")
+        });
+        let ended = server.terminate();
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        let mut found = 0;
+        let mut used = 0;
+        for path in (0..rotations).map(rotated).chain([log]) {
+            let lines = lines(&path);
+            lines.iter().for_each(|line| assert_eq!(fields(line)[4], "load"));
+            used += u32::from(!lines.is_empty());
+            found += lines.len() as u64;
+        }
+        assert_eq!(
+            (found, ended.count("requests"), ended.count("log_lines")),
+            (asked, asked, asked)
+        );
+        assert!(used > rotations / 2, "only {used} files have lines");
+        println!(
+            "{engine}: {rotations} rotations, {asked} requests, {found} lines in {used} files"
+        );
+    }
+}
+
+#[test]
+fn a_log_that_falls_behind_stops_nobody_and_counts_what_it_drops() {
+    for engine in ENGINES {
+        let (site, logs) = (Site::usual(), Site::new());
+        // A pipe that nobody reads is a disk that does not write.
+        let fifo = logs.path().join("fifo");
+        nix::unistd::mkfifo(&fifo, Mode::S_IRWXU).expect("a pipe");
+        let reader = File::options().read(true).write(true).open(&fifo).expect("a pipe");
+        let server = logged(engine, &site, &fifo, &["--access-log-buffer", "65536"]);
+        let agent = format!("User-Agent: {}\r\n", "x".repeat(900));
+        let requests = 2000;
+        let mut stream = connect(server.address());
+        for _ in 0..requests {
+            let answer = ask_on(&mut stream, &get("/hello.txt", &agent));
+            assert_eq!(answer.status, 200);
+        }
+        // Now it is read, and the rest comes through.
+        let read = std::thread::spawn(move || {
+            let lines = BufReader::new(reader).lines().map_while(Result::ok);
+            lines.take_while(|line| line != "end").count() as u64
+        });
+        let ended = server.terminate();
+        File::options().write(true).open(&fifo).expect("a pipe").write_all(b"end\n").expect("room");
+        let read = read.join().expect("lines");
+        let dropped = ended.count("log_dropped");
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        assert_eq!((ended.count("requests"), ended.count("log_lines")), (requests, read));
+        assert!(dropped > 0 && read + dropped == requests, "{read} read, {dropped} dropped");
+        assert!(ended.stderr.contains("lines were dropped"), "{}", ended.stderr);
+        println!("{engine}: of {requests} lines {read} were read and {dropped} dropped");
+    }
+}
+
+/// A batch that was handed over because it was old took as much of the buffer as a full one.
+#[test]
+fn a_few_lines_take_no_more_of_the_buffer_than_their_bytes() {
+    for engine in ENGINES {
+        let (site, logs) = (Site::usual(), Site::new());
+        let fifo = logs.path().join("fifo");
+        nix::unistd::mkfifo(&fifo, Mode::S_IRWXU).expect("a pipe");
+        let reader = File::options().read(true).write(true).open(&fifo).expect("a pipe");
+        let server = logged(engine, &site, &fifo, &["--access-log-buffer", "393216"]);
+        let agent = format!("User-Agent: {}\r\n", "x".repeat(900));
+        let mut stream = connect(server.address());
+        let mut ask = |count: u64| {
+            for _ in 0..count {
+                assert_eq!(ask_on(&mut stream, &get("/hello.txt", &agent)).status, 200);
+            }
+        };
+        // The pipe is full, and the thread waits.
+        ask(130);
+        for _ in 0..8 {
+            std::thread::sleep(Duration::from_millis(120));
+            ask(1);
+        }
+        ask(250);
+        let read = std::thread::spawn(move || {
+            let lines = BufReader::new(reader).lines().map_while(Result::ok);
+            lines.take_while(|line| line != "end").count() as u64
+        });
+        let ended = server.terminate();
+        File::options().write(true).open(&fifo).expect("a pipe").write_all(b"end\n").expect("room");
+        assert_eq!((read.join().expect("lines"), ended.count("log_dropped")), (388, 0), "{engine}");
+    }
+}
+
+#[test]
+fn a_full_disk_is_told_once_and_recovers() {
+    for engine in ENGINES {
+        let (site, logs) = (Site::usual(), Site::new());
+        let log = logs.path().join("access.log");
+        std::os::unix::fs::symlink("/dev/full", &log).expect("a link");
+        let server = logged(engine, &site, &log, &[]);
+        for _ in 0..5 {
+            assert_eq!(ask(&server, &get("/hello.txt", "")).status, 200);
+            std::thread::sleep(Duration::from_millis(120));
+        }
+        wait_until("the full disk is told", || server.stderr().contains("No space left"));
+        fs::remove_file(&log).expect("a link");
+        server.signal(Signal::SIGUSR1);
+        wait_until("the new file is there", || log.exists());
+        assert_eq!(ask(&server, &get("/hello.txt", "")).status, 200);
+        wait_until("the recovery is told", || server.stderr().contains("lines were lost"));
+        let ended = server.terminate();
+        assert_eq!(ended.stderr.matches("No space left").count(), 1, "{}", ended.stderr);
+        assert_eq!((lines(&log).len(), ended.count("requests")), (1, 6));
+        assert_eq!((ended.count("log_lines"), ended.count("log_dropped")), (1, 5));
+        assert!(ended.stderr.contains("5 lines were lost"), "{}", ended.stderr);
+        println!("{engine}: 5 lines lost, told once, 1 written after that");
+    }
+}
+
+#[test]
+fn a_disk_that_is_full_for_a_while_keeps_lines_whole() {
+    use nix::mount::{MntFlags, MsFlags, mount, umount2};
+    for engine in ENGINES {
+        let (site, logs) = (Site::usual(), Site::new());
+        let (flags, size) = (MsFlags::empty(), Some("size=128k"));
+        if let Err(error) = mount(Some("tmpfs"), logs.path(), Some("tmpfs"), flags, size) {
+            println!("{engine}: skipped, no file system of a fixed size can be mounted: {error}");
+            continue;
+        }
+        let log = logs.path().join("access.log");
+        let filler = logs.path().join("filler");
+        fs::write(&filler, vec![0; 90_000]).expect("room");
+        let server = logged(engine, &site, &log, &[]);
+        let agent = format!("User-Agent: {}\r\n", "x".repeat(900));
+        let mut stream = connect(server.address());
+        let mut requests = 0;
+        wait_until("the disk is full", || {
+            requests += 1;
+            ask_on(&mut stream, &get("/hello.txt", &agent));
+            server.stderr().contains("No space left")
+        });
+        fs::remove_file(&filler).expect("a file");
+        wait_until("there is room again", || {
+            requests += 1;
+            ask_on(&mut stream, &get("/hello.txt", &agent));
+            server.stderr().contains("lines were lost")
+        });
+        drop(stream);
+        let ended = server.terminate();
+        let whole = lines(&log).iter().filter(|line| line.ends_with(" +")).count() as u64;
+        umount2(logs.path(), MntFlags::MNT_DETACH).expect("mounted");
+        let dropped = ended.count("log_dropped");
+        assert_eq!((ended.count("log_lines"), ended.count("requests")), (whole, requests));
+        assert!(dropped > 0 && whole + dropped == requests, "{whole} + {dropped} of {requests}");
+        println!("{engine}: of {requests} lines {dropped} were lost, {whole} are whole");
+    }
+}
+
+#[test]
+fn a_log_that_cannot_be_opened_anew_stays_where_it_is() {
+    for engine in ENGINES {
+        let (site, logs) = (Site::usual(), Site::new());
+        let directory = logs.path().join("inner");
+        fs::create_dir(&directory).expect("a directory");
+        let log = directory.join("access.log");
+        let server = logged(engine, &site, &log, &[]);
+        let moved = logs.path().join("moved");
+        fs::rename(&directory, &moved).expect("a directory");
+        server.signal(Signal::SIGHUP);
+        wait_until("it is told", || server.stderr().contains("the old file is kept"));
+        ask(&server, &get("/hello.txt", ""));
+        let ended = server.terminate();
+        assert_eq!((lines(&moved.join("access.log")).len(), ended.count("log_lines")), (1, 1));
+        println!("{engine}: the old file is kept");
+    }
+    let site = Site::usual();
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_twinring"));
+    command.args(["serve", "http", "--listen", "127.0.0.1:0", "--access-log", "/nowhere/x"]);
+    let output = command.arg("--root").arg(site.path()).output().expect("the command runs");
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(told.contains("cannot open --access-log /nowhere/x: No such file"), "{told}");
+    // A pipe without a reader is not waited for.
+    let fifo = site.path().join("fifo");
+    nix::unistd::mkfifo(&fifo, Mode::S_IRWXU).expect("a pipe");
+    let (root, fifo) = (site.path().to_str().expect("text"), fifo.to_str().expect("text"));
+    let arguments = ["serve", "http", "--listen", "127.0.0.1:0", "--root", root];
+    let (code, _, told) = run(&[&arguments[..], &["--access-log", fifo]].concat());
+    assert!(code == Some(1) && told.contains("cannot open --access-log"), "{told}");
+}
+
+#[test]
+fn standard_output_takes_lines_between_those_of_the_command() {
+    for engine in ENGINES {
+        let site = Site::usual();
+        let arguments = ["--access-log", "-", "--access-log-format", "json"];
+        let server = Server::http(engine, site.path(), &arguments);
+        ask(&server, &get("/hello.txt", "Host2: x\r\n"));
+        let line = server.next_line();
+        assert_eq!((&line["target"], &line["status"]), (&"/hello.txt".into(), &200.into()));
+        assert_eq!((&line["host"], &line["protocol"]), (&"test".into(), &"HTTP/1.1".into()));
+        server.signal(Signal::SIGHUP);
+        ask(&server, &get("/none", ""));
+        assert_eq!(server.next_line()["status"], 404);
+        let ended = server.terminate();
+        assert_eq!((ended.code, ended.count("log_lines")), (Some(0), 2));
+    }
+}
+
+#[test]
+fn signals_that_have_nothing_to_open_anew_end_nothing() {
+    for engine in ENGINES {
+        let site = Site::usual();
+        let server = Server::http(engine, site.path(), &[]);
+        for signal in [Signal::SIGHUP, Signal::SIGUSR1] {
+            server.signal(signal);
+            assert_eq!(ask(&server, &get("/hello.txt", "")).status, 200);
+        }
+        let ended = server.terminate();
+        assert_eq!((ended.code, ended.count("log_lines")), (Some(0), 0), "{}", ended.stderr);
+    }
+}
+
+/// A reload right behind the start ended the process.
+#[test]
+fn signals_that_come_early_end_nothing() {
+    let (site, etc) = (Site::usual(), Site::new());
+    let fifo = etc.path().join("fifo");
+    nix::unistd::mkfifo(&fifo, Mode::S_IRWXU).expect("a pipe");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
+    command.args(["serve", "http", "--json", "--listen", "127.0.0.1:0", "--config"]).arg(&fifo);
+    let mut child = command.stdout(Stdio::piped()).spawn().expect("the command starts");
+    let send = |signal| nix::sys::signal::kill(Pid::from_raw(child.id() as i32), signal);
+    // Open when the other end is: the configuration is being read.
+    let mut configuration = File::options().write(true).open(&fifo).expect("a pipe");
+    send(Signal::SIGHUP).expect("a process");
+    send(Signal::SIGUSR1).expect("a process");
+    writeln!(configuration, "root = {:?}", site.path()).expect("a reader");
+    drop(configuration);
+    let mut ready = String::new();
+    let stdout = child.stdout.take().expect("stdout is piped");
+    let mut stdout = BufReader::new(stdout);
+    stdout.read_line(&mut ready).expect("text");
+    assert!(ready.contains("ready"), "{ready}");
+    nix::sys::signal::kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).expect("a process");
+    assert_eq!(child.wait().expect("a child").code(), Some(0));
+}
+
+#[test]
+fn requests_over_tls_are_logged_as_what_they_say() {
+    for engine in ENGINES {
+        let (site, logs) = (Site::usual(), Site::new());
+        let (identity, log) = (tls::Identity::new(), logs.path().join("access.log"));
+        let tls = identity.arguments();
+        let tls: Vec<&str> = tls.iter().map(String::as_str).collect();
+        let server = logged(engine, &site, &log, &tls);
+        let address = server.addresses()[1];
+        let config = std::sync::Arc::new(identity.trust(&tls::VERSIONS));
+        for target in ["/hello.txt", "/large.bin"] {
+            let answer = tls::talk_secure(address, &config, get(target, "").as_bytes());
+            assert_eq!(responses(&answer.expect("an orderly end"))[0].status, 200);
+        }
+        let answer = talk_until_closed(address, get("/hello.txt", "").as_bytes());
+        assert!(answer.starts_with(b"HTTP/1.1 400"));
+        let ended = server.terminate();
+        let found: Vec<_> = lines(&log).iter().map(|line| fields(line)).collect();
+        let expected = [
+            ["GET /hello.txt HTTP/1.1", "200", "36", "-", "-", "+"],
+            ["GET /large.bin HTTP/1.1", "200", "700001", "-", "-", "+"],
+            ["-", "400", "16", "-", "-", "-"],
+        ];
+        assert_eq!(found, expected, "{engine}");
+        assert_eq!((ended.count("requests"), ended.count("log_lines")), (3, 3));
+    }
+}
+
+/// Where nobody reads what it says, neither the thread that takes signals nor the end waits for that.
+#[test]
+fn nobody_has_to_read_anything() {
+    const PIPE_BYTES: usize = 4096;
+    for engine in ENGINES {
+        let (site, identity) = (Site::usual(), crate::support::tls::Identity::new());
+        let (reader, mut writer) = std::io::pipe().expect("a pipe");
+        fcntl(&writer, FcntlArg::F_SETPIPE_SZ(PIPE_BYTES as i32)).expect("a small pipe");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
+        command.args(["serve", "http", "--json", "--listen", "127.0.0.1:0", "--engine", engine]);
+        command.args(["--access-log", "-"]).args(identity.arguments()).arg("--root");
+        command.arg(site.path()).stdin(Stdio::null());
+        command.stderr(writer.try_clone().expect("a descriptor"));
+        command.stdout(writer.try_clone().expect("a descriptor"));
+        let mut child = command.spawn().expect("the command starts");
+        let mut lines = BufReader::new(reader).lines();
+        let ready = lines.find_map(|line| {
+            let line = line.expect("readable");
+            line.starts_with('{').then_some(line)
+        });
+        let ready: Value = serde_json::from_str(&ready.expect("a ready line")).expect("JSON");
+        let address = ready["listen"][0].as_str().expect("an address").parse().expect("an address");
+        writer.write_all(&[b' '; PIPE_BYTES]).expect("an empty pipe");
+        // A line for the log, and a notice of the thread that takes the signals.
+        assert_eq!(responses(&talk(address, get("/hello.txt", "").as_bytes()))[0].status, 200);
+        let process = Pid::from_raw(child.id() as i32);
+        for signal in [Signal::SIGHUP, Signal::SIGHUP, Signal::SIGTERM] {
+            nix::sys::signal::kill(process, signal).expect("a process");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        wait_until("it ended", || child.try_wait().expect("a child").is_some());
+        assert_eq!(child.wait().expect("a child").code(), Some(0), "{engine}");
+    }
+}
