@@ -45,12 +45,15 @@ fn somebody_new() -> u32 {
 /// The command with so much locked memory, for a user without privileges: another one than this,
 /// if this is root.
 fn unprivileged(memlock_kib: u32) -> Command {
+    unprivileged_as(somebody_new(), memlock_kib)
+}
+
+fn unprivileged_as(user: u32, memlock_kib: u32) -> Command {
     let limits = format!("-l {memlock_kib}");
     if !geteuid().is_root() {
         return limited(&limits);
     }
     let mut command = program_limited(binary_for_all(), &limits);
-    let user = somebody_new();
     command.uid(user).gid(user);
     command
 }
@@ -93,6 +96,24 @@ fn rings_that_are_charged_are_refused_by_name_or_done_without() {
             }
         }
     }
+}
+
+/// The kernel gives back late what rings are charged. Who was started anew, with room for as many rings as
+/// it has workers, found no memory for them and failed.
+#[test]
+fn a_service_can_be_started_anew_at_once() {
+    let user = somebody_new();
+    let start = || {
+        let mut command = unprivileged_as(user, 400);
+        command.args(["serve", "echo", "--json", "--listen", "127.0.0.1:0"]);
+        command.args(["--engine", "io_uring", "--workers", "2"]);
+        Server::spawn(command)
+    };
+    for _ in 0..20 {
+        // It is killed.
+        drop(start());
+    }
+    ping(&connect(start().address()), &pattern(1, 5000));
 }
 
 /// Root passes the limit over when it looks what rings are possible, and does not any more when it
