@@ -22,36 +22,6 @@ fn patience() -> Duration {
     Duration::from_secs(asked.and_then(|seconds| seconds.parse().ok()).unwrap_or(40))
 }
 
-/// Hands the list of configurations to the macro `$callback`.
-macro_rules! configurations {
-    ($callback:ident $($argument:tt)*) => {
-        $callback! {
-            $($argument)*
-            [epoll_edge Epoll "trigger=edge"]
-            [epoll_level Epoll "trigger=level"]
-            [epoll_tiny_pool Epoll "buffer_count=4,buffer_bytes=64"]
-            [io_uring IoUring ""]
-            [no_multishot IoUring "multishot=off"]
-            [legacy_buffers IoUring "buffers=legacy"]
-            [single_shot_legacy_buffers IoUring "multishot=off,buffers=legacy"]
-            [incremental_buffers IoUring "buffers=incremental"]
-            [no_skip_success IoUring "skip_success=off"]
-            [coop_taskrun IoUring "taskrun=coop"]
-            [plain_taskrun IoUring "taskrun=none,single_issuer=off"]
-            [no_registered_ring IoUring "registered_ring=off"]
-            [sqarray IoUring "no_sqarray=off"]
-            [sqpoll IoUring "sqpoll_idle_ms=50,taskrun=none"]
-            [split_on IoUring "split=on"]
-            [split_off IoUring "split=off"]
-            [no_ext_arg IoUring "ext_arg=off"]
-            [tiny_pool IoUring "buffer_count=4,buffer_bytes=64"]
-            [tiny_rings IoUring "sq_entries=8,cq_entries=16"]
-            [min_wait IoUring "min_wait_us=50"]
-            [direct IoUring "direct=on"]
-        }
-    };
-}
-
 macro_rules! define_configurations {
     ($([$name:ident $engine:ident $options:literal])*) => {
         $(

@@ -1,8 +1,35 @@
-//! The driver contract for datagrams: every rule, on every engine configuration.
+//! The driver contract for datagrams: every rule, on every engine configuration that has to do with
+//! them.
 //!
 //! The configurations, the watchdog and the macro are those of the contract suite for streams.
 //! Most rules run for several sets of socket options too, so that the slower ways of receiving
 //! and sending (single-shot receives, one call per datagram) and tick mode keep the same promises.
+
+/// Hands the list of configurations to the macro `$callback`: those whose options have to do with
+/// datagrams. How the ring is set up and entered is the matter of the suite for streams.
+macro_rules! configurations {
+    ($callback:ident $($argument:tt)*) => {
+        $callback! {
+            $($argument)*
+            [epoll_edge Epoll "trigger=edge"]
+            [epoll_level Epoll "trigger=level"]
+            [epoll_tiny_pool Epoll "buffer_count=4,buffer_bytes=64"]
+            [io_uring IoUring ""]
+            [no_multishot IoUring "multishot=off"]
+            [legacy_buffers IoUring "buffers=legacy"]
+            [single_shot_legacy_buffers IoUring "multishot=off,buffers=legacy"]
+            [incremental_buffers IoUring "buffers=incremental"]
+            [no_skip_success IoUring "skip_success=off"]
+            [plain_taskrun IoUring "taskrun=none,single_issuer=off"]
+            [sqpoll IoUring "sqpoll_idle_ms=50,taskrun=none"]
+            [split_on IoUring "split=on"]
+            [no_ext_arg IoUring "ext_arg=off"]
+            [tiny_pool IoUring "buffer_count=4,buffer_bytes=64"]
+            [tiny_rings IoUring "sq_entries=8,cq_entries=16"]
+            [direct IoUring "direct=on"]
+        }
+    };
+}
 
 #[macro_use]
 #[path = "../contract/support.rs"]

@@ -1,0 +1,173 @@
+//! Every audit fires on a run made to trigger it, and what a starved machine does to programs
+//! without a fault costs the block and not the cell.
+
+use crate::common::records::{judge, pairs, read, record};
+use serde_json::{Value, json};
+use twinring_lab::Wanted;
+use twinring_lab::audit::{Finding, Kind, Severity, audit, audit_in_block};
+use twinring_lab::summary::Verdict;
+
+fn set(pointer: &str, value: Value) -> impl FnOnce(&mut Value) {
+    move |record| *record.pointer_mut(pointer).expect(pointer) = value
+}
+
+fn failed(what: &str) -> impl FnOnce(&mut Value) {
+    set("/failures", json!([{"what": what, "why": "so"}]))
+}
+
+/// What is changed in a record.
+type Change = Box<dyn FnOnce(&mut Value)>;
+
+/// Makes a flawless run of TCP one that this rule is about.
+fn flaw(kind: Kind) -> Option<Change> {
+    let distance = |before_ns: f64, after_ns: f64| {
+        move |record: &mut Value| {
+            record["distance"] = json!({"before_ns": before_ns, "after_ns": after_ns});
+        }
+    };
+    Some(match kind {
+        Kind::ServerNotReady => Box::new(failed("server_not_ready")),
+        Kind::ServerDied => Box::new(failed("server_died")),
+        Kind::ServerDidNotStop => Box::new(failed("server_did_not_stop")),
+        Kind::ClientFailed => Box::new(failed("client_failed")),
+        Kind::NoAccounting => Box::new(failed("no_accounting")),
+        Kind::BadResult => Box::new(failed("bad_line")),
+        Kind::PayloadMismatch => Box::new(set("/load/errors/mismatch", json!(1))),
+        Kind::ClientErrors => Box::new(set("/load/errors/reset", json!(1))),
+        Kind::UnequalAdmission => Box::new(set("/load/connections/served_at_once_max", json!(64))),
+        Kind::StarvedConnection => Box::new(set("/load/connections/min_answered", json!(0))),
+        Kind::StalledRequest => Box::new(|record: &mut Value| {
+            record["load"]["requests"]["oldest_in_flight_us"] = json!(600_000.0);
+        }),
+        Kind::Unbalanced => Box::new(set("/load/whole_run/abandoned", json!(1))),
+        Kind::NothingAnswered => {
+            Box::new(set("/load/requests", json!({"answered": 0, "per_second": 0.0})))
+        }
+        Kind::LittlesLaw => Box::new(set("/load/latency_us/mean", json!(700.0))),
+        Kind::ScheduleLag => Box::new(|record: &mut Value| {
+            record["cell"]["rate_per_s"] = json!(100_000);
+            record["load"]["settings"]["mode"] = json!("open");
+            record["load"]["schedule_lag_us"] = json!({"p50": 1.0, "p99": 2000.0, "max": 3000.0});
+        }),
+        Kind::Steal => Box::new(set("/cpu/server_cpu/steal_coarse_s", json!(0.1))),
+        Kind::OtherProcesses => Box::new(set("/others/cpu_s", json!(1.0))),
+        Kind::LateSample => Box::new(set("/cpu/sample_delay_us/0", json!(50_000.0))),
+        Kind::WindowsApart => Box::new(|record: &mut Value| {
+            record["cpu"]["between_hosts"] =
+                json!({"clock_uncertainty_us": 50.0, "windows_apart_us": [0.0, 200_000.0]});
+        }),
+        Kind::Moved => Box::new(distance(80.0, 370.0)),
+        Kind::Misplaced => Box::new(distance(370.0, 370.0)),
+        Kind::UnverifiedPayload => Box::new(set("/load/settings/verify", json!(false))),
+        Kind::CqOverflow => Box::new(set("/server_final/runtime_counters/cq_overflows", json!(2))),
+        Kind::BacklogDrops => Box::new(set("/cpu/client_cpu/backlog_drops", json!(3))),
+        Kind::SubjectWaits => Box::new(|record: &mut Value| {
+            record["cpu"]["server_cpu"]["busy_s"] = json!(0.2);
+            record["cpu"]["client_cpu"]["busy_s"] = json!(0.2);
+        }),
+        // Of datagrams only: udp_verdicts.rs and ../experiments/udp_faults.rs.
+        Kind::ForeignPackets | Kind::KernelDrops => return None,
+    })
+}
+
+/// All findings about a run with this flaw, in an experiment that wants close CPUs.
+fn findings(kinds: &[Kind]) -> Vec<Finding> {
+    let mut made = record(0, 0, "io_uring", 1.6);
+    for flaw in kinds.iter().filter_map(|kind| flaw(*kind)) {
+        flaw(&mut made);
+    }
+    let run = read(made);
+    audit_in_block(Wanted::Close, &run, &run)
+}
+
+#[test]
+fn every_rule_fires_on_a_run_made_for_it_and_not_on_a_clean_one() {
+    assert_eq!(findings(&[]), []);
+    for kind in Kind::ALL {
+        if flaw(kind).is_some() {
+            let found = findings(&[kind]);
+            assert!(found.iter().any(|finding| finding.kind == kind), "{kind:?}: {found:?}");
+        }
+    }
+}
+
+/// Rules about what programs that do not get the CPU may do as well.
+const STARVED: [Kind; 6] = [
+    Kind::LittlesLaw,
+    Kind::UnequalAdmission,
+    Kind::StarvedConnection,
+    Kind::StalledRequest,
+    Kind::ScheduleLag,
+    Kind::NothingAnswered,
+];
+
+const DISTURBED: [Kind; 4] = [Kind::OtherProcesses, Kind::Steal, Kind::Moved, Kind::LateSample];
+
+fn severity(found: &[Finding], kind: Kind) -> Option<Severity> {
+    found.iter().find(|finding| finding.kind == kind).map(|finding| finding.severity)
+}
+
+#[test]
+fn on_a_disturbed_machine_a_starved_program_is_noise() {
+    for starved in STARVED {
+        assert_eq!(severity(&findings(&[starved]), starved), Some(Severity::Void), "{starved:?}");
+        for disturbed in DISTURBED {
+            let found = findings(&[starved, disturbed]);
+            let both = [starved, disturbed].map(|kind| severity(&found, kind));
+            assert_eq!(both, [Some(Severity::Noise); 2], "{starved:?} {disturbed:?}: {found:?}");
+        }
+    }
+}
+
+#[test]
+fn wrong_bytes_and_dead_servers_are_no_noise_on_any_machine() {
+    for kind in [Kind::PayloadMismatch, Kind::Unbalanced, Kind::ServerDied, Kind::ClientErrors] {
+        let found = findings(&[kind, Kind::OtherProcesses]);
+        assert_eq!(severity(&found, kind), Some(Severity::Void), "{kind:?}");
+    }
+}
+
+#[test]
+fn a_starved_run_costs_the_block_and_not_the_cell() {
+    let mut records = pairs(9, 1.25);
+    records[4]["others"]["cpu_s"] = json!(1.0);
+    records[4]["load"]["connections"]["served_at_once_max"] = json!(64);
+    let cell = judge(records.clone());
+    assert_eq!(cell.comparisons[0].pairs, 8);
+    assert!(matches!(cell.comparisons[0].verdict, Verdict::Ahead { .. }));
+    assert_eq!((cell.blocks, cell.spoilt_blocks), (9, 1));
+    // The same in a quiet run is the subject's own.
+    records[6]["load"]["connections"]["served_at_once_max"] = json!(64);
+    let cell = judge(records);
+    assert!(matches!(cell.comparisons[0].verdict, Verdict::Void { .. }));
+}
+
+/// Its block was run again and counted all the same.
+#[test]
+fn a_run_that_was_disturbed_and_is_void_spoils_its_block_too() {
+    let mut records = pairs(9, 1.25);
+    records[4]["others"]["cpu_s"] = json!(1.0);
+    records[4]["load"]["errors"]["mismatch"] = json!(1);
+    let counted = |records: &[Value]| {
+        let cell = judge(records.to_vec());
+        let void = cell.findings.iter().find(|it| it.severity == Severity::Void).unwrap();
+        let other = cell.subjects.iter().find(|it| it.name != void.subject).unwrap();
+        (cell.spoilt_blocks, other.counted)
+    };
+    assert_eq!(counted(&records), (1, 8));
+    for record in &mut records {
+        record["schema"] = json!("twinring.lab.run/2");
+    }
+    assert_eq!(counted(&records), (0, 9));
+}
+
+/// Bundles keep the verdicts that they were given.
+#[test]
+fn runs_of_earlier_versions_are_judged_as_they_were() {
+    let mut made = record(0, 0, "io_uring", 1.6);
+    for kind in [Kind::StalledRequest, Kind::OtherProcesses] {
+        flaw(kind).unwrap()(&mut made);
+    }
+    made["schema"] = json!("twinring.lab.run/2");
+    assert_eq!(severity(&audit(&read(made)), Kind::StalledRequest), Some(Severity::Void));
+}

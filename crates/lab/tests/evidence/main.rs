@@ -1,0 +1,20 @@
+//! What is concluded from records of runs, and how it is told: no process is started here but
+//! browsers and editors of bundles.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod aa;
+mod audits;
+mod compare;
+mod hosts;
+mod http_verdicts;
+mod many_verdicts;
+mod placements;
+mod published;
+mod report;
+mod report_browser;
+mod tampering;
+mod udp_verdicts;
+mod verdicts;
+mod warnings;

@@ -1,0 +1,197 @@
+//! What runs cost is found, of servers whose cost is known.
+
+use crate::common::{Sketch, alone, options, runs, summary};
+use twinring_lab::profile::Class;
+use twinring_lab::result::RunRecord;
+use twinring_lab::summary::{SideFigures, summarise};
+use twinring_lab::{Experiment, Outcome, Stop};
+
+fn run(sketch: Sketch<'_>) -> (tempfile::TempDir, Outcome) {
+    let out = tempfile::tempdir().unwrap();
+    let outcome = sketch.run(out.path()).unwrap();
+    (out, outcome)
+}
+
+fn of<'a>(runs: &'a [RunRecord], subject: &str) -> &'a RunRecord {
+    runs.iter().find(|run| run.subject == subject).unwrap()
+}
+
+/// The same experiment as [`Sketch::run`], with text changed in it or options set.
+fn run_changed(text: &str, profile: bool) -> (tempfile::TempDir, Outcome) {
+    let _alone = alone();
+    let out = tempfile::tempdir().unwrap();
+    let experiment = Experiment::from_toml(text, "sketch").unwrap();
+    let mut options = options(experiment, out.path());
+    options.profile = profile;
+    let outcome = twinring_lab::run(&options, &Stop::new()).unwrap();
+    (out, outcome)
+}
+
+#[test]
+fn memory_that_connections_take_is_found_where_it_is() {
+    let (_out, outcome) = run(Sketch { others: &["hoards"], connections: 16, ..Sketch::default() });
+    let runs = runs(&outcome);
+    let grown = |subject: &str| {
+        let memory = of(&runs, subject).memory.unwrap();
+        (memory.server_at_end.peak_rss_bytes - memory.server_at_ready.rss_bytes) / 16
+    };
+    let (plain, hoarded) = (grown("echo"), grown("hoards"));
+    assert!((1 << 20..2 << 20).contains(&hoarded), "{hoarded}");
+    assert!(plain < 512 << 10, "{plain}");
+    let memory = of(&runs, "echo").memory.unwrap();
+    assert!(memory.kernel_under_load.total_bytes() > 0 && memory.server_at_end.rss_bytes > 0);
+    assert!(memory.server_at_end.page_table_bytes > 0);
+}
+
+#[test]
+fn children_and_threads_of_a_server_are_counted() {
+    let (_out, outcome) = run(Sketch { others: &["forks", "crowded"], ..Sketch::default() });
+    let runs = runs(&outcome);
+    let used = |subject: &str| of(&runs, subject).cpu.as_ref().unwrap();
+    // All that `forks` does, its child does.
+    let (alone, by_child) = (used("echo"), used("forks"));
+    assert!(alone.server.cpu_s > 0.0 && by_child.server.cpu_s > alone.server.cpu_s / 10.0);
+    let crowd = used("crowded").server.threads.iter().find(|thread| thread.name == "crowd");
+    assert_eq!(crowd.map(|thread| thread.threads), Some(200));
+    let of_two = of(&runs, "forks").memory.unwrap().server_at_end;
+    assert!(of_two.pss_bytes < of_two.rss_bytes, "{of_two:?}");
+}
+
+#[test]
+fn the_parts_of_both_sides_add_up_and_the_looks_are_timed() {
+    let (_out, outcome) = run(Sketch { others: &["burn"], ..Sketch::default() });
+    let runs = runs(&outcome);
+    for run in &runs {
+        let cpu = run.cpu.as_ref().unwrap();
+        for side in [&cpu.server_cpu, &cpu.client_cpu] {
+            let sampled_s = side.sampled_s.unwrap();
+            assert!(sampled_s > 0.0 && side.look_us.unwrap().iter().all(|us| *us > 0.0));
+        }
+        assert_eq!(cpu.shared, Some(outcome.bundle.cpus.shared));
+    }
+    let mut calm = runs.clone();
+    for run in &mut calm {
+        (run.others, run.distance) = (None, None);
+        run.cpu.as_mut().unwrap().sample_delay_us = [0.0; 2];
+    }
+    let summary = summarise(&outcome.bundle.experiment, 1, &calm);
+    for subject in &summary.cells[0].subjects {
+        let Some(figures) = &subject.figures else { continue };
+        for side in [&figures.server, &figures.client] {
+            let sum: f64 = SideFigures::PARTS.iter().map(|(_, part)| part(side)).sum();
+            assert!((sum - side.busy_ns).abs() < 1e-6 * side.busy_ns, "{side:?}");
+            assert!(SideFigures::PARTS.iter().all(|(_, part)| part(side) >= -1e-9), "{side:?}");
+        }
+        assert!((figures.server.busy_ns - figures.server_cpu_ns).abs() < 1e-6);
+        assert!(figures.memory.unwrap().server_rss_bytes > 0.0);
+    }
+}
+
+#[test]
+fn a_subject_can_be_run_with_the_idle_clock_alone() {
+    let text = Sketch { others: &["burn"], ..Sketch::default() }.text();
+    let name = "name = \"burn\"";
+    let text = text.replace(name, &format!("{name}\naccounting = \"idle_clock_only\""));
+    let (_out, outcome) = run_changed(&text, false);
+    let runs = runs(&outcome);
+    let (all, bare) = (of(&runs, "echo"), of(&runs, "burn"));
+    assert!(all.memory.is_some() && bare.memory.is_none());
+    let (all, bare) = (all.cpu.as_ref().unwrap(), bare.cpu.as_ref().unwrap());
+    assert!(!all.server.threads.is_empty() && bare.server.threads.is_empty());
+    assert!(bare.server.cpu_s > 0.0 && bare.client.cpu_s > 0.0 && bare.server_cpu.busy_s > 0.0);
+    let cost = Experiment::find("accounting-cost").unwrap();
+    assert_eq!(cost.subjects.len(), 2);
+    assert_ne!(cost.subjects[0].accounting, cost.subjects[1].accounting);
+}
+
+#[test]
+fn a_profile_tells_whose_time_it_was_and_is_in_no_figure() {
+    let text = Sketch { others: &["burn", "lossy"], ..Sketch::default() }.text();
+    let (_out, outcome) = run_changed(&text, true);
+    let profile = outcome.bundle.profile.as_ref().unwrap();
+    if let Some(why) = profile.problems.first() {
+        eprintln!("skipped: {why}");
+        return;
+    }
+    // A voided subject is not worth a profile.
+    let names: Vec<&str> = profile.runs.iter().map(|run| run.subject.as_str()).collect();
+    assert!(names.contains(&"echo") && !names.contains(&"lossy"), "{names:?}");
+    assert_eq!(summary(&outcome).runs, runs(&outcome).len());
+    let of = |subject: &str| profile.runs.iter().find(|run| run.subject == subject);
+    let server = |subject: &str| of(subject).and_then(|run| run.server.as_ref());
+    let echo = server("echo").unwrap();
+    assert!(echo.samples > 100 && echo.of(Class::NetworkStack) > 0, "{echo:?}");
+    // It needs 20 us of its own for each message, which is more than the kernel does.
+    if let Some(burn) = server("burn").filter(|burn| burn.of_the_run() > 100) {
+        assert!(burn.share(Class::User) > echo.share(Class::User), "{burn:?}");
+    }
+    // A read and a write for each message; a few more around the window.
+    let counts = of("echo").unwrap().counts.as_ref().unwrap();
+    assert!((1.0..4.0).contains(&counts.syscalls_per_unit), "{counts:?}");
+    assert!(counts.events.contains_key("recvfrom") || counts.events.contains_key("read"));
+    let verified = twinring_lab::verify(&outcome.directory).unwrap();
+    assert!(verified.holds(), "{verified}");
+    assert!(!outcome.directory.join("profile").exists());
+    let markdown = twinring_lab::markdown(&outcome.bundle);
+    assert!(markdown.contains("## Profile") && markdown.contains("network stack"), "{markdown}");
+}
+
+#[test]
+fn an_edited_profile_is_found_out_even_with_a_new_manifest() {
+    let (_out, outcome) = run_changed(&Sketch::default().text(), true);
+    let mut bundle = outcome.bundle.clone();
+    let profile = bundle.profile.as_mut().unwrap();
+    let Some(server) = profile.runs.first_mut().and_then(|run| run.server.as_mut()) else {
+        eprintln!("skipped: {:?}", profile.problems);
+        return;
+    };
+    server.samples += 1;
+    let text = serde_json::to_string(&bundle).unwrap();
+    std::fs::write(outcome.directory.join("bundle.json"), text).unwrap();
+    twinring_lab::rerender(&outcome.directory).unwrap();
+    let verified = twinring_lab::verify(&outcome.directory).unwrap();
+    assert!(verified.problems.iter().any(|it| it.contains("profile of echo")), "{verified}");
+}
+
+/// Processes that this one has started and that still run, by name.
+fn own_children() -> Vec<String> {
+    let text = |path: String| std::fs::read_to_string(path).unwrap_or_default();
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let children = tasks.flat_map(|task| {
+        let children = text(format!("{}/children", task.path().display()));
+        children.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    });
+    children.map(|pid| text(format!("/proc/{pid}/comm")).trim().to_owned()).collect()
+}
+
+#[test]
+fn an_interrupted_profile_leaves_a_valid_bundle_and_nothing_else() {
+    let out = tempfile::tempdir().unwrap();
+    let stop = Stop::new();
+    let (watched, request) = (out.path().to_owned(), stop.clone());
+    // What perf writes shows that it runs.
+    let interrupt = std::thread::spawn(move || {
+        for _ in 0..3000 {
+            let bundles = std::fs::read_dir(&watched).unwrap().flatten();
+            if bundles.into_iter().any(|it| it.path().join("profile/perf.data").exists()) {
+                return request.request(15);
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    });
+    let _alone = alone();
+    let text = Sketch { window_s: 2.0, ..Sketch::default() }.text();
+    let mut options = options(Experiment::from_toml(&text, "sketch").unwrap(), out.path());
+    options.profile = true;
+    let outcome = twinring_lab::run(&options, &stop).unwrap();
+    interrupt.join().unwrap();
+    if stop.signal().is_none() {
+        eprintln!("skipped: {:?}", outcome.bundle.profile);
+        return;
+    }
+    assert_eq!(outcome.exit_code(), 128 + 15);
+    assert!(!outcome.directory.join("profile").exists());
+    assert!(own_children().iter().all(|name| name != "perf"), "{:?}", own_children());
+    let verified = twinring_lab::verify(&outcome.directory).unwrap();
+    assert!(verified.holds(), "{verified}");
+}

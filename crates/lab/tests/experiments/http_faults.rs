@@ -1,0 +1,163 @@
+//! Each fault of a fake server of files or of its load generator is caught and named, and a clean
+//! one is left alone.
+
+use std::process::Command;
+
+use crate::common::{HttpSketch, alone, calmed, fakes, voids};
+use twinring_lab::audit::{Kind, Severity};
+use twinring_lab::summary::{CellSummary, Verdict};
+
+/// What came out. The clean server is flawless: what voids it is the machine's doing, and then the
+/// sketch is run again.
+fn cell(sketch: &HttpSketch<'_>) -> CellSummary {
+    let once = || {
+        let out = tempfile::tempdir().unwrap();
+        calmed(&sketch.run(out.path()).unwrap())
+    };
+    let clean = |cell: &CellSummary| voids(cell, "files").is_empty();
+    let cell = (0..4).map(|_| once()).find(clean);
+    cell.expect("the clean server passes in one of four tries")
+}
+
+/// Asserts that the clean server passes and the other one is named for this.
+fn assert_caught(mode: &str, expected: Kind, said: &str) {
+    let cell = cell(&HttpSketch { others: &[mode], ..HttpSketch::default() });
+    let is_it = |finding: &&twinring_lab::audit::Finding| {
+        finding.kind == expected && finding.subject == mode && finding.severity == Severity::Void
+    };
+    let found = cell.findings.iter().find(is_it);
+    let found = found.unwrap_or_else(|| panic!("{mode}: {:?}", cell.findings));
+    assert!(found.what.contains(said), "{mode}: {found:?}");
+    let Verdict::Void { why } = &cell.comparisons[0].verdict else {
+        panic!("{mode}: {:?}", cell.comparisons[0].verdict)
+    };
+    assert!(why.contains(mode), "{why}");
+}
+
+#[test]
+fn clean_servers_pass_every_audit() {
+    for mode in ["foreign", "burn"] {
+        let cell = cell(&HttpSketch { others: &[mode], ..HttpSketch::default() });
+        assert_eq!(voids(&cell, mode), [], "{mode}: {:?}", cell.findings);
+        assert_eq!(cell.cell.to_string(), "4 connections x 1000 B over HTTP on loopback");
+        for subject in &cell.subjects {
+            let figures = subject.figures.as_ref().unwrap();
+            let content = figures.http.unwrap().content_bytes_per_s;
+            assert!((content / figures.requests_per_s - 1000.0).abs() < 1e-6, "{figures:?}");
+        }
+    }
+}
+
+#[test]
+fn pipelined_requests_are_measured_too() {
+    let cell = cell(&HttpSketch { grid: "depth = [3]", ..HttpSketch::default() });
+    assert_eq!(cell.cell.to_string(), "4 connections x 1000 B x depth 3 over HTTP on loopback");
+}
+
+#[test]
+fn wrong_answers_are_named_by_what_is_wrong() {
+    assert_caught("status", Kind::PayloadMismatch, "status 4");
+    assert_caught("short", Kind::PayloadMismatch, "length 4");
+    assert_caught("garble", Kind::PayloadMismatch, "content 4");
+    assert_caught("malformed", Kind::PayloadMismatch, "malformed 4");
+}
+
+#[test]
+fn servers_that_break_off_or_die_are_named() {
+    assert_caught("breaks", Kind::ClientErrors, "closed early 4");
+    assert_caught("dies", Kind::ServerDied, "out of cheese");
+}
+
+#[test]
+fn a_server_that_admits_64_connections_is_named() {
+    let sketch = HttpSketch {
+        others: &["admits-64"],
+        connections: 100,
+        window_s: 0.6,
+        ..HttpSketch::default()
+    };
+    let cell = cell(&sketch);
+    let found = voids(&cell, "admits-64");
+    assert!(found.contains(&Kind::UnequalAdmission), "{:?}", cell.findings);
+}
+
+#[test]
+fn a_load_generator_that_is_not_truthful_is_named() {
+    for (client_fault, expected) in [
+        ("miscounts", Kind::Unbalanced),
+        ("flatters", Kind::LittlesLaw),
+        ("plain", Kind::BadResult),
+        ("shrinks", Kind::PayloadMismatch),
+    ] {
+        let out = tempfile::tempdir().unwrap();
+        let sketch = HttpSketch { client_fault, others: &["foreign"], ..HttpSketch::default() };
+        let cell = calmed(&sketch.run(out.path()).unwrap());
+        let found = voids(&cell, "files");
+        assert!(found.contains(&expected), "{client_fault}: {:?}", cell.findings);
+    }
+}
+
+#[test]
+fn a_load_generator_that_does_not_look_at_content_is_warned_of() {
+    let cell = cell(&HttpSketch { client_fault: "blind", ..HttpSketch::default() });
+    let kinds: Vec<_> = cell.findings.iter().map(|finding| finding.kind).collect();
+    assert!(kinds.contains(&Kind::UnverifiedPayload), "{:?}", cell.findings);
+}
+
+#[test]
+fn without_nginx_the_others_are_measured_and_the_report_says_what_to_do() {
+    let _alone = alone();
+    let out = tempfile::tempdir().unwrap();
+    let more = "[[subjects]]\nname = \"theirs\"\nnginx = { sendfile = true }\n";
+    let file = out.path().join("sketch.toml");
+    let sketch = HttpSketch { others: &["foreign"], more, ..HttpSketch::default() };
+    std::fs::write(&file, sketch.text()).unwrap();
+    let mut lab = Command::new(fakes());
+    lab.arg("lab").arg(&file).arg(out.path()).env("PATH", out.path());
+    let output = lab.output().unwrap();
+    let [said, table] = [&output.stderr, &output.stdout].map(|it| String::from_utf8_lossy(it));
+    assert!(said.contains("theirs is left out") && said.contains("apt install nginx"), "{said}");
+    assert!(table.contains("theirs was not run") && table.contains("foreign"), "{table}");
+    let directory = table.lines().last().unwrap();
+    let verification = twinring_lab::verify(directory.as_ref()).unwrap();
+    assert!(verification.holds() && verification.runs >= 2, "{verification}");
+}
+
+#[test]
+fn nginx_takes_part_if_it_is_installed_and_is_left_out_otherwise() {
+    let more = "[[subjects]]\nname = \"theirs\"\nnginx = { sendfile = true }\n\
+                against = [\"other\"]\n\
+                [[subjects]]\nname = \"other\"\nnginx = { sendfile = false }\n";
+    let out = tempfile::tempdir().unwrap();
+    let sketch = HttpSketch { more, ..HttpSketch::default() };
+    let outcome = sketch.run(out.path()).unwrap();
+    let report = std::fs::read_to_string(outcome.directory.join("report.md")).unwrap();
+    let names: Vec<_> =
+        outcome.bundle.experiment.subjects.iter().map(|it| it.name.as_str()).collect();
+    let runs = std::fs::read_to_string(outcome.directory.join("runs.jsonl")).unwrap();
+    if let [not_run, _] = &outcome.bundle.not_run[..] {
+        println!("nginx is not installed: it was left out");
+        assert_eq!((not_run.subject.as_str(), names), ("theirs", vec!["files"]));
+        assert!(
+            report.contains("theirs was not run") && report.contains("apt install"),
+            "{report}"
+        );
+        return;
+    }
+    assert_eq!(names, ["files", "theirs", "other"]);
+    assert!(runs.contains("sendfile on;") && runs.contains("sendfile off;"), "{runs}");
+    assert!(!runs.contains("server_not_ready") && !runs.contains("server_died"), "{runs}");
+    let cell = calmed(&outcome);
+    let compared: Vec<_> = cell
+        .comparisons
+        .iter()
+        .map(|comparison| (comparison.subject.as_str(), comparison.baseline.as_str()))
+        .collect();
+    assert_eq!(compared, [("theirs", "files"), ("other", "files"), ("theirs", "other")]);
+    // Its end after SIGTERM is clean: one process, with code 0.
+    assert!(
+        !cell.findings.iter().any(|it| it.kind == Kind::ServerDidNotStop),
+        "{:?}",
+        cell.findings
+    );
+}

@@ -1,0 +1,139 @@
+//! Each fault of a fake reflector or simulator is caught and named, and a clean one is left alone.
+
+use crate::common::{UdpSketch, calmed, voids};
+use twinring_lab::audit::{Kind, Severity};
+use twinring_lab::summary::{Bottleneck, CellSummary, Verdict};
+
+/// What came out. The clean reflector is flawless: what voids it is the machine's doing, and then
+/// the sketch is run again.
+fn cell(sketch: &UdpSketch<'_>) -> CellSummary {
+    let mut cell = once(sketch);
+    for _ in 1..3 {
+        if !voids(&cell, "clean").is_empty() {
+            cell = once(sketch);
+        }
+    }
+    assert_eq!(voids(&cell, "clean"), [], "the clean reflector: {:?}", cell.findings);
+    cell
+}
+
+fn once(sketch: &UdpSketch<'_>) -> CellSummary {
+    let out = tempfile::tempdir().unwrap();
+    calmed(&sketch.run(out.path()).unwrap())
+}
+
+/// Asserts that the clean reflector passes and the other one is named for this.
+fn assert_caught(mode: &str, client_fault: &str, expected: Kind) {
+    let cell = cell(&UdpSketch { others: &[mode], client_fault, ..UdpSketch::default() });
+    let name = format!("other-{mode}");
+    let found = voids(&cell, &name);
+    assert!(found.contains(&expected), "{mode} {client_fault}: {:?}", cell.findings);
+    let Verdict::Void { why } = &cell.comparisons[0].verdict else {
+        panic!("{mode}: {:?}", cell.comparisons[0].verdict)
+    };
+    assert!(why.contains(&name), "{why}");
+}
+
+/// Asserts that this is said of a subject, which counts all the same.
+fn assert_warned(cell: &CellSummary, subject: &str, expected: Kind) {
+    let mut found = cell.findings.iter().filter(|finding| finding.subject == subject);
+    let found = found.find(|finding| finding.kind == expected);
+    let severity = found.map(|finding| finding.severity);
+    assert_eq!(severity, Some(Severity::Warning), "{expected:?}: {:?}", cell.findings);
+    assert_eq!(voids(cell, subject), []);
+}
+
+#[test]
+fn clean_reflectors_pass_every_audit_and_their_packets_are_all_back() {
+    for mode in ["foreign", "burn"] {
+        let cell = cell(&UdpSketch { others: &[mode], ..UdpSketch::default() });
+        assert_eq!(voids(&cell, &format!("other-{mode}")), [], "{mode}: {:?}", cell.findings);
+        assert_eq!(cell.cell.to_string(), "20 streams x 50/s x 172 B on loopback");
+        for subject in &cell.subjects {
+            let figures = subject.figures.as_ref().unwrap();
+            assert_eq!(figures.datagrams.as_ref().unwrap().missing_ratio, 0.0);
+            assert!(!subject.lateness_curve.is_empty() && figures.requests_per_s > 500.0);
+        }
+        let ours = cell.subjects[0].figures.as_ref().unwrap();
+        // One receive and one send a packet, over the whole life of the reflector.
+        assert_eq!(ours.server_syscalls, Some(2.0));
+    }
+}
+
+#[test]
+fn loss_is_an_outcome_and_not_a_fault() {
+    let cell = cell(&UdpSketch { others: &["lossy"], ..UdpSketch::default() });
+    assert_eq!(voids(&cell, "other-lossy"), [], "{:?}", cell.findings);
+    let lossy = &cell.subjects[1];
+    let datagrams = lossy.figures.as_ref().unwrap().datagrams.clone().unwrap();
+    assert!((0.03..0.07).contains(&datagrams.lost_ratio), "{datagrams:?}");
+    assert_eq!(lossy.kept_up, Some(0));
+    // What it saves by dropping packets is no merit: there is nothing to compare.
+    assert!(cell.comparisons[0].pair_ratios.is_empty());
+}
+
+#[test]
+fn a_reflector_that_changes_bytes_is_named() {
+    assert_caught("garble", "", Kind::PayloadMismatch);
+}
+
+#[test]
+fn a_reflector_that_dies_is_named() {
+    assert_caught("dies", "", Kind::ServerDied);
+}
+
+/// It is the worst of losses: once it was taken for a broken measurement, and the cell was void.
+#[test]
+fn a_reflector_that_never_answers_is_named_and_does_not_keep_up() {
+    let cell = cell(&UdpSketch { others: &["mute"], ..UdpSketch::default() });
+    assert_warned(&cell, "other-mute", Kind::NothingAnswered);
+    let mute = &cell.subjects[1];
+    assert_eq!((mute.counted, mute.unanswered, mute.kept_up), (1, 1, Some(0)));
+    let kept_up = cell.comparisons[0].kept_up.unwrap();
+    assert_eq!((kept_up.subject, kept_up.both), (0, 0));
+}
+
+#[test]
+fn packets_of_nobody_and_full_queues_are_warned_of() {
+    let sketch = |mode: &'static str| cell(&UdpSketch { others: &[mode], ..UdpSketch::default() });
+    assert_warned(&sketch("stray"), "other-stray", Kind::ForeignPackets);
+    let cell = sketch("spills");
+    assert_warned(&cell, "other-spills", Kind::KernelDrops);
+    assert_warned(&cell, "other-spills", Kind::CqOverflow);
+}
+
+#[test]
+fn a_reflector_that_never_listens_is_named() {
+    assert_caught("unbound", "", Kind::ServerNotReady);
+}
+
+#[test]
+fn a_simulator_that_is_not_truthful_is_named() {
+    assert_caught("foreign", "miscounts", Kind::Unbalanced);
+    assert_caught("foreign", "flatters", Kind::BadResult);
+    assert_caught("foreign", "lazy", Kind::ScheduleLag);
+}
+
+#[test]
+fn a_simulator_that_falls_behind_is_measured_and_does_not_count_as_equal_work() {
+    let cell =
+        cell(&UdpSketch { others: &["foreign"], client_fault: "late", ..UdpSketch::default() });
+    assert_eq!(voids(&cell, "other-foreign"), [], "{:?}", cell.findings);
+    let late = cell.subjects[1].figures.as_ref().unwrap().datagrams.clone().unwrap();
+    assert!(late.lateness_us_p99_9 > 25_000.0, "{late:?}");
+    assert_eq!(cell.comparisons[0].kept_up.unwrap().subject, 0);
+}
+
+#[test]
+fn a_simulator_that_uses_all_of_its_cpu_is_named_as_the_bottleneck() {
+    let sketch = UdpSketch { others: &["foreign"], client_fault: "spins", ..UdpSketch::default() };
+    let cell = cell(&sketch);
+    let spinning = &cell.subjects[1];
+    let figures = spinning.figures.as_ref().unwrap();
+    // Other processes may have had a part of its CPU, which is then busy all the same.
+    assert!(figures.client_busy_share > 0.9, "{figures:?}");
+    if figures.client_busy_share >= twinring_lab::summary::SATURATED_SHARE {
+        let expected = [Bottleneck::ClientCpu, Bottleneck::BothCpus, Bottleneck::SharedCpu];
+        assert!(expected.contains(&spinning.bottleneck.unwrap()), "{:?}", spinning.bottleneck);
+    }
+}

@@ -1,0 +1,11 @@
+//! `twinring lab`, from the command line to the bundle.
+
+mod compare;
+mod hosts;
+mod http;
+mod measurements;
+mod peers;
+mod profile;
+mod quick;
+mod tcp;
+mod udp;

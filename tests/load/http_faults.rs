@@ -1,0 +1,231 @@
+//! `twinring load http` against servers that are wrong, on both engines: what they do wrong has to
+//! be found and named, and whatever happens the counts have to balance.
+
+use crate::support::load::{answering, converse, engines, ok, run_http, serve};
+use socket2::SockRef;
+use std::io::Write;
+use std::net::TcpStream;
+use std::thread;
+use std::time::{Duration, Instant};
+
+fn reset(stream: &TcpStream) {
+    SockRef::from(stream).set_linger(Some(Duration::ZERO)).unwrap();
+}
+
+/// Each tenth answer is wrong in its own way: it fails, and its connection goes on.
+#[test]
+fn wrong_answers_are_counted_by_kind() {
+    let spoiled = |wrong: fn() -> String| {
+        answering(move |number| if number % 10 == 9 { wrong() } else { ok("hello") })
+    };
+    type Case = (&'static str, fn() -> String, &'static str, i32);
+    let cases: [Case; 4] = [
+        ("status", || "HTTP/1.1 503 Busy\r\nContent-Length: 4\r\n\r\nbusy".to_owned(), "", 0),
+        ("length", || ok("hello!"), "", 1),
+        ("hash", || ok("hullo"), "--verify-body", 1),
+        ("hash", || ok("hullo"), "--verify-body=FILE", 1),
+    ];
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "hello").unwrap();
+    for (kind, wrong, arguments, code) in cases {
+        for engine in engines() {
+            let arguments = arguments.replace("FILE", &file.path().display().to_string());
+            let target = spoiled(wrong);
+            let outcome = run_http(engine, target, &format!("-c 1 -n 200 {arguments}"));
+            outcome.expect(code, &[(kind, 20)]);
+            assert_eq!(outcome.number("/whole_run/answered"), 180);
+            assert_eq!(outcome.number("/whole_run/failed"), 20);
+            assert_eq!(outcome.number("/urls/0/failed"), 20);
+            assert_eq!(outcome.number("/connections/reconnects"), 0);
+            let first = outcome.result["first_error"].as_str().unwrap();
+            assert!(first.contains(&format!("{target}/x")), "{first}");
+        }
+    }
+}
+
+/// Every connection is broken in its own way at its fourth request: that one fails, and another
+/// connection takes its place.
+#[test]
+fn broken_connections_are_counted_by_kind_and_replaced() {
+    type Breaks = fn(&mut TcpStream) -> std::io::Result<()>;
+    let cases: [(&str, Breaks, i32); 6] = [
+        ("closed_early", |_| Ok(()), 0),
+        (
+            "closed_early",
+            |stream| stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhell"),
+            0,
+        ),
+        (
+            "closed_early",
+            |stream| {
+                stream.write_all(
+                    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
+                )
+            },
+            0,
+        ),
+        (
+            "reset",
+            |stream| {
+                reset(stream);
+                Ok(())
+            },
+            0,
+        ),
+        ("malformed", |stream| stream.write_all(b"SSH-2.0-OpenSSH_9.9\r\n"), 1),
+        (
+            "malformed",
+            |stream| {
+                stream.write_all(
+                    b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n12",
+                )
+            },
+            1,
+        ),
+    ];
+    for (kind, breaks, code) in cases {
+        let target = serve(move |_, stream| {
+            converse(stream, |number, _, stream| match number {
+                3 => breaks(stream).is_err(),
+                _ => stream.write_all(ok("hello").as_bytes()).is_ok(),
+            });
+        });
+        for engine in engines() {
+            let outcome = run_http(engine, target, "-c 1 -n 40");
+            outcome.expect(code, &[(kind, 10)]);
+            assert_eq!(outcome.number("/whole_run/answered"), 30, "{}", outcome.result);
+            assert_eq!(outcome.number("/whole_run/failed"), 10);
+            assert!(outcome.number("/connections/reconnects") >= 9);
+            assert_eq!(outcome.number("/connections/lost"), 0);
+        }
+    }
+}
+
+#[test]
+fn a_server_may_close_between_answers() {
+    let announced = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello";
+    for announces in [true, false] {
+        let target = serve(move |_, stream| {
+            converse(stream, |number, _, stream| {
+                let answer =
+                    if number == 4 && announces { announced.to_owned() } else { ok("hello") };
+                stream.write_all(answer.as_bytes()).is_ok() && number < 4
+            });
+        });
+        for engine in engines() {
+            // A tenth of a second after each answer nothing is in flight.
+            let (arguments, requests) =
+                if announces { ("-c 2 -n 100", 100) } else { ("-c 1 -n 10 --rate 10", 10) };
+            let outcome = run_http(engine, target, arguments);
+            outcome.expect(0, &[]);
+            assert_eq!(outcome.number("/whole_run/answered"), requests);
+            let lives = requests / 5;
+            assert!(outcome.number("/connections/reconnects") >= lives - 2, "{}", outcome.result);
+        }
+    }
+}
+
+#[test]
+fn what_is_in_flight_behind_the_last_answer_of_a_connection_has_failed() {
+    let target = serve(|_, stream| {
+        converse(stream, |number, _, stream| {
+            let close = if number == 2 { "Connection: close\r\n" } else { "" };
+            let answer = format!("HTTP/1.1 200 OK\r\n{close}Content-Length: 0\r\n\r\n");
+            // The requests behind are still read, so that the end is no reset.
+            let sent = number > 2 || stream.write_all(answer.as_bytes()).is_ok();
+            if number == 2 {
+                stream.shutdown(std::net::Shutdown::Write).unwrap();
+            }
+            sent
+        });
+    });
+    for engine in engines() {
+        let outcome = run_http(engine, target, "-c 1 -n 100 --pipeline 10");
+        let failed = outcome.number("/whole_run/failed");
+        assert_eq!(outcome.number("/whole_run/sent"), 100);
+        assert!(failed > 50, "{}", outcome.result);
+        assert!(outcome.number("/errors/closed_early") > 5, "{}", outcome.result);
+        assert_eq!(outcome.code, 0);
+    }
+}
+
+#[test]
+fn a_connection_that_the_server_keeps_open_is_reset() {
+    let target = answering(|_| ok("hello"));
+    for engine in engines() {
+        let outcome = run_http(engine, target, "-c 2 -n 4 --no-keepalive");
+        outcome.expect(0, &[]);
+        assert_eq!(outcome.number("/connections/kept_open"), 2, "{}", outcome.result);
+    }
+}
+
+#[test]
+fn a_server_that_never_answers_is_a_timeout() {
+    let target = serve(|_, mut stream| {
+        let _ = std::io::copy(&mut stream, &mut std::io::sink());
+    });
+    for engine in engines() {
+        let outcome = run_http(engine, target, "-c 5 -n 10 --timeout 200ms");
+        outcome.expect(1, &[("timeout", 10)]);
+        assert_eq!(outcome.number("/whole_run/failed"), 10);
+        assert_eq!(outcome.number("/connections/served"), 0);
+        // The window is over before the timeout: nobody is blamed, nothing is hidden.
+        let outcome = run_http(engine, target, "-c 5 -d 100ms --warmup 0s");
+        outcome.expect(1, &[]);
+        assert_eq!(outcome.number("/whole_run/abandoned"), 5);
+        assert!(outcome.result["requests"]["oldest_in_flight_us"].as_f64().unwrap() >= 100_000.0);
+    }
+}
+
+#[test]
+fn a_port_that_nobody_listens_on_any_more_loses_the_connections() {
+    for engine in engines() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let target = listener.local_addr().unwrap();
+        thread::spawn(move || {
+            let streams: Vec<TcpStream> = listener.incoming().take(2).flatten().collect();
+            drop(listener);
+            let talks = streams.into_iter().map(|stream| {
+                thread::spawn(|| {
+                    converse(stream, |number, _, stream| {
+                        number < 3 && stream.write_all(ok("hello").as_bytes()).is_ok()
+                    });
+                })
+            });
+            talks.collect::<Vec<_>>().into_iter().for_each(|talk| talk.join().unwrap());
+        });
+        let began = Instant::now();
+        let outcome = run_http(engine, target, "-c 2 -d 50s --warmup 0s");
+        outcome.expect(1, &[("closed_early", 2), ("connect", 20)]);
+        assert_eq!(outcome.number("/connections/lost"), 2);
+        assert!(outcome.stderr.contains("all connections were lost"), "{}", outcome.stderr);
+        assert!(began.elapsed() < Duration::from_secs(50), "the window ends with its connections");
+        let first = outcome.result["first_error"].as_str().unwrap();
+        assert!(first.contains("closed before an answer"), "{first}");
+    }
+}
+
+#[test]
+fn gates_decide_about_the_exit_code() {
+    let target = answering(|number| match number % 10 {
+        0 => "HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n".to_owned(),
+        _ => {
+            thread::sleep(Duration::from_millis(2));
+            ok("hello")
+        }
+    });
+    for engine in engines() {
+        for (gates, code, breached) in [
+            ("--max-error-rate 20% --slo-p99 10s", 0, [false, false]),
+            ("--max-error-rate 0.05 --slo-p99 10s", 3, [false, true]),
+            ("--max-error-rate 0.2 --slo-p99 1ms", 3, [true, false]),
+        ] {
+            let outcome = run_http(engine, target, &format!("-c 1 -n 100 {gates}"));
+            assert_eq!(outcome.code, code, "{gates}: {}", outcome.result);
+            for (at, expected) in breached.into_iter().enumerate() {
+                assert_eq!(outcome.result["gates"][at]["breached"], expected, "{gates}");
+            }
+            assert_eq!(outcome.stderr.contains("breached"), code == 3, "{}", outcome.stderr);
+        }
+    }
+}

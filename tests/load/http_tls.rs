@@ -1,0 +1,243 @@
+//! `twinring load http` over TLS, against a small server on rustls.
+
+use crate::support::load::{Bounded, Outcome, engines, ok, serve, sound};
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::version::{TLS12, TLS13};
+use rustls::{ServerConfig, ServerConnection, StreamOwned, SupportedProtocolVersion};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A certificate for some name, in a file, and a server that shows it.
+struct Secure {
+    directory: tempfile::TempDir,
+    config: Arc<ServerConfig>,
+}
+
+impl Secure {
+    fn new(name: &str, version: &'static SupportedProtocolVersion) -> Secure {
+        let directory = tempfile::tempdir().unwrap();
+        let made = rcgen::generate_simple_self_signed(vec![name.to_owned()]).unwrap();
+        std::fs::write(directory.path().join("ca.pem"), made.cert.pem()).unwrap();
+        let certificate = CertificateDer::from_pem_slice(made.cert.pem().as_bytes()).unwrap();
+        let key = made.signing_key.serialize_pem();
+        let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
+        let mut config =
+            ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+                .with_protocol_versions(&[version])
+                .unwrap()
+                .with_no_client_auth()
+                .with_single_cert(vec![certificate], key)
+                .unwrap();
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        config.ticketer = aws_lc_rs::Ticketer::new().unwrap();
+        Secure { directory, config: Arc::new(config) }
+    }
+
+    fn ca(&self) -> PathBuf {
+        self.directory.path().join("ca.pem")
+    }
+
+    /// Answers every request with `answer`. Closes after one that asks for it, with close_notify
+    /// if `ends`.
+    fn serve(&self, answer: String, ends: bool) -> SocketAddr {
+        let config = Arc::clone(&self.config);
+        serve(move |_, stream| {
+            stream.set_nodelay(true).unwrap();
+            let connection = ServerConnection::new(Arc::clone(&config)).unwrap();
+            let mut stream = BufReader::new(StreamOwned::new(connection, stream));
+            converse(&mut stream, &answer);
+            if ends {
+                let stream = stream.get_mut();
+                stream.conn.send_close_notify();
+                let _ = stream.conn.complete_io(&mut stream.sock);
+            }
+        })
+    }
+}
+
+fn converse(stream: &mut BufReader<StreamOwned<ServerConnection, TcpStream>>, answer: &str) {
+    loop {
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            if !matches!(stream.read_line(&mut head), Ok(1..)) {
+                return;
+            }
+        }
+        let sent = stream.get_mut().write_all(answer.as_bytes());
+        let last = head.contains("Connection: close") || !answer.contains("Content-Length");
+        if sent.and_then(|()| stream.get_mut().flush()).is_err() || last {
+            return;
+        }
+    }
+}
+
+fn spawn(engine: &str, target: SocketAddr, arguments: &str) -> Bounded {
+    let url = format!("https://{target}/");
+    Bounded(Some(crate::support::load::command(engine, "http", &url, arguments).spawn().unwrap()))
+}
+
+fn run(engine: &str, target: SocketAddr, arguments: &str) -> Outcome {
+    sound(spawn(engine, target, arguments).output())
+}
+
+#[test]
+fn answers_are_checked_through_tls() {
+    for (version, name) in [(&TLS13, "TLSv1.3"), (&TLS12, "TLSv1.2")] {
+        let secure = Secure::new("127.0.0.1", version);
+        for content in ["hello".to_owned(), "0123456789".repeat(30_000)] {
+            let target = secure.serve(ok(&content), true);
+            for engine in engines() {
+                for case in ["-c 4 -t 2", "-c 2 --pipeline 8", "-c 3 --rate 500"] {
+                    let ca = secure.ca().display().to_string();
+                    let arguments = format!("{case} -n 200 --verify-body --tls-ca {ca}");
+                    let outcome = run(engine, target, &arguments);
+                    outcome.expect(0, &[]);
+                    assert_eq!(outcome.number("/whole_run/answered"), 200, "{case}");
+                    assert_eq!(outcome.number("/bytes/bodies"), 200 * content.len() as u64);
+                    let tls = &outcome.result["settings"]["tls"];
+                    assert_eq!((&tls["protocol"], &tls["ca"]), (&name.into(), &ca.into()));
+                    let connections = outcome.number("/settings/connections");
+                    assert_eq!(tls["handshakes"].as_u64(), Some(connections), "{case}");
+                }
+            }
+        }
+        println!("{name}: answers are as they should be");
+    }
+}
+
+#[test]
+fn a_large_request_goes_through_tls_as_a_whole() {
+    let secure = Secure::new("127.0.0.1", &TLS13);
+    let config = Arc::clone(&secure.config);
+    let body = crate::support::pattern(3, 900_000);
+    let expected = body.clone();
+    let target = serve(move |_, stream| {
+        let connection = ServerConnection::new(Arc::clone(&config)).unwrap();
+        let mut stream = BufReader::new(StreamOwned::new(connection, stream));
+        loop {
+            let mut line = String::new();
+            while line != "\r\n" {
+                line.clear();
+                if !matches!(stream.read_line(&mut line), Ok(1..)) {
+                    return;
+                }
+            }
+            let mut body = vec![0; expected.len()];
+            let right =
+                std::io::Read::read_exact(&mut stream, &mut body).is_ok() && body == expected;
+            let status = if right { "200 OK" } else { "400 Wrong" };
+            let answer = format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n");
+            if stream.get_mut().write_all(answer.as_bytes()).is_err() {
+                return;
+            }
+        }
+    });
+    let file = secure.directory.path().join("body");
+    std::fs::write(&file, &body).unwrap();
+    for engine in engines() {
+        let arguments = format!("-c 2 -n 10 --insecure --body-file {}", file.display());
+        run(engine, target, &arguments).expect(0, &[]);
+    }
+}
+
+#[test]
+fn sessions_are_resumed_unless_that_is_unwanted() {
+    for version in [&TLS13, &TLS12] {
+        let secure = Secure::new("127.0.0.1", version);
+        let target = secure.serve(ok("hello"), true);
+        for engine in engines() {
+            let arguments = "-c 2 -n 60 --no-keepalive --insecure";
+            let outcome = run(engine, target, arguments);
+            outcome.expect(0, &[]);
+            assert!(outcome.number("/settings/tls/handshakes") >= 60);
+            assert!(outcome.number("/settings/tls/resumed") >= 40, "{}", outcome.result);
+            assert_eq!(outcome.number("/connections/kept_open"), 0);
+            let outcome = run(engine, target, &format!("{arguments} --tls-full-handshake"));
+            outcome.expect(0, &[]);
+            assert_eq!(outcome.number("/settings/tls/resumed"), 0);
+        }
+    }
+}
+
+#[test]
+fn a_server_that_cannot_be_trusted_gets_no_request() {
+    let (here, elsewhere) =
+        (Secure::new("127.0.0.1", &TLS13), Secure::new("elsewhere.test", &TLS13));
+    let cases = [
+        // Another certificate than the one that is trusted; the right one for another name.
+        (here.serve(ok("hello"), true), elsewhere.ca()),
+        (elsewhere.serve(ok("hello"), true), elsewhere.ca()),
+    ];
+    for (target, ca) in cases {
+        for engine in engines() {
+            let output = spawn(engine, target, &format!("-c 2 --tls-ca {}", ca.display())).output();
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{stderr}");
+            assert!(stderr.contains("TLS: invalid peer certificate"), "{stderr}");
+            run(engine, target, "-c 2 -n 20 --insecure").expect(0, &[]);
+        }
+    }
+}
+
+#[test]
+fn a_server_without_tls_is_named() {
+    let target = serve(|_, mut stream| {
+        let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
+        std::thread::sleep(Duration::from_secs(1));
+    });
+    for engine in engines() {
+        let output = spawn(engine, target, "-c 2 --insecure").output();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(stderr.contains("TLS: "), "{stderr}");
+    }
+}
+
+#[test]
+fn an_answer_that_is_cut_off_inside_tls_is_not_taken_for_whole() {
+    let secure = Secure::new("127.0.0.1", &TLS13);
+    let answer = || "HTTP/1.1 200 OK\r\n\r\nall of it".to_owned();
+    for engine in engines() {
+        let whole = run(engine, secure.serve(answer(), true), "-c 1 -n 10 --insecure");
+        whole.expect(0, &[]);
+        let cut = run(engine, secure.serve(answer(), false), "-c 1 -n 3 --insecure");
+        cut.expect(1, &[("closed_early", 3)]);
+        assert_eq!(cut.number("/whole_run/failed"), 3);
+    }
+}
+
+/// Our own server tells an end that was meant from a cut, and finds none.
+#[test]
+fn client_and_server_part_in_order() {
+    for engine in engines() {
+        let (_site, _identity, server) = crate::support::tls::usual(engine, &[]);
+        let url = format!("https://{}/large.bin", crate::support::tls::encrypted(&server));
+        for arguments in ["-n 60", "-n 60 --no-keepalive", "-n 60 --pipeline 4 --verify-body"] {
+            let arguments = format!("-c 6 --insecure {arguments}");
+            let command = crate::support::load::command(engine, "http", &url, &arguments).spawn();
+            sound(Bounded(Some(command.unwrap())).output()).expect(0, &[]);
+        }
+        let ended = server.terminate();
+        assert_eq!((ended.count("requests"), ended.count("responses_2xx")), (180, 180));
+        assert_eq!((ended.count("tls_truncated"), ended.count("reset")), (0, 0), "{engine}");
+    }
+}
+
+#[test]
+fn certificates_that_cannot_be_read_are_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let empty = directory.path().join("empty.pem");
+    std::fs::write(&empty, "nothing\n").unwrap();
+    for path in [PathBuf::from("/nowhere/ca.pem"), empty] {
+        let path = path.display().to_string();
+        let arguments = ["load", "http", "https://127.0.0.1:9/", "--tls-ca", &path];
+        let (code, _, stderr) = crate::support::run(&arguments);
+        assert_eq!(code, Some(1), "{stderr}");
+        assert!(stderr.contains(&path), "{stderr}");
+    }
+}

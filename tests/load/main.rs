@@ -1,0 +1,11 @@
+//! `twinring load`, against our own servers and others whose faults are known.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod http;
+mod http_faults;
+mod http_serve;
+mod http_tls;
+mod tcp;
+mod udp;

@@ -1,0 +1,360 @@
+//! `twinring load tcp` against servers of known behaviour, on both engines: what they do wrong has
+//! to be found and named, and whatever happens the counts have to balance.
+
+use crate::support::load::{Bounded, Outcome, RUN_MAX, engines, serve, sound};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use socket2::SockRef;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Command, Output};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Echoes; `spoil` sees each piece with its position in the stream and may change it.
+fn echo_with(mut stream: TcpStream, mut spoil: impl FnMut(usize, &mut Vec<u8>)) {
+    let _ = stream.set_nodelay(true);
+    let (mut memory, mut position) = (vec![0; 1 << 16], 0);
+    while let Ok(bytes @ 1..) = stream.read(&mut memory) {
+        let mut piece = memory[..bytes].to_vec();
+        spoil(position, &mut piece);
+        position += bytes;
+        if stream.write_all(&piece).is_err() {
+            return;
+        }
+    }
+}
+
+fn echo(stream: TcpStream) {
+    echo_with(stream, |_, _| {});
+}
+
+fn command(engine: &str, target: SocketAddr, arguments: &str) -> Command {
+    crate::support::load::command(engine, "tcp", &target.to_string(), arguments)
+}
+
+fn run(engine: &str, target: SocketAddr, arguments: &str) -> Outcome {
+    sound(Bounded(Some(command(engine, target, arguments).spawn().unwrap())).output())
+}
+
+#[test]
+fn a_correct_echo_has_no_mismatch_and_all_counts_balance() {
+    let target = serve(|_, stream| echo(stream));
+    let cases = [
+        "-c 8 -s 128 -t 2",
+        "-c 4 -s 1 --depth 7",
+        "-c 3 -s 100000 --depth 5",
+        "-c 2 -s 700001",
+        "-c 5 -s 300 --churn 3",
+        "-c 4 -s 64 --churn 10 --depth 4 --rate 2000",
+        "-c 3 -s 5000 --rate 300 --idle 2",
+        "-c 6 -s 33 --local 127.0.0.2,127.0.0.3",
+        "-c 2 -s 1000 --no-verify",
+    ];
+    for (engine, case) in engines().iter().flat_map(|e| cases.iter().map(move |case| (e, case))) {
+        let outcome = run(engine, target, &format!("-d 300ms --warmup 50ms {case}"));
+        outcome.expect(0, &[]);
+        assert_eq!(outcome.result["engine"], *engine);
+        let asked = outcome.number("/settings/connections");
+        for counted in ["established", "served"] {
+            assert_eq!(outcome.number(&format!("/connections/{counted}")), asked, "{case}");
+        }
+        assert_eq!(outcome.number("/whole_run/abandoned"), 0, "{case}");
+        assert!(outcome.number("/requests/answered") > 0, "{case}");
+        let churns = !outcome.result["settings"]["churn"].is_null();
+        assert_eq!(outcome.number("/connections/reconnects") > 0, churns, "{case}");
+        let answered = outcome.number("/whole_run/answered");
+        println!("{engine} {case}: {answered} answered, no mismatch");
+    }
+}
+
+#[test]
+fn a_number_of_messages_is_met_exactly() {
+    let target = serve(|_, stream| echo(stream));
+    for engine in engines() {
+        for case in ["-n 1000 -c 7", "-n 3 -c 4 --depth 5", "-n 500 -c 4 -t 2 --rate 5000"] {
+            let outcome = run(engine, target, case);
+            outcome.expect(0, &[]);
+            let asked = outcome.number("/settings/messages");
+            for path in ["/requests/sent", "/requests/answered", "/whole_run/sent"] {
+                assert_eq!(outcome.number(path), asked, "{case} {path}");
+            }
+        }
+    }
+}
+
+#[test]
+fn one_corrupted_byte_is_found_and_named() {
+    let target = serve(|number, stream| {
+        echo_with(stream, |position, piece| {
+            if number % 4 == 3
+                && let Some(byte) =
+                    1000_usize.checked_sub(position).and_then(|at| piece.get_mut(at))
+            {
+                *byte ^= 1;
+            }
+        });
+    });
+    for engine in engines() {
+        let outcome = run(engine, target, "-c 4 -s 128 -d 300ms --warmup 0s");
+        outcome.expect(1, &[("mismatch", 1)]);
+        let first = outcome.result["first_error"].as_str().unwrap();
+        assert!(first.contains("byte 1000 of the stream differs"), "{first}");
+        assert!(outcome.number("/whole_run/failed") >= 1);
+        let unchecked = run(engine, target, "-c 4 -s 128 -d 300ms --warmup 0s --no-verify");
+        unchecked.expect(0, &[]);
+    }
+}
+
+#[test]
+fn lost_bytes_and_surplus_bytes_are_mismatches() {
+    let lossy = serve(|_, stream| {
+        echo_with(stream, |position, piece| {
+            if let Some(at) = 1000_usize.checked_sub(position).filter(|at| *at < piece.len()) {
+                piece.remove(at);
+            }
+        });
+    });
+    let chatty = serve(|_, stream| {
+        echo_with(stream, |position, piece| {
+            if position >= 1000 {
+                piece.push(0);
+            }
+        });
+    });
+    for engine in engines() {
+        for target in [lossy, chatty] {
+            let outcome = run(engine, target, "-c 3 -s 128 -d 500ms --warmup 0s --depth 2");
+            outcome.expect(1, &[("mismatch", 3)]);
+        }
+    }
+}
+
+#[test]
+fn connections_that_the_server_ends_are_counted_by_kind() {
+    // The third of three messages is not answered.
+    fn take_three(stream: &mut TcpStream) {
+        let mut message = [0; 128];
+        for answered in 0..3 {
+            if stream.read_exact(&mut message).is_err()
+                || (answered < 2 && stream.write_all(&message).is_err())
+            {
+                return;
+            }
+        }
+    }
+    let closes = serve(|number, mut stream| match number % 4 {
+        1 => take_three(&mut stream),
+        _ => echo(stream),
+    });
+    let resets = serve(|number, mut stream| match number % 4 {
+        1 => {
+            take_three(&mut stream);
+            SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
+        }
+        _ => echo(stream),
+    });
+    for engine in engines() {
+        for (target, kind) in [(closes, "closed_early"), (resets, "reset")] {
+            let outcome = run(engine, target, "-c 4 -s 128 -d 300ms --warmup 0s");
+            outcome.expect(0, &[(kind, 1)]);
+            assert_eq!(outcome.number("/whole_run/failed"), 1);
+            assert_eq!(outcome.number("/connections/min_answered"), 2);
+        }
+    }
+}
+
+#[test]
+fn a_server_that_ends_every_connection_fails_the_run() {
+    let target = serve(|_, mut stream| {
+        let mut message = [0; 128];
+        if stream.read_exact(&mut message).is_ok() && stream.write_all(&message).is_ok() {
+            let _ = stream.read_exact(&mut message);
+        }
+    });
+    for engine in engines() {
+        let began = Instant::now();
+        let outcome = run(engine, target, "-c 3 -s 128 -d 40s --warmup 0s");
+        outcome.expect(1, &[("closed_early", 3)]);
+        assert!(outcome.stderr.contains("all connections were lost"), "{}", outcome.stderr);
+        assert!(began.elapsed() < Duration::from_secs(40), "the window ends with its connections");
+    }
+}
+
+#[test]
+fn a_server_that_never_answers_is_a_timeout() {
+    let target = serve(|_, mut stream| {
+        let _ = std::io::copy(&mut stream, &mut std::io::sink());
+    });
+    for engine in engines() {
+        let outcome = run(engine, target, "-c 5 -d 30s --warmup 0s --timeout 200ms");
+        outcome.expect(1, &[("timeout", 5)]);
+        assert_eq!(outcome.number("/whole_run/failed"), 5);
+        assert_eq!(outcome.number("/connections/served"), 0);
+        // The window is over before the timeout: nobody is blamed, nothing is hidden.
+        let outcome = run(engine, target, "-c 5 -d 100ms --warmup 0s");
+        outcome.expect(1, &[]);
+        assert_eq!(outcome.number("/whole_run/abandoned"), 5);
+        assert!(outcome.result["requests"]["oldest_in_flight_us"].as_f64().unwrap() >= 100_000.0);
+    }
+}
+
+#[test]
+fn a_server_that_admits_only_64_connections_is_seen_through() {
+    for engine in engines() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let target = listener.local_addr().unwrap();
+        // The others stay in the backlog: for them connecting succeeds.
+        thread::spawn(move || {
+            for stream in listener.incoming().take(64).flatten() {
+                thread::spawn(move || echo(stream));
+            }
+            thread::sleep(RUN_MAX);
+        });
+        let outcome = run(engine, target, "-c 80 -d 500ms --warmup 100ms");
+        outcome.expect(0, &[]);
+        assert_eq!(outcome.number("/connections/established"), 80);
+        assert_eq!(outcome.number("/connections/served"), 64);
+        assert_eq!(outcome.number("/connections/served_at_once_max"), 64);
+        assert_eq!(outcome.number("/connections/min_answered"), 0);
+        assert_eq!(outcome.number("/whole_run/abandoned"), 16);
+    }
+}
+
+#[test]
+fn a_slow_answer_is_a_long_latency() {
+    let target = serve(|_, stream| {
+        echo_with(stream, |_, _| thread::sleep(Duration::from_millis(20)));
+    });
+    for engine in engines() {
+        let outcome = run(engine, target, "-c 2 -d 500ms --warmup 0s");
+        outcome.expect(0, &[]);
+        assert!(outcome.latency_us("min") >= 20_000.0, "{}", outcome.result);
+    }
+}
+
+/// A server that stalls once for 200 ms. A closed loop sends nothing meanwhile, so one request in
+/// many is slow and the 90th percentile is blind to it; the open loop charges the stall to every
+/// request that was due.
+#[test]
+fn an_open_loop_counts_what_a_stall_held_up() {
+    for engine in engines() {
+        let target = serve(|_, stream| {
+            let began = Instant::now();
+            let mut stalled = false;
+            echo_with(stream, |_, _| {
+                if !stalled && began.elapsed() > Duration::from_millis(200) {
+                    stalled = true;
+                    thread::sleep(Duration::from_millis(200));
+                }
+            });
+        });
+        for depth in ["", "--depth 1"] {
+            let arguments = format!("-c 1 -d 600ms --warmup 0s --rate 1000 {depth}");
+            let outcome = run(engine, target, &arguments);
+            outcome.expect(0, &[]);
+            // 200 of 600 requests were held up, evenly between 0 and 200 ms.
+            assert!(outcome.latency_us("p90") >= 50_000.0, "{}", outcome.result);
+            assert!(outcome.latency_us("max") >= 180_000.0, "{}", outcome.result);
+            assert_eq!(outcome.result["latency_from"], "intended");
+            let lag = outcome.result["schedule_lag_us"]["max"].as_f64().unwrap();
+            // With one request in flight the schedule cannot be kept, and that is said too.
+            assert!(depth.is_empty() || lag >= 180_000.0, "{}", outcome.result);
+            assert!(outcome.number("/whole_run/sent") <= 600);
+        }
+    }
+}
+
+/// More than can be sent: the generator says what it left out instead of never coming up for air.
+#[test]
+fn a_rate_out_of_reach_leaves_requests_unsent_and_says_so() {
+    let target = serve(|_, stream| echo(stream));
+    for engine in engines() {
+        let outcome = run(engine, target, "-c 4 -d 200ms --warmup 0s --rate 100000000");
+        outcome.expect(0, &[]);
+        let sent = outcome.number("/whole_run/sent");
+        assert!(sent > 0);
+        assert_eq!(sent + outcome.number("/requests/unsent"), 20_000_000);
+    }
+}
+
+#[test]
+fn a_slow_reader_gets_every_byte() {
+    let target = serve(|_, stream| echo(stream));
+    for engine in engines() {
+        // The server echoes at most what a connection's buffers hold, and the rest is drained.
+        let outcome = run(engine, target, "-c 2 -s 1000 -d 500ms --warmup 0s --slow-reader");
+        outcome.expect(0, &[]);
+        assert!(outcome.number("/requests/answered") > 0);
+        assert!(outcome.number("/requests/in_flight_at_end") > 100, "{}", outcome.result);
+    }
+}
+
+#[test]
+fn an_interrupt_reports_what_was_measured() {
+    let target = serve(|_, stream| echo(stream));
+    let cases = [(Signal::SIGINT, 130), (Signal::SIGTERM, 143)];
+    for (engine, (signal, code)) in engines().into_iter().flat_map(|e| cases.map(|case| (e, case)))
+    {
+        let mut child = command(engine, target, "-c 4 -d 1h --warmup 0s").spawn().unwrap();
+        let pid = Pid::from_raw(child.id() as i32);
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let run = Bounded(Some(child));
+        let mut text = String::new();
+        stdout.read_line(&mut text).unwrap();
+        thread::sleep(Duration::from_millis(100));
+        kill(pid, signal).unwrap();
+        stdout.read_to_string(&mut text).unwrap();
+        let output = Output { stdout: text.into_bytes(), ..run.output() };
+        let outcome = sound(output);
+        outcome.expect(code, &[]);
+        assert_eq!(outcome.result["interrupted"], true);
+        assert!(outcome.number("/requests/answered") > 0);
+        assert!(outcome.result["window"]["seconds"].as_f64().unwrap() < 60.0);
+    }
+}
+
+#[test]
+fn nobody_listening_names_the_address_and_what_to_do() {
+    // Bound and not listening: connecting is refused, and nobody else can take the port.
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    let target = socket.local_addr().unwrap().as_socket().unwrap();
+    for engine in engines() {
+        let run = Bounded(Some(command(engine, target, "-c 3").spawn().unwrap()));
+        let output = run.output();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        for part in [&target.to_string(), "Connection refused", "check that the server is running"]
+        {
+            assert!(stderr.contains(part), "{stderr}");
+        }
+    }
+}
+
+#[test]
+fn senseless_arguments_are_named_and_end_with_2() {
+    // Arguments, and what the message names.
+    let cases = [
+        ("-s 0", "--size 0"),
+        ("--depth 0", "--depth 0"),
+        ("-c 0", "--connections 0"),
+        ("--rate 0", "--rate 0"),
+        ("-c 2 -t 4", "--threads 4"),
+        ("-d 0s", "--duration 0"),
+        ("-d soon", "'soon'"),
+        ("--engine kqueue", "'kqueue'"),
+        ("--uring nonsense=on", "nonsense=on"),
+        ("--pin 3-1", "'3-1'"),
+        ("--local ::1", "--local ::1"),
+        ("--slow-reader --rate 5", "--slow-reader"),
+    ];
+    for (arguments, named) in cases {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
+        command.args(["load", "tcp", "127.0.0.1:9"]).args(arguments.split_whitespace());
+        let output = command.output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments}: {stderr}");
+        assert!(stderr.contains(named), "{arguments}: {stderr}");
+    }
+}

@@ -1,0 +1,435 @@
+//! `twinring load udp` against reflectors of known behaviour, on both engines: what they lose,
+//! repeat, swap or change has to be found, and whatever happens the counts have to balance.
+
+use crate::support::{PATIENCE, Server, Signal};
+use serde_json::Value;
+use std::collections::HashMap;
+use std::net::{SocketAddr, UdpSocket};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::{Duration, Instant};
+use twinring::{EngineChoice, Runtime};
+
+/// The engines that this machine allows.
+fn engines() -> Vec<&'static str> {
+    match Runtime::builder().engine(EngineChoice::IoUring).build() {
+        Ok(_) => vec!["io_uring", "epoll"],
+        Err(why) => {
+            eprintln!("on epoll only: {why}");
+            vec!["epoll"]
+        }
+    }
+}
+
+/// A reflector of its own kind: for each packet it is given, with its number among those of the
+/// same sender, it returns what to send back. Ends with the test process.
+fn reflector(
+    mut behave: impl FnMut(usize, Vec<u8>) -> Vec<Vec<u8>> + Send + 'static,
+) -> SocketAddr {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket2::SockRef::from(&socket).set_recv_buffer_size(4 << 20).unwrap();
+    let address = socket.local_addr().unwrap();
+    thread::spawn(move || {
+        let mut bytes = vec![0; 65_536];
+        let mut numbers: HashMap<SocketAddr, usize> = HashMap::new();
+        loop {
+            // Errors are about senders that have gone.
+            let Ok((length, from)) = socket.recv_from(&mut bytes) else { continue };
+            let number = numbers.entry(from).or_default();
+            for reply in behave(*number, bytes[..length].to_vec()) {
+                let _gone = socket.send_to(&reply, from);
+            }
+            *number += 1;
+        }
+    });
+    address
+}
+
+fn command(engine: &str, target: SocketAddr, arguments: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
+    command.args(["load", "udp", &target.to_string(), "--json", "--engine", engine]);
+    command.args(arguments.split_whitespace());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Waits for the end of a run; ends one that hangs, by its own number.
+fn output(child: Child) -> Output {
+    let pid = nix::unistd::Pid::from_raw(child.id() as i32);
+    let (ended, heard) = channel();
+    thread::spawn(move || ended.send(child.wait_with_output()));
+    match heard.recv_timeout(2 * PATIENCE) {
+        Ok(output) => output.unwrap(),
+        Err(_) => {
+            nix::sys::signal::kill(pid, Signal::SIGKILL).unwrap();
+            panic!("still running: {:?}", heard.recv());
+        }
+    }
+}
+
+/// Exit code, result line and standard error of a run whose result has to be sound.
+struct Outcome {
+    code: i32,
+    result: Value,
+    stderr: String,
+}
+
+impl Outcome {
+    fn number(&self, path: &str) -> u64 {
+        let value = self.result.pointer(path);
+        value.and_then(Value::as_u64).unwrap_or_else(|| panic!("{path} in {}", self.result))
+    }
+
+    fn packets(&self, name: &str) -> u64 {
+        self.number(&format!("/packets/{name}"))
+    }
+
+    /// Everything was sent on time, came back once, in order, and as it was.
+    fn expect_perfect(&self, case: &str) {
+        let Outcome { code, result, stderr } = self;
+        assert_eq!(*code, 0, "{case}: {result}{stderr}");
+        assert_eq!(self.packets("received"), self.packets("due"), "{case}: {result}");
+        for fault in ["lost", "unsent", "refused", "duplicated", "reordered", "mismatched"] {
+            assert_eq!(self.packets(fault), 0, "{case}: {fault} in {result}");
+        }
+        assert_eq!((self.packets("foreign"), self.packets("late")), (0, 0), "{case}: {result}");
+        assert!(result["first_error"].is_null(), "{case}: {result}");
+        assert_eq!(self.number("/streams/answered"), self.number("/settings/streams"), "{case}");
+    }
+}
+
+fn sound(output: Output) -> Outcome {
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    let lines: Vec<Value> =
+        stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let result = lines.last().unwrap_or_else(|| panic!("no result: {stderr}")).clone();
+    let events: Vec<_> = lines.iter().map(|line| line["event"].as_str().unwrap()).collect();
+    assert_eq!(events, ["window_start", "window_end", "result"]);
+    let outcome = Outcome { code: output.status.code().unwrap(), result, stderr };
+    let (result, window) = (&outcome.result, &outcome.result["window"]);
+    assert_eq!(lines[0]["monotonic_ns"], window["start_monotonic_ns"]);
+    assert_eq!(lines[1]["monotonic_ns"], window["end_monotonic_ns"]);
+    let packets = |name| outcome.packets(name);
+    assert_eq!(packets("due"), packets("sent") + packets("unsent") + packets("refused"));
+    assert_eq!(packets("sent"), packets("received") + packets("lost"), "{result}");
+    if let Some(all) = result["streams"]["all"].as_array() {
+        for count in ["sent", "received", "lost", "duplicated", "reordered"] {
+            let sum: u64 = all.iter().map(|row| row[count].as_u64().unwrap()).sum();
+            assert_eq!(sum, packets(count), "{count} in {result}");
+        }
+    }
+    outcome
+}
+
+fn run(engine: &str, target: SocketAddr, arguments: &str) -> Outcome {
+    sound(output(command(engine, target, arguments).spawn().unwrap()))
+}
+
+#[test]
+fn a_correct_reflector_has_no_fault_and_all_counts_balance() {
+    let server = Server::udp("auto", &[]);
+    // With the packets that are due in 300 ms.
+    let cases = [
+        ("", 15),
+        ("--streams 100", 1500),
+        ("--streams 100 --single-socket", 1500),
+        ("--streams 60 --spread burst", 900),
+        ("--streams 7 --pps 33.3333333 -t 2", 70),
+        ("--streams 9 -t 3 --single-socket", 135),
+        ("--pps 2000 -s 12", 600),
+        ("--pps 2000 -s 1400 --gso", 600),
+        ("--pps 5000 -s 172 --gso --single-socket", 1500),
+        ("--streams 4 --pps 500 -s 40 --payload raw", 600),
+        ("--streams 4 --pps 500 -s 8 --payload raw --single-socket", 600),
+        ("--streams 4 --pps 100 -s 1 --payload raw", 120),
+        ("--streams 20 --tick 5ms --no-verify", 300),
+        ("--streams 5 --local 127.0.0.2,127.0.0.3", 75),
+        ("--streams 5 --pending 8", 75),
+        ("--pps 1000 --single-socket --pending 200", 300),
+        ("--streams 20 --batch off --epoll trigger=level --uring multishot=off", 300),
+        ("--streams 3 --rcvbuf 100000 --sndbuf 100000 --calls", 45),
+    ];
+    let engines = engines();
+    for (engine, case) in engines.iter().flat_map(|e| cases.iter().map(move |case| (e, case))) {
+        let (arguments, due) = case;
+        let common = "-d 300ms --warmup 60ms --per-stream";
+        let outcome = run(engine, server.address(), &format!("{common} {arguments}"));
+        let case = format!("{engine} {arguments}");
+        if arguments.contains("--pending") {
+            // Receives of which each packet wakes all may complete in any order.
+            assert_eq!((outcome.code, outcome.packets("received")), (0, *due), "{case}");
+        } else {
+            outcome.expect_perfect(&case);
+        }
+        assert_eq!(outcome.packets("due"), *due, "{case}");
+        assert_eq!(outcome.result["engine"], *engine);
+        let rows = outcome.result["streams"]["all"].as_array().unwrap().len() as u64;
+        assert_eq!(rows, outcome.number("/streams/opened"), "{case}");
+        let calls = &outcome.result["calls"];
+        assert_eq!(calls.is_array(), arguments.contains("--calls"), "{case}");
+        println!("{case}: {due} packets, all came back");
+    }
+}
+
+#[test]
+fn the_servers_impairments_are_counted_exactly() {
+    let cases = [
+        &["--loss", "7"][..],
+        &["--duplicate", "9"],
+        &["--swap", "11"],
+        &["--delay", "20ms:5ms"],
+        &["--loss", "5", "--duplicate", "6"],
+        &["--loss", "5", "--duplicate", "6", "--delay", "30ms"],
+    ];
+    for (engine, case) in engines().into_iter().flat_map(|e| cases.map(|case| (e, case))) {
+        let server = Server::udp(engine, &[&["--seed", "42"], case].concat());
+        let arguments = "--streams 20 --pps 100 -d 600ms --warmup 0s --per-stream";
+        let outcome = run(engine, server.address(), arguments);
+        let ended = server.terminate();
+        assert_eq!(outcome.code, 0, "{case:?}: {}", outcome.result);
+        assert_eq!(outcome.packets("sent"), 1200, "{case:?}");
+        let counts = [
+            ("lost", "impaired_lost"),
+            ("duplicated", "impaired_duplicated"),
+            ("reordered", "impaired_swapped"),
+        ];
+        for (ours, theirs) in counts {
+            let (ours, theirs) = (outcome.packets(ours), ended.count(theirs));
+            assert_eq!(ours, theirs, "{engine} {case:?}: {}", outcome.result);
+        }
+        assert_eq!(outcome.packets("mismatched") + outcome.packets("foreign"), 0);
+        if case.contains(&"--delay") {
+            let least = outcome.result["round_trip_us"]["min"].as_f64().unwrap();
+            // 20 ms less 5 ms of jitter, to the three digits of the histogram.
+            assert!(least >= 14_900.0, "{engine} {case:?}: {least}");
+        }
+        println!("{engine} {case:?}: {}", outcome.result["packets"]);
+    }
+}
+
+#[test]
+fn known_faults_of_each_stream_are_found() {
+    // Of each stream's 30 packets: the 3rd is lost, the 7th comes three times, the 10th behind
+    // the 12th.
+    let mut held: HashMap<u32, Vec<u8>> = HashMap::new();
+    let target = reflector(move |number, packet| {
+        let ssrc = u32::from_be_bytes(packet[8..12].try_into().unwrap());
+        match number {
+            2 => vec![],
+            6 => vec![packet.clone(), packet.clone(), packet],
+            9 => {
+                held.insert(ssrc, packet);
+                vec![]
+            }
+            11 => vec![packet, held.remove(&ssrc).unwrap()],
+            _ => vec![packet],
+        }
+    });
+    for engine in engines() {
+        let arguments = "--streams 10 --pps 100 -d 300ms --warmup 0s --per-stream";
+        let outcome = run(engine, target, arguments);
+        assert_eq!(outcome.code, 0, "plain loss is a result: {}", outcome.result);
+        for row in outcome.result["streams"]["all"].as_array().unwrap() {
+            let count = |name: &str| row[name].as_u64().unwrap();
+            let counts = ["sent", "received", "lost", "duplicated", "reordered"].map(count);
+            assert_eq!(counts, [30, 29, 1, 2, 1], "{engine}: {row}");
+        }
+        assert_eq!(outcome.result["streams"]["worst"].as_array().unwrap().len(), 10);
+    }
+}
+
+#[test]
+fn a_changed_byte_is_found_and_named() {
+    let target = reflector(|number, mut packet| {
+        packet[100] ^= u8::from(number == 5);
+        vec![packet]
+    });
+    for engine in engines() {
+        let outcome = run(engine, target, "--streams 3 -d 300ms --warmup 0s");
+        assert_eq!((outcome.code, outcome.packets("mismatched")), (1, 3), "{}", outcome.result);
+        assert_eq!(outcome.packets("lost"), 3, "a wrong reply is none");
+        let first = outcome.result["first_error"].as_str().unwrap();
+        assert!(first.contains("packet 5: byte 100 differs"), "{first}");
+        assert!(outcome.stderr.contains("3 replies differ"), "{}", outcome.stderr);
+        let unchecked = run(engine, target, "--streams 3 -d 300ms --warmup 0s --no-verify");
+        assert_eq!((unchecked.code, unchecked.packets("mismatched")), (0, 0));
+        assert_eq!(unchecked.packets("lost"), 0);
+    }
+}
+
+#[test]
+fn wrong_lengths_mismatch_and_strangers_are_foreign() {
+    let target = reflector(|number, packet| {
+        let longer = [&packet[..], b"!"].concat();
+        let mut stranger = packet.clone();
+        stranger[8] ^= 0x80;
+        match number {
+            0 => vec![longer],
+            1 => vec![packet[..171].to_vec()],
+            2 => vec![stranger, packet],
+            3 => vec![b"?".to_vec(), Vec::new(), packet],
+            _ => vec![packet],
+        }
+    });
+    for (engine, sockets) in engines().into_iter().flat_map(|e| [(e, ""), (e, "--single-socket")]) {
+        let outcome = run(engine, target, &format!("-d 300ms --warmup 0s {sockets}"));
+        assert_eq!((outcome.code, outcome.packets("mismatched")), (1, 2), "{}", outcome.result);
+        assert_eq!((outcome.packets("foreign"), outcome.packets("lost")), (3, 2));
+        let first = outcome.result["first_error"].as_str().unwrap();
+        assert!(first.contains("172 bytes sent, 173 came back"), "{first}");
+    }
+}
+
+#[test]
+fn silence_is_loss_and_a_closed_port_says_so() {
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let silent_address = silent.local_addr().unwrap();
+    for engine in engines() {
+        let arguments = "--streams 5 -d 300ms --warmup 100ms --drain 100ms";
+        let outcome = run(engine, silent_address, arguments);
+        assert_eq!((outcome.code, outcome.packets("lost")), (1, 75), "{}", outcome.result);
+        assert_eq!(outcome.number("/streams/answered"), 0);
+        assert!(outcome.stderr.contains("no packet was answered"), "{}", outcome.stderr);
+        // A port that was free a moment ago.
+        let closed = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let outcome = run(engine, closed, arguments);
+        assert_eq!((outcome.code, outcome.packets("due")), (1, 75), "{}", outcome.result);
+        assert!(outcome.number("/errors/icmp_refused") > 0, "{}", outcome.result);
+        assert!(outcome.stderr.contains("ICMP errors"), "{}", outcome.stderr);
+    }
+}
+
+#[test]
+fn a_ramp_finds_the_rate_a_reflector_bears() {
+    // No more than 40 packets in a tenth of a second, by its own clock.
+    let (mut began, mut count) = (Instant::now(), 0);
+    let target = reflector(move |_, packet| {
+        if began.elapsed() > Duration::from_millis(100) {
+            (began, count) = (Instant::now(), 0);
+        }
+        count += 1;
+        if count > 40 { vec![] } else { vec![packet] }
+    });
+    for engine in engines() {
+        let arguments = "--pps 100 --ramp=300ms -d 300ms --warmup 0s --drain 50ms";
+        let outcome = run(engine, target, arguments);
+        let steps = outcome.result["ramp"].as_array().unwrap().clone();
+        let good = |step: &Value| step["loss_free"].as_bool().unwrap();
+        let rate = |step: &Value| step["packets_per_s"].as_f64().unwrap();
+        assert!(steps.len() <= 24, "{steps:?}");
+        let best = steps.iter().filter(|step| good(step)).map(rate).reduce(f64::max);
+        // A machine that stalls may fail any step, and the search ends lower; never higher.
+        assert!(best.unwrap_or(0.0) < 800.0, "{steps:?}");
+        assert!(steps.iter().any(|step| !good(step)), "{steps:?}");
+        let measured = outcome.result["settings"]["packets_per_s"].as_f64().unwrap();
+        assert_eq!(measured, best.unwrap_or(measured));
+    }
+}
+
+#[test]
+fn a_ramp_without_any_good_rate_ends_and_says_so() {
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    for engine in engines() {
+        let arguments = "--pps 640 --ramp=100ms -d 100ms --warmup 0s --drain 10ms";
+        let outcome = run(engine, silent.local_addr().unwrap(), arguments);
+        let steps = outcome.result["ramp"].as_array().unwrap();
+        assert_eq!((outcome.code, steps.len()), (1, 7), "{}", outcome.result);
+        assert_eq!(outcome.result["settings"]["packets_per_s"], 10.0);
+    }
+}
+
+#[test]
+fn system_calls_are_told_by_kind() {
+    let server = Server::udp("auto", &[]);
+    for engine in engines() {
+        for arguments in ["--pps 3000", "--pps 3000 --batch off"] {
+            let arguments = format!("-d 300ms --warmup 50ms --calls {arguments}");
+            let outcome = run(engine, server.address(), &arguments);
+            let calls = outcome.result["calls"].as_array().unwrap();
+            let named = |name: &str| calls.iter().find(|row| row["call"] == name);
+            let count = |name: &str| named(name).map_or(0, |row| row["count"].as_u64().unwrap());
+            assert!(count("ppoll") > 0, "{calls:?}");
+            let (sends, receives) = match (engine, arguments.contains("off")) {
+                ("io_uring", _) => ("io_uring_enter (submit)", "io_uring_enter (collect)"),
+                (_, true) => ("sendmsg", "recvmsg"),
+                (_, false) => ("sendmmsg", "recvmmsg"),
+            };
+            assert!(count(sends) > 0 && count(receives) > 0, "{calls:?}");
+            if engine == "epoll" && arguments.contains("off") {
+                assert!(count("sendmsg") >= outcome.packets("sent"), "{calls:?}");
+            }
+            for row in calls {
+                let value = |name: &str| row[name].as_f64().unwrap();
+                assert!(value("mean_us") <= value("max_us") + 1e-9, "{row}");
+                assert!((0.0..=1.1).contains(&value("run_share")), "{row}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_interrupt_reports_what_was_measured() {
+    let server = Server::udp("auto", &[]);
+    let cases = [(Signal::SIGINT, 130), (Signal::SIGTERM, 143)];
+    for (engine, (signal, code)) in engines().into_iter().flat_map(|e| cases.map(|case| (e, case)))
+    {
+        let child = command(engine, server.address(), "--streams 10 -d 1h --warmup 0s").spawn();
+        let child = child.unwrap();
+        thread::sleep(Duration::from_millis(700));
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(child.id() as i32), signal).unwrap();
+        let outcome = sound(output(child));
+        assert_eq!(outcome.code, code, "{}", outcome.stderr);
+        assert_eq!(outcome.result["interrupted"], true);
+        assert!(outcome.packets("received") > 0);
+        assert!(outcome.result["window"]["seconds"].as_f64().unwrap() < 60.0);
+    }
+}
+
+#[test]
+fn streams_for_which_there_is_no_descriptor_are_named() {
+    let server = Server::udp("auto", &[]);
+    for engine in engines() {
+        let arguments = command(engine, server.address(), "--streams 100 -d 200ms --warmup 0s");
+        let mut limited = Command::new("sh");
+        limited.args(["-c", "ulimit -n 60 && exec \"$0\" \"$@\""]);
+        limited.arg(arguments.get_program()).args(arguments.get_args());
+        limited.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let outcome = sound(output(limited.spawn().unwrap()));
+        let opened = outcome.number("/streams/opened");
+        assert!((1..60).contains(&opened), "{}", outcome.result);
+        assert_eq!(outcome.number("/streams/answered"), opened);
+        assert_eq!(outcome.packets("due"), 10 * opened);
+        let first = outcome.result["first_error"].as_str().unwrap();
+        assert!(first.contains("ulimit -n"), "{first}");
+    }
+}
+
+#[test]
+fn senseless_arguments_are_named_and_end_with_2() {
+    let cases = [
+        ("-s 11", "--size 11"),
+        ("-s 0 --payload raw", "--size 0"),
+        ("--streams 0", "--streams 0"),
+        ("--pps 0", "--pps 0"),
+        ("--pps fast", "'fast'"),
+        ("--pps nan", "--pps"),
+        ("--streams 2 -t 3", "--threads 3"),
+        ("-d 0s", "--duration 0"),
+        ("--tick 1us", "--tick 1"),
+        ("--pending 5000", "--pending 5000"),
+        ("--batch maybe", "'maybe'"),
+        ("--local ::1", "--local ::1"),
+        ("--ramp=1ms", "--ramp 1ms"),
+        ("--streams 3 -s 4 --payload raw --single-socket", "names no stream"),
+    ];
+    for (arguments, named) in cases {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
+        command.args(["load", "udp", "127.0.0.1:9"]).args(arguments.split_whitespace());
+        let output = command.output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments}: {stderr}");
+        assert!(stderr.contains(named), "{arguments}: {stderr}");
+    }
+}

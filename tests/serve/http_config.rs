@@ -1,0 +1,389 @@
+//! `twinring serve http` by configuration file, its `--check`, and the rights it gives up.
+
+use crate::support::http::*;
+use crate::support::tls::Identity;
+use crate::support::*;
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const EXAMPLE: &str = include_str!("../../deploy/twinring-http.toml");
+
+/// Runs `serve http` with these arguments, which have to end it: exit code and standard error.
+fn refused(arguments: &[&str]) -> (Option<i32>, String) {
+    let (code, stdout, stderr) = run(&[&["serve", "http"], arguments].concat());
+    assert_eq!(stdout, "", "{arguments:?}");
+    (code, stderr)
+}
+
+fn check(path: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let path = path.to_str().expect("text");
+    run(&[&["serve", "http", "--check", "--config", path], arguments].concat())
+}
+
+/// A site with a configuration file beside it; `ROOT` in the text stands for the site.
+fn configured(text: &str) -> (Site, Site, PathBuf) {
+    let (site, etc) = (Site::usual(), Site::new());
+    let text = text.replace("ROOT", site.path().to_str().expect("text"));
+    let path = etc.write("twinring.toml", text.as_bytes());
+    (site, etc, path)
+}
+
+/// A server with a configuration file and, beside it, only what these tests need.
+fn serve(path: &Path, arguments: &[&str]) -> Server {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
+    command.args(["serve", "http", "--json", "--config"]).arg(path).args(arguments);
+    Server::spawn(command)
+}
+
+#[test]
+fn a_file_says_what_options_say_and_options_count_more() {
+    for engine in ENGINES {
+        let text = r#"
+            listen = "127.0.0.1:0"
+            root = "ROOT"
+            workers = 0x2
+            index = ["no.html", "hello.txt"]
+            max-header-bytes = 1_000
+            header = ["*=X-One: 1", "*.txt=X-Two: 2"]
+            engine = "epoll"
+            json = false
+        "#;
+        let (_site, _etc, path) = configured(text);
+        let server = serve(&path, &["--engine", engine]);
+        assert_eq!(server.ready["engine"], engine);
+        assert_eq!(server.ready["workers"], 2);
+        let answer = ask(&server, &get("/", ""));
+        assert_eq!(answer.body, b"0123456789abcdefghijklmnopqrstuvwxyz");
+        assert_eq!((answer.field("x-one"), answer.field("x-two")), (Some("1"), Some("2")));
+        let long = get("/", &format!("X: {}\r\n", "x".repeat(1000)));
+        assert_eq!(ask(&server, &long).status, 431);
+        assert_eq!(server.terminate().code, Some(0));
+        // A list on the command line takes the place of the one in the file.
+        let server = serve(&path, &["--header", "*=X-Three:3", "--index", "large.bin"]);
+        let answer = ask(&server, &get("/hello.txt", ""));
+        assert_eq!((answer.field("x-one"), answer.field("x-three")), (None, Some("3")));
+        assert_eq!(ask(&server, &get("/", "")).body.len(), 700_001);
+        assert_eq!(server.ready["engine"], "epoll");
+        assert_eq!(server.terminate().code, Some(0));
+    }
+}
+
+#[test]
+fn all_that_is_wrong_is_told_with_its_line() {
+    let text = r#"listn = "127.0.0.1:0"
+root = "/no/such/directory"
+workers = "two"
+max-requests = 0
+engine = "kqueue"
+index = [1]
+json = "yes"
+idle-timeout = 10
+header = ["*=Date: x", "*=A: b"]
+check = true
+precompressed = ["lz4"]
+[table]
+[[host]]
+root = "ROOT"
+[[host]]
+names = ["a:80", 5]
+roots = "ROOT"
+workers = 3
+[[host]]
+names = []
+root = "/no/such/host"
+"#;
+    let (_site, _etc, path) = configured(text);
+    let (code, _, told) = check(&path, &[]);
+    assert_eq!(code, Some(2), "{told}");
+    let told: Vec<&str> = told.lines().collect();
+    let at = |line: u32| format!("twinring: {}:{line}: ", path.display());
+    let expected = [
+        (1, "listn: there is no such key; is `listen` meant?"),
+        (3, "workers: expected an integer, found string"),
+        (4, "max-requests: 0 is not in 1..18446744073709551615"),
+        (5, "engine: "),
+        (6, "index: expected a string or strings, found integer"),
+        (7, "json: expected true or false, found string"),
+        (8, "idle-timeout: expected a string, found integer"),
+        (9, "header: the service itself decides on `Date`"),
+        (10, "check: this belongs on the command line"),
+        (11, "precompressed: "),
+        (12, "table: there is no such key"),
+        (13, "host: names are missing"),
+        (16, "names: `a:80` is no name of a host"),
+        (16, "names: expected a string or strings, found integer"),
+        (17, "roots: there is no such key; is `root` meant?"),
+        (18, "workers: there is no such key"),
+        (20, "names: expected at least one"),
+    ];
+    for ((line, words), told) in expected.iter().zip(&told) {
+        let words = format!("{}{words}", at(*line));
+        assert!(told.starts_with(&words), "expected {words:?}, found {told:?}");
+    }
+    assert_eq!(told.len(), expected.len() + 1, "{told:?}");
+    assert!(told[expected.len()].contains("--root /no/such/directory"), "{told:?}");
+    println!("{} faults of one file were told at once", told.len());
+}
+
+#[test]
+fn faults_that_leave_nothing_to_check_are_told_too() {
+    for (text, words) in [
+        ("root = \"x\"\nroot = \"y\"\n", ":2: duplicate key"),
+        ("root = \n", ":1: "),
+        ("root = \"ROOT\"\nhost = 5\n", ":2: host: expected tables that begin with [[host]]"),
+        ("", "there is nothing to serve: give --root DIR"),
+        ("[[host]]\nnames = \"a.org\"\n", ":1: host: root is missing"),
+        ("root = \"ROOT\"\ntls-cert = \"x\"\n", "for TLS, --listen-tls ADDR is missing"),
+        ("root = \"ROOT\"\n\u{0}", ":2: "),
+    ] {
+        let (_site, _etc, path) = configured(text);
+        let (code, _, told) = check(&path, &[]);
+        assert!(code == Some(2) && told.contains(words), "{text:?}: {code:?} {told}");
+    }
+    let (code, told) = refused(&["--config", "/no/such/file"]);
+    assert!(code == Some(2) && told.contains("--config /no/such/file: No such file"), "{told}");
+    let (_site, etc, _) = configured("");
+    let binary = etc.write("binary", b"\xff\xfe");
+    let (code, _, told) = check(&binary, &[]);
+    assert!(code == Some(2) && told.contains("UTF-8"), "{told}");
+    let large = etc.write("large", &vec![b'#'; 2 << 20]);
+    let (code, _, told) = check(&large, &[]);
+    assert!(code == Some(2) && told.contains("expected at most 1048576"), "{told}");
+}
+
+#[test]
+fn check_finds_what_the_start_would_find_and_says_ok_otherwise() {
+    let (site, etc, path) = configured("root = \"ROOT\"\n");
+    let (code, stdout, stderr) = check(&path, &[]);
+    assert_eq!((code, stdout.as_str(), stderr.as_str()), (Some(0), "OK\n", ""));
+    let file = site.path().join("hello.txt");
+    let file = file.to_str().expect("text");
+    let missing = etc.path().join("missing");
+    let log = missing.join("access.log");
+    let arguments = ["--spa", "no.html", "--not-found", "sub", "--access-log"];
+    let arguments = [&arguments[..], &[log.to_str().expect("text")]].concat();
+    let tls = ["--listen-tls", "127.0.0.1:0", "--tls-cert", file, "--tls-key", file];
+    let user = ["--user", "no-such-user"];
+    let (code, stdout, stderr) = check(&path, &[&arguments[..], &tls, &user].concat());
+    assert_eq!((code, stdout.as_str()), (Some(1), ""), "{stderr}");
+    let told: Vec<&str> = stderr.lines().collect();
+    for (told, words) in told.iter().zip([
+        "--spa no.html: No such file",
+        "--not-found sub: it is no regular file",
+        "hello.txt",
+        "--user no-such-user: there is no such user",
+        "--access-log",
+    ]) {
+        assert!(told.contains(words), "{words:?} is not in {told:?}");
+    }
+    assert_eq!(told.len(), 5, "{told:?}");
+    assert!(!missing.exists(), "a check makes no files");
+    // Directories of hosts are told with the place of the host.
+    let text = "root = \"ROOT\"\n\n[[host]]\nnames = \"a.org\"\nroot = \"/no/such/host\"\n\
+                [[host]]\nnames = \"b.org\"\n[[host]]\nnames = [\"c.org\", \"B.org\"]\n";
+    let (_site, _etc, path) = configured(text);
+    let (code, _, stderr) = check(&path, &[]);
+    let place = |line: u32| format!("{}:{line}: ", path.display());
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(stderr.contains(&format!("{}cannot serve --root /no/such/host", place(3))), "{stderr}");
+    assert!(stderr.contains(&format!("{}b.org is the name of two hosts", place(8))), "{stderr}");
+    assert_eq!(stderr.lines().count(), 2, "{stderr}");
+}
+
+/// A file of another program may have thousands of lines of errors.
+#[test]
+fn the_first_problems_are_told_and_the_others_counted() {
+    let text: String = (0..1000).map(|number| format!("unknown_{number} = 1\n")).collect();
+    let (_site, _etc, path) = configured(&text);
+    let (code, _, stderr) = check(&path, &[]);
+    assert_ne!(code, Some(0));
+    let told: Vec<&str> = stderr.lines().collect();
+    assert_eq!(told.len(), 51, "{stderr}");
+    assert!(told[49].contains("unknown_49"), "{stderr}");
+    assert_eq!(told[50], "twinring: and 950 more");
+}
+
+/// The example with all that is commented out, and with directories that exist.
+fn whole_example(etc: &Path) -> String {
+    let is_option = |line: &str| {
+        line.strip_prefix('#').is_some_and(|rest| rest.starts_with(|first| first != ' '))
+    };
+    let lines = EXAMPLE.lines().map(|line| match is_option(line) {
+        true => &line[1..],
+        false => line,
+    });
+    let text = lines.collect::<Vec<_>>().join("\n");
+    ["/srv/www", "/etc/twinring", "/var/log/twinring"]
+        .iter()
+        .fold(text, |text, name| text.replace(name, &format!("{}{name}", etc.display())))
+}
+
+#[test]
+fn the_example_is_complete_and_right() {
+    let etc = Site::new();
+    for name in ["default", "example.org", "wildcard"] {
+        etc.write(&format!("srv/www/{name}/index.html"), b"");
+        etc.write(&format!("srv/www/{name}/404.html"), b"");
+    }
+    etc.write("var/log/twinring/access.log", b"");
+    let identity = Identity::new();
+    let copy = |from: PathBuf| std::fs::read(from).expect("a file");
+    etc.write("etc/twinring/chain.pem", &copy(identity.certificate()));
+    etc.write("etc/twinring/key.pem", &copy(identity.key()));
+    let mut text = whole_example(etc.path());
+    if !nix::unistd::Uid::effective().is_root() {
+        println!("not root: the lines of user and group are left out");
+        let lines =
+            text.lines().filter(|line| !line.starts_with("user") && !line.starts_with("group"));
+        text = lines.collect::<Vec<_>>().join("\n");
+    }
+    let path = etc.write("whole.toml", text.as_bytes());
+    let (code, stdout, stderr) = check(&path, &["--engine", "epoll"]);
+    assert_eq!((code, stdout.as_str(), stderr.as_str()), (Some(0), "OK\n", ""));
+    // As it is shipped, with only a directory that exists.
+    let path = etc.write("shipped.toml", EXAMPLE.as_bytes());
+    let root = etc.path().join("srv/www/default");
+    let (code, _, stderr) = check(&path, &["--root", root.to_str().expect("text")]);
+    assert_eq!((code, stderr.as_str()), (Some(0), ""));
+    // Every option is in there.
+    let keys: HashSet<&str> = EXAMPLE
+        .lines()
+        .filter_map(|line| line.trim_start_matches('#').split_once(" = "))
+        .map(|(key, _)| key)
+        .collect();
+    let (_, help, _) = run(&["serve", "http", "--help"]);
+    let options: HashSet<&str> = help
+        .lines()
+        .filter_map(|line| line.trim_start().strip_prefix("-h, ").or(Some(line.trim_start())))
+        .filter_map(|line| line.strip_prefix("--"))
+        .filter_map(|line| line.split([' ', '[']).next())
+        .filter(|option| !["help", "config", "check", "sandbox-check"].contains(option))
+        .collect();
+    assert!(options.len() > 40, "{options:?}");
+    let missing: Vec<_> = options.difference(&keys).collect();
+    assert!(missing.is_empty(), "not in the example: {missing:?}");
+    println!("the example has all {} options", options.len());
+}
+
+/// The identity of all threads of a process, as /proc tells: user, group, groups.
+fn identities(server: &Server) -> HashSet<[String; 3]> {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", server.pid())).expect("it runs");
+    let status = |task: PathBuf| std::fs::read_to_string(task.join("status")).expect("it runs");
+    let identity = |status: String| {
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a field");
+            line.split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        [field("Uid:"), field("Gid:"), field("Groups:")]
+    };
+    tasks.flatten().map(|task| identity(status(task.path()))).collect()
+}
+
+fn is_root(what: &str) -> bool {
+    let is_root = nix::unistd::Uid::effective().is_root();
+    if !is_root {
+        println!("{what}: skipped, only root can change who it is");
+    }
+    is_root
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("a file of ours");
+}
+
+#[test]
+fn all_threads_become_the_user_and_go_on_serving() {
+    if !is_root("dropping rights") {
+        return;
+    }
+    for engine in ENGINES {
+        let (site, logs) = (Site::usual(), Site::new());
+        site.write("private.txt", b"secret");
+        set_mode(&site.path().join("private.txt"), 0o600);
+        set_mode(site.path(), 0o755);
+        set_mode(logs.path(), 0o755);
+        let directory = logs.path().join("log");
+        std::fs::create_dir(&directory).expect("a directory");
+        std::os::unix::fs::chown(&directory, Some(65_534), Some(65_533)).expect("root may");
+        let log = directory.join("access.log");
+        let log_name = log.to_str().expect("text");
+        let arguments = ["--user", "65534", "--group", "65533", "--workers", "2"];
+        let more = ["--access-log", log_name, "--admin", "127.0.0.1:0"];
+        let server = Server::http(engine, site.path(), &[&arguments[..], &more].concat());
+        assert_eq!(ask(&server, &get("/large.bin", "")).status, 200);
+        assert_eq!(ask(&server, &get("/private.txt", "")).status, 403, "the rights are gone");
+        // A kernel thread of a ring that was only tried out may still be about to end.
+        let mut found = HashSet::new();
+        wait_until("all threads have the same identity", || {
+            found = identities(&server);
+            found.len() == 1
+        });
+        let [user, group, groups] = found.into_iter().next().expect("one");
+        assert_eq!(user, "65534 65534 65534 65534");
+        assert_eq!(group, "65533 65533 65533 65533");
+        assert!(!groups.split(' ').any(|group| group == "0"), "{groups}");
+        std::fs::rename(&log, directory.join("old")).expect("a log");
+        server.signal(Signal::SIGUSR1);
+        wait_until("the new log is there", || log.exists());
+        assert_eq!(ask(&server, &get("/hello.txt", "")).status, 200);
+        let ended = server.terminate();
+        assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "nothing to complain of");
+        assert_eq!(ended.count("log_lines"), 3);
+        println!("{engine}: every thread is 65534:65533, and the log was opened anew");
+    }
+}
+
+#[test]
+fn what_the_user_cannot_do_is_told_at_the_start() {
+    if !is_root("dropping rights") {
+        return;
+    }
+    // Nothing can be served.
+    let site = Site::usual();
+    set_mode(site.path(), 0o700);
+    let root = site.path().to_str().expect("text");
+    let become_nobody = ["--listen", "127.0.0.1:0", "--user", "65534", "--group", "65534"];
+    let (code, told) = refused(&[&["--root", root][..], &become_nobody].concat());
+    assert!(code == Some(1) && told.contains("may not look into --root"), "{told}");
+    set_mode(site.path(), 0o755);
+    set_mode(&site.path().join("hello.txt"), 0o600);
+    let page = ["--root", root, "--not-found", "hello.txt"];
+    let (code, told) = refused(&[&page[..], &become_nobody].concat());
+    assert!(code == Some(1) && told.contains("hello.txt: Permission denied"), "{told}");
+    // The log can be written, but not opened anew: the old one is kept.
+    let logs = Site::new();
+    set_mode(logs.path(), 0o700);
+    let log = logs.path().join("access.log");
+    let arguments = [&become_nobody[2..], &["--access-log", log.to_str().expect("text")]].concat();
+    let server = Server::http("epoll", site.path(), &arguments);
+    wait_until("it says so", || server.stderr().contains("the old file is kept"));
+    std::fs::rename(&log, logs.path().join("old")).expect("a log");
+    server.signal(Signal::SIGHUP);
+    wait_until("it is told", || server.stderr().contains("cannot be opened anew"));
+    ask(&server, &get("/large.bin", ""));
+    let ended = server.terminate();
+    let old = std::fs::read_to_string(logs.path().join("old")).expect("the log");
+    assert_eq!((ended.count("log_lines"), old.lines().count()), (1, 1));
+}
+
+#[test]
+fn root_without_a_user_is_told_once_and_wrong_users_are_refused() {
+    let site = Site::usual();
+    let root = site.path().to_str().expect("text");
+    for (arguments, words) in [
+        (["--user", "no-such-user"], "there is no such user"),
+        (["--group", "no-such-group"], "there is no such group"),
+        (["--user", "4000000"], "give a --group, too"),
+    ] {
+        let base = ["--root", root, "--listen", "127.0.0.1:0"];
+        let (code, told) = refused(&[&base[..], &arguments].concat());
+        assert!(code == Some(1) && told.contains(words), "{told}");
+    }
+    if is_root("the warning about root") {
+        let server = Server::http("epoll", site.path(), &[]);
+        let ended = server.terminate();
+        assert_eq!(ended.stderr.matches("rights of root").count(), 1, "{}", ended.stderr);
+    }
+}

@@ -1,0 +1,222 @@
+//! The admin service of `twinring serve http`: metrics and health.
+
+use crate::support::http::*;
+use crate::support::*;
+use std::collections::{HashMap, HashSet};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+fn with_admin(engine: &str, site: &Site, arguments: &[&str]) -> (Server, SocketAddr) {
+    let mut all = vec!["--admin", "127.0.0.1:0"];
+    all.extend_from_slice(arguments);
+    let server = Server::http(engine, site.path(), &all);
+    let admin = server.ready["admin"].as_str().expect("an address").parse().expect("an address");
+    (server, admin)
+}
+
+fn ask_admin(admin: SocketAddr, request: &str) -> Response {
+    let answers = responses(&talk_until_closed(admin, request.as_bytes()));
+    assert_eq!(answers.len(), 1, "{request}: {answers:?}");
+    answers.into_iter().next().expect("one")
+}
+
+/// A sample: its name with its labels, and its value.
+type Samples = HashMap<String, f64>;
+
+fn is_name(text: &str) -> bool {
+    let mut bytes = text.bytes();
+    bytes.next().is_some_and(|first| first.is_ascii_alphabetic() || first == b'_')
+        && bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
+
+/// Reads the text format of Prometheus, strictly: every family has HELP and TYPE once, in this
+/// order and before its samples, which stand together; counters, and only they, end in `_total`;
+/// no series comes twice.
+fn parse(text: &str) -> Samples {
+    let mut samples = Samples::new();
+    let mut families = HashSet::new();
+    let (mut helped, mut family) = ("", ("", ""));
+    assert!(text.ends_with('\n'));
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            let (name, help) = rest.split_once(' ').expect("a text");
+            assert!(is_name(name) && help.ends_with('.'), "{line}");
+            assert!(families.insert(name), "twice: {line}");
+            helped = name;
+            continue;
+        }
+        if let Some(rest) = line.strip_prefix("# TYPE ") {
+            family = rest.split_once(' ').expect("a type");
+            assert_eq!(family.0, helped, "{line}");
+            assert!(["counter", "gauge"].contains(&family.1), "{line}");
+            assert_eq!(family.0.ends_with("_total"), family.1 == "counter", "{line}");
+            continue;
+        }
+        let (series, value) = line.rsplit_once(' ').expect("a value");
+        let name = match series.split_once('{') {
+            None => series,
+            Some((name, labels)) => {
+                for label in labels.strip_suffix('}').expect("an end").split(',') {
+                    let (name, value) = label.split_once('=').expect("a label");
+                    let value = value.strip_prefix('"').and_then(|value| value.strip_suffix('"'));
+                    assert!(is_name(name) && !value.expect("quoted").contains(['"', '\\']));
+                }
+                name
+            }
+        };
+        assert_eq!(name, family.0, "{line}");
+        let value: f64 = value.parse().expect("a number");
+        assert!(value >= 0.0, "{line}");
+        assert!(samples.insert(series.to_owned(), value).is_none(), "twice: {line}");
+    }
+    samples
+}
+
+/// The sum of a family's samples that have this label, or of all for an empty one.
+fn sum(samples: &Samples, name: &str, label: &str) -> f64 {
+    let prefix = format!("twinring_http_{name}");
+    let of_family = samples
+        .iter()
+        .filter(|(series, _)| series.split('{').next() == Some(&prefix) && series.contains(label));
+    of_family.map(|(_, value)| value).sum()
+}
+
+#[test]
+fn metrics_are_in_the_text_format_and_say_what_happened() {
+    for engine in ENGINES {
+        let (site, logs) = (Site::usual(), Site::new());
+        let log = logs.path().join("log");
+        let arguments = ["--workers", "2", "--access-log", log.to_str().expect("text")];
+        let (server, admin) = with_admin(engine, &site, &arguments);
+        for target in ["/hello.txt", "/hello.txt", "/none", "/sub", "/large.bin"] {
+            ask(&server, &get(target, ""));
+        }
+        let stream = connect(server.address());
+        let mut samples = Samples::new();
+        wait_until("what was counted is told", || {
+            let answer = ask_admin(admin, &get("/metrics", ""));
+            let content_type = answer.field("content-type");
+            assert_eq!(content_type, Some("text/plain; version=0.0.4; charset=utf-8"));
+            samples = parse(&answer.text());
+            sum(&samples, "access_log_lines_total", "written") == 5.0
+                && sum(&samples, "connections_open", "") == 1.0
+        });
+        for (name, label, expected) in [
+            ("ready", "", 1.0),
+            ("connections_accepted_total", "", 6.0),
+            ("responses_total", "class=\"2xx\"", 3.0),
+            ("responses_total", "class=\"3xx\"", 1.0),
+            ("responses_total", "class=\"4xx\"", 1.0),
+            ("connections_ended_early_total", "", 0.0),
+            ("access_log_lines_total", "dropped", 0.0),
+        ] {
+            assert_eq!(sum(&samples, name, label), expected, "{engine}: {name} {label}");
+        }
+        assert!(sum(&samples, "sent_bytes_total", "worker=\"0\"") < 701_500.0);
+        assert!(sum(&samples, "sent_bytes_total", "") > 700_000.0);
+        let engine_name = format!("engine=\"{engine}\"");
+        assert!(samples.keys().any(|series| {
+            series.starts_with("twinring_build_info") && series.contains(&engine_name)
+        }));
+        for name in ["twinring_runtime_syscalls_total", "process_resident_memory_bytes"] {
+            assert!(samples[name] > 0.0, "{name}");
+        }
+        assert!(samples["process_open_fds"] < samples["process_max_fds"]);
+        drop(stream);
+        assert_eq!(server.terminate().code, Some(0));
+        println!("{engine}: {} samples", samples.len());
+    }
+}
+
+#[test]
+fn readiness_ends_when_the_drain_begins_and_life_goes_on() {
+    for engine in ENGINES {
+        let site = Site::usual();
+        let (server, admin) = with_admin(engine, &site, &[]);
+        assert_eq!(ask_admin(admin, &get("/healthz", "")).text(), "ok\n");
+        assert_eq!(ask_admin(admin, &get("/readyz", "")).text(), "ready\n");
+        // A request that is under way keeps the drain waiting.
+        let mut stream = connect(server.address());
+        let request = get("/hello.txt", "");
+        let (begin, end) = request.split_at(20);
+        stream.write_all(begin.as_bytes()).expect("the server reads");
+        ask(&server, &get("/hello.txt", ""));
+        server.signal(Signal::SIGTERM);
+        wait_until("it is not ready any more", || {
+            let answer = ask_admin(admin, &get("/readyz", ""));
+            answer.status == 503 && answer.text() == "draining\n"
+        });
+        assert_eq!(ask_admin(admin, &get("/healthz", "")).status, 200);
+        assert!(
+            ask_admin(admin, &get("/metrics", "")).text().contains("\ntwinring_http_ready 0\n")
+        );
+        stream.write_all(end.as_bytes()).expect("the server reads");
+        assert_eq!(read_response(&mut stream, false).status, 200);
+        drop(stream);
+        let ended = server.wait();
+        assert_eq!((ended.code, ended.count("requests")), (Some(0), 2), "{}", ended.stderr);
+        assert!(TcpStream::connect(admin).is_err(), "the admin port is closed");
+    }
+}
+
+#[test]
+fn the_admin_service_is_as_strict_as_the_other_and_knows_nothing_else() {
+    let site = Site::usual();
+    let (server, admin) = with_admin("epoll", &site, &[]);
+    for (request, status) in [
+        (get("/", ""), 404),
+        (get("/hello.txt", ""), 404),
+        (get("/metrics?x=y", ""), 200),
+        ("POST /metrics HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n".to_owned(), 405),
+        ("OPTIONS * HTTP/1.1\r\nHost: h\r\n\r\n".to_owned(), 204),
+        ("GET /metrics HTTP/1.1\r\n\r\n".to_owned(), 400),
+        ("GET /metrics HTTP/1.1\nHost: h\n\n".to_owned(), 400),
+        ("GET /metrics HTTP/1.0\r\n\r\n".to_owned(), 200),
+        (get(&format!("/{}", "x".repeat(2000)), ""), 414),
+        (get("/", &format!("X: {}\r\n", "x".repeat(9000))), 431),
+    ] {
+        assert_eq!(ask_admin(admin, &request).status, status, "{request}");
+    }
+    let mut stream = connect(admin);
+    stream.write_all(b"HEAD /healthz HTTP/1.1\r\nHost: h\r\n\r\n").expect("the server reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("a clean end");
+    assert!(answer.contains("Content-Length: 3\r\n") && answer.ends_with("\r\n\r\n"), "{answer}");
+    assert_eq!(ask(&server, &get("/metrics", "")).status, 404, "the service does not tell");
+    assert_eq!(server.terminate().count("requests"), 1);
+}
+
+#[test]
+fn slow_clients_keep_neither_the_admin_service_nor_the_other_from_answering() {
+    let site = Site::usual();
+    let (server, admin) = with_admin("epoll", &site, &[]);
+    let slow: Vec<TcpStream> = (0..100)
+        .map(|_| {
+            let mut stream = connect(admin);
+            // Beyond the bound they are closed at once, perhaps before this is sent.
+            let _closed = stream.write_all(b"GET /healthz HTTP/1.1\r\n");
+            stream
+        })
+        .collect();
+    assert_eq!(ask(&server, &get("/hello.txt", "")).status, 200);
+    wait_until("the slow ones are gone", || {
+        let mut stream = connect(admin);
+        let _refused = stream.write_all(get("/healthz", "").as_bytes());
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).is_ok() && answer.starts_with(b"HTTP/1.1 200")
+    });
+    drop(slow);
+    assert_eq!(server.terminate().code, Some(0));
+}
+
+#[test]
+fn a_taken_admin_port_is_named() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("an address").to_string();
+    let site = Site::usual();
+    let root = site.path().to_str().expect("text");
+    let arguments = ["serve", "http", "--listen", "127.0.0.1:0", "--root", root];
+    let (code, stdout, stderr) = run(&[&arguments[..], &["--admin", &address]].concat());
+    assert_eq!((code, stdout.as_str()), (Some(1), ""));
+    assert!(stderr.contains(&address) && stderr.contains("another socket"), "{stderr}");
+}

@@ -1,0 +1,145 @@
+//! `twinring serve http --send`: each way to send a file sends the same bytes.
+
+use crate::support::http::*;
+use crate::support::*;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+const STRATEGIES: [&str; 4] = ["sendfile", "splice", "zerocopy", "read"];
+
+/// True if files here are ones that the runtime does not take for files of elsewhere.
+fn is_on_disk(site: &Site) -> bool {
+    let asked =
+        std::process::Command::new("stat").args(["-f", "-c", "%T"]).arg(site.path()).output();
+    let name = asked.expect("stat").stdout;
+    ["ext2/ext3", "xfs", "btrfs", "f2fs", "tmpfs"].contains(&String::from_utf8_lossy(&name).trim())
+}
+
+#[test]
+fn each_way_answers_with_the_same_bytes() {
+    let requests = [
+        get("/large.bin", ""),
+        get("/hello.txt", ""),
+        get("/large.bin", "Range: bytes=1-\r\n"),
+        get("/large.bin", "Range: bytes=65535-65536\r\n"),
+        get("/large.bin", "Range: bytes=0-9,300000-500000,-100000\r\n"),
+        get("/edge.bin", ""),
+        get("/huge.bin", ""),
+    ];
+    let site = Site::usual();
+    site.write("edge.bin", &pattern(1, 262_145));
+    site.write("huge.bin", &pattern(2, 5_000_003));
+    let mut first: Option<Vec<Vec<u8>>> = None;
+    for engine in ENGINES {
+        for strategy in STRATEGIES {
+            let arguments = ["--send", strategy, "--sendfile-above", "100"];
+            let server = Server::http(engine, site.path(), &arguments);
+            let mut answers: Vec<Vec<u8>> =
+                requests.iter().map(|request| talk(server.address(), request.as_bytes())).collect();
+            let pipelined = requests.concat();
+            answers.push(talk(server.address(), pipelined.as_bytes()));
+            let answers: Vec<Vec<u8>> = answers.iter().map(|answer| undated(answer)).collect();
+            match &first {
+                None => first = Some(answers),
+                Some(first) => {
+                    for (answer, expected) in answers.iter().zip(first) {
+                        assert_same(answer, expected);
+                    }
+                }
+            }
+            let ended = server.terminate();
+            assert_eq!((ended.code, ended.count("broken_off")), (Some(0), 0), "{}", ended.stderr);
+            if is_on_disk(&site) {
+                assert_used(&ended, strategy);
+            }
+        }
+    }
+}
+
+/// The counters say that files were sent this way, and in no other.
+fn assert_used(ended: &Ended, strategy: &str) {
+    let runtime = &ended.last["runtime_counters"];
+    let used = |name: &str| runtime[name].as_u64().expect("a counter") > 0;
+    assert_eq!(used("sendfiles"), strategy == "sendfile", "{strategy}");
+    assert_eq!(used("splices"), strategy == "splice", "{strategy}");
+    let refused = ended.stderr.contains("where zerocopy cannot be used");
+    assert_eq!(used("zero_copy_sends"), strategy == "zerocopy" && !refused, "{strategy}");
+    // Over loopback, the kernel has to copy; it says of each send that it did.
+    assert_eq!(runtime["zero_copy_copied"], runtime["zero_copy_done"]);
+    assert!(ended.count("sent_file_bytes") > 5_000_000);
+}
+
+/// Reads exactly so many bytes.
+fn take(stream: &mut TcpStream, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    stream.read_exact(&mut bytes).expect("no end yet");
+    bytes
+}
+
+#[test]
+fn what_was_read_does_not_change_on_its_way() {
+    const BYTES: usize = 40_000_000;
+    for engine in ENGINES {
+        let site = Site::new();
+        let path = site.write("file", &vec![b'a'; BYTES]);
+        let server = Server::http(engine, site.path(), &["--send", "read"]);
+        let mut stream = connect(server.address());
+        stream.write_all(get("/file", "").as_bytes()).expect("the server reads");
+        take(&mut stream, 1000);
+        // Socket buffers are full of the old version when the file is written to in place.
+        std::thread::sleep(Duration::from_millis(200));
+        let file = std::fs::File::options().write(true).open(path).expect("a file");
+        for at in (0..BYTES).step_by(1 << 20) {
+            file.write_all_at(&vec![b'b'; (1 << 20).min(BYTES - at)], at as u64).expect("a disk");
+        }
+        let mut rest = Vec::new();
+        stream.read_to_end(&mut rest).expect_err("the answer cannot be completed");
+        assert_eq!(rest.iter().filter(|byte| **byte == b'b').count(), 0, "of the new version");
+        let ended = server.terminate();
+        assert_eq!((ended.code, ended.count("broken_off")), (Some(0), 1), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn each_way_leaves_others_alone_and_nothing_behind() {
+    for engine in ENGINES {
+        for strategy in STRATEGIES {
+            let site = Site::usual();
+            site.write("huge.bin", &pattern(2, 60_000_000));
+            let server = Server::http(engine, site.path(), &["--send", strategy]);
+            let before = server.descriptors();
+            // Peers that do not read, some of which vanish.
+            let idle: Vec<TcpStream> = (0..12)
+                .map(|_| {
+                    let mut stream = connect(server.address());
+                    stream.write_all(get("/huge.bin", "").as_bytes()).expect("the server reads");
+                    take(&mut stream, 100);
+                    stream
+                })
+                .collect();
+            for round in 0..20 {
+                let answer = ask(&server, &get("/large.bin", ""));
+                assert_same(&answer.body, &pattern(7, 700_001));
+                assert_eq!(answer.status, 200, "{round}");
+            }
+            for (number, stream) in idle.into_iter().enumerate() {
+                if number % 2 == 0 {
+                    reset(stream);
+                }
+            }
+            // Two files in the cache, and perhaps a pipe.
+            wait_until("all are closed", || server.descriptors() <= before + 4);
+            let ended = server.terminate();
+            assert_eq!((ended.code, ended.count("open")), (Some(0), 0), "{}", ended.stderr);
+        }
+    }
+}
+
+#[test]
+fn a_way_that_does_not_exist_is_refused() {
+    let (code, _, stderr) = run(&["serve", "http", "--root", "/", "--send", "magic"]);
+    assert_eq!(code, Some(2));
+    assert!(stderr.contains("expected sendfile, splice, zerocopy or read"), "{stderr}");
+}

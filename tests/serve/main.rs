@@ -1,0 +1,24 @@
+//! `twinring serve`, over real sockets, as an operator starts it.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod allow;
+mod echo;
+mod echo_limits;
+mod echo_shutdown;
+mod http;
+mod http_browser;
+mod http_config;
+mod http_hosts;
+mod http_log;
+mod http_metrics;
+mod http_patience;
+mod http_robust;
+mod http_sending;
+mod http_strict;
+mod http_tls;
+mod sandbox;
+mod udp;
+mod udp_impaired;
+mod udp_shutdown;

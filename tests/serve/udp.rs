@@ -1,0 +1,283 @@
+//! `twinring serve udp` over real sockets: the same datagrams on both engines, whatever peers do.
+
+use crate::support::datagrams::*;
+use crate::support::*;
+use socket2::{Domain, Socket, Type};
+use std::net::{SocketAddr, UdpSocket};
+use twinring::{Datagram, Ecn, UdpOptions};
+
+/// Ways of receiving and sending that all keep the same promises. What belongs to the other engine
+/// changes nothing.
+const WAYS: [&[&str]; 6] = [
+    &[],
+    &["--tick", "off"],
+    &["--gro", "on"],
+    &["--pending", "8", "--tick", "off"],
+    &["--batch", "off"],
+    &["--workers", "2", "--buffers", "4"],
+];
+
+/// Empty, every size of small frames, around pages and buffers, and up to the longest.
+fn sizes() -> Vec<usize> {
+    let mut sizes: Vec<usize> = (0..=300).chain((301..=3000).step_by(13)).collect();
+    sizes.extend((3000..65_507).step_by(1709));
+    sizes.extend([1471, 1472, 1473, 2047, 2048, 2049, 4095, 4096, 4097, 65_506, 65_507]);
+    sizes
+}
+
+/// What one engine makes of a fixed set of datagrams: all answers, and all counters.
+fn transcript(engine: &str, way: &[&str]) -> (Vec<Vec<u8>>, serde_json::Value) {
+    let server = Server::udp(engine, way);
+    let clients: Vec<UdpSocket> = (0..5).map(|_| client(server.address())).collect();
+    let mut came_back = Vec::new();
+    for (number, size) in sizes().into_iter().enumerate() {
+        let client = &clients[number % clients.len()];
+        reflected(client, &pattern(number as u64, size));
+    }
+    // Several on their way at once, of different sizes.
+    for round in 0..20 {
+        for client in &clients {
+            (0..8).for_each(|number| {
+                drop(client.send(&numbered(round, number, 40 * number as usize)))
+            });
+        }
+        came_back.extend(clients.iter().flat_map(|client| (0..8).map(|_| next(client))));
+    }
+    let ended = server.terminate();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert_eq!(assert_balanced(&ended), sizes().len() as u64 + 20 * 5 * 8);
+    (came_back, ended.last["service_counters"].clone())
+}
+
+#[test]
+fn both_engines_answer_with_the_same_bytes_and_the_same_counts() {
+    for way in WAYS {
+        let (ring, ring_counters) = transcript("io_uring", way);
+        let (epoll, epoll_counters) = transcript("epoll", way);
+        if !way.contains(&"--pending") {
+            assert!(ring == epoll, "{way:?}: the transcripts differ");
+        }
+        assert_eq!(ring_counters, epoll_counters, "{way:?}");
+        println!("{way:?}: {} sizes and {} answers are equal", sizes().len(), ring.len());
+    }
+}
+
+#[test]
+fn the_order_of_each_of_many_sources_is_kept_under_load() {
+    const SOURCES: usize = 200;
+    const ROUNDS: u32 = 30;
+    const IN_FLIGHT: u32 = 20;
+    for engine in ENGINES {
+        for way in [&[][..], &["--tick", "off", "--workers", "2"], &["--gro", "on"]] {
+            let server = Server::udp(engine, way);
+            let clients: Vec<UdpSocket> = (0..SOURCES).map(|_| client(server.address())).collect();
+            for round in 0..ROUNDS {
+                for number in 0..IN_FLIGHT {
+                    for (source, client) in clients.iter().enumerate() {
+                        let number = round * IN_FLIGHT + number;
+                        client.send(&numbered(source as u64, number, 100)).expect("room");
+                    }
+                }
+                for (source, client) in clients.iter().enumerate() {
+                    for number in 0..IN_FLIGHT {
+                        let came = number_of(source as u64, &next(client));
+                        assert_eq!(came, round * IN_FLIGHT + number, "{engine} {way:?}");
+                    }
+                }
+            }
+            let ended = server.terminate();
+            assert_eq!(assert_balanced(&ended), SOURCES as u64 * u64::from(ROUNDS * IN_FLIGHT));
+            println!("{engine} {way:?}: {} in order", ended.count("sent"));
+        }
+    }
+}
+
+#[test]
+fn a_burst_larger_than_the_buffer_is_answered_or_counted() {
+    const SENT: u64 = 20_000;
+    for engine in ENGINES {
+        // Asleep for a second at a time, it cannot keep up.
+        let server = Server::udp(engine, &["--rcvbuf", "20000", "--tick", "1s"]);
+        assert_eq!(server.ready["udp"]["granted"]["recv_buffer_bytes"], 40_000);
+        let client = client(server.address());
+        for number in 0..SENT {
+            client.send(&numbered(1, number as u32, 300)).expect("room");
+        }
+        let ended = server.terminate();
+        let drops = ended.count("kernel_drops");
+        assert!(drops > 0, "{}", ended.last);
+        assert_eq!(ended.count("received") + drops, SENT);
+        assert_eq!(assert_balanced(&ended), ended.count("received"));
+        println!("{engine}: {} answered and {drops} dropped, of {SENT}", ended.count("sent"));
+    }
+}
+
+#[test]
+fn senders_that_are_gone_do_not_disturb_the_others() {
+    for engine in ENGINES {
+        let server = Server::udp(engine, &["--tick", "off"]);
+        let stays = client(server.address());
+        for number in 0..200 {
+            let gone = client(server.address());
+            (0..3).for_each(|_| drop(gone.send(b"I shall not hear the answer")));
+            drop(gone);
+            reflected(&stays, &numbered(2, number, 200));
+        }
+        let ended = server.terminate();
+        assert_eq!((ended.code, assert_balanced(&ended)), (Some(0), 800));
+        println!("{engine}: 200 senders had gone");
+    }
+}
+
+#[test]
+fn longer_datagrams_than_agreed_are_dropped_and_counted() {
+    for engine in ENGINES {
+        for way in [&[][..], &["--pending", "4"], &["--batch", "off"]] {
+            let server = Server::udp(engine, &[&["--max-datagram", "1000"], way].concat());
+            let client = client(server.address());
+            for (number, size) in [999, 1000, 1001, 65_507, 1000, 0].into_iter().enumerate() {
+                let bytes = pattern(number as u64, size);
+                if size > 1000 {
+                    client.send(&bytes).expect("room");
+                } else {
+                    reflected(&client, &bytes);
+                }
+            }
+            let ended = server.terminate();
+            assert_eq!((ended.count("truncated"), assert_balanced(&ended)), (2, 4));
+            println!("{engine} {way:?}: 2 of 6 were too long");
+        }
+    }
+}
+
+#[test]
+fn answers_come_from_the_address_that_was_asked_on_every_listener() {
+    for engine in ENGINES {
+        let listen = ["0.0.0.0:0", "[::]:0", "127.0.0.1:0", "[::1]:0"];
+        let listen: Vec<&str> = listen.iter().flat_map(|address| ["--listen", address]).collect();
+        let server =
+            Server::udp(engine, &[&listen[..], &["--workers", "2", "--allow", "any"]].concat());
+        let asked: Vec<SocketAddr> = server.addresses();
+        assert_eq!(asked.len(), 4);
+        let mut targets = asked[2..].to_vec();
+        targets.push(SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], asked[1].port())));
+        targets.extend((1..=3).map(|n| SocketAddr::from(([127, 0, 0, n], asked[0].port()))));
+        for (number, target) in targets.iter().enumerate() {
+            // Connected: an answer from another address would not be heard.
+            let client = client(*target);
+            (0..10).for_each(|more| reflected(&client, &numbered(number as u64, more, 50)));
+        }
+        let ended = server.terminate();
+        assert_eq!(assert_balanced(&ended), 10 * targets.len() as u64);
+        println!("{engine}: {} addresses answered", targets.len());
+    }
+}
+
+/// A datagram whose sender is the reflector itself would go round for ever.
+#[test]
+fn what_claims_to_come_from_the_reflector_is_not_answered() {
+    for engine in ENGINES {
+        // Two workers share a port, and any process of the same user may join them.
+        let listen = ["--listen", "127.0.0.1:0", "--listen", "127.0.0.1:0", "--workers", "2"];
+        let server = Server::udp(engine, &listen);
+        let [mine, asked] = server.addresses()[..] else { panic!("two addresses") };
+        let impostor = Socket::new(Domain::IPV4, Type::DGRAM, None).expect("a socket");
+        impostor.set_reuse_port(true).expect("a socket");
+        impostor.bind(&mine.into()).expect("a shared port");
+        for _ in 0..10 {
+            impostor.send_to(b"to myself", &asked.into()).expect("room");
+        }
+        let ended = server.terminate();
+        assert_eq!((ended.count("from_self"), assert_balanced(&ended)), (10, 0));
+        println!("{engine}: 10 were not answered");
+    }
+}
+
+/// With a socket on all addresses the answer came back from another one of them, and was answered.
+#[test]
+fn what_claims_to_come_from_another_address_of_the_reflector_is_not_answered() {
+    for engine in ENGINES {
+        let listen = ["--listen", "0.0.0.0:0", "--allow", "127.0.0.0/8", "--workers", "2"];
+        let server = Server::udp(engine, &listen);
+        let port = server.address().port();
+        let impostor = Socket::new(Domain::IPV4, Type::DGRAM, None).expect("a socket");
+        impostor.set_reuse_port(true).expect("a socket");
+        impostor.bind(&SocketAddr::from(([127, 0, 0, 2], port)).into()).expect("a shared port");
+        let asked = SocketAddr::from(([127, 0, 0, 1], port));
+        for _ in 0..10 {
+            impostor.send_to(b"to myself", &asked.into()).expect("room");
+        }
+        drop(impostor);
+        let ended = server.terminate();
+        assert_eq!((ended.count("from_self"), assert_balanced(&ended)), (10, 0));
+    }
+}
+
+/// Segments sent in one buffer come back each for itself, coalesced on the way or not.
+#[test]
+fn segmented_flows_come_back_whole() {
+    const BUFFERS: usize = 40;
+    for engine in ENGINES {
+        for gro in ["on", "off"] {
+            let server = Server::udp(engine, &["--gro", gro]);
+            let target = server.address();
+            let sent: Vec<Vec<u8>> = (0..BUFFERS).map(|n| pattern(n as u64, 9000)).collect();
+            let expected = sent.clone();
+            let runtime = twinring::Runtime::builder().build().expect("an engine");
+            let came = runtime.block_on(async move {
+                let options = UdpOptions { buffer_bytes: 2048, ..UdpOptions::default() };
+                let bound = options.connect(None, target).expect("a route");
+                let client = twinring::UdpSocket::from_bound(bound).expect("room");
+                let mut came = Vec::new();
+                for data in sent {
+                    let segment_bytes = Some(700);
+                    let datagram = Datagram { segment_bytes, ..Datagram::new(data) };
+                    client.send_batch(&mut vec![datagram]).await.expect("room");
+                    let mut bytes = Vec::new();
+                    while bytes.len() < 9000 {
+                        let answer = client.recv_from().await.expect("an answer");
+                        assert!([700, 9000 % 700].contains(&answer.data.len()));
+                        bytes.extend_from_slice(&answer.data);
+                    }
+                    came.push(bytes);
+                }
+                came
+            });
+            assert!(came.expect("the engine works") == expected);
+            let ended = server.terminate();
+            assert_eq!(assert_balanced(&ended), (BUFFERS * 9000usize.div_ceil(700)) as u64);
+            println!("{engine}, gro {gro}: {} segments", ended.count("sent"));
+        }
+    }
+}
+
+#[test]
+fn answers_carry_the_dscp_asked_for_and_the_ecn_codepoint_only_on_request() {
+    for engine in ENGINES {
+        for (way, echoed) in
+            [(&["--dscp", "46"][..], false), (&["--dscp", "46", "--copy-ecn"], true)]
+        {
+            for address in ["127.0.0.1:0", "[::1]:0"] {
+                let server = Server::udp(engine, &[way, &["--listen", address]].concat());
+                let target = server.address();
+                let runtime = twinring::Runtime::builder().build().expect("an engine");
+                runtime
+                    .block_on(async move {
+                        let options =
+                            UdpOptions { traffic_class: true, dscp: 10, ..UdpOptions::default() };
+                        let bound = options.connect(None, target).expect("a route");
+                        let client = twinring::UdpSocket::from_bound(bound).expect("room");
+                        for ecn in [Ecn::NotEct, Ecn::Ect0, Ecn::Ect1, Ecn::Ce] {
+                            let datagram = Datagram { ecn: Some(ecn), ..Datagram::new("marked") };
+                            client.send_batch(&mut vec![datagram]).await.expect("room");
+                            let answer = client.recv_from().await.expect("an answer");
+                            let expected = if echoed { ecn } else { Ecn::NotEct };
+                            assert_eq!((answer.dscp(), answer.ecn()), (Some(46), Some(expected)));
+                        }
+                    })
+                    .expect("the engine works");
+                println!("{engine} {way:?} {address}: 4 codepoints");
+            }
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! `twinring serve udp` with impairments: what a client counts is what the server says it did.
+
+use crate::support::datagrams::*;
+use crate::support::*;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// What a client found.
+#[derive(Debug, PartialEq)]
+struct Found {
+    lost: Vec<u32>,
+    duplicated: Vec<u32>,
+    /// Pairs of neighbours that had changed places.
+    exchanged: u64,
+}
+
+/// How the client sees the numbers that came. Fails if anything but neighbours changed places.
+fn found(came: &[u32], sent: u32) -> Found {
+    let mut times = BTreeMap::new();
+    came.iter().for_each(|number| *times.entry(*number).or_insert(0) += 1);
+    let lost = (0..sent).filter(|number| !times.contains_key(number)).collect();
+    let duplicated = times.iter().filter(|(_, times)| **times == 2).map(|(number, _)| *number);
+    let duplicated = duplicated.collect();
+    assert!(times.values().all(|times| *times <= 2));
+    let mut numbers = came.to_vec();
+    numbers.dedup();
+    assert_eq!(numbers.len(), times.len(), "copies are neighbours");
+    let mut exchanged = 0;
+    let mut at = 1;
+    while at < numbers.len() {
+        if numbers[at] < numbers[at - 1] {
+            numbers.swap(at - 1, at);
+            exchanged += 1;
+            at += 1;
+        }
+        at += 1;
+    }
+    assert!(numbers.is_sorted(), "{numbers:?}");
+    Found { lost, duplicated, exchanged }
+}
+
+/// What a client found after a burst to a server with these impairments, which has to be what the
+/// server says it did.
+fn outcome(engine: &str, arguments: &[&str]) -> Found {
+    let server = Server::udp(engine, arguments);
+    let client = roomy_client(server.address());
+    burst(&client);
+    let ended = server.terminate();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let came = numbers(&client);
+    assert_eq!(assert_balanced(&ended), came.len() as u64, "the client lost some itself");
+    assert_eq!((ended.count("received"), ended.count("waiting")), (u64::from(BURST), 0));
+    let found = found(&came, BURST);
+    assert_eq!(found.lost.len() as u64, ended.count("impaired_lost"));
+    assert_eq!(found.duplicated.len() as u64, ended.count("impaired_duplicated"));
+    assert_eq!(found.exchanged, ended.count("impaired_swapped"));
+    found
+}
+
+#[test]
+fn loss_duplicates_and_exchanges_are_what_the_server_counts() {
+    for engine in ENGINES {
+        for arguments in [
+            &["--loss", "10"][..],
+            &["--duplicate", "10%"],
+            &["--swap", "10"],
+            &["--swap", "100", "--tick", "off"],
+            &["--loss", "5", "--duplicate", "5", "--swap", "20", "--delay", "5ms:3ms"],
+            &["--loss", "5", "--duplicate", "5", "--swap", "20", "--gro", "on", "--tick", "off"],
+        ] {
+            let found = outcome(engine, arguments);
+            let (lost, duplicated) = (found.lost.len(), found.duplicated.len());
+            assert!(lost > 0 || !arguments.contains(&"--loss"));
+            assert!(duplicated > 0 || !arguments.contains(&"--duplicate"));
+            assert!(found.exchanged > 0 || !arguments.contains(&"--swap"));
+            println!(
+                "{engine} {arguments:?}: {lost} lost, {duplicated} twice, {} exchanged, of {BURST}",
+                found.exchanged
+            );
+        }
+    }
+}
+
+#[test]
+fn a_seed_names_what_happens_on_either_engine() {
+    let lost_and_duplicated = |engine: &str, seed: &str, more: &[&str]| {
+        let arguments = ["--loss", "10", "--duplicate", "10", "--seed", seed];
+        let Found { lost, duplicated, .. } = outcome(engine, &[&arguments, more].concat());
+        (lost, duplicated)
+    };
+    let first = lost_and_duplicated("io_uring", "7", &[]);
+    for (engine, more) in [
+        ("io_uring", &[][..]),
+        ("epoll", &["--tick", "off"]),
+        // Decisions of one kind do not depend on what else is switched on.
+        ("epoll", &["--swap", "30", "--delay", "2ms:2ms"]),
+    ] {
+        assert_eq!(lost_and_duplicated(engine, "7", more), first);
+    }
+    assert_ne!(lost_and_duplicated("epoll", "8", &[]), first);
+    println!("the same {} lost and {} twice in four runs", first.0.len(), first.1.len());
+}
+
+#[test]
+fn no_answer_comes_before_its_delay() {
+    for engine in ENGINES {
+        for (delay, earliest) in [("30ms", 30), ("30ms:10ms", 20)] {
+            let server = Server::udp(engine, &["--delay", delay]);
+            let client = roomy_client(server.address());
+            let left = burst(&client);
+            for (expected, left) in (0..).zip(&left) {
+                let number = number_of(1, &next(&client));
+                let waited = Instant::now() - *left;
+                assert_eq!(number, expected);
+                assert!(waited >= Duration::from_millis(earliest), "{number}: {waited:?}");
+            }
+            let ended = server.terminate();
+            assert_eq!(ended.count("impaired_delayed"), assert_balanced(&ended));
+            println!("{engine} {delay}: all {BURST} were delayed, none came early");
+        }
+    }
+}
+
+#[test]
+fn everything_and_nothing_are_shares_too() {
+    for engine in ENGINES {
+        assert_eq!(outcome(engine, &["--loss", "100"]).lost.len() as u32, BURST);
+        assert_eq!(outcome(engine, &["--duplicate", "100"]).duplicated.len() as u32, BURST);
+        let nothing = Found { lost: vec![], duplicated: vec![], exchanged: 0 };
+        assert!(outcome(engine, &["--loss", "0", "--swap", "0", "--delay", "0s"]) == nothing);
+        println!("{engine}: all lost, all twice, and nothing at all");
+    }
+}
+
+/// Of two sources each exchanges its own datagrams, and a lone one does not wait for ever.
+#[test]
+fn a_successor_that_never_comes_is_not_waited_for() {
+    for engine in ENGINES {
+        let server = Server::udp(engine, &["--swap", "100"]);
+        let (one, other) = (client(server.address()), client(server.address()));
+        one.send(b"alone").expect("room");
+        other.send(b"first").expect("room");
+        other.send(b"second").expect("room");
+        assert_eq!((next(&other), next(&other)), (b"second".to_vec(), b"first".to_vec()));
+        assert_eq!(next(&one), b"alone");
+        let ended = server.terminate();
+        assert_eq!((ended.count("impaired_swapped"), assert_balanced(&ended)), (1, 3));
+        println!("{engine}: one exchange, and one that went alone");
+    }
+}
+
+#[test]
+fn a_drain_answers_what_is_held_back_or_counts_it() {
+    for engine in ENGINES {
+        for (timeout, answered) in [("60s", BURST), ("100ms", 0)] {
+            let server = Server::udp(engine, &["--delay", "2s", "--drain-timeout", timeout]);
+            let client = roomy_client(server.address());
+            burst(&client);
+            let ended = server.terminate();
+            assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+            assert_eq!(assert_balanced(&ended), u64::from(answered));
+            assert_eq!(ended.count("waiting"), u64::from(BURST - answered));
+            assert_eq!(numbers(&client), (0..answered).collect::<Vec<_>>());
+            println!("{engine}: {answered} of {BURST} were answered within {timeout}");
+        }
+    }
+}
