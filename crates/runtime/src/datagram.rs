@@ -51,7 +51,9 @@ pub struct Received {
     /// [`UdpOptions::traffic_class`](crate::UdpOptions::traffic_class).
     pub traffic_class: Option<u8>,
     /// When the kernel received it, in nanoseconds of CLOCK_REALTIME; with
-    /// [`UdpOptions::timestamps`](crate::UdpOptions::timestamps).
+    /// [`UdpOptions::timestamps`](crate::UdpOptions::timestamps). The kernel begins to stamp some
+    /// milliseconds after the first socket of the machine asks for it; what came before that carries the
+    /// time at which it was read (`net_enable_timestamp` and `__sock_recv_timestamp` in Linux).
     pub received_ns: Option<u64>,
     /// Datagrams the kernel had dropped on this socket when it queued this one (SO_RXQ_OVFL),
     /// modulo 2^32; `None` before the first drop, and without

@@ -4,6 +4,7 @@
 use super::environment::Environment;
 use super::layers::{self, Calls, Layer, Refusal};
 use crate::sys::probe::{self as ask, SETUP_CQSIZE};
+use crate::sys::ring::charged;
 use crate::sys::trial::{Operation, TrialRing};
 use io_uring::opcode;
 use serde::Serialize;
@@ -269,19 +270,9 @@ impl Uring {
     }
 }
 
-/// Tries one ring. The kernel takes a ring apart after its descriptor is closed, and only then
-/// gives back what it charged to memlock, so ENOMEM may pass.
+/// Tries one ring.
 fn setup(flags: u32) -> io::Result<u32> {
-    const ATTEMPTS: u32 = 5;
-    for _ in 1..ATTEMPTS {
-        match ask::setup(flags) {
-            Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            other => return other.map(|(_ring, bits)| bits),
-        }
-    }
-    ask::setup(flags).map(|(_ring, bits)| bits)
+    charged(|| ask::setup(flags)).map(|(_ring, bits)| bits)
 }
 
 fn bit_names(bits: u32) -> Vec<&'static str> {

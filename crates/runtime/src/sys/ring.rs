@@ -5,7 +5,28 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// The kernel takes a ring apart after its descriptor is closed or its process has ended, and only then
+/// gives back what it charged to RLIMIT_MEMLOCK of the user (6.14 and later, and before 5.12). A service
+/// that is started anew finds the limit used up by the one before, and a probe by its own last ring.
+const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(1);
+
+/// Makes something that is charged to RLIMIT_MEMLOCK: ENOMEM counts when it lasts.
+pub(crate) fn charged<T>(mut make: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let began = Instant::now();
+    loop {
+        match make() {
+            Err(error)
+                if error.raw_os_error() == Some(libc::ENOMEM)
+                    && began.elapsed() < GIVEN_BACK_WITHIN =>
+            {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            made => return made,
+        }
+    }
+}
 
 /// Wait for completions and run deferred task work.
 pub(crate) const ENTER_GETEVENTS: u32 = 1;

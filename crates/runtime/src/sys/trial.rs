@@ -63,7 +63,8 @@ pub(crate) struct TrialRing {
 
 /// Makes a disabled ring, restricts it, and enables it.
 pub(crate) fn restrict_a_ring() -> io::Result<()> {
-    let uring: IoUring = IoUring::builder().setup_r_disabled().dontfork().build(ENTRIES)?;
+    let uring: IoUring =
+        ring::charged(|| IoUring::builder().setup_r_disabled().dontfork().build(ENTRIES))?;
     let submitter = uring.submitter();
     submitter.register_restrictions(&mut [Restriction::sqe_op(opcode::Nop::CODE)])?;
     submitter.register_enable_rings()
@@ -72,7 +73,7 @@ pub(crate) fn restrict_a_ring() -> io::Result<()> {
 impl TrialRing {
     pub(crate) fn new() -> io::Result<TrialRing> {
         let memory = Mapping::new(BUFFERS_AT + usize::from(BUFFERS) * BUFFER_BYTES)?;
-        let uring = IoUring::builder().dontfork().build(ENTRIES)?;
+        let uring = ring::charged(|| IoUring::builder().dontfork().build(ENTRIES))?;
         Ok(TrialRing { uring, memory: ManuallyDrop::new(memory), unfinished: 0, last: 0 })
     }
 
@@ -103,14 +104,10 @@ impl TrialRing {
         let entries = self.memory.start().as_ptr().cast::<BufRingEntry>();
         // SAFETY: the first page of the mapping holds the eight entries, is aligned to a page,
         // and stays mapped at least as long as the ring: see `drop`.
-        unsafe {
-            self.uring.submitter().register_buf_ring_with_flags(
-                entries as u64,
-                BUFFERS,
-                GROUP,
-                flags,
-            )?;
-        }
+        ring::charged(|| unsafe {
+            let submitter = self.uring.submitter();
+            submitter.register_buf_ring_with_flags(entries as u64, BUFFERS, GROUP, flags)
+        })?;
         for id in 0..BUFFERS {
             let at = BUFFERS_AT + usize::from(id) * BUFFER_BYTES;
             // SAFETY: `id` is below the number of entries, and the kernel reads no entry before

@@ -16,6 +16,7 @@ use crate::config::{Buffers, UringFeatures};
 use crate::driver::slots::Key;
 use crate::driver::too_many_geometries;
 use crate::sys::Mapping;
+use crate::sys::ring::charged;
 use io_uring::types::BufRingEntry;
 use io_uring::{cqueue, opcode};
 use std::collections::VecDeque;
@@ -180,16 +181,12 @@ impl BufferRing {
     fn register(ring: &Ring, group: u16, count: u16, incremental: bool) -> io::Result<BufferRing> {
         let entries = Mapping::new(usize::from(count) * size_of::<BufRingEntry>())?;
         let flags = if incremental { io_uring::types::IOU_PBUF_RING_INC as u16 } else { 0 };
+        let start = entries.start().as_ptr() as u64;
         // SAFETY: the mapping is page-aligned, holds `count` zeroed entries, and lives until the
         // ring has been torn down (`UringDriver` drops `Groups` after its `Ring`).
-        unsafe {
-            ring.submitter().register_buf_ring_with_flags(
-                entries.start().as_ptr() as u64,
-                count,
-                group,
-                flags,
-            )?;
-        }
+        charged(|| unsafe {
+            ring.submitter().register_buf_ring_with_flags(start, count, group, flags)
+        })?;
         Ok(BufferRing { entries, mask: count - 1, tail: 0 })
     }
 

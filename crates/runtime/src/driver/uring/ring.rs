@@ -14,7 +14,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// User data of operations whose completion nobody waits for.
 pub(super) const NOBODY: u64 = u64::MAX;
@@ -37,26 +37,6 @@ pub(super) struct Ring {
     counters: Arc<Counters>,
     #[cfg(feature = "sim")]
     faults: Option<faults::Layer>,
-}
-
-/// The kernel takes a ring apart after the end of its process, and only then gives back what it charged to
-/// RLIMIT_MEMLOCK of the user (6.14 and later): a service that is started anew finds the limit used up by
-/// the one before, and must not fail for that.
-const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(1);
-
-fn build(builder: &io_uring::Builder, sq_entries: u32) -> io::Result<IoUring> {
-    let began = Instant::now();
-    loop {
-        match builder.build(sq_entries) {
-            Err(error)
-                if error.raw_os_error() == Some(libc::ENOMEM)
-                    && began.elapsed() < GIVEN_BACK_WITHIN =>
-            {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            built => return built,
-        }
-    }
 }
 
 impl Ring {
@@ -84,7 +64,7 @@ impl Ring {
         if features.sqpoll_idle_ms > 0 {
             builder.setup_sqpoll(features.sqpoll_idle_ms);
         }
-        let uring = build(&builder, features.sq_entries)?;
+        let uring = ring::charged(|| builder.build(features.sq_entries))?;
         let fd = if features.registered_ring {
             ring::register_ring_fd(borrow(&uring))?
         } else {
