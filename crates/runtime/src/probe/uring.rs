@@ -356,7 +356,7 @@ impl Findings<'_> {
         self.add(F::WaitTimeout, ring.wait_in_vain(TRIAL_WAIT, 0))?;
         self.add(F::MinWait, ring.wait_in_vain(TRIAL_WAIT, 1))?;
         self.add(F::RecvBundle, try_bundle(ring))?;
-        self.add(F::ZeroCopySend, try_zero_copy(ring))
+        self.add(F::ZeroCopySend, charged(|| try_zero_copy(ring)))
     }
 }
 
@@ -415,6 +415,7 @@ fn try_skip_success(ring: &mut TrialRing) -> io::Result<()> {
     if first.user_data == second { Ok(()) } else { Err(unsupported()) }
 }
 
+/// The page it is sent from is charged while it is on its way, like the ring.
 fn try_zero_copy(ring: &mut TrialRing) -> io::Result<()> {
     // Unix sockets cannot; a UDP socket connected to itself needs nobody else.
     let socket = UdpSocket::bind("127.0.0.1:0")?;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// The kernel takes a ring apart after its descriptor is closed or its process has ended, and only then
 /// gives back what it charged to RLIMIT_MEMLOCK of the user (6.14 and later, and before 5.12). A service
 /// that is started anew finds the limit used up by the one before, and a probe by its own last ring.
-const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(3);
+const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(1);
 
 /// Makes something that is charged to RLIMIT_MEMLOCK: ENOMEM counts when it lasts.
 pub(crate) fn charged<T>(mut make: impl FnMut() -> io::Result<T>) -> io::Result<T> {
