@@ -166,3 +166,11 @@ pub(crate) async fn reflect(socket: UdpSocket) {
 pub(crate) fn has_faults() -> bool {
     cfg!(feature = "sim") && std::env::var_os("TWINRING_FAULTS").is_some()
 }
+
+/// True on a simulated machine.
+pub(crate) fn is_simulated() -> bool {
+    #[cfg(feature = "sim")]
+    return twinring::sim::World::current().is_some();
+    #[cfg(not(feature = "sim"))]
+    false
+}
