@@ -238,15 +238,18 @@ impl Witness {
         let asked_to_stop = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
             let mut served = Served { times: Vec::new(), refused: 0 };
-            while !asked_to_stop.load(Relaxed) {
+            // Once at least, however late this thread comes to its turn.
+            loop {
                 let began = Instant::now();
                 match ask(served.times.len() as u64) {
                     true => served.times.push(began.elapsed()),
                     false => served.refused += 1,
                 }
+                if asked_to_stop.load(Relaxed) {
+                    return served;
+                }
                 std::thread::sleep(Duration::from_millis(2));
             }
-            served
         });
         Witness { stop, thread }
     }

@@ -1,6 +1,7 @@
 //! Many peers of one mind.
 
-use crate::support::{Server, patient, pattern, socket_from, wait_until};
+use crate::support::{Server, patient, pattern, socket_from, wait_until, waited};
+use std::cell::Cell;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -22,9 +23,6 @@ pub(crate) fn attackers() -> usize {
     // Both ends have as many, and others want to be served.
     asked.min(descriptors as usize - 500).max(20)
 }
-
-/// Two sweeps of a server with the longest timeout of these tests.
-const LAST_SWEEPS: Duration = Duration::from_secs(1);
 
 /// The address that attacker `number` comes from.
 pub(crate) fn source(number: usize) -> Ipv4Addr {
@@ -130,12 +128,35 @@ pub(crate) fn write_until_stuck(crowd: &mut [Peer]) {
     }
 }
 
-/// Waits until the server has closed its end of a crowd's connections. `before` is how many
-/// descriptors it had without them; somebody else may have come, and files been opened.
-pub(crate) fn wait_until_cut(server: &Server, before: usize) {
-    wait_until("the server cuts the attackers", || server.descriptors() <= before + 8);
-    // As many may be attackers, with whom it is up a sweep or two later.
-    thread::sleep(LAST_SWEEPS);
+/// Connections that the server has to cut, of one crowd after the other.
+pub(crate) struct Cuts {
+    /// Where it counts them.
+    counters: &'static [&'static str],
+    expected: Cell<u64>,
+}
+
+impl Cuts {
+    pub(crate) fn counted_by(counters: &'static [&'static str]) -> Cuts {
+        Cuts { counters, expected: Cell::new(0) }
+    }
+
+    /// Waits until the server has closed its end of all connections of a crowd; it has to print
+    /// statistics every second. `before` is how many descriptors it had without them; somebody else
+    /// may have come, and files been opened.
+    pub(crate) fn wait(&self, server: &Server, before: usize, crowd: usize) {
+        let expected = self.expected.get() + crowd as u64;
+        self.expected.set(expected);
+        wait_until("the server cuts the attackers", || server.descriptors() <= before + 8);
+        // As many may be attackers, with whom it is up some sweeps later.
+        let mut cut = 0;
+        let all_are_cut = waited(|| {
+            let statistics = server.statistics();
+            let count = |name: &&str| statistics["service_counters"][name].as_u64().expect(name);
+            cut = self.counters.iter().map(count).sum();
+            cut >= expected
+        });
+        assert!(all_are_cut, "{cut} of {expected} connections were cut");
+    }
 }
 
 /// Numbers that look random, the same each time.

@@ -1,6 +1,6 @@
 //! Peers that ask and never read an answer, a thousand at once: their windows shut, and stay shut.
 
-use crate::crowd::{Peer, attackers, narrow_connection, source, wait_until_cut, write_until_stuck};
+use crate::crowd::{Cuts, Peer, attackers, narrow_connection, source, write_until_stuck};
 use crate::siege::{Others, Siege};
 use crate::support::http::{Site, get};
 use crate::support::tls::{self, Identity};
@@ -31,6 +31,7 @@ fn echo_peers_that_never_read_are_cut_and_leave_nothing() {
             growth_bytes_max: count as u64 * EACH_BYTES_MAX,
         };
         let block = Arc::from(pattern(1, 64 << 10));
+        let cuts = Cuts::counted_by(&["idle_closed"]);
         let (ended, attacks) = siege.withstand(|server| {
             let before = server.descriptors();
             let peer = |number: usize| {
@@ -38,7 +39,7 @@ fn echo_peers_that_never_read_are_cut_and_leave_nothing() {
             };
             let mut crowd: Vec<Peer> = (0..count).map(peer).collect();
             write_until_stuck(&mut crowd);
-            wait_until_cut(server, before);
+            cuts.wait(server, before, count);
         });
         assert_eq!(ended.count("idle_closed"), attacks * count as u64);
     }
@@ -63,6 +64,7 @@ fn http_peers_that_never_read_are_cut_and_leave_nothing() {
         };
         let large: Arc<[u8]> = get("/huge.bin", "").into_bytes().into();
         let many: Arc<[u8]> = get("/cached.bin", "").repeat(100).into_bytes().into();
+        let cuts = Cuts::counted_by(&["send_timeouts"]);
         let (ended, attacks) = siege.withstand(|server| {
             let before = server.descriptors();
             let peer = |number| {
@@ -74,7 +76,7 @@ fn http_peers_that_never_read_are_cut_and_leave_nothing() {
             };
             let mut crowd: Vec<Peer> = (0..count).map(peer).collect();
             write_until_stuck(&mut crowd);
-            wait_until_cut(server, before);
+            cuts.wait(server, before, count);
         });
         assert_eq!(ended.count("send_timeouts"), attacks * count as u64);
     }
@@ -99,6 +101,7 @@ fn https_peers_that_never_read_are_cut_and_leave_nothing() {
             // The keys and records of a connection come on top.
             growth_bytes_max: count as u64 * (EACH_BYTES_MAX + (64 << 10)),
         };
+        let cuts = Cuts::counted_by(&["send_timeouts"]);
         let (ended, attacks) = siege.withstand(|server| {
             let before = server.descriptors();
             let crowd: Vec<tls::Client> = (0..count)
@@ -109,7 +112,7 @@ fn https_peers_that_never_read_are_cut_and_leave_nothing() {
                     peer
                 })
                 .collect();
-            wait_until_cut(server, before);
+            cuts.wait(server, before, count);
             drop(crowd);
         });
         assert_eq!(ended.count("send_timeouts"), attacks * count as u64, "{}", ended.last);

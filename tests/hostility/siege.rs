@@ -125,11 +125,15 @@ impl Experience {
 impl Others {
     fn experience_until(self, done: &AtomicBool) -> Experience {
         let mut experience = Experience::default();
-        while !done.load(Ordering::Relaxed) {
+        // Once at least, however late this thread comes to its turn.
+        loop {
             match self {
                 Others::Echo(address) => echo(address, &mut experience, done),
                 Others::Http(address) => fetch(address, &mut experience, done),
                 Others::Udp(address) => reflect(address, &mut experience, done),
+            }
+            if done.load(Ordering::Relaxed) {
+                break;
             }
         }
         experience.latencies.sort_unstable();

@@ -11,6 +11,9 @@ use std::net::SocketAddr;
 const EACH_BYTES_MAX: u64 = 4 << 10;
 const EACH_TLS_BYTES_MAX: u64 = 24 << 10;
 
+/// Longer than somebody else, who is served meanwhile, may be kept from the CPU.
+const IDLE: &str = "1400ms";
+
 /// Connects to `addresses` in turn, and waits to be thrown out.
 fn keep_silent(count: usize, addresses: &[SocketAddr]) {
     let peer = |number| Peer::narrow(source(number), addresses[number % addresses.len()]);
@@ -22,7 +25,7 @@ fn keep_silent(count: usize, addresses: &[SocketAddr]) {
 fn echo_peers_that_say_nothing_are_closed_and_leave_nothing() {
     let count = attackers();
     for engine in ENGINES {
-        let server = Server::echo(engine, &["--stats", "1", "--idle-timeout", "1s"]);
+        let server = Server::echo(engine, &["--stats", "1", "--idle-timeout", IDLE]);
         let address = server.address();
         let siege = Siege {
             attack: "echo, silent",
@@ -42,7 +45,7 @@ fn http_peers_that_say_nothing_are_closed_and_leave_nothing() {
     let count = attackers() / 2 * 2;
     let (site, identity) = (Site::usual(), Identity::new());
     for engine in ENGINES {
-        let timeouts = ["--stats", "1", "--idle-timeout", "1s", "--tls-handshake-timeout", "1s"];
+        let timeouts = ["--stats", "1", "--idle-timeout", IDLE, "--tls-handshake-timeout", "1s"];
         let server = tls::serve(engine, site.path(), &identity, &timeouts);
         let (plain, encrypted) = (server.address(), tls::encrypted(&server));
         let siege = Siege {

@@ -1,16 +1,33 @@
 //! HTTP from one end to the other: our own server of files, load generator and lab together.
 
+use crate::tried;
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use tempfile::TempDir;
 
 fn lab(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
     command.arg("lab").args(arguments).output().unwrap()
 }
 
-/// Runs one short pair into `out`; returns what was said and the bundle.
-fn run(out: &Path, arguments: &[&str]) -> (String, PathBuf) {
+/// Runs one short pair, again if one of so many subjects was never run or got no answer; returns what was
+/// said and the bundle.
+fn run(arguments: &[&str], subjects: usize) -> (TempDir, String, PathBuf) {
+    let attempt = || {
+        let out = tempfile::tempdir().unwrap();
+        let (said, bundle) = run_into(out.path(), arguments);
+        (out, said, bundle)
+    };
+    tried(attempt, |(_, _, bundle)| {
+        let runs = runs(bundle);
+        let names: BTreeSet<&str> = runs.iter().filter_map(|run| run["subject"].as_str()).collect();
+        names.len() == subjects && runs.iter().all(|run| is_answered(run) || is_disturbed(run))
+    })
+}
+
+fn run_into(out: &Path, arguments: &[&str]) -> (String, PathBuf) {
     let short = ["--pairs", "1", "--spares", "0", "--window", "0.3", "--warmup", "0.2", "--out"];
     let output = lab(&[&["run"], arguments, &short, &[out.to_str().unwrap()]].concat());
     let said = [output.stdout, output.stderr].concat();
@@ -45,13 +62,17 @@ fn assert_sound(run: &Value, file_bytes: u64) {
     if is_disturbed(run) {
         return println!("other processes took the CPUs of run {}", run["index"]);
     }
-    assert!(answered > 0, "{run}");
-    assert_eq!(run["failures"], serde_json::json!([]), "{run}");
+    assert!(is_answered(run), "{run}");
+}
+
+fn is_answered(run: &Value) -> bool {
+    run["load"]["requests"]["answered"].as_u64() > Some(0)
+        && run["failures"] == serde_json::json!([])
 }
 
 /// Others used the CPUs for a tenth of the run: then nothing may have come back in its short window.
 fn is_disturbed(run: &Value) -> bool {
-    let others = |name: &str| run["others"][name].as_f64().unwrap();
+    let others = |name: &str| run["others"][name].as_f64().unwrap_or_default();
     others("cpu_s") > 0.1 * others("span_s")
 }
 
@@ -61,9 +82,8 @@ fn engines() -> [&'static str; 4] {
 
 #[test]
 fn both_engines_serve_files_and_the_published_figures_stand_beside() {
-    let out = tempfile::tempdir().unwrap();
     let grid = ["http-files", "--connections", "10", "--sizes", "512,102400"];
-    let (said, bundle) = run(out.path(), &[&grid[..], &engines()].concat());
+    let (_out, said, bundle) = run(&[&grid[..], &engines()].concat(), 2);
     assert!(said.contains("10 connections x 512 B over HTTP"), "{said}");
     assert!(said.contains("10 connections x 100 KB over HTTP"), "{said}");
     assert!(!said.contains("bad result") && !said.contains("unaccounted"), "{said}");
@@ -73,7 +93,10 @@ fn both_engines_serve_files_and_the_published_figures_stand_beside() {
         assert_sound(run, run["cell"]["file_bytes"].as_u64().unwrap());
         assert_eq!(run["ready"]["engine"], run["subject"], "{run}");
         let requests = run["server_final"]["service_counters"]["requests"].as_u64().unwrap();
-        assert_eq!(run["load"]["whole_run"]["answered"].as_u64(), Some(requests), "{run}");
+        // Answers that did not come within a second are not waited for.
+        let whole = |name: &str| run["load"]["whole_run"][name].as_u64().unwrap();
+        let answered = whole("answered");
+        assert!((answered..=answered + whole("abandoned")).contains(&requests), "{run}");
     }
     let report = std::fs::read_to_string(bundle.join("report.md")).unwrap();
     for published in ["212,477", "101,716", "nginx io\\_uring write-up"] {
@@ -88,9 +111,8 @@ fn a_connection_per_request_many_files_and_tls_are_measured() {
         ("http-many", "10 connections x 512 B of 10000 files over HTTP"),
         ("http-tls", "10 connections x 512 B over HTTPS"),
     ] {
-        let out = tempfile::tempdir().unwrap();
         let grid = [experiment, "--connections", "10", "--sizes", "512"];
-        let (said, bundle) = run(out.path(), &[&grid[..], &engines()].concat());
+        let (_out, said, bundle) = run(&[&grid[..], &engines()].concat(), 2);
         assert!(said.contains(cell), "{said}");
         let runs = runs(&bundle);
         assert!(runs.len() >= 2, "{said}");
@@ -106,8 +128,9 @@ fn a_connection_per_request_many_files_and_tls_are_measured() {
 
 #[test]
 fn every_way_of_sending_is_accepted_by_the_server() {
-    let out = tempfile::tempdir().unwrap();
-    let (said, bundle) = run(out.path(), &["http-sizes", "--connections", "4", "--sizes", "65536"]);
+    let grid = ["http-sizes", "--connections", "4", "--sizes", "65536"];
+    let subjects = twinring_lab::Experiment::find("http-sizes").unwrap().subjects.len();
+    let (_out, said, bundle) = run(&grid, subjects);
     let runs = runs(&bundle);
     for subject in ["sendfile", "memory", "splice", "zerocopy", "read", "epoll-sendfile"] {
         let run = runs.iter().find(|run| run["subject"] == subject);

@@ -2,9 +2,12 @@
 
 use serde_json::Value;
 use std::fs::{self, Permissions};
+use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::thread;
+use std::time::Duration;
 
 /// Runs `lab peers` in `directory`, with `path` as PATH. The binary is a copy, so that what cargo
 /// has put beside it is none of its peers.
@@ -18,7 +21,18 @@ fn peers(directory: &Path, path: &Path, arguments: &[&str]) -> Output {
     }
     let mut command = Command::new(binary);
     command.args(["lab", "peers"]).args(arguments).current_dir(directory);
-    command.env_remove("TWINRING_PEERS").env("PATH", path).output().unwrap()
+    command.env_remove("TWINRING_PEERS").env("PATH", path);
+    for _ in 0..1000 {
+        match command.output() {
+            // A process that another test started while it was copied has it open for writing until it
+            // runs its own program.
+            Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => {
+                thread::sleep(Duration::from_millis(10));
+            }
+            output => return output.unwrap(),
+        }
+    }
+    panic!("the copy stays open for writing")
 }
 
 fn script(directory: &Path, name: &str, text: &str) -> PathBuf {

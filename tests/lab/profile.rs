@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::tried;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -54,11 +55,12 @@ fn echo_under_perf(engine: &str, events: &str, directory: &Path) -> (Value, Stri
     let mut line = || serde_json::from_str::<Value>(&lines.next().unwrap().unwrap()).unwrap();
     let ready = line();
     let address = ready["listen"][0].as_str().unwrap();
-    let load = Command::new(TWINRING)
-        .args(["load", "tcp", address, "-c", "20", "-s", "128", "-d", "300ms", "--warmup", "50ms"])
-        .arg("--json")
-        .output()
-        .unwrap();
+    let load = || {
+        let mut load = Command::new(TWINRING);
+        load.args(["load", "tcp", address, "-c", "20", "-s", "128", "-d", "300ms"]);
+        load.args(["--warmup", "50ms", "--json"]).output().unwrap()
+    };
+    let load = tried(load, |load| load.status.success());
     assert!(load.status.success(), "{load:?}");
     let pid = ready["pid"].as_i64().unwrap() as i32;
     kill(Pid::from_raw(pid), Signal::SIGTERM).unwrap();
@@ -102,9 +104,8 @@ fn our_counters_agree_with_the_kernels() {
     }
 }
 
-/// Work of a polling thread is the server's, and is told apart.
-#[test]
-fn the_polling_thread_of_io_uring_is_a_part_of_its_own() {
+/// The run of a server with a polling thread, and what was said.
+fn polled() -> (Value, Output) {
     let directory = tempfile::tempdir().unwrap();
     let mut command = Command::new(TWINRING);
     command.args(["lab", "run", "quick", "--protocol", "tcp", "--sizes", "128", "--pairs", "1"]);
@@ -117,19 +118,33 @@ fn the_polling_thread_of_io_uring_is_a_part_of_its_own() {
     let bundle = fs::read_dir(directory.path()).unwrap().next().unwrap().unwrap().path();
     let runs = fs::read_to_string(bundle.join("runs.jsonl")).unwrap();
     let runs: Vec<Value> = runs.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let polled = runs.iter().find(|run| run["subject"] == "polled").unwrap();
+    let polled = runs.into_iter().find(|run| run["subject"] == "polled").unwrap();
+    (polled, output)
+}
+
+/// Work of a polling thread is the server's, and is told apart.
+#[test]
+fn the_polling_thread_of_io_uring_is_a_part_of_its_own() {
+    let cpu_s = |thread: &Value| thread["cpu_s"].as_f64().unwrap();
+    let polling_s = |polled: &Value| {
+        let mut threads = polled["cpu"]["server"]["threads"].as_array()?.iter();
+        Some(cpu_s(threads.find(|thread| thread["name"] == "iou-sqp")?))
+    };
+    let worked = |polled: &Value| polled["cpu"].is_null() || polling_s(polled) > Some(0.0);
+    let (polled, output) = tried(polled, |(polled, _)| worked(polled));
     if polled["cpu"].is_null() {
         eprintln!("skipped: {} {output:?}", polled["failures"]);
         return;
     }
     let server = &polled["cpu"]["server"];
+    assert!(worked(&polled), "{server}");
+    // The process's clock has the time of every thread; all run on while the lab looks at one after the other.
     let threads = server["threads"].as_array().unwrap();
-    let cpu_s = |thread: &Value| thread["cpu_s"].as_f64().unwrap();
-    let polling = threads.iter().find(|thread| thread["name"] == "iou-sqp").unwrap();
-    assert!(cpu_s(polling) > 0.0, "{server}");
-    // The process's clock has the time of every thread.
     let sum: f64 = threads.iter().map(cpu_s).sum();
-    assert!((sum - cpu_s(server)).abs() < 0.02 + 0.1 * sum, "{server}");
+    let looks = polled["cpu"]["server_cpu"]["look_us"].as_array().unwrap().iter();
+    let looked_s = looks.map(|us| us.as_f64().unwrap() / 1e6).sum::<f64>();
+    let apart = (sum - cpu_s(server)).abs();
+    assert!(apart < 0.02 + 0.1 * sum + threads.len() as f64 * looked_s, "{server} {looked_s}");
 }
 
 /// An experiment of one short pair.
@@ -158,31 +173,45 @@ fn profiled(directory: &Path, path: Option<&str>) -> (Output, PathBuf) {
     (output, bundle)
 }
 
+/// It came to its end. That can be that others kept the CPUs from a run (1: all is void).
+fn assert_done(output: &Output) {
+    let void = String::from_utf8_lossy(&output.stdout).contains("void:");
+    let code = output.status.code();
+    assert!(code == Some(0) || (code == Some(1) && void), "{output:?}");
+}
+
 #[test]
 fn both_engines_are_profiled_and_told_apart() {
     let directory = tempfile::tempdir().unwrap();
     let (output, bundle) = profiled(directory.path(), None);
-    assert!(output.status.success(), "{output:?}");
+    assert_done(&output);
     let text = fs::read_to_string(bundle.join("bundle.json")).unwrap();
     let profile = &serde_json::from_str::<Value>(&text).unwrap()["profile"];
     if profile["problems"].as_array().is_some_and(|problems| !problems.is_empty()) {
         eprintln!("skipped: {}", profile["problems"]);
         return;
     }
+    let mut counted = 0;
     for run in profile["runs"].as_array().unwrap() {
         let subject = run["subject"].as_str().unwrap();
         let classes = &run["server"]["classes"];
         let of = |class: &str| classes[class].as_u64().unwrap_or(0);
-        assert!(of("network_stack") > 0, "{subject}: {classes}");
         let (own, other) =
             if subject == "epoll" { ("epoll", "io_uring") } else { ("io_uring", "epoll") };
         // Beside other tests the server may hardly be seen, and the load generator on its CPU.
         let too_few = of(own) + of(other) < 10;
         assert!(of(own) >= of(other) || too_few, "{subject}: {classes}");
+        assert!(of("network_stack") > 0 || too_few, "{subject}: {classes}");
         let events = &run["counts"]["events"];
+        if events.is_null() {
+            println!("nothing was answered where calls were counted: {run}");
+            continue;
+        }
         assert_eq!(events["io_uring_enter"].is_u64(), subject == "io_uring", "{events}");
         assert_eq!(events["epoll_pwait2"].is_u64(), subject == "epoll", "{events}");
+        counted += 1;
     }
+    assert!(counted > 0, "{profile}");
     let verified = Command::new(TWINRING).args(["lab", "verify"]).arg(&bundle).output().unwrap();
     assert!(verified.status.success(), "{verified:?}");
     let html = fs::read_to_string(bundle.join("report.html")).unwrap();
@@ -193,7 +222,7 @@ fn both_engines_are_profiled_and_told_apart() {
 fn without_perf_the_experiment_goes_on_and_says_what_to_install() {
     let directory = tempfile::tempdir().unwrap();
     let (output, bundle) = profiled(directory.path(), Some("/nonexistent"));
-    assert!(output.status.success(), "{output:?}");
+    assert_done(&output);
     for report in ["report.md", "report.html"] {
         let text = fs::read_to_string(bundle.join(report)).unwrap();
         assert!(text.contains("perf is not there") && text.contains("install"), "{text}");

@@ -4,6 +4,7 @@
 use crate::support::load::{
     Bounded, answering, converse, engines, http, ok, run_http, serve, sound,
 };
+use crate::support::wait_until;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -26,7 +27,8 @@ fn a_correct_server_has_no_errors_and_all_counts_balance() {
         "-c 2 --verify-body --slo-p99 60s --max-error-rate 0",
     ];
     for (engine, case) in engines().iter().flat_map(|e| cases.iter().map(move |case| (e, case))) {
-        let outcome = run_http(engine, target, &format!("-d 300ms --warmup 50ms {case}"));
+        // Who is held up for 300 ms still has a part of the window.
+        let outcome = run_http(engine, target, &format!("-d 450ms --warmup 50ms {case}"));
         outcome.expect(0, &[]);
         assert_eq!(outcome.result["engine"], *engine);
         let asked = outcome.number("/settings/connections");
@@ -241,7 +243,7 @@ fn slow_content_is_long_latency_and_short_time_to_the_first_byte() {
         });
     });
     for engine in engines() {
-        let outcome = run_http(engine, target, "-c 2 -d 500ms --warmup 0s");
+        let outcome = run_http(engine, target, "-c 2 -d 1200ms --warmup 0s");
         outcome.expect(0, &[]);
         assert!(outcome.latency_us("min") >= 50_000.0, "{}", outcome.result);
         let first_byte = outcome.result["ttfb_us"]["min"].as_f64().unwrap();
@@ -249,7 +251,7 @@ fn slow_content_is_long_latency_and_short_time_to_the_first_byte() {
     }
 }
 
-/// A server that stalls once for 200 ms. A load that waits for it sends nothing meanwhile, so one
+/// A server that stalls once for 400 ms. A load that waits for it sends nothing meanwhile, so one
 /// request in many is slow; the open loop charges the stall to every request that was due. Both
 /// are reported.
 #[test]
@@ -261,22 +263,23 @@ fn an_open_loop_counts_what_a_stall_held_up_and_says_what_would_have_been_overlo
             converse(stream, |_, _, stream| {
                 if !stalled && began.elapsed() > Duration::from_millis(200) {
                     stalled = true;
-                    thread::sleep(Duration::from_millis(200));
+                    thread::sleep(Duration::from_millis(400));
                 }
                 stream.write_all(ok("hello").as_bytes()).is_ok()
             });
         });
-        let outcome = run_http(engine, target, "-c 1 -d 600ms --warmup 0s --rate 1000");
+        // Long enough for that to be over inside the window if anybody else stalls for a second, too.
+        let outcome = run_http(engine, target, "-c 1 -d 2s --warmup 0s --rate 1000");
         outcome.expect(0, &[]);
-        // 200 of 600 requests were held up, evenly between 0 and 200 ms.
-        assert!(outcome.latency_us("p90") >= 50_000.0, "{}", outcome.result);
-        assert!(outcome.latency_us("max") >= 180_000.0, "{}", outcome.result);
+        // 400 of 2000 requests were held up, evenly between 0 and 400 ms.
+        assert!(outcome.latency_us("p90") >= 100_000.0, "{}", outcome.result);
+        assert!(outcome.latency_us("max") >= 380_000.0, "{}", outcome.result);
         assert_eq!(outcome.result["latency_from"], "intended");
         let raw = |name: &str| outcome.result["raw_latency_us"][name].as_f64().unwrap();
-        assert!(raw("max") >= 180_000.0, "the one that met the stall: {}", outcome.result);
+        assert!(raw("max") >= 380_000.0, "the one that met the stall: {}", outcome.result);
         assert!(raw("p90") < outcome.latency_us("p90") / 2.0, "{}", outcome.result);
         let lag = outcome.result["schedule_lag_us"]["max"].as_f64().unwrap();
-        assert!(lag >= 180_000.0, "{}", outcome.result);
+        assert!(lag >= 380_000.0, "{}", outcome.result);
         // In a closed loop there is only one way to count.
         let closed = run_http(engine, target, "-c 1 -n 10");
         assert!(closed.result["raw_latency_us"].is_null());
@@ -335,17 +338,23 @@ fn latencies_are_written_for_plotters() {
 
 #[test]
 fn an_interrupt_reports_what_was_measured() {
-    let target = answering(|_| ok("hello"));
     let cases = [(Signal::SIGINT, 130), (Signal::SIGTERM, 143)];
     for (engine, (signal, code)) in engines().into_iter().flat_map(|e| cases.map(|case| (e, case)))
     {
+        let heard = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&heard);
+        let target = answering(move |_| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            ok("hello")
+        });
         let mut child = http(engine, target, "-c 4 -d 1h --warmup 0s").spawn().unwrap();
         let pid = Pid::from_raw(child.id() as i32);
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let run = Bounded(Some(child));
         let mut text = String::new();
         stdout.read_line(&mut text).unwrap();
-        thread::sleep(Duration::from_millis(100));
+        // Four may be in flight: the fifth is behind an answer.
+        wait_until("an answer was taken", || heard.load(Ordering::Relaxed) > 4);
         kill(pid, signal).unwrap();
         stdout.read_to_string(&mut text).unwrap();
         let output = Output { stdout: text.into_bytes(), ..run.output() };
@@ -370,7 +379,8 @@ fn a_server_that_stops_breaks_the_gates_of_an_open_loop() {
         let load = "-c 10 --rate 2000 -d 3s --warmup 0s --slo-p99 1s --max-error-rate 1%";
         let outcome = run_http(engine, target, load);
         outcome.expect(3, &[]);
-        assert!(outcome.number("/requests/overdue") > 1000, "{}", outcome.result);
+        // 3000, or 1000 if the first of all was held up for a second.
+        assert!(outcome.number("/requests/overdue") > 500, "{}", outcome.result);
         let gates = outcome.result["gates"].as_array().expect("gates");
         assert!(gates.len() == 2 && gates.iter().all(|it| it["breached"] == true), "{gates:?}");
         println!("{engine}: {} overdue", outcome.number("/requests/overdue"));
@@ -378,7 +388,7 @@ fn a_server_that_stops_breaks_the_gates_of_an_open_loop() {
 }
 
 /// With few requests to each connection, those that a server leaves unanswered are in flight when the
-/// window ends, and none is unsent.
+/// window ends, and not unsent.
 #[test]
 fn requests_in_flight_for_too_long_break_the_gates_too() {
     for engine in engines() {
@@ -392,10 +402,12 @@ fn requests_in_flight_for_too_long_break_the_gates_too() {
         let load = "-c 150 --rate 50 -d 3s --warmup 0s --slo-p99 1s --max-error-rate 1%";
         let outcome = run_http(engine, target, load);
         outcome.expect(3, &[]);
-        assert_eq!(outcome.number("/requests/unsent"), 0, "{}", outcome.result);
+        // None; those of a second if the load generator was held up at the end. They are not overdue.
+        assert!(outcome.number("/requests/unsent") <= 50, "{}", outcome.result);
         let (overdue, abandoned) =
             (outcome.number("/requests/overdue"), outcome.number("/whole_run/abandoned"));
-        assert!(overdue > 50 && overdue <= abandoned, "{}", outcome.result);
+        // 100, or half of them if somebody was held up for a second.
+        assert!(overdue > 25 && overdue <= abandoned, "{}", outcome.result);
         let gates = outcome.result["gates"].as_array().expect("gates");
         assert!(gates.len() == 2 && gates.iter().all(|it| it["breached"] == true), "{gates:?}");
     }
@@ -406,10 +418,12 @@ fn requests_in_flight_for_too_long_break_the_gates_too() {
 fn requests_in_flight_for_no_longer_than_others_took_break_no_gate() {
     for engine in engines() {
         let target = answering(|_| {
-            thread::sleep(Duration::from_millis(1500));
+            thread::sleep(Duration::from_millis(2000));
             ok("hello")
         });
-        let load = "-c 4 -d 1800ms --warmup 0s --slo-p99 5s --max-error-rate 0";
+        // Each has its first answer inside the window, and its second after all waiting, even if one of
+        // them is held up for 300 ms.
+        let load = "-c 4 -d 2500ms --warmup 0s --slo-p99 5s --max-error-rate 0";
         let outcome = run_http(engine, target, load);
         outcome.expect(0, &[]);
         assert_eq!(outcome.number("/requests/overdue"), 0, "{}", outcome.result);
@@ -427,7 +441,10 @@ fn requests_of_connections_that_were_never_made_are_overdue() {
             "-c 4 --rate 400 -d 2s --warmup 0s --local 127.0.0.1,192.0.2.1 --max-error-rate 1%";
         let outcome = run_http(engine, target, load);
         assert_eq!(outcome.number("/connections/established"), 2, "{}", outcome.result);
-        assert_eq!(outcome.number("/requests/unsent"), 400, "{}", outcome.result);
+        // 400, and what the others did not get to at the end: those of a second at most.
+        let (sent, unsent) =
+            (outcome.number("/whole_run/sent"), outcome.number("/requests/unsent"));
+        assert!((400..=600).contains(&unsent) && sent + unsent == 800, "{}", outcome.result);
         assert_eq!(outcome.number("/requests/overdue"), 200, "{}", outcome.result);
         let gates = outcome.result["gates"].as_array().expect("gates");
         assert!(gates.iter().all(|it| it["breached"] == true), "{gates:?}");

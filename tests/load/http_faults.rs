@@ -104,23 +104,23 @@ fn broken_connections_are_counted_by_kind_and_replaced() {
 #[test]
 fn a_server_may_close_between_answers() {
     let announced = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello";
-    for announces in [true, false] {
+    for (announces, last) in [(true, 4), (false, 1)] {
         let target = serve(move |_, stream| {
             converse(stream, |number, _, stream| {
                 let answer =
-                    if number == 4 && announces { announced.to_owned() } else { ok("hello") };
-                stream.write_all(answer.as_bytes()).is_ok() && number < 4
+                    if number == last && announces { announced.to_owned() } else { ok("hello") };
+                stream.write_all(answer.as_bytes()).is_ok() && number < last
             });
         });
         for engine in engines() {
-            // A tenth of a second after each answer nothing is in flight.
-            let (arguments, requests) =
-                if announces { ("-c 2 -n 100", 100) } else { ("-c 1 -n 10 --rate 10", 10) };
+            // For a second after each answer nothing is in flight: the server may be slow to close.
+            let (arguments, requests, connections) =
+                if announces { ("-c 2 -n 100", 100_u64, 2) } else { ("-c 1 -n 3 --rate 1", 3, 1) };
             let outcome = run_http(engine, target, arguments);
             outcome.expect(0, &[]);
             assert_eq!(outcome.number("/whole_run/answered"), requests);
-            let lives = requests / 5;
-            assert!(outcome.number("/connections/reconnects") >= lives - 2, "{}", outcome.result);
+            let reconnects = requests.div_ceil(last as u64 + 1) - connections;
+            assert!(outcome.number("/connections/reconnects") >= reconnects, "{}", outcome.result);
         }
     }
 }
@@ -155,7 +155,9 @@ fn a_connection_that_the_server_keeps_open_is_reset() {
     for engine in engines() {
         let outcome = run_http(engine, target, "-c 2 -n 4 --no-keepalive");
         outcome.expect(0, &[]);
-        assert_eq!(outcome.number("/connections/kept_open"), 2, "{}", outcome.result);
+        // One more if an answer took as long as closing may.
+        let kept_open = outcome.number("/connections/kept_open");
+        assert!((2..=3).contains(&kept_open), "{}", outcome.result);
     }
 }
 
@@ -170,7 +172,7 @@ fn a_server_that_never_answers_is_a_timeout() {
         assert_eq!(outcome.number("/whole_run/failed"), 10);
         assert_eq!(outcome.number("/connections/served"), 0);
         // The window is over before the timeout: nobody is blamed, nothing is hidden.
-        let outcome = run_http(engine, target, "-c 5 -d 100ms --warmup 0s");
+        let outcome = run_http(engine, target, "-c 5 -d 1200ms --warmup 0s");
         outcome.expect(1, &[]);
         assert_eq!(outcome.number("/whole_run/abandoned"), 5);
         assert!(outcome.result["requests"]["oldest_in_flight_us"].as_f64().unwrap() >= 100_000.0);

@@ -2,16 +2,23 @@
 
 use crate::support::*;
 use nix::fcntl::{FcntlArg, fcntl};
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Shutdown, TcpStream};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// For tests of who accepts no more: nobody else listens on this address, so a port that is free
+/// again stays so.
+const OWN_ADDRESS: &str = "127.0.0.8:0";
+
+/// Who is silent for so long during a drain has nothing more to say.
+const DRAIN_PAUSE: Duration = Duration::from_millis(100);
 
 #[test]
 fn idle_connections_are_closed_at_once_and_nobody_is_accepted_any_more() {
     for (engine, signal) in [("io_uring", Signal::SIGTERM), ("epoll", Signal::SIGINT)] {
         // A drain that waited for these peers would exceed the patience of the test.
-        let server = Server::echo(engine, &["--drain-timeout", "300s"]);
+        let server = Server::echo_on(OWN_ADDRESS, engine, &["--drain-timeout", "300s"]);
         let address = server.address();
         let peers: Vec<TcpStream> = (0..50).map(|_| connect(address)).collect();
         peers.iter().for_each(|peer| ping(peer, b"before"));
@@ -35,16 +42,15 @@ fn a_drain_delivers_what_was_received_to_a_slow_reader() {
         let server = Server::echo(engine, &["--drain-timeout", "300s"]);
         let sent = pattern(1, 32 << 20);
         let slow = connect(server.address());
-        let writer = write_and_finish(&slow, sent.clone());
-        // It has begun, and it cannot have ended: nobody reads.
-        let mut first = vec![0; 100_000];
-        (&slow).read_exact(&mut first).unwrap();
+        // All before the signal: a writer that is kept from the CPU would pause, and a pause ends
+        // the drain. Nobody reads, so most of it is still to be delivered.
+        let written = write_until_stuck(&slow, &sent);
+        assert!(written < sent.len(), "{engine}: not stuck");
+        slow.shutdown(Shutdown::Write).unwrap();
         server.signal(Signal::SIGTERM);
         std::thread::sleep(Duration::from_millis(300));
-        let mut received = first;
-        (&slow).read_to_end(&mut received).expect("FIN, no reset");
-        assert_same(&received, &sent);
-        writer.join().unwrap().unwrap();
+        let received = read_to_end(&slow).expect("FIN, no reset");
+        assert_same(&received, &sent[..written]);
         let ended = server.wait();
         assert_eq!((ended.code, ended.count("cut")), (Some(0), 0));
         println!("{engine}: {} bytes delivered during the drain", received.len());
@@ -54,25 +60,39 @@ fn a_drain_delivers_what_was_received_to_a_slow_reader() {
 #[test]
 fn a_conversation_goes_on_during_the_drain_until_it_pauses() {
     for engine in ENGINES {
-        let server = Server::echo(engine, &["--drain-timeout", "300s"]);
-        let peer = connect(server.address());
-        ping(&peer, b"before");
-        server.signal(Signal::SIGTERM);
-        for number in 0..50 {
-            ping(&peer, &pattern(number, 1000));
-        }
-        assert_eq!(read_to_end(&peer).unwrap(), b"");
-        assert_eq!(server.wait().code, Some(0));
+        wait_until("50 round trips without a pause", || converses_during_a_drain(engine));
         println!("{engine}: 50 round trips after the signal");
     }
 }
 
+/// False if it was this end that paused: it may be kept from the CPU.
+fn converses_during_a_drain(engine: &str) -> bool {
+    let server = Server::echo(engine, &["--drain-timeout", "300s"]);
+    let peer = connect(server.address());
+    let mut asked = Instant::now();
+    ping(&peer, b"before");
+    server.signal(Signal::SIGTERM);
+    for number in 0..50 {
+        // The last answer cannot have left before its question.
+        let silent_since = std::mem::replace(&mut asked, Instant::now());
+        if let Err(error) = try_ping(&peer, &pattern(number, 1000)) {
+            let silent = silent_since.elapsed();
+            assert!(silent >= DRAIN_PAUSE, "{engine}: {error} after {silent:?} at most");
+            return false;
+        }
+    }
+    assert_eq!(read_to_end(&peer).unwrap(), b"");
+    assert_eq!(server.wait().code, Some(0));
+    true
+}
+
 #[test]
 fn the_drain_timeout_cuts_what_is_left_with_a_reset() {
+    let bytes = pattern(2, 48 << 20);
     for engine in ENGINES {
         let server = Server::echo(engine, &["--drain-timeout", "500ms"]);
         let stuck = connect(server.address());
-        write_until_stuck(&stuck, &pattern(2, 48 << 20));
+        write_until_stuck(&stuck, &bytes);
         let ended = server.terminate();
         assert_eq!(ended.code, Some(0), "{}", ended.stderr);
         assert_eq!(ended.count("cut"), 1);
@@ -83,14 +103,17 @@ fn the_drain_timeout_cuts_what_is_left_with_a_reset() {
 
 #[test]
 fn a_second_signal_stops_at_once() {
+    let bytes = pattern(3, 48 << 20);
     for engine in ENGINES {
         for (signal, code) in [(Signal::SIGTERM, 143), (Signal::SIGINT, 130)] {
-            let server = Server::echo(engine, &["--drain-timeout", "300s", "--workers", "2"]);
-            let stuck = connect(server.address());
-            let writer = write_and_finish(&stuck, pattern(3, 48 << 20));
-            let mut first = vec![0; 100_000];
-            (&stuck).read_exact(&mut first).unwrap();
+            let arguments = ["--drain-timeout", "300s", "--workers", "2"];
+            let server = Server::echo_on(OWN_ADDRESS, engine, &arguments);
+            let address = server.address();
+            let stuck = connect(address);
+            write_until_stuck(&stuck, &bytes);
             server.signal(signal);
+            // It has been heard: two signals that wait to be heard are one.
+            wait_until("nobody is accepted", || TcpStream::connect(address).is_err());
             // Not the same moment: that would be one request sent twice, as timeout(1) does.
             std::thread::sleep(Duration::from_millis(200));
             server.signal(signal);
@@ -98,7 +121,6 @@ fn a_second_signal_stops_at_once() {
             assert_eq!(ended.code, Some(code), "{}", ended.stderr);
             assert_eq!(ended.last["reason"], format!("second signal: {signal}"));
             drop(stuck);
-            let _cut = writer.join().unwrap();
             println!("{engine}: {signal} twice gives {code}");
         }
     }

@@ -269,7 +269,8 @@ fn the_example_is_complete_and_right() {
 /// The identity of all threads of a process, as /proc tells: user, group, groups.
 fn identities(server: &Server) -> HashSet<[String; 3]> {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", server.pid())).expect("it runs");
-    let status = |task: PathBuf| std::fs::read_to_string(task.join("status")).expect("it runs");
+    // One may have ended since it was listed.
+    let status = |task: PathBuf| std::fs::read_to_string(task.join("status")).ok();
     let identity = |status: String| {
         let field = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a field");
@@ -277,7 +278,7 @@ fn identities(server: &Server) -> HashSet<[String; 3]> {
         };
         [field("Uid:"), field("Gid:"), field("Groups:")]
     };
-    tasks.flatten().map(|task| identity(status(task.path()))).collect()
+    tasks.flatten().filter_map(|task| status(task.path())).map(identity).collect()
 }
 
 fn is_root(what: &str) -> bool {

@@ -111,7 +111,8 @@ fn broken_answers_say_how_much_was_handed_over() {
         let length = 64 << 20;
         site.write("huge.bin", &vec![b'x'; length]);
         let timeouts = ["--access-log-format", "json", "--header-timeout", "300ms"];
-        let timeouts = [&timeouts[..], &["--body-timeout", "300ms"]].concat();
+        // Longer than the one that breaks off in a body may be kept from the CPU.
+        let timeouts = [&timeouts[..], &["--body-timeout", "1500ms"]].concat();
         let server = logged(engine, &site, &log, &timeouts);
         let address = server.address();
         // Answers are broken off by a peer that goes away.
@@ -121,10 +122,12 @@ fn broken_answers_say_how_much_was_handed_over() {
         drop(stream);
         // A body that breaks off, and one that does not come; a head that does not.
         let mut stream = connect(address);
-        let post = "GET /hello.txt HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nab";
-        stream.write_all(post.as_bytes()).expect("the server reads");
-        std::thread::sleep(Duration::from_millis(50));
+        let expecting = get("/hello.txt", "Expect: 100-continue\r\nContent-Length: 5\r\n");
+        // The head has been read: a reset that comes before would leave no request.
+        assert_eq!(ask_on(&mut stream, &expecting).status, 100);
+        stream.write_all(b"ab").expect("the server reads");
         reset(stream);
+        let post = "GET /hello.txt HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nab";
         let late =
             [talk_until_closed(address, post.as_bytes()), talk_until_closed(address, b"GET")];
         assert!(late.iter().all(|answer| answer.starts_with(b"HTTP/1.1 408")));
@@ -140,7 +143,7 @@ fn broken_answers_say_how_much_was_handed_over() {
         assert_eq!(entries[1]["complete"], true);
         assert_eq!((&entries[3]["complete"], &entries[3]["bytes"]), (&false.into(), &0.into()));
         assert_eq!(entries[3]["target"], "/hello.txt");
-        assert!(entries[1]["duration_s"].as_f64() >= Some(0.2), "{}", entries[1]);
+        assert!(entries[1]["duration_s"].as_f64() >= Some(1.0), "{}", entries[1]);
         assert_eq!((ended.count("requests"), ended.count("log_lines")), (3, 4));
         println!("{engine}: {handed_over} of {length} bytes were handed over, and logged");
     }
@@ -177,6 +180,8 @@ fn rotation_under_load_loses_no_line() {
             let asked = scope.spawn(|| ask_until(address, &done));
             for number in 0..rotations {
                 std::thread::sleep(Duration::from_millis(60));
+                // Later, if clients or server are kept from the CPU.
+                wait_until("there are lines", || fs::metadata(&log).is_ok_and(|log| log.len() > 0));
                 fs::rename(&log, rotated(number)).expect("a log");
                 server.signal([Signal::SIGHUP, Signal::SIGUSR1][number as usize % 2]);
                 wait_until("the new file is there", || log.exists());
@@ -198,7 +203,7 @@ fn rotation_under_load_loses_no_line() {
             (found, ended.count("requests"), ended.count("log_lines")),
             (asked, asked, asked)
         );
-        assert!(used > rotations / 2, "only {used} files have lines");
+        assert!(used >= rotations, "only {used} files have lines");
         println!(
             "{engine}: {rotations} rotations, {asked} requests, {found} lines in {used} files"
         );
@@ -277,12 +282,14 @@ fn a_full_disk_is_told_once_and_recovers() {
         let (site, logs) = (Site::usual(), Site::new());
         let log = logs.path().join("access.log");
         std::os::unix::fs::symlink("/dev/full", &log).expect("a link");
-        let server = logged(engine, &site, &log, &[]);
+        let server = logged(engine, &site, &log, &["--stats", "1"]);
         for _ in 0..5 {
             assert_eq!(ask(&server, &get("/hello.txt", "")).status, 200);
             std::thread::sleep(Duration::from_millis(120));
         }
         wait_until("the full disk is told", || server.stderr().contains("No space left"));
+        // None of them comes so late that it is for the new file.
+        tls::wait_for_count(&server, "log_dropped", 5);
         fs::remove_file(&log).expect("a link");
         server.signal(Signal::SIGUSR1);
         wait_until("the new file is there", || log.exists());
@@ -321,6 +328,8 @@ fn a_disk_that_is_full_for_a_while_keeps_lines_whole() {
         });
         fs::remove_file(&filler).expect("a file");
         wait_until("there is room again", || {
+            // Slowly: the room has to last until that is told, perhaps late.
+            std::thread::sleep(Duration::from_millis(50));
             requests += 1;
             ask_on(&mut stream, &get("/hello.txt", &agent));
             server.stderr().contains("lines were lost")

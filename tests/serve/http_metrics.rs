@@ -7,7 +7,8 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
 fn with_admin(engine: &str, site: &Site, arguments: &[&str]) -> (Server, SocketAddr) {
-    let mut all = vec!["--admin", "127.0.0.1:0"];
+    // On an address of its own: nobody else is given the port when it is free again.
+    let mut all = vec!["--admin", "127.0.0.7:0"];
     all.extend_from_slice(arguments);
     let server = Server::http(engine, site.path(), &all);
     let admin = server.ready["admin"].as_str().expect("an address").parse().expect("an address");

@@ -150,7 +150,8 @@ fn an_end_can_be_told_from_a_cut() {
 #[test]
 fn what_is_no_handshake_is_turned_away() {
     for engine in ENGINES {
-        let options = ["--tls-handshake-timeout", "1s", "--stats", "1"];
+        // Longer than those who do shake hands may be kept from the CPU.
+        let options = ["--tls-handshake-timeout", "2s", "--stats", "1"];
         let (_site, identity, server) = usual(engine, &options);
         let address = encrypted(&server);
         // Somebody who forgot the s of https is told so.
@@ -333,7 +334,8 @@ fn a_drain_says_goodbye() {
         busy.write_all(b"GET /hello.txt HTTP/1.1\r\nHost: a").expect("the server reads");
         // One that has said nothing has nothing to finish.
         let silent = connect(encrypted(&server));
-        std::thread::sleep(Duration::from_millis(50));
+        // There is a second listener.
+        server.wait_for_sockets(SOCKETS_WITHOUT_CONNECTIONS + 1 + 3);
         server.signal(Signal::SIGTERM);
         read_to_end(&silent).expect("an orderly end");
         assert_eq!(idle.read_to_end(&mut Vec::new()).expect("an orderly end"), 0);

@@ -17,6 +17,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 pub(crate) use nix::sys::signal::Signal;
@@ -34,6 +35,8 @@ pub(crate) struct Server {
     child: Child,
     lines: Mutex<Receiver<Value>>,
     stderr: Arc<Mutex<String>>,
+    /// Reads standard error to its end.
+    stderr_reader: JoinHandle<()>,
     pub(crate) ready: Value,
 }
 
@@ -118,7 +121,7 @@ impl Server {
         });
         let told = Arc::new(Mutex::new(String::new()));
         let telling = Arc::clone(&told);
-        std::thread::spawn(move || {
+        let stderr_reader = std::thread::spawn(move || {
             for line in BufReader::new(stderr).lines().map_while(Result::ok) {
                 let mut told = telling.lock().unwrap();
                 told.push_str(&line);
@@ -126,7 +129,7 @@ impl Server {
             }
         });
         let lines = Mutex::new(lines);
-        let mut server = Server { child, lines, stderr: told, ready: Value::Null };
+        let mut server = Server { child, lines, stderr: told, stderr_reader, ready: Value::Null };
         server.ready = server.next_line();
         assert_eq!(server.ready["event"], "ready");
         server
@@ -183,6 +186,8 @@ impl Server {
         while let Ok(line) = self.lines.get_mut().unwrap().recv_timeout(PATIENCE) {
             last = line;
         }
+        // Its last words may not have been read yet.
+        wait_until("standard error ends", || self.stderr_reader.is_finished());
         self.assert_nothing_was_refused();
         Ended { code, last, stderr: self.stderr() }
     }
@@ -403,13 +408,15 @@ pub(crate) fn write_and_finish(
     })
 }
 
-/// Writes without reading until the connection takes no more; returns how much it took.
+/// Writes without reading until the connection takes no more; returns how much it took. For longer than
+/// a server may be kept from the CPU: nobody may go on writing behind this, as who writes to a
+/// connection that is reset takes the error away from who reads.
 pub(crate) fn write_until_stuck(stream: &TcpStream, bytes: &[u8]) -> usize {
     stream.set_nonblocking(true).unwrap();
     let mut written = 0;
     let mut stuck_for = 0;
     let mut writer = stream;
-    while stuck_for < 40 && written < bytes.len() {
+    while stuck_for < 120 && written < bytes.len() {
         match writer.write(&bytes[written..]) {
             Ok(more) => {
                 written += more;

@@ -165,14 +165,18 @@ mod tests {
     #[test]
     fn memory_of_this_process_grows_by_what_it_takes() {
         let pid = std::process::id() as i32;
-        let before = ProcessMemory::take(pid);
-        let taken = vec![1_u8; 32 << 20];
-        let during = ProcessMemory::take(pid);
-        assert!(during.anonymous_bytes >= before.anonymous_bytes + (24 << 20));
-        assert!(taken[taken.len() - 1] == 1);
-        drop(taken);
-        let after = ProcessMemory::take(pid);
-        assert!(after.peak_rss_bytes >= before.rss_bytes + (24 << 20), "{before:?} {after:?}");
+        // Other tests give back what they took, now and then in the same moment.
+        let grows = |_| {
+            let before = ProcessMemory::take(pid);
+            let taken = vec![1_u8; 32 << 20];
+            let during = ProcessMemory::take(pid);
+            assert!(taken[taken.len() - 1] == 1);
+            drop(taken);
+            let after = ProcessMemory::take(pid);
+            during.anonymous_bytes >= before.anonymous_bytes + (24 << 20)
+                && after.peak_rss_bytes >= before.rss_bytes + (24 << 20)
+        };
+        assert!((0..20).any(grows), "{:?}", ProcessMemory::take(pid));
         assert!(KernelMemory::take().unreclaimable_slab_bytes > 0);
     }
 }

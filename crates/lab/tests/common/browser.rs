@@ -112,12 +112,17 @@ impl Browser {
         self.command("Emulation.setDeviceMetricsOverride", &screen);
         let features = json!([{"name": "prefers-color-scheme", "value": scheme}]);
         self.command("Emulation.setEmulatedMedia", &json!({"media": "", "features": features}));
-        self.command("Page.navigate", &json!({"url": "about:blank"}));
-        self.find("an empty page", |message| message["method"] == "Page.loadEventFired");
+        self.navigate("about:blank");
+        self.navigate(url);
+    }
+
+    /// The page is there before or after the answer to the command.
+    fn navigate(&mut self, url: &str) {
         self.events.clear();
         self.command("Page.navigate", &json!({"url": url}));
-        if !self.events.iter().any(|message| message["method"] == "Page.loadEventFired") {
-            self.find("the page", |message| message["method"] == "Page.loadEventFired");
+        let is_there = |message: &Value| message["method"] == "Page.loadEventFired";
+        if !self.events.iter().any(is_there) {
+            self.find(url, is_there);
         }
     }
 

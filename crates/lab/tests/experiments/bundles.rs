@@ -2,17 +2,17 @@
 //! or out of space leaves a readable bundle and nothing else.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::{HttpSketch, Sketch, UdpSketch, alone, fakes, summary, voids};
+use crate::common::{HttpSketch, Sketch, UdpSketch, alone, fakes, run_text, summary, tried, voids};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use twinring_lab::result::State;
-use twinring_lab::{LabError, NetKind, compare, rerender, verify};
+use twinring_lab::{LabError, NetKind, Outcome, Stop, compare, rerender, verify};
 
 fn files(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).unwrap().flatten();
@@ -46,7 +46,9 @@ fn a_bundle_holds_until_any_of_it_is_edited() {
     edit("report.md", "sketch", "Sketch");
     edit("report.html", "sketch", "Sketch");
     assert!(edit("bundle.json", "\"counted\": ", "\"counted\": 9").contains("summary."));
-    let edited = edit("bundle.json", "\"kind\": \"too_few_pairs\"", "\"kind\": \"noisy\"");
+    // A warning that does not depend on what was measured.
+    let warning = "\"kind\": \"loopback_accounting\"";
+    let edited = edit("bundle.json", warning, "\"kind\": \"noisy\"");
     assert!(edited.contains("warnings[") && edited.contains("].kind is"), "{edited}");
     // The raw data themselves, with the manifest brought into line.
     let found = edit("runs.jsonl", "\"answered\":", "\"answered\":1");
@@ -90,8 +92,10 @@ fn sha256sum_can_read_the_manifest() {
 
 #[test]
 fn namespaces_are_used_where_rights_allow_and_said_otherwise() {
-    let out = tempfile::tempdir().unwrap();
-    let outcome = Sketch { net: "auto", ..Sketch::default() }.run(out.path()).unwrap();
+    let sketch = Sketch { net: "auto", ..Sketch::default() };
+    let passes = |outcome: &Outcome| voids(&summary(outcome).cells[0], "echo").is_empty();
+    let attempt = || sketch.run(tempfile::tempdir().unwrap().path()).unwrap();
+    let outcome = tried(attempt, passes);
     let network = &outcome.bundle.networks[0];
     match &outcome.bundle.network_fallback {
         Some(why) => {
@@ -101,7 +105,7 @@ fn namespaces_are_used_where_rights_allow_and_said_otherwise() {
         None => {
             assert_eq!(network.kind, NetKind::Veth);
             assert!(!network.server_rps.is_empty() && !network.client_rps.is_empty());
-            assert!(voids(&summary(&outcome).cells[0], "echo").is_empty());
+            assert!(passes(&outcome), "{:?}", summary(&outcome).cells[0].findings);
         }
     }
     let devices = files(Path::new("/sys/class/net"));
@@ -128,7 +132,12 @@ fn a_network_that_cannot_be_had_is_an_error_that_says_so() {
         let mut command = Command::new(&copy);
         command.arg("lab").arg(&file).arg(out.path().join(net));
         std::os::unix::process::CommandExt::uid(&mut command, 65_534);
-        command.output().unwrap()
+        // While it was copied another test may have started a process, which has the copy open for
+        // writing until it runs its own program.
+        wait_until("the copy can be run", || match command.output() {
+            Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => None,
+            output => Some(output.unwrap()),
+        })
     };
     let refused = run("veth");
     let said = String::from_utf8_lossy(&refused.stderr);
@@ -326,6 +335,13 @@ fn every_field_is_documented_and_every_file_is_read_back_as_it_was_written() {
     assert!(missing.is_empty(), "docs/bundle.md does not name {missing:?}");
 }
 
+/// An experiment in cells enough that it goes on when some are void: there nobody is run again.
+fn in_many_cells(experiment: &str) -> String {
+    let connections = "connections = [2, 3, 4, 5, 6, 7, 8, 9]";
+    let streams = "streams = [17, 18, 19, 20, 21, 22, 23, 24]";
+    experiment.replace("connections = [4]", connections).replace("streams = [20]", streams)
+}
+
 /// Starts the lab as a process on an experiment that takes far longer than the test.
 fn start_lab(out: &Path) -> Child {
     let sketch = Sketch { others: &["foreign"], pairs: 100, net: "auto", ..Sketch::default() };
@@ -334,7 +350,7 @@ fn start_lab(out: &Path) -> Child {
 
 fn start_lab_on(out: &Path, experiment: &str) -> Child {
     let file = out.join("long.toml");
-    fs::write(&file, experiment).unwrap();
+    fs::write(&file, in_many_cells(experiment)).unwrap();
     let mut lab = Command::new(fakes());
     lab.arg("lab").arg(&file).arg(out).stdout(Stdio::piped()).stderr(Stdio::piped());
     lab.spawn().unwrap()
@@ -466,7 +482,8 @@ fn a_full_disk_is_an_error_and_what_was_written_stays_readable() {
         let size = Some("size=32k");
         nix::mount::mount(Some("none"), out.path(), Some("tmpfs"), none, size).unwrap();
         let sketch = Sketch { others: &["foreign"], pairs: 50, ..Sketch::default() };
-        let error = sketch.run(out.path()).unwrap_err();
+        let text = in_many_cells(&sketch.text());
+        let error = run_text(&text, out.path(), &Stop::new()).unwrap_err();
         assert!(matches!(&error, LabError::Write { .. }), "{error}");
         assert!(error.to_string().contains("No space left"), "{error}");
         assert_eq!(error.exit_code(), 1);

@@ -3,31 +3,33 @@
 
 use std::process::Command;
 
-use crate::common::{HttpSketch, alone, calmed, fakes, voids};
-use twinring_lab::audit::{Kind, Severity};
+use crate::common::{HttpSketch, alone, calmed, fakes, tried, voids};
+use twinring_lab::audit::{Finding, Kind, Severity};
 use twinring_lab::summary::{CellSummary, Verdict};
 
 /// What came out. The clean server is flawless: what voids it is the machine's doing, and then the
-/// sketch is run again.
-fn cell(sketch: &HttpSketch<'_>) -> CellSummary {
-    let once = || {
-        let out = tempfile::tempdir().unwrap();
-        calmed(&sketch.run(out.path()).unwrap())
-    };
-    let clean = |cell: &CellSummary| voids(cell, "files").is_empty();
-    let cell = (0..4).map(|_| once()).find(clean);
-    cell.expect("the clean server passes in one of four tries")
+/// sketch is run again; so it is when the machine kept the other one from what it is there for.
+fn cell(sketch: &HttpSketch<'_>, will_do: impl Fn(&CellSummary) -> bool) -> CellSummary {
+    let attempt = || once(sketch);
+    let cell = tried(attempt, |cell| voids(cell, "files").is_empty() && will_do(cell));
+    assert_eq!(voids(&cell, "files"), [], "the clean server: {:?}", cell.findings);
+    cell
+}
+
+fn once(sketch: &HttpSketch<'_>) -> CellSummary {
+    let out = tempfile::tempdir().unwrap();
+    calmed(&sketch.run(out.path()).unwrap())
 }
 
 /// Asserts that the clean server passes and the other one is named for this.
 fn assert_caught(mode: &str, expected: Kind, said: &str) {
-    let cell = cell(&HttpSketch { others: &[mode], ..HttpSketch::default() });
-    let is_it = |finding: &&twinring_lab::audit::Finding| {
-        finding.kind == expected && finding.subject == mode && finding.severity == Severity::Void
+    let is_it = |finding: &Finding| {
+        let of_it = finding.kind == expected && finding.subject == mode;
+        of_it && finding.severity == Severity::Void && finding.what.contains(said)
     };
-    let found = cell.findings.iter().find(is_it);
-    let found = found.unwrap_or_else(|| panic!("{mode}: {:?}", cell.findings));
-    assert!(found.what.contains(said), "{mode}: {found:?}");
+    let is_caught = |cell: &CellSummary| cell.findings.iter().any(is_it);
+    let cell = cell(&HttpSketch { others: &[mode], ..HttpSketch::default() }, is_caught);
+    assert!(is_caught(&cell), "{mode}: {:?}", cell.findings);
     let Verdict::Void { why } = &cell.comparisons[0].verdict else {
         panic!("{mode}: {:?}", cell.comparisons[0].verdict)
     };
@@ -37,7 +39,8 @@ fn assert_caught(mode: &str, expected: Kind, said: &str) {
 #[test]
 fn clean_servers_pass_every_audit() {
     for mode in ["foreign", "burn"] {
-        let cell = cell(&HttpSketch { others: &[mode], ..HttpSketch::default() });
+        let sketch = HttpSketch { others: &[mode], ..HttpSketch::default() };
+        let cell = cell(&sketch, |cell| voids(cell, mode).is_empty());
         assert_eq!(voids(&cell, mode), [], "{mode}: {:?}", cell.findings);
         assert_eq!(cell.cell.to_string(), "4 connections x 1000 B over HTTP on loopback");
         for subject in &cell.subjects {
@@ -50,7 +53,7 @@ fn clean_servers_pass_every_audit() {
 
 #[test]
 fn pipelined_requests_are_measured_too() {
-    let cell = cell(&HttpSketch { grid: "depth = [3]", ..HttpSketch::default() });
+    let cell = cell(&HttpSketch { grid: "depth = [3]", ..HttpSketch::default() }, |_| true);
     assert_eq!(cell.cell.to_string(), "4 connections x 1000 B x depth 3 over HTTP on loopback");
 }
 
@@ -76,9 +79,9 @@ fn a_server_that_admits_64_connections_is_named() {
         window_s: 0.6,
         ..HttpSketch::default()
     };
-    let cell = cell(&sketch);
-    let found = voids(&cell, "admits-64");
-    assert!(found.contains(&Kind::UnequalAdmission), "{:?}", cell.findings);
+    let is_caught = |cell: &CellSummary| voids(cell, "admits-64").contains(&Kind::UnequalAdmission);
+    let cell = cell(&sketch, is_caught);
+    assert!(is_caught(&cell), "{:?}", cell.findings);
 }
 
 #[test]
@@ -89,17 +92,17 @@ fn a_load_generator_that_is_not_truthful_is_named() {
         ("plain", Kind::BadResult),
         ("shrinks", Kind::PayloadMismatch),
     ] {
-        let out = tempfile::tempdir().unwrap();
         let sketch = HttpSketch { client_fault, others: &["foreign"], ..HttpSketch::default() };
-        let cell = calmed(&sketch.run(out.path()).unwrap());
-        let found = voids(&cell, "files");
-        assert!(found.contains(&expected), "{client_fault}: {:?}", cell.findings);
+        // Beside one long latency Little's law lets many half ones pass.
+        let is_caught = |cell: &CellSummary| voids(cell, "files").contains(&expected);
+        let cell = tried(|| once(&sketch), is_caught);
+        assert!(is_caught(&cell), "{client_fault}: {:?}", cell.findings);
     }
 }
 
 #[test]
 fn a_load_generator_that_does_not_look_at_content_is_warned_of() {
-    let cell = cell(&HttpSketch { client_fault: "blind", ..HttpSketch::default() });
+    let cell = cell(&HttpSketch { client_fault: "blind", ..HttpSketch::default() }, |_| true);
     let kinds: Vec<_> = cell.findings.iter().map(|finding| finding.kind).collect();
     assert!(kinds.contains(&Kind::UnverifiedPayload), "{:?}", cell.findings);
 }

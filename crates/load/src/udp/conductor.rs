@@ -49,9 +49,13 @@ impl<'a> Conductor<'a> {
         let start_ns = first_ns + self.settings.warmup.as_nanos() as u64;
         let end_ns = start_ns + self.settings.duration.as_nanos() as u64;
         self.control.announce(start_ns..end_ns);
-        if self.wait_until(start_ns, Phase::WarmingUp) {
+        let reached = self.wait_until(start_ns, Phase::WarmingUp);
+        // A short run may be over before this thread was given a CPU to see it begin.
+        if reached || self.control.window().is_some_and(|window| window.end > start_ns) {
             self.observer.window_started(start_ns);
-            self.wait_until(end_ns, Phase::Measuring);
+            if reached {
+                self.wait_until(end_ns, Phase::Measuring);
+            }
             let end_ns = self.control.window().map_or(end_ns, |window| window.end);
             self.observer.window_ended(end_ns);
         }

@@ -23,8 +23,6 @@ use twinring::{Datagram, Received, SendBuf, UdpSocket, monotonic_ns};
 const GROUP: u64 = 32;
 /// The same for packets that the kernel cuts out of large buffers, at a few nanoseconds each.
 const GSO_GROUP: u64 = 512;
-/// Replies that share a time stamp at most.
-const ARRIVALS: u32 = 64;
 /// Packets sent in one go at most, unless a tick has more; then replies have their turn if a tick
 /// is due.
 pub(super) const AT_ONCE_MIN: u64 = 1024;
@@ -106,8 +104,6 @@ pub(super) struct Traffic {
     /// Empty between sends; kept for their allocations, as the next one.
     batch: Vec<Datagram>,
     received: Vec<Received>,
-    /// The time of the replies that are being taken, and for how many more it is good enough.
-    arrival: (u64, u32),
 }
 
 impl Traffic {
@@ -126,7 +122,6 @@ impl Traffic {
             memory: Memory::default(),
             batch: Vec::new(),
             received: Vec::new(),
-            arrival: (0, 0),
         }
     }
 
@@ -173,11 +168,6 @@ impl Traffic {
             left -= packets;
         }
         Ok(())
-    }
-
-    /// A tick begins: what comes from now on has another time than what came before.
-    pub(super) fn begin_tick(&mut self) {
-        self.arrival.1 = 0;
     }
 
     /// Writes the next packets into memory, one behind the other.
@@ -269,8 +259,10 @@ impl Traffic {
             match Pin::new(&mut socket.recv_batch(&mut received)).poll(cx) {
                 Poll::Pending => break Poll::Pending,
                 Poll::Ready(Ok(_)) => {
+                    // They are here. A time that is any older would make the trip of a reply too short
+                    // that came while this thread was held up.
+                    let now_ns = monotonic_ns();
                     for buffer in received.drain(..) {
-                        let now_ns = self.arrival_ns();
                         buffer.segments().for_each(|reply| self.take(at, reply, now_ns));
                     }
                     failures = 0;
@@ -287,14 +279,6 @@ impl Traffic {
         };
         self.received = received;
         polled
-    }
-
-    fn arrival_ns(&mut self) -> u64 {
-        if self.arrival.1 == 0 {
-            self.arrival = (monotonic_ns(), ARRIVALS);
-        }
-        self.arrival.1 -= 1;
-        self.arrival.0
     }
 
     /// Counts a reply that came through socket number `at`.

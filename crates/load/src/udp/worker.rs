@@ -199,7 +199,6 @@ impl Worker {
             } else {
                 ticker.tick().await.overrun
             };
-            self.traffic.borrow_mut().begin_tick();
             // Its end may come earlier than planned.
             let window = self.control.window().unwrap_or(0..0);
             let now_ns = monotonic_ns();
@@ -233,7 +232,6 @@ impl Worker {
         let end_ns = monotonic_ns() + self.settings.drain.as_nanos() as u64;
         while monotonic_ns() < end_ns {
             ticker.tick().await;
-            self.traffic.borrow_mut().begin_tick();
         }
         self.outcome(&window, measured)
     }

@@ -303,9 +303,9 @@ pub(crate) fn reset(peer: Peer) {
     drop(peer);
 }
 
-/// An address where nobody listens.
+/// An address where nobody listens, and that no other test binds meanwhile.
 pub(crate) fn closed_port() -> SocketAddr {
-    let listener = std::net::TcpListener::bind(loopback()).expect("a free port");
+    let listener = std::net::TcpListener::bind(fresh_loopback()).expect("a free port");
     listener.local_addr().expect("a bound socket")
 }
 

@@ -80,15 +80,22 @@ fn a_worker_that_panics_stops_the_others(configuration: Configuration) {
 fn stop_ends_every_worker(configuration: Configuration) {
     let runtime = configuration.builder().workers(WORKERS).build().expect("tried before");
     let handle = runtime.handle();
+    let (done, wait) = std::sync::mpsc::channel();
     let stopper = std::thread::spawn(move || {
+        // Who is stopped before it begins does not, and worker 0 is to come to its end.
+        wait.recv().expect("worker 0 runs");
         std::thread::sleep(Duration::from_millis(5));
         handle.stop();
     });
-    let ended = runtime.run(|worker| async move {
-        if worker == 0 {
-            return worker;
+    let ended = runtime.run(|worker| {
+        let done = done.clone();
+        async move {
+            if worker == 0 {
+                done.send(()).expect("the other waits");
+                return worker;
+            }
+            std::future::pending().await
         }
-        std::future::pending().await
     });
     assert_eq!(ended.expect("the engine works"), [Some(0), None]);
     stopper.join().expect("no panic");

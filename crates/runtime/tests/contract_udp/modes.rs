@@ -131,8 +131,13 @@ fn a_tick_wakes_a_worker_once(configuration: Configuration) {
         }
         let after = handle.counters();
         let ticks = after.ticks - before.ticks;
-        // One more at each end, and one in which epoll learns how many come at a time.
-        assert!(batches <= ticks + 3, "{batches} batches in {ticks} ticks");
+        // One more at each end, and one in which epoll learns how many come at a time; again for each
+        // tick that this thread overslept, as what came in it is more than was asked for.
+        let missed = after.ticks_missed - before.ticks_missed;
+        assert!(
+            batches <= ticks + missed + 3,
+            "{batches} batches in {ticks} ticks, {missed} missed"
+        );
         // Beside the sleep there is the wait that only asks, on epoll.
         let waits = after.waits - before.waits;
         let asks = if configuration.is_epoll() { ticks } else { 0 };
@@ -152,11 +157,12 @@ fn what_is_due_goes_out_before_what_arrived_is_handled(configuration: Configurat
         // A submission thread sends, and receives, when it comes to it.
         return;
     }
-    // Long against what a sanitizer makes of one turn: what is due after a tick has passed waits for the next.
+    // Long against what a sanitizer makes of one turn.
     let tick = 100 * MS;
     run_on(configuration.builder().tick(tick), |_| async move {
         let options = UdpOptions::default();
-        let order: Rc<RefCell<Vec<&str>>> = Rc::default();
+        // For each that arrived, what the sender had sent last.
+        let order: Rc<RefCell<Vec<Option<usize>>>> = Rc::default();
         let (far, near) = (peer(), bind(&options));
         let to = address_of(&far);
         let from = connect(&options, to);
@@ -168,21 +174,37 @@ fn what_is_due_goes_out_before_what_arrived_is_handled(configuration: Configurat
                 near.recv_from().await.expect("a datagram");
                 // What the sender handed over in this tick has arrived already.
                 far.set_nonblocking(true).expect("a socket");
-                let arrived = far.recv(&mut [0; 100]).is_ok();
-                log.borrow_mut().push(if arrived { "sent before" } else { "not yet sent" });
+                let mut bytes = [0; 100];
+                let arrived = || {
+                    let length = far.recv(&mut bytes).ok()?;
+                    Some(assert_numbered(23, &bytes[..length]))
+                };
+                log.borrow_mut().push(std::iter::from_fn(arrived).last());
             }
         });
         let mut ticker = Ticker::new(tick);
         let stranger = peer();
-        for number in 0..5 {
-            ticker.tick().await;
+        let (mut in_time, mut expected) = (0, None);
+        for number in 0.. {
+            let now = ticker.tick().await;
+            let handled = order.take();
+            if let Some(last) = expected.take() {
+                assert_eq!(handled, [Some(last)], "sent before what arrived was handled");
+                in_time += 1;
+            }
+            if in_time == 5 {
+                break;
+            }
             stranger.send_to(b"this arrives first", near_address).expect("room");
             yield_now().await;
+            let handled = order.borrow().len();
             from.send(numbered(23, number, 50)).await.expect("room");
-            assert_eq!(order.borrow().len(), number, "nothing was handled before the sender");
+            // What is due after a tick has passed waits for the next: such a tick tells nothing.
+            if now.missed == 0 && Instant::now() < now.deadline + tick {
+                assert_eq!(handled, 0, "nothing was handled before the sender");
+                expected = Some(number);
+            }
         }
-        ticker.tick().await;
-        assert_eq!(*order.borrow(), ["sent before"; 5]);
     });
 }
 
