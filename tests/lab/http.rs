@@ -1,48 +1,11 @@
 //! HTTP from one end to the other: our own server of files, load generator and lab together.
 
-use crate::tried;
+use crate::support::{Measured, is_disturbed};
 use serde_json::Value;
-use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use tempfile::TempDir;
 
-fn lab(arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
-    command.arg("lab").args(arguments).output().unwrap()
-}
-
-/// Runs one short pair, again if one of so many subjects was never run or got no answer; returns what was
-/// said and the bundle.
-fn run(arguments: &[&str], subjects: usize) -> (TempDir, String, PathBuf) {
-    let attempt = || {
-        let out = tempfile::tempdir().unwrap();
-        let (said, bundle) = run_into(out.path(), arguments);
-        (out, said, bundle)
-    };
-    tried(attempt, |(_, _, bundle)| {
-        let runs = runs(bundle);
-        let names: BTreeSet<&str> = runs.iter().filter_map(|run| run["subject"].as_str()).collect();
-        names.len() == subjects && runs.iter().all(|run| is_answered(run) || is_disturbed(run))
-    })
-}
-
-fn run_into(out: &Path, arguments: &[&str]) -> (String, PathBuf) {
-    let short = ["--pairs", "1", "--spares", "0", "--window", "0.3", "--warmup", "0.2", "--out"];
-    let output = lab(&[&["run"], arguments, &short, &[out.to_str().unwrap()]].concat());
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said).into_owned();
-    let mut bundles = std::fs::read_dir(out).unwrap().map(|entry| entry.unwrap().path());
-    (said, bundles.next().expect("a bundle was written"))
-}
-
-/// Every run of the bundle, and that the bundle holds and the files it was measured with are gone.
-fn runs(bundle: &Path) -> Vec<Value> {
-    let verified = lab(&["verify", bundle.to_str().unwrap()]);
-    assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stdout));
-    assert!(!bundle.join("work").exists());
-    let text = std::fs::read_to_string(bundle.join("runs.jsonl")).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+/// With a short pair of every subject.
+fn measured(arguments: &[&str], subjects: usize) -> Measured {
+    Measured::take_answered(arguments, subjects, is_answered)
 }
 
 /// What the lab relies on, in the words of the load generator: everything is accounted for and as
@@ -70,12 +33,6 @@ fn is_answered(run: &Value) -> bool {
         && run["failures"] == serde_json::json!([])
 }
 
-/// Others used the CPUs for a tenth of the run: then nothing may have come back in its short window.
-fn is_disturbed(run: &Value) -> bool {
-    let others = |name: &str| run["others"][name].as_f64().unwrap_or_default();
-    others("cpu_s") > 0.1 * others("span_s")
-}
-
 fn engines() -> [&'static str; 4] {
     ["--subject", "epoll=epoll", "--subject", "io_uring=io_uring"]
 }
@@ -83,13 +40,12 @@ fn engines() -> [&'static str; 4] {
 #[test]
 fn both_engines_serve_files_and_the_published_figures_stand_beside() {
     let grid = ["http-files", "--connections", "10", "--sizes", "512,102400"];
-    let (_out, said, bundle) = run(&[&grid[..], &engines()].concat(), 2);
+    let Measured { said, runs, bundle, .. } = &measured(&[&grid[..], &engines()].concat(), 2);
     assert!(said.contains("10 connections x 512 B over HTTP"), "{said}");
     assert!(said.contains("10 connections x 100 KB over HTTP"), "{said}");
     assert!(!said.contains("bad result") && !said.contains("unaccounted"), "{said}");
-    let runs = runs(&bundle);
     assert!(runs.len() >= 4, "{said}");
-    for run in &runs {
+    for run in runs {
         assert_sound(run, run["cell"]["file_bytes"].as_u64().unwrap());
         assert_eq!(run["ready"]["engine"], run["subject"], "{run}");
         let requests = run["server_final"]["service_counters"]["requests"].as_u64().unwrap();
@@ -112,11 +68,10 @@ fn a_connection_per_request_many_files_and_tls_are_measured() {
         ("http-tls", "10 connections x 512 B over HTTPS"),
     ] {
         let grid = [experiment, "--connections", "10", "--sizes", "512"];
-        let (_out, said, bundle) = run(&[&grid[..], &engines()].concat(), 2);
+        let Measured { said, runs, .. } = &measured(&[&grid[..], &engines()].concat(), 2);
         assert!(said.contains(cell), "{said}");
-        let runs = runs(&bundle);
         assert!(runs.len() >= 2, "{said}");
-        for run in &runs {
+        for run in runs {
             assert_sound(run, 512);
             let (settings, cell) = (&run["load"]["settings"], &run["cell"]);
             assert_eq!(settings["keepalive"], cell["keepalive"], "{run}");
@@ -130,8 +85,7 @@ fn a_connection_per_request_many_files_and_tls_are_measured() {
 fn every_way_of_sending_is_accepted_by_the_server() {
     let grid = ["http-sizes", "--connections", "4", "--sizes", "65536"];
     let subjects = twinring_lab::Experiment::find("http-sizes").unwrap().subjects.len();
-    let (_out, said, bundle) = run(&grid, subjects);
-    let runs = runs(&bundle);
+    let Measured { said, runs, .. } = &measured(&grid, subjects);
     for subject in ["sendfile", "memory", "splice", "zerocopy", "read", "epoll-sendfile"] {
         let run = runs.iter().find(|run| run["subject"] == subject);
         assert_sound(run.unwrap_or_else(|| panic!("no {subject}: {said}")), 65_536);

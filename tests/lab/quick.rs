@@ -1,20 +1,15 @@
 //! The main job from one end to the other: our own server, load generator and lab together.
 
-use std::path::PathBuf;
-use std::process::{Command, Output};
-
-fn lab(arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
-    command.arg("lab").args(arguments).output().unwrap()
-}
+use crate::support::{bundle_in, lab};
+use std::path::{Path, PathBuf};
+use std::process::Output;
 
 /// Runs `quick` with few and short pairs into `out`, with one way of accounting.
 fn quick(out: &str, accounting: &str) -> (Output, PathBuf) {
     let short =
         ["run", "quick", "--pairs", "1", "--spares", "0", "--window", "0.3", "--warmup", "0.1"];
     let output = lab(&[&short, &["--accounting", accounting, "--out", out][..]].concat());
-    let mut bundles = std::fs::read_dir(out).unwrap().map(|entry| entry.unwrap().path());
-    (output, bundles.next().expect("a bundle was written"))
+    (output, bundle_in(Path::new(out)))
 }
 
 #[test]

@@ -1,33 +1,16 @@
 //! TCP experiments from one end to the other: our own server, load generator and lab together.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-
-use crate::tried;
+use crate::support::{Measured, tried};
 use serde_json::Value;
 
-fn lab(arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
-    command.arg("lab").args(arguments).output().unwrap()
-}
-
-/// Runs one short pair of everything into `out`, and returns every run of the bundle, which holds.
-fn runs(out: &Path, arguments: &[&str]) -> Vec<Value> {
-    let short = ["--pairs", "1", "--spares", "0", "--window", "0.1", "--warmup", "0.1", "--out"];
-    let output = lab(&[&["run"], arguments, &short, &[out.to_str().unwrap()]].concat());
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    let mut bundles = std::fs::read_dir(out).unwrap().map(|entry| entry.unwrap().path());
-    let bundle: PathBuf = bundles.next().expect(&said);
-    let verified = lab(&["verify", bundle.to_str().unwrap()]);
-    assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stdout));
-    let text = std::fs::read_to_string(bundle.join("runs.jsonl")).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+/// All runs of one short pair of everything.
+fn runs(arguments: &[&str]) -> Vec<Value> {
+    Measured::take(arguments, "0.1").runs
 }
 
 #[test]
 fn a_rate_is_a_schedule_and_its_latency_counts_from_there() {
-    let out = tempfile::tempdir().unwrap();
-    let runs = runs(out.path(), &["open-loop", "--rates", "0,2000", "--connections", "10"]);
+    let runs = runs(&["open-loop", "--rates", "0,2000", "--connections", "10"]);
     for engine in ["epoll", "io_uring"] {
         let of = |rate: Option<u64>| {
             let is_it = |run: &&Value| {
@@ -44,10 +27,7 @@ fn a_rate_is_a_schedule_and_its_latency_counts_from_there() {
 
 #[test]
 fn connections_come_and_go() {
-    let attempt = || {
-        let out = tempfile::tempdir().unwrap();
-        runs(out.path(), &["churn", "--churn", "1,10", "--connections", "10"])
-    };
+    let attempt = || runs(&["churn", "--churn", "1,10", "--connections", "10"]);
     let come_and_go = |runs: &Vec<Value>| {
         [1, 10].iter().all(|churn| {
             let mut of_cell = runs.iter().filter(|run| run["cell"]["churn"] == *churn);
@@ -76,10 +56,7 @@ fn as_told(key: &str, value: &str) -> (String, Value) {
 #[test]
 fn whatever_an_ablation_changes_is_really_changed() {
     let experiment = twinring_lab::Experiment::find("ablation").unwrap();
-    let attempt = || {
-        let out = tempfile::tempdir().unwrap();
-        runs(out.path(), &["ablation", "--sizes", "128", "--connections", "4"])
-    };
+    let attempt = || runs(&["ablation", "--sizes", "128", "--connections", "4"]);
     // With a baseline that was void once, others are not run any more.
     let ran = |runs: &Vec<Value>, name: &str| runs.iter().any(|run| run["subject"] == name);
     let runs = tried(attempt, |runs| experiment.subjects.iter().all(|it| ran(runs, &it.name)));

@@ -1,0 +1,84 @@
+//! Runs the program's `lab`, and reads what it wrote.
+
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use tempfile::TempDir;
+
+pub(crate) fn lab(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
+    command.arg("lab").args(arguments).output().unwrap()
+}
+
+/// The bundle in a directory that had none before.
+pub(crate) fn bundle_in(out: &Path) -> PathBuf {
+    let mut bundles = std::fs::read_dir(out).unwrap().map(|entry| entry.unwrap().path());
+    bundles.next().expect("a bundle was written")
+}
+
+/// One short pair of everything in an experiment.
+pub(crate) struct Measured {
+    /// On standard output, and behind it on standard error.
+    pub(crate) said: String,
+    /// Of all that was run.
+    pub(crate) runs: Vec<Value>,
+    pub(crate) bundle: PathBuf,
+    /// What the bundle is in.
+    _out: TempDir,
+}
+
+impl Measured {
+    /// Measures, checks that the bundle holds and that the files are gone that it was measured with.
+    pub(crate) fn take(arguments: &[&str], window_s: &str) -> Measured {
+        let out = tempfile::tempdir().unwrap();
+        let short = ["--pairs", "1", "--spares", "0", "--window", window_s, "--warmup", "0.2"];
+        let into = ["--out", out.path().to_str().unwrap()];
+        let output = lab(&[&["run"], arguments, &short, &into].concat());
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        let bundle = bundle_in(out.path());
+        let verified = lab(&["verify", bundle.to_str().unwrap()]);
+        assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stdout));
+        assert!(!bundle.join("work").exists());
+        let text = std::fs::read_to_string(bundle.join("runs.jsonl")).unwrap();
+        let runs = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        Measured { said, runs, bundle, _out: out }
+    }
+
+    /// The same, again if of so many subjects one was never run, or got no answer though nobody else used
+    /// the CPUs.
+    pub(crate) fn take_answered(
+        arguments: &[&str],
+        subjects: usize,
+        is_answered: fn(&Value) -> bool,
+    ) -> Measured {
+        tried(
+            || Measured::take(arguments, "0.4"),
+            |measured| {
+                let runs = &measured.runs;
+                let names: BTreeSet<_> = runs.iter().map(|run| run["subject"].as_str()).collect();
+                names.len() == subjects
+                    && runs.iter().all(|run| is_answered(run) || is_disturbed(run))
+            },
+        )
+    }
+}
+
+/// Others used the CPUs for a tenth of the run: then nothing may have come back in its short window.
+pub(crate) fn is_disturbed(run: &Value) -> bool {
+    let others = |name: &str| run["others"][name].as_f64().unwrap_or_default();
+    others("cpu_s") > 0.1 * others("span_s")
+}
+
+/// What came of the first try that will do, or of the last of four: on a busy machine a program may get no CPU
+/// for longer than the short windows of these tests.
+pub(crate) fn tried<T>(mut attempt: impl FnMut() -> T, will_do: impl Fn(&T) -> bool) -> T {
+    let mut outcome = attempt();
+    for _ in 1..4 {
+        if will_do(&outcome) {
+            break;
+        }
+        outcome = attempt();
+    }
+    outcome
+}
