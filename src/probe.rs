@@ -186,6 +186,7 @@ fn describe(features: &UringFeatures) -> String {
         (features.registered_ring, "registered ring"),
         (features.no_sqarray, "no index array"),
         (features.skip_success, "silent sends"),
+        (features.no_iowait, "waits count as idle"),
     ] {
         words.extend(on.then(|| word.to_owned()));
     }

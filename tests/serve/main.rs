@@ -16,6 +16,7 @@ mod http_metrics;
 mod http_patience;
 mod http_robust;
 mod http_sending;
+mod http_shutdown;
 mod http_strict;
 mod http_tls;
 mod sandbox;

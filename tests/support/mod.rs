@@ -4,6 +4,7 @@
 #![allow(dead_code)]
 
 pub(crate) mod datagrams;
+pub(crate) mod dead_mount;
 pub(crate) mod http;
 pub(crate) mod load;
 pub(crate) mod namespace;

@@ -25,9 +25,9 @@ const THREADS_MAX: usize = 4;
 const THREAD_BYTES: usize = 4 << 20;
 /// Jobs that wait for a thread; further ones wait in their tasks.
 const QUEUE_MAX: usize = 256;
-/// How long the end of a runtime waits for jobs that run. A filesystem whose server is gone may
-/// never answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long the end of a runtime waits for jobs that run; nobody wants their results any more. A
+/// filesystem whose server is gone may never answer.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 type Work = Box<dyn FnOnce() + Send>;
 

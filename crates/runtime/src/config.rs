@@ -217,6 +217,8 @@ options! {
         };
         /// Wait at least this long for more completions (microseconds), Linux 6.12; 0 is off.
         min_wait_us: u32, "0 (off) to 100000", |text| number_between(text, 0, 100_000);
+        /// Have waits count as idle time and not as waiting for a disk: IORING_ENTER_NO_IOWAIT, Linux 6.15.
+        no_iowait: bool, "on or off", switch;
         /// Pass wait timeouts to the enter itself, Linux 5.11; otherwise as a timeout operation.
         ext_arg: bool, "on or off", switch;
         /// Register datagram sockets with the ring, Linux 5.19: one look-up less per operation.
@@ -289,6 +291,8 @@ pub struct UringFeatures {
     pub split: Split,
     /// See [`UringOptions::min_wait_us`].
     pub min_wait_us: u32,
+    /// See [`UringOptions::no_iowait`].
+    pub no_iowait: bool,
     /// See [`UringOptions::ext_arg`].
     pub ext_arg: bool,
     /// See [`UringOptions::direct`].

@@ -82,7 +82,7 @@ pub fn monotonic_ns() -> u64 {
 ///
 /// Buffers that io_uring sends are free after the system call that sends all of them, hundreds at
 /// once. glibc gave them back to the system then, and took them anew, page fault by page fault: 20 of
-/// them for a file of 100 KB over TLS. When a crowd of connections has gone, a worker gives free memory
+/// them for a file of 100 KB over TLS. After most connections have gone, free memory is given
 /// back all the same. Does nothing with other C libraries.
 pub fn keep_freed_memory() {
     sys::heap::keep_freed_memory();

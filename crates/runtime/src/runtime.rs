@@ -3,7 +3,7 @@
 mod builder;
 #[cfg(feature = "sim")]
 mod course;
-mod crowd;
+mod heap_trimming;
 #[cfg(all(test, loom))]
 mod model;
 mod tick;

@@ -73,7 +73,12 @@ impl Acceptors {
     }
 }
 
+/// How long connections that were cut may take to end. What the network holds up ends at once; a
+/// request that waits for a filesystem that does not answer is left to the end of the runtime.
+const CUT_GRACE: Duration = Duration::from_millis(100);
+
 /// Sweeps over the connections of a worker until none is left, or until `timeout`; then cuts them.
+/// Returns at most [`CUT_GRACE`] after that, even if a connection has not ended.
 pub(crate) async fn drain(
     timeout: Duration,
     is_empty: impl Fn() -> bool,
@@ -85,7 +90,8 @@ pub(crate) async fn drain(
         sleep(DRAIN_SWEEP.min(timeout.saturating_sub(started.elapsed()))).await;
         sweep();
     }
-    while !is_empty() {
+    let cut_at = Instant::now();
+    while !is_empty() && cut_at.elapsed() < CUT_GRACE {
         // Again each time: a task that had not run yet was not waiting for anything.
         cut();
         sleep(Duration::from_millis(1)).await;

@@ -83,6 +83,17 @@ pub(crate) struct DriverSetup {
     pub(crate) faults: Option<(u64, faults::Faults)>,
 }
 
+/// What an engine holds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InUse {
+    /// Sockets, of all kinds, until their last operation is over.
+    pub(crate) sockets: usize,
+    /// Operations that have a slot of their own.
+    pub(crate) operations: usize,
+    /// Pool buffers with readers.
+    pub(crate) buffers: usize,
+}
+
 /// The engine of one worker.
 pub(crate) enum Driver {
     Uring(Box<UringDriver>),
@@ -425,8 +436,8 @@ impl Driver {
         }
     }
 
-    /// Slots that hold something, and pool buffers with readers.
-    pub(crate) fn in_use(&self) -> (usize, usize) {
+    /// What the engine holds at this moment.
+    pub(crate) fn in_use(&self) -> InUse {
         dispatch!(self, driver => driver.in_use())
     }
 

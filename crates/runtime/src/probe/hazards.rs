@@ -135,6 +135,15 @@ pub const HAZARDS: &[Hazard] = &[
         ranges: &[(release(6, 1, 7), release(6, 1, 8))],
     },
     Hazard {
+        name: "idle_counts_as_iowait",
+        affected: "6.1.39 and later 6.1, 6.4.4 to 6.14; from 6.15 on a program can ask not to be counted",
+        symptom: "a CPU on which a program waits in io_uring shows as 100 % iowait, /proc/pressure/io \
+                  as stalled, and the CPU's frequency may be raised, though nothing is wrong",
+        source: "liburing#943, netty#16655, compio#957",
+        concerns: Some("every idle worker, in what tools show; from 6.15 on no_iowait prevents it"),
+        ranges: &[(release(6, 1, 39), release(6, 2, 0)), (release(6, 4, 4), release(6, 15, 0))],
+    },
+    Hazard {
         name: "unkillable_receiver",
         affected: "6.1.115",
         symptom: "a UDP receiver blocks in io_uring_enter and cannot be killed",
@@ -239,6 +248,8 @@ mod tests {
             ("spurious_enomem", "6.13.8-arch1-1", "6.13.9"),
             ("spurious_enomem", "6.1.130", "6.14.0"),
             ("recvmsg_multishot_enobufs", "6.1.7", "6.1.6"),
+            ("idle_counts_as_iowait", "6.1.39", "6.1.38"),
+            ("idle_counts_as_iowait", "6.14.9", "6.15.0"),
             ("unkillable_receiver", "6.1.115", "6.1.114"),
             ("unkillable_receiver", "6.1.115-rt", "6.1.116"),
             ("multishot_accept_wrong_descriptor", "6.6.9", "6.6.0"),

@@ -165,6 +165,7 @@ fn choose(options: &UringOptions, uring: &Uring) -> Result<UringFeatures, Refusa
             && wants.switch(options.skip_success, "skip_success", &[F::SkipSuccess])?,
         split: options.split.unwrap_or(Split::Auto),
         min_wait_us,
+        no_iowait: wants.switch(options.no_iowait, "no_iowait", &[F::NoIowait])?,
         ext_arg: wants.switch(options.ext_arg, "ext_arg", &[F::WaitTimeout])?,
         direct: match options.direct {
             Some(true) => wants.switch(options.direct, "direct", &[F::DirectDescriptors])?,
@@ -298,6 +299,7 @@ mod tests {
             skip_success: true,
             split: Split::Auto,
             min_wait_us: 0,
+            no_iowait: true,
             ext_arg: true,
             direct: false,
             files: FileOperations::Ring,
@@ -316,6 +318,7 @@ mod tests {
             choose(&UringOptions::default(), &Uring::without(&lacking)).unwrap()
         };
         assert!(!without(&[F::NoSqarray]).no_sqarray);
+        assert!(!without(&[F::NoIowait]).no_iowait);
         assert_eq!(without(&[F::IncrementalBuffers]).buffers, Buffers::Ring);
         assert_eq!(without(&[F::DeferTaskrun]).taskrun, TaskRun::Coop);
         assert!(!without(&[F::SingleIssuer, F::MultishotRecv]).multishot);
@@ -343,6 +346,7 @@ mod tests {
             ("no_sqarray=on", F::NoSqarray, "IORING_SETUP_NO_SQARRAY"),
             ("skip_success=on", F::SkipSuccess, "IOSQE_CQE_SKIP_SUCCESS"),
             ("min_wait_us=50", F::MinWait, "IORING_FEAT_MIN_TIMEOUT"),
+            ("no_iowait=on", F::NoIowait, "IORING_ENTER_NO_IOWAIT"),
             ("ext_arg=on", F::WaitTimeout, "IORING_ENTER_EXT_ARG"),
             ("direct=on", F::DirectDescriptors, "IORING_RSRC_REGISTER_SPARSE"),
             ("files=ring", F::FileOperations, "IORING_OP_OPENAT2"),

@@ -38,6 +38,7 @@ pub enum Feature {
     SkipSuccess,
     WaitTimeout,
     MinWait,
+    NoIowait,
     RecvBundle,
     ZeroCopySend,
     FileOperations,
@@ -47,7 +48,7 @@ use Feature as F;
 
 /// Of each feature, in the order of the enum: its name in the kernel, the release that brought
 /// it, and the option of `--uring` that depends on it.
-const FACTS: [(Feature, &str, &str, Option<&str>); 21] = [
+const FACTS: [(Feature, &str, &str, Option<&str>); 22] = [
     (F::CqSize, "IORING_SETUP_CQSIZE", "5.5", Some("cq_entries")),
     (F::DisabledRing, "IORING_SETUP_R_DISABLED", "5.10", None),
     (F::SubmitAll, "IORING_SETUP_SUBMIT_ALL", "5.18", None),
@@ -66,13 +67,14 @@ const FACTS: [(Feature, &str, &str, Option<&str>); 21] = [
     (F::SkipSuccess, "IOSQE_CQE_SKIP_SUCCESS", "5.17", Some("skip_success")),
     (F::WaitTimeout, "IORING_ENTER_EXT_ARG", "5.11", Some("ext_arg")),
     (F::MinWait, "IORING_FEAT_MIN_TIMEOUT", "6.12", Some("min_wait_us")),
+    (F::NoIowait, "IORING_ENTER_NO_IOWAIT", "6.15", Some("no_iowait")),
     (F::RecvBundle, "IORING_RECVSEND_BUNDLE", "6.10", None),
     (F::ZeroCopySend, "IORING_OP_SEND_ZC", "6.0", None),
     (F::FileOperations, "IORING_OP_OPENAT2", "5.6", Some("files=ring")),
 ];
 
 /// What the engine takes wherever it can.
-const DEFAULTS: [Feature; 13] = [
+const DEFAULTS: [Feature; 14] = [
     F::CqSize,
     F::SubmitAll,
     F::SingleIssuer,
@@ -85,6 +87,7 @@ const DEFAULTS: [Feature; 13] = [
     F::MultishotRecv,
     F::SkipSuccess,
     F::WaitTimeout,
+    F::NoIowait,
     F::FileOperations,
 ];
 
@@ -147,6 +150,7 @@ const NODROP: u32 = 1 << 1;
 const FAST_POLL: u32 = 1 << 5;
 const NATIVE_WORKERS: u32 = 1 << 9;
 const RW_ATTR: u32 = 1 << 16;
+const NO_IOWAIT: u32 = 1 << 17;
 
 /// How long a wait is tried.
 const TRIAL_WAIT: Duration = Duration::from_micros(100);
@@ -221,6 +225,7 @@ impl Uring {
             TrialRing::new().map_err(|error| layers::setup_refused(&error, env, calls))?;
         let operations = list_operations(&ring, bits, env)?;
         found.add(F::FileOperations, file_operations(&ring))?;
+        found.add(F::NoIowait, if bits & NO_IOWAIT == 0 { Err(unsupported()) } else { Ok(()) })?;
         found.registrations(&mut ring)?;
         found.behaviours(&mut ring)?;
         let mut features = found.features;

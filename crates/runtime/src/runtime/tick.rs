@@ -85,7 +85,7 @@ impl Worker {
     /// taken and handled. A wake from another thread is served in between.
     pub(super) fn turn_in_ticks(&self, ticks: &Ticks) -> io::Result<()> {
         self.run_and_submit(ticks)?;
-        self.tell_what_is_in_use();
+        self.publish_in_use();
         match self.wait_for_tick(ticks)? {
             Ended::Wake => self.take_inbox(),
             Ended::Tick => {

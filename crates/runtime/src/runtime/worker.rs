@@ -1,7 +1,7 @@
 //! A worker: everything that belongs to one thread, and the loop that ties it together.
 
 use super::builder::NoticeHandler;
-use super::crowd::Crowd;
+use super::heap_trimming::HeapTrimming;
 use super::tick::{self, Ticks};
 use super::{DRAINING, Notice, Runtime, RuntimeError, STOPPING, Shared};
 use crate::blocking;
@@ -57,7 +57,7 @@ pub(crate) struct Worker {
     /// Empty between steps; kept for its allocation.
     pub(super) wakes: RefCell<Vec<Waker>>,
     pub(super) started: Instant,
-    pub(super) crowd: Crowd,
+    heap_trimming: HeapTrimming,
     pub(super) ticks: Option<Ticks>,
     pub(super) shared: Arc<Shared>,
     pub(super) on_notice: NoticeHandler,
@@ -109,7 +109,7 @@ impl Worker {
             shutdown_waiters: RefCell::new(Slots::new()),
             wakes: RefCell::default(),
             started,
-            crowd: Crowd::default(),
+            heap_trimming: HeapTrimming::default(),
             ticks: builder
                 .tick
                 .map(|period| Ticks::new(started, sys::monotonic_ns(), period, builder.tick_phase)),
@@ -185,7 +185,7 @@ impl Worker {
         if let Some(ticks) = &self.ticks {
             return self.turn_in_ticks(ticks);
         }
-        self.tell_what_is_in_use();
+        self.publish_in_use();
         let mut wakes = self.wakes.take();
         let deadline = self.next_deadline();
         let idle = self.executor.is_idle(self.registration.inbox())
@@ -209,15 +209,16 @@ impl Worker {
         Ok(())
     }
 
-    /// Lets other threads know, with two plain stores, so that a turn may do it; and gives memory
-    /// back when a crowd has gone.
-    pub(super) fn tell_what_is_in_use(&self) {
-        let (slots, buffers) = self.driver.borrow().in_use();
-        if self.crowd.has_gone(slots) {
-            sys::heap::give_memory_back();
+    /// Publishes what is in use, with two plain stores, so that a turn may do it; and has free memory
+    /// given back when most connections have gone.
+    pub(super) fn publish_in_use(&self) {
+        let in_use = self.driver.borrow().in_use();
+        if self.heap_trimming.is_due(in_use.sockets) && sys::heap::keeps_freed_memory() {
+            // On a thread of its own, as it takes milliseconds. Without a thread the memory stays.
+            let _stays = self.blocking().run_detached(Box::new(sys::heap::trim));
         }
-        self.counters.slots_in_use.set(slots as u64);
-        self.counters.buffers_in_use.set(buffers as u64);
+        self.counters.slots_in_use.set((in_use.sockets + in_use.operations) as u64);
+        self.counters.buffers_in_use.set(in_use.buffers as u64);
     }
 
     pub(super) fn next_deadline(&self) -> Option<Instant> {
@@ -271,7 +272,7 @@ impl Drop for Enter {
     fn drop(&mut self) {
         self.worker.executor.abort_all();
         self.worker.driver.borrow_mut().teardown();
-        self.worker.tell_what_is_in_use();
+        self.worker.publish_in_use();
         CURRENT.with_borrow_mut(Option::take);
     }
 }

@@ -1,5 +1,9 @@
 //! When the heaps of the C library give memory back to the system: glibc's ways; others are left alone.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
+static KEEPS: AtomicBool = AtomicBool::new(false);
+
 /// Free memory that stays at the end of a heap.
 const KEPT_BYTES: libc::c_int = 64 << 20;
 
@@ -10,6 +14,7 @@ const MAPPED_BYTES: libc::c_int = 4 << 20;
 /// heap. By itself glibc gives it back from 128 KB on, or from twice the largest mapped block it has seen
 /// freed (mallopt(3), M_TRIM_THRESHOLD and M_MMAP_THRESHOLD).
 pub(crate) fn keep_freed_memory() {
+    KEEPS.store(true, Ordering::Relaxed);
     #[cfg(target_env = "gnu")]
     // SAFETY: mallopt(3) stores numbers that malloc and free read; it is not for programs with
     // threads that allocate at the same time, which its caller's documentation says.
@@ -19,12 +24,25 @@ pub(crate) fn keep_freed_memory() {
     }
 }
 
+/// Whether [`keep_freed_memory`] was called. Otherwise the heaps are none of the runtime's business.
+pub(crate) fn keeps_freed_memory() -> bool {
+    KEEPS.load(Ordering::Relaxed)
+}
+
 /// Gives all free memory back: malloc_trim(3) looks at all heaps, and within them since glibc 2.8. It
 /// takes milliseconds for hundreds of megabytes.
-pub(crate) fn give_memory_back() {
+pub(crate) fn trim() {
+    #[cfg(test)]
+    tests::TRIMS.fetch_add(1, Ordering::Relaxed);
     #[cfg(target_env = "gnu")]
     // SAFETY: it takes the locks of the heaps and touches only what is free in them.
     unsafe {
         libc::malloc_trim(0);
     }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    /// How often the heaps were trimmed.
+    pub(crate) static TRIMS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
 }

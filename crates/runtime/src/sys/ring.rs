@@ -33,6 +33,8 @@ pub(crate) const ENTER_GETEVENTS: u32 = 1;
 /// Wake the kernel's submission thread.
 pub(crate) const ENTER_SQ_WAKEUP: u32 = 1 << 1;
 const ENTER_EXT_ARG: u32 = 1 << 3;
+/// The wait is idle time, not iowait (Linux 6.15; IORING_FEAT_NO_IOWAIT).
+pub(crate) const ENTER_NO_IOWAIT: u32 = 1 << 7;
 const ENTER_REGISTERED_RING: u32 = 1 << 4;
 
 const REGISTER_RING_FDS: u32 = 20;

@@ -21,7 +21,7 @@ use super::linger::Lingering;
 use super::mmsg::{RecvBatch, SendBatch};
 use super::queues::Waiters;
 use super::slots::{Key, Slots};
-use super::{DriverSetup, closed};
+use super::{DriverSetup, InUse, closed};
 use crate::buf::{Pool, RecvBuf, SendBuf};
 use crate::calls::Call;
 use crate::config::EpollFeatures;
@@ -350,10 +350,10 @@ impl EpollDriver {
         self.next_event < self.events.len()
     }
 
-    /// Slots that hold something, and pool buffers with readers.
-    pub(crate) fn in_use(&self) -> (usize, usize) {
+    pub(crate) fn in_use(&self) -> InUse {
         let datagrams = self.shared.datagrams.iter().map(RecvBatch::buffers_in_use);
-        (self.entries.len(), self.shared.pool.in_use() + datagrams.sum::<usize>())
+        let buffers = self.shared.pool.in_use() + datagrams.sum::<usize>();
+        InUse { sockets: self.entries.len(), operations: 0, buffers }
     }
 
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {

@@ -36,7 +36,7 @@ use self::udp::Datagrams;
 use super::linger::Lingering;
 use super::queues::Waiters;
 use super::slots::{Key, Slots};
-use super::{DriverSetup, closed};
+use super::{DriverSetup, InUse, closed};
 use crate::buf::Pool;
 use crate::config::SimFeatures;
 use crate::counters::Counters;
@@ -221,9 +221,10 @@ impl SimDriver {
         self.led = true;
     }
 
-    pub(crate) fn in_use(&self) -> (usize, usize) {
+    pub(crate) fn in_use(&self) -> InUse {
         let datagrams = self.datagram_pools.iter().map(|pool| pool.in_use());
-        (self.entries.len() + self.files.len(), self.pool.in_use() + datagrams.sum::<usize>())
+        let buffers = self.pool.in_use() + datagrams.sum::<usize>();
+        InUse { sockets: self.entries.len(), operations: self.files.len(), buffers }
     }
 
     pub(crate) fn turn(

@@ -110,7 +110,8 @@ impl UringDriver {
                 stream.expected += 1;
                 entry
             };
-            self.ring.push(entry.user_data(Op::Close.tag(key)));
+            // SAFETY: closing names no memory.
+            unsafe { self.ring.push(entry.user_data(Op::Close.tag(key))) };
         }
         self.remove_if_done(key);
     }
@@ -151,7 +152,8 @@ impl UringDriver {
 
     pub(super) fn push_cancel_of(&mut self, key: Key, user_data: u64) {
         let entry = opcode::AsyncCancel::new(user_data).build();
-        self.ring.push(entry.user_data(Op::Cancel.tag(key)));
+        // SAFETY: a cancel names no memory.
+        unsafe { self.ring.push(entry.user_data(Op::Cancel.tag(key))) };
     }
 
     /// The completion of a cancel or of a close that reports.

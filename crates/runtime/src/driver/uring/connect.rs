@@ -24,7 +24,8 @@ impl UringDriver {
         let entry = opcode::Connect::new(fd, address.as_ptr().cast(), address.len()).build();
         stream.expected = 1;
         let key = self.entries.insert(Entry::Stream(stream));
-        self.ring.push(entry.user_data(Op::Connect.tag(key)));
+        // SAFETY: the address is boxed in the slot, which stays until the completion.
+        unsafe { self.ring.push(entry.user_data(Op::Connect.tag(key))) };
         key
     }
 

@@ -133,7 +133,9 @@ impl UringDriver {
         let key = self.files.slots.insert(slot);
         self.files.in_flight += 1;
         self.counters.file_operations.add(1);
-        self.ring.push(entry.user_data(Op::File.tag(key)));
+        // SAFETY: the slot owns the memory that the entry names, boxed, until the completion; a slot
+        // whose future is gone is kept for that. The bin lives as long as the driver.
+        unsafe { self.ring.push(entry.user_data(Op::File.tag(key))) };
         Start::OnRing(key)
     }
 
@@ -164,7 +166,8 @@ impl UringDriver {
             self.files.forget(key);
         } else if !std::mem::replace(&mut slot.abandoned, true) {
             let cancel = opcode::AsyncCancel::new(Op::File.tag(key)).build();
-            self.ring.push_uncounted(cancel);
+            // SAFETY: a cancel names no memory.
+            unsafe { self.ring.push_uncounted(cancel) };
         }
     }
 
@@ -271,7 +274,8 @@ impl UringDriver {
         if !std::mem::replace(&mut stream.awaits_room, true) {
             stream.expected += 1;
             let entry = opcode::PollAdd::new(Fd(socket.as_raw_fd()), libc::POLLOUT as u32).build();
-            self.ring.push(entry.user_data(Op::Room.tag(key)));
+            // SAFETY: a poll names no memory.
+            unsafe { self.ring.push(entry.user_data(Op::Room.tag(key))) };
         }
         Poll::Pending
     }

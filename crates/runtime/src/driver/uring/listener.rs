@@ -67,7 +67,8 @@ impl UringDriver {
             if self.features.multishot && std::mem::replace(&mut listener.again, true) {
                 self.counters.rearms.add(1);
             }
-            self.ring.push(entry.user_data(Op::Accept.tag(key)));
+            // SAFETY: the entry names no memory: the address of the peer is not asked for.
+            unsafe { self.ring.push(entry.user_data(Op::Accept.tag(key))) };
         }
         Poll::Pending
     }

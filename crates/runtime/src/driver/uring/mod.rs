@@ -39,10 +39,10 @@ use self::stream::{InFlight, Stream};
 use self::udp::{Places, RecvOp, SendOp, Udp};
 use self::wake::WakeWatch;
 use self::zero_copy::ZeroCopySend;
-use super::DriverSetup;
 use super::linger::Lingering;
 use super::mmsg::SendBatch;
 use super::slots::{Key, Slots};
+use super::{DriverSetup, InUse};
 use crate::config::{Split, UringFeatures};
 use crate::counters::Counters;
 use std::collections::VecDeque;
@@ -58,6 +58,14 @@ const PORTION: usize = 32;
 /// Queued sends of at least this size on average go out in an enter of their own, so that their
 /// buffers are free again before more data arrives.
 const SPLIT_BYTES_MIN: usize = 4096;
+
+/// How long the end of a driver waits for cancelled operations on sockets; one that takes longer would
+/// be a fault of the kernel.
+const SOCKETS_CANCELLED_WITHIN: Duration = Duration::from_secs(10);
+
+/// The same for files. An operation that waits for a filesystem that does not answer cannot be
+/// cancelled: it ends with the process.
+const FILES_CANCELLED_WITHIN: Duration = Duration::from_millis(100);
 
 enum Entry {
     Wake(WakeWatch),
@@ -193,11 +201,13 @@ impl UringDriver {
         !self.arrived.is_empty()
     }
 
-    /// Slots that hold something, and pool buffers with readers.
-    pub(crate) fn in_use(&self) -> (usize, usize) {
-        let operations = self.sends.len() + self.receives.len() + self.zero_copies.len();
-        let slots = self.entries.len() + operations + self.files.len();
-        (slots, self.groups.buffers_in_use())
+    pub(crate) fn in_use(&self) -> InUse {
+        let datagrams = self.sends.len() + self.receives.len();
+        InUse {
+            sockets: self.entries.len(),
+            operations: datagrams + self.zero_copies.len() + self.files.len(),
+            buffers: self.groups.buffers_in_use(),
+        }
     }
 
     fn handle_arrivals(&mut self, most: usize, wakes: &mut Vec<Waker>) {
@@ -414,18 +424,24 @@ impl UringDriver {
             self.cancel_all(key);
         }
         self.abandon_files();
-        // Each turn makes progress or waits for it; a request that ignores its cancellation this
-        // long would be a kernel bug, and then leaking is safer than freeing.
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while !self.is_drained() && Instant::now() < deadline {
-            let wait = Duration::from_millis(100);
+        // Each turn makes progress or waits for it.
+        let began = Instant::now();
+        while !self.is_drained() {
+            let only_files = self.entries.is_empty();
+            let most = if only_files { FILES_CANCELLED_WITHIN } else { SOCKETS_CANCELLED_WITHIN };
+            let left = most.saturating_sub(began.elapsed());
+            if left.is_zero() {
+                break;
+            }
             let how = if self.held_up { Enter::Collect } else { Enter::Wait };
+            let wait = left.min(Duration::from_millis(10));
             if self.enter_and_settle(how, Some(wait), &mut nobody).is_err() {
                 break;
             }
             self.handle_arrivals(usize::MAX, &mut nobody);
             nobody.clear();
         }
+        // Leaking is safer than freeing what the kernel may still write to.
         if !self.is_drained() {
             std::mem::forget(std::mem::replace(&mut self.files, Files::new()));
             std::mem::forget(std::mem::replace(&mut self.zero_copies, Slots::new()));

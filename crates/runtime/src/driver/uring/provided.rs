@@ -288,7 +288,8 @@ impl Provided {
                 for id in released() {
                     let (address, bytes) = (pool.address(id), bytes as i32);
                     let entry = opcode::ProvideBuffers::new(address, bytes, 1, number, id).build();
-                    ring.push_uncounted(entry);
+                    // SAFETY: the pool's memory outlives the ring, and the buffer is the kernel's now.
+                    unsafe { ring.push_uncounted(entry) };
                     self.with_kernel += 1;
                 }
             }

@@ -56,7 +56,8 @@ impl UringDriver {
         if !self.quiet.queue.is_empty() && !std::mem::replace(&mut self.quiet.timed, true) {
             let nobody = Key::from_bits(0);
             let entry = opcode::Timeout::new(&raw const PERIOD).build();
-            self.ring.push(entry.user_data(Op::Quiet.tag(nobody)));
+            // SAFETY: the period is a constant.
+            unsafe { self.ring.push(entry.user_data(Op::Quiet.tag(nobody))) };
         }
     }
 

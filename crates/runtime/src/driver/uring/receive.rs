@@ -70,7 +70,9 @@ impl UringDriver {
         if self.features.multishot && std::mem::replace(&mut receive.again, true) {
             self.counters.rearms.add(1);
         }
-        self.ring.push(entry.user_data(Op::Receive.tag(key)));
+        // SAFETY: the entry names no memory; the kernel takes buffers from the group, which outlives
+        // the ring.
+        unsafe { self.ring.push(entry.user_data(Op::Receive.tag(key))) };
     }
 
     pub(super) fn on_receive(&mut self, key: Key, result: i32, flags: u32, wakes: &mut Vec<Waker>) {

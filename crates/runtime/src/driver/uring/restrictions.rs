@@ -129,6 +129,7 @@ mod tests {
             skip_success: true,
             split: Split::Auto,
             min_wait_us: 0,
+            no_iowait: true,
             ext_arg: true,
             direct: false,
             files: FileOperations::Ring,
@@ -166,7 +167,8 @@ mod tests {
 
     /// What the kernel says to one operation.
     fn ask(ring: &mut Ring, entry: Entry) -> i32 {
-        ring.push(entry.user_data(7));
+        // SAFETY: these entries name no memory, or descriptors that do not exist.
+        unsafe { ring.push(entry.user_data(7)) };
         let asked = ring.enter(Enter::Wait, Some(Duration::from_secs(5)));
         asked.expect("the ring is enabled");
         let completions: Vec<_> = ring.completions().map(|completion| completion.result).collect();

@@ -28,6 +28,8 @@ pub(super) struct Ring {
     ext_arg: bool,
     skip_success: bool,
     min_wait_us: u32,
+    /// What every wait is told beside its own: [`ring::ENTER_NO_IOWAIT`] or nothing.
+    wait_flags: u32,
     /// Completions that one drain takes.
     drain_most: u32,
     /// What the last timeout operation points to. The kernel may take such an entry later than
@@ -78,6 +80,7 @@ impl Ring {
             ext_arg: features.ext_arg,
             skip_success: features.skip_success,
             min_wait_us: features.min_wait_us,
+            wait_flags: if features.no_iowait { ring::ENTER_NO_IOWAIT } else { 0 },
             drain_most: features.cq_entries / 2,
             timespec: Box::default(),
             counters: Arc::clone(&setup.counters),
@@ -90,34 +93,47 @@ impl Ring {
         self.uring.submitter()
     }
 
-    /// Queues an operation. The memory it names must stay valid until its completion was taken;
-    /// that is the invariant the driver's slots keep.
-    pub(super) fn push(&mut self, entry: Entry) {
+    /// Queues an operation.
+    ///
+    /// # Safety
+    /// What the entry names (bytes, addresses, message headers) stays where it is, and valid for what
+    /// the kernel does with it, until the last completion of the operation was taken. The driver's
+    /// slots own it that long.
+    pub(super) unsafe fn push(&mut self, entry: Entry) {
         self.counters.submissions.add(1);
         #[cfg(feature = "sim")]
         let entry = faults::submitted(&mut self.faults, entry);
-        if !self.backlog.is_empty() || !self.push_now(&entry) {
+        // SAFETY: the obligation is the caller's.
+        if !self.backlog.is_empty() || !unsafe { self.push_now(&entry) } {
             self.backlog.push_back(entry);
         }
     }
 
-    /// Queues an operation that names no memory of a slot and whose outcome does not matter.
-    pub(super) fn push_uncounted(&mut self, entry: Entry) {
+    /// Queues an operation whose outcome does not matter.
+    ///
+    /// # Safety
+    /// As for [`push`](Ring::push); nobody learns of the completion, so what the entry names lives as
+    /// long as the ring.
+    pub(super) unsafe fn push_uncounted(&mut self, entry: Entry) {
         let flags = match self.skip_success {
             true => squeue::Flags::SKIP_SUCCESS,
             false => squeue::Flags::empty(),
         };
-        self.push(entry.flags(flags).user_data(NOBODY));
+        // SAFETY: the obligation is the caller's.
+        unsafe { self.push(entry.flags(flags).user_data(NOBODY)) };
     }
 
-    fn push_now(&mut self, entry: &Entry) -> bool {
-        // SAFETY: see `push`: whoever queues an operation keeps its memory until it completes.
+    /// # Safety
+    /// As for [`push`](Ring::push).
+    unsafe fn push_now(&mut self, entry: &Entry) -> bool {
+        // SAFETY: the obligation is the caller's.
         unsafe { self.uring.submission().push(entry).is_ok() }
     }
 
     fn refill(&mut self) {
         while let Some(entry) = self.backlog.pop_front() {
-            if !self.push_now(&entry) {
+            // SAFETY: what is in the backlog came through `push`.
+            if !unsafe { self.push_now(&entry) } {
                 self.backlog.push_front(entry);
                 return;
             }
@@ -207,6 +223,7 @@ impl Ring {
         self.counters.syscalls.add(1);
         if wait {
             self.counters.waits.add(1);
+            flags |= self.wait_flags;
         }
         let fetches = flags & ring::ENTER_GETEVENTS != 0;
         let call = Call::of_enter(to_submit > 0, fetches, wait);
@@ -232,7 +249,8 @@ impl Ring {
     fn push_timeout(&mut self, timeout: Duration) {
         *self.timespec = types::Timespec::new().sec(timeout.as_secs()).nsec(timeout.subsec_nanos());
         let entry = opcode::Timeout::new(&*self.timespec).count(1).build().user_data(NOBODY);
-        self.push(entry);
+        // SAFETY: the timespec lives as long as the ring.
+        unsafe { self.push(entry) };
     }
 
     /// True if completions that found the queue full wait in the kernel.

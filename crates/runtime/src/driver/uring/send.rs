@@ -87,7 +87,8 @@ impl UringDriver {
         }
         stream.in_flight = send;
         self.held_up |= stream.is_held_up();
-        self.ring.push(entry.user_data(Op::Send.tag(key)));
+        // SAFETY: the slot owns the buffer, as `in_flight`, until the send is over.
+        unsafe { self.ring.push(entry.user_data(Op::Send.tag(key))) };
     }
 
     pub(super) fn on_send(&mut self, key: Key, result: i32, wakes: &mut Vec<Waker>) {

@@ -194,7 +194,8 @@ impl UringDriver {
                 .dest_addr_len(TRIAL_ADDRESS.len() as u32)
                 .build();
             let nobody = Key::from_bits(0);
-            self.ring.push(entry.user_data(Op::SendAddressTrial.tag(nobody)));
+            // SAFETY: the address is a constant, and no bytes are sent.
+            unsafe { self.ring.push(entry.user_data(Op::SendAddressTrial.tag(nobody))) };
         }
     }
 

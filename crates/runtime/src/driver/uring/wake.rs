@@ -20,7 +20,8 @@ impl UringDriver {
         let entry = opcode::PollAdd::new(Fd(wake.eventfd), libc::POLLIN as u32)
             .multi(self.features.multishot)
             .build();
-        self.ring.push(entry.user_data(Op::Wake.tag(key)));
+        // SAFETY: a poll names no memory.
+        unsafe { self.ring.push(entry.user_data(Op::Wake.tag(key))) };
     }
 
     pub(super) fn on_wake(&mut self, key: Key, flags: u32) {

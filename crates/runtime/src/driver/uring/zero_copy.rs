@@ -82,7 +82,8 @@ impl UringDriver {
         stream.expected += 1;
         let send = ZeroCopySend { stream: key, lent: buffer.lend(), sent: false };
         let send = self.zero_copies.insert(send);
-        self.ring.push(entry.user_data(Op::SendZeroCopy.tag(send)));
+        // SAFETY: the buffer is lent to the slot in `zero_copies` until its notification.
+        unsafe { self.ring.push(entry.user_data(Op::SendZeroCopy.tag(send))) };
         Poll::Pending
     }
 

@@ -74,7 +74,9 @@ impl UringDriver {
                     self.counters.rearms.add(1);
                 }
                 let entry = entry.flags(name.flags);
-                self.ring.push(entry.user_data(Op::ReceiveDatagrams.tag(key)));
+                // SAFETY: the template is boxed in the slot until the last completion; the kernel takes
+                // buffers from the group, which outlives the ring.
+                unsafe { self.ring.push(entry.user_data(Op::ReceiveDatagrams.tag(key))) };
             }
             return;
         }
@@ -92,7 +94,8 @@ impl UringDriver {
             {
                 udp.armed += 1;
                 udp.expected += 1;
-                self.ring.push(entry.user_data(Op::ReceiveDatagram.tag(*single)));
+                // SAFETY: the memory of a single receive is boxed in `receives` until its completion.
+                unsafe { self.ring.push(entry.user_data(Op::ReceiveDatagram.tag(*single))) };
             }
         }
     }
@@ -145,7 +148,8 @@ impl UringDriver {
         {
             udp.armed += 1;
             udp.expected += 1;
-            self.ring.push(entry.user_data(Op::ReceiveDatagram.tag(single)));
+            // SAFETY: the memory of a single receive is boxed in `receives` until its completion.
+            unsafe { self.ring.push(entry.user_data(Op::ReceiveDatagram.tag(single))) };
         }
         self.remove_if_done(key);
     }

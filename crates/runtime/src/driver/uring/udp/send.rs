@@ -102,7 +102,8 @@ impl UringDriver {
             if must_wait {
                 udp.waiting = Some(send);
             }
-            self.ring.push(entry.user_data(Op::SendDatagram.tag(send)));
+            // SAFETY: the memory of a send is boxed in `sends` until its completion.
+            unsafe { self.ring.push(entry.user_data(Op::SendDatagram.tag(send))) };
         }
         self.held_up |= udp.is_held_up();
     }
