@@ -27,7 +27,7 @@ const THREAD_BYTES: usize = 4 << 20;
 const QUEUE_MAX: usize = 256;
 /// How long the end of a runtime waits for jobs that run; nobody wants their results any more. A
 /// filesystem whose server is gone may never answer.
-const PATIENCE: Duration = Duration::from_millis(100);
+const PATIENCE: Duration = Duration::from_secs(1);
 
 type Work = Box<dyn FnOnce() + Send>;
 

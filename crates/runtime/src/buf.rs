@@ -162,6 +162,11 @@ impl SendBuf {
         self.start == self.end
     }
 
+    /// True for received bytes that lie in a buffer of the pool.
+    pub(crate) fn is_pooled(&self) -> bool {
+        matches!(&self.source, Source::Received(RecvBuf { home: Home::Pool(..), .. }))
+    }
+
     /// Marks the first `bytes` as sent.
     pub(crate) fn advance(&mut self, bytes: usize) {
         self.start = (self.start + bytes).min(self.end);
@@ -169,12 +174,7 @@ impl SendBuf {
 
     /// Moves bytes that have to wait out of the pool.
     pub(crate) fn detach(self) -> SendBuf {
-        match self.source {
-            Source::Received(RecvBuf { home: Home::Pool(..), .. }) => {
-                SendBuf::from(self.as_slice().to_vec())
-            }
-            _ => self,
-        }
+        if self.is_pooled() { SendBuf::from(self.as_slice().to_vec()) } else { self }
     }
 }
 

@@ -208,6 +208,8 @@ options! {
         no_sqarray: bool, "on or off", switch;
         /// Sends that succeed whole post no completion, Linux 5.17.
         skip_success: bool, "on or off", switch;
+        /// How many sends wait for each other and for the next enter; `off` submits each at once.
+        gather: u32, "on, off or 1 to 512 sends", gather;
         /// Submit sends before waiting instead of together with it.
         split: Split, "auto, on or off", |text| match text {
             "auto" => Some(Split::Auto),
@@ -249,6 +251,19 @@ options! {
         buffer_bytes: u32, "64 to 1048576", |text| number_between(text, 64, 1 << 20);
         /// Number of receive buffers.
         buffer_count: u32, "4 to 32768", |text| number_between(text, 4, 1 << 15);
+        /// How many sends wait until the events in hand are worked off; `off` sends each at once.
+        gather: u32, "on, off or 1 to 512 sends", gather;
+    }
+}
+
+/// The most sends that wait for each other on epoll; on io_uring there is no bound then but the queue.
+pub(crate) const GATHER_MAX: u32 = 512;
+
+fn gather(text: &str) -> Option<u32> {
+    match switch(text) {
+        Some(true) => Some(GATHER_MAX),
+        Some(false) => Some(0),
+        None => number_between(text, 1, GATHER_MAX),
     }
 }
 
@@ -287,6 +302,8 @@ pub struct UringFeatures {
     pub submit_all: bool,
     /// See [`UringOptions::skip_success`].
     pub skip_success: bool,
+    /// See [`UringOptions::gather`]; 0 is off.
+    pub gather: u32,
     /// See [`UringOptions::split`].
     pub split: Split,
     /// See [`UringOptions::min_wait_us`].
@@ -314,6 +331,8 @@ pub struct EpollFeatures {
     pub buffer_bytes: usize,
     /// See [`EpollOptions::buffer_count`].
     pub buffer_count: u16,
+    /// See [`EpollOptions::gather`]; 0 is off.
+    pub gather: u32,
 }
 
 /// The features a simulated worker runs with.
@@ -341,13 +360,14 @@ impl SimFeatures {
 }
 
 impl EpollOptions {
-    /// Fills in the defaults: edge-triggered, 16 buffers of 64 KiB of which one is normally in
-    /// use, so that a receive takes all there is and the memory stays in the cache.
+    /// Fills in the defaults: edge-triggered, sends gathered, 16 buffers of 64 KiB of which one is
+    /// normally in use, so that a receive takes all there is and the memory stays in the cache.
     pub fn resolve(&self) -> EpollFeatures {
         EpollFeatures {
             edge_triggered: self.trigger.unwrap_or(Trigger::Edge) == Trigger::Edge,
             buffer_bytes: self.buffer_bytes.unwrap_or(64 * 1024) as usize,
             buffer_count: self.buffer_count.unwrap_or(16) as u16,
+            gather: self.gather.unwrap_or(GATHER_MAX),
         }
     }
 }

@@ -400,8 +400,10 @@ impl Driver {
     pub(crate) fn submit(&mut self, wakes: &mut Vec<Waker>) -> io::Result<()> {
         match self {
             Driver::Uring(driver) => driver.submit(wakes),
-            // Its operations are system calls of their own, made at once.
-            Driver::Epoll(_) => Ok(()),
+            Driver::Epoll(driver) => {
+                driver.submit(wakes);
+                Ok(())
+            }
             #[cfg(feature = "sim")]
             Driver::Sim(driver) => {
                 driver.submit();

@@ -3,7 +3,9 @@
 use super::environment::Environment;
 use super::layers::{self, Layer, Refusal};
 use super::uring::{Feature, Uring};
-use crate::config::{Buffers, FileOperations, Split, TaskRun, UringFeatures, UringOptions};
+use crate::config::{
+    Buffers, FileOperations, GATHER_MAX, Split, TaskRun, UringFeatures, UringOptions,
+};
 use std::sync::OnceLock;
 
 /// Default entries of the submission queue. The kernel and we go through all of it in turn, 64
@@ -163,6 +165,7 @@ fn choose(options: &UringOptions, uring: &Uring) -> Result<UringFeatures, Refusa
         submit_all: uring.allows(F::SubmitAll),
         skip_success: !sqpoll
             && wants.switch(options.skip_success, "skip_success", &[F::SkipSuccess])?,
+        gather: options.gather.unwrap_or(GATHER_MAX),
         split: options.split.unwrap_or(Split::Auto),
         min_wait_us,
         no_iowait: wants.switch(options.no_iowait, "no_iowait", &[F::NoIowait])?,
@@ -298,6 +301,7 @@ mod tests {
             submit_all: true,
             skip_success: true,
             split: Split::Auto,
+            gather: GATHER_MAX,
             min_wait_us: 0,
             no_iowait: true,
             ext_arg: true,

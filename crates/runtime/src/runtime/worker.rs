@@ -290,8 +290,7 @@ where
 }
 
 /// Hands what was queued on this worker's sockets to the kernel now, instead of when the worker
-/// next waits. For a sender that stamps what it sends: stamp, send, submit. On epoll a send has
-/// reached the kernel already, and this does nothing.
+/// next waits. For a sender that stamps what it sends: stamp, send, submit.
 ///
 /// # Errors
 /// When the engine has failed as a whole.

@@ -13,7 +13,8 @@ macro_rules! configurations {
             $($argument)*
             [epoll_edge Epoll "trigger=edge"]
             [epoll_level Epoll "trigger=level"]
-            [epoll_tiny_pool Epoll "buffer_count=4,buffer_bytes=64"]
+            [epoll_ungathered Epoll "gather=off"]
+            [epoll_tiny_pool Epoll "buffer_count=4,buffer_bytes=64,gather=2"]
             [io_uring IoUring ""]
             [no_multishot IoUring "multishot=off"]
             [legacy_buffers IoUring "buffers=legacy"]
@@ -26,7 +27,7 @@ macro_rules! configurations {
             [sqarray IoUring "no_sqarray=off"]
             [sqpoll IoUring "sqpoll_idle_ms=50,taskrun=none"]
             [split_on IoUring "split=on"]
-            [split_off IoUring "split=off"]
+            [split_off IoUring "split=off,gather=off"]
             [no_ext_arg IoUring "ext_arg=off"]
             [tiny_pool IoUring "buffer_count=4,buffer_bytes=64"]
             [tiny_rings IoUring "sq_entries=8,cq_entries=16"]

@@ -13,6 +13,11 @@ impl EpollDriver {
         key: Key,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
+        if let Some(Entry::Stream(stream)) = self.entries.get(key)
+            && stream.gathered_bytes > 0
+        {
+            self.send_gathered();
+        }
         match self.entries.get_mut(key) {
             Some(Entry::Stream(stream)) => stream.queued.poll_exclusive(cx, true),
             _ => Poll::Ready(Err(closed())),

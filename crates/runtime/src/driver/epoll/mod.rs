@@ -10,10 +10,12 @@
 #[cfg(feature = "sim")]
 pub(crate) mod faults;
 mod files;
+mod gather;
 mod stream;
 mod udp;
 mod zero_copy;
 
+use self::gather::Gather;
 use self::stream::Stream;
 use self::udp::Udp;
 use super::datagrams::UdpSetup;
@@ -68,6 +70,9 @@ pub(crate) struct EpollDriver {
     /// The first of `events` that is still to be handled.
     next_event: usize,
     lingering: Lingering,
+    gather: Gather,
+    /// Who is to be woken by what was sent outside of a turn.
+    woken: Vec<Waker>,
     shared: Shared,
 }
 
@@ -100,6 +105,8 @@ impl EpollDriver {
             events: Vec::with_capacity(EVENTS_PER_TURN),
             next_event: 0,
             lingering: Lingering::new(setup.linger),
+            gather: Gather::new(features.gather),
+            woken: Vec::new(),
             shared: Shared {
                 pool,
                 datagrams: Vec::new(),
@@ -261,14 +268,36 @@ impl EpollDriver {
         let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else {
             return Poll::Ready(Err(closed()));
         };
-        let polled = stream.poll_send(cx, buf, more, &self.shared);
+        let room = stream.poll_send_room(cx);
+        if !matches!(room, Poll::Ready(Ok(()))) {
+            return room;
+        }
+        let Some(buf) = buf.take().filter(|buf| !buf.is_empty()) else { return room };
+        // What is behind a queue waits for the peer, and what more belongs to waits for nothing.
+        if self.gather.is_on() && stream.queued.is_empty() && !more {
+            self.gather.push(key, stream, buf);
+            if self.gather.is_full() {
+                self.send_gathered();
+            }
+            return room;
+        }
+        if stream.gathered_bytes > 0 {
+            self.send_gathered();
+        }
+        let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else {
+            return Poll::Ready(Err(closed()));
+        };
+        stream.queued.check()?;
+        let sent = stream.send(buf, more, &self.shared);
         stream.update_interest(&self.epoll, key, &self.shared)?;
-        polled
+        Poll::Ready(sent)
     }
 
     pub(crate) fn poll_flushed(&mut self, key: Key, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.entries.get_mut(key) {
-            Some(Entry::Stream(stream)) => stream.queued.poll_flushed(cx, true),
+            Some(Entry::Stream(stream)) => {
+                stream.queued.poll_flushed(cx, stream.gathered_bytes == 0)
+            }
             _ => Poll::Ready(Err(closed())),
         }
     }
@@ -308,6 +337,11 @@ impl EpollDriver {
 
     /// Gives up a socket. Queued bytes are still sent, within the linger limit.
     pub(crate) fn close(&mut self, key: Key) {
+        if let Some(Entry::Stream(stream)) = self.entries.get(key)
+            && stream.gathered_bytes > 0
+        {
+            self.send_gathered();
+        }
         match self.entries.get_mut(key) {
             Some(Entry::Stream(stream)) if stream.must_linger() => {
                 stream.closing = true;
@@ -339,10 +373,17 @@ impl EpollDriver {
         wakes: &mut Vec<Waker>,
     ) -> io::Result<()> {
         if !self.has_arrivals() {
-            self.wait(timeout)?;
+            self.submit(wakes);
+            self.wait(if wakes.is_empty() { timeout } else { Some(Duration::ZERO) })?;
         }
         self.handle_events(PORTION, wakes);
         Ok(())
+    }
+
+    /// Sends what was gathered.
+    pub(crate) fn submit(&mut self, wakes: &mut Vec<Waker>) {
+        self.send_gathered();
+        wakes.append(&mut self.woken);
     }
 
     /// True if events wait to be handled, so that `turn` will not call the kernel.
@@ -364,6 +405,7 @@ impl EpollDriver {
         let calls = &self.shared.counters.calls;
         calls.timed(Call::EpollWait, || self.epoll.wait(&mut self.events, timeout))?;
         self.shared.counters.events.add(self.events.len() as u64);
+        self.gather.begin(self.events.len());
         self.expire_lingering();
         Ok(())
     }
@@ -396,6 +438,7 @@ impl EpollDriver {
 
     /// Takes all that has been reported, without waiting.
     pub(crate) fn drain(&mut self, wakes: &mut Vec<Waker>) -> io::Result<()> {
+        self.submit(wakes);
         self.handle_events(usize::MAX, wakes);
         // A full list may not be all. Edge-triggered, what is reported goes out of the list; a
         // level-triggered set reports the same sockets again, so one round has to do.

@@ -40,6 +40,8 @@ pub(super) struct Stream {
     /// How receiving ended. Nothing is kept unread here: bytes wait in the kernel.
     end: Option<End>,
     pub(super) readers: Waiters,
+    /// Bytes that wait in `Gather`; those in `queued` come behind them.
+    pub(super) gathered_bytes: usize,
     pub(super) queued: Queued,
 }
 
@@ -58,6 +60,7 @@ impl Stream {
             interest,
             end: None,
             readers: Waiters::default(),
+            gathered_bytes: 0,
             queued: Queued::default(),
         }
     }
@@ -136,50 +139,79 @@ impl Stream {
         None
     }
 
-    pub(super) fn poll_send(
-        &mut self,
-        cx: &mut Context<'_>,
-        buf: &mut Option<SendBuf>,
-        more: bool,
-        shared: &Shared,
-    ) -> Poll<io::Result<()>> {
+    /// Ready when a buffer may be handed over.
+    pub(super) fn poll_send_room(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.queued.check()?;
-        if !self.queued.has_room(0) {
+        if !self.queued.has_room(self.gathered_bytes) {
             self.queued.waiters.add(cx.waker());
             return Poll::Pending;
         }
-        if let Some(mut buf) = buf.take().filter(|buf| !buf.is_empty()) {
+        Poll::Ready(Ok(()))
+    }
+
+    /// Sends or queues a buffer that there is room for; nothing of this stream is gathered.
+    pub(super) fn send(&mut self, mut buf: SendBuf, more: bool, shared: &Shared) -> io::Result<()> {
+        if !buf.is_empty() {
             if self.queued.is_empty() {
                 // With nothing queued nobody else waits to be told of a failure.
                 self.send_now(&mut buf, more, shared, &mut Vec::new());
             }
-            if let Err(error) = self.queued.check() {
-                return Poll::Ready(Err(error));
-            }
+            self.queued.check()?;
             if !buf.is_empty() {
                 // It will wait for the peer: keep it out of the pool meanwhile.
                 self.queued.push(buf.detach());
             }
         }
-        Poll::Ready(Ok(()))
+        Ok(())
+    }
+
+    /// Sends what was gathered, or queues what the kernel does not take; a failure is kept in the
+    /// queue's state.
+    pub(super) fn send_gathered(&mut self, bytes: &[u8], shared: &Shared, wakes: &mut Vec<Waker>) {
+        self.gathered_bytes -= bytes.len();
+        if self.queued.failed() {
+            return;
+        }
+        let first = self.queued.is_empty();
+        let sent = if first { self.send_bytes(bytes, false, shared, wakes) } else { 0 };
+        if sent < bytes.len() && !self.queued.failed() {
+            self.queued.push(SendBuf::from(bytes[sent..].to_vec()));
+        }
+        self.send_fin_if_due(shared);
+        if self.queued.has_room(self.gathered_bytes) {
+            self.queued.waiters.wake(wakes);
+        }
     }
 
     /// Sends what the kernel takes of `buf`; a failure is kept in the queue's state.
     fn send_now(&mut self, buf: &mut SendBuf, more: bool, shared: &Shared, wakes: &mut Vec<Waker>) {
+        let sent = self.send_bytes(buf.as_slice(), more, shared, wakes);
+        buf.advance(sent);
+    }
+
+    fn send_bytes(
+        &mut self,
+        bytes: &[u8],
+        more: bool,
+        shared: &Shared,
+        wakes: &mut Vec<Waker>,
+    ) -> usize {
         shared.counters.syscalls.add(1);
-        match sys::send(self.fd(), buf.as_slice(), more) {
+        let mut taken = 0;
+        match sys::send(self.fd(), bytes, more) {
             Ok(sent) => {
                 shared.counters.sent.add(1);
-                buf.advance(sent);
+                taken = sent;
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 shared.counters.eagain.add(1);
             }
             Err(error) => self.queued.fail(errno(&error), wakes),
         }
-        if !buf.is_empty() {
+        if taken < bytes.len() {
             shared.counters.short_sends.add(1);
         }
+        taken
     }
 
     /// Sends queued buffers until the kernel takes no more, then FIN if it is due.
@@ -208,7 +240,7 @@ impl Stream {
     }
 
     pub(super) fn send_fin_if_due(&mut self, shared: &Shared) {
-        if self.queued.is_fin_due() {
+        if self.queued.is_fin_due() && self.gathered_bytes == 0 {
             self.queued.fin = Fin::Sent;
             shared.counters.syscalls.add(1);
             // Fails only when the connection is gone, which the receiving side reports.
@@ -218,7 +250,7 @@ impl Stream {
 
     /// True while a closed stream still has bytes to send.
     pub(super) fn must_linger(&self) -> bool {
-        !self.queued.is_empty() && !self.queued.failed()
+        (self.gathered_bytes > 0 || !self.queued.is_empty()) && !self.queued.failed()
     }
 
     /// Before a close that does not wait for what is queued.

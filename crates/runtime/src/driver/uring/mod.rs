@@ -65,7 +65,7 @@ const SOCKETS_CANCELLED_WITHIN: Duration = Duration::from_secs(10);
 
 /// The same for files. An operation that waits for a filesystem that does not answer cannot be
 /// cancelled: it ends with the process.
-const FILES_CANCELLED_WITHIN: Duration = Duration::from_millis(100);
+const FILES_CANCELLED_WITHIN: Duration = Duration::from_secs(1);
 
 enum Entry {
     Wake(WakeWatch),
@@ -104,6 +104,8 @@ pub(crate) struct UringDriver {
     /// The same for datagrams, by operation: a key whose operation is gone has complained.
     quick_datagrams: Vec<Key>,
     quick_bytes: usize,
+    /// Quick sends since the last enter, for `UringOptions::gather`.
+    ungathered: u32,
     /// Serial number of the last quick send.
     serial: u32,
     /// Number of this turn.
@@ -148,6 +150,7 @@ impl UringDriver {
             quick: Vec::new(),
             quick_datagrams: Vec::new(),
             quick_bytes: 0,
+            ungathered: 0,
             serial: 0,
             turn: 0,
             held_up: false,
@@ -263,6 +266,7 @@ impl UringDriver {
             self.groups.all_submitted();
         }
         self.quick_bytes = 0;
+        self.ungathered = 0;
         self.reap(wakes)?;
         self.held_up = taken < self.quick.len() || taken_datagrams < self.quick_datagrams.len();
         self.settle(taken, wakes);

@@ -128,6 +128,7 @@ mod tests {
             submit_all: true,
             skip_success: true,
             split: Split::Auto,
+            gather: 0,
             min_wait_us: 0,
             no_iowait: true,
             ext_arg: true,

@@ -1,9 +1,11 @@
 //! Sending on streams: a quick send that ends with its enter, and one that waits for the peer with
 //! what that left.
 
+use super::ring::Enter;
 use super::stream::InFlight;
 use super::{Entry, Op, UringDriver};
 use crate::buf::SendBuf;
+use crate::config::GATHER_MAX;
 use crate::driver::closed;
 use crate::driver::queues::Fin;
 use crate::driver::slots::Key;
@@ -64,6 +66,13 @@ impl UringDriver {
             self.quick.push((key, self.serial));
         }
         self.push_send(key, InFlight::Quick { buf, completes, serial: self.serial });
+        self.ungathered += 1;
+        if self.ungathered >= self.features.gather && self.features.gather < GATHER_MAX {
+            self.ungathered = 0;
+            // What it completes is taken, and what it sent settled, after the next enter, which also
+            // reports the error of a ring that is broken.
+            let _reported_then = self.ring.enter(Enter::Submit, None);
+        }
     }
 
     pub(super) fn push_send(&mut self, key: Key, send: InFlight) {

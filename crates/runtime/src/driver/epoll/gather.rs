@@ -1,0 +1,95 @@
+//! Sends that wait for each other until the events in hand are worked off.
+//!
+//! A send to a socket of another CPU ends with telling that CPU that something has come: over a veth
+//! with receive steering by an interrupt, unless the CPU is still busy with what came before. Sends
+//! in a burst share one. A ring gathers its sends by itself; here they are held back until the tasks
+//! of all reported events have run. A single event has nothing to wait for: what its task sends goes
+//! at once, so that one connection loses no latency.
+
+use super::stream::Stream;
+use super::{Entry, EpollDriver};
+use crate::buf::SendBuf;
+use crate::driver::slots::Key;
+use std::ops::Range;
+
+/// Bytes that may wait. More would leave the cache before they are sent.
+const BYTES_MAX: usize = 128 * 1024;
+
+/// Received bytes up to this number are copied out of their buffer, so that the next receive finds
+/// the same buffer, still in the cache. For more the copy costs more than another buffer does.
+const COPIED_BYTES_MAX: usize = 4096;
+
+enum Bytes {
+    /// A part of `Gather::copies`.
+    Copied(Range<usize>),
+    Owned(SendBuf),
+}
+
+/// The sends of one worker that wait, in the order in which they were made.
+pub(super) struct Gather {
+    sends: Vec<(Key, Bytes)>,
+    copies: Vec<u8>,
+    bytes: usize,
+    sends_max: usize,
+    /// The last wait reported more than one event.
+    several: bool,
+}
+
+impl Gather {
+    pub(super) fn new(sends_max: u32) -> Gather {
+        let (sends, copies) = (Vec::new(), Vec::new());
+        Gather { sends, copies, bytes: 0, sends_max: sends_max as usize, several: false }
+    }
+
+    /// Takes note of how many events a wait has reported.
+    pub(super) fn begin(&mut self, events: usize) {
+        self.several = events > 1;
+    }
+
+    /// True if a send should wait.
+    pub(super) fn is_on(&self) -> bool {
+        self.several && self.sends_max > 0
+    }
+
+    /// True if no further send fits.
+    pub(super) fn is_full(&self) -> bool {
+        self.sends.len() >= self.sends_max || self.bytes >= BYTES_MAX
+    }
+
+    pub(super) fn push(&mut self, key: Key, stream: &mut Stream, buf: SendBuf) {
+        stream.gathered_bytes += buf.len();
+        self.bytes += buf.len();
+        let bytes = if buf.is_pooled() && buf.len() <= COPIED_BYTES_MAX {
+            let start = self.copies.len();
+            self.copies.extend_from_slice(buf.as_slice());
+            Bytes::Copied(start..self.copies.len())
+        } else {
+            Bytes::Owned(buf)
+        };
+        self.sends.push((key, bytes));
+    }
+}
+
+impl EpollDriver {
+    /// Sends all that waited. Wakes of that are kept in `woken`.
+    pub(super) fn send_gathered(&mut self) {
+        if self.gather.sends.is_empty() {
+            return;
+        }
+        let mut sends = std::mem::take(&mut self.gather.sends);
+        for (key, bytes) in sends.drain(..) {
+            // A stream that was closed meanwhile sent what it had first, or was to be cut off.
+            let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else { continue };
+            let bytes = match &bytes {
+                Bytes::Copied(range) => &self.gather.copies[range.clone()],
+                Bytes::Owned(buf) => buf.as_slice(),
+            };
+            stream.send_gathered(bytes, &self.shared, &mut self.woken);
+            // Fails only when the descriptor is gone; the next operation says so.
+            let _said_later = stream.update_interest(&self.epoll, key, &self.shared);
+        }
+        self.gather.sends = sends;
+        self.gather.copies.clear();
+        self.gather.bytes = 0;
+    }
+}
