@@ -24,6 +24,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use twinring::confine::Uses;
+use twinring::probe::{Environment, Rights};
 use twinring::{Builder, Engine};
 
 #[derive(Clone, Debug, Args)]
@@ -137,6 +138,9 @@ pub(super) struct Sandbox {
     check: bool,
     uses: Uses,
     report: Vec<(Part, Outcome)>,
+    /// Why capabilities are kept for rings, which workers make after the others are gone. Asked for
+    /// once, before anything is given up: behind Landlock nobody can read the setting any more.
+    rings_need_capabilities: Option<&'static str>,
     /// Whether the kernel restricts rings, if that was asked.
     restricts_rings: Option<Result<(), String>>,
     needs: Needs,
@@ -153,6 +157,7 @@ impl Sandbox {
             check: args.sandbox_check,
             uses,
             report: Vec::new(),
+            rings_need_capabilities: None,
             restricts_rings: None,
             needs: Needs::default(),
             restricted: None,
@@ -172,10 +177,22 @@ impl Sandbox {
         engine: &EngineArgs,
         identity: Option<&Identity>,
     ) -> Builder {
-        let leaves_root = identity.is_some_and(Identity::leaves_root);
-        let keeps_them =
-            rings_need_root(Engine::IoUring).is_err() || !self.wants(Part::Capabilities);
-        let builder = builder.gives_up_capabilities(leaves_root || !keeps_them);
+        let mut rights = Rights {
+            no_capabilities: identity.is_some_and(Identity::leaves_root),
+            groups: identity.map(Identity::groups),
+        };
+        let by_name = self.selection.is_some();
+        if self.wants(Part::Capabilities) && !rights.no_capabilities {
+            // By default the faster engine is worth more than this part; a part that was named is not.
+            let needed = Environment::read().with(&rights).rings_need_capabilities();
+            if needed && engine.may_use_rings() && !by_name {
+                self.rings_need_capabilities =
+                    Some("kernel.io_uring_disabled=1 lets nobody else make rings");
+            } else {
+                rights.no_capabilities = true;
+            }
+        }
+        let builder = builder.starts_with(rights);
         if !self.wants(Part::Ring) || !engine.may_use_rings() {
             return builder;
         }
@@ -229,8 +246,10 @@ impl Sandbox {
         }
         // Last, as the directories above may be open to root only.
         if self.wants(Part::Capabilities) {
-            let dropped =
-                rings_need_root(engine).and_then(|()| rights::drop_capabilities(identity));
+            let dropped = match self.rings_need_capabilities {
+                Some(why) if engine == Engine::IoUring => Err(why.to_owned()),
+                _ => rights::drop_capabilities(identity),
+            };
             self.settle(Part::Capabilities, dropped)?;
         }
         Ok(())
@@ -301,17 +320,6 @@ impl Sandbox {
 
     fn note(&mut self, part: Part, on: bool, details: String) {
         self.report.push((part, Outcome { on, details }));
-    }
-}
-
-/// Workers make their rings after the capabilities are gone.
-fn rings_need_root(engine: Engine) -> Result<(), String> {
-    let sysctl = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled");
-    match sysctl {
-        Ok(value) if engine == Engine::IoUring && value.trim() == "1" => {
-            Err("kernel.io_uring_disabled=1 lets nobody else make rings".to_owned())
-        }
-        _ => Ok(()),
     }
 }
 

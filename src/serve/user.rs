@@ -110,6 +110,11 @@ impl Identity {
         &self.name
     }
 
+    /// The numbers of all groups that it is in.
+    pub(super) fn groups(&self) -> Vec<u32> {
+        self.groups.iter().map(|group| group.as_raw()).collect()
+    }
+
     /// User and group to whom files belong that are made for it.
     pub(super) fn owner(&self) -> (Option<u32>, u32) {
         (self.user.map(Uid::as_raw), self.group.as_raw())

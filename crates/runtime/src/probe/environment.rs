@@ -67,6 +67,16 @@ pub struct Environment {
     pub nofile: Limit,
 }
 
+/// What a process will be when it makes its rings, if it changes that before.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rights {
+    /// It has no capabilities any more: neither CAP_SYS_ADMIN, which kernel.io_uring_disabled=1 asks
+    /// for, nor CAP_IPC_LOCK, without which rings are charged to RLIMIT_MEMLOCK.
+    pub no_capabilities: bool,
+    /// Its groups; `None` keeps those that it has.
+    pub groups: Option<Vec<u32>>,
+}
+
 const CAP_IPC_LOCK: u32 = 14;
 const CAP_SYS_ADMIN: u32 = 21;
 
@@ -117,10 +127,28 @@ impl Environment {
         }
     }
 
+    /// The same for a process that has changed what it is.
+    pub fn with(mut self, rights: &Rights) -> Environment {
+        if rights.no_capabilities {
+            (self.cap_sys_admin, self.cap_ipc_lock) = (false, false);
+        }
+        if let Some(groups) = &rights.groups {
+            let group = self.io_uring_group.and_then(|group| u32::try_from(group).ok());
+            self.in_io_uring_group = group.is_some_and(|group| groups.contains(&group));
+        }
+        self
+    }
+
+    /// True where only the capabilities of this process let it make rings: kernel.io_uring_disabled
+    /// is 1, and it is not in the group that may as well.
+    pub fn rings_need_capabilities(&self) -> bool {
+        self.io_uring_disabled == Some(1) && !self.in_io_uring_group
+    }
+
     /// kernel.io_uring_disabled stands against this process.
     pub(super) fn sysctl_refuses(&self) -> bool {
         match self.io_uring_disabled {
-            Some(1) => !self.cap_sys_admin && !self.in_io_uring_group,
+            Some(1) => self.rings_need_capabilities() && !self.cap_sys_admin,
             Some(disabled) => disabled >= 2,
             None => false,
         }
@@ -188,6 +216,11 @@ mod tests {
         let env = Environment::read_below(&root.0);
         assert_eq!((env.io_uring_disabled, env.io_uring_group), (Some(1), Some(990)));
         assert!(env.in_io_uring_group && env.cap_sys_admin && env.cap_ipc_lock);
+        let without = |groups: &[u32]| {
+            env.clone().with(&Rights { no_capabilities: true, groups: Some(groups.to_vec()) })
+        };
+        assert!(!without(&[7, 990]).sysctl_refuses() && without(&[7]).sysctl_refuses());
+        assert!(without(&[]).rings_need_capabilities() && !without(&[990]).cap_ipc_lock);
         assert_eq!(env.seccomp_filter, Some(true));
         assert_eq!(env.container, Some(Container::Kubernetes));
         assert_eq!(env.security_modules, ["capability", "selinux"]);

@@ -262,7 +262,7 @@ fn exhausted(errno: i32, env: &Environment) -> Refusal {
     Refusal::new(Layer::Resources, what, fix)
 }
 
-fn sysctl(env: &Environment) -> Refusal {
+pub(super) fn sysctl(env: &Environment) -> Refusal {
     let value = env.io_uring_disabled.unwrap_or(2);
     let vendor = if env.kernel.contains(".el") { ", the default of Red Hat kernels" } else { "" };
     let what = format!("sysctl refuses io_uring: kernel.io_uring_disabled is {value}{vendor}");

@@ -10,7 +10,7 @@ mod layers;
 mod select;
 mod uring;
 
-pub use self::environment::{Container, Environment, Limit};
+pub use self::environment::{Container, Environment, Limit, Rights};
 pub(crate) use self::layers::ring_refused;
 pub use self::layers::{Layer, Refusal};
 pub(crate) use self::select::select_uring_with;

@@ -1,6 +1,6 @@
 //! The choice of features: what was asked for by name, or a clear no; otherwise the best there is.
 
-use super::environment::Environment;
+use super::environment::{Environment, Rights};
 use super::layers::{self, Layer, Refusal};
 use super::uring::{Feature, Uring};
 use crate::config::{
@@ -43,20 +43,24 @@ pub fn select_uring(options: &UringOptions) -> Result<UringFeatures, Refusal> {
 /// When options contradict each other; when io_uring as a whole, or a feature that was asked for
 /// by name, is refused; or when resources ran out.
 pub fn select_uring_for(options: &UringOptions, workers: usize) -> Result<UringFeatures, Refusal> {
-    select_uring_with(options, workers, true)
+    select_uring_with(options, workers, &Rights::default())
 }
 
-/// As [`select_uring_for`], for rings that are made with the capabilities that this process has
-/// now, or without any.
+/// As [`select_uring_for`], for rings that are made with other rights than this process has now.
 pub(crate) fn select_uring_with(
     options: &UringOptions,
     workers: usize,
-    capable: bool,
+    rights: &Rights,
 ) -> Result<UringFeatures, Refusal> {
     static DETECTED: OnceLock<Uring> = OnceLock::new();
     check_contradictions(options)?;
     let env = Environment::read();
-    let uncharged = env.cap_ipc_lock && capable;
+    let later = env.clone().with(rights);
+    // Now the kernel would still answer otherwise.
+    if later.sysctl_refuses() && !env.sysctl_refuses() {
+        return Err(layers::sysctl(&later));
+    }
+    let uncharged = later.cap_ipc_lock;
     let uring = match DETECTED.get() {
         Some(uring) => uring,
         None => {

@@ -4,7 +4,7 @@ use super::{Notice, RUNNING, Runtime, RuntimeError, Shared, tick};
 use crate::config::{EngineChoice, EpollOptions, Features, UringOptions};
 use crate::confine::Uses;
 use crate::counters::Counters;
-use crate::probe;
+use crate::probe::{self, Rights};
 use crate::sync::{AtomicU8, Mutex};
 use std::fmt;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub struct Builder {
     pub(super) tick_phase: Duration,
     pub(super) call_times: bool,
     pub(super) confined: Option<Uses>,
-    pub(super) gives_up_capabilities: bool,
+    rights: Rights,
     pub(super) on_notice: NoticeHandler,
     #[cfg(feature = "sim")]
     pub(super) faults: Option<(u64, crate::sim::Faults)>,
@@ -56,7 +56,7 @@ impl Default for Builder {
             tick_phase: Duration::ZERO,
             call_times: false,
             confined: None,
-            gives_up_capabilities: false,
+            rights: Rights::default(),
             on_notice: Arc::new(|_| {}),
             #[cfg(feature = "sim")]
             faults: None,
@@ -133,11 +133,10 @@ impl Builder {
         self
     }
 
-    /// Says that the process will have given up its capabilities by the time the workers start, so
-    /// that CAP_IPC_LOCK, if it has that now, will not help their rings: they are charged to
-    /// RLIMIT_MEMLOCK where the kernel does that. False by default.
-    pub fn gives_up_capabilities(mut self, so: bool) -> Builder {
-        self.gives_up_capabilities = so;
+    /// Says which rights the process will have when the workers start and make their rings, if it gives
+    /// some up before. By default it keeps those that it has.
+    pub fn starts_with(mut self, rights: Rights) -> Builder {
+        self.rights = rights;
         self
     }
 
@@ -176,11 +175,7 @@ impl Builder {
                 (Features::Sim(crate::config::SimFeatures::chosen(&self.uring)), None)
             }
             EngineChoice::Epoll => (Features::Epoll(self.epoll.resolve()), None),
-            choice => match probe::select_uring_with(
-                &self.uring,
-                self.workers,
-                !self.gives_up_capabilities,
-            ) {
+            choice => match probe::select_uring_with(&self.uring, self.workers, &self.rights) {
                 Ok(features) => (Features::IoUring(features), None),
                 Err(refusal) if choice == EngineChoice::Auto && refusal.allows_fallback() => {
                     (Features::Epoll(self.epoll.resolve()), Some(refusal.to_string()))
