@@ -26,7 +26,7 @@ pub use builder::Builder;
 pub use worker::{
     ShutdownRequested, call_times, restart_call_times, shutdown_requested, spawn, submit,
 };
-pub(crate) use worker::{Worker, current, tick_origin, tick_overrun, with_current};
+pub(crate) use worker::{Worker, current, is_serving, tick_origin, tick_overrun, with_current};
 
 /// Why a runtime could not be built or had to stop.
 #[derive(Debug)]

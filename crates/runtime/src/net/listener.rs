@@ -48,7 +48,9 @@ impl Default for ListenOptions {
 
 impl ListenOptions {
     /// Binds `address` once for each of `workers`, sharing the port between them; the kernel then
-    /// spreads connections over them by a hash of the addresses. Port 0 picks one free port.
+    /// spreads connections over them by a hash of the addresses. Port 0 picks one free port. An
+    /// address in use is tried again for 100 ms, as that of an io_uring process that was killed is
+    /// free only after some; not so on a worker that serves, which must not be kept waiting.
     ///
     /// # Errors
     /// When the address cannot be bound; the message names it.

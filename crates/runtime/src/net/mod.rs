@@ -11,7 +11,7 @@ pub use udp::{RecvBatch, SendBatch, UdpSocket};
 pub use udp_options::{BoundUdp, Granted, UdpOptions};
 
 use crate::driver::slots::Key;
-use crate::runtime::Worker;
+use crate::runtime::{Worker, is_serving};
 use socket2::SockRef;
 use std::io;
 use std::net::SocketAddr;
@@ -22,12 +22,16 @@ use std::time::{Duration, Instant};
 /// that was killed stays bound for 9 to 12 ms, until the kernel has torn its rings down.
 const BIND_PATIENCE: Duration = Duration::from_millis(100);
 
-/// Repeats `bind` for a moment while the address is in use.
+/// Repeats `bind` for a moment while the address is in use; once only on a worker that serves, which
+/// would keep all its connections waiting.
 fn patiently<T>(mut bind: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    let deadline = Instant::now() + BIND_PATIENCE;
+    let patience = if is_serving() { Duration::ZERO } else { BIND_PATIENCE };
+    let began = Instant::now();
     loop {
         match bind() {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline => {
+            Err(error)
+                if error.kind() == io::ErrorKind::AddrInUse && began.elapsed() < patience =>
+            {
                 std::thread::sleep(Duration::from_millis(3));
             }
             other => return other,

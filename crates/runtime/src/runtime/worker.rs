@@ -16,7 +16,7 @@ use crate::probe;
 use crate::sys;
 use crate::task::{Executor, JoinHandle, Registration};
 use crate::time::wheel::Wheel;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -43,6 +43,12 @@ pub(crate) fn with_current<R>(f: impl FnOnce(&Worker) -> R) -> Option<R> {
     CURRENT.try_with(|current| current.borrow().as_deref().map(f)).ok().flatten()
 }
 
+/// True on the thread of a worker that has begun to serve: nothing may sleep there. Before that, while
+/// the main future is polled for the first time, there is nobody to keep waiting.
+pub(crate) fn is_serving() -> bool {
+    with_current(|worker| worker.serves.get()) == Some(true)
+}
+
 /// Everything that belongs to one worker thread.
 pub(crate) struct Worker {
     pub(super) registration: Registration,
@@ -58,6 +64,8 @@ pub(crate) struct Worker {
     pub(super) wakes: RefCell<Vec<Waker>>,
     pub(super) started: Instant,
     heap_trimming: HeapTrimming,
+    /// It has had a turn.
+    serves: Cell<bool>,
     pub(super) ticks: Option<Ticks>,
     pub(super) shared: Arc<Shared>,
     pub(super) on_notice: NoticeHandler,
@@ -110,6 +118,7 @@ impl Worker {
             wakes: RefCell::default(),
             started,
             heap_trimming: HeapTrimming::default(),
+            serves: Cell::new(false),
             ticks: builder
                 .tick
                 .map(|period| Ticks::new(started, sys::monotonic_ns(), period, builder.tick_phase)),
@@ -182,6 +191,7 @@ impl Worker {
 
     /// Lets the driver hand over, wait and report, and queues the tasks that it woke.
     pub(super) fn turn(&self) -> io::Result<()> {
+        self.serves.set(true);
         if let Some(ticks) = &self.ticks {
             return self.turn_in_ticks(ticks);
         }

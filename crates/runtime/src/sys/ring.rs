@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 /// that is started anew finds the limit used up by the one before, and a probe by its own last ring.
 const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(1);
 
-/// Makes something that is charged to RLIMIT_MEMLOCK: ENOMEM counts when it lasts.
+/// Makes something that is charged to RLIMIT_MEMLOCK: ENOMEM counts when it lasts. Sleeps, so it is
+/// not for a worker that serves.
 pub(crate) fn charged<T>(mut make: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let began = Instant::now();
     loop {

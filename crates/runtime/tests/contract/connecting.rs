@@ -10,6 +10,7 @@ contract!(
     both_ends_agree_on_their_addresses,
     many_connections_at_once,
     a_taken_port_is_named_in_the_error,
+    a_worker_that_serves_does_not_sleep_for_a_taken_port,
 );
 
 fn a_refused_connection_is_an_error(configuration: Configuration) {
@@ -92,5 +93,28 @@ fn a_taken_port_is_named_in_the_error(configuration: Configuration) {
         let error = TcpListener::bind(address).expect_err("taken");
         assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
         assert!(error.to_string().contains(&address.to_string()), "{error}");
+    });
+}
+
+/// Each bind slept for 100 ms, and all connections of the worker with it.
+fn a_worker_that_serves_does_not_sleep_for_a_taken_port(configuration: Configuration) {
+    /// How often this thread went to sleep.
+    fn sleeps() -> u64 {
+        let status = std::fs::read_to_string("/proc/thread-self/status").expect("/proc");
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        line.expect("the field").trim().parse().expect("a number")
+    }
+    configuration.run(async {
+        let taken = listen();
+        let datagrams = std::net::UdpSocket::bind("127.0.0.1:0").expect("a free port");
+        let taken_by_datagrams = datagrams.local_addr().expect("bound");
+        settle().await;
+        let before = sleeps();
+        for _ in 0..20 {
+            assert!(TcpListener::bind(taken.local_addr()).is_err());
+            assert!(twinring::UdpSocket::bind(taken_by_datagrams).is_err());
+        }
+        let slept = sleeps() - before;
+        assert!(slept < 20, "slept {slept} times in 20 attempts");
     });
 }

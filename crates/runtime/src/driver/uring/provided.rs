@@ -184,9 +184,14 @@ impl BufferRing {
         let start = entries.start().as_ptr() as u64;
         // SAFETY: the mapping is page-aligned, holds `count` zeroed entries, and lives until the
         // ring has been torn down (`UringDriver` drops `Groups` after its `Ring`).
-        charged(|| unsafe {
-            ring.submitter().register_buf_ring_with_flags(start, count, group, flags)
-        })?;
+        let register =
+            || unsafe { ring.submitter().register_buf_ring_with_flags(start, count, group, flags) };
+        // A worker that serves does not wait for memory that others give back late.
+        if ring.is_fresh() {
+            charged(register)?
+        } else {
+            register()?
+        };
         Ok(BufferRing { entries, mask: count - 1, tail: 0 })
     }
 

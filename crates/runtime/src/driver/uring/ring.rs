@@ -89,6 +89,11 @@ impl Ring {
         })
     }
 
+    /// True until the first enter: nothing is being served yet.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.counters.enters.get() == 0
+    }
+
     pub(super) fn submitter(&self) -> Submitter<'_> {
         self.uring.submitter()
     }
