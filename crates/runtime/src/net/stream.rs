@@ -289,7 +289,12 @@ impl Future for Recv<'_> {
         if !self.stream.spend(cx) {
             return Poll::Pending;
         }
-        self.stream.worker.driver.borrow_mut().poll_recv(self.stream.key, cx)
+        let worker = &self.stream.worker;
+        let polled = worker.driver.borrow_mut().poll_recv(self.stream.key, cx);
+        if let Poll::Ready(Ok(piece)) = &polled {
+            worker.executor.spend_bytes(piece.len());
+        }
+        polled
     }
 }
 
@@ -313,6 +318,11 @@ impl Future for Send<'_> {
             return Poll::Pending;
         }
         let Send { stream, buf, more, .. } = &mut *self;
-        stream.worker.driver.borrow_mut().poll_send(stream.key, cx, buf, *more)
+        let bytes = buf.as_ref().map_or(0, SendBuf::len);
+        let polled = stream.worker.driver.borrow_mut().poll_send(stream.key, cx, buf, *more);
+        if polled.is_ready() {
+            stream.worker.executor.spend_bytes(bytes);
+        }
+        polled
     }
 }

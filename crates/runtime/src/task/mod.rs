@@ -54,12 +54,22 @@ pub(crate) struct Executor {
     worker: u16,
     tasks: RefCell<Slots<Task>>,
     ready: RefCell<VecDeque<Key>>,
+    /// Tasks that woke themselves, to give way to others.
+    yielded: RefCell<VecDeque<Key>>,
     budget: Cell<u32>,
 }
+
+/// Tasks that yielded and are polled in one round. Thousands of them may have work at any time, and
+/// up to [`OPERATIONS_PER_POLL`] x [`OPERATION_BYTES`] each; tasks that were just woken come first,
+/// and the driver is asked again soon.
+const YIELDED_PER_ROUND: usize = 4;
 
 /// Socket operations a task may complete in one poll before it has to let others run. A
 /// connection that always has data would otherwise never give up the thread.
 const OPERATIONS_PER_POLL: u32 = 32;
+
+/// Bytes that count as a further operation: a task may move 256 KiB in one poll.
+const OPERATION_BYTES: usize = 8 * 1024;
 
 impl Executor {
     pub(crate) fn new(worker: u16) -> Executor {
@@ -67,6 +77,7 @@ impl Executor {
             worker,
             tasks: RefCell::new(Slots::new()),
             ready: RefCell::new(VecDeque::new()),
+            yielded: RefCell::new(VecDeque::new()),
             budget: Cell::new(OPERATIONS_PER_POLL),
         }
     }
@@ -84,7 +95,9 @@ impl Executor {
             && !task.queued
         {
             task.queued = true;
-            self.ready.borrow_mut().push_back(key);
+            let wakes_itself = task.future.is_none();
+            let queue = if wakes_itself { &self.yielded } else { &self.ready };
+            queue.borrow_mut().push_back(key);
         }
     }
 
@@ -117,15 +130,22 @@ impl Executor {
 
     /// True when a task waits to be polled.
     pub(crate) fn has_ready(&self) -> bool {
-        !self.ready.borrow().is_empty()
+        !self.ready.borrow().is_empty() || !self.yielded.borrow().is_empty()
     }
 
-    /// Polls each task that was ready at the time of the call, once. Tasks that become ready
-    /// meanwhile wait for the next round, so the driver is asked between rounds.
+    /// Polls each task that was woken before the call, once, then some of those that gave way.
+    /// Tasks that become ready meanwhile wait for the next round, so the driver is asked between
+    /// rounds.
     pub(crate) fn run_ready(&self) {
-        let round = self.ready.borrow().len();
-        for _ in 0..round {
-            let Some(key) = self.ready.borrow_mut().pop_front() else { return };
+        let woken = self.ready.borrow().len();
+        let yielded = self.yielded.borrow().len().min(YIELDED_PER_ROUND);
+        self.run(&self.ready, woken);
+        self.run(&self.yielded, yielded);
+    }
+
+    fn run(&self, queue: &RefCell<VecDeque<Key>>, most: usize) {
+        for _ in 0..most {
+            let Some(key) = queue.borrow_mut().pop_front() else { return };
             self.poll(key);
         }
     }
@@ -185,7 +205,13 @@ impl Executor {
         left > 0
     }
 
-    /// The same for asynchronous code: lets others run first when it is used up.
+    /// Takes what moving this many bytes costs from the budget of the task being polled.
+    pub(crate) fn spend_bytes(&self, bytes: usize) {
+        let operations = u32::try_from(bytes / OPERATION_BYTES).unwrap_or(u32::MAX);
+        self.budget.set(self.budget.get().saturating_sub(operations));
+    }
+
+    /// The same as [`spend`](Executor::spend) for asynchronous code: lets others run first when it is used up.
     pub(crate) async fn spend_or_yield(&self) {
         if !self.spend() {
             yield_now().await;

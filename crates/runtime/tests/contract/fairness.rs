@@ -9,6 +9,9 @@ contract!(
     a_firehose_does_not_starve_others,
     a_drain_does_not_starve_others,
     endless_ends_of_stream_do_not_starve_others,
+    woken_tasks_go_before_yielding_ones,
+    a_task_moves_a_bounded_number_of_bytes_per_poll,
+    a_dry_pool_is_shared_piece_by_piece,
 );
 
 /// Ten echoes and ten timers, which would not come to an end beside a task that never yields.
@@ -60,5 +63,92 @@ fn endless_ends_of_stream_do_not_starve_others(configuration: Configuration) {
         let asking = spawn(async move { while stream.recv().await.is_ok_and(|p| p.is_empty()) {} });
         others_are_served().await;
         asking.abort();
+    });
+}
+
+/// A task that was woken used to wait until all tasks that had yielded before were polled again.
+fn woken_tasks_go_before_yielding_ones(configuration: Configuration) {
+    const TASKS: usize = 200;
+    configuration.run(async {
+        let polls = Tally::default();
+        let yielding: Vec<_> = (0..TASKS)
+            .map(|_| {
+                let polls = polls.clone();
+                spawn(async move {
+                    loop {
+                        polls.add(1);
+                        yield_now().await;
+                    }
+                })
+            })
+            .collect();
+        while polls.get() < 10 * TASKS {
+            yield_now().await;
+        }
+        for _ in 0..10 {
+            let before = polls.get();
+            // Its first poll counts as a wake.
+            spawn(async {}).await.expect("no abort");
+            let waited = polls.get() - before;
+            assert!(waited < TASKS / 4, "{waited} polls of others before that of a woken task");
+        }
+        yielding.iter().for_each(twinring::JoinHandle::abort);
+    });
+}
+
+/// A receiver used to take 32 buffers of 64 KiB before anybody else had a turn.
+fn a_task_moves_a_bounded_number_of_bytes_per_poll(configuration: Configuration) {
+    const BYTES_MAX: usize = 256 * 1024 + 64 * 1024;
+    configuration.run(async {
+        let (stream, mut peer) = pair().await;
+        let pouring = on_thread(move || while peer.write_all(&[8; 1 << 20]).is_ok() {});
+        let received = Tally::default();
+        let counted = received.clone();
+        let receiving = spawn(async move {
+            loop {
+                counted.add(stream.recv().await.expect("bytes").len());
+            }
+        });
+        let mut before = 0;
+        while received.get() < 16 << 20 {
+            yield_now().await;
+            let moved = received.get() - before;
+            assert!(moved <= BYTES_MAX, "{moved} bytes in one poll");
+            before += moved;
+        }
+        receiving.abort();
+        pouring.await;
+    });
+}
+
+/// A receive that had waited for a buffer used to take all there were, and the others waited for as
+/// many rounds as there were sockets: with thousands of busy connections for seconds.
+fn a_dry_pool_is_shared_piece_by_piece(configuration: Configuration) {
+    const STREAMS: usize = 12;
+    const PIECES: usize = 16;
+    if configuration.is_epoll() {
+        // A task that is polled finds a buffer; how much it may take is the rule above.
+        return;
+    }
+    run_on(configuration.builder_with("buffer_count=16,buffer_bytes=256"), |_| async {
+        let (total, mut pieces, mut peers) = (Tally::default(), Vec::new(), Vec::new());
+        for _ in 0..STREAMS {
+            let (stream, mut peer) = pair().await;
+            peer.write_all(&[5; 4 * PIECES * 256]).expect("room");
+            peers.push(peer);
+            let (own, total) = (Tally::default(), total.clone());
+            pieces.push(own.clone());
+            spawn(async move {
+                while !stream.recv().await.expect("bytes").is_empty() {
+                    own.add(1);
+                    total.add(1);
+                }
+            });
+        }
+        while total.get() < STREAMS * PIECES {
+            yield_now().await;
+        }
+        let pieces: Vec<usize> = pieces.iter().map(Tally::get).collect();
+        assert!(pieces.iter().all(|own| *own > 0), "not shared: {pieces:?}");
     });
 }

@@ -352,7 +352,7 @@ impl UringDriver {
             match self.entries.get_mut(key) {
                 Some(Entry::Stream(stream)) => {
                     stream.receive.starved = false;
-                    self.start_receive(key);
+                    self.start_fed_receive(key);
                 }
                 Some(Entry::Udp(udp)) => {
                     udp.starved = false;

@@ -37,6 +37,13 @@ const GROUPS_MAX: usize = 64;
 /// that end for want of a buffer.
 const WARM_BYTES: usize = 384 * 1024;
 
+/// Bytes that all sockets that wait for a buffer may receive until the first of them has its turn
+/// again: what the last in the queue has to wait for, about 10 ms.
+const ROUND_BYTES: usize = 8 * 1024 * 1024;
+
+/// The least that a socket receives in such a round.
+const PIECE_BYTES_MIN: usize = 4096;
+
 /// Mean from which pieces are too large to share a buffer that is filled piece by piece.
 const LARGE_PIECE_BYTES: usize = 24 * 1024;
 
@@ -245,6 +252,12 @@ impl Provided {
     /// Bytes of a buffer that the kernel may fill.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// The most that a single receive takes: a buffer, or less while many sockets wait for one.
+    pub(super) fn piece_bytes_max(&self) -> usize {
+        let share = ROUND_BYTES / (self.starved.len() + 1);
+        share.max(PIECE_BYTES_MIN).min(self.bytes)
     }
 
     /// True if nearly all buffers are in use: what comes now must not stay in the pool.

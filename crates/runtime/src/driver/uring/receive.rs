@@ -48,6 +48,18 @@ impl UringDriver {
 
     /// Starts a receive unless one is with the kernel, waits for a buffer, or is not wanted.
     pub(super) fn start_receive(&mut self, key: Key) {
+        let multishot = self.features.multishot && !self.groups.is_starved(STREAMS);
+        self.start_receive_of(key, multishot);
+    }
+
+    /// Starts a receive of one piece, for a socket that had to wait for a buffer. A multishot receive
+    /// takes up to 32 in a row (MULTISHOT_MAX_RETRY in the kernel's io_uring/net.c), and nothing would
+    /// be left for those behind it.
+    pub(super) fn start_fed_receive(&mut self, key: Key) {
+        self.start_receive_of(key, false);
+    }
+
+    fn start_receive_of(&mut self, key: Key, multishot: bool) {
         let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else { return };
         if !stream.may_receive() {
             return;
@@ -55,10 +67,10 @@ impl UringDriver {
         let receive = &mut stream.receive;
         let Some(socket) = &stream.socket else { return };
         let fd = Fd(socket.as_raw_fd());
-        let entry = if self.features.multishot {
+        let entry = if multishot {
             opcode::RecvMulti::new(fd, STREAMS).build()
         } else {
-            let bytes = self.features.buffer_bytes as u32;
+            let bytes = self.groups.get(STREAMS).piece_bytes_max() as u32;
             opcode::Recv::new(fd, std::ptr::null_mut(), bytes)
                 .buf_group(STREAMS)
                 .build()
@@ -67,7 +79,7 @@ impl UringDriver {
         receive.armed = true;
         receive.pausing = false;
         stream.expected += 1;
-        if self.features.multishot && std::mem::replace(&mut receive.again, true) {
+        if multishot && std::mem::replace(&mut receive.again, true) {
             self.counters.rearms.add(1);
         }
         // SAFETY: the entry names no memory; the kernel takes buffers from the group, which outlives

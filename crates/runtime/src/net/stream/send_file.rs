@@ -16,7 +16,7 @@ use std::task::Waker;
 
 /// Bytes of one sendfile(2), between which others have their turn. Where the network is quicker
 /// than the disk, a large one would go on for seconds without ever finding the socket full.
-const PIECE_BYTES: usize = WARM_BYTES;
+const PIECE_BYTES: usize = WARM_BYTES / 2;
 /// Bytes that are read and sent at once where sendfile(2) cannot be used.
 const COPY_BYTES: usize = 64 * 1024;
 
@@ -262,7 +262,9 @@ impl<'a> Turn<'a> {
 
     fn send(&mut self, piece: Piece<'_>) -> io::Result<usize> {
         let sent = self.stream.worker.driver.borrow_mut().send_piece(self.stream.key, piece);
-        self.sent += *sent.as_ref().unwrap_or(&0) as u64;
+        let bytes = *sent.as_ref().unwrap_or(&0);
+        self.sent += bytes as u64;
+        self.stream.worker.executor.spend_bytes(bytes);
         sent
     }
 
