@@ -116,8 +116,9 @@ impl Course for Led {
             if !self.main.is_finished() && self.worker.stage() != STOPPING {
                 return self.turn();
             }
-            let panic = self.main.take_panic();
-            panic.into_iter().for_each(|panic| std::panic::resume_unwind(panic));
+            if let Some(panic) = self.main.take_panic() {
+                std::panic::resume_unwind(panic);
+            }
             self.worker.executor.abort_all();
             self.lingers = true;
         }

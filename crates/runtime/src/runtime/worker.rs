@@ -191,7 +191,9 @@ impl Worker {
             }
             self.turn().map_err(failed)?;
         }
-        main.take_panic().into_iter().for_each(|panic| std::panic::resume_unwind(panic));
+        if let Some(panic) = main.take_panic() {
+            std::panic::resume_unwind(panic);
+        }
         self.executor.abort_all();
         while self.driver.borrow_mut().is_lingering() && self.stage() != STOPPING {
             self.turn().map_err(failed)?;

@@ -60,6 +60,7 @@ pub(crate) struct WaitQueue {
     first: Option<Waker>,
     first_token: u32,
     last_token: u32,
+    #[expect(clippy::box_collection, reason = "no more than a pointer where it is seldom there")]
     others: Option<Box<BTreeMap<u32, Waker>>>,
 }
 
