@@ -53,6 +53,9 @@ struct OutputArgs {
 
 pub(crate) fn run(service: Service) -> ExitCode {
     twinring::keep_freed_memory();
+    // The task of one connection may panic, and a worker must not wait for standard error.
+    std::panic::set_hook(Box::new(|panic| notices::tell(format!("twinring: a bug: {panic}"))));
+    let _told = Told;
     let outcome = match service {
         Service::Echo(args) => tcp::serve_echo(&args),
         Service::Http(args) => http::serve(*args),
@@ -60,9 +63,17 @@ pub(crate) fn run(service: Service) -> ExitCode {
     };
     outcome.unwrap_or_else(|error| {
         notices::tell(format!("twinring: {error}"));
-        notices::finish(report::LAST_WORDS_MAX);
         ExitCode::FAILURE
     })
+}
+
+/// Dropped at the end, of whatever kind: waits until the operator was told everything.
+struct Told;
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        notices::finish(report::LAST_WORDS_MAX);
+    }
 }
 
 /// Gives up what a service without files has no use for, once its addresses are bound.
@@ -88,6 +99,8 @@ fn refuse(problems: &[String], code: u8) -> ExitCode {
 /// What a service wants beside being run.
 #[derive(Default)]
 struct Hooks {
+    /// How long it may take to end on a signal.
+    drain_timeout: Duration,
     /// What it does on signals that do not end it.
     signals: signals::Actions,
     /// Called when all workers have ended, before the last line of its report.
@@ -109,7 +122,7 @@ where
     Run: Fn(usize) -> Fut + Sync,
     Fut: Future<Output = io::Result<()>> + 'static,
 {
-    let signals = signals::watch(runtime.handle(), hooks.signals)?;
+    let signals = signals::watch(runtime.handle(), hooks.signals, hooks.drain_timeout)?;
     let reporter = Arc::new(Reporter::new(subject, output.json, &runtime));
     let (ready, sandbox) = (Arc::clone(&reporter), Arc::new(sandbox));
     let (sealing, handle, json) = (Arc::clone(&sandbox), runtime.handle(), output.json);

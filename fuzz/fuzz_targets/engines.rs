@@ -62,7 +62,7 @@ static SERVERS: LazyLock<Vec<[Server; 2]>> = LazyLock::new(|| {
 });
 
 fn builder(engine: EngineChoice, options: &str) -> Result<Builder, Box<dyn Error>> {
-    let builder = Runtime::builder().engine(engine).linger(Duration::ZERO);
+    let builder = Runtime::builder().engine(engine).linger(Duration::ZERO).stop_on_panic(true);
     Ok(match engine {
         EngineChoice::Epoll => builder.epoll(options.parse()?),
         _ => builder.uring(options.parse()?),

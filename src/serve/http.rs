@@ -134,7 +134,8 @@ fn run(
         let address = admin.address();
         subject = subject.with_details("admin", &address, format!("admin on {address}"));
     }
-    let mut hooks = Hooks { signals, ..Hooks::default() };
+    let drain_timeout = args.drain_timeout();
+    let mut hooks = Hooks { drain_timeout, signals, ..Hooks::default() };
     for signal in [SIGHUP, SIGUSR1] {
         let log = log.clone();
         hooks.signals.on(signal, move || log.iter().for_each(AccessLog::reopen));

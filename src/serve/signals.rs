@@ -1,6 +1,8 @@
 //! SIGTERM and SIGINT: the first drains, the second stops at once. What other signals do, the
 //! service says: [`Actions`].
 
+use super::notices::{finish, tell};
+use nix::sys::signal::{SigSet, Signal};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::fmt;
@@ -14,6 +16,11 @@ use twinring::Handle;
 /// A second signal this soon after the first is the same request: timeout(1), for one, signals
 /// its child and then the whole process group.
 const SAME_REQUEST: Duration = Duration::from_millis(20);
+
+/// How long the end of the service may take after its deadline (at once, after a second signal) until the
+/// process ends without it: more than it takes where nobody reads the last words. A worker can be in a
+/// system call that does not return, such as one that opens a file of a server that is gone.
+const LATE_MAX: Duration = Duration::from_secs(5);
 
 /// The signals that came; 0 for none.
 #[derive(Clone, Debug, Default)]
@@ -55,15 +62,21 @@ impl fmt::Debug for Actions {
     }
 }
 
-/// Takes the signals over from now on.
-pub(super) fn watch(handle: Handle, actions: Actions) -> io::Result<Received> {
+/// Takes the signals over from now on: this thread and those it starts later get none. The first that ends the service gives it `drain_timeout`.
+pub(super) fn watch(
+    handle: Handle,
+    actions: Actions,
+    drain_timeout: Duration,
+) -> io::Result<Received> {
     let Actions { taken, all } = actions;
     let mut signals = match taken {
         Some(taken) => taken,
         None => Signals::new([SIGTERM, SIGINT])?,
     };
+    let mut others = SigSet::empty();
     for signal in all.iter().map(|(signal, _)| *signal).chain([SIGTERM, SIGINT]) {
         signals.add_signal(signal)?;
+        others.add(Signal::try_from(signal)?);
     }
     let received = Received::default();
     let by_thread = received.clone();
@@ -79,13 +92,32 @@ pub(super) fn watch(handle: Handle, actions: Actions) -> io::Result<Received> {
             if by_thread.first.load(Ordering::Acquire) == 0 {
                 by_thread.first.store(signal, Ordering::Release);
                 handle.shutdown();
+                end_anyhow(drain_timeout.saturating_add(LATE_MAX), 1);
             } else if since.elapsed() > SAME_REQUEST {
                 by_thread.second.store(signal, Ordering::Release);
                 handle.stop();
+                end_anyhow(LATE_MAX, 128 + signal);
             }
         }
     })?;
+    // A worker in a system call that does not return would keep the signal that the kernel gave it.
+    others.thread_block()?;
     Ok(received)
+}
+
+/// Ends the process after this time, if it has not ended by itself.
+fn end_anyhow(limit: Duration, code: i32) {
+    // Without memory for a thread it ends by itself or not at all.
+    let thread = std::thread::Builder::new().name("deadline".to_owned());
+    let _without = thread.spawn(move || {
+        std::thread::sleep(limit);
+        tell(format!(
+            "twinring: a worker did not end within {limit:?}: it is in a system call that does not return \
+             (a filesystem whose server is gone?); the process ends without it"
+        ));
+        finish(LATE_MAX);
+        std::process::exit(code);
+    });
 }
 
 impl Received {

@@ -96,7 +96,8 @@ where
     let subject =
         subject.with_details("allow", &allowed, format!("answers {}", allowed.join(", ")));
     become_unprivileged(&mut sandbox, &runtime, identity.as_ref())?;
-    operate(runtime, subject, &args.output, Hooks::default(), sandbox, |ready| {
+    let hooks = Hooks { drain_timeout: args.drain_timeout, ..Hooks::default() };
+    operate(runtime, subject, &args.output, hooks, sandbox, |ready| {
         let service = Arc::new(service.on_ready(ready));
         move |worker| Arc::clone(&service).run(worker)
     })

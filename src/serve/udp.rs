@@ -72,7 +72,8 @@ pub(super) fn serve(args: &UdpArgs) -> Result<ExitCode, Box<dyn Error>> {
         .with_details("allow", &allowed, format!("answers {}", allowed.join(", ")))
         .with_table(move |uptime_s, counters| table.row(uptime_s, counters));
     become_unprivileged(&mut sandbox, &runtime, identity.as_ref())?;
-    operate(runtime, subject, &args.output, Hooks::default(), sandbox, |ready| {
+    let hooks = Hooks { drain_timeout: args.drain_timeout, ..Hooks::default() };
+    operate(runtime, subject, &args.output, hooks, sandbox, |ready| {
         let service = Arc::new(service.on_ready(ready));
         move |worker| Arc::clone(&service).run(worker)
     })

@@ -4,6 +4,7 @@
 use crate::support::http::{Site, ask, get};
 use crate::support::{
     ENGINES, Server, assert_same, connect, limited, pattern, ping, program_limited, run_to_its_end,
+    skip,
 };
 use nix::unistd::geteuid;
 use std::os::unix::fs::PermissionsExt;
@@ -121,7 +122,7 @@ fn a_service_can_be_started_anew_at_once() {
 #[test]
 fn what_root_may_now_it_may_not_be_able_to_later() {
     if !geteuid().is_root() {
-        return println!("skipped: this is not root, which could give up what it has");
+        return skip("root", "this is not root, which could give up what it has");
     }
     let charged = are_rings_charged();
     let user = somebody_new().to_string();

@@ -1,7 +1,7 @@
 //! `twinring load udp` against reflectors of known behaviour, on both engines: what they lose,
 //! repeat, swap or change has to be found, and whatever happens the counts have to balance.
 
-use crate::support::load::Bounded;
+use crate::support::load::{Bounded, engines};
 use crate::support::{PATIENCE, Server, Signal, wait_until};
 use serde_json::Value;
 use std::collections::HashMap;
@@ -13,18 +13,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
-use twinring::{EngineChoice, Runtime};
-
-/// The engines that this machine allows.
-fn engines() -> Vec<&'static str> {
-    match Runtime::builder().engine(EngineChoice::IoUring).build() {
-        Ok(_) => vec!["io_uring", "epoll"],
-        Err(why) => {
-            eprintln!("on epoll only: {why}");
-            vec!["epoll"]
-        }
-    }
-}
 
 /// A reflector of its own kind: for each packet it is given, with its number among those of the
 /// same sender, it returns what to send back. Ends with the test process. One for each run: another

@@ -196,8 +196,8 @@ fn a_browser_shows_the_same_page_on_both_engines() {
     let mut pixels = Vec::new();
     for engine in ENGINES {
         let Some(mut browser) = Browser::start() else {
-            println!("skipped: no browser at {} (apt install chromium)", BROWSERS.join(" or "));
-            return;
+            let places = BROWSERS.join(" or ");
+            return skip("browser", format!("no browser at {places} (apt install chromium)"));
         };
         let logs = tempfile::tempdir().expect("a directory for temporary files");
         let log = logs.path().join("access.log");

@@ -284,7 +284,7 @@ fn identities(server: &Server) -> HashSet<[String; 3]> {
 fn is_root(what: &str) -> bool {
     let is_root = nix::unistd::Uid::effective().is_root();
     if !is_root {
-        println!("{what}: skipped, only root can change who it is");
+        skip("root", format!("{what}: only root can change who it is"));
     }
     is_root
 }

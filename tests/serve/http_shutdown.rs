@@ -1,7 +1,7 @@
 //! `twinring serve http` ending while a request waits for a filesystem that does not answer.
 
 use crate::support::dead_mount::{DeadMount, FILE};
-use crate::support::http::get;
+use crate::support::http::{Site, get};
 use crate::support::*;
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -52,5 +52,30 @@ fn a_second_signal_ends_the_server_while_a_file_does_not_come() {
         // A bound of what counts as hung, not of how fast this is.
         assert!(signalled.elapsed() < Duration::from_secs(8), "{engine} {files}: waited");
         println!("{engine} {files}: ended");
+    }
+}
+
+/// A mount beneath the root is opened on the worker's time. A worker in that system call sees no signal.
+#[test]
+fn a_worker_in_a_system_call_keeps_no_server_alive() {
+    for engine in ENGINES {
+        for (signals, code) in [(1, 1), (2, 143)] {
+            let site = Site::new();
+            let beneath = site.path().join("dead");
+            std::fs::create_dir(&beneath).expect("a directory");
+            let mut mount = DeadMount::beneath(beneath);
+            let server = Server::http(engine, site.path(), &["--drain-timeout", "100ms"]);
+            let mut client = connect(server.address());
+            let request = get(&format!("/dead/{FILE}"), "");
+            client.write_all(request.as_bytes()).expect("the server reads");
+            mount.wait_for_a_reader();
+            for _ in 0..signals {
+                server.signal(Signal::SIGTERM);
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            let ended = server.wait();
+            assert_eq!(ended.code, Some(code), "{engine}: {}", ended.stderr);
+            assert!(ended.stderr.contains("system call that does not return"), "{}", ended.stderr);
+        }
     }
 }

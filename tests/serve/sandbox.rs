@@ -4,7 +4,7 @@
 
 use crate::support::http::Site;
 use crate::support::tls::Identity;
-use crate::support::{ENGINES, Server, Signal, connect, ping, run, wait_until};
+use crate::support::{ENGINES, Server, Signal, connect, ping, run, skip, wait_until};
 use serde_json::Value;
 use std::collections::HashMap;
 
@@ -202,8 +202,7 @@ fn all_threads_are_filtered_and_without_rights() {
 #[test]
 fn echo_and_reflector_become_another_user() {
     if !nix::unistd::Uid::effective().is_root() {
-        println!("skipped: only root can become another user");
-        return;
+        return skip("root", "only root can become another user");
     }
     for engine in ENGINES {
         let user = ["--user", "65534", "--group", "65534", "--workers", "2"];
@@ -225,8 +224,7 @@ fn echo_and_reflector_become_another_user() {
 #[test]
 fn root_with_another_group_has_no_capabilities() {
     if !nix::unistd::Uid::effective().is_root() {
-        println!("skipped: only root can take another group");
-        return;
+        return skip("root", "only root can take another group");
     }
     for engine in ENGINES {
         for server in [
@@ -301,7 +299,7 @@ fn every_feature_set_works_in_the_sandbox() {
             "--sandbox-check",
         ]);
         if code != Some(0) {
-            println!("{set}: skipped: {refusal}");
+            skip("io_uring", format!("{set}: {refusal}"));
             continue;
         }
         let echo = Server::echo("io_uring", &options);
@@ -355,8 +353,7 @@ fn a_crash_ends_the_process() {
 #[test]
 fn a_root_that_takes_capabilities_to_read_is_an_error() {
     if !nix::unistd::Uid::effective().is_root() {
-        println!("skipped: only root has capabilities");
-        return;
+        return skip("root", "only root has capabilities");
     }
     let site = Site::new();
     std::os::unix::fs::chown(site.path(), Some(65534), Some(65534)).expect("root");

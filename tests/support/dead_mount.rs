@@ -5,7 +5,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
-use std::path::Path;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
 /// The only file, of this many bytes.
@@ -31,7 +32,9 @@ const FILE_NODE: u64 = 2;
 
 /// A mounted filesystem; unmounted when dropped, which ends whoever waits for it.
 pub(crate) struct DeadMount {
-    directory: tempfile::TempDir,
+    directory: PathBuf,
+    /// Removed after the mount is gone.
+    own: Option<tempfile::TempDir>,
     device: File,
     server: Option<JoinHandle<()>>,
 }
@@ -39,38 +42,60 @@ pub(crate) struct DeadMount {
 impl DeadMount {
     /// Mounts it. Its server answers until [`FILE`] is opened, and then nothing any more.
     pub(crate) fn new() -> DeadMount {
-        let directory = tempfile::tempdir().expect("a directory");
+        let own = tempfile::tempdir().expect("a directory");
+        let mut mount = DeadMount::at(own.path().to_owned(), OPEN);
+        mount.own = Some(own);
+        mount
+    }
+
+    /// The same in a directory that is there, and whoever opens the file waits too.
+    pub(crate) fn beneath(directory: PathBuf) -> DeadMount {
+        let mut mount = DeadMount::at(directory, LOOKUP);
+        // From now on the name is in the kernel's cache: whoever opens it asks for nothing but that.
+        let path = mount.directory.join(FILE);
+        let found = File::options().read(true).custom_flags(libc::O_PATH).open(path);
+        found.expect("it answers so far");
+        mount.wait_for_its_end();
+        mount
+    }
+
+    fn at(directory: PathBuf, last: u32) -> DeadMount {
         let device = File::options().read(true).write(true).open("/dev/fuse").expect("/dev/fuse");
         let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-        mount(Some("dead"), directory.path(), Some("fuse"), flags, Some(options.as_str()))
+        mount(Some("dead"), &directory, Some("fuse"), flags, Some(options.as_str()))
             .expect("root may mount");
         let theirs = device.try_clone().expect("a descriptor");
-        let server = std::thread::spawn(move || serve_until_opened(theirs));
-        DeadMount { directory, device, server: Some(server) }
+        let server = std::thread::spawn(move || serve_until(last, theirs));
+        DeadMount { directory, own: None, device, server: Some(server) }
     }
 
     pub(crate) fn path(&self) -> &Path {
-        self.directory.path()
+        &self.directory
     }
 
-    /// Returns when somebody waits for the contents of the file.
+    /// Returns when somebody waits for the contents of the file, or to open it.
     pub(crate) fn wait_for_a_reader(&mut self) {
-        self.server.take().expect("waited for once").join().expect("the file was opened");
+        self.wait_for_its_end();
         let mut request = [PollFd::new(self.device.as_fd(), PollFlags::POLLIN)];
         let patience = PollTimeout::try_from(super::PATIENCE).expect("milliseconds");
         assert_eq!(poll(&mut request, patience), Ok(1), "nobody reads the file");
+    }
+
+    fn wait_for_its_end(&mut self) {
+        let server = self.server.take();
+        server.into_iter().for_each(|server| server.join().expect("it answers until then"));
     }
 }
 
 impl Drop for DeadMount {
     fn drop(&mut self) {
         // Detached in any case: a process that hangs in it must not keep it from going.
-        let _gone = umount2(self.directory.path(), MntFlags::MNT_DETACH);
+        let _gone = umount2(&self.directory, MntFlags::MNT_DETACH);
     }
 }
 
-fn serve_until_opened(mut device: File) {
+fn serve_until(last: u32, mut device: File) {
     let mut request = vec![0; 64 << 10];
     // An error is the end of the mount.
     while device.read(&mut request).is_ok() {
@@ -98,7 +123,7 @@ fn serve_until_opened(mut device: File) {
         let reply = [words(&head), longs(&[unique]), body].concat();
         // Fails when whoever asked has gone.
         let _gone = device.write(&reply);
-        if operation == OPEN {
+        if operation == last && error == 0 {
             return;
         }
     }

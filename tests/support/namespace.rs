@@ -23,7 +23,7 @@ pub(crate) fn in_a_namespace(test: impl FnOnce() + Send + 'static) -> bool {
         if made {
             test();
         } else {
-            println!("skipped: no network namespace (root), or no ip(8)");
+            super::skip("namespaces", "no network namespace (root), or no ip(8)");
         }
         made
     });

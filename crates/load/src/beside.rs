@@ -26,13 +26,21 @@ where
     }
     thread::scope(|scope| {
         let engine = scope.spawn(move || {
-            let outcomes = runtime.run(work);
-            ended();
-            outcomes
+            // By a panic too: nobody would tell the conductor else.
+            let _ended = Ended(Some(ended));
+            runtime.run(work)
         });
         conduct();
         engine.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
+}
+
+struct Ended<F: FnOnce()>(Option<F>);
+
+impl<F: FnOnce()> Drop for Ended<F> {
+    fn drop(&mut self) {
+        self.0.take().into_iter().for_each(|ended| ended());
+    }
 }
 
 /// The next note of a worker, waited for at most `limit`.

@@ -6,7 +6,7 @@
 //! A job owns all that it uses, so dropping the future of a job that runs leaves it its memory.
 
 use crate::sys::Mapping;
-use crate::task::{Line, Place};
+use crate::task::{WaitQueue, WaitToken, Waiter};
 use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
@@ -25,10 +25,6 @@ const THREADS_MAX: usize = 4;
 const THREAD_BYTES: usize = 4 << 20;
 /// Jobs that wait for a thread; further ones wait in their tasks.
 const QUEUE_MAX: usize = 256;
-/// How long the end of a runtime waits for jobs that run; nobody wants their results any more. A
-/// filesystem whose server is gone may never answer.
-const PATIENCE: Duration = Duration::from_secs(1);
-
 type Work = Box<dyn FnOnce() + Send>;
 
 /// The threads of one runtime.
@@ -49,7 +45,7 @@ struct State {
     alive: usize,
     idle: usize,
     /// Tasks that found the queue full.
-    line: Line,
+    waiters: WaitQueue,
     closed: bool,
 }
 
@@ -57,7 +53,7 @@ impl State {
     /// True if a job has to wait. Who comes does not overtake those who wait: they are called when half
     /// the room is free.
     fn is_full(&self) -> bool {
-        let least = if self.line.is_empty() { QUEUE_MAX } else { QUEUE_MAX / 2 + 1 };
+        let least = if self.waiters.is_empty() { QUEUE_MAX } else { QUEUE_MAX / 2 + 1 };
         self.queue.len() >= least
     }
 }
@@ -87,8 +83,8 @@ impl Pool {
                 waker.wake();
             }
         };
-        let place = Place::default();
-        Job { pool: Arc::clone(self), work: Some(Box::new(work)), place, outcome }
+        let (work, token): (Work, _) = (Box::new(work), WaitToken::default());
+        Job { pool: Arc::clone(self), work: Some(work), token, outcome }
     }
 
     /// Hands work over that nobody waits for; gives it back if there is no room.
@@ -103,17 +99,17 @@ impl Pool {
         Ok(())
     }
 
-    /// Ends the threads. Jobs that wait are dropped, those that run are given a moment; returns
+    /// Ends the threads. Jobs that wait are dropped, those that run have `patience` to end; returns
     /// how many threads are left behind because their job does not end. They own what they use
     /// and end with it, or with the process.
-    pub(crate) fn close(&self) -> usize {
+    pub(crate) fn close(&self, patience: Duration) -> usize {
         let mut state = self.lock();
         state.closed = true;
         let queue = std::mem::take(&mut state.queue);
         drop(state);
         drop(queue);
         self.work.notify_all();
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + patience;
         let mut state = self.lock();
         while state.alive > 0 {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -163,12 +159,12 @@ impl Pool {
                 state.idle -= 1;
                 continue;
             };
-            let called = match state.queue.len() == QUEUE_MAX / 2 {
-                true => state.line.call_all(),
-                false => Vec::new(),
-            };
+            let mut wakes = Vec::new();
+            if state.queue.len() == QUEUE_MAX / 2 {
+                state.waiters.wake(&mut wakes);
+            }
             drop(state);
-            called.into_iter().for_each(Waker::wake);
+            wakes.into_iter().for_each(Waker::wake);
             work();
             state = self.lock();
         }
@@ -194,7 +190,7 @@ pub(crate) struct Job<T> {
     pool: Arc<Pool>,
     /// Until it was queued.
     work: Option<Work>,
-    place: Place,
+    token: WaitToken,
     outcome: Arc<Mutex<Outcome<T>>>,
 }
 
@@ -205,19 +201,21 @@ impl<T> fmt::Debug for Job<T> {
 }
 
 impl<T> Job<T> {
-    /// Queues the work, or joins the line if the queue is full.
+    /// Queues the work, or waits if the queue is full.
     fn hand_over(&mut self, cx: &Context<'_>) -> io::Result<()> {
+        let mut waiter = Waiter::new(cx, &mut self.token);
         let mut state = self.pool.lock();
         if state.closed {
             return Err(io::Error::from_raw_os_error(libc::ECANCELED));
         }
         if state.is_full() {
-            state.line.join(&mut self.place, cx.waker());
+            state.waiters.add(&mut waiter);
             return Ok(());
         }
         if !self.pool.has_thread(&mut state) {
             return Err(io::Error::from_raw_os_error(libc::EAGAIN));
         }
+        state.waiters.leave(&mut waiter);
         state.queue.extend(self.work.take());
         drop(state);
         self.pool.work.notify_one();
@@ -231,25 +229,40 @@ impl<T> Future for Job<T> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let job = &mut *self;
-        if job.work.is_some() {
+        let mut nowhere = WaitToken::default();
+        let mut waiter = Waiter::new(cx, &mut nowhere);
+        let mut outcome = lock(&job.outcome);
+        if let Outcome::Waiting(waker) = &mut *outcome {
             // Before it is queued, so that it finds whom to wake.
-            *lock(&job.outcome) = Outcome::Waiting(Some(cx.waker().clone()));
+            waiter.store(waker);
+        }
+        if job.work.is_some() {
+            drop(outcome);
             return match job.hand_over(cx) {
                 Ok(()) => Poll::Pending,
                 Err(error) => Poll::Ready(Err(error)),
             };
         }
-        match &mut *lock(&job.outcome) {
-            Outcome::Waiting(waker) => {
-                *waker = Some(cx.waker().clone());
-                Poll::Pending
-            }
+        match &mut *outcome {
+            Outcome::Waiting(_) => Poll::Pending,
             Outcome::Done(done) => match done.take() {
                 Some(Ok(output)) => Poll::Ready(Ok(output)),
                 Some(Err(panic)) => std::panic::resume_unwind(panic),
                 None => Poll::Ready(Err(io::Error::other("a finished job was polled again"))),
             },
         }
+    }
+}
+
+impl<T> Drop for Job<T> {
+    fn drop(&mut self) {
+        let waits = if self.token.may_wait() {
+            self.pool.lock().waiters.remove(&mut self.token)
+        } else {
+            None
+        };
+        let unwanted = std::mem::replace(&mut *lock(&self.outcome), Outcome::Waiting(None));
+        drop((waits, unwanted));
     }
 }
 
@@ -283,7 +296,8 @@ mod tests {
             assert!(pool.run_detached(stuck(&begun, &gate)).is_ok());
         }
         assert!(pool.run_detached(stuck(&begun, &gate)).is_err(), "full");
-        assert_eq!(pool.close(), THREADS_MAX, "stuck threads");
+        let patience = Duration::from_millis(10);
+        assert_eq!(pool.close(patience), THREADS_MAX, "stuck threads");
         assert!(pool.run_detached(stuck(&begun, &gate)).is_err(), "closed");
         drop(end);
         let mut state = pool.lock();
@@ -335,6 +349,6 @@ mod tests {
         assert!(first.as_mut().poll(&mut cx).is_pending());
         assert_eq!(pool.lock().queue.len(), QUEUE_MAX / 2 + 1, "it is queued");
         drop(end);
-        assert_eq!(pool.close(), 0);
+        assert_eq!(pool.close(Duration::from_secs(60)), 0);
     }
 }

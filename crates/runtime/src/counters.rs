@@ -137,6 +137,8 @@ counters! {
     /// Pieces of files that were copied because buffers, or the kernel's memory for notifications,
     /// were used up.
     zero_copy_exhausted,
+    /// Tasks that panicked, or whose destructors did.
+    panics,
     /// Pieces of files that were not in the page cache when they were due to be sent.
     cold_pieces,
     /// Slots of the engine that hold something, when the worker last waited: sockets, listeners, its

@@ -39,6 +39,9 @@ mod driver;
 pub mod fs;
 #[doc(hidden)]
 pub mod fuzzing;
+#[cfg(test)]
+#[path = "../tests/contract/may_skip.rs"]
+mod may_skip;
 pub mod net;
 pub mod probe;
 mod race;

@@ -21,6 +21,7 @@ use std::fmt;
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 pub use builder::Builder;
 pub use worker::{
@@ -126,6 +127,18 @@ impl Shared {
         self.stage.load(Ordering::Acquire)
     }
 
+    /// How long the end of the runtime waits for operations on files, whose results nobody wants any
+    /// more. A filesystem whose server is gone never answers; what waits for it is left behind with its
+    /// memory. A program that goes on rather waits for a slow disk than loses that. One that was asked to
+    /// end has somebody waiting for it, and comes here after its own deadline: there only what a
+    /// cancellation takes on a busy machine is worth waiting for.
+    fn patience(&self) -> Duration {
+        match self.stage() {
+            RUNNING => Duration::from_secs(1),
+            _ => Duration::from_millis(100),
+        }
+    }
+
     fn advance_to(&self, stage: u8) {
         self.stage.fetch_max(stage, Ordering::AcqRel);
         let inboxes = self.inboxes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -213,7 +226,8 @@ impl Runtime {
     /// was stopped by [`Handle::stop`] yields `None`.
     ///
     /// # Panics
-    /// When a task panics, its panic is passed on after the other workers were stopped.
+    /// When one of the futures panics, its panic is passed on after the other workers were stopped; with
+    /// [`Builder::stop_on_panic`] so is that of any task.
     pub fn run<F, Fut>(self, service: F) -> Result<Vec<Option<Fut::Output>>, RuntimeError>
     where
         F: Fn(usize) -> Fut + Sync,
@@ -266,6 +280,9 @@ impl Runtime {
     ///
     /// # Errors
     /// As [`run`](Runtime::run); also if the runtime was built for several workers, or stopped.
+    ///
+    /// # Panics
+    /// As [`run`](Runtime::run).
     pub fn block_on<Fut>(self, future: Fut) -> Result<Fut::Output, RuntimeError>
     where
         Fut: Future + 'static,
@@ -287,7 +304,8 @@ struct CloseBlocking<'a> {
 
 impl Drop for CloseBlocking<'_> {
     fn drop(&mut self) {
-        let stuck = self.runtime.shared.blocking.close();
+        let shared = &self.runtime.shared;
+        let stuck = shared.blocking.close(shared.patience());
         if stuck > 0 {
             (self.runtime.builder.on_notice)(Notice::FilesystemStuck(stuck));
         }

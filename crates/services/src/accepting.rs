@@ -1,5 +1,6 @@
 //! What services over TCP do alike: accepting until a shutdown, and the drain after it.
 
+use std::convert::Infallible;
 use std::io;
 use std::pin::pin;
 use std::time::{Duration, Instant};
@@ -36,27 +37,56 @@ pub(crate) async fn accept(
     Ok(())
 }
 
+/// Starts a task that a service cannot do without. When it ends otherwise than without a failure, all
+/// workers are asked to shut down: a panic of a connection's task is that connection's end, one of this
+/// task would leave a service that looks alive.
+pub(crate) fn spawn_vital<T: 'static>(
+    handle: &Handle,
+    task: impl Future<Output = io::Result<T>> + 'static,
+) -> JoinHandle<io::Result<T>> {
+    let unless_it_ends_well = ShutdownOnDrop(Some(handle.clone()));
+    spawn(async move {
+        let mut unless_it_ends_well = unless_it_ends_well;
+        let outcome = task.await;
+        if outcome.is_ok() {
+            unless_it_ends_well.0 = None;
+        }
+        outcome
+    })
+}
+
+struct ShutdownOnDrop(Option<Handle>);
+
+impl Drop for ShutdownOnDrop {
+    fn drop(&mut self) {
+        self.0.iter().for_each(Handle::shutdown);
+    }
+}
+
+/// Ends a vital task that would go on for ever.
+///
+/// # Errors
+/// When it has ended by itself, which only a panic can have done.
+pub(crate) async fn end_vital(task: JoinHandle<io::Result<Infallible>>) -> io::Result<()> {
+    let has_ended = task.is_finished();
+    task.abort();
+    match task.await {
+        Err(panic) if has_ended => Err(io::Error::other(panic)),
+        _ => Ok(()),
+    }
+}
+
 /// The tasks of one worker that accept.
 #[derive(Debug)]
 pub(crate) struct Acceptors(Vec<JoinHandle<io::Result<()>>>);
 
 impl Acceptors {
-    /// Starts them. When one fails, all workers are asked to shut down.
+    /// Starts them. When one fails or panics, all workers are asked to shut down.
     pub(crate) fn spawn<A>(handle: &Handle, acceptors: impl Iterator<Item = A>) -> Acceptors
     where
         A: Future<Output = io::Result<()>> + 'static,
     {
-        let start = |acceptor: A| {
-            let handle = handle.clone();
-            spawn(async move {
-                let outcome = acceptor.await;
-                if outcome.is_err() {
-                    handle.shutdown();
-                }
-                outcome
-            })
-        };
-        Acceptors(acceptors.map(start).collect())
+        Acceptors(acceptors.map(|acceptor| spawn_vital(handle, acceptor)).collect())
     }
 
     /// Waits until all have ended.

@@ -156,7 +156,7 @@ impl Future for Receiving<'_> {
         if matches!(received, Poll::Ready(Err(_))) && connection.ending.get() == Some(Ending::Drain)
         {
             // What arrived in the moment the drain ended the wait for it is still to be answered.
-            received = Pin::new(&mut connection.stream.recv()).poll(cx);
+            received = connection.stream.poll_recv(cx);
             match &received {
                 Poll::Ready(_) => connection.ending.set(None),
                 Poll::Pending => {

@@ -1,10 +1,11 @@
 //! A TCP service on all workers: accepting, limits, and the drain at shutdown.
 
-use crate::accepting::{Acceptors, accept, drain};
+use crate::accepting::{Acceptors, accept, drain, end_vital, spawn_vital};
 use crate::audience::Audience;
 use crate::connections::{Connection, Connections, Ending};
 use crate::counters::{ServiceCounters, WorkerCounters};
 use crate::guests::Guests;
+use std::convert::Infallible;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -169,14 +170,14 @@ where
         let acceptors = Acceptors::spawn(&self.handle, acceptors);
         let sweeper = self.limits.idle_timeout.map(|idle_timeout| {
             let connections = Rc::clone(&connections);
-            spawn(async move { sweep_idle(&connections, idle_timeout).await })
+            spawn_vital(&self.handle, async move { sweep_idle(&connections, idle_timeout).await })
         });
         if self.workers_starting.fetch_sub(1, Ordering::AcqRel) == 1 {
             (self.on_ready)();
         }
-        let outcome = acceptors.ended().await;
+        let mut outcome = acceptors.ended().await;
         if let Some(sweeper) = sweeper {
-            sweeper.abort();
+            outcome = outcome.and(end_vital(sweeper).await);
         }
         // Connections finish what they received, and are closed; those that have not ended at the
         // timeout are cut.
@@ -203,7 +204,7 @@ where
     }
 }
 
-async fn sweep_idle(connections: &Connections, idle_timeout: Duration) {
+async fn sweep_idle(connections: &Connections, idle_timeout: Duration) -> io::Result<Infallible> {
     let period = (idle_timeout / IDLE_SWEEPS).max(IDLE_SWEEP_MIN);
     let quiet_sweeps = idle_timeout.as_nanos().div_ceil(period.as_nanos()) as u32;
     loop {

@@ -22,9 +22,11 @@ pub use impairment::{
 };
 pub use rate::SOURCES_MAX;
 
+use crate::accepting::{end_vital, spawn_vital};
 use crate::audience::Audience;
 use counters::Desk;
 use reflector::{Impaired, Port, Straight, reflect};
+use std::convert::Infallible;
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
@@ -34,7 +36,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use twinring::net::Granted;
-use twinring::{BoundUdp, Handle, JoinHandle, UdpOptions, UdpSocket, shutdown_requested, spawn};
+use twinring::{BoundUdp, Handle, JoinHandle, UdpOptions, UdpSocket, shutdown_requested};
 
 /// The longest that a drain can be told to take.
 const DRAIN_MAX: Duration = Duration::from_secs(24 * 3600);
@@ -178,7 +180,7 @@ impl UdpService {
         let ports = bound.into_iter().map(port).collect::<io::Result<Rc<[Rc<Port>]>>>()?;
         let clerk = Clerk { ports: Rc::clone(&ports), desk: Arc::clone(&self.desks[worker]) };
         let clerk = Rc::new(clerk);
-        let answering = spawn(answer_questions(Rc::clone(&clerk)));
+        let answering = spawn_vital(&self.handle, answer_questions(Rc::clone(&clerk)));
         let reflecting: Vec<_> = (0..)
             .zip(&*ports)
             .map(|(listener, port)| {
@@ -197,21 +199,16 @@ impl UdpService {
         for task in reflecting {
             outcome = outcome.and(task.await.unwrap_or_else(|gone| Err(io::Error::other(gone))));
         }
-        answering.abort();
-        outcome
+        outcome.and(end_vital(answering).await)
     }
 
     fn reflect(&self, port: Rc<Port>, stream: u64) -> JoinHandle<io::Result<()>> {
-        let (impairments, handle) = (self.settings.impairments.clone(), self.handle.clone());
-        spawn(async move {
-            let outcome = match impairments {
+        let impairments = self.settings.impairments.clone();
+        spawn_vital(&self.handle, async move {
+            match impairments {
                 None => reflect(&port, Straight).await,
                 Some(impairments) => reflect(&port, Impaired::new(&impairments, stream)).await,
-            };
-            if outcome.is_err() {
-                handle.shutdown();
             }
-            outcome
         })
     }
 }
@@ -237,7 +234,7 @@ impl Drop for Clerk {
     }
 }
 
-async fn answer_questions(clerk: Rc<Clerk>) {
+async fn answer_questions(clerk: Rc<Clerk>) -> io::Result<Infallible> {
     loop {
         poll_fn(|cx| clerk.desk.poll_asked(cx)).await;
         clerk.desk.answer(clerk.counters());

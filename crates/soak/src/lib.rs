@@ -103,9 +103,10 @@ fn patiently<T>(world: &World, mut attempt: impl FnMut() -> std::io::Result<T>) 
     }
 }
 
-/// A runtime on the machine of the world.
+/// A runtime on the machine of the world, which ends with the first panic of a task.
 fn runtime(workers: usize) -> Runtime {
-    Runtime::builder().workers(workers).build().expect("a world has an engine")
+    let builder = Runtime::builder().workers(workers).stop_on_panic(true);
+    builder.build().expect("a world has an engine")
 }
 
 /// Asks a service to end, and waits until it has.

@@ -13,7 +13,7 @@ use twinring_services::udp::{Impairments, UdpCounters, UdpService, UdpSettings};
 /// Returns the packets that came back.
 pub(crate) fn run(world: &World, plan: &mut Plan) -> Claim {
     let workers = plan.about(1, 3) as usize;
-    let mut builder = twinring::Runtime::builder().workers(workers);
+    let mut builder = twinring::Runtime::builder().workers(workers).stop_on_panic(true);
     if plan.chance(3) {
         builder = builder.tick(Duration::from_millis(plan.about(1, 10)));
     }

@@ -21,7 +21,7 @@ fn anywhere() -> SocketAddr {
 }
 
 fn runtime() -> Runtime {
-    Runtime::builder().build().expect("a world has an engine")
+    Runtime::builder().stop_on_panic(true).build().expect("a world has an engine")
 }
 
 /// Runs until this is over, for four days of the world at most.
@@ -142,7 +142,7 @@ fn a_file_server_goes_through_the_day() {
 #[test]
 fn a_reflector_that_wakes_each_millisecond_goes_through_the_day() {
     let world = World::new(33, Faults::none());
-    let builder = Runtime::builder().tick(Duration::from_millis(1));
+    let builder = Runtime::builder().tick(Duration::from_millis(1)).stop_on_panic(true);
     let server = builder.build().expect("a world has an engine");
     let handle = server.handle();
     let settings = UdpSettings {

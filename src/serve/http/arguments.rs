@@ -145,6 +145,10 @@ struct TimeoutArgs {
 }
 
 impl HttpArgs {
+    pub(super) fn drain_timeout(&self) -> Duration {
+        self.timeouts.drain_timeout
+    }
+
     /// What the service uses of the runtime.
     pub(super) fn uses(&self) -> Uses {
         let zero_copy = self.cache.send == SendStrategy::ZeroCopy;

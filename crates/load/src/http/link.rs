@@ -4,7 +4,6 @@ use super::tls::TlsSession;
 use crate::turn::yield_now;
 use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use twinring::{RecvBuf, SendBuf, TcpStream};
@@ -57,7 +56,7 @@ impl Link {
 
     /// The next bytes of the connection; empty at its end.
     pub(super) fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<RecvBuf>> {
-        Pin::new(&mut self.stream.recv()).poll(cx)
+        self.stream.poll_recv(cx)
     }
 
     /// Hands on what bytes of the connection say.
@@ -92,7 +91,7 @@ impl Link {
         bytes: SendBuf,
     ) -> Poll<io::Result<()>> {
         if self.tls.is_none() {
-            return Pin::new(&mut self.stream.send(bytes)).poll(cx);
+            return self.stream.poll_send(cx, &mut Some(bytes));
         }
         ready!(self.poll_flush(cx))?;
         if let Some(tls) = &mut self.tls {
@@ -113,7 +112,7 @@ impl Link {
                     Some(tls.pending()?.into()).filter(|bytes: &Rc<[u8]>| !bytes.is_empty());
             }
             let Some(bytes) = &self.encrypted else { break };
-            ready!(Pin::new(&mut self.stream.send(Rc::clone(bytes))).poll(cx))?;
+            ready!(self.stream.poll_send(cx, &mut Some(Rc::clone(bytes).into())))?;
             self.encrypted = None;
         }
         Poll::Ready(Ok(()))

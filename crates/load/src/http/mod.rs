@@ -87,6 +87,8 @@ impl Load {
             .workers(settings.threads)
             .pin(settings.pin.clone())
             .linger(LINGER)
+            // A connection less is less load than was asked for.
+            .stop_on_panic(true)
             .build()
             .map_err(LoadError::Engine)?;
         let expectation = Expectation::new(

@@ -46,7 +46,7 @@ where
         })
         .collect();
     for connector in connectors {
-        // It ends by itself; only the end of the runtime could abort it.
+        // It ends by itself; only the end of the runtime could abort it, as a panic does.
         let _aborted = connector.await;
     }
     let mut made = shared.2.take();

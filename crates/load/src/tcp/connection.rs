@@ -179,8 +179,7 @@ impl Connection {
     ) -> Result<Option<u64>, (Trouble, String)> {
         let mut answered_ns = None;
         while !self.is_pausing(cx, window) {
-            let polled = Pin::new(&mut stream.recv()).poll(cx);
-            let piece = match polled {
+            let piece = match stream.poll_recv(cx) {
                 Poll::Pending => break,
                 Poll::Ready(Ok(piece)) => piece,
                 Poll::Ready(Err(error)) => return Err(lost("receiving", &error)),
@@ -320,7 +319,7 @@ impl Connection {
     ) -> Result<(), (Trouble, String)> {
         while self.handed < self.begun {
             let slice = self.pattern.slice(self.handed, (self.begun - self.handed) as usize);
-            match Pin::new(&mut stream.send(slice)).poll(cx) {
+            match stream.poll_send(cx, &mut Some(slice.into())) {
                 Poll::Ready(Ok(())) => self.handed += slice.len() as u64,
                 Poll::Ready(Err(error)) => return Err(lost("sending", &error)),
                 Poll::Pending => break,

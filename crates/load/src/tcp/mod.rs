@@ -59,6 +59,8 @@ impl Load {
             .workers(settings.threads)
             .pin(settings.pin.clone())
             .linger(LINGER)
+            // A connection less is less load than was asked for.
+            .stop_on_panic(true)
             .build()?;
         Ok(Load { settings: Arc::new(settings), stage: Stage::new(runtime) })
     }

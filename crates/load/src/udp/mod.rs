@@ -187,6 +187,8 @@ fn build(settings: &Settings) -> Result<Runtime, RuntimeError> {
         .workers(settings.threads)
         .pin(settings.pin.clone())
         .linger(LINGER)
+        // A connection less is less load than was asked for.
+        .stop_on_panic(true)
         .tick(settings.tick)
         .call_times(settings.calls)
         .build()

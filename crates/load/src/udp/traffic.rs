@@ -13,7 +13,6 @@ use crate::recorder::histogram;
 use hdrhistogram::Histogram;
 use std::collections::VecDeque;
 use std::io;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use twinring::{Datagram, Received, SendBuf, UdpSocket, monotonic_ns};
@@ -256,7 +255,7 @@ impl Traffic {
         let mut received = std::mem::take(&mut self.received);
         let mut failures = 0;
         let polled = loop {
-            match Pin::new(&mut socket.recv_batch(&mut received)).poll(cx) {
+            match socket.poll_recv_batch(cx, &mut received) {
                 Poll::Pending => break Poll::Pending,
                 Poll::Ready(Ok(_)) => {
                     // They are here. A time that is any older would make the trip of a reply too short

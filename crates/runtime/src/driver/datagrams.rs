@@ -2,13 +2,13 @@
 //! sending.
 
 use super::ancillary::{NAME_BYTES, SendControl, Wanted};
-use super::queues::Waiters;
 use crate::buf::SendBuf;
 use crate::datagram::{Datagram, Received, UdpStats};
+use crate::task::{WaitQueue, Waiter};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::Poll;
 
 /// Datagrams that one `recv_batch` delivers at most, and one recvmmsg(2) or sendmmsg(2) carries.
 pub(crate) const BATCH_MAX: usize = 64;
@@ -104,7 +104,7 @@ pub(crate) struct Outbox {
     held: usize,
     held_bytes: usize,
     segmentation: bool,
-    pub(crate) waiters: Waiters,
+    pub(crate) waiters: WaitQueue,
 }
 
 impl Outbox {
@@ -115,7 +115,7 @@ impl Outbox {
             held: 0,
             held_bytes: 0,
             segmentation,
-            waiters: Waiters::default(),
+            waiters: WaitQueue::default(),
         }
     }
 
@@ -255,11 +255,11 @@ impl Outbox {
     }
 
     /// Ready once everything is with the kernel or counted as lost.
-    pub(crate) fn poll_settled(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn poll_settled(&mut self, waiter: &mut Waiter<'_>) -> Poll<()> {
         if self.is_settled() {
             return Poll::Ready(());
         }
-        self.waiters.add(cx.waker());
+        self.waiters.add(waiter);
         Poll::Pending
     }
 }

@@ -31,14 +31,17 @@
 //!     that it needs it no more; where nobody will hear of that, it is unmapped (`zero_copy`).
 //!
 //! Operations are polled: they register the task's waker and the driver's `turn` hands it back
-//! when it is worth asking again. Wakers are collected during a turn and called after it, so no
-//! foreign code runs while the driver is borrowed.
+//! when it is worth asking again. Wakers are collected during a turn and called after it, cloned
+//! before the driver is borrowed and dropped after that ([`Waiter`]), so no foreign code runs meanwhile.
+//! A future that is dropped takes its waker out: only futures that exist wait.
 
 pub(crate) mod ancillary;
 pub(crate) mod datagrams;
 pub(crate) mod epoll;
 #[cfg(feature = "sim")]
 pub(crate) mod faults;
+#[cfg(all(test, not(loom)))]
+mod foreign_wakers;
 mod linger;
 mod mmsg;
 pub(crate) mod pieces;
@@ -61,12 +64,12 @@ use crate::confine::Uses;
 use crate::counters::Counters;
 use crate::datagram::{Datagram, Received, UdpStats};
 use crate::fs::{FileOp, Start};
-use crate::task::Place;
+use crate::task::{WaitQueue, WaitToken, Waiter};
 use socket2::SockRef;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 /// What a driver gets from its worker.
@@ -81,6 +84,15 @@ pub(crate) struct DriverSetup {
     /// Faults between the kernel and the engine, with their seed.
     #[cfg(feature = "sim")]
     pub(crate) faults: Option<(u64, faults::Faults)>,
+}
+
+/// What a future waits for at a socket.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Side {
+    /// For what comes: bytes, datagrams, connections.
+    Receive,
+    /// For what goes: room, the end of what is queued, a connection that is being made.
+    Send,
 }
 
 /// What an engine holds.
@@ -136,9 +148,9 @@ impl Driver {
     pub(crate) fn poll_accept(
         &mut self,
         key: Key,
-        cx: &mut Context<'_>,
+        waiter: &mut Waiter<'_>,
     ) -> Poll<io::Result<OwnedFd>> {
-        dispatch!(self, driver => driver.poll_accept(key, cx))
+        dispatch!(self, driver => driver.poll_accept(key, waiter))
     }
 
     /// Takes over a connected socket.
@@ -179,33 +191,33 @@ impl Driver {
     pub(crate) fn poll_connected(
         &mut self,
         key: Key,
-        cx: &mut Context<'_>,
+        waiter: &mut Waiter<'_>,
     ) -> Poll<io::Result<()>> {
-        dispatch!(self, driver => driver.poll_connected(key, cx))
+        dispatch!(self, driver => driver.poll_connected(key, waiter))
     }
 
     /// The next received piece; empty at the end of the stream.
     pub(crate) fn poll_recv(
         &mut self,
         key: Key,
-        cx: &mut Context<'_>,
+        waiter: &mut Waiter<'_>,
     ) -> Poll<io::Result<RecvBuf>> {
-        dispatch!(self, driver => driver.poll_recv(key, cx))
+        dispatch!(self, driver => driver.poll_recv(key, waiter))
     }
 
     /// Takes `buf` over once the stream's queue has room. `more` says that more follows at once.
     pub(crate) fn poll_send(
         &mut self,
         key: Key,
-        cx: &mut Context<'_>,
+        waiter: &mut Waiter<'_>,
         buf: &mut Option<SendBuf>,
         more: bool,
     ) -> Poll<io::Result<()>> {
         match self {
-            Driver::Uring(driver) => driver.poll_send(key, cx, buf, more),
-            Driver::Epoll(driver) => driver.poll_send(key, cx, buf, more),
+            Driver::Uring(driver) => driver.poll_send(key, waiter, buf, more),
+            Driver::Epoll(driver) => driver.poll_send(key, waiter, buf, more),
             #[cfg(feature = "sim")]
-            Driver::Sim(driver) => driver.poll_send(key, cx, buf),
+            Driver::Sim(driver) => driver.poll_send(key, waiter, buf),
         }
     }
 
@@ -213,9 +225,9 @@ impl Driver {
     pub(crate) fn poll_begin_pieces(
         &mut self,
         key: Key,
-        cx: &mut Context<'_>,
+        waiter: &mut Waiter<'_>,
     ) -> Poll<io::Result<()>> {
-        dispatch!(self, driver => driver.poll_begin_pieces(key, cx))
+        dispatch!(self, driver => driver.poll_begin_pieces(key, waiter))
     }
 
     /// Sends what the socket takes of a piece now; EAGAIN if that is nothing.
@@ -228,13 +240,13 @@ impl Driver {
     pub(crate) fn poll_zero_copy(
         &mut self,
         key: Key,
-        cx: &mut Context<'_>,
+        waiter: &mut Waiter<'_>,
         buffer: &Buffer,
         more: bool,
         begun: &mut bool,
     ) -> Poll<io::Result<usize>> {
         match self {
-            Driver::Uring(driver) => driver.poll_zero_copy(key, cx, buffer, more, begun),
+            Driver::Uring(driver) => driver.poll_zero_copy(key, waiter, buffer, more, begun),
             Driver::Epoll(driver) => Poll::Ready(driver.send_zero_copy(key, buffer, more)),
             #[cfg(feature = "sim")]
             Driver::Sim(driver) => Poll::Ready(driver.send_bytes(key, buffer.as_slice())),
@@ -246,10 +258,10 @@ impl Driver {
     pub(crate) fn poll_room(
         &mut self,
         key: Key,
-        cx: &mut Context<'_>,
+        waiter: &mut Waiter<'_>,
         asked: &mut bool,
     ) -> Poll<io::Result<()>> {
-        dispatch!(self, driver => driver.poll_room(key, cx, asked))
+        dispatch!(self, driver => driver.poll_room(key, waiter, asked))
     }
 
     /// Gives the sending half back; with an errno it is broken from now on, and its close a reset.
@@ -258,22 +270,34 @@ impl Driver {
     }
 
     /// Lets `wake_waiters` wake a task that waits for something else meanwhile.
-    pub(crate) fn watch_sends(&mut self, key: Key, waker: &Waker) {
-        dispatch!(self, driver => driver.watch_sends(key, waker));
+    pub(crate) fn watch_sends(&mut self, key: Key, waiter: &mut Waiter<'_>) {
+        if let Some(queue) = self.wait_queue(key, Side::Send) {
+            queue.add(waiter);
+        }
+    }
+
+    /// A future that may wait for this socket is gone. The waker is to be dropped when the driver is
+    /// not borrowed any more.
+    pub(crate) fn forget_waiter(
+        &mut self,
+        key: Key,
+        side: Side,
+        token: &mut WaitToken,
+    ) -> Option<Waker> {
+        self.wait_queue(key, side).and_then(|queue| queue.remove(token))
+    }
+
+    fn wait_queue(&mut self, key: Key, side: Side) -> Option<&mut WaitQueue> {
+        dispatch!(self, driver => driver.wait_queue(key, side))
     }
 
     /// Begins an operation on a file, if this engine carries such operations out.
-    pub(crate) fn start_file(
-        &mut self,
-        op: Box<FileOp>,
-        place: &mut Place,
-        cx: &mut Context<'_>,
-    ) -> Start {
+    pub(crate) fn start_file(&mut self, op: Box<FileOp>, waiter: &mut Waiter<'_>) -> Start {
         match self {
-            Driver::Uring(driver) => driver.start_file(op, place, cx),
+            Driver::Uring(driver) => driver.start_file(op, waiter),
             Driver::Epoll(_) => Start::NoRing(op),
             #[cfg(feature = "sim")]
-            Driver::Sim(driver) => driver.start_file(op, cx),
+            Driver::Sim(driver) => driver.start_file(op, waiter),
         }
     }
 
@@ -281,29 +305,43 @@ impl Driver {
     pub(crate) fn poll_file(
         &mut self,
         key: Key,
-        cx: &mut Context<'_>,
+        waiter: &mut Waiter<'_>,
     ) -> Poll<io::Result<(Box<FileOp>, io::Result<usize>)>> {
         match self {
-            Driver::Uring(driver) => driver.poll_file(key, cx),
+            Driver::Uring(driver) => driver.poll_file(key, waiter),
             Driver::Epoll(_) => Poll::Ready(Err(closed())),
             #[cfg(feature = "sim")]
-            Driver::Sim(driver) => driver.poll_file(key, cx),
+            Driver::Sim(driver) => driver.poll_file(key, waiter),
         }
     }
 
-    /// Gives an operation that was begun up.
-    pub(crate) fn abandon_file(&mut self, key: Key) {
+    /// Gives an operation that was begun up. The waker is to be dropped as that of `forget_waiter`.
+    pub(crate) fn abandon_file(&mut self, key: Key) -> Option<Waker> {
         match self {
             Driver::Uring(driver) => driver.abandon_file(key),
-            Driver::Epoll(_) => {}
+            Driver::Epoll(_) => None,
             #[cfg(feature = "sim")]
             Driver::Sim(driver) => driver.abandon_file(key),
         }
     }
 
+    /// Gives an operation up that was not begun, because there was no room.
+    pub(crate) fn forget_file(&mut self, token: &mut WaitToken) -> Option<Waker> {
+        match self {
+            Driver::Uring(driver) => driver.forget_file(token),
+            Driver::Epoll(_) => None,
+            #[cfg(feature = "sim")]
+            Driver::Sim(_) => None,
+        }
+    }
+
     /// Ready once everything queued, FIN included, is with the kernel.
-    pub(crate) fn poll_flushed(&mut self, key: Key, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        dispatch!(self, driver => driver.poll_flushed(key, cx))
+    pub(crate) fn poll_flushed(
+        &mut self,
+        key: Key,
+        waiter: &mut Waiter<'_>,
+    ) -> Poll<io::Result<()>> {
+        dispatch!(self, driver => driver.poll_flushed(key, waiter))
     }
 
     /// Queues FIN behind what is queued.
@@ -320,30 +358,30 @@ impl Driver {
     pub(crate) fn poll_recv_batch(
         &mut self,
         key: Key,
-        cx: &mut Context<'_>,
+        waiter: &mut Waiter<'_>,
         into: &mut Vec<Received>,
         most: usize,
     ) -> Poll<io::Result<usize>> {
-        dispatch!(self, driver => driver.poll_recv_batch(key, cx, into, most))
+        dispatch!(self, driver => driver.poll_recv_batch(key, waiter, into, most))
     }
 
     /// Takes datagrams over from the front of `batch`; ready when it is empty.
     pub(crate) fn poll_send_batch(
         &mut self,
         key: Key,
-        cx: &mut Context<'_>,
+        waiter: &mut Waiter<'_>,
         batch: &mut Vec<Datagram>,
     ) -> Poll<io::Result<()>> {
-        dispatch!(self, driver => driver.poll_send_batch(key, cx, batch))
+        dispatch!(self, driver => driver.poll_send_batch(key, waiter, batch))
     }
 
     /// Ready once every datagram taken over is with the kernel, or was counted as not sent.
     pub(crate) fn poll_datagrams_sent(
         &mut self,
         key: Key,
-        cx: &mut Context<'_>,
+        waiter: &mut Waiter<'_>,
     ) -> Poll<io::Result<()>> {
-        dispatch!(self, driver => driver.poll_datagrams_sent(key, cx))
+        dispatch!(self, driver => driver.poll_datagrams_sent(key, waiter))
     }
 
     /// What a datagram socket has counted.
@@ -364,12 +402,14 @@ impl Driver {
     }
 
     /// Drops what is queued for sending, so that a close has nothing to wait for.
-    pub(crate) fn discard(&mut self, key: Key) {
-        dispatch!(self, driver => driver.discard(key));
+    pub(crate) fn discard(&mut self, key: Key, wakes: &mut Vec<Waker>) {
+        dispatch!(self, driver => driver.discard(key, wakes));
     }
 
-    /// Gives a socket up. What is queued is still sent, for at most the linger time.
-    pub(crate) fn close(&mut self, key: Key) {
+    /// Gives a socket up. What is queued is still sent, for at most the linger time. Collects the
+    /// wakers of futures that were leaked.
+    pub(crate) fn close(&mut self, key: Key, wakes: &mut Vec<Waker>) {
+        self.wake_waiters(key, wakes);
         dispatch!(self, driver => driver.close(key));
     }
 
@@ -452,9 +492,15 @@ impl Driver {
         }
     }
 
-    /// Cancels everything, waits until the kernel holds nothing, closes all descriptors.
-    pub(crate) fn teardown(&mut self) {
-        dispatch!(self, driver => driver.teardown());
+    /// Cancels everything, waits until the kernel holds nothing (for operations on files, `patience` at
+    /// most), closes all descriptors. Collects the wakers of sockets and futures that were leaked.
+    pub(crate) fn teardown(&mut self, patience: Duration, wakes: &mut Vec<Waker>) {
+        match self {
+            Driver::Uring(driver) => driver.teardown(patience, wakes),
+            Driver::Epoll(driver) => driver.teardown(wakes),
+            #[cfg(feature = "sim")]
+            Driver::Sim(driver) => driver.teardown(wakes),
+        }
     }
 }
 

@@ -3,10 +3,11 @@
 
 use crate::buf::{RecvBuf, SendBuf};
 use crate::sys;
+use crate::task::{WaitQueue, Waiter};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::task::{Context, Poll, Waker};
+use std::task::{Poll, Waker};
 
 /// Bytes a socket may hold received and unread before its receive is paused. What one turn of the
 /// driver delivers, at most the pool, comes on top.
@@ -16,41 +17,6 @@ pub(crate) const RECEIVED_PIECES_MAX: usize = 64;
 /// Bytes a socket may hold queued for sending before `send` waits. One further buffer of any
 /// size is accepted while less than this is queued.
 pub(crate) const QUEUED_BYTES_MAX: usize = 256 * 1024;
-
-/// Tasks that wait for the same thing; nearly always none or one. A list, so that it is small for
-/// those: a socket has two of them, and its size is cache footprint.
-#[derive(Debug, Default)]
-pub(crate) struct Waiters {
-    first: Option<Waker>,
-    others: Option<Box<Waiters>>,
-}
-
-impl Waiters {
-    /// Adds the task unless it waits already.
-    pub(crate) fn add(&mut self, waker: &Waker) {
-        match &self.first {
-            None => self.first = Some(waker.clone()),
-            Some(first) if first.will_wake(waker) => {}
-            Some(_) => self.others.get_or_insert_default().add(waker),
-        }
-    }
-
-    /// True when nobody waits.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.first.is_none()
-    }
-
-    /// Moves all waiters to `wakes`.
-    pub(crate) fn wake(&mut self, wakes: &mut Vec<Waker>) {
-        let Some(first) = self.first.take() else { return };
-        wakes.push(first);
-        let mut others = self.others.take();
-        while let Some(mut next) = others {
-            wakes.extend(next.first.take());
-            others = next.others.take();
-        }
-    }
-}
 
 /// A queue that is empty most of the time, and then no more than a pointer.
 #[derive(Debug)]
@@ -125,7 +91,7 @@ pub(crate) struct Received {
     /// The driver's turn in which the oldest piece arrived.
     oldest_turn: u32,
     pub(crate) end: Option<End>,
-    pub(crate) waiters: Waiters,
+    pub(crate) waiters: WaitQueue,
 }
 
 impl Received {
@@ -200,7 +166,7 @@ pub(crate) struct Queued {
     /// A file is being sent, piece by piece and past this queue: everything else waits.
     exclusive: bool,
     pub(crate) fin: Fin,
-    pub(crate) waiters: Waiters,
+    pub(crate) waiters: WaitQueue,
 }
 
 impl Queued {
@@ -249,7 +215,7 @@ impl Queued {
     /// nothing is in flight.
     pub(crate) fn poll_exclusive(
         &mut self,
-        cx: &mut Context<'_>,
+        waiter: &mut Waiter<'_>,
         idle: bool,
     ) -> Poll<io::Result<()>> {
         self.check()?;
@@ -257,7 +223,7 @@ impl Queued {
             self.exclusive = true;
             return Poll::Ready(Ok(()));
         }
-        self.waiters.add(cx.waker());
+        self.waiters.add(waiter);
         Poll::Pending
     }
 
@@ -311,7 +277,7 @@ impl Queued {
     /// Ready once everything is with the kernel, or failed. `idle` says that nothing is in flight.
     pub(crate) fn poll_flushed(
         &mut self,
-        cx: &mut Context<'_>,
+        waiter: &mut Waiter<'_>,
         idle: bool,
     ) -> Poll<io::Result<()>> {
         if let Some(errno) = self.error {
@@ -320,7 +286,7 @@ impl Queued {
         if idle && self.buffers.is_empty() && !self.exclusive && self.fin != Fin::Queued {
             return Poll::Ready(Ok(()));
         }
-        self.waiters.add(cx.waker());
+        self.waiters.add(waiter);
         Poll::Pending
     }
 }

@@ -6,7 +6,7 @@ use crate::blocking::Job;
 use crate::driver::slots::Key;
 use crate::runtime::Worker;
 use crate::sys::file::{self as sys, OpenHow, Status};
-use crate::task::Place;
+use crate::task::{WaitToken, Waiter};
 use std::ffi::CString;
 use std::fmt;
 use std::io;
@@ -106,10 +106,12 @@ impl FileOp {
 pub(super) struct Execution {
     worker: Rc<Worker>,
     state: State,
+    /// While the ring has no room.
+    token: WaitToken,
 }
 
 enum State {
-    New(Box<FileOp>, Place),
+    New(Box<FileOp>),
     OnRing(Key),
     OnThread(Job<(Box<FileOp>, io::Result<usize>)>),
     Over,
@@ -118,7 +120,7 @@ enum State {
 /// What a driver did with an operation.
 pub(crate) enum Start {
     OnRing(Key),
-    /// Has no room now; the task was put into the line.
+    /// Has no room now; the task waits for some.
     Full(Box<FileOp>),
     /// Does not carry out operations on files.
     NoRing(Box<FileOp>),
@@ -126,7 +128,8 @@ pub(crate) enum Start {
 
 impl Execution {
     pub(super) fn new(worker: &Rc<Worker>, op: Box<FileOp>) -> Execution {
-        Execution { worker: Rc::clone(worker), state: State::New(op, Place::default()) }
+        let token = WaitToken::default();
+        Execution { worker: Rc::clone(worker), state: State::New(op), token }
     }
 
     fn on_thread(&self, mut op: Box<FileOp>) -> State {
@@ -151,28 +154,33 @@ impl Future for Execution {
     type Output = io::Result<(Box<FileOp>, io::Result<usize>)>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let execution = &mut *self;
         loop {
-            self.state = match std::mem::replace(&mut self.state, State::Over) {
-                State::New(op, mut place) => {
-                    let start = self.worker.driver.borrow_mut().start_file(op, &mut place, cx);
+            execution.state = match std::mem::replace(&mut execution.state, State::Over) {
+                State::New(op) => {
+                    let mut waiter = Waiter::new(cx, &mut execution.token);
+                    let start = execution.worker.driver.borrow_mut().start_file(op, &mut waiter);
+                    drop(waiter);
                     match start {
                         Start::OnRing(key) => State::OnRing(key),
-                        Start::NoRing(op) => self.on_thread(op),
+                        Start::NoRing(op) => execution.on_thread(op),
                         Start::Full(op) => {
-                            self.state = State::New(op, place);
+                            execution.state = State::New(op);
                             return Poll::Pending;
                         }
                     }
                 }
                 State::OnRing(key) => {
-                    let polled = self.worker.driver.borrow_mut().poll_file(key, cx);
+                    let mut waiter = Waiter::new(cx, &mut execution.token);
+                    let polled = execution.worker.driver.borrow_mut().poll_file(key, &mut waiter);
+                    drop(waiter);
                     match polled {
                         Poll::Ready(Ok((op, ended))) if wants_thread(&op, &ended) => {
-                            self.on_thread(op)
+                            execution.on_thread(op)
                         }
                         Poll::Ready(over) => return Poll::Ready(over),
                         Poll::Pending => {
-                            self.state = State::OnRing(key);
+                            execution.state = State::OnRing(key);
                             return Poll::Pending;
                         }
                     }
@@ -180,7 +188,7 @@ impl Future for Execution {
                 State::OnThread(mut job) => {
                     let polled = Pin::new(&mut job).poll(cx);
                     if polled.is_pending() {
-                        self.state = State::OnThread(job);
+                        execution.state = State::OnThread(job);
                     }
                     return polled;
                 }
@@ -195,8 +203,13 @@ impl Future for Execution {
 
 impl Drop for Execution {
     fn drop(&mut self) {
-        if let State::OnRing(key) = self.state {
-            self.worker.driver.borrow_mut().abandon_file(key);
-        }
+        let waker = match self.state {
+            State::OnRing(key) => self.worker.driver.borrow_mut().abandon_file(key),
+            State::New(_) if self.token.may_wait() => {
+                self.worker.driver.borrow_mut().forget_file(&mut self.token)
+            }
+            _ => None,
+        };
+        drop(waker);
     }
 }

@@ -1,9 +1,11 @@
 //! Listening and accepting.
 
-use super::{TcpStream, internet_address, patiently, with_socket};
+use super::{Operation, TcpStream, close, internet_address, patiently, with_socket};
+use crate::driver::Side;
 use crate::driver::slots::Key;
 use crate::runtime::{Notice, Worker, current};
 use crate::sys::Mapping;
+use crate::task::{WaitToken, Waiter};
 use crate::time::sleep;
 use crate::{Either, race};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -186,8 +188,9 @@ impl TcpListener {
                 self.wait_for_memory("less than 16 MiB of memory are left").await;
                 continue;
             }
+            let mut accept = Operation::new(&self.worker, self.key, Side::Receive);
             let accepted = poll_fn(|cx| match self.worker.executor.spend() {
-                true => self.worker.driver.borrow_mut().poll_accept(self.key, cx),
+                true => accept.poll(cx, |driver, key, waiter| driver.poll_accept(key, waiter)),
                 false => {
                     cx.waker().wake_by_ref();
                     Poll::Pending
@@ -241,12 +244,13 @@ impl TcpListener {
 
     async fn wait_for_a_close(&self) {
         self.worker.counters.accept_stalls.add(1);
-        let mut waiting = false;
+        let mut descriptor = DescriptorWait { worker: &self.worker, token: WaitToken::default() };
         let descriptor_closed = poll_fn(|cx| {
-            if std::mem::replace(&mut waiting, true) {
+            if descriptor.token.may_wait() {
                 return Poll::Ready(());
             }
-            self.worker.descriptor_waiters.borrow_mut().add(cx.waker());
+            let mut waiter = Waiter::new(cx, &mut descriptor.token);
+            self.worker.descriptor_waiters.borrow_mut().add(&mut waiter);
             Poll::Pending
         });
         match race(descriptor_closed, sleep(STALL)).await {
@@ -268,7 +272,20 @@ impl TcpListener {
 
 impl Drop for TcpListener {
     fn drop(&mut self) {
-        self.worker.driver.borrow_mut().close(self.key);
+        close(&self.worker, self.key, |_, _| {});
+    }
+}
+
+/// Waits until a descriptor of this worker is closed, until it is dropped.
+struct DescriptorWait<'a> {
+    worker: &'a Worker,
+    token: WaitToken,
+}
+
+impl Drop for DescriptorWait<'_> {
+    fn drop(&mut self) {
+        let waker = self.worker.descriptor_waiters.borrow_mut().remove(&mut self.token);
+        drop(waker);
     }
 }
 

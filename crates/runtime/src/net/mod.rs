@@ -11,11 +11,14 @@ pub use udp::{RecvBatch, SendBatch, UdpSocket};
 pub use udp_options::{BoundUdp, Granted, UdpOptions};
 
 use crate::driver::slots::Key;
+use crate::driver::{Driver, Side};
 use crate::runtime::{Worker, is_serving};
+use crate::task::{WaitToken, Waiter};
 use socket2::SockRef;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 /// How often binding is tried again while the address is in use. The port of an io_uring process
@@ -37,6 +40,56 @@ fn patiently<T>(mut bind: impl FnMut() -> io::Result<T>) -> io::Result<T> {
             other => return other,
         }
     }
+}
+
+/// An operation of a socket under way, which waits for one side of it. Dropped, it waits no more.
+struct Operation<'a> {
+    worker: &'a Worker,
+    key: Key,
+    side: Side,
+    token: WaitToken,
+}
+
+impl<'a> Operation<'a> {
+    fn new(worker: &'a Worker, key: Key, side: Side) -> Operation<'a> {
+        Operation { worker, key, side, token: WaitToken::default() }
+    }
+
+    fn poll<T>(
+        &mut self,
+        cx: &Context<'_>,
+        ask: impl FnOnce(&mut Driver, Key, &mut Waiter<'_>) -> T,
+    ) -> T {
+        let mut waiter = Waiter::new(cx, &mut self.token);
+        let mut driver = self.worker.driver.borrow_mut();
+        ask(&mut driver, self.key, &mut waiter)
+    }
+}
+
+impl Drop for Operation<'_> {
+    fn drop(&mut self) {
+        forget_waiter(self.worker, self.key, self.side, &mut self.token);
+    }
+}
+
+/// A future that may wait for a socket is gone. Nothing to do in most cases: it was ready.
+#[inline]
+fn forget_waiter(worker: &Worker, key: Key, side: Side, token: &mut WaitToken) {
+    if token.may_wait() {
+        let waker = worker.driver.borrow_mut().forget_waiter(key, side, token);
+        drop(waker);
+    }
+}
+
+/// The program gives a socket up. `before` is called with the driver first.
+fn close(worker: &Worker, key: Key, before: impl FnOnce(&mut Driver, &mut Vec<Waker>)) {
+    let mut wakes = Vec::new();
+    {
+        let mut driver = worker.driver.borrow_mut();
+        before(&mut driver, &mut wakes);
+        driver.close(key, &mut wakes);
+    }
+    worker.wake_descriptor_waiters();
 }
 
 /// Asks the kernel something about a socket of the driver.

@@ -2,11 +2,13 @@
 
 mod send_file;
 
-use super::{internet_address, with_socket};
+use super::{Operation, close, forget_waiter, internet_address, with_socket};
 use crate::buf::{RecvBuf, SendBuf};
+use crate::driver::Side;
 use crate::driver::slots::Key;
 use crate::runtime::{Worker, current};
 use crate::sys;
+use crate::task::{WaitToken, Waiter};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::cell::Cell;
 use std::fmt;
@@ -31,6 +33,9 @@ pub struct TcpStream {
     /// The close is to be a reset, so nothing queued is worth sending first.
     resets: Cell<bool>,
     sent_of_files: Cell<u64>,
+    /// Of the last `poll_recv` and `poll_send` that waited.
+    recv_token: Cell<WaitToken>,
+    send_token: Cell<WaitToken>,
 }
 
 impl fmt::Debug for TcpStream {
@@ -47,6 +52,8 @@ impl TcpStream {
             cancels: Cell::new(0),
             resets: Cell::new(false),
             sent_of_files: Cell::new(0),
+            recv_token: Cell::default(),
+            send_token: Cell::default(),
         }
     }
 
@@ -64,7 +71,10 @@ impl TcpStream {
     /// As [`connect`](TcpStream::connect), from a local address; port 0 lets the kernel choose
     /// one per destination, so many more connections than ephemeral ports are possible.
     pub fn connect_from(local: Option<SocketAddr>, address: SocketAddr) -> Connect {
-        Connect { started: start_connect(local, address).map_err(Some) }
+        Connect {
+            started: start_connect(local, address).map_err(Some),
+            token: WaitToken::default(),
+        }
     }
 
     /// The next received bytes, in order; empty at the end of the stream, for ever after.
@@ -72,17 +82,77 @@ impl TcpStream {
     /// # Errors
     /// The error that broke the connection, once; or ECANCELED, see [`cancel`](Self::cancel).
     pub fn recv(&self) -> Recv<'_> {
-        Recv { stream: self, cancels: self.cancels.get() }
+        Recv { stream: self, cancels: self.cancels.get(), token: WaitToken::default() }
     }
 
-    /// Hands `buf` over for sending and returns once it is queued. Less than 256 KiB are queued
-    /// per connection before this waits for the peer; one buffer of any size fits beside them.
+    /// As [`recv`](Self::recv), for those who write futures of their own. Of the tasks that call this,
+    /// the last one is woken.
+    ///
+    /// # Errors
+    /// The error that broke the connection, once.
+    pub fn poll_recv(&self, cx: &mut Context<'_>) -> Poll<io::Result<RecvBuf>> {
+        if !self.spend(cx) {
+            return Poll::Pending;
+        }
+        let mut token = self.recv_token.take();
+        let mut waiter = Waiter::new(cx, &mut token);
+        let polled = self.worker.driver.borrow_mut().poll_recv(self.key, &mut waiter);
+        drop(waiter);
+        self.recv_token.set(token);
+        self.spend_received(&polled);
+        polled
+    }
+
+    /// Hands `buf` over for sending and returns once it is queued: all of it or, if the future is
+    /// dropped before, nothing. Less than 256 KiB are queued per connection before this waits for the
+    /// peer; one buffer of any size fits beside them.
+    ///
+    /// A future that is dropped while it waits drops the buffer. To have it back, for instance after a
+    /// [`timeout`](crate::timeout), keep the future:
+    ///
+    /// ```no_run
+    /// # async fn example(stream: twinring::TcpStream, buf: Vec<u8>) -> std::io::Result<()> {
+    /// # use std::time::Duration;
+    /// let mut send = stream.send(buf);
+    /// let unsent = match twinring::timeout(Duration::from_secs(1), &mut send).await {
+    ///     Ok(queued) => queued.map(|()| None)?,
+    ///     Err(_elapsed) => send.into_buffer(),
+    /// };
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// The error of an earlier send; EPIPE after [`finish`](Self::finish); ECANCELED. The bytes
     /// are then not sent.
     pub fn send(&self, buf: impl Into<SendBuf>) -> Send<'_> {
-        Send { stream: self, buf: Some(buf.into()), more: false, cancels: self.cancels.get() }
+        Send::new(self, buf.into(), false)
+    }
+
+    /// As [`send`](Self::send), for those who write futures of their own: takes `buf` once there is room
+    /// for it, and leaves it where it is until then. Of the tasks that call this, the last one is woken.
+    ///
+    /// # Errors
+    /// The error of an earlier send; EPIPE after [`finish`](Self::finish).
+    pub fn poll_send(
+        &self,
+        cx: &mut Context<'_>,
+        buf: &mut Option<SendBuf>,
+    ) -> Poll<io::Result<()>> {
+        // A peer that reads as fast as we send would otherwise keep the thread for ever.
+        if !self.spend(cx) {
+            return Poll::Pending;
+        }
+        let bytes = buf.as_ref().map_or(0, SendBuf::len);
+        let mut token = self.send_token.take();
+        let mut waiter = Waiter::new(cx, &mut token);
+        let polled = self.worker.driver.borrow_mut().poll_send(self.key, &mut waiter, buf, false);
+        drop(waiter);
+        self.send_token.set(token);
+        if polled.is_ready() {
+            self.worker.executor.spend_bytes(bytes);
+        }
+        polled
     }
 
     /// As [`send`](Self::send), with more to follow at once: the kernel may keep a last segment
@@ -93,7 +163,7 @@ impl TcpStream {
     /// # Errors
     /// As [`send`](Self::send).
     pub fn send_more(&self, buf: impl Into<SendBuf>) -> Send<'_> {
-        Send { stream: self, buf: Some(buf.into()), more: true, cancels: self.cancels.get() }
+        Send::new(self, buf.into(), true)
     }
 
     /// Returns when everything handed over is with the kernel.
@@ -102,9 +172,10 @@ impl TcpStream {
     /// The error that broke the connection, or ECANCELED.
     pub async fn flush(&self) -> io::Result<()> {
         let cancels = self.cancels.get();
-        poll_fn(|cx| match self.check_cancelled(cancels) {
-            Ok(()) => self.worker.driver.borrow_mut().poll_flushed(self.key, cx),
-            Err(error) => Poll::Ready(Err(error)),
+        let mut flush = Operation::new(&self.worker, self.key, Side::Send);
+        poll_fn(|cx| {
+            self.check_cancelled(cancels)?;
+            flush.poll(cx, |driver, key, waiter| driver.poll_flushed(key, waiter))
         })
         .await
     }
@@ -212,6 +283,13 @@ impl TcpStream {
         }
     }
 
+    /// Counts what was received against the task's budget.
+    fn spend_received(&self, polled: &Poll<io::Result<RecvBuf>>) {
+        if let Poll::Ready(Ok(piece)) = polled {
+            self.worker.executor.spend_bytes(piece.len());
+        }
+    }
+
     /// Takes one operation from the task's budget, or makes it come back later.
     fn spend(&self, cx: &mut Context<'_>) -> bool {
         let allowed = self.worker.executor.spend();
@@ -224,14 +302,11 @@ impl TcpStream {
 
 impl Drop for TcpStream {
     fn drop(&mut self) {
-        {
-            let mut driver = self.worker.driver.borrow_mut();
+        close(&self.worker, self.key, |driver, wakes| {
             if self.resets.get() {
-                driver.discard(self.key);
+                driver.discard(self.key, wakes);
             }
-            driver.close(self.key);
-        }
-        self.worker.wake_descriptor_waiters();
+        });
     }
 }
 
@@ -252,18 +327,22 @@ fn start_connect(local: Option<SocketAddr>, address: SocketAddr) -> io::Result<T
 pub struct Connect {
     /// The stream until it is ready; or why it could not start, until that was reported.
     started: Result<TcpStream, Option<io::Error>>,
+    /// It needs not be given back: whoever drops this closes the socket.
+    token: WaitToken,
 }
 
 impl Future for Connect {
     type Output = io::Result<TcpStream>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let connected = match &mut self.started {
-            Ok(stream) => stream.worker.driver.borrow_mut().poll_connected(stream.key, cx),
+        let Connect { started, token } = &mut *self;
+        let mut waiter = Waiter::new(cx, token);
+        let connected = match started {
+            Ok(stream) => stream.worker.driver.borrow_mut().poll_connected(stream.key, &mut waiter),
             Err(error) => Poll::Ready(Err(error.take().unwrap_or_else(polled_again))),
         };
         connected.map(|connected| {
-            let stream = std::mem::replace(&mut self.started, Err(None));
+            let stream = std::mem::replace(started, Err(None));
             connected.and_then(|()| stream.map_err(|error| error.unwrap_or_else(polled_again)))
         })
     }
@@ -279,26 +358,33 @@ fn polled_again() -> io::Error {
 pub struct Recv<'a> {
     stream: &'a TcpStream,
     cancels: u32,
+    token: WaitToken,
 }
 
 impl Future for Recv<'_> {
     type Output = io::Result<RecvBuf>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.stream.check_cancelled(self.cancels)?;
-        if !self.stream.spend(cx) {
+        let Recv { stream, cancels, token } = self.get_mut();
+        stream.check_cancelled(*cancels)?;
+        if !stream.spend(cx) {
             return Poll::Pending;
         }
-        let worker = &self.stream.worker;
-        let polled = worker.driver.borrow_mut().poll_recv(self.stream.key, cx);
-        if let Poll::Ready(Ok(piece)) = &polled {
-            worker.executor.spend_bytes(piece.len());
-        }
+        let mut waiter = Waiter::new(cx, token);
+        let polled = stream.worker.driver.borrow_mut().poll_recv(stream.key, &mut waiter);
+        stream.spend_received(&polled);
         polled
     }
 }
 
-/// The future of [`TcpStream::send`] and [`TcpStream::send_more`]. Dropping it before it was ready sends nothing.
+impl Drop for Recv<'_> {
+    fn drop(&mut self) {
+        forget_waiter(&self.stream.worker, self.stream.key, Side::Receive, &mut self.token);
+    }
+}
+
+/// The future of [`TcpStream::send`] and [`TcpStream::send_more`]. Dropped before it was ready, it has sent
+/// nothing, and drops the buffer: see [`into_buffer`](Send::into_buffer).
 #[derive(Debug)]
 #[must_use = "sends nothing unless awaited"]
 pub struct Send<'a> {
@@ -306,6 +392,19 @@ pub struct Send<'a> {
     buf: Option<SendBuf>,
     more: bool,
     cancels: u32,
+    token: WaitToken,
+}
+
+impl<'a> Send<'a> {
+    fn new(stream: &'a TcpStream, buf: SendBuf, more: bool) -> Send<'a> {
+        let (cancels, token) = (stream.cancels.get(), WaitToken::default());
+        Send { stream, buf: Some(buf), more, cancels, token }
+    }
+
+    /// Gives the send up, and the buffer back; `None` if it was handed over.
+    pub fn into_buffer(mut self) -> Option<SendBuf> {
+        self.buf.take()
+    }
 }
 
 impl Future for Send<'_> {
@@ -317,12 +416,20 @@ impl Future for Send<'_> {
         if !self.stream.spend(cx) {
             return Poll::Pending;
         }
-        let Send { stream, buf, more, .. } = &mut *self;
+        let Send { stream, buf, more, token, .. } = &mut *self;
         let bytes = buf.as_ref().map_or(0, SendBuf::len);
-        let polled = stream.worker.driver.borrow_mut().poll_send(stream.key, cx, buf, *more);
+        let mut waiter = Waiter::new(cx, token);
+        let mut driver = stream.worker.driver.borrow_mut();
+        let polled = driver.poll_send(stream.key, &mut waiter, buf, *more);
         if polled.is_ready() {
             stream.worker.executor.spend_bytes(bytes);
         }
         polled
+    }
+}
+
+impl Drop for Send<'_> {
+    fn drop(&mut self) {
+        forget_waiter(&self.stream.worker, self.stream.key, Side::Send, &mut self.token);
     }
 }

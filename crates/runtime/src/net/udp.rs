@@ -1,12 +1,14 @@
 //! UDP sockets.
 
-use super::{BoundUdp, UdpOptions, with_socket};
+use super::{BoundUdp, Operation, UdpOptions, close, forget_waiter, with_socket};
 use crate::buf::SendBuf;
 use crate::datagram::{Datagram, Received, UdpStats};
+use crate::driver::Side;
 use crate::driver::datagrams::BATCH_MAX;
 use crate::driver::slots::Key;
 use crate::runtime::{Worker, current};
 use crate::sys;
+use crate::task::{WaitToken, Waiter};
 use socket2::SockFilter;
 use std::cell::Cell;
 use std::fmt;
@@ -43,6 +45,8 @@ pub struct UdpSocket {
     peer: Option<SocketAddr>,
     /// Number of cancellations so far; an operation that started under an older number ends.
     cancels: Cell<u32>,
+    /// Of the last `poll_recv_batch` that waited.
+    recv_token: Cell<WaitToken>,
 }
 
 impl fmt::Debug for UdpSocket {
@@ -89,7 +93,8 @@ impl UdpSocket {
         let (local, peer) = (bound.local_addr(), bound.setup.peer);
         let socket = OwnedFd::from(bound.socket);
         let key = worker.driver.borrow_mut().add_udp(socket, bound.setup)?;
-        Ok(UdpSocket { worker, key, local, peer, cancels: Cell::new(0) })
+        let (cancels, recv_token) = (Cell::new(0), Cell::default());
+        Ok(UdpSocket { worker, key, local, peer, cancels, recv_token })
     }
 
     /// The address of this end, with the port the kernel chose.
@@ -108,7 +113,30 @@ impl UdpSocket {
     /// # Errors
     /// What makes the socket itself fail, once; or ECANCELED, see [`cancel`](Self::cancel).
     pub fn recv_batch<'a>(&'a self, into: &'a mut Vec<Received>) -> RecvBatch<'a> {
-        RecvBatch { socket: self, into, most: BATCH_MAX, cancels: self.cancels.get() }
+        self.recv_at_most(BATCH_MAX, into)
+    }
+
+    /// As [`recv_batch`](Self::recv_batch), for those who write futures of their own. Of the tasks that
+    /// call this, the last one is woken.
+    ///
+    /// # Errors
+    /// What makes the socket itself fail, once.
+    pub fn poll_recv_batch(
+        &self,
+        cx: &mut Context<'_>,
+        into: &mut Vec<Received>,
+    ) -> Poll<io::Result<usize>> {
+        if !self.spend(cx) {
+            return Poll::Pending;
+        }
+        let mut token = self.recv_token.take();
+        let mut waiter = Waiter::new(cx, &mut token);
+        let mut driver = self.worker.driver.borrow_mut();
+        let polled = driver.poll_recv_batch(self.key, &mut waiter, into, BATCH_MAX);
+        drop(driver);
+        drop(waiter);
+        self.recv_token.set(token);
+        polled
     }
 
     /// The next datagram. [`recv_batch`](Self::recv_batch) costs less when there are many.
@@ -117,9 +145,13 @@ impl UdpSocket {
     /// As [`recv_batch`](Self::recv_batch).
     pub async fn recv_from(&self) -> io::Result<Received> {
         let mut one = Vec::with_capacity(1);
-        let cancels = self.cancels.get();
-        RecvBatch { socket: self, into: &mut one, most: 1, cancels }.await?;
+        self.recv_at_most(1, &mut one).await?;
         one.pop().ok_or_else(|| io::Error::other("a receive ended without a datagram"))
+    }
+
+    fn recv_at_most<'a>(&'a self, most: usize, into: &'a mut Vec<Received>) -> RecvBatch<'a> {
+        let (cancels, token) = (self.cancels.get(), WaitToken::default());
+        RecvBatch { socket: self, into, most, cancels, token }
     }
 
     /// Hands the datagrams over for sending, in order, and empties `batch`. Waits only while the
@@ -132,7 +164,8 @@ impl UdpSocket {
     /// # Errors
     /// ECANCELED, see [`cancel`](Self::cancel).
     pub fn send_batch<'a>(&'a self, batch: &'a mut Vec<Datagram>) -> SendBatch<'a> {
-        SendBatch { socket: self, batch, cancels: self.cancels.get() }
+        let (cancels, token) = (self.cancels.get(), WaitToken::default());
+        SendBatch { socket: self, batch, cancels, token }
     }
 
     /// Hands over what the socket has room for, in order, without waiting; the rest stays in
@@ -141,8 +174,9 @@ impl UdpSocket {
     /// # Errors
     /// When the engine has lost the socket.
     pub fn try_send_batch(&self, batch: &mut Vec<Datagram>) -> io::Result<()> {
-        let mut nobody = Context::from_waker(Waker::noop());
-        match self.worker.driver.borrow_mut().poll_send_batch(self.key, &mut nobody, batch) {
+        let nobody = Context::from_waker(Waker::noop());
+        let mut send = Operation::new(&self.worker, self.key, Side::Send);
+        match send.poll(&nobody, |driver, key, waiter| driver.poll_send_batch(key, waiter, batch)) {
             Poll::Ready(taken) => taken,
             Poll::Pending => Ok(()),
         }
@@ -170,9 +204,10 @@ impl UdpSocket {
     /// ECANCELED, see [`cancel`](Self::cancel).
     pub async fn flush(&self) -> io::Result<()> {
         let cancels = self.cancels.get();
-        poll_fn(|cx| match self.check_cancelled(cancels) {
-            Ok(()) => self.worker.driver.borrow_mut().poll_datagrams_sent(self.key, cx),
-            Err(error) => Poll::Ready(Err(error)),
+        let mut flush = Operation::new(&self.worker, self.key, Side::Send);
+        poll_fn(|cx| {
+            self.check_cancelled(cancels)?;
+            flush.poll(cx, |driver, key, waiter| driver.poll_datagrams_sent(key, waiter))
         })
         .await
     }
@@ -239,8 +274,7 @@ impl UdpSocket {
 
 impl Drop for UdpSocket {
     fn drop(&mut self) {
-        self.worker.driver.borrow_mut().close(self.key);
-        self.worker.wake_descriptor_waiters();
+        close(&self.worker, self.key, |_, _| {});
     }
 }
 
@@ -252,18 +286,27 @@ pub struct RecvBatch<'a> {
     into: &'a mut Vec<Received>,
     most: usize,
     cancels: u32,
+    token: WaitToken,
 }
 
 impl Future for RecvBatch<'_> {
     type Output = io::Result<usize>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let RecvBatch { socket, into, most, cancels } = self.get_mut();
+        let RecvBatch { socket, into, most, cancels, token } = self.get_mut();
         socket.check_cancelled(*cancels)?;
         if !socket.spend(cx) {
             return Poll::Pending;
         }
-        socket.worker.driver.borrow_mut().poll_recv_batch(socket.key, cx, into, *most)
+        let mut waiter = Waiter::new(cx, token);
+        let mut driver = socket.worker.driver.borrow_mut();
+        driver.poll_recv_batch(socket.key, &mut waiter, into, *most)
+    }
+}
+
+impl Drop for RecvBatch<'_> {
+    fn drop(&mut self) {
+        forget_waiter(&self.socket.worker, self.socket.key, Side::Receive, &mut self.token);
     }
 }
 
@@ -274,19 +317,28 @@ pub struct SendBatch<'a> {
     socket: &'a UdpSocket,
     batch: &'a mut Vec<Datagram>,
     cancels: u32,
+    token: WaitToken,
 }
 
 impl Future for SendBatch<'_> {
     type Output = io::Result<()>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let SendBatch { socket, batch, cancels } = self.get_mut();
+        let SendBatch { socket, batch, cancels, token } = self.get_mut();
         socket.check_cancelled(*cancels)?;
         // A path that takes as fast as we send would otherwise keep the thread for ever.
         if !socket.spend(cx) {
             return Poll::Pending;
         }
-        socket.worker.driver.borrow_mut().poll_send_batch(socket.key, cx, batch)
+        let mut waiter = Waiter::new(cx, token);
+        let mut driver = socket.worker.driver.borrow_mut();
+        driver.poll_send_batch(socket.key, &mut waiter, batch)
+    }
+}
+
+impl Drop for SendBatch<'_> {
+    fn drop(&mut self) {
+        forget_waiter(&self.socket.worker, self.socket.key, Side::Send, &mut self.token);
     }
 }
 

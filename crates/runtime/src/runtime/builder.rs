@@ -27,6 +27,7 @@ pub struct Builder {
     pub(super) confined: Option<Uses>,
     rights: Rights,
     pub(super) on_notice: NoticeHandler,
+    pub(super) stop_on_panic: bool,
     #[cfg(feature = "sim")]
     pub(super) faults: Option<(u64, crate::sim::Faults)>,
 }
@@ -58,6 +59,7 @@ impl Default for Builder {
             confined: None,
             rights: Rights::default(),
             on_notice: Arc::new(|_| {}),
+            stop_on_panic: false,
             #[cfg(feature = "sim")]
             faults: None,
         }
@@ -137,6 +139,14 @@ impl Builder {
     /// some up before. By default it keeps those that it has.
     pub fn starts_with(mut self, rights: Rights) -> Builder {
         self.rights = rights;
+        self
+    }
+
+    /// Has the first task that panics end the runtime: all workers stop, and
+    /// [`run`](Runtime::run) or [`block_on`](Runtime::block_on) passes the panic on. For a program whose
+    /// results are wrong when a task is missing. Off by default: a task that panics ends alone.
+    pub fn stop_on_panic(mut self, on: bool) -> Builder {
+        self.stop_on_panic = on;
         self
     }
 

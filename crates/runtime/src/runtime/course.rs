@@ -7,7 +7,7 @@ use crate::sys;
 use crate::task::JoinHandle;
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 impl Runtime {
     /// As [`run`](Runtime::run), in the world of the calling thread: returns at once, and the
@@ -66,7 +66,9 @@ struct Led {
 impl Led {
     fn end(&mut self, error: Option<RuntimeError>) {
         self.worker.executor.abort_all();
-        self.worker.driver.borrow_mut().teardown();
+        let mut wakes = Vec::new();
+        self.worker.driver.borrow_mut().teardown(Duration::ZERO, &mut wakes);
+        drop(wakes);
         if let Some(over) = self.over.take() {
             over(error);
         }
@@ -114,6 +116,9 @@ impl Course for Led {
             if !self.main.is_finished() && self.worker.stage() != STOPPING {
                 return self.turn();
             }
+            if let Some(panic) = self.main.take_panic() {
+                std::panic::resume_unwind(panic);
+            }
             self.worker.executor.abort_all();
             self.lingers = true;
         }
@@ -134,8 +139,9 @@ impl Drop for Led {
     fn drop(&mut self) {
         let _here = Here::enter(&self.worker);
         self.worker.executor.abort_all();
+        let mut wakes = Vec::new();
         if let Ok(mut driver) = self.worker.driver.try_borrow_mut() {
-            driver.teardown();
+            driver.teardown(Duration::ZERO, &mut wakes);
         }
     }
 }

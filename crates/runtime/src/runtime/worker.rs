@@ -8,13 +8,11 @@ use crate::blocking;
 use crate::calls::CallTime;
 use crate::config::Engine;
 use crate::counters::Counters;
-use crate::driver::queues::Waiters;
-use crate::driver::slots::{Key, Slots};
 use crate::driver::{Driver, DriverSetup};
 use crate::fs::Sending;
 use crate::probe;
 use crate::sys;
-use crate::task::{Executor, JoinHandle, Registration};
+use crate::task::{Executor, JoinHandle, Panic, Registration, WaitQueue, WaitToken, Waiter};
 use crate::time::wheel::Wheel;
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -57,9 +55,9 @@ pub(crate) struct Worker {
     pub(crate) driver: RefCell<Driver>,
     pub(crate) counters: Arc<Counters>,
     /// Tasks that wait for a descriptor to be closed, because accepting ran out of them.
-    pub(crate) descriptor_waiters: RefCell<Waiters>,
+    pub(crate) descriptor_waiters: RefCell<WaitQueue>,
     pub(crate) sending: Sending,
-    pub(super) shutdown_waiters: RefCell<Slots<Waker>>,
+    pub(super) shutdown_waiters: RefCell<WaitQueue>,
     /// Empty between steps; kept for its allocation.
     pub(super) wakes: RefCell<Vec<Waker>>,
     pub(super) started: Instant,
@@ -69,6 +67,7 @@ pub(crate) struct Worker {
     pub(super) ticks: Option<Ticks>,
     pub(super) shared: Arc<Shared>,
     pub(super) on_notice: NoticeHandler,
+    stop_on_panic: bool,
 }
 
 impl Worker {
@@ -114,7 +113,7 @@ impl Worker {
             counters,
             descriptor_waiters: RefCell::default(),
             sending: Sending::default(),
-            shutdown_waiters: RefCell::new(Slots::new()),
+            shutdown_waiters: RefCell::default(),
             wakes: RefCell::default(),
             started,
             heap_trimming: HeapTrimming::default(),
@@ -124,6 +123,7 @@ impl Worker {
                 .map(|period| Ticks::new(started, sys::monotonic_ns(), period, builder.tick_phase)),
             shared: Arc::clone(&runtime.shared),
             on_notice: Arc::clone(&builder.on_notice),
+            stop_on_panic: builder.stop_on_panic,
         }))
     }
 
@@ -138,6 +138,16 @@ impl Worker {
 
     pub(crate) fn notice(&self, notice: Notice) {
         (self.on_notice)(notice);
+    }
+
+    /// A task of this worker has panicked, and is over. Gives the panic back, for whoever waits for
+    /// the task; or passes it on, which ends the worker, if that is how the runtime was built.
+    pub(crate) fn task_panicked(&self, panic: Panic) -> Option<Panic> {
+        self.counters.panics.add(1);
+        if self.stop_on_panic && !std::thread::panicking() {
+            std::panic::resume_unwind(panic);
+        }
+        Some(panic)
     }
 
     /// A socket was closed: whoever waits for a descriptor may try again.
@@ -180,6 +190,9 @@ impl Worker {
                 break;
             }
             self.turn().map_err(failed)?;
+        }
+        if let Some(panic) = main.take_panic() {
+            std::panic::resume_unwind(panic);
         }
         self.executor.abort_all();
         while self.driver.borrow_mut().is_lingering() && self.stage() != STOPPING {
@@ -252,11 +265,9 @@ impl Worker {
     pub(super) fn take_inbox(&self) {
         self.counters.wakes.add(self.executor.take_wakes(self.registration.inbox()));
         if self.stage() >= DRAINING {
-            let keys = self.shutdown_waiters.borrow().keys();
-            for key in keys {
-                let waker = self.shutdown_waiters.borrow_mut().remove(key);
-                waker.into_iter().for_each(Waker::wake);
-            }
+            let mut wakes = Vec::new();
+            self.shutdown_waiters.borrow_mut().wake(&mut wakes);
+            wakes.into_iter().for_each(Waker::wake);
         }
     }
 }
@@ -281,13 +292,21 @@ impl Enter {
 impl Drop for Enter {
     fn drop(&mut self) {
         self.worker.executor.abort_all();
-        self.worker.driver.borrow_mut().teardown();
+        let mut wakes = Vec::new();
+        let patience = self.worker.shared.patience();
+        self.worker.driver.borrow_mut().teardown(patience, &mut wakes);
+        drop(wakes);
         self.worker.publish_in_use();
         CURRENT.with_borrow_mut(Option::take);
     }
 }
 
 /// Starts a task on the current worker.
+///
+/// A task that panics ends alone, and drops what it owns: its connections are closed. The
+/// [`JoinHandle`] yields the panic, [`CounterSnapshot::panics`](crate::CounterSnapshot::panics) counts
+/// it, and the panic hook prints it as any other. If nobody can tell what is still right after that,
+/// have the whole runtime stop: [`Builder::stop_on_panic`](crate::Builder::stop_on_panic).
 ///
 /// # Panics
 /// Outside a twinring runtime.
@@ -344,12 +363,14 @@ pub(crate) fn tick_origin() -> Option<Instant> {
 /// # Panics
 /// When polled outside a twinring runtime.
 pub fn shutdown_requested() -> ShutdownRequested {
-    ShutdownRequested { registered: None }
+    ShutdownRequested { worker: None, token: WaitToken::default() }
 }
 
 /// The future of [`shutdown_requested`].
 pub struct ShutdownRequested {
-    registered: Option<(Rc<Worker>, Key)>,
+    /// Of the first poll.
+    worker: Option<Rc<Worker>>,
+    token: WaitToken,
 }
 
 impl fmt::Debug for ShutdownRequested {
@@ -365,26 +386,22 @@ impl Future for ShutdownRequested {
         mut self: std::pin::Pin<&mut Self>,
         cx: &mut std::task::Context<'_>,
     ) -> std::task::Poll<()> {
-        let worker = match self.registered.take() {
-            Some((worker, key)) => {
-                worker.shutdown_waiters.borrow_mut().remove(key);
-                worker
-            }
-            None => current(),
-        };
+        let ShutdownRequested { worker, token } = &mut *self;
+        let worker = worker.get_or_insert_with(current);
         if worker.stage() >= DRAINING {
             return std::task::Poll::Ready(());
         }
-        let key = worker.shutdown_waiters.borrow_mut().insert(cx.waker().clone());
-        self.registered = Some((worker, key));
+        let mut waiter = Waiter::new(cx, token);
+        worker.shutdown_waiters.borrow_mut().add(&mut waiter);
         std::task::Poll::Pending
     }
 }
 
 impl Drop for ShutdownRequested {
     fn drop(&mut self) {
-        if let Some((worker, key)) = self.registered.take() {
-            worker.shutdown_waiters.borrow_mut().remove(key);
+        if let Some(worker) = &self.worker {
+            let waker = worker.shutdown_waiters.borrow_mut().remove(&mut self.token);
+            drop(waker);
         }
     }
 }

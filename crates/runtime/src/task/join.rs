@@ -1,22 +1,90 @@
 //! What `spawn` returns.
 
+use super::{WaitToken, Waiter};
 use crate::driver::slots::Key;
-use crate::runtime::Worker;
+use crate::runtime::{Worker, with_current};
 use pin_project_lite::pin_project;
+use std::any::Any;
 use std::cell::RefCell;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
+use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// Why a task has no result: it was aborted, or its runtime ended first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct JoinError;
+/// Why a task has no result.
+pub struct JoinError(Repr);
+
+enum Repr {
+    Cancelled,
+    /// A mutex, because a payload need not be `Sync` and an error should be.
+    Panic(Mutex<Panic>),
+}
+
+/// What a panic carries.
+pub(crate) type Panic = Box<dyn Any + Send>;
+
+impl JoinError {
+    /// True if the task was aborted, or its runtime ended first.
+    pub fn is_cancelled(&self) -> bool {
+        matches!(self.0, Repr::Cancelled)
+    }
+
+    /// True if the task panicked.
+    pub fn is_panic(&self) -> bool {
+        matches!(self.0, Repr::Panic(_))
+    }
+
+    /// What the task panicked with, for [`std::panic::resume_unwind`].
+    ///
+    /// # Errors
+    /// The error itself, if the task did not panic.
+    pub fn try_into_panic(self) -> Result<Panic, JoinError> {
+        match self.0 {
+            Repr::Panic(payload) => {
+                Ok(payload.into_inner().unwrap_or_else(PoisonError::into_inner))
+            }
+            Repr::Cancelled => Err(self),
+        }
+    }
+
+    /// As [`try_into_panic`](JoinError::try_into_panic).
+    ///
+    /// # Panics
+    /// If the task did not panic.
+    pub fn into_panic(self) -> Panic {
+        self.try_into_panic().expect("the task was cancelled and did not panic")
+    }
+}
+
+impl fmt::Debug for JoinError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "JoinError({self})")
+    }
+}
 
 impl fmt::Display for JoinError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the task ended without a result: it was aborted or its runtime shut down")
+        match &self.0 {
+            Repr::Cancelled => f.write_str("the task was aborted, or its runtime ended first"),
+            Repr::Panic(payload) => {
+                let payload = payload.lock().unwrap_or_else(PoisonError::into_inner);
+                match message(&**payload) {
+                    Some(message) => write!(f, "the task panicked: {message}"),
+                    None => f.write_str("the task panicked"),
+                }
+            }
+        }
     }
+}
+
+/// What `panic!` was called with, unless it was called with something unusual.
+fn message(payload: &(dyn Any + Send)) -> Option<&str> {
+    payload
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
 }
 
 impl std::error::Error for JoinError {}
@@ -24,6 +92,7 @@ impl std::error::Error for JoinError {}
 enum State<T> {
     Running(Option<Waker>),
     Finished(T),
+    Panicked(Panic),
     Gone,
 }
 
@@ -65,11 +134,24 @@ impl<F: Future> Future for Tracked<F> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = self.project();
-        this.future.poll(cx).map(|output| this.completion.settle(State::Finished(output)))
+        match catch_unwind(AssertUnwindSafe(|| this.future.poll(cx))) {
+            Ok(Poll::Pending) => Poll::Pending,
+            Ok(Poll::Ready(output)) => {
+                this.completion.settle(State::Finished(output));
+                Poll::Ready(())
+            }
+            Err(panic) => {
+                let panic = with_current(|worker| worker.task_panicked(panic)).flatten();
+                panic.into_iter().for_each(|panic| this.completion.settle(State::Panicked(panic)));
+                Poll::Ready(())
+            }
+        }
     }
 }
 
 /// Waits for a spawned task. Dropping it lets the task run on by itself.
+///
+/// It yields what the task returned, or a [`JoinError`] if the task panicked or was aborted.
 pub struct JoinHandle<T> {
     state: Rc<RefCell<State<T>>>,
     worker: Weak<Worker>,
@@ -107,22 +189,41 @@ impl<T> JoinHandle<T> {
     pub fn is_finished(&self) -> bool {
         !matches!(*self.state.borrow(), State::Running(_))
     }
+
+    /// What it panicked with, if it has.
+    pub(crate) fn take_panic(&self) -> Option<Panic> {
+        match self.state.replace(State::Gone) {
+            State::Panicked(panic) => Some(panic),
+            _ => None,
+        }
+    }
 }
 
 impl<T> Future for JoinHandle<T> {
     type Output = Result<T, JoinError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut nowhere = WaitToken::default();
+        let mut waiter = Waiter::new(cx, &mut nowhere);
         let mut state = self.state.borrow_mut();
-        match &mut *state {
-            State::Running(waker) => {
-                *waker = Some(cx.waker().clone());
-                Poll::Pending
-            }
-            State::Finished(_) | State::Gone => match std::mem::replace(&mut *state, State::Gone) {
-                State::Finished(output) => Poll::Ready(Ok(output)),
-                _ => Poll::Ready(Err(JoinError)),
-            },
+        if let State::Running(waker) = &mut *state {
+            waiter.store(waker);
+            return Poll::Pending;
         }
+        Poll::Ready(match std::mem::replace(&mut *state, State::Gone) {
+            State::Finished(output) => Ok(output),
+            State::Panicked(panic) => Err(JoinError(Repr::Panic(Mutex::new(panic)))),
+            State::Gone | State::Running(_) => Err(JoinError(Repr::Cancelled)),
+        })
+    }
+}
+
+impl<T> Drop for JoinHandle<T> {
+    fn drop(&mut self) {
+        let waker = match &mut *self.state.borrow_mut() {
+            State::Running(waker) => waker.take(),
+            _ => None,
+        };
+        drop(waker);
     }
 }

@@ -7,20 +7,23 @@ mod eventfd;
 mod eventfd;
 mod inbox;
 mod join;
-mod line;
+mod wait_queue;
 
 #[cfg(all(test, loom))]
 pub(crate) use eventfd::Watch;
 pub(crate) use inbox::{Inbox, Registration};
+pub(crate) use join::Panic;
 pub use join::{JoinError, JoinHandle};
-pub(crate) use line::{Line, Place};
+pub(crate) use wait_queue::{WaitQueue, WaitToken, Waiter};
 
 use self::inbox::Drained;
 use crate::driver::slots::{Key, Slots};
+use crate::runtime::with_current;
 use crate::sys::waker::waker;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -168,14 +171,14 @@ impl Executor {
                     Some(task) => task.future = Some(future),
                     None => {
                         drop(tasks);
-                        drop(future);
+                        self.drop_task(future);
                     }
                 }
             }
             Poll::Ready(()) => {
-                let finished = self.tasks.borrow_mut().remove(key);
-                drop(finished);
-                drop(future);
+                // Empty: its future is here.
+                let _finished = self.tasks.borrow_mut().remove(key);
+                self.drop_task(future);
             }
         }
     }
@@ -184,7 +187,14 @@ impl Executor {
     /// aborts itself, in which case they run when its poll returns.
     pub(crate) fn abort(&self, key: Key) {
         let task = self.tasks.borrow_mut().remove(key);
-        drop(task);
+        task.and_then(|task| task.future).into_iter().for_each(|future| self.drop_task(future));
+    }
+
+    /// Drops a task. A panic of its destructors ends nothing else.
+    fn drop_task(&self, future: BoxedFuture) {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(future))) {
+            let _nobody_waits_for_it = with_current(|worker| worker.task_panicked(panic));
+        }
     }
 
     /// Drops all tasks, those that destructors spawn included.

@@ -7,6 +7,7 @@ pub use ticker::{Tick, Ticker};
 
 use crate::driver::slots::Key;
 use crate::runtime::{Worker, current};
+use crate::task::{WaitToken, Waiter};
 use std::fmt;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -54,8 +55,10 @@ impl Future for Sleep {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let mut nowhere = WaitToken::default();
+        let mut waiter = Waiter::new(cx, &mut nowhere);
         if let Some((worker, key)) = &self.registered
-            && worker.timers.borrow_mut().set_waker(*key, cx.waker())
+            && worker.timers.borrow_mut().renew(*key, &mut waiter)
         {
             return Poll::Pending;
         }
@@ -65,7 +68,7 @@ impl Future for Sleep {
         }
         let worker = current();
         let deadline_ns = worker.since_start_ns(self.deadline);
-        let key = worker.timers.borrow_mut().insert(deadline_ns, cx.waker().clone());
+        let key = worker.timers.borrow_mut().insert(deadline_ns, waiter.waker());
         self.registered = Some((worker, key));
         Poll::Pending
     }
@@ -74,7 +77,8 @@ impl Future for Sleep {
 impl Drop for Sleep {
     fn drop(&mut self) {
         if let Some((worker, key)) = self.registered.take() {
-            worker.timers.borrow_mut().remove(key);
+            let waker = worker.timers.borrow_mut().remove(key);
+            drop(waker);
         }
     }
 }
@@ -101,8 +105,8 @@ impl From<Elapsed> for std::io::Error {
 /// passed in the same moment.
 ///
 /// # Errors
-/// [`Elapsed`] if the deadline came first; the future is then dropped, which loses no data that a
-/// socket had received.
+/// [`Elapsed`] if the deadline came first. The future is then dropped: a receive loses no data that way, a
+/// send drops the buffer that it waited with ([`TcpStream::send`](crate::TcpStream::send)).
 pub async fn timeout<F: Future>(duration: Duration, future: F) -> Result<F::Output, Elapsed> {
     match crate::race(future, sleep(duration)).await {
         crate::Either::Left(output) => Ok(output),

@@ -6,6 +6,7 @@
 //! earliest one, so a wait can end to the microsecond. Insert and remove take constant time.
 
 use crate::driver::slots::{Key, Slots};
+use crate::task::Waiter;
 use std::task::Waker;
 
 const TICK_BITS: u32 = 20;
@@ -65,25 +66,25 @@ impl Wheel {
         key
     }
 
-    /// Replaces the waker of a waiting timer; `false` if it has fired.
-    pub(crate) fn set_waker(&mut self, key: Key, waker: &Waker) -> bool {
+    /// Renews the waker of a waiting timer; `false` if it has fired.
+    pub(crate) fn renew(&mut self, key: Key, waiter: &mut Waiter<'_>) -> bool {
         match self.timers.get_mut(key) {
             Some(timer) => {
-                timer.waker = Some(waker.clone());
+                waiter.store(&mut timer.waker);
                 true
             }
             None => false,
         }
     }
 
-    /// Removes a timer that has not fired.
-    pub(crate) fn remove(&mut self, key: Key) {
-        if let Some(timer) = self.timers.remove(key) {
-            self.unfile(timer.bucket, timer.position);
-            if self.next_ns == Some(timer.deadline_ns) {
-                self.next_ns = None;
-            }
+    /// Removes a timer that has not fired. Its waker is to be dropped when nothing is borrowed.
+    pub(crate) fn remove(&mut self, key: Key) -> Option<Waker> {
+        let timer = self.timers.remove(key)?;
+        self.unfile(timer.bucket, timer.position);
+        if self.next_ns == Some(timer.deadline_ns) {
+            self.next_ns = None;
         }
+        timer.waker
     }
 
     /// The moment to look again: the exact earliest deadline while it lies within 64 ticks, else
@@ -213,7 +214,7 @@ mod tests {
     fn a_removed_timer_never_fires() {
         let mut wheel = Wheel::new();
         let keys: Vec<_> = (0..100).map(|i| wheel.insert(i * 777, Waker::noop().clone())).collect();
-        keys.iter().step_by(2).for_each(|key| wheel.remove(*key));
+        keys.iter().step_by(2).for_each(|key| drop(wheel.remove(*key)));
         assert_eq!(fired(&mut wheel, u64::MAX >> 8), 50);
         assert_eq!(wheel.len(), 0);
     }

@@ -30,7 +30,7 @@ fn a_refused_connection_is_an_error(configuration: Configuration) {
 fn ipv6_works_like_ipv4(configuration: Configuration) {
     let loopback = SocketAddr::from((Ipv6Addr::LOCALHOST, 0));
     if std::net::TcpListener::bind(loopback).is_err() {
-        return println!("SKIPPED: no IPv6 loopback here");
+        return skip("ipv6", "no IPv6 loopback here");
     }
     configuration.run(async move {
         let listener = TcpListener::bind(loopback).expect("a free port");

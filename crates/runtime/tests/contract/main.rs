@@ -3,7 +3,8 @@
 //! Each rule is a function that gets a [`Configuration`](support::Configuration) and talks, through
 //! the public API, to peers of the standard library on loopback. `contract!` makes one test of
 //! each pair, so that a failure names both: `closing::fin_follows_a_dropped_stream::io_uring`.
-//! A configuration that the kernel refuses is skipped, and the test says so. With the feature `sim`
+//! A configuration that the kernel refuses fails, unless TWINRING_TEST_MAY_SKIP says `io_uring`. With the
+//! feature `sim`
 //! the same rules run on simulated machines too, peers and all (docs/simulation.md).
 
 /// Hands the list of configurations to the macro `$callback`.
@@ -57,5 +58,6 @@ mod slots;
 mod tasks;
 mod teardown;
 mod timers;
+mod waiting;
 mod waking;
 mod workers;

@@ -1,5 +1,9 @@
 //! Configurations, peers, the watchdog, and the macro that pairs rules with configurations.
 
+#[path = "may_skip.rs"]
+mod may_skip;
+
+pub(crate) use may_skip::skip;
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::io::{self, Read, Write};
@@ -105,7 +109,8 @@ impl Configuration {
     /// With further options, which win over those of the configuration.
     pub(crate) fn builder_with(self, more: &str) -> Builder {
         let options = format!("{},{more}", self.options);
-        let builder = Runtime::builder().engine(self.engine);
+        // A task that finds something wrong fails its test, whether it is joined or not.
+        let builder = Runtime::builder().engine(self.engine).stop_on_panic(true);
         match self.engine {
             EngineChoice::Epoll => builder.epoll(options.parse().expect("epoll options")),
             _ => builder.uring(options.parse().expect("io_uring options")),
@@ -186,7 +191,7 @@ pub(crate) fn check(name: &'static str, configuration: Configuration, rule: fn(C
     TEST.set(name);
     let _watchdog = Watchdog::new(name);
     configuration.on_its_machine(|| match configuration.refusal() {
-        Some(reason) => println!("SKIPPED {name}: this kernel refuses it: {reason}"),
+        Some(reason) => skip("io_uring", format!("{name}: this kernel refuses it: {reason}")),
         None => rule(configuration),
     });
 }

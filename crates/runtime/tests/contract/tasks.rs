@@ -10,6 +10,7 @@ contract!(
     tasks_abort_themselves_and_each_other,
     a_detached_task_runs_on_and_ends_with_the_runtime,
     destructors_may_spawn_and_use_streams,
+    a_panic_ends_its_task_alone,
     a_panic_comes_out_of_the_runtime,
     a_runtime_inside_a_runtime_is_refused,
 );
@@ -17,12 +18,12 @@ contract!(
 fn results_come_back_and_aborts_are_told(configuration: Configuration) {
     configuration.run(async {
         let finished = spawn(async { 41 + 1 });
-        assert_eq!(finished.await, Ok(42));
+        assert_eq!(finished.await.ok(), Some(42));
         let early = spawn(async { "early" });
         settle().await;
         assert!(early.is_finished());
         early.abort();
-        assert_eq!(early.await, Ok("early"), "an abort after the end changes nothing");
+        assert_eq!(early.await.ok(), Some("early"), "an abort after the end changes nothing");
         let never = spawn(std::future::pending::<()>());
         never.abort();
         assert!(never.is_finished() && never.await.is_err());
@@ -113,6 +114,54 @@ fn destructors_may_spawn_and_use_streams(configuration: Configuration) {
     });
     assert_eq!(ran.get(), 1);
     assert!(reader.join().expect("no panic").expect("closed, not reset").is_empty());
+}
+
+struct PanicsOnDrop;
+
+impl Drop for PanicsOnDrop {
+    fn drop(&mut self) {
+        panic!("in a destructor");
+    }
+}
+
+/// A panic of one connection's task ended the workers, and with them all connections.
+fn a_panic_ends_its_task_alone(configuration: Configuration) {
+    run_on(configuration.builder().stop_on_panic(false), |handle| async move {
+        let ((healthy, mut other), (stream, mut peer)) = (pair().await, pair().await);
+        spawn(echo(healthy));
+        let failing = spawn(async move {
+            let piece = stream.recv().await.expect("a request");
+            panic!("cannot answer {} bytes", piece.len());
+        });
+        on_thread(move || {
+            std::io::Write::write_all(&mut peer, b"poison").expect("the server reads");
+            assert_eq!(read_to_end(&mut peer).expect("closed, not reset"), b"");
+        })
+        .await;
+        let error = failing.await.map(|()| "an answer").expect_err("a panic");
+        assert!(error.is_panic() && !error.is_cancelled());
+        assert!(error.to_string().contains("cannot answer 6 bytes"), "{error}");
+        let payload = error.into_panic();
+        assert_eq!(payload.downcast_ref::<String>().expect("formatted"), "cannot answer 6 bytes");
+        // Destructors: of a task that is aborted, of one that ends, and of an output that nobody wants.
+        let aborted = spawn(async {
+            let _late = PanicsOnDrop;
+            std::future::pending::<()>().await;
+        });
+        settle().await;
+        aborted.abort();
+        assert!(aborted.await.expect_err("aborted").is_cancelled());
+        drop(spawn(async { PanicsOnDrop }));
+        settle().await;
+        assert_eq!(handle.counters().panics, 3);
+        on_thread(move || ping(&mut other, b"still here")).await;
+        // One that is left to the end of the runtime.
+        spawn(async {
+            let _late = PanicsOnDrop;
+            std::future::pending::<()>().await;
+        });
+        settle().await;
+    });
 }
 
 fn a_panic_comes_out_of_the_runtime(configuration: Configuration) {

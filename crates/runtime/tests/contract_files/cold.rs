@@ -74,7 +74,7 @@ fn a_file_in_memory_needs_nobody(configuration: Configuration) {
         for ground in [Ground::Disk, Ground::Memory] {
             let tree = Tree::new(ground);
             if ground == Ground::Disk && !tree.is_on_disk() {
-                println!("SKIPPED: the build is not on a disk that can be asked");
+                skip("disk", "the build is not on a disk that can be asked");
                 continue;
             }
             let file = tree.file(1, BYTES).await;

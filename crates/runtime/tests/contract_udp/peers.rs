@@ -108,7 +108,7 @@ const SLOW: &str = "TWINRING_TEST_SLOW_PATH";
 /// through: what waits counts against the sender's buffer, as it would in a device. On one CPU,
 /// because with two such a loopback changes the order of datagrams by itself: what the sender and
 /// the timer of the queue take out at the same time goes up through the queues of two CPUs.
-/// Skipped where the rights or the tools for that are missing.
+/// Skipped, if that is allowed, where the rights or the tools for that are missing.
 pub(crate) fn on_a_slow_path(test: &str, body: impl FnOnce()) {
     if std::env::var_os(SLOW).is_some() {
         return body();
@@ -126,12 +126,12 @@ pub(crate) fn on_a_slow_path(test: &str, body: impl FnOnce()) {
         .env(SLOW, "1")
         .output();
     let Some(output) = output.ok().filter(|output| output.status.code() != Some(REFUSED)) else {
-        return println!("SKIPPED {test}: no rights or tools for a network of its own");
+        return skip("namespaces", "no rights or tools for a network of its own");
     };
     let said = String::from_utf8_lossy(&output.stdout);
     let complained = String::from_utf8_lossy(&output.stderr);
     if complained.starts_with("unshare:") {
-        return println!("SKIPPED {test}: {complained}");
+        return skip("namespaces", complained);
     }
     assert!(output.status.success(), "{test}, on a slow path:\n{said}\n{complained}");
     assert!(said.contains("1 passed"), "{test} was not found:\n{said}");

@@ -50,14 +50,14 @@ async fn a_second() {
 /// `a_dropped_send_keeps_what_was_not_handed_over` did not come to its end (seed 4).
 #[test]
 fn a_second_of_nothing_takes_few_turns() {
-    let turns = turns_beside(Runtime::builder(), Faults::none(), a_second());
+    let turns = turns_beside(Runtime::builder().stop_on_panic(true), Faults::none(), a_second());
     assert!((500..5_000).contains(&turns), "{turns} turns");
 }
 
 /// Between ticks no time passed but that of reading the clock: 40,000 turns in each millisecond.
 #[test]
 fn a_second_of_ticks_takes_few_turns() {
-    let builder = Runtime::builder().tick(Duration::from_millis(1));
+    let builder = Runtime::builder().stop_on_panic(true).tick(Duration::from_millis(1));
     let turns = turns_beside(builder, Faults::none(), a_second());
     assert!((500..20_000).contains(&turns), "{turns} turns");
 }
@@ -67,7 +67,7 @@ fn a_second_of_ticks_takes_few_turns() {
 fn nothing_that_happens_is_passed_over() {
     const ROUNDS: u32 = 100;
     let late = Faults::none().with(Fault::Late, 1_000_000);
-    let turns = turns_beside(Runtime::builder(), late, async {
+    let turns = turns_beside(Runtime::builder().stop_on_panic(true), late, async {
         let (near, far) = (UdpSocket::bind(anywhere()), UdpSocket::bind(anywhere()));
         let (near, far) = (near.expect("a free port"), far.expect("a free port"));
         let began = Instant::now();
@@ -91,15 +91,19 @@ fn reading_takes_its_time() {
     let path = directory.path().to_owned();
     std::fs::write(path.join("file"), vec![7; BYTES]).expect("room");
     let world = World::new(42, Faults::none());
-    let read = Runtime::builder().build().expect("the simulated engine").block_on(async move {
-        let root = Dir::open(&path).expect("the directory");
-        let file = root.open_file("file".as_ref(), Symlinks::Beneath).await.expect("it is there");
-        let began = Instant::now();
-        for _ in 0..ROUNDS {
-            assert_eq!(file.read_at(0, BYTES).await.expect("bytes").len(), BYTES);
-        }
-        began.elapsed()
-    });
+    let read =
+        Runtime::builder().stop_on_panic(true).build().expect("the simulated engine").block_on(
+            async move {
+                let root = Dir::open(&path).expect("the directory");
+                let file =
+                    root.open_file("file".as_ref(), Symlinks::Beneath).await.expect("it is there");
+                let began = Instant::now();
+                for _ in 0..ROUNDS {
+                    assert_eq!(file.read_at(0, BYTES).await.expect("bytes").len(), BYTES);
+                }
+                began.elapsed()
+            },
+        );
     world.finish();
     // At 2 GB/s.
     assert!(read.expect("the engine works") >= ROUNDS * Duration::from_micros(200));

@@ -13,7 +13,8 @@ use twinring::{Runtime, TcpListener, TcpStream, spawn, timeout};
 /// Runs `main` in a world of its own, which has to be empty afterwards.
 fn in_world<T: 'static>(faults: Faults, main: impl Future<Output = T> + 'static) -> T {
     let world = World::new(21, faults);
-    let output = Runtime::builder().build().and_then(|runtime| runtime.block_on(main));
+    let output =
+        Runtime::builder().stop_on_panic(true).build().and_then(|runtime| runtime.block_on(main));
     world.finish();
     output.expect("the simulated engine")
 }
@@ -98,14 +99,18 @@ fn a_file_that_is_cached_needs_a_descriptor_too() {
     std::fs::write(path.join("file"), "content").expect("room");
     let world = World::new(6, Faults::none());
     world.set_descriptors_max(1);
-    let opened = Runtime::builder().build().expect("the simulated engine").block_on(async move {
-        let root = Dir::open(&path).expect("the directory");
-        let open = async || root.open_file("file".as_ref(), Symlinks::Beneath).await.map(drop);
-        let last = std::net::UdpSocket::bind(anywhere()).expect("there is one");
-        assert_eq!(open().await.expect_err("and no more").raw_os_error(), Some(24), "EMFILE");
-        drop(last);
-        open().await
-    });
+    let opened = Runtime::builder()
+        .stop_on_panic(true)
+        .build()
+        .expect("the simulated engine")
+        .block_on(async move {
+            let root = Dir::open(&path).expect("the directory");
+            let open = async || root.open_file("file".as_ref(), Symlinks::Beneath).await.map(drop);
+            let last = std::net::UdpSocket::bind(anywhere()).expect("there is one");
+            assert_eq!(open().await.expect_err("and no more").raw_os_error(), Some(24), "EMFILE");
+            drop(last);
+            open().await
+        });
     opened.expect("the engine works").expect("one is free");
     world.finish();
 }

@@ -4,6 +4,8 @@
 
 mod busy;
 mod faults;
+#[path = "../contract/may_skip.rs"]
+mod may_skip;
 mod real;
 mod threads;
 
@@ -58,7 +60,7 @@ async fn converse(address: SocketAddr, bytes: usize) -> io::Result<usize> {
 /// A server and ten clients on runtimes of their own; what the clients got, and what happened.
 fn conversation(seed: u64, faults: Faults) -> (Vec<io::Result<usize>>, Summary) {
     let world = World::new(seed, faults);
-    let runtime = || Runtime::builder().build().expect("the simulated engine");
+    let runtime = || Runtime::builder().stop_on_panic(true).build().expect("the simulated engine");
     let server = runtime();
     let stop = server.handle();
     let listener = twinring::ListenOptions::default().bind(anywhere(), 1).expect("a free port");
@@ -152,7 +154,7 @@ fn a_day_passes_in_no_time() {
     let began = Instant::now();
     let world = World::new(7, Faults::none());
     let inside = Instant::now();
-    let runtime = Runtime::builder().build().expect("the simulated engine");
+    let runtime = Runtime::builder().stop_on_panic(true).build().expect("the simulated engine");
     let sleeper = runtime.start(|_| async {
         for _ in 0..24 {
             sleep(Duration::from_secs(3600)).await;
@@ -176,7 +178,7 @@ fn a_day_in_one_step_fires_each_timer_once() {
     let began = Instant::now();
     let fired: Rc<RefCell<Vec<u64>>> = Rc::default();
     let ticks: Rc<RefCell<Vec<Tick>>> = Rc::default();
-    let runtime = Runtime::builder().build().expect("the simulated engine");
+    let runtime = Runtime::builder().stop_on_panic(true).build().expect("the simulated engine");
     let end = runtime.handle();
     let (telling, ticking) = (Rc::clone(&fired), Rc::clone(&ticks));
     let sleeping = runtime.start(move |_| {
@@ -224,7 +226,7 @@ fn a_day_in_one_step_fires_each_timer_once() {
 #[test]
 fn datagrams_come_from_where_they_were_sent() {
     let world = World::new(8, Faults::none());
-    let runtime = Runtime::builder().build().expect("the simulated engine");
+    let runtime = Runtime::builder().stop_on_panic(true).build().expect("the simulated engine");
     let talk = runtime.start(|_| async {
         let (a, b) = (UdpSocket::bind(anywhere())?, UdpSocket::bind(anywhere())?);
         a.send_to("ping", b.local_addr()).await?;

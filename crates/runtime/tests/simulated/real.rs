@@ -1,5 +1,6 @@
 //! Faults between the real kernel and the engines: what they found.
 
+use crate::may_skip::skip;
 use crate::{anywhere, converse, echo};
 use std::io::Write;
 use std::time::Duration;
@@ -11,7 +12,8 @@ use twinring::{CounterSnapshot, EngineChoice, Runtime, TcpListener, spawn};
 fn conversation(engine: EngineChoice, options: &str, faults: Faults) -> Option<CounterSnapshot> {
     let mut counted = CounterSnapshot::default();
     for seed in 0..5 {
-        let builder = Runtime::builder().engine(engine).faults(seed, faults.clone());
+        let builder =
+            Runtime::builder().stop_on_panic(true).engine(engine).faults(seed, faults.clone());
         let builder = match engine {
             EngineChoice::Epoll => builder.epoll(options.parse().expect("options")),
             _ => builder.uring(options.parse().expect("options")),
@@ -19,7 +21,7 @@ fn conversation(engine: EngineChoice, options: &str, faults: Faults) -> Option<C
         let runtime = match builder.build() {
             Ok(runtime) => runtime,
             Err(error) => {
-                println!("SKIPPED: {error}");
+                skip("io_uring", error);
                 return None;
             }
         };
@@ -77,10 +79,14 @@ fn a_lost_reset_is_found() {
     let mut calls_beside_enters = Vec::new();
     for answering in [false, true] {
         let lost = Faults::none().with(Fault::LostReset, 1_000_000);
-        let built = Runtime::builder().engine(EngineChoice::IoUring).faults(1, lost).build();
+        let built = Runtime::builder()
+            .stop_on_panic(true)
+            .engine(EngineChoice::IoUring)
+            .faults(1, lost)
+            .build();
         let runtime = match built {
             Ok(runtime) => runtime,
-            Err(error) => return println!("SKIPPED: {error}"),
+            Err(error) => return skip("io_uring", error),
         };
         let handle = runtime.handle();
         let error = runtime.block_on(async move {

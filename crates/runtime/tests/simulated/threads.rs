@@ -36,7 +36,8 @@ fn conversation(seed: u64) -> Summary {
     };
     let address = bound[0].local_addr();
     let bound = Mutex::new(bound);
-    let runtime = Runtime::builder().workers(2).build().expect("the simulated engine");
+    let runtime =
+        Runtime::builder().stop_on_panic(true).workers(2).build().expect("the simulated engine");
     let handle = runtime.handle();
     let clients = spawn(move || {
         let clients: Vec<_> = (0..5).map(|seed| spawn(move || talk(address, seed))).collect();

@@ -102,12 +102,21 @@ async fn serve(listener: BoundListener, observer: Arc<Observer>) -> io::Result<(
             continue;
         }
         open.set(open.get() + 1);
-        let (open, observer) = (Rc::clone(&open), Arc::clone(&observer));
+        let (closed, observer) = (Open(Rc::clone(&open)), Arc::clone(&observer));
         spawn(async move {
+            let _closed = closed;
             // Whoever is too slow, or goes away, gets no answer.
             let _late_or_gone = timeout(CONNECTION_MAX, converse(&stream, &observer)).await;
-            open.set(open.get() - 1);
         });
+    }
+}
+
+/// Counts a connection less when it is dropped.
+struct Open(Rc<Cell<usize>>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
     }
 }
 

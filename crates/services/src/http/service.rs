@@ -10,10 +10,11 @@ use super::session::{Ending, Phase, Session};
 use super::status::Status;
 use super::tls::Tls;
 use super::worker::Worker;
-use crate::accepting::{Acceptors, DRAIN_SWEEP, accept, drain};
+use crate::accepting::{Acceptors, DRAIN_SWEEP, accept, drain, end_vital, spawn_vital};
 use crate::audience::Audience;
 use crate::descriptors::descriptor_limit;
 use crate::guests::{Guests, Refused};
+use std::convert::Infallible;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -203,13 +204,13 @@ impl HttpService {
         });
         let acceptors = Acceptors::spawn(&self.handle, acceptors);
         let watched = Rc::clone(&worker);
-        let watch = spawn(async move { watch(&watched).await });
+        let watch = spawn_vital(&self.handle, async move { watch(&watched).await });
         if self.workers_starting.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.stage.advance_to(Stage::Ready);
             (self.on_ready)();
         }
         let outcome = acceptors.ended().await;
-        watch.abort();
+        let outcome = outcome.and(end_vital(watch).await);
         drain_sessions(&worker).await;
         if let Some(log) = &worker.log {
             log.end().await;
@@ -291,7 +292,7 @@ fn limit(timeouts: &Timeouts, phase: Phase, period: Duration) -> Option<(u32, En
 }
 
 /// Ends connections that take too long, and closes files that nobody asks for any more.
-async fn watch(worker: &Worker) {
+async fn watch(worker: &Worker) -> io::Result<Infallible> {
     let timeouts = &worker.settings.timeouts;
     let all = [timeouts.handshake, timeouts.header, timeouts.body, timeouts.idle, timeouts.send];
     let shortest = all.into_iter().min().unwrap_or(SWEEP_MAX);

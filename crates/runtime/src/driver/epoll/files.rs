@@ -4,14 +4,15 @@ use super::{Entry, EpollDriver};
 use crate::driver::pieces::Piece;
 use crate::driver::slots::Key;
 use crate::driver::{closed, reset_on_close};
+use crate::task::Waiter;
 use std::io;
-use std::task::{Context, Poll, Waker};
+use std::task::{Poll, Waker};
 
 impl EpollDriver {
     pub(crate) fn poll_begin_pieces(
         &mut self,
         key: Key,
-        cx: &mut Context<'_>,
+        waiter: &mut Waiter<'_>,
     ) -> Poll<io::Result<()>> {
         if let Some(Entry::Stream(stream)) = self.entries.get(key)
             && stream.gathered_bytes > 0
@@ -19,7 +20,7 @@ impl EpollDriver {
             self.send_gathered();
         }
         match self.entries.get_mut(key) {
-            Some(Entry::Stream(stream)) => stream.queued.poll_exclusive(cx, true),
+            Some(Entry::Stream(stream)) => stream.queued.poll_exclusive(waiter, true),
             _ => Poll::Ready(Err(closed())),
         }
     }
@@ -35,7 +36,7 @@ impl EpollDriver {
     pub(crate) fn poll_room(
         &mut self,
         key: Key,
-        cx: &mut Context<'_>,
+        waiter: &mut Waiter<'_>,
         asked: &mut bool,
     ) -> Poll<io::Result<()>> {
         let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else {
@@ -45,7 +46,7 @@ impl EpollDriver {
             return Poll::Ready(Ok(()));
         }
         stream.awaits_room = true;
-        stream.queued.waiters.add(cx.waker());
+        stream.queued.waiters.add(waiter);
         stream.update_interest(&self.epoll, key, &self.shared)?;
         Poll::Pending
     }
@@ -59,11 +60,5 @@ impl EpollDriver {
         }
         stream.queued.end_exclusive(wakes);
         stream.send_fin_if_due(&self.shared);
-    }
-
-    pub(crate) fn watch_sends(&mut self, key: Key, waker: &Waker) {
-        if let Some(Entry::Stream(stream)) = self.entries.get_mut(key) {
-            stream.queued.waiters.add(waker);
-        }
     }
 }

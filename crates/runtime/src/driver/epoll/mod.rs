@@ -21,9 +21,8 @@ use self::udp::Udp;
 use super::datagrams::UdpSetup;
 use super::linger::Lingering;
 use super::mmsg::{RecvBatch, SendBatch};
-use super::queues::Waiters;
 use super::slots::{Key, Slots};
-use super::{DriverSetup, InUse, closed};
+use super::{DriverSetup, InUse, Side, closed};
 use crate::buf::{Pool, RecvBuf, SendBuf};
 use crate::calls::Call;
 use crate::config::EpollFeatures;
@@ -31,11 +30,12 @@ use crate::counters::Counters;
 use crate::datagram::{Datagram, Received, UdpStats};
 use crate::sys;
 use crate::sys::poll::{Epoll, Event};
+use crate::task::{WaitQueue, Waiter};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 /// Events taken per wait; more stay in the kernel for the next turn.
@@ -59,7 +59,7 @@ enum Entry {
 struct Listener {
     socket: OwnedFd,
     ready: bool,
-    waiters: Waiters,
+    waiters: WaitQueue,
 }
 
 /// One worker's epoll set and everything registered in it.
@@ -120,7 +120,7 @@ impl EpollDriver {
     pub(crate) fn add_listener(&mut self, socket: OwnedFd) -> io::Result<Key> {
         let fd = socket.as_raw_fd();
         super::set_nonblocking(&socket)?;
-        let listener = Listener { socket, ready: true, waiters: Waiters::default() };
+        let listener = Listener { socket, ready: true, waiters: WaitQueue::default() };
         let key = self.entries.insert(Entry::Listener(listener));
         self.register(fd, libc::EPOLLIN | libc::EPOLLET, key)
     }
@@ -128,7 +128,7 @@ impl EpollDriver {
     pub(crate) fn poll_accept(
         &mut self,
         key: Key,
-        cx: &mut Context<'_>,
+        waiter: &mut Waiter<'_>,
     ) -> Poll<io::Result<OwnedFd>> {
         let Some(Entry::Listener(listener)) = self.entries.get_mut(key) else {
             return Poll::Ready(Err(closed()));
@@ -143,7 +143,7 @@ impl EpollDriver {
                 other => return Poll::Ready(other),
             }
         }
-        listener.waiters.add(cx.waker());
+        listener.waiters.add(waiter);
         Poll::Pending
     }
 
@@ -182,14 +182,14 @@ impl EpollDriver {
     pub(crate) fn poll_recv_batch(
         &mut self,
         key: Key,
-        cx: &mut Context<'_>,
+        waiter: &mut Waiter<'_>,
         into: &mut Vec<Received>,
         most: usize,
     ) -> Poll<io::Result<usize>> {
         let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else {
             return Poll::Ready(Err(closed()));
         };
-        let polled = udp.poll_recv_batch(cx, into, most, &mut self.shared);
+        let polled = udp.poll_recv_batch(waiter, into, most, &mut self.shared);
         if polled.is_pending() {
             udp.update_interest(&self.epoll, key, &self.shared)?;
         }
@@ -199,13 +199,13 @@ impl EpollDriver {
     pub(crate) fn poll_send_batch(
         &mut self,
         key: Key,
-        cx: &mut Context<'_>,
+        waiter: &mut Waiter<'_>,
         batch: &mut Vec<Datagram>,
     ) -> Poll<io::Result<()>> {
         let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else {
             return Poll::Ready(Err(closed()));
         };
-        let polled = udp.poll_send_batch(cx, batch, &mut self.shared);
+        let polled = udp.poll_send_batch(waiter, batch, &mut self.shared);
         udp.update_interest(&self.epoll, key, &self.shared)?;
         polled
     }
@@ -213,10 +213,10 @@ impl EpollDriver {
     pub(crate) fn poll_datagrams_sent(
         &mut self,
         key: Key,
-        cx: &mut Context<'_>,
+        waiter: &mut Waiter<'_>,
     ) -> Poll<io::Result<()>> {
         match self.entries.get_mut(key) {
-            Some(Entry::Udp(udp)) => udp.outbox.poll_settled(cx).map(Ok),
+            Some(Entry::Udp(udp)) => udp.outbox.poll_settled(waiter).map(Ok),
             _ => Poll::Ready(Err(closed())),
         }
     }
@@ -235,10 +235,10 @@ impl EpollDriver {
     pub(crate) fn poll_connected(
         &mut self,
         key: Key,
-        cx: &mut Context<'_>,
+        waiter: &mut Waiter<'_>,
     ) -> Poll<io::Result<()>> {
         match self.entries.get_mut(key) {
-            Some(Entry::Stream(stream)) => stream.poll_connected(cx),
+            Some(Entry::Stream(stream)) => stream.poll_connected(waiter),
             _ => Poll::Ready(Err(closed())),
         }
     }
@@ -246,12 +246,12 @@ impl EpollDriver {
     pub(crate) fn poll_recv(
         &mut self,
         key: Key,
-        cx: &mut Context<'_>,
+        waiter: &mut Waiter<'_>,
     ) -> Poll<io::Result<RecvBuf>> {
         let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else {
             return Poll::Ready(Err(closed()));
         };
-        let polled = stream.poll_recv(cx, &self.shared);
+        let polled = stream.poll_recv(waiter, &self.shared);
         if polled.is_pending() {
             stream.update_interest(&self.epoll, key, &self.shared)?;
         }
@@ -261,14 +261,14 @@ impl EpollDriver {
     pub(crate) fn poll_send(
         &mut self,
         key: Key,
-        cx: &mut Context<'_>,
+        waiter: &mut Waiter<'_>,
         buf: &mut Option<SendBuf>,
         more: bool,
     ) -> Poll<io::Result<()>> {
         let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else {
             return Poll::Ready(Err(closed()));
         };
-        let room = stream.poll_send_room(cx);
+        let room = stream.poll_send_room(waiter);
         if !matches!(room, Poll::Ready(Ok(()))) {
             return room;
         }
@@ -293,10 +293,14 @@ impl EpollDriver {
         Poll::Ready(sent)
     }
 
-    pub(crate) fn poll_flushed(&mut self, key: Key, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_flushed(
+        &mut self,
+        key: Key,
+        waiter: &mut Waiter<'_>,
+    ) -> Poll<io::Result<()>> {
         match self.entries.get_mut(key) {
             Some(Entry::Stream(stream)) => {
-                stream.queued.poll_flushed(cx, stream.gathered_bytes == 0)
+                stream.queued.poll_flushed(waiter, stream.gathered_bytes == 0)
             }
             _ => Poll::Ready(Err(closed())),
         }
@@ -306,6 +310,16 @@ impl EpollDriver {
         if let Some(Entry::Stream(stream)) = self.entries.get_mut(key) {
             stream.finish(&self.shared);
         }
+    }
+
+    pub(crate) fn wait_queue(&mut self, key: Key, side: Side) -> Option<&mut WaitQueue> {
+        Some(match (self.entries.get_mut(key)?, side) {
+            (Entry::Stream(stream), Side::Receive) => &mut stream.readers,
+            (Entry::Stream(stream), Side::Send) => &mut stream.queued.waiters,
+            (Entry::Udp(udp), _) => udp.wait_queue(side),
+            (Entry::Listener(listener), _) => &mut listener.waiters,
+            (Entry::Wake, _) => return None,
+        })
     }
 
     pub(crate) fn wake_waiters(&mut self, key: Key, wakes: &mut Vec<Waker>) {
@@ -329,9 +343,9 @@ impl EpollDriver {
         }
     }
 
-    pub(crate) fn discard(&mut self, key: Key) {
+    pub(crate) fn discard(&mut self, key: Key, wakes: &mut Vec<Waker>) {
         if let Some(Entry::Stream(stream)) = self.entries.get_mut(key) {
-            stream.queued.fail(libc::ECANCELED, &mut Vec::new());
+            stream.queued.fail(libc::ECANCELED, wakes);
         }
     }
 
@@ -491,8 +505,9 @@ impl EpollDriver {
     }
 
     /// Closes everything at once.
-    pub(crate) fn teardown(&mut self) {
+    pub(crate) fn teardown(&mut self, wakes: &mut Vec<Waker>) {
         for key in self.entries.keys() {
+            self.wake_waiters(key, wakes);
             if let Some(Entry::Stream(stream)) = self.entries.remove(key) {
                 stream.cut_off();
             }

@@ -4,14 +4,15 @@ use super::Shared;
 use super::zero_copy::Outstanding;
 use crate::buf::{RecvBuf, SendBuf};
 use crate::config::EpollFeatures;
-use crate::driver::queues::{End, Fin, Queued, Waiters, next_end};
+use crate::driver::queues::{End, Fin, Queued, next_end};
 use crate::driver::slots::Key;
 use crate::driver::{errno, reset_on_close, socket_error};
 use crate::sys;
 use crate::sys::poll::Epoll;
+use crate::task::{WaitQueue, Waiter};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::task::{Context, Poll, Waker};
+use std::task::{Poll, Waker};
 
 const HANG_UP: i32 = libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR;
 
@@ -39,7 +40,7 @@ pub(super) struct Stream {
     interest: i32,
     /// How receiving ended. Nothing is kept unread here: bytes wait in the kernel.
     end: Option<End>,
-    pub(super) readers: Waiters,
+    pub(super) readers: WaitQueue,
     /// Bytes that wait in `Gather`; those in `queued` come behind them.
     pub(super) gathered_bytes: usize,
     pub(super) queued: Queued,
@@ -59,7 +60,7 @@ impl Stream {
             zero_copy: None,
             interest,
             end: None,
-            readers: Waiters::default(),
+            readers: WaitQueue::default(),
             gathered_bytes: 0,
             queued: Queued::default(),
         }
@@ -79,9 +80,9 @@ impl Stream {
         self.socket.as_raw_fd()
     }
 
-    pub(super) fn poll_connected(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(super) fn poll_connected(&mut self, waiter: &mut Waiter<'_>) -> Poll<io::Result<()>> {
         if self.connecting {
-            self.queued.waiters.add(cx.waker());
+            self.queued.waiters.add(waiter);
             return Poll::Pending;
         }
         Poll::Ready(self.queued.check())
@@ -89,9 +90,10 @@ impl Stream {
 
     pub(super) fn poll_recv(
         &mut self,
-        cx: &mut Context<'_>,
+        waiter: &mut Waiter<'_>,
         shared: &Shared,
     ) -> Poll<io::Result<RecvBuf>> {
+        self.readers.leave(waiter);
         if self.readable
             && self.end.is_none()
             && let Some(piece) = self.receive(shared)
@@ -101,7 +103,7 @@ impl Stream {
         if let Some(end) = next_end(&mut self.end) {
             return Poll::Ready(end);
         }
-        self.readers.add(cx.waker());
+        self.readers.add(waiter);
         self.masked = false;
         Poll::Pending
     }
@@ -140,10 +142,10 @@ impl Stream {
     }
 
     /// Ready when a buffer may be handed over.
-    pub(super) fn poll_send_room(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(super) fn poll_send_room(&mut self, waiter: &mut Waiter<'_>) -> Poll<io::Result<()>> {
         self.queued.check()?;
         if !self.queued.has_room(self.gathered_bytes) {
-            self.queued.waiters.add(cx.waker());
+            self.queued.waiters.add(waiter);
             return Poll::Pending;
         }
         Poll::Ready(Ok(()))

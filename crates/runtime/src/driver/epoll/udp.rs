@@ -11,14 +11,14 @@ use super::Shared;
 use crate::buf::RecvBuf;
 use crate::datagram::{Datagram, Received, UdpStats};
 use crate::driver::datagrams::{BATCH_MAX, Outbox, UdpSetup, count_received, is_icmp_error};
-use crate::driver::errno;
 use crate::driver::mmsg::RecvBatch;
-use crate::driver::queues::Waiters;
 use crate::driver::slots::Key;
+use crate::driver::{Side, errno};
 use crate::sys::poll::Epoll;
+use crate::task::{WaitQueue, Waiter};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::task::{Context, Poll, Waker};
+use std::task::{Poll, Waker};
 
 /// Datagrams asked for at least. Each costs a header to prepare, so a socket on which few arrive
 /// asks for few; one more than come shows that the socket is empty.
@@ -41,7 +41,7 @@ pub(super) struct Udp {
     interest: i32,
     /// The program has closed its end; what it handed over is still being sent.
     pub(super) closing: bool,
-    receive_waiters: Waiters,
+    receive_waiters: WaitQueue,
     pub(super) outbox: Outbox,
     /// The send buffer was full: EPOLLOUT says when it is not.
     blocked: bool,
@@ -58,7 +58,7 @@ impl Udp {
             masked: false,
             interest,
             closing: false,
-            receive_waiters: Waiters::default(),
+            receive_waiters: WaitQueue::default(),
             outbox: Outbox::new(setup.segmentation),
             blocked: false,
             stats: UdpStats::default(),
@@ -74,6 +74,13 @@ impl Udp {
         self.socket.as_raw_fd()
     }
 
+    pub(super) fn wait_queue(&mut self, side: Side) -> &mut WaitQueue {
+        match side {
+            Side::Receive => &mut self.receive_waiters,
+            Side::Send => &mut self.outbox.waiters,
+        }
+    }
+
     pub(super) fn wake_waiters(&mut self, wakes: &mut Vec<Waker>) {
         self.receive_waiters.wake(wakes);
         self.outbox.waiters.wake(wakes);
@@ -86,11 +93,12 @@ impl Udp {
 
     pub(super) fn poll_recv_batch(
         &mut self,
-        cx: &mut Context<'_>,
+        waiter: &mut Waiter<'_>,
         into: &mut Vec<Received>,
         most: usize,
         shared: &mut Shared,
     ) -> Poll<io::Result<usize>> {
+        self.receive_waiters.leave(waiter);
         while self.readable {
             shared.counters.syscalls.add(1);
             let group: &mut RecvBatch = &mut shared.datagrams[self.group];
@@ -130,14 +138,14 @@ impl Udp {
                 }
             }
         }
-        self.receive_waiters.add(cx.waker());
+        self.receive_waiters.add(waiter);
         self.masked = false;
         Poll::Pending
     }
 
     pub(super) fn poll_send_batch(
         &mut self,
-        cx: &mut Context<'_>,
+        waiter: &mut Waiter<'_>,
         batch: &mut Vec<Datagram>,
         shared: &mut Shared,
     ) -> Poll<io::Result<()>> {
@@ -147,7 +155,7 @@ impl Udp {
         if batch.is_empty() {
             return Poll::Ready(Ok(()));
         }
-        self.outbox.waiters.add(cx.waker());
+        self.outbox.waiters.add(waiter);
         Poll::Pending
     }
 

@@ -5,8 +5,9 @@ use crate::driver::closed;
 use crate::driver::faults::Fault;
 use crate::driver::slots::Key;
 use crate::fs::{FileOp, Start, What};
+use crate::task::Waiter;
 use std::io;
-use std::task::{Context, Poll, Waker};
+use std::task::{Poll, Waker};
 
 pub(super) struct FileSlot {
     op: Option<Box<FileOp>>,
@@ -16,8 +17,8 @@ pub(super) struct FileSlot {
 }
 
 impl SimDriver {
-    pub(crate) fn start_file(&mut self, op: Box<FileOp>, cx: &mut Context<'_>) -> Start {
-        let waker = Some(cx.waker().clone());
+    pub(crate) fn start_file(&mut self, op: Box<FileOp>, waiter: &mut Waiter<'_>) -> Start {
+        let waker = Some(waiter.waker());
         let slot = FileSlot { op: Some(op), ended: None, waker, abandoned: false };
         let key = self.files.insert(slot);
         self.kernel().start_file(self.id, key);
@@ -42,11 +43,11 @@ impl SimDriver {
     pub(crate) fn poll_file(
         &mut self,
         key: Key,
-        cx: &mut Context<'_>,
+        waiter: &mut Waiter<'_>,
     ) -> Poll<io::Result<(Box<FileOp>, io::Result<usize>)>> {
         let Some(slot) = self.files.get_mut(key) else { return Poll::Ready(Err(closed())) };
         let Some(ended) = slot.ended.take() else {
-            slot.waker = Some(cx.waker().clone());
+            waiter.store(&mut slot.waker);
             return Poll::Pending;
         };
         match self.files.remove(key).and_then(|slot| slot.op) {
@@ -56,12 +57,13 @@ impl SimDriver {
     }
 
     /// The kernel finishes it all the same; its memory lives until then.
-    pub(crate) fn abandon_file(&mut self, key: Key) {
-        if let Some(slot) = self.files.get_mut(key) {
-            (slot.abandoned, slot.waker) = (true, None);
-            if slot.ended.is_some() {
-                self.files.remove(key);
-            }
+    pub(crate) fn abandon_file(&mut self, key: Key) -> Option<Waker> {
+        let slot = self.files.get_mut(key)?;
+        slot.abandoned = true;
+        let waker = slot.waker.take();
+        if slot.ended.is_some() {
+            self.files.remove(key);
         }
+        waker
     }
 }

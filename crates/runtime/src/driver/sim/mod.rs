@@ -34,19 +34,19 @@ use self::kernel::{Completion, PROMPT_NS};
 use self::stream::Stream;
 use self::udp::Datagrams;
 use super::linger::Lingering;
-use super::queues::Waiters;
 use super::slots::{Key, Slots};
-use super::{DriverSetup, InUse, closed};
+use super::{DriverSetup, InUse, Side, closed};
 use crate::buf::Pool;
 use crate::config::SimFeatures;
 use crate::counters::Counters;
 use crate::sys;
+use crate::task::{WaitQueue, Waiter};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 /// Completions handled before their tasks run.
@@ -66,7 +66,7 @@ struct Listener {
     socket: OwnedFd,
     armed: bool,
     accepted: VecDeque<io::Result<OwnedFd>>,
-    waiters: Waiters,
+    waiters: WaitQueue,
 }
 
 /// One worker's share of a simulated machine.
@@ -124,14 +124,14 @@ impl SimDriver {
 
     pub(crate) fn add_listener(&mut self, socket: OwnedFd) -> io::Result<Key> {
         let fd = socket.as_raw_fd();
-        let (accepted, waiters) = (VecDeque::new(), Waiters::default());
+        let (accepted, waiters) = (VecDeque::new(), WaitQueue::default());
         Ok(self.insert(fd, Entry::Listener(Listener { socket, armed: false, accepted, waiters })))
     }
 
     pub(crate) fn poll_accept(
         &mut self,
         key: Key,
-        cx: &mut Context<'_>,
+        waiter: &mut Waiter<'_>,
     ) -> Poll<io::Result<OwnedFd>> {
         let Some(Entry::Listener(listener)) = self.entries.get_mut(key) else {
             return Poll::Ready(Err(closed()));
@@ -139,7 +139,7 @@ impl SimDriver {
         if let Some(accepted) = listener.accepted.pop_front() {
             return Poll::Ready(accepted);
         }
-        listener.waiters.add(cx.waker());
+        listener.waiters.add(waiter);
         let fd = listener.socket.as_raw_fd();
         if !std::mem::replace(&mut listener.armed, true) {
             self.kernel().arm(fd, Op::Accept);
@@ -165,6 +165,15 @@ impl SimDriver {
                 listener.accepted.push_back(accepted.map(own));
             }
         }
+    }
+
+    pub(crate) fn wait_queue(&mut self, key: Key, side: Side) -> Option<&mut WaitQueue> {
+        Some(match (self.entries.get_mut(key)?, side) {
+            (Entry::Stream(stream), Side::Receive) => &mut stream.received.waiters,
+            (Entry::Stream(stream), Side::Send) => &mut stream.queued.waiters,
+            (Entry::Udp(udp), _) => udp.wait_queue(side),
+            (Entry::Listener(listener), _) => &mut listener.waiters,
+        })
     }
 
     pub(crate) fn wake_waiters(&mut self, key: Key, wakes: &mut Vec<Waker>) {
@@ -318,12 +327,16 @@ impl SimDriver {
         self.next_deadline().is_some()
     }
 
-    pub(crate) fn teardown(&mut self) {
+    pub(crate) fn teardown(&mut self, wakes: &mut Vec<Waker>) {
         for key in self.entries.keys() {
+            self.wake_waiters(key, wakes);
             if let Some(Entry::Stream(stream)) = self.entries.get_mut(key) {
                 stream.cut_off(&self.machine);
             }
             self.remove(key);
+        }
+        for key in self.files.keys() {
+            wakes.extend(self.abandon_file(key));
         }
         self.files = Slots::new();
         self.kernel().remove_driver(self.id);

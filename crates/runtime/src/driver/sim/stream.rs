@@ -9,10 +9,11 @@ use crate::driver::queues::{End, Fin, QUEUED_BYTES_MAX, Queued, RECEIVED_BYTES_M
 use crate::driver::slots::Key;
 use crate::driver::{closed, errno, reset_on_close};
 use crate::sys;
+use crate::task::Waiter;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::task::{Context, Poll, Waker};
+use std::task::{Poll, Waker};
 
 /// Bytes of a file that go to the kernel at once.
 const PIECE_BYTES: usize = 64 * 1024;
@@ -116,11 +117,11 @@ impl SimDriver {
     pub(crate) fn poll_connected(
         &mut self,
         key: Key,
-        cx: &mut Context<'_>,
+        waiter: &mut Waiter<'_>,
     ) -> Poll<io::Result<()>> {
         let Some(stream) = self.stream(key) else { return Poll::Ready(Err(closed())) };
         if stream.connecting {
-            stream.queued.waiters.add(cx.waker());
+            stream.queued.waiters.add(waiter);
             return Poll::Pending;
         }
         Poll::Ready(stream.queued.check())
@@ -129,7 +130,7 @@ impl SimDriver {
     pub(crate) fn poll_recv(
         &mut self,
         key: Key,
-        cx: &mut Context<'_>,
+        waiter: &mut Waiter<'_>,
     ) -> Poll<io::Result<RecvBuf>> {
         let Some(stream) = self.stream(key) else { return Poll::Ready(Err(closed())) };
         let fd = stream.fd();
@@ -143,7 +144,7 @@ impl SimDriver {
             }
             return Poll::Ready(next);
         }
-        stream.received.waiters.add(cx.waker());
+        stream.received.waiters.add(waiter);
         self.arm_receive(key);
         Poll::Pending
     }
@@ -246,7 +247,7 @@ impl SimDriver {
     pub(crate) fn poll_send(
         &mut self,
         key: Key,
-        cx: &mut Context<'_>,
+        waiter: &mut Waiter<'_>,
         buf: &mut Option<SendBuf>,
     ) -> Poll<io::Result<()>> {
         let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else {
@@ -254,7 +255,7 @@ impl SimDriver {
         };
         stream.queued.check()?;
         if !stream.queued.has_room(stream.in_flight()) {
-            stream.queued.waiters.add(cx.waker());
+            stream.queued.waiters.add(waiter);
             return Poll::Pending;
         }
         if let Some(buf) = buf.take().filter(|buf| !buf.is_empty()) {
@@ -326,9 +327,13 @@ impl SimDriver {
         }
     }
 
-    pub(crate) fn poll_flushed(&mut self, key: Key, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_flushed(
+        &mut self,
+        key: Key,
+        waiter: &mut Waiter<'_>,
+    ) -> Poll<io::Result<()>> {
         match self.stream(key) {
-            Some(stream) => stream.queued.poll_flushed(cx, stream.sending.is_none()),
+            Some(stream) => stream.queued.poll_flushed(waiter, stream.sending.is_none()),
             None => Poll::Ready(Err(closed())),
         }
     }
@@ -342,20 +347,20 @@ impl SimDriver {
         }
     }
 
-    pub(crate) fn discard(&mut self, key: Key) {
+    pub(crate) fn discard(&mut self, key: Key, wakes: &mut Vec<Waker>) {
         let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else { return };
         stream.sending = None;
-        stream.queued.fail(libc::ECANCELED, &mut Vec::new());
+        stream.queued.fail(libc::ECANCELED, wakes);
         self.machine.kernel.borrow_mut().excuse(stream.fd());
     }
 
     pub(crate) fn poll_begin_pieces(
         &mut self,
         key: Key,
-        cx: &mut Context<'_>,
+        waiter: &mut Waiter<'_>,
     ) -> Poll<io::Result<()>> {
         match self.stream(key) {
-            Some(stream) => stream.queued.poll_exclusive(cx, stream.sending.is_none()),
+            Some(stream) => stream.queued.poll_exclusive(waiter, stream.sending.is_none()),
             None => Poll::Ready(Err(closed())),
         }
     }
@@ -396,7 +401,7 @@ impl SimDriver {
     pub(crate) fn poll_room(
         &mut self,
         key: Key,
-        cx: &mut Context<'_>,
+        waiter: &mut Waiter<'_>,
         asked: &mut bool,
     ) -> Poll<io::Result<()>> {
         let Some(stream) = self.stream(key) else { return Poll::Ready(Err(closed())) };
@@ -404,7 +409,7 @@ impl SimDriver {
             return Poll::Ready(Ok(()));
         }
         stream.awaits_room = true;
-        stream.queued.waiters.add(cx.waker());
+        stream.queued.waiters.add(waiter);
         let fd = stream.fd();
         self.kernel().arm(fd, Op::Send);
         Poll::Pending
@@ -420,11 +425,5 @@ impl SimDriver {
         }
         stream.queued.end_exclusive(wakes);
         self.after_sends(key);
-    }
-
-    pub(crate) fn watch_sends(&mut self, key: Key, waker: &Waker) {
-        if let Some(stream) = self.stream(key) {
-            stream.queued.waiters.add(waker);
-        }
     }
 }

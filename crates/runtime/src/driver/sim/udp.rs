@@ -9,14 +9,14 @@ use crate::driver::ancillary::RecvControl;
 use crate::driver::datagrams::{
     HELD_DATAGRAMS_MAX, Outbox, UdpSetup, count_received, is_icmp_error,
 };
-use crate::driver::queues::Waiters;
 use crate::driver::slots::Key;
-use crate::driver::{closed, errno};
+use crate::driver::{Side, closed, errno};
+use crate::task::{WaitQueue, Waiter};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Poll, Waker};
 
 /// Datagrams a socket holds unread before it stops receiving.
 const RECEIVED_MAX: usize = 256;
@@ -28,7 +28,7 @@ pub(super) struct Datagrams {
     receiving: bool,
     received: VecDeque<Received>,
     receive_error: Option<i32>,
-    receive_waiters: Waiters,
+    receive_waiters: WaitQueue,
     outbox: Outbox,
     /// The send buffer was full, and the kernel tells when it is not.
     blocked: bool,
@@ -43,6 +43,13 @@ impl Datagrams {
 
     pub(super) fn must_linger(&self) -> bool {
         !self.outbox.is_settled()
+    }
+
+    pub(super) fn wait_queue(&mut self, side: Side) -> &mut WaitQueue {
+        match side {
+            Side::Receive => &mut self.receive_waiters,
+            Side::Send => &mut self.outbox.waiters,
+        }
     }
 
     pub(super) fn wake_waiters(&mut self, wakes: &mut Vec<Waker>) {
@@ -95,7 +102,7 @@ impl SimDriver {
             receiving: false,
             received: VecDeque::new(),
             receive_error: None,
-            receive_waiters: Waiters::default(),
+            receive_waiters: WaitQueue::default(),
             outbox: Outbox::new(setup.segmentation),
             blocked: false,
             closing: false,
@@ -115,7 +122,7 @@ impl SimDriver {
     pub(crate) fn poll_recv_batch(
         &mut self,
         key: Key,
-        cx: &mut Context<'_>,
+        waiter: &mut Waiter<'_>,
         into: &mut Vec<Received>,
         most: usize,
     ) -> Poll<io::Result<usize>> {
@@ -128,7 +135,7 @@ impl SimDriver {
         if let Some(errno) = udp.receive_error.take() {
             return Poll::Ready(Err(io::Error::from_raw_os_error(errno)));
         }
-        udp.receive_waiters.add(cx.waker());
+        udp.receive_waiters.add(waiter);
         self.arm_datagrams(key);
         Poll::Pending
     }
@@ -207,7 +214,7 @@ impl SimDriver {
     pub(crate) fn poll_send_batch(
         &mut self,
         key: Key,
-        cx: &mut Context<'_>,
+        waiter: &mut Waiter<'_>,
         batch: &mut Vec<Datagram>,
     ) -> Poll<io::Result<()>> {
         loop {
@@ -221,7 +228,7 @@ impl SimDriver {
             return Poll::Ready(Ok(()));
         }
         if let Some(udp) = self.udp(key) {
-            udp.outbox.waiters.add(cx.waker());
+            udp.outbox.waiters.add(waiter);
         }
         Poll::Pending
     }
@@ -261,10 +268,10 @@ impl SimDriver {
     pub(crate) fn poll_datagrams_sent(
         &mut self,
         key: Key,
-        cx: &mut Context<'_>,
+        waiter: &mut Waiter<'_>,
     ) -> Poll<io::Result<()>> {
         match self.udp(key) {
-            Some(udp) => udp.outbox.poll_settled(cx).map(Ok),
+            Some(udp) => udp.outbox.poll_settled(waiter).map(Ok),
             None => Poll::Ready(Err(closed())),
         }
     }

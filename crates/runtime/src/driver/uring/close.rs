@@ -3,7 +3,9 @@
 use super::ring::Enter;
 use super::stream::InFlight;
 use super::{Entry, Op, UringDriver};
+use crate::driver::Side;
 use crate::driver::slots::Key;
+use crate::task::WaitQueue;
 use io_uring::opcode;
 use io_uring::squeue::Flags;
 use io_uring::types::Fd;
@@ -11,6 +13,16 @@ use std::os::fd::{AsRawFd, IntoRawFd, RawFd};
 use std::task::Waker;
 
 impl UringDriver {
+    pub(crate) fn wait_queue(&mut self, key: Key, side: Side) -> Option<&mut WaitQueue> {
+        Some(match (self.entries.get_mut(key)?, side) {
+            (Entry::Stream(stream), Side::Receive) => &mut stream.received.waiters,
+            (Entry::Stream(stream), Side::Send) => &mut stream.queued.waiters,
+            (Entry::Udp(udp), _) => udp.wait_queue(side),
+            (Entry::Listener(listener), _) => &mut listener.waiters,
+            (Entry::Wake(_), _) => return None,
+        })
+    }
+
     pub(crate) fn wake_waiters(&mut self, key: Key, wakes: &mut Vec<Waker>) {
         match self.entries.get_mut(key) {
             Some(Entry::Stream(stream)) => {
@@ -32,9 +44,9 @@ impl UringDriver {
         }
     }
 
-    pub(crate) fn discard(&mut self, key: Key) {
+    pub(crate) fn discard(&mut self, key: Key, wakes: &mut Vec<Waker>) {
         if let Some(Entry::Stream(stream)) = self.entries.get_mut(key) {
-            stream.queued.fail(libc::ECANCELED, &mut Vec::new());
+            stream.queued.fail(libc::ECANCELED, wakes);
         }
     }
 

@@ -4,12 +4,13 @@ use super::stream::Stream;
 use super::{Entry, Op, UringDriver};
 use crate::driver::closed;
 use crate::driver::slots::Key;
+use crate::task::Waiter;
 use io_uring::opcode;
 use io_uring::types::Fd;
 use socket2::SockAddr;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::task::{Context, Poll, Waker};
+use std::task::{Poll, Waker};
 
 impl UringDriver {
     pub(crate) fn add_stream(&mut self, socket: OwnedFd) -> Key {
@@ -32,13 +33,13 @@ impl UringDriver {
     pub(crate) fn poll_connected(
         &mut self,
         key: Key,
-        cx: &mut Context<'_>,
+        waiter: &mut Waiter<'_>,
     ) -> Poll<io::Result<()>> {
         let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else {
             return Poll::Ready(Err(closed()));
         };
         if stream.connecting.is_some() {
-            stream.queued.waiters.add(cx.waker());
+            stream.queued.waiters.add(waiter);
             return Poll::Pending;
         }
         Poll::Ready(stream.queued.check())

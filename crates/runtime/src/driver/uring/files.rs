@@ -16,13 +16,13 @@ use crate::driver::{closed, errno, reset_on_close};
 use crate::fs::{FileOp, Start, Storage, WARM_BYTES, What};
 use crate::sys::file::STATUS_MASK;
 use crate::sys::{self, Mapping};
-use crate::task::{Line, Place};
+use crate::task::{WaitQueue, WaitToken, Waiter};
 use io_uring::opcode;
 use io_uring::squeue::{Entry as Submission, Flags};
 use io_uring::types::Fd;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::task::{Context, Poll, Waker};
+use std::task::{Poll, Waker};
 
 /// Operations of one worker that are with the kernel; further ones wait in their tasks.
 const OPERATIONS_MAX: usize = 256;
@@ -32,7 +32,7 @@ pub(super) struct Files {
     slots: Slots<Slot>,
     /// Those that are with the kernel; the others wait for their futures to look.
     in_flight: usize,
-    line: Line,
+    waiters: WaitQueue,
     /// Where bytes go that are read only to have them in the page cache. The kernel writes here
     /// for any number of reads at once, and nobody ever looks.
     bin: Option<Mapping>,
@@ -47,7 +47,7 @@ struct Slot {
 
 impl Files {
     pub(super) fn new() -> Files {
-        Files { slots: Slots::new(), in_flight: 0, line: Line::default(), bin: None }
+        Files { slots: Slots::new(), in_flight: 0, waiters: WaitQueue::default(), bin: None }
     }
 
     /// Operations that have not ended, or whose futures have not seen it.
@@ -63,7 +63,7 @@ impl Files {
     /// True if an operation has to wait for others. Who comes does not overtake those who wait: they are
     /// called when half the room is free.
     fn is_full(&self) -> bool {
-        let least = if self.line.is_empty() { OPERATIONS_MAX } else { OPERATIONS_MAX / 2 + 1 };
+        let least = if self.waiters.is_empty() { OPERATIONS_MAX } else { OPERATIONS_MAX / 2 + 1 };
         self.in_flight >= least
     }
 
@@ -114,22 +114,18 @@ impl Files {
 
 /// Operations.
 impl UringDriver {
-    pub(crate) fn start_file(
-        &mut self,
-        mut op: Box<FileOp>,
-        place: &mut Place,
-        cx: &mut Context<'_>,
-    ) -> Start {
+    pub(crate) fn start_file(&mut self, mut op: Box<FileOp>, waiter: &mut Waiter<'_>) -> Start {
         if self.features.files != FileOperations::Ring || self.torn_down {
             return Start::NoRing(op);
         }
         if self.files.is_full() {
-            self.files.line.join(place, cx.waker());
+            self.files.waiters.add(waiter);
             return Start::Full(op);
         }
+        self.files.waiters.leave(waiter);
         // Memory for the bin is refused: a thread brings its own.
         let Ok(entry) = self.files.submission(&mut op) else { return Start::NoRing(op) };
-        let slot = Slot { op, ended: None, waker: Some(cx.waker().clone()), abandoned: false };
+        let slot = Slot { op, ended: None, waker: Some(waiter.waker()), abandoned: false };
         let key = self.files.slots.insert(slot);
         self.files.in_flight += 1;
         self.counters.file_operations.add(1);
@@ -142,14 +138,14 @@ impl UringDriver {
     pub(crate) fn poll_file(
         &mut self,
         key: Key,
-        cx: &mut Context<'_>,
+        waiter: &mut Waiter<'_>,
     ) -> Poll<io::Result<(Box<FileOp>, io::Result<usize>)>> {
         let Some(slot) = self.files.slots.get_mut(key) else {
             return Poll::Ready(Err(closed()));
         };
         match slot.ended.take() {
             None => {
-                slot.waker = Some(cx.waker().clone());
+                waiter.store(&mut slot.waker);
                 Poll::Pending
             }
             Some(ended) => {
@@ -160,8 +156,9 @@ impl UringDriver {
     }
 
     /// The future is gone. What the kernel still works on is cancelled, if that is possible.
-    pub(crate) fn abandon_file(&mut self, key: Key) {
-        let Some(slot) = self.files.slots.get_mut(key) else { return };
+    pub(crate) fn abandon_file(&mut self, key: Key) -> Option<Waker> {
+        let slot = self.files.slots.get_mut(key)?;
+        let waker = slot.waker.take();
         if slot.ended.is_some() {
             self.files.forget(key);
         } else if !std::mem::replace(&mut slot.abandoned, true) {
@@ -169,10 +166,18 @@ impl UringDriver {
             // SAFETY: a cancel names no memory.
             unsafe { self.ring.push_uncounted(cancel) };
         }
+        waker
     }
 
-    pub(super) fn abandon_files(&mut self) {
-        self.files.slots.keys().into_iter().for_each(|key| self.abandon_file(key));
+    /// The same for one that found no room.
+    pub(crate) fn forget_file(&mut self, token: &mut WaitToken) -> Option<Waker> {
+        self.files.waiters.remove(token)
+    }
+
+    pub(super) fn abandon_files(&mut self, wakes: &mut Vec<Waker>) {
+        self.files.waiters.wake(wakes);
+        let keys = self.files.slots.keys();
+        keys.into_iter().for_each(|key| wakes.extend(self.abandon_file(key)));
     }
 
     pub(super) fn on_file(&mut self, key: Key, result: i32, wakes: &mut Vec<Waker>) {
@@ -200,7 +205,7 @@ impl UringDriver {
         }
         self.files.in_flight -= 1;
         if self.files.in_flight == OPERATIONS_MAX / 2 {
-            wakes.append(&mut self.files.line.call_all());
+            self.files.waiters.wake(wakes);
         }
     }
 }
@@ -238,12 +243,12 @@ impl UringDriver {
     pub(crate) fn poll_begin_pieces(
         &mut self,
         key: Key,
-        cx: &mut Context<'_>,
+        waiter: &mut Waiter<'_>,
     ) -> Poll<io::Result<()>> {
         let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else {
             return Poll::Ready(Err(closed()));
         };
-        let polled = stream.queued.poll_exclusive(cx, stream.in_flight.is_none());
+        let polled = stream.queued.poll_exclusive(waiter, stream.in_flight.is_none());
         self.held_up |= stream.is_held_up();
         polled
     }
@@ -260,7 +265,7 @@ impl UringDriver {
     pub(crate) fn poll_room(
         &mut self,
         key: Key,
-        cx: &mut Context<'_>,
+        waiter: &mut Waiter<'_>,
         asked: &mut bool,
     ) -> Poll<io::Result<()>> {
         let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else {
@@ -270,7 +275,7 @@ impl UringDriver {
         if std::mem::replace(asked, true) && !stream.awaits_room {
             return Poll::Ready(Ok(()));
         }
-        stream.queued.waiters.add(cx.waker());
+        stream.queued.waiters.add(waiter);
         if !std::mem::replace(&mut stream.awaits_room, true) {
             stream.expected += 1;
             let entry = opcode::PollAdd::new(Fd(socket.as_raw_fd()), libc::POLLOUT as u32).build();
@@ -301,11 +306,5 @@ impl UringDriver {
         }
         stream.queued.end_exclusive(wakes);
         self.send_fin_if_due(key);
-    }
-
-    pub(crate) fn watch_sends(&mut self, key: Key, waker: &Waker) {
-        if let Some(Entry::Stream(stream)) = self.entries.get_mut(key) {
-            stream.queued.waiters.add(waker);
-        }
     }
 }

@@ -2,14 +2,14 @@
 
 use super::{Entry, Op, UringDriver};
 use crate::driver::closed;
-use crate::driver::queues::Waiters;
 use crate::driver::slots::Key;
+use crate::task::{WaitQueue, Waiter};
 use io_uring::types::Fd;
 use io_uring::{cqueue, opcode};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::task::{Context, Poll, Waker};
+use std::task::{Poll, Waker};
 
 /// Accepted connections a listener may hold before its multishot accept is cancelled.
 const ACCEPTED_MAX: usize = 1024;
@@ -22,7 +22,7 @@ pub(super) struct Listener {
     pub(super) expected: u32,
     pub(super) closing: bool,
     pub(super) accepted: VecDeque<io::Result<OwnedFd>>,
-    pub(super) waiters: Waiters,
+    pub(super) waiters: WaitQueue,
 }
 
 impl UringDriver {
@@ -34,7 +34,7 @@ impl UringDriver {
             expected: 0,
             closing: false,
             accepted: VecDeque::new(),
-            waiters: Waiters::default(),
+            waiters: WaitQueue::default(),
         };
         Ok(self.entries.insert(Entry::Listener(listener)))
     }
@@ -42,7 +42,7 @@ impl UringDriver {
     pub(crate) fn poll_accept(
         &mut self,
         key: Key,
-        cx: &mut Context<'_>,
+        waiter: &mut Waiter<'_>,
     ) -> Poll<io::Result<OwnedFd>> {
         let Some(Entry::Listener(listener)) = self.entries.get_mut(key) else {
             return Poll::Ready(Err(closed()));
@@ -50,7 +50,7 @@ impl UringDriver {
         if let Some(accepted) = listener.accepted.pop_front() {
             return Poll::Ready(accepted);
         }
-        listener.waiters.add(cx.waker());
+        listener.waiters.add(waiter);
         if !listener.armed
             && let Some(socket) = &listener.socket
         {

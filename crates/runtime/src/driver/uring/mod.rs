@@ -63,10 +63,6 @@ const SPLIT_BYTES_MIN: usize = 4096;
 /// be a fault of the kernel.
 const SOCKETS_CANCELLED_WITHIN: Duration = Duration::from_secs(10);
 
-/// The same for files. An operation that waits for a filesystem that does not answer cannot be
-/// cancelled: it ends with the process.
-const FILES_CANCELLED_WITHIN: Duration = Duration::from_secs(1);
-
 enum Entry {
     Wake(WakeWatch),
     Listener(Listener),
@@ -414,36 +410,36 @@ impl UringDriver {
     }
 
     /// Cancels everything and waits for the last completion, so that the kernel holds no pointer
-    /// into our memory when it is freed.
-    pub(crate) fn teardown(&mut self) {
+    /// into our memory when it is freed. Operations on files have `patience` to end: one that waits for
+    /// a filesystem that does not answer cannot be cancelled, and is left to the end of the process.
+    pub(crate) fn teardown(&mut self, patience: Duration, wakes: &mut Vec<Waker>) {
         if std::mem::replace(&mut self.torn_down, true) {
             return;
         }
-        let mut nobody = Vec::new();
         for key in self.entries.keys() {
+            self.wake_waiters(key, wakes);
             if let Some(Entry::Stream(stream)) = self.entries.get_mut(key) {
                 stream.cut_off();
-                stream.queued.fail(libc::ECANCELED, &mut nobody);
+                stream.queued.fail(libc::ECANCELED, wakes);
             }
             self.cancel_all(key);
         }
-        self.abandon_files();
+        self.abandon_files(wakes);
         // Each turn makes progress or waits for it.
         let began = Instant::now();
         while !self.is_drained() {
             let only_files = self.entries.is_empty();
-            let most = if only_files { FILES_CANCELLED_WITHIN } else { SOCKETS_CANCELLED_WITHIN };
+            let most = if only_files { patience } else { SOCKETS_CANCELLED_WITHIN };
             let left = most.saturating_sub(began.elapsed());
             if left.is_zero() {
                 break;
             }
             let how = if self.held_up { Enter::Collect } else { Enter::Wait };
             let wait = left.min(Duration::from_millis(10));
-            if self.enter_and_settle(how, Some(wait), &mut nobody).is_err() {
+            if self.enter_and_settle(how, Some(wait), wakes).is_err() {
                 break;
             }
-            self.handle_arrivals(usize::MAX, &mut nobody);
-            nobody.clear();
+            self.handle_arrivals(usize::MAX, wakes);
         }
         // Leaking is safer than freeing what the kernel may still write to.
         if !self.is_drained() {
@@ -473,6 +469,6 @@ fn is_open(entries: &Slots<Entry>, key: Key) -> bool {
 
 impl Drop for UringDriver {
     fn drop(&mut self) {
-        self.teardown();
+        self.teardown(Duration::ZERO, &mut Vec::new());
     }
 }

@@ -7,26 +7,28 @@ use crate::buf::RecvBuf;
 use crate::driver::closed;
 use crate::driver::queues::End;
 use crate::driver::slots::Key;
+use crate::task::Waiter;
 use io_uring::squeue::Flags;
 use io_uring::types::Fd;
 use io_uring::{cqueue, opcode};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::task::{Context, Poll, Waker};
+use std::task::{Poll, Waker};
 
 impl UringDriver {
     pub(crate) fn poll_recv(
         &mut self,
         key: Key,
-        cx: &mut Context<'_>,
+        waiter: &mut Waiter<'_>,
     ) -> Poll<io::Result<RecvBuf>> {
         let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else {
             return Poll::Ready(Err(closed()));
         };
+        stream.received.waiters.leave(waiter);
         if let Some(next) = stream.received.next() {
             return Poll::Ready(next);
         }
-        stream.received.waiters.add(cx.waker());
+        stream.received.waiters.add(waiter);
         self.arm_receive(key);
         Poll::Pending
     }

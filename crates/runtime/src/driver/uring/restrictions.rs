@@ -107,6 +107,7 @@ mod tests {
     use crate::counters::Counters;
     use crate::driver::DriverSetup;
     use crate::driver::uring::ring::Enter;
+    use crate::may_skip::skip;
     use crate::probe::select_uring;
     use io_uring::opcode::{Nop, OpenAt, Socket, Splice, UnlinkAt, Write};
     use io_uring::squeue::Entry;
@@ -182,7 +183,7 @@ mod tests {
     fn a_restricted_ring_refuses_what_is_not_on_its_list() {
         let features = match select_uring(&UringOptions::default()) {
             Ok(features) => features,
-            Err(refusal) => return println!("skipped: {refusal}"),
+            Err(refusal) => return skip("io_uring", refusal),
         };
         let uses = Uses { accept: true, ..Uses::default() };
         let setup = DriverSetup {
@@ -195,7 +196,7 @@ mod tests {
         };
         let mut ring = Ring::new(&features, &setup).expect("a ring");
         if let Err(error) = apply(&ring, uses, &features) {
-            return println!("skipped: this kernel does not restrict rings: {error}");
+            return skip("io_uring", format!("this kernel does not restrict rings: {error}"));
         }
         let (nowhere, path, how) = (Fd(-1), c"/nonexistent/file".as_ptr(), OpenHow::new());
         let refused = [

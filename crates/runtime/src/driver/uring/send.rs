@@ -10,12 +10,13 @@ use crate::driver::closed;
 use crate::driver::queues::Fin;
 use crate::driver::slots::Key;
 use crate::sys;
+use crate::task::Waiter;
 use io_uring::opcode;
 use io_uring::squeue::Flags;
 use io_uring::types::Fd;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::task::{Context, Poll, Waker};
+use std::task::{Poll, Waker};
 
 /// Bytes of one send. The kernel cuts a longer one at 2 GiB and calls that a success; a buffer
 /// above this is sent in parts, each of which completes.
@@ -25,7 +26,7 @@ impl UringDriver {
     pub(crate) fn poll_send(
         &mut self,
         key: Key,
-        cx: &mut Context<'_>,
+        waiter: &mut Waiter<'_>,
         buf: &mut Option<SendBuf>,
         more: bool,
     ) -> Poll<io::Result<()>> {
@@ -34,7 +35,7 @@ impl UringDriver {
         };
         stream.queued.check()?;
         if !stream.queued.has_room(stream.in_flight.len()) {
-            stream.queued.waiters.add(cx.waker());
+            stream.queued.waiters.add(waiter);
             self.held_up |= stream.is_held_up();
             return Poll::Pending;
         }
@@ -151,11 +152,15 @@ impl UringDriver {
         }
     }
 
-    pub(crate) fn poll_flushed(&mut self, key: Key, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_flushed(
+        &mut self,
+        key: Key,
+        waiter: &mut Waiter<'_>,
+    ) -> Poll<io::Result<()>> {
         let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else {
             return Poll::Ready(Err(closed()));
         };
-        let polled = stream.queued.poll_flushed(cx, stream.in_flight.is_none());
+        let polled = stream.queued.poll_flushed(waiter, stream.in_flight.is_none());
         self.held_up |= stream.is_held_up();
         polled
     }

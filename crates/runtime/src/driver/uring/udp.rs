@@ -31,10 +31,11 @@ use super::ring::Enter;
 use super::{Entry, Op, UringDriver};
 use crate::buf::Pool;
 use crate::datagram::{Received, UdpStats};
+use crate::driver::Side;
 use crate::driver::datagrams::{Outbox, UdpSetup};
-use crate::driver::queues::Waiters;
 use crate::driver::slots::Key;
 use crate::sys::datagram::empty_header;
+use crate::task::WaitQueue;
 use io_uring::opcode;
 use io_uring::types::Fd;
 use std::collections::VecDeque;
@@ -81,7 +82,7 @@ pub(super) struct Udp {
     /// The driver's turn in which the oldest of them arrived.
     oldest_turn: u32,
     receive_error: Option<i32>,
-    receive_waiters: Waiters,
+    receive_waiters: WaitQueue,
     pub(super) outbox: Outbox,
     /// Sends with the kernel, and those among them that succeed silently.
     in_flight: u32,
@@ -95,6 +96,13 @@ pub(super) struct Udp {
 }
 
 impl Udp {
+    pub(super) fn wait_queue(&mut self, side: Side) -> &mut WaitQueue {
+        match side {
+            Side::Receive => &mut self.receive_waiters,
+            Side::Send => &mut self.outbox.waiters,
+        }
+    }
+
     pub(super) fn wake_waiters(&mut self, wakes: &mut Vec<Waker>) {
         self.receive_waiters.wake(wakes);
         self.outbox.waiters.wake(wakes);
@@ -171,7 +179,7 @@ impl UringDriver {
             received_max: RECEIVED_MAX.min(usize::from(setup.buffer_count) / 2).max(1),
             oldest_turn: 0,
             receive_error: None,
-            receive_waiters: Waiters::default(),
+            receive_waiters: WaitQueue::default(),
             outbox: Outbox::new(setup.segmentation),
             in_flight: 0,
             silent: 0,

@@ -9,11 +9,12 @@ use super::{Entry, Op, UringDriver};
 use crate::driver::closed;
 use crate::driver::slots::Key;
 use crate::driver::zero_copy::{Buffer, Lent};
+use crate::task::Waiter;
 use io_uring::types::Fd;
 use io_uring::{cqueue, opcode};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::task::{Context, Poll, Waker};
+use std::task::{Poll, Waker};
 
 /// IORING_SEND_ZC_REPORT_USAGE and IORING_NOTIF_USAGE_ZC_COPIED of linux/io_uring.h (Linux 6.2):
 /// asks for, and is, the news that the kernel copied after all.
@@ -48,7 +49,7 @@ impl UringDriver {
     pub(crate) fn poll_zero_copy(
         &mut self,
         key: Key,
-        cx: &mut Context<'_>,
+        waiter: &mut Waiter<'_>,
         buffer: &Buffer,
         more: bool,
         begun: &mut bool,
@@ -66,7 +67,7 @@ impl UringDriver {
         if let Some(error) = stream.queued.error() {
             return Poll::Ready(Err(error));
         }
-        stream.queued.waiters.add(cx.waker());
+        stream.queued.waiters.add(waiter);
         if std::mem::replace(begun, true) {
             return Poll::Pending;
         }

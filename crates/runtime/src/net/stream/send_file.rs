@@ -1,11 +1,11 @@
 //! Sending a file.
 
 use super::TcpStream;
-use crate::driver::errno;
 use crate::driver::pieces::Piece;
 use crate::driver::zero_copy::{self, BUFFER_BYTES, Buffer};
+use crate::driver::{Side, errno};
 use crate::fs::{File, SendStrategy, WARM_BYTES};
-use crate::net::with_socket;
+use crate::net::{Operation, with_socket};
 use crate::sys;
 use crate::task::yield_now;
 use std::future::poll_fn;
@@ -61,13 +61,14 @@ impl TcpStream {
         len: u64,
     ) -> io::Result<u64> {
         let cancels = self.cancels.get();
+        let mut watch = self.sends();
         let mut sending = pin!(self.send_pieces(strategy, file, offset, len));
         poll_fn(|cx| {
             self.check_cancelled(cancels)?;
             let polled = sending.as_mut().poll(cx);
             if polled.is_pending() {
                 // It may be waiting for a disk, and a cancellation has to end that too.
-                self.worker.driver.borrow_mut().watch_sends(self.key, cx.waker());
+                watch.poll(cx, |driver, key, waiter| driver.watch_sends(key, waiter));
             }
             polled
         })
@@ -78,6 +79,10 @@ impl TcpStream {
     /// failed or was dropped in the middle, which nobody else tells, are among them.
     pub fn sent_of_files(&self) -> u64 {
         self.sent_of_files.get()
+    }
+
+    fn sends(&self) -> Operation<'_> {
+        Operation::new(&self.worker, self.key, Side::Send)
     }
 
     async fn send_pieces(
@@ -135,10 +140,9 @@ struct Turn<'a> {
 
 impl<'a> Turn<'a> {
     async fn begin(stream: &'a TcpStream, len: u64) -> io::Result<Turn<'a>> {
-        let begin = |cx: &mut std::task::Context<'_>| {
-            stream.worker.driver.borrow_mut().poll_begin_pieces(stream.key, cx)
-        };
-        poll_fn(begin).await?;
+        let mut begin = stream.sends();
+        poll_fn(|cx| begin.poll(cx, |driver, key, waiter| driver.poll_begin_pieces(key, waiter)))
+            .await?;
         let errno = libc::ECANCELED;
         Ok(Turn { stream, len, sent: 0, file_ended: false, lost: false, errno })
     }
@@ -237,10 +241,11 @@ impl<'a> Turn<'a> {
     }
 
     async fn send_without_copy(&mut self, buffer: &Buffer, more: bool) -> io::Result<usize> {
-        let (stream, mut begun) = (self.stream, false);
+        let (mut send, mut begun) = (self.stream.sends(), false);
         let sent = poll_fn(|cx| {
-            let mut driver = stream.worker.driver.borrow_mut();
-            driver.poll_zero_copy(stream.key, cx, buffer, more, &mut begun)
+            send.poll(cx, |driver, key, waiter| {
+                driver.poll_zero_copy(key, waiter, buffer, more, &mut begun)
+            })
         })
         .await;
         self.sent += *sent.as_ref().unwrap_or(&0) as u64;
@@ -269,9 +274,9 @@ impl<'a> Turn<'a> {
     }
 
     async fn room(&self) -> io::Result<()> {
-        let mut asked = false;
-        let stream = self.stream;
-        poll_fn(|cx| stream.worker.driver.borrow_mut().poll_room(stream.key, cx, &mut asked)).await
+        let (mut wait, mut asked) = (self.stream.sends(), false);
+        poll_fn(|cx| wait.poll(cx, |driver, key, waiter| driver.poll_room(key, waiter, &mut asked)))
+            .await
     }
 
     fn fail(&mut self, error: io::Error) -> io::Error {

@@ -13,10 +13,11 @@ use crate::driver::slots::Key;
 use crate::driver::uring::UringDriver;
 use crate::driver::uring::ring::Enter;
 use crate::fs::{FileOp, Handle, Start, What};
+use crate::may_skip::skip;
 use crate::probe::select_uring;
 use crate::sys;
 use crate::sys::file::{OpenHow, Status};
-use crate::task::Place;
+use crate::task::{WaitToken, Waiter};
 use std::ffi::CString;
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -43,7 +44,7 @@ fn driver(options: &str) -> Option<(UringDriver, OwnedFd)> {
     let features = match select_uring(&options) {
         Ok(features) => features,
         Err(refusal) => {
-            println!("skipped: {refusal}");
+            skip("io_uring", refusal);
             return None;
         }
     };
@@ -69,7 +70,8 @@ fn stream_that_receives(driver: &mut UringDriver) -> (Key, UnixStream) {
     submit(driver);
     let (ours, peer) = UnixStream::pair().expect("descriptors");
     let key = driver.add_stream(ours.into());
-    assert!(driver.poll_recv(key, &mut Context::from_waker(Waker::noop())).is_pending());
+    let (nobody, mut token) = (Context::from_waker(Waker::noop()), WaitToken::default());
+    assert!(driver.poll_recv(key, &mut Waiter::new(&nobody, &mut token)).is_pending());
     submit(driver);
     (key, peer)
 }
@@ -150,7 +152,8 @@ fn a_datagram_socket_forgotten_with_its_receives_is_found() {
             segmentation: false,
         };
         let key = driver.add_udp(ours.into(), setup).expect("memory");
-        let nobody = &mut Context::from_waker(Waker::noop());
+        let (nobody, mut token) = (Context::from_waker(Waker::noop()), WaitToken::default());
+        let nobody = &mut Waiter::new(&nobody, &mut token);
         assert!(driver.poll_recv_batch(key, nobody, &mut Vec::new(), 8).is_pending());
         submit(&mut driver);
         // Without a cancel, and without waiting for the last completion. The receives hold the file
@@ -178,9 +181,10 @@ fn memory_of_a_read_freed_before_its_completion_is_found() {
         status: Status::new(),
         opened: None,
     });
-    let nobody = &mut Context::from_waker(Waker::noop());
-    let Start::OnRing(key) = driver.start_file(op, &mut Place::default(), nobody) else {
-        return println!("skipped: this kernel has no files on rings");
+    let (nobody, mut token) = (Context::from_waker(Waker::noop()), WaitToken::default());
+    let nobody = &mut Waiter::new(&nobody, &mut token);
+    let Start::OnRing(key) = driver.start_file(op, nobody) else {
+        return skip("io_uring", "this kernel has no files on rings");
     };
     submit(&mut driver);
     driver.files.forget(key);

@@ -6,21 +6,23 @@ use crate::driver::closed;
 use crate::driver::datagrams::{count_received, is_icmp_error};
 use crate::driver::slots::Key;
 use crate::driver::uring::{Entry, Op, UringDriver};
+use crate::task::Waiter;
 use io_uring::{cqueue, opcode};
 use std::io;
-use std::task::{Context, Poll, Waker};
+use std::task::{Poll, Waker};
 
 impl UringDriver {
     pub(crate) fn poll_recv_batch(
         &mut self,
         key: Key,
-        cx: &mut Context<'_>,
+        waiter: &mut Waiter<'_>,
         into: &mut Vec<Received>,
         most: usize,
     ) -> Poll<io::Result<usize>> {
         let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else {
             return Poll::Ready(Err(closed()));
         };
+        udp.receive_waiters.leave(waiter);
         if !udp.received.is_empty() {
             let count = udp.received.len().min(most);
             into.extend(udp.received.drain(..count));
@@ -33,7 +35,7 @@ impl UringDriver {
         if let Some(errno) = udp.receive_error.take() {
             return Poll::Ready(Err(io::Error::from_raw_os_error(errno)));
         }
-        udp.receive_waiters.add(cx.waker());
+        udp.receive_waiters.add(waiter);
         self.arm_datagrams(key);
         Poll::Pending
     }

@@ -5,10 +5,11 @@ use crate::datagram::Datagram;
 use crate::driver::closed;
 use crate::driver::slots::Key;
 use crate::driver::uring::{Entry, Op, UringDriver};
+use crate::task::Waiter;
 use io_uring::squeue::Flags;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::task::{Context, Poll, Waker};
+use std::task::{Poll, Waker};
 
 /// So many datagrams of one socket go by sendmmsg(2): there the ring has no batch to offer that the
 /// call has not, and an operation for each costs more. Fewer wait for the next enter, which takes
@@ -22,7 +23,7 @@ impl UringDriver {
     pub(crate) fn poll_send_batch(
         &mut self,
         key: Key,
-        cx: &mut Context<'_>,
+        waiter: &mut Waiter<'_>,
         batch: &mut Vec<Datagram>,
     ) -> Poll<io::Result<()>> {
         loop {
@@ -37,7 +38,7 @@ impl UringDriver {
             let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else { continue };
             // With room there was a burst, and the next one follows.
             if !udp.outbox.has_room() {
-                udp.outbox.waiters.add(cx.waker());
+                udp.outbox.waiters.add(waiter);
                 self.held_up |= udp.is_held_up();
                 return Poll::Pending;
             }
@@ -47,12 +48,12 @@ impl UringDriver {
     pub(crate) fn poll_datagrams_sent(
         &mut self,
         key: Key,
-        cx: &mut Context<'_>,
+        waiter: &mut Waiter<'_>,
     ) -> Poll<io::Result<()>> {
         let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else {
             return Poll::Ready(Err(closed()));
         };
-        let polled = udp.outbox.poll_settled(cx);
+        let polled = udp.outbox.poll_settled(waiter);
         self.held_up |= udp.is_held_up();
         polled.map(Ok)
     }
