@@ -55,6 +55,28 @@ fn what_two_servers_could_read_differently_is_refused_and_the_connection_closed(
     }
 }
 
+/// What stood behind such a body was answered, as if everybody agreed where the body ends.
+#[test]
+fn chunk_sizes_outside_the_grammar_are_refused_and_nothing_behind_them_is_answered() {
+    let site = Site::usual();
+    let wrong = ["5 ", "5\t", "5;", "5; ", "5;a ", "5;a@b", "5;a=", "5;a=b c", "5;a=\"b", "5;;a"];
+    for engine in ENGINES {
+        let server = Server::http(engine, site.path(), &[]);
+        let sizes = wrong.iter().map(|size| (*size, 400)).chain([("5 ; a = \"b;\" ;c", 200)]);
+        for (size, status) in sizes {
+            let body = format!("{size}\r\nhello\r\n0\r\n\r\n");
+            let request = get("/", "Transfer-Encoding: chunked\r\n") + &body;
+            let hidden = request + &get("/hello.txt", "Connection: close\r\n");
+            let answers = responses(&talk_until_closed(server.address(), hidden.as_bytes()));
+            let statuses: Vec<u16> = answers.iter().map(|answer| answer.status).collect();
+            let expected = if status == 400 { vec![400] } else { vec![200, 200] };
+            assert_eq!(statuses, expected, "{size:?}");
+            assert_eq!(answers.last().unwrap().field("connection"), Some("close"), "{size:?}");
+        }
+        println!("{engine}: {} sizes refused", wrong.len());
+    }
+}
+
 #[test]
 fn limits_have_their_own_status_and_close() {
     let site = Site::usual();
