@@ -36,6 +36,10 @@ fn what_two_servers_could_read_differently_is_refused_and_the_connection_closed(
         "GET  / HTTP/1.1\r\nHost: h\r\n\r\n".to_owned(),
         "GET / /x HTTP/1.1\r\nHost: h\r\n\r\n".to_owned(),
         "GET x HTTP/1.1\r\nHost: h\r\n\r\n".to_owned(),
+        "GET /\u{e4} HTTP/1.1\r\nHost: h\r\n\r\n".to_owned(),
+        "GET /?\u{e4} HTTP/1.1\r\nHost: h\r\n\r\n".to_owned(),
+        "GET /<a> HTTP/1.1\r\nHost: h\r\n\r\n".to_owned(),
+        "GET / HTTP/1.x\r\nHost: h\r\n\r\n".to_owned(),
         "\r\n\r\n\r\n".to_owned(),
         "\x16\x03\x01\x02\x00\x01".to_owned(),
     ];
@@ -87,6 +91,7 @@ fn limits_have_their_own_status_and_close() {
         (get("/", &format!("X: {long}\r\n")), 431),
         (get("/", &"X: y\r\n".repeat(101)), 431),
         ("GET / HTTP/2.0\r\nHost: h\r\n\r\n".to_owned(), 505),
+        ("GET / HTTP/3.1\r\nHost: h\r\n\r\n".to_owned(), 505),
         ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned(), 505),
         ("FOO / HTTP/1.1\r\nHost: h\r\n\r\n".to_owned(), 501),
         (get("/", "Transfer-Encoding: gzip, chunked\r\n"), 501),
@@ -103,6 +108,8 @@ fn limits_have_their_own_status_and_close() {
             assert_eq!(answers[0].field("connection"), Some("close"));
         }
         // Just inside the bounds.
+        let later = get("/hello.txt", "").replace("HTTP/1.1", "HTTP/1.2");
+        assert_eq!(ask(&server, &later).status, 200);
         let target = format!("/hello.txt?{}", "x".repeat(1980));
         assert_eq!(
             ask(&server, &get(&target, &format!("X: {}\r\n", "x".repeat(2000)))).status,
