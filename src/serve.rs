@@ -90,8 +90,9 @@ fn refuse(problems: &[String], code: u8) -> ExitCode {
 struct Hooks {
     /// What it does on signals that do not end it.
     signals: signals::Actions,
-    /// Called when all workers have ended, before the last line of its report.
-    at_end: Option<Box<dyn FnOnce()>>,
+    /// Called when all workers have ended, before the last line of its report. It may wait for a
+    /// bounded time, and not after a second signal.
+    at_end: Option<Box<dyn FnOnce(&signals::Received)>>,
 }
 
 /// Runs a bound service until a signal ends it, and reports on the way. `prepare` is given what to
@@ -138,7 +139,7 @@ where
         }
     };
     if let Some(at_end) = hooks.at_end {
-        at_end();
+        at_end(&signals);
     }
     let failure = failure.or(unsealed.get().cloned());
     notices::finish(report::LAST_WORDS_MAX);

@@ -21,6 +21,7 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
+use tls::Reloader;
 use twinring::{ListenOptions, Runtime};
 use twinring_services::http::{AccessLog, Admin, HttpService, HttpSettings, Tls};
 use twinring_services::raise_descriptor_limit;
@@ -140,11 +141,12 @@ fn run(
         hooks.signals.on(signal, move || log.iter().for_each(AccessLog::reopen));
     }
     if let Some(tls) = tls {
-        hooks.signals.on(SIGHUP, move || tls::reload(&tls));
+        let reloader = Reloader::start(tls)?;
+        hooks.signals.on(SIGHUP, move || reloader.request());
     }
     let admin = admin.map(|admin| admin.start(observer)).transpose()?;
-    hooks.at_end = Some(Box::new(move || {
-        log.iter().for_each(log::finish);
+    hooks.at_end = Some(Box::new(move |signals| {
+        log.iter().for_each(|log| log::finish(log, signals));
         drop(admin);
     }));
     operate(runtime, subject, &args.output, hooks, sandbox, |ready| {

@@ -147,9 +147,12 @@ fn faults_that_leave_nothing_to_check_are_told_too() {
     let binary = etc.write("binary", b"\xff\xfe");
     let (code, _, told) = check(&binary, &[]);
     assert!(code == Some(2) && told.contains("UTF-8"), "{told}");
+    // Was read until memory ended.
+    let (code, told) = refused(&["--config", "/dev/zero", "--check"]);
+    assert!(code == Some(2) && told.contains("/dev/zero: is a device, not a regular"), "{told}");
     let large = etc.write("large", &vec![b'#'; 2 << 20]);
     let (code, _, told) = check(&large, &[]);
-    assert!(code == Some(2) && told.contains("expected at most 1048576"), "{told}");
+    assert!(code == Some(2) && told.contains("is larger than 1048576 bytes"), "{told}");
 }
 
 #[test]

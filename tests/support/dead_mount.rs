@@ -5,7 +5,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
 /// The only file, of this many bytes.
@@ -31,7 +31,8 @@ const FILE_NODE: u64 = 2;
 
 /// A mounted filesystem; unmounted when dropped, which ends whoever waits for it.
 pub(crate) struct DeadMount {
-    directory: tempfile::TempDir,
+    directory: PathBuf,
+    _made_for_it: Option<tempfile::TempDir>,
     device: File,
     server: Option<JoinHandle<()>>,
 }
@@ -39,19 +40,27 @@ pub(crate) struct DeadMount {
 impl DeadMount {
     /// Mounts it. Its server answers until [`FILE`] is opened, and then nothing any more.
     pub(crate) fn new() -> DeadMount {
-        let directory = tempfile::tempdir().expect("a directory");
+        let made = tempfile::tempdir().expect("a directory");
+        let mut mount = DeadMount::over(made.path());
+        mount._made_for_it = Some(made);
+        mount
+    }
+
+    /// The same over a directory that is there, and hidden meanwhile.
+    pub(crate) fn over(directory: &Path) -> DeadMount {
         let device = File::options().read(true).write(true).open("/dev/fuse").expect("/dev/fuse");
         let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-        mount(Some("dead"), directory.path(), Some("fuse"), flags, Some(options.as_str()))
+        mount(Some("dead"), directory, Some("fuse"), flags, Some(options.as_str()))
             .expect("root may mount");
         let theirs = device.try_clone().expect("a descriptor");
         let server = std::thread::spawn(move || serve_until_opened(theirs));
-        DeadMount { directory, device, server: Some(server) }
+        let directory = directory.to_owned();
+        DeadMount { directory, _made_for_it: None, device, server: Some(server) }
     }
 
     pub(crate) fn path(&self) -> &Path {
-        self.directory.path()
+        &self.directory
     }
 
     /// Returns when somebody waits for the contents of the file.
@@ -66,7 +75,7 @@ impl DeadMount {
 impl Drop for DeadMount {
     fn drop(&mut self) {
         // Detached in any case: a process that hangs in it must not keep it from going.
-        let _gone = umount2(self.directory.path(), MntFlags::MNT_DETACH);
+        let _gone = umount2(&self.directory, MntFlags::MNT_DETACH);
     }
 }
 

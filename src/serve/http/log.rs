@@ -1,16 +1,20 @@
 //! The arguments of the access log, and what becomes of them.
 
 use crate::serve::notices;
+use crate::serve::signals::Received;
 use crate::serve::user::{Identity, may_replace};
 use clap::Args;
 use std::fs::File;
 use std::os::unix::fs::{OpenOptionsExt, fchown};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use twinring_services::http::{AccessLog, LogFormat, LogSettings, LogTarget};
 
 /// How long the end of the command waits for the access log to be written.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How often it looks meanwhile whether a second signal has come.
+const LOOK_PERIOD: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Access log")]
@@ -93,7 +97,7 @@ impl LogArgs {
     /// What would keep the log from being opened, without making the file.
     pub(super) fn check(&self) -> Option<String> {
         let LogTarget::File(path) = self.settings()?.target else { return None };
-        let opened = File::options().append(true).open(&path);
+        let opened = LogTarget::open_existing(&path);
         let missing = match opened {
             Ok(_) => return None,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -108,9 +112,14 @@ impl LogArgs {
     }
 }
 
-/// Waits until all lines are written, but not for ever.
-pub(super) fn finish(log: &AccessLog) {
-    if !log.finish(PATIENCE) {
+/// Waits until all lines are written, but not for ever, and not after a second signal.
+pub(super) fn finish(log: &AccessLog, signals: &Received) {
+    let started = Instant::now();
+    let mut finished = log.finish(Duration::ZERO);
+    while !finished && !signals.stops_at_once() && started.elapsed() < PATIENCE {
+        finished = log.finish(LOOK_PERIOD);
+    }
+    if !finished && !signals.stops_at_once() {
         notices::tell(format!(
             "twinring: access log {}: not all lines could be written within {PATIENCE:?}",
             log.target()
