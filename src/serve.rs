@@ -1,6 +1,7 @@
 //! `twinring serve`: from arguments to a running service, and its exit code.
 
 mod allow;
+mod families;
 pub mod fuzzing;
 mod http;
 mod notices;

@@ -12,7 +12,7 @@ use super::report::{Subject, complain, print_line};
 use super::sandbox::Sandbox;
 use super::signals::Actions;
 use super::user::{self, Identity, Served};
-use super::{Hooks, USAGE, operate, print_once, refuse, with_remedy};
+use super::{Hooks, USAGE, families, operate, print_once, refuse, with_remedy};
 use config::{Configuration, HostArgs};
 use signal_hook::consts::{SIGHUP, SIGUSR1};
 use site::SiteArgs;
@@ -101,12 +101,13 @@ fn run(
     let Prepared { settings, tls, runtime, identity, mut sandbox } = prepared;
     let (workers, handle) = (runtime.workers(), runtime.handle());
     let options = ListenOptions { backlog: args.backlog, ..ListenOptions::default() };
-    let service = HttpService::bind(&args.listen, &options, settings, workers, handle)
+    let [listen, listen_tls] = families::available([&args.listen, &args.tls.listen_tls]);
+    let service = HttpService::bind(&listen, &options, settings, workers, handle)
         .map_err(|error| with_remedy(&error, "ss -ltnp"))?;
     let plain = service.addresses().len();
     let service = match &tls {
         Some(tls) => service
-            .bind_tls(&args.tls.listen_tls, &options, tls)
+            .bind_tls(&listen_tls, &options, tls)
             .map_err(|error| with_remedy(&error, "ss -ltnp"))?,
         None => service,
     };
