@@ -5,6 +5,7 @@ use crate::serve::signals::Received;
 use crate::serve::user::{Identity, may_replace};
 use clap::Args;
 use std::fs::File;
+use std::io::ErrorKind;
 use std::os::unix::fs::{OpenOptionsExt, fchown};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -80,16 +81,17 @@ impl LogArgs {
     }
 
     /// What keeps this process, as it is now, from opening the log anew after a rotation.
-    pub(super) fn check_rotation(&self, log: &AccessLog) -> Option<String> {
-        let LogTarget::File(path) = log.target() else { return None };
-        let remedy = match (log.check_reopening(), may_replace(path)) {
-            (Ok(()), true) => return None,
-            (Ok(()), false) => {
-                "its directory takes no new files: who rotates it has to make it anew (`create` \
-                 of logrotate)"
-                    .to_owned()
+    pub(super) fn check_rotation(&self) -> Option<String> {
+        let path = self.file()?;
+        let remedy = match LogTarget::open_existing(&path).map(drop) {
+            // Only before the start: the server makes it.
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                format!("{error}: after SIGHUP and SIGUSR1 the old file is kept")
             }
-            (Err(error), _) => format!("{error}: after SIGHUP and SIGUSR1 the old file is kept"),
+            _ if may_replace(&path) => return None,
+            _ => "its directory takes no new files: who rotates it has to make it anew (`create` \
+                  of logrotate)"
+                .to_owned(),
         };
         Some(format!("access log {}: {remedy}", path.display()))
     }
@@ -100,7 +102,7 @@ impl LogArgs {
         let opened = LogTarget::open_existing(&path);
         let missing = match opened {
             Ok(_) => return None,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
                 if may_replace(&path) {
                     return None;
                 }

@@ -192,14 +192,6 @@ impl AccessLog {
         }
     }
 
-    /// Makes sure that the file can be opened anew, as whoever this process is now.
-    ///
-    /// # Errors
-    /// Why not.
-    pub fn check_reopening(&self) -> io::Result<()> {
-        Sink::open(&self.0.settings.target).map(drop)
-    }
-
     /// Where it goes.
     pub fn target(&self) -> &LogTarget {
         &self.0.settings.target
