@@ -86,6 +86,8 @@ fn refuse(problems: &[String], code: u8) -> ExitCode {
     ExitCode::from(code)
 }
 
+type AtEnd = Box<dyn FnOnce(&signals::Received)>;
+
 /// What a service wants beside being run.
 #[derive(Default)]
 struct Hooks {
@@ -93,7 +95,7 @@ struct Hooks {
     signals: signals::Actions,
     /// Called when all workers have ended, before the last line of its report. It may wait for a
     /// bounded time, and not after a second signal.
-    at_end: Option<Box<dyn FnOnce(&signals::Received)>>,
+    at_end: Option<AtEnd>,
 }
 
 /// Runs a bound service until a signal ends it, and reports on the way. `prepare` is given what to

@@ -374,8 +374,10 @@ fn a_log_that_cannot_be_opened_anew_stays_where_it_is() {
     nix::unistd::mkfifo(&fifo, Mode::S_IRWXU).expect("a pipe");
     let (root, fifo) = (site.path().to_str().expect("text"), fifo.to_str().expect("text"));
     let arguments = ["serve", "http", "--listen", "127.0.0.1:0", "--root", root];
-    let (code, _, told) = run(&[&arguments[..], &["--access-log", fifo]].concat());
-    assert!(code == Some(1) && told.contains("cannot open --access-log"), "{told}");
+    for check in [&[][..], &["--check"]] {
+        let (code, _, told) = run(&[&arguments[..], &["--access-log", fifo], check].concat());
+        assert!(code == Some(1) && told.contains("cannot open --access-log"), "{told}");
+    }
 }
 
 #[test]
