@@ -1,6 +1,7 @@
 //! `twinring serve`: from arguments to a running service, and its exit code.
 
 mod allow;
+mod families;
 pub mod fuzzing;
 mod http;
 mod notices;
@@ -96,6 +97,8 @@ fn refuse(problems: &[String], code: u8) -> ExitCode {
     ExitCode::from(code)
 }
 
+type AtEnd = Box<dyn FnOnce(&signals::Received)>;
+
 /// What a service wants beside being run.
 #[derive(Default)]
 struct Hooks {
@@ -103,8 +106,9 @@ struct Hooks {
     drain_timeout: Duration,
     /// What it does on signals that do not end it.
     signals: signals::Actions,
-    /// Called when all workers have ended, before the last line of its report.
-    at_end: Option<Box<dyn FnOnce()>>,
+    /// Called when all workers have ended, before the last line of its report. It may wait for a
+    /// bounded time, and not after a second signal.
+    at_end: Option<AtEnd>,
 }
 
 /// Runs a bound service until a signal ends it, and reports on the way. `prepare` is given what to
@@ -151,7 +155,7 @@ where
         }
     };
     if let Some(at_end) = hooks.at_end {
-        at_end();
+        at_end(&signals);
     }
     let failure = failure.or(unsealed.get().cloned());
     notices::finish(report::LAST_WORDS_MAX);

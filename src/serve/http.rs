@@ -12,7 +12,7 @@ use super::report::{Subject, complain, print_line};
 use super::sandbox::Sandbox;
 use super::signals::Actions;
 use super::user::{self, Identity, Served};
-use super::{Hooks, USAGE, operate, print_once, refuse, with_remedy};
+use super::{Hooks, USAGE, families, operate, print_once, refuse, with_remedy};
 use config::{Configuration, HostArgs};
 use signal_hook::consts::{SIGHUP, SIGUSR1};
 use site::SiteArgs;
@@ -21,6 +21,7 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
+use tls::Reloader;
 use twinring::{ListenOptions, Runtime};
 use twinring_services::http::{AccessLog, Admin, HttpService, HttpSettings, Tls};
 use twinring_services::raise_descriptor_limit;
@@ -54,8 +55,10 @@ pub(super) fn serve(args: HttpArgs) -> Result<ExitCode, Box<dyn Error>> {
     let code = if usage.is_empty() { 1 } else { USAGE };
     usage.append(&mut problems);
     match prepared {
-        Some(prepared) if usage.is_empty() => match args.check {
+        Some(mut prepared) if usage.is_empty() => match args.check {
             true => {
+                // This process ends here, so it may become whoever the server would be.
+                prepared.change_rights(&args, &hosts, || Ok(()))?;
                 print_line("OK");
                 Ok(ExitCode::SUCCESS)
             }
@@ -89,35 +92,69 @@ impl Prepared {
         let runtime = runtime.map_err(|error| problems.push(error.to_string())).ok();
         Some(Prepared { settings, tls: tls?, runtime: runtime?, identity: identity?, sandbox })
     }
+
+    /// Gives up what the server does not need, opens the log by `open_log` on the way, and says what
+    /// cannot be done any more.
+    ///
+    /// # Errors
+    /// When something cannot be given up, the log cannot be opened, or files that are to be served
+    /// cannot be read.
+    fn change_rights<L>(
+        &mut self,
+        args: &HttpArgs,
+        hosts: &[HostArgs],
+        open_log: impl FnOnce() -> Result<L, String>,
+    ) -> Result<L, String> {
+        let sites = hosts.iter().map(|host| &host.site).chain([&args.site]);
+        let served: Vec<Served> = sites.filter_map(SiteArgs::served).collect();
+        let engine = self.runtime.features().engine();
+        self.sandbox.enter(engine, &args.paths(hosts), self.identity.as_ref())?;
+        let log = open_log()?;
+        let changed = drop_rights(self.identity.as_ref(), &self.sandbox)?;
+        if let Some(unreadable) = served.iter().find_map(Served::unreadable) {
+            return Err(format!("{} {unreadable}", changed.as_deref().unwrap_or("this user")));
+        }
+        // Whoever has the same rights as before has opened it already.
+        let Some(who) = changed else { return Ok(log) };
+        if let Some(problem) = args.log.check_rotation() {
+            complain(&format!("twinring: as {who}: {problem}"));
+        }
+        if let Some(Err(error)) = self.tls.as_ref().map(Tls::reload) {
+            complain(&format!(
+                "twinring: as {who}: {error}; after SIGHUP the certificate in use stays in use"
+            ));
+        }
+        Ok(log)
+    }
 }
 
 fn run(
     args: &HttpArgs,
     hosts: &[HostArgs],
-    prepared: Prepared,
+    mut prepared: Prepared,
     signals: Actions,
 ) -> Result<ExitCode, Box<dyn Error>> {
-    let Prepared { settings, tls, runtime, identity, mut sandbox } = prepared;
-    let (workers, handle) = (runtime.workers(), runtime.handle());
+    let (workers, handle) = (prepared.runtime.workers(), prepared.runtime.handle());
+    let (settings, tls) = (prepared.settings.clone(), prepared.tls.clone());
     let options = ListenOptions { backlog: args.backlog, ..ListenOptions::default() };
-    let service = HttpService::bind(&args.listen, &options, settings, workers, handle)
+    let [listen, listen_tls] = families::available([&args.listen, &args.tls.listen_tls]);
+    let service = HttpService::bind(&listen, &options, settings, workers, handle)
         .map_err(|error| with_remedy(&error, "ss -ltnp"))?;
     let plain = service.addresses().len();
     let service = match &tls {
         Some(tls) => service
-            .bind_tls(&args.tls.listen_tls, &options, tls)
+            .bind_tls(&listen_tls, &options, tls)
             .map_err(|error| with_remedy(&error, "ss -ltnp"))?,
         None => service,
     };
     let admin = args.admin.map(Admin::bind).transpose();
     let admin = admin.map_err(|error| with_remedy(&error, "ss -ltnp"))?;
-    let sites = hosts.iter().map(|host| &host.site).chain([&args.site]);
-    let served: Vec<Served> = sites.filter_map(SiteArgs::served).collect();
-    sandbox.enter(runtime.features().engine(), &args.paths(hosts), identity.as_ref())?;
-    let log = args.log.open(workers, identity.as_ref())?;
-    if let Some(who) = drop_rights(identity.as_ref(), &sandbox)? {
-        check_rights(&who, args, &served, log.as_ref(), tls.as_ref())?;
+    if prepared.identity.is_none() && user::is_root() {
+        complain("twinring: this runs with the rights of root; --user NAME gives them up");
     }
+    let owner = prepared.identity.clone();
+    let log = prepared.change_rights(args, hosts, || args.log.open(workers, owner.as_ref()))?;
+    let Prepared { runtime, sandbox, .. } = prepared;
     let service = match &log {
         Some(log) => service.log_to(log),
         None => service,
@@ -141,11 +178,12 @@ fn run(
         hooks.signals.on(signal, move || log.iter().for_each(AccessLog::reopen));
     }
     if let Some(tls) = tls {
-        hooks.signals.on(SIGHUP, move || tls::reload(&tls));
+        let reloader = Reloader::start(tls)?;
+        hooks.signals.on(SIGHUP, move || reloader.request());
     }
     let admin = admin.map(|admin| admin.start(observer)).transpose()?;
-    hooks.at_end = Some(Box::new(move || {
-        log.iter().for_each(log::finish);
+    hooks.at_end = Some(Box::new(move |signals| {
+        log.iter().for_each(|log| log::finish(log, signals));
         drop(admin);
     }));
     operate(runtime, subject, &args.output, hooks, sandbox, |ready| {
@@ -160,34 +198,6 @@ fn drop_rights(identity: Option<&Identity>, sandbox: &Sandbox) -> Result<Option<
         identity.assume()?;
         return Ok(Some(identity.name().to_owned()));
     }
-    if user::is_root() {
-        complain("twinring: this runs with the rights of root; --user NAME gives them up");
-    }
     let without = user::is_root() && sandbox.gave_up_capabilities();
     Ok(without.then(|| "root without capabilities (--user NAME is better)".to_owned()))
-}
-
-/// Says what cannot be done any more.
-///
-/// # Errors
-/// When files that are to be served cannot be read.
-fn check_rights(
-    who: &str,
-    args: &HttpArgs,
-    served: &[Served],
-    log: Option<&AccessLog>,
-    tls: Option<&Tls>,
-) -> Result<(), String> {
-    if let Some(unreadable) = served.iter().find_map(Served::unreadable) {
-        return Err(format!("{who} {unreadable}"));
-    }
-    if let Some(problem) = log.and_then(|log| args.log.check_rotation(log)) {
-        complain(&format!("twinring: as {who}: {problem}"));
-    }
-    if let Some(Err(error)) = tls.map(Tls::reload) {
-        complain(&format!(
-            "twinring: as {who}: {error}; after SIGHUP the certificate in use stays in use"
-        ));
-    }
-    Ok(())
 }

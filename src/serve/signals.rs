@@ -49,8 +49,8 @@ impl Actions {
 
     /// Has `action` called each time that `signal` comes, behind those that were added before.
     ///
-    /// It is called on the thread of the signals, which also takes those that end the service: it
-    /// may open a file, but not wait for anything that may never come.
+    /// It is called on the thread of the signals, which also takes those that end the service, so
+    /// it must not wait for anything. Opening a file is a wait: its filesystem may never answer.
     pub(super) fn on(&mut self, signal: i32, action: impl Fn() + Send + 'static) {
         self.all.push((signal, Box::new(action)));
     }
@@ -128,6 +128,11 @@ impl Received {
             0 => name(self.first.load(Ordering::Acquire)).to_owned(),
             second => format!("second signal: {}", name(second)),
         }
+    }
+
+    /// True once a second signal has asked for the end at once.
+    pub(super) fn stops_at_once(&self) -> bool {
+        self.second.load(Ordering::Acquire) != 0
     }
 
     /// 0 after a drain; 130 or 143, as a shell reports SIGINT and SIGTERM, after a stop.

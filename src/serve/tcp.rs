@@ -5,8 +5,8 @@ use super::report::{Subject, complain};
 use super::sandbox::{Sandbox, SandboxArgs};
 use super::user::UserArgs;
 use super::{
-    Hooks, OutputArgs, USAGE, become_unprivileged, duration, operate, print_once, refuse, timeout,
-    with_remedy,
+    Hooks, OutputArgs, USAGE, become_unprivileged, duration, families, operate, print_once, refuse,
+    timeout, with_remedy,
 };
 use crate::engine_args::EngineArgs;
 use clap::Args;
@@ -88,9 +88,9 @@ where
         idle_timeout: args.idle_timeout,
         drain_timeout: args.drain_timeout,
     };
-    let service =
-        TcpService::bind(serve, &args.listen, &options, limits, runtime.workers(), handle)
-            .map_err(|error| with_remedy(&error, "ss -ltnp"))?;
+    let [listen] = families::available([&args.listen]);
+    let service = TcpService::bind(serve, &listen, &options, limits, runtime.workers(), handle)
+        .map_err(|error| with_remedy(&error, "ss -ltnp"))?;
     let subject = Subject::new(name, service.addresses(), service.counters());
     let allowed = args.allow.list();
     let subject =

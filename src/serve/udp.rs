@@ -7,7 +7,7 @@ pub(super) use arguments::UdpArgs;
 
 use super::report::{Subject, complain};
 use super::sandbox::Sandbox;
-use super::{Hooks, USAGE, become_unprivileged, operate, refuse, with_remedy};
+use super::{Hooks, USAGE, become_unprivileged, families, operate, refuse, with_remedy};
 use serde::Serialize;
 use std::error::Error;
 use std::process::ExitCode;
@@ -55,7 +55,8 @@ pub(super) fn serve(args: &UdpArgs) -> Result<ExitCode, Box<dyn Error>> {
     };
     let impairments = settings.impairments.clone();
     let workers = runtime.workers();
-    let service = UdpService::bind(&args.listen, settings, workers, runtime.handle())
+    let [listen] = families::available([&args.listen]);
+    let service = UdpService::bind(&listen, settings, workers, runtime.handle())
         .map_err(|error| with_remedy(&error, "ss -lunp"))?;
     let granted = service.granted();
     args.compare(granted).iter().for_each(|shortfall| complain(shortfall));

@@ -195,14 +195,16 @@ pub(super) struct Served {
     directory: File,
     /// Beneath it, files that the operator named.
     files: Vec<PathBuf>,
+    /// The directories themselves are read, to list them.
+    lists: bool,
 }
 
 impl Served {
     /// `None` for what cannot be opened, which others complain about.
-    pub(super) fn open(path: &Path, files: Vec<PathBuf>) -> Option<Served> {
+    pub(super) fn open(path: &Path, files: Vec<PathBuf>, lists: bool) -> Option<Served> {
         let flags = nix::fcntl::OFlag::O_PATH | nix::fcntl::OFlag::O_DIRECTORY;
         let directory = File::options().read(true).custom_flags(flags.bits()).open(path).ok()?;
-        Some(Served { path: path.to_owned(), directory, files })
+        Some(Served { path: path.to_owned(), directory, files, lists })
     }
 
     /// What this process, as it is now, may not read.
@@ -211,9 +213,12 @@ impl Served {
             let found = faccessat(&self.directory, name, mode, AtFlags::AT_EACCESS);
             found.map_err(io::Error::from)
         };
-        let search = may(Path::new("."), AccessFlags::X_OK);
-        if let Err(error) = search {
+        let directory = |mode| may(Path::new("."), mode).err();
+        if let Some(error) = directory(AccessFlags::X_OK) {
             return Some(format!("may not look into --root {}: {error}", self.path.display()));
+        }
+        if let Some(error) = directory(AccessFlags::R_OK).filter(|_| self.lists) {
+            return Some(format!("may not list --root {}: {error}", self.path.display()));
         }
         self.files.iter().find_map(|file| {
             let error = may(file, AccessFlags::R_OK).err()?;

@@ -514,12 +514,17 @@ fn senseless_arguments_are_named_and_end_with_2() {
 
 #[test]
 fn files_that_cannot_be_read_are_named_and_end_with_1() {
-    for arguments in ["--body-file /nowhere/x", "--verify-body=/nowhere/x", "--urls /nowhere/x"] {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
-        command.args(["load", "http", "http://127.0.0.1:9/"]).args(arguments.split_whitespace());
-        let output = command.output().unwrap();
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{arguments}: {stderr}");
-        assert!(stderr.contains("/nowhere/x"), "{arguments}: {stderr}");
+    // A device without end was read until memory ended.
+    let paths = [("/nowhere/x", "No such file"), ("/dev/zero", "is a device")];
+    for option in ["--body-file ", "--verify-body=", "--urls "] {
+        for (path, why) in paths {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
+            command.args(["load", "http", "http://127.0.0.1:9/"]);
+            command.args(format!("{option}{path}").split_whitespace());
+            let output = command.output().unwrap();
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{option}{path}: {stderr}");
+            assert!(stderr.contains(path) && stderr.contains(why), "{option}{path}: {stderr}");
+        }
     }
 }

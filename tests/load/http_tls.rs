@@ -20,11 +20,14 @@ struct Secure {
 
 impl Secure {
     fn new(name: &str, version: &'static SupportedProtocolVersion) -> Secure {
-        let directory = tempfile::tempdir().unwrap();
         let made = rcgen::generate_simple_self_signed(vec![name.to_owned()]).unwrap();
-        std::fs::write(directory.path().join("ca.pem"), made.cert.pem()).unwrap();
-        let certificate = CertificateDer::from_pem_slice(made.cert.pem().as_bytes()).unwrap();
-        let key = made.signing_key.serialize_pem();
+        Secure::showing(&made.cert.pem(), &made.signing_key.serialize_pem(), version)
+    }
+
+    fn showing(certificate: &str, key: &str, version: &'static SupportedProtocolVersion) -> Secure {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("ca.pem"), certificate).unwrap();
+        let certificate = CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap();
         let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
         let mut config =
             ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
@@ -184,6 +187,25 @@ fn a_server_that_cannot_be_trusted_gets_no_request() {
     }
 }
 
+/// It was `Other(OtherError(CaUsedAsEndEntity))`.
+#[test]
+fn a_server_that_shows_a_ca_certificate_is_told_what_to_do() {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut parameters = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+    parameters.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let certificate = parameters.self_signed(&key).unwrap().pem();
+    let secure = Secure::showing(&certificate, &key.serialize_pem(), &TLS13);
+    let target = secure.serve(ok("hello"), true);
+    for engine in engines() {
+        let arguments = format!("-c 2 --tls-ca {}", secure.ca().display());
+        let output = spawn(engine, target, &arguments).output();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(stderr.contains("TLS: the server shows a CA certificate (CA:TRUE)"), "{stderr}");
+        run(engine, target, "-c 2 -n 20 --insecure").expect(0, &[]);
+    }
+}
+
 #[test]
 fn a_server_without_tls_is_named() {
     let target = serve(|_, mut stream| {
@@ -194,7 +216,7 @@ fn a_server_without_tls_is_named() {
         let output = spawn(engine, target, "-c 2 --insecure").output();
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{stderr}");
-        assert!(stderr.contains("TLS: "), "{stderr}");
+        assert!(stderr.contains("TLS: the server does not speak TLS on this port"), "{stderr}");
     }
 }
 
@@ -233,7 +255,9 @@ fn certificates_that_cannot_be_read_are_named() {
     let directory = tempfile::tempdir().unwrap();
     let empty = directory.path().join("empty.pem");
     std::fs::write(&empty, "nothing\n").unwrap();
-    for path in [PathBuf::from("/nowhere/ca.pem"), empty] {
+    let fifo = directory.path().join("fifo.pem");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    for path in [PathBuf::from("/nowhere/ca.pem"), PathBuf::from("/dev/zero"), empty, fifo] {
         let path = path.display().to_string();
         let arguments = ["load", "http", "https://127.0.0.1:9/", "--tls-ca", &path];
         let (code, _, stderr) = crate::support::run(&arguments);

@@ -147,9 +147,16 @@ fn faults_that_leave_nothing_to_check_are_told_too() {
     let binary = etc.write("binary", b"\xff\xfe");
     let (code, _, told) = check(&binary, &[]);
     assert!(code == Some(2) && told.contains("UTF-8"), "{told}");
+    // Was read until memory ended.
+    let (code, told) = refused(&["--config", "/dev/zero", "--check"]);
+    assert!(code == Some(2) && told.contains("/dev/zero: is a device, not a regular"), "{told}");
+    // Had no effect.
+    let (_site, _etc, path) = configured("root = \"ROOT\"\ncache-control = \"css/*=no-store\"\n");
+    let (code, _, told) = check(&path, &[]);
+    assert!(code == Some(2) && told.contains(":2: cache-control: the pattern `css/*`"), "{told}");
     let large = etc.write("large", &vec![b'#'; 2 << 20]);
     let (code, _, told) = check(&large, &[]);
-    assert!(code == Some(2) && told.contains("expected at most 1048576"), "{told}");
+    assert!(code == Some(2) && told.contains("is larger than 1048576 bytes"), "{told}");
 }
 
 #[test]
@@ -232,7 +239,14 @@ fn the_example_is_complete_and_right() {
     etc.write("etc/twinring/chain.pem", &copy(identity.certificate()));
     etc.write("etc/twinring/key.pem", &copy(identity.key()));
     let mut text = whole_example(etc.path());
-    if !nix::unistd::Uid::effective().is_root() {
+    if nix::unistd::Uid::effective().is_root() {
+        // The user that it names has to be able to open everything anew.
+        set_mode(etc.path(), 0o755);
+        for name in ["var/log/twinring", "var/log/twinring/access.log"] {
+            let path = etc.path().join(name);
+            std::os::unix::fs::chown(path, Some(65_534), Some(65_534)).expect("root may");
+        }
+    } else {
         println!("not root: the lines of user and group are left out");
         let lines =
             text.lines().filter(|line| !line.starts_with("user") && !line.starts_with("group"));
@@ -346,18 +360,42 @@ fn what_the_user_cannot_do_is_told_at_the_start() {
     set_mode(site.path(), 0o700);
     let root = site.path().to_str().expect("text");
     let become_nobody = ["--listen", "127.0.0.1:0", "--user", "65534", "--group", "65534"];
-    let (code, told) = refused(&[&["--root", root][..], &become_nobody].concat());
+    let refused_and_by_check = |arguments: &[&str]| {
+        let (code, told) = refused(arguments);
+        let (code_of_check, told_by_check) = refused(&[arguments, &["--check"]].concat());
+        assert_eq!(code_of_check, code, "{arguments:?}");
+        // A start tells root beforehand that it is root.
+        assert!(told.ends_with(&told_by_check), "{told:?} {told_by_check:?}");
+        (code, told_by_check)
+    };
+    let (code, told) = refused_and_by_check(&[&["--root", root][..], &become_nobody].concat());
     assert!(code == Some(1) && told.contains("may not look into --root"), "{told}");
+    // It can look into it, but not list it.
+    set_mode(site.path(), 0o711);
+    let listing = ["--root", root, "--autoindex", "html"];
+    let (code, told) = refused_and_by_check(&[&listing[..], &become_nobody].concat());
+    assert!(code == Some(1) && told.contains("may not list --root"), "{told}");
     set_mode(site.path(), 0o755);
     set_mode(&site.path().join("hello.txt"), 0o600);
     let page = ["--root", root, "--not-found", "hello.txt"];
-    let (code, told) = refused(&[&page[..], &become_nobody].concat());
+    let (code, told) = refused_and_by_check(&[&page[..], &become_nobody].concat());
     assert!(code == Some(1) && told.contains("hello.txt: Permission denied"), "{told}");
+    // Root without capabilities is a user like others.
+    std::os::unix::fs::chown(site.path(), Some(65_534), None).expect("root may");
+    set_mode(site.path(), 0o700);
+    let (code, told) = refused_and_by_check(&["--root", root, "--listen", "127.0.0.1:0"]);
+    assert!(code == Some(1) && told.contains("may not look into --root"), "{told}");
+    set_mode(site.path(), 0o755);
     // The log can be written, but not opened anew: the old one is kept.
     let logs = Site::new();
     set_mode(logs.path(), 0o700);
     let log = logs.path().join("access.log");
     let arguments = [&become_nobody[2..], &["--access-log", log.to_str().expect("text")]].concat();
+    let check = ["serve", "http", "--check", "--root", root];
+    let (code, stdout, told) = run(&[&check[..], &arguments].concat());
+    assert_eq!((code, stdout.as_str()), (Some(0), "OK\n"), "{told}");
+    assert!(told.contains("the old file is kept"), "{told}");
+    assert!(!log.exists(), "a check makes no files");
     let server = Server::http("epoll", site.path(), &arguments);
     wait_until("it says so", || server.stderr().contains("the old file is kept"));
     std::fs::rename(&log, logs.path().join("old")).expect("a log");

@@ -84,7 +84,8 @@ fn an_answer_is_never_a_mix_of_two_versions() {
             let path = site.path().join(name);
             let (whole, broken) =
                 read_while_changing(&server, &target, |number| match number % 3 {
-                    0 => std::fs::write(&path, version(number, length)).unwrap(),
+                    // Each time longer, which is not to be taken for an append.
+                    0 => std::fs::write(&path, version(number, length + number as usize)).unwrap(),
                     1 => drop(std::fs::File::create(&path).unwrap()),
                     _ => {
                         std::fs::remove_file(&path).unwrap();

@@ -102,6 +102,60 @@ fn what_was_read_does_not_change_on_its_way() {
     }
 }
 
+/// Each append reset the connection, so a log that was written to could not be fetched slowly.
+#[test]
+fn a_file_that_grows_is_sent_to_the_length_that_was_announced() {
+    const BYTES: usize = 8_000_000;
+    for engine in ENGINES {
+        for strategy in STRATEGIES {
+            let site = Site::new();
+            let content = pattern(3, BYTES);
+            let path = site.write("log", &content);
+            let server = Server::http(engine, site.path(), &["--send", strategy]);
+            let mut log = std::fs::File::options().append(true).open(path).expect("a file");
+            for range in ["", "Range: bytes=1000000-7499999\r\n"] {
+                let mut stream = connect_narrow(server.address());
+                stream.write_all(get("/log", range).as_bytes()).expect("the server reads");
+                let mut begun = take(&mut stream, 1000);
+                for _ in 0..4 {
+                    log.write_all(b"a further line\n").expect("a disk");
+                    begun.extend(take(&mut stream, 500_000));
+                }
+                let answer = read_response(&mut begun.chain(&stream), false);
+                let length = log.metadata().expect("a file").len() as usize - 4 * 15;
+                match range {
+                    "" => {
+                        assert_eq!((answer.status, answer.body.len()), (200, length));
+                        assert_same(&answer.body[..BYTES], &content);
+                    }
+                    _ => assert_same(&answer.body, &content[1_000_000..7_500_000]),
+                }
+            }
+            let ended = server.terminate();
+            assert_eq!((ended.code, ended.count("broken_off")), (Some(0), 0), "{}", ended.stderr);
+        }
+    }
+}
+
+/// A file that is longer than before is not therefore one that was appended to.
+#[test]
+fn a_file_that_is_written_anew_and_longer_breaks_the_answer_off() {
+    for engine in ENGINES {
+        for strategy in STRATEGIES {
+            let site = Site::new();
+            let path = site.write("file", &vec![b'a'; 8_000_000]);
+            let server = Server::http(engine, site.path(), &["--send", strategy]);
+            let mut stream = connect_narrow(server.address());
+            stream.write_all(get("/file", "").as_bytes()).expect("the server reads");
+            take(&mut stream, 1000);
+            std::fs::write(path, vec![b'b'; 9_000_000]).expect("a disk");
+            stream.read_to_end(&mut Vec::new()).expect_err("the answer cannot be completed");
+            let ended = server.terminate();
+            assert_eq!((ended.code, ended.count("broken_off")), (Some(0), 1), "{}", ended.stderr);
+        }
+    }
+}
+
 #[test]
 fn each_way_leaves_others_alone_and_nothing_behind() {
     for engine in ENGINES {

@@ -1,9 +1,11 @@
-//! `twinring serve http` ending while a request waits for a filesystem that does not answer.
+//! `twinring serve http` ending while something waits for a filesystem that does not answer.
 
 use crate::support::dead_mount::{DeadMount, FILE};
-use crate::support::http::{Site, get};
+use crate::support::http::{Site, ask, get};
+use crate::support::tls::{self, Identity};
 use crate::support::*;
 use std::io::Write;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// A server with one request that waits for ever, and its connection.
@@ -35,6 +37,14 @@ fn a_drain_ends_in_time_while_a_file_does_not_come() {
     }
 }
 
+/// The first of two signals. One that is sent before this one was taken would be lost in it, and one
+/// right behind it counts as the same request.
+fn start_to_drain(server: &Server) {
+    server.signal(Signal::SIGTERM);
+    wait_until("it drains", || std::net::TcpStream::connect(server.address()).is_err());
+    std::thread::sleep(Duration::from_millis(50));
+}
+
 /// The end of a ring waited 10 s for what cannot be cancelled.
 #[test]
 fn a_second_signal_ends_the_server_while_a_file_does_not_come() {
@@ -42,12 +52,9 @@ fn a_second_signal_ends_the_server_while_a_file_does_not_come() {
         [("io_uring", "files=ring"), ("io_uring", "files=threads"), ("epoll", "")]
     {
         let (_mount, server, _client) = stuck(engine, files, "300s");
-        server.signal(Signal::SIGTERM);
-        // Sooner it would count as the same request.
-        std::thread::sleep(Duration::from_millis(50));
+        start_to_drain(&server);
         let signalled = Instant::now();
-        server.signal(Signal::SIGTERM);
-        let ended = server.wait();
+        let ended = server.terminate();
         assert_eq!(ended.code, Some(143), "{engine} {files}: {}", ended.stderr);
         // A bound of what counts as hung, not of how fast this is.
         assert!(signalled.elapsed() < Duration::from_secs(8), "{engine} {files}: waited");
@@ -77,5 +84,103 @@ fn a_worker_in_a_system_call_keeps_no_server_alive() {
             assert_eq!(ended.code, Some(code), "{engine}: {}", ended.stderr);
             assert!(ended.stderr.contains("system call that does not return"), "{}", ended.stderr);
         }
+    }
+}
+
+/// Reading it was waited for on the thread of the signals, and none was taken any more.
+#[test]
+fn a_fifo_in_place_of_the_certificate_is_told_and_changes_nothing() {
+    for engine in ENGINES {
+        let (_site, identity, server) = tls::usual(engine, &[]);
+        std::fs::remove_file(identity.certificate()).expect("a file");
+        let mode = nix::sys::stat::Mode::S_IRWXU;
+        nix::unistd::mkfifo(&identity.certificate(), mode).expect("a pipe");
+        server.signal(Signal::SIGHUP);
+        let told = "is a FIFO, not a regular file; the certificate in use stays in use";
+        wait_until(told, || server.stderr().contains(told));
+        assert_eq!(ask(&server, &get("/hello.txt", "")).status, 200);
+        assert_eq!(server.terminate().code, Some(0));
+    }
+}
+
+/// A server that reads its certificate for ever, since a SIGHUP.
+fn reloading(engine: &str, site: &Site, etc: &Path, drain_timeout: &str) -> (DeadMount, Server) {
+    let identity = Identity::new();
+    let (live, log) = (etc.join("live"), etc.join("access.log"));
+    let (certificate, key) = (live.join(FILE), etc.join("key.pem"));
+    std::fs::create_dir(&live).expect("a directory");
+    std::fs::copy(identity.certificate(), &certificate).expect("a file");
+    std::fs::copy(identity.key(), &key).expect("a file");
+    let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
+    let files = [text(&certificate), text(&key), text(&log)];
+    let arguments = [
+        ["--listen-tls", "127.0.0.1:0"],
+        ["--tls-cert", &files[0]],
+        ["--tls-key", &files[1]],
+        ["--access-log", &files[2]],
+        ["--drain-timeout", drain_timeout],
+        ["--header-timeout", "300s"],
+    ];
+    let server = Server::http(engine, site.path(), &arguments.concat());
+    let mut mount = DeadMount::over(&live);
+    server.signal(Signal::SIGHUP);
+    mount.wait_for_a_reader();
+    (mount, server)
+}
+
+/// No signal was taken any more, SIGTERM neither.
+#[test]
+fn a_certificate_that_does_not_come_keeps_no_signal_from_its_effect() {
+    for engine in ENGINES {
+        let (site, etc) = (Site::usual(), Site::new());
+        let (_mount, server) = reloading(engine, &site, etc.path(), "300ms");
+        // Two more of them are one that waits. The log does not wait for the certificate.
+        let (log, old) = (etc.path().join("access.log"), etc.path().join("old.log"));
+        for signal in [Signal::SIGHUP, Signal::SIGHUP, Signal::SIGUSR1] {
+            std::fs::rename(&log, &old).expect("a log");
+            server.signal(signal);
+            wait_until("the log is opened anew", || log.exists());
+        }
+        assert_eq!(ask(&server, &get("/hello.txt", "")).status, 200);
+        let mut unfinished = connect(server.address());
+        unfinished.write_all(b"GET / HTTP/1.1\r\n").expect("the server reads");
+        let ended = server.terminate();
+        assert_eq!(ended.code, Some(0), "{engine}: {}", ended.stderr);
+        println!("{engine}: ended");
+    }
+}
+
+#[test]
+fn a_second_signal_ends_the_server_while_a_certificate_does_not_come() {
+    for engine in ENGINES {
+        let (site, etc) = (Site::usual(), Site::new());
+        let (_mount, server) = reloading(engine, &site, etc.path(), "300s");
+        let mut unfinished = connect(server.address());
+        unfinished.write_all(b"GET / HTTP/1.1\r\n").expect("the server reads");
+        start_to_drain(&server);
+        let ended = server.terminate();
+        assert_eq!(ended.code, Some(143), "{engine}: {}", ended.stderr);
+    }
+}
+
+/// The end waited for the log as long as without the second signal.
+#[test]
+fn a_second_signal_does_not_wait_for_a_log_that_takes_nothing() {
+    for engine in ENGINES {
+        let (site, etc) = (Site::usual(), Site::new());
+        let live = etc.path().join("live");
+        std::fs::create_dir(&live).expect("a directory");
+        let log = live.join(FILE);
+        // Landlock does not let it reach what is mounted over a directory later.
+        let arguments = ["--access-log", log.to_str().expect("UTF-8"), "--sandbox", "ring,seccomp"];
+        let server = Server::http(engine, site.path(), &arguments);
+        let mut mount = DeadMount::over(&live);
+        server.signal(Signal::SIGUSR1);
+        assert_eq!(ask(&server, &get("/hello.txt", "")).status, 200);
+        mount.wait_for_a_reader();
+        start_to_drain(&server);
+        let ended = server.terminate();
+        assert_eq!(ended.code, Some(143), "{engine}: {}", ended.stderr);
+        assert!(!ended.stderr.contains("not all lines"), "{engine}: {}", ended.stderr);
     }
 }

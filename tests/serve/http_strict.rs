@@ -36,6 +36,10 @@ fn what_two_servers_could_read_differently_is_refused_and_the_connection_closed(
         "GET  / HTTP/1.1\r\nHost: h\r\n\r\n".to_owned(),
         "GET / /x HTTP/1.1\r\nHost: h\r\n\r\n".to_owned(),
         "GET x HTTP/1.1\r\nHost: h\r\n\r\n".to_owned(),
+        "GET /\u{e4} HTTP/1.1\r\nHost: h\r\n\r\n".to_owned(),
+        "GET /?\u{e4} HTTP/1.1\r\nHost: h\r\n\r\n".to_owned(),
+        "GET /<a> HTTP/1.1\r\nHost: h\r\n\r\n".to_owned(),
+        "GET / HTTP/1.x\r\nHost: h\r\n\r\n".to_owned(),
         "\r\n\r\n\r\n".to_owned(),
         "\x16\x03\x01\x02\x00\x01".to_owned(),
     ];
@@ -55,6 +59,28 @@ fn what_two_servers_could_read_differently_is_refused_and_the_connection_closed(
     }
 }
 
+/// What stood behind such a body was answered, as if everybody agreed where the body ends.
+#[test]
+fn chunk_sizes_outside_the_grammar_are_refused_and_nothing_behind_them_is_answered() {
+    let site = Site::usual();
+    let wrong = ["5 ", "5\t", "5;", "5; ", "5;a ", "5;a@b", "5;a=", "5;a=b c", "5;a=\"b", "5;;a"];
+    for engine in ENGINES {
+        let server = Server::http(engine, site.path(), &[]);
+        let sizes = wrong.iter().map(|size| (*size, 400)).chain([("5 ; a = \"b;\" ;c", 200)]);
+        for (size, status) in sizes {
+            let body = format!("{size}\r\nhello\r\n0\r\n\r\n");
+            let request = get("/", "Transfer-Encoding: chunked\r\n") + &body;
+            let hidden = request + &get("/hello.txt", "Connection: close\r\n");
+            let answers = responses(&talk_until_closed(server.address(), hidden.as_bytes()));
+            let statuses: Vec<u16> = answers.iter().map(|answer| answer.status).collect();
+            let expected = if status == 400 { vec![400] } else { vec![200, 200] };
+            assert_eq!(statuses, expected, "{size:?}");
+            assert_eq!(answers.last().unwrap().field("connection"), Some("close"), "{size:?}");
+        }
+        println!("{engine}: {} sizes refused", wrong.len());
+    }
+}
+
 #[test]
 fn limits_have_their_own_status_and_close() {
     let site = Site::usual();
@@ -65,6 +91,7 @@ fn limits_have_their_own_status_and_close() {
         (get("/", &format!("X: {long}\r\n")), 431),
         (get("/", &"X: y\r\n".repeat(101)), 431),
         ("GET / HTTP/2.0\r\nHost: h\r\n\r\n".to_owned(), 505),
+        ("GET / HTTP/3.1\r\nHost: h\r\n\r\n".to_owned(), 505),
         ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned(), 505),
         ("FOO / HTTP/1.1\r\nHost: h\r\n\r\n".to_owned(), 501),
         (get("/", "Transfer-Encoding: gzip, chunked\r\n"), 501),
@@ -81,6 +108,8 @@ fn limits_have_their_own_status_and_close() {
             assert_eq!(answers[0].field("connection"), Some("close"));
         }
         // Just inside the bounds.
+        let later = get("/hello.txt", "").replace("HTTP/1.1", "HTTP/1.2");
+        assert_eq!(ask(&server, &later).status, 200);
         let target = format!("/hello.txt?{}", "x".repeat(1980));
         assert_eq!(
             ask(&server, &get(&target, &format!("X: {}\r\n", "x".repeat(2000)))).status,

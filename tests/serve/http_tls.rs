@@ -398,7 +398,7 @@ fn certificates_that_cannot_be_used_end_the_start() {
         (key.as_str(), key.as_str(), "there is none in PEM form"),
         (certificate.as_str(), certificate.as_str(), "there is none in PEM form"),
         ("/nowhere", key.as_str(), "No such file"),
-        (certificate.as_str(), "/proc", "Is a directory"),
+        (certificate.as_str(), "/proc", "is a directory"),
     ] {
         let (code, _, stderr) = run(&[
             "serve",

@@ -48,6 +48,11 @@ impl DeadMount {
         mount
     }
 
+    /// The same over a directory that is there, and hidden meanwhile.
+    pub(crate) fn over(directory: &Path) -> DeadMount {
+        DeadMount::at(directory.to_owned(), OPEN)
+    }
+
     /// The same in a directory that is there, and whoever opens the file waits too.
     pub(crate) fn beneath(directory: PathBuf) -> DeadMount {
         let mut mount = DeadMount::at(directory, LOOKUP);

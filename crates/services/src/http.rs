@@ -26,6 +26,7 @@ mod index;
 mod metrics;
 mod mime;
 mod observer;
+mod open_file;
 mod options;
 pub mod path;
 pub mod range;

@@ -2,7 +2,6 @@
 
 use crate::load::{Common, Network, Times, duration, refuse};
 use clap::Args;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use twinring_load::http::{
@@ -206,12 +205,8 @@ fn listed(line: &str) -> Result<Target, String> {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, String> {
-    let failed = |why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
-    let bytes = fs::read(path).map_err(|error| failed(&error))?;
-    match bytes.len() <= BODY_BYTES_MAX {
-        true => Ok(bytes),
-        false => Err(failed(&format!("longer than {BODY_BYTES_MAX} bytes"))),
-    }
+    twinring_input::read(path, BODY_BYTES_MAX as u64)
+        .map_err(|error| format!("{}: {error}", path.display()))
 }
 
 /// A share, as a number from 0 to 1 or with a percent sign.

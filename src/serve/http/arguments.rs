@@ -26,7 +26,8 @@ pub(crate) struct HttpArgs {
     /// `names` for each virtual host. Options given here count more.
     #[arg(long, value_name = "FILE", help_heading = "Operation")]
     pub(super) config: Option<PathBuf>,
-    /// Check options, configuration file, directories, certificates and rights, and end.
+    /// Check options, configuration file, directories, certificates and rights, as the user that
+    /// would serve, and end.
     #[arg(long, help_heading = "Operation")]
     pub(super) check: bool,
     #[command(flatten)]

@@ -103,12 +103,8 @@ pub(in crate::serve) fn merge(
 }
 
 fn text_of(path: &Path) -> Result<String, String> {
-    let wrong = |why: String| format!("cannot read --config {}: {why}", path.display());
-    let length = std::fs::metadata(path).map_err(|error| wrong(error.to_string()))?.len();
-    if length > FILE_BYTES_MAX {
-        return Err(wrong(format!("it has {length} bytes; expected at most {FILE_BYTES_MAX}")));
-    }
-    std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))
+    twinring_input::read_to_string(path, FILE_BYTES_MAX)
+        .map_err(|error| format!("cannot read --config {}: {error}", path.display()))
 }
 
 /// What `serve http` is given by these arguments of the command.

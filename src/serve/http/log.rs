@@ -1,16 +1,21 @@
 //! The arguments of the access log, and what becomes of them.
 
 use crate::serve::notices;
+use crate::serve::signals::Received;
 use crate::serve::user::{Identity, may_replace};
 use clap::Args;
 use std::fs::File;
+use std::io::ErrorKind;
 use std::os::unix::fs::{OpenOptionsExt, fchown};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use twinring_services::http::{AccessLog, LogFormat, LogSettings, LogTarget};
 
 /// How long the end of the command waits for the access log to be written.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How often it looks meanwhile whether a second signal has come.
+const LOOK_PERIOD: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Access log")]
@@ -76,16 +81,17 @@ impl LogArgs {
     }
 
     /// What keeps this process, as it is now, from opening the log anew after a rotation.
-    pub(super) fn check_rotation(&self, log: &AccessLog) -> Option<String> {
-        let LogTarget::File(path) = log.target() else { return None };
-        let remedy = match (log.check_reopening(), may_replace(path)) {
-            (Ok(()), true) => return None,
-            (Ok(()), false) => {
-                "its directory takes no new files: who rotates it has to make it anew (`create` \
-                 of logrotate)"
-                    .to_owned()
+    pub(super) fn check_rotation(&self) -> Option<String> {
+        let path = self.file()?;
+        let remedy = match LogTarget::open_existing(&path).map(drop) {
+            // Only before the start: the server makes it.
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                format!("{error}: after SIGHUP and SIGUSR1 the old file is kept")
             }
-            (Err(error), _) => format!("{error}: after SIGHUP and SIGUSR1 the old file is kept"),
+            _ if may_replace(&path) => return None,
+            _ => "its directory takes no new files: who rotates it has to make it anew (`create` \
+                  of logrotate)"
+                .to_owned(),
         };
         Some(format!("access log {}: {remedy}", path.display()))
     }
@@ -93,10 +99,10 @@ impl LogArgs {
     /// What would keep the log from being opened, without making the file.
     pub(super) fn check(&self) -> Option<String> {
         let LogTarget::File(path) = self.settings()?.target else { return None };
-        let opened = File::options().append(true).open(&path);
+        let opened = LogTarget::open_existing(&path);
         let missing = match opened {
             Ok(_) => return None,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
                 if may_replace(&path) {
                     return None;
                 }
@@ -108,9 +114,14 @@ impl LogArgs {
     }
 }
 
-/// Waits until all lines are written, but not for ever.
-pub(super) fn finish(log: &AccessLog) {
-    if !log.finish(PATIENCE) {
+/// Waits until all lines are written, but not for ever, and not after a second signal.
+pub(super) fn finish(log: &AccessLog, signals: &Received) {
+    let started = Instant::now();
+    let mut finished = log.finish(Duration::ZERO);
+    while !finished && !signals.stops_at_once() && started.elapsed() < PATIENCE {
+        finished = log.finish(LOOK_PERIOD);
+    }
+    if !finished && !signals.stops_at_once() {
         notices::tell(format!(
             "twinring: access log {}: not all lines could be written within {PATIENCE:?}",
             log.target()

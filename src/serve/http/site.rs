@@ -51,7 +51,7 @@ struct FileArgs {
 #[command(next_help_heading = "Header fields")]
 struct FieldArgs {
     /// `Cache-Control` for the paths that match, such as `*.css=max-age=3600`; the first match
-    /// counts. `*` stands for any characters, slashes included.
+    /// counts. `*` stands for any characters, slashes included. Paths begin with a slash.
     #[arg(long, value_name = "PATTERN=VALUE", value_parser = FieldRule::cache_control)]
     cache_control: Vec<FieldRule>,
     /// A field for the paths that match, such as `*=X-Content-Type-Options:nosniff`; all matches
@@ -102,7 +102,8 @@ impl SiteArgs {
     pub(super) fn served(&self) -> Option<Served> {
         let named = [&self.files.spa, &self.files.not_found].into_iter().flatten();
         let relative = named.map(|file| file.strip_prefix("/").unwrap_or(file).to_owned());
-        Served::open(self.root.as_ref()?, relative.collect())
+        let lists = self.files.autoindex.0.is_some();
+        Served::open(self.root.as_ref()?, relative.collect(), lists)
     }
 
     /// The site, if there is a root. Adds to `problems` what directories and files that are named

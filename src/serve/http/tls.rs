@@ -3,8 +3,10 @@
 use super::super::timeout;
 use crate::serve::notices;
 use clap::Args;
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 use twinring_services::http::{MinVersion, Tls, TlsError, TlsSettings};
 
@@ -59,8 +61,30 @@ impl TlsArgs {
     }
 }
 
-/// Reads certificate and key anew, and tells the operator how that went.
-pub(super) fn reload(tls: &Tls) {
+/// Reads certificate and key anew whenever it is asked to, on a thread of its own: the filesystem
+/// they are on may never answer.
+pub(super) struct Reloader(SyncSender<()>);
+
+impl Reloader {
+    /// # Errors
+    /// When the thread cannot be started.
+    pub(super) fn start(tls: Tls) -> io::Result<Reloader> {
+        // One request waits behind the one under way, and stands for all that come meanwhile.
+        let (requests, received) = sync_channel(1);
+        std::thread::Builder::new()
+            .name("certificates".to_owned())
+            .spawn(move || received.iter().for_each(|()| reload(&tls)))?;
+        Ok(Reloader(requests))
+    }
+
+    /// Returns at once.
+    pub(super) fn request(&self) {
+        let _one_waits_already = self.0.try_send(());
+    }
+}
+
+/// Tells the operator how that went.
+fn reload(tls: &Tls) {
     match tls.reload() {
         Ok(()) => notices::tell("twinring: certificate and key were read anew".to_owned()),
         Err(error) => {

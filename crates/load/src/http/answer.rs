@@ -242,7 +242,7 @@ mod tests {
                         format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n{fields}\r\n");
                     bytes.extend(head.bytes());
                     for (length, kind) in chunks {
-                        let extension = ["", ";name=value", " ; q=\"a b\""][kind];
+                        let extension = ["", " ; name\t= value;n", ";q=\"a;\\\" b\""][kind];
                         bytes.extend(format!("{length:x}{extension}\r\n").bytes());
                         bytes.extend(body(length));
                         bytes.extend(b"\r\n");
@@ -336,9 +336,28 @@ mod tests {
 
     #[test]
     fn wrong_chunks_are_named() {
-        for chunks in
-            ["x\r\n", "\r\n", "5\nhello", "5\r\nhelloX", "5\r\nhello\r5", "11111111111111111"]
-        {
+        for chunks in [
+            "x\r\n",
+            "\r\n",
+            "5\nhello",
+            "5\r\nhelloX",
+            "5\r\nhello\r5",
+            "11111111111111111",
+            // Size lines that are almost right.
+            "5 \r\n",
+            "5\t\r\n",
+            "5;\r\n",
+            "5;a \r\n",
+            "5;a;\r\n",
+            "5;a=\r\n",
+            "5;=b\r\n",
+            "5;a b\r\n",
+            "5;a@b\r\n",
+            "5;a=b c\r\n",
+            "5;a=\"b\r\n",
+            "5;a=\"b\"c\r\n",
+            "5,a\r\n",
+        ] {
             let text = format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{chunks}");
             assert!(see([text.as_bytes()], false, true).error.is_some(), "{chunks:?}");
         }

@@ -9,8 +9,8 @@ const OVERHEAD_BYTES_MAX: u32 = 16 * 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     Size,
-    /// The rest of the line behind the size, which says nothing to us.
-    Extension,
+    /// Behind the size; what it says means nothing to us.
+    Extension(Extension),
     SizeLf,
     Data,
     DataCr,
@@ -20,6 +20,49 @@ enum Next {
     TrailerRest,
     TrailerLf,
     EndLf,
+}
+
+/// A part of the extensions of a chunk:
+/// `*( BWS ";" BWS name [ BWS "=" BWS ( token / quoted-string ) ] )`, where BWS is white space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Extension {
+    /// White space before a semicolon.
+    Gap,
+    /// Behind the semicolon, before the name.
+    NameStart,
+    Name,
+    /// White space behind the name.
+    NameEnd,
+    /// Behind the equals sign, before the value.
+    ValueStart,
+    Value,
+    Quoted,
+    /// Behind a backslash.
+    Escaped,
+    QuoteEnd,
+}
+
+impl Extension {
+    /// What follows `byte`; `None` if it may not be here.
+    fn after(self, byte: u8) -> Option<Extension> {
+        let is_token = byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+        let is_text = byte == b'\t' || !byte.is_ascii_control();
+        Some(match (self, byte) {
+            (Self::Gap | Self::Value | Self::QuoteEnd, b' ' | b'\t') => Self::Gap,
+            (Self::Name | Self::NameEnd, b' ' | b'\t') => Self::NameEnd,
+            (Self::NameStart | Self::ValueStart, b' ' | b'\t') => self,
+            (Self::NameStart | Self::Name, _) if is_token => Self::Name,
+            (Self::ValueStart | Self::Value, _) if is_token => Self::Value,
+            (Self::ValueStart, b'"') => Self::Quoted,
+            (Self::Quoted, b'"') => Self::QuoteEnd,
+            (Self::Quoted, b'\\') => Self::Escaped,
+            (Self::Quoted | Self::Escaped, _) if is_text => Self::Quoted,
+            (Self::Name | Self::NameEnd, b'=') => Self::ValueStart,
+            (Self::NameStart | Self::ValueStart | Self::Quoted | Self::Escaped, _) => return None,
+            (_, b';') => Self::NameStart,
+            _ => return None,
+        })
+    }
 }
 
 /// Where in chunked content the last bytes ended.
@@ -68,9 +111,14 @@ impl Chunks {
     fn step(&mut self, byte: u8) -> Result<bool, Malformed> {
         self.next = match (self.next, byte) {
             (Next::Size, b'\r') if self.digits > 0 => Next::SizeLf,
-            (Next::Size, b';' | b' ' | b'\t') if self.digits > 0 => Next::Extension,
+            (Next::Size, b';' | b' ' | b'\t') if self.digits > 0 => {
+                self.extension(Extension::Gap, byte)?
+            }
             (Next::Size, byte) => self.size_digit(byte)?,
-            (Next::Extension, b'\r') => Next::SizeLf,
+            (Next::Extension(Extension::Name | Extension::Value | Extension::QuoteEnd), b'\r') => {
+                Next::SizeLf
+            }
+            (Next::Extension(at), _) => self.extension(at, byte)?,
             (Next::SizeLf, b'\n') if self.left == 0 => Next::Trailer,
             (Next::SizeLf, b'\n') => Next::Data,
             (Next::DataCr, b'\r') => Next::DataLf,
@@ -82,7 +130,6 @@ impl Chunks {
             (Next::TrailerRest, b'\r') => Next::TrailerLf,
             (Next::TrailerLf, b'\n') => Next::Trailer,
             (Next::EndLf, b'\n') => return Ok(true),
-            (Next::Extension, byte) if byte != b'\n' => self.overhead(Next::Extension)?,
             (Next::Trailer | Next::TrailerRest, byte) if byte != b'\n' => {
                 self.overhead(Next::TrailerRest)?
             }
@@ -101,6 +148,11 @@ impl Chunks {
         self.left = self.left << 4 | u64::from(digit);
         self.digits += 1;
         Ok(Next::Size)
+    }
+
+    fn extension(&mut self, at: Extension, byte: u8) -> Result<Next, Malformed> {
+        let wrong = || Malformed(format!("byte {byte:#04x} in the extensions of a chunk"));
+        self.overhead(Next::Extension(at.after(byte).ok_or_else(wrong)?))
     }
 
     fn overhead(&mut self, next: Next) -> Result<Next, Malformed> {

@@ -6,12 +6,15 @@ use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{
-    ClientConfig, ClientConnection, DigitallySignedStruct, Error, HandshakeKind, RootCertStore,
-    SignatureScheme,
+    CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, Error, HandshakeKind,
+    InvalidMessage, OtherError, RootCertStore, SignatureScheme,
 };
 use std::io::{self, BufRead, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// The largest file of certificates that is read, in bytes. What a system trusts has a few 100 KB.
+const CA_BYTES_MAX: u64 = 16 << 20;
 
 /// What a load over https can be asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -73,8 +76,10 @@ fn trusted(ca: Option<&Path>) -> Result<RootCertStore, String> {
     match ca {
         Some(path) => {
             let failed = |why: String| format!("--tls-ca {}: {why}", path.display());
-            let certificates = CertificateDer::pem_file_iter(path)
-                .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+            let text = twinring_input::read(path, CA_BYTES_MAX)
+                .map_err(|error| failed(error.to_string()))?;
+            let certificates = CertificateDer::pem_slice_iter(&text)
+                .collect::<Result<Vec<_>, _>>()
                 .map_err(|error| failed(error.to_string()))?;
             for certificate in certificates {
                 roots.add(certificate).map_err(|error| failed(error.to_string()))?;
@@ -142,7 +147,9 @@ impl TlsSession {
     ) -> Result<(), E> {
         while !bytes.is_empty() && !self.ended {
             self.client.read_tls(&mut bytes)?;
-            let state = self.client.process_new_packets().map_err(invalid)?;
+            let handshaking = self.client.is_handshaking();
+            let state =
+                self.client.process_new_packets().map_err(|error| invalid(error, handshaking))?;
             self.ended = state.peer_has_closed();
             loop {
                 let mut reader = self.client.reader();
@@ -188,8 +195,24 @@ impl TlsSession {
     }
 }
 
-fn invalid(error: Error) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, error)
+fn invalid(error: Error, handshaking: bool) -> io::Error {
+    // webpki's own errors have no type here that could be matched.
+    let is_ca = |error: &OtherError| format!("{:?}", error.0) == "CaUsedAsEndEntity";
+    let advice = match &error {
+        Error::InvalidMessage(InvalidMessage::InvalidContentType) if handshaking => Some(
+            "the server does not speak TLS on this port: take http:// instead of https://, or the \
+             port of its TLS",
+        ),
+        Error::InvalidCertificate(CertificateError::Other(other)) if is_ca(other) => Some(
+            "the server shows a CA certificate (CA:TRUE), as `openssl req -x509` makes them: make \
+             one with `-addext basicConstraints=critical,CA:FALSE`, or check none with --insecure",
+        ),
+        _ => None,
+    };
+    match advice {
+        Some(advice) => io::Error::new(io::ErrorKind::InvalidData, advice),
+        None => io::Error::new(io::ErrorKind::InvalidData, error),
+    }
 }
 
 /// Takes any certificate, but still wants the server to have its key.

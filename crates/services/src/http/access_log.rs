@@ -14,8 +14,9 @@ pub(super) use feed::{SessionLog, WorkerLog};
 
 use crate::counters::Count;
 use std::fmt;
+use std::fs::File;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -56,6 +57,16 @@ pub enum LogTarget {
     Stdout,
     /// The end of this file, which is made if it is not there, with mode 0640.
     File(PathBuf),
+}
+
+impl LogTarget {
+    /// Opens the file of a log as the log would, but does not make it.
+    ///
+    /// # Errors
+    /// Why a log could not be written there; `NotFound` if the file would have to be made.
+    pub fn open_existing(path: &Path) -> io::Result<File> {
+        writer::open(path, &mut File::options())
+    }
 }
 
 impl fmt::Display for LogTarget {
@@ -179,14 +190,6 @@ impl AccessLog {
             // If there is no room for it, there are messages before which the thread looks.
             let _full = messages.try_send(Message::Look);
         }
-    }
-
-    /// Makes sure that the file can be opened anew, as whoever this process is now.
-    ///
-    /// # Errors
-    /// Why not.
-    pub fn check_reopening(&self) -> io::Result<()> {
-        Sink::open(&self.0.settings.target).map(drop)
     }
 
     /// Where it goes.

@@ -16,10 +16,8 @@ enum Place {
     Plain(u64),
     /// The digits of a chunk size: how many there were, and what they say.
     Size(u8, u64),
-    /// Behind the size, in white space.
-    SizeSpace(u64),
     /// Behind the size, in an extension.
-    Extension(u64),
+    Extension(u64, Extension),
     /// The LF behind the size.
     SizeEnd(u64),
     /// So many bytes are left of the chunk.
@@ -34,6 +32,55 @@ enum Place {
     TrailerLf,
     EndLf,
     Done,
+}
+
+/// Where in the extensions of a chunk the next byte belongs. RFC 9112 section 7.1.1:
+/// `*( BWS ";" BWS name [ BWS "=" BWS ( token / quoted-string ) ] )`. BWS is white space that a
+/// recipient has to accept there, so `5 ;a` is a size line; `5 ` and `5;` are none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Extension {
+    /// White space; a semicolon has to follow.
+    Gap,
+    /// Behind the semicolon, before the name.
+    NameStart,
+    Name,
+    /// White space behind the name; an equals sign or a semicolon has to follow.
+    NameEnd,
+    /// Behind the equals sign, before the value.
+    ValueStart,
+    Value,
+    Quoted,
+    /// Behind a backslash.
+    Escaped,
+    QuoteEnd,
+}
+
+impl Extension {
+    /// What follows `byte`; `None` if it may not be here.
+    fn after(self, byte: u8) -> Option<Extension> {
+        use Extension::{
+            Escaped, Gap, Name, NameEnd, NameStart, QuoteEnd, Quoted, Value, ValueStart,
+        };
+        Some(match (self, byte) {
+            (Gap | Value | QuoteEnd, b' ' | b'\t') => Gap,
+            (Name | NameEnd, b' ' | b'\t') => NameEnd,
+            (NameStart | ValueStart, b' ' | b'\t') => self,
+            (Gap | Name | NameEnd | Value | QuoteEnd, b';') => NameStart,
+            (Name | NameEnd, b'=') => ValueStart,
+            (ValueStart, b'"') => Quoted,
+            (Quoted, b'"') => QuoteEnd,
+            (Quoted, b'\\') => Escaped,
+            (Quoted | Escaped, _) if is_text(byte) => Quoted,
+            (NameStart | Name, _) if is_token(byte) => Name,
+            (ValueStart | Value, _) if is_token(byte) => Value,
+            _ => return None,
+        })
+    }
+
+    /// True where the line may end.
+    fn is_complete(self) -> bool {
+        matches!(self, Extension::Name | Extension::Value | Extension::QuoteEnd)
+    }
 }
 
 /// Passes over a body as it comes in.
@@ -102,13 +149,9 @@ impl Skip {
                 Place::Size(digits + 1, value << 4 | u64::from(hex.unwrap_or(0)))
             }
             (Place::Size(1.., value), b'\r') => Place::SizeEnd(value),
-            (Place::Size(1.., value) | Place::SizeSpace(value), b';') => Place::Extension(value),
-            (Place::Size(1.., value) | Place::SizeSpace(value), b' ' | b'\t') => {
-                self.extra(Place::SizeSpace(value))?
-            }
-            (Place::SizeSpace(value), b'\r') => Place::SizeEnd(value),
-            (Place::Extension(value), b'\r') => Place::SizeEnd(value),
-            (Place::Extension(value), _) if is_text(byte) => self.extra(Place::Extension(value))?,
+            (Place::Size(1.., size), _) => self.extension(size, Extension::Gap, byte)?,
+            (Place::Extension(size, at), b'\r') if at.is_complete() => Place::SizeEnd(size),
+            (Place::Extension(size, at), _) => self.extension(size, at, byte)?,
             (Place::SizeEnd(0), b'\n') => Place::TrailerStart,
             (Place::SizeEnd(size), b'\n') => {
                 let left = self.allowance.checked_sub(size);
@@ -128,6 +171,11 @@ impl Skip {
             (Place::EndLf, b'\n') => Place::Done,
             _ => return Err(Status::BAD_REQUEST),
         })
+    }
+
+    fn extension(&mut self, size: u64, at: Extension, byte: u8) -> Result<Place, Status> {
+        let next = at.after(byte).ok_or(Status::BAD_REQUEST)?;
+        self.extra(Place::Extension(size, next))
     }
 
     fn extra(&mut self, place: Place) -> Result<Place, Status> {
@@ -170,7 +218,8 @@ mod tests {
             ("0\r\n\r\n", "GET"),
             ("5\r\nhello\r\n0\r\n\r\n", "x"),
             ("5;a=b;c=\"d\"\r\nhello\r\n00\r\nTrailer: x\r\nOther: y\r\n\r\n", "\r\n"),
-            ("A \r\n0123456789\r\n1\t ;a\r\nx\r\n0\r\n\r\n", ""),
+            ("A\r\n0123456789\r\n1\t ;a\r\nx\r\n0\r\n\r\n", ""),
+            ("1 ; a = b ;c\t=\t\"d;\\\"=\u{e4}\" ; e;f\r\nx\r\n0;g=\"\"\r\n\r\n", ""),
         ] {
             let wire = format!("{body}{rest}");
             for step in 1..=wire.len() {
@@ -203,6 +252,27 @@ mod tests {
             "5\r\nhello\r\n\r\n",
             "0\r\n: x\r\n",
             "5;a\nb\r\n",
+            // Size lines that are almost right.
+            "5 \r\nhello\r\n0\r\n\r\n",
+            "5\t\r\nhello\r\n0\r\n\r\n",
+            "5;\r\nhello\r\n0\r\n\r\n",
+            "5; \r\nhello",
+            "5;;a\r\nhello",
+            "5;a;\r\nhello",
+            "5;a \r\nhello",
+            "5;a=b \r\nhello",
+            "5;a=\r\nhello",
+            "5;=b\r\nhello",
+            "5;a=b=c\r\nhello",
+            "5;a b\r\nhello",
+            "5;a@b\r\nhello",
+            "5;a=b c\r\nhello",
+            "5;a=\u{e4}\r\nhello",
+            "5;a=\"b\r\nhello",
+            "5;a=\"b\"c\r\nhello",
+            "5;a=\"b\\\r\nhello",
+            "5;a=b\"c\"\r\nhello",
+            "5,a\r\nhello",
             "5 junk\r\n",
             "5 6\r\n",
             "0\r\nno field\r\n",
@@ -230,7 +300,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn cutting_never_matters(wire in "[0-3a;\r\n:x ]{0,40}", step in 1usize..8) {
+        fn cutting_never_matters(wire in "[0-3a;=\"\r\n:x ]{0,40}", step in 1usize..8) {
             let whole = skipped(Framing::Chunked, wire.as_bytes(), 100);
             prop_assert_eq!(skipped(Framing::Chunked, wire.as_bytes(), step), whole);
         }

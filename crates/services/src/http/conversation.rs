@@ -9,10 +9,11 @@ use super::body::Skip;
 use super::head::{Framing, Head, Method, Scan, Storage};
 use super::hosts::Site;
 use super::index::{ENTRIES_MAX, render};
+use super::open_file::Change;
 use super::options::ListingFormat;
 use super::path::{Refusal, clean, encode};
 use super::reply::{Manner, Reply, Rest, not_found, preferred, reply};
-use super::resource::{Missing, Resource, Variant, is_same_content};
+use super::resource::{Missing, Resource, Variant};
 use super::response::{Persistence, begin, content_length, field, message};
 use super::sending::send_reply;
 use super::session::{Phase, Session};
@@ -423,11 +424,12 @@ impl Answer<'_> {
                 _ => self.worker.resource_anew(self.site, path).await?,
             };
             let Some(variant) = choose(&resource) else { break };
-            let unchanged = match &variant.file {
-                Some(file) => is_same_content(&file.metadata().await?, &variant.version),
-                None => true,
+            let change = match &variant.file {
+                Some(file) => file.change().await?,
+                None => Change::Nothing,
             };
-            if unchanged {
+            // One that grew is looked up again once. It may be one that never rests.
+            if change == Change::Nothing || change == Change::Grew && attempt > 0 {
                 return Ok(answer(variant));
             }
             self.worker.cache.remove(self.site, path);

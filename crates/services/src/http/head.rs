@@ -125,13 +125,18 @@ pub enum Framing {
 }
 
 /// Room for the fields of a head, which a [`Head`] borrows.
-pub struct Storage<'a>([MaybeUninit<Header<'a>>; HEADERS_MAX]);
+pub struct Storage<'a> {
+    usual: [MaybeUninit<Header<'a>>; HEADERS_MAX],
+    /// The same for versions that httparse does not know; empty for all others.
+    unusual: Vec<Header<'a>>,
+}
 
 impl Storage<'_> {
     /// Room for [`HEADERS_MAX`] fields.
     #[allow(clippy::new_without_default)]
     pub fn new() -> Self {
-        Storage([const { MaybeUninit::uninit() }; HEADERS_MAX])
+        let usual = [const { MaybeUninit::uninit() }; HEADERS_MAX];
+        Storage { usual, unusual: Vec::new() }
     }
 }
 
@@ -214,18 +219,7 @@ impl<'h, 'a> Head<'h, 'a> {
         storage: &'h mut Storage<'a>,
         limits: HeadLimits,
     ) -> Result<Head<'h, 'a>, Status> {
-        let mut request = httparse::Request::new(&mut []);
-        match request.parse_with_uninit_headers(bytes, &mut storage.0) {
-            Ok(httparse::Status::Complete(length)) if length == bytes.len() => {}
-            Err(httparse::Error::TooManyHeaders) => return Err(Status::HEADER_FIELDS_TOO_LARGE),
-            Err(httparse::Error::Version) if names_a_version(bytes) => {
-                return Err(Status::VERSION_NOT_SUPPORTED);
-            }
-            _ => return Err(Status::BAD_REQUEST),
-        }
-        let httparse::Request { method: Some(method), path: Some(target), .. } = request else {
-            return Err(Status::BAD_REQUEST);
-        };
+        let RequestLine { method, target, is_1_0, fields } = read(bytes, storage)?;
         if target.len() > limits.target_bytes {
             return Err(Status::URI_TOO_LONG);
         }
@@ -234,11 +228,11 @@ impl<'h, 'a> Head<'h, 'a> {
             method,
             target: Target::Asterisk,
             authority: None,
-            is_1_0: request.version == Some(0),
+            is_1_0,
             keep_alive: true,
             framing: Framing::Empty,
             expects_continue: false,
-            fields: request.headers,
+            fields,
             seen: 0,
             repeated: 0,
         };
@@ -250,7 +244,8 @@ impl<'h, 'a> Head<'h, 'a> {
         match method {
             Method::Unknown => return Err(Status::NOT_IMPLEMENTED),
             // The target of CONNECT is of another form. What is answered does not depend on it.
-            Method::Other => {}
+            Method::Other if Target::is_plausible(target) => {}
+            Method::Other => return Err(Status::BAD_REQUEST),
             _ => {
                 head.target = Target::parse(target, method == Method::Options)?;
                 head.authority = Target::authority(target);
@@ -372,6 +367,62 @@ impl<'h, 'a> Head<'h, 'a> {
     }
 }
 
+/// A head in parts that nobody has looked at.
+struct RequestLine<'h, 'a> {
+    method: &'a str,
+    target: &'a str,
+    is_1_0: bool,
+    fields: &'h [Header<'a>],
+}
+
+fn read<'h, 'a>(
+    bytes: &'a [u8],
+    storage: &'h mut Storage<'a>,
+) -> Result<RequestLine<'h, 'a>, Status> {
+    let mut request = httparse::Request::new(&mut []);
+    match request.parse_with_uninit_headers(bytes, &mut storage.usual) {
+        Ok(httparse::Status::Complete(length)) if length == bytes.len() => {}
+        Err(httparse::Error::TooManyHeaders) => return Err(Status::HEADER_FIELDS_TOO_LARGE),
+        Err(httparse::Error::Version) => return read_unusual(bytes, &mut storage.unusual),
+        _ => return Err(Status::BAD_REQUEST),
+    }
+    match request {
+        httparse::Request { method: Some(method), path: Some(target), version, headers } => {
+            Ok(RequestLine { method, target, is_1_0: version == Some(0), fields: headers })
+        }
+        _ => Err(Status::BAD_REQUEST),
+    }
+}
+
+/// Reads a head that is not of HTTP/1.0 or HTTP/1.1. A later version 1 is treated as 1.1 (RFC 9110
+/// section 2.5).
+fn read_unusual<'h, 'a>(
+    bytes: &'a [u8],
+    storage: &'h mut Vec<Header<'a>>,
+) -> Result<RequestLine<'h, 'a>, Status> {
+    let text = bytes.strip_prefix(b"\r\n").unwrap_or(bytes);
+    let end = memchr(b'\r', text).ok_or(Status::BAD_REQUEST)?;
+    let line = std::str::from_utf8(&text[..end]).map_err(|_| Status::BAD_REQUEST)?;
+    let parts: Vec<&str> = line.splitn(4, ' ').collect();
+    let [method, target, version] = parts[..] else { return Err(Status::BAD_REQUEST) };
+    match version.strip_prefix("HTTP/").map(str::as_bytes) {
+        Some([b'1', b'.', minor]) if minor.is_ascii_digit() => {}
+        Some([major, b'.', minor]) if major.is_ascii_digit() && minor.is_ascii_digit() => {
+            return Err(Status::VERSION_NOT_SUPPORTED);
+        }
+        _ => return Err(Status::BAD_REQUEST),
+    }
+    let fields = text[end..].strip_prefix(b"\r\n").ok_or(Status::BAD_REQUEST)?;
+    storage.resize(HEADERS_MAX, httparse::EMPTY_HEADER);
+    match httparse::parse_headers(fields, storage) {
+        Ok(httparse::Status::Complete((length, parsed))) if length == fields.len() => {
+            Ok(RequestLine { method, target, is_1_0: false, fields: parsed })
+        }
+        Err(httparse::Error::TooManyHeaders) => Err(Status::HEADER_FIELDS_TOO_LARGE),
+        _ => Err(Status::BAD_REQUEST),
+    }
+}
+
 fn known_method(name: &str) -> Method {
     match name {
         "GET" => Method::Get,
@@ -388,21 +439,6 @@ fn decimal(text: &[u8]) -> Option<u64> {
         return None;
     }
     std::str::from_utf8(text).ok()?.parse().ok()
-}
-
-/// True when the request line has three parts of which the last is `HTTP/` and two digits with a
-/// dot between: then it is a version, just none of ours.
-fn names_a_version(head: &[u8]) -> bool {
-    let line = head.trim_ascii_start().split(|byte| *byte == b'\r').next().unwrap_or(&[]);
-    let mut parts = line.split(|byte| *byte == b' ');
-    let version = match (parts.next(), parts.next(), parts.next(), parts.next()) {
-        (Some(_), Some(_), Some(version), None) => version,
-        _ => return false,
-    };
-    match version.strip_prefix(b"HTTP/") {
-        Some([major, b'.', minor]) => major.is_ascii_digit() && minor.is_ascii_digit(),
-        _ => false,
-    }
 }
 
 #[cfg(test)]

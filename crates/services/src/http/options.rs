@@ -167,6 +167,9 @@ impl FieldRule {
 
     fn new(pattern: &str, name: &str, value: &str) -> Result<FieldRule, String> {
         let glob = Glob::new(pattern).map_err(|error| error.to_string())?;
+        if let Some(why) = why_it_matches_nothing(pattern) {
+            return Err(format!("the pattern `{pattern}` matches no path: {why}"));
+        }
         let value = value.trim();
         let line = format!("{name}:{value}\r\n\r\n");
         match httparse::parse_headers(line.as_bytes(), &mut [httparse::EMPTY_HEADER; 2]) {
@@ -185,6 +188,30 @@ impl FieldRule {
     pub(super) fn field(&self) -> (&str, &str) {
         (&self.name, &self.value)
     }
+}
+
+/// Why a pattern is of no use. Patterns are compared with paths that begin with a slash and are clean.
+fn why_it_matches_nothing(pattern: &str) -> Option<&'static str> {
+    let may_begin = |text: &str| text.starts_with(['/', '*', '?', '[', '{', '\\']);
+    let begins = match pattern.strip_prefix('{') {
+        // In braces one of several may be the right one.
+        Some(alternatives) => alternatives.split(['{', ',']).any(may_begin),
+        None => may_begin(pattern),
+    };
+    if !begins {
+        return Some("all paths begin with a slash, so begin it with `/` or `*`");
+    }
+    if pattern.contains(['{', '[', '\\']) {
+        return None;
+    }
+    let inner = pattern.split('/').skip(1);
+    let is_odd = |segment: &str| matches!(segment, "." | "..");
+    if inner.clone().any(is_odd) || pattern.contains("//") {
+        return Some(
+            "paths are compared when they have no `.`, no `..` and no double slash any more",
+        );
+    }
+    None
 }
 
 impl FromStr for FieldRule {
@@ -235,5 +262,38 @@ mod tests {
             assert!(wrong.parse::<FieldRule>().is_err(), "{wrong:?}");
         }
         assert!(FieldRule::cache_control("*").is_err());
+    }
+
+    /// They were taken, and had no effect.
+    #[test]
+    fn patterns_that_match_no_path_are_refused() {
+        for wrong in [
+            "",
+            "css/*",
+            "index.html",
+            ".css",
+            "../x",
+            "./*",
+            "/../x",
+            "/a/./b",
+            "/a//b",
+            "{a,b}/*",
+        ] {
+            let error = FieldRule::cache_control(&format!("{wrong}=no-store")).unwrap_err();
+            assert!(error.contains("matches no path"), "{wrong:?}: {error}");
+        }
+        for (sound, path) in [
+            ("/", "/"),
+            ("?a", "/a"),
+            ("[/]a", "/a"),
+            ("\\/a", "/a"),
+            ("{a,/b}/*", "/b/c"),
+            ("{*.css,x}", "/a.css"),
+            ("**/a..b", "/x/a..b"),
+            ("/...", "/..."),
+        ] {
+            let rule = FieldRule::cache_control(&format!("{sound}=no-store")).unwrap();
+            assert!(rule.matches(Path::new(path)), "{sound:?}");
+        }
     }
 }

@@ -5,6 +5,7 @@ use super::date::Clock;
 use super::encoding::choose;
 use super::head::{Head, Method, Name};
 use super::index::Listing;
+use super::open_file::OpenFile;
 use super::range::{Selection, select};
 use super::resource::{Resource, Variant};
 use super::response::{Persistence, begin, content_length, field, message, number};
@@ -14,7 +15,6 @@ use std::hash::Hasher;
 use std::ops::Range;
 use std::rc::Rc;
 use twinring::SendBuf;
-use twinring::fs::{File, Metadata};
 
 /// What multipart answers end with, but for the boundary.
 const MULTIPART: &str = "multipart/byteranges; boundary=";
@@ -37,9 +37,7 @@ pub(super) enum Rest {
 /// Parts of an open file, each with what goes before it.
 #[derive(Debug)]
 pub(super) struct FileParts {
-    pub(super) file: Rc<File>,
-    /// The file as it was when the answer was made.
-    pub(super) version: Metadata,
+    pub(super) file: Rc<OpenFile>,
     pub(super) parts: Vec<(Vec<u8>, Range<u64>)>,
     pub(super) end: Vec<u8>,
 }
@@ -127,7 +125,6 @@ fn whole(variant: &Variant, to_head: bool, manner: Manner<'_>) -> Reply {
     if let (Some(file), false) = (&variant.file, to_head) {
         reply.rest = Some(Rest::File(Box::new(FileParts {
             file: Rc::clone(file),
-            version: variant.version,
             parts: vec![(Vec::new(), 0..variant.version.len)],
             end: Vec::new(),
         })));
@@ -219,8 +216,7 @@ fn with_parts(
 ) -> Reply {
     let status = Status::PARTIAL_CONTENT;
     if let Some(file) = &variant.file {
-        let (file, version) = (Rc::clone(file), variant.version);
-        let rest = Rest::File(Box::new(FileParts { file, version, parts, end }));
+        let rest = Rest::File(Box::new(FileParts { file: Rc::clone(file), parts, end }));
         return Reply { status, message: head.into(), rest: Some(rest) };
     }
     let ready = variant.message(manner.clock);

@@ -5,6 +5,7 @@ use super::date::{Clock, DATE_BYTES, format_date};
 use super::encoding::Coding;
 use super::hosts::Site;
 use super::mime::content_type;
+use super::open_file::{OpenFile, is_same_content};
 use super::response::{DATE_START, FIELDS_START, OK_START, content_length, field};
 use super::status::Status;
 use std::borrow::Cow;
@@ -135,6 +136,7 @@ impl Resource {
                 let (bytes, metadata) = read_whole(&file, metadata, sendfile_above).await?;
                 (Content::Bytes(bytes), metadata)
             } else {
+                let file = OpenFile::new(file, metadata).await?;
                 (Content::File(Rc::new(file)), metadata)
             };
             let fields = Fields { site, path: &found.path, coding, varies, clock };
@@ -203,12 +205,6 @@ async fn read_whole(
     Err(Missing::Failed(Status::UNAVAILABLE))
 }
 
-/// True if an open file was not written to between two looks at it. The time of its last change
-/// is left out: it moves when the name is given to another file, which does not touch this one.
-pub(super) fn is_same_content(one: &Metadata, other: &Metadata) -> bool {
-    one.len == other.len && one.modified == other.modified
-}
-
 fn is_recent(modified: Timestamp, clock: &Clock) -> bool {
     modified.seconds.saturating_add(WEAK_SECONDS) >= clock.second()
 }
@@ -216,7 +212,7 @@ fn is_recent(modified: Timestamp, clock: &Clock) -> bool {
 /// What a file has to say, before or instead of being read.
 enum Content {
     Bytes(Vec<u8>),
-    File(Rc<File>),
+    File(Rc<OpenFile>),
 }
 
 /// What the header fields of a variant depend on.
@@ -235,7 +231,7 @@ pub(super) struct Variant {
     /// The file, as it was when it was read or opened.
     pub(super) version: Metadata,
     /// The file, if its content is not part of `message`.
-    pub(super) file: Option<Rc<File>>,
+    pub(super) file: Option<Rc<OpenFile>>,
     pub(super) content_type: Cow<'static, str>,
     tag: Vec<u8>,
     weak: bool,

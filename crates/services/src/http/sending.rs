@@ -8,6 +8,11 @@
 //! peer never has all of a mix, the last bytes of what takes several segments are read first, and
 //! sent after the look.
 //!
+//! A file that grew is served to the length that was announced, as a log has to be. It counts as grown if
+//! it is longer and its last KiB before that length is the same as when it was opened. A file that
+//! is written anew in place, but longer, differs there. What nobody sees is a program that changes
+//! bytes elsewhere in the file, and makes it longer before the next look.
+//!
 //! What sendfile(2) and splice(2) queue is the file's own pages. Who writes into a file in place, or cuts it
 //! anywhere but at its beginning (the kernel then zeroes the rest of the folio, in which many pages
 //! may be), can therefore still change bytes that are on their way, and no look at the file tells.
@@ -22,8 +27,8 @@
 //! last look may go unnoticed.
 
 use super::index::Listing;
+use super::open_file::OpenFile;
 use super::reply::{FileParts, Reply, Rest};
-use super::resource::is_same_content;
 use super::session::Session;
 use std::io;
 use std::ops::Range;
@@ -82,13 +87,13 @@ async fn send_part(session: &Session, rest: &FileParts, range: Range<u64>) -> io
     if session.file_strategy() == SendStrategy::Read {
         return send_checked(session, rest, range).await;
     }
-    let FileParts { file, version, .. } = rest;
+    let OpenFile { file, .. } = &*rest.file;
     let tail = if range.end - range.start > SEGMENT_BYTES { TAIL_BYTES } else { 0 };
     let (mut from, to) = (range.start, range.end - tail);
     while from < to {
         let length = SEGMENT_BYTES.min(to - from);
         let sent = session.send_file(file, from, length).await?;
-        if sent < length || !is_same_content(&file.metadata().await?, version) {
+        if sent < length || !rest.file.is_sound().await? {
             return Err(session.break_off());
         }
         from += sent;
@@ -97,7 +102,7 @@ async fn send_part(session: &Session, rest: &FileParts, range: Range<u64>) -> io
         return Ok(());
     }
     let bytes = file.read_at(to, tail as usize).await?;
-    if bytes.len() as u64 != tail || !is_same_content(&file.metadata().await?, version) {
+    if bytes.len() as u64 != tail || !rest.file.is_sound().await? {
         return Err(session.break_off());
     }
     session.send(bytes).await
@@ -105,12 +110,12 @@ async fn send_part(session: &Session, rest: &FileParts, range: Range<u64>) -> io
 
 /// Sends nothing that was not looked at after it was read.
 async fn send_checked(session: &Session, rest: &FileParts, range: Range<u64>) -> io::Result<()> {
-    let FileParts { file, version, .. } = rest;
+    let OpenFile { file, .. } = &*rest.file;
     let mut from = range.start;
     while from < range.end {
         let length = PIECE_BYTES.min(range.end - from);
         let bytes = file.read_at(from, length as usize).await?;
-        if bytes.len() as u64 != length || !is_same_content(&file.metadata().await?, version) {
+        if bytes.len() as u64 != length || !rest.file.is_sound().await? {
             return Err(session.break_off());
         }
         session.send_read(bytes).await?;

@@ -2,6 +2,41 @@
 
 use super::status::Status;
 
+/// What a path is made of: `pchar` and the slash of RFC 3986, section 3.3.
+const IN_PATH: &[u8] = b"!$%&'()*+,-./0123456789:;=@ABCDEFGHIJKLMNOPQRSTUVWXYZ_\
+                         abcdefghijklmnopqrstuvwxyz~";
+
+/// No part of a path by RFC 3986, but browsers send them as they are: the URL Standard has them in no
+/// percent-encode set for paths. A file `a[1].txt` could not be asked for otherwise.
+const BROWSERS_IN_PATH: &[u8] = b"[]|";
+
+/// The same for queries, which may have question marks, too.
+const BROWSERS_IN_QUERY: &[u8] = b"?[]|\\^`{}";
+
+const PATH: u8 = 1;
+const QUERY: u8 = 2;
+
+/// For each byte, where in a target it may be.
+const PLACES: [u8; 256] = {
+    let mut places = [0; 256];
+    let sets = [(IN_PATH, PATH | QUERY), (BROWSERS_IN_PATH, PATH), (BROWSERS_IN_QUERY, QUERY)];
+    let mut set = 0;
+    while set < sets.len() {
+        let (bytes, place) = sets[set];
+        let mut at = 0;
+        while at < bytes.len() {
+            places[bytes[at] as usize] |= place;
+            at += 1;
+        }
+        set += 1;
+    }
+    places
+};
+
+fn may_be_in(place: u8, text: &str) -> bool {
+    text.bytes().all(|byte| PLACES[usize::from(byte)] & place != 0)
+}
+
 /// The target of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target<'a> {
@@ -20,7 +55,7 @@ impl<'a> Target<'a> {
     /// Takes a target in origin form or, as RFC 9112 section 3.2.2 demands, in absolute form.
     ///
     /// # Errors
-    /// 400 for everything else.
+    /// 400 for everything else, and for bytes that are no part of a target.
     pub fn parse(target: &'a str, asterisk_allowed: bool) -> Result<Target<'a>, Status> {
         if target == "*" && asterisk_allowed {
             return Ok(Target::Asterisk);
@@ -29,14 +64,19 @@ impl<'a> Target<'a> {
             true => target,
             false => behind_authority(target).ok_or(Status::BAD_REQUEST)?,
         };
-        if origin.contains('#') {
-            return Err(Status::BAD_REQUEST);
-        }
         let (path, query) = match origin.split_once('?') {
             Some((path, query)) => (path, Some(query)),
             None => (origin, None),
         };
+        if !may_be_in(PATH, path) || !query.is_none_or(|query| may_be_in(QUERY, query)) {
+            return Err(Status::BAD_REQUEST);
+        }
         Ok(Target::Resource { path: if path.is_empty() { "/" } else { path }, query })
+    }
+
+    /// True if `target` could be one, of whatever form: for methods whose target is not looked at.
+    pub(super) fn is_plausible(target: &str) -> bool {
+        may_be_in(PATH | QUERY, target)
     }
 
     /// The authority of a target that [`parse`](Target::parse) took, if it is in absolute form.
@@ -108,6 +148,10 @@ mod tests {
             ("http://user@h/x", Err(Status::BAD_REQUEST)),
             ("ftp://h/x", Err(Status::BAD_REQUEST)),
             ("/a#b", Err(Status::BAD_REQUEST)),
+            ("/a?b#c", Err(Status::BAD_REQUEST)),
+            ("/a[1]|b?c[]={d}^`\\|", resource("/a[1]|b", Some("c[]={d}^`\\|"))),
+            ("/!$&'()*+,;=:@-._~%41?/?:@", resource("/!$&'()*+,;=:@-._~%41", Some("/?:@"))),
+            ("http://h/\u{e4}", Err(Status::BAD_REQUEST)),
         ] {
             assert_eq!(Target::parse(text, false), expected, "{text}");
         }
@@ -120,6 +164,21 @@ mod tests {
             ("*", None),
         ] {
             assert_eq!(Target::authority(text), expected, "{text}");
+        }
+    }
+
+    /// Bytes from 0x80 were taken, and so were those that no URI has.
+    #[test]
+    fn targets_have_no_bytes_that_a_uri_cannot_have() {
+        for byte in (0..=0x20).chain([b'"', b'<', b'>', b'#', 0x7f]) {
+            let byte = char::from(byte);
+            for target in [format!("/a{byte}b"), format!("/a?b{byte}c")] {
+                assert_eq!(Target::parse(&target, false), Err(Status::BAD_REQUEST), "{target:?}");
+                assert!(!Target::is_plausible(&target), "{target:?}");
+            }
+        }
+        for target in ["/\u{e4}", "/?\u{e4}", "/\u{20ac}", "/a\\b", "/a^b", "/a`b", "/{b}"] {
+            assert_eq!(Target::parse(target, false), Err(Status::BAD_REQUEST), "{target:?}");
         }
     }
 

@@ -99,7 +99,8 @@ impl Tls {
         Ok(Tls { config: Arc::new(config), certificates })
     }
 
-    /// Reads certificate and key again, for connections that begin from now on. Waits for a disk.
+    /// Reads certificate and key again, for connections that begin from now on. Waits for the
+    /// filesystem: for ever, if that is one whose server does not answer.
     ///
     /// # Errors
     /// As [`new`](Tls::new); those in use then stay in use.

@@ -3,10 +3,11 @@
 use super::{LogTarget, Shared};
 use memchr::memchr_iter;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, SyncSender};
@@ -46,12 +47,7 @@ impl Sink {
                 Ok(Sink::Stdout(File::from(io::stdout().as_fd().try_clone_to_owned()?)))
             }
             LogTarget::File(path) => {
-                let mut options = File::options();
-                options.append(true).create(true).mode(0o640);
-                // A FIFO that nobody reads is refused (ENXIO) instead of waited for.
-                let file = options.custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
-                fcntl(&file, FcntlArg::F_SETFL(OFlag::O_APPEND))?;
-                Ok(Sink::File(file))
+                open(path, File::options().create(true).mode(0o640)).map(Sink::File)
             }
         }
     }
@@ -74,6 +70,17 @@ impl Sink {
         }
         (written, Ok(()))
     }
+}
+
+/// Opens a file, a character device or a pipe to be appended to.
+pub(super) fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    // A FIFO that nobody reads is refused (ENXIO) instead of waited for.
+    let file = options.append(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
+    if file.metadata()?.file_type().is_block_device() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "is a block device"));
+    }
+    fcntl(&file, FcntlArg::F_SETFL(OFlag::O_APPEND))?;
+    Ok(file)
 }
 
 /// See the module.

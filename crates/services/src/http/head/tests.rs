@@ -78,6 +78,15 @@ fn whatever_two_servers_could_read_differently_is_refused() {
         "GET /\r\n\r\n",
         "GET / http/1.1\r\nHost: h\r\n\r\n",
         "GET /a b HTTP/1.1\r\nHost: h\r\n\r\n",
+        "GET /\u{e4} HTTP/1.1\r\nHost: h\r\n\r\n",
+        "CONNECT \u{e4}:80 HTTP/1.1\r\nHost: h\r\n\r\n",
+        "GET / HTTP/1.\r\nHost: h\r\n\r\n",
+        "GET / HTTP/1.10\r\nHost: h\r\n\r\n",
+        "GET / HTTP/1.x\r\nHost: h\r\n\r\n",
+        "GET / HTTP/x.1\r\nHost: h\r\n\r\n",
+        "GET / HTTP/1.2 \r\nHost: h\r\n\r\n",
+        "GET / HTTP/1.2\rX\r\nHost: h\r\n\r\n",
+        "GET / HTTP/1.2\r\nHost : h\r\n\r\n",
         "GET x HTTP/1.1\r\nHost: h\r\n\r\n",
         "GET * HTTP/1.1\r\nHost: h\r\n\r\n",
         "\x16\x03\x01 / HTTP/1.1\r\nHost: h\r\n\r\n",
@@ -109,6 +118,25 @@ fn whatever_two_servers_could_read_differently_is_refused() {
     }
 }
 
+/// It was 505: RFC 9110 section 2.5 has a recipient take it for the version it knows best.
+#[test]
+fn a_later_minor_version_is_read_as_1_1() {
+    for minor in 2..=9 {
+        let head = |minor: u8| {
+            format!(
+                "\r\nGET /a?b HTTP/1.{minor}\r\nHost: h\r\nRange: bytes=0-\r\n\
+                 Expect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n"
+            )
+        };
+        let (later, known) = (head(minor), head(1));
+        assert_eq!(status(&later), Ok(()));
+        assert_eq!(outcome(later.as_bytes(), 7), outcome(known.as_bytes(), 7));
+        with_head(&later, |head| assert_eq!(head.value(Name::Range), Some(&b"bytes=0-"[..])));
+    }
+    let many_fields = format!("GET / HTTP/1.2\r\nHost: h\r\n{}\r\n", "X:\r\n".repeat(100));
+    assert_eq!(status(&many_fields), Err(Status::HEADER_FIELDS_TOO_LARGE));
+}
+
 #[test]
 fn other_refusals_have_their_own_status() {
     let long_target = format!("GET /{} HTTP/1.1\r\nHost: h\r\n\r\n", "x".repeat(256));
@@ -118,7 +146,7 @@ fn other_refusals_have_their_own_status() {
     for (text, expected) in [
         ("GET / HTTP/2.0\r\nHost: h\r\n\r\n", Status::VERSION_NOT_SUPPORTED),
         ("PRI * HTTP/2.0\r\n\r\n", Status::VERSION_NOT_SUPPORTED),
-        ("GET / HTTP/1.2\r\nHost: h\r\n\r\n", Status::VERSION_NOT_SUPPORTED),
+        ("GET / HTTP/3.1\r\nHost: h\r\n\r\n", Status::VERSION_NOT_SUPPORTED),
         ("GET / HTTP/0.9\r\n\r\n", Status::VERSION_NOT_SUPPORTED),
         ("BREW / HTTP/1.1\r\nHost: h\r\n\r\n", Status::NOT_IMPLEMENTED),
         ("get / HTTP/1.1\r\nHost: h\r\n\r\n", Status::NOT_IMPLEMENTED),

@@ -8,8 +8,6 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use std::error::Error;
 use std::fmt;
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -86,13 +84,17 @@ fn load(
         pem::Error::NoItemsFound => "there is none in PEM form".to_owned(),
         error => error.to_string(),
     };
-    let text = read(certificate).map_err(|why| wrong("certificate", certificate, &why))?;
+    let read = |what: &str, path: &Path| {
+        twinring_input::read(path, FILE_BYTES_MAX)
+            .map_err(|error| wrong(what, path, &error.to_string()))
+    };
+    let text = read("certificate", certificate)?;
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
     let chain = chain.map_err(|error| wrong("certificate", certificate, &bad_pem(error)))?;
     if chain.is_empty() {
         return Err(wrong("certificate", certificate, "there is none in PEM form"));
     }
-    let text = read(key).map_err(|why| wrong("private key", key, &why))?;
+    let text = read("private key", key)?;
     let private = PrivateKeyDer::from_pem_slice(&text);
     let private = private.map_err(|error| wrong("private key", key, &bad_pem(error)))?;
     CertifiedKey::from_der(chain, private, provider).map_err(|error| match error {
@@ -105,15 +107,4 @@ fn load(
         }
         error => wrong("private key", key, &error.to_string()),
     })
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, String> {
-    let mut text = Vec::new();
-    let read =
-        File::open(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut text));
-    match read {
-        Err(error) => Err(error.to_string()),
-        Ok(_) if text.len() as u64 > FILE_BYTES_MAX => Err("it is longer than 1 MiB".to_owned()),
-        Ok(_) => Ok(text),
-    }
 }

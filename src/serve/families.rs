@@ -1,0 +1,41 @@
+//! Addresses to listen on whose family this machine lacks, such as IPv6 under `ipv6.disable=1`.
+
+use super::report::complain;
+use std::net::{Ipv6Addr, SocketAddr, UdpSocket};
+
+/// These addresses without those whose family is lacking, which the operator is told of. If that
+/// leaves none, all of them: binding them says what is wrong.
+pub(super) fn available<const LISTS: usize>(
+    lists: [&[SocketAddr]; LISTS],
+) -> [Vec<SocketAddr>; LISTS] {
+    let all = || lists.iter().copied().flatten();
+    if all().all(|address| lacks_family(*address)) {
+        return lists.map(<[SocketAddr]>::to_vec);
+    }
+    for address in all().filter(|address| lacks_family(**address)) {
+        complain(&format!(
+            "twinring: not listening on {address}: this machine has no IPv6; the other addresses \
+             are served"
+        ));
+    }
+    lists.map(|list| {
+        let listed = list.iter().copied();
+        listed.filter(|address| !lacks_family(*address)).collect()
+    })
+}
+
+/// True if nothing can be bound to this address because there is no IPv6. An address that others do
+/// not have is no such case, as long as there is `::1`.
+fn lacks_family(address: SocketAddr) -> bool {
+    let refusal = |mut address: SocketAddr| {
+        address.set_port(0);
+        UdpSocket::bind(address).err().and_then(|error| error.raw_os_error())
+    };
+    let loopback = SocketAddr::from((Ipv6Addr::LOCALHOST, 0));
+    address.is_ipv6()
+        && match refusal(address) {
+            Some(libc::EAFNOSUPPORT) => true,
+            Some(libc::EADDRNOTAVAIL) => refusal(loopback) == Some(libc::EADDRNOTAVAIL),
+            _ => false,
+        }
+}

@@ -1,0 +1,73 @@
+//! `twinring serve` on machines without IPv6, told to listen on addresses of both families.
+
+use crate::support::namespace::in_a_namespace;
+use crate::support::*;
+use std::collections::BTreeMap;
+use std::process::Command;
+
+/// What the C library calls socket(2) and AF_INET6.
+const SOCKET: i64 = libc::SYS_socket;
+const INET6: u64 = libc::AF_INET6 as u64;
+
+/// Starts each server on each engine, on addresses of both families and on those of IPv6 only.
+fn both_families(refusal: &'static str) {
+    let site = http::Site::usual();
+    let root = ["--root", site.path().to_str().expect("UTF-8")];
+    for (service, more) in [("echo", &[][..]), ("http", &root[..]), ("udp", &[][..])] {
+        for engine in ENGINES {
+            let command = |listen: &[&str]| {
+                let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
+                command.args(["serve", service, "--json", "--engine", engine]).args(more);
+                for address in listen {
+                    command.args(["--listen", address]);
+                }
+                command
+            };
+            let server = Server::spawn(command(&["[::1]:0", "127.0.0.1:0"]));
+            assert_eq!(server.addresses().len(), 1, "{service} {engine}");
+            assert!(server.address().is_ipv4(), "{service} {engine}");
+            let ended = server.terminate();
+            let told = "not listening on [::1]:0: this machine has no IPv6";
+            assert_eq!(ended.stderr.matches(told).count(), 1, "{}", ended.stderr);
+            let (code, _, told) = run_to_its_end(&mut command(&["[::1]:0"]));
+            assert_eq!(code, Some(1), "{told}");
+            assert!(told.contains(refusal) && told.contains("[::1]:0"), "{told}");
+        }
+        println!("{service}: serves 127.0.0.1");
+    }
+}
+
+/// Neither address was served.
+#[test]
+fn a_kernel_without_ipv6_serves_the_addresses_of_ipv4() {
+    // The filter is of this thread, and of the processes that it starts.
+    let kernel = std::thread::spawn(|| {
+        use seccompiler::*;
+        let is_inet6 =
+            SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, INET6).unwrap();
+        let rules = BTreeMap::from([(SOCKET, vec![SeccompRule::new(vec![is_inet6]).unwrap()])]);
+        let refuse = SeccompAction::Errno(libc::EAFNOSUPPORT as u32);
+        let architecture = TargetArch::try_from(std::env::consts::ARCH).unwrap();
+        let filter = SeccompFilter::new(rules, SeccompAction::Allow, refuse, architecture).unwrap();
+        apply_filter(&BpfProgram::try_from(filter).unwrap()).expect("a filter");
+        both_families("Address family not supported");
+    });
+    kernel.join().expect("served");
+}
+
+#[test]
+fn a_machine_whose_ipv6_is_switched_off_serves_the_addresses_of_ipv4() {
+    in_a_namespace(|| {
+        std::fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1").expect("a setting");
+        both_families("Cannot assign requested address");
+    });
+}
+
+/// An address that nobody here has is a mistake, as before.
+#[test]
+fn an_address_of_somebody_else_ends_the_start() {
+    let arguments = ["serve", "echo", "--listen", "127.0.0.1:0", "--listen", "[2001:db8::1]:0"];
+    let (code, _, told) = run(&[&arguments[..], &["--allow", "::/0"]].concat());
+    assert_eq!(code, Some(1), "{told}");
+    assert!(told.contains("no interface of this machine has this address"), "{told}");
+}
