@@ -1,6 +1,5 @@
 //! Whether a bundle holds: everything in it is computed again from its raw data.
 
-use std::fs;
 use std::path::Path;
 
 use serde_json::Value;
@@ -8,7 +7,7 @@ use serde_json::Value;
 use crate::bundle::{
     self, BUNDLE_FILE, COVERED, HTML_FILE, MANIFEST_FILE, MARKDOWN_FILE, RUNS_FILE, Stored,
 };
-use crate::error::LabError;
+use crate::error::{LabError, MESSAGE_CHARS_MAX, shortened};
 use crate::machine::sha256_of;
 use crate::origin;
 use crate::profile::Profile;
@@ -19,6 +18,9 @@ use crate::summary::{Summary, summarise, warnings};
 /// How far a recomputed figure may be from the stored one, relatively: logarithms and quantiles
 /// may round differently on another machine.
 const FIGURE_TOLERANCE: f64 = 1e-9;
+
+/// The most characters that are printed of one figure: a list may stand where a number should.
+const FIGURE_CHARS_MAX: usize = 120;
 
 /// What `twinring lab verify` found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -98,6 +100,9 @@ pub(crate) fn recompute(directory: &Path) -> Result<(Verification, Stored, Summa
         let problem = |name| format!("there is no summary that {name} could say");
         found.problems.extend(reports.map(problem));
     }
+    for said in found.problems.iter_mut().chain(&mut found.notes) {
+        *said = shortened(said, MESSAGE_CHARS_MAX);
+    }
     Ok((found, stored, computed))
 }
 
@@ -112,14 +117,14 @@ fn check_age(bundle: &Bundle, runs: &[RunRecord], found: &mut Verification) {
 }
 
 fn check_manifest(directory: &Path, bundle: &Bundle, found: &mut Verification) {
-    let manifest = match fs::read_to_string(directory.join(MANIFEST_FILE)) {
+    let manifest = match bundle::text_of(directory, MANIFEST_FILE) {
         Ok(manifest) => manifest,
         Err(_) if bundle.state == State::Running => return,
         Err(error) => return found.problems.push(format!("{MANIFEST_FILE}: {error}")),
     };
     for name in COVERED {
         let stored = manifest.lines().find_map(|line| line.strip_suffix(name)).map(str::trim);
-        match (stored, sha256_of(&directory.join(name))) {
+        match (stored, sha256_of(&directory.join(name), bundle::bytes_max(name))) {
             (None, _) => found.problems.push(format!("{MANIFEST_FILE} does not name {name}")),
             (_, Err(error)) => found.problems.push(format!("{name}: {error}")),
             (Some(stored), Ok(hash)) if stored != hash => {
@@ -215,6 +220,8 @@ fn compare(stored: &Value, computed: &Value, path: &str, found: &mut Verificatio
                 _ => stored == computed,
             };
             if !close {
+                let [stored, computed] =
+                    [stored, computed].map(|value| shortened(&value.to_string(), FIGURE_CHARS_MAX));
                 let problem = format!("{path} is {stored}, but the raw data give {computed}");
                 found.problems.push(problem);
             }
@@ -233,7 +240,7 @@ fn check_reports(directory: &Path, bundle: &Bundle, runs: &[RunRecord], found: &
     for (name, rendered) in
         [(MARKDOWN_FILE, report::markdown(bundle)), (HTML_FILE, report::html(bundle, runs))]
     {
-        match fs::read_to_string(directory.join(name)) {
+        match bundle::text_of(directory, name) {
             Ok(stored) if stored == rendered => {}
             Ok(_) => found.problems.push(format!("{name} does not say what the summary says")),
             Err(error) => found.problems.push(format!("{name}: {error}")),

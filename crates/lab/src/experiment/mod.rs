@@ -38,6 +38,9 @@ pub use tcp::{AnswersInTime, TcpGrid, TcpPoint};
 /// no correction of many verdicts at once.
 pub const EXPERIMENT_SCHEMA: &str = "twinring.lab.experiment/3";
 
+/// The largest experiment file that is read; the largest of ours has 20 KB.
+pub const EXPERIMENT_BYTES_MAX: u64 = 1 << 20;
+
 /// The version before, which differs in defaults only.
 const EXPERIMENT_SCHEMA_2: &str = "twinring.lab.experiment/2";
 
@@ -199,7 +202,8 @@ impl Experiment {
             let known = BUILT_IN.iter().map(|(known, _)| *known).collect::<Vec<_>>().join(", ");
             return Err(LabError::UnknownExperiment { name: name.to_owned(), known });
         }
-        let text = std::fs::read_to_string(path).map_err(|e| LabError::read(path, e))?;
+        let text = twinring_input::read_to_string(path, EXPERIMENT_BYTES_MAX)
+            .map_err(|error| LabError::read(path, error))?;
         Experiment::from_toml(&text, name)
     }
 
