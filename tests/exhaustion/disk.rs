@@ -141,6 +141,16 @@ fn a_lab_whose_disk_is_full_says_so_and_leaves_a_bundle_that_holds() {
             let bundle = bundle.parent().expect("a directory").to_str().expect("UTF-8");
             let (code, verified, told) = lab(&["verify", bundle]);
             assert_eq!(code, Some(0), "{kib} KiB: {verified}{told}");
+            // It said that the lab was killed or still runs.
+            let notes: Vec<&str> = verified.lines().filter(|it| it.starts_with("note: ")).collect();
+            assert!(
+                notes[0].contains("incomplete, because its lab failed: cannot write"),
+                "{verified}"
+            );
+            assert!(
+                notes[0].contains("No space left") && !verified.contains("killed"),
+                "{verified}"
+            );
             let lines = fs::read_to_string(format!("{bundle}/runs.jsonl")).expect("runs");
             println!("{kib} KiB: a bundle of {} runs that holds; {reason}", lines.lines().count());
         });

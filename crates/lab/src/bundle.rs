@@ -13,9 +13,9 @@ use serde_json::Value;
 
 use crate::error::LabError;
 use crate::experiment::Experiment;
-use crate::machine::sha256_of;
+use crate::machine::{sha256, sha256_of};
 use crate::report;
-use crate::result::{BUNDLE_SCHEMA, Bundle, EARLIER_BUNDLE_SCHEMAS, RunRecord};
+use crate::result::{BUNDLE_SCHEMA, Bundle, EARLIER_BUNDLE_SCHEMAS, RunRecord, State};
 
 pub(crate) const BUNDLE_FILE: &str = "bundle.json";
 pub(crate) const RUNS_FILE: &str = "runs.jsonl";
@@ -25,6 +25,13 @@ pub(crate) const MANIFEST_FILE: &str = "manifest.sha256";
 
 /// The files that the manifest covers, in its order.
 pub(crate) const COVERED: &[&str] = &[BUNDLE_FILE, RUNS_FILE, MARKDOWN_FILE, HTML_FILE];
+
+/// As large as the first `bundle.json`, so that on a full disk there is room for a last one that
+/// says what failed. It is removed when the experiment ends.
+const RESERVE_FILE: &str = "reserve";
+
+/// Room for the message, beside what `bundle.json` says from the start.
+const MESSAGE_BYTES: u64 = 8 << 10;
 
 /// The largest `runs.jsonl` that is written or read: 20,000 runs and more.
 const RUNS_BYTES_MAX: u64 = 256 << 20;
@@ -65,9 +72,12 @@ impl Writer {
         // An older bundle is never added to.
         let runs = OpenOptions::new().append(true).create_new(true).open(&path);
         let runs = runs.map_err(|error| LabError::write(&path, error))?;
-        write_bundle(directory, bundle).inspect_err(|_| {
+        let written = write_bundle(directory, bundle).and_then(|()| reserve(directory));
+        written.inspect_err(|_| {
             // Without that it is no bundle: nothing is left that nobody could read.
-            let _ = fs::remove_file(&path);
+            for name in [RUNS_FILE, BUNDLE_FILE, RESERVE_FILE] {
+                let _ = fs::remove_file(directory.join(name));
+            }
             let _ = fs::remove_dir(directory);
         })?;
         Ok(Writer { directory: directory.to_owned(), runs })
@@ -101,7 +111,20 @@ impl Writer {
     }
 }
 
+/// Keeps the room that [`give_up`] needs.
+fn reserve(directory: &Path) -> Result<(), LabError> {
+    let path = directory.join(RESERVE_FILE);
+    let bytes = fs::metadata(directory.join(BUNDLE_FILE)).map(|it| it.len() + MESSAGE_BYTES);
+    let written = bytes.and_then(|bytes| {
+        let mut file = File::create_new(&path)?;
+        io::copy(&mut io::repeat(0).take(bytes), &mut file)?;
+        file.sync_data()
+    });
+    written.map_err(|error| LabError::write(&path, error))
+}
+
 /// Writes everything but the raw data: `bundle.json` with its summary, the reports, the manifest.
+/// All files are replaced, or none.
 ///
 /// # Errors
 /// [`LabError::Write`].
@@ -110,42 +133,81 @@ pub(crate) fn finish(
     bundle: &Bundle,
     runs: &[RunRecord],
 ) -> Result<(), LabError> {
-    write_bundle(directory, bundle)?;
-    replace(&directory.join(MARKDOWN_FILE), report::markdown(bundle).as_bytes())?;
-    replace(&directory.join(HTML_FILE), report::html(bundle, runs).as_bytes())?;
+    let _ = fs::remove_file(directory.join(RESERVE_FILE));
+    let path = directory.join(RUNS_FILE);
+    let of_runs = sha256_of(&path, RUNS_BYTES_MAX).map_err(|error| LabError::read(&path, error))?;
+    let mut drafts = Vec::new();
+    for (name, content) in [
+        (BUNDLE_FILE, as_json(directory, bundle)?),
+        (MARKDOWN_FILE, report::markdown(bundle).into_bytes()),
+        (HTML_FILE, report::html(bundle, runs).into_bytes()),
+    ] {
+        drafts.push(Draft::write(directory, name, &content)?);
+    }
     let mut manifest = String::new();
     for name in COVERED {
-        let path = directory.join(name);
-        let hash =
-            sha256_of(&path, bytes_max(name)).map_err(|error| LabError::read(&path, error))?;
+        let draft = drafts.iter().find(|draft| draft.path.ends_with(name));
+        let hash = draft.map_or(&of_runs, |draft| &draft.sha256);
         manifest.push_str(&format!("{hash}  {name}\n"));
     }
-    replace(&directory.join(MANIFEST_FILE), manifest.as_bytes())
+    drafts.push(Draft::write(directory, MANIFEST_FILE, manifest.as_bytes())?);
+    drafts.into_iter().try_for_each(Draft::put)
+}
+
+/// Replaces `bundle.json` by one without a summary, which says that the experiment failed. There is
+/// room for it also on a full disk, unless others took that, too.
+pub(crate) fn give_up(directory: &Path, bundle: &Bundle, error: &LabError) -> Result<(), LabError> {
+    let state = State::Failed { error: error.to_string() };
+    let (summary, warnings, profile) = (None, Vec::new(), None);
+    write_bundle(directory, &Bundle { state, summary, warnings, profile, ..bundle.clone() })
+}
+
+fn as_json(directory: &Path, bundle: &Bundle) -> Result<Vec<u8>, LabError> {
+    let unwritten = |error: serde_json::Error| LabError::write(directory, error.into());
+    let mut text = serde_json::to_vec_pretty(bundle).map_err(unwritten)?;
+    text.push(b'\n');
+    Ok(text)
 }
 
 fn write_bundle(directory: &Path, bundle: &Bundle) -> Result<(), LabError> {
-    let path = directory.join(BUNDLE_FILE);
-    let mut text =
-        serde_json::to_vec_pretty(bundle).map_err(|e| LabError::write(&path, e.into()))?;
-    text.push(b'\n');
-    replace(&path, &text)
+    Draft::write(directory, BUNDLE_FILE, &as_json(directory, bundle)?)?.put()
 }
 
-/// Writes a file so that at every moment there is the old one or the new one.
-fn replace(path: &Path, content: &[u8]) -> Result<(), LabError> {
-    let draft = path.with_extension("draft");
-    // What stands there, in a bundle from elsewhere, may be a FIFO or lead to another file.
-    let created = match fs::remove_file(&draft) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => File::create_new(&draft),
-    };
-    let written = created
-        .and_then(|mut file| file.write_all(content).and_then(|()| file.sync_data()))
-        .and_then(|()| fs::rename(&draft, path));
-    written.map_err(|error| {
-        let _ = fs::remove_file(&draft);
-        LabError::write(path, error)
-    })
+/// What a file is about to become: at every moment there is the old one or the new one.
+struct Draft {
+    path: PathBuf,
+    draft: PathBuf,
+    sha256: String,
+}
+
+impl Draft {
+    fn write(directory: &Path, name: &str, content: &[u8]) -> Result<Draft, LabError> {
+        let path = directory.join(name);
+        let draft = directory.join(format!("{name}.draft"));
+        // What stands there, in a bundle from elsewhere, may be a FIFO or lead to another file.
+        let created = match fs::remove_file(&draft) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => File::create_new(&draft),
+        };
+        let it = Draft { path, draft, sha256: sha256(content) };
+        let written = created.and_then(|mut file| {
+            file.write_all(content)?;
+            file.sync_data()
+        });
+        written.map_err(|error| LabError::write(&it.path, error))?;
+        Ok(it)
+    }
+
+    fn put(self) -> Result<(), LabError> {
+        fs::rename(&self.draft, &self.path).map_err(|error| LabError::write(&self.path, error))
+    }
+}
+
+impl Drop for Draft {
+    /// One that was not put in place is of no use.
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.draft);
+    }
 }
 
 /// A bundle read back.

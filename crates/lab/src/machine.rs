@@ -280,7 +280,7 @@ pub(crate) fn sha256_of(path: &Path, bytes_max: u64) -> io::Result<String> {
     loop {
         let read = file.read(&mut chunk)?;
         if read == 0 {
-            return Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect());
+            return Ok(hexadecimal(hash));
         }
         left = left.checked_sub(read as u64).ok_or_else(|| {
             let message = format!("is larger than {bytes_max} bytes, the most that is hashed");
@@ -288,6 +288,15 @@ pub(crate) fn sha256_of(path: &Path, bytes_max: u64) -> io::Result<String> {
         })?;
         hash.update(&chunk[..read]);
     }
+}
+
+/// SHA-256 of a text in hexadecimal.
+pub(crate) fn sha256(text: &[u8]) -> String {
+    hexadecimal(Sha256::new_with_prefix(text))
+}
+
+fn hexadecimal(hash: Sha256) -> String {
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -81,9 +81,7 @@ pub(crate) fn recompute(directory: &Path) -> Result<(Verification, Stored, Summa
     if *cut_off {
         found.notes.push(format!("the last line of {RUNS_FILE} was cut off and is left out"));
     }
-    if bundle.state == State::Running {
-        found.notes.push("the lab was killed or is still running".to_owned());
-    }
+    found.notes.extend(incomplete(bundle));
     check_manifest(directory, bundle, &mut found);
     found.problems.extend(bundle.profile.iter().flat_map(Profile::contradictions));
     let computed = summarise(&bundle.experiment, bundle.seed, runs);
@@ -106,6 +104,19 @@ pub(crate) fn recompute(directory: &Path) -> Result<(Verification, Stored, Summa
     Ok((found, stored, computed))
 }
 
+/// Why a bundle has less than was asked for, if its lab came to no end.
+fn incomplete(bundle: &Bundle) -> Option<String> {
+    let what = match &bundle.state {
+        State::Complete | State::Interrupted { .. } => return None,
+        State::Running => "it is incomplete: its lab still runs, was killed, or could not write \
+                           even that it failed"
+            .to_owned(),
+        State::Failed { error } => format!("it is incomplete, because its lab failed: {error}"),
+    };
+    let rest = "; `twinring lab report` makes the rest from the runs that it has";
+    Some(what + if bundle.summary.is_none() { rest } else { "" })
+}
+
 /// Of an older bundle less is checked, so no bundle may pass for one: its runs tell.
 fn check_age(bundle: &Bundle, runs: &[RunRecord], found: &mut Verification) {
     let version = |schema: &str| schema.rsplit_once('/').and_then(|(_, it)| it.parse::<u32>().ok());
@@ -116,10 +127,19 @@ fn check_age(bundle: &Bundle, runs: &[RunRecord], found: &mut Verification) {
     }
 }
 
+/// A lab that runs has written neither summary nor reports yet, one that failed may have had no room.
+fn may_be_without_summary(bundle: &Bundle) -> bool {
+    match bundle.state {
+        State::Running => true,
+        State::Failed { .. } => bundle.summary.is_none(),
+        State::Complete | State::Interrupted { .. } => false,
+    }
+}
+
 fn check_manifest(directory: &Path, bundle: &Bundle, found: &mut Verification) {
     let manifest = match bundle::text_of(directory, MANIFEST_FILE) {
         Ok(manifest) => manifest,
-        Err(_) if bundle.state == State::Running => return,
+        Err(_) if may_be_without_summary(bundle) => return,
         Err(error) => return found.problems.push(format!("{MANIFEST_FILE}: {error}")),
     };
     for name in COVERED {
@@ -142,7 +162,7 @@ fn check_summary(
     found: &mut Verification,
 ) -> Result<(), LabError> {
     let Some(stored) = stored else {
-        if bundle.state != State::Running {
+        if !may_be_without_summary(bundle) {
             found.problems.push("the summary is missing".to_owned());
         }
         return Ok(());

@@ -66,8 +66,8 @@ fn reports_are_written_beside_what_lies_in_their_way() {
     let bundle = copy();
     let elsewhere = bundle.path().join("elsewhere");
     fs::write(&elsewhere, "kept").unwrap();
-    fifo(&bundle.path().join("report.draft"));
-    symlink(&elsewhere, bundle.path().join("bundle.draft")).unwrap();
+    fifo(&bundle.path().join("report.md.draft"));
+    symlink(&elsewhere, bundle.path().join("bundle.json.draft")).unwrap();
     rerender(bundle.path()).unwrap();
     assert!(verify(bundle.path()).unwrap().holds());
     assert_eq!(fs::read_to_string(elsewhere).unwrap(), "kept");

@@ -479,7 +479,7 @@ fn a_full_disk_is_an_error_and_what_was_written_stays_readable() {
         let out = tempfile::tempdir().unwrap();
         let none = nix::mount::MsFlags::empty();
         // Room for the first bundle.json and a run or two.
-        let size = Some("size=32k");
+        let size = Some("size=64k");
         nix::mount::mount(Some("none"), out.path(), Some("tmpfs"), none, size).unwrap();
         let sketch = Sketch { others: &["foreign"], pairs: 50, ..Sketch::default() };
         let text = in_many_cells(&sketch.text());
