@@ -12,7 +12,7 @@ use crate::machine::sha256_of;
 use crate::origin;
 use crate::profile::Profile;
 use crate::report;
-use crate::result::{BUNDLE_SCHEMA, Bundle, RunRecord, State};
+use crate::result::{BUNDLE_SCHEMA, Bundle, RunRecord, State, version};
 use crate::summary::{Summary, summarise, warnings};
 
 /// How far a recomputed figure may be from the stored one, relatively: logarithms and quantiles
@@ -119,7 +119,6 @@ fn incomplete(bundle: &Bundle) -> Option<String> {
 
 /// Of an older bundle less is checked, so no bundle may pass for one: its runs tell.
 fn check_age(bundle: &Bundle, runs: &[RunRecord], found: &mut Verification) {
-    let version = |schema: &str| schema.rsplit_once('/').and_then(|(_, it)| it.parse::<u32>().ok());
     let own = version(&bundle.schema);
     if let Some(run) = runs.iter().find(|run| version(&run.schema) > own) {
         let (own, schema) = (&bundle.schema, &run.schema);
@@ -176,6 +175,7 @@ fn check_summary(
         found
             .notes
             .push(format!("it is of {schema}: figures that later versions add are not in it"));
+        rename_back(&mut computed);
         keep_what_is_stored(stored, &mut computed);
     }
     compare(stored, &computed, "summary", found);
@@ -200,6 +200,18 @@ fn check_warnings(
     let computed = serde_json::to_value(warnings(&computed)).map_err(unreadable)?;
     compare(&stored, &computed, "warnings", found);
     Ok(())
+}
+
+/// Up to version 3 the p value that a comparison had to reach was called `level`, as the primary
+/// metric by itself still is.
+fn rename_back(computed: &mut Value) {
+    let cells = computed["cells"].as_array_mut().into_iter().flatten();
+    let comparisons = cells.filter_map(|cell| cell["comparisons"].as_array_mut()).flatten();
+    for comparison in comparisons.filter_map(Value::as_object_mut) {
+        if let Some(needed) = comparison.remove("p_value_needed") {
+            comparison.insert("level".to_owned(), needed);
+        }
+    }
 }
 
 /// Takes fields out of `computed` that an earlier version did not store.
@@ -251,9 +263,11 @@ fn compare(stored: &Value, computed: &Value, path: &str, found: &mut Verificatio
 
 fn check_reports(directory: &Path, bundle: &Bundle, runs: &[RunRecord], found: &mut Verification) {
     if bundle.lab_version != env!("CARGO_PKG_VERSION") || bundle.schema != BUNDLE_SCHEMA {
-        let version = &bundle.lab_version;
-        let note =
-            format!("the reports were written by version {version} and are not rendered again");
+        let Bundle { lab_version, schema, .. } = bundle;
+        let note = format!(
+            "the reports are of {schema}, written by version {lab_version}, and are not rendered \
+             again"
+        );
         return found.notes.push(note);
     }
     found.reports_checked = true;
