@@ -20,10 +20,15 @@ pub enum LabError {
     },
 
     /// There is no built-in experiment and no file of this name.
-    #[error("no experiment `{name}`; built in are: {known}; or give the path of a TOML file")]
+    #[error(
+        "no experiment `{name}`{}; built in are: {known}; or give the path of a TOML file",
+        suggestion.as_ref().map_or(String::new(), |it| format!(", did you mean `{it}`?"))
+    )]
     UnknownExperiment {
         /// What was asked for.
         name: String,
+        /// The built-in one whose name is like that.
+        suggestion: Option<&'static str>,
         /// The names there are, separated by commas.
         known: String,
     },

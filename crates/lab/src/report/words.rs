@@ -150,7 +150,7 @@ fn resolution(comparison: &Comparison, seen: f64) -> String {
 }
 
 /// The figure of record in words.
-fn of_record(record: Record, protocol: Protocol) -> String {
+pub(super) fn of_record(record: Record, protocol: Protocol) -> String {
     let cpu = match record {
         Record::ServerCpu => "server CPU",
         Record::BothCpus => "CPU on both sides",

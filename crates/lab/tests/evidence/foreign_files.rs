@@ -93,6 +93,13 @@ fn of_a_failure_a_few_lines_are_printed() {
 }
 
 #[test]
+fn a_name_that_is_almost_one_is_suggested() {
+    let said = |name: &str| Experiment::find(name).unwrap_err().to_string();
+    assert!(said("quikc").starts_with("no experiment `quikc`, did you mean `quick`?; built in"));
+    assert!(said("something").starts_with("no experiment `something`; built in are: "));
+}
+
+#[test]
 fn an_experiment_is_a_file_of_bounded_size() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("experiment.toml");
