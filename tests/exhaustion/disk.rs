@@ -3,6 +3,7 @@
 
 use crate::crowd::Witness;
 use crate::support::http::{Site, ask_on, get};
+use crate::support::missing::missing;
 use crate::support::{ENGINES, Server, connect, run_to_its_end, wait_until};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
@@ -31,7 +32,7 @@ fn with_small_disk(kib: u32, test: impl FnOnce(&Path) + Send) {
                     test(directory.path());
                     umount2(directory.path(), MntFlags::MNT_DETACH).expect("it is mounted");
                 }
-                Err(error) => println!("skipped: no file system of a fixed size: {error}"),
+                Err(error) => missing("root", format!("no file system of a fixed size: {error}")),
             }
         });
     });

@@ -196,7 +196,10 @@ fn a_browser_shows_the_same_page_on_both_engines() {
     let mut pixels = Vec::new();
     for engine in ENGINES {
         let Some(mut browser) = Browser::start() else {
-            println!("skipped: no browser at {} (apt install chromium)", BROWSERS.join(" or "));
+            crate::support::missing::missing(
+                "chromium",
+                format!("none at {}", BROWSERS.join(" or ")),
+            );
             return;
         };
         let logs = tempfile::tempdir().expect("a directory for temporary files");

@@ -3,6 +3,7 @@
 //! on, too: they fail when it has refused anything.
 
 use crate::support::http::Site;
+use crate::support::missing::{is_root, missing};
 use crate::support::tls::Identity;
 use crate::support::{ENGINES, Server, Signal, connect, ping, run, wait_until};
 use serde_json::Value;
@@ -201,8 +202,7 @@ fn all_threads_are_filtered_and_without_rights() {
 
 #[test]
 fn echo_and_reflector_become_another_user() {
-    if !nix::unistd::Uid::effective().is_root() {
-        println!("skipped: only root can become another user");
+    if !is_root() {
         return;
     }
     for engine in ENGINES {
@@ -224,8 +224,7 @@ fn echo_and_reflector_become_another_user() {
 /// Root that took a group and nothing else kept all its capabilities, and had less with no option at all.
 #[test]
 fn root_with_another_group_has_no_capabilities() {
-    if !nix::unistd::Uid::effective().is_root() {
-        println!("skipped: only root can take another group");
+    if !is_root() {
         return;
     }
     for engine in ENGINES {
@@ -301,7 +300,7 @@ fn every_feature_set_works_in_the_sandbox() {
             "--sandbox-check",
         ]);
         if code != Some(0) {
-            println!("{set}: skipped: {refusal}");
+            missing("io_uring", format!("{set}: {refusal}"));
             continue;
         }
         let echo = Server::echo("io_uring", &options);
@@ -354,8 +353,7 @@ fn a_crash_ends_the_process() {
 /// is said at the start.
 #[test]
 fn a_root_that_takes_capabilities_to_read_is_an_error() {
-    if !nix::unistd::Uid::effective().is_root() {
-        println!("skipped: only root has capabilities");
+    if !is_root() {
         return;
     }
     let site = Site::new();

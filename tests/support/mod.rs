@@ -7,6 +7,7 @@ pub(crate) mod datagrams;
 pub(crate) mod dead_mount;
 pub(crate) mod http;
 pub(crate) mod load;
+pub(crate) mod missing;
 pub(crate) mod namespace;
 pub(crate) mod tls;
 
