@@ -10,8 +10,8 @@ use std::process::ExitCode;
 use twinring_lab::compare::{self, Gate};
 use twinring_lab::peers::{self, Places};
 use twinring_lab::{
-    ALIASES, Accounting, BUILT_IN, Experiment, LabError, NetChoice, Outlook, Overrides, Protocol,
-    RunOptions, Stop, Style, Subject, Wanted,
+    ALIASES, Accounting, BUILT_IN, EXPERIMENT_BYTES_MAX, Experiment, LabError, NetChoice, Outlook,
+    Overrides, Protocol, RunOptions, Stop, Style, Subject, Wanted,
 };
 
 /// The hidden subcommand through which the lab starts its children.
@@ -307,7 +307,8 @@ fn show(name: &str) -> Result<u8, LabError> {
         Some(text) => Ok(tell(text, 0)),
         None => {
             Experiment::find(name)?;
-            let text = std::fs::read_to_string(name).map_err(|e| LabError::read(name, e))?;
+            let text = twinring_input::read_to_string(name.as_ref(), EXPERIMENT_BYTES_MAX)
+                .map_err(|error| LabError::read(name, error))?;
             Ok(tell(&text, 0))
         }
     }

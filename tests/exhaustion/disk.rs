@@ -3,7 +3,8 @@
 
 use crate::crowd::Witness;
 use crate::support::http::{Site, ask_on, get};
-use crate::support::{ENGINES, Server, connect, run_to_its_end, skip, wait_until};
+use crate::support::missing::missing;
+use crate::support::{ENGINES, Server, connect, run_to_its_end, wait_until};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use std::ffi::OsString;
@@ -31,7 +32,7 @@ fn with_small_disk(kib: u32, test: impl FnOnce(&Path) + Send) {
                     test(directory.path());
                     umount2(directory.path(), MntFlags::MNT_DETACH).expect("it is mounted");
                 }
-                Err(error) => skip("mounts", format!("no file system of a fixed size: {error}")),
+                Err(error) => missing("root", format!("no file system of a fixed size: {error}")),
             }
         });
     });
@@ -141,6 +142,16 @@ fn a_lab_whose_disk_is_full_says_so_and_leaves_a_bundle_that_holds() {
             let bundle = bundle.parent().expect("a directory").to_str().expect("UTF-8");
             let (code, verified, told) = lab(&["verify", bundle]);
             assert_eq!(code, Some(0), "{kib} KiB: {verified}{told}");
+            // It said that the lab was killed or still runs.
+            let notes: Vec<&str> = verified.lines().filter(|it| it.starts_with("note: ")).collect();
+            assert!(
+                notes[0].contains("incomplete, because its lab failed: cannot write"),
+                "{verified}"
+            );
+            assert!(
+                notes[0].contains("No space left") && !verified.contains("killed"),
+                "{verified}"
+            );
             let lines = fs::read_to_string(format!("{bundle}/runs.jsonl")).expect("runs");
             println!("{kib} KiB: a bundle of {} runs that holds; {reason}", lines.lines().count());
         });

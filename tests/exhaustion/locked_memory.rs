@@ -2,9 +2,9 @@
 //! charged to it since Linux 6.14, and pages that are sent without a copy are on every kernel.
 
 use crate::support::http::{Site, ask, get};
+use crate::support::missing::is_root;
 use crate::support::{
     ENGINES, Server, assert_same, connect, limited, pattern, ping, program_limited, run_to_its_end,
-    skip,
 };
 use nix::unistd::geteuid;
 use std::os::unix::fs::PermissionsExt;
@@ -121,8 +121,8 @@ fn a_service_can_be_started_anew_at_once() {
 /// makes them, having given up its capabilities: `auto` failed where it should have taken epoll.
 #[test]
 fn what_root_may_now_it_may_not_be_able_to_later() {
-    if !geteuid().is_root() {
-        return skip("root", "this is not root, which could give up what it has");
+    if !is_root() {
+        return;
     }
     let charged = are_rings_charged();
     let user = somebody_new().to_string();

@@ -15,7 +15,7 @@ use std::process::{Command, Output};
 const BINARY: &str = env!("CARGO_BIN_EXE_twinring");
 
 /// One short pair of each cell.
-const SHORT: [&str; 8] = ["--pairs", "1", "--spares", "0", "--window", "0.5", "--warmup", "0.2"];
+const SHORT: [&str; 8] = ["--pairs", "1", "--spares", "0", "--window", "1", "--warmup", "0.2"];
 
 /// The program is there already: the hosts share this file system.
 const THERE: [&str; 2] = ["--remote-binary", BINARY];
@@ -25,11 +25,10 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&both).into_owned()
 }
 
-/// It came to its end. That can be that others kept the CPUs from every run (1: all is void).
+/// It came to its end, and measured something.
 fn assert_done(output: &Output) -> String {
     let text = said(output);
-    let code = output.status.code();
-    assert!(code == Some(0) || (code == Some(1) && text.contains("void:")), "{code:?} {text}");
+    assert_eq!(output.status.code(), Some(0), "{text}");
     text
 }
 

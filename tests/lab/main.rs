@@ -4,6 +4,8 @@ mod compare;
 mod hosts;
 mod http;
 mod measurements;
+#[path = "../support/missing.rs"]
+mod missing;
 mod peers;
 mod profile;
 mod quick;

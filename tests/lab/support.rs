@@ -1,7 +1,6 @@
 //! Runs the program's `lab`, and reads what it wrote.
 
 use serde_json::Value;
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use tempfile::TempDir;
@@ -44,41 +43,10 @@ impl Measured {
         let runs = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         Measured { said, runs, bundle, _out: out }
     }
-
-    /// The same, again if of so many subjects one was never run, or got no answer though nobody else used
-    /// the CPUs.
-    pub(crate) fn take_answered(
-        arguments: &[&str],
-        subjects: usize,
-        is_answered: fn(&Value) -> bool,
-    ) -> Measured {
-        tried(
-            || Measured::take(arguments, "0.4"),
-            |measured| {
-                let runs = &measured.runs;
-                let names: BTreeSet<_> = runs.iter().map(|run| run["subject"].as_str()).collect();
-                names.len() == subjects
-                    && runs.iter().all(|run| is_answered(run) || is_disturbed(run))
-            },
-        )
-    }
 }
 
 /// Others used the CPUs for a tenth of the run: then nothing may have come back in its short window.
 pub(crate) fn is_disturbed(run: &Value) -> bool {
     let others = |name: &str| run["others"][name].as_f64().unwrap_or_default();
     others("cpu_s") > 0.1 * others("span_s")
-}
-
-/// What came of the first try that will do, or of the last of four: on a busy machine a program may get no CPU
-/// for longer than the short windows of these tests.
-pub(crate) fn tried<T>(mut attempt: impl FnMut() -> T, will_do: impl Fn(&T) -> bool) -> T {
-    let mut outcome = attempt();
-    for _ in 1..4 {
-        if will_do(&outcome) {
-            break;
-        }
-        outcome = attempt();
-    }
-    outcome
 }

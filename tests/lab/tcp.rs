@@ -1,11 +1,11 @@
 //! TCP experiments from one end to the other: our own server, load generator and lab together.
 
-use crate::support::{Measured, tried};
+use crate::support::Measured;
 use serde_json::Value;
 
 /// All runs of one short pair of everything.
 fn runs(arguments: &[&str]) -> Vec<Value> {
-    Measured::take(arguments, "0.1").runs
+    Measured::take(arguments, "0.5").runs
 }
 
 #[test]
@@ -37,7 +37,7 @@ fn connections_come_and_go() {
             })
         })
     };
-    let runs = tried(attempt, come_and_go);
+    let runs = attempt();
     assert!(come_and_go(&runs), "{runs:?}");
 }
 
@@ -57,9 +57,7 @@ fn as_told(key: &str, value: &str) -> (String, Value) {
 fn whatever_an_ablation_changes_is_really_changed() {
     let experiment = twinring_lab::Experiment::find("ablation").unwrap();
     let attempt = || runs(&["ablation", "--sizes", "128", "--connections", "4"]);
-    // With a baseline that was void once, others are not run any more.
-    let ran = |runs: &Vec<Value>, name: &str| runs.iter().any(|run| run["subject"] == name);
-    let runs = tried(attempt, |runs| experiment.subjects.iter().all(|it| ran(runs, &it.name)));
+    let runs = attempt();
     let mut changed = 0;
     for subject in &experiment.subjects {
         let Some(change) = &subject.change else { continue };

@@ -196,8 +196,11 @@ fn a_browser_shows_the_same_page_on_both_engines() {
     let mut pixels = Vec::new();
     for engine in ENGINES {
         let Some(mut browser) = Browser::start() else {
-            let places = BROWSERS.join(" or ");
-            return skip("browser", format!("no browser at {places} (apt install chromium)"));
+            crate::support::missing::missing(
+                "chromium",
+                format!("none at {}", BROWSERS.join(" or ")),
+            );
+            return;
         };
         let logs = tempfile::tempdir().expect("a directory for temporary files");
         let log = logs.path().join("access.log");

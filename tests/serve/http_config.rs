@@ -1,6 +1,7 @@
 //! `twinring serve http` by configuration file, its `--check`, and the rights it gives up.
 
 use crate::support::http::*;
+use crate::support::missing::is_root;
 use crate::support::tls::Identity;
 use crate::support::*;
 use std::collections::HashSet;
@@ -295,14 +296,6 @@ fn identities(server: &Server) -> HashSet<[String; 3]> {
     tasks.flatten().filter_map(|task| status(task.path())).map(identity).collect()
 }
 
-fn is_root(what: &str) -> bool {
-    let is_root = nix::unistd::Uid::effective().is_root();
-    if !is_root {
-        skip("root", format!("{what}: only root can change who it is"));
-    }
-    is_root
-}
-
 fn set_mode(path: &Path, mode: u32) {
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("a file of ours");
@@ -310,7 +303,7 @@ fn set_mode(path: &Path, mode: u32) {
 
 #[test]
 fn all_threads_become_the_user_and_go_on_serving() {
-    if !is_root("dropping rights") {
+    if !is_root() {
         return;
     }
     for engine in ENGINES {
@@ -352,7 +345,7 @@ fn all_threads_become_the_user_and_go_on_serving() {
 
 #[test]
 fn what_the_user_cannot_do_is_told_at_the_start() {
-    if !is_root("dropping rights") {
+    if !is_root() {
         return;
     }
     // Nothing can be served.
@@ -420,7 +413,7 @@ fn root_without_a_user_is_told_once_and_wrong_users_are_refused() {
         let (code, told) = refused(&[&base[..], &arguments].concat());
         assert!(code == Some(1) && told.contains(words), "{told}");
     }
-    if is_root("the warning about root") {
+    if is_root() {
         let server = Server::http("epoll", site.path(), &[]);
         let ended = server.terminate();
         assert_eq!(ended.stderr.matches("rights of root").count(), 1, "{}", ended.stderr);

@@ -3,8 +3,9 @@
 //! on, too: they fail when it has refused anything.
 
 use crate::support::http::Site;
+use crate::support::missing::{is_root, missing};
 use crate::support::tls::Identity;
-use crate::support::{ENGINES, Server, Signal, connect, ping, run, skip, wait_until};
+use crate::support::{ENGINES, Server, Signal, connect, ping, run, wait_until};
 use serde_json::Value;
 use std::collections::HashMap;
 
@@ -201,8 +202,8 @@ fn all_threads_are_filtered_and_without_rights() {
 
 #[test]
 fn echo_and_reflector_become_another_user() {
-    if !nix::unistd::Uid::effective().is_root() {
-        return skip("root", "only root can become another user");
+    if !is_root() {
+        return;
     }
     for engine in ENGINES {
         let user = ["--user", "65534", "--group", "65534", "--workers", "2"];
@@ -223,8 +224,8 @@ fn echo_and_reflector_become_another_user() {
 /// Root that took a group and nothing else kept all its capabilities, and had less with no option at all.
 #[test]
 fn root_with_another_group_has_no_capabilities() {
-    if !nix::unistd::Uid::effective().is_root() {
-        return skip("root", "only root can take another group");
+    if !is_root() {
+        return;
     }
     for engine in ENGINES {
         for server in [
@@ -299,7 +300,7 @@ fn every_feature_set_works_in_the_sandbox() {
             "--sandbox-check",
         ]);
         if code != Some(0) {
-            skip("io_uring", format!("{set}: {refusal}"));
+            missing("io_uring", format!("{set}: {refusal}"));
             continue;
         }
         let echo = Server::echo("io_uring", &options);
@@ -352,8 +353,8 @@ fn a_crash_ends_the_process() {
 /// is said at the start.
 #[test]
 fn a_root_that_takes_capabilities_to_read_is_an_error() {
-    if !nix::unistd::Uid::effective().is_root() {
-        return skip("root", "only root has capabilities");
+    if !is_root() {
+        return;
     }
     let site = Site::new();
     std::os::unix::fs::chown(site.path(), Some(65534), Some(65534)).expect("root");

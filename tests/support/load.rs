@@ -18,7 +18,7 @@ pub(crate) fn engines() -> Vec<&'static str> {
     match Runtime::builder().engine(EngineChoice::IoUring).build() {
         Ok(_) => vec!["io_uring", "epoll"],
         Err(why) => {
-            super::skip("io_uring", why);
+            super::missing::missing("io_uring", why);
             vec!["epoll"]
         }
     }

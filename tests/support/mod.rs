@@ -7,7 +7,7 @@ pub(crate) mod datagrams;
 pub(crate) mod dead_mount;
 pub(crate) mod http;
 pub(crate) mod load;
-mod may_skip;
+pub(crate) mod missing;
 pub(crate) mod namespace;
 pub(crate) mod tls;
 
@@ -22,7 +22,6 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-pub(crate) use may_skip::skip;
 pub(crate) use nix::sys::signal::Signal;
 
 /// The longest that anything in these tests may take before it counts as hung.

@@ -23,7 +23,8 @@ pub(crate) fn in_a_namespace(test: impl FnOnce() + Send + 'static) -> bool {
         if made {
             test();
         } else {
-            super::skip("namespaces", "no network namespace (root), or no ip(8)");
+            let what = if nix::unistd::geteuid().is_root() { "iproute2" } else { "root" };
+            super::missing::missing(what, "no network namespace, or no ip(8)");
         }
         made
     });

@@ -6,16 +6,16 @@
 //! - `manifest.sha256`: checksums of all of these, readable by `sha256sum -c`.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
 use crate::error::LabError;
 use crate::experiment::Experiment;
-use crate::machine::sha256_of;
+use crate::machine::{sha256, sha256_of};
 use crate::report;
-use crate::result::{BUNDLE_SCHEMA, Bundle, EARLIER_BUNDLE_SCHEMAS, RunRecord};
+use crate::result::{BUNDLE_SCHEMA, Bundle, EARLIER_BUNDLE_SCHEMAS, RunRecord, State};
 
 pub(crate) const BUNDLE_FILE: &str = "bundle.json";
 pub(crate) const RUNS_FILE: &str = "runs.jsonl";
@@ -25,6 +25,35 @@ pub(crate) const MANIFEST_FILE: &str = "manifest.sha256";
 
 /// The files that the manifest covers, in its order.
 pub(crate) const COVERED: &[&str] = &[BUNDLE_FILE, RUNS_FILE, MARKDOWN_FILE, HTML_FILE];
+
+/// As large as the first `bundle.json`, so that on a full disk there is room for a last one that
+/// says what failed. It is removed when the experiment ends.
+const RESERVE_FILE: &str = "reserve";
+
+/// Room for the message, beside what `bundle.json` says from the start.
+const MESSAGE_BYTES: u64 = 8 << 10;
+
+/// The largest `runs.jsonl` that is written or read: 20,000 runs and more.
+const RUNS_BYTES_MAX: u64 = 256 << 20;
+
+/// The largest line of it; one of ours has 5 to 30 KB.
+const RUN_BYTES_MAX: u64 = 4 << 20;
+
+/// The largest of each other file of a bundle that is read; the largest of ours has 2 MB.
+const OTHER_BYTES_MAX: u64 = 32 << 20;
+
+/// The largest file of this name in a bundle that is read.
+pub(crate) fn bytes_max(name: &str) -> u64 {
+    if name == RUNS_FILE { RUNS_BYTES_MAX } else { OTHER_BYTES_MAX }
+}
+
+/// The text of a file of a bundle.
+///
+/// # Errors
+/// Those of [`twinring_input::read_to_string`].
+pub(crate) fn text_of(directory: &Path, name: &str) -> io::Result<String> {
+    twinring_input::read_to_string(&directory.join(name), bytes_max(name))
+}
 
 /// A bundle that is being written.
 pub(crate) struct Writer {
@@ -43,9 +72,12 @@ impl Writer {
         // An older bundle is never added to.
         let runs = OpenOptions::new().append(true).create_new(true).open(&path);
         let runs = runs.map_err(|error| LabError::write(&path, error))?;
-        write_bundle(directory, bundle).inspect_err(|_| {
+        let written = write_bundle(directory, bundle).and_then(|()| reserve(directory));
+        written.inspect_err(|_| {
             // Without that it is no bundle: nothing is left that nobody could read.
-            let _ = fs::remove_file(&path);
+            for name in [RUNS_FILE, BUNDLE_FILE, RESERVE_FILE] {
+                let _ = fs::remove_file(directory.join(name));
+            }
             let _ = fs::remove_dir(directory);
         })?;
         Ok(Writer { directory: directory.to_owned(), runs })
@@ -62,6 +94,12 @@ impl Writer {
         let mut line =
             serde_json::to_vec(run).map_err(|error| LabError::write(&path, error.into()))?;
         line.push(b'\n');
+        if before.as_ref().is_ok_and(|before| before + line.len() as u64 > RUNS_BYTES_MAX) {
+            let message =
+                format!("it would grow beyond {RUNS_BYTES_MAX} bytes, the most that is read");
+            let too_large = io::Error::new(io::ErrorKind::FileTooLarge, message);
+            return Err(LabError::write(&path, too_large));
+        }
         let written = self.runs.write_all(&line).and_then(|()| self.runs.sync_data());
         written.map_err(|error| {
             if let Ok(length) = before {
@@ -73,7 +111,20 @@ impl Writer {
     }
 }
 
+/// Keeps the room that [`give_up`] needs.
+fn reserve(directory: &Path) -> Result<(), LabError> {
+    let path = directory.join(RESERVE_FILE);
+    let bytes = fs::metadata(directory.join(BUNDLE_FILE)).map(|it| it.len() + MESSAGE_BYTES);
+    let written = bytes.and_then(|bytes| {
+        let mut file = File::create_new(&path)?;
+        io::copy(&mut io::repeat(0).take(bytes), &mut file)?;
+        file.sync_data()
+    });
+    written.map_err(|error| LabError::write(&path, error))
+}
+
 /// Writes everything but the raw data: `bundle.json` with its summary, the reports, the manifest.
+/// All files are replaced, or none.
 ///
 /// # Errors
 /// [`LabError::Write`].
@@ -82,36 +133,81 @@ pub(crate) fn finish(
     bundle: &Bundle,
     runs: &[RunRecord],
 ) -> Result<(), LabError> {
-    write_bundle(directory, bundle)?;
-    replace(&directory.join(MARKDOWN_FILE), report::markdown(bundle).as_bytes())?;
-    replace(&directory.join(HTML_FILE), report::html(bundle, runs).as_bytes())?;
+    let _ = fs::remove_file(directory.join(RESERVE_FILE));
+    let path = directory.join(RUNS_FILE);
+    let of_runs = sha256_of(&path, RUNS_BYTES_MAX).map_err(|error| LabError::read(&path, error))?;
+    let mut drafts = Vec::new();
+    for (name, content) in [
+        (BUNDLE_FILE, as_json(directory, bundle)?),
+        (MARKDOWN_FILE, report::markdown(bundle).into_bytes()),
+        (HTML_FILE, report::html(bundle, runs).into_bytes()),
+    ] {
+        drafts.push(Draft::write(directory, name, &content)?);
+    }
     let mut manifest = String::new();
     for name in COVERED {
-        let path = directory.join(name);
-        let hash = sha256_of(&path).map_err(|error| LabError::read(&path, error))?;
+        let draft = drafts.iter().find(|draft| draft.path.ends_with(name));
+        let hash = draft.map_or(&of_runs, |draft| &draft.sha256);
         manifest.push_str(&format!("{hash}  {name}\n"));
     }
-    replace(&directory.join(MANIFEST_FILE), manifest.as_bytes())
+    drafts.push(Draft::write(directory, MANIFEST_FILE, manifest.as_bytes())?);
+    drafts.into_iter().try_for_each(Draft::put)
+}
+
+/// Replaces `bundle.json` by one without a summary, which says that the experiment failed. There is
+/// room for it also on a full disk, unless others took that, too.
+pub(crate) fn give_up(directory: &Path, bundle: &Bundle, error: &LabError) -> Result<(), LabError> {
+    let state = State::Failed { error: error.to_string() };
+    let (summary, warnings, profile) = (None, Vec::new(), None);
+    write_bundle(directory, &Bundle { state, summary, warnings, profile, ..bundle.clone() })
+}
+
+fn as_json(directory: &Path, bundle: &Bundle) -> Result<Vec<u8>, LabError> {
+    let unwritten = |error: serde_json::Error| LabError::write(directory, error.into());
+    let mut text = serde_json::to_vec_pretty(bundle).map_err(unwritten)?;
+    text.push(b'\n');
+    Ok(text)
 }
 
 fn write_bundle(directory: &Path, bundle: &Bundle) -> Result<(), LabError> {
-    let path = directory.join(BUNDLE_FILE);
-    let mut text =
-        serde_json::to_vec_pretty(bundle).map_err(|e| LabError::write(&path, e.into()))?;
-    text.push(b'\n');
-    replace(&path, &text)
+    Draft::write(directory, BUNDLE_FILE, &as_json(directory, bundle)?)?.put()
 }
 
-/// Writes a file so that at every moment there is the old one or the new one.
-fn replace(path: &Path, content: &[u8]) -> Result<(), LabError> {
-    let draft = path.with_extension("draft");
-    let written = File::create(&draft)
-        .and_then(|mut file| file.write_all(content).and_then(|()| file.sync_data()))
-        .and_then(|()| fs::rename(&draft, path));
-    written.map_err(|error| {
-        let _ = fs::remove_file(&draft);
-        LabError::write(path, error)
-    })
+/// What a file is about to become: at every moment there is the old one or the new one.
+struct Draft {
+    path: PathBuf,
+    draft: PathBuf,
+    sha256: String,
+}
+
+impl Draft {
+    fn write(directory: &Path, name: &str, content: &[u8]) -> Result<Draft, LabError> {
+        let path = directory.join(name);
+        let draft = directory.join(format!("{name}.draft"));
+        // What stands there, in a bundle from elsewhere, may be a FIFO or lead to another file.
+        let created = match fs::remove_file(&draft) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => File::create_new(&draft),
+        };
+        let it = Draft { path, draft, sha256: sha256(content) };
+        let written = created.and_then(|mut file| {
+            file.write_all(content)?;
+            file.sync_data()
+        });
+        written.map_err(|error| LabError::write(&it.path, error))?;
+        Ok(it)
+    }
+
+    fn put(self) -> Result<(), LabError> {
+        fs::rename(&self.draft, &self.path).map_err(|error| LabError::write(&self.path, error))
+    }
+}
+
+impl Drop for Draft {
+    /// One that was not put in place is of no use.
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.draft);
+    }
 }
 
 /// A bundle read back.
@@ -130,31 +226,52 @@ pub(crate) struct Stored {
 /// [`LabError::Read`], [`LabError::NotABundle`].
 pub(crate) fn read(directory: &Path) -> Result<Stored, LabError> {
     let path = directory.join(BUNDLE_FILE);
-    let text = fs::read_to_string(&path).map_err(|error| LabError::read(&path, error))?;
-    let foreign = |path: &Path, why: String| LabError::NotABundle { path: path.to_owned(), why };
-    let mut value: Value =
-        serde_json::from_str(&text).map_err(|error| foreign(&path, error.to_string()))?;
+    let text = text_of(directory, BUNDLE_FILE).map_err(|error| LabError::read(&path, error))?;
+    let mut value: Value = serde_json::from_str(&text)
+        .map_err(|error| LabError::not_a_bundle(&path, &error.to_string()))?;
     let schema = value.get("schema").and_then(Value::as_str).unwrap_or("none");
     if schema != BUNDLE_SCHEMA && !EARLIER_BUNDLE_SCHEMAS.contains(&schema) {
-        return Err(foreign(&path, format!("its schema is {schema}, not {BUNDLE_SCHEMA}")));
+        let why = format!("its schema is {schema}, not {BUNDLE_SCHEMA}");
+        return Err(LabError::not_a_bundle(&path, &why));
     }
     let summary = value.get("summary").filter(|summary| !summary.is_null()).cloned();
     if let Some(experiment) = value.get_mut("experiment") {
-        let read = Experiment::from_stored(experiment.take()).map_err(|why| foreign(&path, why))?;
-        *experiment =
-            serde_json::to_value(read).map_err(|error| foreign(&path, error.to_string()))?;
+        let read = Experiment::from_stored(experiment.take())
+            .map_err(|why| LabError::not_a_bundle(&path, &why))?;
+        *experiment = serde_json::to_value(read)
+            .map_err(|error| LabError::not_a_bundle(&path, &error.to_string()))?;
     }
-    let bundle =
-        serde_json::from_value(value).map_err(|error| foreign(&path, error.to_string()))?;
+    let bundle = serde_json::from_value(value)
+        .map_err(|error| LabError::not_a_bundle(&path, &error.to_string()))?;
     let path = directory.join(RUNS_FILE);
-    let text = fs::read_to_string(&path).map_err(|error| LabError::read(&path, error))?;
-    let (whole, rest) = text.rsplit_once('\n').unwrap_or(("", &text));
-    let runs = whole.lines().enumerate().map(|(number, line)| {
-        serde_json::from_str(line)
-            .map_err(|error| foreign(&path, format!("line {}: {error}", number + 1)))
-    });
-    let runs = runs.collect::<Result<_, _>>()?;
-    Ok(Stored { bundle, summary, runs, cut_off: !rest.is_empty() })
+    let (runs, cut_off) = read_runs(&path)?;
+    Ok(Stored { bundle, summary, runs, cut_off })
+}
+
+/// The runs, and whether the last line was cut off.
+fn read_runs(path: &Path) -> Result<(Vec<RunRecord>, bool), LabError> {
+    let unreadable = |error| LabError::read(path, error);
+    let file = twinring_input::open(path).map_err(unreadable)?;
+    let mut rest = BufReader::new(file).take(RUNS_BYTES_MAX + 1);
+    let (mut runs, mut line) = (Vec::new(), Vec::new());
+    loop {
+        line.clear();
+        (&mut rest).take(RUN_BYTES_MAX).read_until(b'\n', &mut line).map_err(unreadable)?;
+        let is_whole = line.last() == Some(&b'\n');
+        if !is_whole && (line.len() as u64 == RUN_BYTES_MAX || rest.limit() == 0) {
+            let message = format!(
+                "a line has at most {RUN_BYTES_MAX} bytes, and the file at most {RUNS_BYTES_MAX}"
+            );
+            return Err(unreadable(io::Error::new(io::ErrorKind::FileTooLarge, message)));
+        }
+        if !is_whole {
+            return Ok((runs, !line.is_empty()));
+        }
+        let run = serde_json::from_slice(&line).map_err(|error| {
+            LabError::not_a_bundle(path, &format!("line {}: {error}", runs.len() + 1))
+        })?;
+        runs.push(run);
+    }
 }
 
 /// A new name for a bundle in `parent`: the experiment's name and the time.

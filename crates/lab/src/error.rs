@@ -20,10 +20,15 @@ pub enum LabError {
     },
 
     /// There is no built-in experiment and no file of this name.
-    #[error("no experiment `{name}`; built in are: {known}; or give the path of a TOML file")]
+    #[error(
+        "no experiment `{name}`{}; built in are: {known}; or give the path of a TOML file",
+        suggestion.as_ref().map_or(String::new(), |it| format!(", did you mean `{it}`?"))
+    )]
     UnknownExperiment {
         /// What was asked for.
         name: String,
+        /// The built-in one whose name is like that.
+        suggestion: Option<&'static str>,
         /// The names there are, separated by commas.
         known: String,
     },
@@ -127,6 +132,10 @@ impl LabError {
         LabError::Write { path: path.to_owned(), source }
     }
 
+    pub(crate) fn not_a_bundle(path: &Path, why: &str) -> LabError {
+        LabError::NotABundle { path: path.to_owned(), why: shortened(why, MESSAGE_CHARS_MAX) }
+    }
+
     /// [`LabError::Read`] for this file.
     pub fn read(path: impl AsRef<Path>, source: io::Error) -> LabError {
         LabError::Read { path: path.as_ref().to_owned(), source }
@@ -136,4 +145,19 @@ impl LabError {
     pub fn signals(source: io::Error) -> LabError {
         LabError::Machine { why: format!("no signal handlers: {source}") }
     }
+}
+
+/// The most characters that are printed of one problem with a bundle, whose author may have put
+/// anything into it.
+pub(crate) const MESSAGE_CHARS_MAX: usize = 500;
+
+/// The first `chars_max` characters of a text from elsewhere, without control characters.
+pub(crate) fn shortened(text: &str, chars_max: usize) -> String {
+    let printable = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
+    let mut short: String = text.chars().take(chars_max).map(printable).collect();
+    let left_out = text.chars().count().saturating_sub(chars_max);
+    if left_out > 0 {
+        short += &format!("... ({left_out} more characters)");
+    }
+    short
 }

@@ -145,6 +145,10 @@ pub fn run(options: &RunOptions, stop: &Stop) -> Result<Outcome, LabError> {
     bundle.warnings = warnings(&bundle);
     bundle.profile = profiled;
     let finished = bundle::finish(&directory, &bundle, &runs);
+    if let Err(error) = &finished {
+        // Where even that cannot be written, `twinring lab verify` names all that may have happened.
+        let _ = bundle::give_up(&directory, &bundle, measured.as_ref().err().unwrap_or(error));
+    }
     // The first error is the cause, a second one most often its consequence.
     measured?;
     finished?;

@@ -69,11 +69,11 @@ mod verify;
 
 pub use error::LabError;
 pub use experiment::{
-    ALIASES, Accounting, AnswersInTime, BUILT_IN, Cell, Correction, EXPERIMENT_SCHEMA, Experiment,
-    HttpGrid, HttpPoint, KeepsUp, MIN_PAIRS, NetChoice, NetKind, Nginx, Overrides, Pin, Point,
-    Printed, Protocol, Published, PublishedAgainst, PublishedCall, PublishedDatagrams,
-    PublishedEcho, PublishedEchoRate, PublishedRate, PublishedRequests, Ready, Subject, TcpGrid,
-    TcpPoint, UdpGrid, UnderTest, Until, built_in,
+    ALIASES, Accounting, AnswersInTime, BUILT_IN, Cell, Correction, EXPERIMENT_BYTES_MAX,
+    EXPERIMENT_SCHEMA, Experiment, HttpGrid, HttpPoint, KeepsUp, MIN_PAIRS, NetChoice, NetKind,
+    Nginx, Overrides, Pin, Point, Printed, Protocol, Published, PublishedAgainst, PublishedCall,
+    PublishedDatagrams, PublishedEcho, PublishedEchoRate, PublishedRate, PublishedRequests, Ready,
+    Subject, TcpGrid, TcpPoint, UdpGrid, UnderTest, Until, built_in,
 };
 pub use helper::helper;
 pub use host::{HostOptions, HostRecord, HostRole, Interface, LOCAL, Offset};

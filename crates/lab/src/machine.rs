@@ -2,7 +2,6 @@
 //! ask for.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -266,17 +265,38 @@ fn limits(text: &str) -> BTreeMap<String, String> {
     LIMITS.iter().filter_map(value).collect()
 }
 
-/// SHA-256 of a file in hexadecimal.
-pub(crate) fn sha256_of(path: &Path) -> io::Result<String> {
-    let mut file = File::open(path)?;
+/// The largest program of which a hash is made: sixteen times the largest of our own builds.
+pub(crate) const PROGRAM_BYTES_MAX: u64 = 1 << 30;
+
+/// SHA-256, in hexadecimal, of a regular file of at most `bytes_max` bytes.
+///
+/// # Errors
+/// Those of [`twinring_input::open`] and of `read(2)`, and `FileTooLarge` for a larger file.
+pub(crate) fn sha256_of(path: &Path, bytes_max: u64) -> io::Result<String> {
+    let mut file = twinring_input::open(path)?;
     let mut hash = Sha256::new();
     let mut chunk = vec![0; 1 << 16];
+    let mut left = bytes_max;
     loop {
-        match file.read(&mut chunk)? {
-            0 => return Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()),
-            read => hash.update(&chunk[..read]),
+        let read = file.read(&mut chunk)?;
+        if read == 0 {
+            return Ok(hexadecimal(hash));
         }
+        left = left.checked_sub(read as u64).ok_or_else(|| {
+            let message = format!("is larger than {bytes_max} bytes, the most that is hashed");
+            io::Error::new(io::ErrorKind::FileTooLarge, message)
+        })?;
+        hash.update(&chunk[..read]);
     }
+}
+
+/// SHA-256 of a text in hexadecimal.
+pub(crate) fn sha256(text: &[u8]) -> String {
+    hexadecimal(Sha256::new_with_prefix(text))
+}
+
+fn hexadecimal(hash: Sha256) -> String {
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]
@@ -321,7 +341,7 @@ mod tests {
         std::fs::write(file.path(), "abc").unwrap();
         // The example of FIPS 180-4, appendix B.1.
         let expected = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
-        assert_eq!(sha256_of(file.path()).unwrap(), expected);
+        assert_eq!(sha256_of(file.path(), 100).unwrap(), expected);
     }
 
     #[test]

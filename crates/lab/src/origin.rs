@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::audit::Severity;
 use crate::experiment::{Cell, NetKind, Point, Subject};
 use crate::host::share::share;
-use crate::result::{Bundle, RUN_SCHEMA, RunRecord, State};
+use crate::result::{Bundle, RunRecord, State};
 use crate::summary::Summary;
 
 /// Everything that does not fit.
@@ -49,7 +49,7 @@ fn problem(bundle: &Bundle, cells: &BTreeSet<Cell>, run: &RunRecord) -> Option<S
     let of_client = experiment.load_template(protocol, subject);
     let mut commands = Vec::new();
     // How our own server and nginx are started is part of the schema, and not of the experiment.
-    if subject.command.is_some() || run.schema == RUN_SCHEMA {
+    if subject.command.is_some() || run.version() >= 3 {
         commands.push(("server", &of_server, &run.server_command, whole));
     }
     let several = run.clients.len().max(1);

@@ -1,6 +1,6 @@
 //! How long an experiment takes, told before it is run.
 
-use crate::experiment::{Cell, Correction, Experiment, NetChoice, NetKind, Protocol};
+use crate::experiment::{Cell, Correction, Experiment, MIN_PAIRS, NetChoice, NetKind, Protocol};
 use crate::plan::groups;
 use crate::statistics::{least_pairs, level_for};
 
@@ -73,7 +73,7 @@ pub(crate) fn too_few_pairs(experiment: &Experiment, comparisons: usize) -> Opti
         Correction::BenjaminiHochberg => comparisons,
     };
     let pairs = experiment.until.map_or(0, |until| until.max_pairs).max(experiment.pairs);
-    let needed = least_pairs(level_for(1, count))?;
+    let needed = least_pairs(level_for(1, count))?.max(MIN_PAIRS);
     (pairs < needed).then(|| {
         format!(
             "{comparisons} comparisons are judged together: if only one of them shows a difference, \
@@ -118,7 +118,11 @@ mod tests {
         let said = too_few_pairs(&experiment, 8).unwrap();
         assert!(said.contains("8 comparisons") && said.contains("--pairs 9"), "{said}");
         assert_eq!(too_few_pairs(&experiment, 1), None);
+        // Six pairs were said to be enough here, and eight in the verdict.
+        experiment.pairs = 6;
+        assert!(too_few_pairs(&experiment, 1).unwrap().contains("takes 8 pairs (--pairs 8)"));
         // Those that judge each comparison by itself, as old experiments did.
+        experiment.pairs = 8;
         experiment.correction = Correction::None;
         assert_eq!(too_few_pairs(&experiment, 8), None);
     }

@@ -43,18 +43,42 @@ pub(crate) fn backlog_drops(softnet_stat: &str, cpu: usize) -> Option<u64> {
     of_cpu.next()?.get(1).copied()
 }
 
-/// Time that `cpu` has spent idle, in nanoseconds, from the text of `/proc/timer_list`. The kernel
-/// stops this clock while an idle CPU serves an interrupt or softirq, so what is left of the wall
-/// time is everything the CPU did (kernel/time/tick-sched.c, `tick_nohz_start_idle`).
-pub(crate) fn idle_ns(timer_list: &str, cpu: usize) -> Option<u64> {
+/// Time that a CPU has spent idle so far, in nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Idle {
+    pub(crate) ns: u64,
+    /// How much more it may be.
+    pub(crate) unsure_ns: u64,
+}
+
+/// The longest tick of a kernel, in nanoseconds (`CONFIG_HZ_100`).
+const LONGEST_TICK_NS: u64 = 10_000_000;
+
+/// Time that `cpu` has spent idle, from the text of `/proc/timer_list`. The kernel stops this clock
+/// while an idle CPU serves an interrupt or softirq, so what is left of the wall time is everything
+/// the CPU did (kernel/time/tick-sched.c, `tick_nohz_start_idle`).
+///
+/// The two sums leave out a stretch that is still open. If the CPU has stopped its tick it is idle,
+/// since `idle_entrytime`; unless it is one that also works without a tick (`nohz_full`). With a
+/// tick, which ends a stretch and begins the next, an open one is shorter than a tick, and whether
+/// it is open cannot be told: `idle_entrytime` is set at its end as well.
+pub(crate) fn idle(timer_list: &str, cpu: usize, nohz_full: bool) -> Option<Idle> {
+    let number = |text: &str| text.trim_start_matches([' ', ':']).split(' ').next()?.parse().ok();
+    let now: u64 = timer_list.lines().find_map(|line| number(line.strip_prefix("now at")?))?;
     let head = format!("cpu: {cpu}");
-    let mut of_cpu = timer_list.lines().skip_while(|line| line.trim_end() != head).skip(1);
-    let mut clock = |name: &str| {
-        let line = of_cpu.by_ref().take_while(|line| !line.starts_with("cpu:"));
-        let value = line.filter_map(|line| line.trim_start().strip_prefix(name)).next()?;
-        value.trim_start_matches([' ', ':']).split(' ').next()?.parse::<u64>().ok()
+    let of_cpu = timer_list.lines().skip_while(|line| line.trim_end() != head).skip(1);
+    let of_cpu: Vec<&str> = of_cpu.take_while(|line| !line.starts_with("cpu:")).collect();
+    let field = |name: &str| -> Option<u64> {
+        of_cpu.iter().find_map(|line| number(line.trim_start().strip_prefix(name)?))
     };
-    Some(clock(".idle_sleeptime")? + clock(".iowait_sleeptime")?)
+    let ended = field(".idle_sleeptime")? + field(".iowait_sleeptime")?;
+    let since = now.saturating_sub(field(".idle_entrytime")?);
+    let (open, unsure_ns) = match (field(".tick_stopped")?, nohz_full) {
+        (0, _) if since > LONGEST_TICK_NS => (0, 0),
+        (0, _) | (_, true) => (0, since),
+        (_, false) => (since, 0),
+    };
+    Some(Idle { ns: ended + open, unsure_ns })
 }
 
 /// Fields of `/proc/PID/stat`.
@@ -232,12 +256,39 @@ mod tests {
     #[test]
     fn the_idle_clock_of_a_cpu_is_both_its_parts() {
         let list = "now at 5 nsecs\n\ncpu: 0\n clock 0:\n  .idle_sleeptime : 1 nsecs\n  \
-                    .iowait_sleeptime: 2 nsecs\ncpu: 1\n  .idle_sleeptime : 30 nsecs\n  \
+                    .iowait_sleeptime: 2 nsecs\ncpu: 1\n  .tick_stopped   : 0\n  \
+                    .idle_entrytime : 4 nsecs\n  .idle_sleeptime : 30 nsecs\n  \
                     .iowait_sleeptime: 40 nsecs\n\nTick Device: mode:     1\n";
-        assert_eq!(idle_ns(list, 0), Some(3));
+        let idle_ns = |list, cpu| idle(list, cpu, false).map(|idle| idle.ns);
         assert_eq!(idle_ns(list, 1), Some(70));
-        assert_eq!(idle_ns(list, 2), None);
-        assert_eq!(idle_ns("cpu: 0\ncpu: 1\n  .idle_sleeptime : 30 nsecs\n", 0), None);
+        assert_eq!((idle_ns(list, 0), idle_ns(list, 2)), (None, None));
+    }
+
+    /// A CPU that slept when it was looked at seemed to have been busy all that time.
+    #[test]
+    fn a_stretch_that_is_still_open_is_idle_time_too() {
+        let at = |now: u64, stopped: u32, nohz_full| {
+            let list = format!(
+                "now at {now} nsecs\n\ncpu: 0\n  .tick_stopped   : {stopped}\n  .idle_entrytime : \
+                 1000 nsecs\n  .idle_sleeptime : 30 nsecs\n  .iowait_sleeptime: 40 nsecs\n"
+            );
+            idle(&list, 0, nohz_full).map(|Idle { ns, unsure_ns }| (ns, unsure_ns)).unwrap()
+        };
+        assert_eq!(at(501_000, 1, false), (500_070, 0));
+        // It may be idle or not, and a tick would have ended a longer stretch.
+        assert_eq!(at(501_000, 0, false), (70, 500_000));
+        assert_eq!(at(10_001_001, 0, false), (70, 0));
+        // It may have worked without a tick all the time.
+        assert_eq!(at(501_000, 1, true), (70, 500_000));
+    }
+
+    #[test]
+    fn the_idle_clock_of_this_machine_can_be_read() {
+        let Some(list) = text("/proc/timer_list") else {
+            return assert!(!nix::unistd::geteuid().is_root());
+        };
+        let cpus = cpu_list(&text("/sys/devices/system/cpu/online").unwrap());
+        assert!(cpus.iter().all(|cpu| idle(&list, *cpu, false).is_some()), "{list}");
     }
 
     #[test]

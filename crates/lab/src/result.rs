@@ -16,14 +16,20 @@ use crate::profile::Profile;
 use crate::summary::{Summary, Warning};
 
 /// The schema of `bundle.json`. Earlier versions are still read.
-pub const BUNDLE_SCHEMA: &str = "twinring.lab.bundle/3";
+pub const BUNDLE_SCHEMA: &str = "twinring.lab.bundle/4";
 
-/// The schemas of `bundle.json` before: 1 knew TCP only, 2 no verdicts of many cells together.
-pub(crate) const EARLIER_BUNDLE_SCHEMAS: [&str; 2] =
-    ["twinring.lab.bundle/1", "twinring.lab.bundle/2"];
+/// The schemas of `bundle.json` before: 1 knew TCP only, 2 no verdicts of many cells together, 3
+/// excused voids of disturbed runs.
+pub(crate) const EARLIER_BUNDLE_SCHEMAS: [&str; 3] =
+    ["twinring.lab.bundle/1", "twinring.lab.bundle/2", "twinring.lab.bundle/3"];
 
 /// The schema of the lines of `runs.jsonl`.
-pub const RUN_SCHEMA: &str = "twinring.lab.run/3";
+pub const RUN_SCHEMA: &str = "twinring.lab.run/4";
+
+/// The number at the end of a schema; 0 if there is none.
+pub(crate) fn version(schema: &str) -> u32 {
+    schema.rsplit_once('/').and_then(|(_, version)| version.parse().ok()).unwrap_or(0)
+}
 
 /// Everything about an experiment but its raw data.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -167,6 +173,12 @@ pub struct RunRecord {
 }
 
 impl RunRecord {
+    /// The version of the schema, which decides by which rules it is judged: bundles of earlier
+    /// versions keep the verdicts that they were given.
+    pub(crate) fn version(&self) -> u32 {
+        version(&self.schema)
+    }
+
     /// What the load generator reports, or all of them together; nothing if there is none.
     ///
     /// # Errors

@@ -1,6 +1,5 @@
 //! Whether a bundle holds: everything in it is computed again from its raw data.
 
-use std::fs;
 use std::path::Path;
 
 use serde_json::Value;
@@ -8,17 +7,20 @@ use serde_json::Value;
 use crate::bundle::{
     self, BUNDLE_FILE, COVERED, HTML_FILE, MANIFEST_FILE, MARKDOWN_FILE, RUNS_FILE, Stored,
 };
-use crate::error::LabError;
+use crate::error::{LabError, MESSAGE_CHARS_MAX, shortened};
 use crate::machine::sha256_of;
 use crate::origin;
 use crate::profile::Profile;
 use crate::report;
-use crate::result::{BUNDLE_SCHEMA, Bundle, RunRecord, State};
+use crate::result::{BUNDLE_SCHEMA, Bundle, RunRecord, State, version};
 use crate::summary::{Summary, summarise, warnings};
 
 /// How far a recomputed figure may be from the stored one, relatively: logarithms and quantiles
 /// may round differently on another machine.
 const FIGURE_TOLERANCE: f64 = 1e-9;
+
+/// The most characters that are printed of one figure: a list may stand where a number should.
+const FIGURE_CHARS_MAX: usize = 120;
 
 /// What `twinring lab verify` found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -79,9 +81,7 @@ pub(crate) fn recompute(directory: &Path) -> Result<(Verification, Stored, Summa
     if *cut_off {
         found.notes.push(format!("the last line of {RUNS_FILE} was cut off and is left out"));
     }
-    if bundle.state == State::Running {
-        found.notes.push("the lab was killed or is still running".to_owned());
-    }
+    found.notes.extend(incomplete(bundle));
     check_manifest(directory, bundle, &mut found);
     found.problems.extend(bundle.profile.iter().flat_map(Profile::contradictions));
     let computed = summarise(&bundle.experiment, bundle.seed, runs);
@@ -98,12 +98,27 @@ pub(crate) fn recompute(directory: &Path) -> Result<(Verification, Stored, Summa
         let problem = |name| format!("there is no summary that {name} could say");
         found.problems.extend(reports.map(problem));
     }
+    for said in found.problems.iter_mut().chain(&mut found.notes) {
+        *said = shortened(said, MESSAGE_CHARS_MAX);
+    }
     Ok((found, stored, computed))
+}
+
+/// Why a bundle has less than was asked for, if its lab came to no end.
+fn incomplete(bundle: &Bundle) -> Option<String> {
+    let what = match &bundle.state {
+        State::Complete | State::Interrupted { .. } => return None,
+        State::Running => "it is incomplete: its lab still runs, was killed, or could not write \
+                           even that it failed"
+            .to_owned(),
+        State::Failed { error } => format!("it is incomplete, because its lab failed: {error}"),
+    };
+    let rest = "; `twinring lab report` makes the rest from the runs that it has";
+    Some(what + if bundle.summary.is_none() { rest } else { "" })
 }
 
 /// Of an older bundle less is checked, so no bundle may pass for one: its runs tell.
 fn check_age(bundle: &Bundle, runs: &[RunRecord], found: &mut Verification) {
-    let version = |schema: &str| schema.rsplit_once('/').and_then(|(_, it)| it.parse::<u32>().ok());
     let own = version(&bundle.schema);
     if let Some(run) = runs.iter().find(|run| version(&run.schema) > own) {
         let (own, schema) = (&bundle.schema, &run.schema);
@@ -111,15 +126,24 @@ fn check_age(bundle: &Bundle, runs: &[RunRecord], found: &mut Verification) {
     }
 }
 
+/// A lab that runs has written neither summary nor reports yet, one that failed may have had no room.
+fn may_be_without_summary(bundle: &Bundle) -> bool {
+    match bundle.state {
+        State::Running => true,
+        State::Failed { .. } => bundle.summary.is_none(),
+        State::Complete | State::Interrupted { .. } => false,
+    }
+}
+
 fn check_manifest(directory: &Path, bundle: &Bundle, found: &mut Verification) {
-    let manifest = match fs::read_to_string(directory.join(MANIFEST_FILE)) {
+    let manifest = match bundle::text_of(directory, MANIFEST_FILE) {
         Ok(manifest) => manifest,
-        Err(_) if bundle.state == State::Running => return,
+        Err(_) if may_be_without_summary(bundle) => return,
         Err(error) => return found.problems.push(format!("{MANIFEST_FILE}: {error}")),
     };
     for name in COVERED {
         let stored = manifest.lines().find_map(|line| line.strip_suffix(name)).map(str::trim);
-        match (stored, sha256_of(&directory.join(name))) {
+        match (stored, sha256_of(&directory.join(name), bundle::bytes_max(name))) {
             (None, _) => found.problems.push(format!("{MANIFEST_FILE} does not name {name}")),
             (_, Err(error)) => found.problems.push(format!("{name}: {error}")),
             (Some(stored), Ok(hash)) if stored != hash => {
@@ -137,7 +161,7 @@ fn check_summary(
     found: &mut Verification,
 ) -> Result<(), LabError> {
     let Some(stored) = stored else {
-        if bundle.state != State::Running {
+        if !may_be_without_summary(bundle) {
             found.problems.push("the summary is missing".to_owned());
         }
         return Ok(());
@@ -151,6 +175,7 @@ fn check_summary(
         found
             .notes
             .push(format!("it is of {schema}: figures that later versions add are not in it"));
+        rename_back(&mut computed);
         keep_what_is_stored(stored, &mut computed);
     }
     compare(stored, &computed, "summary", found);
@@ -175,6 +200,18 @@ fn check_warnings(
     let computed = serde_json::to_value(warnings(&computed)).map_err(unreadable)?;
     compare(&stored, &computed, "warnings", found);
     Ok(())
+}
+
+/// Up to version 3 the p value that a comparison had to reach was called `level`, as the primary
+/// metric by itself still is.
+fn rename_back(computed: &mut Value) {
+    let cells = computed["cells"].as_array_mut().into_iter().flatten();
+    let comparisons = cells.filter_map(|cell| cell["comparisons"].as_array_mut()).flatten();
+    for comparison in comparisons.filter_map(Value::as_object_mut) {
+        if let Some(needed) = comparison.remove("p_value_needed") {
+            comparison.insert("level".to_owned(), needed);
+        }
+    }
 }
 
 /// Takes fields out of `computed` that an earlier version did not store.
@@ -215,6 +252,8 @@ fn compare(stored: &Value, computed: &Value, path: &str, found: &mut Verificatio
                 _ => stored == computed,
             };
             if !close {
+                let [stored, computed] =
+                    [stored, computed].map(|value| shortened(&value.to_string(), FIGURE_CHARS_MAX));
                 let problem = format!("{path} is {stored}, but the raw data give {computed}");
                 found.problems.push(problem);
             }
@@ -224,16 +263,18 @@ fn compare(stored: &Value, computed: &Value, path: &str, found: &mut Verificatio
 
 fn check_reports(directory: &Path, bundle: &Bundle, runs: &[RunRecord], found: &mut Verification) {
     if bundle.lab_version != env!("CARGO_PKG_VERSION") || bundle.schema != BUNDLE_SCHEMA {
-        let version = &bundle.lab_version;
-        let note =
-            format!("the reports were written by version {version} and are not rendered again");
+        let Bundle { lab_version, schema, .. } = bundle;
+        let note = format!(
+            "the reports are of {schema}, written by version {lab_version}, and are not rendered \
+             again"
+        );
         return found.notes.push(note);
     }
     found.reports_checked = true;
     for (name, rendered) in
         [(MARKDOWN_FILE, report::markdown(bundle)), (HTML_FILE, report::html(bundle, runs))]
     {
-        match fs::read_to_string(directory.join(name)) {
+        match bundle::text_of(directory, name) {
             Ok(stored) if stored == rendered => {}
             Ok(_) => found.problems.push(format!("{name} does not say what the summary says")),
             Err(error) => found.problems.push(format!("{name}: {error}")),

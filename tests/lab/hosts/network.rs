@@ -1,6 +1,7 @@
 //! Hosts for a test: network namespaces on a bridge, with a real sshd in each. They share the file
 //! system and the process ids of this machine, so whatever is left behind can be seen.
 
+use crate::missing::{is_root, missing};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use std::fs;
@@ -81,19 +82,19 @@ impl Network {
     pub(crate) fn new() -> Option<Network> {
         static TURN: Mutex<()> = Mutex::new(());
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        if !is_root() {
+            return None;
+        }
         match Network::make(turn) {
             Ok(network) => Some(network),
             Err(why) => {
-                println!("SKIPPED: no hosts: {why}");
+                missing("sshd", why);
                 None
             }
         }
     }
 
     fn make(turn: MutexGuard<'static, ()>) -> Result<Network, String> {
-        if !nix::unistd::geteuid().is_root() {
-            return Err("namespaces need root".to_owned());
-        }
         let sshd = ["/usr/sbin/sshd", "/usr/local/sbin/sshd", "/usr/bin/sshd"];
         let sshd = sshd.into_iter().find(|path| Path::new(path).exists());
         let sshd = sshd.ok_or("no sshd; install openssh-server")?;

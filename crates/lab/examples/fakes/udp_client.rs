@@ -114,7 +114,7 @@ fn simulate(plan: &Plan, mut streams: Vec<Stream>) -> ExitCode {
         mismatched: 0,
         foreign: 0,
     };
-    let began = Instant::now();
+    let (began, began_ns) = (Instant::now(), now(ClockId::CLOCK_MONOTONIC));
     let window_s = [plan.warmup, plan.warmup + plan.window].map(|at| at.as_secs_f64());
     let cpu = || now(ClockId::CLOCK_PROCESS_CPUTIME_ID);
     let mut marks: Vec<(u64, u64)> = Vec::new();
@@ -122,7 +122,8 @@ fn simulate(plan: &Plan, mut streams: Vec<Stream>) -> ExitCode {
         let at_s = began.elapsed().as_secs_f64();
         if marks.len() < 2 && at_s >= window_s[marks.len()] {
             let name = ["window_start", "window_end"][marks.len()];
-            let at_ns = now(ClockId::CLOCK_MONOTONIC);
+            // When it was due: the packets of the window are those of the schedule, however late.
+            let at_ns = began_ns + (window_s[marks.len()] * 1e9) as u64;
             println!("{}", json!({"event": name, "monotonic_ns": at_ns}));
             marks.push((at_ns, cpu()));
         }

@@ -133,6 +133,7 @@ fn sum(uses: &[ClientUse]) -> (CpuBusy, ProcessUse) {
     let cpu = CpuBusy {
         cpu: uses.first().map_or(0, |it| it.cpu.cpu),
         busy_s: of(|cpu| cpu.busy_s),
+        busy_unsure_s: uses.iter().filter_map(|it| it.cpu.busy_unsure_s).reduce(|a, b| a + b),
         sampled_s: mean(|cpu| cpu.sampled_s),
         look_us: look_us.map(|(start, end)| [start, end]),
         softirq_thread_s: threads_s.map(|all| all.iter().sum()),
@@ -176,6 +177,7 @@ mod tests {
             at_ns,
             cpu: 0,
             idle_ns,
+            idle_unsure_ns: 0,
             ticks,
             softirq_thread_ns,
             backlog_drops,

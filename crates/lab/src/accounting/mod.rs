@@ -70,6 +70,12 @@ impl CpuUse {
         }
     }
 
+    /// How exact the busy time of the CPUs is, as a share of the window.
+    pub(crate) fn unsure_share(&self) -> Option<f64> {
+        let unsure_s = self.cpus().into_iter().filter_map(|cpu| cpu.busy_unsure_s);
+        unsure_s.reduce(f64::max).map(|unsure_s| unsure_s / self.window_s)
+    }
+
     /// Share of the window in which the busiest CPU of the load generators was busy.
     pub(crate) fn client_busy_share(&self) -> f64 {
         match self.clients() {
@@ -100,6 +106,11 @@ pub struct CpuBusy {
     pub cpu: usize,
     /// Time it was not idle, or with soakers, that its soaker did not get: the figure of record.
     pub busy_s: f64,
+    /// How much more or less that may be: the idle clock is rounded to ticks of 10 ms without root,
+    /// and leaves out a stretch of less than a tick that may be open at a sample. Nothing is known of
+    /// that with soakers, and in older bundles.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub busy_unsure_s: Option<f64>,
     /// Softirq and hard interrupts by `/proc/stat`: sampled at ticks, hence coarse.
     pub softirq_coarse_s: f64,
     /// See `softirq_coarse_s`.
@@ -175,10 +186,18 @@ pub(crate) fn cpu_use(
     let [start, end] = samples;
     let [server_busy_s, client_busy_s] = meter.busy_s(samples, window_ns)?;
     let delay_us = |sides: &Sides, mark: u64| sides.client.at_ns.saturating_sub(mark) as f64 / 1e3;
+    let mut cpus = [
+        start.server.busy(&end.server, server_busy_s),
+        start.client.busy(&end.client, client_busy_s),
+    ];
+    if let Meter::Soakers(_) = meter {
+        cpus.iter_mut().for_each(|cpu| cpu.busy_unsure_s = None);
+    }
+    let [server_cpu, client_cpu] = cpus;
     Ok(CpuUse {
         window_s: window_ns[1].saturating_sub(window_ns[0]) as f64 / 1e9,
-        server_cpu: start.server.busy(&end.server, server_busy_s),
-        client_cpu: start.client.busy(&end.client, client_busy_s),
+        server_cpu,
+        client_cpu,
         server: start.server.process.until(&end.server.process),
         client: start.client.process.until(&end.client.process),
         sample_delay_us: [delay_us(start, window_ns[0]), delay_us(end, window_ns[1])],

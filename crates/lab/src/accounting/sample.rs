@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{CpuBusy, ProcessUse, ThreadUse};
 use crate::error::LabError;
-use crate::procfs::{self, CpuTicks, TICK_S};
+use crate::procfs::{self, CpuTicks, Idle, TICK_S};
 use crate::soaker;
 
 /// One side, taken at a mark.
@@ -24,6 +24,9 @@ pub(crate) struct SideSample {
     pub(crate) cpu: usize,
     /// Time that CPU has been idle so far.
     pub(crate) idle_ns: u64,
+    /// How much more it may be.
+    #[serde(default)]
+    pub(crate) idle_unsure_ns: u64,
     /// What `/proc/stat` says of that CPU.
     pub(crate) ticks: CpuTicks,
     /// CPU time so far of that CPU's softirq thread, if it can be seen.
@@ -92,6 +95,7 @@ impl SideSample {
         CpuBusy {
             cpu: self.cpu,
             busy_s,
+            busy_unsure_s: Some(self.idle_unsure_ns.max(end.idle_unsure_ns) as f64 / 1e9),
             sampled_s: Some(self.sampled_s(end)),
             look_us: Some([self, end].map(|sample| sample.took_ns as f64 / 1e3)),
             softirq_thread_s: self.softirq_thread_ns.zip(end.softirq_thread_ns).map(thread_ns),
@@ -141,11 +145,18 @@ impl Look {
         let mut processes = processes.into_iter();
         let mut taken = sides.map(|(cpu, _)| {
             let ticks = procfs::cpu_ticks(&stat, cpu).unwrap_or_default();
-            let in_ticks = || (ticks.idle as f64 * TICK_S * 1e9) as u64;
+            // Two counters, either rounded down to a tick.
+            let in_ticks = || Idle {
+                ns: (ticks.idle as f64 * TICK_S * 1e9) as u64,
+                unsure_ns: (2.0 * TICK_S * 1e9) as u64,
+            };
+            let nohz_full = nohz_full().contains(&cpu);
+            let idle = procfs::idle(&self.timer_list, cpu, nohz_full).unwrap_or_else(in_ticks);
             SideSample {
                 at_ns: self.at_ns,
                 cpu,
-                idle_ns: procfs::idle_ns(&self.timer_list, cpu).unwrap_or_else(in_ticks),
+                idle_ns: idle.ns,
+                idle_unsure_ns: idle.unsure_ns,
                 ticks,
                 softirq_thread_ns: softirq_thread_ns(cpu),
                 backlog_drops: procfs::backlog_drops(&softnet_stat, cpu),
@@ -168,9 +179,17 @@ fn softirq_threads() -> &'static BTreeMap<usize, i32> {
     THREADS.get_or_init(|| procfs::threads_per_cpu("ksoftirqd"))
 }
 
+/// The CPUs that may work without a tick.
+fn nohz_full() -> &'static [usize] {
+    static CPUS: OnceLock<Vec<usize>> = OnceLock::new();
+    let list = || procfs::text("/sys/devices/system/cpu/nohz_full").unwrap_or_default();
+    CPUS.get_or_init(|| procfs::cpu_list(&list()))
+}
+
 /// Looks for what stays where it is, so that the first look of a run need not.
 pub(crate) fn prepare() {
     softirq_threads();
+    nohz_full();
 }
 
 fn softirq_thread_ns(cpu: usize) -> Option<u64> {
@@ -333,6 +352,7 @@ mod tests {
                 at_ns,
                 cpu: 3,
                 idle_ns,
+                idle_unsure_ns: 7,
                 ticks: CpuTicks::default(),
                 softirq_thread_ns: None,
                 backlog_drops: None,
@@ -360,6 +380,8 @@ mod tests {
         assert_eq!(sides.server.at_ns, sides.client.at_ns);
         assert_eq!(sides.server.idle_ns, sides.client.idle_ns);
         let alone = SideSample::take(0, pid, Detail::Full).unwrap();
-        assert!(alone.at_ns > sides.server.at_ns && alone.idle_ns >= sides.server.idle_ns);
+        let unsure_ns = sides.server.idle_unsure_ns + alone.idle_unsure_ns;
+        assert!(alone.at_ns > sides.server.at_ns);
+        assert!(alone.idle_ns + unsure_ns >= sides.server.idle_ns);
     }
 }

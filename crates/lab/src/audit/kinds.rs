@@ -94,12 +94,12 @@ impl Kind {
         Kind::SubjectWaits,
     ];
 
-    /// The machine was disturbed, whatever ran on it.
+    /// The machine was disturbed, whatever ran on it. Of bundles of version 3 only.
     pub(super) fn is_disturbance(self) -> bool {
         matches!(self, Kind::Steal | Kind::Moved | Kind::OtherProcesses | Kind::LateSample)
     }
 
-    /// It can also come of programs that did not get the CPU.
+    /// It can also come of programs that did not get the CPU. Of bundles of version 3 only.
     pub(super) fn may_be_starvation(self) -> bool {
         matches!(
             self,

@@ -1,6 +1,8 @@
 //! Whether a run may count.
 //!
-//! Each audit looks at one run record and returns findings. A [`Severity::Void`] finding takes the
+//! Each audit looks at one run record and returns findings. Whether something disturbed the run has
+//! no part in what is void: else a faulty subject would lose its worst runs. What a machine that was
+//! busy with other things may do to any program is in the tolerance of each rule (`Audit::taken_s`). A [`Severity::Void`] finding takes the
 //! subject out of its cell: its numbers are not what they claim to be. A [`Severity::Noise`]
 //! finding spoils the block, which is run again if the experiment has blocks to spare. A
 //! [`Severity::Warning`] is printed and changes nothing.
@@ -18,7 +20,7 @@ use crate::accounting::OtherProcesses;
 use crate::contract::{self, LoadResult};
 use crate::experiment::Point;
 use crate::placement::Wanted;
-use crate::result::{Failure, RUN_SCHEMA, RunRecord};
+use crate::result::{Failure, RunRecord};
 
 pub use hosts::WINDOWS_APART_LIMIT;
 pub use kinds::Kind;
@@ -33,6 +35,9 @@ pub const OTHERS_LIMIT: f64 = 0.03;
 
 /// How late the lab may sample after a mark, as a share of the window.
 pub const SAMPLE_DELAY_LIMIT: f64 = 0.02;
+
+/// Programs that had less than the rest of the window cannot be expected to serve anybody.
+pub const STARVED_SHARE: f64 = 0.75;
 
 /// How far a printed figure may be from the one recomputed from the histogram: hdr histograms of
 /// three digits are good to 0.1 %.
@@ -78,13 +83,10 @@ pub fn audit_in_block(wanted: Wanted, first: &RunRecord, run: &RunRecord) -> Vec
     excused(run, findings)
 }
 
-/// What a starved machine does to programs without a fault is noise, as long as the run shows that
-/// the machine was disturbed: it costs the block and not the cell. A program that has the fault has
-/// it in the other blocks as well.
+/// In version 3 a void of a disturbed run was noise. Such bundles stay as they were judged.
 fn excused(run: &RunRecord, mut findings: Vec<Finding>) -> Vec<Finding> {
-    // Bundles of earlier versions stay as they were judged.
     let disturbed = findings.iter().any(|finding| finding.kind.is_disturbance());
-    if disturbed && run.schema == RUN_SCHEMA {
+    if disturbed && run.version() == 3 {
         for finding in &mut findings {
             if finding.severity == Severity::Void && finding.kind.may_be_starvation() {
                 finding.severity = Severity::Noise;
@@ -99,7 +101,7 @@ pub(crate) fn is_disturbed(run: &RunRecord, found: &[Finding]) -> bool {
     let has = |severity| found.iter().any(|finding| finding.severity == severity);
     // In bundles of earlier versions a run that was void as well spoilt no block; they stay as they
     // were judged.
-    has(Severity::Noise) && (run.schema == RUN_SCHEMA || !has(Severity::Void))
+    has(Severity::Noise) && (run.version() >= 3 || !has(Severity::Void))
 }
 
 /// Whether packets were sent in the window and none came back, with a load generator that ran to
@@ -110,7 +112,7 @@ pub(crate) fn is_unanswered(run: &RunRecord) -> bool {
     };
     // `twinring load udp` ends with 1 if no packet came back at all.
     let ended = run.client_exit.as_ref().is_some_and(|exit| matches!(exit.code, Some(0 | 1)));
-    ended && run.schema == RUN_SCHEMA && load.packets.sent > 0 && load.packets.received == 0
+    ended && run.version() >= 3 && load.packets.sent > 0 && load.packets.received == 0
 }
 
 fn examined(run: &RunRecord) -> Vec<Finding> {
@@ -168,6 +170,31 @@ impl Audit<'_> {
     fn find(&mut self, severity: Severity, kind: Kind, what: String) {
         let (subject, run) = (self.run.subject.clone(), Some(self.run.index));
         self.findings.push(Finding { kind, severity, subject, run, what });
+    }
+
+    /// Seconds of the window in which the programs may not have had their CPUs, at most: the
+    /// hypervisor or other processes had them, or the machine stood still, as the lab noticed by its
+    /// own samples. No fault of a subject makes this larger.
+    fn taken_s(&self) -> f64 {
+        let Some(cpu) = self.run.cpu.as_ref().filter(|_| self.run.version() >= 4) else {
+            return 0.0;
+        };
+        let steal_s: f64 = cpu.cpus().iter().map(|busy| busy.steal_coarse_s).sum();
+        let others = self.run.others.iter().chain(self.run.hosts.iter().flat_map(|it| &it.others));
+        let others_s: f64 = others.map(|others| others.cpu_s).sum();
+        let late_s = cpu.sample_delay_us.into_iter().fold(0.0, f64::max) / 1e6;
+        (steal_s + others_s + late_s).min(cpu.window_s)
+    }
+
+    /// Void, unless so much of the window was taken that no program could have done better.
+    fn void_unless_starved(&mut self, kind: Kind, what: String) {
+        let window_s = self.run.cpu.as_ref().map_or(0.0, |cpu| cpu.window_s);
+        let taken_s = self.taken_s();
+        if taken_s > STARVED_SHARE * window_s {
+            let what = format!("{what}, with {taken_s:.2} s of the window taken by others");
+            return self.find(Severity::Noise, kind, what);
+        }
+        self.void(kind, what);
     }
 
     fn void(&mut self, kind: Kind, what: String) {

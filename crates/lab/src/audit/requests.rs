@@ -78,7 +78,10 @@ impl Audit<'_> {
             );
         }
         if load.requests.answered == 0 {
-            self.void(Kind::NothingAnswered, "no answer inside the window".to_owned());
+            self.void_unless_starved(
+                Kind::NothingAnswered,
+                "no answer inside the window".to_owned(),
+            );
         }
         let rate = load.requests.answered as f64 / load.window.seconds;
         let spans = load.window.between_marks_s();
@@ -103,7 +106,7 @@ impl Audit<'_> {
         };
         if served < asked {
             let at_once = if wanted.keepalive { " at once" } else { "" };
-            self.void(
+            self.void_unless_starved(
                 Kind::UnequalAdmission,
                 format!("{asked} connections asked for, {how}{served} served{at_once}"),
             );
@@ -112,13 +115,14 @@ impl Audit<'_> {
             && !wanted.is_overloaded(load)
         {
             let what = "a connection got no answer while the average got more than 10".to_owned();
-            self.void(Kind::StarvedConnection, what);
+            self.void_unless_starved(Kind::StarvedConnection, what);
         }
     }
 
     fn stalled(&mut self, load: &RequestResult) {
         let oldest_us = load.requests.oldest_in_flight_us.unwrap_or(0.0);
-        if oldest_us > STALLED_LEAST_US.max(STALLED_SHARE * load.window.seconds * 1e6) {
+        let limit_us = STALLED_LEAST_US.max(STALLED_SHARE * load.window.seconds * 1e6);
+        if oldest_us > limit_us + self.taken_s() * 1e6 {
             let what = format!("a request had waited {:.0} ms when the run ended", oldest_us / 1e3);
             self.void(Kind::StalledRequest, what);
         }
@@ -146,7 +150,8 @@ impl Audit<'_> {
         if wanted.closed {
             self.littles_law(load, wanted, max_us);
         } else if let Some(lag) = &load.schedule_lag_us
-            && lag.p99 > SCHEDULE_LAG_LIMIT_US
+            // As late as the time that others took, a request may be without anybody's fault.
+            && lag.p99 > SCHEDULE_LAG_LIMIT_US + self.taken_s() * 1e6
             // A subject that does not read leaves the load generator nowhere to put its requests.
             && (load.cpu.saturated || !wanted.is_overloaded(load))
         {
@@ -157,7 +162,8 @@ impl Audit<'_> {
 
     /// In a closed loop as many requests as asked for are in flight at any time. Not in flight are
     /// those that the load generator has in its hands between an answer and the next request:
-    /// working on one takes CPU, so on average there cannot be more of them than it used CPUs. And
+    /// working on one takes CPU, so on average there cannot be more of them than it used CPUs; while
+    /// others have its CPU, it may have all of them in its hands. And
     /// each place in flight has two requests that cross the ends of the window, which are counted
     /// with all of their time or with none of it.
     ///
@@ -168,7 +174,8 @@ impl Audit<'_> {
         let asked = wanted.in_flight() as f64;
         let in_hand = self.run.cpu.as_ref().map_or(0.0, |cpu| cpu.client.cpu_s / cpu.window_s);
         let margin = asked * (LITTLE_TOLERANCE + max_us / 1e6 / load.window.seconds);
-        let least = if wanted.keepalive { asked - margin - in_hand } else { 0.0 };
+        let held = asked * self.taken_s() / load.window.seconds;
+        let least = if wanted.keepalive { asked - margin - in_hand - held } else { 0.0 };
         let expected = least..=asked + margin;
         let seen = load.requests.per_second * load.latency_us.mean / 1e6;
         if load.requests.answered > 0 && !expected.contains(&seen) {

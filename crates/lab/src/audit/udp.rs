@@ -109,7 +109,7 @@ impl Audit<'_> {
             let what = format!("{} packets were sent and none came back{came}", packets.sent);
             self.find(Severity::Warning, Kind::NothingAnswered, what);
         } else if packets.received == 0 {
-            self.void(Kind::NothingAnswered, "no packet came back".to_owned());
+            self.void_unless_starved(Kind::NothingAnswered, "no packet came back".to_owned());
         }
         let errors = &load.errors;
         if errors.icmp_refused + errors.receive > 0 {

@@ -38,6 +38,12 @@ pub use tcp::{AnswersInTime, TcpGrid, TcpPoint};
 /// no correction of many verdicts at once.
 pub const EXPERIMENT_SCHEMA: &str = "twinring.lab.experiment/3";
 
+/// A name that differs from another by as many letters is taken for a slip of the finger.
+const EDITS_MAX: usize = 2;
+
+/// The largest experiment file that is read; the largest of ours has 20 KB.
+pub const EXPERIMENT_BYTES_MAX: u64 = 1 << 20;
+
 /// The version before, which differs in defaults only.
 const EXPERIMENT_SCHEMA_2: &str = "twinring.lab.experiment/2";
 
@@ -197,9 +203,13 @@ impl Experiment {
         let path = Path::new(name);
         if !path.exists() {
             let known = BUILT_IN.iter().map(|(known, _)| *known).collect::<Vec<_>>().join(", ");
-            return Err(LabError::UnknownExperiment { name: name.to_owned(), known });
+            let names = BUILT_IN.iter().chain(ALIASES).map(|(known, _)| *known);
+            let like = names.map(|known| (strsim::damerau_levenshtein(name, known), known)).min();
+            let suggestion = like.filter(|(edits, _)| *edits <= EDITS_MAX).map(|(_, known)| known);
+            return Err(LabError::UnknownExperiment { name: name.to_owned(), suggestion, known });
         }
-        let text = std::fs::read_to_string(path).map_err(|e| LabError::read(path, e))?;
+        let text = twinring_input::read_to_string(path, EXPERIMENT_BYTES_MAX)
+            .map_err(|error| LabError::read(path, error))?;
         Experiment::from_toml(&text, name)
     }
 

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::protocol::{Hello, PROTOCOL};
 use crate::experiment::Protocol;
-use crate::machine::{core_siblings, sha256_of};
+use crate::machine::{PROGRAM_BYTES_MAX, core_siblings, sha256_of};
 use crate::procfs;
 use crate::result::Program;
 
@@ -55,7 +55,7 @@ pub(crate) fn hello(binary: &Path) -> io::Result<Hello> {
         protocol: PROTOCOL.to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         binary: binary.display().to_string(),
-        sha256: sha256_of(binary)?,
+        sha256: sha256_of(binary, PROGRAM_BYTES_MAX)?,
         hostname: procfs::text("/proc/sys/kernel/hostname").unwrap_or_default(),
         pid: std::process::id() as i32,
         boot_id,
@@ -169,7 +169,7 @@ pub(crate) fn can_bind(address: SocketAddr, protocol: Protocol) -> io::Result<()
 pub(crate) fn hash(programs: Vec<String>) -> Vec<Program> {
     let hashed = |path: String| {
         let found = find_program(Path::new(&path));
-        let sha256 = found.and_then(|file| sha256_of(&file).ok());
+        let sha256 = found.and_then(|file| sha256_of(&file, PROGRAM_BYTES_MAX).ok());
         Program { path, sha256, host: None, peer: None }
     };
     programs.into_iter().map(hashed).collect()

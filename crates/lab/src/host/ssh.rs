@@ -19,7 +19,7 @@ use serde_json::Value;
 use super::protocol::{self, FromAgent, Hello, PROTOCOL};
 use super::{AGENT, HostOptions};
 use crate::error::LabError;
-use crate::machine::sha256_of;
+use crate::machine::{PROGRAM_BYTES_MAX, sha256_of};
 use crate::process::keep_tail;
 use crate::progress::say;
 
@@ -74,7 +74,8 @@ pub(super) fn connect(
     let failed = |why: String| LabError::Host { host: host.to_owned(), why };
     let way = Way { options, host, helper };
     let Some(path) = &options.remote_binary else {
-        let own = sha256_of(binary).map_err(|error| LabError::read(binary, error))?;
+        let own =
+            sha256_of(binary, PROGRAM_BYTES_MAX).map_err(|error| LabError::read(binary, error))?;
         let path = format!("${{XDG_CACHE_HOME:-$HOME/.cache}}/twinring/{own}");
         let session = match way.start(&path).map_err(failed)? {
             Start::Session(session) => session,

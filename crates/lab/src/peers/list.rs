@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{KNOWN, Origin, Peer, Places};
 use crate::experiment::Nginx;
-use crate::machine::sha256_of;
+use crate::machine::{PROGRAM_BYTES_MAX, sha256_of};
 use crate::site::nginx;
 
 /// The schema of the JSON line.
@@ -64,7 +64,7 @@ fn state(peer: &'static Peer, places: &Places) -> PeerState {
         what: peer.what,
         protocol: peer.protocol.to_string(),
         present: found.is_ok(),
-        sha256: found.as_ref().ok().and_then(|path| sha256_of(path).ok()),
+        sha256: found.as_ref().ok().and_then(|path| sha256_of(path, PROGRAM_BYTES_MAX).ok()),
         version,
         why: found.as_ref().err().cloned(),
         path: found.ok(),

@@ -74,7 +74,6 @@ impl Page {
         let shape = Shape::of(bundle, summary);
         self.pictures(&shape)?;
         self.knees(&shape)?;
-        self.warnings(bundle, summary)?;
         if compact {
             self.compact(summary, &shape)?;
         } else {
@@ -84,6 +83,7 @@ impl Page {
             }
         }
         self.published(bundle, summary)?;
+        self.warnings(bundle, summary)?;
         if !summary.cells.is_empty() {
             writeln!(self.text)?;
             self.wrapped("", &words::legend(bundle), 0)?;
@@ -188,11 +188,6 @@ impl Page {
         }
         for note in cell.comparisons.iter().filter_map(words::throughput_note) {
             self.wrapped(YELLOW, &note, 2)?;
-        }
-        for told in words::told(cell) {
-            let grave = told.first.severity;
-            let line = format!("{}: {}", words::severity(grave), told.sentence());
-            self.wrapped(severity(grave), &line, 2)?;
         }
         Ok(())
     }

@@ -5,8 +5,8 @@ use crate::experiment::{Experiment, Protocol, UdpGrid, UnderTest};
 use crate::result::{Bundle, State};
 use crate::statistics::{CONFIDENCE, Interval, MAX_REQUIRED_PAIRS};
 use crate::summary::{
-    Bottleneck, CellSummary, Claim, Comparison, Placed, PlacementSummary, Record, RequiredPairs,
-    Resolution, SubjectSummary, Verdict,
+    Bottleneck, CellSummary, Claim, Comparison, LeftOut, Placed, PlacementSummary, Record,
+    RequiredPairs, Resolution, SubjectSummary, Verdict,
 };
 
 /// What a number that is not there looks like.
@@ -79,8 +79,9 @@ pub(super) fn claim_and_figures(
                 (baseline, ratio, low, high)
             };
             let figures = format!(
-                "{loser} needs {ratio:.3} times its {record} [{low:.3}, {high:.3}], {pairs} pairs{}",
-                accident(comparison)
+                "{loser} needs {ratio:.3} times its {record} [{low:.3}, {high:.3}], {pairs} pairs{}{}",
+                accident(comparison),
+                all_pairs(comparison, winner == baseline)
             );
             (verdict.to_string(), Some(figures))
         }
@@ -91,9 +92,10 @@ pub(super) fn claim_and_figures(
         ) => {
             let Interval { ratio, low, high, pairs, .. } = interval;
             let figures = format!(
-                "{baseline} needs {ratio:.3} times the {} [{low:.3}, {high:.3}], {pairs} pairs{}",
+                "{baseline} needs {ratio:.3} times the {} [{low:.3}, {high:.3}], {pairs} pairs{}{}",
                 record.replacen(" per ", &format!(" of {subject} per "), 1),
-                resolution(comparison, *seen)
+                resolution(comparison, *seen),
+                all_pairs(comparison, false)
             );
             (both(), Some(figures))
         }
@@ -101,8 +103,25 @@ pub(super) fn claim_and_figures(
             (verdict.to_string(), kept_up(cell, comparison))
         }
         (Verdict::UnequalWork { .. }, _) => (both(), kept_up(cell, comparison)),
+        (Verdict::TooFewPairs { .. }, _) => {
+            let all = all_pairs(comparison, false);
+            (both(), all.strip_prefix("; ").map(str::to_owned))
+        }
         _ => (both(), None),
     }
+}
+
+/// The ratio with nothing left out, and what is left out for which reason; nothing if all count.
+/// `inverted` is said from the baseline's side.
+fn all_pairs(comparison: &Comparison, inverted: bool) -> String {
+    let Some(all) = comparison.all_pairs.as_ref().filter(|it| !it.left_out.is_empty()) else {
+        return String::new();
+    };
+    let why = |it: &LeftOut| format!("{} {}", it.pairs, it.why.title());
+    let why: Vec<String> = all.left_out.iter().map(why).collect();
+    let ratio = all.ratio.map(|ratio| if inverted { 1.0 / ratio } else { ratio });
+    let ratio = ratio.map_or(NOTHING.to_owned(), |ratio| format!("{ratio:.3}"));
+    format!("; {ratio} over all {} pairs (left out: {})", all.pairs, why.join(", "))
 }
 
 /// Among so many comparisons, how probable an accident is; where that took the verdict back.
@@ -131,7 +150,7 @@ fn resolution(comparison: &Comparison, seen: f64) -> String {
 }
 
 /// The figure of record in words.
-fn of_record(record: Record, protocol: Protocol) -> String {
+pub(super) fn of_record(record: Record, protocol: Protocol) -> String {
     let cpu = match record {
         Record::ServerCpu => "server CPU",
         Record::BothCpus => "CPU on both sides",
@@ -352,10 +371,10 @@ pub(super) fn legend(bundle: &Bundle) -> String {
         }
     }
     let mut text = format!(
-        "Ratios are above 1 where the subject is better than {}; intervals at {} % on the geometric \
+        "Ratios are above 1 where the subject is better than {}; intervals at {} on the geometric \
          mean of the pairs. Server CPU is everything its CPU did, interrupts included, {}.",
         baselines(experiment),
-        CONFIDENCE * 100.0,
+        confidence(bundle),
         per.join(" and ")
     );
     if let Some(udp) = &experiment.udp {
@@ -378,6 +397,21 @@ pub(super) fn legend_of_maps(bundle: &Bundle) -> String {
          audit failed (void).",
         records.join(" and the ")
     )
+}
+
+/// The confidence of the intervals of all comparisons.
+fn confidence(bundle: &Bundle) -> String {
+    let cells = bundle.summary.iter().flat_map(|summary| &summary.cells);
+    let comparisons = cells.flat_map(|cell| &cell.comparisons);
+    let highest = comparisons.map(|it| it.confidence).fold(CONFIDENCE, f64::max);
+    if highest > CONFIDENCE {
+        let usual = CONFIDENCE * 100.0;
+        return format!(
+            "{:.1} % ({usual} %, widened because their width ended it)",
+            highest * 100.0
+        );
+    }
+    format!("{} %", CONFIDENCE * 100.0)
 }
 
 fn baselines(experiment: &Experiment) -> String {

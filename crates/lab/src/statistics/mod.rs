@@ -81,10 +81,15 @@ impl Interval {
 /// The interval of per-pair ratios, or nothing for fewer than [`MIN_PAIRS_FOR_INTERVAL`] of them
 /// or any that is not a positive number. The same seed gives the same interval.
 pub fn interval(ratios: &[f64], seed: u64) -> Option<Interval> {
-    interval_with(ratios, seed, RESAMPLES)
+    interval_at(ratios, seed, CONFIDENCE)
 }
 
-fn interval_with(ratios: &[f64], seed: u64, resamples: usize) -> Option<Interval> {
+/// As [`interval`], at another confidence.
+pub fn interval_at(ratios: &[f64], seed: u64, confidence: f64) -> Option<Interval> {
+    interval_with(ratios, seed, RESAMPLES, confidence)
+}
+
+fn interval_with(ratios: &[f64], seed: u64, resamples: usize, confidence: f64) -> Option<Interval> {
     let usable = |ratio: &f64| ratio.is_finite() && *ratio > 0.0;
     if ratios.len() < MIN_PAIRS_FOR_INTERVAL || !ratios.iter().all(usable) {
         return None;
@@ -92,7 +97,7 @@ fn interval_with(ratios: &[f64], seed: u64, resamples: usize) -> Option<Interval
     let logs: Vec<f64> = ratios.iter().map(|ratio| ratio.ln()).collect();
     let (mean, deviation) = mean_and_deviation(&logs);
     let mut random = Rand64::new(u128::from(seed));
-    let [low, high] = bootstrap(&logs, &mut random, resamples);
+    let [low, high] = bootstrap(&logs, &mut random, resamples, confidence);
     Some(Interval {
         ratio: mean.exp(),
         low: low.exp(),
@@ -107,7 +112,7 @@ fn interval_with(ratios: &[f64], seed: u64, resamples: usize) -> Option<Interval
 /// What Teachers Should Know About the Bootstrap, The American Statistician 69(4), 2015). The plain
 /// percentile interval is too narrow for few pairs; this one takes quantiles further out, by as
 /// much as it takes to be right for values from a normal distribution.
-fn bootstrap(logs: &[f64], random: &mut Rand64, resamples: usize) -> [f64; 2] {
+fn bootstrap(logs: &[f64], random: &mut Rand64, resamples: usize, confidence: f64) -> [f64; 2] {
     let count = logs.len();
     let mut means: Vec<f64> = (0..resamples)
         .map(|_| {
@@ -116,14 +121,14 @@ fn bootstrap(logs: &[f64], random: &mut Rand64, resamples: usize) -> [f64; 2] {
         })
         .collect();
     means.sort_unstable_by(f64::total_cmp);
-    let tail = expanded_tail(count);
+    let tail = expanded_tail(count, confidence);
     [tail, 1.0 - tail].map(|share| quantile(&means, share))
 }
 
 /// The share of resamples to leave out on each side.
-fn expanded_tail(count: usize) -> f64 {
+fn expanded_tail(count: usize, confidence: f64) -> f64 {
     let pairs = count as f64;
-    let reach = student_quantile(count - 1, 1.0 - (1.0 - CONFIDENCE) / 2.0);
+    let reach = student_quantile(count - 1, 1.0 - (1.0 - confidence) / 2.0);
     Normal::standard().cdf(-(pairs / (pairs - 1.0)).sqrt() * reach)
 }
 

@@ -67,7 +67,7 @@ fn claims(experiments: u64, scatter: Scatter, pairs: usize, difference: f64) -> 
     let mut random = Rand64::new(42);
     let claimed = (0..experiments).filter(|seed| {
         let ratios = ratios(&mut random, scatter, pairs, difference, DEVIATION);
-        interval_with(&ratios, *seed, FEW).unwrap().shows_a_difference()
+        interval_with(&ratios, *seed, FEW, CONFIDENCE).unwrap().shows_a_difference()
     });
     claimed.count() as f64 / experiments as f64
 }
@@ -147,7 +147,7 @@ impl Family {
                 for (ratio, shared) in ratios.iter_mut().zip(&shared) {
                     *ratio *= shared.exp();
                 }
-                interval_with(&ratios, cell as u64, FEW).unwrap().claim_p_value()
+                interval_with(&ratios, cell as u64, FEW, CONFIDENCE).unwrap().claim_p_value()
             })
             .collect();
         let q_values = benjamini_hochberg(&p_values);
@@ -225,9 +225,9 @@ fn until_narrower(
     loop {
         // The width alone: the test at the end takes much longer than the resampling.
         let logs: Vec<f64> = ratios.iter().map(|ratio| ratio.ln()).collect();
-        let [low, high] = bootstrap(&logs, &mut Rand64::new(u128::from(seed)), FEW);
+        let [low, high] = bootstrap(&logs, &mut Rand64::new(u128::from(seed)), FEW, CONFIDENCE);
         if (high - low).exp_m1() * 100.0 <= percent || ratios.len() >= cap {
-            let interval = interval_with(&ratios, seed, FEW).unwrap();
+            let interval = interval_with(&ratios, seed, FEW, CONFIDENCE).unwrap();
             return (ratios.len(), interval.claim_p_value());
         }
         ratios.extend((0..2).map(|_| (DEVIATION * scatter.draw(random)).exp()));

@@ -65,7 +65,7 @@ fn quantiles_are_those_of_the_published_tables() {
         assert!((student_quantile(freedom, 0.975) - upper).abs() < 5e-4);
     }
     // With many pairs nothing is left to expand.
-    assert!((expanded_tail(100_000) - 0.025).abs() < 1e-4);
+    assert!((expanded_tail(100_000, CONFIDENCE) - 0.025).abs() < 1e-4);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Judged;
 use super::alike::{self, Aa};
+use super::all_pairs::AllPairs;
 use super::figures::Figures;
 use super::verdict::{RequiredPairs, Verdict, verdict};
 use crate::experiment::UnderTest;
@@ -26,6 +27,10 @@ pub struct Comparison {
     /// Per-pair ratios of the figure of record, in the order of time; only of pairs in which both
     /// did the work that was asked for.
     pub pair_ratios: Vec<f64>,
+    /// Confidence of its intervals: more than 95 % if the experiment decided by their width when to
+    /// stop.
+    #[serde(default = "usual_confidence")]
+    pub confidence: f64,
     /// CPU of the server's CPU per unit.
     pub server_cpu: Option<Interval>,
     /// CPU time of the server's process alone, by its own clock, per unit: what most benchmarks
@@ -49,10 +54,13 @@ pub struct Comparison {
     /// Who did the work that was asked for, where there is a schedule to keep.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_up: Option<KeptUp>,
+    /// The ratio without anything left out, and what is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub all_pairs: Option<AllPairs>,
     /// Whether the ratio moved while it was measured.
     #[serde(default)]
     pub drift: Option<Drift>,
-    /// How many pairs would show certain differences, at `level`.
+    /// How many pairs would show certain differences, at `p_value_needed`.
     #[serde(default)]
     pub required_pairs: Vec<RequiredPairs>,
     /// The q value among all comparisons of the experiment that could claim something, if it
@@ -60,13 +68,17 @@ pub struct Comparison {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub q_value: Option<f64>,
     /// The p value that this comparison had to reach, given what the others claim.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub level: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none", alias = "level")]
+    pub p_value_needed: Option<f64>,
     /// What it tells about the method, if the two are the same but for their names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aa: Option<Aa>,
     /// What may be said.
     pub verdict: Verdict,
+}
+
+fn usual_confidence() -> f64 {
+    CONFIDENCE
 }
 
 /// The figure that a verdict is about.
@@ -180,11 +192,15 @@ impl EqualWork<'_> {
 }
 
 /// The ratios of the figure of record by placement; none if all pairs are of one.
-fn placed(pairs: &[EqualWork<'_>], record: Record, seed: u64) -> Vec<Placed> {
+fn placed(
+    pairs: &[EqualWork<'_>],
+    record: Record,
+    interval: &dyn Fn(&[f64]) -> Option<Interval>,
+) -> Vec<Placed> {
     let of = |placement: Placement| -> Option<Placed> {
         let these = pairs.iter().filter(|pair| pair.placement == Some(placement));
         let ratios: Vec<f64> = these.map(|pair| pair.ratio(record)).collect();
-        let ratio = statistics::interval(&ratios, seed)?;
+        let ratio = interval(&ratios)?;
         Some(Placed { placement, ratio })
     };
     match (of(Placement::Close), of(Placement::Apart)) {
@@ -217,6 +233,8 @@ pub(super) struct Rules<'a> {
     pub(super) alike: bool,
     /// What p values are multiplied by.
     pub(super) penalty: f64,
+    /// Of the intervals.
+    pub(super) confidence: f64,
     /// Why there can be no verdict, if so.
     pub(super) void: Option<String>,
 }
@@ -226,7 +244,7 @@ pub(super) fn compare(
     baseline: &[&Judged<'_>],
     subject: &[&Judged<'_>],
 ) -> Comparison {
-    let Rules { record, seed, .. } = rules;
+    let Rules { record, seed, confidence, .. } = rules;
     let pairs = pairs(baseline, subject);
     let work = |figures: Option<&Figures>| match figures {
         Some(figures) => (rules.did_its_work)(figures),
@@ -248,7 +266,7 @@ pub(super) fn compare(
         subject: pairs.iter().filter(|pair| keeps_up(pair.subject)).count(),
         both: equal.len(),
     });
-    let interval = |ratios: &[f64]| statistics::interval(ratios, seed);
+    let interval = |ratios: &[f64]| statistics::interval_at(ratios, seed, confidence);
     let less = |field: fn(&Figures) -> f64| {
         let ratio = |pair: &EqualWork<'_>| field(pair.baseline) / field(pair.subject);
         interval(&equal.iter().map(ratio).collect::<Vec<f64>>())
@@ -270,14 +288,16 @@ pub(super) fn compare(
         throughput: interval(&throughput),
         latency_p99: less(|figures| figures.latency_us_p99),
         throughput_is_client_bound: rules.client_bound,
-        placed: placed(&equal, record, seed),
+        placed: placed(&equal, record, &interval),
         kept_up,
+        all_pairs: None,
         drift: drift(&equal.iter().map(in_time).collect::<Vec<_>>()),
         required_pairs: Vec::new(),
         q_value: None,
-        level: None,
+        p_value_needed: None,
         aa: rules.alike.then(|| alike::check(&pair_ratios, seed)),
         pair_ratios,
+        confidence,
         verdict: Verdict::TooFewPairs { pairs: pairs.len() },
     };
     comparison.verdict = match rules.void {

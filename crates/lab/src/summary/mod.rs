@@ -2,6 +2,7 @@
 //! from the run records and the experiment, so that `twinring lab verify` can do it again.
 
 mod alike;
+mod all_pairs;
 pub(crate) mod axis;
 mod calls;
 mod compare;
@@ -24,6 +25,7 @@ use crate::result::RunRecord;
 use crate::statistics::{Drift, Interval, Outliers, median};
 
 pub use alike::{Aa, AaCounts, Resolution};
+pub use all_pairs::{AllPairs, LeftOut};
 pub use axis::Axis;
 pub use calls::CallFigures;
 pub use compare::{Comparison, KeptUp, Placed, Record};
@@ -35,8 +37,8 @@ pub use level::Level;
 pub use sides::{MemoryFigures, Part, SideFigures};
 pub use verdict::{Claim, RequiredPairs, Verdict};
 pub use warnings::{
-    DRIFT_FIGURE_PERCENT, DRIFT_RATIO_PERCENT, NOISY_PERCENT, SPOILT_SHARE, Warning, WarningKind,
-    warnings,
+    COARSE_SHARE, DRIFT_FIGURE_PERCENT, DRIFT_RATIO_PERCENT, NOISY_PERCENT, SPOILT_SHARE, Warning,
+    WarningKind, warnings,
 };
 
 use compare::{Rules, compare, drift};
@@ -85,6 +87,9 @@ pub struct CellSummary {
     /// How many of them do not count, because the machine was disturbed.
     #[serde(default)]
     pub spoilt_blocks: usize,
+    /// How much more or less of a window the busy time of a CPU may be than a run says, at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub busy_unsure_share: Option<f64>,
     /// How the CPUs lay to each other in the runs that count.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub placements: Vec<PlacementSummary>,
@@ -224,7 +229,9 @@ pub(crate) fn is_narrow(
 struct Judged<'a> {
     run: &'a RunRecord,
     read: Option<Read>,
-    worst: Option<Severity>,
+    /// The first rule by which it is void, and the first that excludes its block.
+    void: Option<Kind>,
+    noise: Option<Kind>,
     /// Something disturbed it, and its block with it.
     disturbed: bool,
     /// Packets were sent and none came back.
@@ -234,6 +241,11 @@ struct Judged<'a> {
 impl Judged<'_> {
     fn figures(&self) -> Option<&Figures> {
         self.read.as_ref().map(|read| &read.figures)
+    }
+
+    /// Whether it counts unless something disturbed its block.
+    fn can_count(&self) -> bool {
+        self.void.is_none() && (self.read.is_some() || self.unanswered)
     }
 }
 
@@ -250,19 +262,20 @@ fn cell_summary(
             // Runs are in the order of time, so this is the first of its block.
             let first = runs.iter().find(|it| it.block == run.block).unwrap_or(run);
             let found = audit::audit_in_block(experiment.placement, first, run);
-            let worst = found.iter().map(|finding| finding.severity).max();
+            let first_of = |severity| {
+                let of_it = found.iter().filter(|finding| finding.severity == severity);
+                of_it.map(|finding| finding.kind).min()
+            };
+            let (void, noise) = (first_of(Severity::Void), first_of(Severity::Noise));
             let disturbed = audit::is_disturbed(run, &found);
             findings.extend(found);
             let (read, unanswered) = (figures::read(run), audit::is_unanswered(run));
-            Judged { run, read, worst, disturbed, unanswered }
+            Judged { run, read, void, noise, disturbed, unanswered }
         })
         .collect();
     let spoilt = |block: usize| judged.iter().any(|j| j.run.block == block && j.disturbed);
-    let counted: Vec<&Judged<'_>> = judged
-        .iter()
-        .filter(|j| j.worst != Some(Severity::Void) && (j.read.is_some() || j.unanswered))
-        .filter(|j| !spoilt(j.run.block))
-        .collect();
+    let counted: Vec<&Judged<'_>> =
+        judged.iter().filter(|j| j.can_count() && !spoilt(j.run.block)).collect();
     let blocks: BTreeSet<usize> = runs.iter().map(|run| run.block).collect();
     let spoilt_blocks = blocks.iter().filter(|block| spoilt(**block)).count();
     let of_subject =
@@ -308,13 +321,17 @@ fn cell_summary(
                 record,
                 alike,
                 penalty: verdict::penalty(experiment),
+                confidence: verdict::confidence(experiment, runs),
                 did_its_work: &did_its_work,
                 seed,
                 client_bound: under_test == UnderTest::Server
                     && (is_bound(baseline) || is_bound(subject)),
                 void: void(&baseline.name).or_else(|| void(&subject.name)),
             };
-            compare(rules, &of_subject(&baseline.name), &of_subject(&subject.name))
+            let counted = [baseline, subject].map(|it| of_subject(&it.name));
+            let mut comparison = compare(rules, &counted[0], &counted[1]);
+            comparison.all_pairs = Some(all_pairs::all_pairs(&comparison, &judged, &did_its_work));
+            comparison
         })
         .collect();
     let placements = placements(&counted);
@@ -330,6 +347,10 @@ fn cell_summary(
         comparisons,
         blocks,
         spoilt_blocks,
+        busy_unsure_share: runs
+            .iter()
+            .filter_map(|run| run.cpu.as_ref()?.unsure_share())
+            .reduce(f64::max),
         placements,
         findings,
     }

@@ -212,6 +212,7 @@ mod tests {
         let busy = |cpu, busy_s| CpuBusy {
             cpu,
             busy_s,
+            busy_unsure_s: None,
             softirq_coarse_s: 0.2,
             irq_coarse_s: 0.0,
             steal_coarse_s: 0.0,

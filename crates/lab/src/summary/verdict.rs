@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::CellSummary;
 use super::compare::Comparison;
 use crate::experiment::{Correction, Experiment, MIN_PAIRS};
+use crate::result::RunRecord;
 use crate::statistics::{
     self, CONFIDENCE, Interval, STOP_RULE_PENALTY, benjamini_hochberg, detectable_percent,
     least_pairs, level_for, required_pairs,
@@ -152,6 +153,15 @@ pub(super) fn penalty(experiment: &Experiment) -> f64 {
     if experiment.until.is_some() { STOP_RULE_PENALTY } else { 1.0 }
 }
 
+/// The confidence of the intervals of these runs, which is as much higher as p values are
+/// multiplied, so that an interval that holds 1 and a verdict that claims a difference do not stand
+/// side by side.
+pub(super) fn confidence(experiment: &Experiment, runs: &[&RunRecord]) -> f64 {
+    let is_widened = runs.iter().all(|run| run.version() >= 4);
+    let penalty = if is_widened { penalty(experiment) } else { 1.0 };
+    1.0 - (1.0 - CONFIDENCE) / penalty
+}
+
 /// The verdict of a comparison by itself. Who does the work comes before what it costs.
 pub(super) fn verdict(comparison: &Comparison, penalty: f64) -> Verdict {
     let Comparison { subject, baseline, pairs, kept_up, .. } = comparison;
@@ -244,7 +254,7 @@ pub(super) fn judge_together(experiment: &Experiment, cells: &mut [CellSummary])
                 level_for(claimed + this_one, count) / evidence.map_or(1.0, |it| it.multiplied_by)
             }
         };
-        comparison.level = Some(level);
+        comparison.p_value_needed = Some(level);
         comparison.required_pairs = required(comparison, level);
         if correction == Correction::BenjaminiHochberg {
             corrected(comparison, is_claimed(q_value), level, count);

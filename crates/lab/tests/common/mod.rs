@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 pub(crate) mod browser;
+#[path = "../../../../tests/support/missing.rs"]
+pub(crate) mod missing;
 pub(crate) mod records;
 pub(crate) mod stories;
 
@@ -48,7 +50,7 @@ impl Default for Sketch<'_> {
             pairs: 1,
             net: "loopback",
             client_fault: "",
-            window_s: 0.4,
+            window_s: 1.0,
         }
     }
 }
@@ -100,7 +102,7 @@ pub(crate) struct UdpSketch<'a> {
 
 impl Default for UdpSketch<'_> {
     fn default() -> Self {
-        UdpSketch { others: &[], pairs: 1, net: "loopback", client_fault: "", window_s: 0.4 }
+        UdpSketch { others: &[], pairs: 1, net: "loopback", client_fault: "", window_s: 1.0 }
     }
 }
 
@@ -155,7 +157,7 @@ impl Default for HttpSketch<'_> {
             connections: 4,
             pairs: 1,
             client_fault: "",
-            window_s: 0.4,
+            window_s: 1.0,
             grid: "",
             more: "",
         }
@@ -237,40 +239,4 @@ pub(crate) fn voids(cell: &CellSummary, subject: &str) -> Vec<Kind> {
         finding.subject == subject && finding.severity == Severity::Void
     };
     cell.findings.iter().filter(of_subject).map(|finding| finding.kind).collect()
-}
-
-/// What came of the first try that will do, or of the last of four. A program that gets no CPU at a wrong
-/// moment is rightly found void or late, and a faulty one may not get to its fault. What the lab itself does
-/// wrong, it does in every try.
-pub(crate) fn tried<T>(mut attempt: impl FnMut() -> T, will_do: impl Fn(&T) -> bool) -> T {
-    let mut outcome = attempt();
-    for _ in 1..4 {
-        if will_do(&outcome) {
-            break;
-        }
-        outcome = attempt();
-    }
-    outcome
-}
-
-/// An outcome of the sketch in which nothing else disturbed the machine, if one of five tries is.
-pub(crate) fn undisturbed(sketch: &Sketch<'_>) -> Option<Outcome> {
-    let calm = |outcome: &Outcome| {
-        // The baseline of a sketch is flawless: whatever is wrong with it is the machine's doing.
-        let flawless = |cell: &CellSummary| {
-            let mut findings = cell.findings.iter();
-            voids(cell, &cell.subjects[0].name).is_empty()
-                && !findings.any(|finding| finding.severity == Severity::Noise)
-        };
-        summary(outcome).cells.iter().all(flawless)
-    };
-    let attempt = |_| {
-        let out = tempfile::tempdir().expect("a temporary directory");
-        sketch.run(out.path()).expect("an experiment")
-    };
-    let found = (0..5).map(attempt).find(calm);
-    if found.is_none() {
-        eprintln!("skipped: other processes disturbed every try");
-    }
-    found
 }

@@ -48,7 +48,7 @@ fn among_few_cells_a_difference_stands() {
             panic!("{:?}", comparison.verdict)
         };
         // It would have had to be the second of four at 5 %: harder than alone.
-        assert_eq!(comparison.level, Some(level(2, 4)));
+        assert_eq!(comparison.p_value_needed, Some(level(2, 4)));
         assert!(would_have_seen_percent > comparison.server_cpu.unwrap().detectable_percent);
     }
 }
@@ -104,6 +104,10 @@ fn with_a_stop_rule_a_difference_has_to_be_clearer() {
         experiment.correction = correction;
         let stopped = judge(&experiment).comparisons.remove(0);
         assert_eq!((&stopped.verdict, &plain.verdict), (&ahead(), &ahead()));
+        // The p value was corrected, and the interval beside it was not.
+        let [wide, narrow] = [&stopped, &plain].map(|it| it.server_cpu.unwrap());
+        assert!(wide.low < narrow.low && wide.high > narrow.high, "{wide:?} {narrow:?}");
+        assert_eq!((plain.confidence, stopped.confidence), (0.95, 1.0 - (1.0 - 0.95) / 1.4));
         if let Some(q_value) = stopped.q_value {
             assert!((q_value / plain.q_value.unwrap() - 1.4).abs() < 1e-12);
         }

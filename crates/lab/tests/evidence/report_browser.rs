@@ -174,7 +174,7 @@ fn check_tiles(place: &str, picture: &Picture, tiles: &Value) {
 #[test]
 fn every_shape_can_be_read_on_screens_and_on_paper() {
     let Some(mut browser) = Browser::start() else {
-        println!("skipped: no browser at {} (apt install chromium)", BROWSERS.join(" or "));
+        crate::common::missing::missing("chromium", format!("none at {}", BROWSERS.join(" or ")));
         return;
     };
     let pages = Pages::new();
@@ -193,7 +193,7 @@ fn every_shape_can_be_read_on_screens_and_on_paper() {
 #[test]
 fn a_map_is_used_with_the_keyboard_and_takes_its_data_along() {
     let Some(mut browser) = Browser::start() else {
-        println!("skipped: no browser at {} (apt install chromium)", BROWSERS.join(" or "));
+        crate::common::missing::missing("chromium", format!("none at {}", BROWSERS.join(" or ")));
         return;
     };
     let pages = Pages::new();

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use twinring_lab::{rerender, verify};
 
 /// A copy of the stored bundle, brought up to this version so that everything is looked at.
-fn copy() -> tempfile::TempDir {
+pub(crate) fn copy() -> tempfile::TempDir {
     let stored = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/bundle-2");
     let directory = tempfile::tempdir().unwrap();
     for name in ["bundle.json", "runs.jsonl"] {

@@ -51,7 +51,7 @@ fn record(index: usize, block: usize, subject: &str, made: Made) -> Value {
         "voluntary_switches": 10, "involuntary_switches": 0});
     let exit = json!({"code": 0, "signal": null, "unasked": false, "killed": false});
     json!({
-        "schema": "twinring.lab.run/3", "index": index, "block": block, "subject": subject,
+        "schema": "twinring.lab.run/4", "index": index, "block": block, "subject": subject,
         "cell": {"net": "veth", "streams": STREAMS, "packets_per_s": 50, "message_bytes": 172},
         "at_s": 1.0, "server_command": ["server"], "client_command": ["client"],
         "ready": {"event": "ready"}, "failures": [], "server_exit": exit, "client_exit": exit,

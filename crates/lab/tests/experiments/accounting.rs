@@ -1,8 +1,9 @@
 //! What runs cost is found, of servers whose cost is known.
 
-use crate::common::{Sketch, alone, options, runs, summary, tried};
+use crate::common::missing::missing;
+use crate::common::{Sketch, alone, options, runs, summary};
 use twinring_lab::accounting::CpuUse;
-use twinring_lab::profile::{Class, ProfiledRun};
+use twinring_lab::profile::Class;
 use twinring_lab::result::RunRecord;
 use twinring_lab::summary::{SideFigures, summarise};
 use twinring_lab::{Experiment, Outcome, Stop};
@@ -44,8 +45,7 @@ fn memory_that_connections_take_is_found_where_it_is() {
         let (_out, outcome) = run(sketch);
         runs(&outcome)
     };
-    // A server that got no CPU has not taken in everybody when the window ends.
-    let runs = tried(attempt, |runs| grown(runs, "hoards") >= 1 << 20);
+    let runs = attempt();
     let (plain, hoarded) = (grown(&runs, "echo"), grown(&runs, "hoards"));
     assert!((1 << 20..2 << 20).contains(&hoarded), "{hoarded}");
     assert!(plain < 512 << 10, "{plain}");
@@ -69,8 +69,7 @@ fn children_and_threads_of_a_server_are_counted() {
         let (_out, outcome) = run(Sketch { others: &["forks", "crowded"], ..Sketch::default() });
         runs(&outcome)
     };
-    // Who got no CPU in the window used none, and has not got its name.
-    let runs = tried(attempt, |runs| do_their_work(runs) && crowd(runs) == Some(200));
+    let runs = attempt();
     assert!(do_their_work(&runs), "{:?} {:?}", used(&runs, "echo"), used(&runs, "forks"));
     assert_eq!(crowd(&runs), Some(200));
     let of_two = of(&runs, "forks").memory.unwrap().server_at_end;
@@ -120,8 +119,7 @@ fn a_subject_can_be_run_with_the_idle_clock_alone() {
         let bare = used(runs, "burn");
         bare.server.cpu_s > 0.0 && bare.client.cpu_s > 0.0 && bare.server_cpu.busy_s > 0.0
     };
-    // Who got no CPU in the window used none.
-    let runs = tried(attempt, |runs| is_seen(runs));
+    let runs = attempt();
     let (all, bare) = (of(&runs, "echo"), of(&runs, "burn"));
     assert!(all.memory.is_some() && bare.memory.is_none());
     let (all, bare) = (used(&runs, "echo"), used(&runs, "burn"));
@@ -132,26 +130,13 @@ fn a_subject_can_be_run_with_the_idle_clock_alone() {
     assert_ne!(cost.subjects[0].accounting, cost.subjects[1].accounting);
 }
 
-/// Whether a profile has of each subject what the test below expects, or perf cannot be used.
-fn is_told(outcome: &Outcome) -> bool {
-    let profile = outcome.bundle.profile.as_ref().unwrap();
-    let of = |subject: &str| profile.runs.iter().find(|run| run.subject == subject);
-    let whole = |run: &ProfiledRun| {
-        let server = run.server.as_ref();
-        server.is_some_and(|it| it.samples > 100 && it.of(Class::NetworkStack) > 0)
-            && run.counts.as_ref().is_some_and(|it| (1.0..4.0).contains(&it.syscalls_per_unit))
-    };
-    !profile.problems.is_empty() || of("echo").is_some_and(whole) && of("lossy").is_none()
-}
-
 #[test]
 fn a_profile_tells_whose_time_it_was_and_is_in_no_figure() {
     let text = Sketch { others: &["burn", "lossy"], ..Sketch::default() }.text();
-    // Who got no CPU for a while is void, or `lossy` is not, or the figures are those of nearly nothing.
-    let (_out, outcome) = tried(|| run_changed(&text, true), |(_, outcome)| is_told(outcome));
+    let (_out, outcome) = run_changed(&text, true);
     let profile = outcome.bundle.profile.as_ref().unwrap();
     if let Some(why) = profile.problems.first() {
-        eprintln!("skipped: {why}");
+        missing("perf", why);
         return;
     }
     // A voided subject is not worth a profile.
@@ -183,7 +168,7 @@ fn an_edited_profile_is_found_out_even_with_a_new_manifest() {
     let mut bundle = outcome.bundle.clone();
     let profile = bundle.profile.as_mut().unwrap();
     let Some(server) = profile.runs.first_mut().and_then(|run| run.server.as_mut()) else {
-        eprintln!("skipped: {:?}", profile.problems);
+        missing("perf", format!("{:?}", profile.problems));
         return;
     };
     server.samples += 1;
@@ -228,7 +213,7 @@ fn an_interrupted_profile_leaves_a_valid_bundle_and_nothing_else() {
     let outcome = twinring_lab::run(&options, &stop).unwrap();
     interrupt.join().unwrap();
     if stop.signal().is_none() {
-        eprintln!("skipped: {:?}", outcome.bundle.profile);
+        missing("perf", format!("{:?}", outcome.bundle.profile));
         return;
     }
     assert_eq!(outcome.exit_code(), 128 + 15);

@@ -77,21 +77,21 @@ fn downloads(bundle: &Bundle, listed: &[RunRecord], all: usize) -> Markup {
     }
 }
 
-/// A column of the table of runs: name with its unit, figure.
+/// A column of the table of runs: its name in `bundle.json`, figure.
 type Column = (&'static str, fn(&Figures) -> f64);
 
 const COLUMNS: [Column; 18] = [
     ("server_cpu_ns", |f| f.server_cpu_ns),
     ("client_cpu_ns", |f| f.client_cpu_ns),
     ("both_cpus_ns", |f| f.both_cpus_ns),
-    ("server_user_ns", |f| f.server.user_ns),
-    ("server_system_ns", |f| f.server.system_ns),
-    ("server_outside_ns", |f| f.server.outside_ns),
-    ("client_user_ns", |f| f.client.user_ns),
-    ("client_system_ns", |f| f.client.system_ns),
-    ("client_outside_ns", |f| f.client.outside_ns),
+    ("server.user_ns", |f| f.server.user_ns),
+    ("server.system_ns", |f| f.server.system_ns),
+    ("server.outside_ns", |f| f.server.outside_ns),
+    ("client.user_ns", |f| f.client.user_ns),
+    ("client.system_ns", |f| f.client.system_ns),
+    ("client.outside_ns", |f| f.client.outside_ns),
     ("server_process_ns", |f| f.server_process_ns),
-    ("units_per_s", |f| f.requests_per_s),
+    ("requests_per_s", |f| f.requests_per_s),
     ("latency_us_mean", |f| f.latency_us_mean),
     ("latency_us_p50", |f| f.latency_us_p50),
     ("latency_us_p99", |f| f.latency_us_p99),
@@ -105,7 +105,7 @@ const COLUMNS: [Column; 18] = [
 fn csv(summary: Option<&Summary>, runs: &[RunRecord]) -> String {
     let mut text = String::from("run,at_s,cell,block,subject");
     COLUMNS.iter().for_each(|(name, _)| text.extend([",", name]));
-    text.push_str(",findings,server_command,client_command\r\n");
+    text.push_str(",left_out,findings,server_command,client_command\r\n");
     for run in runs {
         let figures = figures_of(run);
         let figure = |(_, value): &Column| figures.as_ref().map(|it| value(it).to_string());
@@ -117,6 +117,7 @@ fn csv(summary: Option<&Summary>, runs: &[RunRecord]) -> String {
             run.subject.clone(),
         ];
         fields.extend(COLUMNS.iter().map(|column| figure(column).unwrap_or_default()));
+        fields.push(left_out(summary, runs, run));
         fields.push(found(summary, run));
         fields.extend([&run.server_command, &run.client_command].map(|it| words::quoted(it)));
         let line: Vec<String> = fields.iter().map(|field| quoted(field)).collect();
@@ -130,6 +131,22 @@ fn quoted(field: &str) -> String {
         true => format!("\"{}\"", field.replace('"', "\"\"")),
         false => field.to_owned(),
     }
+}
+
+/// Why a run does not count, if so: it is void, or a run of its block was disturbed.
+fn left_out(summary: Option<&Summary>, runs: &[RunRecord], run: &RunRecord) -> String {
+    let cell = summary.and_then(|it| it.cells.iter().find(|cell| cell.cell == run.cell));
+    let of_block = |index: usize| {
+        runs.get(index).is_some_and(|it| it.cell == run.cell && it.block == run.block)
+    };
+    let why = |finding: &&Finding| match finding.severity {
+        Severity::Void => finding.run == Some(run.index),
+        Severity::Noise => finding.run.is_some_and(of_block),
+        Severity::Warning => false,
+    };
+    let findings = cell.iter().flat_map(|it| &it.findings).filter(why);
+    let gravest = findings.max_by_key(|it| (it.severity, std::cmp::Reverse(it.kind)));
+    gravest.map_or(String::new(), |it| it.kind.title().to_owned())
 }
 
 /// What the audits found in a run.

@@ -91,10 +91,10 @@ fn results(bundle: &Bundle, summary: &Summary) -> Markup {
         (contents(summary, &shape, !told.is_empty()))
         (map::section(bundle, summary, &shape))
         (pictures::ablations(&shape))
-        @if !told.is_empty() { (warning_list(&told)) }
         (pictures::curves(&shape))
         (verdicts(&bundle.experiment, &all, &shape, summary))
         p.soft.small { (words::legend(bundle)) }
+        @if !told.is_empty() { (warning_list(&told)) }
         (cells::sections(summary))
         (profile_section(bundle))
         (published_section(bundle, summary))
@@ -106,8 +106,8 @@ fn contents(summary: &Summary, shape: &Shape<'_>, warned: bool) -> Markup {
     let parts = [
         ("map", "Map", !shape.maps.is_empty()),
         ("changes", "Changes", !shape.ablations.is_empty()),
-        ("warnings", "Warnings", warned),
         ("curves", "Curves", !shape.curves.is_empty()),
+        ("warnings", "Warnings", warned),
         ("cells", "Cells", !summary.cells.is_empty()),
         ("conditions", "Conditions", true),
         ("data", "Data and commands", true),
@@ -187,7 +187,9 @@ fn verdict_card((cell, comparison): Judged<'_>) -> Markup {
     let (claim, figures) = words::claim_and_figures(cell, comparison);
     html! {
         div class=(format!("verdict {class}")) {
-            div.cell { (cell.cell) }
+            div.cell {
+                (cell.cell) " (" (words::of_record(comparison.record, cell.cell.protocol())) ")"
+            }
             strong { (claim) }
             @if let Some(figures) = figures { p { (figures) } }
             @if let Some(note) = words::throughput_note(comparison) { p.small.soft { (note) } }

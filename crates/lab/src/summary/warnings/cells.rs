@@ -23,6 +23,10 @@ pub const DRIFT_RATIO_PERCENT: f64 = 2.0;
 /// The same of a subject's figure: pairs take a part of that out.
 pub const DRIFT_FIGURE_PERCENT: f64 = 5.0;
 
+/// A CPU time that is known only to this share of the window is told of: it is a tenth of what
+/// verdicts are about.
+pub const COARSE_SHARE: f64 = 0.002;
+
 pub(super) fn warnings(experiment: &Experiment, summary: &Summary) -> Vec<Warning> {
     let looks = looks(summary);
     let mut warnings: Vec<Warning> = summary.aa.iter().filter_map(false_verdicts).collect();
@@ -34,6 +38,7 @@ pub(super) fn warnings(experiment: &Experiment, summary: &Summary) -> Vec<Warnin
             found.extend(drifting_ratio(comparison, looks));
         }
         found.extend(disturbed(cell));
+        found.extend(coarse(cell));
         for subject in &cell.subjects {
             found.extend(client_bound(subject).filter(|_| fixed_load));
             found.extend(outliers(subject));
@@ -44,6 +49,23 @@ pub(super) fn warnings(experiment: &Experiment, summary: &Summary) -> Vec<Warnin
         warnings.extend(found.into_iter().map(|warning| warning.in_cell(cell.cell)));
     }
     warnings
+}
+
+/// How exact the CPU figures of a run are, if that can matter.
+fn coarse(cell: &CellSummary) -> Option<Warning> {
+    let unsure = cell.busy_unsure_share.filter(|share| *share >= COARSE_SHARE)?;
+    let of_figures = cell.subjects.iter().filter_map(|subject| {
+        let busy_share = subject.figures.as_ref()?.server_busy_share;
+        (busy_share > 0.0).then(|| unsure / busy_share * 100.0)
+    });
+    let most =
+        of_figures.reduce(f64::max).map(|most| format!(", {most:.1} % of a server's figure"));
+    let what = format!(
+        "the busy time of a CPU in a run is known to {:.1} % of the window{}",
+        unsure * 100.0,
+        most.unwrap_or_default()
+    );
+    Some(Warning::of(WarningKind::CoarseCpu, what))
 }
 
 fn false_verdicts(aa: &AaCounts) -> Option<Warning> {

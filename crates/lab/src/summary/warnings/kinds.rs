@@ -22,6 +22,8 @@ pub enum WarningKind {
     Drifting,
     /// Some runs lie far from the others.
     Outliers,
+    /// CPU time is known to a part of the window only.
+    CoarseCpu,
     /// Loopback charges the receiver's work to the sender.
     LoopbackAccounting,
     /// Server and load generator share a core.
@@ -36,7 +38,7 @@ pub enum WarningKind {
 
 impl WarningKind {
     /// All of them, in their order.
-    pub const ALL: [WarningKind; 13] = [
+    pub const ALL: [WarningKind; 14] = [
         WarningKind::AaFalseVerdict,
         WarningKind::ClientBound,
         WarningKind::UnequalAdmission,
@@ -45,6 +47,7 @@ impl WarningKind {
         WarningKind::Noisy,
         WarningKind::Drifting,
         WarningKind::Outliers,
+        WarningKind::CoarseCpu,
         WarningKind::LoopbackAccounting,
         WarningKind::SharedCore,
         WarningKind::VirtualMachine,
@@ -63,6 +66,7 @@ impl WarningKind {
             WarningKind::Noisy => "noisy",
             WarningKind::Drifting => "drifting",
             WarningKind::Outliers => "outliers",
+            WarningKind::CoarseCpu => "coarse CPU time",
             WarningKind::LoopbackAccounting => "loopback accounting",
             WarningKind::SharedCore => "shared core",
             WarningKind::VirtualMachine => "virtual machine",
@@ -103,6 +107,9 @@ impl WarningKind {
             WarningKind::Outliers => {
                 "they count: look at these runs in runs.jsonl, and measure more pairs if the \
                  interval is wide because of them"
+            }
+            WarningKind::CoarseCpu => {
+                "run it as root, for the kernel's idle clock in nanoseconds, or with longer windows"
             }
             WarningKind::LoopbackAccounting => {
                 "compare CPU of both sides, or measure on veth (as root, --net veth)"

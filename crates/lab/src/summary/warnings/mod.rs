@@ -12,7 +12,9 @@ use serde::{Deserialize, Serialize};
 use crate::experiment::Cell;
 use crate::result::Bundle;
 
-pub use cells::{DRIFT_FIGURE_PERCENT, DRIFT_RATIO_PERCENT, NOISY_PERCENT, SPOILT_SHARE};
+pub use cells::{
+    COARSE_SHARE, DRIFT_FIGURE_PERCENT, DRIFT_RATIO_PERCENT, NOISY_PERCENT, SPOILT_SHARE,
+};
 pub use kinds::WarningKind;
 
 /// One thing to know.
