@@ -20,6 +20,7 @@ mod http_sending;
 mod http_shutdown;
 mod http_strict;
 mod http_tls;
+mod idle;
 mod sandbox;
 mod udp;
 mod udp_impaired;

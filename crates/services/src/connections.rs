@@ -5,6 +5,7 @@
 //! sweep before and cancels what has stood still for long enough. The operation that waited then
 //! fails, the service returns, and [`Connection::end`] closes the connection as was asked for.
 
+use crate::activity::Activity;
 use crate::counters::WorkerCounters;
 use crate::guests::{Guest, Guests, Refused};
 use slab::Slab;
@@ -200,17 +201,28 @@ impl Future for Sending<'_> {
 #[derive(Debug)]
 pub(crate) struct Connections {
     live: RefCell<Slab<Rc<Connection>>>,
+    /// Connections came.
+    activity: Activity,
     counters: Arc<WorkerCounters>,
     guests: Arc<Guests>,
 }
 
 impl Connections {
     pub(crate) fn new(counters: Arc<WorkerCounters>, guests: Arc<Guests>) -> Rc<Connections> {
-        Rc::new(Connections { live: RefCell::default(), counters, guests })
+        let activity = Activity::default();
+        Rc::new(Connections { live: RefCell::default(), activity, counters, guests })
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.live.borrow().is_empty()
+    }
+
+    /// Waits until there are connections.
+    pub(crate) async fn not_empty(&self) {
+        while self.is_empty() {
+            self.activity.forget();
+            self.activity.wait().await;
+        }
     }
 
     /// Registers an accepted connection if it is let in; otherwise it is closed.
@@ -228,6 +240,7 @@ impl Connections {
             }
         };
         self.counters.accepted.add(1);
+        self.activity.note();
         let connection = Rc::new(Connection {
             stream,
             counters: Arc::clone(&self.counters),

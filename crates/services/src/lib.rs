@@ -7,6 +7,7 @@
 //! more than one kind of time.
 
 mod accepting;
+mod activity;
 mod audience;
 mod connections;
 mod counters;

@@ -208,6 +208,7 @@ async fn sweep_idle(connections: &Connections, idle_timeout: Duration) -> io::Re
     let period = (idle_timeout / IDLE_SWEEPS).max(IDLE_SWEEP_MIN);
     let quiet_sweeps = idle_timeout.as_nanos().div_ceil(period.as_nanos()) as u32;
     loop {
+        connections.not_empty().await;
         sleep(period).await;
         connections.sweep(Ending::Idle, quiet_sweeps);
     }

@@ -1,7 +1,8 @@
 //! Reflector over UDP: every datagram goes back to its sender, from the address it was sent to.
 //!
-//! What comes back is byte for byte what was sent, in order for each source. (One exception: on
-//! io_uring a full send buffer may let later answers pass earlier ones.) A datagram that
+//! What comes back is byte for byte what was sent, in order for each source, also when the send buffer
+//! is full. (The exception is asked for: single-shot receives, [`UdpOptions::pending`], may complete in
+//! another order.) A datagram that
 //! cannot be sent back whole, or at all, is dropped and counted; see [`UdpCounters`]. The service
 //! answers whoever a datagram claims to come from, if that is one host of its [`Audience`], and with
 //! as many bytes: nothing is amplified (duplicates that were asked for aside), but where source

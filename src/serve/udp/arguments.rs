@@ -29,8 +29,8 @@ pub(crate) struct UdpArgs {
     pub(super) listen: Vec<SocketAddr>,
     #[command(flatten)]
     pub(super) engine: EngineArgs,
-    /// Wake once per tick, 50us to 1s: at high rates half the CPU, and up to a tick of latency;
-    /// or `off`: answer as soon as something arrives.
+    /// Under traffic wake once per tick, 50us to 1s: at high rates half the CPU, and up to a tick of
+    /// latency; or `off`: answer as soon as something arrives.
     #[arg(long, value_name = "TIME|off", default_value = "1ms")]
     pub(super) tick: Tick,
     /// Longest datagram that is answered, 16 to 65535 bytes; longer ones are dropped and counted.

@@ -139,6 +139,11 @@ impl Outbox {
         self.queue.front().map(|outgoing| outgoing.datagram.data.len())
     }
 
+    /// True if the kernel is to cut what `pop` takes next.
+    pub(crate) fn next_is_cut(&self) -> bool {
+        self.queue.front().is_some_and(|outgoing| outgoing.datagram.segment_bytes.is_some())
+    }
+
     /// True while datagrams that the kernel has refused wait to be handed over again.
     pub(crate) fn has_refused(&self) -> bool {
         self.refused > 0

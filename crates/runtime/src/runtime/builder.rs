@@ -106,7 +106,9 @@ impl Builder {
     /// Tick mode: workers wake once per `period` (50 us to 1 s; 1 ms is typical), where
     /// CLOCK_MONOTONIC is a multiple of it, whatever arrives in between. In each tick timers fire
     /// and what their tasks send goes out first; what has arrived is handled after that. Saves much
-    /// CPU under many small packets, and delays everything by up to a period. Off by default.
+    /// CPU under many small packets, and delays everything by up to a period. A worker to which nothing
+    /// came for 100 ms, and for two ticks, sleeps until something does, and takes that at once. Off by
+    /// default.
     pub fn tick(mut self, period: Duration) -> Builder {
         self.tick = Some(period);
         self

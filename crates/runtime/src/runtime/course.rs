@@ -93,7 +93,8 @@ impl Course for Led {
     fn is_runnable(&self) -> bool {
         let worker = &self.worker;
         let signalled = worker.registration.inbox().is_signalled();
-        let arrivals = worker.ticks.is_none() && worker.driver.borrow().has_arrivals();
+        let ticks = worker.ticks.as_ref().is_some_and(|ticks| !ticks.rests());
+        let arrivals = !ticks && worker.driver.borrow().has_arrivals();
         let due = || self.next_deadline_ns().is_some_and(|at_ns| at_ns <= sys::monotonic_ns());
         let over = || self.lingers && !worker.driver.borrow_mut().is_lingering();
         worker.executor.has_ready() || signalled || arrivals || due() || over()
@@ -101,7 +102,7 @@ impl Course for Led {
 
     fn next_deadline_ns(&self) -> Option<u64> {
         let deadline = match &self.worker.ticks {
-            Some(ticks) => Some(ticks.next()),
+            Some(ticks) => self.worker.next_turn(ticks),
             None => self.worker.next_deadline(),
         };
         let now = Instant::now();

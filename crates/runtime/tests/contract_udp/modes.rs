@@ -14,6 +14,7 @@ contract!(
     calls_per_datagram_are_counted
         real "counts system calls of epoll",
     a_tick_wakes_a_worker_once,
+    a_worker_without_work_does_not_tick,
     what_is_due_goes_out_before_what_arrived_is_handled
         real "a simulated network takes longer than a call",
     another_thread_interrupts_a_tick,
@@ -143,6 +144,43 @@ fn a_tick_wakes_a_worker_once(configuration: Configuration) {
         let asks = if configuration.is_epoll() { ticks } else { 0 };
         assert!(waits <= ticks + asks + 2, "{waits} waits in {ticks} ticks");
         sending.join().expect("no panic");
+    });
+}
+
+/// A worker without work woke 1,000 times a second for its ticks. Now it sleeps until something arrives,
+/// takes that at once, and ticks again.
+fn a_worker_without_work_does_not_tick(configuration: Configuration) {
+    run_on(configuration.builder().tick(MS), |handle| async move {
+        let peer = peer();
+        let socket = connect(&UdpOptions::default(), address_of(&peer));
+        let address = socket.local_addr();
+        let received: Rc<Cell<usize>> = Rc::default();
+        let count = Rc::clone(&received);
+        spawn(async move {
+            loop {
+                socket.recv_from().await.expect("a datagram");
+                count.set(count.get() + 1);
+            }
+        });
+        for number in 0..2 {
+            let before = handle.counters();
+            twinring::sleep(500 * MS).await;
+            let after = handle.counters();
+            // It ticks for 100 ms more. On epoll each tick is two waits.
+            let (ticks, waits) = (after.ticks - before.ticks, after.waits - before.waits);
+            assert!(ticks < 200, "{ticks} ticks in half a second without work");
+            assert!(waits < 400, "{waits} waits in half a second without work");
+            peer.send_to(&numbered(26, number, 50), address).expect("room");
+            while received.get() == number {
+                yield_now().await;
+            }
+            let mut ticker = Ticker::new(MS);
+            let ticks = handle.counters().ticks;
+            for _ in 0..20 {
+                ticker.tick().await;
+            }
+            assert!(handle.counters().ticks >= ticks + 2, "it ticks again");
+        }
     });
 }
 

@@ -7,6 +7,8 @@ use twinring::{Datagram, Received, UdpOptions};
 
 contract!(
     a_buffer_is_cut_into_datagrams,
+    what_the_kernel_does_not_cut_keeps_its_place
+        real "a simulated network cuts everything",
     what_was_coalesced_is_reflected_as_it_came,
     coalescing_is_what_the_kernel_granted
         real "a simulated network does not coalesce",
@@ -49,6 +51,40 @@ fn a_buffer_is_cut_into_datagrams(configuration: Configuration) {
                 assert_eq!(stats.send_errors.total(), 0);
             }
         }
+    });
+}
+
+/// Segments that are longer than the path takes are refused by the kernel and cut by the runtime. On
+/// io_uring the datagrams behind them, handed over in the same enter, came first.
+fn what_the_kernel_does_not_cut_keeps_its_place(configuration: Configuration) {
+    const SEGMENT: usize = 2000;
+    const ROUNDS: usize = 20;
+    let test = format!(
+        "segmentation::what_the_kernel_does_not_cut_keeps_its_place::{}",
+        configuration.name
+    );
+    on_a_slow_path(&test, || {
+        in_all_ways(configuration, |options, _| async move {
+            let to = bind(&UdpOptions { recv_buffer_bytes: Some(32 << 20), ..Default::default() });
+            let from = bind(&options);
+            let address = to.local_addr();
+            let mut sent = 0;
+            for _ in 0..ROUNDS {
+                let mut next = |bytes| {
+                    sent += 1;
+                    numbered(12, sent - 1, bytes)
+                };
+                let mut cut = Datagram::to(address, [next(SEGMENT), next(SEGMENT)].concat());
+                cut.segment_bytes = Some(SEGMENT as u16);
+                let plain = Datagram::to(address, next(300));
+                from.send_batch(&mut vec![cut, plain]).await.expect("room");
+            }
+            from.flush().await.expect("sent");
+            let received = receive(&to, sent).await;
+            let numbers: Vec<_> = received.iter().map(|r| assert_numbered(12, &r.data)).collect();
+            assert_eq!(numbers, (0..sent).collect::<Vec<_>>());
+            assert!(from.stats().expect("SO_MEMINFO").gso_fallbacks > 0, "all was cut");
+        });
     });
 }
 

@@ -21,9 +21,10 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 use twinring::{
-    BoundListener, Engine, Handle, ListenOptions, TcpListener, TcpStream, sleep, spawn,
+    BoundListener, Either, Engine, Handle, ListenOptions, TcpListener, TcpStream, race,
+    sleep_until, spawn,
 };
 
 /// The longest and the shortest time between two sweeps over the connections.
@@ -291,16 +292,36 @@ fn limit(timeouts: &Timeouts, phase: Phase, period: Duration) -> Option<(u32, En
     Some((sweeps.unwrap_or(u32::MAX), Ending::TimedOut(phase)))
 }
 
-/// Ends connections that take too long, and closes files that nobody asks for any more.
+/// Ends connections that take too long, and closes files that nobody asks for any more. Sweeps fall on
+/// multiples of a period, and those that cannot find anything are left out.
 async fn watch(worker: &Worker) -> io::Result<Infallible> {
     let timeouts = &worker.settings.timeouts;
     let all = [timeouts.handshake, timeouts.header, timeouts.body, timeouts.idle, timeouts.send];
     let shortest = all.into_iter().min().unwrap_or(SWEEP_MAX);
     let period = (shortest / SWEEPS_PER_TIMEOUT).clamp(SWEEP_MIN, SWEEP_MAX);
+    let start = Instant::now();
+    let sweep_at = |number: u64| start + Duration::from_nanos(period.as_nanos() as u64 * number);
+    let swept = || (start.elapsed().as_nanos() / period.as_nanos()) as u64;
+    let (mut last, mut left) = (0, None);
     loop {
-        sleep(period).await;
-        worker.sessions.sweep(|phase| limit(timeouts, phase, period));
-        worker.close_forgotten_files();
+        let (files, next) = (worker.close_forgotten_files(), swept());
+        // After a pause of the whole process nobody is blamed for it.
+        let passed = (next - last).min(u64::from(left.unwrap_or(1))) as u32;
+        last = next;
+        left = worker.sessions.sweep(passed, |phase| limit(timeouts, phase, period));
+        let sessions = left.map(|left| sweep_at(last + u64::from(left)));
+        let due = [files, sessions].into_iter().flatten().min();
+        let activity = worker.sessions.activity.wait();
+        let moved = match due {
+            Some(due) => matches!(race(activity, sleep_until(due)).await, Either::Left(())),
+            None => {
+                activity.await;
+                true
+            }
+        };
+        if moved {
+            sleep_until(sweep_at(swept() + 1)).await;
+        }
     }
 }
 
@@ -309,7 +330,7 @@ async fn watch(worker: &Worker) -> io::Result<Infallible> {
 async fn drain_sessions(worker: &Worker) {
     let (sessions, timeouts) = (&worker.sessions, &worker.settings.timeouts);
     let sweep = || {
-        sessions.sweep(|phase| match phase {
+        let _next = sessions.sweep(1, |phase| match phase {
             Phase::Silent | Phase::Idle | Phase::Closing => {
                 Some((DRAIN_QUIET_SWEEPS, Ending::Drain))
             }

@@ -5,12 +5,16 @@
 //! and cancels what has stayed in one phase for longer than that may take. The operation that
 //! waited then fails, and [`Session::close`] does what is due. A peer that takes what it was sent,
 //! however slowly, is given time: the kernel knows what was acknowledged.
+//!
+//! A sweep says how many of the next ones can be left out if nothing moves until then, so a server whose
+//! connections are idle sleeps, too.
 
 mod secure;
 
 use super::access_log::{SessionLog, WorkerLog};
 use super::counters::WorkerCounters;
 use super::tls::Encryption;
+use crate::activity::Activity;
 use slab::Slab;
 use std::cell::{Cell, RefCell};
 use std::future::ready;
@@ -71,6 +75,7 @@ pub(super) struct Session {
     pub(super) tls: Option<Box<Encryption>>,
     file_strategy: SendStrategy,
     counters: Arc<WorkerCounters>,
+    activity: Rc<Activity>,
     phase: Cell<Phase>,
     /// Counts changes of phase.
     moves: Cell<u32>,
@@ -95,6 +100,7 @@ impl Session {
     pub(super) fn enter(&self, phase: Phase) {
         if self.phase.replace(phase) != phase {
             self.moves.set(self.moves.get().wrapping_add(1));
+            self.activity.note();
         }
     }
 
@@ -316,12 +322,28 @@ impl Session {
         let quiet = self.quiet_sweeps.get();
         let is_due = quiet >= sweeps;
         let is_look = is_due || quiet.is_multiple_of(sweeps.div_ceil(LOOKS_PER_TIMEOUT));
-        let is_sent_to = matches!(self.phase.get(), Phase::Sending | Phase::Idle);
-        if is_sent_to && (quiet == 1 || is_look) && self.has_taken() && quiet > 1 {
+        if self.is_sent_to() && (quiet == 1 || is_look) && self.has_taken() && quiet > 1 {
             self.quiet_sweeps.set(0);
             return false;
         }
         is_due
+    }
+
+    /// Sweeps until `is_overdue` may find something if nothing moves, the last one included.
+    fn sweeps_left(&self, sweeps: u32) -> u32 {
+        let quiet = self.quiet_sweeps.get();
+        let due = sweeps.saturating_sub(quiet).max(1);
+        let interval = sweeps.div_ceil(LOOKS_PER_TIMEOUT).max(1);
+        match quiet {
+            _ if !self.is_sent_to() => due,
+            0 => 1,
+            _ => due.min(interval - quiet % interval),
+        }
+    }
+
+    /// True if its peer may be taking an answer.
+    fn is_sent_to(&self) -> bool {
+        matches!(self.phase.get(), Phase::Sending | Phase::Idle)
     }
 
     fn ask_to_end(&self, ending: Ending) {
@@ -333,11 +355,15 @@ impl Session {
 
 /// The connections of one worker.
 #[derive(Debug, Default)]
-pub(super) struct Sessions(RefCell<Slab<Rc<Session>>>);
+pub(super) struct Sessions {
+    live: RefCell<Slab<Rc<Session>>>,
+    /// Of all of them, since the last sweep.
+    pub(super) activity: Rc<Activity>,
+}
 
 impl Sessions {
     pub(super) fn is_empty(&self) -> bool {
-        self.0.borrow().is_empty()
+        self.live.borrow().is_empty()
     }
 
     /// Takes a connection in.
@@ -356,6 +382,7 @@ impl Sessions {
             tls,
             file_strategy,
             counters: Arc::clone(counters),
+            activity: Rc::clone(&self.activity),
             phase: Cell::new(Phase::Idle),
             moves: Cell::new(0),
             // So that its time begins with the first sweep.
@@ -367,32 +394,40 @@ impl Sessions {
             sent: Cell::new(0),
             log,
         });
-        let key = self.0.borrow_mut().insert(Rc::clone(&session));
+        self.activity.note();
+        let key = self.live.borrow_mut().insert(Rc::clone(&session));
         Live { sessions: Rc::clone(self), session, key }
     }
 
     /// Looks at every connection: asks those to end that have been in their phase for the number
     /// of sweeps that `most` allows, this one included, and whose peer took nothing meanwhile;
-    /// without a number, nobody.
-    pub(super) fn sweep(&self, most: impl Fn(Phase) -> Option<(u32, Ending)>) {
-        for (_, session) in self.0.borrow().iter() {
+    /// without a number, nobody. `passed` is 1 and the sweeps that were left out since the last one.
+    /// Returns after how many the next one is needed if nothing moves until then; if one is.
+    pub(super) fn sweep(
+        &self,
+        passed: u32,
+        most: impl Fn(Phase) -> Option<(u32, Ending)>,
+    ) -> Option<u32> {
+        self.activity.forget();
+        let mut next = None;
+        for (_, session) in self.live.borrow().iter() {
             let moves = session.moves.get();
-            if session.seen.replace(moves) != moves {
-                session.quiet_sweeps.set(0);
-                continue;
-            }
-            session.quiet_sweeps.set(session.quiet_sweeps.get().saturating_add(1));
-            if let Some((sweeps, ending)) = most(session.phase.get())
-                && session.is_overdue(sweeps)
-            {
+            let moved = session.seen.replace(moves) != moves;
+            let quiet = if moved { 0 } else { session.quiet_sweeps.get().saturating_add(passed) };
+            session.quiet_sweeps.set(quiet);
+            let Some((sweeps, ending)) = most(session.phase.get()) else { continue };
+            if !moved && session.is_overdue(sweeps) {
                 session.ask_to_end(ending);
             }
+            let left = session.sweeps_left(sweeps);
+            next = Some(next.map_or(left, |next: u32| next.min(left)));
         }
+        next
     }
 
     /// Asks every connection to end now.
     pub(super) fn cut(&self) {
-        for (_, session) in self.0.borrow().iter() {
+        for (_, session) in self.live.borrow().iter() {
             session.ask_to_end(Ending::Cut);
         }
     }
@@ -417,7 +452,7 @@ impl Drop for Live {
         if let Some(log) = &self.session.log {
             log.end(self.session.sent());
         }
-        let session = self.sessions.0.borrow_mut().try_remove(self.key);
+        let session = self.sessions.live.borrow_mut().try_remove(self.key);
         drop(session);
         self.session.counters.closed.add(1);
     }

@@ -118,18 +118,23 @@ impl Worker {
     }
 
     fn count_cache(&self) {
+        // What is open now is to be closed some day.
+        self.sessions.activity.note();
         let (bytes, files) = self.cache.load();
         self.counters.cache_bytes.set(bytes as u64);
         self.counters.cache_files.set(files as u64);
     }
 
-    /// Closes files that nobody asks for any more. To be called every now and then.
-    pub(super) fn close_forgotten_files(&self) {
+    /// Closes files that nobody asks for any more. To be called every now and then while there are open
+    /// ones: returns when to do so again.
+    pub(super) fn close_forgotten_files(&self) -> Option<Instant> {
         if self.looked_for_forgotten.get().elapsed() >= FORGOTTEN_AFTER {
             self.looked_for_forgotten.set(Instant::now());
             self.cache.forget_unwanted_files();
             self.count_cache();
         }
+        let (_, files) = self.cache.load();
+        (files > 0).then(|| self.looked_for_forgotten.get() + FORGOTTEN_AFTER)
     }
 
     async fn load_asked_at(&self, site: usize, path: &[u8], asked: Instant) -> Outcome {

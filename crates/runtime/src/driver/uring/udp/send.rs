@@ -70,15 +70,20 @@ impl UringDriver {
         let (setup, stats) = (&udp.setup, &mut udp.stats);
         // Nothing may be under way that they would overtake.
         let mut at_once = setup.batch && setup.pending == 0 && udp.in_flight == 0 && !udp.blocked;
-        while at_once && udp.outbox.len() >= BURST_MIN {
+        // What is to be cut, too: the kernel may refuse to, and sendmmsg(2) stops there.
+        while at_once && (udp.outbox.len() >= BURST_MIN || udp.outbox.next_is_cut()) {
             let fd = socket.owned.as_raw_fd();
             at_once = self.bursts.send_from(&mut udp.outbox, fd, setup, stats, &self.counters);
             udp.blocked = !at_once;
         }
         // Those that were refused go when all that were with them are over.
         let held_back = udp.outbox.has_refused() && udp.in_flight > 0;
-        while udp.waiting.is_none() && !held_back {
+        while udp.alone.is_none() && !held_back {
             let Some(bytes) = udp.outbox.next_bytes() else { break };
+            let is_cut = udp.outbox.next_is_cut();
+            if is_cut && udp.in_flight > 0 {
+                break;
+            }
             if !udp.room.admits(&socket.owned, bytes, &self.counters) {
                 break;
             }
@@ -100,8 +105,8 @@ impl UringDriver {
             } else {
                 entry
             };
-            if must_wait {
-                udp.waiting = Some(send);
+            if must_wait || is_cut {
+                udp.alone = Some(send);
             }
             // SAFETY: the memory of a send is boxed in `sends` until its completion.
             unsafe { self.ring.push(entry.user_data(Op::SendDatagram.tag(send))) };
@@ -141,7 +146,7 @@ impl UringDriver {
         if let (Some(Entry::Udp(udp)), Some(outgoing)) = (self.entries.get_mut(key), outgoing) {
             udp.in_flight -= 1;
             udp.silent -= u32::from(op.silent);
-            udp.waiting = udp.waiting.filter(|waiting| *waiting != send);
+            udp.alone = udp.alone.filter(|alone| *alone != send);
             match -result {
                 errno if errno <= 0 => {
                     self.counters.sent.add(1);

@@ -1,0 +1,81 @@
+//! A server to which nothing comes does nothing: no thread of it runs.
+
+use crate::support::datagrams::{client, reflected};
+use crate::support::http::{Site, ask_on, get};
+use crate::support::tls::Identity;
+use crate::support::*;
+use std::net::TcpStream;
+use std::time::Duration;
+
+/// What happened last has its echoes: a worker ticks for a moment, idle sockets are checked once for a lost
+/// reset, and once for what their peers took.
+const SETTLING: Duration = Duration::from_secs(4);
+const WATCHED: Duration = Duration::from_secs(4);
+const CONNECTIONS: usize = 100;
+
+/// How often threads of a server were given a CPU so far.
+fn runs(server: &Server) -> u64 {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", server.pid())).expect("it runs");
+    let runs = |task: std::fs::DirEntry| {
+        let stat =
+            std::fs::read_to_string(task.path().join("schedstat")).expect("CONFIG_SCHED_INFO");
+        let count = stat.split_whitespace().nth(2).expect("time slices");
+        count.parse::<u64>().expect("a number")
+    };
+    tasks.flatten().map(runs).sum()
+}
+
+/// `serve udp` woke 1,000 times a second for its ticks, `serve http` once a second to sweep over its
+/// connections, also without any.
+#[test]
+fn a_server_without_traffic_sleeps() {
+    let site = Site::usual();
+    let log = site.path().join("access.log");
+    let log = log.to_str().expect("a path of this test");
+    let identity = Identity::new();
+    let tls = identity.arguments();
+    let all = ["--admin", "127.0.0.1:0", "--access-log", log];
+    let all: Vec<&str> = all.into_iter().chain(tls.iter().map(String::as_str)).collect();
+    let mut servers = Vec::new();
+    let mut connections: Vec<TcpStream> = Vec::new();
+    for engine in ENGINES {
+        for workers in ["1", "2"] {
+            let workers = ["--workers", workers];
+            servers.push((engine, "udp", Server::udp(engine, &workers)));
+            servers.push((engine, "echo", Server::echo(engine, &workers)));
+            servers.push((engine, "http", Server::http(engine, site.path(), &workers)));
+        }
+        let timed = ["--idle-timeout", "1s"];
+        servers.push((engine, "echo with a timeout", Server::echo(engine, &timed)));
+        servers.push((engine, "http with all", Server::http(engine, site.path(), &all)));
+        let crowded = Server::echo(engine, &[]);
+        for _ in 0..CONNECTIONS {
+            connections.push(connect(crowded.address()));
+            ping(&connections[connections.len() - 1], b"once");
+        }
+        servers.push((engine, "echo with connections", crowded));
+        let crowded = Server::http(engine, site.path(), &all);
+        for _ in 0..CONNECTIONS {
+            let mut connection = connect(crowded.address());
+            assert_eq!(ask_on(&mut connection, &get("/", "")).status, 200);
+            connections.push(connection);
+        }
+        servers.push((engine, "http with connections", crowded));
+    }
+    for (_, service, server) in &servers {
+        if *service == "udp" {
+            reflected(&client(server.address()), b"once");
+        }
+    }
+    std::thread::sleep(SETTLING);
+    let before: Vec<u64> = servers.iter().map(|(_, _, server)| runs(server)).collect();
+    std::thread::sleep(WATCHED);
+    for ((engine, service, server), before) in servers.iter().zip(before) {
+        let runs = runs(server) - before;
+        assert!(runs <= 2, "{engine}: an idle {service} ran {runs} times in {WATCHED:?}");
+        if *service == "udp" {
+            reflected(&client(server.address()), b"and again");
+        }
+        println!("{engine}: {service}, {runs} runs");
+    }
+}
