@@ -154,6 +154,7 @@ where
             workers.into_iter().flatten().find_map(|worker| Some(worker.err()?.to_string()))
         }
     };
+    signals.workers_have_ended();
     if let Some(at_end) = hooks.at_end {
         at_end(&signals);
     }

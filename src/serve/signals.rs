@@ -9,7 +9,7 @@ use std::fmt;
 use std::io;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 use twinring::Handle;
 
@@ -17,16 +17,17 @@ use twinring::Handle;
 /// its child and then the whole process group.
 const SAME_REQUEST: Duration = Duration::from_millis(20);
 
-/// How long the end of the service may take after its deadline (at once, after a second signal) until the
-/// process ends without it: more than it takes where nobody reads the last words. A worker can be in a
-/// system call that does not return, such as one that opens a file of a server that is gone.
-const LATE_MAX: Duration = Duration::from_secs(5);
+/// How long the workers may take to end after their deadline (which is at once, after a second signal)
+/// until the process ends without them. A worker can be in a system call that does not return, such as
+/// one that opens a file of a server that is gone.
+const LATE_MAX: Duration = Duration::from_secs(1);
 
 /// The signals that came; 0 for none.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Received {
     first: Arc<AtomicI32>,
     second: Arc<AtomicI32>,
+    workers_ended: Arc<AtomicBool>,
 }
 
 /// What a service does when a signal comes that does not end it, such as SIGHUP. A signal that
@@ -92,11 +93,11 @@ pub(super) fn watch(
             if by_thread.first.load(Ordering::Acquire) == 0 {
                 by_thread.first.store(signal, Ordering::Release);
                 handle.shutdown();
-                end_anyhow(drain_timeout.saturating_add(LATE_MAX), 1);
+                by_thread.end_anyhow(drain_timeout.saturating_add(LATE_MAX), 1);
             } else if since.elapsed() > SAME_REQUEST {
                 by_thread.second.store(signal, Ordering::Release);
                 handle.stop();
-                end_anyhow(LATE_MAX, 128 + signal);
+                by_thread.end_anyhow(LATE_MAX, 128 + signal);
             }
         }
     })?;
@@ -105,22 +106,31 @@ pub(super) fn watch(
     Ok(received)
 }
 
-/// Ends the process after this time, if it has not ended by itself.
-fn end_anyhow(limit: Duration, code: i32) {
-    // Without memory for a thread it ends by itself or not at all.
-    let thread = std::thread::Builder::new().name("deadline".to_owned());
-    let _without = thread.spawn(move || {
-        std::thread::sleep(limit);
-        tell(format!(
-            "twinring: a worker did not end within {limit:?}: it is in a system call that does not return \
-             (a filesystem whose server is gone?); the process ends without it"
-        ));
-        finish(LATE_MAX);
-        std::process::exit(code);
-    });
-}
-
 impl Received {
+    /// Ends the process after this time, if its workers have not ended by themselves.
+    fn end_anyhow(&self, limit: Duration, code: i32) {
+        let workers_ended = Arc::clone(&self.workers_ended);
+        // Without memory for a thread it ends by itself or not at all.
+        let thread = std::thread::Builder::new().name("deadline".to_owned());
+        let _without = thread.spawn(move || {
+            std::thread::sleep(limit);
+            if workers_ended.load(Ordering::Acquire) {
+                return;
+            }
+            tell(format!(
+                "twinring: a worker did not end within {limit:?}: it is in a system call that does not \
+                 return (a filesystem whose server is gone?); the process ends without it"
+            ));
+            finish(LATE_MAX);
+            std::process::exit(code);
+        });
+    }
+
+    /// All workers have ended; what follows has bounds of its own.
+    pub(super) fn workers_have_ended(&self) {
+        self.workers_ended.store(true, Ordering::Release);
+    }
+
     /// What ended the service, for the last line of its report.
     pub(super) fn reason(&self) -> String {
         let second = self.second.load(Ordering::Acquire);

@@ -15,6 +15,7 @@ mod descriptors;
 pub mod echo;
 mod guests;
 pub mod http;
+mod signals;
 mod tcp;
 pub mod udp;
 
@@ -22,4 +23,5 @@ pub use audience::Audience;
 pub use connections::Connection;
 pub use counters::ServiceCounters;
 pub use descriptors::raise_descriptor_limit;
+pub use signals::take_no_signals;
 pub use tcp::{Limits, TcpService};

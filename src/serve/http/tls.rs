@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 use twinring_services::http::{MinVersion, Tls, TlsError, TlsSettings};
+use twinring_services::take_no_signals;
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "TLS")]
@@ -71,9 +72,10 @@ impl Reloader {
     pub(super) fn start(tls: Tls) -> io::Result<Reloader> {
         // One request waits behind the one under way, and stands for all that come meanwhile.
         let (requests, received) = sync_channel(1);
-        std::thread::Builder::new()
-            .name("certificates".to_owned())
-            .spawn(move || received.iter().for_each(|()| reload(&tls)))?;
+        std::thread::Builder::new().name("certificates".to_owned()).spawn(move || {
+            take_no_signals();
+            received.iter().for_each(|()| reload(&tls));
+        })?;
         Ok(Reloader(requests))
     }
 

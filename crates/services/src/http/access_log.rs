@@ -13,6 +13,7 @@ mod writer;
 pub(super) use feed::{SessionLog, WorkerLog};
 
 use crate::counters::Count;
+use crate::signals::take_no_signals;
 use std::fmt;
 use std::fs::File;
 use std::io;
@@ -170,6 +171,7 @@ impl AccessLog {
             Writer::new(sink, settings.target.clone(), Arc::clone(&shared), returns, notice);
         let (end, ended) = sync_channel(1);
         std::thread::Builder::new().name("access-log".to_owned()).spawn(move || {
+            take_no_signals();
             writer.run(&received);
             drop(end);
         })?;

@@ -19,6 +19,14 @@ use std::time::Duration;
 /// User data of operations whose completion nobody waits for.
 pub(super) const NOBODY: u64 = u64::MAX;
 
+/// Deferred work that the kernel runs before it looks whether there is a completion
+/// (IO_LOCAL_TW_DEFAULT_MAX in io_uring.c). After as many, there may be more.
+const BURST_MIN: usize = 20;
+
+/// Completions that are taken beyond those of a wait. More would leave the cache before they are
+/// answered: 256 gained as much with 100 connections and lost 7 % with 1,000.
+const BURST_MAX: u32 = 64;
+
 pub(super) struct Ring {
     uring: IoUring,
     fd: RingFd,
@@ -32,6 +40,8 @@ pub(super) struct Ring {
     wait_flags: u32,
     /// Completions that one drain takes.
     drain_most: u32,
+    /// What a wait leaves with the kernel is taken before anything is answered: [`BURST_MIN`].
+    takes_bursts: bool,
     /// What the last timeout operation points to. The kernel may take such an entry later than
     /// the enter that was to submit it, so this lives as long as the ring; an entry that is late
     /// finds a later timeout here, which is as good.
@@ -82,6 +92,9 @@ impl Ring {
             min_wait_us: features.min_wait_us,
             wait_flags: if features.no_iowait { ring::ENTER_NO_IOWAIT } else { 0 },
             drain_most: features.cq_entries / 2,
+            takes_bursts: features.taskrun == TaskRun::Defer
+                && features.ext_arg
+                && features.gather > 0,
             timespec: Box::default(),
             counters: Arc::clone(&setup.counters),
             #[cfg(feature = "sim")]
@@ -193,7 +206,7 @@ impl Ring {
         loop {
             self.enter_once(ring::ENTER_GETEVENTS, u32::from(wait), timeout)?;
             if self.backlog.is_empty() {
-                return Ok(());
+                return if wait { self.take_burst() } else { Ok(()) };
             }
             // The queue was full; there is room now unless the kernel waits for us to take
             // completions first.
@@ -203,6 +216,16 @@ impl Ring {
                 return Ok(());
             }
         }
+    }
+
+    /// Takes more of what has arrived if a wait brought as much as the kernel runs at a time. What is
+    /// answered then leaves in one burst, for which the CPU of the peer is interrupted less often: over
+    /// a veth pair with receive steering 0.5 times in place of 0.87 for each of 100 x 1024 bytes.
+    fn take_burst(&mut self) -> io::Result<()> {
+        if self.takes_bursts && self.uring.completion().len() >= BURST_MIN {
+            self.enter_once(ring::ENTER_GETEVENTS, BURST_MAX, Some(Duration::ZERO))?;
+        }
+        Ok(())
     }
 
     fn enter_once(
