@@ -50,6 +50,7 @@ mod descriptors;
 mod dropping;
 mod exhaustion;
 mod fairness;
+mod gathering;
 mod idle;
 mod ordering;
 mod receiving;

@@ -1,0 +1,136 @@
+//! Answers to what arrived together leave together, so that the CPU of the peers is interrupted once
+//! for all of them; nothing else about sending changes.
+
+use crate::support::*;
+use std::io::{ErrorKind, Read, Write};
+use std::rc::Rc;
+use twinring::{TcpStream, spawn};
+
+contract!(
+    answers_to_what_came_together_leave_together,
+    a_lone_answer_leaves_at_once,
+    whatever_is_gathered_keeps_its_order,
+);
+
+/// Each task, when it has its message, looks whether an answer of those before it has left.
+fn answers_to_what_came_together_leave_together(configuration: Configuration) {
+    const STREAMS: usize = 4;
+    if configuration.name.contains("sqpoll") || configuration.name.contains("sim") {
+        // Another thread submits, or the machine has sends of its own.
+        return;
+    }
+    run_on(configuration.builder_with("gather=on,buffer_count=16"), |_| async {
+        let (mut streams, mut peers) = (Vec::new(), Vec::new());
+        for _ in 0..STREAMS {
+            let (stream, peer) = pair().await;
+            peer.set_nonblocking(true).expect("a socket");
+            streams.push(stream);
+            peers.push(peer);
+        }
+        let peers = Rc::new(peers);
+        let mut tasks = Vec::new();
+        for stream in streams {
+            let peers = Rc::clone(&peers);
+            tasks.push(spawn(async move {
+                let message = stream.recv().await.expect("bytes");
+                for mut peer in peers.iter() {
+                    let early = peer.read(&mut [0; 8]).expect_err("an answer left alone");
+                    assert_eq!(early.kind(), ErrorKind::WouldBlock);
+                }
+                stream.send(message).await.expect("room");
+                stream
+            }));
+        }
+        settle().await;
+        for mut peer in peers.iter() {
+            peer.write_all(b"together").expect("room");
+        }
+        for task in tasks {
+            task.await.expect("no panic").flush().await.expect("no reset");
+        }
+        for mut peer in peers.iter() {
+            peer.set_nonblocking(false).expect("a socket");
+            let mut answer = [0; 8];
+            peer.read_exact(&mut answer).expect("an answer");
+            assert_eq!(&answer, b"together");
+        }
+    });
+}
+
+/// With nothing else in hand there is nothing to wait for: one connection loses no latency.
+fn a_lone_answer_leaves_at_once(configuration: Configuration) {
+    if !configuration.is_epoll() {
+        // A ring submits with the next enter, which is the next thing that it does.
+        return;
+    }
+    configuration.run(async {
+        let (stream, mut peer) = pair().await;
+        for _ in 0..3 {
+            assert!(poll_once(stream.recv()).await.is_none());
+            peer.write_all(b"alone").expect("room");
+            let message = stream.recv().await.expect("bytes");
+            stream.send(message).await.expect("room");
+            // The worker's own thread waits here: what has not left never comes.
+            peer.read_exact(&mut [0; 5]).expect("an answer that has left");
+        }
+    });
+}
+
+/// What a task sends on a stream, and how it ends.
+async fn send_in_some_way(way: usize, stream: TcpStream) -> std::io::Result<()> {
+    let part = |range| pattern(way as u64, range);
+    stream.send(part(0..10)).await?;
+    match way {
+        0 => {
+            stream.send(part(10..300)).await?;
+            stream.send(part(300..70_000)).await?;
+            stream.finish().await
+        }
+        1 => {
+            stream.send_more(part(10..5000)).await?;
+            stream.send(part(5000..70_000)).await
+        }
+        2 => {
+            stream.send(part(10..69_000)).await?;
+            stream.flush().await?;
+            stream.send(part(69_000..70_000)).await?;
+            stream.close().await
+        }
+        _ => {
+            for start in (10..70_000).step_by(6999) {
+                stream.send(part(start..(start + 6999).min(70_000))).await?;
+            }
+            Ok(())
+        }
+    }
+}
+
+fn whatever_is_gathered_keeps_its_order(configuration: Configuration) {
+    const STREAMS: usize = 8;
+    configuration.run(async {
+        for round in 0..2 {
+            let (mut readers, mut peers) = (Vec::new(), Vec::new());
+            for number in 0..STREAMS {
+                let way = number % 4;
+                let (stream, peer) = if round == 0 { pair().await } else { narrow_pair().await };
+                let mut reading = peer.try_clone().expect("a descriptor");
+                readers.push((way, on_thread(move || read_to_end(&mut reading))));
+                peers.push(peer);
+                spawn(async move {
+                    stream.recv().await.expect("bytes");
+                    send_in_some_way(way, stream).await.expect("no reset");
+                });
+            }
+            settle().await;
+            for peer in &mut peers {
+                peer.write_all(b"go").expect("room");
+                finish(peer);
+            }
+            for (way, reader) in readers {
+                let read = reader.await.expect("no reset");
+                assert_eq!(read.len(), 70_000, "way {way}");
+                assert_pattern(way as u64, 0, &read);
+            }
+        }
+    });
+}
