@@ -208,7 +208,9 @@ options! {
         no_sqarray: bool, "on or off", switch;
         /// Sends that succeed whole post no completion, Linux 5.17.
         skip_success: bool, "on or off", switch;
-        /// How many sends wait for each other and for the next enter; `off` submits each at once.
+        /// How many sends wait for each other and for the next enter; `off` submits each at once. Unless
+        /// it is off, a wait that brings as much as the kernel runs at a time is followed by an enter
+        /// that takes more of what has arrived, so that the answers leave in one burst.
         gather: u32, "on, off or 1 to 512 sends", gather;
         /// Submit sends before waiting instead of together with it.
         split: Split, "auto, on or off", |text| match text {
@@ -251,12 +253,12 @@ options! {
         buffer_bytes: u32, "64 to 1048576", |text| number_between(text, 64, 1 << 20);
         /// Number of receive buffers.
         buffer_count: u32, "4 to 32768", |text| number_between(text, 4, 1 << 15);
-        /// How many sends wait until the events in hand are worked off; `off` sends each at once.
+        /// How many sends wait until the events in hand have been handled; `off` sends each at once.
         gather: u32, "on, off or 1 to 512 sends", gather;
     }
 }
 
-/// The most sends that wait for each other on epoll; on io_uring there is no bound then but the queue.
+/// The most sends that wait for each other on epoll. On io_uring this value means no bound but the queue.
 pub(crate) const GATHER_MAX: u32 = 512;
 
 fn gather(text: &str) -> Option<u32> {

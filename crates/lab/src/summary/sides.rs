@@ -131,7 +131,7 @@ pub(super) fn side_medians(sides: &[SideFigures]) -> Option<SideFigures> {
 }
 
 /// The server's memory, and what a connection took of it and of the kernel's. Growth is from the
-/// moment that the server was ready; it can be negative.
+/// moment that the server was ready to the end of the window; it can be negative.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct MemoryFigures {
     /// Resident memory of the server when it was ready.
