@@ -435,3 +435,17 @@ fn networks_are_known_by_their_old_names_too() {
     }
     assert!("eth0".parse::<NetChoice>().unwrap_err().contains("auto, lo, rps, napi, all"));
 }
+
+#[test]
+fn the_schedule_experiment_asks_for_gathering_and_interface_on_three_networks() {
+    let schedule = Experiment::find("schedule").unwrap();
+    let name = |position: usize| schedule.subjects[position].name.as_str();
+    let contests = schedule.contests(Protocol::Tcp);
+    let contests: Vec<_> = contests.into_iter().map(|(a, b)| (name(a), name(b))).collect();
+    let wanted = [("epoll-at-once", "epoll"), ("epoll-at-once", "io_uring"), ("epoll", "io_uring")];
+    assert_eq!(contests, wanted);
+    let outlook = crate::outlook::Outlook::of(&schedule);
+    assert!(outlook.runs == 3 * 4 * 3 * 12 && outlook.seconds_most < 720.0, "{outlook:?}");
+    let comparisons = 3 * schedule.cells(schedule.net.kinds()).len();
+    assert_eq!(crate::outlook::too_few_pairs(&schedule, comparisons), None);
+}
