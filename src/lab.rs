@@ -104,7 +104,8 @@ pub(crate) struct Run {
     /// UDP: packets per second of each stream.
     #[arg(long, value_delimiter = ',')]
     pps: Option<Vec<u32>>,
-    /// Network on this host: auto, veth, loopback or both.
+    /// Network on this host: lo (the sender's CPU receives), rps (the receiver's CPU is
+    /// interrupted), napi (it polls), all three, or auto: rps where rights allow, else lo.
     #[arg(long, conflicts_with_all = ["server_host", "client_host"])]
     net: Option<NetChoice>,
     /// How CPU use is found: idle_clock or soaker.

@@ -14,7 +14,7 @@ fuzz_target!(|text: &str| {
         }
     };
     assert!(experiment.pairs > 0 && !experiment.subjects.is_empty());
-    let cells = experiment.cells(&[NetKind::Loopback]);
+    let cells = experiment.cells(&[NetKind::Lo]);
     assert!(!cells.is_empty());
     for protocol in experiment.protocols() {
         let (warmup_s, window_s) = experiment.pace_s(protocol);

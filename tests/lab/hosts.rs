@@ -349,7 +349,7 @@ fn a_host_that_cannot_be_used_is_an_error_that_says_why() {
 #[test]
 fn what_cannot_be_measured_between_hosts_is_a_bad_argument() {
     for (arguments, part) in [
-        (&["--server-host", "a", "--net", "veth"][..], "--net"),
+        (&["--server-host", "a", "--net", "rps"][..], "--net"),
         (&["--server-host", "a", "--client-host", "a"], "given twice"),
         (&["--client-host", "a", "--client-host", "b", "--connections", "1"], "1 x 128 B"),
         (&["--server-host", "a", "--placement", "close"], "--placement any"),

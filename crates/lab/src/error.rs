@@ -34,9 +34,9 @@ pub enum LabError {
     },
 
     /// A network was asked for by name and cannot be had.
-    #[error("cannot set up the network `{net}`: {why}; use --net loopback, or run as root")]
+    #[error("cannot set up the network `{net}`: {why}; use --net lo, or run as root")]
     Net {
-        /// `veth` or `loopback`.
+        /// `lo`, `rps` or `napi`.
         net: String,
         /// The step that failed and the kernel's answer.
         why: String,

@@ -1,6 +1,6 @@
 //! How long an experiment takes, told before it is run.
 
-use crate::experiment::{Cell, Correction, Experiment, MIN_PAIRS, NetChoice, NetKind, Protocol};
+use crate::experiment::{Cell, Correction, Experiment, MIN_PAIRS, Protocol};
 use crate::plan::groups;
 use crate::statistics::{least_pairs, level_for};
 
@@ -19,7 +19,7 @@ pub struct Outlook {
 }
 
 impl Outlook {
-    /// For an experiment whose subjects are all present, on one network unless it names both.
+    /// For an experiment whose subjects are all present, on one network unless it names several.
     ///
     /// ```
     /// let quick = twinring_lab::Experiment::find("quick")?;
@@ -27,11 +27,7 @@ impl Outlook {
     /// # Ok::<(), twinring_lab::LabError>(())
     /// ```
     pub fn of(experiment: &Experiment) -> Outlook {
-        let nets: &[NetKind] = match experiment.net {
-            NetChoice::Both => &[NetKind::Veth, NetKind::Loopback],
-            NetChoice::Auto | NetChoice::Veth => &[NetKind::Veth],
-            NetChoice::Loopback => &[NetKind::Loopback],
-        };
+        let nets = experiment.net.kinds();
         let cells = experiment.cells(nets);
         let mut outlook = Outlook::default();
         for (runs, protocol) in cells.iter().flat_map(|cell| block_sizes(experiment, cell)) {

@@ -33,14 +33,51 @@ pub(crate) fn cpu_ticks(stat: &str, cpu: usize) -> Option<CpuTicks> {
 }
 
 /// Packets that found the receive backlog of `cpu` full (`net.core.netdev_max_backlog`), from the
-/// text of `/proc/net/softnet_stat`: hexadecimal columns, a line for each CPU that is online. Since
-/// 5.10 the thirteenth says which (net/core/net-procfs.c, `softnet_seq_show`).
+/// text of `/proc/net/softnet_stat`.
 pub(crate) fn backlog_drops(softnet_stat: &str, cpu: usize) -> Option<u64> {
+    softnet(softnet_stat, cpu, 1)
+}
+
+/// How often another CPU told `cpu` that it had steered packets to it, from the same text.
+pub(crate) fn steered(softnet_stat: &str, cpu: usize) -> Option<u64> {
+    softnet(softnet_stat, cpu, 9)
+}
+
+/// Hexadecimal columns, a line for each CPU that is online. Since 5.10 the thirteenth says which
+/// (net/core/net-procfs.c, `softnet_seq_show`).
+fn softnet(softnet_stat: &str, cpu: usize, column: usize) -> Option<u64> {
     let columns = softnet_stat.lines().map(|line| -> Vec<u64> {
         line.split_ascii_whitespace().flat_map(|hex| u64::from_str_radix(hex, 16)).collect()
     });
     let mut of_cpu = columns.filter(|line| line.get(12) == Some(&(cpu as u64)));
-    of_cpu.next()?.get(1).copied()
+    of_cpu.next()?.get(column).copied()
+}
+
+/// What a row counts of `cpu`, from the text of `/proc/interrupts` or `/proc/softirqs`. A head line
+/// names the CPUs, which may have gaps where some are offline; rows without CPUs have one number.
+pub(crate) fn count_of_cpu(table: &str, row: &str, cpu: usize) -> Option<u64> {
+    let mut lines = table.lines();
+    let name = format!("CPU{cpu}");
+    let column = lines.next()?.split_ascii_whitespace().position(|head| head == name)?;
+    let counts = lines.find_map(|line| line.trim_start().strip_prefix(row)?.strip_prefix(':'))?;
+    counts.split_ascii_whitespace().nth(column)?.parse().ok()
+}
+
+/// A count from the text of `/proc/net/snmp`: of each protocol a line of names, then one of numbers.
+pub(crate) fn snmp(text: &str, protocol: &str, name: &str) -> Option<u64> {
+    let mut of_it = text.lines().filter_map(|line| line.strip_prefix(protocol)?.strip_prefix(':'));
+    let (names, numbers) = (of_it.next()?, of_it.next()?);
+    let column = names.split_ascii_whitespace().position(|known| known == name)?;
+    numbers.split_ascii_whitespace().nth(column)?.parse().ok()
+}
+
+/// Packets that a device dropped on receiving and on sending, from the text of `/proc/net/dev`.
+pub(crate) fn device_drops(text: &str, device: &str) -> Option<u64> {
+    let counts =
+        text.lines().find_map(|line| line.trim_start().strip_prefix(device)?.strip_prefix(':'))?;
+    let counts: Vec<u64> = counts.split_ascii_whitespace().flat_map(u64::from_str).collect();
+    // Received: bytes, packets, errs, drop and four more; then sent, the same.
+    Some(counts.get(3)?.saturating_add(*counts.get(11)?))
 }
 
 /// Time that a CPU has spent idle so far, in nanoseconds.
@@ -87,6 +124,8 @@ pub(crate) struct ProcessStat<'a> {
     /// Name of the program, cut by the kernel to 15 bytes.
     pub(crate) name: &'a str,
     pub(crate) parent: i32,
+    /// Page faults that took no disk, of all its threads.
+    pub(crate) minor_faults: u64,
     /// CPU time of all its threads, ended ones included.
     pub(crate) user_ticks: u64,
     pub(crate) system_ticks: u64,
@@ -104,6 +143,7 @@ pub(crate) fn process_stat(text: &str) -> Option<ProcessStat<'_>> {
     Some(ProcessStat {
         name: head.split_once('(')?.1,
         parent: field(4)?.parse().ok()?,
+        minor_faults: field(10)?.parse().ok()?,
         user_ticks: field(14)?.parse().ok()?,
         system_ticks: field(15)?.parse().ok()?,
         policy: field(41)?.parse().ok()?,
@@ -148,6 +188,19 @@ pub(crate) fn threads_per_cpu(name: &str) -> BTreeMap<usize, i32> {
         Some((cpu, pid))
     };
     pids().into_iter().flatten().filter_map(of_kernel).collect()
+}
+
+/// The threads of the kernel whose name begins so, by their number. Older kernels show 15 characters
+/// of a name.
+pub(crate) fn kernel_threads(name: &str) -> Vec<i32> {
+    let is_one = |pid: &i32| {
+        let text = text(&format!("/proc/{pid}/stat")).unwrap_or_default();
+        process_stat(&text)
+            .is_some_and(|stat| stat.parent == KERNEL_THREADS && stat.name.starts_with(name))
+    };
+    let mut threads: Vec<i32> = pids().into_iter().flatten().filter(is_one).collect();
+    threads.sort_unstable();
+    threads
 }
 
 /// The parent of all threads of the kernel, kthreadd.
@@ -227,8 +280,14 @@ mod tests {
         let head = "7 (a) (b c) S 1 7 7 0 -1 4194304 100 0 0 0 11 22 0 0 20 0 1 0 5 6 7 8 0 0 0 0 \
                     0 0 0 0 0 0 0 0 17 1 0 5 0 0";
         let stat = process_stat(head).unwrap();
-        let expected =
-            ProcessStat { name: "a) (b c", parent: 1, user_ticks: 11, system_ticks: 22, policy: 5 };
+        let expected = ProcessStat {
+            name: "a) (b c",
+            parent: 1,
+            minor_faults: 100,
+            user_ticks: 11,
+            system_ticks: 22,
+            policy: 5,
+        };
         assert_eq!(stat, expected);
         assert_eq!(process_stat("7 (cut"), None);
         assert_eq!(process_stat("7 (cut) S 1"), None);
@@ -243,6 +302,40 @@ mod tests {
         let status = text("/proc/self/status").unwrap();
         assert_eq!(status_number(&status, "Pid"), Some(u64::from(std::process::id())));
         assert!(pids().unwrap().contains(&(std::process::id() as i32)));
+    }
+
+    #[test]
+    fn rows_of_cpus_are_read_by_their_head() {
+        let table = "           CPU0       CPU2       \n 24:          1          0  IO-APIC  5-edge  CAL\n\
+                     RES:    2840622    1815448   Rescheduling interrupts\n\
+                     CAL:    2597322    2615028   Function call interrupts\nERR:          0\n";
+        let count = |row, cpu| count_of_cpu(table, row, cpu);
+        assert_eq!((count("CAL", 0), count("CAL", 2)), (Some(2_597_322), Some(2_615_028)));
+        // No such row (aarch64 calls them IPI0 and so on), no such CPU, a row without CPUs.
+        assert_eq!((count("TLB", 0), count("RES", 1), count("ERR", 2)), (None, None, None));
+        assert_eq!(
+            (count_of_cpu("", "CAL", 0), count_of_cpu("CPU0\nCAL: x\n", "CAL", 0)),
+            (None, None)
+        );
+        let softirqs =
+            "                    CPU0       CPU1\n      NET_TX:   9  8\n      NET_RX:   7  6\n";
+        assert_eq!(count_of_cpu(softirqs, "NET_RX", 1), Some(6));
+    }
+
+    #[test]
+    fn counts_of_a_network_are_read_by_their_names() {
+        let text = "Ip: Forwarding DefaultTTL\nIp: 1 64\nTcp: MaxConn InSegs RetransSegs\n\
+                    Tcp: -1 28 780986\nUdp: InDatagrams\nUdp: 5\n";
+        assert_eq!(snmp(text, "Tcp", "RetransSegs"), Some(780_986));
+        assert_eq!((snmp(text, "Tcp", "OutSegs"), snmp(text, "Tcp", "MaxConn")), (None, None));
+        assert_eq!((snmp("Tcp: A\n", "Tcp", "A"), snmp("", "Tcp", "A")), (None, None));
+        let devices = "Inter-|   Receive                  |  Transmit\n face |bytes packets errs drop\n    \
+                       lo: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n   lo1:1 2 3 70 5 6 7 8 9 10 11 50 13\n";
+        assert_eq!(
+            (device_drops(devices, "lo"), device_drops(devices, "lo1")),
+            (Some(16), Some(120))
+        );
+        assert_eq!((device_drops(devices, "eth0"), device_drops("lo: 1 2", "lo")), (None, None));
     }
 
     #[test]

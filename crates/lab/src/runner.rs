@@ -290,7 +290,7 @@ impl Surroundings {
 fn hosts_of(network: &Network) -> Vec<&End> {
     let clients = match network.record.kind {
         NetKind::Hosts => &network.clients[..],
-        NetKind::Veth | NetKind::Loopback => &[],
+        NetKind::Rps | NetKind::Lo | NetKind::Napi => &[],
     };
     std::iter::once(&network.server).chain(clients).collect()
 }

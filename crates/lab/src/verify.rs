@@ -8,6 +8,7 @@ use crate::bundle::{
     self, BUNDLE_FILE, COVERED, HTML_FILE, MANIFEST_FILE, MARKDOWN_FILE, RUNS_FILE, Stored,
 };
 use crate::error::{LabError, MESSAGE_CHARS_MAX, shortened};
+use crate::experiment::NetKind;
 use crate::machine::sha256_of;
 use crate::origin;
 use crate::profile::Profile;
@@ -166,6 +167,7 @@ fn check_summary(
         }
         return Ok(());
     };
+    let stored = &with_current_names(stored.clone());
     let mut computed = serde_json::to_value(computed).map_err(|error| LabError::NotABundle {
         path: BUNDLE_FILE.into(),
         why: error.to_string(),
@@ -200,6 +202,24 @@ fn check_warnings(
     let computed = serde_json::to_value(warnings(&computed)).map_err(unreadable)?;
     compare(&stored, &computed, "warnings", found);
     Ok(())
+}
+
+/// Gives networks the names that they have now.
+fn with_current_names(mut stored: Value) -> Value {
+    let inside: Vec<&mut Value> = match &mut stored {
+        Value::Object(fields) => {
+            if let Some(Value::String(net)) = fields.get_mut("net") {
+                *net = NetKind::renamed(net).to_owned();
+            }
+            fields.values_mut().collect()
+        }
+        Value::Array(values) => values.iter_mut().collect(),
+        _ => Vec::new(),
+    };
+    for value in inside {
+        *value = with_current_names(value.take());
+    }
+    stored
 }
 
 /// Up to version 3 the p value that a comparison had to reach was called `level`, as the primary

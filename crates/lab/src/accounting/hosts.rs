@@ -10,7 +10,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::sample::Sides;
-use super::{CpuBusy, CpuUse, ProcessUse, SideSample};
+use super::{Counts, CpuBusy, CpuUse, ProcessUse, SideSample};
 use crate::host::Offset;
 
 /// What is known of the CPU use of a run between hosts only.
@@ -141,8 +141,11 @@ fn sum(uses: &[ClientUse]) -> (CpuBusy, ProcessUse) {
         irq_coarse_s: of(|cpu| cpu.irq_coarse_s),
         steal_coarse_s: of(|cpu| cpu.steal_coarse_s),
         backlog_drops: drops.map(|all| all.iter().sum()),
+        counts: Counts::sum(uses.iter().map(|it| it.cpu.counts)),
     };
-    let mut process = ProcessUse::default();
+    let faults: Option<Vec<u64>> = uses.iter().map(|it| it.process.minor_faults).collect();
+    let minor_faults = faults.map(|all| all.into_iter().fold(0, u64::saturating_add));
+    let mut process = ProcessUse { minor_faults, ..ProcessUse::default() };
     for other in uses.iter().map(|it| &it.process) {
         process.cpu_s += other.cpu_s;
         process.user_s += other.user_s;
@@ -181,6 +184,7 @@ mod tests {
             ticks,
             softirq_thread_ns,
             backlog_drops,
+            counts: Counts::default(),
             process,
             took_ns,
         }

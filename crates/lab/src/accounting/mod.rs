@@ -8,6 +8,7 @@
 //! share of a CPU follows from its own side's clock alone: they may be on different hosts. Only how
 //! late the samples were is told by the client's clock, which is the one that the window is of.
 
+mod counts;
 mod hosts;
 mod memory;
 mod meter;
@@ -16,13 +17,14 @@ mod sample;
 
 use serde::{Deserialize, Serialize};
 
+pub use counts::Counts;
 pub use hosts::{BetweenHosts, ClientUse};
 pub(crate) use hosts::{ClientWindow, cpu_use_between_hosts};
 pub use memory::{KernelMemory, MemoryUse, ProcessMemory};
 pub(crate) use meter::Meter;
 pub(crate) use others::Bystanders;
 pub use others::OtherProcesses;
-pub(crate) use sample::{Detail, SideSample, Sides, prepare};
+pub(crate) use sample::{Detail, SideSample, Sides, Watched, prepare};
 
 /// CPU use of one run, inside the measured window.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -132,6 +134,9 @@ pub struct CpuBusy {
     /// it can be seen; not in older bundles.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backlog_drops: Option<u64>,
+    /// What the kernel counted of this side.
+    #[serde(default, skip_serializing_if = "Counts::is_empty")]
+    pub counts: Counts,
 }
 
 /// What a process, its threads and its children used.
@@ -151,6 +156,9 @@ pub struct ProcessUse {
     pub voluntary_switches: u64,
     /// Context switches because somebody else was let in.
     pub involuntary_switches: u64,
+    /// Page faults that took no disk; not known with the idle clock alone, nor in older bundles.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub minor_faults: Option<u64>,
 }
 
 impl ProcessUse {

@@ -10,8 +10,9 @@ use nix::time::ClockId;
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
-use super::{CpuBusy, ProcessUse, ThreadUse};
+use super::{Counts, CpuBusy, ProcessUse, ThreadUse};
 use crate::error::LabError;
+use crate::host::Device;
 use crate::procfs::{self, CpuTicks, Idle, TICK_S};
 use crate::soaker;
 
@@ -34,6 +35,9 @@ pub(crate) struct SideSample {
     /// Packets so far that found that CPU's receive backlog full, if it can be seen.
     #[serde(default)]
     pub(crate) backlog_drops: Option<u64>,
+    /// What the kernel has counted of this side.
+    #[serde(default)]
+    pub(crate) counts: Counts,
     /// The process and its children.
     pub(crate) process: ProcessSample,
     /// How long the look took.
@@ -45,19 +49,27 @@ pub(crate) struct SideSample {
 pub(crate) enum Detail {
     /// Everything.
     Full,
-    /// The idle clock and the clock of each process, without its threads and children: what the
-    /// lab cannot do without.
+    /// The idle clock and the clock of each process, without its threads and children, and no
+    /// counts: what the lab cannot do without.
     Clocks,
 }
 
+/// What is sampled of one side: a CPU, the process tree of `pid`, and the device of its network.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Watched<'a> {
+    pub(crate) cpu: usize,
+    pub(crate) pid: i32,
+    pub(crate) device: Option<&'a Device>,
+}
+
 impl SideSample {
-    /// Takes a look at `cpu` and the process tree of `pid`, both of this host. A process that has
-    /// ended counts as nothing; that it ended is noticed elsewhere.
+    /// Takes a look at one side, of this host. A process that has ended counts as nothing; that it
+    /// ended is noticed elsewhere.
     ///
     /// # Errors
     /// [`LabError::Machine`] without a clock.
-    pub(crate) fn take(cpu: usize, pid: i32, detail: Detail) -> Result<SideSample, LabError> {
-        let [side] = Look::now()?.at([(cpu, pid)], detail)?;
+    pub(crate) fn take(side: Watched<'_>, detail: Detail) -> Result<SideSample, LabError> {
+        let [side] = Look::now()?.at([side], detail)?;
         Ok(side)
     }
 
@@ -66,8 +78,8 @@ impl SideSample {
     /// # Errors
     /// See [`SideSample::take`].
     pub(crate) fn take_both(
-        server: (usize, i32),
-        client: (usize, i32),
+        server: Watched<'_>,
+        client: Watched<'_>,
         detail: Detail,
     ) -> Result<Sides, LabError> {
         let [server, client] = Look::now()?.at([server, client], detail)?;
@@ -103,6 +115,7 @@ impl SideSample {
             irq_coarse_s: ticks(|ticks| ticks.irq),
             steal_coarse_s: ticks(|ticks| ticks.steal),
             backlog_drops: drops.map(|(start, end)| end.saturating_sub(start)),
+            counts: self.counts.until(&end.counts),
         }
     }
 }
@@ -133,17 +146,23 @@ impl Look {
         Ok(Look { before_ns, at_ns: before_ns.midpoint(now_ns()?), timer_list })
     }
 
-    /// The sides at this moment, each given as its CPU and its process.
+    /// The sides at this moment.
     fn at<const SIDES: usize>(
         self,
-        sides: [(usize, i32); SIDES],
+        sides: [Watched<'_>; SIDES],
         detail: Detail,
     ) -> Result<[SideSample; SIDES], LabError> {
-        let processes = sides.map(|(_, pid)| ProcessSample::take(pid, detail));
-        let stat = procfs::text("/proc/stat").unwrap_or_default();
         let softnet_stat = procfs::text("/proc/net/softnet_stat").unwrap_or_default();
-        let mut processes = processes.into_iter();
-        let mut taken = sides.map(|(cpu, _)| {
+        let counts = match detail {
+            Detail::Full => {
+                Counts::take(sides.map(|it| (it.cpu, it.pid, it.device)), &softnet_stat)
+            }
+            Detail::Clocks => [Counts::default(); SIDES],
+        };
+        let processes = sides.map(|side| ProcessSample::take(side.pid, detail));
+        let stat = procfs::text("/proc/stat").unwrap_or_default();
+        let (mut processes, mut counts) = (processes.into_iter(), counts.into_iter());
+        let mut taken = sides.map(|Watched { cpu, .. }| {
             let ticks = procfs::cpu_ticks(&stat, cpu).unwrap_or_default();
             // Two counters, either rounded down to a tick.
             let in_ticks = || Idle {
@@ -160,6 +179,7 @@ impl Look {
                 ticks,
                 softirq_thread_ns: softirq_thread_ns(cpu),
                 backlog_drops: procfs::backlog_drops(&softnet_stat, cpu),
+                counts: counts.next().unwrap_or_default(),
                 process: processes.next().unwrap_or_default(),
                 took_ns: 0,
             }
@@ -203,6 +223,8 @@ pub(crate) struct ProcessSample {
     pub(super) cpu_ns: u64,
     pub(super) user_ticks: u64,
     pub(super) system_ticks: u64,
+    #[serde(default)]
+    pub(super) minor_faults: Option<u64>,
     pub(super) threads: BTreeMap<i32, ThreadSample>,
 }
 
@@ -229,6 +251,7 @@ impl ProcessSample {
             if let Some(stat) = stat.as_deref().and_then(procfs::process_stat) {
                 sample.user_ticks += stat.user_ticks;
                 sample.system_ticks += stat.system_ticks;
+                *sample.minor_faults.get_or_insert(0) += stat.minor_faults;
             }
             let Ok(threads) = procfs::numeric_entries(&format!("/proc/{pid}/task")) else {
                 continue;
@@ -268,6 +291,10 @@ impl ProcessSample {
             threads: by_name.into_values().collect(),
             voluntary_switches,
             involuntary_switches,
+            minor_faults: self
+                .minor_faults
+                .zip(end.minor_faults)
+                .map(|(start, end)| end.saturating_sub(start)),
         }
     }
 }
@@ -356,6 +383,7 @@ mod tests {
                 ticks: CpuTicks::default(),
                 softirq_thread_ns: None,
                 backlog_drops: None,
+                counts: Counts::default(),
                 process: ProcessSample::default(),
                 took_ns: 0,
             };
@@ -376,10 +404,11 @@ mod tests {
     #[test]
     fn both_sides_of_this_host_are_taken_at_one_moment() {
         let pid = std::process::id() as i32;
-        let sides = SideSample::take_both((0, pid), (0, pid), Detail::Full).unwrap();
+        let side = Watched { cpu: 0, pid, device: None };
+        let sides = SideSample::take_both(side, side, Detail::Full).unwrap();
         assert_eq!(sides.server.at_ns, sides.client.at_ns);
         assert_eq!(sides.server.idle_ns, sides.client.idle_ns);
-        let alone = SideSample::take(0, pid, Detail::Full).unwrap();
+        let alone = SideSample::take(side, Detail::Full).unwrap();
         let unsure_ns = sides.server.idle_unsure_ns + alone.idle_unsure_ns;
         assert!(alone.at_ns > sides.server.at_ns);
         assert!(alone.idle_ns + unsure_ns >= sides.server.idle_ns);

@@ -10,6 +10,8 @@ pub enum Kind {
     ServerNotReady,
     /// The server ended before it was asked to.
     ServerDied,
+    /// The network is not what it says.
+    NetworkMismatch,
     /// Bytes came back other than they were sent, or a file came other than it is.
     PayloadMismatch,
     /// Fewer connections were served at once, or fewer streams opened, than were asked for.
@@ -56,6 +58,8 @@ pub enum Kind {
     KernelDrops,
     /// The kernel dropped packets at a full receive backlog of a CPU.
     BacklogDrops,
+    /// So many packets were lost that latency says nothing.
+    PacketsLost,
     /// The completion queue overflowed.
     CqOverflow,
     /// The subject left both CPUs idle although requests were waiting.
@@ -64,9 +68,10 @@ pub enum Kind {
 
 impl Kind {
     /// All of them, in their order.
-    pub const ALL: [Kind; 27] = [
+    pub const ALL: [Kind; 29] = [
         Kind::ServerNotReady,
         Kind::ServerDied,
+        Kind::NetworkMismatch,
         Kind::PayloadMismatch,
         Kind::UnequalAdmission,
         Kind::ClientErrors,
@@ -90,6 +95,7 @@ impl Kind {
         Kind::ForeignPackets,
         Kind::KernelDrops,
         Kind::BacklogDrops,
+        Kind::PacketsLost,
         Kind::CqOverflow,
         Kind::SubjectWaits,
     ];
@@ -134,6 +140,8 @@ impl Kind {
             Kind::ForeignPackets => "foreign packets",
             Kind::KernelDrops => "full receive buffers",
             Kind::BacklogDrops => "full receive backlog",
+            Kind::NetworkMismatch => "network is not what it says",
+            Kind::PacketsLost => "packets lost",
             Kind::CqOverflow => "completion queue overflow",
             Kind::Steal => "steal time",
             Kind::Moved => "virtual CPUs moved",
@@ -177,6 +185,13 @@ impl Kind {
             Kind::BacklogDrops => {
                 "raise net.core.netdev_max_backlog: TCP sends again what is lost, after a while \
                  that is part of the latency"
+            }
+            Kind::NetworkMismatch => {
+                "use another network (--net), and see docs/method.md, Three networks"
+            }
+            Kind::PacketsLost => {
+                "keep fewer bytes in flight: a veth's NAPI holds 256 packets, and TCP sends what it \
+                 dropped again after 200 ms"
             }
             Kind::CqOverflow => "give the ring a larger completion queue",
             Kind::Steal => "another guest uses this CPU: measure at a quieter time",

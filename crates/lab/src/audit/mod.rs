@@ -10,6 +10,7 @@
 mod hosts;
 mod http;
 mod kinds;
+mod network;
 mod requests;
 mod tcp;
 mod udp;
@@ -24,6 +25,7 @@ use crate::result::{Failure, RunRecord};
 
 pub use hosts::WINDOWS_APART_LIMIT;
 pub use kinds::Kind;
+pub use network::LOST_SHARE;
 pub use requests::{LITTLE_TOLERANCE, SCHEDULE_LAG_LIMIT_US, STALLED_LEAST_US, STALLED_SHARE};
 pub use udp::DUE_TOLERANCE;
 
@@ -128,6 +130,8 @@ fn examined(run: &RunRecord) -> Vec<Finding> {
         let mut of_all = Audit { run, findings: Vec::new() };
         of_all.load(&load, run.cell.point);
         audit.findings.extend(of_all.findings.into_iter().filter(|it| !told.contains(&it.kind)));
+        audit.network(load.done());
+        audit.excuse_lost_packets();
     }
     audit.environment();
     audit.between_hosts();

@@ -6,6 +6,7 @@ use super::conditions::{self, Difference};
 use super::figure::Figure;
 use super::side::{Observation, Side};
 use super::two_samples::{Estimate, Value, estimate};
+use crate::audit::Kind;
 use crate::experiment::{Cell, Protocol, UnderTest};
 use crate::statistics::{CONFIDENCE, benjamini_hochberg};
 use crate::summary::{Record, Verdict};
@@ -170,6 +171,17 @@ fn subject_change(
         side.bundle.experiment.under_test(cell.protocol()) == UnderTest::Server
             && involved.iter().any(|name| is_bound(name))
     });
+    let lost = [a, b].iter().any(|side| {
+        let findings = side.summary_of(cell).into_iter().flat_map(|summary| &summary.findings);
+        let mut lost = findings.filter(|it| it.kind == Kind::PacketsLost);
+        lost.any(|it| involved.contains(&&*it.subject))
+    });
+    let withheld = |figure: Figure| {
+        if client_bound && figure.is_of_the_load_too() {
+            return Some("client-bound: the load generator could not give more");
+        }
+        (lost && figure.is_latency()).then_some("packets were lost, and sent again after a while")
+    };
     let figures = Figure::of(cell.protocol()).map(|figure| {
         let mut change = FigureChange::new(figure, cell.protocol(), baseline.is_some());
         match (&incomparable, &observed) {
@@ -178,7 +190,7 @@ fn subject_change(
             }
             (None, [Ok(a), Ok(b)]) => {
                 let values = [a, b].map(|observed| values(observed, figure));
-                change.fill(&values, client_bound);
+                change.fill(&values, withheld(figure));
             }
         }
         change
@@ -225,14 +237,14 @@ impl FigureChange {
         FigureChange { figure, unit, a: None, b: None, change: None, why_not: None, estimate: None }
     }
 
-    fn fill(&mut self, [a, b]: &[Vec<Value>; 2], client_bound: bool) {
+    fn fill(&mut self, [a, b]: &[Vec<Value>; 2], withheld: Option<&str>) {
         let mean = |values: &[Value]| {
             let sum: f64 = values.iter().map(|(_, log)| log).sum();
             Some((sum / values.len() as f64).exp()).filter(|mean| mean.is_finite())
         };
         (self.a, self.b) = (mean(a), mean(b));
-        let found = if client_bound && self.figure.is_of_the_load_too() {
-            Err("client-bound: the load generator could not give more".to_owned())
+        let found = if let Some(why) = withheld {
+            Err(why.to_owned())
         } else if a.is_empty() && b.is_empty() {
             Err("no run of either has it".to_owned())
         } else {

@@ -102,6 +102,11 @@ pub(super) fn network(a: &Bundle, b: &Bundle, cell: Cell) -> Vec<Difference> {
         found.look("MTU", mtu(one), mtu(other));
         found.look("receive steering of the server", &one.server_rps, &other.server_rps);
         found.look("receive steering of the client", &one.client_rps, &other.client_rps);
+        let polled = |record: &NetRecord| match record.napi_cpus[..] {
+            [] => "no".to_owned(),
+            _ => format!("on CPUs {:?}", record.napi_cpus),
+        };
+        found.look("polled by threads", polled(one), polled(other));
         let settings = |record: &NetRecord| record.settings.iter().cloned().collect();
         found.look_at_all(&settings(one), &settings(other));
     }

@@ -91,7 +91,11 @@ impl Figure {
 
     /// Whether it says nothing about the server once the load generator is the bottleneck.
     pub(super) fn is_of_the_load_too(self) -> bool {
-        matches!(self, Figure::Throughput | Figure::P50 | Figure::P99 | Figure::P99_9)
+        self == Figure::Throughput || self.is_latency()
+    }
+
+    pub(super) fn is_latency(self) -> bool {
+        matches!(self, Figure::P50 | Figure::P99 | Figure::P99_9)
     }
 
     /// Its value in a run, if the run has it.

@@ -93,6 +93,12 @@ impl FromStr for Gate {
             }
             *place = Some(parser.name()?);
         }
+        // As cells were called before there was a third network.
+        for (old, new) in [(" on veth", " on rps"), (" on loopback", " on lo")] {
+            if let Some(point) = gate.cell.as_deref().and_then(|it| it.strip_suffix(old)) {
+                gate.cell = Some(format!("{point}{new}"));
+            }
+        }
         Ok(gate)
     }
 }
@@ -327,7 +333,7 @@ mod tests {
                     ..limit(Figure::P99_9, LimitSide::Above, 10.0)
                 }),
                 Some("our own"),
-                Some("100 x 128 B on veth"),
+                Some("100 x 128 B on rps"),
             ),
             ("verdict changed of io_uring", Condition::VerdictChanged, Some("io_uring"), None),
         ] {

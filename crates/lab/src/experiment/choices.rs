@@ -52,19 +52,39 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// Which network was asked for.
+/// Which network was asked for. `loopback` and `veth` are the names that `lo` and `rps` had in
+/// experiments and bundles before there was a third network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NetChoice {
-    /// Namespaces where rights allow, else loopback with the reason.
+    /// `rps` where rights allow, else `lo` with the reason.
     #[default]
     Auto,
-    /// Two network namespaces joined by a veth pair, receive steering pinned per end.
-    Veth,
-    /// Plain loopback.
-    Loopback,
-    /// Both side by side.
+    /// See [`NetKind::Lo`].
+    #[serde(alias = "loopback")]
+    Lo,
+    /// See [`NetKind::Rps`].
+    #[serde(alias = "veth")]
+    Rps,
+    /// See [`NetKind::Napi`].
+    Napi,
+    /// All three side by side.
+    All,
+    /// `rps` and `lo` side by side, as before there was a third.
     Both,
+}
+
+impl NetChoice {
+    /// The networks, in the order of the report; of `auto`, the one that is tried first.
+    pub(crate) fn kinds(self) -> &'static [NetKind] {
+        match self {
+            NetChoice::Auto | NetChoice::Rps => &[NetKind::Rps],
+            NetChoice::Lo => &[NetKind::Lo],
+            NetChoice::Napi => &[NetKind::Napi],
+            NetChoice::All => &[NetKind::Rps, NetKind::Lo, NetKind::Napi],
+            NetChoice::Both => &[NetKind::Rps, NetKind::Lo],
+        }
+    }
 }
 
 impl std::str::FromStr for NetChoice {
@@ -73,10 +93,12 @@ impl std::str::FromStr for NetChoice {
     fn from_str(text: &str) -> Result<NetChoice, String> {
         match text {
             "auto" => Ok(NetChoice::Auto),
-            "veth" => Ok(NetChoice::Veth),
-            "loopback" => Ok(NetChoice::Loopback),
+            "lo" | "loopback" => Ok(NetChoice::Lo),
+            "rps" | "veth" => Ok(NetChoice::Rps),
+            "napi" => Ok(NetChoice::Napi),
+            "all" => Ok(NetChoice::All),
             "both" => Ok(NetChoice::Both),
-            _ => Err(format!("`{text}` is none of auto, veth, loopback, both")),
+            _ => Err(format!("`{text}` is none of auto, lo, rps, napi, all")),
         }
     }
 }
@@ -174,20 +196,35 @@ pub struct Until {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NetKind {
-    /// Two namespaces and a veth pair, receive steering (RPS) pinned per end.
-    Veth,
-    /// Plain loopback.
-    Loopback,
+    /// Two namespaces and a veth pair, receive steering (RPS) pinned per end: the receiver's CPU is
+    /// notified.
+    #[serde(alias = "veth")]
+    Rps,
+    /// Plain loopback: the sender's CPU does the receive work.
+    #[serde(alias = "loopback")]
+    Lo,
+    /// Two namespaces and a veth pair, received from by a thread of the kernel (threaded NAPI) on the
+    /// CPU of each end: the receiver's CPU polls.
+    Napi,
     /// Whatever lies between the hosts of the experiment.
     Hosts,
 }
 
 impl NetKind {
-    /// Where something was measured: `on veth`, `between hosts`.
+    /// Where something was measured: `on rps`, `between hosts`.
     pub fn phrase(self) -> String {
         match self {
-            NetKind::Veth | NetKind::Loopback => format!("on {self}"),
+            NetKind::Rps | NetKind::Lo | NetKind::Napi => format!("on {self}"),
             NetKind::Hosts => self.to_string(),
+        }
+    }
+
+    /// The current name of a network, for one that it had before; any other text as it is.
+    pub(crate) fn renamed(name: &str) -> &str {
+        match name {
+            "veth" => "rps",
+            "loopback" => "lo",
+            other => other,
         }
     }
 }
@@ -195,8 +232,9 @@ impl NetKind {
 impl fmt::Display for NetKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            NetKind::Veth => "veth",
-            NetKind::Loopback => "loopback",
+            NetKind::Rps => "rps",
+            NetKind::Lo => "lo",
+            NetKind::Napi => "napi",
             NetKind::Hosts => "between hosts",
         })
     }

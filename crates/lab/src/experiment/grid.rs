@@ -168,17 +168,17 @@ mod tests {
     #[test]
     fn cells_are_written_for_people_and_read_back() {
         let udp = |streams, packets_per_s| Cell {
-            net: NetKind::Veth,
+            net: NetKind::Rps,
             point: Point::Udp { streams, packets_per_s, message_bytes: 172 },
         };
-        assert_eq!(udp(4000, 50).to_string(), "4000 streams x 50/s x 172 B on veth");
-        assert_eq!(udp(1, 200_000).to_string(), "1 stream x 200k/s x 172 B on veth");
-        assert_eq!(udp(1, 2_500_000).to_string(), "1 stream x 2.5M/s x 172 B on veth");
+        assert_eq!(udp(4000, 50).to_string(), "4000 streams x 50/s x 172 B on rps");
+        assert_eq!(udp(1, 200_000).to_string(), "1 stream x 200k/s x 172 B on rps");
+        assert_eq!(udp(1, 2_500_000).to_string(), "1 stream x 2.5M/s x 172 B on rps");
         let json = serde_json::to_string(&udp(2, 50)).unwrap();
         assert_eq!(serde_json::from_str::<Cell>(&json).unwrap(), udp(2, 50));
         // As the first version wrote it.
         let old = r#"{"net":"loopback","connections":100,"message_bytes":16384,"depth":1}"#;
         let old: Cell = serde_json::from_str(old).unwrap();
-        assert_eq!((old.protocol(), &*old.to_string()), (Protocol::Tcp, "100 x 16 KB on loopback"));
+        assert_eq!((old.protocol(), &*old.to_string()), (Protocol::Tcp, "100 x 16 KB on lo"));
     }
 }

@@ -18,12 +18,12 @@ fn the_built_in_experiments_are_valid_and_quick_has_four_cells() {
             }
         }
     }
-    let names: Vec<_> = quick().cells(&[NetKind::Veth]).iter().map(Cell::to_string).collect();
+    let names: Vec<_> = quick().cells(&[NetKind::Rps]).iter().map(Cell::to_string).collect();
     let expected = [
-        "100 x 128 B on veth",
-        "100 x 16 KB on veth",
-        "1000 streams x 50/s x 172 B on veth",
-        "100 connections x 1 KB over HTTP on veth",
+        "100 x 128 B on rps",
+        "100 x 16 KB on rps",
+        "1000 streams x 50/s x 172 B on rps",
+        "100 connections x 1 KB over HTTP on rps",
     ];
     assert_eq!(names, expected);
     for protocol in [Protocol::Tcp, Protocol::Udp, Protocol::Http] {
@@ -104,19 +104,19 @@ fn one_window_for_all_can_be_asked_for() {
 #[test]
 fn http_cells_are_written_for_people_and_read_back() {
     let names = |name: &str| -> Vec<String> {
-        let cells = Experiment::find(name).unwrap().cells(&[NetKind::Loopback]);
+        let cells = Experiment::find(name).unwrap().cells(&[NetKind::Lo]);
         for cell in &cells {
             let json = serde_json::to_string(cell).unwrap();
             assert_eq!(serde_json::from_str::<Cell>(&json).unwrap(), *cell);
         }
         cells.iter().map(Cell::to_string).collect()
     };
-    assert_eq!(names("http-tls")[0], "100 connections x 1 KB over HTTPS on loopback");
-    let churn = "10 connections x 512 B over HTTP, a connection per request on loopback";
+    assert_eq!(names("http-tls")[0], "100 connections x 1 KB over HTTPS on lo");
+    let churn = "10 connections x 512 B over HTTP, a connection per request on lo";
     assert_eq!(names("http-churn")[0], churn);
-    let many = "100 connections x 16 KB of 10000 files over HTTP on loopback";
+    let many = "100 connections x 16 KB of 10000 files over HTTP on lo";
     assert_eq!(names("http-many"), [many]);
-    assert_eq!(names("http-map")[0], "1 connection x 512 B over HTTP on loopback");
+    assert_eq!(names("http-map")[0], "1 connection x 512 B over HTTP on lo");
     assert_eq!((names("published-nginx").len(), names("http-map").len()), (8, 24));
 }
 
@@ -164,7 +164,7 @@ fn experiments_of_the_first_version_are_read() {
                window_s = 1.0\n[axes]\nconnections = [1, 2]\nmessage_bytes = [128]\n[load]\n\
                command = [\"load\", \"{addr}\"]\n[[subjects]]\nname = \"epoll\"\nengine = \"epoll\"\n";
     let read = Experiment::from_toml(old, "old.toml").unwrap();
-    assert_eq!(read.cells(&[NetKind::Veth]).len(), 2);
+    assert_eq!(read.cells(&[NetKind::Rps]).len(), 2);
     assert_eq!(read.schema, EXPERIMENT_SCHEMA);
     let wrong = old.replace("window_s", "windows");
     let error = Experiment::from_toml(&wrong, "old.toml").unwrap_err().to_string();
@@ -414,4 +414,38 @@ fn an_experiment_may_have_its_cpus_and_options_may_change_them() {
     let error =
         quick_with("net = \"auto\"", "net = \"auto\"\npin = { sever_cpu = 3 }").unwrap_err();
     assert!(error.to_string().contains("server_cpu"), "{error}");
+}
+
+/// Files and bundles have the names that networks had while there were two.
+#[test]
+fn networks_are_known_by_their_old_names_too() {
+    let quick = include_str!("../../experiments/quick.toml");
+    for (old, new, kinds) in [
+        ("veth", "rps", &[NetKind::Rps][..]),
+        ("loopback", "lo", &[NetKind::Lo]),
+        ("napi", "napi", &[NetKind::Napi]),
+        ("both", "both", &[NetKind::Rps, NetKind::Lo]),
+        ("all", "all", &[NetKind::Rps, NetKind::Lo, NetKind::Napi]),
+    ] {
+        let text = quick.replace("net = \"auto\"", &format!("net = \"{old}\""));
+        let experiment = Experiment::from_toml(&text, "quick").unwrap();
+        assert_eq!(experiment.net, old.parse().unwrap());
+        assert_eq!(serde_json::to_value(experiment.net).unwrap(), new);
+        assert_eq!(experiment.net.kinds(), kinds);
+    }
+    assert!("eth0".parse::<NetChoice>().unwrap_err().contains("auto, lo, rps, napi, all"));
+}
+
+#[test]
+fn the_schedule_experiment_asks_for_gathering_and_interface_on_three_networks() {
+    let schedule = Experiment::find("schedule").unwrap();
+    let name = |position: usize| schedule.subjects[position].name.as_str();
+    let contests = schedule.contests(Protocol::Tcp);
+    let contests: Vec<_> = contests.into_iter().map(|(a, b)| (name(a), name(b))).collect();
+    let wanted = [("epoll-at-once", "epoll"), ("epoll-at-once", "io_uring"), ("epoll", "io_uring")];
+    assert_eq!(contests, wanted);
+    let outlook = crate::outlook::Outlook::of(&schedule);
+    assert!(outlook.runs == 3 * 4 * 3 * 12 && outlook.seconds_most < 720.0, "{outlook:?}");
+    let comparisons = 3 * schedule.cells(schedule.net.kinds()).len();
+    assert_eq!(crate::outlook::too_few_pairs(&schedule, comparisons), None);
 }

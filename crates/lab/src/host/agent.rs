@@ -27,7 +27,7 @@ use super::local;
 use super::protocol::{
     self, Ended, FromAgent, HEARTBEAT, MAX_PROCESSES, Request, SILENCE, ToAgent,
 };
-use crate::accounting::{self, Bystanders, KernelMemory, ProcessMemory, SideSample};
+use crate::accounting::{self, Bystanders, KernelMemory, ProcessMemory, SideSample, Watched};
 use crate::experiment::Nginx;
 use crate::machine::Fingerprint;
 use crate::net::{self, Place};
@@ -218,7 +218,8 @@ impl Agent {
             }
             Request::IsUdpBound { port } => reply(procfs::is_udp_bound(port)),
             Request::Sample { cpu, pid, detail } => {
-                reply(SideSample::take(cpu, pid, detail).map_err(text)?)
+                let side = Watched { cpu, pid, device: None };
+                reply(SideSample::take(side, detail).map_err(text)?)
             }
             Request::ProcessMemory { pid } => reply(ProcessMemory::take(pid)),
             Request::KernelMemory => reply(KernelMemory::take()),

@@ -27,7 +27,9 @@ use nix::sys::signal::Signal;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::accounting::{Bystanders, Detail, KernelMemory, ProcessMemory, SideSample, Sides};
+use crate::accounting::{
+    Bystanders, Detail, KernelMemory, ProcessMemory, SideSample, Sides, Watched,
+};
 use crate::error::LabError;
 use crate::experiment::{HttpGrid, HttpPoint, Nginx, Protocol};
 use crate::machine::Fingerprint;
@@ -122,12 +124,22 @@ pub(crate) struct End {
     pub(crate) cpu: usize,
     /// Processes of that host whose descendants are no bystanders.
     pub(crate) roots: Vec<i32>,
+    /// The device of its network, if that is the lab's or loopback.
+    pub(crate) device: Option<Device>,
+}
+
+/// A network device whose losses and whose threads are counted.
+#[derive(Debug, Clone)]
+pub(crate) struct Device {
+    pub(crate) name: String,
+    /// Threads of the kernel that poll it (threaded NAPI).
+    pub(crate) napi_threads: Vec<i32>,
 }
 
 impl End {
     /// On this host.
     pub(crate) fn here(place: Place, cpu: usize) -> End {
-        End { host: Host::Here(place), cpu, roots: vec![std::process::id() as i32] }
+        End { host: Host::Here(place), cpu, roots: vec![std::process::id() as i32], device: None }
     }
 }
 
@@ -206,9 +218,10 @@ impl Host {
         }
     }
 
-    fn sample(&self, cpu: usize, pid: i32, detail: Detail) -> Soon<SideSample> {
+    fn sample(&self, side: Watched<'_>, detail: Detail) -> Soon<SideSample> {
+        let Watched { cpu, pid, .. } = side;
         match self {
-            Host::Here(_) => Soon::Now(SideSample::take(cpu, pid, detail)),
+            Host::Here(_) => Soon::Now(SideSample::take(side, detail)),
             Host::There(remote) => Soon::Later(remote.begin(Request::Sample { cpu, pid, detail })),
         }
     }
@@ -376,12 +389,13 @@ pub(crate) fn sample_sides(
     [server_pid, client_pid]: [i32; 2],
     detail: Detail,
 ) -> Result<Sides, LabError> {
+    let [of_server, of_client] = [(server, server_pid), (client, client_pid)]
+        .map(|(end, pid)| Watched { cpu: end.cpu, pid, device: end.device.as_ref() });
     if let (Host::Here(_), Host::Here(_)) = (&server.host, &client.host) {
-        let (server, client) = ((server.cpu, server_pid), (client.cpu, client_pid));
-        return SideSample::take_both(server, client, detail);
+        return SideSample::take_both(of_server, of_client, detail);
     }
-    let server = server.host.sample(server.cpu, server_pid, detail);
-    let client = client.host.sample(client.cpu, client_pid, detail);
+    let server = server.host.sample(of_server, detail);
+    let client = client.host.sample(of_client, detail);
     Ok(Sides { server: server.wait()?, client: client.wait()? })
 }
 

@@ -66,6 +66,7 @@ pub(crate) fn set_up(
         server_ip,
         server_rps: steering(&records[0]),
         client_rps: steering(&records[1]),
+        napi_cpus: Vec::new(),
         mtu_bytes: records[0].interface.as_ref().and_then(|interface| interface.mtu_bytes),
         settings: records[0].settings.clone(),
     };
@@ -76,7 +77,8 @@ pub(crate) fn set_up(
     });
     let roots: Vec<Vec<i32>> = parties.iter().map(|party| party.roots(&parties)).collect();
     let ends = parties.into_iter().zip(&cpus).zip(roots);
-    let mut ends = ends.map(|((party, &cpu), roots)| End { host: party.host, cpu, roots });
+    let mut ends =
+        ends.map(|((party, &cpu), roots)| End { host: party.host, cpu, roots, device: None });
     let server = ends.next().expect("names() has the server's first");
     let network = Network::new(record, server, ends.collect());
     Ok(Between { network, cpus: chosen, records, others })

@@ -1,13 +1,14 @@
 //! The network between server and client.
 //!
-//! Loopback runs the receiver's work on the sender's CPU, which hides a part of what the engines
-//! differ in. The default is therefore a pair of network namespaces joined by a veth pair, whose
-//! receive work is steered (RPS) to the CPU of the process that receives. That is closer to a
-//! network card with aligned queues.
+//! Three of them differ in who does the receive work: on loopback (`lo`) the sender's CPU; on a veth
+//! pair with receive steering (`rps`) the receiver's CPU, which an interrupt tells so; on a veth pair
+//! with threaded NAPI (`napi`) a thread of the kernel on the receiver's CPU, which polls. Both veth
+//! pairs join two network namespaces.
 //!
 //! The namespaces have no names: threads of the lab and their children hold them, and with the
 //! last of these they vanish with everything in them, however the lab ends.
 
+mod ethtool;
 mod namespace;
 mod rtnetlink;
 mod veth;
@@ -18,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::LabError;
 use crate::experiment::{NetChoice, NetKind, Protocol};
-use crate::host::End;
+use crate::host::{Device, End};
 use crate::machine::Cpus;
 use crate::procfs;
 
@@ -49,6 +50,10 @@ pub struct NetRecord {
     pub server_rps: String,
     /// The same of the client's end; of the first one if there are several.
     pub client_rps: String,
+    /// The CPUs of server and client, to which the threads of the kernel that poll the two ends are
+    /// pinned; empty without such threads.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub napi_cpus: Vec<usize>,
     /// Maximum transmission unit in bytes.
     pub mtu_bytes: Option<u32>,
     /// Settings of the network stack that both ends were measured with.
@@ -83,34 +88,40 @@ pub(crate) struct Networks {
 /// Sets up what `choice` asks for.
 ///
 /// # Errors
-/// [`LabError::Net`] when veth was asked for by name and cannot be had.
+/// [`LabError::Net`] when a network was asked for by name and cannot be had.
 pub(crate) fn set_up(choice: NetChoice, cpus: &Cpus) -> Result<Networks, LabError> {
-    let veth = |required: bool| match veth::set_up(cpus) {
-        Ok(network) => Ok((Some(network), None)),
-        Err(why) if required => Err(LabError::Net { net: "veth".to_owned(), why }),
-        Err(why) => Ok((None, Some(format!("no network namespaces ({why}): plain loopback")))),
-    };
-    let (veth, fallback) = match choice {
-        NetChoice::Loopback => (None, None),
-        NetChoice::Auto => veth(false)?,
-        NetChoice::Veth | NetChoice::Both => veth(true)?,
-    };
-    let wants_loopback = veth.is_none() || choice == NetChoice::Both;
-    let mut list: Vec<Network> = veth.into_iter().collect();
-    list.extend(wants_loopback.then(|| loopback(cpus)));
-    Ok(Networks { list, fallback })
+    let mut networks = Networks { list: Vec::new(), fallback: None };
+    for &kind in choice.kinds() {
+        let network = match kind {
+            NetKind::Rps | NetKind::Napi => veth::set_up(kind, cpus),
+            NetKind::Lo | NetKind::Hosts => Ok(loopback(cpus)),
+        };
+        networks.list.push(match network {
+            Ok(network) => network,
+            Err(why) if choice == NetChoice::Auto => {
+                networks.fallback = Some(format!("no network namespaces ({why}): plain loopback"));
+                loopback(cpus)
+            }
+            Err(why) => return Err(LabError::Net { net: kind.to_string(), why }),
+        });
+    }
+    Ok(networks)
 }
 
 fn loopback(cpus: &Cpus) -> Network {
     let record = NetRecord {
-        kind: NetKind::Loopback,
+        kind: NetKind::Lo,
         server_ip: IpAddr::V4(Ipv4Addr::LOCALHOST),
         server_rps: procfs::text("/sys/class/net/lo/queues/rx-0/rps_cpus").unwrap_or_default(),
         client_rps: String::new(),
+        napi_cpus: Vec::new(),
         mtu_bytes: procfs::text("/sys/class/net/lo/mtu").and_then(|mtu| mtu.parse().ok()),
         settings: settings(),
     };
-    let [server, client] = [cpus.server, cpus.client].map(|cpu| End::here(Place::Here, cpu));
+    let [server, client] = [cpus.server, cpus.client].map(|cpu| {
+        let device = Device { name: "lo".to_owned(), napi_threads: Vec::new() };
+        End { device: Some(device), ..End::here(Place::Here, cpu) }
+    });
     Network::new(record, server, vec![client])
 }
 

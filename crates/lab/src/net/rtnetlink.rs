@@ -5,7 +5,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, NetlinkDeserializable, NetlinkMessage,
+    NetlinkPayload, NetlinkSerializable,
 };
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{
@@ -60,14 +61,22 @@ fn index_of(name: &str) -> Result<u32, String> {
     if_nametoindex(name).map_err(|errno| format!("looking for {name}: {errno}"))
 }
 
-/// Sends one request and waits for the kernel's answer to it.
-fn request(payload: RouteNetlinkMessage, flags: u16) -> Result<(), String> {
+fn request(message: RouteNetlinkMessage, flags: u16) -> Result<(), String> {
+    ask(NETLINK_ROUTE, message, flags).map(drop)
+}
+
+/// Sends one request and waits for the kernel's answer to it: nothing if that is an acknowledgement.
+pub(super) fn ask<T>(protocol: isize, message: T, flags: u16) -> Result<Option<T>, String>
+where
+    T: NetlinkSerializable + NetlinkDeserializable,
+    NetlinkPayload<T>: From<T>,
+{
     let text = |error: std::io::Error| error.to_string();
-    let mut socket = Socket::new(NETLINK_ROUTE).map_err(text)?;
+    let mut socket = Socket::new(protocol).map_err(text)?;
     socket.bind_auto().map_err(text)?;
     socket.connect(&SocketAddr::new(0, 0)).map_err(text)?;
 
-    let mut message = NetlinkMessage::from(payload);
+    let mut message = NetlinkMessage::from(message);
     message.header.flags = NLM_F_REQUEST | NLM_F_ACK | flags;
     message.header.sequence_number = 1;
     message.finalize();
@@ -76,11 +85,12 @@ fn request(payload: RouteNetlinkMessage, flags: u16) -> Result<(), String> {
     socket.send(&bytes, 0).map_err(text)?;
 
     let (answer, _) = socket.recv_from_full().map_err(text)?;
-    let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&answer)
+    let answer = NetlinkMessage::<T>::deserialize(&answer)
         .map_err(|error| format!("unreadable answer: {error}"))?;
     match answer.payload {
         // An acknowledgement is an error message with the code 0.
         NetlinkPayload::Error(error) if error.code.is_some() => Err(error.to_io().to_string()),
-        _ => Ok(()),
+        NetlinkPayload::InnerMessage(answer) => Ok(Some(answer)),
+        _ => Ok(None),
     }
 }

@@ -1,13 +1,18 @@
-//! Two namespaces, a veth pair between them, and receive steering pinned per end.
+//! Two namespaces and a veth pair between them. Either receive steering is pinned per end, or a thread
+//! of the kernel that receives.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
 
 use super::namespace::{Namespace, Place, handle};
-use super::{NetRecord, Network, rtnetlink, setting_path, settings};
+use super::{NetRecord, Network, ethtool, rtnetlink, setting_path, settings};
 use crate::experiment::NetKind;
-use crate::host::End;
+use crate::host::{Device, End};
 use crate::machine::Cpus;
 use crate::procfs;
 
@@ -15,8 +20,6 @@ use crate::procfs;
 const SERVER_IP: Ipv4Addr = Ipv4Addr::new(10, 231, 77, 1);
 const CLIENT_IP: Ipv4Addr = Ipv4Addr::new(10, 231, 77, 2);
 const PREFIX_LEN: u8 = 30;
-const SERVER_DEVICE: &str = "server0";
-const CLIENT_DEVICE: &str = "client0";
 
 /// The setting that decides most about a TCP comparison. A new namespace starts with the machine's
 /// default; it is written to both ends all the same, so that they are equal whatever happens.
@@ -28,41 +31,70 @@ const CONGESTION_CONTROL: &str = "net.ipv4.tcp_congestion_control";
 /// that is free (20 times slower), until the kernel's bound, 131,072 here, ends TIME_WAIT altogether.
 const TIME_WAIT_MOST: (&str, &str) = ("net.ipv4.tcp_max_tw_buckets", "0");
 
-/// Sets up both ends.
+/// Sets up both ends, for `rps` or for `napi`.
 ///
 /// # Errors
 /// The step that failed and the kernel's answer.
-pub(super) fn set_up(cpus: &Cpus) -> Result<Network, String> {
+pub(super) fn set_up(kind: NetKind, cpus: &Cpus) -> Result<Network, String> {
     let congestion_control = procfs::text(&setting_path(CONGESTION_CONTROL));
+    let [server_device, client_device] = device_names(kind);
     let server = Place::Namespace(Namespace::new()?);
     let client = Place::Namespace(Namespace::new()?);
     let client_namespace = client.run(handle)?;
-    server
-        .run(move || rtnetlink::add_veth(SERVER_DEVICE, CLIENT_DEVICE, client_namespace.as_fd()))?;
-    let control = congestion_control.clone();
-    let (server_cpu, client_cpu) = (cpus.server, cpus.client);
-    let client_rps =
-        client.run(move || set_up_end(CLIENT_DEVICE, CLIENT_IP, client_cpu, control.as_deref()))?;
-    let (server_rps, mtu_bytes, settings) = server.run(move || {
-        let control = congestion_control.as_deref();
-        let rps = set_up_end(SERVER_DEVICE, SERVER_IP, server_cpu, control)?;
-        let mtu = procfs::text(&format!("/sys/class/net/{SERVER_DEVICE}/mtu"));
-        Ok::<_, String>((rps, mtu.and_then(|mtu| mtu.parse().ok()), settings()))
-    })?;
-    let kind = NetKind::Veth;
-    let server_ip = IpAddr::V4(SERVER_IP);
-    let record = NetRecord { kind, server_ip, server_rps, client_rps, mtu_bytes, settings };
-    let server = End::here(server, server_cpu);
-    Ok(Network::new(record, server, vec![End::here(client, client_cpu)]))
+    let names = [server_device.clone(), client_device.clone()];
+    server.run(move || rtnetlink::add_veth(&names[0], &names[1], client_namespace.as_fd()))?;
+    let end = |place: &Place, device: &str, ip: Ipv4Addr, cpu: usize| {
+        let (device, control) = (device.to_owned(), congestion_control.clone());
+        place.run(move || set_up_end(kind, &device, ip, cpu, control.as_deref()))
+    };
+    let client_end = end(&client, &client_device, CLIENT_IP, cpus.client)?;
+    let server_end = end(&server, &server_device, SERVER_IP, cpus.server)?;
+    let path = format!("/sys/class/net/{server_device}/mtu");
+    let (mtu, settings) = server.run(move || (procfs::text(&path), settings()));
+    let ends = [&server_end, &client_end];
+    let polled = ends.iter().all(|end| !end.device.napi_threads.is_empty());
+    let record = NetRecord {
+        kind,
+        server_ip: IpAddr::V4(SERVER_IP),
+        server_rps: server_end.rps,
+        client_rps: client_end.rps,
+        napi_cpus: if polled { vec![cpus.server, cpus.client] } else { Vec::new() },
+        mtu_bytes: mtu.and_then(|mtu| mtu.parse().ok()),
+        settings,
+    };
+    let end = |place, cpu, device| End { device: Some(device), ..End::here(place, cpu) };
+    let server = end(server, cpus.server, server_end.device);
+    let client = end(client, cpus.client, client_end.device);
+    Ok(Network::new(record, server, vec![client]))
 }
 
-/// Configures one end, in the calling thread's namespace, and returns the steering mask in force.
+/// Names of the devices of server and client. The threads of the kernel that poll devices are called
+/// by the name of the device and are those of all namespaces, so there it is of this network alone:
+/// the process and a count, in the 9 characters that every kernel shows of it.
+fn device_names(kind: NetKind) -> [String; 2] {
+    static COUNT: AtomicU8 = AtomicU8::new(0);
+    if kind != NetKind::Napi {
+        return ["server0", "client0"].map(str::to_owned);
+    }
+    let (process, count) = (std::process::id() & 0xff_ffff, COUNT.fetch_add(1, Relaxed));
+    ["s", "c"].map(|end| format!("{end}{process:06x}{count:02x}"))
+}
+
+/// An end that is ready.
+struct Ready {
+    device: Device,
+    /// The steering mask in force.
+    rps: String,
+}
+
+/// Configures one end, in the calling thread's namespace.
 fn set_up_end(
+    kind: NetKind,
     device: &str,
     ip: Ipv4Addr,
     cpu: usize,
     congestion_control: Option<&str>,
-) -> Result<String, String> {
+) -> Result<Ready, String> {
     if let Some(control) = congestion_control {
         write(&setting_path(CONGESTION_CONTROL), control)?;
     }
@@ -72,7 +104,7 @@ fn set_up_end(
     rtnetlink::add_address(device, ip, PREFIX_LEN)?;
     rtnetlink::set_up(device)?;
     let queues = format!("/sys/class/net/{device}/queues");
-    let mask = cpu_mask(cpu);
+    let mask = if kind == NetKind::Napi { "0".to_owned() } else { cpu_mask(cpu) };
     let entries = fs::read_dir(&queues).map_err(|error| format!("{queues}: {error}"))?;
     for queue in entries.flatten() {
         let queue = queue.file_name().to_string_lossy().into_owned();
@@ -80,7 +112,31 @@ fn set_up_end(
             write(&format!("{queues}/{queue}/rps_cpus"), &mask)?;
         }
     }
-    Ok(procfs::text(&format!("{queues}/rx-0/rps_cpus")).unwrap_or_default())
+    let napi_threads = if kind == NetKind::Napi { poll(device, cpu)? } else { Vec::new() };
+    let rps = procfs::text(&format!("{queues}/rx-0/rps_cpus")).unwrap_or_default();
+    Ok(Ready { device: Device { name: device.to_owned(), napi_threads }, rps })
+}
+
+/// Has threads of the kernel on `cpu` do all receive work of the device, and returns them. A veth
+/// hands packets to its NAPI only while it aggregates them (GRO) and its peer sends no large ones
+/// (TSO); see `veth_xmit` in drivers/net/veth.c.
+fn poll(device: &str, cpu: usize) -> Result<Vec<i32>, String> {
+    ethtool::switch(device, &ethtool::GRO, &ethtool::TSO)?;
+    write(&format!("/sys/class/net/{device}/threaded"), "1")?;
+    let threads = procfs::kernel_threads(&format!("napi/{device}-"));
+    if threads.is_empty() {
+        return Err(format!(
+            "no thread napi/{device}-N of the kernel can be seen: it takes Linux 5.12, and the \
+             machine's own process namespace"
+        ));
+    }
+    let mut set = CpuSet::new();
+    set.set(cpu).map_err(|errno| format!("CPU {cpu}: {errno}"))?;
+    for &thread in &threads {
+        sched_setaffinity(Pid::from_raw(thread), &set)
+            .map_err(|errno| format!("pinning thread {thread} to CPU {cpu}: {errno}"))?;
+    }
+    Ok(threads)
 }
 
 fn write(path: &str, value: &str) -> Result<(), String> {
@@ -98,6 +154,12 @@ fn cpu_mask(cpu: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_of_devices_are_short_enough_and_differ() {
+        let [one, other] = [NetKind::Napi; 2].map(device_names);
+        assert!(one[0].len() == 9 && one[0] != one[1] && one[0] != other[0], "{one:?} {other:?}");
+    }
 
     #[test]
     fn masks_have_words_of_32_bits() {

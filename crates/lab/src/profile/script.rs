@@ -259,7 +259,7 @@ twinring  4300/4300  [001]:
         let side = Attribution { cpu: 0, samples: u64::MAX - 1, classes, deciders, nameless: 0 };
         assert_eq!(side.of_the_run(), 0);
         let point = Point::Udp { streams: 1, packets_per_s: 1, message_bytes: 16 };
-        let cell = Cell { net: NetKind::Loopback, point };
+        let cell = Cell { net: NetKind::Lo, point };
         let (subject, counts) = ("a".to_owned(), None);
         let run = ProfiledRun { cell, subject, server: Some(side), client: None, counts };
         let profile = Profile { runs: vec![run], ..Profile::default() };

@@ -1,9 +1,11 @@
 //! Which figures and ratios the reports show for each protocol.
 
-use super::words::{NOTHING, interval, percent, share, short, whole};
+use super::words::{NOTHING, interval, percent, rare, share, short, whole};
 use crate::experiment::Protocol;
 use crate::statistics::Interval;
-use crate::summary::{CellSummary, Comparison, DatagramFigures, Figures, HttpFigures, Record};
+use crate::summary::{
+    CellSummary, Comparison, DatagramFigures, Figures, HttpFigures, METRICS, Metric, Record,
+};
 
 /// A column of the table of figures: title, unit, value.
 pub(super) type Column = (&'static str, &'static str, fn(&Figures) -> String);
@@ -65,6 +67,31 @@ fn datagram(figures: &Figures, value: fn(&DatagramFigures) -> String) -> String 
 fn http(figures: &Figures, value: fn(&HttpFigures) -> String) -> String {
     figures.http.as_ref().map_or(NOTHING.to_owned(), value)
 }
+
+/// What was counted: a row of titles and one of what they are of, then one row per subject; empty
+/// where nothing was counted, as in older bundles.
+pub(super) fn counts(cell: &CellSummary) -> Vec<Vec<String>> {
+    let counted = || cell.subjects.iter().filter_map(|it| Some((it, it.figures.as_ref()?)));
+    if counted().all(|(_, figures)| figures.counts.is_empty()) {
+        return Vec::new();
+    }
+    let head = |first: String, pick: fn(&Metric) -> &'static str| -> Vec<String> {
+        [first].into_iter().chain(METRICS.iter().map(|it| pick(it).to_owned())).collect()
+    };
+    let unit = cell.cell.protocol().unit();
+    let mut rows =
+        vec![head(format!("per {unit}"), |it| it.title), head(String::new(), |it| it.of)];
+    for (subject, figures) in counted() {
+        let value = |metric: &Metric| metric.value(figures).map_or(NOTHING.to_owned(), rare);
+        rows.push([subject.name.clone()].into_iter().chain(METRICS.iter().map(value)).collect());
+    }
+    rows
+}
+
+/// How to read the table of counts.
+pub(super) const COUNTS_NOTE: &str = "Notifications are interrupts by which one of the two CPUs was \
+    told something by another, NET_RX runs of the receive softirq there. System calls and completions \
+    are counted by the server over its whole life, all else in the window.";
 
 /// A title row, then one row per subject, of the times that only HTTP has; empty elsewhere.
 pub(super) fn http_times(cell: &CellSummary) -> Vec<Vec<String>> {
@@ -169,21 +196,25 @@ pub(super) struct Ratio<'a> {
     pub(super) name: &'static str,
     pub(super) interval: Option<&'a Interval>,
     pub(super) client_bound: bool,
+    /// Why there is none, if so.
+    missing: Option<&'static str>,
 }
 
 /// The ratios of a comparison, the figure of record first.
 pub(super) fn ratios(comparison: &Comparison, protocol: Protocol) -> Vec<Ratio<'_>> {
     let Comparison { server_cpu, client_cpu, both_cpus, throughput, latency_p99, .. } = comparison;
-    let plain = |name, interval| Ratio { name, interval, client_bound: false };
+    let plain = |name, interval| Ratio { name, interval, client_bound: false, missing: None };
     let client_bound = comparison.throughput_is_client_bound;
-    let served = |name, interval| Ratio { name, interval, client_bound };
+    let served = |name, interval| Ratio { client_bound, ..plain(name, interval) };
+    let missing = comparison.packets_lost.then_some("packets lost");
+    let latency = |name| Ratio { missing, ..served(name, latency_p99.as_ref()) };
     let process = plain("its process alone", comparison.server_process.as_ref());
     match (protocol, comparison.record) {
         (Protocol::Tcp | Protocol::Http, _) => vec![
             plain("server CPU/request", server_cpu.as_ref()),
             plain("both CPUs/request", both_cpus.as_ref()),
             served("requests/s", throughput.as_ref()),
-            served("p99 latency", latency_p99.as_ref()),
+            latency("p99 latency"),
             process,
         ],
         (Protocol::Udp, record) => {
@@ -195,7 +226,7 @@ pub(super) fn ratios(comparison: &Comparison, protocol: Protocol) -> Vec<Ratio<'
             if record == Record::BothCpus {
                 cpu.rotate_right(1);
             }
-            let rest = [served("p99 round trip", latency_p99.as_ref()), process];
+            let rest = [latency("p99 round trip"), process];
             cpu.into_iter().chain(rest).collect()
         }
     }
@@ -203,6 +234,9 @@ pub(super) fn ratios(comparison: &Comparison, protocol: Protocol) -> Vec<Ratio<'
 
 /// A ratio in a table.
 pub(super) fn ratio(ratio: &Ratio<'_>) -> String {
-    let hidden = ratio.client_bound && ratio.interval.is_some();
-    if hidden { "client-bound".to_owned() } else { interval(ratio.interval) }
+    match (ratio.missing, ratio.interval) {
+        (Some(why), _) => why.to_owned(),
+        (None, Some(_)) if ratio.client_bound => "client-bound".to_owned(),
+        (None, it) => interval(it),
+    }
 }

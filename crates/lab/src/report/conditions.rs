@@ -19,7 +19,12 @@ pub(super) fn conditions(bundle: &Bundle) -> Vec<(String, String)> {
             continue;
         }
         let steering = match (&*network.server_rps, &*network.client_rps) {
-            ("" | "0", "" | "0") => "no receive steering".to_owned(),
+            ("" | "0", "" | "0") => match &network.napi_cpus[..] {
+                [server, client] => {
+                    format!("polled by threads of the kernel on CPU {server} and CPU {client}")
+                }
+                _ => "no receive steering".to_owned(),
+            },
             (server, client) => format!("receive steering: server {server}, client {client}"),
         };
         let mtu = network.mtu_bytes.map_or(String::new(), |mtu| format!(", MTU {mtu} B"));

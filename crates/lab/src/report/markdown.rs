@@ -4,7 +4,9 @@ use std::fmt::Write;
 
 use super::outcome::{self, MARKS, overall};
 use super::shape::Shape;
-use super::{accounting, columns, conditions, findings, profile, published, table, text, words};
+use super::{
+    accounting, columns, conditions, findings, networks, profile, published, table, text, words,
+};
 use crate::result::Bundle;
 use crate::summary::CellSummary;
 
@@ -29,6 +31,10 @@ fn render(out: &mut String, bundle: &Bundle) -> std::fmt::Result {
     let Some(summary) = &bundle.summary else { return Ok(()) };
     for sentence in overall(bundle, summary) {
         writeln!(out, "\n**{}**", escape(&sentence))?;
+    }
+    for rows in networks::tables(summary) {
+        writeln!(out)?;
+        write_table(out, &rows)?;
     }
     pictures(out, &Shape::of(bundle, summary))?;
     let told = findings::gathered(bundle, summary);
@@ -102,15 +108,10 @@ fn render_cell(out: &mut String, cell: &CellSummary) -> std::fmt::Result {
     for comparison in &cell.comparisons {
         writeln!(out, "**{}**\n", escape(&words::headline(cell, comparison)))?;
     }
-    let mut figures = table::figures(cell);
-    // Markdown has one head row: title and unit share it.
-    let units = figures.remove(1);
-    for (title, unit) in figures[0].iter_mut().zip(units).filter(|(_, unit)| !unit.is_empty()) {
-        *title = format!("{title}, {unit}");
-    }
-    write_table(out, &figures)?;
+    write_table(out, &one_head(table::figures(cell)))?;
     for rows in [
         table::ratios(cell),
+        one_head(columns::counts(cell)),
         columns::http_times(cell),
         columns::datagrams(cell),
         columns::calls(cell),
@@ -136,6 +137,17 @@ fn render_cell(out: &mut String, cell: &CellSummary) -> std::fmt::Result {
         writeln!(out, "\n- **{severity}**: {}", escape(&told.sentence()))?;
     }
     Ok(())
+}
+
+/// Markdown has one head row: title and unit share it.
+fn one_head(mut rows: Vec<Vec<String>>) -> Vec<Vec<String>> {
+    if let [titles, units, ..] = &mut rows[..] {
+        for (title, unit) in titles.iter_mut().zip(units).filter(|(_, unit)| !unit.is_empty()) {
+            *title = format!("{title}, {unit}");
+        }
+        rows.remove(1);
+    }
+    rows
 }
 
 fn render_profile(out: &mut String, bundle: &Bundle) -> std::fmt::Result {

@@ -8,6 +8,7 @@ mod conditions;
 mod findings;
 mod html;
 mod markdown;
+mod networks;
 mod outcome;
 mod plots;
 mod profile;

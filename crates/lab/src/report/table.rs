@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 
 use super::outcome::{self, MARKS, Outcome, judged, overall};
 use super::shape::Shape;
-use super::{columns, conditions, findings, profile, published, text, words};
+use super::{columns, conditions, findings, networks, profile, published, text, words};
 use crate::audit::Severity;
 use crate::result::Bundle;
 use crate::summary::{CellSummary, Summary};
@@ -72,6 +72,14 @@ impl Page {
             self.wrapped(BOLD, &sentence, 0)?;
         }
         let shape = Shape::of(bundle, summary);
+        let networks = networks::tables(summary);
+        for rows in &networks {
+            writeln!(self.text)?;
+            self.map(rows)?;
+        }
+        if !networks.is_empty() && shape.maps.is_empty() && shape.ablations.is_empty() {
+            self.wrapped("", MARKS, 2)?;
+        }
         self.pictures(&shape)?;
         self.knees(&shape)?;
         if compact {
@@ -182,6 +190,7 @@ impl Page {
         if ratios.len() > 1 {
             self.rows(&ratios, 2)?;
         }
+        self.rows(&columns::counts(cell), 2)?;
         self.rows(&columns::calls(cell), 2)?;
         for line in words::placements(cell) {
             self.wrapped("", &line, 2)?;

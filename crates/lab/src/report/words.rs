@@ -1,5 +1,6 @@
 //! Numbers and sentences that all reports share.
 
+use super::columns;
 use crate::audit::{Finding, Severity};
 use crate::experiment::{Experiment, Protocol, UdpGrid, UnderTest};
 use crate::result::{Bundle, State};
@@ -31,6 +32,16 @@ pub(crate) fn short(value: f64) -> String {
         100.0.. => whole(value),
         10.0.. => format!("{value:.1}"),
         _ => format!("{value:.2}"),
+    }
+}
+
+/// A count that may be far below 1.
+pub(super) fn rare(value: f64) -> String {
+    match value {
+        0.0 => "0".to_owned(),
+        10.0.. => short(value),
+        _ if value < 0.001 => "< 0.001".to_owned(),
+        _ => format!("{value:.3}"),
     }
 }
 
@@ -379,6 +390,10 @@ pub(super) fn legend(bundle: &Bundle) -> String {
     );
     if let Some(udp) = &experiment.udp {
         text.push_str(&schedule(udp));
+    }
+    let mut cells = bundle.summary.iter().flat_map(|summary| &summary.cells);
+    if cells.any(|cell| !columns::counts(cell).is_empty()) {
+        text.push_str(&format!(" {}", columns::COUNTS_NOTE));
     }
     text
 }

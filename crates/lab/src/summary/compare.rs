@@ -43,8 +43,12 @@ pub struct Comparison {
     pub both_cpus: Option<Interval>,
     /// Units per second.
     pub throughput: Option<Interval>,
-    /// 99th percentile of latency.
+    /// 99th percentile of latency; nothing if packets were lost.
     pub latency_p99: Option<Interval>,
+    /// In a run of one of them more packets were lost than the audits let pass. A lost packet is sent
+    /// again after 200 ms or so, so latency then says how many were lost and nothing of the servers.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub packets_lost: bool,
     /// The load generator was the bottleneck of one of them and is not under test, so the ratio of
     /// throughput says nothing about the servers.
     pub throughput_is_client_bound: bool,
@@ -229,6 +233,8 @@ pub(super) struct Rules<'a> {
     pub(super) seed: u64,
     /// One of them was limited by a load generator that is not under test.
     pub(super) client_bound: bool,
+    /// Packets of one of them were lost.
+    pub(super) lost: bool,
     /// They are the same but for their names.
     pub(super) alike: bool,
     /// What p values are multiplied by.
@@ -286,7 +292,8 @@ pub(super) fn compare(
         client_cpu: less(|figures| figures.client_cpu_ns),
         both_cpus: less(|figures| figures.both_cpus_ns),
         throughput: interval(&throughput),
-        latency_p99: less(|figures| figures.latency_us_p99),
+        latency_p99: less(|figures| figures.latency_us_p99).filter(|_| !rules.lost),
+        packets_lost: rules.lost,
         throughput_is_client_bound: rules.client_bound,
         placed: placed(&equal, record, &interval),
         kept_up,

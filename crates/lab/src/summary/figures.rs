@@ -1,8 +1,11 @@
 //! The figures of a run, and their medians over runs.
 
+use std::collections::BTreeMap;
+
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
+use super::metrics;
 use super::sides::{MemoryFigures, SideFigures, side_medians, sides};
 use crate::accounting::OtherProcesses;
 use crate::contract::{self, HttpResult, LoadResult, UdpResult};
@@ -64,6 +67,9 @@ pub struct Figures {
     /// Where the time of the client's side went.
     #[serde(default)]
     pub client: SideFigures,
+    /// What was counted, by the names of [`METRICS`](super::METRICS).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub counts: BTreeMap<String, f64>,
     /// What was taken of the memory, if that was looked at.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryFigures>,
@@ -229,6 +235,7 @@ pub(super) fn read(run: &RunRecord) -> Option<Read> {
         client_process_share: cpu.client.cpu_s / cpu.window_s,
         server: server_side,
         client: client_side,
+        counts: metrics::counts(cpu, run.cell.net, done),
         memory: MemoryFigures::of(run),
         other_processes_share: others(run).filter_map(others_share).reduce(f64::max),
         datagrams,
@@ -347,6 +354,7 @@ pub(super) fn medians(figures: &[&Figures]) -> Option<Figures> {
         client_process_share: of(|f| f.client_process_share)?,
         server: side_medians(&figures.iter().map(|f| f.server).collect::<Vec<_>>())?,
         client: side_medians(&figures.iter().map(|f| f.client).collect::<Vec<_>>())?,
+        counts: metrics::medians(figures),
         memory: MemoryFigures::medians(
             &figures.iter().filter_map(|f| f.memory).collect::<Vec<_>>(),
         ),

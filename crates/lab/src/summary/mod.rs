@@ -9,6 +9,7 @@ mod compare;
 mod figures;
 mod knee;
 mod level;
+mod metrics;
 mod sides;
 mod verdict;
 mod warnings;
@@ -33,6 +34,7 @@ pub(crate) use figures::figures_of;
 pub use figures::{DatagramFigures, Figures, HttpFigures, OpenLoopFigures};
 pub use knee::Knee;
 pub use level::Level;
+pub use metrics::{METRICS, Metric};
 
 pub use sides::{MemoryFigures, Part, SideFigures};
 pub use verdict::{Claim, RequiredPairs, Verdict};
@@ -304,6 +306,8 @@ fn cell_summary(
         let titles: Vec<&str> = kinds.into_iter().map(Kind::title).collect();
         (!titles.is_empty()).then(|| format!("{name}: {}", titles.join(", ")))
     };
+    let lost_packets =
+        |name: &str| findings.iter().any(|it| it.kind == Kind::PacketsLost && it.subject == name);
     let is_bound = |side: &SubjectSummary| side.bottleneck.is_some_and(Bottleneck::is_client_bound);
     let speaker = |subject: usize| speakers.iter().position(|speaker| *speaker == subject);
     let comparisons = experiment
@@ -326,6 +330,7 @@ fn cell_summary(
                 seed,
                 client_bound: under_test == UnderTest::Server
                     && (is_bound(baseline) || is_bound(subject)),
+                lost: lost_packets(&baseline.name) || lost_packets(&subject.name),
                 void: void(&baseline.name).or_else(|| void(&subject.name)),
             };
             let counted = [baseline, subject].map(|it| of_subject(&it.name));

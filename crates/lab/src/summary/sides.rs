@@ -192,7 +192,7 @@ impl MemoryFigures {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::accounting::ThreadUse;
+    use crate::accounting::{Counts, ThreadUse};
 
     fn parts(side: &SideFigures) -> f64 {
         SideFigures::PARTS.iter().map(|(_, part)| part(side)).sum()
@@ -220,6 +220,7 @@ mod tests {
             look_us: Some([500.0, 900.0]),
             softirq_thread_s: Some(0.1),
             backlog_drops: None,
+            counts: Counts::default(),
         };
         CpuUse {
             window_s: 1.0,

@@ -44,14 +44,7 @@ pub(crate) struct Sketch<'a> {
 
 impl Default for Sketch<'_> {
     fn default() -> Self {
-        Sketch {
-            others: &[],
-            connections: 4,
-            pairs: 1,
-            net: "loopback",
-            client_fault: "",
-            window_s: 1.0,
-        }
+        Sketch { others: &[], connections: 4, pairs: 1, net: "lo", client_fault: "", window_s: 1.0 }
     }
 }
 
@@ -102,7 +95,7 @@ pub(crate) struct UdpSketch<'a> {
 
 impl Default for UdpSketch<'_> {
     fn default() -> Self {
-        UdpSketch { others: &[], pairs: 1, net: "loopback", client_fault: "", window_s: 1.0 }
+        UdpSketch { others: &[], pairs: 1, net: "lo", client_fault: "", window_s: 1.0 }
     }
 }
 
@@ -177,7 +170,7 @@ impl HttpSketch<'_> {
         let subjects: String = ["files"].iter().chain(*others).copied().map(subject).collect();
         format!(
             "schema = \"twinring.lab.experiment/3\"\nname = \"sketch\"\npairs = {pairs}\n\
-             net = \"loopback\"\nwarmup_s = 0.1\nwindow_s = {window_s}\n\
+             net = \"lo\"\nwarmup_s = 0.1\nwindow_s = {window_s}\n\
              [http]\nconnections = [{connections}]\nfile_bytes = [1000]\n{grid}\n\
              load = [\"{{twinring}}\", \"http-client\", \"{{urls}}\", \
              \"{{root}}/{{file_bytes}}.bin\", \"{{connections}}\", \"{{depth}}\", \

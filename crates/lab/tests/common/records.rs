@@ -66,7 +66,7 @@ pub(crate) fn record_of(
     let p99_us = latencies(latency_ns, answered).value_at_quantile(0.99) as f64 / 1e3;
     json!({
         "schema": RUN_SCHEMA, "index": index, "block": block, "subject": subject,
-        "cell": {"net": "veth", "connections": CONNECTIONS, "message_bytes": 128, "depth": 1},
+        "cell": {"net": "rps", "connections": CONNECTIONS, "message_bytes": 128, "depth": 1},
         "at_s": 1.0, "server_command": ["server"], "client_command": ["client"],
         "ready": {"event": "ready"}, "failures": [], "server_exit": exit, "client_exit": exit,
         "server_final": {"runtime_counters": {"cq_overflows": 0, "syscalls": 2 * answered}},

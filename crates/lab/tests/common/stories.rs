@@ -203,7 +203,7 @@ fn scatter(place: &str) -> f64 {
 
 fn runs_of(story: &str, experiment: &Experiment) -> Vec<Value> {
     let mut runs = Vec::new();
-    for cell in experiment.cells(&[NetKind::Veth]) {
+    for cell in experiment.cells(&[NetKind::Rps]) {
         for block in 0..experiment.pairs {
             let shared = 1.0 + 0.02 * scatter(&format!("{story} {cell} {block}"));
             for position in experiment.subjects_of(cell.protocol()) {
@@ -424,7 +424,7 @@ fn bundle_of(experiment: &Experiment) -> Value {
         "command": ["twinring", "lab", "run", experiment.name], "seed": 7,
         "programs": [{"path": "/usr/local/bin/twinring", "sha256": "9680aaa19df57a5284913190dcbd2ebd85a3c24c86f8ef6aed49927f47d6ff98"}],
         "cpus": {"server": 0, "client": 1, "shared": false, "siblings": false, "others": []},
-        "networks": [{"kind": "veth", "server_ip": "10.0.0.1", "server_rps": "1",
+        "networks": [{"kind": "rps", "server_ip": "10.0.0.1", "server_rps": "1",
             "client_rps": "2", "mtu_bytes": 1500,
             "settings": [["net.ipv4.tcp_congestion_control", "bbr"],
                 ["net.ipv4.tcp_rmem", "4096\t131072\t33554432"]]}],

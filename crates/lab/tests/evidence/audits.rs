@@ -60,6 +60,17 @@ fn flaw(kind: Kind) -> Option<Change> {
         Kind::UnverifiedPayload => Box::new(set("/load/settings/verify", json!(false))),
         Kind::CqOverflow => Box::new(set("/server_final/runtime_counters/cq_overflows", json!(2))),
         Kind::BacklogDrops => Box::new(set("/cpu/client_cpu/backlog_drops", json!(3))),
+        Kind::NetworkMismatch => Box::new(|record: &mut Value| {
+            for side in ["server_cpu", "client_cpu"] {
+                record["cpu"][side]["counts"] = json!({"function_call_interrupts": 9, "reschedule_interrupts": 1,
+                    "steered": 0});
+            }
+        }),
+        Kind::PacketsLost => Box::new(|record: &mut Value| {
+            for side in ["server_cpu", "client_cpu"] {
+                record["cpu"][side]["counts"] = json!({"tcp_retransmits": 11, "device_drops": 8});
+            }
+        }),
         Kind::SubjectWaits => Box::new(|record: &mut Value| {
             record["cpu"]["server_cpu"]["busy_s"] = json!(0.2);
             record["cpu"]["client_cpu"]["busy_s"] = json!(0.2);

@@ -12,7 +12,7 @@ const FILE_BYTES: u64 = 1024;
 fn http(index: usize, block: usize, subject: &str, server_busy_s: f64) -> Value {
     let mut run = record(index, block, subject, server_busy_s);
     run["schema"] = json!("twinring.lab.run/4");
-    run["cell"] = json!({"net": "veth", "connections": CONNECTIONS, "file_bytes": FILE_BYTES,
+    run["cell"] = json!({"net": "rps", "connections": CONNECTIONS, "file_bytes": FILE_BYTES,
         "files": 1, "depth": 1, "keepalive": true, "tls": false});
     let load = &mut run["load"];
     load["schema"] = json!("twinring.load.http/1");

@@ -52,7 +52,7 @@ fn record(index: usize, block: usize, subject: &str, made: Made) -> Value {
     let exit = json!({"code": 0, "signal": null, "unasked": false, "killed": false});
     json!({
         "schema": "twinring.lab.run/4", "index": index, "block": block, "subject": subject,
-        "cell": {"net": "veth", "streams": STREAMS, "packets_per_s": 50, "message_bytes": 172},
+        "cell": {"net": "rps", "streams": STREAMS, "packets_per_s": 50, "message_bytes": 172},
         "at_s": 1.0, "server_command": ["server"], "client_command": ["client"],
         "ready": {"event": "ready"}, "failures": [], "server_exit": exit, "client_exit": exit,
         "server_final": {"runtime_counters": {"cq_overflows": 0, "syscalls": 3 * SENT},
@@ -351,7 +351,7 @@ fn a_load_that_leaves_packets_out_of_its_schedule_is_named() {
 #[test]
 fn a_result_of_the_wrong_protocol_or_version_is_bad() {
     let wrong = findings(|record| {
-        record["cell"] = json!({"net": "veth", "connections": 1, "message_bytes": 172, "depth": 1});
+        record["cell"] = json!({"net": "rps", "connections": 1, "message_bytes": 172, "depth": 1});
     });
     assert_eq!(wrong[0].kind, Kind::BadResult);
     let cell = judge({

@@ -151,10 +151,11 @@ fn outliers_are_counted_and_count() {
 fn the_machine_is_looked_at() {
     let loopback = on(|bundle| {
         bundle.networks.push(NetRecord {
-            kind: NetKind::Loopback,
+            kind: NetKind::Lo,
             server_ip: "127.0.0.1".parse().unwrap(),
             server_rps: String::new(),
             client_rps: String::new(),
+            napi_cpus: Vec::new(),
             mtu_bytes: None,
             settings: Vec::new(),
         });

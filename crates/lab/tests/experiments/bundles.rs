@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::missing::{is_root, missing};
-use crate::common::{HttpSketch, Sketch, UdpSketch, alone, fakes, run_text, summary, voids};
+use crate::common::{HttpSketch, Sketch, UdpSketch, alone, fakes, run_text, runs, summary, voids};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -101,10 +101,10 @@ fn namespaces_are_used_where_rights_allow_and_said_otherwise() {
     match &outcome.bundle.network_fallback {
         Some(why) => {
             missing("root", why);
-            assert_eq!(network.kind, NetKind::Loopback);
+            assert_eq!(network.kind, NetKind::Lo);
         }
         None => {
-            assert_eq!(network.kind, NetKind::Veth);
+            assert_eq!(network.kind, NetKind::Rps);
             assert!(!network.server_rps.is_empty() && !network.client_rps.is_empty());
             assert!(passes(&outcome), "{:?}", summary(&outcome).cells[0].findings);
         }
@@ -114,11 +114,40 @@ fn namespaces_are_used_where_rights_allow_and_said_otherwise() {
 }
 
 #[test]
+fn each_network_does_what_it_says_and_is_counted() {
+    if !is_root() {
+        return;
+    }
+    let out = tempfile::tempdir().unwrap();
+    let outcome = Sketch { net: "all", ..Sketch::default() }.run(out.path()).unwrap();
+    let kinds: Vec<NetKind> = outcome.bundle.networks.iter().map(|it| it.kind).collect();
+    assert_eq!(kinds, [NetKind::Rps, NetKind::Lo, NetKind::Napi]);
+    let napi = outcome.bundle.networks.last().unwrap();
+    let cpus = [outcome.bundle.cpus.server, outcome.bundle.cpus.client];
+    assert!(napi.napi_cpus == cpus && napi.server_rps == "0", "{napi:?}");
+    for cell in &summary(&outcome).cells {
+        assert_eq!(voids(cell, "echo"), [], "{}: {:?}", cell.cell, cell.findings);
+    }
+    for run in runs(&outcome) {
+        let cpu = run.cpu.as_ref().unwrap();
+        for side in [&cpu.server_cpu, &cpu.client_cpu] {
+            let (counts, polls) = (side.counts, run.cell.net == NetKind::Napi);
+            assert!(counts.net_rx_runs.is_some() && counts.tcp_retransmits.is_some(), "{counts:?}");
+            assert!(counts.device_drops == Some(0), "{}: {counts:?}", run.cell);
+            assert_eq!(counts.napi_threads_ns.is_some_and(|ns| ns > 0), polls, "{}", run.cell);
+        }
+        assert!(cpu.server.minor_faults.is_some() && cpu.client.minor_faults.is_some());
+    }
+    let verified = verify(&outcome.directory).unwrap();
+    assert!(verified.holds(), "{verified}");
+}
+
+#[test]
 fn a_network_that_cannot_be_had_is_an_error_that_says_so() {
     let _alone = alone();
     // A thread without rights: as another user inside a user namespace of its own would be.
     let out = tempfile::tempdir().unwrap();
-    let experiment = Sketch { net: "veth", ..Sketch::default() }.text();
+    let experiment = Sketch { net: "rps", ..Sketch::default() }.text();
     let file = out.path().join("sketch.toml");
     fs::write(&file, experiment).unwrap();
     if !is_root() {
@@ -139,15 +168,15 @@ fn a_network_that_cannot_be_had_is_an_error_that_says_so() {
             output => Some(output.unwrap()),
         })
     };
-    let refused = run("veth");
+    let refused = run("rps");
     let said = String::from_utf8_lossy(&refused.stderr);
     assert_eq!(refused.status.code(), Some(1), "{said}");
-    assert!(said.contains("veth") && said.contains("unshare") && said.contains("EPERM"), "{said}");
+    assert!(said.contains("rps") && said.contains("unshare") && said.contains("EPERM"), "{said}");
     let fallen_back = run("auto");
     let said = String::from_utf8_lossy(&fallen_back.stdout);
     // Lines are broken where they are long.
     let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(said.contains("plain loopback") && said.contains("on loopback"), "{said}");
+    assert!(said.contains("plain loopback") && said.contains("on lo"), "{said}");
     // Ticks of 10 ms took the place of the idle clock, and nobody was told.
     let coarse = "is known to 2.0 % of the window";
     assert!(said.contains("coarse CPU time") && said.contains(coarse), "{said}");
@@ -212,7 +241,7 @@ fn a_bundle_of_http_holds_until_any_of_it_is_edited_and_its_files_are_gone() {
     rerender(directory).unwrap();
     assert!(verify(directory).unwrap().holds());
     let html = fs::read_to_string(directory.join("report.html")).unwrap();
-    assert!(html.contains("4 connections x 1000 B over HTTP on loopback"));
+    assert!(html.contains("4 connections x 1000 B over HTTP on lo"));
     // On a busy machine no run may count.
     let measured = summary(&outcome).cells[0].subjects.iter().any(|subject| subject.counted > 0);
     let markdown = fs::read_to_string(directory.join("report.md")).unwrap();
@@ -255,7 +284,7 @@ fn bundles_of_the_first_version_are_read_verified_and_rendered_anew() {
 
     let bundle = rerender(out.path()).unwrap();
     assert_eq!(bundle.schema, twinring_lab::result::BUNDLE_SCHEMA);
-    assert_eq!(bundle.summary.unwrap().cells[0].cell.to_string(), "2 x 128 B on loopback");
+    assert_eq!(bundle.summary.unwrap().cells[0].cell.to_string(), "2 x 128 B on lo");
     let found = verify(out.path()).unwrap();
     assert!(found.holds() && found.notes.is_empty() && found.figures > 193, "{found}");
 }

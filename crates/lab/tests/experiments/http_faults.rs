@@ -40,7 +40,7 @@ fn clean_servers_pass_every_audit() {
         let sketch = HttpSketch { others: &[mode], ..HttpSketch::default() };
         let cell = cell(&sketch);
         assert_eq!(voids(&cell, mode), [], "{mode}: {:?}", cell.findings);
-        assert_eq!(cell.cell.to_string(), "4 connections x 1000 B over HTTP on loopback");
+        assert_eq!(cell.cell.to_string(), "4 connections x 1000 B over HTTP on lo");
         for subject in &cell.subjects {
             let figures = subject.figures.as_ref().unwrap();
             let content = figures.http.unwrap().content_bytes_per_s;
@@ -52,7 +52,7 @@ fn clean_servers_pass_every_audit() {
 #[test]
 fn pipelined_requests_are_measured_too() {
     let cell = cell(&HttpSketch { grid: "depth = [3]", ..HttpSketch::default() });
-    assert_eq!(cell.cell.to_string(), "4 connections x 1000 B x depth 3 over HTTP on loopback");
+    assert_eq!(cell.cell.to_string(), "4 connections x 1000 B x depth 3 over HTTP on lo");
 }
 
 #[test]

@@ -52,7 +52,7 @@ fn clean_reflectors_pass_every_audit_and_their_packets_are_all_back() {
         let sketch = UdpSketch { others: &[mode], ..UdpSketch::default() };
         let cell = cell(&sketch);
         assert_eq!(voids(&cell, &name), [], "{mode}: {:?}", cell.findings);
-        assert_eq!(cell.cell.to_string(), "20 streams x 50/s x 172 B on loopback");
+        assert_eq!(cell.cell.to_string(), "20 streams x 50/s x 172 B on lo");
         for subject in &cell.subjects {
             let figures = subject.figures.as_ref().unwrap();
             assert_eq!(figures.datagrams.as_ref().unwrap().missing_ratio, 0.0);

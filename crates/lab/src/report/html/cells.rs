@@ -55,8 +55,9 @@ fn content(cell: &CellSummary) -> Markup {
                 }
             }
         }
-        (tables::figures(cell))
+        (tables::with_units(&table::figures(cell), "Figures"))
         (tables::simple(&table::ratios(cell), "Ratios"))
+        (tables::with_units(&columns::counts(cell), "Counts"))
         @for line in words::placements(cell) { p.small { (line) } }
         (tables::simple(&columns::http_times(cell), "Times"))
         (tables::simple(&columns::datagrams(cell), "Datagrams"))

@@ -8,7 +8,7 @@ use super::tables;
 use crate::audit::{Finding, Severity};
 use crate::report::words;
 use crate::result::{Bundle, RunRecord};
-use crate::summary::{Figures, Summary, figures_of};
+use crate::summary::{Figures, METRICS, Metric, Summary, figures_of};
 
 /// Runs that the page has the figures of; `runs.jsonl` has all of them.
 const LISTED_RUNS: usize = 2000;
@@ -105,6 +105,7 @@ const COLUMNS: [Column; 18] = [
 fn csv(summary: Option<&Summary>, runs: &[RunRecord]) -> String {
     let mut text = String::from("run,at_s,cell,block,subject");
     COLUMNS.iter().for_each(|(name, _)| text.extend([",", name]));
+    METRICS.iter().for_each(|metric| text.extend([",", metric.name]));
     text.push_str(",left_out,findings,server_command,client_command\r\n");
     for run in runs {
         let figures = figures_of(run);
@@ -117,6 +118,8 @@ fn csv(summary: Option<&Summary>, runs: &[RunRecord]) -> String {
             run.subject.clone(),
         ];
         fields.extend(COLUMNS.iter().map(|column| figure(column).unwrap_or_default()));
+        let count = |metric: &Metric| Some(metric.value(figures.as_ref()?)?.to_string());
+        fields.extend(METRICS.iter().map(|metric| count(metric).unwrap_or_default()));
         fields.push(left_out(summary, runs, run));
         fields.push(found(summary, run));
         fields.extend([&run.server_command, &run.client_command].map(|it| words::quoted(it)));

@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 use super::outcome::{Judged, Outcome, judged, overall};
 use super::plots::{self, IntervalRow};
 use super::shape::Shape;
-use super::{conditions, findings, profile, published, warnings, words};
+use super::{conditions, findings, networks, profile, published, warnings, words};
 use crate::audit::Severity;
 use crate::experiment::Experiment;
 use crate::result::{Bundle, RunRecord};
@@ -89,6 +89,7 @@ fn results(bundle: &Bundle, summary: &Summary) -> Markup {
     let told = findings::gathered(bundle, summary);
     html! {
         (contents(summary, &shape, !told.is_empty()))
+        @for rows in networks::tables(summary) { (tables::simple(&rows, "Networks")) }
         (map::section(bundle, summary, &shape))
         (pictures::ablations(&shape))
         (pictures::curves(&shape))

@@ -2,24 +2,21 @@
 
 use maud::{Markup, html};
 
-use crate::report::table;
-use crate::summary::CellSummary;
-
-/// The table of figures; its second row holds the units of the first.
-pub(super) fn figures(cell: &CellSummary) -> Markup {
-    let rows = table::figures(cell);
+/// A table whose second row holds the units of the first; nothing without rows.
+pub(super) fn with_units(rows: &[Vec<String>], label: &str) -> Markup {
+    let [titles, units, body @ ..] = rows else { return html! {} };
     html! {
-        div.scroll tabindex="0" role="region" aria-label="Figures" {
+        div.scroll tabindex="0" role="region" aria-label=(label) {
             table.sortable {
                 thead { tr {
-                    @for (title, unit) in rows[0].iter().zip(&rows[1]) {
+                    @for (title, unit) in titles.iter().zip(units) {
                         th scope="col" {
                             @if title.is_empty() { "subject" } @else { (title) }
                             @if !unit.is_empty() { small { (unit) } }
                         }
                     }
                 } }
-                tbody { @for row in &rows[2..] { (body_row(row)) } }
+                tbody { @for row in body { (body_row(row)) } }
             }
         }
     }

@@ -112,7 +112,7 @@ impl WarningKind {
                 "run it as root, for the kernel's idle clock in nanoseconds, or with longer windows"
             }
             WarningKind::LoopbackAccounting => {
-                "compare CPU of both sides, or measure on veth (as root, --net veth)"
+                "compare CPU of both sides, or measure on the other networks (as root, --net all)"
             }
             WarningKind::SharedCore => {
                 "use a machine with two cores to spare, or --server-cpu and --client-cpu"

@@ -25,8 +25,8 @@ fn of_machine(machine: &Fingerprint) -> impl Iterator<Item = Warning> + use<> {
 }
 
 fn loopback(bundle: &Bundle) -> Option<Warning> {
-    let used = bundle.networks.iter().any(|network| network.kind == NetKind::Loopback);
-    let what = "on loopback the kernel does the receiver's work on the CPU of the sender: a part of \
+    let used = bundle.networks.iter().any(|network| network.kind == NetKind::Lo);
+    let what = "on `lo` the kernel does the receiver's work on the CPU of the sender: a part of \
                 what the server costs is charged to the load generator, and the other way round";
     used.then(|| Warning::of(WarningKind::LoopbackAccounting, what.to_owned()))
 }

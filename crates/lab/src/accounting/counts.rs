@@ -1,0 +1,176 @@
+//! What the kernel counts of one side beside its time: who was interrupted, how often it received,
+//! what was lost.
+
+use serde::{Deserialize, Serialize};
+
+use super::{CpuBusy, CpuUse};
+use crate::experiment::NetKind;
+use crate::host::Device;
+use crate::procfs;
+
+/// Counts of one side, so far or in a window. What this kernel does not count is not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Counts {
+    /// Function-call interrupts of the CPU, sent by others (row `CAL` of `/proc/interrupts`): packets
+    /// were steered to it, or a task on it was woken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub function_call_interrupts: Option<u64>,
+    /// Reschedule interrupts of the CPU (row `RES`): a task on it was woken. A CPU that polls while it
+    /// is idle is woken without either, and that is not counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reschedule_interrupts: Option<u64>,
+    /// Runs of the network's receive softirq on the CPU (`NET_RX` of `/proc/softirqs`). Threaded NAPI
+    /// is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub net_rx_runs: Option<u64>,
+    /// How often another CPU told this one that it had steered packets to it (`received_rps` of
+    /// `/proc/net/softnet_stat`); also where it polled while it was idle, and took no interrupt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steered: Option<u64>,
+    /// TCP segments sent again (`RetransSegs` of `/proc/net/snmp`), in the network namespace of the
+    /// process: on `lo` that is the namespace of both sides, and of everybody else in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tcp_retransmits: Option<u64>,
+    /// Packets that the device of the network dropped, either way (`/proc/net/dev`): a veth does so
+    /// when 256 packets wait for its NAPI.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_drops: Option<u64>,
+    /// CPU time of the threads of the kernel that poll the device, in nanoseconds; only on `napi`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub napi_threads_ns: Option<u64>,
+}
+
+impl Counts {
+    /// The counts so far of these CPUs, each with a process whose network namespace counts and with the
+    /// device of its network.
+    pub(super) fn take<const SIDES: usize>(
+        sides: [(usize, i32, Option<&Device>); SIDES],
+        softnet_stat: &str,
+    ) -> [Counts; SIDES] {
+        let of = |path: &str| procfs::text(path).unwrap_or_default();
+        let (interrupts, softirqs) = (of("/proc/interrupts"), of("/proc/softirqs"));
+        sides.map(|(cpu, pid, device)| {
+            let snmp = of(&format!("/proc/{pid}/net/snmp"));
+            let devices = device.map(|_| of(&format!("/proc/{pid}/net/dev"))).unwrap_or_default();
+            Counts {
+                function_call_interrupts: procfs::count_of_cpu(&interrupts, "CAL", cpu),
+                reschedule_interrupts: procfs::count_of_cpu(&interrupts, "RES", cpu),
+                net_rx_runs: procfs::count_of_cpu(&softirqs, "NET_RX", cpu),
+                steered: procfs::steered(softnet_stat, cpu),
+                tcp_retransmits: procfs::snmp(&snmp, "Tcp", "RetransSegs"),
+                device_drops: device.and_then(|it| procfs::device_drops(&devices, &it.name)),
+                napi_threads_ns: device.and_then(napi_threads_ns),
+            }
+        })
+    }
+
+    /// What came since `self`.
+    pub(super) fn until(&self, end: &Counts) -> Counts {
+        self.with(end, |start, end| end.saturating_sub(start))
+    }
+
+    /// Of several sides what all of them have, together.
+    pub(super) fn sum(all: impl Iterator<Item = Counts>) -> Counts {
+        all.reduce(|a, b| a.with(&b, u64::saturating_add)).unwrap_or_default()
+    }
+
+    fn with(&self, other: &Counts, combine: fn(u64, u64) -> u64) -> Counts {
+        let of = |field: fn(&Counts) -> Option<u64>| {
+            field(self).zip(field(other)).map(|(a, b)| combine(a, b))
+        };
+        Counts {
+            function_call_interrupts: of(|it| it.function_call_interrupts),
+            reschedule_interrupts: of(|it| it.reschedule_interrupts),
+            net_rx_runs: of(|it| it.net_rx_runs),
+            steered: of(|it| it.steered),
+            tcp_retransmits: of(|it| it.tcp_retransmits),
+            device_drops: of(|it| it.device_drops),
+            napi_threads_ns: of(|it| it.napi_threads_ns),
+        }
+    }
+
+    /// Interrupts by which another CPU told this one something.
+    pub fn notifications(&self) -> Option<u64> {
+        Some(self.function_call_interrupts?.saturating_add(self.reschedule_interrupts?))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        *self == Counts::default()
+    }
+}
+
+/// What both sides have together. A CPU that they share counts once, and so does the one network
+/// namespace of `lo`.
+impl CpuUse {
+    fn of_cpus(&self, field: fn(&CpuBusy) -> Option<u64>) -> Option<u64> {
+        let client = if self.is_shared() { Some(0) } else { field(&self.client_cpu) };
+        Some(field(&self.server_cpu)?.saturating_add(client?))
+    }
+
+    fn of_networks(&self, net: NetKind, field: fn(&Counts) -> Option<u64>) -> Option<u64> {
+        let client = if net == NetKind::Lo { Some(0) } else { field(&self.client_cpu.counts) };
+        Some(field(&self.server_cpu.counts)?.saturating_add(client?))
+    }
+
+    /// Interrupts by which another CPU told one of these something.
+    pub(crate) fn notifications(&self) -> Option<u64> {
+        self.of_cpus(|cpu| cpu.counts.notifications())
+    }
+
+    /// Runs of the receive softirq.
+    pub(crate) fn net_rx_runs(&self) -> Option<u64> {
+        self.of_cpus(|cpu| cpu.counts.net_rx_runs)
+    }
+
+    /// How often packets were steered to one of them.
+    pub(crate) fn steered(&self) -> Option<u64> {
+        self.of_cpus(|cpu| cpu.counts.steered)
+    }
+
+    /// TCP segments sent again.
+    pub(crate) fn retransmits(&self, net: NetKind) -> Option<u64> {
+        self.of_networks(net, |counts| counts.tcp_retransmits)
+    }
+
+    /// Packets dropped by the devices and at the receive backlogs.
+    pub(crate) fn drops(&self, net: NetKind) -> Option<u64> {
+        let by_devices = self.of_networks(net, |counts| counts.device_drops)?;
+        Some(by_devices.saturating_add(self.of_cpus(|cpu| cpu.backlog_drops).unwrap_or(0)))
+    }
+}
+
+fn napi_threads_ns(device: &Device) -> Option<u64> {
+    let run_ns =
+        |thread: &i32| procfs::run_ns(&procfs::text(&format!("/proc/{thread}/schedstat"))?);
+    let all: Option<Vec<u64>> = device.napi_threads.iter().map(run_ns).collect();
+    all.filter(|all| !all.is_empty()).map(|all| all.iter().sum())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_end_does_not_count_nobody_counts() {
+        let all = Counts { net_rx_runs: Some(5), device_drops: Some(1), ..Counts::default() };
+        let some = Counts { net_rx_runs: Some(7), ..Counts::default() };
+        let both = Counts { net_rx_runs: Some(12), ..Counts::default() };
+        assert_eq!(Counts::sum([all, some].into_iter()), both);
+        assert_eq!(all.until(&some), Counts { net_rx_runs: Some(2), ..Counts::default() });
+        let calls = Counts { function_call_interrupts: Some(3), ..Counts::default() };
+        assert_eq!((calls.notifications(), Counts::default().is_empty()), (None, true));
+        let text = serde_json::to_string(&some).unwrap();
+        assert_eq!(text, r#"{"net_rx_runs":7}"#);
+        assert_eq!(serde_json::from_str::<Counts>(&text).unwrap(), some);
+    }
+
+    #[test]
+    fn this_machine_is_counted() {
+        let device = Device { name: "lo".to_owned(), napi_threads: Vec::new() };
+        let pid = std::process::id() as i32;
+        let [counts, nobody] = Counts::take([(0, pid, Some(&device)), (1 << 20, pid, None)], "");
+        assert!(counts.net_rx_runs.is_some() && counts.device_drops.is_some(), "{counts:?}");
+        assert!(counts.tcp_retransmits.is_some() && counts.napi_threads_ns.is_none());
+        assert_eq!((nobody.net_rx_runs, nobody.device_drops), (None, None));
+    }
+}
