@@ -1,6 +1,7 @@
 //! Files that are being read, so that many who ask for the same at once have it read once.
 
 use super::resource::{Missing, Resource};
+use slab::Slab;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fmt;
@@ -25,7 +26,8 @@ struct Flight {
     is_over: Cell<bool>,
     /// Missing if it is over all the same: then whoever read it was dropped.
     outcome: RefCell<Option<Outcome>>,
-    waiters: RefCell<Vec<Waker>>,
+    /// Of those who join; each takes its own out when it is dropped.
+    waiters: RefCell<Slab<Waker>>,
 }
 
 impl fmt::Debug for Flight {
@@ -43,13 +45,11 @@ impl Flights {
         if flight.began.elapsed() >= valid {
             return None;
         }
+        let mut joined = Joined { flight: &flight, place: None };
         poll_fn(|cx| match flight.is_over.get() {
             true => Poll::Ready(flight.outcome.borrow().clone()),
             false => {
-                let mut waiters = flight.waiters.borrow_mut();
-                if !waiters.iter().any(|waiter| waiter.will_wake(cx.waker())) {
-                    waiters.push(cx.waker().clone());
-                }
+                joined.wait(cx.waker());
                 Poll::Pending
             }
         })
@@ -80,6 +80,32 @@ impl Flights {
     }
 }
 
+/// Somebody who waits for a flight. The file may be on a filesystem that does not answer, and
+/// connections come and go meanwhile.
+struct Joined<'a> {
+    flight: &'a Flight,
+    place: Option<usize>,
+}
+
+impl Joined<'_> {
+    fn wait(&mut self, waker: &Waker) {
+        let mut waiters = self.flight.waiters.borrow_mut();
+        match self.place {
+            Some(place) => waiters[place].clone_from(waker),
+            None => self.place = Some(waiters.insert(waker.clone())),
+        }
+    }
+}
+
+impl Drop for Joined<'_> {
+    fn drop(&mut self) {
+        if let Some(place) = self.place {
+            // Gone already when the flight is over.
+            let _waker = self.flight.waiters.borrow_mut().try_remove(place);
+        }
+    }
+}
+
 /// Ends a flight when dropped, however that comes.
 struct Lead<'a> {
     flights: &'a Flights,
@@ -95,7 +121,7 @@ impl Drop for Lead<'_> {
         }
         drop(flights);
         self.flight.is_over.set(true);
-        self.flight.waiters.take().into_iter().for_each(Waker::wake);
+        self.flight.waiters.take().into_iter().for_each(|(_, waker)| waker.wake());
     }
 }
 
@@ -131,6 +157,26 @@ mod tests {
         assert!(matches!(lead.poll(&mut cx), Poll::Ready(outcome) if is_missing(&outcome)));
         assert!(matches!(join.poll(&mut cx), Poll::Ready(Some(outcome)) if is_missing(&outcome)));
         assert!(matches!(pin!(flights.join(1, PATH, VALID)).poll(&mut cx), Poll::Ready(None)));
+    }
+
+    /// They stayed for as long as the file was not read, which may be for ever.
+    #[test]
+    fn those_who_no_longer_wait_leave_no_waker_behind() {
+        let flights = Flights::default();
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut lead = pin!(flights.lead(0, PATH, Instant::now(), std::future::pending()));
+        assert!(lead.as_mut().poll(&mut cx).is_pending());
+        for _ in 0..3 {
+            let mut join = Box::pin(flights.join(0, PATH, VALID));
+            assert!(join.as_mut().poll(&mut cx).is_pending());
+            assert!(join.as_mut().poll(&mut cx).is_pending());
+            let waiting = || -> usize {
+                flights.0.borrow().values().map(|flight| flight.waiters.borrow().len()).sum()
+            };
+            assert_eq!(waiting(), 1);
+            drop(join);
+            assert_eq!(waiting(), 0);
+        }
     }
 
     #[test]
