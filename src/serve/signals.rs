@@ -19,8 +19,9 @@ const SAME_REQUEST: Duration = Duration::from_millis(20);
 
 /// How long the workers may take to end after their deadline (which is at once, after a second signal)
 /// until the process ends without them. A worker can be in a system call that does not return, such as
-/// one that opens a file of a server that is gone.
-const LATE_MAX: Duration = Duration::from_secs(1);
+/// one that opens a file of a server that is gone. More than the end of a runtime takes, which waits for
+/// half a second for operations on files.
+const LATE_MAX: Duration = Duration::from_secs(2);
 
 /// The signals that came; 0 for none.
 #[derive(Clone, Debug, Default)]

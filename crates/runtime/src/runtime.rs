@@ -135,7 +135,7 @@ impl Shared {
     fn patience(&self) -> Duration {
         match self.stage() {
             RUNNING => Duration::from_secs(1),
-            _ => Duration::from_millis(100),
+            _ => Duration::from_millis(500),
         }
     }
 
