@@ -109,8 +109,10 @@ fn many_slow_readers_are_bounded_too() {
             }
         });
         let growth = server.memory_bytes().saturating_sub(before);
-        // 256 KiB queued, 128 KiB unread and a piece in hand, for each.
-        assert!(growth < 10 * (512 << 10), "{engine}: ten slow readers cost {growth} bytes");
+        // 256 KiB queued, 128 KiB unread and a piece in hand, for each; on io_uring beside them the pool of the
+        // worker, 128 buffers of 64 KiB, of which an arrival touches pages that nobody had touched before.
+        let pool = if engine == "io_uring" { 8 << 20 } else { 0 };
+        assert!(growth < 10 * (512 << 10) + pool, "{engine}: ten slow readers cost {growth} bytes");
         ping(&connect(server.address()), &pattern(4, 100_000));
         println!("{engine}: ten slow readers cost {growth} bytes");
     }
