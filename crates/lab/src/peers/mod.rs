@@ -90,6 +90,9 @@ const JOAKIMTHUN: &[&str] = &[
 /// Arguments of the programs in `peers/`.
 const OURS: &[&str] = &["--listen", "{addr}", "--pin", "{server_cpu}"];
 
+/// The same, and receiving from all that one wait reported before sending to any.
+const OURS_GATHERED: &[&str] = &["--listen", "{addr}", "--pin", "{server_cpu}", "--gather"];
+
 /// Every peer that is known.
 pub const KNOWN: &[Peer] = &[
     Peer {
@@ -138,6 +141,16 @@ pub const KNOWN: &[Peer] = &[
         what: "a bare epoll loop, no runtime",
         protocol: Protocol::Tcp,
         arguments: OURS,
+        fitted: |point| connection_buffer(point, 64 << 10),
+        port: None,
+        origin: Origin::Cargo,
+    },
+    Peer {
+        name: "floor-epoll-gathered",
+        program: "floor-epoll",
+        what: "the same, receiving from all, then sending to all",
+        protocol: Protocol::Tcp,
+        arguments: OURS_GATHERED,
         fitted: |point| connection_buffer(point, 64 << 10),
         port: None,
         origin: Origin::Cargo,
@@ -349,9 +362,11 @@ mod tests {
     }
 
     #[test]
-    fn every_peer_has_a_name_and_a_program_of_its_own_and_a_way_to_get_it() {
+    fn every_peer_has_a_name_and_a_command_of_its_own_and_a_way_to_get_it() {
         for (index, peer) in KNOWN.iter().enumerate() {
-            let same = |it: &&Peer| it.name == peer.name || it.program == peer.program;
+            let started_alike =
+                |it: &Peer| it.program == peer.program && it.arguments == peer.arguments;
+            let same = |it: &&Peer| it.name == peer.name || started_alike(it);
             assert_eq!(KNOWN.iter().position(|it| same(&it)), Some(index), "{}", peer.name);
             assert!(!peer.how_to_get().is_empty());
             let elsewhere = matches!(peer.origin, Origin::Distribution(_));

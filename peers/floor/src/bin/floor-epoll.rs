@@ -4,9 +4,13 @@
 //! edge-triggered for both directions, and never touched by `epoll_ctl` again. One buffer serves
 //! all connections and stays hot in the cache. What a peer does not take is kept on the heap, at
 //! most one buffer per connection, and nothing more is received from that peer until it is gone.
+//!
+//! With `--gather` what one `epoll_wait` reported is received from all first and sent to all then, so
+//! that sends follow one another in a burst, as those of a ring do.
 
 use std::io;
 use std::net::TcpListener;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -29,6 +33,9 @@ const MAX_FILLS: usize = 4;
 /// Connections accepted in one go; the level-triggered listener reports what is left.
 const MAX_ACCEPTS: usize = 64;
 
+/// Bytes that wait to be sent with `--gather` until some are sent in between.
+const GATHERED_BYTES_MAX: usize = 128 * 1024;
+
 /// The peer closed its sending half, or the connection broke.
 const PEER_DONE: EpollFlags =
     EpollFlags::EPOLLRDHUP.union(EpollFlags::EPOLLHUP).union(EpollFlags::EPOLLERR);
@@ -39,17 +46,22 @@ const PEER_DONE: EpollFlags =
 struct Options {
     #[command(flatten)]
     common: Common,
+
+    /// Send only when all events of one wait have been received from.
+    #[arg(long)]
+    gather: bool,
 }
 
 fn main() -> ExitCode {
-    peer_common::finish(NAME, run(&Options::parse().common))
+    peer_common::finish(NAME, run(&Options::parse()))
 }
 
-fn run(options: &Common) -> io::Result<()> {
-    let listener = peer_common::start(options)?;
+fn run(options: &Options) -> io::Result<()> {
+    let listener = peer_common::start(&options.common)?;
     listener.set_nonblocking(true)?;
-    let buffer = vec![0; options.buffer_bytes_or(DEFAULT_BUFFER_BYTES)];
-    let mut server = Server::new(listener, buffer)?;
+    let receive_bytes = options.common.buffer_bytes_or(DEFAULT_BUFFER_BYTES);
+    let gathered_bytes_max = if options.gather { GATHERED_BYTES_MAX } else { 0 };
+    let mut server = Server::new(listener, receive_bytes, gathered_bytes_max)?;
     peer_common::announce(NAME, &server.listener)?;
     server.run()
 }
@@ -63,7 +75,14 @@ struct Server {
     connections: Vec<Option<Connection>>,
     /// Connections that used up their turn and will get no new edge for what is left.
     unfinished: Vec<RawFd>,
+    /// The size of one receive.
+    receive_bytes: usize,
+    /// What one receive takes, behind what waits to be sent.
     buffer: Vec<u8>,
+    /// What waits to be sent, in order: to whom, and where in the buffer it is.
+    gathered: Vec<(RawFd, Range<usize>)>,
+    /// Zero: nothing waits.
+    gathered_bytes_max: usize,
 }
 
 struct Connection {
@@ -93,7 +112,11 @@ enum Turn {
 }
 
 impl Server {
-    fn new(listener: TcpListener, buffer: Vec<u8>) -> io::Result<Server> {
+    fn new(
+        listener: TcpListener,
+        receive_bytes: usize,
+        gathered_bytes_max: usize,
+    ) -> io::Result<Server> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         epoll.add(&listener, event(EpollFlags::EPOLLIN, listener.as_raw_fd()))?;
         Ok(Server {
@@ -102,7 +125,10 @@ impl Server {
             accept_again_at: None,
             connections: Vec::new(),
             unfinished: Vec::new(),
-            buffer,
+            receive_bytes,
+            buffer: vec![0; receive_bytes + gathered_bytes_max],
+            gathered: Vec::new(),
+            gathered_bytes_max,
         })
     }
 
@@ -124,6 +150,7 @@ impl Server {
                 }
             }
             self.go_on_with_unfinished();
+            self.send_gathered();
             self.resume_accepting()?;
         }
     }
@@ -142,15 +169,41 @@ impl Server {
         let Some(slot) = self.connections.get_mut(descriptor as usize) else { return };
         let Some(connection) = slot else { return };
         connection.peer_done |= events.intersects(PEER_DONE);
-        match connection.take_turn(&mut self.buffer) {
+        let turn = if self.gathered_bytes_max == 0 {
+            connection.take_turn(&mut self.buffer)
+        } else {
+            let start = self.gathered.last().map_or(0, |(_, bytes)| bytes.end);
+            connection.receive(&mut self.buffer[start..][..self.receive_bytes], |bytes| {
+                self.gathered.push((descriptor, start..start + bytes));
+            })
+        };
+        match turn {
             Turn::Waits => {}
             Turn::Unfinished if connection.unfinished => {}
             Turn::Unfinished => {
                 connection.unfinished = true;
                 self.unfinished.push(descriptor);
             }
-            // Closing the only descriptor of the socket also removes it from the epoll set.
-            Turn::Over => *slot = None,
+            // What waits goes first: it may be for this peer, who has only closed one direction.
+            Turn::Over => {
+                self.send_gathered();
+                // Closing the only descriptor of the socket also removes it from the epoll set.
+                self.connections[descriptor as usize] = None;
+            }
+        }
+        if self.gathered.last().is_some_and(|(_, bytes)| bytes.end > self.gathered_bytes_max) {
+            self.send_gathered();
+        }
+    }
+
+    fn send_gathered(&mut self) {
+        for (descriptor, bytes) in self.gathered.drain(..) {
+            let slot = &mut self.connections[descriptor as usize];
+            if let Some(connection) = slot
+                && connection.send(&self.buffer[bytes]).is_err()
+            {
+                *slot = None;
+            }
         }
     }
 
@@ -236,16 +289,10 @@ impl Connection {
                 Err(Errno::EAGAIN) => return Turn::Waits,
                 Err(_) => return Turn::Over,
             };
-            let sent = match send(socket, &buffer[..received], MsgFlags::MSG_NOSIGNAL) {
-                Ok(sent) => sent,
-                Err(Errno::EAGAIN) => 0,
+            match self.send(&buffer[..received]) {
+                Ok(()) if self.unsent.is_some() => return Turn::Waits,
+                Ok(()) => {}
                 Err(_) => return Turn::Over,
-            };
-            if sent < received {
-                // A short send arms the edge for writing, as EAGAIN does.
-                let bytes = buffer[sent..received].to_vec();
-                self.unsent = Some(Box::new(Unsent { bytes, sent: 0 }));
-                return Turn::Waits;
             }
             // A buffer that was not filled means that the socket was drained: what comes later
             // brings an edge of its own, and the `recv` that would return EAGAIN is saved.
@@ -254,6 +301,46 @@ impl Connection {
             }
         }
         Turn::Unfinished
+    }
+
+    /// One receive, whose bytes are for `gather`. Its end may be the end of the connection only once
+    /// they have been sent.
+    fn receive(&mut self, buffer: &mut [u8], gather: impl FnOnce(usize)) -> Turn {
+        if self.unsent.is_some() {
+            match self.send_rest() {
+                Ok(true) => {}
+                Ok(false) => return Turn::Waits,
+                Err(_) => return Turn::Over,
+            }
+        }
+        match recv(self.socket.as_raw_fd(), buffer, MsgFlags::empty()) {
+            Ok(0) => Turn::Over,
+            Ok(received) => {
+                gather(received);
+                let drained = received < buffer.len() && !self.peer_done;
+                if drained { Turn::Waits } else { Turn::Unfinished }
+            }
+            Err(Errno::EAGAIN) => Turn::Waits,
+            Err(_) => Turn::Over,
+        }
+    }
+
+    /// Sends what the socket takes and keeps the rest: a short send arms the edge for writing, as
+    /// EAGAIN does.
+    fn send(&mut self, bytes: &[u8]) -> nix::Result<()> {
+        if let Some(unsent) = &mut self.unsent {
+            unsent.bytes.extend_from_slice(bytes);
+            return Ok(());
+        }
+        let sent = match send(self.socket.as_raw_fd(), bytes, MsgFlags::MSG_NOSIGNAL) {
+            Ok(sent) => sent,
+            Err(Errno::EAGAIN) => 0,
+            Err(error) => return Err(error),
+        };
+        if sent < bytes.len() {
+            self.unsent = Some(Box::new(Unsent { bytes: bytes[sent..].to_vec(), sent: 0 }));
+        }
+        Ok(())
     }
 
     /// Whether all of it is gone now.
