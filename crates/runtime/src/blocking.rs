@@ -5,7 +5,9 @@
 //! the worker that starts them. Work comes in through a bounded queue; who finds it full waits.
 //! A job owns all that it uses, so dropping the future of a job that runs leaves it its memory.
 
+use crate::sys;
 use crate::sys::Mapping;
+use crate::sys::thread::JoinHandle;
 use crate::task::{WaitQueue, WaitToken, Waiter};
 use std::any::Any;
 use std::collections::VecDeque;
@@ -14,8 +16,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Threads of one runtime. Jobs wait for a disk, so a few more than a disk is quick with.
 const THREADS_MAX: usize = 4;
@@ -109,10 +110,10 @@ impl Pool {
         drop(state);
         drop(queue);
         self.work.notify_all();
-        let deadline = Instant::now() + patience;
+        let deadline = sys::now() + patience;
         let mut state = self.lock();
         while state.alive > 0 {
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = deadline.saturating_duration_since(sys::now());
             if left.is_zero() {
                 break;
             }
@@ -141,7 +142,7 @@ impl Pool {
         if needs_one && Mapping::fits(THREAD_BYTES) {
             let pool = Arc::clone(self);
             let name = format!("twinring-file-{}", state.alive);
-            let started = std::thread::Builder::new().name(name).spawn(move || pool.serve());
+            let started = sys::thread::Builder::new().name(name).spawn(move || pool.serve());
             if let Ok(thread) = started {
                 state.threads.push(thread);
                 state.alive += 1;

@@ -36,11 +36,9 @@ use crate::sys::file::{self as sys, OpenHow, Status};
 use std::cell::Cell;
 use std::ffi::{CString, OsString};
 use std::fmt;
-use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -208,8 +206,7 @@ impl Dir {
     /// What open(2) reports; ENOTDIR; an error of its own if openat2(2) is refused, without which
     /// there is no safe way to open anything beneath it.
     pub fn open(path: &Path) -> io::Result<Dir> {
-        let flags = libc::O_PATH | libc::O_DIRECTORY;
-        let fd = OwnedFd::from(OpenOptions::new().read(true).custom_flags(flags).open(path)?);
+        let fd = sys::open_directory(path)?;
         // Docker's profile of before 2020 knew no openat2, and answered EPERM.
         let trial = sys::open_at(fd.as_fd(), c".", &Symlinks::Refuse.how(libc::O_PATH));
         if let Err(error) = trial

@@ -14,6 +14,7 @@ use crate::config::Features;
 use crate::counters::{CounterSnapshot, Counters};
 use crate::fs::SendStrategy;
 use crate::sync::{AtomicU8, Mutex};
+use crate::sys;
 use crate::task::Inbox;
 use std::cell::Cell;
 use std::error::Error;
@@ -244,10 +245,10 @@ impl Runtime {
         if self.builder.workers == 1 {
             return run_one(0).map(|output| vec![output]);
         }
-        std::thread::scope(|scope| {
+        sys::thread::scope(|scope| {
             let threads: Vec<_> = (0..self.builder.workers)
                 .map(|index| {
-                    std::thread::Builder::new()
+                    sys::thread::Builder::new()
                         .name(format!("twinring-{index}"))
                         .spawn_scoped(scope, move || run_one(index))
                 })

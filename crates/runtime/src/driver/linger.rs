@@ -1,6 +1,7 @@
 //! Sockets that were closed by the program while bytes for the peer were still queued.
 
 use super::slots::Key;
+use crate::sys;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -18,13 +19,13 @@ impl Lingering {
     }
 
     pub(crate) fn push(&mut self, key: Key) {
-        self.queue.push_back((Instant::now() + self.limit, key));
+        self.queue.push_back((sys::now() + self.limit, key));
     }
 
     /// Keys whose time is up; those that closed meanwhile are for the caller to ignore.
     pub(crate) fn pop_expired(&mut self) -> Option<Key> {
         let (deadline, key) = *self.queue.front()?;
-        if deadline > Instant::now() {
+        if deadline > sys::now() {
             return None;
         }
         self.queue.pop_front();

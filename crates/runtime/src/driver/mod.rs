@@ -64,8 +64,8 @@ use crate::confine::Uses;
 use crate::counters::Counters;
 use crate::datagram::{Datagram, Received, UdpStats};
 use crate::fs::{FileOp, Start};
+use crate::sys::socket::{SockAddr, SockRef};
 use crate::task::{WaitQueue, WaitToken, Waiter};
-use socket2::SockRef;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -164,11 +164,7 @@ impl Driver {
     }
 
     /// Takes over a fresh socket and starts to connect it.
-    pub(crate) fn connect(
-        &mut self,
-        socket: OwnedFd,
-        address: &socket2::SockAddr,
-    ) -> io::Result<Key> {
+    pub(crate) fn connect(&mut self, socket: OwnedFd, address: &SockAddr) -> io::Result<Key> {
         match self {
             Driver::Uring(driver) => Ok(driver.connect(socket, address)),
             Driver::Epoll(driver) => {

@@ -13,13 +13,14 @@ pub use udp_options::{BoundUdp, Granted, UdpOptions};
 use crate::driver::slots::Key;
 use crate::driver::{Driver, Side};
 use crate::runtime::{Worker, is_serving};
+use crate::sys;
+use crate::sys::socket::{SockAddr, SockRef};
 use crate::task::{WaitToken, Waiter};
-use socket2::SockRef;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::{Context, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How often binding is tried again while the address is in use. The port of an io_uring process
 /// that was killed stays bound for 9 to 12 ms, until the kernel has torn its rings down.
@@ -29,13 +30,13 @@ const BIND_PATIENCE: Duration = Duration::from_millis(100);
 /// would keep all its connections waiting.
 fn patiently<T>(mut bind: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let patience = if is_serving() { Duration::ZERO } else { BIND_PATIENCE };
-    let began = Instant::now();
+    let began = sys::now();
     loop {
         match bind() {
             Err(error)
-                if error.kind() == io::ErrorKind::AddrInUse && began.elapsed() < patience =>
+                if error.kind() == io::ErrorKind::AddrInUse && sys::now() - began < patience =>
             {
-                std::thread::sleep(Duration::from_millis(3));
+                sys::thread::sleep(Duration::from_millis(3));
             }
             other => return other,
         }
@@ -103,7 +104,7 @@ fn with_socket<R>(
     ask(SockRef::from(&fd))
 }
 
-fn internet_address(address: socket2::SockAddr) -> io::Result<SocketAddr> {
+fn internet_address(address: SockAddr) -> io::Result<SocketAddr> {
     let not_internet = || io::Error::new(io::ErrorKind::InvalidData, "not an IPv4 or IPv6 address");
     address.as_socket().ok_or_else(not_internet)
 }

@@ -4,7 +4,7 @@ use super::{internet_address, patiently};
 use crate::driver::ancillary::Wanted;
 use crate::driver::datagrams::UdpSetup;
 use crate::sys::datagram::{knows_segmentation, set_option};
-use socket2::{Domain, Protocol, Socket, Type};
+use crate::sys::socket::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};

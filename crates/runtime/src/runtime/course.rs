@@ -7,7 +7,7 @@ use crate::sys;
 use crate::task::JoinHandle;
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 impl Runtime {
     /// As [`run`](Runtime::run), in the world of the calling thread: returns at once, and the
@@ -105,7 +105,7 @@ impl Course for Led {
             Some(ticks) => self.worker.next_turn(ticks),
             None => self.worker.next_deadline(),
         };
-        let now = Instant::now();
+        let now = sys::now();
         let ahead = deadline?.saturating_duration_since(now);
         Some(sys::monotonic_ns() + ahead.as_nanos() as u64)
     }

@@ -151,14 +151,14 @@ impl Worker {
         let idle = self.executor.is_idle(self.registration.inbox())
             && !self.driver.borrow().has_arrivals();
         let timeout = match idle {
-            true => due.map(|due| due.saturating_duration_since(Instant::now())),
+            true => due.map(|due| due.saturating_duration_since(sys::now())),
             false => Some(Duration::ZERO),
         };
         let mut wakes = self.wakes.take();
         self.driver.borrow_mut().turn(timeout, &mut wakes)?;
         let arrived = !wakes.is_empty();
         self.wake_all(wakes);
-        let now = Instant::now();
+        let now = sys::now();
         if ticks.next.get() <= now {
             // None of those in between is missed.
             ticks.advance(now);
@@ -186,7 +186,7 @@ impl Worker {
     pub(super) fn turn_if_due(&self, ticks: &Ticks) -> io::Result<()> {
         self.run_and_submit(ticks)?;
         let signalled = self.registration.inbox().is_signalled();
-        match signalled || ticks.rests() || Instant::now() >= ticks.next.get() {
+        match signalled || ticks.rests() || sys::now() >= ticks.next.get() {
             true => self.turn_in_ticks(ticks),
             false => Ok(()),
         }
@@ -197,7 +197,7 @@ impl Worker {
         loop {
             self.executor.run_ready();
             self.submit()?;
-            if !self.executor.has_ready() || Instant::now() >= ticks.next.get() {
+            if !self.executor.has_ready() || sys::now() >= ticks.next.get() {
                 return Ok(());
             }
         }
@@ -210,7 +210,7 @@ impl Worker {
             if self.registration.inbox().is_signalled() {
                 return Ok(Ended::Wake);
             }
-            let now = Instant::now();
+            let now = sys::now();
             if now >= deadline {
                 let overrun = slept.then_some(now - deadline);
                 ticks.overrun.set(overrun);

@@ -104,7 +104,7 @@ impl Worker {
         })?;
         let mut inboxes = runtime.shared.inboxes.lock().unwrap_or_else(PoisonError::into_inner);
         inboxes.push(Arc::clone(registration.inbox()));
-        let started = Instant::now();
+        let started = sys::now();
         Ok(Rc::new(Worker {
             executor: Executor::new(registration.worker()),
             registration,
@@ -216,7 +216,7 @@ impl Worker {
         let timeout = match (idle, deadline) {
             (false, _) => Some(Duration::ZERO),
             (true, None) => None,
-            (true, Some(deadline)) => Some(deadline.saturating_duration_since(Instant::now())),
+            (true, Some(deadline)) => Some(deadline.saturating_duration_since(sys::now())),
         };
         self.driver.borrow_mut().turn(timeout, &mut wakes)?;
         if let Some(deadline) = deadline {
@@ -256,7 +256,7 @@ impl Worker {
 
     /// Fires the timers that are due, and returns the time by which.
     pub(super) fn fire_timers(&self, wakes: &mut Vec<Waker>) -> Instant {
-        let now = Instant::now();
+        let now = sys::now();
         let now_ns = self.since_start_ns(now);
         self.timers.borrow_mut().advance(now_ns, |waker| wakes.push(waker));
         now

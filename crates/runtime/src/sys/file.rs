@@ -6,9 +6,12 @@ use super::simulated;
 #[cfg(feature = "sim")]
 use crate::driver::epoll::faults::{self, Way};
 use std::ffi::{CStr, OsString};
+use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::sync::OnceLock;
 
 /// `struct open_how` of openat2(2).
@@ -40,6 +43,12 @@ pub(crate) fn open_at(dir: BorrowedFd<'_>, path: &CStr, how: &OpenHow) -> io::Re
     })?;
     // SAFETY: openat2 returned a new descriptor that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+/// Opens a directory for what is to be opened beneath it (O_PATH); follows symbolic links.
+pub(crate) fn open_directory(path: &Path) -> io::Result<OwnedFd> {
+    let flags = libc::O_PATH | libc::O_DIRECTORY;
+    OpenOptions::new().read(true).custom_flags(flags).open(path).map(OwnedFd::from)
 }
 
 /// What statx(2) tells. A type of its own because libc's has no `Default`.

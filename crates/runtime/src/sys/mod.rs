@@ -13,6 +13,8 @@ pub(crate) mod refused;
 pub(crate) mod ring;
 #[cfg(feature = "sim")]
 pub(crate) mod simulated;
+pub(crate) mod socket;
+pub(crate) mod thread;
 pub(crate) mod trial;
 pub(crate) mod waker;
 pub(crate) mod zero_copy;
@@ -23,6 +25,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
+use std::time::Instant;
 
 /// Turns the C convention (-1 and errno) into a `Result`, retrying while the call was interrupted.
 fn retry_eintr(mut call: impl FnMut() -> isize) -> io::Result<usize> {
@@ -229,6 +232,12 @@ pub(crate) fn thread_cpu_clock_ns() -> u64 {
     // SAFETY: `used` is live and exclusively borrowed; the clock exists on every Linux.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut used) };
     used.tv_sec as u64 * 1_000_000_000 + used.tv_nsec as u64
+}
+
+/// What time it is, for this process.
+#[inline]
+pub(crate) fn now() -> Instant {
+    Instant::now()
 }
 
 /// CLOCK_MONOTONIC in nanoseconds: the clock that processes of one machine share.

@@ -1,11 +1,15 @@
-//! io_uring calls that the `io-uring` crate does not offer in the form needed here.
+//! A ring: its queues, its registrations, and the enter.
 //!
-//! The crate remembers a registered ring descriptor only inside a borrowed `Submitter`, so the
-//! worker loop makes its own `io_uring_enter`. See io_uring_enter(2) and io_uring_register(2).
+//! The queues are those of the `io-uring` crate, which remembers a registered ring descriptor only inside
+//! a borrowed `Submitter`; so `io_uring_enter` is made here. See io_uring_enter(2) and io_uring_register(2).
 
+use crate::config::TaskRun;
+use io_uring::register::Restriction;
+use io_uring::squeue::Entry;
+use io_uring::{IoUring, cqueue};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The kernel takes a ring apart after its descriptor is closed or its process has ended, and only then
 /// gives back what it charged to RLIMIT_MEMLOCK of the user (6.14 and later, and before 5.12). A service
@@ -15,14 +19,14 @@ const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(1);
 /// Makes something that is charged to RLIMIT_MEMLOCK: ENOMEM counts when it lasts. Sleeps, so it is
 /// not for a worker that serves.
 pub(crate) fn charged<T>(mut make: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    let began = Instant::now();
+    let began = super::now();
     loop {
         match make() {
             Err(error)
                 if error.raw_os_error() == Some(libc::ENOMEM)
-                    && began.elapsed() < GIVEN_BACK_WITHIN =>
+                    && super::now() - began < GIVEN_BACK_WITHIN =>
             {
-                std::thread::sleep(Duration::from_millis(5));
+                super::thread::sleep(Duration::from_millis(5));
             }
             made => return made,
         }
@@ -84,6 +88,158 @@ pub(crate) struct Wait {
     /// Stay at least this long to gather `completions` before settling for one; 0 is off.
     /// Needs IORING_FEAT_MIN_TIMEOUT (Linux 6.12).
     pub(crate) min_wait_us: u32,
+}
+
+/// What a ring is made with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Setup {
+    pub(crate) sq_entries: u32,
+    pub(crate) cq_entries: u32,
+    pub(crate) submit_all: bool,
+    pub(crate) single_issuer: bool,
+    pub(crate) taskrun: TaskRun,
+    pub(crate) no_sqarray: bool,
+    /// It takes nothing before [`Uring::restrict`].
+    pub(crate) disabled: bool,
+    /// How long the kernel's submission thread looks for entries before it sleeps; 0 is without one.
+    pub(crate) sqpoll_idle_ms: u32,
+    /// The ring's own descriptor is registered with this thread.
+    pub(crate) registered: bool,
+}
+
+/// A ring.
+pub(crate) struct Uring {
+    uring: IoUring,
+    fd: RingFd,
+}
+
+impl Uring {
+    /// Makes a ring for this thread.
+    pub(crate) fn new(setup: Setup) -> io::Result<Uring> {
+        let mut builder = IoUring::builder();
+        builder.setup_cqsize(setup.cq_entries).dontfork();
+        if setup.submit_all {
+            builder.setup_submit_all();
+        }
+        if setup.single_issuer {
+            builder.setup_single_issuer();
+        }
+        match setup.taskrun {
+            TaskRun::Defer => drop(builder.setup_defer_taskrun()),
+            TaskRun::Coop => drop(builder.setup_coop_taskrun()),
+            TaskRun::None => {}
+        }
+        if setup.no_sqarray {
+            builder.setup_no_sqarray();
+        }
+        if setup.disabled {
+            builder.setup_r_disabled();
+        }
+        if setup.sqpoll_idle_ms > 0 {
+            builder.setup_sqpoll(setup.sqpoll_idle_ms);
+        }
+        let uring = charged(|| builder.build(setup.sq_entries))?;
+        let fd = if setup.registered {
+            register_ring_fd(borrow(&uring))?
+        } else {
+            RingFd::Plain(uring.as_raw_fd())
+        };
+        Ok(Uring { uring, fd })
+    }
+
+    /// Puts an entry into the submission queue; false if that is full.
+    ///
+    /// # Safety
+    /// What the entry names stays where it is, and valid for what the kernel does with it, until the
+    /// last completion of the operation was taken.
+    #[inline]
+    pub(crate) unsafe fn push(&mut self, entry: &Entry) -> bool {
+        // SAFETY: the obligation is the caller's.
+        unsafe { self.uring.submission().push(entry).is_ok() }
+    }
+
+    /// Entries that the kernel has not taken.
+    #[inline]
+    pub(crate) fn queued(&mut self) -> usize {
+        self.uring.submission().len()
+    }
+
+    /// True if the kernel's submission thread sleeps.
+    #[inline]
+    pub(crate) fn needs_wakeup(&mut self) -> bool {
+        self.uring.submission().need_wakeup()
+    }
+
+    /// True if completions that found the queue full wait in the kernel.
+    #[inline]
+    pub(crate) fn overflowed(&mut self) -> bool {
+        self.uring.submission().cq_overflow()
+    }
+
+    /// Completions that have not been taken.
+    #[inline]
+    pub(crate) fn arrived(&mut self) -> usize {
+        self.uring.completion().len()
+    }
+
+    /// Takes the completions that are there.
+    #[inline]
+    pub(crate) fn completions(&mut self) -> impl Iterator<Item = cqueue::Entry> + '_ {
+        self.uring.completion()
+    }
+
+    /// One `io_uring_enter`, see [`enter`].
+    #[inline]
+    pub(crate) fn enter(&self, to_submit: u32, flags: u32, wait: Wait) -> io::Result<u32> {
+        enter(self.fd, to_submit, flags, wait)
+    }
+
+    /// Restricts a ring that was made disabled, and enables it.
+    pub(crate) fn restrict(&self, list: &mut [Restriction]) -> io::Result<()> {
+        self.uring.submitter().register_restrictions(list)?;
+        self.uring.submitter().register_enable_rings()
+    }
+
+    /// Registers a ring of `count` buffers; with `incremental`, each is filled piece by piece.
+    ///
+    /// # Safety
+    /// `start` names page-aligned memory for `count` entries, which lives until the ring is gone. What
+    /// is written into it names memory that the kernel may write to as long.
+    pub(crate) unsafe fn register_buffers(
+        &self,
+        start: u64,
+        count: u16,
+        group: u16,
+        incremental: bool,
+    ) -> io::Result<()> {
+        let flags = if incremental { io_uring::types::IOU_PBUF_RING_INC as u16 } else { 0 };
+        let submitter = self.uring.submitter();
+        // SAFETY: the obligation is the caller's.
+        unsafe { submitter.register_buf_ring_with_flags(start, count, group, flags) }
+    }
+
+    /// Registers an empty table for direct descriptors.
+    pub(crate) fn register_files(&self, count: u32) -> io::Result<()> {
+        self.uring.submitter().register_files_sparse(count)
+    }
+
+    /// Puts descriptors into the table; -1 empties a place. Returns how many.
+    pub(crate) fn update_files(&self, place: u32, fds: &[RawFd]) -> io::Result<usize> {
+        self.uring.submitter().register_files_update(place, fds)
+    }
+}
+
+impl Drop for Uring {
+    fn drop(&mut self) {
+        if let RingFd::Registered(index) = self.fd {
+            let _ends_with_the_thread = unregister_ring_fd(borrow(&self.uring), index);
+        }
+    }
+}
+
+fn borrow(uring: &IoUring) -> BorrowedFd<'_> {
+    // SAFETY: the descriptor is open as long as `uring`, which the lifetime ties it to.
+    unsafe { BorrowedFd::borrow_raw(uring.as_raw_fd()) }
 }
 
 /// One `io_uring_enter`: submits `to_submit` entries, then waits as told. Returns how many entries

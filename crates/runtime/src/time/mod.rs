@@ -7,6 +7,7 @@ pub use ticker::{Tick, Ticker};
 
 use crate::driver::slots::Key;
 use crate::runtime::{Worker, current};
+use crate::sys;
 use crate::task::{WaitToken, Waiter};
 use std::fmt;
 use std::pin::{Pin, pin};
@@ -19,7 +20,7 @@ use std::time::{Duration, Instant};
 /// # Panics
 /// When polled outside a twinring runtime.
 pub fn sleep(duration: Duration) -> Sleep {
-    let now = Instant::now();
+    let now = sys::now();
     // A deadline beyond the clock's range is as good as one in 30 years.
     sleep_until(now.checked_add(duration).unwrap_or(now + Duration::from_secs(946_080_000)))
 }
@@ -63,7 +64,7 @@ impl Future for Sleep {
             return Poll::Pending;
         }
         self.registered = None;
-        if Instant::now() >= self.deadline {
+        if sys::now() >= self.deadline {
             return Poll::Ready(());
         }
         let worker = current();

@@ -2,6 +2,7 @@
 
 use super::sleep_until;
 use crate::runtime;
+use crate::sys;
 use std::time::{Duration, Instant};
 
 /// Shortest period of a [`Ticker`].
@@ -36,7 +37,7 @@ impl Ticker {
     /// ([`Builder::tick`](crate::Builder::tick)) it counts from the worker's last tick instead, so
     /// that equal or multiple periods fall together.
     pub fn new(period: Duration) -> Ticker {
-        let origin = runtime::tick_origin().unwrap_or_else(Instant::now);
+        let origin = runtime::tick_origin().unwrap_or_else(sys::now);
         Ticker { origin, period: period.max(PERIOD_MIN), number: 0 }
     }
 
@@ -47,7 +48,7 @@ impl Ticker {
     pub async fn tick(&mut self) -> Tick {
         let next = self.number + 1;
         sleep_until(self.deadline(next)).await;
-        let late = Instant::now().saturating_duration_since(self.deadline(next));
+        let late = sys::now().saturating_duration_since(self.deadline(next));
         let missed = (late.as_nanos() / self.period.as_nanos()) as u64;
         self.number = next + missed;
         let overrun = runtime::tick_overrun();

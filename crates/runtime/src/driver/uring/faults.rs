@@ -10,6 +10,7 @@ use super::ring::Completion;
 use crate::config::{Buffers, UringFeatures};
 use crate::driver::DriverSetup;
 use crate::driver::faults::{Dice, Fault, OF_DESCRIPTORS};
+use crate::sys;
 use io_uring::cqueue;
 use io_uring::squeue::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -126,11 +127,11 @@ impl Layer {
             return false;
         }
         if cqueue::more(flags) {
-            self.heard.insert(user_data, Instant::now());
+            self.heard.insert(user_data, sys::now());
             return false;
         }
         let (heard, cancelled) = (self.heard.remove(&user_data), self.cancelled.remove(&user_data));
-        let lost = heard.is_some_and(|since| since.elapsed() < TOGETHER)
+        let lost = heard.is_some_and(|since| sys::now() - since < TOGETHER)
             && !cancelled
             && -result == libc::ECONNRESET
             && self.dice.strikes(Fault::LostReset);

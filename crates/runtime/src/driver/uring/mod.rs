@@ -45,6 +45,7 @@ use super::slots::{Key, Slots};
 use super::{DriverSetup, InUse};
 use crate::config::{Split, UringFeatures};
 use crate::counters::Counters;
+use crate::sys;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -426,11 +427,11 @@ impl UringDriver {
         }
         self.abandon_files(wakes);
         // Each turn makes progress or waits for it.
-        let began = Instant::now();
+        let began = sys::now();
         while !self.is_drained() {
             let only_files = self.entries.is_empty();
             let most = if only_files { patience } else { SOCKETS_CANCELLED_WITHIN };
-            let left = most.saturating_sub(began.elapsed());
+            let left = most.saturating_sub(sys::now() - began);
             if left.is_zero() {
                 break;
             }

@@ -187,12 +187,11 @@ impl BufferRing {
     /// Makes a ring of `count` entries (a power of two) and registers it for a group.
     fn register(ring: &Ring, group: u16, count: u16, incremental: bool) -> io::Result<BufferRing> {
         let entries = Mapping::new(usize::from(count) * size_of::<BufRingEntry>())?;
-        let flags = if incremental { io_uring::types::IOU_PBUF_RING_INC as u16 } else { 0 };
         let start = entries.start().as_ptr() as u64;
         // SAFETY: the mapping is page-aligned, holds `count` zeroed entries, and lives until the
         // ring has been torn down (`UringDriver` drops `Groups` after its `Ring`).
         let register =
-            || unsafe { ring.submitter().register_buf_ring_with_flags(start, count, group, flags) };
+            || unsafe { ring.registrar().register_buffers(start, count, group, incremental) };
         // A worker that serves does not wait for memory that others give back late.
         if ring.is_fresh() {
             charged(register)?

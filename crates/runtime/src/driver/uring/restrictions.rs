@@ -42,8 +42,7 @@ pub(super) fn apply(ring: &Ring, uses: Uses, features: &UringFeatures) -> io::Re
     let registrations = allowed.registrations.iter().map(|code| Restriction::register_op(*code));
     let flags = Restriction::sqe_flags_allowed(allowed.flags.bits());
     let mut list: Vec<Restriction> = operations.chain(registrations).chain([flags]).collect();
-    ring.submitter().register_restrictions(&mut list)?;
-    ring.submitter().register_enable_rings()
+    ring.registrar().restrict(&mut list)
 }
 
 impl Allowed {
@@ -221,9 +220,9 @@ mod tests {
         }
         assert_eq!(ask(&mut ring, AsyncCancel::new(99).build()), -libc::ENOENT);
         assert_eq!(ask(&mut ring, Close::new(nowhere).build()), -libc::EBADF);
-        let register = ring.submitter().register_files_sparse(1);
+        let register = ring.registrar().register_files(1);
         assert_eq!(register.expect_err("refused").raw_os_error(), Some(libc::EACCES));
-        let again = ring.submitter().register_restrictions(&mut [Restriction::sqe_op(0)]);
+        let again = ring.registrar().restrict(&mut [Restriction::sqe_op(0)]);
         assert!(again.is_err(), "the list is final");
         println!("{number} operations and 2 registrations refused");
     }

@@ -6,12 +6,11 @@ use crate::calls::Call;
 use crate::config::{TaskRun, UringFeatures};
 use crate::counters::Counters;
 use crate::driver::DriverSetup;
-use crate::sys::ring::{self, RingFd, Wait};
+use crate::sys::ring::{self, Setup, Uring, Wait};
 use io_uring::squeue::{self, Entry};
-use io_uring::{IoUring, Submitter, cqueue, opcode, types};
+use io_uring::{cqueue, opcode, types};
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
@@ -28,8 +27,7 @@ const BURST_MIN: usize = 20;
 const BURST_MAX: u32 = 64;
 
 pub(super) struct Ring {
-    uring: IoUring,
-    fd: RingFd,
+    uring: Uring,
     /// Entries that found the submission queue full. Bounded by the operations of all sockets.
     backlog: VecDeque<Entry>,
     sqpoll: bool,
@@ -53,38 +51,20 @@ pub(super) struct Ring {
 
 impl Ring {
     pub(super) fn new(features: &UringFeatures, setup: &DriverSetup) -> io::Result<Ring> {
-        let mut builder = IoUring::builder();
-        builder.setup_cqsize(features.cq_entries.max(features.sq_entries)).dontfork();
-        if features.submit_all {
-            builder.setup_submit_all();
-        }
-        if features.single_issuer {
-            builder.setup_single_issuer();
-        }
-        match features.taskrun {
-            TaskRun::Defer => drop(builder.setup_defer_taskrun()),
-            TaskRun::Coop => drop(builder.setup_coop_taskrun()),
-            TaskRun::None => {}
-        }
-        if features.no_sqarray {
-            builder.setup_no_sqarray();
-        }
-        if setup.confined.is_some() {
-            // Restrictions are taken only now, by `restrictions::apply`, which enables the ring.
-            builder.setup_r_disabled();
-        }
-        if features.sqpoll_idle_ms > 0 {
-            builder.setup_sqpoll(features.sqpoll_idle_ms);
-        }
-        let uring = ring::charged(|| builder.build(features.sq_entries))?;
-        let fd = if features.registered_ring {
-            ring::register_ring_fd(borrow(&uring))?
-        } else {
-            RingFd::Plain(uring.as_raw_fd())
-        };
+        let uring = Uring::new(Setup {
+            sq_entries: features.sq_entries,
+            cq_entries: features.cq_entries.max(features.sq_entries),
+            submit_all: features.submit_all,
+            single_issuer: features.single_issuer,
+            taskrun: features.taskrun,
+            no_sqarray: features.no_sqarray,
+            // Restrictions are taken only then, by `restrictions::apply`, which enables the ring.
+            disabled: setup.confined.is_some(),
+            sqpoll_idle_ms: features.sqpoll_idle_ms,
+            registered: features.registered_ring,
+        })?;
         Ok(Ring {
             uring,
-            fd,
             backlog: VecDeque::new(),
             sqpoll: features.sqpoll_idle_ms > 0,
             ext_arg: features.ext_arg,
@@ -107,8 +87,9 @@ impl Ring {
         self.counters.enters.get() == 0
     }
 
-    pub(super) fn submitter(&self) -> Submitter<'_> {
-        self.uring.submitter()
+    /// For registrations.
+    pub(super) fn registrar(&self) -> &Uring {
+        &self.uring
     }
 
     /// Queues an operation.
@@ -145,7 +126,7 @@ impl Ring {
     /// As for [`push`](Ring::push).
     unsafe fn push_now(&mut self, entry: &Entry) -> bool {
         // SAFETY: the obligation is the caller's.
-        unsafe { self.uring.submission().push(entry).is_ok() }
+        unsafe { self.uring.push(entry) }
     }
 
     fn refill(&mut self) {
@@ -160,7 +141,7 @@ impl Ring {
 
     /// True when the kernel has taken every queued operation.
     pub(super) fn all_submitted(&mut self) -> bool {
-        self.backlog.is_empty() && self.uring.submission().is_empty()
+        self.backlog.is_empty() && self.uring.queued() == 0
     }
 
     /// Submits everything that is queued, without waiting and without running what the kernel has
@@ -169,12 +150,12 @@ impl Ring {
     fn submit(&mut self) -> io::Result<()> {
         loop {
             self.refill();
-            let queued = self.uring.submission().len();
+            let queued = self.uring.queued();
             if queued == 0 {
                 return Ok(());
             }
             self.enter_once(0, 0, None)?;
-            if self.uring.submission().len() == queued {
+            if self.uring.queued() == queued {
                 // Refused for now, or left to the submission thread.
                 return Ok(());
             }
@@ -222,7 +203,7 @@ impl Ring {
     /// answered then leaves in one burst, for which the CPU of the peer is interrupted less often: over
     /// a veth pair with receive steering 0.5 times in place of 0.87 for each of 100 x 1024 bytes.
     fn take_burst(&mut self) -> io::Result<()> {
-        if self.takes_bursts && self.uring.completion().len() >= BURST_MIN {
+        if self.takes_bursts && self.uring.arrived() >= BURST_MIN {
             self.enter_once(ring::ENTER_GETEVENTS, BURST_MAX, Some(Duration::ZERO))?;
         }
         Ok(())
@@ -236,14 +217,14 @@ impl Ring {
     ) -> io::Result<()> {
         // A drain asks for many and gives them no time: that is no wait.
         let wait = completions > 0 && timeout != Some(Duration::ZERO);
-        let mut to_submit = self.uring.submission().len() as u32;
+        let mut to_submit = self.uring.queued() as u32;
         if self.sqpoll {
             to_submit = 0;
             // The kernel thread reads the queue by itself; see io_uring_enter(2) for the barrier.
             fence(Ordering::SeqCst);
-            if self.uring.submission().need_wakeup() {
+            if self.uring.needs_wakeup() {
                 flags |= ring::ENTER_SQ_WAKEUP;
-            } else if completions == 0 && !self.uring.submission().cq_overflow() {
+            } else if completions == 0 && !self.uring.overflowed() {
                 return Ok(());
             }
         }
@@ -260,7 +241,7 @@ impl Ring {
             timeout: timeout.filter(|_| completions > 0 && self.ext_arg),
             min_wait_us: if wait { self.min_wait_us } else { 0 },
         };
-        let enter = || ring::enter(self.fd, to_submit, flags, wait);
+        let enter = || self.uring.enter(to_submit, flags, wait);
         match self.counters.calls.timed(call, enter) {
             Ok(_) => Ok(()),
             // EBUSY: the completion queue overflowed and has to be emptied first. EAGAIN: no
@@ -283,12 +264,12 @@ impl Ring {
 
     /// True if completions that found the queue full wait in the kernel.
     pub(super) fn overflowed(&mut self) -> bool {
-        self.uring.submission().cq_overflow()
+        self.uring.overflowed()
     }
 
     /// The completions that are there; they are taken out of the ring.
     pub(super) fn completions(&mut self) -> impl Iterator<Item = Completion> + '_ {
-        let fresh = self.uring.completion().map(|entry: cqueue::Entry| Completion {
+        let fresh = self.uring.completions().map(|entry: cqueue::Entry| Completion {
             user_data: entry.user_data(),
             result: entry.result(),
             flags: entry.flags(),
@@ -303,7 +284,7 @@ impl Ring {
         if faults::holds(&self.faults) {
             return true;
         }
-        !self.uring.completion().is_empty()
+        self.uring.arrived() > 0
     }
 }
 
@@ -327,17 +308,4 @@ pub(super) struct Completion {
     pub(super) user_data: u64,
     pub(super) result: i32,
     pub(super) flags: u32,
-}
-
-impl Drop for Ring {
-    fn drop(&mut self) {
-        if let RingFd::Registered(index) = self.fd {
-            let _ends_with_the_thread = ring::unregister_ring_fd(borrow(&self.uring), index);
-        }
-    }
-}
-
-fn borrow(uring: &IoUring) -> BorrowedFd<'_> {
-    // SAFETY: the descriptor is open as long as `uring`, which the lifetime ties it to.
-    unsafe { BorrowedFd::borrow_raw(uring.as_raw_fd()) }
 }

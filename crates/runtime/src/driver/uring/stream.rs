@@ -4,7 +4,7 @@ use super::zero_copy::Zero;
 use crate::buf::SendBuf;
 use crate::driver::queues::{End, Fin, Queued, Received};
 use crate::driver::reset_on_close;
-use socket2::SockAddr;
+use crate::sys::socket::SockAddr;
 use std::os::fd::OwnedFd;
 
 /// The send that is with the kernel.

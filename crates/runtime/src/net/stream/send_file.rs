@@ -280,7 +280,8 @@ impl<'a> Turn<'a> {
     }
 
     fn fail(&mut self, error: io::Error) -> io::Error {
-        let is_closed = |socket: socket2::SockRef<'_>| Ok(sys::tcp_is_closed(socket.as_raw_fd()));
+        let is_closed =
+            |socket: sys::socket::SockRef<'_>| Ok(sys::tcp_is_closed(socket.as_raw_fd()));
         let stream = self.stream;
         self.lost = with_socket(&stream.worker, stream.key, is_closed).unwrap_or(true);
         self.errno = errno(&error);

@@ -54,7 +54,7 @@ impl Places {
         let length = *self.length.get_or_insert_with(|| {
             let halves = |length: &u32| Some(length / 2).filter(|half| *half >= PLACES_MIN);
             let mut lengths = std::iter::successors(Some(PLACES_MAX), halves);
-            let register = |length: &u32| ring.submitter().register_files_sparse(*length).is_ok();
+            let register = |length: &u32| ring.registrar().register_files(*length).is_ok();
             lengths.find(register).unwrap_or(0)
         });
         let place = match self.empty.pop() {
@@ -65,7 +65,7 @@ impl Places {
             }
             None => return Socket::plain(socket),
         };
-        match ring.submitter().register_files_update(place, &[socket.as_raw_fd()]) {
+        match ring.registrar().update_files(place, &[socket.as_raw_fd()]) {
             Ok(1) => {
                 let name = Name { fd: Fd(place as RawFd), flags: Flags::FIXED_FILE };
                 Socket { owned: socket, name }
@@ -82,7 +82,7 @@ impl Places {
         if socket.name.flags.contains(Flags::FIXED_FILE) {
             let place = socket.name.fd.0 as u32;
             // Only a place that is empty again may be given to another.
-            if let Ok(1) = ring.submitter().register_files_update(place, &[NOBODY]) {
+            if let Ok(1) = ring.registrar().update_files(place, &[NOBODY]) {
                 self.empty.push(place);
             }
         }

@@ -29,7 +29,7 @@ pub(super) struct Room {
 impl Room {
     pub(super) fn new(socket: &OwnedFd) -> Room {
         // Without an answer every datagram goes alone.
-        let buffer_bytes = socket2::SockRef::from(socket).send_buffer_size().unwrap_or(0);
+        let buffer_bytes = sys::socket::SockRef::from(socket).send_buffer_size().unwrap_or(0);
         Room { buffer_bytes, charged: 0, left: None }
     }
 
