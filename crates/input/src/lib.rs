@@ -33,18 +33,23 @@ pub fn open(path: &Path) -> io::Result<File> {
 /// Those of [`open`] and of `read(2)`, and `FileTooLarge` if the file is larger.
 pub fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     let file = open(path)?;
-    let too_large = || {
-        let message = format!("is larger than {bytes_max} bytes, the most that is read");
-        io::Error::new(io::ErrorKind::FileTooLarge, message)
-    };
     let announced_bytes = file.metadata()?.len();
     if announced_bytes > bytes_max {
-        return Err(too_large());
+        return Err(too_large(bytes_max));
     }
-    let mut content = Vec::with_capacity(announced_bytes as usize);
     // It may grow meanwhile, and files of procfs announce no length.
-    file.take(bytes_max + 1).read_to_end(&mut content)?;
-    if content.len() as u64 > bytes_max { Err(too_large()) } else { Ok(content) }
+    bytes_of(file, bytes_max, Vec::with_capacity(announced_bytes as usize))
+}
+
+/// Appends what there is to read, which makes at most `bytes_max` bytes.
+fn bytes_of(content: impl Read, bytes_max: u64, mut bytes: Vec<u8>) -> io::Result<Vec<u8>> {
+    content.take(bytes_max + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > bytes_max { Err(too_large(bytes_max)) } else { Ok(bytes) }
+}
+
+fn too_large(bytes_max: u64) -> io::Error {
+    let message = format!("is larger than {bytes_max} bytes, the most that is read");
+    io::Error::new(io::ErrorKind::FileTooLarge, message)
 }
 
 /// Reads a regular file of at most `bytes_max` bytes of UTF-8.
@@ -52,7 +57,19 @@ pub fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
 /// # Errors
 /// Those of [`read`], and `InvalidData` if the content is not UTF-8.
 pub fn read_to_string(path: &Path, bytes_max: u64) -> io::Result<String> {
-    String::from_utf8(read(path, bytes_max)?).map_err(|error| {
+    text(read(path, bytes_max)?)
+}
+
+/// Reads at most `bytes_max` bytes of UTF-8, from what [`open`] has opened or what decompresses it.
+///
+/// # Errors
+/// As of [`read_to_string`].
+pub fn string_of(content: impl Read, bytes_max: u64) -> io::Result<String> {
+    text(bytes_of(content, bytes_max, Vec::new())?)
+}
+
+fn text(bytes: Vec<u8>) -> io::Result<String> {
+    String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         io::Error::new(io::ErrorKind::InvalidData, format!("is not UTF-8 text (at byte {at})"))
     })

@@ -4,6 +4,10 @@
 //! - `runs.jsonl`: one line per run, written as it ends ([`RunRecord`]);
 //! - `report.md`, `report.html`: the summary for people;
 //! - `manifest.sha256`: checksums of all of these, readable by `sha256sum -c`.
+//!
+//! Each of them but the manifest may have been compressed by `zstd` since ([`Content`]).
+
+mod content;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -11,9 +15,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use self::content::{COMPRESSED, Content};
 use crate::error::LabError;
 use crate::experiment::Experiment;
-use crate::machine::{sha256, sha256_of};
+use crate::machine::{self, sha256};
 use crate::report;
 use crate::result::{BUNDLE_SCHEMA, Bundle, EARLIER_BUNDLE_SCHEMAS, RunRecord, State};
 
@@ -43,8 +48,13 @@ const RUN_BYTES_MAX: u64 = 4 << 20;
 const OTHER_BYTES_MAX: u64 = 32 << 20;
 
 /// The largest file of this name in a bundle that is read.
-pub(crate) fn bytes_max(name: &str) -> u64 {
+fn bytes_max(name: &str) -> u64 {
     if name == RUNS_FILE { RUNS_BYTES_MAX } else { OTHER_BYTES_MAX }
+}
+
+/// The content of a file of a bundle, which whoever reads it has to bound.
+fn open(directory: &Path, name: &str) -> io::Result<Content> {
+    Content::open(directory, name, bytes_max(name))
 }
 
 /// The text of a file of a bundle.
@@ -52,7 +62,27 @@ pub(crate) fn bytes_max(name: &str) -> u64 {
 /// # Errors
 /// Those of [`twinring_input::read_to_string`].
 pub(crate) fn text_of(directory: &Path, name: &str) -> io::Result<String> {
-    twinring_input::read_to_string(&directory.join(name), bytes_max(name))
+    twinring_input::string_of(open(directory, name)?, bytes_max(name))
+}
+
+/// SHA-256 of the content of a file of a bundle, in hexadecimal.
+///
+/// # Errors
+/// When it cannot be read, or is larger than any that is read.
+pub(crate) fn hash_of(directory: &Path, name: &str) -> io::Result<String> {
+    machine::hash_of(open(directory, name)?, bytes_max(name))
+}
+
+/// Whether a bundle has a file of this name, plain or compressed.
+pub(crate) fn has(directory: &Path, name: &str) -> bool {
+    let path = directory.join(name);
+    path.exists() || compressed(&path).exists()
+}
+
+fn compressed(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(COMPRESSED);
+    name.into()
 }
 
 /// A bundle that is being written.
@@ -135,7 +165,7 @@ pub(crate) fn finish(
 ) -> Result<(), LabError> {
     let _ = fs::remove_file(directory.join(RESERVE_FILE));
     let path = directory.join(RUNS_FILE);
-    let of_runs = sha256_of(&path, RUNS_BYTES_MAX).map_err(|error| LabError::read(&path, error))?;
+    let of_runs = hash_of(directory, RUNS_FILE).map_err(|error| LabError::read(&path, error))?;
     let mut drafts = Vec::new();
     for (name, content) in [
         (BUNDLE_FILE, as_json(directory, bundle)?),
@@ -199,7 +229,15 @@ impl Draft {
     }
 
     fn put(self) -> Result<(), LabError> {
-        fs::rename(&self.draft, &self.path).map_err(|error| LabError::write(&self.path, error))
+        let renamed = fs::rename(&self.draft, &self.path);
+        renamed.map_err(|error| LabError::write(&self.path, error))?;
+        // Of what the file was before.
+        match fs::remove_file(compressed(&self.path)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(LabError::write(&compressed(&self.path), error))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -243,16 +281,16 @@ pub(crate) fn read(directory: &Path) -> Result<Stored, LabError> {
     }
     let bundle = serde_json::from_value(value)
         .map_err(|error| LabError::not_a_bundle(&path, &error.to_string()))?;
-    let path = directory.join(RUNS_FILE);
-    let (runs, cut_off) = read_runs(&path)?;
+    let (runs, cut_off) = read_runs(directory)?;
     Ok(Stored { bundle, summary, runs, cut_off })
 }
 
 /// The runs, and whether the last line was cut off.
-fn read_runs(path: &Path) -> Result<(Vec<RunRecord>, bool), LabError> {
+fn read_runs(directory: &Path) -> Result<(Vec<RunRecord>, bool), LabError> {
+    let path = &directory.join(RUNS_FILE);
     let unreadable = |error| LabError::read(path, error);
-    let file = twinring_input::open(path).map_err(unreadable)?;
-    let mut rest = BufReader::new(file).take(RUNS_BYTES_MAX + 1);
+    let content = open(directory, RUNS_FILE).map_err(unreadable)?;
+    let mut rest = BufReader::new(content).take(RUNS_BYTES_MAX + 1);
     let (mut runs, mut line) = (Vec::new(), Vec::new());
     loop {
         line.clear();

@@ -271,14 +271,21 @@ pub(crate) const PROGRAM_BYTES_MAX: u64 = 1 << 30;
 /// SHA-256, in hexadecimal, of a regular file of at most `bytes_max` bytes.
 ///
 /// # Errors
-/// Those of [`twinring_input::open`] and of `read(2)`, and `FileTooLarge` for a larger file.
+/// Those of [`twinring_input::open`] and of [`hash_of`].
 pub(crate) fn sha256_of(path: &Path, bytes_max: u64) -> io::Result<String> {
-    let mut file = twinring_input::open(path)?;
+    hash_of(twinring_input::open(path)?, bytes_max)
+}
+
+/// SHA-256, in hexadecimal, of what is read, at most `bytes_max` bytes.
+///
+/// # Errors
+/// Those of [`twinring_input::open`] and of `read(2)`, and `FileTooLarge` for a larger file.
+pub(crate) fn hash_of(mut content: impl Read, bytes_max: u64) -> io::Result<String> {
     let mut hash = Sha256::new();
     let mut chunk = vec![0; 1 << 16];
     let mut left = bytes_max;
     loop {
-        let read = file.read(&mut chunk)?;
+        let read = content.read(&mut chunk)?;
         if read == 0 {
             return Ok(hexadecimal(hash));
         }

@@ -9,7 +9,6 @@ use crate::bundle::{
 };
 use crate::error::{LabError, MESSAGE_CHARS_MAX, shortened};
 use crate::experiment::NetKind;
-use crate::machine::sha256_of;
 use crate::origin;
 use crate::profile::Profile;
 use crate::report;
@@ -94,8 +93,8 @@ pub(crate) fn recompute(directory: &Path) -> Result<(Verification, Stored, Summa
         check_reports(directory, bundle, runs, &mut found);
     } else {
         found.reports_checked = true;
-        let exists = |name: &&str| directory.join(name).exists();
-        let reports = [MARKDOWN_FILE, HTML_FILE].into_iter().filter(exists);
+        let reports = [MARKDOWN_FILE, HTML_FILE].into_iter();
+        let reports = reports.filter(|name| bundle::has(directory, name));
         let problem = |name| format!("there is no summary that {name} could say");
         found.problems.extend(reports.map(problem));
     }
@@ -144,7 +143,7 @@ fn check_manifest(directory: &Path, bundle: &Bundle, found: &mut Verification) {
     };
     for name in COVERED {
         let stored = manifest.lines().find_map(|line| line.strip_suffix(name)).map(str::trim);
-        match (stored, sha256_of(&directory.join(name), bundle::bytes_max(name))) {
+        match (stored, bundle::hash_of(directory, name)) {
             (None, _) => found.problems.push(format!("{MANIFEST_FILE} does not name {name}")),
             (_, Err(error)) => found.problems.push(format!("{name}: {error}")),
             (Some(stored), Ok(hash)) if stored != hash => {

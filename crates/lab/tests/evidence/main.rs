@@ -7,6 +7,7 @@ mod common;
 mod aa;
 mod audits;
 mod compare;
+mod compressed;
 mod counts;
 mod foreign_files;
 mod hosts;

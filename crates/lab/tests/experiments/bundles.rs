@@ -308,8 +308,9 @@ fn bundles_of_the_second_version_are_read_verified_and_rendered_anew() {
     for name in files(&old) {
         fs::copy(old.join(&name), out.path().join(&name)).unwrap();
     }
-    let before: serde_json::Value =
-        serde_json::from_str(&fs::read_to_string(old.join("bundle.json")).unwrap()).unwrap();
+    let before = fs::File::open(old.join("bundle.json.zst")).unwrap();
+    let before = ruzstd::decoding::StreamingDecoder::new(before).unwrap();
+    let before: serde_json::Value = serde_json::from_reader(before).unwrap();
     let bundle = rerender(out.path()).unwrap();
     assert_eq!(bundle.schema, twinring_lab::result::BUNDLE_SCHEMA);
     let summary = bundle.summary.unwrap();
@@ -337,8 +338,9 @@ fn bundles_of_the_third_version_are_verified_rendered_anew_and_keep_their_verdic
     for name in files(&old) {
         fs::copy(old.join(&name), out.path().join(&name)).unwrap();
     }
-    let before: serde_json::Value =
-        serde_json::from_str(&fs::read_to_string(old.join("bundle.json")).unwrap()).unwrap();
+    let before = fs::File::open(old.join("bundle.json.zst")).unwrap();
+    let before = ruzstd::decoding::StreamingDecoder::new(before).unwrap();
+    let before: serde_json::Value = serde_json::from_reader(before).unwrap();
     let bundle = rerender(out.path()).unwrap();
     assert_eq!(bundle.schema, twinring_lab::result::BUNDLE_SCHEMA);
     for (cell, old) in
