@@ -425,7 +425,7 @@ impl Answer<'_> {
             };
             let Some(variant) = choose(&resource) else { break };
             let change = match &variant.file {
-                Some(file) => file.change().await?,
+                Some(file) => file.recent_change().await?,
                 None => Change::Nothing,
             };
             // One that grew is looked up again once. It may be one that never rests.
