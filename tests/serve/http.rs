@@ -131,6 +131,25 @@ fn connections_stay_and_close_as_they_should() {
     }
 }
 
+/// A client that had said that its request was its last was waited for, up to 2 s, to end as well.
+#[test]
+fn a_client_that_asked_for_the_end_takes_no_room_any_more() {
+    let site = Site::usual();
+    for server in pair(&site, &["--max-connections", "1"]) {
+        let mut open = Vec::new();
+        for target in ["/hello.txt", "/large.bin", "/nothing"].repeat(5) {
+            let stream = connect(server.address());
+            let mut writing = &stream;
+            let request = get(target, "Connection: close\r\n");
+            writing.write_all(request.as_bytes()).expect("the server reads");
+            assert_eq!(responses(&read_to_end(&stream).expect("a clean end")).len(), 1);
+            open.push(stream);
+        }
+        let ended = server.terminate();
+        assert_eq!((ended.count("accepted"), ended.count("refused")), (15, 0));
+    }
+}
+
 #[test]
 fn pipelined_requests_are_answered_in_order() {
     let site = Site::usual();

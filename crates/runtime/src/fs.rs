@@ -42,9 +42,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Bytes that are read at once, between two turns of other tasks at most 32 times.
 const READ_BYTES_MAX: usize = 128 * 1024;
+
+/// Bytes that were in the page cache this short a time ago are taken to be there still: the kernel
+/// evicts those first that nobody used for long. Otherwise the worker waits for the disk, once.
+const CACHED_FOR: Duration = Duration::from_millis(10);
 
 /// How often opening is tried while somebody renames directories on the way, see RESOLVE_BENEATH
 /// in openat2(2).
@@ -276,7 +281,13 @@ impl Dir {
         let ours = device == self.handle.device;
         let storage = if ours { self.handle.storage } else { Storage::Elsewhere };
         let handle = Arc::new(Handle { fd, storage, device, kind });
-        Ok(File { worker, handle, refuses_sendfile: Cell::new(false) })
+        Ok(File {
+            worker,
+            handle,
+            refuses_sendfile: Cell::new(false),
+            looked: Cell::new(None),
+            cached: Cell::new(None),
+        })
     }
 }
 
@@ -296,6 +307,10 @@ pub struct File {
     handle: Arc<Handle>,
     /// sendfile(2) or splice(2) does not take it.
     pub(crate) refuses_sendfile: Cell<bool>,
+    /// What was said of it last, and in which round of the worker.
+    looked: Cell<Option<(u64, Metadata)>>,
+    /// The part that was in the page cache last, and when.
+    cached: Cell<Option<(u64, u64, Instant)>>,
 }
 
 impl fmt::Debug for File {
@@ -313,11 +328,26 @@ impl File {
         let handle = &self.handle;
         if handle.storage != Storage::Elsewhere {
             self.worker.counters.syscalls.add(1);
-            return Ok(Metadata::of(&sys::status(handle.fd.as_fd(), 0)?));
+            let metadata = Metadata::of(&sys::status(handle.fd.as_fd(), 0)?);
+            self.looked.set(Some((self.worker.round(), metadata)));
+            return Ok(metadata);
         }
         let (op, ended) = Execution::new(&self.worker, FileOp::status(handle)).await?;
         ended?;
         Ok(Metadata::of(&op.status))
+    }
+
+    /// As [`metadata`](File::metadata), but of all who ask until the worker next waits, the first one
+    /// asks the filesystem. For those who answer what has arrived: it had arrived, nearly always, when
+    /// the file was looked at. (Not the bytes that epoll's receive finds behind those it was told of.)
+    ///
+    /// # Errors
+    /// What statx(2) reports.
+    pub async fn recent_metadata(&self) -> io::Result<Metadata> {
+        match self.looked.get() {
+            Some((round, metadata)) if round == self.worker.round() => Ok(metadata),
+            _ => self.metadata().await,
+        }
     }
 
     /// Reads `len` bytes from `offset`; fewer only at the end of the file. Memory grows with what
@@ -394,9 +424,20 @@ impl File {
         if self.handle.storage == Storage::Memory {
             return true;
         }
+        let (end, now) = (offset.saturating_add(len as u64), Instant::now());
+        if let Some((from, to, at)) = self.cached.get()
+            && (from <= offset && end <= to)
+            && now.saturating_duration_since(at) < CACHED_FOR
+        {
+            return true;
+        }
         // Nearly always two: see there.
         self.worker.counters.syscalls.add(2);
-        sys::is_cached(self.handle.fd.as_fd(), offset, len)
+        let is_cached = sys::is_cached(self.handle.fd.as_fd(), offset, len);
+        if is_cached {
+            self.cached.set(Some((offset, end, now)));
+        }
+        is_cached
     }
 
     /// Brings bytes into the page cache, as far as the file has them.

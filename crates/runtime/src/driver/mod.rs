@@ -153,14 +153,9 @@ impl Driver {
         dispatch!(self, driver => driver.poll_accept(key, waiter))
     }
 
-    /// Takes over a connected socket.
-    pub(crate) fn add_stream(&mut self, socket: OwnedFd) -> io::Result<Key> {
-        match self {
-            Driver::Uring(driver) => Ok(driver.add_stream(socket)),
-            Driver::Epoll(driver) => driver.add_stream(socket, false),
-            #[cfg(feature = "sim")]
-            Driver::Sim(driver) => Ok(driver.add_stream(socket)),
-        }
+    /// Takes over an accepted socket.
+    pub(crate) fn add_stream(&mut self, socket: OwnedFd) -> Key {
+        dispatch!(self, driver => driver.add_stream(socket))
     }
 
     /// Takes over a fresh socket and starts to connect it.
@@ -172,7 +167,7 @@ impl Driver {
                 match SockRef::from(&socket).connect(address) {
                     Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
                     // Registered after connect(2): an unconnected socket reports EPOLLHUP.
-                    _ => driver.add_stream(socket, true),
+                    _ => driver.add_connecting(socket),
                 }
             }
             #[cfg(feature = "sim")]

@@ -1,8 +1,9 @@
 //! Sending a file: pieces that go to the kernel by a system call, past the queue of the stream.
 //!
 //! The same on both engines, which differ in how they wait for room. sendfile(2) and splice(2) wait
-//! for the peer unless the socket is O_NONBLOCK, so a stream becomes that with its first file, and
-//! stays it: io_uring looks at the flags of each receive and send instead, and goes on waiting.
+//! for the peer unless the socket is O_NONBLOCK. Accepted sockets are that from the beginning; on
+//! io_uring one that was connected becomes it with its first file, and stays it. The ring goes on
+//! waiting, as it looks at the flags of each receive and send instead.
 
 use crate::counters::Counters;
 use crate::sys;

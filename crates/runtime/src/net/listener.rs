@@ -197,12 +197,10 @@ impl TcpListener {
                 }
             });
             match accepted.await {
-                Ok(socket) => match self.worker.driver.borrow_mut().add_stream(socket) {
-                    Ok(key) => return Ok(TcpStream::new(Rc::clone(&self.worker), key)),
-                    // epoll_ctl(2) out of memory or watches: that connection is lost.
-                    Err(error) if is_exhaustion(&error) => {}
-                    Err(error) => return Err(error),
-                },
+                Ok(socket) => {
+                    let key = self.worker.driver.borrow_mut().add_stream(socket);
+                    return Ok(TcpStream::new(Rc::clone(&self.worker), key));
+                }
                 Err(error) if is_out_of_descriptors(&error) => {
                     self.wait_for_descriptors(&error.to_string()).await;
                 }
@@ -296,7 +294,7 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
 /// The process, the machine or its memory has no room for another socket just now.
 fn is_exhaustion(error: &io::Error) -> bool {
     let errno = error.raw_os_error().unwrap_or(0);
-    [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM, libc::ENOSPC].contains(&errno)
+    [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM].contains(&errno)
 }
 
 /// Errors of the connection, not of the listener: accept(2) passes pending network errors on.

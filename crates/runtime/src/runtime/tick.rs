@@ -135,6 +135,7 @@ impl Worker {
                 self.wake_all(wakes);
                 self.run_and_submit(ticks)?;
                 let mut wakes = self.wakes.take();
+                self.begin_round();
                 self.driver.borrow_mut().drain(&mut wakes)?;
                 ticks.note(fired + wakes.len() > 0);
                 self.wake_all(wakes);
@@ -155,6 +156,7 @@ impl Worker {
             false => Some(Duration::ZERO),
         };
         let mut wakes = self.wakes.take();
+        self.begin_round();
         self.driver.borrow_mut().turn(timeout, &mut wakes)?;
         let arrived = !wakes.is_empty();
         self.wake_all(wakes);

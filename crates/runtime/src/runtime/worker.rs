@@ -64,6 +64,8 @@ pub(crate) struct Worker {
     heap_trimming: HeapTrimming,
     /// It has had a turn.
     serves: Cell<bool>,
+    /// Counts how often the engine was asked for what has arrived.
+    round: Cell<u64>,
     pub(super) ticks: Option<Ticks>,
     pub(super) shared: Arc<Shared>,
     pub(super) on_notice: NoticeHandler,
@@ -118,6 +120,7 @@ impl Worker {
             started,
             heap_trimming: HeapTrimming::default(),
             serves: Cell::new(false),
+            round: Cell::new(0),
             ticks: builder
                 .tick
                 .map(|period| Ticks::new(started, sys::monotonic_ns(), period, builder.tick_phase)),
@@ -166,6 +169,15 @@ impl Worker {
         &self.shared.blocking
     }
 
+    /// The number of the round: what tasks have in hand in one had arrived when it began.
+    pub(crate) fn round(&self) -> u64 {
+        self.round.get()
+    }
+
+    pub(super) fn begin_round(&self) {
+        self.round.set(self.round.get() + 1);
+    }
+
     pub(super) fn stage(&self) -> u8 {
         self.shared.stage()
     }
@@ -211,8 +223,11 @@ impl Worker {
         self.publish_in_use();
         let mut wakes = self.wakes.take();
         let deadline = self.next_deadline();
-        let idle = self.executor.is_idle(self.registration.inbox())
-            && !self.driver.borrow().has_arrivals();
+        let has_arrivals = self.driver.borrow().has_arrivals();
+        if !has_arrivals {
+            self.begin_round();
+        }
+        let idle = self.executor.is_idle(self.registration.inbox()) && !has_arrivals;
         let timeout = match (idle, deadline) {
             (false, _) => Some(Duration::ZERO),
             (true, None) => None,

@@ -96,16 +96,16 @@ pub(crate) fn send(socket: RawFd, bytes: &[u8], more: bool) -> io::Result<usize>
 
 /// Takes one connection out of the backlog of a non-blocking listener.
 ///
-/// The new socket is close-on-exec and *non-blocking* only if asked: the epoll engine passes
-/// MSG_DONTWAIT on every call, so both engines keep blocking sockets.
+/// The new socket is close-on-exec and non-blocking: a receive or send passes MSG_DONTWAIT, but
+/// sendfile(2) and splice(2) know no such flag.
 pub(crate) fn accept(listener: RawFd) -> io::Result<OwnedFd> {
     #[cfg(feature = "sim")]
     faults::may_accept(listener)?;
+    const FLAGS: libc::c_int = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     let fd = retry_eintr(|| {
         // SAFETY: null address pointers are allowed by accept4(2): no address is written.
-        let fd = unsafe {
-            libc::accept4(listener, std::ptr::null_mut(), std::ptr::null_mut(), libc::SOCK_CLOEXEC)
-        };
+        let fd =
+            unsafe { libc::accept4(listener, std::ptr::null_mut(), std::ptr::null_mut(), FLAGS) };
         fd as isize
     })?;
     // SAFETY: accept4 returned a new descriptor that nobody else owns.

@@ -7,6 +7,7 @@ use twinring::{TcpListener, TcpStream, sleep, spawn};
 
 contract!(
     fin_follows_a_dropped_stream,
+    a_connection_that_is_soon_over_is_not_registered,
     what_was_queued_is_sent_before_fin,
     a_reset_on_close_is_a_reset_whatever_is_queued,
     a_peer_that_finished_still_gets_everything,
@@ -28,6 +29,38 @@ fn fin_follows_a_dropped_stream(configuration: Configuration) {
             // On another thread, so that the runtime is idle: nothing but the close may be needed.
             let end = on_thread(move || peer.read(&mut [0; 10])).await;
             assert_eq!(end.expect("no reset"), 0);
+        }
+    });
+}
+
+/// Each of many short connections was told to epoll, only to be closed before the next wait.
+fn a_connection_that_is_soon_over_is_not_registered(configuration: Configuration) {
+    // All of them within what a task may do in a row.
+    const CONNECTIONS: u64 = 8;
+    if !configuration.is_epoll() || std::env::var_os("TWINRING_FAULTS").is_some() {
+        // A ring registers nothing. Faults have calls made again.
+        return;
+    }
+    configuration.run_with_handle(|handle| async move {
+        let listener = listen();
+        let mut peers = Vec::new();
+        for _ in 0..CONNECTIONS {
+            let mut peer = Peer::connect(listener.local_addr()).expect("the backlog has room");
+            peer.write_all(b"request").expect("room");
+            peers.push(peer);
+        }
+        let before = handle.counters().syscalls;
+        for _ in 0..CONNECTIONS {
+            let stream = listener.accept().await.expect("a connection");
+            assert_eq!(&stream.recv().await.expect("bytes")[..], b"request");
+            stream.send("answer").await.expect("room");
+        }
+        let calls = handle.counters().syscalls - before;
+        // Accept, receive, send, close; and a look at the memory now and then.
+        assert_eq!(calls, 4 * CONNECTIONS + 2);
+        for mut peer in peers {
+            let read = on_thread(move || read_to_end(&mut peer)).await;
+            assert_eq!(read.expect("no reset"), b"answer");
         }
     });
 }

@@ -14,6 +14,8 @@ contract!(
         real "asks what the page cache has",
     a_file_in_memory_needs_nobody
         real "asks what the page cache has",
+    what_was_just_sent_is_not_looked_for_again
+        real "asks what the page cache has",
 );
 
 const BYTES: usize = 3_000_000;
@@ -93,5 +95,29 @@ fn a_file_in_memory_needs_nobody(configuration: Configuration) {
             assert_eq!(after.cold_pieces, before.cold_pieces);
             assert!(after.sendfiles > before.sendfiles);
         }
+    });
+}
+
+/// Each answer asked anew, with two system calls and more, whether its file is in memory.
+fn what_was_just_sent_is_not_looked_for_again(configuration: Configuration) {
+    const SENDS: u64 = 50;
+    in_slow_ways(configuration, |handle| async move {
+        let tree = Tree::new(Ground::Disk);
+        if !tree.is_on_disk() {
+            return skip("disk", "the build is not on a disk that can be asked");
+        }
+        let file = tree.file(1, 1000).await;
+        let (stream, mut reader) = pair().await;
+        let reading = on_thread(move || read_to_end(&mut reader).expect("no reset"));
+        let before = handle.counters();
+        for _ in 0..SENDS {
+            stream.send_file(&file, 0, 1000).await.expect("an open stream");
+        }
+        let after = handle.counters();
+        drop(stream);
+        assert_eq!(reading.await.len(), 1000 * SENDS as usize);
+        // Three each, before; one, and now and then three, on a thread that may be kept from its CPU.
+        let calls = after.syscalls - before.syscalls - (after.waits - before.waits);
+        assert!(calls < 3 * SENDS, "{calls} system calls");
     });
 }

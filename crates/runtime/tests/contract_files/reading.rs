@@ -11,6 +11,7 @@ use twinring::spawn;
 
 contract!(
     metadata_is_what_the_filesystem_says,
+    a_recent_look_serves_all_that_arrived_together,
     reads_end_where_the_file_ends,
     a_large_file_is_read_whole,
     many_files_are_read_at_once,
@@ -36,6 +37,32 @@ fn metadata_is_what_the_filesystem_says(configuration: Configuration) {
             // The same open file, after somebody wrote to it.
             tree.write("file", &pattern(1, 0..bytes + 1));
             assert_eq!(file.metadata().await.expect("a file").len, bytes as u64 + 1);
+        }
+    });
+}
+
+/// 100 answers from one file looked at it 100 times before they began.
+fn a_recent_look_serves_all_that_arrived_together(configuration: Configuration) {
+    configuration.run_with_handle(|handle| async move {
+        let tree = Tree::new(Ground::Memory);
+        tree.write("file", b"short");
+        let file = tree.open("file").await;
+        for round in 1..4 {
+            let before = handle.counters().syscalls;
+            let first = file.recent_metadata().await.expect("a file");
+            tree.write("file", &pattern(1, 0..round * 1000));
+            for _ in 0..10 {
+                assert_eq!(file.recent_metadata().await.expect("a file"), first);
+            }
+            assert_eq!(handle.counters().syscalls, before + 1);
+            // Who has to know asks, and what was said is then the most recent.
+            let now = file.metadata().await.expect("a file");
+            assert_eq!(now.len, round as u64 * 1000);
+            assert_eq!(file.recent_metadata().await.expect("a file"), now);
+            tree.write("file", b"short again");
+            settle().await;
+            assert_eq!(file.recent_metadata().await.expect("a file").len, 11);
+            settle().await;
         }
     });
 }

@@ -90,7 +90,7 @@ enum Next {
     /// Wait for more of it.
     More,
     /// Send this; the connection stays or not.
-    Reply(Reply, bool),
+    Reply(Reply, Persistence),
     /// Answer the request with this head, which takes a while.
     Exchange(Vec<u8>, Persistence),
     /// Say this and close: where the next request begins is not known.
@@ -114,23 +114,24 @@ pub(super) async fn converse(worker: &Rc<Worker>, session: &Session) -> io::Resu
         input.add(piece);
         worker.clock.tick();
         loop {
-            let (reply, stays) = match next(worker, session, &mut input, answered) {
+            let (reply, persistence) = match next(worker, session, &mut input, answered) {
                 Next::More => break,
-                Next::Reply(reply, stays) => (reply, stays),
+                Next::Reply(reply, persistence) => (reply, persistence),
                 Next::Refuse(status) => {
                     let reply = refusal(worker, status);
                     if let Some(log) = &session.log {
                         log.received(input.bytes(), None, worker.clock.now());
                         log_answer(log, &reply, false, session);
                     }
-                    (reply, false)
+                    (reply, Persistence::Closes)
                 }
                 Next::Exchange(head, persistence) => {
                     send_collected(session, &mut collected).await?;
                     input.keep();
                     let exchange = exchange(worker, session, &mut input, head, persistence);
-                    if !Box::pin(exchange).await? {
-                        return Box::pin(session.finish()).await;
+                    let persistence = Box::pin(exchange).await?;
+                    if !persistence.stays() {
+                        return Box::pin(end(session, &input, persistence)).await;
                     }
                     // What came behind it has waited, too.
                     worker.clock.tick();
@@ -139,16 +140,16 @@ pub(super) async fn converse(worker: &Rc<Worker>, session: &Session) -> io::Resu
                 }
             };
             answered += 1;
-            if stays && collected.is_empty() && input.is_empty() {
+            if persistence.stays() && collected.is_empty() && input.is_empty() {
                 session.send(reply.message).await?;
                 if let Some(log) = &session.log {
                     log.settle(session.sent());
                 }
             } else {
                 collected.extend_from_slice(reply.message.as_slice());
-                if !stays {
+                if !persistence.stays() {
                     send_collected(session, &mut collected).await?;
-                    return Box::pin(session.finish()).await;
+                    return Box::pin(end(session, &input, persistence)).await;
                 }
                 if collected.len() >= COLLECTED_BYTES_MAX {
                     send_collected(session, &mut collected).await?;
@@ -160,6 +161,15 @@ pub(super) async fn converse(worker: &Rc<Worker>, session: &Session) -> io::Resu
         if let (Some(log), false) = (&session.log, input.is_empty()) {
             log.begin(worker.clock.now());
         }
+    }
+}
+
+/// Ends the connection behind its last answer. A client that said that its request was the last one
+/// sends nothing that a close could meet.
+async fn end(session: &Session, input: &Input, persistence: Persistence) -> io::Result<()> {
+    match persistence == Persistence::ClosesAsAsked && input.is_empty() {
+        true => session.finish_as_asked().await,
+        false => session.finish().await,
     }
 }
 
@@ -192,7 +202,12 @@ fn next(worker: &Rc<Worker>, session: &Session, input: &mut Input, answered: u64
         Err(status) => return Next::Refuse(status),
     };
     let is_last = answered + 1 >= worker.settings.limits.requests || worker.draining.get();
+    let is_plain = matches!(head.method, Method::Get | Method::Head);
     let persistence = match (head.keep_alive && !is_last, head.is_1_0) {
+        // Behind a body some clients send a line too many.
+        (false, _) if !head.keep_alive && is_plain && head.framing == Framing::Empty => {
+            Persistence::ClosesAsAsked
+        }
         (false, _) => Persistence::Closes,
         (true, true) => Persistence::StaysFor1_0,
         (true, false) => Persistence::Stays,
@@ -201,14 +216,14 @@ fn next(worker: &Rc<Worker>, session: &Session, input: &mut Input, answered: u64
         Some(reply) => {
             worker.counters.count_answer(reply.status);
             worker.counters.cache_hits.add(1);
-            Next::Reply(reply, persistence.stays())
+            Next::Reply(reply, persistence)
         }
         None => Next::Exchange(bytes[..length].to_vec(), persistence),
     };
     if let Some(log) = &session.log {
         log.received(&bytes[..length], Some(&head), worker.clock.now());
-        if let Next::Reply(reply, stays) = &next {
-            log_answer(log, reply, *stays, session);
+        if let Next::Reply(reply, persistence) = &next {
+            log_answer(log, reply, persistence.stays(), session);
         }
     }
     input.consume(length);
@@ -243,15 +258,15 @@ fn refusal(worker: &Worker, status: Status) -> Reply {
     Reply::new(status, message(status, &[], &worker.clock, Persistence::Closes, false))
 }
 
-/// Answers one request, with its body and whatever has to be waited for; returns whether the
-/// connection stays.
+/// Answers one request, with its body and whatever has to be waited for; returns what becomes of
+/// the connection.
 async fn exchange(
     worker: &Rc<Worker>,
     session: &Session,
     input: &mut Input,
     head: Vec<u8>,
     mut persistence: Persistence,
-) -> io::Result<bool> {
+) -> io::Result<Persistence> {
     session.enter(Phase::Working);
     let body = {
         let mut storage = Storage::new();
@@ -298,7 +313,7 @@ async fn exchange(
     if let Some(log) = &session.log {
         log.settle(session.sent());
     }
-    Ok(persistence.stays())
+    Ok(persistence)
 }
 
 /// Reads the body, and drops it; or says with which status to refuse it.
@@ -425,7 +440,7 @@ impl Answer<'_> {
             };
             let Some(variant) = choose(&resource) else { break };
             let change = match &variant.file {
-                Some(file) => file.change().await?,
+                Some(file) => file.recent_change().await?,
                 None => Change::Nothing,
             };
             // One that grew is looked up again once. It may be one that never rests.

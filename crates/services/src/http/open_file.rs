@@ -53,9 +53,17 @@ impl OpenFile {
         Ok(matches!(change, Change::Nothing | Change::Grew))
     }
 
-    /// Looks at it.
-    pub(super) async fn change(&self) -> io::Result<Change> {
-        let (now, version) = (self.file.metadata().await?, &self.version);
+    /// Looks at it, for an answer that is to be begun: once for all that arrived together.
+    pub(super) async fn recent_change(&self) -> io::Result<Change> {
+        self.change_to(self.file.recent_metadata().await?).await
+    }
+
+    async fn change(&self) -> io::Result<Change> {
+        self.change_to(self.file.metadata().await?).await
+    }
+
+    async fn change_to(&self, now: Metadata) -> io::Result<Change> {
+        let version = &self.version;
         if is_same_content(&now, version) {
             return Ok(Change::Nothing);
         }

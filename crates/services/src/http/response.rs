@@ -26,11 +26,13 @@ pub(super) enum Persistence {
     StaysFor1_0,
     /// It ends.
     Closes,
+    /// It ends, as the client has said with its last request.
+    ClosesAsAsked,
 }
 
 impl Persistence {
     pub(super) fn stays(self) -> bool {
-        self != Persistence::Closes
+        !matches!(self, Persistence::Closes | Persistence::ClosesAsAsked)
     }
 }
 
@@ -47,7 +49,7 @@ pub(super) fn begin(status: Status, clock: &Clock, persistence: Persistence) -> 
     match persistence {
         Persistence::Stays => {}
         Persistence::StaysFor1_0 => field(&mut head, "Connection", "keep-alive"),
-        Persistence::Closes => field(&mut head, "Connection", "close"),
+        Persistence::Closes | Persistence::ClosesAsAsked => field(&mut head, "Connection", "close"),
     }
     head
 }

@@ -3,7 +3,8 @@
 //! What is in memory goes out in one send, but for listings, which may be large: these go out in pieces,
 //! and a connection has one of them at a time. A file follows its head by the strategy that the
 //! operator chose, in segments, behind a head that was sent with MSG_MORE so that both share their
-//! packets. After each segment the file is looked at: if it was written to, the connection is reset
+//! packets. The head is made after a look at the file, which requests that arrived together share.
+//! After each segment the file is looked at again: if it was written to, the connection is reset
 //! instead of ended in order, because what the peer has may be a mix of two versions. So that a
 //! peer never has all of a mix, the last bytes of what takes several segments are read first, and
 //! sent after the look.

@@ -246,6 +246,24 @@ impl Session {
         Ok(())
     }
 
+    /// Ends the connection behind the answer to a request of which the client said that it is the
+    /// last. Nothing more comes, so the socket can be closed as soon as the kernel has the answer:
+    /// no FIN ahead of the close, and no wait for that of the client. What came nevertheless is read.
+    ///
+    /// # Errors
+    /// As for [`finish`](Session::finish).
+    pub(super) async fn finish_as_asked(&self) -> io::Result<()> {
+        if self.tls.is_some() {
+            return self.finish().await;
+        }
+        self.flush().await?;
+        match race(self.stream.recv(), ready(())).await {
+            Either::Left(Ok(piece)) if !piece.is_empty() => self.finish().await,
+            Either::Left(received) => received.map(drop),
+            Either::Right(()) => Ok(()),
+        }
+    }
+
     /// Closes after the conversation failed. `timed_out` is what to say to a peer that was too
     /// slow with its request.
     pub(super) async fn close(&self, timed_out: impl FnOnce() -> Vec<u8>) {

@@ -30,7 +30,8 @@ impl EpollDriver {
         if let Some(error) = stream.queued.error() {
             return Err(error);
         }
-        piece.send(&stream.socket, &mut stream.nonblocking, &self.shared.counters)
+        // Sockets are O_NONBLOCK from the beginning here.
+        piece.send(&stream.socket, &mut true, &self.shared.counters)
     }
 
     pub(crate) fn poll_room(

@@ -32,12 +32,11 @@ pub(super) struct Stream {
     masked: bool,
     /// A file is being sent, and waits until the socket takes more.
     pub(super) awaits_room: bool,
-    /// O_NONBLOCK is set, see `driver::pieces`.
-    pub(super) nonblocking: bool,
     /// What the kernel reads from; there once something was sent without a copy.
     pub(super) zero_copy: Option<Box<Outstanding>>,
-    /// What epoll watches for; changes only when level-triggered.
+    /// What epoll watches for, or will; changes only when level-triggered.
     interest: i32,
+    registered: bool,
     /// How receiving ended. Nothing is kept unread here: bytes wait in the kernel.
     end: Option<End>,
     pub(super) readers: WaitQueue,
@@ -56,9 +55,10 @@ impl Stream {
             closing: false,
             masked: false,
             awaits_room: false,
-            nonblocking: false,
             zero_copy: None,
             interest,
+            // One that connects is registered at once.
+            registered: connecting,
             end: None,
             readers: WaitQueue::default(),
             gathered_bytes: 0,
@@ -78,6 +78,18 @@ impl Stream {
 
     pub(super) fn fd(&self) -> RawFd {
         self.socket.as_raw_fd()
+    }
+
+    pub(super) fn register(&mut self, epoll: &Epoll, key: Key) -> io::Result<()> {
+        self.registered = true;
+        epoll.add(self.fd(), self.interest, key.to_bits())
+    }
+
+    /// Ends both directions, because the engine cannot serve them.
+    pub(super) fn fail(&mut self, errno: i32, wakes: &mut Vec<Waker>) {
+        self.end.get_or_insert(End::Error(errno));
+        self.readers.wake(wakes);
+        self.queued.fail(errno, wakes);
     }
 
     pub(super) fn poll_connected(&mut self, waiter: &mut Waiter<'_>) -> Poll<io::Result<()>> {
@@ -324,6 +336,9 @@ impl Stream {
             return Ok(());
         }
         self.interest = wanted;
+        if !self.registered {
+            return Ok(());
+        }
         shared.counters.syscalls.add(1);
         epoll.modify(self.fd(), wanted, key.to_bits())
     }

@@ -14,7 +14,8 @@ use std::task::{Poll, Waker};
 
 impl UringDriver {
     pub(crate) fn add_stream(&mut self, socket: OwnedFd) -> Key {
-        self.entries.insert(Entry::Stream(Stream::new(socket)))
+        let stream = Stream { nonblocking: true, ..Stream::new(socket) };
+        self.entries.insert(Entry::Stream(stream))
     }
 
     pub(crate) fn connect(&mut self, socket: OwnedFd, address: &SockAddr) -> Key {

@@ -14,6 +14,9 @@ use std::task::{Poll, Waker};
 /// Accepted connections a listener may hold before its multishot accept is cancelled.
 const ACCEPTED_MAX: usize = 1024;
 
+/// Non-blocking for the sake of files, see `driver::pieces`.
+const FLAGS: libc::c_int = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+
 pub(super) struct Listener {
     /// Empty once it was closed.
     pub(super) socket: Option<OwnedFd>,
@@ -56,10 +59,10 @@ impl UringDriver {
         {
             let fd = Fd(socket.as_raw_fd());
             let entry = if self.features.multishot {
-                opcode::AcceptMulti::new(fd).flags(libc::SOCK_CLOEXEC).build()
+                opcode::AcceptMulti::new(fd).flags(FLAGS).build()
             } else {
                 opcode::Accept::new(fd, std::ptr::null_mut(), std::ptr::null_mut())
-                    .flags(libc::SOCK_CLOEXEC)
+                    .flags(FLAGS)
                     .build()
             };
             listener.armed = true;
