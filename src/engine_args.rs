@@ -6,7 +6,7 @@ use std::str::FromStr;
 use twinring::{Builder, EngineChoice, EpollOptions, Runtime, UringOptions};
 
 /// CPUs are numbered below this; the kernel's own limit (CONFIG_NR_CPUS) is 8,192.
-const CPU_MAX: usize = 8192;
+pub(crate) const CPU_MAX: usize = 8192;
 
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Engine")]

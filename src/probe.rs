@@ -1,5 +1,6 @@
 //! `twinring probe`: what can run here, what blocks it, and the fix.
 
+use crate::engine_args::CPU_MAX;
 use crate::output::complain;
 use clap::Args;
 use console::{Style, Term, style};
@@ -7,13 +8,16 @@ use serde::Serialize;
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
-use twinring::probe::{Capabilities, Environment, FeatureReport, Limit, hazards::HAZARDS};
+use twinring::probe::prices::{Counted, Price, Prices};
+use twinring::probe::{Capabilities, Environment, FeatureReport, Layer, Limit, hazards::HAZARDS};
 use twinring::{Buffers, TaskRun, UringFeatures};
 
 /// Widest table; a wider terminal is not filled.
 const COLUMNS_MAX: usize = 100;
 /// Narrowest: below, a terminal wraps by itself.
 const COLUMNS_MIN: usize = 60;
+/// Exit code for arguments that are wrong.
+const USAGE: u8 = 2;
 /// Columns before the text of a row.
 const LABEL_COLUMNS: usize = 24;
 
@@ -22,11 +26,35 @@ pub(crate) struct Probe {
     /// Print one JSON line instead of the table.
     #[arg(long)]
     json: bool,
+    /// Also measure what system calls, notifications, wake-ups and copies cost here, in at most 5 seconds.
+    #[arg(long)]
+    measure: bool,
+    /// The CPU that calls and the CPU that is notified, such as `0,1` [default: the first two cores].
+    #[arg(long, value_name = "A,B", requires = "measure", value_parser = two_cpus)]
+    cpus: Option<[usize; 2]>,
+}
+
+fn two_cpus(text: &str) -> Result<[usize; 2], String> {
+    let number = |text: &str| text.trim().parse().ok().filter(|cpu| *cpu < CPU_MAX);
+    match text.split_once(',').map(|(one, other)| (number(one), number(other))) {
+        Some((Some(one), Some(other))) => Ok([one, other]),
+        _ => Err("expected two CPUs, such as 0,1: the first notifies the second".to_owned()),
+    }
 }
 
 pub(crate) fn run(probe: &Probe) -> ExitCode {
     let found = Capabilities::detect();
-    let printed = if probe.json { print_json(&found) } else { print_table(&found) };
+    let prices = match probe.measure.then(|| Prices::measure(probe.cpus, found.refusal.as_ref())) {
+        Some(Err(refusal)) => {
+            complain(&format!("twinring probe: {refusal}"));
+            let asked = refusal.layer == Layer::Options;
+            return if asked { ExitCode::from(USAGE) } else { ExitCode::FAILURE };
+        }
+        Some(Ok(prices)) => Some(prices),
+        None => None,
+    };
+    let printed =
+        if probe.json { print_json(&found, prices) } else { print_table(&found, prices.as_ref()) };
     match printed {
         Ok(()) => ExitCode::SUCCESS,
         // `twinring probe | head` has seen what it wanted.
@@ -69,7 +97,7 @@ impl Verdict {
     }
 }
 
-fn print_json(found: &Capabilities) -> io::Result<()> {
+fn print_json(found: &Capabilities, prices: Option<Prices>) -> io::Result<()> {
     #[derive(Serialize)]
     struct Line<'a> {
         event: &'static str,
@@ -77,15 +105,17 @@ fn print_json(found: &Capabilities) -> io::Result<()> {
         verdict: Verdict,
         #[serde(flatten)]
         found: &'a Capabilities,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        prices: Option<Prices>,
     }
     let verdict = Verdict::of(found);
-    let line = Line { event: "probe", schema: "twinring.probe/1", verdict, found };
+    let line = Line { event: "probe", schema: "twinring.probe/1", verdict, found, prices };
     let mut out = io::stdout().lock();
     serde_json::to_writer(&mut out, &line)?;
     writeln!(out)
 }
 
-fn print_table(found: &Capabilities) -> io::Result<()> {
+fn print_table(found: &Capabilities, prices: Option<&Prices>) -> io::Result<()> {
     let term = Term::stdout();
     let columns = term.size_checked().map_or(COLUMNS_MAX, |(_, columns)| usize::from(columns));
     let mut table = Table { text: String::new(), columns: columns.clamp(COLUMNS_MIN, COLUMNS_MAX) };
@@ -104,6 +134,9 @@ fn print_table(found: &Capabilities) -> io::Result<()> {
     operations(&mut table, found);
     limits(&mut table, found);
     hazards(&mut table, found);
+    if let Some(prices) = prices {
+        price_list(&mut table, prices);
+    }
     // Colours are decided by console: a terminal, and not NO_COLOR.
     io::stdout().write_all(table.text.as_bytes())
 }
@@ -307,4 +340,61 @@ fn hazards(table: &mut Table, found: &Capabilities) {
         };
         table.paragraph("     ", &concerns, &Style::new().dim());
     }
+}
+
+/// Columns of a price's name, and of its median and interval.
+const NAME_COLUMNS: usize = 29;
+const PRICE_COLUMNS: usize = 8;
+const INTERVAL_COLUMNS: usize = 16;
+
+fn price_list(table: &mut Table, prices: &Prices) {
+    table.section("prices in ns: median, 95 % interval");
+    let room = table.columns.saturating_sub(NAME_COLUMNS + PRICE_COLUMNS + INTERVAL_COLUMNS + 6);
+    for (name, meaning, price) in prices.list.iter() {
+        match price {
+            Price::Measured { median, low, high } => {
+                let interval = format!("[{}, {}]", nanoseconds(*low), nanoseconds(*high));
+                let figures = format!(
+                    "  {name:NAME_COLUMNS$} {:>PRICE_COLUMNS$} {interval:>INTERVAL_COLUMNS$}",
+                    nanoseconds(*median)
+                );
+                match meaning.len() <= room {
+                    true => table.line(format_args!("{figures}  {meaning}")),
+                    false => {
+                        table.line(figures);
+                        table.paragraph("     ", meaning, &Style::new().dim());
+                    }
+                }
+            }
+            Price::Unavailable { why } => {
+                table.line(format_args!("  {name:NAME_COLUMNS$} {:>PRICE_COLUMNS$}", "-"));
+                table.paragraph("     ", why, &Style::new());
+            }
+        }
+    }
+    table.paragraph("  ", &conditions(prices), &Style::new().dim());
+}
+
+/// With a digit behind the point where that matters.
+fn nanoseconds(ns: f64) -> String {
+    if ns < 100.0 { format!("{ns:.1}") } else { format!("{ns:.0}") }
+}
+
+fn conditions(prices: &Prices) -> String {
+    let Prices { cpus, rounds, seconds, notifications, .. } = prices;
+    let mut text = match cpus[..] {
+        [here, there] => format!("CPU {here} calls, CPU {there} is notified"),
+        _ => format!("CPU {} only", cpus.first().copied().unwrap_or_default()),
+    };
+    text.push_str(&format!("; {rounds} rounds in {seconds:.1} s"));
+    for (what, Counted { sent, interrupts }) in [
+        ("signals", notifications.signals),
+        ("barriers", notifications.barriers),
+        ("wake-ups", notifications.wake_ups),
+    ] {
+        if let Some(interrupts) = interrupts {
+            text.push_str(&format!("; {sent} {what}, {interrupts} interrupts"));
+        }
+    }
+    text
 }

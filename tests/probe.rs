@@ -3,7 +3,9 @@
 
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 use serde_json::Value;
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Output, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 use twinring::{Engine, EngineChoice, Runtime};
@@ -209,4 +211,149 @@ fn exhausted_descriptors_are_an_error_and_not_a_reason_to_fall_back() {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(error.contains("ulimit -n"), "{error}");
+}
+
+/// Measuring keeps two CPUs busy for seconds: one at a time.
+static MEASURING: Mutex<()> = Mutex::new(());
+
+/// The price list of the command, run by nobody if this is root.
+fn measured() -> Value {
+    let _alone = MEASURING.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
+    command.args(["probe", "--measure", "--json"]).stdin(Stdio::null());
+    if nix::unistd::geteuid().is_root() {
+        command.uid(65534).gid(65534);
+    }
+    json(&command.output().unwrap())["prices"].take()
+}
+
+const TAKE_TWO_CPUS: [&str; 7] = [
+    "notification_busy_ns",
+    "notification_busy_sender_ns",
+    "notification_busy_receiver_ns",
+    "notification_idle_ns",
+    "notification_idle_sender_ns",
+    "notification_idle_receiver_ns",
+    "wakeup_latency_ns",
+];
+
+/// Binds the calling thread, and the processes it starts, to the first CPU it may use.
+fn bind_to_one_cpu() -> usize {
+    use nix::{sched, unistd::Pid};
+    let mine = sched::sched_getaffinity(Pid::from_raw(0)).unwrap();
+    let cpu = (0..sched::CpuSet::count()).find(|cpu| mine.is_set(*cpu).unwrap()).unwrap();
+    let mut only = sched::CpuSet::new();
+    only.set(cpu).unwrap();
+    sched::sched_setaffinity(Pid::from_raw(0), &only).unwrap();
+    cpu
+}
+
+#[test]
+fn prices_are_positive_inside_their_intervals_and_documented() {
+    let prices = measured();
+    let documented = include_str!("../docs/json.md");
+    let mut measured = 0;
+    for (name, price) in prices.as_object().unwrap() {
+        assert!(documented.contains(&format!("\"{name}\"")), "{name}");
+        if !name.ends_with("_ns") && !name.ends_with("_per_kb") {
+            continue;
+        }
+        if let Some(why) = price["unavailable"].as_str() {
+            assert!(!why.is_empty(), "{name}");
+            continue;
+        }
+        let [low, median, high] = ["low", "median", "high"].map(|it| price[it].as_f64().unwrap());
+        assert!(0.0 < low && low <= median && median <= high && high < 1e9, "{name}: {price}");
+        measured += 1;
+    }
+    for name in ["syscall_ns", "epoll_wait_ns", "wakeup_ns", "copy_ns_per_kb"] {
+        assert!(prices[name]["median"].is_number(), "{name}: {}", prices[name]);
+    }
+    // On a busy machine a CPU may be neither free nor idle for long enough; then there is no price.
+    println!("{measured} prices on CPUs {}: {}", prices["cpus"], prices["notifications"]);
+}
+
+/// A notification counts if it met its receiver running, in rounds of 200 of which at least half did, six
+/// or more of them: the kernel has to have counted as many interrupts.
+#[test]
+fn what_is_called_a_notification_interrupted_the_other_cpu() {
+    let prices = measured();
+    for (price, counts) in
+        [("notification_busy_sender_ns", "signals"), ("notification_busy_receiver_ns", "barriers")]
+    {
+        let counts = &prices["notifications"][counts];
+        match counts["interrupts"].as_u64() {
+            Some(interrupts) if prices[price]["median"].is_number() => {
+                assert!(interrupts >= 600, "{price}: {counts}");
+                assert!(counts["sent"].as_u64() >= Some(1_200), "{price}: {counts}");
+            }
+            _ => println!("SKIPPED: {price}: {}", prices[price]),
+        }
+    }
+}
+
+#[test]
+fn one_cpu_has_no_price_of_a_notification() {
+    let prices = thread::spawn(|| {
+        let cpu = bind_to_one_cpu();
+        let prices = measured();
+        assert_eq!(prices["cpus"], serde_json::json!([cpu]));
+        prices
+    });
+    let prices = prices.join().unwrap();
+    for name in TAKE_TWO_CPUS {
+        let why = prices[name]["unavailable"].as_str().unwrap();
+        assert!(why.contains("taskset"), "{name}: {why}");
+    }
+    assert!(prices["wakeup_ns"]["median"].is_number(), "{}", prices["wakeup_ns"]);
+}
+
+#[test]
+fn calls_that_are_refused_are_named_with_what_permits_them() {
+    let calls = [libc::SYS_membarrier, libc::SYS_memfd_create];
+    let calls = [&calls[..], &EVERY_CALL[..]].concat();
+    let prices = forbidding(&calls, libc::EPERM, measured);
+    let mut refused = vec![
+        ("enter_ns", "seccomp refuses io_uring"),
+        ("nop_ns", "seccomp refuses io_uring"),
+        ("copy_ns_per_kb", "memfd_create"),
+    ];
+    if prices["cpus"].as_array().unwrap().len() == 2 {
+        refused.push(("notification_busy_receiver_ns", "membarrier(2)"));
+        refused.push(("notification_busy_ns", ""));
+    }
+    for (name, told) in refused {
+        let why = prices[name]["unavailable"].as_str().unwrap();
+        assert!(why.contains(told), "{name}: {why}");
+    }
+    assert!(prices["syscall_ns"]["median"].is_number());
+}
+
+#[test]
+fn cpus_that_cannot_be_measured_are_refused_with_those_that_can() {
+    for (cpus, told) in [
+        ("0", "expected two CPUs"),
+        ("0,x", "expected two CPUs"),
+        ("0,99999", "expected two CPUs"),
+        ("0-1", "expected two CPUs"),
+        ("0,8191", "choose two of ["),
+        ("0,0", "choose two of ["),
+    ] {
+        let output = twinring(&["probe", "--measure", "--cpus", cpus]);
+        assert_eq!(output.status.code(), Some(2), "{cpus}: {output:?}");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(error.contains(told) && output.stdout.is_empty(), "{cpus}: {error}");
+    }
+    assert_eq!(twinring(&["probe", "--cpus", "0,1"]).status.code(), Some(2));
+}
+
+#[test]
+fn the_table_has_a_row_for_each_price() {
+    let _alone = MEASURING.lock().unwrap_or_else(PoisonError::into_inner);
+    let text = stdout(&twinring(&["probe", "--measure"]));
+    let table = &text[text.find("prices in ns").unwrap()..];
+    for name in TAKE_TWO_CPUS.into_iter().chain(["syscall_ns", "wakeup_ns", "copy_ns_per_kb"]) {
+        assert!(table.lines().any(|line| line.trim_start().starts_with(name)), "{name} in {table}");
+    }
+    assert!(text.lines().all(|line| line.chars().count() <= 100), "{table}");
 }

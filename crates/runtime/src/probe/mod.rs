@@ -7,6 +7,7 @@
 mod environment;
 pub mod hazards;
 mod layers;
+pub mod prices;
 mod select;
 mod uring;
 

@@ -8,6 +8,7 @@ pub(crate) mod file;
 pub(crate) mod heap;
 pub(crate) mod pipe;
 pub(crate) mod poll;
+pub(crate) mod prices;
 pub(crate) mod probe;
 pub(crate) mod refused;
 pub(crate) mod ring;

@@ -1,0 +1,253 @@
+//! What a price list asks of the kernel: calls that do nothing, notifications, sleep, copies.
+
+use super::{Mapping, retry_eintr, ring};
+use io_uring::{IoUring, opcode};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// Enters the kernel and comes back. Not getpid(3): a C library may remember the answer.
+pub(crate) fn do_nothing() {
+    // SAFETY: no memory is passed, and the call cannot fail.
+    unsafe { libc::syscall(libc::SYS_getpid) };
+}
+
+/// The CPUs that the calling thread may use.
+pub(crate) fn allowed_cpus() -> io::Result<Vec<usize>> {
+    // One bit for each of the 8,192 CPUs that a kernel can be built for; cpu_set_t has 1,024.
+    let mut set = [0u64; 128];
+    let bytes = retry_eintr(|| {
+        // SAFETY: live, exclusively borrowed memory and its exact size; 0 is the calling thread.
+        unsafe {
+            libc::syscall(libc::SYS_sched_getaffinity, 0, size_of_val(&set), set.as_mut_ptr())
+                as isize
+        }
+    })?;
+    let is_allowed = |cpu: &usize| set[cpu / 64] & (1 << (cpu % 64)) != 0;
+    Ok((0..(bytes * 8).min(set.len() * 64)).filter(is_allowed).collect())
+}
+
+/// Has the calling thread never preempt another one when it is woken (SCHED_BATCH, sched(7)), so
+/// that whoever wakes it goes on until it sleeps itself.
+pub(crate) fn preempt_nobody() -> io::Result<()> {
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // The system call itself: musl's wrapper answers ENOSYS.
+    retry_eintr(|| {
+        // SAFETY: one live sched_param, which is only read; 0 is the calling thread.
+        unsafe {
+            libc::syscall(
+                libc::SYS_sched_setscheduler,
+                0,
+                libc::SCHED_BATCH,
+                std::ptr::from_ref(&parameters),
+            ) as isize
+        }
+    })
+    .map(drop)
+}
+
+/// The calling thread, as [`Kick::send`] names it.
+pub(crate) fn thread_id() -> libc::pid_t {
+    // SAFETY: no memory is passed, and the call cannot fail. Not gettid(3): glibc before 2.30 has none.
+    unsafe { libc::syscall(libc::SYS_gettid) as libc::pid_t }
+}
+
+/// The unit of the times in /proc/stat, in nanoseconds.
+pub(crate) fn clock_tick_ns() -> u64 {
+    // SAFETY: no memory is passed.
+    let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+    1_000_000_000 / u64::try_from(per_second).unwrap_or(100).max(1)
+}
+
+const MEMBARRIER_PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
+const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
+
+/// Lets this process call [`barrier`] (Linux 4.14).
+pub(crate) fn register_barrier() -> io::Result<()> {
+    membarrier(MEMBARRIER_REGISTER_PRIVATE_EXPEDITED)
+}
+
+/// Interrupts each CPU that runs another thread of this process, and waits until all have answered.
+pub(crate) fn barrier() -> io::Result<()> {
+    membarrier(MEMBARRIER_PRIVATE_EXPEDITED)
+}
+
+fn membarrier(command: libc::c_int) -> io::Result<()> {
+    // SAFETY: no memory is passed.
+    retry_eintr(|| unsafe { libc::syscall(libc::SYS_membarrier, command, 0u32, 0) } as isize)
+        .map(drop)
+}
+
+/// A signal that does nothing but arrive. While this exists, its handler is that of the process.
+pub(crate) struct Kick {
+    signal: libc::c_int,
+}
+
+extern "C" fn ignore(_: libc::c_int) {}
+
+impl Kick {
+    /// # Errors
+    /// `ResourceBusy` if the process uses the signal, otherwise what sigaction(2) reports.
+    pub(crate) fn new() -> io::Result<Kick> {
+        // Real-time signals are queued, each send taking the same way through the kernel. The last
+        // one is the least likely to have a meaning.
+        let kick = Kick { signal: libc::SIGRTMAX() };
+        if kick.action(None)? != libc::SIG_DFL {
+            return Err(io::ErrorKind::ResourceBusy.into());
+        }
+        kick.action(Some(ignore as *const () as libc::sighandler_t))?;
+        Ok(kick)
+    }
+
+    /// The handler; replaces it if there is a new one.
+    fn action(&self, new: Option<libc::sighandler_t>) -> io::Result<libc::sighandler_t> {
+        // SAFETY: an all-zero sigaction is a valid value: default action, empty mask, no flags.
+        let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
+        let mut action = before;
+        action.sa_flags = libc::SA_RESTART;
+        action.sa_sigaction = new.unwrap_or(libc::SIG_DFL);
+        let action = new.map_or(std::ptr::null(), |_| &raw const action);
+        // SAFETY: `action` is null or live; the handler is one that takes a number and touches
+        // nothing, or the one that was there.
+        retry_eintr(|| unsafe { libc::sigaction(self.signal, action, &raw mut before) } as isize)?;
+        Ok(before.sa_sigaction)
+    }
+
+    /// Says whether the calling thread is interrupted by the signal, or lets it wait for
+    /// [`Kick::take`].
+    pub(crate) fn interrupts_me(&self, yes: bool) {
+        let set = self.set();
+        let how = if yes { libc::SIG_UNBLOCK } else { libc::SIG_BLOCK };
+        // SAFETY: one live signal set, only read; a valid `how` cannot fail.
+        unsafe { libc::pthread_sigmask(how, &set, std::ptr::null_mut()) };
+    }
+
+    /// Sends it to a thread of this process.
+    pub(crate) fn send(&self, thread: libc::pid_t) -> io::Result<()> {
+        // SAFETY: no memory is passed; a thread that has ended is reported as an error.
+        retry_eintr(|| unsafe {
+            libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, self.signal)
+        } as isize)
+        .map(drop)
+    }
+
+    /// Takes one that waits for the calling thread.
+    pub(crate) fn take(&self) -> io::Result<()> {
+        let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let set = self.set();
+        retry_eintr(|| {
+            // SAFETY: a live set and timeout, only read; null asks for no details.
+            unsafe { libc::sigtimedwait(&set, std::ptr::null_mut(), &at_once) as isize }
+        })
+        .map(drop)
+    }
+
+    fn set(&self) -> libc::sigset_t {
+        let mut set = MaybeUninit::uninit();
+        // SAFETY: sigemptyset initialises the set, and the signal is a valid one.
+        unsafe {
+            libc::sigemptyset(set.as_mut_ptr());
+            libc::sigaddset(set.as_mut_ptr(), self.signal);
+            set.assume_init()
+        }
+    }
+}
+
+impl Drop for Kick {
+    fn drop(&mut self) {
+        // Signals that wait for a thread go with it, and all threads that were sent one have ended:
+        // nobody meets the default action, which ends the process.
+        let _it_was_there_before = self.action(Some(libc::SIG_DFL));
+    }
+}
+
+/// An eventfd(2) whose readers sleep.
+pub(crate) fn sleeping_eventfd() -> io::Result<OwnedFd> {
+    // SAFETY: no memory is passed.
+    let fd = retry_eintr(|| unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) } as isize)?;
+    // SAFETY: eventfd returned a new descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) })
+}
+
+/// A file in memory of so many bytes, all of them there.
+pub(crate) struct MemoryFile {
+    fd: OwnedFd,
+    memory: Mapping,
+}
+
+impl MemoryFile {
+    /// `bytes` in all, copied in portions of at most `portion`.
+    pub(crate) fn new(bytes: usize, portion: usize) -> io::Result<MemoryFile> {
+        let memory = Mapping::new(portion)?;
+        let name = c"twinring-prices";
+        // SAFETY: a live, terminated name.
+        let fd = retry_eintr(|| unsafe {
+            libc::syscall(libc::SYS_memfd_create, name.as_ptr(), libc::MFD_CLOEXEC)
+        } as isize)?;
+        // SAFETY: memfd_create returned a new descriptor that nobody else owns.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) };
+        let file = MemoryFile { fd, memory };
+        for at in (0..bytes).step_by(portion) {
+            file.write(portion, at)?;
+        }
+        Ok(file)
+    }
+
+    /// Copies from user memory to the kernel's; `len` is cut to a portion.
+    pub(crate) fn write(&self, len: usize, at: usize) -> io::Result<usize> {
+        let len = len.min(self.memory.len());
+        retry_eintr(|| {
+            // SAFETY: `len` bytes of the mapping, which is live as long as this; they are only read.
+            unsafe {
+                let from = self.memory.start().as_ptr().cast();
+                libc::pwrite(self.fd.as_raw_fd(), from, len, at as libc::off_t)
+            }
+        })
+    }
+
+    /// Copies from the kernel's memory to the user's; `len` is cut to a portion.
+    pub(crate) fn read(&self, len: usize, at: usize) -> io::Result<usize> {
+        let len = len.min(self.memory.len());
+        retry_eintr(|| {
+            // SAFETY: `len` bytes of the mapping, which is live as long as this, and of which no
+            // reference exists.
+            unsafe {
+                let into = self.memory.start().as_ptr().cast();
+                libc::pread(self.fd.as_raw_fd(), into, len, at as libc::off_t)
+            }
+        })
+    }
+}
+
+/// A ring that does nothing.
+pub(crate) struct IdleRing {
+    uring: IoUring,
+}
+
+impl IdleRing {
+    pub(crate) fn new() -> io::Result<IdleRing> {
+        let uring = ring::charged(|| IoUring::builder().dontfork().build(1))?;
+        Ok(IdleRing { uring })
+    }
+
+    /// One io_uring_enter that submits nothing and waits for nothing.
+    pub(crate) fn enter(&self) -> io::Result<()> {
+        self.uring.submit().map(drop)
+    }
+
+    /// One io_uring_enter that submits one operation without effect; its completion is taken.
+    pub(crate) fn nop(&mut self) -> io::Result<()> {
+        // SAFETY: a no-op names no memory.
+        unsafe { self.uring.submission().push(&opcode::Nop::new().build()) }
+            .map_err(|_| io::Error::other("the submission queue is full"))?;
+        self.uring.submit()?;
+        self.uring.completion().for_each(drop);
+        Ok(())
+    }
+}
+
+/// Waits until the counter of an eventfd is not zero, and takes it.
+pub(crate) fn eventfd_wait(fd: BorrowedFd<'_>) {
+    // On a descriptor without O_NONBLOCK that is the same call.
+    super::eventfd_clear(fd);
+}
