@@ -105,8 +105,8 @@ const ROUNDS_MIN: usize = 6;
 impl Samples {
     pub(super) fn add(&mut self, sample: Result<f64, String>) {
         match sample {
-            Ok(value) if value.is_finite() && value > 0.0 => self.values.push(value),
-            Ok(_) => self.why_not = Some("below what can be measured here".to_owned()),
+            // Differences may be negative in a round; without those, a price of nothing would be positive.
+            Ok(value) => self.values.push(value),
             Err(why) => self.why_not = Some(why),
         }
     }
@@ -123,10 +123,13 @@ impl Samples {
         }
         self.values.sort_by(f64::total_cmp);
         let outermost = outermost(count);
-        Price::Measured {
-            median: median_of_sorted(&self.values),
-            low: self.values[outermost],
-            high: self.values[count - 1 - outermost],
+        let median = median_of_sorted(&self.values);
+        let (low, high) = (self.values[outermost], self.values[count - 1 - outermost]);
+        if low > 0.0 && high.is_finite() {
+            Price::Measured { median, low, high }
+        } else {
+            let why = format!("below the detection limit: {median:.0} ns [{low:.0}, {high:.0}]");
+            Price::Unavailable { why }
         }
     }
 }
@@ -166,7 +169,7 @@ mod tests {
 
     #[test]
     fn the_interval_of_a_median_is_that_of_the_sign_test() {
-        // Tabulated, for instance, in Gibbons and Chakraborti, Nonparametric Statistical Inference, table G.
+        // The critical values of the two-sided sign test at 5 %.
         for (count, left_out) in [(6, 0), (8, 0), (9, 1), (12, 2), (15, 3), (17, 4), (20, 5)] {
             assert_eq!(outermost(count), left_out, "{count}");
         }
@@ -176,11 +179,17 @@ mod tests {
     }
 
     #[test]
-    fn too_few_rounds_are_no_price() {
-        let mut samples = Samples::default();
-        (0..5).for_each(|_| samples.add(Ok(1.0)));
-        samples.add(Ok(-1.0));
-        let Price::Unavailable { why } = samples.price() else { panic!("five are a price") };
-        assert!(why.contains("below"), "{why}");
+    fn too_few_rounds_and_differences_around_zero_are_no_price() {
+        let price = |values: &[f64]| {
+            let mut samples = Samples::default();
+            values.iter().for_each(|value| samples.add(Ok(*value)));
+            match samples.price() {
+                Price::Unavailable { why } => why,
+                price => panic!("{values:?}: {price:?}"),
+            }
+        };
+        assert_eq!(price(&[1.0; 5]), "too little time");
+        let around = [-2.0, -1.0, 1.0, 2.0, 3.0, 4.0];
+        assert_eq!(price(&around), "below the detection limit: 2 ns [-2, 4]");
     }
 }

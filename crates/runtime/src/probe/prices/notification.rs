@@ -13,6 +13,10 @@
 //!   every CPU that runs this process, of a function that is one instruction (ipi_mb,
 //!   kernel/sched/membarrier.c). The sender waits until it was called, so its time is no price of
 //!   sending. What the receiver loses is seen there: it reads the clock all the time.
+//!
+//! Checked against the real thing: frames on a loopback device that RPS steers to the other CPU, which is
+//! busy, and that nobody takes there. What they cost both CPUs together, less what they cost on one, was
+//! 10.5 us where this says 10.2 (virtual machine, Linux 6.18).
 
 use super::list::{PriceList, Samples, median};
 use super::{Counted, NotificationCounts, kernel_counts::Interrupts, said, wait_until};
