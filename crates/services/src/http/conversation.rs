@@ -1,8 +1,8 @@
 //! The conversation on one connection: requests in, answers out, in order.
 //!
 //! What the cache can answer is answered without a wait, straight from the received bytes; answers
-//! to requests that came together are sent together. Everything else takes a slower path, which
-//! is boxed, so that a connection that does not need it does not pay for it.
+//! to requests that came together are sent together. Everything else, and the sending of files, takes
+//! a slower path, which is boxed, so that a connection that does not need it does not pay for it.
 
 use super::access_log::SessionLog;
 use super::body::Skip;
@@ -91,7 +91,7 @@ enum Next {
     More,
     /// Send this; the connection stays or not.
     Reply(Reply, Persistence),
-    /// Answer the request with this head, which takes a while.
+    /// Answer the request with this head, which may take a while.
     Exchange(Vec<u8>, Persistence),
     /// Say this and close: where the next request begins is not known.
     Refuse(Status),
@@ -116,7 +116,7 @@ pub(super) async fn converse(worker: &Rc<Worker>, session: &Session) -> io::Resu
         loop {
             let (reply, persistence) = match next(worker, session, &mut input, answered) {
                 Next::More => break,
-                Next::Reply(reply, persistence) => (reply, persistence),
+                Next::Reply(reply, persistence) if reply.rest.is_none() => (reply, persistence),
                 Next::Refuse(status) => {
                     let reply = refusal(worker, status);
                     if let Some(log) = &session.log {
@@ -125,16 +125,14 @@ pub(super) async fn converse(worker: &Rc<Worker>, session: &Session) -> io::Resu
                     }
                     (reply, Persistence::Closes)
                 }
-                Next::Exchange(head, persistence) => {
+                slow => {
                     send_collected(session, &mut collected).await?;
                     input.keep();
-                    let exchange = exchange(worker, session, &mut input, head, persistence);
-                    let persistence = Box::pin(exchange).await?;
+                    let persistence =
+                        Box::pin(take_time(worker, session, &mut input, slow)).await?;
                     if !persistence.stays() {
                         return Box::pin(end(session, &input, persistence)).await;
                     }
-                    // What came behind it has waited, too.
-                    worker.clock.tick();
                     answered += 1;
                     continue;
                 }
@@ -171,6 +169,36 @@ async fn end(session: &Session, input: &Input, persistence: Persistence) -> io::
         true => session.finish_as_asked().await,
         false => session.finish().await,
     }
+}
+
+/// Does what may have to wait; returns what becomes of the connection.
+async fn take_time(
+    worker: &Rc<Worker>,
+    session: &Session,
+    input: &mut Input,
+    next: Next,
+) -> io::Result<Persistence> {
+    match next {
+        Next::Exchange(head, persistence) => {
+            exchange(worker, session, input, head, persistence).await
+        }
+        Next::Reply(reply, persistence) => {
+            send_waiting(worker, session, reply).await?;
+            Ok(persistence)
+        }
+        Next::More | Next::Refuse(_) => Ok(Persistence::Stays),
+    }
+}
+
+/// Sends an answer of which a part may not be in memory.
+async fn send_waiting(worker: &Worker, session: &Session, reply: Reply) -> io::Result<()> {
+    send_reply(session, reply).await?;
+    if let Some(log) = &session.log {
+        log.settle(session.sent());
+    }
+    // What came behind it has waited.
+    worker.clock.tick();
+    Ok(())
 }
 
 async fn send_collected(session: &Session, collected: &mut Vec<u8>) -> io::Result<()> {
@@ -230,7 +258,7 @@ fn next(worker: &Rc<Worker>, session: &Session, input: &mut Input, answered: u64
     next
 }
 
-/// The answer, if it is in memory.
+/// The answer, if it takes no wait to make: it is in memory, or its file is open and has not changed.
 fn cached_reply(
     worker: &Rc<Worker>,
     head: &Head<'_, '_>,
@@ -243,9 +271,10 @@ fn cached_reply(
     let site = worker.settings.sites.find(head)?;
     let resource = worker.cached(site, &clean(path.as_bytes()).ok()?)?;
     let variant = preferred(head, &resource)?;
-    // An open file has to be looked at before it is sent.
-    let manner = Manner { clock: &worker.clock, persistence };
-    variant.file.is_none().then(|| reply(head, variant, manner))
+    if variant.file.as_ref().is_some_and(|file| !file.is_unchanged()) {
+        return None;
+    }
+    Some(reply(head, variant, Manner { clock: &worker.clock, persistence }))
 }
 
 fn log_answer(log: &SessionLog, reply: &Reply, stays: bool, session: &Session) {
@@ -309,10 +338,7 @@ async fn exchange(
     if let Some(log) = &session.log {
         log_answer(log, &reply, persistence.stays(), session);
     }
-    send_reply(session, reply).await?;
-    if let Some(log) = &session.log {
-        log.settle(session.sent());
-    }
+    send_waiting(worker, session, reply).await?;
     Ok(persistence)
 }
 
