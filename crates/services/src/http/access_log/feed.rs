@@ -6,7 +6,8 @@ use super::{BATCH_BYTES, LogFormat, Shared};
 use crate::http::date::Clock;
 use crate::http::head::Head;
 use crate::http::status::Status;
-use memchr::{memchr, memmem};
+use memchr::memchr;
+use memchr::memmem::Finder;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -50,6 +51,8 @@ pub(in super::super) struct WorkerLog {
     returned: Receiver<Vec<u8>>,
     shared: Arc<Shared>,
     clock: Clock,
+    /// What a head ends with.
+    head_end: Finder<'static>,
     /// A task waits to hand over what is there.
     is_due: Cell<bool>,
 }
@@ -76,6 +79,7 @@ impl WorkerLog {
             returned,
             shared,
             clock: Clock::new(),
+            head_end: Finder::new(b"\r\n\r\n"),
             is_due: Cell::new(false),
         }
     }
@@ -244,8 +248,10 @@ impl SessionLog {
             let value = head?.field(name)?;
             Some(pending.keep(value, FIELD_BYTES_MAX))
         };
-        let (host, referer) = (field("host"), field("referer"));
-        let user_agent = field("user-agent");
+        // The combined format says nothing of it.
+        let is_host_logged = self.log.format == LogFormat::Json;
+        let host = is_host_logged.then(|| field("host")).flatten();
+        let (referer, user_agent) = (field("referer"), field("user-agent"));
         let began = self.begun.take().unwrap_or(now);
         let is_valid = head.is_some();
         pending.entries.push_back(Entry {
@@ -270,7 +276,7 @@ impl SessionLog {
         stays: bool,
         sent: u64,
     ) {
-        let head_bytes = memmem::find(message, b"\r\n\r\n").map_or(0, |end| end as u64 + 4);
+        let head_bytes = self.log.head_end.find(message).map_or(0, |end| end as u64 + 4);
         let answer = Answer { status, head_bytes, bytes, stays };
         let mut pending = self.pending.borrow_mut();
         let pending = &mut *pending;
