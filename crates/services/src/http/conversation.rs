@@ -4,7 +4,6 @@
 //! to requests that came together are sent together. Everything else, and the sending of files, takes
 //! a slower path, which is boxed, so that a connection that does not need it does not pay for it.
 
-use super::access_log::SessionLog;
 use super::body::Skip;
 use super::head::{Framing, Head, Method, Scan, Storage};
 use super::hosts::Site;
@@ -121,7 +120,7 @@ pub(super) async fn converse(worker: &Rc<Worker>, session: &Session) -> io::Resu
                     let reply = refusal(worker, status);
                     if let Some(log) = &session.log {
                         log.received(input.bytes(), None, worker.clock.now());
-                        log_answer(log, &reply, false, session);
+                        log.answered(&reply, false, session.sent());
                     }
                     (reply, Persistence::Closes)
                 }
@@ -138,21 +137,21 @@ pub(super) async fn converse(worker: &Rc<Worker>, session: &Session) -> io::Resu
                 }
             };
             answered += 1;
-            if persistence.stays() && collected.is_empty() && input.is_empty() {
+            if collected.is_empty() && (input.is_empty() || !persistence.stays()) {
                 session.send(reply.message).await?;
                 if let Some(log) = &session.log {
                     log.settle(session.sent());
                 }
             } else {
                 collected.extend_from_slice(reply.message.as_slice());
-                if !persistence.stays() {
-                    send_collected(session, &mut collected).await?;
-                    return Box::pin(end(session, &input, persistence)).await;
-                }
-                if collected.len() >= COLLECTED_BYTES_MAX {
-                    send_collected(session, &mut collected).await?;
-                    worker.clock.tick();
-                }
+            }
+            if !persistence.stays() {
+                send_collected(session, &mut collected).await?;
+                return Box::pin(end(session, &input, persistence)).await;
+            }
+            if collected.len() >= COLLECTED_BYTES_MAX {
+                send_collected(session, &mut collected).await?;
+                worker.clock.tick();
             }
         }
         send_collected(session, &mut collected).await?;
@@ -183,6 +182,9 @@ async fn take_time(
             exchange(worker, session, input, head, persistence).await
         }
         Next::Reply(reply, persistence) => {
+            if let Some(log) = &session.log {
+                log.answered(&reply, persistence.stays(), session.sent());
+            }
             send_waiting(worker, session, reply).await?;
             Ok(persistence)
         }
@@ -250,8 +252,11 @@ fn next(worker: &Rc<Worker>, session: &Session, input: &mut Input, answered: u64
     };
     if let Some(log) = &session.log {
         log.received(&bytes[..length], Some(&head), worker.clock.now());
-        if let Next::Reply(reply, persistence) = &next {
-            log_answer(log, reply, persistence.stays(), session);
+        // A file goes behind what was collected, of which the log is told first.
+        if let Next::Reply(reply, persistence) = &next
+            && reply.rest.is_none()
+        {
+            log.answered(reply, persistence.stays(), session.sent());
         }
     }
     input.consume(length);
@@ -275,11 +280,6 @@ fn cached_reply(
         return None;
     }
     Some(reply(head, variant, Manner { clock: &worker.clock, persistence }))
-}
-
-fn log_answer(log: &SessionLog, reply: &Reply, stays: bool, session: &Session) {
-    let message = reply.message.as_slice();
-    log.answered(reply.status, message, reply.length(), stays, session.sent());
 }
 
 fn refusal(worker: &Worker, status: Status) -> Reply {
@@ -336,7 +336,7 @@ async fn exchange(
     };
     drop(head);
     if let Some(log) = &session.log {
-        log_answer(log, &reply, persistence.stays(), session);
+        log.answered(&reply, persistence.stays(), session.sent());
     }
     send_waiting(worker, session, reply).await?;
     Ok(persistence)

@@ -5,9 +5,9 @@ use super::writer::Message;
 use super::{BATCH_BYTES, LogFormat, Shared};
 use crate::http::date::Clock;
 use crate::http::head::Head;
+use crate::http::reply::Reply;
 use crate::http::status::Status;
 use memchr::memchr;
-use memchr::memmem::Finder;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -51,8 +51,6 @@ pub(in super::super) struct WorkerLog {
     returned: Receiver<Vec<u8>>,
     shared: Arc<Shared>,
     clock: Clock,
-    /// What a head ends with.
-    head_end: Finder<'static>,
     /// A task waits to hand over what is there.
     is_due: Cell<bool>,
 }
@@ -79,7 +77,6 @@ impl WorkerLog {
             returned,
             shared,
             clock: Clock::new(),
-            head_end: Finder::new(b"\r\n\r\n"),
             is_due: Cell::new(false),
         }
     }
@@ -267,17 +264,9 @@ impl SessionLog {
 
     /// The request that came last is answered so, by a connection that has sent `sent` bytes and
     /// stays or not.
-    /// `message` is the head and perhaps more of the `bytes` that make up the answer.
-    pub(in super::super) fn answered(
-        &self,
-        status: Status,
-        message: &[u8],
-        bytes: u64,
-        stays: bool,
-        sent: u64,
-    ) {
-        let head_bytes = self.log.head_end.find(message).map_or(0, |end| end as u64 + 4);
-        let answer = Answer { status, head_bytes, bytes, stays };
+    pub(in super::super) fn answered(&self, reply: &Reply, stays: bool, sent: u64) {
+        let (status, head_bytes) = (reply.status, reply.head_bytes() as u64);
+        let answer = Answer { status, head_bytes, bytes: reply.length(), stays };
         let mut pending = self.pending.borrow_mut();
         let pending = &mut *pending;
         if pending.entries.front().is_none_or(|entry| entry.answer.is_none()) {
