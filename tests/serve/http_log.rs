@@ -59,9 +59,10 @@ fn each_request_has_a_line_that_tells_what_became_of_it() {
         ask(&server, &get("/hello.txt", "Range: bytes=0-9\r\n"));
         let mut stream = connect(address);
         ask_on(&mut stream, "HEAD /hello.txt HTTP/1.1\r\nHost: h\r\n\r\n");
-        // Pipelined: a cached one, one that is not, an error, and a malformed one.
+        // Pipelined: a cached one, an open file, one that is neither, an error, and a malformed one.
         let pipelined = [
             get("/hello.txt", ""),
+            get("/large.bin", ""),
             get("/sub/", ""),
             get("/none", ""),
             "DELETE / HTTP/1.1\r\nHost: h\r\n\r\n".to_owned(),
@@ -69,7 +70,7 @@ fn each_request_has_a_line_that_tells_what_became_of_it() {
         ];
         stream.write_all(pipelined.concat().as_bytes()).expect("the server reads");
         let answers = responses(&read_to_end(&stream).expect("a clean end"));
-        assert_eq!(answers.len(), 5);
+        assert_eq!(answers.len(), 6);
         talk(address, b"GET /hello.txt HTTP/1.0\r\n\r\n");
         talk(address, b"nonsense \"\n\n");
         let ended = server.terminate();
@@ -87,6 +88,7 @@ fn each_request_has_a_line_that_tells_what_became_of_it() {
             ["GET /hello.txt HTTP/1.1", "206", "10", "-", "-", "+"],
             ["HEAD /hello.txt HTTP/1.1", "200", "0", "-", "-", "+"],
             ["GET /hello.txt HTTP/1.1", "200", "36", "-", "-", "+"],
+            ["GET /large.bin HTTP/1.1", "200", "700001", "-", "-", "+"],
             ["GET /sub/ HTTP/1.1", "200", "13", "-", "-", "+"],
             ["GET /none HTTP/1.1", "404", "14", "-", "-", "+"],
             ["DELETE / HTTP/1.1", "405", "23", "-", "-", "+"],
@@ -97,7 +99,7 @@ fn each_request_has_a_line_that_tells_what_became_of_it() {
         let written = lines(&log);
         let found: Vec<_> = written.iter().map(|line| fields(line)).collect();
         assert_eq!(found, expected, "{engine}");
-        assert_eq!((ended.count("requests"), ended.count("log_lines")), (11, 11));
+        assert_eq!((ended.count("requests"), ended.count("log_lines")), (12, 12));
         assert_eq!(ended.count("log_dropped"), 0);
         println!("{engine}: {} lines as expected", found.len());
     }

@@ -325,14 +325,11 @@ impl File {
     /// # Errors
     /// What statx(2) reports.
     pub async fn metadata(&self) -> io::Result<Metadata> {
-        let handle = &self.handle;
-        if handle.storage != Storage::Elsewhere {
-            self.worker.counters.syscalls.add(1);
-            let metadata = Metadata::of(&sys::status(handle.fd.as_fd(), 0)?);
-            self.looked.set(Some((self.worker.round(), metadata)));
-            return Ok(metadata);
+        if let Some(metadata) = self.metadata_at_once() {
+            return metadata;
         }
-        let (op, ended) = Execution::new(&self.worker, FileOp::status(handle)).await?;
+        let op = FileOp::status(&self.handle);
+        let (op, ended) = Execution::new(&self.worker, op).await?;
         ended?;
         Ok(Metadata::of(&op.status))
     }
@@ -340,14 +337,27 @@ impl File {
     /// As [`metadata`](File::metadata), but of all who ask until the worker next waits, the first one
     /// asks the filesystem. For those who answer what has arrived: it had arrived, nearly always, when
     /// the file was looked at. (Not the bytes that epoll's receive finds behind those it was told of.)
+    /// `None` if the filesystem may have to ask a server: that takes `metadata`.
     ///
     /// # Errors
     /// What statx(2) reports.
-    pub async fn recent_metadata(&self) -> io::Result<Metadata> {
+    pub fn recent_metadata(&self) -> Option<io::Result<Metadata>> {
         match self.looked.get() {
-            Some((round, metadata)) if round == self.worker.round() => Ok(metadata),
-            _ => self.metadata().await,
+            Some((round, metadata)) if round == self.worker.round() => Some(Ok(metadata)),
+            _ => self.metadata_at_once(),
         }
+    }
+
+    fn metadata_at_once(&self) -> Option<io::Result<Metadata>> {
+        if self.handle.storage == Storage::Elsewhere {
+            return None;
+        }
+        self.worker.counters.syscalls.add(1);
+        let metadata = sys::status(self.handle.fd.as_fd(), 0).map(|status| Metadata::of(&status));
+        if let Ok(metadata) = metadata {
+            self.looked.set(Some((self.worker.round(), metadata)));
+        }
+        Some(metadata)
     }
 
     /// Reads `len` bytes from `offset`; fewer only at the end of the file. Memory grows with what

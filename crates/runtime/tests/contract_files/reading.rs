@@ -47,21 +47,22 @@ fn a_recent_look_serves_all_that_arrived_together(configuration: Configuration) 
         let tree = Tree::new(Ground::Memory);
         tree.write("file", b"short");
         let file = tree.open("file").await;
+        let recent = || file.recent_metadata().expect("in memory").expect("a file");
         for round in 1..4 {
             let before = handle.counters().syscalls;
-            let first = file.recent_metadata().await.expect("a file");
+            let first = recent();
             tree.write("file", &pattern(1, 0..round * 1000));
             for _ in 0..10 {
-                assert_eq!(file.recent_metadata().await.expect("a file"), first);
+                assert_eq!(recent(), first);
             }
             assert_eq!(handle.counters().syscalls, before + 1);
             // Who has to know asks, and what was said is then the most recent.
             let now = file.metadata().await.expect("a file");
             assert_eq!(now.len, round as u64 * 1000);
-            assert_eq!(file.recent_metadata().await.expect("a file"), now);
+            assert_eq!(recent(), now);
             tree.write("file", b"short again");
             settle().await;
-            assert_eq!(file.recent_metadata().await.expect("a file").len, 11);
+            assert_eq!(recent().len, 11);
             settle().await;
         }
     });

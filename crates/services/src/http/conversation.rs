@@ -1,10 +1,9 @@
 //! The conversation on one connection: requests in, answers out, in order.
 //!
 //! What the cache can answer is answered without a wait, straight from the received bytes; answers
-//! to requests that came together are sent together. Everything else takes a slower path, which
-//! is boxed, so that a connection that does not need it does not pay for it.
+//! to requests that came together are sent together. Everything else, and the sending of files, takes
+//! a slower path, which is boxed, so that a connection that does not need it does not pay for it.
 
-use super::access_log::SessionLog;
 use super::body::Skip;
 use super::head::{Framing, Head, Method, Scan, Storage};
 use super::hosts::Site;
@@ -91,7 +90,7 @@ enum Next {
     More,
     /// Send this; the connection stays or not.
     Reply(Reply, Persistence),
-    /// Answer the request with this head, which takes a while.
+    /// Answer the request with this head, which may take a while.
     Exchange(Vec<u8>, Persistence),
     /// Say this and close: where the next request begins is not known.
     Refuse(Status),
@@ -116,45 +115,43 @@ pub(super) async fn converse(worker: &Rc<Worker>, session: &Session) -> io::Resu
         loop {
             let (reply, persistence) = match next(worker, session, &mut input, answered) {
                 Next::More => break,
-                Next::Reply(reply, persistence) => (reply, persistence),
+                Next::Reply(reply, persistence) if reply.rest.is_none() => (reply, persistence),
                 Next::Refuse(status) => {
                     let reply = refusal(worker, status);
                     if let Some(log) = &session.log {
                         log.received(input.bytes(), None, worker.clock.now());
-                        log_answer(log, &reply, false, session);
+                        log.answered(&reply, false, session.sent());
                     }
                     (reply, Persistence::Closes)
                 }
-                Next::Exchange(head, persistence) => {
+                slow => {
                     send_collected(session, &mut collected).await?;
                     input.keep();
-                    let exchange = exchange(worker, session, &mut input, head, persistence);
-                    let persistence = Box::pin(exchange).await?;
+                    let persistence =
+                        Box::pin(take_time(worker, session, &mut input, slow)).await?;
                     if !persistence.stays() {
                         return Box::pin(end(session, &input, persistence)).await;
                     }
-                    // What came behind it has waited, too.
-                    worker.clock.tick();
                     answered += 1;
                     continue;
                 }
             };
             answered += 1;
-            if persistence.stays() && collected.is_empty() && input.is_empty() {
+            if collected.is_empty() && (input.is_empty() || !persistence.stays()) {
                 session.send(reply.message).await?;
                 if let Some(log) = &session.log {
                     log.settle(session.sent());
                 }
             } else {
                 collected.extend_from_slice(reply.message.as_slice());
-                if !persistence.stays() {
-                    send_collected(session, &mut collected).await?;
-                    return Box::pin(end(session, &input, persistence)).await;
-                }
-                if collected.len() >= COLLECTED_BYTES_MAX {
-                    send_collected(session, &mut collected).await?;
-                    worker.clock.tick();
-                }
+            }
+            if !persistence.stays() {
+                send_collected(session, &mut collected).await?;
+                return Box::pin(end(session, &input, persistence)).await;
+            }
+            if collected.len() >= COLLECTED_BYTES_MAX {
+                send_collected(session, &mut collected).await?;
+                worker.clock.tick();
             }
         }
         send_collected(session, &mut collected).await?;
@@ -171,6 +168,39 @@ async fn end(session: &Session, input: &Input, persistence: Persistence) -> io::
         true => session.finish_as_asked().await,
         false => session.finish().await,
     }
+}
+
+/// Does what may have to wait; returns what becomes of the connection.
+async fn take_time(
+    worker: &Rc<Worker>,
+    session: &Session,
+    input: &mut Input,
+    next: Next,
+) -> io::Result<Persistence> {
+    match next {
+        Next::Exchange(head, persistence) => {
+            exchange(worker, session, input, head, persistence).await
+        }
+        Next::Reply(reply, persistence) => {
+            if let Some(log) = &session.log {
+                log.answered(&reply, persistence.stays(), session.sent());
+            }
+            send_waiting(worker, session, reply).await?;
+            Ok(persistence)
+        }
+        Next::More | Next::Refuse(_) => Ok(Persistence::Stays),
+    }
+}
+
+/// Sends an answer of which a part may not be in memory.
+async fn send_waiting(worker: &Worker, session: &Session, reply: Reply) -> io::Result<()> {
+    send_reply(session, reply).await?;
+    if let Some(log) = &session.log {
+        log.settle(session.sent());
+    }
+    // What came behind it has waited.
+    worker.clock.tick();
+    Ok(())
 }
 
 async fn send_collected(session: &Session, collected: &mut Vec<u8>) -> io::Result<()> {
@@ -222,15 +252,18 @@ fn next(worker: &Rc<Worker>, session: &Session, input: &mut Input, answered: u64
     };
     if let Some(log) = &session.log {
         log.received(&bytes[..length], Some(&head), worker.clock.now());
-        if let Next::Reply(reply, persistence) = &next {
-            log_answer(log, reply, persistence.stays(), session);
+        // A file goes behind what was collected, of which the log is told first.
+        if let Next::Reply(reply, persistence) = &next
+            && reply.rest.is_none()
+        {
+            log.answered(reply, persistence.stays(), session.sent());
         }
     }
     input.consume(length);
     next
 }
 
-/// The answer, if it is in memory.
+/// The answer, if it takes no wait to make: it is in memory, or its file is open and has not changed.
 fn cached_reply(
     worker: &Rc<Worker>,
     head: &Head<'_, '_>,
@@ -243,14 +276,10 @@ fn cached_reply(
     let site = worker.settings.sites.find(head)?;
     let resource = worker.cached(site, &clean(path.as_bytes()).ok()?)?;
     let variant = preferred(head, &resource)?;
-    // An open file has to be looked at before it is sent.
-    let manner = Manner { clock: &worker.clock, persistence };
-    variant.file.is_none().then(|| reply(head, variant, manner))
-}
-
-fn log_answer(log: &SessionLog, reply: &Reply, stays: bool, session: &Session) {
-    let message = reply.message.as_slice();
-    log.answered(reply.status, message, reply.length(), stays, session.sent());
+    if variant.file.as_ref().is_some_and(|file| !file.is_unchanged()) {
+        return None;
+    }
+    Some(reply(head, variant, Manner { clock: &worker.clock, persistence }))
 }
 
 fn refusal(worker: &Worker, status: Status) -> Reply {
@@ -307,12 +336,9 @@ async fn exchange(
     };
     drop(head);
     if let Some(log) = &session.log {
-        log_answer(log, &reply, persistence.stays(), session);
+        log.answered(&reply, persistence.stays(), session.sent());
     }
-    send_reply(session, reply).await?;
-    if let Some(log) = &session.log {
-        log.settle(session.sent());
-    }
+    send_waiting(worker, session, reply).await?;
     Ok(persistence)
 }
 

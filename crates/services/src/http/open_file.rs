@@ -55,7 +55,16 @@ impl OpenFile {
 
     /// Looks at it, for an answer that is to be begun: once for all that arrived together.
     pub(super) async fn recent_change(&self) -> io::Result<Change> {
-        self.change_to(self.file.recent_metadata().await?).await
+        match self.file.recent_metadata() {
+            Some(now) => self.change_to(now?).await,
+            None => self.change().await,
+        }
+    }
+
+    /// True if such a look takes no wait and finds no change.
+    pub(super) fn is_unchanged(&self) -> bool {
+        let now = self.file.recent_metadata();
+        now.is_some_and(|now| now.is_ok_and(|now| is_same_content(&now, &self.version)))
     }
 
     async fn change(&self) -> io::Result<Change> {

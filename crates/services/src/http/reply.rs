@@ -10,6 +10,7 @@ use super::range::{Selection, select};
 use super::resource::{Resource, Variant};
 use super::response::{Persistence, begin, content_length, field, message, number};
 use super::status::Status;
+use memchr::memmem;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::Hasher;
 use std::ops::Range;
@@ -25,6 +26,8 @@ pub(super) struct Reply {
     pub(super) status: Status,
     pub(super) message: SendBuf,
     pub(super) rest: Option<Rest>,
+    /// Where the head ends in `message`, if that is known already.
+    head_end: Option<usize>,
 }
 
 /// What comes behind the bytes that are there.
@@ -45,7 +48,15 @@ pub(super) struct FileParts {
 impl Reply {
     /// An answer that is complete in memory.
     pub(super) fn new(status: Status, message: impl Into<SendBuf>) -> Reply {
-        Reply { status, message: message.into(), rest: None }
+        Reply { status, message: message.into(), rest: None, head_end: None }
+    }
+
+    /// Length of the head, in bytes.
+    pub(super) fn head_bytes(&self) -> usize {
+        self.head_end.unwrap_or_else(|| {
+            let end = memmem::find(self.message.as_slice(), b"\r\n\r\n");
+            end.map_or(0, |end| end + 4)
+        })
     }
 
     /// All of it, head and content, in bytes.
@@ -116,7 +127,8 @@ fn whole(variant: &Variant, to_head: bool, manner: Manner<'_>) -> Reply {
     let head_end = variant.head_end();
     let end = if to_head { head_end } else { ready.len() };
     let mut reply = if manner.persistence == Persistence::Stays {
-        Reply::new(Status::OK, SendBuf::shared(ready, 0..end))
+        let whole = Reply::new(Status::OK, SendBuf::shared(ready, 0..end));
+        Reply { head_end: Some(head_end), ..whole }
     } else {
         let mut message = begin(Status::OK, manner.clock, manner.persistence);
         message.extend_from_slice(&ready[variant.repeated_fields().start..end]);
@@ -217,7 +229,7 @@ fn with_parts(
     let status = Status::PARTIAL_CONTENT;
     if let Some(file) = &variant.file {
         let rest = Rest::File(Box::new(FileParts { file: Rc::clone(file), parts, end }));
-        return Reply { status, message: head.into(), rest: Some(rest) };
+        return Reply { rest: Some(rest), ..Reply::new(status, head) };
     }
     let ready = variant.message(manner.clock);
     let content = &ready[variant.head_end()..];

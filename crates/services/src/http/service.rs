@@ -5,6 +5,7 @@ use super::conversation::converse;
 use super::counters::WorkerCounters;
 use super::observer::{Observer, SharedStage, Stage};
 use super::options::{HttpSettings, Timeouts};
+use super::reply::Reply;
 use super::response::{Persistence, message};
 use super::session::{Ending, Phase, Session};
 use super::status::Status;
@@ -266,7 +267,7 @@ fn last_words(worker: &Worker, session: &Session, status: Status) -> Vec<u8> {
     worker.counters.count_answer(status);
     let message = message(status, &[], &worker.clock, Persistence::Closes, false);
     if let Some(log) = &session.log {
-        log.answered(status, &message, message.len() as u64, false, session.sent());
+        log.answered(&Reply::new(status, message.clone()), false, session.sent());
     }
     message
 }

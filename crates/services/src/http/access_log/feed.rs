@@ -5,8 +5,9 @@ use super::writer::Message;
 use super::{BATCH_BYTES, LogFormat, Shared};
 use crate::http::date::Clock;
 use crate::http::head::Head;
+use crate::http::reply::Reply;
 use crate::http::status::Status;
-use memchr::{memchr, memmem};
+use memchr::memchr;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -244,8 +245,10 @@ impl SessionLog {
             let value = head?.field(name)?;
             Some(pending.keep(value, FIELD_BYTES_MAX))
         };
-        let (host, referer) = (field("host"), field("referer"));
-        let user_agent = field("user-agent");
+        // The combined format says nothing of it.
+        let is_host_logged = self.log.format == LogFormat::Json;
+        let host = is_host_logged.then(|| field("host")).flatten();
+        let (referer, user_agent) = (field("referer"), field("user-agent"));
         let began = self.begun.take().unwrap_or(now);
         let is_valid = head.is_some();
         pending.entries.push_back(Entry {
@@ -261,17 +264,9 @@ impl SessionLog {
 
     /// The request that came last is answered so, by a connection that has sent `sent` bytes and
     /// stays or not.
-    /// `message` is the head and perhaps more of the `bytes` that make up the answer.
-    pub(in super::super) fn answered(
-        &self,
-        status: Status,
-        message: &[u8],
-        bytes: u64,
-        stays: bool,
-        sent: u64,
-    ) {
-        let head_bytes = memmem::find(message, b"\r\n\r\n").map_or(0, |end| end as u64 + 4);
-        let answer = Answer { status, head_bytes, bytes, stays };
+    pub(in super::super) fn answered(&self, reply: &Reply, stays: bool, sent: u64) {
+        let (status, head_bytes) = (reply.status, reply.head_bytes() as u64);
+        let answer = Answer { status, head_bytes, bytes: reply.length(), stays };
         let mut pending = self.pending.borrow_mut();
         let pending = &mut *pending;
         if pending.entries.front().is_none_or(|entry| entry.answer.is_none()) {

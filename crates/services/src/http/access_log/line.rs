@@ -129,8 +129,19 @@ impl Line<'_> {
 
 /// Seconds with six decimals.
 fn seconds(text: &mut Vec<u8>, duration: Duration) {
-    // Writing into memory does not fail.
-    let _written = write!(text, "{}.{:06}", duration.as_secs(), duration.subsec_micros());
+    number(text, duration.as_secs());
+    text.push(b'.');
+    text.extend_from_slice(&digits::<6>(duration.subsec_micros()));
+}
+
+/// The last `N` digits of a number, with zeros in front.
+fn digits<const N: usize>(mut value: u32) -> [u8; N] {
+    let mut digits = [b'0'; N];
+    for digit in digits.iter_mut().rev() {
+        *digit += (value % 10) as u8;
+        value /= 10;
+    }
+    digits
 }
 
 /// The time as RFC 3339 writes it, to the millisecond.
@@ -139,24 +150,32 @@ fn timestamp(text: &mut Vec<u8>, clock: &Clock) {
     let date = clock.date();
     let month = MONTHS.chunks(3).position(|month| *month == date[8..11]).unwrap_or(0) + 1;
     text.extend_from_slice(&date[12..16]);
-    let _written = write!(text, "-{month:02}-");
+    text.push(b'-');
+    text.extend_from_slice(&digits::<2>(month as u32));
+    text.push(b'-');
     text.extend_from_slice(&date[5..7]);
     text.push(b'T');
     text.extend_from_slice(&date[17..25]);
-    let _written = write!(text, ".{:03}Z", clock.millisecond());
+    text.push(b'.');
+    text.extend_from_slice(&digits::<3>(clock.millisecond()));
+    text.push(b'Z');
+}
+
+/// True for what needs no escape in either format.
+fn is_plain(byte: u8) -> bool {
+    matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\')
 }
 
 /// Appends what stands between two quotes of the combined format; `-` for nothing.
 fn quote(text: &mut Vec<u8>, value: Option<&[u8]>) {
-    let Some(value) = value else { return text.push(b'-') };
-    for byte in value {
-        match byte {
-            b'"' | b'\\' | 0..0x20 | 0x7f.. => {
-                let _written = write!(text, "\\x{byte:02X}");
-            }
-            _ => text.push(*byte),
-        }
+    let Some(mut value) = value else { return text.push(b'-') };
+    while let Some(end) = value.iter().position(|byte| !is_plain(*byte)) {
+        text.extend_from_slice(&value[..end]);
+        // Writing into memory does not fail.
+        let _written = write!(text, "\\x{:02X}", value[end]);
+        value = &value[end + 1..];
     }
+    text.extend_from_slice(value);
 }
 
 /// Appends a JSON string, or `null`. What is no UTF-8 is replaced. Control characters beyond those
@@ -164,8 +183,7 @@ fn quote(text: &mut Vec<u8>, value: Option<&[u8]>) {
 fn json_string(text: &mut Vec<u8>, value: Option<&[u8]>) {
     let Some(value) = value else { return text.extend_from_slice(b"null") };
     text.push(b'"');
-    let is_plain = |byte: &u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
-    if value.iter().all(is_plain) {
+    if value.iter().all(|byte| is_plain(*byte)) {
         text.extend_from_slice(value);
     } else {
         for character in String::from_utf8_lossy(value).chars() {
