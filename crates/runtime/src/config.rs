@@ -111,6 +111,18 @@ pub enum Split {
     Off,
 }
 
+/// How datagram sockets are read on io_uring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UdpReads {
+    /// By a multishot receive; sockets with many datagrams at a time by recvmmsg(2).
+    Auto,
+    /// By a multishot receive.
+    Ring,
+    /// By recvmmsg(2), when a poll says that there is something.
+    Calls,
+}
+
 /// Who carries out operations on files that may have to wait for a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -227,6 +239,13 @@ options! {
         ext_arg: bool, "on or off", switch;
         /// Register datagram sockets with the ring, Linux 5.19: one look-up less per operation.
         direct: bool, "on or off", switch;
+        /// How datagram sockets are read, where receives are multishot.
+        udp: UdpReads, "auto, ring or calls", |text| match text {
+            "auto" => Some(UdpReads::Auto),
+            "ring" => Some(UdpReads::Ring),
+            "calls" => Some(UdpReads::Calls),
+            _ => None,
+        };
         /// Who carries out operations on files that may have to wait.
         files: FileOperations, "ring or threads", |text| match text {
             "ring" => Some(FileOperations::Ring),
@@ -316,6 +335,8 @@ pub struct UringFeatures {
     pub ext_arg: bool,
     /// See [`UringOptions::direct`].
     pub direct: bool,
+    /// See [`UringOptions::udp`].
+    pub udp: UdpReads,
     /// See [`UringOptions::files`].
     pub files: FileOperations,
     /// See [`UringOptions::sq_entries`].

@@ -59,7 +59,7 @@ pub use calls::CallTime;
 pub use config::SimFeatures;
 pub use config::{
     Buffers, Engine, EngineChoice, EpollFeatures, EpollOptions, Features, FileOperations,
-    OptionError, Split, TaskRun, Trigger, UringFeatures, UringOptions,
+    OptionError, Split, TaskRun, Trigger, UdpReads, UringFeatures, UringOptions,
 };
 pub use counters::{CounterSnapshot, OverrunSummary};
 pub use datagram::{Datagram, Ecn, Received, SendErrors, UdpStats};

@@ -9,7 +9,9 @@ use crate::driver::ancillary::{
     NAME_BYTES, RECV_CONTROL_BYTES_MAX, SEND_CONTROL_BYTES_MAX, decode_address, decode_control,
     encode_address,
 };
-use crate::driver::datagrams::{BATCH_MAX, Outbox, Outgoing, UdpSetup};
+use crate::driver::datagrams::{
+    BATCH_MAX, Outbox, Outgoing, UdpSetup, count_received, is_icmp_error,
+};
 use crate::driver::errno;
 use crate::sys::datagram::{empty_header, recvmmsg, recvmsg, sendmmsg, sendmsg};
 use std::io;
@@ -20,6 +22,87 @@ const NO_BUFFER: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov
 
 fn empty_headers() -> Vec<libc::mmsghdr> {
     (0..BATCH_MAX).map(|_| libc::mmsghdr { msg_hdr: empty_header(), msg_len: 0 }).collect()
+}
+
+/// Datagrams asked for at least. Each costs a header to prepare, so a socket on which few arrive
+/// asks for few; one more than come shows that the socket is empty.
+const ASKED_MIN: usize = 4;
+
+/// A socket, for its receives.
+pub(super) struct Source<'a> {
+    pub(super) fd: RawFd,
+    pub(super) setup: &'a UdpSetup,
+    pub(super) stats: &'a mut UdpStats,
+}
+
+/// How far a socket has been read.
+///
+/// A receive that brought fewer datagrams than it had room for has emptied the socket. (It may
+/// also have met an error behind the last datagram; then that error came during the call, and its
+/// event is still to come.) A single recvmsg(2) says so only by EAGAIN.
+#[derive(Debug)]
+pub(super) struct Reading {
+    /// Set by an event, cleared by a receive that emptied the socket.
+    pub(super) readable: bool,
+    /// Datagrams that the next receive asks for.
+    asked: usize,
+}
+
+impl Reading {
+    pub(super) fn new(readable: bool) -> Reading {
+        Reading { readable, asked: ASKED_MIN }
+    }
+
+    /// Appends datagrams of `source` to `into`, `most` of them, and says how many; `None` if it has
+    /// none. ICMP errors are counted and read past.
+    pub(super) fn read(
+        &mut self,
+        batch: &mut RecvBatch,
+        source: Source<'_>,
+        into: &mut Vec<Received>,
+        most: usize,
+        counters: &Counters,
+    ) -> Option<io::Result<usize>> {
+        let Source { fd, setup, stats } = source;
+        while self.readable {
+            counters.syscalls.add(1);
+            let before = into.len();
+            match batch.receive(fd, setup, most.min(self.asked), into, &counters.calls) {
+                Ok((came, asked)) => {
+                    let single = !setup.batch || asked == 1;
+                    self.readable = single || came == asked;
+                    // Grown at once, as each further call costs more than headers do.
+                    let next = if came == asked { 4 * asked } else { (asked / 2).max(2 * came) };
+                    self.asked = next.clamp(ASKED_MIN, BATCH_MAX);
+                    counters.received.add(came as u64);
+                    let short = batch.is_short();
+                    for received in &mut into[before..] {
+                        count_received(stats, received);
+                        if short {
+                            counters.copied_out.add(1);
+                            let data = std::mem::replace(&mut received.data, RecvBuf::empty());
+                            received.data = data.detach();
+                        }
+                    }
+                    stats.receive_errors += (before + came - into.len()) as u64;
+                    let delivered = into.len() - before;
+                    if delivered > 0 {
+                        return Some(Ok(delivered));
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    counters.eagain.add(1);
+                    self.readable = false;
+                }
+                Err(error) if is_icmp_error(errno(&error)) => stats.icmp_errors += 1,
+                Err(error) => {
+                    stats.receive_errors += 1;
+                    return Some(Err(error));
+                }
+            }
+        }
+        None
+    }
 }
 
 /// A pool for datagram sockets of one geometry, and the receives into it.
@@ -55,7 +138,7 @@ impl RecvBatch {
 
     /// Receives at most `most` datagrams with one system call, without waiting, and appends them
     /// to `into`. Returns how many came and how many there was room for.
-    pub(super) fn receive(
+    fn receive(
         &mut self,
         fd: RawFd,
         setup: &UdpSetup,
@@ -133,7 +216,7 @@ impl RecvBatch {
     }
 
     /// True if readers hold more than three quarters of the buffers.
-    pub(super) fn is_short(&self) -> bool {
+    fn is_short(&self) -> bool {
         self.pool.available() * 4 < self.pool.count()
     }
 }

@@ -4,7 +4,7 @@ use super::environment::{Environment, Rights};
 use super::layers::{self, Layer, Refusal};
 use super::uring::{Feature, Uring};
 use crate::config::{
-    Buffers, FileOperations, GATHER_MAX, Split, TaskRun, UringFeatures, UringOptions,
+    Buffers, FileOperations, GATHER_MAX, Split, TaskRun, UdpReads, UringFeatures, UringOptions,
 };
 use std::sync::OnceLock;
 
@@ -109,6 +109,11 @@ fn check_contradictions(options: &UringOptions) -> Result<(), Refusal> {
             "the kernel defers only for a single issuer",
         ),
         (
+            options.udp == Some(UdpReads::Calls) && options.multishot == Some(false),
+            "udp=calls and multishot=off",
+            "the poll that goes with the calls is multishot",
+        ),
+        (
             min_wait && options.ext_arg == Some(false),
             "min_wait_us and ext_arg=off",
             "the shortest wait is passed in the extended argument",
@@ -129,6 +134,10 @@ fn check_contradictions(options: &UringOptions) -> Result<(), Refusal> {
     }
 }
 
+/// What stands behind the option `multishot`.
+const MULTISHOT: &[Feature] =
+    &[Feature::MultishotAccept, Feature::MultishotRecv, Feature::MultishotPoll];
+
 fn choose(options: &UringOptions, uring: &Uring) -> Result<UringFeatures, Refusal> {
     use Feature as F;
     let wants = Wants { uring };
@@ -141,6 +150,9 @@ fn choose(options: &UringOptions, uring: &Uring) -> Result<UringFeatures, Refusa
     if min_wait_us > 0 {
         wants.named("min_wait_us", &[F::WaitTimeout, F::MinWait])?;
     }
+    if options.udp == Some(UdpReads::Calls) {
+        wants.named("udp=calls", MULTISHOT)?;
+    }
     let single_issuer = wants.switch(options.single_issuer, "single_issuer", &[F::SingleIssuer])?;
     let buffers = choose_buffers(options.buffers, &wants)?;
     let (buffer_bytes, buffer_count) = match buffers {
@@ -149,11 +161,7 @@ fn choose(options: &UringOptions, uring: &Uring) -> Result<UringFeatures, Refusa
     };
     let (sq_entries, cq_entries) = queue_entries(options);
     Ok(UringFeatures {
-        multishot: wants.switch(
-            options.multishot,
-            "multishot",
-            &[F::MultishotAccept, F::MultishotRecv, F::MultishotPoll],
-        )?,
+        multishot: wants.switch(options.multishot, "multishot", MULTISHOT)?,
         buffers,
         buffer_bytes: options.buffer_bytes.map_or(buffer_bytes, |bytes| bytes as usize),
         buffer_count: options.buffer_count.map_or(buffer_count, |count| count as u16),
@@ -178,6 +186,7 @@ fn choose(options: &UringOptions, uring: &Uring) -> Result<UringFeatures, Refusa
             Some(true) => wants.switch(options.direct, "direct", &[F::DirectDescriptors])?,
             _ => false,
         },
+        udp: options.udp.unwrap_or(UdpReads::Auto),
         files: choose_files(options.files, &wants)?,
         sq_entries,
         cq_entries,
@@ -310,6 +319,7 @@ mod tests {
             no_iowait: true,
             ext_arg: true,
             direct: false,
+            udp: UdpReads::Auto,
             files: FileOperations::Ring,
             sq_entries: 512,
             cq_entries: 8192,
@@ -357,6 +367,7 @@ mod tests {
             ("no_iowait=on", F::NoIowait, "IORING_ENTER_NO_IOWAIT"),
             ("ext_arg=on", F::WaitTimeout, "IORING_ENTER_EXT_ARG"),
             ("direct=on", F::DirectDescriptors, "IORING_RSRC_REGISTER_SPARSE"),
+            ("udp=calls", F::MultishotRecv, "IORING_RECV_MULTISHOT"),
             ("files=ring", F::FileOperations, "IORING_OP_OPENAT2"),
         ] {
             let refusal = choose(&parse(options), &Uring::without(&[lacking])).unwrap_err();
@@ -376,6 +387,7 @@ mod tests {
             ("sqpoll_idle_ms=5,taskrun=coop", "sqpoll_idle_ms and taskrun=coop"),
             ("sqpoll_idle_ms=5,skip_success=on", "sqpoll_idle_ms and skip_success=on"),
             ("taskrun=defer,single_issuer=off", "taskrun=defer and single_issuer=off"),
+            ("udp=calls,multishot=off", "udp=calls and multishot=off"),
             ("min_wait_us=50,ext_arg=off", "min_wait_us and ext_arg=off"),
             ("sq_entries=4096,cq_entries=1024", "cq_entries and a larger sq_entries"),
         ] {

@@ -27,6 +27,7 @@ macro_rules! configurations {
             [tiny_pool IoUring "buffer_count=4,buffer_bytes=64"]
             [tiny_rings IoUring "sq_entries=8,cq_entries=16"]
             [direct IoUring "direct=on"]
+            [udp_calls IoUring "udp=calls"]
         }
     };
 }

@@ -1,28 +1,19 @@
 //! UDP sockets on epoll: recvmmsg(2) and sendmmsg(2), or one call per datagram as an option.
 //!
-//! A receive that brought fewer datagrams than it had room for has emptied the socket. (It may
-//! also have met an error behind the last datagram; then that error came during the call, and its
-//! event is still to come.) A single recvmsg(2) says so only by EAGAIN.
-//!
 //! EPOLLOUT is watched only while a send is blocked. A UDP socket reports it anew whenever a
 //! packet has left, as long as there is room: edge-triggered, each send would cost an event.
 
 use super::Shared;
-use crate::buf::RecvBuf;
 use crate::datagram::{Datagram, Received, UdpStats};
-use crate::driver::datagrams::{BATCH_MAX, Outbox, UdpSetup, count_received, is_icmp_error};
-use crate::driver::mmsg::RecvBatch;
+use crate::driver::Side;
+use crate::driver::datagrams::{Outbox, UdpSetup};
+use crate::driver::mmsg::{Reading, Source};
 use crate::driver::slots::Key;
-use crate::driver::{Side, errno};
 use crate::sys::poll::Epoll;
 use crate::task::{WaitQueue, Waiter};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::task::{Poll, Waker};
-
-/// Datagrams asked for at least. Each costs a header to prepare, so a socket on which few arrive
-/// asks for few; one more than come shows that the socket is empty.
-const ASKED_MIN: usize = 4;
 
 const READABLE: i32 = libc::EPOLLIN | libc::EPOLLERR | libc::EPOLLHUP;
 
@@ -31,10 +22,7 @@ pub(super) struct Udp {
     setup: UdpSetup,
     /// Index of the pool that fits, in [`Shared::datagrams`].
     group: usize,
-    /// Set by an event, cleared by a receive that emptied the socket. Starts out set.
-    readable: bool,
-    /// Datagrams that the next receive asks for.
-    asked: usize,
+    reading: Reading,
     /// Level-triggered only: datagrams arrived that nobody waits for.
     masked: bool,
     /// What epoll watches for.
@@ -53,8 +41,7 @@ impl Udp {
         Udp {
             socket,
             group,
-            readable: true,
-            asked: ASKED_MIN,
+            reading: Reading::new(true),
             masked: false,
             interest,
             closing: false,
@@ -99,44 +86,11 @@ impl Udp {
         shared: &mut Shared,
     ) -> Poll<io::Result<usize>> {
         self.receive_waiters.leave(waiter);
-        while self.readable {
-            shared.counters.syscalls.add(1);
-            let group: &mut RecvBatch = &mut shared.datagrams[self.group];
-            let before = into.len();
-            let (most, calls) = (most.min(self.asked), &shared.counters.calls);
-            match group.receive(self.socket.as_raw_fd(), &self.setup, most, into, calls) {
-                Ok((came, asked)) => {
-                    let single = !self.setup.batch || asked == 1;
-                    self.readable = single || came == asked;
-                    // Grown at once, as each further call costs more than headers do.
-                    let next = if came == asked { 4 * asked } else { (asked / 2).max(2 * came) };
-                    self.asked = next.clamp(ASKED_MIN, BATCH_MAX);
-                    shared.counters.received.add(came as u64);
-                    let short = group.is_short();
-                    for received in &mut into[before..] {
-                        count_received(&mut self.stats, received);
-                        if short {
-                            shared.counters.copied_out.add(1);
-                            let data = std::mem::replace(&mut received.data, RecvBuf::empty());
-                            received.data = data.detach();
-                        }
-                    }
-                    self.stats.receive_errors += (before + came - into.len()) as u64;
-                    let delivered = into.len() - before;
-                    if delivered > 0 {
-                        return Poll::Ready(Ok(delivered));
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    shared.counters.eagain.add(1);
-                    self.readable = false;
-                }
-                Err(error) if is_icmp_error(errno(&error)) => self.stats.icmp_errors += 1,
-                Err(error) => {
-                    self.stats.receive_errors += 1;
-                    return Poll::Ready(Err(error));
-                }
-            }
+        let (fd, setup, stats) = (self.socket.as_raw_fd(), &self.setup, &mut self.stats);
+        let batch = &mut shared.datagrams[self.group];
+        let source = Source { fd, setup, stats };
+        if let Some(read) = self.reading.read(batch, source, into, most, &shared.counters) {
+            return Poll::Ready(read);
         }
         self.receive_waiters.add(waiter);
         self.masked = false;
@@ -171,7 +125,7 @@ impl Udp {
 
     pub(super) fn on_event(&mut self, bits: i32, shared: &mut Shared, wakes: &mut Vec<Waker>) {
         if bits & READABLE != 0 {
-            self.readable = true;
+            self.reading.readable = true;
             self.masked = self.receive_waiters.is_empty();
             self.receive_waiters.wake(wakes);
         }

@@ -186,7 +186,9 @@ impl Layer {
             (Op::Accept, ACCEPT) if self.dice.strikes(Fault::EndedEarly) => {
                 sqe.ioprio &= !ACCEPT_MULTISHOT;
             }
-            (Op::Wake, POLL_ADD) if self.dice.strikes(Fault::EndedEarly) => {
+            (Op::Wake | Op::DatagramsReadable, POLL_ADD)
+                if self.dice.strikes(Fault::EndedEarly) =>
+            {
                 sqe.len &= !POLL_ADD_MULTI;
             }
             _ => {}
@@ -233,7 +235,8 @@ impl Layer {
         match Op::of(completion.user_data) {
             Some(Op::Receive) => !self.incremental,
             Some(Op::Accept | Op::Connect | Op::Cancel | Op::Close) => true,
-            Some(Op::ReceiveDatagrams | Op::File | Op::Room | Op::Wake) => true,
+            Some(Op::ReceiveDatagrams | Op::DatagramsReadable) => true,
+            Some(Op::File | Op::Room | Op::Wake) => true,
             _ => false,
         }
     }

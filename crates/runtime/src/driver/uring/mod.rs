@@ -40,7 +40,7 @@ use self::udp::{Places, RecvOp, SendOp, Udp};
 use self::wake::WakeWatch;
 use self::zero_copy::ZeroCopySend;
 use super::linger::Lingering;
-use super::mmsg::SendBatch;
+use super::mmsg::{RecvBatch, SendBatch};
 use super::slots::{Key, Slots};
 use super::{DriverSetup, InUse};
 use crate::config::{Split, UringFeatures};
@@ -55,6 +55,9 @@ use std::time::{Duration, Instant};
 /// Arrivals handled before their tasks run. What a connection needs is then still in the first
 /// level of the cache when its task runs, with any number of connections.
 const PORTION: usize = 32;
+
+/// Datagrams of a socket that the kernel takes at a time (MULTISHOT_MAX_RETRY, io_uring/net.c).
+const AT_A_TIME: u64 = 32;
 
 /// Queued sends of at least this size on average go out in an enter of their own, so that their
 /// buffers are free again before more data arrives.
@@ -79,6 +82,8 @@ pub(crate) struct UringDriver {
     entries: Slots<Entry>,
     /// Memory of sendmmsg(2).
     bursts: SendBatch,
+    /// Memory of recvmmsg(2), for each geometry of buffers.
+    batches: Vec<RecvBatch>,
     /// Datagram operations that are with the kernel: the memory that they name.
     sends: Slots<Box<SendOp>>,
     receives: Slots<Box<RecvOp>>,
@@ -107,6 +112,8 @@ pub(crate) struct UringDriver {
     serial: u32,
     /// Number of this turn.
     turn: u32,
+    /// Number of the wait or drain that brought what is being handled, in one turn or several.
+    intake: u32,
     /// Somebody is held up behind a quick send: the next enter must not wait.
     held_up: bool,
     /// Another thread signalled during this turn: the worker has to look at its inbox first.
@@ -138,6 +145,7 @@ impl UringDriver {
             sends: Slots::new(),
             receives: Slots::new(),
             bursts: SendBatch::new(),
+            batches: Vec::new(),
             spare_sends: Vec::new(),
             files: Files::new(),
             zero_copies: Slots::new(),
@@ -150,6 +158,7 @@ impl UringDriver {
             ungathered: 0,
             serial: 0,
             turn: 0,
+            intake: 0,
             held_up: false,
             signalled: false,
             fed: Vec::new(),
@@ -176,6 +185,7 @@ impl UringDriver {
         self.signalled = false;
         self.turn = self.turn.wrapping_add(1);
         if self.arrived.is_empty() {
+            self.intake = self.intake.wrapping_add(1);
             self.return_buffers();
             if self.should_split() {
                 // Without collecting: what arrives now would take further buffers, before those
@@ -206,7 +216,7 @@ impl UringDriver {
         InUse {
             sockets: self.entries.len(),
             operations: datagrams + self.zero_copies.len() + self.files.len(),
-            buffers: self.groups.buffers_in_use(),
+            buffers: self.groups.buffers_in_use() + self.buffers_of_calls(),
         }
     }
 
@@ -224,11 +234,12 @@ impl UringDriver {
         self.enter_and_settle(Enter::Submit, None, wakes)
     }
 
-    /// Takes all that has arrived, without waiting. One enter may not be enough: the kernel takes
-    /// 32 datagrams of a socket and then puts it to the end of the line. What keeps arriving
-    /// meanwhile is taken up to half a completion queue.
+    /// Takes all that has arrived, without waiting. One enter is not enough if it brings as many
+    /// datagrams as the kernel takes of a socket before it puts it to the end of the line, or if a receive
+    /// begins anew. What keeps arriving meanwhile is taken up to half a completion queue.
     pub(crate) fn drain(&mut self, wakes: &mut Vec<Waker>) -> io::Result<()> {
         self.turn = self.turn.wrapping_add(1);
+        self.intake = self.intake.wrapping_add(1);
         let most = u64::from(self.features.cq_entries / 2);
         let put_off = self.arrived.len() as u64;
         let start = self.counters.completions.get() - put_off;
@@ -239,7 +250,10 @@ impl UringDriver {
             self.handle_arrivals(usize::MAX, wakes);
             let before = taken;
             taken = self.counters.completions.get() - start;
-            if (taken == before && !self.groups.can_feed()) || taken >= most {
+            let came = taken - before;
+            let all =
+                came == 0 || self.features.ext_arg && came < AT_A_TIME && self.ring.all_submitted();
+            if (all && !self.groups.can_feed()) || taken >= most {
                 break;
             }
         }
@@ -372,6 +386,7 @@ impl UringDriver {
             Op::Send => self.on_send(key, result, wakes),
             Op::Connect => self.on_connect(key, result, wakes),
             Op::ReceiveDatagrams => self.on_datagrams(key, result, flags, wakes),
+            Op::DatagramsReadable => self.on_datagrams_readable(key, result, flags, wakes),
             Op::ReceiveDatagram => self.on_single_datagram(key, result, flags, wakes),
             Op::SendDatagram => self.on_datagram_sent(key, result, wakes),
             Op::File => self.on_file(key, result, wakes),

@@ -15,6 +15,8 @@ pub(super) enum Op {
     Close,
     /// A multishot receive of datagrams.
     ReceiveDatagrams,
+    /// A poll that tells when a socket that is read by calls has something.
+    DatagramsReadable,
     /// A single-shot receive of a datagram; its key names a [`super::RecvOp`].
     ReceiveDatagram,
     /// Its key names a [`super::SendOp`].
@@ -32,7 +34,7 @@ pub(super) enum Op {
 }
 
 impl Op {
-    const ALL: [Op; 15] = [
+    const ALL: [Op; 16] = [
         Op::Wake,
         Op::Accept,
         Op::Receive,
@@ -41,6 +43,7 @@ impl Op {
         Op::Cancel,
         Op::Close,
         Op::ReceiveDatagrams,
+        Op::DatagramsReadable,
         Op::ReceiveDatagram,
         Op::SendDatagram,
         Op::SendAddressTrial,
@@ -52,7 +55,8 @@ impl Op {
 
     /// True for what peers cause, and not the program.
     pub(super) fn is_arrival(self) -> bool {
-        matches!(self, Op::Accept | Op::Receive | Op::ReceiveDatagrams | Op::ReceiveDatagram)
+        let of_datagrams = [Op::ReceiveDatagrams, Op::DatagramsReadable, Op::ReceiveDatagram];
+        matches!(self, Op::Accept | Op::Receive) || of_datagrams.contains(&self)
     }
 
     pub(super) fn tag(self, key: Key) -> u64 {

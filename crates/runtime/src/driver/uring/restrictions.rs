@@ -102,7 +102,7 @@ impl Allowed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Split, TaskRun, UringOptions};
+    use crate::config::{Split, TaskRun, UdpReads, UringOptions};
     use crate::counters::Counters;
     use crate::driver::DriverSetup;
     use crate::driver::uring::ring::Enter;
@@ -133,6 +133,7 @@ mod tests {
             no_iowait: true,
             ext_arg: true,
             direct: false,
+            udp: UdpReads::Auto,
             files: FileOperations::Ring,
             sq_entries: 512,
             cq_entries: 8192,

@@ -1,6 +1,7 @@
 //! UDP sockets on io_uring.
 //!
-//! One multishot receive per socket; connected sockets that want no ancillary data use `recv`,
+//! One multishot receive per socket, or on sockets with many datagrams at a time recvmmsg(2), see `calls`;
+//! connected sockets that want no ancillary data use `recv`,
 //! all others `recvmsg`, which puts a header, the address and the ancillary data before the
 //! payload in the buffer. Without multishot, one single-shot receive is armed again and again.
 //!
@@ -18,6 +19,7 @@
 //! their order, but for one case: an ICMP error, which only a connected socket reports, takes the place
 //! of a send, and those that were handed over behind it go out before it is repeated.
 
+mod calls;
 mod direct;
 mod memory;
 mod receive;
@@ -27,6 +29,7 @@ mod send;
 pub(super) use self::direct::Places;
 pub(super) use self::memory::{RecvOp, SendOp};
 
+use self::calls::{Reads, reads_of};
 use self::direct::Socket;
 use self::memory::{Memory, RECVMSG_HEADER_BYTES};
 use self::room::Room;
@@ -69,6 +72,7 @@ pub(super) struct Udp {
     abandoned: bool,
     memory: Memory,
     multishot: bool,
+    reads: Reads,
     /// What a multishot recvmsg is told: the lengths to reserve.
     template: Box<libc::msghdr>,
     /// Single-shot receives: their memory.
@@ -136,7 +140,8 @@ impl Udp {
 
     /// True while no receive may be handed to the kernel.
     fn rests(&self) -> bool {
-        self.closing || self.starved || self.paused || self.receive_error.is_some()
+        let not_now = self.closing || self.starved || self.paused;
+        not_now || self.receive_error.is_some() || !self.reads.by_ring()
     }
 }
 
@@ -171,6 +176,7 @@ impl UringDriver {
             expected: 0,
             closing: false,
             abandoned: false,
+            reads: reads_of(self.features.udp, multishot, &memory),
             memory,
             multishot,
             template,
@@ -253,6 +259,7 @@ impl UringDriver {
         if udp.multishot && udp.armed > 0 {
             cancels.push(Op::ReceiveDatagrams.tag(key));
         }
+        cancels.extend(udp.reads.armed().map(|poll| poll.tag(key)));
         let armed = udp
             .singles
             .iter()

@@ -35,13 +35,19 @@ impl UringDriver {
         if let Some(errno) = udp.receive_error.take() {
             return Poll::Ready(Err(io::Error::from_raw_os_error(errno)));
         }
-        udp.receive_waiters.add(waiter);
+        if let Some(read) = self.read_datagrams(key, into, most) {
+            return Poll::Ready(read);
+        }
+        if let Some(Entry::Udp(udp)) = self.entries.get_mut(key) {
+            udp.receive_waiters.add(waiter);
+        }
         self.arm_datagrams(key);
         Poll::Pending
     }
 
     /// Starts receives, or queues for a buffer if others do, as in `arm_receive`.
-    fn arm_datagrams(&mut self, key: Key) {
+    pub(super) fn arm_datagrams(&mut self, key: Key) {
+        self.begin_with_calls(key);
         if let Some(Entry::Udp(udp)) = self.entries.get_mut(key)
             && let Memory::Group(group) = udp.memory
             && udp.armed == 0
@@ -119,8 +125,13 @@ impl UringDriver {
             udp.armed -= 1;
             udp.expected -= 1;
         }
+        let received = outcome.is_ok();
         self.deliver_datagram(key, outcome, wakes);
+        if received {
+            self.note_arrival(key);
+        }
         if ended {
+            self.after_receive(key);
             self.arm_datagrams(key);
             self.remove_if_done(key);
         }
