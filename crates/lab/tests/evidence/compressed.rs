@@ -59,9 +59,11 @@ fn edits_of_compressed_files_are_found() {
     }
 }
 
+type Damage = fn(&mut Vec<u8>);
+
 #[test]
 fn damaged_compressed_files_are_refused() {
-    let damage: [(&str, fn(&mut Vec<u8>)); 5] = [
+    let damage: [(&str, Damage); 5] = [
         ("compressed: ", Vec::clear),
         ("compressed: ", |bytes| bytes[0] ^= 1),
         ("something follows", |bytes| bytes.extend_from_within(..)),
