@@ -5,13 +5,13 @@ mod hosts;
 use crate::output::{self, complain};
 use clap::{Args, Subcommand};
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use twinring_lab::compare::{self, Gate};
 use twinring_lab::peers::{self, Places};
 use twinring_lab::{
-    ALIASES, Accounting, BUILT_IN, EXPERIMENT_BYTES_MAX, Experiment, LabError, NetChoice, Outlook,
-    Overrides, Protocol, RunOptions, Stop, Style, Subject, Wanted,
+    ALIASES, Accounting, BUILT_IN, EXPERIMENT_BYTES_MAX, Experiment, LabError, NetChoice,
+    OtherPrices, Outlook, Overrides, Protocol, RunOptions, Stop, Style, Subject, Wanted,
 };
 
 /// The hidden subcommand through which the lab starts its children.
@@ -24,10 +24,15 @@ pub(crate) enum Lab {
     Run(Box<Run>),
     /// List the built-in experiments.
     List,
-    /// Print an experiment as TOML: the starting point of your own.
+    /// Print an experiment as TOML, the starting point of your own; or explain the differences in a bundle.
     Show {
-        /// A built-in experiment or a file.
+        /// A built-in experiment, a file, or the directory of a bundle.
         name: String,
+        /// Predict the ratios of the bundle on a machine with other prices, such as
+        /// `syscall=80ns,interrupt=0.5us`. Names are syscall, interrupt, wakeup and copy (of 1 KB), the units
+        /// ns, us and ms. `twinring probe --measure` prints the prices of a machine.
+        #[arg(long, value_name = "PRICES")]
+        price: Option<OtherPrices>,
     },
     /// Render the reports of a bundle anew, and print its table.
     Report {
@@ -178,7 +183,7 @@ pub(crate) fn run(lab: Lab) -> ExitCode {
     let done = match lab {
         Lab::Run(options) => measure(*options),
         Lab::List => Ok(tell(&list(), 0)),
-        Lab::Show { name } => show(&name),
+        Lab::Show { name, price } => show(&name, price.as_ref()),
         Lab::Report { bundle } => twinring_lab::rerender(&bundle)
             .map(|summary| tell(&twinring_lab::table(&summary, Style::for_stdout()), 0)),
         Lab::Compare(options) => compare(options),
@@ -303,7 +308,20 @@ fn list() -> String {
     lines.collect()
 }
 
-fn show(name: &str) -> Result<u8, LabError> {
+fn show(name: &str, price: Option<&OtherPrices>) -> Result<u8, LabError> {
+    let directory = Path::new(name);
+    if twinring_lab::built_in(name).is_none() && twinring_lab::is_bundle(directory) {
+        let bundle = twinring_lab::recomputed(directory)?;
+        let text = twinring_lab::explain(&bundle, price, Style::for_stdout())?;
+        return Ok(tell(&text, 0));
+    }
+    if price.is_some() {
+        return Err(LabError::BadExperiment {
+            place: "--price".to_owned(),
+            problem: format!("`{name}` is no bundle"),
+            expected: "the directory of a bundle".to_owned(),
+        });
+    }
     match twinring_lab::built_in(name) {
         Some(text) => Ok(tell(text, 0)),
         None => {

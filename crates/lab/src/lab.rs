@@ -16,9 +16,11 @@ use crate::host::{self, Between, Host, HostOptions, HostRecord, Wishes, local, m
 use crate::machine::{Cpus, Fingerprint};
 use crate::net::{self, Network, Networks};
 use crate::outlook::too_few_pairs;
+use crate::paths::{Paths, without_directory};
 use crate::peers::Places;
 use crate::peers::find::Found;
 use crate::plan::{Block, Group, groups, plan, two_more};
+use crate::prices::{self, PriceRecord};
 use crate::profile;
 use crate::progress::{Progress, say};
 use crate::result::{BUNDLE_SCHEMA, Bundle, NotRun, Program, RunRecord, State};
@@ -83,7 +85,7 @@ impl Outcome {
 /// measured before, if its directory could be made at all.
 pub fn run(options: &RunOptions, stop: &Stop) -> Result<Outcome, LabError> {
     let started = jiff::Timestamp::now();
-    let Scene { mut networks, cpus, machine, hosts, quiet } = Scene::set(options)?;
+    let Scene { mut networks, cpus, machine, hosts, prices, quiet } = Scene::set(options, stop)?;
     let server = &networks.list[0].server.host;
     let Possible { experiment, nginx, peers, not_run } = possible(options, server)?;
     let experiment = &experiment;
@@ -94,7 +96,7 @@ pub fn run(options: &RunOptions, stop: &Stop) -> Result<Outcome, LabError> {
         started: started.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         state: State::Running,
         experiment: experiment.clone(),
-        command: options.command.clone(),
+        command: without_directory(options.command.clone()),
         seed,
         programs: programs(options, experiment, &peers, &networks.list, &hosts)?,
         networks: networks.list.iter().map(|network| network.record.clone()).collect(),
@@ -105,10 +107,16 @@ pub fn run(options: &RunOptions, stop: &Stop) -> Result<Outcome, LabError> {
         hosts,
         summary: None,
         warnings: Vec::new(),
+        prices: Some(prices),
         profile: None,
     };
     let directory = bundle::fresh_directory(&options.out, &experiment.name, started);
+    let own = || peers.values().map(|path| &**path).chain([&*options.binary]);
+    let names = Paths::of(own(), &directory);
+    bundle.programs.iter_mut().for_each(|it| it.path = names.hidden(&it.path));
     let mut writer = Writer::create(&directory, &bundle)?;
+    // Now that there is a directory, it has a canonical path.
+    let paths = Paths::of(own(), &directory);
     let mut runs = Vec::new();
     let mut profiled = None;
     for NotRun { subject, why } in &bundle.not_run {
@@ -125,6 +133,7 @@ pub fn run(options: &RunOptions, stop: &Stop) -> Result<Outcome, LabError> {
             site: site.as_ref().map(Made::site),
             nginx: nginx.as_ref(),
             peers: &peers,
+            paths: &paths,
             began: Instant::now(),
         };
         let ended = measure(&bench, &mut networks.list, seed, &mut writer, &mut runs)?;
@@ -162,18 +171,22 @@ struct Scene {
     machine: Fingerprint,
     /// Between hosts, all of them.
     hosts: Vec<HostRecord>,
+    prices: PriceRecord,
     quiet: Quiet,
 }
 
 impl Scene {
-    fn set(options: &RunOptions) -> Result<Scene, LabError> {
+    fn set(options: &RunOptions, stop: &Stop) -> Result<Scene, LabError> {
         let Some(between) = &options.hosts else {
             let pin = options.experiment.pin;
             let cpus = Cpus::choose(pin.server_cpu, pin.client_cpu)?;
+            // Whoever measures them uses both CPUs, so that this comes before the lab keeps off them.
+            let prices = prices::measure(&options.binary, &cpus, stop);
             let quiet = Quiet::keep_to(&cpus.others);
             let networks = net::set_up(options.experiment.net, &cpus)?;
             let machine = Fingerprint::read(&cpus);
-            return Ok(Scene { networks, cpus, machine, hosts: Vec::new(), quiet });
+            let hosts = Vec::new();
+            return Ok(Scene { networks, cpus, machine, hosts, prices, quiet });
         };
         if options.profile {
             return Err(LabError::BadExperiment {
@@ -193,7 +206,8 @@ impl Scene {
         let networks = Networks { list: vec![network], fallback: None };
         let machine = records.first().map(|host| host.machine.clone()).unwrap_or_default();
         let quiet = Quiet::keep_to(&others);
-        Ok(Scene { networks, cpus, machine, hosts: records, quiet })
+        let prices = PriceRecord::none("they are measured on the lab's own host only");
+        Ok(Scene { networks, cpus, machine, hosts: records, prices, quiet })
     }
 }
 
@@ -333,6 +347,7 @@ fn measure(
             let Some(network) = network else { continue };
             let slot = Slot { index: runs.len(), cell, block: *number, subject };
             let Some(run) = runner::run(bench, network, &slot)? else { return Ok(Ended::Stopped) };
+            let run = bench.paths.hidden_in(run);
             writer.append(&run)?;
             let first = runs.get(first).unwrap_or(&run);
             for finding in audit_in_block(wanted, first, &run) {

@@ -91,7 +91,7 @@ fn two_orders(random: &mut Rand64, group: usize, subjects: &[usize]) -> [Block; 
 }
 
 /// The numbers under `count` in random order (Fisher and Yates).
-fn shuffled(random: &mut Rand64, count: usize) -> Vec<usize> {
+pub(crate) fn shuffled(random: &mut Rand64, count: usize) -> Vec<usize> {
     let mut numbers: Vec<usize> = (0..count).collect();
     for last in (1..count).rev() {
         numbers.swap(last, random.rand_range(0..last as u64 + 1) as usize);

@@ -11,6 +11,7 @@ use crate::host::{HostRecord, Offset};
 use crate::machine::{Cpus, Fingerprint};
 use crate::net::NetRecord;
 use crate::placement::Distance;
+use crate::prices::PriceRecord;
 use crate::process::Exit;
 use crate::profile::Profile;
 use crate::summary::{Summary, Warning};
@@ -70,6 +71,9 @@ pub struct Bundle {
     /// What limits the conclusions; it follows from everything above.
     #[serde(default)]
     pub warnings: Vec<Warning>,
+    /// What the machine charges; not in older bundles.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prices: Option<PriceRecord>,
     /// Where the time goes by perf, if that was asked for. These runs are in no figure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<Profile>,
@@ -107,7 +111,7 @@ pub enum State {
 /// A program file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Program {
-    /// Where it was.
+    /// Its file name; between hosts, where it was.
     pub path: String,
     /// SHA-256 of the file, if it could be read.
     pub sha256: Option<String>,
@@ -134,12 +138,12 @@ pub struct RunRecord {
     pub subject: String,
     /// Seconds since the experiment began.
     pub at_s: f64,
-    /// The server's command, exactly.
+    /// The server's command, without the paths of this machine.
     pub server_command: Vec<String>,
     /// The configuration file that the lab wrote for the server, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server_config: Option<String>,
-    /// The load generator's command, exactly; of the first of several.
+    /// The load generator's command, likewise; of the first of several.
     pub client_command: Vec<String>,
     /// The server's `ready` line, if it prints one.
     pub ready: Option<Value>,

@@ -23,6 +23,7 @@ use crate::host::share::share;
 use crate::host::{End, Offset, Process, Soon};
 use crate::machine::Cpus;
 use crate::net::Network;
+use crate::paths::Paths;
 use crate::peers::find::Found;
 use crate::placement::{self, Distance, Placement, Wanted};
 use crate::process::{Event, Role};
@@ -60,6 +61,8 @@ pub(crate) struct Bench<'a> {
     pub(crate) nginx: Option<&'a nginx::Installed>,
     /// The programs of those subjects that are peers.
     pub(crate) peers: &'a Found,
+    /// What no record says.
+    pub(crate) paths: &'a Paths,
     /// When the experiment began.
     pub(crate) began: Instant,
 }

@@ -301,6 +301,21 @@ fn check_reports(directory: &Path, bundle: &Bundle, runs: &[RunRecord], found: &
     }
 }
 
+/// A bundle whose summary is computed again from its raw data, whatever stands in it.
+///
+/// # Errors
+/// When the bundle cannot be read.
+pub fn recomputed(directory: &Path) -> Result<Bundle, LabError> {
+    let Stored { mut bundle, runs, .. } = bundle::read(directory)?;
+    bundle.summary = Some(summarise(&bundle.experiment, bundle.seed, &runs));
+    Ok(bundle)
+}
+
+/// Whether there is a bundle in a directory.
+pub fn is_bundle(directory: &Path) -> bool {
+    bundle::has(directory, BUNDLE_FILE)
+}
+
 /// Computes the summary of a bundle again and writes reports and manifest anew, also for a bundle
 /// whose lab was killed.
 ///

@@ -58,6 +58,7 @@ pub const BUILT_IN: &[(&str, &str)] = &[
     ("open-loop", include_str!("../../experiments/open-loop.toml")),
     ("ablation", include_str!("../../experiments/ablation.toml")),
     ("schedule", include_str!("../../experiments/schedule.toml")),
+    ("prices", include_str!("../../experiments/prices.toml")),
     ("udp-streams", include_str!("../../experiments/udp-streams.toml")),
     ("udp-bulk", include_str!("../../experiments/udp-bulk.toml")),
     ("http-sizes", include_str!("../../experiments/http-sizes.toml")),

@@ -5,8 +5,10 @@ use std::fmt::Write;
 use super::outcome::{self, MARKS, overall};
 use super::shape::Shape;
 use super::{
-    accounting, columns, conditions, findings, networks, profile, published, table, text, words,
+    accounting, columns, conditions, findings, networks, prices, profile, published, table, text,
+    words,
 };
+use crate::prices::Explanation;
 use crate::result::Bundle;
 use crate::summary::CellSummary;
 
@@ -47,6 +49,7 @@ fn render(out: &mut String, bundle: &Bundle) -> std::fmt::Result {
     for cell in &summary.cells {
         render_cell(out, cell)?;
     }
+    render_prices(out, bundle)?;
     let published = published::tables(bundle, summary);
     if published.iter().any(|rows| !rows.is_empty()) {
         writeln!(out, "\n## {}", published::TITLE)?;
@@ -79,6 +82,19 @@ fn render(out: &mut String, bundle: &Bundle) -> std::fmt::Result {
         writeln!(out, "\n- `{}`{host}: SHA-256 `{hash}`", program.path)?;
     }
     Ok(())
+}
+
+fn render_prices(out: &mut String, bundle: &Bundle) -> std::fmt::Result {
+    let Some(explanation) = Explanation::of(bundle) else { return Ok(()) };
+    writeln!(out, "\n## {}", prices::TITLE)?;
+    for sentence in prices::sentences(bundle, &explanation) {
+        writeln!(out, "\n{}", escape(&sentence))?;
+    }
+    for rows in [prices::prices(&explanation)].iter().chain(&prices::tables(&explanation)) {
+        writeln!(out)?;
+        write_table(out, rows)?;
+    }
+    writeln!(out, "\n{}", prices::NOTE)
 }
 
 /// Maps, changes and knees.

@@ -5,8 +5,9 @@ use std::io::IsTerminal;
 
 use super::outcome::{self, MARKS, Outcome, judged, overall};
 use super::shape::Shape;
-use super::{columns, conditions, findings, networks, profile, published, text, words};
+use super::{columns, conditions, findings, networks, prices, profile, published, text, words};
 use crate::audit::Severity;
+use crate::prices::Explanation;
 use crate::result::Bundle;
 use crate::summary::{CellSummary, Summary};
 
@@ -90,6 +91,7 @@ impl Page {
                 self.cell(cell)?;
             }
         }
+        self.prices(bundle)?;
         self.published(bundle, summary)?;
         self.warnings(bundle, summary)?;
         if !summary.cells.is_empty() {
@@ -199,6 +201,19 @@ impl Page {
             self.wrapped(YELLOW, &note, 2)?;
         }
         Ok(())
+    }
+
+    /// What the prices explain; of many differences how well alone.
+    fn prices(&mut self, bundle: &Bundle) -> Result {
+        let Some(explanation) = Explanation::of(bundle) else { return Ok(()) };
+        writeln!(self.text, "\n{}", self.style.paint(BOLD, prices::TITLE))?;
+        if explanation.differences.len() < COMPACT_FROM {
+            for rows in prices::tables(&explanation) {
+                self.rows(&rows, 2)?;
+            }
+        }
+        let sentences = prices::sentences(bundle, &explanation);
+        sentences.iter().try_for_each(|sentence| self.wrapped("", sentence, 2))
     }
 
     fn published(&mut self, bundle: &Bundle, summary: &Summary) -> Result {

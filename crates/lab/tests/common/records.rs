@@ -136,6 +136,7 @@ pub(crate) fn bundle(experiment: Experiment, records: Vec<Value>) -> Bundle {
         hosts: Vec::new(),
         summary: Some(summary),
         warnings: Vec::new(),
+        prices: None,
         profile: None,
     };
     bundle.warnings = warnings(&bundle);

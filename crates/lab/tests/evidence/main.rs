@@ -14,6 +14,7 @@ mod hosts;
 mod http_verdicts;
 mod many_verdicts;
 mod placements;
+mod prices;
 mod published;
 mod report;
 mod report_browser;

@@ -234,12 +234,13 @@ fn a_map_is_used_with_the_keyboard_and_takes_its_data_along() {
     let downloads = tempfile::tempdir().unwrap();
     let allow = json!({"behavior": "allow", "downloadPath": downloads.path()});
     browser.command("Page.setDownloadBehavior", &allow);
-    for (link, name) in [(0, "map-runs.csv"), (1, "map-bundle.json")] {
-        let click = format!("document.querySelectorAll('a[download]')[{link}].click()");
+    for name in ["map-runs.csv", "map-prices.csv", "map-bundle.json"] {
+        let click = format!("document.querySelector('a[download=\"{name}\"]').click()");
         browser.evaluate(&click);
         let text = wait_for(&downloads.path().join(name));
-        match link {
-            0 => assert_eq!(text.lines().count(), 1 + 240),
+        match name {
+            "map-runs.csv" => assert_eq!(text.lines().count(), 1 + 240),
+            "map-prices.csv" => assert!(text.starts_with("cell,subject,baseline,difference_ns")),
             _ => {
                 let bundle: Value = serde_json::from_str(&text).unwrap();
                 assert_eq!(bundle["summary"]["cells"].as_array().unwrap().len(), 15);

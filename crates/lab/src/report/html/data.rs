@@ -6,7 +6,8 @@ use maud::{Markup, html};
 
 use super::tables;
 use crate::audit::{Finding, Severity};
-use crate::report::words;
+use crate::prices::Explanation;
+use crate::report::{prices, words};
 use crate::result::{Bundle, RunRecord};
 use crate::summary::{Figures, METRICS, Metric, Summary, figures_of};
 
@@ -65,6 +66,10 @@ fn downloads(bundle: &Bundle, listed: &[RunRecord], all: usize) -> Markup {
                 @if listed.len() < all { "the first " (listed.len()) " of " (all) " runs" }
                 @else { "all " (all) " runs" }
                 " (CSV)"
+            }
+            @if let Some(explanation) = Explanation::of(bundle) {
+                ", " a download=(format!("{name}-prices.csv"))
+                    href=(link("text/csv", &prices::csv(&explanation))) { "what explains the differences (CSV)" }
             }
             @if let Some(whole) = whole {
                 " and " a download=(format!("{name}-bundle.json"))

@@ -15,9 +15,10 @@ use sha2::{Digest, Sha256};
 use super::outcome::{Judged, Outcome, judged, overall};
 use super::plots::{self, IntervalRow};
 use super::shape::Shape;
-use super::{conditions, findings, networks, profile, published, warnings, words};
+use super::{conditions, findings, networks, prices, profile, published, warnings, words};
 use crate::audit::Severity;
 use crate::experiment::Experiment;
+use crate::prices::Explanation;
 use crate::result::{Bundle, RunRecord};
 use crate::summary::{Comparison, Summary};
 
@@ -87,8 +88,9 @@ fn results(bundle: &Bundle, summary: &Summary) -> Markup {
     let shape = Shape::of(bundle, summary);
     let all: Vec<Judged<'_>> = judged(summary).collect();
     let told = findings::gathered(bundle, summary);
+    let explanation = Explanation::of(bundle);
     html! {
-        (contents(summary, &shape, !told.is_empty()))
+        (contents(summary, &shape, !told.is_empty(), explanation.is_some()))
         @for rows in networks::tables(summary) { (tables::simple(&rows, "Networks")) }
         (map::section(bundle, summary, &shape))
         (pictures::ablations(&shape))
@@ -97,19 +99,21 @@ fn results(bundle: &Bundle, summary: &Summary) -> Markup {
         p.soft.small { (words::legend(bundle)) }
         @if !told.is_empty() { (warning_list(&told)) }
         (cells::sections(summary))
+        @if let Some(explanation) = &explanation { (price_section(bundle, explanation)) }
         (profile_section(bundle))
         (published_section(bundle, summary))
     }
 }
 
 /// Links to what this page has.
-fn contents(summary: &Summary, shape: &Shape<'_>, warned: bool) -> Markup {
+fn contents(summary: &Summary, shape: &Shape<'_>, warned: bool, explained: bool) -> Markup {
     let parts = [
         ("map", "Map", !shape.maps.is_empty()),
         ("changes", "Changes", !shape.ablations.is_empty()),
         ("curves", "Curves", !shape.curves.is_empty()),
         ("warnings", "Warnings", warned),
         ("cells", "Cells", !summary.cells.is_empty()),
+        ("prices", "Prices", explained),
         ("conditions", "Conditions", true),
         ("data", "Data and commands", true),
     ];
@@ -254,6 +258,32 @@ fn overview(all: &[Judged<'_>]) -> Markup {
                 (plots::intervals(&rows, baseline.unwrap_or("baseline"),
                     subject.unwrap_or("subject")))
             }
+        }
+    }
+}
+
+/// What of the differences the prices explain, and how well they predict.
+fn price_section(bundle: &Bundle, explanation: &Explanation<'_>) -> Markup {
+    let point = |it: &crate::prices::Explained<'_>| {
+        let names = [&*it.comparison.subject, &*it.comparison.baseline];
+        let name = format!("{} less {}, {}", names[0], names[1], it.cell.cell);
+        (it.difference_ns, it.predicted_ns(), it.was_fitted, name)
+    };
+    let points: Vec<plots::Point> = explanation.differences.iter().map(point).collect();
+    html! {
+        section #prices {
+            h2 { (prices::TITLE) }
+            @for sentence in prices::sentences(bundle, explanation) { p { (sentence) } }
+            (tables::simple(&prices::prices(explanation), "Prices"))
+            @if points.len() > 2 {
+                figure {
+                    figcaption { "Differences in CPU, ns per request or packet"
+                        span { "filled: predicted; hollow: fitted; on the line the model is right" } }
+                    (plots::scatter(&points, "measured", "by the model"))
+                }
+            }
+            @for rows in &prices::tables(explanation) { (tables::simple(rows, prices::TITLE)) }
+            p.small.soft { (prices::NOTE) }
         }
     }
 }

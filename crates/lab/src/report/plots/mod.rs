@@ -7,6 +7,7 @@ mod bars;
 mod curves;
 mod intervals;
 mod percentiles;
+mod scatter;
 mod stacks;
 
 use maud::{Markup, html};
@@ -15,6 +16,7 @@ pub(super) use bars::bars;
 pub(super) use curves::{PERCENTILES, cpu, latencies_by_load, ratios, subjects};
 pub(super) use intervals::{IntervalRow, intervals, rows_of};
 pub(super) use percentiles::{latencies, latenesses};
+pub(super) use scatter::{Point, scatter};
 pub(super) use stacks::{caption, legend, stacks};
 
 const WIDTH: f64 = 400.0;

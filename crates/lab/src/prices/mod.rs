@@ -1,0 +1,144 @@
+//! What a machine charges for a system call, a notification, a wake-up and a copied byte, and how much
+//! of the differences between servers that explains.
+//!
+//! `lab run` has the server's own program measure the prices before the first run ([`measure`]).
+//! Everything else follows from them and from the counts in the summary: [`Explanation`].
+
+mod explain;
+mod fit;
+mod measure;
+mod predict;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::experiment::{Cell, Point};
+use crate::summary::{Figures, METRICS};
+
+pub(crate) use explain::{Error, Explained, Explanation};
+pub(crate) use measure::measure;
+pub use predict::OtherPrices;
+pub(crate) use predict::{Predicted, predict};
+
+/// The prices of the machine, or why there are none.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct PriceRecord {
+    /// The prices, by name: nanoseconds of CPU time.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub list: BTreeMap<String, Price>,
+    /// Why none was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unavailable: Option<String>,
+}
+
+/// One price, or why it could not be measured.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Price {
+    /// It was measured.
+    Measured {
+        /// The median.
+        median: f64,
+        /// Lower end of its interval at 95 %.
+        low: f64,
+        /// Upper end.
+        high: f64,
+    },
+    /// It was not.
+    Unavailable {
+        /// Why.
+        unavailable: String,
+    },
+}
+
+/// The prices that a bundle keeps, with what each is the price of.
+pub(crate) const PRICES: [(&str, &str); 5] = [
+    ("syscall_ns", "a system call that does nothing"),
+    ("notification_busy_ns", "notifying a busy CPU, both sides"),
+    ("notification_idle_ns", "notifying an idle CPU, both sides"),
+    ("wakeup_ns", "waking a thread"),
+    ("copy_ns_per_kb", "copying 1 KB to or from the kernel"),
+];
+
+/// No price is higher: a bundle may come from anywhere.
+const PRICE_NS_MAX: f64 = 1e9;
+
+impl PriceRecord {
+    pub(crate) fn none(why: impl Into<String>) -> PriceRecord {
+        PriceRecord { unavailable: Some(why.into()), ..PriceRecord::default() }
+    }
+
+    /// The median of a price, if it was measured.
+    pub fn median(&self, name: &str) -> Option<f64> {
+        let Price::Measured { median, .. } = self.list.get(name)? else { return None };
+        Some(*median).filter(|it| (0.0..=PRICE_NS_MAX).contains(it))
+    }
+}
+
+/// Something that a server pays for by the piece.
+pub(crate) struct Term {
+    pub(crate) title: &'static str,
+    /// The price in the list; without one only a fit can tell it.
+    price: Option<&'static str>,
+    /// Its name in `--price`.
+    option: Option<&'static str>,
+    /// The part of the price that the server's CPU pays.
+    share: f64,
+    count: fn(&Figures, &Cell) -> Option<f64>,
+}
+
+/// Everything that is paid for by the piece.
+pub(crate) const TERMS: [Term; 5] = [
+    Term {
+        title: "system calls",
+        price: Some("syscall_ns"),
+        option: Some("syscall"),
+        share: 1.0,
+        count: |figures, _| metric(figures, "server_syscalls"),
+    },
+    Term {
+        title: "notifications",
+        price: Some("notification_busy_ns"),
+        option: Some("interrupt"),
+        // They are counted on both CPUs, and the price is for both. The server sends some and receives some.
+        share: 0.5,
+        count: |figures, _| metric(figures, "notifications"),
+    },
+    Term {
+        title: "receive softirq",
+        price: None,
+        option: None,
+        share: 1.0,
+        count: |figures, _| metric(figures, "net_rx_runs"),
+    },
+    Term {
+        title: "switches",
+        price: Some("wakeup_ns"),
+        option: Some("wakeup"),
+        share: 1.0,
+        count: |figures, _| metric(figures, "server_switches"),
+    },
+    Term {
+        title: "copies",
+        price: Some("copy_ns_per_kb"),
+        option: Some("copy"),
+        share: 1.0,
+        count: |_, cell| Some(copied_kb(cell)),
+    },
+];
+
+fn metric(figures: &Figures, name: &str) -> Option<f64> {
+    METRICS.iter().find(|metric| metric.name == name)?.value(figures)
+}
+
+/// What a server copies from and to the kernel for a unit of work, in KB. Of a file only the sending
+/// counts, whether its server copies it or not: the lab cannot see that.
+fn copied_kb(cell: &Cell) -> f64 {
+    let bytes = match cell.point {
+        Point::Tcp(point) => 2.0 * f64::from(point.message_bytes),
+        Point::Udp { message_bytes, .. } => 2.0 * f64::from(message_bytes),
+        Point::Http(point) => f64::from(point.file_bytes),
+    };
+    bytes / 1024.0
+}
