@@ -308,9 +308,8 @@ fn bundles_of_the_second_version_are_read_verified_and_rendered_anew() {
     for name in files(&old) {
         fs::copy(old.join(&name), out.path().join(&name)).unwrap();
     }
-    let before = fs::File::open(old.join("bundle.json.zst")).unwrap();
-    let before = ruzstd::decoding::StreamingDecoder::new(before).unwrap();
-    let before: serde_json::Value = serde_json::from_reader(before).unwrap();
+    let before: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(old.join("bundle.json")).unwrap()).unwrap();
     let bundle = rerender(out.path()).unwrap();
     assert_eq!(bundle.schema, twinring_lab::result::BUNDLE_SCHEMA);
     let summary = bundle.summary.unwrap();
@@ -355,6 +354,33 @@ fn bundles_of_the_third_version_are_verified_rendered_anew_and_keep_their_verdic
     }
     let found = verify(out.path()).unwrap();
     assert!(found.holds() && found.notes.is_empty(), "{found}");
+}
+
+/// Bundles named the directories that programs and files of an experiment lay in.
+#[test]
+fn a_bundle_has_prices_and_no_paths_of_its_machine() {
+    let out = tempfile::tempdir().unwrap();
+    let sketch = HttpSketch { others: &["burn"], pairs: 2, ..HttpSketch::default() };
+    let outcome = sketch.run(out.path()).unwrap();
+    let directory = &outcome.directory;
+    let places = [out.path(), fakes().parent().unwrap()].map(|it| it.display().to_string());
+    for name in files(directory) {
+        let text = fs::read_to_string(directory.join(&name)).unwrap();
+        for place in &places {
+            assert!(!text.contains(place), "{name} has {place}");
+        }
+    }
+    let prices = outcome.bundle.prices.as_ref().unwrap();
+    if outcome.bundle.cpus.shared {
+        assert!(prices.unavailable.as_ref().unwrap().contains("one CPU"));
+        return;
+    }
+    // The fakes have made them up.
+    assert_eq!((prices.median("syscall_ns"), prices.median("copy_ns_per_kb")), (Some(100.0), None));
+    let text = fs::read_to_string(directory.join("bundle.json")).unwrap();
+    fs::write(directory.join("bundle.json"), text.replace("100.0", "900.0")).unwrap();
+    let found = verify(directory).unwrap();
+    assert!(found.problems.iter().any(|it| it.contains("report.html does not say")), "{found}");
 }
 
 /// The names of all fields, but those of lines that programs printed and of settings of a kernel.
