@@ -227,6 +227,12 @@ fn measured() -> Value {
     json(&command.output().unwrap())["prices"].take()
 }
 
+/// What every machine can tell, unless it is so busy that fewer than six rounds fit into the time.
+fn assert_measured(prices: &Value, name: &str) {
+    let price = &prices[name];
+    assert!(price["median"].is_number() || price["unavailable"] == "too little time", "{price}");
+}
+
 const TAKE_TWO_CPUS: [&str; 7] = [
     "notification_busy_ns",
     "notification_busy_sender_ns",
@@ -267,7 +273,7 @@ fn prices_are_positive_inside_their_intervals_and_documented() {
         measured += 1;
     }
     for name in ["syscall_ns", "epoll_wait_ns", "wakeup_ns", "copy_ns_per_kb"] {
-        assert!(prices[name]["median"].is_number(), "{name}: {}", prices[name]);
+        assert_measured(&prices, name);
     }
     // On a busy machine a CPU may be neither free nor idle for long enough; then there is no price.
     println!("{measured} prices on CPUs {}: {}", prices["cpus"], prices["notifications"]);
@@ -305,7 +311,7 @@ fn one_cpu_has_no_price_of_a_notification() {
         let why = prices[name]["unavailable"].as_str().unwrap();
         assert!(why.contains("taskset"), "{name}: {why}");
     }
-    assert!(prices["wakeup_ns"]["median"].is_number(), "{}", prices["wakeup_ns"]);
+    assert_measured(&prices, "wakeup_ns");
 }
 
 #[test]
@@ -326,7 +332,7 @@ fn calls_that_are_refused_are_named_with_what_permits_them() {
         let why = prices[name]["unavailable"].as_str().unwrap();
         assert!(why.contains(told), "{name}: {why}");
     }
-    assert!(prices["syscall_ns"]["median"].is_number());
+    assert_measured(&prices, "syscall_ns");
 }
 
 #[test]
