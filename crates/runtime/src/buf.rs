@@ -49,6 +49,18 @@ impl RecvBuf {
         RecvBuf { home: Home::Nowhere, start: 0, end: 0 }
     }
 
+    /// Number of bytes. Hides that of the slice, which costs a look for the memory.
+    #[inline]
+    pub fn len(&self) -> usize {
+        (self.end - self.start) as usize
+    }
+
+    /// True without bytes.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
     /// Moves the bytes out of the pool, so that they can be kept for long.
     pub fn detach(self) -> RecvBuf {
         match self.home {

@@ -66,7 +66,20 @@ pub(crate) struct WaitQueue {
 
 impl WaitQueue {
     /// Adds a future, or renews the waker of one that waits already.
+    #[inline]
     pub(crate) fn add(&mut self, waiter: &mut Waiter<'_>) {
+        if self.first.is_none() {
+            // Nobody waits, so every number is free.
+            self.last_token = self.last_token.wrapping_add(1).max(1);
+            (self.first, self.first_token) = (Some(waiter.waker()), self.last_token);
+            waiter.token.0 = self.last_token;
+        } else {
+            self.add_to_others(waiter);
+        }
+    }
+
+    #[inline(never)]
+    fn add_to_others(&mut self, waiter: &mut Waiter<'_>) {
         if let Some(place) = self.place(waiter.token.0) {
             if !place.will_wake(waiter.waker) {
                 waiter.replaced = Some(std::mem::replace(place, waiter.waker()));
@@ -75,18 +88,15 @@ impl WaitQueue {
         }
         let token = self.next_token();
         waiter.token.0 = token;
-        match &self.first {
-            None => (self.first, self.first_token) = (Some(waiter.waker()), token),
-            Some(_) => {
-                self.others.get_or_insert_default().insert(token, waiter.waker());
-            }
-        }
+        self.others.get_or_insert_default().insert(token, waiter.waker());
     }
 
     /// For a future that may not have to wait any more: dropping it then costs nothing.
     #[inline]
     pub(crate) fn leave(&mut self, waiter: &mut Waiter<'_>) {
-        if waiter.token.may_wait()
+        if self.first.is_none() {
+            *waiter.token = WaitToken::default();
+        } else if waiter.token.may_wait()
             && let Some(left) = self.remove(waiter.token)
         {
             waiter.replaced = Some(left);
@@ -111,11 +121,13 @@ impl WaitQueue {
     }
 
     /// True when nobody waits.
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.first.is_none()
     }
 
     /// Moves all to `wakes`. A single one that was woken and then dropped would keep the others waiting.
+    #[inline]
     pub(crate) fn wake(&mut self, wakes: &mut Vec<Waker>) {
         let Some(first) = self.first.take() else { return };
         wakes.push(first);

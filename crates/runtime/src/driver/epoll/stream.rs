@@ -312,15 +312,17 @@ impl Stream {
     }
 
     /// Level-triggered only: watch for what somebody waits for, and for nothing else.
+    #[inline]
     pub(super) fn update_interest(
         &mut self,
         epoll: &Epoll,
         key: Key,
         shared: &Shared,
     ) -> io::Result<()> {
-        if shared.features.edge_triggered {
-            return Ok(());
-        }
+        if shared.features.edge_triggered { Ok(()) } else { self.watch(epoll, key, shared) }
+    }
+
+    fn watch(&mut self, epoll: &Epoll, key: Key, shared: &Shared) -> io::Result<()> {
         let mut wanted = 0;
         if !self.masked && !self.closing && !self.connecting {
             wanted |= libc::EPOLLIN | libc::EPOLLRDHUP;
