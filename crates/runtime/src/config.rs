@@ -37,9 +37,6 @@ pub enum Engine {
     IoUring,
     /// epoll(7).
     Epoll,
-    /// A simulated machine, see [`sim`](crate::sim).
-    #[cfg(feature = "sim")]
-    Sim,
 }
 
 impl fmt::Display for Engine {
@@ -47,8 +44,6 @@ impl fmt::Display for Engine {
         f.write_str(match self {
             Engine::IoUring => "io_uring",
             Engine::Epoll => "epoll",
-            #[cfg(feature = "sim")]
-            Engine::Sim => "sim",
         })
     }
 }
@@ -358,30 +353,6 @@ pub struct EpollFeatures {
     pub gather: u32,
 }
 
-/// The features a simulated worker runs with.
-#[cfg(feature = "sim")]
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct SimFeatures {
-    /// Size of one receive buffer in bytes.
-    pub buffer_bytes: usize,
-    /// Number of receive buffers.
-    pub buffer_count: u16,
-}
-
-#[cfg(feature = "sim")]
-impl SimFeatures {
-    /// What is asked for of an io_uring, and otherwise what the seed of the world chooses: tiny
-    /// pools as well as large ones.
-    pub(crate) fn chosen(wanted: &UringOptions) -> SimFeatures {
-        let choose = |limit| crate::sim::World::current().map_or(0, |world| world.choose(limit));
-        let (bytes, count) = (64 << choose(11), 4 << choose(5));
-        SimFeatures {
-            buffer_bytes: wanted.buffer_bytes.map_or(bytes, |bytes| bytes as usize),
-            buffer_count: wanted.buffer_count.map_or(count, |count| count as u16),
-        }
-    }
-}
-
 impl EpollOptions {
     /// Fills in the defaults: edge-triggered, sends gathered, 16 buffers of 64 KiB of which one is
     /// normally in use, so that a receive takes all there is and the memory stays in the cache.
@@ -403,9 +374,6 @@ pub enum Features {
     IoUring(UringFeatures),
     /// epoll with these features.
     Epoll(EpollFeatures),
-    /// A simulated machine with these features.
-    #[cfg(feature = "sim")]
-    Sim(SimFeatures),
 }
 
 impl Features {
@@ -414,8 +382,6 @@ impl Features {
         match self {
             Features::IoUring(_) => Engine::IoUring,
             Features::Epoll(_) => Engine::Epoll,
-            #[cfg(feature = "sim")]
-            Features::Sim(_) => Engine::Sim,
         }
     }
 }

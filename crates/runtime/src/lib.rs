@@ -55,8 +55,6 @@ pub mod time;
 
 pub use buf::{RecvBuf, SendBuf};
 pub use calls::CallTime;
-#[cfg(feature = "sim")]
-pub use config::SimFeatures;
 pub use config::{
     Buffers, Engine, EngineChoice, EpollFeatures, EpollOptions, Features, FileOperations,
     OptionError, Split, TaskRun, Trigger, UdpReads, UringFeatures, UringOptions,

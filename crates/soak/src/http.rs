@@ -58,7 +58,7 @@ pub(crate) fn run(world: &World, plan: &mut Plan) -> Claim {
         Some((log, _)) => service.log_to(log),
         None => service,
     };
-    let observer = service.observer(twinring::Engine::Sim);
+    let observer = service.observer(twinring::Engine::Epoll);
     let admin = plan.chance(3).then(|| {
         let admin = patiently(world, || Admin::bind(address));
         let address = admin.address();

@@ -145,7 +145,7 @@ pub(crate) fn decode_control(control: &[u8]) -> RecvControl {
 }
 
 /// Level, type and data of each message, up to the first that is malformed.
-fn messages(mut control: &[u8]) -> impl Iterator<Item = (i32, i32, &[u8])> {
+pub(crate) fn messages(mut control: &[u8]) -> impl Iterator<Item = (i32, i32, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from_ne_bytes(array(control, 0)?);
         let level = i32::from_ne_bytes(array(control, 8)?);

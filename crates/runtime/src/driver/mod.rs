@@ -46,8 +46,6 @@ mod linger;
 mod mmsg;
 pub(crate) mod pieces;
 pub(crate) mod queues;
-#[cfg(feature = "sim")]
-pub(crate) mod sim;
 pub(crate) mod slots;
 pub(crate) mod uring;
 pub(crate) mod zero_copy;
@@ -110,8 +108,6 @@ pub(crate) struct InUse {
 pub(crate) enum Driver {
     Uring(Box<UringDriver>),
     Epoll(Box<EpollDriver>),
-    #[cfg(feature = "sim")]
-    Sim(Box<sim::SimDriver>),
 }
 
 macro_rules! dispatch {
@@ -119,8 +115,6 @@ macro_rules! dispatch {
         match $self {
             Driver::Uring($driver) => $call,
             Driver::Epoll($driver) => $call,
-            #[cfg(feature = "sim")]
-            Driver::Sim($driver) => $call,
         }
     };
 }
@@ -134,8 +128,6 @@ impl Driver {
             Features::Epoll(features) => {
                 Driver::Epoll(Box::new(EpollDriver::new(features.clone(), setup)?))
             }
-            #[cfg(feature = "sim")]
-            Features::Sim(features) => Driver::Sim(Box::new(sim::SimDriver::new(features, setup)?)),
         })
     }
 
@@ -170,11 +162,6 @@ impl Driver {
                     _ => driver.add_connecting(socket),
                 }
             }
-            #[cfg(feature = "sim")]
-            Driver::Sim(driver) => match address.as_socket() {
-                Some(address) => driver.connect(socket, address),
-                None => Err(io::Error::from_raw_os_error(libc::EAFNOSUPPORT)),
-            },
         }
     }
 
@@ -207,8 +194,6 @@ impl Driver {
         match self {
             Driver::Uring(driver) => driver.poll_send(key, waiter, buf, more),
             Driver::Epoll(driver) => driver.poll_send(key, waiter, buf, more),
-            #[cfg(feature = "sim")]
-            Driver::Sim(driver) => driver.poll_send(key, waiter, buf),
         }
     }
 
@@ -239,8 +224,6 @@ impl Driver {
         match self {
             Driver::Uring(driver) => driver.poll_zero_copy(key, waiter, buffer, more, begun),
             Driver::Epoll(driver) => Poll::Ready(driver.send_zero_copy(key, buffer, more)),
-            #[cfg(feature = "sim")]
-            Driver::Sim(driver) => Poll::Ready(driver.send_bytes(key, buffer.as_slice())),
         }
     }
 
@@ -278,7 +261,8 @@ impl Driver {
         self.wait_queue(key, side).and_then(|queue| queue.remove(token))
     }
 
-    fn wait_queue(&mut self, key: Key, side: Side) -> Option<&mut WaitQueue> {
+    /// Who waits for this side of a socket.
+    pub(crate) fn wait_queue(&mut self, key: Key, side: Side) -> Option<&mut WaitQueue> {
         dispatch!(self, driver => driver.wait_queue(key, side))
     }
 
@@ -287,8 +271,6 @@ impl Driver {
         match self {
             Driver::Uring(driver) => driver.start_file(op, waiter),
             Driver::Epoll(_) => Start::NoRing(op),
-            #[cfg(feature = "sim")]
-            Driver::Sim(driver) => driver.start_file(op, waiter),
         }
     }
 
@@ -301,8 +283,6 @@ impl Driver {
         match self {
             Driver::Uring(driver) => driver.poll_file(key, waiter),
             Driver::Epoll(_) => Poll::Ready(Err(closed())),
-            #[cfg(feature = "sim")]
-            Driver::Sim(driver) => driver.poll_file(key, waiter),
         }
     }
 
@@ -311,8 +291,6 @@ impl Driver {
         match self {
             Driver::Uring(driver) => driver.abandon_file(key),
             Driver::Epoll(_) => None,
-            #[cfg(feature = "sim")]
-            Driver::Sim(driver) => driver.abandon_file(key),
         }
     }
 
@@ -321,8 +299,6 @@ impl Driver {
         match self {
             Driver::Uring(driver) => driver.forget_file(token),
             Driver::Epoll(_) => None,
-            #[cfg(feature = "sim")]
-            Driver::Sim(_) => None,
         }
     }
 
@@ -435,11 +411,6 @@ impl Driver {
                 driver.submit(wakes);
                 Ok(())
             }
-            #[cfg(feature = "sim")]
-            Driver::Sim(driver) => {
-                driver.submit();
-                Ok(())
-            }
         }
     }
 
@@ -461,26 +432,9 @@ impl Driver {
         dispatch!(self, driver => driver.is_lingering())
     }
 
-    /// From now on a simulated engine does not wait: its world leads its worker step by step.
-    #[cfg(feature = "sim")]
-    pub(crate) fn be_led(&mut self) {
-        if let Driver::Sim(driver) = self {
-            driver.be_led();
-        }
-    }
-
     /// What the engine holds at this moment.
     pub(crate) fn in_use(&self) -> InUse {
         dispatch!(self, driver => driver.in_use())
-    }
-
-    /// What has to hold after every step of a simulated worker.
-    #[cfg(feature = "sim")]
-    pub(crate) fn check(&self, resting: bool) -> Result<(), String> {
-        match self {
-            Driver::Sim(driver) => driver.check(resting),
-            Driver::Uring(_) | Driver::Epoll(_) => Ok(()),
-        }
     }
 
     /// Cancels everything, waits until the kernel holds nothing (for operations on files, `patience` at
@@ -489,8 +443,6 @@ impl Driver {
         match self {
             Driver::Uring(driver) => driver.teardown(patience, wakes),
             Driver::Epoll(driver) => driver.teardown(wakes),
-            #[cfg(feature = "sim")]
-            Driver::Sim(driver) => driver.teardown(wakes),
         }
     }
 }

@@ -109,12 +109,6 @@ impl Received {
         self.first.is_none()
     }
 
-    /// Bytes received and unread.
-    #[cfg(feature = "sim")]
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
     /// True when the socket holds as much as it may, although its reader had a turn to take it: a
     /// large batch that has just come says nothing about the reader.
     pub(crate) fn is_full(&self, turn: u32) -> bool {
@@ -188,12 +182,6 @@ impl Queued {
         let buf = self.buffers.pop_front()?;
         self.bytes -= buf.len();
         Some(buf)
-    }
-
-    /// Bytes queued.
-    #[cfg(feature = "sim")]
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
     }
 
     /// Moves what is queued out of the receive pool: called when it will stay for a while.

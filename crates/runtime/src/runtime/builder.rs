@@ -183,8 +183,8 @@ impl Builder {
         }
         let (features, why_not) = match self.engine {
             #[cfg(feature = "sim")]
-            _ if crate::driver::sim::World::current().is_some() => {
-                (Features::Sim(crate::config::SimFeatures::chosen(&self.uring)), None)
+            _ if crate::sim::World::current().is_some() => {
+                (crate::sim::features(self.engine, &self.epoll, &self.uring), None)
             }
             EngineChoice::Epoll => (Features::Epoll(self.epoll.resolve()), None),
             choice => match probe::select_uring_with(&self.uring, self.workers, &self.rights) {

@@ -1,13 +1,17 @@
 //! A worker that is led step by step, by the world it lives in, instead of running by itself.
 
 use super::worker::{CURRENT, Worker};
-use super::{Runtime, RuntimeError, STOPPING};
-use crate::driver::sim::{Course, Outputs, Running, World};
+use super::{CloseBlocking, Runtime, RuntimeError, STOPPING};
+use crate::driver::Side;
+use crate::driver::slots::Key;
+use crate::sim::World;
 use crate::sys;
+use crate::sys::machine::world::{self, Course, Outputs, Running};
 use crate::task::JoinHandle;
 use std::cell::RefCell;
+use std::os::fd::RawFd;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 impl Runtime {
     /// As [`run`](Runtime::run), in the world of the calling thread: returns at once, and the
@@ -22,13 +26,12 @@ impl Runtime {
     {
         let nowhere = || RuntimeError::new("Runtime::start outside a simulated world", None);
         let world = World::current().ok_or_else(nowhere)?;
-        let runtime = Rc::new(self);
-        let count = runtime.builder.workers;
+        let count = self.builder.workers;
+        let runtime = Rc::new(Started(self));
         let outputs: Outputs<Fut::Output> =
             Rc::new(RefCell::new((0..count).map(|_| None).collect()));
         for index in 0..count {
-            let worker = Worker::start(&runtime, index)?;
-            worker.driver.borrow_mut().be_led();
+            let worker = Worker::start(&runtime.0, index)?;
             let slot = Rc::new(RefCell::new(None));
             let (main, output) = (service(index), Rc::clone(&slot));
             let main = JoinHandle::spawn(&worker, async move {
@@ -45,22 +48,39 @@ impl Runtime {
             };
             let over = Some(Box::new(over) as Box<dyn FnOnce(Option<RuntimeError>)>);
             let runtime = Rc::clone(&runtime);
-            world.add(Box::new(Led { runtime, worker, main, over, lingers: false }));
+            world.add(Box::new(Led {
+                runtime,
+                worker,
+                main,
+                over,
+                lingers: false,
+                waits_for: None,
+            }));
         }
         Ok(Running { outputs })
     }
 }
 
+/// Its threads end with the last of its workers.
+struct Started(Runtime);
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        drop(CloseBlocking { runtime: &self.0 });
+    }
+}
+
 struct Led {
-    // Its threads, if it had any, end with the last of its workers.
-    #[expect(dead_code, reason = "kept until the last worker is gone")]
-    runtime: Rc<Runtime>,
     worker: Rc<Worker>,
     main: JoinHandle<()>,
     /// To be told how the worker ended; taken when it has.
     over: Option<Box<dyn FnOnce(Option<RuntimeError>)>>,
     /// The program is over; what it had queued is still being sent.
     lingers: bool,
+    /// The epoll set or ring that the last step would have waited for; `None` if it goes on.
+    waits_for: Option<RawFd>,
+    #[expect(dead_code, reason = "kept until the last worker is gone, and dropped last")]
+    runtime: Rc<Started>,
 }
 
 impl Led {
@@ -94,7 +114,8 @@ impl Course for Led {
         let worker = &self.worker;
         let signalled = worker.registration.inbox().is_signalled();
         let ticks = worker.ticks.as_ref().is_some_and(|ticks| !ticks.rests());
-        let arrivals = !ticks && worker.driver.borrow().has_arrivals();
+        let reports = || self.waits_for.is_none_or(world::has_reports);
+        let arrivals = !ticks && (worker.driver.borrow().has_arrivals() || reports());
         let due = || self.next_deadline_ns().is_some_and(|at_ns| at_ns <= sys::monotonic_ns());
         let over = || self.lingers && !worker.driver.borrow_mut().is_lingering();
         worker.executor.has_ready() || signalled || arrivals || due() || over()
@@ -105,13 +126,35 @@ impl Course for Led {
             Some(ticks) => self.worker.next_turn(ticks),
             None => self.worker.next_deadline(),
         };
-        let now = sys::now();
+        let now = Instant::now();
         let ahead = deadline?.saturating_duration_since(now);
         Some(sys::monotonic_ns() + ahead.as_nanos() as u64)
     }
 
     fn step(&mut self) {
         let _here = Here::enter(&self.worker);
+        self.waits_for = world::lead(|| self.take_step());
+    }
+
+    /// A task that waits for what its socket has, of which the engine was told, and will be told no
+    /// more, waits for ever.
+    fn check(&self, resting: bool) -> Result<(), String> {
+        let Some(set) = self.waits_for.filter(|_| resting) else { return Ok(()) };
+        let Some(machine) = world::machine() else { return Ok(()) };
+        let mut driver = self.worker.driver.borrow_mut();
+        let told = machine.kernel.borrow_mut().told_of(set);
+        for told in told.iter().filter(|told| told.bits & libc::EPOLLIN as u32 != 0) {
+            let queue = driver.wait_queue(Key::from_bits(told.data), Side::Receive);
+            if queue.is_some_and(|queue| !queue.is_empty()) {
+                return Err("a task waits to receive what is there".into());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Led {
+    fn take_step(&mut self) {
         if !self.lingers {
             self.worker.executor.run_ready();
             if !self.main.is_finished() && self.worker.stage() != STOPPING {
@@ -129,10 +172,6 @@ impl Course for Led {
         } else {
             self.end(None);
         }
-    }
-
-    fn check(&self, resting: bool) -> Result<(), String> {
-        self.worker.driver.borrow().check(resting)
     }
 }
 

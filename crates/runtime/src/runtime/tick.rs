@@ -199,7 +199,7 @@ impl Worker {
         loop {
             self.executor.run_ready();
             self.submit()?;
-            if !self.executor.has_ready() || sys::now() >= ticks.next.get() {
+            if !self.executor.has_ready() || sys::is_past(ticks.next.get()) {
                 return Ok(());
             }
         }

@@ -45,14 +45,21 @@ macro_rules! define_configurations {
 configurations!(define_configurations);
 
 /// Simulated machines (docs/simulation.md): without faults, and with.
-pub(crate) const SIMULATED: &[Configuration] = &[sim, sim_with_faults];
+pub(crate) const SIMULATED: &[Configuration] =
+    &[sim_epoll, sim_epoll_with_faults, sim_uring, sim_uring_with_faults];
 
 #[allow(non_upper_case_globals)]
-pub(crate) const sim: Configuration =
-    Configuration { name: "sim", engine: EngineChoice::Auto, options: "" };
+pub(crate) const sim_epoll: Configuration =
+    Configuration { name: "sim_epoll", engine: EngineChoice::Epoll, options: "" };
 #[allow(non_upper_case_globals)]
-pub(crate) const sim_with_faults: Configuration =
-    Configuration { name: "sim_with_faults", engine: EngineChoice::Auto, options: "" };
+pub(crate) const sim_epoll_with_faults: Configuration =
+    Configuration { name: "sim_epoll_with_faults", engine: EngineChoice::Epoll, options: "" };
+#[allow(non_upper_case_globals)]
+pub(crate) const sim_uring: Configuration =
+    Configuration { name: "sim_uring", engine: EngineChoice::IoUring, options: "" };
+#[allow(non_upper_case_globals)]
+pub(crate) const sim_uring_with_faults: Configuration =
+    Configuration { name: "sim_uring_with_faults", engine: EngineChoice::IoUring, options: "" };
 
 /// One test for each rule on each configuration. The tests of a rule live in a module of the same
 /// name, which is no conflict: functions and modules have separate namespaces. A rule that says
@@ -71,13 +78,19 @@ macro_rules! contract {
 macro_rules! define_simulated_tests {
     ($rule:ident) => {
         #[cfg(feature = "sim")]
-        define_tests!($rule [sim Auto ""] [sim_with_faults Auto ""]);
+        define_tests!(
+            $rule
+            [sim_epoll Epoll ""]
+            [sim_epoll_with_faults Epoll ""]
+            [sim_uring IoUring ""]
+            [sim_uring_with_faults IoUring ""]
+        );
     };
     ($rule:ident $why:literal) => {
         #[cfg(feature = "sim")]
         #[test]
         #[ignore = $why]
-        fn sim() {}
+        fn sim_epoll() {}
     };
 }
 
@@ -139,7 +152,7 @@ impl Configuration {
     pub(crate) fn on_its_machine<T>(self, rule: impl FnOnce() -> T) -> T {
         #[cfg(feature = "sim")]
         if SIMULATED.iter().any(|simulated| simulated.name == self.name) {
-            return in_a_world(self.name == sim_with_faults.name, rule);
+            return in_a_world(self.name.ends_with("_with_faults"), rule);
         }
         rule()
     }

@@ -39,7 +39,7 @@ fn a_file_that_ends_early_says_so() {
     let path = directory.path().to_owned();
     let content: Vec<u8> = (0..300_000u32).map(|at| (at / 5) as u8).collect();
     std::fs::write(path.join("file"), &content).expect("room");
-    in_world(Faults::none().with(Fault::FileTruncated, 1_000), async move {
+    in_world(Faults::none().with(Fault::FileTruncated, 20_000), async move {
         let root = Dir::open(&path).expect("the directory");
         let mut short = 0;
         for _ in 0..20 {
@@ -98,7 +98,8 @@ fn a_file_that_is_cached_needs_a_descriptor_too() {
     let path = directory.path().to_owned();
     std::fs::write(path.join("file"), "content").expect("room");
     let world = World::new(6, Faults::none());
-    world.set_descriptors_max(1);
+    // One is the engine's own.
+    world.set_descriptors_max(2);
     let opened = Runtime::builder()
         .stop_on_panic(true)
         .build()

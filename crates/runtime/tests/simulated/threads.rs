@@ -8,8 +8,12 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Barrier, Condvar, Mutex};
 use std::thread::{sleep, spawn};
 use std::time::{Duration, Instant};
-use twinring::sim::{Faults, Summary, World};
+use twinring::sim::{Fault, Faults, Summary, World};
 use twinring::{Either, Runtime, TcpListener, race, shutdown_requested};
+
+/// They would meet the clients too, who make sockets and send without a second thought.
+const OF_ANYBODY: &[Fault] =
+    &[Fault::NoDescriptor, Fault::FileTableFull, Fault::NoMemory, Fault::NoBuffers];
 
 fn talk(address: SocketAddr, seed: u8) {
     let mut stream = TcpStream::connect(address).expect("a listener");
@@ -28,7 +32,7 @@ fn talk(address: SocketAddr, seed: u8) {
 
 /// A runtime with two workers on threads, and five blocking clients.
 fn conversation(seed: u64) -> Summary {
-    let world = World::new(seed, Faults::harmless(seed));
+    let world = World::new(seed, Faults::harmless(seed).without(OF_ANYBODY));
     let bound = loop {
         if let Ok(bound) = twinring::ListenOptions::default().bind(anywhere(), 2) {
             break bound;

@@ -54,7 +54,7 @@ fn check_sent(told: &RecvControl) {
 }
 
 /// Ancillary data as the kernel writes it for these facts, on a socket of this family.
-pub(super) fn written_by_the_kernel(told: &RecvControl, ipv6: bool) -> Vec<u8> {
+pub(crate) fn written_by_the_kernel(told: &RecvControl, ipv6: bool) -> Vec<u8> {
     let mut bytes = vec![0; RECV_CONTROL_BYTES_MAX];
     let mut writer = Writer { into: &mut bytes, at: 0 };
     if let Some(ns) = told.received_ns {

@@ -1,8 +1,11 @@
 //! Calls that move bytes, and wait for them if they have to: connect, accept, receive and send, as
-//! the standard library's sockets make them. The engine `sim` makes none of these.
+//! the standard library's sockets make them. Engines make none of these.
 
 use super::{address_at, answer, ask_about, machine_of, refuse, write_address};
-use crate::driver::sim::{Kernel, Machine, Op, Outbound, Patience, give_way, machine, wait};
+use crate::sys::machine::blocking::Patience;
+use crate::sys::machine::datagram::Outbound;
+use crate::sys::machine::kernel::{Kernel, Machine, Op};
+use crate::sys::machine::world::{give_way, machine, wait};
 use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 use std::io;
 use std::os::fd::RawFd;
@@ -269,8 +272,9 @@ extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_
 extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
     match machine_of(fd) {
         Some(machine) => ask_about(fd, machine, |kernel, fd| {
-            if how != libc::SHUT_RD {
-                kernel.shutdown_write(fd);
+            match how {
+                libc::SHUT_RD => {}
+                _ => kernel.shutdown_write(fd)?,
             }
             Ok(0)
         }),

@@ -4,17 +4,17 @@
 //! made the world leads them. Whenever nobody has anything to do, the clock moves on to the next
 //! moment at which somebody has.
 
-use super::kernel::Machine;
+use super::kernel::{FIRST_FD, Machine};
 use super::threads::{self, Threads};
-use crate::buf::Pool;
 use crate::driver::faults::{Fault, Faults};
 use std::cell::{Cell, RefCell};
 use std::fmt;
+use std::os::fd::RawFd;
 use std::rc::Rc;
 use std::time::Duration;
 
 /// What one step of a worker takes at most.
-pub(super) const STEP_NS_MAX: u64 = 20_000;
+const STEP_NS_MAX: u64 = 20_000;
 /// Where nothing has happened for a while, a step takes this part of the while, and at most so long.
 /// Somebody who never rests would take thousands of steps until a late event else, all alike: a
 /// simulated second would cost a real one.
@@ -48,7 +48,6 @@ pub(super) struct Inner {
     /// How somebody can see what we saw.
     replay: RefCell<String>,
     courses: RefCell<Vec<Box<dyn Course>>>,
-    pools: RefCell<Vec<Rc<Pool>>>,
     steps: Cell<u64>,
     started_ns: u64,
     /// What went wrong has been told, with all that belongs to it.
@@ -70,11 +69,11 @@ pub(crate) fn machine() -> Option<Rc<Machine>> {
     here().map(|inner| Rc::clone(&inner.machine))
 }
 
-/// At the end of the world every buffer of this pool has to be back.
-pub(super) fn keep_account_of(pool: &Rc<Pool>) {
-    if let Some(inner) = WORLD.with_borrow(Clone::clone) {
-        inner.pools.borrow_mut().push(Rc::clone(pool));
-    }
+/// The machine that made `fd`, which may be gone, or out of reach of this thread; `None` for descriptors
+/// of the real kernel.
+#[inline]
+pub(crate) fn machine_of(fd: RawFd) -> Option<Option<Rc<Machine>>> {
+    (fd >= FIRST_FD).then(|| machine().filter(|machine| machine.owns(fd)))
 }
 
 /// A simulated machine, and the thread that made it inside it: clock, sockets, runtimes and the
@@ -130,7 +129,6 @@ impl World {
             faults,
             replay: RefCell::default(),
             courses: RefCell::default(),
-            pools: RefCell::default(),
             steps: Cell::new(0),
             told: Cell::new(false),
         });
@@ -192,7 +190,7 @@ impl World {
         }
     }
 
-    /// Ends the world once nothing is left in it: no worker, no descriptor, no buffer.
+    /// Ends the world once nothing is left in it: no worker, no descriptor.
     ///
     /// # Panics
     /// When something is.
@@ -206,12 +204,6 @@ impl World {
         let open = inner.machine.kernel.borrow().open_descriptors();
         if open > 0 {
             inner.fail(&format!("{open} descriptors were never closed"));
-        }
-        for pool in inner.pools.borrow().iter() {
-            let (count, back) = (pool.count(), pool.released());
-            if back != count || pool.available() != count {
-                inner.fail(&format!("{back} of {count} receive buffers came back"));
-            }
         }
         self.summary()
     }
@@ -276,11 +268,64 @@ pub(crate) fn give_way() {
 }
 
 /// Lets time pass for a worker that goes on at once, up to `most_ns` if something happens meanwhile.
-pub(super) fn spend(most_ns: u64) {
-    if let Some(inner) = here() {
-        inner.spend(inner.step_ns(most_ns, &inner.courses.borrow()));
-        inner.machine.kernel.borrow_mut().run_due();
+pub(crate) fn spend(most_ns: u64) {
+    let Some(inner) = here() else { return };
+    // Whoever is asked what is to be done does nothing, and it takes no time.
+    let Ok(courses) = inner.courses.try_borrow() else { return };
+    let ns = inner.step_ns(most_ns, &courses);
+    drop(courses);
+    inner.spend(ns);
+    inner.machine.kernel.borrow_mut().run_due();
+}
+
+thread_local! {
+    /// The worker that has the turn is led by its world step by step, and must not wait.
+    static LED: Cell<bool> = const { Cell::new(false) };
+    /// What it would have waited for: an epoll set, or a ring.
+    static WAITS_FOR: Cell<Option<RawFd>> = const { Cell::new(None) };
+}
+
+/// Lets a worker take a step in which it does not wait; returns the epoll set or ring for which it would
+/// have. `None` is a step after which it goes on: what it has found may have it hand over more.
+pub(crate) fn lead(step: impl FnOnce()) -> Option<RawFd> {
+    struct Before(bool);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            LED.set(self.0);
+        }
     }
+    let _before = Before(LED.replace(true));
+    // The step may lead the world on itself, and others take theirs within it.
+    let before = WAITS_FOR.replace(None);
+    step();
+    WAITS_FOR.replace(before)
+}
+
+/// The wait of an epoll set or a ring: leaves the machine to others until there is something to report.
+pub(crate) fn rest(set: RawFd, timeout: Option<Duration>) {
+    let Some(inner) = here() else { return };
+    if LED.get() {
+        let waits = timeout.is_none_or(|timeout| !timeout.is_zero()) && !has_reports(set);
+        return WAITS_FOR.set(waits.then_some(set));
+    }
+    if timeout.is_some_and(|timeout| timeout.is_zero()) {
+        spend(STEP_NS_MAX);
+        return inner.give_way();
+    }
+    inner.wait(inner.deadline_ns(timeout), &mut || has_reports(set));
+}
+
+/// True if a wait for this epoll set or ring need not wait.
+pub(crate) fn has_reports(set: RawFd) -> bool {
+    machine().is_some_and(|machine| machine.kernel.borrow_mut().has_reports(set))
+}
+
+/// ppoll(2) for one descriptor to become readable; `None` if it is none of a simulated machine.
+pub(crate) fn wait_readable(fd: RawFd, timeout: Duration) -> Option<bool> {
+    let machine = machine_of(fd)?;
+    let (Some(inner), Some(machine)) = (here(), machine) else { return Some(false) };
+    let readable = || machine.kernel.borrow_mut().is_readable(fd);
+    Some(inner.wait(inner.deadline_ns(Some(timeout)), &mut { readable }))
 }
 
 impl Inner {
@@ -290,6 +335,10 @@ impl Inner {
 
     pub(super) fn add(&self, course: Box<dyn Course>) {
         self.courses.borrow_mut().push(course);
+    }
+
+    fn deadline_ns(&self, timeout: Option<Duration>) -> Option<u64> {
+        timeout.map(|timeout| self.now_ns().saturating_add(timeout.as_nanos() as u64))
     }
 
     fn run_until(&self, limit: Duration, mut done: impl FnMut() -> bool) -> bool {
@@ -313,7 +362,7 @@ impl Inner {
             if looked > OUTSIDERS_PATIENCE {
                 self.fail("everybody waits for somebody else");
             }
-            looked += crate::sys::simulated::look_away();
+            looked += crate::sys::interposed::look_away();
         }
     }
 

@@ -2,13 +2,13 @@
 //!
 //! They are real threads, and one at a time has the turn: the others wait, each at its gate, until
 //! the world gives it to them. A thread gives it back where it would block, in a call of the C
-//! library (`crate::sys::simulated`), and then goes on when what it waits for is there and the seed
+//! library (`crate::sys::interposed`), and then goes on when what it waits for is there and the seed
 //! decides that it is next. So blocking programs and what they share with the workers run the same
 //! way each time.
 
 use super::kernel::Machine;
 use super::world::{Course, Inner, WORLD, here};
-use crate::sys::simulated::Gate;
+use crate::sys::interposed::Gate;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
@@ -153,6 +153,6 @@ pub(crate) fn join(name: u64) {
     let Some(world) = here() else { return };
     let thread = world.threads.0.borrow_mut().remove(&name);
     if let Some(thread) = thread {
-        super::wait(None, &mut || thread.over.get());
+        super::world::wait(None, &mut || thread.over.get());
     }
 }

@@ -5,11 +5,11 @@
 //! turn again some time after the number has changed, whoever changed it.
 
 use super::machine;
-use crate::driver::sim::{give_way, join, start_thread, wait};
+use crate::sys::machine::threads::{join, start_thread};
+use crate::sys::machine::world::{give_way, wait};
 use libc::{c_int, c_long, c_void, clockid_t, pollfd, pthread_attr_t, pthread_t, timespec};
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -66,13 +66,6 @@ pub(crate) fn look_away() -> Duration {
     let time = timespec { tv_sec: 0, tv_nsec: LOOKING_AWAY.as_nanos() as i64 };
     real_syscall(libc::SYS_nanosleep, [std::ptr::from_ref(&time) as usize, 0, 0, 0, 0, 0]);
     LOOKING_AWAY
-}
-
-/// True if a descriptor of the real kernel is readable now.
-pub(crate) fn is_readable(fd: RawFd) -> bool {
-    let mut target = pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one live pollfd.
-    unsafe { libc::poll(&mut target, 1, 0) > 0 }
 }
 
 fn nanoseconds(time: timespec) -> u64 {

@@ -9,10 +9,11 @@
 mod threads;
 mod transfer;
 
-pub(crate) use threads::{Gate, is_readable, look_away};
+pub(crate) use threads::{Gate, look_away};
 
 use super::TCP_BYTES_ACKED_AT;
-use crate::driver::sim::{FIRST_FD, Kernel, Machine, Op, SINCE_1970_NS, machine};
+use crate::sys::machine::kernel::{Kernel, Machine, Op, SINCE_1970_NS};
+use crate::sys::machine::world::{machine, machine_of};
 use libc::{c_int, c_ulong, c_void, clockid_t, sockaddr, socklen_t, timespec};
 use socket2::SockAddr;
 use std::io;
@@ -22,25 +23,6 @@ use std::rc::Rc;
 
 /// What reading the clock takes: time goes on for those who do nothing but look at it.
 const READING_NS: u64 = 25;
-
-/// Bytes of a file that are read in a microsecond: 2 GB/s.
-const READ_BYTES_PER_US: u64 = 2_000;
-
-/// Whether a program in a world may open one more file: descriptors are as short for files, which are
-/// those of the real filesystem, as for sockets. Open files are not counted.
-pub(super) fn may_open() -> io::Result<()> {
-    let Some(machine) = machine() else { return Ok(()) };
-    let Ok(mut kernel) = machine.kernel.try_borrow_mut() else { return Ok(()) };
-    kernel.may_have_descriptor()
-}
-
-/// A program in a world has read so much. If that took no time, who reads again and again would copy
-/// hundreds of gigabytes in a simulated second.
-pub(super) fn has_read(bytes: usize) {
-    if let Some(machine) = machine() {
-        machine.clock.set(machine.clock.get() + bytes as u64 * 1_000 / READ_BYTES_PER_US);
-    }
-}
 
 /// The C convention: errno and -1.
 fn answer(result: io::Result<c_int>) -> c_int {
@@ -56,11 +38,6 @@ fn answer(result: io::Result<c_int>) -> c_int {
 
 fn refuse(errno: c_int) -> c_int {
     answer(Err(io::Error::from_raw_os_error(errno)))
-}
-
-/// The machine that made `fd`; `None` for descriptors of the real kernel.
-fn machine_of(fd: RawFd) -> Option<Option<Rc<Machine>>> {
-    (fd >= FIRST_FD).then(machine)
 }
 
 /// Asks the simulated kernel; EBADF if the world is gone, or ends in disorder.
@@ -258,6 +235,7 @@ extern "C" fn setsockopt(
                 _ => {}
             }
         }
+        kernel.set_option(fd, level, name, number())?;
         Ok(0)
     })
 }
@@ -280,6 +258,7 @@ extern "C" fn getsockopt(
         let value = match (level, name) {
             (libc::SOL_SOCKET, libc::SO_RCVBUF) => number(kernel.buffers(fd)?.0 as u32),
             (libc::SOL_SOCKET, libc::SO_SNDBUF) => number(kernel.buffers(fd)?.1 as u32),
+            (libc::SOL_SOCKET, libc::SO_ERROR) => number(kernel.take_error(fd)? as u32),
             (libc::SOL_SOCKET, libc::SO_MEMINFO) => {
                 let mut info = [0; libc::SK_MEMINFO_DROPS as usize + 1];
                 info[libc::SK_MEMINFO_DROPS as usize] = kernel.drops(fd)?;
@@ -323,7 +302,7 @@ extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
         return libc::FD_CLOEXEC;
     }
     ask_about(fd, machine, |kernel, socket| match command {
-        libc::F_GETFD => kernel.local_name(socket).map(|_| libc::FD_CLOEXEC),
+        libc::F_GETFD => kernel.is_open(socket).map(|()| libc::FD_CLOEXEC),
         libc::F_SETFD => Ok(0),
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => kernel.copy(socket),
         libc::F_GETFL => {

@@ -1,7 +1,10 @@
 //! Simulated datagrams: lost, doubled and overtaken on their way, dropped where nobody reads.
 
-use super::kernel::{Event, Kernel, Op, SINCE_1970_NS, error};
+use super::kernel::{Event, Kernel, SINCE_1970_NS, error};
+use super::poll::{ERR, IN, OUT};
 use super::socket::Kind;
+use crate::driver::ancillary::RecvControl;
+use crate::driver::ancillary::Wanted;
 use crate::driver::faults::Fault;
 use std::collections::VecDeque;
 use std::io;
@@ -17,15 +20,15 @@ const OVERTAKEN_NS_MAX: u64 = 20_000_000;
 
 /// A datagram on its way, or in a socket.
 #[derive(Clone)]
-pub(super) struct Packet {
-    pub(super) from: SocketAddr,
-    pub(super) to: IpAddr,
-    pub(super) traffic_class: u8,
+pub(crate) struct Packet {
+    pub(crate) from: SocketAddr,
+    to: IpAddr,
+    traffic_class: u8,
     /// Since 1970, as SO_TIMESTAMPNS tells it.
-    pub(super) arrived_ns: u64,
+    arrived_ns: u64,
     /// What the socket had dropped before.
-    pub(super) drops: u32,
-    pub(super) payload: Vec<u8>,
+    drops: u32,
+    pub(crate) payload: Vec<u8>,
 }
 
 #[derive(Default)]
@@ -40,6 +43,9 @@ pub(super) struct Udp {
     pub(super) sealed: bool,
     /// An ICMP error that the next call reports.
     errno: Option<i32>,
+    /// What is told beside a datagram, and the class that is sent without another.
+    pub(super) wanted: Wanted,
+    pub(super) traffic_class: u8,
 }
 
 impl Udp {
@@ -50,6 +56,18 @@ impl Udp {
     pub(super) fn is_writable(&self, send_bytes: usize) -> bool {
         self.leaving_bytes < send_bytes
     }
+
+    /// As datagram_poll. Those who wait for room wait until half of it is free (sock_writeable).
+    pub(super) fn bits(&self, send_bytes: usize) -> u32 {
+        let set = |on: bool, bits: u32| if on { bits } else { 0 };
+        set(!self.inbox.is_empty(), IN)
+            | set(self.leaving_bytes < send_bytes / 2, OUT)
+            | set(self.errno.is_some(), ERR)
+    }
+
+    pub(super) fn take_error(&mut self) -> Option<i32> {
+        self.errno.take()
+    }
 }
 
 /// What is to be sent.
@@ -58,7 +76,7 @@ pub(crate) struct Outbound<'a> {
     pub(crate) to: Option<SocketAddr>,
     pub(crate) from: Option<IpAddr>,
     pub(crate) segment_bytes: Option<u16>,
-    pub(crate) traffic_class: u8,
+    pub(crate) traffic_class: Option<u8>,
     pub(crate) payload: &'a [u8],
 }
 
@@ -87,6 +105,7 @@ impl Kernel {
         }
         let Some(to) = out.to.or(udp.peer) else { return Err(error(libc::EDESTADDRREQ)) };
         let (leaving, bytes) = (udp.leaving_bytes, out.payload.len());
+        let traffic_class = out.traffic_class.unwrap_or(udp.traffic_class);
         self.check_route(fd, to, out.from)?;
         if bytes > PAYLOAD_BYTES_MAX {
             return Err(error(libc::EMSGSIZE));
@@ -104,7 +123,7 @@ impl Kernel {
         let size = out.segment_bytes.map_or(bytes, usize::from).max(1);
         let whole: Option<&[u8]> = (bytes == 0).then_some(&[]);
         for payload in whole.into_iter().chain(out.payload.chunks(size)) {
-            let (traffic_class, payload) = (out.traffic_class, payload.to_vec());
+            let payload = payload.to_vec();
             let packet =
                 Packet { from, to: to.ip(), traffic_class, arrived_ns: 0, drops: 0, payload };
             self.travel(fd, to, packet);
@@ -149,7 +168,7 @@ impl Kernel {
     pub(super) fn departed(&mut self, from: RawFd, bytes: usize) {
         if let Ok(udp) = self.udp(from) {
             udp.leaving_bytes -= bytes;
-            self.look(from, Op::Send);
+            self.tell_of_departure(from);
         }
     }
 
@@ -167,7 +186,7 @@ impl Kernel {
                 && udp.peer == Some(to)
             {
                 udp.errno = Some(libc::ECONNREFUSED);
-                self.look(sender, Op::Receive);
+                self.tell(sender, ERR);
             }
             return;
         }
@@ -183,21 +202,24 @@ impl Kernel {
         packet.drops = udp.drops;
         udp.inbox.push_back(packet);
         self.note("arrived", taker, bytes as i64);
-        self.look(taker, Op::Receive);
+        self.tell(taker, IN);
     }
 
     /// recvmsg(2) without waiting.
     pub(super) fn recv_datagram(&mut self, fd: RawFd) -> io::Result<Packet> {
         let udp = self.udp(fd)?;
         if let Some(errno) = udp.errno.take() {
-            self.look(fd, Op::Receive);
             return Err(error(errno));
         }
         let Some(packet) = udp.inbox.pop_front() else { return Err(error(libc::EAGAIN)) };
         udp.inbox_bytes -= packet.payload.len() + OVERHEAD_BYTES;
         self.received_bytes += packet.payload.len() as u64;
-        self.look(fd, Op::Receive);
         Ok(packet)
+    }
+
+    /// Of the send buffer, what is in use.
+    pub(crate) fn queued_bytes(&mut self, fd: RawFd) -> io::Result<usize> {
+        Ok(self.udp(fd)?.leaving_bytes)
     }
 
     /// Packets dropped at this socket.
@@ -209,5 +231,48 @@ impl Kernel {
     pub(crate) fn seal(&mut self, fd: RawFd) -> io::Result<()> {
         self.udp(fd)?.sealed = true;
         Ok(())
+    }
+
+    /// Bytes have left the send buffer, which is told whenever half of it is free (sock_def_write_space).
+    fn tell_of_departure(&mut self, fd: RawFd) {
+        let Some(socket) = self.sockets.get(&fd) else { return };
+        if let Kind::Udp(udp) = &socket.kind
+            && udp.leaving_bytes < socket.send_bytes / 2
+        {
+            self.tell(fd, OUT);
+        }
+    }
+
+    /// How many datagrams an engine may receive that asks for so many.
+    pub(crate) fn datagrams_for_engine(&mut self, fd: RawFd, asked: usize) -> io::Result<usize> {
+        self.may_refuse(fd, IN)?;
+        if asked > 1 && self.dice.strikes(Fault::ShortReceive) {
+            self.owe(fd, IN);
+            return Ok(self.dice.part(asked));
+        }
+        Ok(asked)
+    }
+
+    /// Whether an engine may send one.
+    pub(crate) fn may_send_datagram(&mut self, fd: RawFd) -> io::Result<()> {
+        self.may_refuse(fd, OUT)
+    }
+
+    /// As [`recv_datagram`](Kernel::recv_datagram), with what is told beside it, and whether the socket
+    /// is one of IPv6.
+    pub(crate) fn receive_datagram(
+        &mut self,
+        fd: RawFd,
+    ) -> io::Result<(Packet, RecvControl, bool)> {
+        let packet = self.recv_datagram(fd)?;
+        let wanted = self.udp(fd)?.wanted;
+        let told = RecvControl {
+            to: wanted.pktinfo.then_some(packet.to),
+            segment_bytes: None,
+            traffic_class: wanted.traffic_class.then_some(packet.traffic_class),
+            received_ns: wanted.timestamps.then_some(packet.arrived_ns),
+            kernel_drops: (wanted.drop_marks && packet.drops > 0).then_some(packet.drops),
+        };
+        Ok((packet, told, self.socket_mut(fd)?.ipv6))
     }
 }

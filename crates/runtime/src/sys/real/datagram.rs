@@ -1,8 +1,6 @@
 //! Socket options and calls of datagram sockets that no wrapper library in use offers.
 
 use super::retry_eintr;
-#[cfg(feature = "sim")]
-use crate::driver::epoll::faults::{self, Way};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -84,8 +82,6 @@ fn meminfo(socket: BorrowedFd<'_>) -> io::Result<[u32; SK_MEMINFO_VARS]> {
 /// Each header names memory (address, ancillary data, one buffer) that is valid for writes of the
 /// stated lengths and that nobody else accesses during the call.
 pub(crate) unsafe fn recvmmsg(socket: RawFd, headers: &mut [libc::mmsghdr]) -> io::Result<usize> {
-    #[cfg(feature = "sim")]
-    let headers = faults::part(socket, Way::In, headers)?;
     let count = headers.len() as libc::c_uint;
     retry_eintr(|| {
         // SAFETY: the headers are live and exclusively borrowed; what they name is the caller's
@@ -107,8 +103,6 @@ pub(crate) unsafe fn recvmmsg(socket: RawFd, headers: &mut [libc::mmsghdr]) -> i
 /// # Safety
 /// As for [`recvmmsg`].
 pub(crate) unsafe fn recvmsg(socket: RawFd, header: &mut libc::msghdr) -> io::Result<usize> {
-    #[cfg(feature = "sim")]
-    faults::allowed(socket, Way::In, 1)?;
     // SAFETY: as in `recvmmsg`.
     retry_eintr(|| unsafe { libc::recvmsg(socket, header, libc::MSG_DONTWAIT) })
 }
@@ -119,8 +113,6 @@ pub(crate) unsafe fn recvmsg(socket: RawFd, header: &mut libc::msghdr) -> io::Re
 /// # Safety
 /// Each header names memory (address, ancillary data, buffers) that is valid for reads.
 pub(crate) unsafe fn sendmmsg(socket: RawFd, headers: &mut [libc::mmsghdr]) -> io::Result<usize> {
-    #[cfg(feature = "sim")]
-    let headers = faults::part(socket, Way::Out, headers)?;
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     let count = headers.len() as libc::c_uint;
     retry_eintr(|| {
@@ -135,8 +127,6 @@ pub(crate) unsafe fn sendmmsg(socket: RawFd, headers: &mut [libc::mmsghdr]) -> i
 /// # Safety
 /// As for [`sendmmsg`].
 pub(crate) unsafe fn sendmsg(socket: RawFd, header: &libc::msghdr) -> io::Result<()> {
-    #[cfg(feature = "sim")]
-    faults::allowed(socket, Way::Out, 1)?;
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: as in `sendmmsg`.
     retry_eintr(|| unsafe { libc::sendmsg(socket, header, flags) }).map(drop)

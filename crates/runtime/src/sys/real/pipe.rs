@@ -2,8 +2,6 @@
 //! copies of them.
 
 use super::{file::file_offset, retry_eintr};
-#[cfg(feature = "sim")]
-use crate::driver::epoll::faults::{self, Way};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -68,8 +66,6 @@ impl Pipe {
         len: usize,
         more: bool,
     ) -> io::Result<usize> {
-        #[cfg(feature = "sim")]
-        let len = faults::allowed(socket.as_raw_fd(), Way::Out, len)?;
         let more = if more { libc::SPLICE_F_MORE } else { 0 };
         retry_eintr(|| {
             // SAFETY: neither end has an offset, so no memory is passed.

@@ -1,6 +1,7 @@
 //! Simulated streams: bounded buffers at both ends, a window, FIN and reset.
 
-use super::kernel::{Event, Kernel, Op, error};
+use super::kernel::{Event, Kernel, error};
+use super::poll::{ERR, HUP, IN, OUT, RDHUP};
 use super::socket::{Kind, Socket};
 use crate::driver::faults::Fault;
 use std::collections::VecDeque;
@@ -48,6 +49,12 @@ pub(super) struct Tcp {
     carrying: bool,
     slow: bool,
     silent_until_ns: u64,
+    /// A send found no room, or somebody asked in vain whether there is: it is told when there is.
+    wants_room: bool,
+    /// Sends without a copy so far, and the first and last of those that are over, of which nobody has
+    /// been told.
+    pub(super) zero_copies: u32,
+    pub(super) released: VecDeque<(u32, u32)>,
     /// What the program at the other end has handed over and the program at this end has not
     /// received: what this end may receive next, whatever lies between.
     promised: VecDeque<u8>,
@@ -62,6 +69,32 @@ impl Tcp {
 
     pub(super) fn is_writable(&self, send_bytes: usize) -> bool {
         self.broken || self.out.len() < send_bytes
+    }
+
+    /// There is enough room for those who wait for some: a third of what there is at all, as with
+    /// sk_stream_is_writeable.
+    fn has_room(&self, send_bytes: usize) -> bool {
+        self.out.len() * 3 <= send_bytes * 2
+    }
+
+    /// As tcp_poll.
+    pub(super) fn bits(&mut self, send_bytes: usize) -> u32 {
+        if self.connecting {
+            return 0;
+        }
+        let (ended, finished) = (self.peer_finished || self.broken, self.fin || self.broken);
+        let room = finished || self.has_room(send_bytes);
+        self.wants_room |= !room;
+        let set = |on: bool, bits: u32| if on { bits } else { 0 };
+        set(ended && finished, HUP)
+            | set(ended, IN | RDHUP)
+            | set(!self.inbox.is_empty(), IN)
+            | set(room, OUT)
+            | set(self.errno.is_some() || !self.released.is_empty(), ERR)
+    }
+
+    pub(super) fn take_error(&mut self) -> Option<i32> {
+        self.errno.take()
     }
 
     pub(super) fn received_bytes(&self) -> usize {
@@ -84,7 +117,7 @@ impl Tcp {
 }
 
 impl Kernel {
-    fn tcp(&mut self, fd: RawFd) -> Option<&mut Tcp> {
+    pub(super) fn tcp(&mut self, fd: RawFd) -> Option<&mut Tcp> {
         match &mut self.sockets.get_mut(&fd)?.kind {
             Kind::Tcp(tcp) => Some(tcp),
             _ => None,
@@ -161,7 +194,7 @@ impl Kernel {
         }
         self.note("syn", client, i64::from(tries));
         self.schedule(back_ns, Event::Established { client, errno: None });
-        self.look(listener, Op::Accept);
+        self.tell(listener, IN);
     }
 
     pub(super) fn on_established(&mut self, client: RawFd, errno: Option<i32>) {
@@ -171,8 +204,9 @@ impl Kernel {
             (tcp.errno, tcp.broken) = (errno, true);
         }
         self.note("established", client, errno.unwrap_or(0).into());
-        self.look(client, Op::Connect);
-        self.look(client, Op::Receive);
+        self.tell(client, if errno.is_some() { IN | OUT | ERR | HUP | RDHUP } else { OUT });
+        // What was handed over meanwhile has waited for this.
+        self.start_carrying(client);
     }
 
     /// The outcome of a connect that is over.
@@ -194,7 +228,6 @@ impl Kernel {
         if let Kind::Listener { backlog, .. } = &mut self.socket_mut(listener)?.kind {
             backlog.pop_front();
         }
-        self.look(listener, Op::Accept);
         let socket = self.socket_mut(fd)?;
         (socket.open, socket.pending) = (true, false);
         self.note("accepted", fd, 0);
@@ -205,15 +238,20 @@ impl Kernel {
     pub(super) fn recv(&mut self, fd: RawFd, into: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
         let Some(tcp) = self.tcp(fd) else { return Err(error(libc::EBADF)) };
         if tcp.inbox.is_empty() {
+            // Behind the peer's FIN there is nothing but the end (SOCK_DONE).
+            if tcp.peer_finished {
+                return Ok(0);
+            }
             return match tcp.errno.take() {
                 Some(errno) => Err(error(errno)),
-                None if tcp.peer_finished || tcp.broken => Ok(0),
+                None if tcp.broken => Ok(0),
                 None => Err(error(libc::EAGAIN)),
             };
         }
         let mut bytes = into.len().min(tcp.inbox.len());
         if self.dice.strikes(Fault::ShortReceive) {
             bytes = self.dice.part(bytes);
+            self.owe(fd, IN);
         }
         let Some(tcp) = self.tcp(fd) else { return Err(error(libc::EBADF)) };
         for (to, from) in into.iter_mut().zip(take_front(&mut tcp.inbox, bytes)) {
@@ -224,7 +262,6 @@ impl Kernel {
         if let Some(peer) = peer {
             self.start_carrying(peer);
         }
-        self.look(fd, Op::Receive);
         Ok(bytes)
     }
 
@@ -239,11 +276,13 @@ impl Kernel {
             return Err(error(libc::EPIPE));
         }
         let mut taken = bytes.len().min(room.saturating_sub(tcp.out.len()));
+        tcp.wants_room |= taken < bytes.len();
         if taken == 0 && !bytes.is_empty() {
             return Err(error(libc::EAGAIN));
         }
         if self.dice.strikes(Fault::ShortSend) {
             taken = self.dice.part(taken);
+            self.owe(fd, OUT);
         }
         if let Some(tcp) = self.tcp(fd) {
             tcp.out.extend(&bytes[..taken]);
@@ -254,12 +293,16 @@ impl Kernel {
     }
 
     /// shutdown(2) of the sending half.
-    pub(crate) fn shutdown_write(&mut self, fd: RawFd) {
-        if let Some(tcp) = self.tcp(fd) {
-            tcp.fin = true;
-        }
+    pub(crate) fn shutdown_write(&mut self, fd: RawFd) -> io::Result<()> {
+        self.socket_mut(fd)?;
+        let Some(tcp) = self.tcp(fd) else { return Err(error(libc::ENOTCONN)) };
+        let is_over = tcp.is_closed();
+        tcp.fin = true;
         self.note("shutdown", fd, 0);
+        // As sk_state_change, which wakes everybody, whatever comes of it.
+        self.tell(fd, IN | OUT | ERR | HUP | RDHUP);
         self.start_carrying(fd);
+        if is_over { Err(error(libc::ENOTCONN)) } else { Ok(()) }
     }
 
     /// Of tcp_info: whether the connection is over in both directions, and the bytes that the peer
@@ -318,8 +361,10 @@ impl Kernel {
             tcp.inbox.extend(arriving);
             tcp.peer_finished |= finished;
         }
-        self.look(peer, Op::Receive);
-        self.look(from, Op::Send);
+        if bytes > 0 || finished {
+            self.tell(peer, if finished { IN | HUP | RDHUP } else { IN });
+        }
+        self.tell_of_room(from);
         if goes_on {
             self.start_carrying(from);
         }
@@ -374,11 +419,26 @@ impl Kernel {
         }
     }
 
+    /// Bytes have left: who waits for room is told once there is enough.
+    fn tell_of_room(&mut self, fd: RawFd) {
+        let Some(send_bytes) = self.sockets.get(&fd).map(|socket| socket.send_bytes) else {
+            return;
+        };
+        let Some(tcp) = self.tcp(fd) else { return };
+        if tcp.wants_room && tcp.has_room(send_bytes) {
+            tcp.wants_room = false;
+            self.tell(fd, OUT);
+        }
+    }
+
     /// The connection is gone, as far as this end is concerned.
     pub(super) fn break_socket(&mut self, fd: RawFd, errno: i32) {
         let open = self.sockets.get(&fd).is_some_and(|socket| socket.open);
         let pending = self.is_pending(fd);
-        let Some(tcp) = self.tcp(fd).filter(|tcp| !tcp.broken) else { return };
+        let Some(tcp) = self.tcp(fd).filter(|tcp| !tcp.is_closed()) else { return };
+        // As tcp_reset: behind the peer's FIN it is this end that went on.
+        let behind = errno == libc::ECONNRESET && tcp.peer_finished;
+        let errno = if behind { libc::EPIPE } else { errno };
         (tcp.broken, tcp.excused, tcp.errno) = (true, true, Some(errno));
         tcp.out.clear();
         let peer = tcp.peer;
@@ -387,8 +447,7 @@ impl Kernel {
         if let Some(tcp) = peer.and_then(|peer| self.tcp(peer)) {
             tcp.excused = true;
         }
-        self.look(fd, Op::Receive);
-        self.look(fd, Op::Send);
+        self.tell(fd, IN | OUT | ERR | HUP | RDHUP);
         if !open && !pending {
             self.remove_tcp(fd);
         }
@@ -450,13 +509,6 @@ impl Kernel {
     pub(super) fn handed_over(&mut self, fd: RawFd, bytes: &[u8]) {
         if let Some(tcp) = self.peer(fd).and_then(|peer| self.tcp(peer)) {
             tcp.promised.extend(bytes);
-        }
-    }
-
-    /// The program at this end drops what it handed over: its close has to be a reset.
-    pub(super) fn excuse(&mut self, fd: RawFd) {
-        if let Some(tcp) = self.peer(fd).and_then(|peer| self.tcp(peer)) {
-            tcp.excused = true;
         }
     }
 

@@ -3,7 +3,6 @@
 use super::datagram::Udp;
 use super::kernel::{Kernel, Op, error};
 use super::tcp::Tcp;
-use crate::driver::slots::Key;
 use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -43,10 +42,6 @@ pub(super) struct Socket {
     pub(super) send_timeout_ns: Option<u64>,
     /// It is in the backlog of a listener.
     pub(super) pending: bool,
-    pub(super) owner: Option<(usize, Key)>,
-    /// Operations that wait, and those among them whose completion is on its way.
-    pub(super) armed: u8,
-    pub(super) announced: u8,
     pub(super) kind: Kind,
 }
 
@@ -97,6 +92,43 @@ impl Kernel {
     }
 }
 
+/// Options of which datagrams carry something, and what is sent with them.
+impl Kernel {
+    /// setsockopt(2) with a number; options that make no difference here are taken and forgotten.
+    pub(crate) fn set_option(
+        &mut self,
+        fd: RawFd,
+        level: i32,
+        name: i32,
+        value: i32,
+    ) -> io::Result<()> {
+        let Kind::Udp(udp) = &mut self.socket_mut(fd)?.kind else { return Ok(()) };
+        let on = value != 0;
+        match (level, name) {
+            (libc::IPPROTO_IP, libc::IP_PKTINFO) => udp.wanted.pktinfo = on,
+            (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO) => udp.wanted.pktinfo = on,
+            (libc::IPPROTO_IP, libc::IP_RECVTOS) => udp.wanted.traffic_class = on,
+            (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS) => udp.wanted.traffic_class = on,
+            (libc::IPPROTO_IP, libc::IP_TOS) => udp.traffic_class = value as u8,
+            (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => udp.traffic_class = value as u8,
+            (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS) => udp.wanted.timestamps = on,
+            (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => udp.wanted.drop_marks = on,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// SO_ERROR: takes what is to be told, or 0.
+    pub(crate) fn take_error(&mut self, fd: RawFd) -> io::Result<i32> {
+        let errno = match &mut self.socket_mut(fd)?.kind {
+            Kind::Tcp(tcp) => tcp.take_error(),
+            Kind::Udp(udp) => udp.take_error(),
+            Kind::Fresh | Kind::Listener { .. } => None,
+        };
+        Ok(errno.unwrap_or(0))
+    }
+}
+
 /// What the kernel grants of a wish: twice as much, for its own bookkeeping, within limits.
 fn granted(wish: usize) -> usize {
     wish.saturating_mul(2).clamp(BUFFER_BYTES_MIN, BUFFER_BYTES_MAX)
@@ -128,9 +160,6 @@ impl Socket {
             recv_timeout_ns: None,
             send_timeout_ns: None,
             pending: false,
-            owner: None,
-            armed: 0,
-            announced: 0,
             kind,
         }
     }

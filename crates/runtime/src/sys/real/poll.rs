@@ -32,8 +32,6 @@ impl Epoll {
     }
 
     fn control(&self, op: i32, target: RawFd, interest: i32, data: u64) -> io::Result<()> {
-        #[cfg(feature = "sim")]
-        crate::driver::epoll::faults::watched(target, interest, data);
         let mut event = libc::epoll_event { events: interest as u32, u64: data };
         retry_eintr(|| {
             // SAFETY: `event` is live for the call; the kernel copies it.
@@ -52,8 +50,6 @@ impl Epoll {
         events: &mut Vec<Event>,
         timeout: Option<Duration>,
     ) -> io::Result<()> {
-        #[cfg(feature = "sim")]
-        let timeout = crate::driver::epoll::faults::patience(timeout);
         events.clear();
         let room = events.capacity().min(i32::MAX as usize) as i32;
         let count = match self.wait_ns(events.as_mut_ptr(), room, timeout) {
@@ -69,8 +65,6 @@ impl Epoll {
             Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
             Err(error) => return Err(error),
         }
-        #[cfg(feature = "sim")]
-        crate::driver::epoll::faults::reported(events);
         Ok(())
     }
 

@@ -4,20 +4,26 @@
 //! time in the order in which they were scheduled, so equal seeds give equal histories.
 
 use super::datagram::{Packet, Udp};
+use super::poll::Polling;
+use super::ring::Ring;
 use super::socket::{Kind, Socket};
 use super::trace::Trace;
-use crate::driver::faults::{Dice, Fault, Faults, OF_DESCRIPTORS};
-use crate::driver::slots::Key;
+use crate::driver::faults::{Dice, Faults, OF_DESCRIPTORS};
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 /// Descriptors of simulated sockets count from here: beyond any limit, so that the real kernel
 /// knows none of them, and a call that reaches it by mistake fails with EBADF.
+/// Each world has a range of its own, until all have been used: what is closed after the end of its
+/// world, or is asked from within another, is nobody's.
 pub(crate) const FIRST_FD: RawFd = 1 << 24;
+const RANGES: i32 = (RawFd::MAX / FIRST_FD) - 1;
+static NEXT_RANGE: AtomicI32 = AtomicI32::new(0);
 
 /// When the clock of a world begins, and what is missing to the time since 1970 then: it begins in
 /// 2026. Not at zero, where a difference taken the wrong way round would not show.
@@ -25,72 +31,35 @@ const FIRST_NS: u64 = 1_000_000_000_000;
 pub(crate) const SINCE_1970_NS: u64 = 1_767_225_600_000_000_000 - FIRST_NS;
 
 const FIRST_PORT: u16 = 32768;
-/// How late a completion is reported that is reported at once.
-pub(super) const PROMPT_NS: u64 = 5_000;
 
-/// What an operation waits for.
+/// What a call waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
 pub(crate) enum Op {
-    Accept = 1,
-    Receive = 2,
-    Send = 4,
-    Connect = 8,
-    /// A file: its key names a slot of the driver's, and no socket is concerned.
-    File = 16,
-}
-
-impl Op {
-    fn name(self) -> &'static str {
-        match self {
-            Op::Accept => "accept reported",
-            Op::Receive => "receive reported",
-            Op::Send => "send reported",
-            Op::Connect => "connect reported",
-            Op::File => "file reported",
-        }
-    }
-
-    /// What may end it before it did anything.
-    fn refusals(self) -> &'static [(Fault, i32)] {
-        match self {
-            Op::Receive => &[
-                (Fault::NoBuffers, libc::ENOBUFS),
-                (Fault::Cancelled, libc::ECANCELED),
-                (Fault::Again, libc::EAGAIN),
-                (Fault::Interrupted, libc::EINTR),
-            ],
-            Op::Accept | Op::Send => &[
-                (Fault::Cancelled, libc::ECANCELED),
-                (Fault::Again, libc::EAGAIN),
-                (Fault::Interrupted, libc::EINTR),
-            ],
-            Op::Connect | Op::File => &[],
-        }
-    }
-}
-
-/// What the kernel reports of an operation that a driver armed.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Completion {
-    pub(crate) key: Key,
-    pub(crate) op: Op,
-    /// The errno with which it ended without having been carried out; else it can be now.
-    pub(crate) refused: Option<i32>,
-    /// It goes on, and may complete again.
-    pub(crate) more: bool,
+    Accept,
+    Receive,
+    Send,
+    Connect,
 }
 
 pub(super) enum Event {
-    Complete {
-        fd: RawFd,
-        op: Op,
-        refused: Option<i32>,
-        more: bool,
+    /// Those who watch this socket are told that it may have these bits.
+    Told {
+        socket: RawFd,
+        bits: u32,
     },
-    FileDone {
-        driver: usize,
-        key: Key,
+    /// The kernel needs the bytes of a send no more that it did not copy.
+    Released {
+        fd: RawFd,
+        number: u32,
+    },
+    /// An operation of a ring is to be tried again.
+    RingWork {
+        ring: RawFd,
+        id: u64,
+    },
+    RingReleased {
+        ring: RawFd,
+        user_data: u64,
     },
     Syn {
         client: RawFd,
@@ -120,20 +89,15 @@ pub(super) enum Event {
     },
 }
 
-/// Completions of one driver that it has not taken.
-struct Queue {
-    completions: VecDeque<Completion>,
-    /// Those that found the queue full.
-    overflow: VecDeque<Completion>,
-    most: usize,
-}
-
 pub(crate) struct Kernel {
     clock: Rc<Cell<u64>>,
-    pub(super) dice: Dice,
+    pub(crate) dice: Dice,
     pub(super) trace: Trace,
     pub(super) sockets: BTreeMap<RawFd, Socket>,
+    first_fd: RawFd,
     next_fd: RawFd,
+    pub(super) polling: Polling,
+    pub(super) rings: BTreeMap<RawFd, Ring>,
     /// Descriptors that are copies, and of what.
     pub(super) copies: BTreeMap<RawFd, RawFd>,
     /// Number of descriptors that the program holds.
@@ -147,7 +111,6 @@ pub(crate) struct Kernel {
     sequence: u64,
     /// When the last event was carried out, or the world last rested.
     pub(super) quiet_since_ns: u64,
-    queues: Vec<Queue>,
     /// Payload that programs received.
     pub(super) received_bytes: u64,
     /// What must never be; found while no one could be told.
@@ -160,21 +123,32 @@ pub(crate) struct Kernel {
 /// A kernel and the clock that all of a world read.
 pub(crate) struct Machine {
     pub(crate) clock: Rc<Cell<u64>>,
+    first_fd: RawFd,
     pub(crate) kernel: RefCell<Kernel>,
 }
 
 impl Machine {
+    /// It has made this descriptor.
+    pub(super) fn owns(&self, fd: RawFd) -> bool {
+        (self.first_fd..=self.first_fd + (FIRST_FD - 1)).contains(&fd)
+    }
+
     pub(crate) fn new(seed: u64, faults: Faults) -> Rc<Machine> {
         let clock = Rc::new(Cell::new(FIRST_NS));
         let mut dice = Dice::new(seed, faults);
         let latency_ns = [2_000, 20_000, 200_000, 5_000_000][dice.between(0..4) as usize];
         let cuts_datagrams = dice.between(0..2) == 0;
+        let range = NEXT_RANGE.fetch_add(1, Ordering::Relaxed).rem_euclid(RANGES);
+        let first_fd = FIRST_FD * (1 + range);
         let kernel = Kernel {
             clock: Rc::clone(&clock),
             dice,
             trace: Trace::default(),
             sockets: BTreeMap::new(),
-            next_fd: FIRST_FD,
+            first_fd,
+            next_fd: first_fd,
+            polling: Polling::default(),
+            rings: BTreeMap::new(),
             copies: BTreeMap::new(),
             open: 0,
             descriptors_max: descriptors_max(),
@@ -183,13 +157,12 @@ impl Machine {
             events: BTreeMap::new(),
             sequence: 0,
             quiet_since_ns: FIRST_NS,
-            queues: Vec::new(),
             received_bytes: 0,
             wrong: None,
             latency_ns,
             cuts_datagrams,
         };
-        Rc::new(Machine { clock, kernel: RefCell::new(kernel) })
+        Rc::new(Machine { clock, first_fd, kernel: RefCell::new(kernel) })
     }
 }
 
@@ -198,7 +171,7 @@ fn descriptors_max() -> usize {
     crate::sys::probe::nofile_limits().0.map_or(usize::MAX, |soft| soft as usize)
 }
 
-pub(super) fn error(errno: i32) -> io::Error {
+pub(crate) fn error(errno: i32) -> io::Error {
     io::Error::from_raw_os_error(errno)
 }
 
@@ -208,7 +181,12 @@ impl Kernel {
     }
 
     pub(super) fn note(&mut self, what: &'static str, fd: RawFd, value: i64) {
-        self.trace.note(self.clock.get(), what, i64::from(fd - FIRST_FD), value);
+        self.trace.note(self.clock.get(), what, i64::from(fd - self.first_fd), value);
+    }
+
+    /// It is the number of a descriptor of this machine.
+    pub(super) fn is_own(&self, fd: RawFd) -> bool {
+        fd >= self.first_fd
     }
 
     /// Remembers the first thing that must never be.
@@ -226,6 +204,15 @@ impl Kernel {
         self.dice.between(self.latency_ns..4 * self.latency_ns)
     }
 
+    /// Sockets of which somebody will be told later than something happened.
+    pub(super) fn sockets_to_be_told(&self) -> BTreeSet<RawFd> {
+        let told = self.events.values().filter_map(|event| match event {
+            Event::Told { socket, .. } => Some(*socket),
+            _ => None,
+        });
+        told.collect()
+    }
+
     pub(super) fn next_event_ns(&self) -> Option<u64> {
         self.events.keys().next().map(|(at_ns, _)| *at_ns)
     }
@@ -237,11 +224,10 @@ impl Kernel {
         {
             self.quiet_since_ns = self.clock.get();
             match entry.remove() {
-                Event::Complete { fd, op, refused, more } => self.complete(fd, op, refused, more),
-                Event::FileDone { driver, key } => {
-                    let more = false;
-                    self.enqueue(driver, Completion { key, op: Op::File, refused: None, more });
-                }
+                Event::Told { socket, bits } => self.tell_now(socket, bits),
+                Event::RingWork { ring, id } => self.put_down(ring, id),
+                Event::RingReleased { ring, user_data } => self.ring_notify(ring, user_data),
+                Event::Released { fd, number } => self.released(fd, number),
                 Event::Syn { client, tries } => self.on_syn(client, tries),
                 Event::Established { client, errno } => self.on_established(client, errno),
                 Event::Carry { from } => self.carry(from),
@@ -249,50 +235,6 @@ impl Kernel {
                 Event::Datagram { to, packet, sender } => self.arrive(to, packet, sender),
                 Event::Departed { from, bytes } => self.departed(from, bytes),
             }
-        }
-    }
-
-    /// A queue for the completions of one more driver.
-    pub(super) fn add_driver(&mut self) -> usize {
-        let most = 16 << self.dice.between(0..8);
-        self.queues.push(Queue { completions: VecDeque::new(), overflow: VecDeque::new(), most });
-        self.queues.len() - 1
-    }
-
-    /// The driver is gone: nothing is reported to it any more.
-    pub(super) fn remove_driver(&mut self, driver: usize) {
-        self.queues[driver].completions.clear();
-        self.queues[driver].overflow.clear();
-        for socket in self.sockets.values_mut() {
-            if socket.owner.is_some_and(|(owner, _)| owner == driver) {
-                socket.owner = None;
-            }
-        }
-    }
-
-    pub(super) fn has_completions(&self, driver: usize) -> bool {
-        !self.queues[driver].completions.is_empty()
-    }
-
-    /// The next completion of a driver; true beside it if the queue had overflowed.
-    pub(super) fn take_completion(&mut self, driver: usize) -> Option<(Completion, bool)> {
-        let queue = &mut self.queues[driver];
-        let taken = queue.completions.pop_front()?;
-        let overflowed = queue.completions.is_empty() && !queue.overflow.is_empty();
-        if overflowed {
-            std::mem::swap(&mut queue.completions, &mut queue.overflow);
-        }
-        Some((taken, overflowed))
-    }
-
-    fn enqueue(&mut self, driver: usize, completion: Completion) {
-        let strikes = self.dice.strikes(Fault::Overflow);
-        let queue = &mut self.queues[driver];
-        // An empty queue takes one at least, or nobody would ever look for the others.
-        let full = queue.completions.len() >= queue.most || !queue.overflow.is_empty();
-        match full || strikes && !queue.completions.is_empty() {
-            true => queue.overflow.push_back(completion),
-            false => queue.completions.push_back(completion),
         }
     }
 
@@ -305,13 +247,6 @@ impl Kernel {
         let fd = self.next_fd();
         self.sockets.insert(fd, socket);
         fd
-    }
-
-    /// EAGAIN to an engine that sends, although there is room: it has to ask when there is, and go on.
-    /// Programs whose calls do not wait are spared. One that writes until a socket is full, as peers
-    /// in tests do, takes the first EAGAIN for that.
-    pub(super) fn may_refuse(&mut self) -> io::Result<()> {
-        if self.dice.strikes(Fault::Again) { Err(error(libc::EAGAIN)) } else { Ok(()) }
     }
 
     /// Whether the program may have one more descriptor.
@@ -395,68 +330,6 @@ impl Kernel {
         self.sockets.get_mut(&fd).ok_or_else(|| error(libc::EBADF))
     }
 
-    /// Whose completions this socket's are from now on.
-    pub(super) fn set_owner(&mut self, fd: RawFd, driver: usize, key: Key) {
-        if let Some(socket) = self.sockets.get_mut(&fd) {
-            socket.owner = Some((driver, key));
-        }
-    }
-
-    /// Starts an operation, which completes when it can be carried out.
-    pub(super) fn arm(&mut self, fd: RawFd, op: Op) {
-        if let Some(socket) = self.sockets.get_mut(&fd) {
-            socket.armed |= op as u8;
-            self.look(fd, op);
-        }
-    }
-
-    /// Ends an operation that has nothing under way; one that has reports it still.
-    pub(super) fn disarm(&mut self, fd: RawFd, op: Op) {
-        if let Some(socket) = self.sockets.get_mut(&fd) {
-            socket.armed &= !(op as u8);
-        }
-    }
-
-    /// Reports an operation if it waits and can be carried out now.
-    pub(super) fn look(&mut self, fd: RawFd, op: Op) {
-        let Some(socket) = self.sockets.get_mut(&fd) else { return };
-        let waits = socket.armed & op as u8 != 0 && socket.announced & op as u8 == 0;
-        if !waits || !socket.is_ready(op) {
-            return;
-        }
-        socket.announced |= op as u8;
-        let late_ns = if self.dice.strikes(Fault::Late) {
-            self.dice.between(1_000_000..20_000_000)
-        } else if self.dice.strikes(Fault::Reordered) {
-            self.dice.between(PROMPT_NS..50 * PROMPT_NS)
-        } else {
-            PROMPT_NS
-        };
-        let refused = self.dice.errno(op.refusals());
-        let multishot = matches!(op, Op::Accept | Op::Receive);
-        let more = multishot && refused.is_none() && !self.dice.strikes(Fault::EndedEarly);
-        self.schedule(late_ns, Event::Complete { fd, op, refused, more });
-    }
-
-    fn complete(&mut self, fd: RawFd, op: Op, refused: Option<i32>, more: bool) {
-        let Some(socket) = self.sockets.get_mut(&fd) else { return };
-        socket.announced &= !(op as u8);
-        if !more {
-            socket.armed &= !(op as u8);
-        }
-        if let Some((driver, key)) = socket.owner {
-            self.note(op.name(), fd, refused.map_or(i64::from(more), |errno| -i64::from(errno)));
-            self.enqueue(driver, Completion { key, op, refused, more });
-        }
-    }
-
-    /// Completes an operation on a file some time later.
-    pub(super) fn start_file(&mut self, driver: usize, key: Key) {
-        let slow = self.dice.strikes(Fault::Late);
-        let after_ns = self.dice.between(if slow { 1_000_000..50_000_000 } else { 5_000..200_000 });
-        self.schedule(after_ns, Event::FileDone { driver, key });
-    }
-
     /// Number of descriptors that the program holds.
     pub(crate) fn open_descriptors(&self) -> usize {
         self.open
@@ -476,6 +349,10 @@ impl Kernel {
 
     /// close(2).
     pub(crate) fn close(&mut self, fd: RawFd) -> io::Result<()> {
+        if self.close_polling(fd) {
+            return Ok(());
+        }
+        self.forget_watches(self.socket_of(fd), fd);
         let socket = self.socket_mut(self.socket_of(fd))?;
         if !socket.open {
             return Err(error(libc::EBADF));
@@ -487,9 +364,7 @@ impl Kernel {
         socket.open = false;
         self.open -= 1;
         let fd = self.copies.remove(&fd).unwrap_or(fd);
-        let socket = self.socket_mut(fd)?;
-        (socket.owner, socket.armed) = (None, 0);
-        match &mut socket.kind {
+        match &mut self.socket_mut(fd)?.kind {
             Kind::Tcp(_) => self.close_tcp(fd),
             Kind::Listener { backlog, .. } => {
                 for pending in std::mem::take(backlog) {

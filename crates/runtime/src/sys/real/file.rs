@@ -1,10 +1,6 @@
 //! Files: opening beneath a directory, status, reading, the page cache, and sendfile(2).
 
 use super::retry_eintr;
-#[cfg(feature = "sim")]
-use super::simulated;
-#[cfg(feature = "sim")]
-use crate::driver::epoll::faults::{self, Way};
 use std::ffi::{CStr, OsString};
 use std::fs::OpenOptions;
 use std::io;
@@ -25,8 +21,6 @@ pub(crate) struct OpenHow {
 
 /// openat2(2), Linux 5.6.
 pub(crate) fn open_at(dir: BorrowedFd<'_>, path: &CStr, how: &OpenHow) -> io::Result<OwnedFd> {
-    #[cfg(feature = "sim")]
-    simulated::may_open()?;
     let fd = retry_eintr(|| {
         // SAFETY: the path is terminated, and the open_how live and of the size passed; the
         // kernel only reads them.
@@ -146,8 +140,6 @@ fn read_with_flags(
     })?;
     // SAFETY: the kernel has initialised `read <= most` bytes behind the old end.
     unsafe { into.set_len(into.len() + read) };
-    #[cfg(feature = "sim")]
-    simulated::has_read(read);
     Ok(read)
 }
 
@@ -159,8 +151,6 @@ pub(crate) fn read_into(file: BorrowedFd<'_>, offset: u64, into: &mut [u8]) -> i
     let read = retry_eintr(|| unsafe {
         libc::pread(file.as_raw_fd(), into.as_mut_ptr().cast(), into.len(), offset)
     })?;
-    #[cfg(feature = "sim")]
-    simulated::has_read(read);
     Ok(read)
 }
 
@@ -242,8 +232,6 @@ pub(crate) fn send_file(
     len: usize,
 ) -> io::Result<usize> {
     let mut offset = file_offset(offset)?;
-    #[cfg(feature = "sim")]
-    let len = faults::allowed(socket.as_raw_fd(), Way::Out, len)?;
     retry_eintr(|| {
         // SAFETY: one live, exclusively borrowed offset, which the kernel moves on.
         unsafe { libc::sendfile(socket.as_raw_fd(), file.as_raw_fd(), &raw mut offset, len) }

@@ -1,0 +1,540 @@
+//! io_uring(7) of a simulated machine: what becomes of an entry that is submitted.
+//!
+//! As in Linux: an operation is tried when it is submitted. What would have to wait does so at its
+//! descriptor; when something happens there, trying again is put down as work, and the work is done when
+//! the ring is entered (with IORING_SETUP_DEFER_TASKRUN only by an enter that asks for completions). A
+//! multishot operation then goes on until there is nothing more. Completions that find their queue full
+//! wait behind it.
+
+use super::kernel::{Event, Kernel, error};
+use super::poll::{ERR, HUP, IN, OUT, RDHUP};
+use super::ring_memory::Group;
+use super::socket::Kind;
+use crate::config::TaskRun;
+use crate::driver::faults::Fault;
+use crate::sys::ring::Setup;
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::os::fd::RawFd;
+
+/// struct io_uring_sqe of linux/io_uring.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sqe {
+    pub(super) opcode: u8,
+    pub(super) flags: u8,
+    pub(super) ioprio: u16,
+    pub(super) fd: i32,
+    pub(super) off: u64,
+    pub(super) addr: u64,
+    pub(super) len: u32,
+    pub(super) op_flags: u32,
+    pub(super) user_data: u64,
+    pub(super) buf_group: u16,
+    personality: u16,
+    /// Also a file index, or the length of an address.
+    pub(super) addr_len: u16,
+    _high: u16,
+    rest: [u64; 2],
+}
+
+/// One completion: struct io_uring_cqe.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cqe {
+    user_data: u64,
+    result: i32,
+    flags: u32,
+}
+
+// linux/io_uring.h
+pub(super) mod code {
+    pub(crate) const NOP: u8 = 0;
+    pub(crate) const POLL_ADD: u8 = 6;
+    pub(crate) const SENDMSG: u8 = 9;
+    pub(crate) const RECVMSG: u8 = 10;
+    pub(crate) const TIMEOUT: u8 = 11;
+    pub(crate) const ACCEPT: u8 = 13;
+    pub(crate) const ASYNC_CANCEL: u8 = 14;
+    pub(crate) const CONNECT: u8 = 16;
+    pub(crate) const CLOSE: u8 = 19;
+    pub(crate) const STATX: u8 = 21;
+    pub(crate) const READ: u8 = 22;
+    pub(crate) const SEND: u8 = 26;
+    pub(crate) const RECV: u8 = 27;
+    pub(crate) const OPENAT2: u8 = 28;
+    pub(crate) const PROVIDE_BUFFERS: u8 = 31;
+    pub(crate) const SEND_ZC: u8 = 47;
+}
+const SQE_FIXED_FILE: u8 = 1;
+pub(super) const SQE_BUFFER_SELECT: u8 = 1 << 5;
+const SQE_SKIP_SUCCESS: u8 = 1 << 6;
+const ACCEPT_MULTISHOT: u16 = 1;
+pub(super) const RECV_MULTISHOT: u16 = 2;
+const POLL_MULTI: u32 = 1;
+const CQE_MORE: u32 = 1 << 1;
+const CQE_NOTIFICATION: u32 = 1 << 3;
+
+/// Times a multishot receive goes on in a row (MULTISHOT_MAX_RETRY), and work done in one go
+/// (IO_LOCAL_TW_DEFAULT_MAX).
+const IN_A_ROW: u32 = 32;
+const WORK_AT_ONCE: usize = 20;
+
+/// An operation that has not ended.
+struct Operation {
+    sqe: Sqe,
+    /// The descriptor at which it waits, and for what.
+    waits: Option<(RawFd, u32)>,
+    /// Trying it again is put down as work.
+    queued: bool,
+    /// What has been sent of it.
+    done: usize,
+}
+
+/// What becomes of a try.
+pub(super) enum Tried {
+    /// It is over, with this result and these flags; true if that is a success.
+    Over(i32, u32),
+    /// It is over, sent less than it was to, or failed: told even if success is not.
+    Failed(i32),
+    /// One completion, and it goes on.
+    More(i32, u32),
+    /// It waits at a descriptor for these bits.
+    Waits(RawFd, u32),
+    /// It is over some time later.
+    Later(u64),
+}
+
+pub(super) struct Ring {
+    setup: Setup,
+    operations: BTreeMap<u64, Operation>,
+    last: u64,
+    work: VecDeque<u64>,
+    queue: VecDeque<Cqe>,
+    overflow: VecDeque<Cqe>,
+    pub(super) groups: BTreeMap<u16, Group>,
+    files: Vec<RawFd>,
+}
+
+impl Ring {
+    fn operation_of(&self, user_data: u64) -> Option<u64> {
+        let mut found = self.operations.iter().filter(|(_, op)| op.sqe.user_data == user_data);
+        found.next().map(|(id, _)| *id)
+    }
+}
+
+impl Kernel {
+    pub(crate) fn ring_create(&mut self, setup: Setup) -> io::Result<RawFd> {
+        if self.open >= self.descriptors_max {
+            return Err(error(libc::EMFILE));
+        }
+        self.open += 1;
+        let fd = self.next_fd();
+        let ring = Ring {
+            setup,
+            operations: BTreeMap::new(),
+            last: 0,
+            work: VecDeque::new(),
+            queue: VecDeque::new(),
+            overflow: VecDeque::new(),
+            groups: BTreeMap::new(),
+            files: Vec::new(),
+        };
+        self.rings.insert(fd, ring);
+        Ok(fd)
+    }
+
+    /// close(2) of a ring; false if this is none. What it still held would have been cancelled.
+    pub(super) fn close_ring(&mut self, fd: RawFd) -> bool {
+        let Some(ring) = self.rings.remove(&fd) else { return false };
+        self.open -= 1;
+        let names_no_memory = [code::POLL_ADD, code::TIMEOUT, code::ACCEPT];
+        let writes = ring.operations.values().any(|op| !names_no_memory.contains(&op.sqe.opcode));
+        if writes {
+            self.complain(|| "a ring was closed that had operations under way".into());
+        }
+        true
+    }
+
+    pub(super) fn ring(&mut self, fd: RawFd) -> io::Result<&mut Ring> {
+        self.rings.get_mut(&fd).ok_or_else(|| error(libc::EBADF))
+    }
+
+    /// Registers a table of so many empty places, or puts descriptors into it.
+    pub(crate) fn ring_files(&mut self, ring: RawFd, count: u32) -> io::Result<()> {
+        let ring = self.ring(ring)?;
+        if !ring.files.is_empty() {
+            return Err(error(libc::EBUSY));
+        }
+        ring.files = vec![-1; count as usize];
+        Ok(())
+    }
+
+    /// As IORING_REGISTER_FILES_UPDATE. A place holds no reference here: who empties it closes first or
+    /// after.
+    pub(crate) fn ring_update_files(
+        &mut self,
+        ring: RawFd,
+        place: u32,
+        fds: &[RawFd],
+    ) -> io::Result<usize> {
+        let files = &mut self.ring(ring)?.files;
+        let places = files.get_mut(place as usize..place as usize + fds.len());
+        places.ok_or_else(|| error(libc::EINVAL))?.copy_from_slice(fds);
+        Ok(fds.len())
+    }
+
+    /// Takes an entry and tries it.
+    ///
+    /// # Safety
+    /// What it names stays valid until its last completion.
+    pub(crate) unsafe fn ring_submit(&mut self, ring: RawFd, mut sqe: Sqe) -> io::Result<()> {
+        let found = self.ring(ring)?;
+        if sqe.flags & SQE_FIXED_FILE != 0 {
+            sqe.fd = found.files.get(sqe.fd as usize).copied().unwrap_or(-1);
+        }
+        found.last += 1;
+        let id = found.last;
+        let operation = Operation { sqe, waits: None, queued: false, done: 0 };
+        found.operations.insert(id, operation);
+        match sqe.opcode {
+            code::ASYNC_CANCEL => self.cancel(ring, id, sqe.addr),
+            _ => self.try_operation(ring, id),
+        }
+        Ok(())
+    }
+
+    fn cancel(&mut self, ring: RawFd, id: u64, user_data: u64) {
+        let Some(found) = self.rings.get_mut(&ring) else { return };
+        let Some(cancel) = found.operations.remove(&id) else { return };
+        let target = found.operation_of(user_data);
+        let result = match target.and_then(|target| found.operations.get(&target)) {
+            None => -libc::ENOENT,
+            // What is being read from a disk cannot be cancelled.
+            Some(operation) if operation.is_at_work() => -libc::EALREADY,
+            Some(_) => 0,
+        };
+        if let Some(target) = target.filter(|_| result == 0) {
+            self.end(ring, target, -libc::ECANCELED, 0, false);
+        }
+        self.post(ring, Cqe { user_data: cancel.sqe.user_data, result, flags: 0 });
+    }
+
+    /// An operation is over.
+    fn end(&mut self, ring: RawFd, id: u64, result: i32, flags: u32, success: bool) {
+        let Some(found) = self.rings.get_mut(&ring) else { return };
+        let Some(Operation { sqe, .. }) = found.operations.remove(&id) else { return };
+        found.work.retain(|queued| *queued != id);
+        if success && sqe.flags & SQE_SKIP_SUCCESS != 0 {
+            return;
+        }
+        self.post(ring, Cqe { user_data: sqe.user_data, result, flags });
+    }
+
+    fn post(&mut self, ring: RawFd, completion: Cqe) {
+        // Numbers of descriptors differ from world to world.
+        let result = completion.result;
+        let told = if self.is_own(result) { 0 } else { i64::from(result) };
+        self.note("completed", ring, told);
+        let strikes = self.dice.strikes(Fault::Overflow);
+        let Some(ring) = self.rings.get_mut(&ring) else { return };
+        let full = ring.queue.len() >= ring.setup.cq_entries as usize || !ring.overflow.is_empty();
+        // An empty queue takes one at least, or nobody would ever look for the others.
+        match full || strikes && !ring.queue.is_empty() {
+            true => ring.overflow.push_back(completion),
+            false => ring.queue.push_back(completion),
+        }
+    }
+
+    /// Tries an operation, and a multishot one until there is nothing more.
+    fn try_operation(&mut self, ring: RawFd, id: u64) {
+        for round in 0.. {
+            let Some(found) = self.rings.get_mut(&ring) else { return };
+            let Some(operation) = found.operations.get_mut(&id) else { return };
+            operation.queued = false;
+            operation.waits = None;
+            let (sqe, done) = (operation.sqe, operation.done);
+            match self.attempt(ring, &sqe, done, id) {
+                Tried::Over(result, flags) => {
+                    return self.end(ring, id, result, flags, result >= 0);
+                }
+                Tried::Failed(result) => return self.end(ring, id, result, 0, false),
+                Tried::More(result, flags) => {
+                    let ends = self.dice.strikes(Fault::EndedEarly);
+                    if ends {
+                        return self.end(ring, id, result, flags, false);
+                    }
+                    let flags = flags | CQE_MORE;
+                    self.post(ring, Cqe { user_data: sqe.user_data, result, flags });
+                    if sqe.opcode == code::POLL_ADD {
+                        return self.wait_at(ring, id, sqe.fd, sqe.op_flags);
+                    }
+                    if round == IN_A_ROW {
+                        return self.put_down(ring, id);
+                    }
+                }
+                Tried::Waits(fd, bits) => return self.wait_at(ring, id, fd, bits),
+                Tried::Later(after_ns) => {
+                    return self.schedule(after_ns, Event::RingWork { ring, id });
+                }
+            }
+        }
+    }
+
+    fn wait_at(&mut self, ring: RawFd, id: u64, fd: RawFd, bits: u32) {
+        let socket = self.socket_of(fd);
+        // Asks for room, so that it is told of it.
+        self.bits(socket);
+        if let Some(operation) =
+            self.rings.get_mut(&ring).and_then(|ring| ring.operations.get_mut(&id))
+        {
+            operation.waits = Some((socket, bits));
+        }
+    }
+
+    /// Work to be done by the next enter that does any.
+    pub(super) fn put_down(&mut self, ring: RawFd, id: u64) {
+        let Some(found) = self.rings.get_mut(&ring) else { return };
+        if let Some(operation) = found.operations.get_mut(&id)
+            && !std::mem::replace(&mut operation.queued, true)
+        {
+            found.work.push_back(id);
+        }
+    }
+
+    /// Something has happened at a socket: operations that wait for it are tried again.
+    pub(super) fn tell_rings(&mut self, socket: RawFd, bits: u32) {
+        let mut told = Vec::new();
+        for (fd, ring) in &self.rings {
+            let waiting = ring.operations.iter().filter(|(_, operation)| {
+                operation
+                    .waits
+                    .is_some_and(|(at, wanted)| at == socket && bits & (wanted | ERR | HUP) != 0)
+            });
+            told.extend(waiting.map(|(id, _)| (*fd, *id)));
+        }
+        for (ring, id) in told {
+            self.put_down(ring, id);
+            let other = self.dice.strikes(Fault::Reordered);
+            if let Some(found) = self.rings.get_mut(&ring)
+                && other
+                && found.work.len() > 1
+            {
+                let last = found.work.len() - 1;
+                found.work.swap(last - 1, last);
+            }
+        }
+    }
+
+    /// Does work, at most as much as the kernel does in one go; moves on what waits behind the queue.
+    pub(crate) fn ring_work(&mut self, ring: RawFd, least: u32) -> io::Result<()> {
+        let at_once = WORK_AT_ONCE.max(least as usize);
+        for _ in 0..at_once {
+            let Some(id) = self.ring(ring)?.work.pop_front() else { break };
+            self.try_operation(ring, id);
+        }
+        let ring = self.ring(ring)?;
+        while ring.queue.len() < ring.setup.cq_entries as usize
+            && let Some(completion) = ring.overflow.pop_front()
+        {
+            ring.queue.push_back(completion);
+        }
+        Ok(())
+    }
+
+    /// True if deferred work is left to enters that ask for completions.
+    pub(crate) fn ring_defers(&mut self, ring: RawFd) -> io::Result<bool> {
+        Ok(self.ring(ring)?.setup.taskrun == TaskRun::Defer)
+    }
+
+    /// Completions that are there.
+    pub(crate) fn ring_arrived(&self, ring: RawFd) -> usize {
+        self.rings.get(&ring).map_or(0, |ring| ring.queue.len())
+    }
+
+    pub(crate) fn ring_overflowed(&self, ring: RawFd) -> bool {
+        self.rings.get(&ring).is_some_and(|ring| !ring.overflow.is_empty())
+    }
+
+    pub(crate) fn ring_take(&mut self, ring: RawFd) -> Vec<Cqe> {
+        self.rings.get_mut(&ring).map_or_else(Vec::new, |ring| ring.queue.drain(..).collect())
+    }
+
+    /// True if a wait for this ring need not wait.
+    pub(super) fn ring_has_reports(&self, ring: RawFd) -> bool {
+        self.rings.get(&ring).is_some_and(|ring| {
+            !ring.queue.is_empty() || !ring.work.is_empty() || !ring.overflow.is_empty()
+        })
+    }
+
+    /// What a fault has an operation end with. Datagrams are spared what would let one overtake another:
+    /// the kernel refuses them where there is no room, which the driver sees to.
+    fn refusal(&mut self, sqe: &Sqe, socket: RawFd) -> Option<i32> {
+        const OF_RECEIVES: &[(Fault, i32)] = &[
+            (Fault::NoBuffers, libc::ENOBUFS),
+            (Fault::Cancelled, libc::ECANCELED),
+            (Fault::Interrupted, libc::EINTR),
+        ];
+        const OF_ACCEPTS: &[(Fault, i32)] =
+            &[(Fault::Cancelled, libc::ECANCELED), (Fault::Interrupted, libc::EINTR)];
+        let stream = self.is_stream(socket).unwrap_or(false);
+        let multishot = sqe.ioprio & RECV_MULTISHOT != 0;
+        match sqe.opcode {
+            code::RECV | code::RECVMSG if stream || multishot => self.dice.errno(OF_RECEIVES),
+            code::SEND if !stream => None,
+            code::ACCEPT => self.dice.errno(OF_ACCEPTS),
+            code::SEND if sqe.op_flags & libc::MSG_DONTWAIT as u32 != 0 => {
+                self.dice.errno(&[(Fault::Again, libc::EAGAIN)])
+            }
+            code::SEND => self.dice.errno(&[(Fault::Interrupted, libc::EINTR)]),
+            _ => None,
+        }
+    }
+
+    /// One try.
+    fn attempt(&mut self, ring: RawFd, sqe: &Sqe, done: usize, id: u64) -> Tried {
+        let socket = self.socket_of(sqe.fd);
+        if done == 0
+            && let Some(errno) = self.refusal(sqe, socket)
+        {
+            return Tried::Failed(-errno);
+        }
+        match sqe.opcode {
+            code::NOP => Tried::Over(0, 0),
+            code::POLL_ADD => {
+                let bits = self.bits(socket) & (sqe.op_flags | ERR | HUP);
+                match bits {
+                    0 => Tried::Waits(socket, sqe.op_flags),
+                    _ if sqe.len & POLL_MULTI != 0 => Tried::More(bits as i32, 0),
+                    _ => Tried::Over(bits as i32, 0),
+                }
+            }
+            code::ACCEPT => match self.accept(socket) {
+                Ok(fd) if sqe.ioprio & ACCEPT_MULTISHOT != 0 => Tried::More(fd, 0),
+                result => over(result, socket, IN),
+            },
+            code::CONNECT => self.try_connect(sqe, socket),
+            code::CLOSE => match self.close(sqe.fd) {
+                Ok(()) => Tried::Over(0, 0),
+                Err(refused) => Tried::Failed(-crate::driver::errno(&refused)),
+            },
+            code::TIMEOUT => self.try_timeout(sqe, done, id, ring),
+            code::SEND | code::SENDMSG | code::SEND_ZC => {
+                self.try_send(ring, sqe, socket, done, id)
+            }
+            code::RECV | code::RECVMSG => self.try_receive(ring, sqe, socket),
+            code::PROVIDE_BUFFERS => self.provide(ring, sqe),
+            code::OPENAT2 | code::STATX | code::READ => self.try_file(ring, sqe, done, id),
+            _ => Tried::Failed(-libc::EINVAL),
+        }
+    }
+
+    fn try_connect(&mut self, sqe: &Sqe, socket: RawFd) -> Tried {
+        let fresh = matches!(self.sockets.get(&socket).map(|s| &s.kind), Some(Kind::Fresh));
+        if fresh {
+            // SAFETY: the entry names an address that the driver keeps until the completion.
+            let Some(to) = (unsafe { super::ring_memory::address(sqe) }) else {
+                return Tried::Failed(-libc::EAFNOSUPPORT);
+            };
+            if let Err(refused) = self.connect(socket, to) {
+                return Tried::Failed(-crate::driver::errno(&refused));
+            }
+        }
+        if !self.is_ready(socket, super::kernel::Op::Connect) {
+            return Tried::Waits(socket, OUT | ERR | HUP);
+        }
+        match self.take_error(socket) {
+            Ok(0) => Tried::Over(0, 0),
+            Ok(errno) => Tried::Failed(-errno),
+            Err(refused) => Tried::Failed(-crate::driver::errno(&refused)),
+        }
+    }
+
+    fn try_timeout(&mut self, sqe: &Sqe, done: usize, id: u64, ring: RawFd) -> Tried {
+        if done > 0 {
+            return Tried::Failed(-libc::ETIME);
+        }
+        self.set_done(ring, id, 1);
+        // SAFETY: the entry names a timespec that lives as long as the ring.
+        Tried::Later(unsafe { super::ring_memory::nanoseconds(sqe) })
+    }
+
+    pub(super) fn set_done(&mut self, ring: RawFd, id: u64, done: usize) {
+        if let Some(operation) =
+            self.rings.get_mut(&ring).and_then(|ring| ring.operations.get_mut(&id))
+        {
+            operation.done = done;
+        }
+    }
+
+    /// The kernel needs a buffer no more that it did not copy.
+    pub(super) fn ring_notify(&mut self, ring: RawFd, user_data: u64) {
+        self.post(ring, Cqe { user_data, result: 0, flags: CQE_NOTIFICATION });
+    }
+
+    fn try_send(&mut self, ring: RawFd, sqe: &Sqe, socket: RawFd, done: usize, id: u64) -> Tried {
+        let waits = sqe.op_flags & libc::MSG_DONTWAIT as u32 == 0;
+        // SAFETY: the entry names bytes, an address and a header that the driver keeps until the last
+        // completion.
+        let (sent, whole) = unsafe { self.send_of_entry(sqe, socket, done) };
+        let all = sqe.op_flags & libc::MSG_WAITALL as u32 != 0;
+        let (sent, stuck) = match sent {
+            Ok(bytes) => (Ok(done + bytes), all && done + bytes < whole),
+            Err(refused) if refused.kind() == io::ErrorKind::WouldBlock => (Ok(done), true),
+            Err(refused) => (Err(refused), false),
+        };
+        match sent {
+            Ok(bytes) if stuck && waits => {
+                self.set_done(ring, id, bytes);
+                Tried::Waits(socket, OUT)
+            }
+            Ok(0) if stuck => Tried::Failed(-libc::EAGAIN),
+            Ok(bytes) if stuck => Tried::Failed(bytes as i32),
+            Ok(bytes) if sqe.opcode == code::SEND_ZC => {
+                let after_ns = 2 * self.travel_ns();
+                let user_data = sqe.user_data;
+                self.schedule(after_ns, Event::RingReleased { ring, user_data });
+                Tried::Over(bytes as i32, CQE_MORE)
+            }
+            Ok(bytes) => Tried::Over(bytes as i32, 0),
+            // What was sent of it counts.
+            Err(_) if done > 0 => Tried::Failed(done as i32),
+            Err(refused) => Tried::Failed(-crate::driver::errno(&refused)),
+        }
+    }
+
+    fn try_receive(&mut self, ring: RawFd, sqe: &Sqe, socket: RawFd) -> Tried {
+        // SAFETY: the entry names memory that the driver keeps until the last completion, or a group
+        // whose buffers are the kernel's.
+        let received = unsafe { self.receive_of_entry(ring, sqe, socket) };
+        match received {
+            Ok((bytes, flags)) if sqe.ioprio & RECV_MULTISHOT != 0 && bytes.goes_on => {
+                Tried::More(bytes.count as i32, flags)
+            }
+            Ok((bytes, flags)) => Tried::Over(bytes.count as i32, flags),
+            Err(refused) if refused.kind() == io::ErrorKind::WouldBlock => {
+                match sqe.op_flags & libc::MSG_DONTWAIT as u32 {
+                    0 => Tried::Waits(socket, IN | RDHUP),
+                    _ => Tried::Failed(-libc::EAGAIN),
+                }
+            }
+            Err(refused) => Tried::Failed(-crate::driver::errno(&refused)),
+        }
+    }
+}
+
+impl Operation {
+    /// Neither waits at a socket nor to be tried: it is with a disk or a timer.
+    fn is_at_work(&self) -> bool {
+        let cancellable = self.sqe.opcode == code::TIMEOUT;
+        self.waits.is_none() && !self.queued && !cancellable
+    }
+}
+
+fn over(result: io::Result<RawFd>, socket: RawFd, bits: u32) -> Tried {
+    match result {
+        Ok(value) => Tried::Over(value, 0),
+        Err(refused) if refused.kind() == io::ErrorKind::WouldBlock => Tried::Waits(socket, bits),
+        Err(refused) => Tried::Failed(-crate::driver::errno(&refused)),
+    }
+}

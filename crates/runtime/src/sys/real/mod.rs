@@ -1,0 +1,320 @@
+//! Every raw system call of the runtime, each with its safety note: the kernel of this machine.
+//!
+//! The functions take plain descriptors and slices and return [`io::Result`]; nothing in here
+//! keeps state. `EINTR` is retried here where the call can be repeated without losing anything.
+
+pub(crate) mod datagram;
+pub(crate) mod file;
+pub(crate) mod heap;
+pub(crate) mod pipe;
+pub(crate) mod poll;
+pub(crate) mod prices;
+pub(crate) mod probe;
+pub(crate) mod refused;
+pub(crate) mod ring;
+pub(crate) mod socket;
+pub(crate) mod thread;
+pub(crate) mod trial;
+pub(crate) mod zero_copy;
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr::NonNull;
+use std::time::Instant;
+
+/// Turns the C convention (-1 and errno) into a `Result`, retrying while the call was interrupted.
+fn retry_eintr(mut call: impl FnMut() -> isize) -> io::Result<usize> {
+    loop {
+        let returned = call();
+        if returned >= 0 {
+            return Ok(returned as usize);
+        }
+        let error = io::Error::last_os_error();
+        if error.raw_os_error() != Some(libc::EINTR) {
+            return Err(error);
+        }
+    }
+}
+
+/// Receives what is there without waiting; `Ok(0)` is the end of the stream.
+///
+/// The system call itself, as in [`send`]: recv(3) of the C library is a point at which pthread
+/// can cancel a thread, and the bookkeeping for that costs more instructions than all else here.
+pub(crate) fn recv(socket: RawFd, into: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
+    let nobody = std::ptr::null::<libc::c_void>();
+    retry_eintr(|| {
+        // SAFETY: the pointer and length describe a live, exclusively borrowed slice; the kernel
+        // writes at most `len` bytes and keeps no reference after the call. Null asks for no
+        // address.
+        let received = unsafe {
+            libc::syscall(
+                libc::SYS_recvfrom,
+                socket,
+                into.as_mut_ptr(),
+                into.len(),
+                libc::MSG_DONTWAIT,
+                nobody,
+                nobody,
+            )
+        };
+        received as isize
+    })
+}
+
+/// Sends what fits into the socket buffer without waiting and without raising SIGPIPE. With
+/// `more`, the kernel keeps a last segment that is not full for what follows, for at most 200 ms.
+pub(crate) fn send(socket: RawFd, bytes: &[u8], more: bool) -> io::Result<usize> {
+    let more = if more { libc::MSG_MORE } else { 0 };
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | more;
+    let nobody = std::ptr::null::<libc::c_void>();
+    retry_eintr(|| {
+        // SAFETY: the slice is live for the call and the kernel only reads from it. Null and 0
+        // name no address.
+        let sent = unsafe {
+            libc::syscall(
+                libc::SYS_sendto,
+                socket,
+                bytes.as_ptr(),
+                bytes.len(),
+                flags,
+                nobody,
+                0usize,
+            )
+        };
+        sent as isize
+    })
+}
+
+/// Takes one connection out of the backlog of a non-blocking listener.
+///
+/// The new socket is close-on-exec and non-blocking: a receive or send passes MSG_DONTWAIT, but
+/// sendfile(2) and splice(2) know no such flag.
+pub(crate) fn accept(listener: RawFd) -> io::Result<OwnedFd> {
+    const FLAGS: libc::c_int = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    let fd = retry_eintr(|| {
+        // SAFETY: null address pointers are allowed by accept4(2): no address is written.
+        let fd =
+            unsafe { libc::accept4(listener, std::ptr::null_mut(), std::ptr::null_mut(), FLAGS) };
+        fd as isize
+    })?;
+    // SAFETY: accept4 returned a new descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+/// Shuts down the sending half: the peer reads the end of the stream after all queued bytes.
+pub(crate) fn shutdown_write(socket: RawFd) -> io::Result<()> {
+    // SAFETY: no memory is passed; a wrong descriptor is reported as an error.
+    retry_eintr(|| unsafe { libc::shutdown(socket, libc::SHUT_WR) } as isize).map(drop)
+}
+
+/// True if the connection is over in both directions: after a reset or a timeout, or after both
+/// ends have sent FIN. After the peer's FIN alone it is not.
+pub(crate) fn tcp_is_closed(socket: RawFd) -> bool {
+    // TCP_CLOSE of include/net/tcp_states.h.
+    const CLOSED: u8 = 7;
+    // The state is the first byte of struct tcp_info, and the kernel copies no more than asked.
+    let mut state = [0];
+    matches!(tcp_info(socket, &mut state), Ok(1)) && state == [CLOSED]
+}
+
+/// Where tcpi_bytes_acked is in struct tcp_info of include/uapi/linux/tcp.h: behind 8 bytes, 24
+/// numbers of 4 and 2 of 8.
+pub(crate) const TCP_BYTES_ACKED_AT: usize = 120;
+
+/// Bytes that the peer has acknowledged since the connection began; 0 where the kernel does not say
+/// (before Linux 4.1).
+///
+/// # Errors
+/// What getsockopt(2) reports.
+pub(crate) fn tcp_bytes_acked(socket: RawFd) -> io::Result<u64> {
+    let mut info = [0; TCP_BYTES_ACKED_AT + size_of::<u64>()];
+    tcp_info(socket, &mut info)?;
+    let mut acked = [0; size_of::<u64>()];
+    acked.copy_from_slice(&info[TCP_BYTES_ACKED_AT..]);
+    Ok(u64::from_ne_bytes(acked))
+}
+
+/// The beginning of struct tcp_info: as much as there is room for and as the kernel knows. Returns
+/// how many bytes that were.
+fn tcp_info(socket: RawFd, into: &mut [u8]) -> io::Result<usize> {
+    let mut bytes = into.len() as libc::socklen_t;
+    retry_eintr(|| {
+        // SAFETY: live, exclusively borrowed bytes and how many they are.
+        unsafe {
+            libc::getsockopt(
+                socket,
+                libc::IPPROTO_TCP,
+                libc::TCP_INFO,
+                into.as_mut_ptr().cast(),
+                &mut bytes,
+            ) as isize
+        }
+    })?;
+    Ok(bytes as usize)
+}
+
+/// An eventfd(2) used to wake a worker that waits in the kernel.
+pub(crate) fn eventfd() -> io::Result<OwnedFd> {
+    // SAFETY: no memory is passed.
+    let fd = retry_eintr(|| unsafe {
+        libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) as isize
+    })?;
+    // SAFETY: eventfd returned a new descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+/// Adds one to an eventfd. A full counter (EAGAIN) already wakes its reader and is not an error.
+#[cfg_attr(all(test, loom), allow(dead_code, reason = "models have no eventfd"))]
+pub(crate) fn eventfd_signal(fd: BorrowedFd<'_>) {
+    let one = 1u64.to_ne_bytes();
+    let _full_is_fine = retry_eintr(|| {
+        // SAFETY: eight live bytes, only read by the kernel.
+        unsafe { libc::write(fd.as_raw_fd(), one.as_ptr().cast(), one.len()) }
+    });
+}
+
+/// Resets an eventfd to zero; nothing to read is not an error.
+pub(crate) fn eventfd_clear(fd: BorrowedFd<'_>) {
+    let mut count = [0u8; 8];
+    let _empty_is_fine = retry_eintr(|| {
+        // SAFETY: eight live bytes, exclusively borrowed.
+        unsafe { libc::read(fd.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) }
+    });
+}
+
+/// Binds the calling thread to one CPU.
+pub(crate) fn pin_current_thread(cpu: usize) -> io::Result<()> {
+    if cpu >= libc::CPU_SETSIZE as usize {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    // SAFETY: an all-zero cpu_set_t is the valid empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `cpu` is below CPU_SETSIZE, checked above, so the bit lies inside the set.
+    unsafe { libc::CPU_SET(cpu, &mut set) };
+    // SAFETY: the set is live for the call and its exact size is passed.
+    retry_eintr(|| unsafe { libc::sched_setaffinity(0, size_of_val(&set), &set) } as isize)
+        .map(drop)
+}
+
+/// Lets timed waits of the calling thread end as late as this after their time (50 us otherwise;
+/// PR_SET_TIMERSLACK, prctl(2)). The kernel uses it to wake for several timers at once.
+pub(crate) fn set_timer_slack(slack: std::time::Duration) {
+    let nanoseconds = slack.as_nanos().min(libc::c_ulong::MAX.into()) as libc::c_ulong;
+    // SAFETY: takes a number, and fails for none.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, nanoseconds) };
+}
+
+/// CPU time used by the calling thread so far, user and system, in nanoseconds.
+pub(crate) fn thread_cpu_time_ns() -> (u64, u64) {
+    // SAFETY: an all-zero rusage is a valid value of the type.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: `usage` is live and exclusively borrowed; RUSAGE_THREAD is Linux since 2.6.26.
+    unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) };
+    let ns = |t: libc::timeval| t.tv_sec as u64 * 1_000_000_000 + t.tv_usec as u64 * 1_000;
+    (ns(usage.ru_utime), ns(usage.ru_stime))
+}
+
+/// CPU time used by the calling thread so far, by CLOCK_THREAD_CPUTIME_ID: exact to the moment,
+/// where getrusage(2) adds the time since the last tick or switch only later.
+pub(crate) fn thread_cpu_clock_ns() -> u64 {
+    let mut used = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `used` is live and exclusively borrowed; the clock exists on every Linux.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut used) };
+    used.tv_sec as u64 * 1_000_000_000 + used.tv_nsec as u64
+}
+
+/// What time it is, for this process.
+#[inline]
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
+
+/// Whether it is time. For loops that do something until it is.
+#[inline]
+pub(crate) fn is_past(deadline: Instant) -> bool {
+    now() >= deadline
+}
+
+/// CLOCK_MONOTONIC in nanoseconds: the clock that processes of one machine share.
+pub(crate) fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` is live and exclusively borrowed; CLOCK_MONOTONIC exists on every Linux.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Page-aligned anonymous memory, zeroed by the kernel, given back when dropped.
+///
+/// Untouched pages cost no memory, so a large pool is paid for only as far as it is used.
+pub(crate) struct Mapping {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+impl Mapping {
+    /// Maps `bytes` (more than zero) of private memory.
+    pub(crate) fn new(bytes: usize) -> io::Result<Mapping> {
+        // SAFETY: a fresh anonymous mapping at an address the kernel chooses touches no memory
+        // that the program already uses.
+        let start = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = NonNull::new(start.cast()).ok_or_else(io::Error::last_os_error)?;
+        Ok(Mapping { start, bytes })
+    }
+
+    /// True if so much could be mapped just now. Where address space is limited (RLIMIT_AS), or the
+    /// machine commits no more than it has (vm.overcommit_memory=2), this tells before an
+    /// allocation fails, which would end the process.
+    pub(crate) fn fits(bytes: usize) -> bool {
+        Mapping::new(bytes).is_ok()
+    }
+
+    /// First byte of the mapping.
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    /// Length of the mapping in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: exactly the region mapped in `new`; whoever holds a `Mapping` promises that no
+        // pointer into it is used after it is dropped.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// Lets the kernel choose the port at connect time, when it knows the destination
+/// (IP_BIND_ADDRESS_NO_PORT, Linux 4.2), so that a bound address does not use up a port alone.
+pub(crate) fn bind_address_no_port(socket: RawFd) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    retry_eintr(|| {
+        // SAFETY: a live c_int and its exact size are passed.
+        unsafe {
+            libc::setsockopt(
+                socket,
+                libc::IPPROTO_IP,
+                libc::IP_BIND_ADDRESS_NO_PORT,
+                std::ptr::from_ref(&on).cast(),
+                size_of_val(&on) as libc::socklen_t,
+            ) as isize
+        }
+    })
+    .map(drop)
+}

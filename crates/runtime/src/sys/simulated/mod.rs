@@ -1,0 +1,124 @@
+//! The calls of `real`, where a simulated machine may answer them: those about a descriptor that it has
+//! made, and on threads that are in a world those about no descriptor. All others go to the kernel,
+//! with seeded faults in between where they were asked for.
+
+pub(crate) mod datagram;
+#[cfg(all(test, not(loom)))]
+mod differential;
+pub(crate) mod file;
+pub(crate) mod pipe;
+pub(crate) mod poll;
+pub(crate) mod ring;
+pub(crate) mod zero_copy;
+
+pub(crate) use super::real::*;
+
+use super::real;
+use crate::driver::epoll::faults::{self, Way};
+use crate::sys::machine::kernel::{Kernel, Machine, error};
+use crate::sys::machine::world;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::rc::Rc;
+use std::time::Instant;
+
+/// What a turn takes at most of somebody who goes on until it is time: without that it would never be.
+const TURN_NS_MAX: u64 = 2_000;
+
+/// Asks the simulated kernel, if `fd` is a descriptor of one. EBADF if that is gone, or another one than
+/// that of the calling thread. The call takes its time.
+fn ask<T>(
+    fd: RawFd,
+    question: impl FnOnce(&mut Kernel, RawFd) -> io::Result<T>,
+) -> Option<io::Result<T>> {
+    let machine = world::machine_of(fd)?;
+    Some(ask_machine(machine, |kernel| {
+        let socket = kernel.socket_of(fd);
+        question(kernel, socket)
+    }))
+}
+
+fn ask_machine<T>(
+    machine: Option<Rc<Machine>>,
+    question: impl FnOnce(&mut Kernel) -> io::Result<T>,
+) -> io::Result<T> {
+    let Some(machine) = machine else { return Err(error(libc::EBADF)) };
+    let Ok(mut kernel) = machine.kernel.try_borrow_mut() else { return Err(error(libc::EBADF)) };
+    let spent_ns = kernel.spent_ns();
+    machine.clock.set(machine.clock.get() + spent_ns);
+    kernel.run_due();
+    question(&mut kernel)
+}
+
+/// A descriptor that a simulated kernel has just made.
+fn own(fd: RawFd) -> OwnedFd {
+    // SAFETY: the number was made for this call; nobody else knows it, and closing it is answered by
+    // the simulated kernel.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+pub(crate) fn recv(socket: RawFd, into: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
+    match ask(socket, |kernel, socket| kernel.recv_for_engine(socket, into)) {
+        Some(received) => received,
+        None => real::recv(socket, faults::part(socket, Way::In, into)?),
+    }
+}
+
+pub(crate) fn send(socket: RawFd, bytes: &[u8], more: bool) -> io::Result<usize> {
+    match ask(socket, |kernel, socket| kernel.send_for_engine(socket, bytes)) {
+        Some(sent) => sent,
+        None => real::send(socket, &bytes[..faults::allowed(socket, Way::Out, bytes.len())?], more),
+    }
+}
+
+pub(crate) fn accept(listener: RawFd) -> io::Result<OwnedFd> {
+    match ask(listener, |kernel, listener| kernel.accept_for_engine(listener)) {
+        Some(accepted) => accepted.map(own),
+        None => {
+            faults::may_accept(listener)?;
+            real::accept(listener)
+        }
+    }
+}
+
+pub(crate) fn shutdown_write(socket: RawFd) -> io::Result<()> {
+    let asked = ask(socket, |kernel, socket| kernel.shutdown_write(socket));
+    asked.unwrap_or_else(|| real::shutdown_write(socket))
+}
+
+/// In a world an eventfd of it.
+pub(crate) fn eventfd() -> io::Result<OwnedFd> {
+    match world::machine() {
+        Some(machine) => Ok(own(machine.kernel.borrow_mut().eventfd())),
+        None => real::eventfd(),
+    }
+}
+
+/// One whose world is gone has nobody who waits for it.
+pub(crate) fn eventfd_signal(fd: BorrowedFd<'_>) {
+    let asked = ask(fd.as_raw_fd(), |kernel, fd| {
+        kernel.eventfd_signal(fd);
+        Ok(())
+    });
+    if asked.is_none() {
+        real::eventfd_signal(fd);
+    }
+}
+
+pub(crate) fn eventfd_clear(fd: BorrowedFd<'_>) {
+    let asked = ask(fd.as_raw_fd(), |kernel, fd| {
+        kernel.eventfd_clear(fd);
+        Ok(())
+    });
+    if asked.is_none() {
+        real::eventfd_clear(fd);
+    }
+}
+
+/// The C library answers with the time of the world. What is done between two looks takes some, in which
+/// something may happen.
+pub(crate) fn is_past(deadline: Instant) -> bool {
+    world::spend(TURN_NS_MAX);
+    real::is_past(deadline)
+}
