@@ -23,11 +23,6 @@ use std::time::Duration;
 /// this worker closes ends the rest early; one closed elsewhere is noticed after this time.
 const STALL: Duration = Duration::from_millis(100);
 
-/// Memory that has to be left for another connection to be accepted. An allocation that fails ends
-/// the process, so this is there for the connections that exist: for what they hold when their
-/// peers are slow, and for the tables of the worker, which double when they are full.
-const MEMORY_RESERVE_BYTES: usize = 16 << 20;
-
 /// Connections accepted from one look at the memory to the next. A look takes two system calls.
 const ACCEPTS_PER_LOOK: u32 = 16;
 
@@ -221,7 +216,7 @@ impl TcpListener {
             return true;
         }
         self.worker.counters.syscalls.add(2);
-        let fits = Mapping::fits(MEMORY_RESERVE_BYTES);
+        let fits = Mapping::leaves_reserve(0);
         self.accepts_left.set(if fits { ACCEPTS_PER_LOOK - 1 } else { 0 });
         fits
     }

@@ -244,6 +244,12 @@ pub(crate) fn monotonic_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
+/// Memory that has to be left for another connection to be accepted, or for what only makes things
+/// quicker. An allocation that fails ends the process, so this is there for the sockets that exist: for
+/// what they hold when their peers are slow, and for the tables of the worker, which double when they
+/// are full.
+const RESERVE_BYTES: usize = 16 << 20;
+
 /// Page-aligned anonymous memory, zeroed by the kernel, given back when dropped.
 ///
 /// Untouched pages cost no memory, so a large pool is paid for only as far as it is used.
@@ -279,6 +285,11 @@ impl Mapping {
     /// allocation fails, which would end the process.
     pub(crate) fn fits(bytes: usize) -> bool {
         Mapping::new(bytes).is_ok()
+    }
+
+    /// True if [`RESERVE_BYTES`] would be left.
+    pub(crate) fn leaves_reserve(bytes: usize) -> bool {
+        Mapping::fits(bytes.saturating_add(RESERVE_BYTES))
     }
 
     /// First byte of the mapping.

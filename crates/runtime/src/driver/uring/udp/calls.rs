@@ -13,6 +13,7 @@ use crate::datagram::Received;
 use crate::driver::mmsg::{Reading, RecvBatch, Source};
 use crate::driver::slots::Key;
 use crate::driver::uring::{Entry, Op, UringDriver};
+use crate::sys::Mapping;
 use io_uring::{cqueue, opcode};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -147,6 +148,10 @@ impl UringDriver {
         let batches = &mut self.batches;
         let batch =
             batches.iter().position(|batch| batch.has_geometry(count, bytes)).or_else(|| {
+                // The ring can go on without, and an allocation that fails elsewhere ends the process.
+                if !Mapping::leaves_reserve(usize::from(count) * bytes) {
+                    return None;
+                }
                 // As many geometries as there are groups, which are bounded.
                 batches.push(RecvBatch::new(count, bytes).ok()?);
                 Some(batches.len() - 1)
