@@ -3,7 +3,7 @@
 //! Two questions are kept apart. Did a subject change from A to B, in absolute figures? That can
 //! be asked only if the machine and its conditions were the same. Did the ratio between two
 //! subjects change, as each bundle measured it in pairs? That can also be asked of two machines.
-//! `docs/method.md` explains the statistics and what an unpaired comparison cannot know.
+//! `docs/statistics.md` explains the statistics and what an unpaired comparison cannot know.
 
 mod changes;
 mod conditions;

@@ -1,7 +1,7 @@
 //! The difference between two sets of runs that were not made in pairs.
 //!
 //! Everything works on logarithms, so a difference is a ratio of geometric means. Runs of one
-//! placement of the CPUs are compared with runs of the same placement only. `docs/method.md`
+//! placement of the CPUs are compared with runs of the same placement only. `docs/statistics.md`
 //! gives the sources and shows how the choices were checked.
 
 use std::collections::BTreeMap;

@@ -114,7 +114,7 @@ pub enum Accounting {
     /// looks cost.
     IdleClockOnly,
     /// By a process of idle priority on each CPU, which notices when it does not run. The CPU
-    /// then never sleeps, and that changes what is measured; see `docs/method.md`.
+    /// then never sleeps, and that changes what is measured; see `docs/accounting.md`.
     Soaker,
 }
 

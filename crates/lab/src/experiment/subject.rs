@@ -8,7 +8,7 @@ use crate::error::LabError;
 use crate::peers::Peer;
 
 /// nginx as a server of files. The lab writes its configuration: one process without a log, with
-/// every cache that it has; see `docs/method.md`.
+/// every cache that it has; see `docs/workloads.md`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Nginx {

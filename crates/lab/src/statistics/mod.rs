@@ -1,7 +1,7 @@
 //! Intervals on paired ratios, for few pairs and without a belief in their distribution.
 //!
 //! Everything works on the logarithms of the per-pair ratios, so that "twice" and "half" are
-//! equally far from "equal", and the figure reported is their geometric mean. `docs/method.md`
+//! equally far from "equal", and the figure reported is their geometric mean. `docs/statistics.md`
 //! gives the sources and shows how these choices were checked.
 
 mod correction;

@@ -1,6 +1,6 @@
 //! By simulation: how often verdicts are false, and how often differences are found.
 //!
-//! Tests are bounded in time, so their samples are small. `docs/method.md` has tables of larger
+//! Tests are bounded in time, so their samples are small. `docs/statistics.md` has tables of larger
 //! ones, which those that are ignored print:
 //! `cargo test -p twinring-lab --lib simulations::table -- --ignored --nocapture`
 
