@@ -131,11 +131,17 @@ fn a_dry_pool_is_shared_piece_by_piece(configuration: Configuration) {
         return;
     }
     run_on(configuration.builder_with("buffer_count=16,buffer_bytes=256"), |_| async {
-        let (total, mut pieces, mut peers) = (Tally::default(), Vec::new(), Vec::new());
+        let (total, mut pieces) = (Tally::default(), Vec::new());
+        let (mut streams, mut peers) = (Vec::new(), Vec::new());
         for _ in 0..STREAMS {
             let (stream, mut peer) = pair().await;
             peer.write_all(&[5; 4 * PIECES * 256]).expect("room");
+            streams.push(stream);
             peers.push(peer);
+        }
+        // Simulated networks take their time.
+        settle().await;
+        for stream in streams {
             let (own, total) = (Tally::default(), total.clone());
             pieces.push(own.clone());
             spawn(async move {

@@ -24,7 +24,9 @@ fn hundreds_of_idle_connections_live_on_four_buffers(configuration: Configuratio
         sleep(Duration::from_millis(50)).await;
         let after = handle.counters();
         let calls = after.syscalls - before.syscalls;
-        assert!(calls < 40, "{calls} system calls for idle connections");
+        // Seeded faults have operations of some connections begin again.
+        let most = if configuration.has_faults() { 250 } else { 40 };
+        assert!(calls < most, "{calls} system calls for idle connections");
         on_thread(move || {
             for (seed, peer) in peers.iter_mut().enumerate() {
                 ping(peer, &pattern(seed as u64, 0..300));

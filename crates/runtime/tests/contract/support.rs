@@ -130,6 +130,12 @@ impl Configuration {
         }
     }
 
+    /// True if receives may be cut short, and operations fail and begin again.
+    pub(crate) fn has_faults(self) -> bool {
+        let between_kernel_and_engine = std::env::var_os("TWINRING_FAULTS").is_some();
+        self.name.ends_with("_with_faults") || between_kernel_and_engine
+    }
+
     pub(crate) fn is_epoll(self) -> bool {
         self.engine == EngineChoice::Epoll
     }
