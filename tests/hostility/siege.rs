@@ -63,10 +63,14 @@ impl Holding {
     }
 }
 
-/// Memory of the server's receive buffers. It has one worker.
+/// Memory of the server's receive buffers. It has one worker. Of datagrams on io_uring there is a second
+/// pool of at most 256 buffers once many came at a time (`--uring udp=`).
 fn pool_bytes(server: &Server) -> u64 {
+    const SECOND_POOL_BYTES: u64 = 256 * 64 * 1024;
     let feature = |name: &str| server.ready["features"][name].as_u64().expect(name);
-    feature("buffer_bytes") * feature("buffer_count")
+    let datagrams = server.ready["service"] == "udp" && server.ready["engine"] == "io_uring";
+    let second = if datagrams { SECOND_POOL_BYTES } else { 0 };
+    feature("buffer_bytes") * feature("buffer_count") + second
 }
 
 /// The most that was seen while an attack ran.

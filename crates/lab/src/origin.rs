@@ -2,6 +2,8 @@
 //! its commands, on its CPUs, and as many as it asks for.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::path::Path;
 
 use crate::audit::Severity;
 use crate::experiment::{Cell, NetKind, Point, Subject};
@@ -61,6 +63,7 @@ fn problem(bundle: &Bundle, cells: &BTreeSet<Cell>, run: &RunRecord) -> Option<S
         commands.push(("load generator", &of_client, command, part));
     }
     for (whose, template, command, known) in commands {
+        let template = &without_directory_as(command, template.clone());
         // A run may end before its command is known.
         if !command.is_empty() && !is_filled_in(template, command, &known) {
             return Some(format!("the command of the {whose} is not that of the experiment"));
@@ -220,6 +223,16 @@ fn matches<P, T>(
         }
     }
     pattern[piece..].iter().all(is_any)
+}
+
+/// A template whose program is without its directory if that of the recorded command is.
+fn without_directory_as(command: &[String], mut template: Vec<String>) -> Vec<String> {
+    if let (Some(program), Some(recorded)) = (template.first_mut(), command.first())
+        && Path::new(program.as_str()).file_name() == Some(OsStr::new(recorded))
+    {
+        program.clone_from(recorded);
+    }
+    template
 }
 
 #[cfg(test)]
