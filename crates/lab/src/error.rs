@@ -51,7 +51,7 @@ pub enum LabError {
         source: io::Error,
     },
 
-    /// The soaker, on which the figure of record rests, did not work.
+    /// The soaker, on which the primary metric rests, did not work.
     #[error("the soaker on CPU {cpu} failed: {why}; check that SCHED_IDLE and pinning are allowed")]
     Soaker {
         /// The CPU it was to soak.

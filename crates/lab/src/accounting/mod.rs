@@ -1,6 +1,6 @@
 //! What a run cost in CPU.
 //!
-//! The figure of record is the busy time of a whole CPU: all of the window that it was not idle.
+//! The primary metric is the busy time of a whole CPU: all of the window that it was not idle.
 //! So nothing escapes: not softirq, not io-wq or SQPOLL threads, not interrupts. Beside it stand
 //! the clocks of the processes, which tell where the time went but miss a part of it.
 //!
@@ -106,7 +106,7 @@ impl CpuUse {
 pub struct CpuBusy {
     /// Its number.
     pub cpu: usize,
-    /// Time it was not idle, or with soakers, that its soaker did not get: the figure of record.
+    /// Time it was not idle, or with soakers, that its soaker did not get: the primary metric.
     pub busy_s: f64,
     /// How much more or less that may be: the idle clock is rounded to ticks of 10 ms without root,
     /// and leaves out a stretch of less than a tick that may be open at a sample. Nothing is known of

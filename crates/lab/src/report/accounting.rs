@@ -1,4 +1,4 @@
-//! Tables of what a run cost beside the figure of record: where the CPU time of both sides went, and
+//! Tables of what a run cost beside the primary metric: where the CPU time of both sides went, and
 //! what it took of the memory.
 
 use super::words::{NOTHING, share, short, whole};

@@ -10,7 +10,7 @@ use crate::summary::{
 /// A column of the table of figures: title, unit, value.
 pub(super) type Column = (&'static str, &'static str, fn(&Figures) -> String);
 
-/// The figures every report shows, the figure of record first.
+/// The figures every report shows, the primary metric first.
 pub(super) fn columns(protocol: Protocol) -> &'static [Column] {
     match protocol {
         Protocol::Tcp => TCP,
@@ -200,7 +200,7 @@ pub(super) struct Ratio<'a> {
     missing: Option<&'static str>,
 }
 
-/// The ratios of a comparison, the figure of record first.
+/// The ratios of a comparison, the primary metric first.
 pub(super) fn ratios(comparison: &Comparison, protocol: Protocol) -> Vec<Ratio<'_>> {
     let Comparison { server_cpu, client_cpu, both_cpus, throughput, latency_p99, .. } = comparison;
     let plain = |name, interval| Ratio { name, interval, client_bound: false, missing: None };

@@ -160,7 +160,7 @@ fn resolution(comparison: &Comparison, seen: f64) -> String {
     smaller.next_back().map_or(String::new(), |it| format!("; {}", pairs(it)))
 }
 
-/// The figure of record in words.
+/// The primary metric in words.
 pub(super) fn of_record(record: Record, protocol: Protocol) -> String {
     let cpu = match record {
         Record::ServerCpu => "server CPU",

@@ -24,7 +24,7 @@ pub struct Comparison {
     /// Which figure the verdict is about.
     #[serde(default)]
     pub record: Record,
-    /// Per-pair ratios of the figure of record, in the order of time; only of pairs in which both
+    /// Per-pair ratios of the primary metric, in the order of time; only of pairs in which both
     /// did the work that was asked for.
     pub pair_ratios: Vec<f64>,
     /// Confidence of its intervals: more than 95 % if the experiment decided by their width when to
@@ -52,7 +52,7 @@ pub struct Comparison {
     /// The load generator was the bottleneck of one of them and is not under test, so the ratio of
     /// throughput says nothing about the servers.
     pub throughput_is_client_bound: bool,
-    /// The figure of record by placement of the CPUs, if the pairs have several.
+    /// The primary metric by placement of the CPUs, if the pairs have several.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub placed: Vec<Placed>,
     /// Who did the work that was asked for, where there is a schedule to keep.
@@ -113,7 +113,7 @@ impl Record {
 }
 
 impl Comparison {
-    /// The interval of the figure of record.
+    /// The interval of the primary metric.
     pub fn of_record(&self) -> Option<&Interval> {
         match self.record {
             Record::ServerCpu => self.server_cpu.as_ref(),
@@ -122,7 +122,7 @@ impl Comparison {
     }
 }
 
-/// A ratio of the figure of record over the pairs of one placement.
+/// A ratio of the primary metric over the pairs of one placement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Placed {
     /// How the CPUs lay to each other.
@@ -195,7 +195,7 @@ impl EqualWork<'_> {
     }
 }
 
-/// The ratios of the figure of record by placement; none if all pairs are of one.
+/// The ratios of the primary metric by placement; none if all pairs are of one.
 fn placed(
     pairs: &[EqualWork<'_>],
     record: Record,

@@ -17,7 +17,7 @@ use crate::statistics::median;
 /// that came back.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
-    /// The figure of record: busy time of the server's CPU per unit, in nanoseconds.
+    /// The primary metric: busy time of the server's CPU per unit, in nanoseconds.
     pub server_cpu_ns: f64,
     /// Busy time of both CPUs per unit, in nanoseconds.
     pub both_cpus_ns: f64,

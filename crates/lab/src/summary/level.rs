@@ -7,7 +7,7 @@ use super::compare::Record;
 use super::figures::Figures;
 use crate::statistics;
 
-/// The figure of record of one subject: CPU per unit in nanoseconds, of the runs that count and did
+/// The primary metric of one subject: CPU per unit in nanoseconds, of the runs that count and did
 /// the work that was asked for.
 ///
 /// The interval holds what differs from run to run for every subject alike, such as where the

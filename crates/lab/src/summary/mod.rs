@@ -126,15 +126,15 @@ pub struct SubjectSummary {
     /// did not keep up.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub unanswered: usize,
-    /// Outliers among them, by the figure of record. They count all the same.
+    /// Outliers among them, by the primary metric. They count all the same.
     #[serde(default)]
     pub outliers: Outliers,
-    /// Whether the figure of record moved while it was measured.
+    /// Whether the primary metric moved while it was measured.
     #[serde(default)]
     pub drift: Option<Drift>,
     /// The medians, if any run counts.
     pub figures: Option<Figures>,
-    /// The figure of record by itself, with an interval.
+    /// The primary metric by itself, with an interval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub level: Option<Level>,
     /// What limited it.

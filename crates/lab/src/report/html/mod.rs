@@ -230,7 +230,7 @@ fn verdict_table(all: &[Judged<'_>], number: impl Fn(&Comparison) -> usize) -> M
     }
 }
 
-/// The figure of record of several comparisons in one plot.
+/// The primary metric of several comparisons in one plot.
 fn overview(all: &[Judged<'_>]) -> Markup {
     let is = |pick: fn(&Comparison) -> &String| {
         let first = all.first().map(|(_, it)| pick(it));

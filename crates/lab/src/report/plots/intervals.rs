@@ -16,14 +16,14 @@ pub(in crate::report) struct IntervalRow<'a> {
     /// The pairs behind it, if they are to be shown.
     pub(in crate::report) pairs: &'a [f64],
     pub(in crate::report) colour: String,
-    /// It is the figure of record.
+    /// It is the primary metric.
     pub(in crate::report) of_record: bool,
 }
 
 /// The ratios that are drawn; the last one of the table is the first one measured otherwise.
 const PLOTTED: usize = 4;
 
-/// The rows of one comparison: the figure of record with its pairs, then the others.
+/// The rows of one comparison: the primary metric with its pairs, then the others.
 pub(in crate::report) fn rows_of(
     comparison: &Comparison,
     protocol: Protocol,
