@@ -272,6 +272,11 @@ options! {
     }
 }
 
+/// Default size of a receive buffer: 64 KiB, and three cache lines more. A message of 64 KiB then does not
+/// fill it, which would call for another look at the socket; and buffers do not all begin in the same
+/// sets of the caches.
+pub(crate) const RECV_BUFFER_BYTES: usize = 64 * 1024 + 192;
+
 /// The most sends that wait for each other on epoll. On io_uring this value means no bound but the queue.
 pub(crate) const GATHER_MAX: u32 = 512;
 
@@ -354,12 +359,11 @@ pub struct EpollFeatures {
 }
 
 impl EpollOptions {
-    /// Fills in the defaults: edge-triggered, sends gathered, 16 buffers of 64 KiB of which one is
-    /// normally in use, so that a receive takes all there is and the memory stays in the cache.
+    /// Fills in the defaults: edge-triggered, sends gathered, 16 buffers of which one is normally in use, so that a receive takes all there is and the memory stays in the cache.
     pub fn resolve(&self) -> EpollFeatures {
         EpollFeatures {
             edge_triggered: self.trigger.unwrap_or(Trigger::Edge) == Trigger::Edge,
-            buffer_bytes: self.buffer_bytes.unwrap_or(64 * 1024) as usize,
+            buffer_bytes: self.buffer_bytes.map_or(RECV_BUFFER_BYTES, |bytes| bytes as usize),
             buffer_count: self.buffer_count.unwrap_or(16) as u16,
             gather: self.gather.unwrap_or(GATHER_MAX),
         }

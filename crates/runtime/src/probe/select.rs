@@ -4,7 +4,8 @@ use super::environment::{Environment, Rights};
 use super::layers::{self, Layer, Refusal};
 use super::uring::{Feature, Uring};
 use crate::config::{
-    Buffers, FileOperations, GATHER_MAX, Split, TaskRun, UdpReads, UringFeatures, UringOptions,
+    Buffers, FileOperations, GATHER_MAX, RECV_BUFFER_BYTES, Split, TaskRun, UdpReads,
+    UringFeatures, UringOptions,
 };
 use std::sync::OnceLock;
 
@@ -18,7 +19,7 @@ const CQ_ENTRIES: u32 = 8192;
 /// Default size in bytes and number of buffers that hold a piece each: large enough that a message
 /// seldom comes in pieces, and so many that small ones of many sockets find room in one turn. What
 /// is not touched is address space only.
-const BUFFERS: (usize, u16) = (64 * 1024, 128);
+const BUFFERS: (usize, u16) = (RECV_BUFFER_BYTES, 128);
 /// The same for buffers that are filled piece by piece: small messages lie close together. A large
 /// one is cut where a buffer ends.
 const INCREMENTAL_BUFFERS: (usize, u16) = (64 * 1024, 16);
@@ -304,7 +305,7 @@ mod tests {
         let expected = UringFeatures {
             multishot: true,
             buffers: Buffers::Ring,
-            buffer_bytes: 64 * 1024,
+            buffer_bytes: RECV_BUFFER_BYTES,
             buffer_count: 128,
             taskrun: TaskRun::Defer,
             single_issuer: true,
