@@ -16,7 +16,7 @@ use crate::host::{self, Between, Host, HostOptions, HostRecord, Wishes, local, m
 use crate::machine::{Cpus, Fingerprint};
 use crate::net::{self, Network, Networks};
 use crate::outlook::too_few_pairs;
-use crate::paths::{Paths, without_directory};
+use crate::paths::{Paths, for_anywhere};
 use crate::peers::Places;
 use crate::peers::find::Found;
 use crate::plan::{Block, Group, groups, plan, two_more};
@@ -96,7 +96,7 @@ pub fn run(options: &RunOptions, stop: &Stop) -> Result<Outcome, LabError> {
         started: started.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         state: State::Running,
         experiment: experiment.clone(),
-        command: without_directory(options.command.clone()),
+        command: for_anywhere(options.command.clone()),
         seed,
         programs: programs(options, experiment, &peers, &networks.list, &hosts)?,
         networks: networks.list.iter().map(|network| network.record.clone()).collect(),

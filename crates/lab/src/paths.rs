@@ -52,8 +52,13 @@ impl Paths {
     }
 }
 
-/// A command without the directory of its program.
-pub(crate) fn without_directory(mut command: Vec<String>) -> Vec<String> {
+/// A command without what is only true here: the directory of its program, and that of the bundles.
+pub(crate) fn for_anywhere(mut command: Vec<String>) -> Vec<String> {
+    const OUT: &str = "--out";
+    command.retain(|argument| !argument.starts_with("--out="));
+    while let Some(at) = command.iter().position(|argument| argument == OUT) {
+        command.drain(at..command.len().min(at + 2));
+    }
     if let Some(program) = command.first_mut() {
         let name = PathBuf::from(&*program).file_name().map(|it| it.to_string_lossy().into_owned());
         *program = name.unwrap_or_default();
@@ -74,7 +79,8 @@ mod tests {
         let command = command.map(str::to_owned).to_vec();
         assert_eq!(paths.hidden_in(command), ["twinring", "--root", "--verify=work/1.bin"]);
         assert_eq!(paths.hidden("/home/me/bin/twinring-2"), "twinring-2");
-        assert_eq!(without_directory(vec!["./a/b".to_owned(), "c/d".to_owned()]), ["b", "c/d"]);
-        assert!(without_directory(Vec::new()).is_empty());
+        let command = ["./a/b", "c/d", "--out", "e", "--json", "--out=f", "--out"].map(str::to_owned);
+        assert_eq!(for_anywhere(command.to_vec()), ["b", "c/d", "--json"]);
+        assert!(for_anywhere(Vec::new()).is_empty());
     }
 }
