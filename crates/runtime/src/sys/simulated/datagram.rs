@@ -5,7 +5,7 @@ use crate::driver::ancillary::fuzzing::written_by_the_kernel;
 use crate::driver::ancillary::{
     NAME_BYTES, RecvControl, decode_address, decode_control, encode_address, messages,
 };
-use crate::driver::epoll::faults::{self, Way};
+use crate::sys::faults::calls::{self as faults, Way};
 use crate::sys::machine::datagram::{Outbound, Packet};
 use crate::sys::machine::kernel::Kernel;
 use crate::sys::machine::world;

@@ -2,8 +2,8 @@
 //! reading takes time, and they may end early.
 
 use super::{ask, real};
-use crate::driver::epoll::faults::{self, Way};
-use crate::driver::faults::Fault;
+use crate::sys::faults::Fault;
+use crate::sys::faults::calls::{self as faults, Way};
 use crate::sys::machine::world;
 use std::ffi::CStr;
 use std::io;

@@ -14,7 +14,7 @@ pub(crate) mod zero_copy;
 pub(crate) use super::real::*;
 
 use super::real;
-use crate::driver::epoll::faults::{self, Way};
+use crate::sys::faults::calls::{self as faults, Way};
 use crate::sys::machine::kernel::{Kernel, Machine, error};
 use crate::sys::machine::world;
 use std::io;

@@ -1,7 +1,7 @@
 //! Pipes between a file and a socket: on a thread that is in a world, bytes in memory.
 
 use super::{ask, file, real};
-use crate::driver::epoll::faults::{self, Way};
+use crate::sys::faults::calls::{self as faults, Way};
 use crate::sys::machine::world;
 use std::cell::RefCell;
 use std::io;

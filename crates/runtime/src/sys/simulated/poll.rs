@@ -1,7 +1,7 @@
 //! Waiting: epoll sets of the kernel or of a simulated machine.
 
 use super::{ask, ask_machine, own, real};
-use crate::driver::epoll::faults;
+use crate::sys::faults::calls as faults;
 use crate::sys::machine::world;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -22,7 +22,11 @@ impl Epoll {
                 let fd = ask_machine(Some(machine), |kernel| kernel.epoll_create())?;
                 Ok(Epoll::Simulated(own(fd)))
             }
-            None => real::poll::Epoll::new().map(Epoll::Real),
+            None => {
+                let epoll = real::poll::Epoll::new()?;
+                faults::install(epoll.as_raw_fd());
+                Ok(Epoll::Real(epoll))
+            }
         }
     }
 
@@ -58,6 +62,14 @@ impl Epoll {
                 Ok(())
             }
             Epoll::Simulated(set) => wait(set.as_raw_fd(), events, timeout),
+        }
+    }
+}
+
+impl Drop for Epoll {
+    fn drop(&mut self) {
+        if let Epoll::Real(epoll) = self {
+            faults::remove(epoll.as_raw_fd());
         }
     }
 }
