@@ -1,7 +1,7 @@
 //! Waiting: epoll sets of the kernel or of a simulated machine.
 
 use super::{ask, ask_machine, own, real};
-use crate::sys::faults::calls as faults;
+use crate::sys::faults::calls;
 use crate::sys::machine::world;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -24,7 +24,7 @@ impl Epoll {
             }
             None => {
                 let epoll = real::poll::Epoll::new()?;
-                faults::install(epoll.as_raw_fd());
+                calls::install(epoll.as_raw_fd());
                 Ok(Epoll::Real(epoll))
             }
         }
@@ -33,7 +33,7 @@ impl Epoll {
     pub(crate) fn add(&self, target: RawFd, interest: i32, data: u64) -> io::Result<()> {
         match self {
             Epoll::Real(epoll) => {
-                faults::watched(target, interest, data);
+                calls::watched(target, interest, data);
                 epoll.add(target, interest, data)
             }
             Epoll::Simulated(set) => control(set, target, interest, data, false),
@@ -43,7 +43,7 @@ impl Epoll {
     pub(crate) fn modify(&self, target: RawFd, interest: i32, data: u64) -> io::Result<()> {
         match self {
             Epoll::Real(epoll) => {
-                faults::watched(target, interest, data);
+                calls::watched(target, interest, data);
                 epoll.modify(target, interest, data)
             }
             Epoll::Simulated(set) => control(set, target, interest, data, true),
@@ -57,8 +57,8 @@ impl Epoll {
     ) -> io::Result<()> {
         match self {
             Epoll::Real(epoll) => {
-                epoll.wait(events, faults::patience(timeout))?;
-                faults::reported(events);
+                epoll.wait(events, calls::patience(timeout))?;
+                calls::reported(events);
                 Ok(())
             }
             Epoll::Simulated(set) => wait(set.as_raw_fd(), events, timeout),
@@ -69,7 +69,7 @@ impl Epoll {
 impl Drop for Epoll {
     fn drop(&mut self) {
         if let Epoll::Real(epoll) = self {
-            faults::remove(epoll.as_raw_fd());
+            calls::remove(epoll.as_raw_fd());
         }
     }
 }
