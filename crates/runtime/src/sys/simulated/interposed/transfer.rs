@@ -67,8 +67,7 @@ fn answer_bytes(result: io::Result<usize>) -> ssize_t {
 #[unsafe(no_mangle)]
 extern "C" fn connect(fd: c_int, address: *const sockaddr, bytes: socklen_t) -> c_int {
     let Some(machine) = machine_of(fd) else {
-        // SAFETY: the arguments of the caller, unchanged.
-        return unsafe { libc::syscall(libc::SYS_connect, fd, address, bytes) as c_int };
+        return unchanged!(SYS_connect, fd, address, bytes);
     };
     // SAFETY: what the caller of connect(2) vouches for.
     let Some(address) = (unsafe { address_at(address, bytes) }) else {
@@ -101,8 +100,7 @@ extern "C" fn accept4(
     flags: c_int,
 ) -> c_int {
     if machine_of(fd).is_none() {
-        // SAFETY: the arguments of the caller, unchanged.
-        return unsafe { libc::syscall(libc::SYS_accept4, fd, address, bytes, flags) as c_int };
+        return unchanged!(SYS_accept4, fd, address, bytes, flags);
     }
     answer(patiently(fd, Op::Accept, 0, |kernel, fd| {
         let accepted = kernel.accept(fd)?;
@@ -183,10 +181,7 @@ extern "C" fn recvfrom(
     match machine_of(fd) {
         // SAFETY: what the caller of recvfrom(2) vouches for.
         Some(_) => answer_bytes(unsafe { receive(fd, (into, most), flags, (address, bytes)) }),
-        // SAFETY: the arguments of the caller, unchanged.
-        None => unsafe {
-            libc::syscall(libc::SYS_recvfrom, fd, into, most, flags, address, bytes) as ssize_t
-        },
+        None => unchanged!(SYS_recvfrom, fd, into, most, flags, address, bytes),
     }
 }
 
@@ -207,10 +202,7 @@ extern "C" fn sendto(
     match machine_of(fd) {
         // SAFETY: what the caller of sendto(2) vouches for.
         Some(_) => answer_bytes(unsafe { send_from(fd, (from, length), flags, (address, bytes)) }),
-        // SAFETY: the arguments of the caller, unchanged.
-        None => unsafe {
-            libc::syscall(libc::SYS_sendto, fd, from, length, flags, address, bytes) as ssize_t
-        },
+        None => unchanged!(SYS_sendto, fd, from, length, flags, address, bytes),
     }
 }
 
@@ -218,8 +210,7 @@ extern "C" fn sendto(
 #[unsafe(no_mangle)]
 extern "C" fn writev(fd: c_int, vectors: *const iovec, count: c_int) -> ssize_t {
     if machine_of(fd).is_none() {
-        // SAFETY: the arguments of the caller, unchanged.
-        return unsafe { libc::syscall(libc::SYS_writev, fd, vectors, count) as ssize_t };
+        return unchanged!(SYS_writev, fd, vectors, count);
     }
     // SAFETY: what the caller of writev(2) vouches for.
     let sent = unsafe {
@@ -242,7 +233,6 @@ extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
             }
             Ok(0)
         }),
-        // SAFETY: takes numbers.
-        None => unsafe { libc::syscall(libc::SYS_shutdown, fd, how) as c_int },
+        None => unchanged!(SYS_shutdown, fd, how),
     }
 }
