@@ -25,7 +25,7 @@
 //! (`clock_gettime`, `socket`, `close` and a few more). On threads that are in no world they do what
 //! they always do, a little slower, so the feature has no place in a program that is measured.
 
-pub use crate::driver::faults::{ENVIRONMENT, Fault, Faults};
+pub use crate::sys::faults::{ENVIRONMENT, Fault, Faults, inject};
 pub use crate::sys::machine::world::{Place, Running, Summary, World};
 
 use crate::config::{

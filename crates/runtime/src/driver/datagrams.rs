@@ -209,6 +209,13 @@ impl Outbox {
         self.queue.pop_front()
     }
 
+    /// As [`pop`](Outbox::pop), while nothing is with the kernel: if this comes back, it goes before what
+    /// was refused before it, which has not been handed over again.
+    pub(crate) fn pop_alone(&mut self) -> Option<Outgoing> {
+        self.refused = 0;
+        self.queue.pop_front()
+    }
+
     /// The kernel took it.
     pub(crate) fn sent(&mut self, outgoing: &Outgoing, stats: &mut UdpStats) {
         stats.sent += outgoing.datagram.datagrams() as u64;
@@ -352,6 +359,21 @@ mod tests {
         let again = outbox.pop().unwrap();
         outbox.refuse(again, libc::ECONNREFUSED, &mut stats);
         assert_eq!((stats.send_errors.refused, stats.send_errors.total()), (1, 1));
+    }
+
+    /// The first of two that were to go again, refused once more, came behind the second.
+    #[test]
+    fn what_is_refused_twice_keeps_its_place() {
+        let mut outbox = Outbox::new(true);
+        let mut stats = UdpStats::default();
+        let cut = Datagram { segment_bytes: Some(1), ..Datagram::new(vec![0, 1]) };
+        outbox.take(&mut vec![cut, Datagram::new(vec![2])]);
+        for errno in [libc::EINVAL, libc::EAGAIN, libc::EAGAIN] {
+            let outgoing = outbox.pop_alone().unwrap();
+            outbox.refuse(outgoing, errno, &mut stats);
+        }
+        let left: Vec<_> = outbox.iter().map(|o| o.datagram.data.as_slice()[0]).collect();
+        assert_eq!(left, [0, 1, 2]);
     }
 
     #[test]

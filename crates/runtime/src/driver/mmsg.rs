@@ -239,8 +239,8 @@ impl SendBatch {
         }
     }
 
-    /// Sends from the front of an outbox with one system call, and books what came of it. False if
-    /// the send buffer is full.
+    /// Sends from the front of an outbox, of which nothing is with the kernel, with one system call, and
+    /// books what came of it. False if the send buffer is full.
     pub(super) fn send_from(
         &mut self,
         outbox: &mut Outbox,
@@ -262,7 +262,7 @@ impl SendBatch {
             }
             Err(error) => {
                 let errno = errno(&error);
-                if let Some(outgoing) = outbox.pop() {
+                if let Some(outgoing) = outbox.pop_alone() {
                     outbox.refuse(outgoing, errno, stats);
                 }
                 if errno == libc::EAGAIN {

@@ -38,8 +38,6 @@
 pub(crate) mod ancillary;
 pub(crate) mod datagrams;
 pub(crate) mod epoll;
-#[cfg(feature = "sim")]
-pub(crate) mod faults;
 #[cfg(all(test, not(loom)))]
 mod foreign_wakers;
 mod linger;
@@ -79,9 +77,6 @@ pub(crate) struct DriverSetup {
     pub(crate) counters: Arc<Counters>,
     /// How long a closed stream may go on sending what is queued.
     pub(crate) linger: Duration,
-    /// Faults between the kernel and the engine, with their seed.
-    #[cfg(feature = "sim")]
-    pub(crate) faults: Option<(u64, faults::Faults)>,
 }
 
 /// What a future waits for at a socket.

@@ -28,8 +28,6 @@ pub struct Builder {
     rights: Rights,
     pub(super) on_notice: NoticeHandler,
     pub(super) stop_on_panic: bool,
-    #[cfg(feature = "sim")]
-    pub(super) faults: Option<(u64, crate::sim::Faults)>,
 }
 
 impl fmt::Debug for Builder {
@@ -60,8 +58,6 @@ impl Default for Builder {
             rights: Rights::default(),
             on_notice: Arc::new(|_| {}),
             stop_on_panic: false,
-            #[cfg(feature = "sim")]
-            faults: None,
         }
     }
 }
@@ -155,15 +151,6 @@ impl Builder {
     /// Called, on a worker thread, with things an operator should hear about.
     pub fn on_notice(mut self, handler: impl Fn(Notice) + Send + Sync + 'static) -> Builder {
         self.on_notice = Arc::new(handler);
-        self
-    }
-
-    /// Puts faults between the real kernel and the engines, as TWINRING_FAULTS does; only those of
-    /// [`Faults::harmless`](crate::sim::Faults::harmless) have an effect there. In a simulated
-    /// world this changes nothing: it has its own.
-    #[cfg(feature = "sim")]
-    pub fn faults(mut self, seed: u64, faults: crate::sim::Faults) -> Builder {
-        self.faults = Some((seed, faults));
         self
     }
 

@@ -1,5 +1,6 @@
 //! A worker that is led step by step, by the world it lives in, instead of running by itself.
 
+use super::tick::Ticks;
 use super::worker::{CURRENT, Worker};
 use super::{CloseBlocking, Runtime, RuntimeError, STOPPING};
 use crate::driver::Side;
@@ -9,6 +10,7 @@ use crate::sys;
 use crate::sys::machine::world::{self, Course, Outputs, Running};
 use crate::task::JoinHandle;
 use std::cell::RefCell;
+use std::io;
 use std::os::fd::RawFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -96,12 +98,23 @@ impl Led {
 
     fn turn(&mut self) {
         let turned = match &self.worker.ticks {
-            Some(ticks) => self.worker.turn_if_due(ticks),
+            Some(ticks) => turn_if_due(&self.worker, ticks),
             None => self.worker.turn(),
         };
         if let Err(error) = turned {
             self.end(Some(RuntimeError::new("the worker's engine failed", Some(error))));
         }
+    }
+}
+
+/// As [`Worker::turn_in_ticks`], for a worker that must not wait itself.
+fn turn_if_due(worker: &Worker, ticks: &Ticks) -> io::Result<()> {
+    worker.run_and_submit(ticks)?;
+    let signalled = worker.registration.inbox().is_signalled();
+    let due = || worker.next_turn(ticks).is_none_or(|next| sys::now() >= next);
+    match signalled || ticks.rests() || due() {
+        true => worker.turn_in_ticks(ticks),
+        false => Ok(()),
     }
 }
 

@@ -183,19 +183,8 @@ impl Worker {
         }
     }
 
-    /// As [`turn_in_ticks`](Worker::turn_in_ticks), for a worker that must not wait itself.
-    #[cfg(feature = "sim")]
-    pub(super) fn turn_if_due(&self, ticks: &Ticks) -> io::Result<()> {
-        self.run_and_submit(ticks)?;
-        let signalled = self.registration.inbox().is_signalled();
-        match signalled || ticks.rests() || sys::now() >= ticks.next.get() {
-            true => self.turn_in_ticks(ticks),
-            false => Ok(()),
-        }
-    }
-
     /// Runs tasks until none is ready or the next tick is due, and hands over what they start.
-    fn run_and_submit(&self, ticks: &Ticks) -> io::Result<()> {
+    pub(super) fn run_and_submit(&self, ticks: &Ticks) -> io::Result<()> {
         loop {
             self.executor.run_ready();
             self.submit()?;

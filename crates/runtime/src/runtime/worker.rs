@@ -93,8 +93,6 @@ impl Worker {
             confined: builder.confined,
             counters: Arc::clone(&counters),
             linger: builder.linger,
-            #[cfg(feature = "sim")]
-            faults: builder.faults.clone(),
         };
         let driver = Driver::new(&runtime.features, &setup).map_err(|error| {
             let engine = runtime.features.engine();

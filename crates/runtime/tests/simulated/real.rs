@@ -4,7 +4,7 @@ use crate::may_skip::skip;
 use crate::{anywhere, converse, echo};
 use std::io::Write;
 use std::time::Duration;
-use twinring::sim::{Fault, Faults};
+use twinring::sim::{Fault, Faults, inject};
 use twinring::{CounterSnapshot, EngineChoice, Runtime, TcpListener, spawn};
 
 /// A hundred kilobytes there and back, over real sockets, for a few seeds; what the engine counted,
@@ -12,8 +12,8 @@ use twinring::{CounterSnapshot, EngineChoice, Runtime, TcpListener, spawn};
 fn conversation(engine: EngineChoice, options: &str, faults: Faults) -> Option<CounterSnapshot> {
     let mut counted = CounterSnapshot::default();
     for seed in 0..5 {
-        let builder =
-            Runtime::builder().stop_on_panic(true).engine(engine).faults(seed, faults.clone());
+        inject(seed, faults.clone());
+        let builder = Runtime::builder().stop_on_panic(true).engine(engine);
         let builder = match engine {
             EngineChoice::Epoll => builder.epoll(options.parse().expect("options")),
             _ => builder.uring(options.parse().expect("options")),
@@ -78,12 +78,8 @@ fn an_interrupted_operation_does_not_break_its_stream() {
 fn a_lost_reset_is_found() {
     let mut calls_beside_enters = Vec::new();
     for answering in [false, true] {
-        let lost = Faults::none().with(Fault::LostReset, 1_000_000);
-        let built = Runtime::builder()
-            .stop_on_panic(true)
-            .engine(EngineChoice::IoUring)
-            .faults(1, lost)
-            .build();
+        inject(1, Faults::none().with(Fault::LostReset, 1_000_000));
+        let built = Runtime::builder().stop_on_panic(true).engine(EngineChoice::IoUring).build();
         let runtime = match built {
             Ok(runtime) => runtime,
             Err(error) => return skip("io_uring", error),

@@ -8,8 +8,6 @@
 //! bytes, and urgent data, before which a receive ends: after EPOLLRDHUP and EPOLLPRI the socket is
 //! read until it says EAGAIN, or that it has ended.
 
-#[cfg(feature = "sim")]
-pub(crate) mod faults;
 mod files;
 mod gather;
 mod stream;
@@ -97,8 +95,6 @@ struct Shared {
 
 impl EpollDriver {
     pub(crate) fn new(features: EpollFeatures, setup: &DriverSetup) -> io::Result<EpollDriver> {
-        #[cfg(feature = "sim")]
-        faults::install(setup);
         let epoll = Epoll::new()?;
         let mut entries = Slots::new();
         let wake = entries.insert(Entry::Wake);
@@ -553,7 +549,5 @@ impl EpollDriver {
                 stream.cut_off();
             }
         }
-        #[cfg(feature = "sim")]
-        faults::remove();
     }
 }

@@ -13,8 +13,6 @@
 
 mod close;
 mod connect;
-#[cfg(feature = "sim")]
-mod faults;
 mod files;
 mod listener;
 mod op;

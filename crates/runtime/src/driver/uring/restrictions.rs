@@ -191,8 +191,6 @@ mod tests {
             confined: Some(uses),
             counters: Arc::new(Counters::with_call_times(false)),
             linger: Duration::ZERO,
-            #[cfg(feature = "sim")]
-            faults: None,
         };
         let mut ring = Ring::new(&features, &setup).expect("a ring");
         if let Err(error) = apply(&ring, uses, &features) {

@@ -1,7 +1,5 @@
 //! The ring itself: setup, submission with an overflow list, and the enter.
 
-#[cfg(feature = "sim")]
-use super::faults;
 use crate::calls::Call;
 use crate::config::{TaskRun, UringFeatures};
 use crate::counters::Counters;
@@ -45,8 +43,6 @@ pub(super) struct Ring {
     /// finds a later timeout here, which is as good.
     timespec: Box<types::Timespec>,
     counters: Arc<Counters>,
-    #[cfg(feature = "sim")]
-    faults: Option<faults::Layer>,
 }
 
 impl Ring {
@@ -77,8 +73,6 @@ impl Ring {
                 && features.gather > 0,
             timespec: Box::default(),
             counters: Arc::clone(&setup.counters),
-            #[cfg(feature = "sim")]
-            faults: faults::Layer::new(features, setup),
         })
     }
 
@@ -100,8 +94,6 @@ impl Ring {
     /// slots own it that long.
     pub(super) unsafe fn push(&mut self, entry: Entry) {
         self.counters.submissions.add(1);
-        #[cfg(feature = "sim")]
-        let entry = faults::submitted(&mut self.faults, entry);
         // SAFETY: the obligation is the caller's.
         if !self.backlog.is_empty() || !unsafe { self.push_now(&entry) } {
             self.backlog.push_back(entry);
@@ -168,8 +160,6 @@ impl Ring {
         if how == Enter::Submit {
             return self.submit();
         }
-        #[cfg(feature = "sim")]
-        let timeout = if faults::holds(&self.faults) { Some(Duration::ZERO) } else { timeout };
         self.refill();
         if how == Enter::Drain && self.ext_arg {
             return self.enter_once(ring::ENTER_GETEVENTS, self.drain_most, Some(Duration::ZERO));
@@ -269,21 +259,14 @@ impl Ring {
 
     /// The completions that are there; they are taken out of the ring.
     pub(super) fn completions(&mut self) -> impl Iterator<Item = Completion> + '_ {
-        let fresh = self.uring.completions().map(|entry: cqueue::Entry| Completion {
+        self.uring.completions().map(|entry: cqueue::Entry| Completion {
             user_data: entry.user_data(),
             result: entry.result(),
             flags: entry.flags(),
-        });
-        #[cfg(feature = "sim")]
-        let fresh = faults::delivered(&mut self.faults, fresh);
-        fresh
+        })
     }
 
     pub(super) fn has_completions(&mut self) -> bool {
-        #[cfg(feature = "sim")]
-        if faults::holds(&self.faults) {
-            return true;
-        }
         self.uring.arrived() > 0
     }
 }

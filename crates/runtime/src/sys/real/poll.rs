@@ -13,6 +13,12 @@ pub(crate) struct Epoll {
     fd: OwnedFd,
 }
 
+impl AsRawFd for Epoll {
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+}
+
 impl Epoll {
     pub(crate) fn new() -> io::Result<Epoll> {
         // SAFETY: no memory is passed.

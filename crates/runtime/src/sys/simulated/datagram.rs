@@ -5,7 +5,7 @@ use crate::driver::ancillary::fuzzing::written_by_the_kernel;
 use crate::driver::ancillary::{
     NAME_BYTES, RecvControl, decode_address, decode_control, encode_address, messages,
 };
-use crate::driver::epoll::faults::{self, Way};
+use crate::sys::faults::calls::{self, Way};
 use crate::sys::machine::datagram::{Outbound, Packet};
 use crate::sys::machine::kernel::Kernel;
 use crate::sys::machine::world;
@@ -23,7 +23,7 @@ pub(crate) fn queued_bytes(socket: BorrowedFd<'_>) -> io::Result<usize> {
 /// As that of the real one.
 pub(crate) unsafe fn recvmmsg(socket: RawFd, headers: &mut [libc::mmsghdr]) -> io::Result<usize> {
     if world::machine_of(socket).is_none() {
-        let headers = faults::part(socket, Way::In, headers)?;
+        let headers = calls::part(socket, Way::In, headers)?;
         // SAFETY: the obligation is the caller's.
         return unsafe { real::datagram::recvmmsg(socket, headers) };
     }
@@ -48,7 +48,7 @@ pub(crate) unsafe fn recvmmsg(socket: RawFd, headers: &mut [libc::mmsghdr]) -> i
 /// As that of the real one.
 pub(crate) unsafe fn recvmsg(socket: RawFd, header: &mut libc::msghdr) -> io::Result<usize> {
     if world::machine_of(socket).is_none() {
-        faults::allowed(socket, Way::In, 1)?;
+        calls::allowed(socket, Way::In, 1)?;
         // SAFETY: the obligation is the caller's.
         return unsafe { real::datagram::recvmsg(socket, header) };
     }
@@ -64,7 +64,7 @@ pub(crate) unsafe fn recvmsg(socket: RawFd, header: &mut libc::msghdr) -> io::Re
 /// As that of the real one.
 pub(crate) unsafe fn sendmmsg(socket: RawFd, headers: &mut [libc::mmsghdr]) -> io::Result<usize> {
     if world::machine_of(socket).is_none() {
-        let headers = faults::part(socket, Way::Out, headers)?;
+        let headers = calls::part(socket, Way::Out, headers)?;
         // SAFETY: the obligation is the caller's.
         return unsafe { real::datagram::sendmmsg(socket, headers) };
     }
@@ -88,7 +88,7 @@ pub(crate) unsafe fn sendmmsg(socket: RawFd, headers: &mut [libc::mmsghdr]) -> i
 /// As that of the real one.
 pub(crate) unsafe fn sendmsg(socket: RawFd, header: &libc::msghdr) -> io::Result<()> {
     if world::machine_of(socket).is_none() {
-        faults::allowed(socket, Way::Out, 1)?;
+        calls::allowed(socket, Way::Out, 1)?;
         // SAFETY: the obligation is the caller's.
         return unsafe { real::datagram::sendmsg(socket, header) };
     }

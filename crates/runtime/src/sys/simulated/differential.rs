@@ -2,7 +2,7 @@
 
 use super::poll::{Epoll, Event};
 use super::{recv, send, shutdown_write};
-use crate::driver::faults::Faults;
+use crate::sys::faults::Faults;
 use crate::sys::machine::world::World;
 use crate::sys::socket::{SockRef, Socket};
 use proptest::prelude::*;

@@ -2,8 +2,8 @@
 //! reading takes time, and they may end early.
 
 use super::{ask, real};
-use crate::driver::epoll::faults::{self, Way};
-use crate::driver::faults::Fault;
+use crate::sys::faults::Fault;
+use crate::sys::faults::calls::{self, Way};
 use crate::sys::machine::world;
 use std::ffi::CStr;
 use std::io;
@@ -74,7 +74,7 @@ pub(crate) fn send_file(
     len: usize,
 ) -> io::Result<usize> {
     if world::machine_of(socket.as_raw_fd()).is_none() {
-        let len = faults::allowed(socket.as_raw_fd(), Way::Out, len)?;
+        let len = calls::allowed(socket.as_raw_fd(), Way::Out, len)?;
         return real::file::send_file(socket, file, offset, len);
     }
     let mut bytes = Vec::new();

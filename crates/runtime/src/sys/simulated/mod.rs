@@ -5,7 +5,10 @@
 pub(crate) mod datagram;
 #[cfg(all(test, not(loom)))]
 mod differential;
+pub(crate) mod faults;
 pub(crate) mod file;
+pub(crate) mod interposed;
+pub(crate) mod machine;
 pub(crate) mod pipe;
 pub(crate) mod poll;
 pub(crate) mod ring;
@@ -14,7 +17,7 @@ pub(crate) mod zero_copy;
 pub(crate) use super::real::*;
 
 use super::real;
-use crate::driver::epoll::faults::{self, Way};
+use crate::sys::faults::calls::{self, Way};
 use crate::sys::machine::kernel::{Kernel, Machine, error};
 use crate::sys::machine::world;
 use std::io;
@@ -61,14 +64,14 @@ fn own(fd: RawFd) -> OwnedFd {
 pub(crate) fn recv(socket: RawFd, into: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
     match ask(socket, |kernel, socket| kernel.recv_for_engine(socket, into)) {
         Some(received) => received,
-        None => real::recv(socket, faults::part(socket, Way::In, into)?),
+        None => real::recv(socket, calls::part(socket, Way::In, into)?),
     }
 }
 
 pub(crate) fn send(socket: RawFd, bytes: &[u8], more: bool) -> io::Result<usize> {
     match ask(socket, |kernel, socket| kernel.send_for_engine(socket, bytes)) {
         Some(sent) => sent,
-        None => real::send(socket, &bytes[..faults::allowed(socket, Way::Out, bytes.len())?], more),
+        None => real::send(socket, &bytes[..calls::allowed(socket, Way::Out, bytes.len())?], more),
     }
 }
 
@@ -76,7 +79,7 @@ pub(crate) fn accept(listener: RawFd) -> io::Result<OwnedFd> {
     match ask(listener, |kernel, listener| kernel.accept_for_engine(listener)) {
         Some(accepted) => accepted.map(own),
         None => {
-            faults::may_accept(listener)?;
+            calls::may_accept(listener)?;
             real::accept(listener)
         }
     }

@@ -1,7 +1,7 @@
 //! Pipes between a file and a socket: on a thread that is in a world, bytes in memory.
 
 use super::{ask, file, real};
-use crate::driver::epoll::faults::{self, Way};
+use crate::sys::faults::calls::{self, Way};
 use crate::sys::machine::world;
 use std::cell::RefCell;
 use std::io;
@@ -50,7 +50,7 @@ impl Pipe {
     ) -> io::Result<usize> {
         match self {
             Pipe::Real(pipe) => {
-                let len = faults::allowed(socket.as_raw_fd(), Way::Out, len)?;
+                let len = calls::allowed(socket.as_raw_fd(), Way::Out, len)?;
                 pipe.drain(socket, len, more)
             }
             Pipe::Simulated { bytes, .. } => {

@@ -1,7 +1,7 @@
 //! Waiting: epoll sets of the kernel or of a simulated machine.
 
 use super::{ask, ask_machine, own, real};
-use crate::driver::epoll::faults;
+use crate::sys::faults::calls;
 use crate::sys::machine::world;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -22,14 +22,18 @@ impl Epoll {
                 let fd = ask_machine(Some(machine), |kernel| kernel.epoll_create())?;
                 Ok(Epoll::Simulated(own(fd)))
             }
-            None => real::poll::Epoll::new().map(Epoll::Real),
+            None => {
+                let epoll = real::poll::Epoll::new()?;
+                calls::install(epoll.as_raw_fd());
+                Ok(Epoll::Real(epoll))
+            }
         }
     }
 
     pub(crate) fn add(&self, target: RawFd, interest: i32, data: u64) -> io::Result<()> {
         match self {
             Epoll::Real(epoll) => {
-                faults::watched(target, interest, data);
+                calls::watched(target, interest, data);
                 epoll.add(target, interest, data)
             }
             Epoll::Simulated(set) => control(set, target, interest, data, false),
@@ -39,7 +43,7 @@ impl Epoll {
     pub(crate) fn modify(&self, target: RawFd, interest: i32, data: u64) -> io::Result<()> {
         match self {
             Epoll::Real(epoll) => {
-                faults::watched(target, interest, data);
+                calls::watched(target, interest, data);
                 epoll.modify(target, interest, data)
             }
             Epoll::Simulated(set) => control(set, target, interest, data, true),
@@ -53,11 +57,19 @@ impl Epoll {
     ) -> io::Result<()> {
         match self {
             Epoll::Real(epoll) => {
-                epoll.wait(events, faults::patience(timeout))?;
-                faults::reported(events);
+                epoll.wait(events, calls::patience(timeout))?;
+                calls::reported(events);
                 Ok(())
             }
             Epoll::Simulated(set) => wait(set.as_raw_fd(), events, timeout),
+        }
+    }
+}
+
+impl Drop for Epoll {
+    fn drop(&mut self) {
+        if let Epoll::Real(epoll) = self {
+            calls::remove(epoll.as_raw_fd());
         }
     }
 }

@@ -1,6 +1,8 @@
 //! Rings: of the kernel, or of a simulated machine.
 
 use super::{ask, ask_machine, own, real};
+use crate::sys::faults::ring::Layer;
+use crate::sys::machine::kernel::Kernel;
 use crate::sys::machine::ring::{Cqe, Sqe};
 use crate::sys::machine::world;
 use io_uring::cqueue;
@@ -19,8 +21,15 @@ const _: () = assert!(size_of::<Cqe>() == size_of::<cqueue::Entry>());
 
 /// A ring. On a thread that is in a world it is one of its machine.
 pub(crate) enum Uring {
-    Real(Box<real::ring::Uring>),
+    Real(Box<Real>),
     Simulated(Ring),
+}
+
+/// One of the kernel, with faults in between if they were asked for.
+pub(crate) struct Real {
+    ring: real::ring::Uring,
+    entries: usize,
+    faults: Option<Layer>,
 }
 
 pub(crate) struct Ring {
@@ -32,13 +41,16 @@ pub(crate) struct Ring {
 
 impl Uring {
     pub(crate) fn new(setup: Setup) -> io::Result<Uring> {
+        let entries = setup.sq_entries as usize;
         match world::machine() {
             Some(machine) => {
                 let fd = own(ask_machine(Some(machine), |kernel| kernel.ring_create(setup))?);
-                let entries = setup.sq_entries as usize;
                 Ok(Uring::Simulated(Ring { fd, entries, queue: RefCell::default() }))
             }
-            None => real::ring::Uring::new(setup).map(Box::new).map(Uring::Real),
+            None => {
+                let ring = real::ring::Uring::new(setup)?;
+                Ok(Uring::Real(Box::new(Real { ring, entries, faults: Layer::new() })))
+            }
         }
     }
 
@@ -46,15 +58,24 @@ impl Uring {
     /// As that of the real one.
     pub(crate) unsafe fn push(&mut self, entry: &Entry) -> bool {
         match self {
-            // SAFETY: the obligation is the caller's.
-            Uring::Real(ring) => unsafe { ring.push(entry) },
+            Uring::Real(real) => {
+                let Some(layer) = &mut real.faults else {
+                    // SAFETY: the obligation is the caller's.
+                    return unsafe { real.ring.push(entry) };
+                };
+                // One that finds the queue full comes again, and meets its faults then.
+                if real.ring.queued() >= real.entries {
+                    return false;
+                }
+                let entry = entry_of(layer.submitted(sqe_of(entry)));
+                // SAFETY: the obligation is the caller's; what the entry names is what it named, or less.
+                unsafe { real.ring.push(&entry) }
+            }
             Uring::Simulated(ring) => {
                 let mut queue = ring.queue.borrow_mut();
                 let room = queue.len() < ring.entries;
                 if room {
-                    // SAFETY: an entry is a transparent wrapper of struct io_uring_sqe, which has this
-                    // layout and the same size (checked above); it holds no references.
-                    queue.push_back(unsafe { std::mem::transmute_copy(entry) });
+                    queue.push_back(sqe_of(entry));
                 }
                 room
             }
@@ -63,56 +84,64 @@ impl Uring {
 
     pub(crate) fn queued(&mut self) -> usize {
         match self {
-            Uring::Real(ring) => ring.queued(),
+            Uring::Real(real) => real.ring.queued(),
             Uring::Simulated(ring) => ring.queue.borrow().len(),
         }
     }
 
     pub(crate) fn needs_wakeup(&mut self) -> bool {
         match self {
-            Uring::Real(ring) => ring.needs_wakeup(),
+            Uring::Real(real) => real.ring.needs_wakeup(),
             Uring::Simulated(_) => false,
         }
     }
 
     pub(crate) fn overflowed(&mut self) -> bool {
         match self {
-            Uring::Real(ring) => ring.overflowed(),
+            Uring::Real(real) => real.ring.overflowed(),
             Uring::Simulated(ring) => ring.look(|kernel, fd| kernel.ring_overflowed(fd)),
         }
     }
 
     pub(crate) fn arrived(&mut self) -> usize {
         match self {
-            Uring::Real(ring) => ring.arrived(),
+            Uring::Real(real) => real.ring.arrived().max(usize::from(real.holds())),
             Uring::Simulated(ring) => ring.look(|kernel, fd| kernel.ring_arrived(fd)),
         }
     }
 
     pub(crate) fn completions(&mut self) -> impl Iterator<Item = cqueue::Entry> + '_ {
         let taken: Vec<cqueue::Entry> = match self {
-            Uring::Real(ring) => ring.completions().collect(),
+            Uring::Real(real) => match &mut real.faults {
+                Some(layer) => {
+                    let delivered = layer.delivered(real.ring.completions().map(cqe_of));
+                    delivered.into_iter().map(completion_of).collect()
+                }
+                None => real.ring.completions().collect(),
+            },
             Uring::Simulated(ring) => {
                 let taken = ring.look(|kernel, fd| kernel.ring_take(fd));
-                // SAFETY: an entry is a transparent wrapper of struct io_uring_cqe, which consists of
-                // these three numbers.
-                let entry = |cqe: Cqe| unsafe { std::mem::transmute_copy(&cqe) };
-                taken.into_iter().map(entry).collect()
+                taken.into_iter().map(completion_of).collect()
             }
         };
         taken.into_iter()
     }
 
-    pub(crate) fn enter(&self, to_submit: u32, flags: u32, wait: Wait) -> io::Result<u32> {
+    pub(crate) fn enter(&self, to_submit: u32, flags: u32, mut wait: Wait) -> io::Result<u32> {
         match self {
-            Uring::Real(ring) => ring.enter(to_submit, flags, wait),
+            Uring::Real(real) => {
+                if real.holds() && wait.timeout != Some(Duration::ZERO) {
+                    wait = Wait { completions: 0, timeout: None, min_wait_us: 0 };
+                }
+                real.ring.enter(to_submit, flags, wait)
+            }
             Uring::Simulated(ring) => ring.enter(to_submit, flags, wait),
         }
     }
 
     pub(crate) fn restrict(&self, list: &mut [Restriction]) -> io::Result<()> {
         match self {
-            Uring::Real(ring) => ring.restrict(list),
+            Uring::Real(real) => real.ring.restrict(list),
             Uring::Simulated(_) => Ok(()),
         }
     }
@@ -127,8 +156,13 @@ impl Uring {
         incremental: bool,
     ) -> io::Result<()> {
         match self {
-            // SAFETY: the obligation is the caller's.
-            Uring::Real(ring) => unsafe { ring.register_buffers(start, count, group, incremental) },
+            Uring::Real(real) => {
+                if let Some(layer) = real.faults.as_ref().filter(|_| incremental) {
+                    layer.is_incremental(group);
+                }
+                // SAFETY: the obligation is the caller's.
+                unsafe { real.ring.register_buffers(start, count, group, incremental) }
+            }
             Uring::Simulated(ring) => ring.ask(|kernel, fd| {
                 // SAFETY: the obligation is the caller's.
                 unsafe { kernel.ring_buffers(fd, start, count, group, incremental) }
@@ -138,14 +172,14 @@ impl Uring {
 
     pub(crate) fn register_files(&self, count: u32) -> io::Result<()> {
         match self {
-            Uring::Real(ring) => ring.register_files(count),
+            Uring::Real(real) => real.ring.register_files(count),
             Uring::Simulated(ring) => ring.ask(|kernel, fd| kernel.ring_files(fd, count)),
         }
     }
 
     pub(crate) fn update_files(&self, place: u32, fds: &[RawFd]) -> io::Result<usize> {
         match self {
-            Uring::Real(ring) => ring.update_files(place, fds),
+            Uring::Real(real) => real.ring.update_files(place, fds),
             Uring::Simulated(ring) => {
                 ring.ask(|kernel, fd| kernel.ring_update_files(fd, place, fds))
             }
@@ -153,7 +187,35 @@ impl Uring {
     }
 }
 
-use crate::sys::machine::kernel::Kernel;
+impl Real {
+    /// True if completions are held back, so that nobody must wait for others.
+    fn holds(&self) -> bool {
+        self.faults.as_ref().is_some_and(Layer::holds)
+    }
+}
+
+/// As what an entry is.
+fn sqe_of(entry: &Entry) -> Sqe {
+    // SAFETY: an entry is a transparent wrapper of struct io_uring_sqe, which has this layout and the
+    // same size (checked above); it holds no references.
+    unsafe { std::mem::transmute_copy(entry) }
+}
+
+fn entry_of(sqe: Sqe) -> Entry {
+    // SAFETY: as in `sqe_of`.
+    unsafe { std::mem::transmute_copy(&sqe) }
+}
+
+fn cqe_of(entry: cqueue::Entry) -> Cqe {
+    // SAFETY: an entry is a transparent wrapper of struct io_uring_cqe, which consists of these three
+    // numbers; the sizes are the same (checked above).
+    unsafe { std::mem::transmute_copy(&entry) }
+}
+
+fn completion_of(cqe: Cqe) -> cqueue::Entry {
+    // SAFETY: as in `cqe_of`.
+    unsafe { std::mem::transmute_copy(&cqe) }
+}
 
 impl Ring {
     fn ask<T>(&self, question: impl FnOnce(&mut Kernel, RawFd) -> io::Result<T>) -> io::Result<T> {

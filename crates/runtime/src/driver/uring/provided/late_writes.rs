@@ -54,8 +54,6 @@ fn driver(options: &str) -> Option<(UringDriver, OwnedFd)> {
         confined: None,
         counters: Arc::new(Counters::with_call_times(false)),
         linger: Duration::ZERO,
-        #[cfg(feature = "sim")]
-        faults: None,
     };
     Some((UringDriver::new(features, &setup).expect("a ring"), eventfd))
 }

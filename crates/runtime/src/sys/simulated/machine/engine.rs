@@ -2,7 +2,7 @@
 
 use super::kernel::{Event, Kernel, error};
 use super::poll::{ERR, IN, OUT};
-use crate::driver::faults::Fault;
+use crate::sys::faults::Fault;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;

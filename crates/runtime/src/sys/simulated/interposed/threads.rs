@@ -7,7 +7,7 @@
 use super::machine;
 use crate::sys::machine::threads::{join, start_thread};
 use crate::sys::machine::world::{give_way, wait};
-use libc::{c_int, c_long, c_void, clockid_t, pollfd, pthread_attr_t, pthread_t, timespec};
+use libc::{c_int, c_long, c_void, clockid_t, pthread_attr_t, pthread_t, timespec};
 use std::ffi::CStr;
 use std::io;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -108,29 +108,6 @@ extern "C" fn sched_yield() -> c_int {
         }
         None => real_syscall(libc::SYS_sched_yield, [0; 6]) as c_int,
     }
-}
-
-/// Of descriptors of the real kernel: the eventfd of a worker.
-#[unsafe(no_mangle)]
-extern "C" fn ppoll(
-    targets: *mut pollfd,
-    count: libc::nfds_t,
-    timeout: *const timespec,
-    mask: *const libc::sigset_t,
-) -> c_int {
-    let none = timespec { tv_sec: 0, tv_nsec: 0 };
-    let poll = |timeout: *const timespec| {
-        let arguments = [targets as usize, count as usize, timeout as usize, mask as usize, 8, 0];
-        real_syscall(libc::SYS_ppoll, arguments) as c_int
-    };
-    if machine().is_none() {
-        return poll(timeout);
-    }
-    // SAFETY: null, or a live timespec of the caller.
-    let limit = unsafe { timeout.as_ref() };
-    let until_ns = limit.and_then(|limit| in_nanoseconds(nanoseconds(*limit)));
-    wait(until_ns, &mut || poll(&none) != 0);
-    poll(&none)
 }
 
 /// In C this function takes any number of arguments; where this builds, six are passed in the same

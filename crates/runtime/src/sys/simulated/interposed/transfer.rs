@@ -6,7 +6,7 @@ use crate::sys::machine::blocking::Patience;
 use crate::sys::machine::datagram::Outbound;
 use crate::sys::machine::kernel::{Kernel, Machine, Op};
 use crate::sys::machine::world::{give_way, machine, wait};
-use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
+use libc::{c_int, c_void, iovec, size_t, sockaddr, socklen_t, ssize_t};
 use std::io;
 use std::os::fd::RawFd;
 use std::rc::Rc;
@@ -67,8 +67,7 @@ fn answer_bytes(result: io::Result<usize>) -> ssize_t {
 #[unsafe(no_mangle)]
 extern "C" fn connect(fd: c_int, address: *const sockaddr, bytes: socklen_t) -> c_int {
     let Some(machine) = machine_of(fd) else {
-        // SAFETY: the arguments of the caller, unchanged.
-        return unsafe { libc::syscall(libc::SYS_connect, fd, address, bytes) as c_int };
+        return unchanged!(SYS_connect, fd, address, bytes);
     };
     // SAFETY: what the caller of connect(2) vouches for.
     let Some(address) = (unsafe { address_at(address, bytes) }) else {
@@ -101,8 +100,7 @@ extern "C" fn accept4(
     flags: c_int,
 ) -> c_int {
     if machine_of(fd).is_none() {
-        // SAFETY: the arguments of the caller, unchanged.
-        return unsafe { libc::syscall(libc::SYS_accept4, fd, address, bytes, flags) as c_int };
+        return unchanged!(SYS_accept4, fd, address, bytes, flags);
     }
     answer(patiently(fd, Op::Accept, 0, |kernel, fd| {
         let accepted = kernel.accept(fd)?;
@@ -183,10 +181,7 @@ extern "C" fn recvfrom(
     match machine_of(fd) {
         // SAFETY: what the caller of recvfrom(2) vouches for.
         Some(_) => answer_bytes(unsafe { receive(fd, (into, most), flags, (address, bytes)) }),
-        // SAFETY: the arguments of the caller, unchanged.
-        None => unsafe {
-            libc::syscall(libc::SYS_recvfrom, fd, into, most, flags, address, bytes) as ssize_t
-        },
+        None => unchanged!(SYS_recvfrom, fd, into, most, flags, address, bytes),
     }
 }
 
@@ -207,65 +202,25 @@ extern "C" fn sendto(
     match machine_of(fd) {
         // SAFETY: what the caller of sendto(2) vouches for.
         Some(_) => answer_bytes(unsafe { send_from(fd, (from, length), flags, (address, bytes)) }),
-        // SAFETY: the arguments of the caller, unchanged.
-        None => unsafe {
-            libc::syscall(libc::SYS_sendto, fd, from, length, flags, address, bytes) as ssize_t
-        },
+        None => unchanged!(SYS_sendto, fd, from, length, flags, address, bytes),
     }
 }
 
-/// The first of several buffers that has room or bytes: a call may always do less.
-///
-/// # Safety
-/// `vectors` names `count` of them.
-unsafe fn first_of(vectors: *const iovec, count: usize) -> (*mut c_void, usize) {
-    // SAFETY: as the caller vouches.
-    let vectors = unsafe { std::slice::from_raw_parts(vectors, count) };
-    let first = vectors.iter().find(|vector| vector.iov_len > 0);
-    first.map_or((std::ptr::NonNull::dangling().as_ptr(), 0), |v| (v.iov_base, v.iov_len))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn readv(fd: c_int, vectors: *const iovec, count: c_int) -> ssize_t {
-    let nobody = (std::ptr::null_mut(), std::ptr::null_mut());
-    match machine_of(fd) {
-        // SAFETY: what the caller of readv(2) vouches for.
-        Some(_) => answer_bytes(unsafe {
-            receive(fd, first_of(vectors, count.max(0) as usize), 0, nobody)
-        }),
-        // SAFETY: the arguments of the caller, unchanged.
-        None => unsafe { libc::syscall(libc::SYS_readv, fd, vectors, count) as ssize_t },
-    }
-}
-
+/// Sends the first of several buffers that has bytes: a call may always do less.
 #[unsafe(no_mangle)]
 extern "C" fn writev(fd: c_int, vectors: *const iovec, count: c_int) -> ssize_t {
-    match machine_of(fd) {
-        // SAFETY: what the caller of writev(2) vouches for.
-        Some(_) => answer_bytes(unsafe {
-            let (from, length) = first_of(vectors, count.max(0) as usize);
-            send_from(fd, (from.cast_const(), length), 0, (std::ptr::null(), 0))
-        }),
-        // SAFETY: the arguments of the caller, unchanged.
-        None => unsafe { libc::syscall(libc::SYS_writev, fd, vectors, count) as ssize_t },
+    if machine_of(fd).is_none() {
+        return unchanged!(SYS_writev, fd, vectors, count);
     }
-}
-
-/// As socket2 sends to an address. What travels beside the bytes is not simulated for blocking
-/// programs.
-#[unsafe(no_mangle)]
-extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
-    match machine_of(fd) {
-        // SAFETY: what the caller of sendmsg(2) vouches for.
-        Some(_) => answer_bytes(unsafe {
-            let message = &*message;
-            let (from, length) = first_of(message.msg_iov, message.msg_iovlen);
-            let to = (message.msg_name.cast_const().cast(), message.msg_namelen);
-            send_from(fd, (from.cast_const(), length), flags, to)
-        }),
-        // SAFETY: the arguments of the caller, unchanged.
-        None => unsafe { libc::syscall(libc::SYS_sendmsg, fd, message, flags) as ssize_t },
-    }
+    // SAFETY: what the caller of writev(2) vouches for.
+    let sent = unsafe {
+        let vectors = std::slice::from_raw_parts(vectors, count.max(0) as usize);
+        let first = vectors.iter().find(|vector| vector.iov_len > 0);
+        let from =
+            first.map_or((std::ptr::dangling(), 0), |v| (v.iov_base.cast_const(), v.iov_len));
+        send_from(fd, from, 0, (std::ptr::null(), 0))
+    };
+    answer_bytes(sent)
 }
 
 #[unsafe(no_mangle)]
@@ -278,7 +233,6 @@ extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
             }
             Ok(0)
         }),
-        // SAFETY: takes numbers.
-        None => unsafe { libc::syscall(libc::SYS_shutdown, fd, how) as c_int },
+        None => unchanged!(SYS_shutdown, fd, how),
     }
 }

@@ -1,7 +1,14 @@
 //! Faults: what a kernel and a network may do to a program at any time, and seldom do when
 //! somebody looks. Drawn from a seed, so that whatever they break breaks again.
+//!
+//! A simulated machine has them within; between the real kernel and an engine they are in `ring` and
+//! in `calls`.
+
+pub(crate) mod calls;
+pub(crate) mod ring;
 
 use oorandom::Rand64;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::ops::Range;
@@ -174,7 +181,16 @@ pub const ENVIRONMENT: &str = "TWINRING_FAULTS";
 
 thread_local! {
     /// Engines that this thread has made.
-    static ENGINES: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+    static ENGINES: Cell<u64> = const { Cell::new(0) };
+    /// What was asked for by the program.
+    static INJECTED: RefCell<Option<(u64, Faults)>> = const { RefCell::new(None) };
+}
+
+/// Puts faults between the real kernel and the engines that this thread makes from now on, as
+/// TWINRING_FAULTS does; only those of [`Faults::harmless`] have an effect there. A simulated world
+/// has its own.
+pub fn inject(seed: u64, faults: Faults) {
+    INJECTED.set(Some((seed, faults)));
 }
 
 /// Decides what happens, always the same for one seed.
@@ -194,9 +210,9 @@ impl Dice {
     /// For an engine on a real kernel: faults that were asked for by the program, or else by the
     /// environment. There each thread has its own, by its name, and so has each test, as the
     /// harness names threads after them.
-    pub(crate) fn asked_for(by_program: &Option<(u64, Faults)>) -> Option<Dice> {
-        if let Some((seed, faults)) = by_program {
-            return Some(Dice::new(*seed, faults.clone()));
+    fn asked_for() -> Option<Dice> {
+        if let Some((seed, faults)) = INJECTED.with_borrow(Clone::clone) {
+            return Some(Dice::new(seed, faults));
         }
         let seed: u64 = std::env::var(ENVIRONMENT).ok()?.parse().ok()?;
         let thread = std::thread::current();

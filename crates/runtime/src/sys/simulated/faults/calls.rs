@@ -1,12 +1,11 @@
-//! Faults between the kernel and this driver: system calls that do less than they could, or nothing,
+//! Faults between the real kernel and an engine: system calls that do less than they could, or nothing,
 //! and events that come later and in another order. All of it is what a kernel may do.
 //!
 //! A program that was told EAGAIN, or got less than it asked for, relies on an event when there is
 //! more. Where only we said so, the kernel has none to report, so we owe it: the next wait brings
 //! it, as if the rest had arrived just then.
 
-use crate::driver::DriverSetup;
-use crate::driver::faults::{Dice, Fault, OF_DESCRIPTORS};
+use super::{Dice, Fault, OF_DESCRIPTORS};
 use crate::sys::poll::Event;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -35,6 +34,8 @@ impl Way {
 
 struct Layer {
     dice: Dice,
+    /// The epoll set of the engine.
+    set: RawFd,
     /// What epoll was told of each descriptor: data and interest.
     watched: HashMap<RawFd, (u64, i32)>,
     owed: BTreeMap<RawFd, i32>,
@@ -47,10 +48,12 @@ thread_local! {
     static LAYER: RefCell<Option<Layer>> = const { RefCell::new(None) };
 }
 
-/// Puts faults between the kernel and the engine of this thread, if they were asked for.
-pub(super) fn install(setup: &DriverSetup) {
-    let layer = Dice::asked_for(&setup.faults).map(|dice| Layer {
+/// Puts faults between the kernel and the engine of this thread that has this epoll set, if they were
+/// asked for.
+pub(crate) fn install(set: RawFd) {
+    let layer = Dice::asked_for().map(|dice| Layer {
         dice,
+        set,
         watched: HashMap::new(),
         owed: BTreeMap::new(),
         held: VecDeque::new(),
@@ -58,9 +61,9 @@ pub(super) fn install(setup: &DriverSetup) {
     LAYER.set(layer);
 }
 
-/// The engine is gone.
-pub(super) fn remove() {
-    LAYER.set(None);
+/// The epoll set is gone.
+pub(crate) fn remove(set: RawFd) {
+    let _thread_is_gone = LAYER.try_with(|layer| layer.borrow_mut().take_if(|it| it.set == set));
 }
 
 fn with<R>(otherwise: R, ask: impl FnOnce(&mut Layer) -> R) -> R {

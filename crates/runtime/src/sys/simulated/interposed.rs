@@ -6,6 +6,14 @@
 //! nothing between them and us has to know. A thread that is in no world gets the real call; so does
 //! a descriptor that no simulated kernel made. Nothing but tests is built like this (feature `sim`).
 
+/// The call as it was made, for whoever is in no world.
+macro_rules! unchanged {
+    ($number:ident $(, $argument:expr)*) => {
+        // SAFETY: the arguments are those of the caller.
+        unsafe { libc::syscall(libc::$number $(, $argument)*) as _ }
+    };
+}
+
 mod threads;
 mod transfer;
 
@@ -112,8 +120,7 @@ extern "C" fn clock_gettime(clock: clockid_t, into: *mut timespec) -> c_int {
             unsafe { *into = timespec { tv_sec, tv_nsec } };
             0
         }
-        // SAFETY: the arguments of the caller, unchanged.
-        None => unsafe { libc::syscall(libc::SYS_clock_gettime, clock, into) as c_int },
+        None => unchanged!(SYS_clock_gettime, clock, into),
     }
 }
 
@@ -128,8 +135,7 @@ extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
         (machine @ Some(_), Some(stream)) if domain != libc::AF_UNIX => {
             ask(machine, |kernel| kernel.socket(stream, domain == libc::AF_INET6))
         }
-        // SAFETY: takes numbers.
-        _ => unsafe { libc::syscall(libc::SYS_socket, domain, kind, protocol) as c_int },
+        _ => unchanged!(SYS_socket, domain, kind, protocol),
     }
 }
 
@@ -142,8 +148,7 @@ extern "C" fn bind(fd: c_int, address: *const sockaddr, bytes: socklen_t) -> c_i
             let Some(address) = address else { return refuse(libc::EAFNOSUPPORT) };
             ask_about(fd, machine, |kernel, fd| kernel.bind(fd, address).map(|()| 0))
         }
-        // SAFETY: the arguments of the caller, unchanged.
-        None => unsafe { libc::syscall(libc::SYS_bind, fd, address, bytes) as c_int },
+        None => unchanged!(SYS_bind, fd, address, bytes),
     }
 }
 
@@ -154,8 +159,7 @@ extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
             let backlog = backlog.max(0) as usize;
             ask_about(fd, machine, |kernel, fd| kernel.listen(fd, backlog).map(|()| 0))
         }
-        // SAFETY: takes numbers.
-        None => unsafe { libc::syscall(libc::SYS_listen, fd, backlog) as c_int },
+        None => unchanged!(SYS_listen, fd, backlog),
     }
 }
 
@@ -168,8 +172,7 @@ extern "C" fn getsockname(fd: c_int, into: *mut sockaddr, bytes: *mut socklen_t)
             unsafe { write_address(name, into, bytes) };
             Ok(0)
         }),
-        // SAFETY: the arguments of the caller, unchanged.
-        None => unsafe { libc::syscall(libc::SYS_getsockname, fd, into, bytes) as c_int },
+        None => unchanged!(SYS_getsockname, fd, into, bytes),
     }
 }
 
@@ -182,8 +185,7 @@ extern "C" fn getpeername(fd: c_int, into: *mut sockaddr, bytes: *mut socklen_t)
             unsafe { write_address(name, into, bytes) };
             Ok(0)
         }),
-        // SAFETY: the arguments of the caller, unchanged.
-        None => unsafe { libc::syscall(libc::SYS_getpeername, fd, into, bytes) as c_int },
+        None => unchanged!(SYS_getpeername, fd, into, bytes),
     }
 }
 
@@ -197,10 +199,7 @@ extern "C" fn setsockopt(
     bytes: socklen_t,
 ) -> c_int {
     let Some(machine) = machine_of(fd) else {
-        // SAFETY: the arguments of the caller, unchanged.
-        let returned =
-            unsafe { libc::syscall(libc::SYS_setsockopt, fd, level, name, value, bytes) };
-        return returned as c_int;
+        return unchanged!(SYS_setsockopt, fd, level, name, value, bytes);
     };
     let number = || {
         let whole = bytes as usize >= size_of::<c_int>();
@@ -249,9 +248,7 @@ extern "C" fn getsockopt(
     bytes: *mut socklen_t,
 ) -> c_int {
     let Some(machine) = machine_of(fd) else {
-        // SAFETY: the arguments of the caller, unchanged.
-        let returned = unsafe { libc::syscall(libc::SYS_getsockopt, fd, level, name, into, bytes) };
-        return returned as c_int;
+        return unchanged!(SYS_getsockopt, fd, level, name, into, bytes);
     };
     ask_about(fd, machine, |kernel, fd| {
         let number = |value: u32| value.to_ne_bytes().to_vec();
@@ -294,8 +291,7 @@ extern "C" fn getsockopt(
 #[unsafe(no_mangle)]
 extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
     let Some(machine) = machine_of(fd) else {
-        // SAFETY: the arguments of the caller, unchanged.
-        return unsafe { libc::syscall(libc::SYS_fcntl, fd, command, argument) as c_int };
+        return unchanged!(SYS_fcntl, fd, command, argument);
     };
     if machine.is_none() && command == libc::F_GETFD {
         // Its world is gone, in the middle of a failure that is told elsewhere.
@@ -327,8 +323,7 @@ extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
             ask_about(fd, machine, |kernel, fd| kernel.set_nonblocking(fd, nonblocking).map(|()| 0))
         }
         Some(_) => refuse(libc::ENOTTY),
-        // SAFETY: the arguments of the caller, unchanged.
-        None => unsafe { libc::syscall(libc::SYS_ioctl, fd, request, argument) as c_int },
+        None => unchanged!(SYS_ioctl, fd, request, argument),
     }
 }
 
@@ -336,7 +331,6 @@ extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
 extern "C" fn close(fd: c_int) -> c_int {
     match machine_of(fd) {
         Some(machine) => ask(machine, |kernel| kernel.close(fd).map(|()| 0)),
-        // SAFETY: takes a number.
-        None => unsafe { libc::syscall(libc::SYS_close, fd) as c_int },
+        None => unchanged!(SYS_close, fd),
     }
 }

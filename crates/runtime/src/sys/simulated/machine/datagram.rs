@@ -5,7 +5,7 @@ use super::poll::{ERR, IN, OUT};
 use super::socket::Kind;
 use crate::driver::ancillary::RecvControl;
 use crate::driver::ancillary::Wanted;
-use crate::driver::faults::Fault;
+use crate::sys::faults::Fault;
 use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -3,7 +3,7 @@
 use super::kernel::{Event, Kernel, error};
 use super::poll::{ERR, HUP, IN, OUT, RDHUP};
 use super::socket::{Kind, Socket};
-use crate::driver::faults::Fault;
+use crate::sys::faults::Fault;
 use std::collections::VecDeque;
 use std::io;
 use std::mem::MaybeUninit;

@@ -11,7 +11,8 @@ use super::poll::{ERR, HUP, IN, OUT, RDHUP};
 use super::ring_memory::Group;
 use super::socket::Kind;
 use crate::config::TaskRun;
-use crate::driver::faults::Fault;
+use crate::sys::faults::Fault;
+use crate::sys::faults::ring::refusal;
 use crate::sys::ring::Setup;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -21,34 +22,56 @@ use std::os::fd::RawFd;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sqe {
-    pub(super) opcode: u8,
-    pub(super) flags: u8,
-    pub(super) ioprio: u16,
-    pub(super) fd: i32,
-    pub(super) off: u64,
-    pub(super) addr: u64,
-    pub(super) len: u32,
-    pub(super) op_flags: u32,
-    pub(super) user_data: u64,
-    pub(super) buf_group: u16,
+    pub(in crate::sys) opcode: u8,
+    pub(in crate::sys) flags: u8,
+    pub(in crate::sys) ioprio: u16,
+    pub(in crate::sys) fd: i32,
+    pub(in crate::sys) off: u64,
+    pub(in crate::sys) addr: u64,
+    pub(in crate::sys) len: u32,
+    pub(in crate::sys) op_flags: u32,
+    pub(in crate::sys) user_data: u64,
+    pub(in crate::sys) buf_group: u16,
     personality: u16,
     /// Also a file index, or the length of an address.
-    pub(super) addr_len: u16,
+    pub(in crate::sys) addr_len: u16,
     _high: u16,
     rest: [u64; 2],
+}
+
+impl Sqe {
+    /// Does nothing, and completes.
+    pub(in crate::sys) fn nop(user_data: u64) -> Sqe {
+        Sqe {
+            opcode: code::NOP,
+            flags: 0,
+            ioprio: 0,
+            fd: -1,
+            off: 0,
+            addr: 0,
+            len: 0,
+            op_flags: 0,
+            user_data,
+            buf_group: 0,
+            personality: 0,
+            addr_len: 0,
+            _high: 0,
+            rest: [0; 2],
+        }
+    }
 }
 
 /// One completion: struct io_uring_cqe.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cqe {
-    user_data: u64,
-    result: i32,
-    flags: u32,
+    pub(in crate::sys) user_data: u64,
+    pub(in crate::sys) result: i32,
+    pub(in crate::sys) flags: u32,
 }
 
 // linux/io_uring.h
-pub(super) mod code {
+pub(in crate::sys) mod code {
     pub(crate) const NOP: u8 = 0;
     pub(crate) const POLL_ADD: u8 = 6;
     pub(crate) const SENDMSG: u8 = 9;
@@ -68,11 +91,11 @@ pub(super) mod code {
 }
 const SQE_FIXED_FILE: u8 = 1;
 pub(super) const SQE_BUFFER_SELECT: u8 = 1 << 5;
-const SQE_SKIP_SUCCESS: u8 = 1 << 6;
-const ACCEPT_MULTISHOT: u16 = 1;
-pub(super) const RECV_MULTISHOT: u16 = 2;
-const POLL_MULTI: u32 = 1;
-const CQE_MORE: u32 = 1 << 1;
+pub(in crate::sys) const SQE_SKIP_SUCCESS: u8 = 1 << 6;
+pub(in crate::sys) const ACCEPT_MULTISHOT: u16 = 1;
+pub(in crate::sys) const RECV_MULTISHOT: u16 = 2;
+pub(in crate::sys) const POLL_MULTI: u32 = 1;
+pub(in crate::sys) const CQE_MORE: u32 = 1 << 1;
 const CQE_NOTIFICATION: u32 = 1 << 3;
 
 /// Times a multishot receive goes on in a row (MULTISHOT_MAX_RETRY), and work done in one go
@@ -367,35 +390,12 @@ impl Kernel {
         })
     }
 
-    /// What a fault has an operation end with. Datagrams are spared what would let one overtake another:
-    /// the kernel refuses them where there is no room, which the driver sees to.
-    fn refusal(&mut self, sqe: &Sqe, socket: RawFd) -> Option<i32> {
-        const OF_RECEIVES: &[(Fault, i32)] = &[
-            (Fault::NoBuffers, libc::ENOBUFS),
-            (Fault::Cancelled, libc::ECANCELED),
-            (Fault::Interrupted, libc::EINTR),
-        ];
-        const OF_ACCEPTS: &[(Fault, i32)] =
-            &[(Fault::Cancelled, libc::ECANCELED), (Fault::Interrupted, libc::EINTR)];
-        let stream = self.is_stream(socket).unwrap_or(false);
-        let multishot = sqe.ioprio & RECV_MULTISHOT != 0;
-        match sqe.opcode {
-            code::RECV | code::RECVMSG if stream || multishot => self.dice.errno(OF_RECEIVES),
-            code::SEND if !stream => None,
-            code::ACCEPT => self.dice.errno(OF_ACCEPTS),
-            code::SEND if sqe.op_flags & libc::MSG_DONTWAIT as u32 != 0 => {
-                self.dice.errno(&[(Fault::Again, libc::EAGAIN)])
-            }
-            code::SEND => self.dice.errno(&[(Fault::Interrupted, libc::EINTR)]),
-            _ => None,
-        }
-    }
-
     /// One try.
     fn attempt(&mut self, ring: RawFd, sqe: &Sqe, done: usize, id: u64) -> Tried {
         let socket = self.socket_of(sqe.fd);
+        let stream = self.is_stream(socket).unwrap_or(false);
         if done == 0
-            && let Some(errno) = self.refusal(sqe, socket)
+            && let Some(errno) = refusal(&mut self.dice, sqe, stream)
         {
             return Tried::Failed(-errno);
         }

@@ -7,7 +7,7 @@
 
 use super::kernel::{Event, Kernel, error};
 use super::socket::{Kind, Socket};
-use crate::driver::faults::Fault;
+use crate::sys::faults::Fault;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::RawFd;

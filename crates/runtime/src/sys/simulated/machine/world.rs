@@ -6,7 +6,7 @@
 
 use super::kernel::{FIRST_FD, Machine};
 use super::threads::{self, Threads};
-use crate::driver::faults::{Fault, Faults};
+use crate::sys::faults::{Fault, Faults};
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::os::fd::RawFd;

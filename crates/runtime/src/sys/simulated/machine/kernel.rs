@@ -8,7 +8,7 @@ use super::poll::Polling;
 use super::ring::Ring;
 use super::socket::{Kind, Socket};
 use super::trace::Trace;
-use crate::driver::faults::{Dice, Faults, OF_DESCRIPTORS};
+use crate::sys::faults::{Dice, Faults, OF_DESCRIPTORS};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
