@@ -22,6 +22,8 @@ pub mod histogram;
 pub mod http;
 pub mod load;
 pub mod requests;
+#[cfg(test)]
+mod schema;
 pub mod serve;
 pub mod tcp;
 pub mod udp;
