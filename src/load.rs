@@ -147,8 +147,13 @@ fn prepare(why_not: Option<&str>) {
     }
 }
 
-fn print(report: &(impl serde::Serialize + Display), json: bool) -> Result<(), Box<dyn Error>> {
-    let text = if json { serde_json::to_string(report)? } else { report.to_string() };
+/// Prints a result: as a line of JSON, or as its table.
+fn print(
+    result: &impl serde::Serialize,
+    table: impl Display,
+    json: bool,
+) -> Result<(), Box<dyn Error>> {
+    let text = if json { serde_json::to_string(result)? } else { table.to_string() };
     Ok(output::print(&format!("{text}\n"))?)
 }
 

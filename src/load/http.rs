@@ -12,8 +12,9 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::process::ExitCode;
-use twinring_load::gates::Gate;
-use twinring_load::{hgrm, http};
+use twinring_load::{gates, hgrm, http};
+use twinring_wire::HttpResult;
+use twinring_wire::http::Gate;
 
 /// The exit code of a run that breached a gate.
 const BREACHED: u8 = 3;
@@ -31,7 +32,7 @@ pub(super) fn run(args: HttpArgs) -> Result<ExitCode, Box<dyn Error>> {
     let report = load.run(&mut observer);
     observer.finish();
     let report = report?;
-    print(&report, json)?;
+    print(&report, http::Table(&report), json)?;
     if let Some(path) = hgrm {
         write_hgrm(&report, &path).map_err(|error| format!("{}: {error}", path.display()))?;
     }
@@ -45,15 +46,16 @@ pub(super) fn run(args: HttpArgs) -> Result<ExitCode, Box<dyn Error>> {
     }
 }
 
-fn write_hgrm(report: &http::Report, path: &Path) -> std::io::Result<()> {
+fn write_hgrm(report: &HttpResult, path: &Path) -> std::io::Result<()> {
     let mut file = BufWriter::new(File::create(path)?);
-    hgrm::write(&report.latency_ns, &mut file)?;
+    let latencies_ns = report.all.histogram.decode().map_err(std::io::Error::other)?;
+    hgrm::write(&latencies_ns, &mut file)?;
     file.flush()
 }
 
 /// The gates that were breached, in words.
 fn breached(gates: &[Gate]) -> Option<String> {
     let breached: Vec<String> =
-        gates.iter().filter(|gate| gate.breached).map(Gate::to_string).collect();
+        gates.iter().filter(|gate| gate.breached).map(gates::in_words).collect();
     (!breached.is_empty()).then(|| breached.join("; "))
 }

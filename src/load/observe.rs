@@ -4,6 +4,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::Write;
 use std::time::Duration;
 use twinring_load::observer::{Observer, Phase, Progress};
+use twinring_wire::load::{Mark, WINDOW_END, WINDOW_START};
 
 /// Writes `window_start` and `window_end` at the moments they name.
 pub(super) struct JsonMarks;
@@ -11,7 +12,8 @@ pub(super) struct JsonMarks;
 impl JsonMarks {
     fn write(&self, event: &str, monotonic_ns: u64) {
         let mut stdout = std::io::stdout().lock();
-        let line = serde_json::json!({ "event": event, "monotonic_ns": monotonic_ns });
+        let mark = Mark { event: event.to_owned(), monotonic_ns };
+        let Ok(line) = serde_json::to_string(&mark) else { return };
         // A reader who has left is noticed when the result is printed.
         let _noticed_later = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
     }
@@ -50,11 +52,11 @@ impl Live {
 
 impl Observer for Live {
     fn window_started(&mut self, monotonic_ns: u64) {
-        self.marks.iter().for_each(|marks| marks.write("window_start", monotonic_ns));
+        self.marks.iter().for_each(|marks| marks.write(WINDOW_START, monotonic_ns));
     }
 
     fn window_ended(&mut self, monotonic_ns: u64) {
-        self.marks.iter().for_each(|marks| marks.write("window_end", monotonic_ns));
+        self.marks.iter().for_each(|marks| marks.write(WINDOW_END, monotonic_ns));
     }
 
     fn progress(&mut self, progress: &Progress) {

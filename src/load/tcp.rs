@@ -99,6 +99,6 @@ pub(super) fn run(args: TcpArgs) -> Result<ExitCode, Box<dyn Error>> {
     let report = load.run(&mut observer);
     observer.finish();
     let report = report?;
-    print(&report, json)?;
+    print(&report, tcp::Table(&report), json)?;
     Ok(finish(signals.first(), report.failure()))
 }

@@ -168,9 +168,9 @@ pub(super) fn run(args: UdpArgs) -> Result<ExitCode, Box<dyn Error>> {
     let signals = signals::watch(move || stopper.stop())?;
     let mut observer = Live::new(expected, "replies", json.then_some(JsonMarks));
     let steps = observer.line();
-    let report = load.run(&mut observer, |step| steps.println(format!("{step}")));
+    let report = load.run(&mut observer, |step| steps.println(udp::StepRow(step).to_string()));
     observer.finish();
     let report = report?;
-    print(&report, json)?;
+    print(&report, udp::Table(&report), json)?;
     Ok(finish(signals.first(), report.failure()))
 }

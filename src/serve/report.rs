@@ -10,41 +10,12 @@ use std::net::SocketAddr;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use twinring::{CounterSnapshot, Engine, Features, Handle, Runtime};
-
-const SCHEMA: &str = "twinring.serve/1";
+use twinring::{Features, Handle, Runtime};
+use twinring_wire::Fields;
+use twinring_wire::serve::{Ready, SCHEMA, Statistics};
 
 /// How long the final line may take.
 pub(super) const LAST_WORDS_MAX: Duration = Duration::from_secs(2);
-
-#[derive(Serialize)]
-struct Ready<'a> {
-    event: &'static str,
-    schema: &'static str,
-    service: &'static str,
-    listen: &'a [SocketAddr],
-    engine: Engine,
-    workers: usize,
-    pid: u32,
-    features: &'a Features,
-    why_not: Option<&'a str>,
-    sandbox: &'a Report,
-    #[serde(flatten)]
-    details: &'a Map<String, Value>,
-}
-
-#[derive(Serialize)]
-struct Statistics<'a, C> {
-    event: &'static str,
-    schema: &'static str,
-    service: &'static str,
-    engine: Engine,
-    uptime_s: f64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<&'a str>,
-    service_counters: C,
-    runtime_counters: CounterSnapshot,
-}
 
 /// Makes a row for people out of the uptime in seconds and the counters.
 type Row<C> = Box<dyn Fn(f64, &C) -> String + Send + Sync>;
@@ -142,17 +113,17 @@ impl<C: Serialize + 'static> Reporter<C> {
         let mut stage = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
         *stage = Stage::Ready;
         let ready = Ready {
-            event: "ready",
-            schema: SCHEMA,
-            service: self.subject.name,
-            listen: &self.subject.addresses,
-            engine: self.features.engine(),
+            event: "ready".to_owned(),
+            schema: SCHEMA.to_owned(),
+            service: self.subject.name.to_owned(),
+            listen: self.subject.addresses.clone(),
+            engine: self.features.engine().to_string(),
             workers: self.workers,
             pid: std::process::id(),
-            features: &self.features,
-            why_not: self.why_not.as_deref(),
-            sandbox,
-            details: &self.subject.details,
+            features: Fields::of(&self.features),
+            why_not: self.why_not.clone(),
+            sandbox: Fields::of(sandbox),
+            details: self.subject.details.clone(),
         };
         if self.json {
             return print_json(&ready);
@@ -171,7 +142,7 @@ impl<C: Serialize + 'static> Reporter<C> {
             addresses.join(", "),
             self.features.engine(),
             self.workers,
-            as_text(&self.features),
+            as_text(&ready.features),
             why_not.unwrap_or_default(),
         ));
     }
@@ -214,21 +185,22 @@ impl<C: Serialize + 'static> Reporter<C> {
             return;
         }
         *stage = next;
+        let counters = (self.subject.counters)();
         let statistics = Statistics {
-            event,
-            schema: SCHEMA,
-            service: self.subject.name,
-            engine: self.features.engine(),
+            event: event.to_owned(),
+            schema: SCHEMA.to_owned(),
+            service: self.subject.name.to_owned(),
+            engine: self.features.engine().to_string(),
             uptime_s: (self.started.elapsed().as_secs_f64() * 100.0).round() / 100.0,
-            reason,
-            service_counters: (self.subject.counters)(),
-            runtime_counters: self.handle.counters(),
+            reason: reason.map(str::to_owned),
+            service_counters: Fields::of(&counters),
+            runtime_counters: Fields::of(&self.handle.counters()),
         };
         if self.json {
             return print_json(&statistics);
         }
         if let (None, Some(row)) = (reason, &self.subject.row) {
-            return complain(&row(statistics.uptime_s, &statistics.service_counters));
+            return complain(&row(statistics.uptime_s, &counters));
         }
         let reason = reason.map(|reason| format!(" reason={reason:?}")).unwrap_or_default();
         complain(&format!(
@@ -240,21 +212,19 @@ impl<C: Serialize + 'static> Reporter<C> {
     }
 }
 
-/// `key=value` pairs of what would be a JSON object; those of an inner one after its name.
-fn as_text(object: &impl Serialize) -> String {
+/// `key=value` pairs; those of an inner object after its name.
+fn as_text(fields: &Fields) -> String {
     let mut pairs = Vec::new();
-    if let Ok(Value::Object(fields)) = serde_json::to_value(object) {
-        for (key, value) in fields {
-            match value {
-                Value::Object(inner) => {
-                    pairs.extend(inner.iter().map(|(name, value)| format!("{key}.{name}={value}")));
-                }
-                Value::String(text) => pairs.push(format!("{key}={text}")),
-                Value::Number(number) if number.is_f64() => {
-                    pairs.push(format!("{key}={:.2}", number.as_f64().unwrap_or(0.0)));
-                }
-                value => pairs.push(format!("{key}={value}")),
+    for (key, value) in &fields.0 {
+        match value {
+            Value::Object(inner) => {
+                pairs.extend(inner.iter().map(|(name, value)| format!("{key}.{name}={value}")));
             }
+            Value::String(text) => pairs.push(format!("{key}={text}")),
+            Value::Number(number) if number.is_f64() => {
+                pairs.push(format!("{key}={:.2}", number.as_f64().unwrap_or(0.0)));
+            }
+            value => pairs.push(format!("{key}={value}")),
         }
     }
     pairs.join(" ")

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 use twinring::{EngineChoice, Runtime};
+use twinring_wire::LoadResult;
 
 /// Longest that any run may take.
 pub(crate) const RUN_MAX: Duration = Duration::from_secs(60);
@@ -115,19 +116,15 @@ pub(crate) fn sound(output: Output) -> Outcome {
     let events: Vec<_> = lines.iter().map(|line| line["event"].as_str().unwrap()).collect();
     assert_eq!(events, ["window_start", "window_end", "result"]);
     let outcome = Outcome { code: output.status.code().unwrap(), result, stderr };
-    let window = &outcome.result["window"];
-    assert_eq!(lines[0]["monotonic_ns"], window["start_monotonic_ns"]);
-    assert_eq!(lines[1]["monotonic_ns"], window["end_monotonic_ns"]);
-    let whole = |name: &str| outcome.number(&format!("/whole_run/{name}"));
-    assert_eq!(
-        whole("sent"),
-        whole("answered") + whole("failed") + whole("abandoned"),
-        "{}",
-        outcome.result
-    );
-    assert!(outcome.number("/requests/answered") <= whole("answered"));
-    assert!(outcome.number("/requests/failed") <= whole("failed"));
-    assert!(outcome.number("/requests/sent") <= whole("sent"));
+    let read = LoadResult::read(&outcome.result).unwrap();
+    let all = read.requests().unwrap();
+    assert_eq!(lines[0]["monotonic_ns"], all.window.start_monotonic_ns);
+    assert_eq!(lines[1]["monotonic_ns"], all.window.end_monotonic_ns);
+    let (inside, whole) = (all.requests, all.whole_run);
+    assert_eq!(whole.sent, whole.answered + whole.failed + whole.abandoned, "{whole:?}");
+    assert!(inside.answered <= whole.answered, "{inside:?} of {whole:?}");
+    assert!(inside.failed <= whole.failed, "{inside:?} of {whole:?}");
+    assert!(inside.sent <= whole.sent, "{inside:?} of {whole:?}");
     outcome
 }
 

@@ -1,7 +1,7 @@
 //! CPU use of the worker threads.
 
-use crate::report::{Cpu, SATURATED_SHARE};
 use twinring::{monotonic_ns, thread_cpu_clock_ns, thread_cpu_time_ns};
+use twinring_wire::load::{Cpu, SATURATED_SHARE};
 
 /// CPU time of one thread inside the window.
 #[derive(Clone, Copy, Debug, Default)]

@@ -12,8 +12,8 @@
 //! - [`pattern`]: the bytes that are sent.
 //! - [`gates`]: limits that a run has to stay within.
 //! - [`hgrm`]: latencies as a table of percentiles.
-//! - [`time_series`]: what happened when.
-//! - [`report`]: the result, as JSON (`docs/json.md`) and as a table.
+//!
+//! The result of a run is a type of `twinring_wire` (`docs/json.md`); its `Table` shows it to people.
 
 mod beside;
 mod cpu;
@@ -24,10 +24,10 @@ mod limits;
 pub mod observer;
 pub mod pattern;
 mod recorder;
-pub mod report;
+mod report;
 mod run;
 pub mod schedule;
 pub mod tcp;
-pub mod time_series;
+mod time_series;
 mod turn;
 pub mod udp;

@@ -17,7 +17,6 @@ use self::conductor::Conductor;
 use self::control::Note;
 use crate::beside::beside;
 use crate::observer::Observer;
-use crate::report::Window;
 use std::error::Error;
 use std::fmt;
 use std::ops::Range;
@@ -25,6 +24,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 use twinring::{CounterSnapshot, Features, Runtime, RuntimeError, monotonic_ns};
+use twinring_wire::load::Window;
 
 /// Bytes that closed connections may still send when the run is over: they were given up.
 pub(crate) const LINGER: Duration = Duration::from_millis(100);
@@ -164,13 +164,14 @@ pub(crate) struct Ran {
 }
 
 impl Ran {
-    /// The window as it was. One that never began is empty and lies where the run ended.
+    /// The engine in use, and why `auto` did not take io_uring.
+    pub(crate) fn engine(&self) -> (&Features, Option<&str>) {
+        (&self.features, self.why_not.as_deref())
+    }
+
+    /// The window as it was.
     pub(crate) fn window(&self) -> Window {
-        let now_ns = monotonic_ns();
-        let end_monotonic_ns = self.window.end.min(now_ns);
-        let start_monotonic_ns = self.window.start.min(end_monotonic_ns);
-        let seconds = (end_monotonic_ns - start_monotonic_ns) as f64 / 1e9;
-        Window { start_monotonic_ns, end_monotonic_ns, seconds }
+        window(self.window.clone())
     }
 
     /// Without a single connection there is nothing to report, unless somebody wanted the end.
@@ -190,4 +191,13 @@ impl Ran {
             attempts: asked,
         })
     }
+}
+
+/// A window as it was. One that never began is empty and lies where the run ended.
+pub(crate) fn window(planned: Range<u64>) -> Window {
+    let now_ns = monotonic_ns();
+    let end_monotonic_ns = planned.end.min(now_ns);
+    let start_monotonic_ns = planned.start.min(end_monotonic_ns);
+    let seconds = (end_monotonic_ns - start_monotonic_ns) as f64 / 1e9;
+    Window { start_monotonic_ns, end_monotonic_ns, seconds }
 }

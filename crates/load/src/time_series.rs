@@ -2,9 +2,10 @@
 
 use crate::recorder::LATENCY_NS_MAX;
 use hdrhistogram::Histogram;
-use serde::Serialize;
 use std::ops::Range;
 use std::time::Duration;
+use twinring_wire::histogram::micros;
+use twinring_wire::http as wire;
 
 /// Shortest interval.
 const INTERVAL_MIN: Duration = Duration::from_secs(1);
@@ -97,9 +98,8 @@ impl TimeSeries {
         }
     }
 
-    pub(crate) fn report(&self) -> TimeSeriesReport {
-        let micros = |ns: u64| ns as f64 / 1e3;
-        let row = |(number, interval): (usize, &Interval)| IntervalReport {
+    pub(crate) fn report(&self) -> wire::TimeSeries {
+        let row = |(number, interval): (usize, &Interval)| wire::Interval {
             start_s: (number as u64 * self.interval_ns) as f64 / 1e9,
             answered: interval.answered,
             failed: interval.failed,
@@ -107,37 +107,11 @@ impl TimeSeries {
             p99_us: micros(interval.latency_ns.value_at_quantile(0.99)),
             max_us: micros(interval.latency_ns.max()),
         };
-        TimeSeriesReport {
+        wire::TimeSeries {
             interval_s: self.interval_ns as f64 / 1e9,
             intervals: self.intervals.iter().enumerate().map(row).collect(),
         }
     }
-}
-
-/// The window in intervals.
-#[derive(Clone, Debug, Serialize)]
-pub struct TimeSeriesReport {
-    /// Length of an interval; the last may be shorter.
-    pub interval_s: f64,
-    /// From the start of the window to the last thing that happened in it.
-    pub intervals: Vec<IntervalReport>,
-}
-
-/// One interval.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct IntervalReport {
-    /// Its start, from that of the window.
-    pub start_s: f64,
-    /// Requests answered in it.
-    pub answered: u64,
-    /// Requests that failed in it.
-    pub failed: u64,
-    /// Median latency of its answers.
-    pub p50_us: f64,
-    /// 99th percentile.
-    pub p99_us: f64,
-    /// The longest.
-    pub max_us: f64,
 }
 
 #[cfg(test)]

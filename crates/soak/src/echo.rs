@@ -112,12 +112,12 @@ fn load(settings: Settings, calm: bool, may_idle_out: bool) -> u64 {
         }
         Err(error) => panic!("{error}"),
     };
-    let (errors, whole) = (report.errors, report.whole_run);
-    let said = || report.first_error.clone().unwrap_or_default();
+    let (errors, whole) = (report.errors, report.all.whole_run);
+    let said = || report.all.first_error.clone().unwrap_or_default();
     assert!(verified && errors.mismatch == 0, "{}", said());
     assert_eq!(whole.sent, whole.answered + whole.failed + whole.abandoned, "{whole:?}");
     if calm && !may_idle_out {
-        assert_eq!((report.connections.lost, whole.failed), (0, 0), "{}", said());
+        assert_eq!((report.all.connections.lost, whole.failed), (0, 0), "{}", said());
         assert_eq!(errors.connect, 0, "{}", said());
     }
     whole.answered

@@ -12,10 +12,11 @@ use std::time::Duration;
 use twinring::ListenOptions;
 use twinring::fs::SendStrategy;
 use twinring::sim::{Fault, World};
-use twinring_load::http::{ExpectedBody, Load, LoadError, Report, Settings, Target};
+use twinring_load::http::{ExpectedBody, Load, LoadError, Settings, Target};
 use twinring_services::http::{
     AccessLog, Admin, HttpService, HttpSettings, LogFormat, LogSettings, LogTarget, Tls,
 };
+use twinring_wire::HttpResult;
 
 const FILE_BYTES_MAX: u64 = 400 * 1024;
 /// Bytes and requests of a run that is as fast as the network, so that a seed takes seconds.
@@ -185,9 +186,9 @@ fn load_settings(plan: &mut Plan, server: std::net::SocketAddr, content: Vec<u8>
     }
 }
 
-fn account(world: &World, report: &Report, calm: bool, may_close: bool) -> u64 {
-    let (errors, whole) = (&report.errors, report.whole_run);
-    let said = || report.first_error.clone().unwrap_or_default();
+fn account(world: &World, report: &HttpResult, calm: bool, may_close: bool) -> u64 {
+    let (errors, whole) = (&report.errors, report.all.whole_run);
+    let said = || report.all.first_error.clone().unwrap_or_default();
     assert_eq!(errors.malformed, 0, "{}", said());
     assert_eq!(whole.sent, whole.answered + whole.failed + whole.abandoned, "{whole:?}");
     if world.faults().is_free_of(&[Fault::FileTruncated]) {

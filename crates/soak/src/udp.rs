@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use twinring::UdpOptions;
 use twinring::sim::{Fault, World};
-use twinring_load::udp::{Load, LoadError, RTP_HEADER_BYTES, Rate, Report, Settings, Spread};
+use twinring_load::udp::{Load, LoadError, RTP_HEADER_BYTES, Rate, Settings, Spread};
 use twinring_services::Audience;
 use twinring_services::udp::{Impairments, UdpCounters, UdpService, UdpSettings};
+use twinring_wire::UdpResult;
 
 /// Returns the packets that came back.
 pub(crate) fn run(world: &World, plan: &mut Plan) -> Claim {
@@ -97,7 +98,7 @@ fn load_settings(plan: &mut Plan, target: std::net::SocketAddr) -> Settings {
     }
 }
 
-fn account(world: &World, report: &Report, impaired: bool) -> u64 {
+fn account(world: &World, report: &UdpResult, impaired: bool) -> u64 {
     let packets = &report.packets;
     let said = || report.first_error.clone().unwrap_or_default();
     assert_eq!((packets.mismatched, packets.foreign), (0, 0), "{packets:?} {}", said());

@@ -14,12 +14,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use hdrhistogram::Histogram;
-use hdrhistogram::serialization::{Serializer, V2Serializer};
 use nix::time::{ClockId, clock_gettime};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
+use twinring_wire::histogram::{EncodedHistogram, Latency};
+use twinring_wire::load::{Cpu, Head, Mark, SATURATED_SHARE, WINDOW_END, WINDOW_START, Window};
+use twinring_wire::requests::{Connections, RequestResult, Requests, WholeRun};
+use twinring_wire::{TcpResult, tcp};
 
 use crate::http_client::{self, File};
 
@@ -73,10 +75,10 @@ pub(crate) fn run(plan: &Plan) -> ExitCode {
         .collect();
     thread::sleep(begin.saturating_duration_since(Instant::now()));
     let (start_ns, start_cpu) = (now(ClockId::CLOCK_MONOTONIC), cpu());
-    println!("{}", json!({"event": "window_start", "monotonic_ns": start_ns}));
+    mark(WINDOW_START, start_ns);
     thread::sleep(end.saturating_duration_since(Instant::now()));
     let (end_ns, end_cpu) = (now(ClockId::CLOCK_MONOTONIC), cpu());
-    println!("{}", json!({"event": "window_end", "monotonic_ns": end_ns}));
+    mark(WINDOW_END, end_ns);
     if plan.fault == "hangs" {
         loop {
             thread::park();
@@ -229,69 +231,125 @@ fn report(
     cpu_share: f64,
     served: u64,
 ) -> ExitCode {
+    let all = requests(plan, seen, window_ns, cpu_share, served);
+    let troubles =
+        |trouble| seen.iter().filter(|seen| seen.trouble == Some(trouble)).count() as u64;
+    if let Some(file) = &plan.file {
+        return print(&http_client::result(plan, file, all, &troubles), true);
+    }
+    let mismatch = troubles(Trouble::Mismatch);
     let sum = |field: fn(&Seen) -> u64| seen.iter().map(field).sum::<u64>();
+    let first_error = (mismatch > 0).then(|| "an answer differs from what was sent".to_owned());
+    let result = TcpResult {
+        head: head(tcp::SCHEMA, plan.address.to_string()),
+        settings: tcp::Settings {
+            connections: plan.connections,
+            message_bytes: plan.bytes as u64,
+            depth: plan.depth,
+            threads: plan.connections,
+            mode: "closed".to_owned(),
+            verify: true,
+            warmup_s: plan.warmup.as_secs_f64(),
+            duration_s: plan.window.as_secs_f64(),
+            ..tcp::Settings::default()
+        },
+        all: RequestResult { first_error, ..all },
+        bytes: tcp::Bytes {
+            sent: sum(|seen| seen.sent) * plan.bytes as u64,
+            received: sum(|seen| seen.answered) * plan.bytes as u64,
+        },
+        errors: tcp::Errors {
+            connect: sum(|seen| seen.connect_error.into()),
+            closed_early: troubles(Trouble::Closed),
+            mismatch,
+            ..tcp::Errors::default()
+        },
+    };
+    print(&result, mismatch == 0)
+}
+
+/// Prints a result, and returns the exit code.
+fn print(result: &impl Serialize, succeeded: bool) -> ExitCode {
+    println!("{}", json!(result));
+    if succeeded { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+pub(crate) fn head(schema: &str, target: String) -> Head {
+    Head {
+        event: "result".to_owned(),
+        schema: schema.to_owned(),
+        target,
+        engine: "fake".to_owned(),
+        ..Head::default()
+    }
+}
+
+pub(crate) fn mark(event: &str, monotonic_ns: u64) {
+    println!("{}", json!(Mark { event: event.to_owned(), monotonic_ns }));
+}
+
+pub(crate) fn window([start_monotonic_ns, end_monotonic_ns]: [u64; 2]) -> Window {
+    let seconds = (end_monotonic_ns - start_monotonic_ns) as f64 / 1e9;
+    Window { start_monotonic_ns, end_monotonic_ns, seconds }
+}
+
+pub(crate) fn cpu_of(share: f64, seconds: f64) -> Cpu {
+    Cpu {
+        user_s: share * seconds,
+        system_s: 0.0,
+        busiest_thread_share: share,
+        saturated: share >= SATURATED_SHARE,
+    }
+}
+
+fn requests(
+    plan: &Plan,
+    seen: &[Seen],
+    window_ns: [u64; 2],
+    cpu_share: f64,
+    served: u64,
+) -> RequestResult {
+    let sum = |field: fn(&Seen) -> u64| seen.iter().map(field).sum::<u64>();
+    let inside = || seen.iter().map(|seen| seen.answered_inside);
     let mut latencies: Histogram<u64> =
         Histogram::new_with_bounds(1, 60_000_000_000, DIGITS).expect("valid bounds");
     for one in seen {
         latencies.add(&one.latencies).expect("the same bounds");
     }
-    let seconds = (window_ns[1] - window_ns[0]) as f64 / 1e9;
+    let window = window(window_ns);
     let miscounted = if plan.fault == "miscounts" { 1000 } else { 0 };
     let answered = sum(|seen| seen.answered_inside);
-    let micros = |nanos: u64| nanos as f64 / 1e3;
-    let quantile = |share| micros(latencies.value_at_quantile(share));
-    let mut bytes = Vec::new();
-    V2Serializer::new().serialize(&latencies, &mut bytes).expect("writing to memory");
-    let troubles =
-        |trouble| seen.iter().filter(|seen| seen.trouble == Some(trouble)).count() as u64;
-    let mismatch = troubles(Trouble::Mismatch);
-    let cpu_s = cpu_share * seconds;
-    let mut result = json!({
-        "event": "result", "schema": "twinring.load.tcp/1", "target": plan.address,
-        "engine": "fake", "interrupted": false,
-        "settings": {"connections": plan.connections, "message_bytes": plan.bytes,
-            "depth": plan.depth, "threads": plan.connections, "mode": "closed", "rate_per_s": null,
-            "churn": null, "idle": 0, "slow_reader": false, "verify": true,
-            "warmup_s": plan.warmup.as_secs_f64(), "duration_s": plan.window.as_secs_f64()},
-        "window": {"start_monotonic_ns": window_ns[0], "end_monotonic_ns": window_ns[1],
-            "seconds": seconds},
-        "requests": {"sent": sum(|seen| seen.sent_inside), "answered": answered,
-            "failed": sum(|seen| seen.failed), "in_flight_at_end": sum(|seen| seen.abandoned),
-            "oldest_in_flight_us":
-                seen.iter().map(|seen| seen.oldest.as_secs_f64() * 1e6).fold(0.0, f64::max),
-            "per_second": answered as f64 / seconds},
-        "whole_run": {"sent": sum(|seen| seen.sent),
-            "answered": sum(|seen| seen.answered) + miscounted, "failed": sum(|seen| seen.failed),
-            "abandoned": sum(|seen| seen.abandoned)},
-        "bytes": {"sent": sum(|seen| seen.sent) * plan.bytes as u64,
-            "received": sum(|seen| seen.answered) * plan.bytes as u64},
-        "latency_us": {"min": micros(latencies.min()), "mean": latencies.mean() / 1e3,
-            "p50": quantile(0.5), "p90": quantile(0.9), "p99": quantile(0.99),
-            "p99_9": quantile(0.999), "p99_99": quantile(0.9999), "max": micros(latencies.max())},
-        "latency_from": "send", "schedule_lag_us": null,
-        "histogram": {"unit": "ns", "encoding": "hdr-v2-base64", "data": STANDARD.encode(bytes)},
-        "connections": {"asked": plan.connections,
-            "established": plan.connections - sum(|seen| seen.connect_error.into()),
-            "served": served, "served_at_once_max": served, "reconnects": 0,
-            "min_answered": seen.iter().map(|seen| seen.answered_inside).min(),
-            "max_answered": seen.iter().map(|seen| seen.answered_inside).max()},
-        "errors": {"connect": sum(|seen| seen.connect_error.into()), "reset": 0,
-            "closed_early": troubles(Trouble::Closed), "timeout": 0,
-            "mismatch": mismatch, "other": 0},
-        "first_error": (mismatch > 0).then_some("an answer differs from what was sent"),
-        "cpu": {"user_s": cpu_s, "system_s": 0.0, "busiest_thread_share": cpu_share,
-            "saturated": cpu_share >= 0.95},
-        "runtime_counters": {}});
-    if let Some(file) = &plan.file {
-        merge(&mut result, http_client::result(plan, file, answered, &troubles));
-    }
-    println!("{result}");
-    ExitCode::from(u8::from(mismatch > 0))
-}
-
-/// Puts the fields of one object into another, whose own fields of these names go.
-fn merge(into: &mut Value, from: Value) {
-    if let (Value::Object(into), Value::Object(from)) = (into, from) {
-        into.extend(from);
+    let oldest_us = seen.iter().map(|seen| seen.oldest.as_secs_f64() * 1e6).fold(0.0, f64::max);
+    RequestResult {
+        window,
+        requests: Requests {
+            sent: sum(|seen| seen.sent_inside),
+            answered,
+            failed: sum(|seen| seen.failed),
+            in_flight_at_end: sum(|seen| seen.abandoned),
+            oldest_in_flight_us: Some(oldest_us),
+            per_second: answered as f64 / window.seconds,
+            ..Requests::default()
+        },
+        whole_run: WholeRun {
+            sent: sum(|seen| seen.sent),
+            answered: sum(|seen| seen.answered) + miscounted,
+            failed: sum(|seen| seen.failed),
+            abandoned: sum(|seen| seen.abandoned),
+        },
+        latency_us: Latency::of(&latencies),
+        latency_from: "send".to_owned(),
+        histogram: EncodedHistogram::of(&latencies),
+        connections: Connections {
+            asked: plan.connections,
+            established: plan.connections - sum(|seen| seen.connect_error.into()),
+            served,
+            served_at_once_max: served,
+            min_answered: inside().min().unwrap_or(0),
+            max_answered: inside().max().unwrap_or(0),
+            ..Connections::default()
+        },
+        cpu: cpu_of(cpu_share, window.seconds),
+        ..RequestResult::default()
     }
 }

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use twinring_wire::{HttpResult, RequestResult, http};
 
 use crate::client::{self, Plan, Trouble, read_until};
 
@@ -88,30 +88,45 @@ fn take_answer(came: &mut Vec<u8>, file: &File) -> Result<Option<()>, Trouble> {
     }
 }
 
-/// The fields of the result that the one of echoes has not, or has otherwise.
+/// The result, with what it has in common with that of echoes.
 pub(crate) fn result(
     plan: &Plan,
     file: &File,
-    answered: u64,
+    all: RequestResult,
     troubles: &impl Fn(Trouble) -> u64,
-) -> Value {
-    let none = json!({"min": 0.0, "mean": 0.0, "p50": 0.0, "p90": 0.0, "p99": 0.0, "p99_9": 0.0,
-        "p99_99": 0.0, "max": 0.0});
-    let verify = (plan.fault != "blind").then_some("file");
+) -> HttpResult {
     let content = if plan.fault == "shrinks" { file.content.len() - 1 } else { file.content.len() };
-    json!({
-        "schema": "twinring.load.http/1",
-        "target": format!("http://{}", plan.address),
-        "settings": {"urls": 1, "method": "GET", "body_bytes": 0, "connections": plan.connections,
-            "pipeline": plan.depth, "keepalive": plan.fault != "plain", "threads": plan.connections,
-            "mode": "closed", "rate_per_s": null, "requests": null, "seed": 1,
-            "expect_status": "200", "length": "first", "verify_body": verify, "tls": null,
-            "warmup_s": plan.warmup.as_secs_f64(), "duration_s": plan.window.as_secs_f64()},
-        "bytes": {"sent": 0, "received": 0, "bodies": answered * content as u64},
-        "ttfb_us": none, "connect_us": none,
-        "errors": {"connect": 0, "tls": 0, "reset": 0, "closed_early": troubles(Trouble::Closed),
-            "timeout": 0, "malformed": troubles(Trouble::Malformed),
-            "status": troubles(Trouble::Status), "length": troubles(Trouble::Length),
-            "hash": troubles(Trouble::Mismatch), "other": 0},
-        "first_error": null})
+    HttpResult {
+        head: client::head(http::SCHEMA, format!("http://{}", plan.address)),
+        settings: http::Settings {
+            urls: 1,
+            method: "GET".to_owned(),
+            connections: plan.connections,
+            pipeline: plan.depth,
+            keepalive: plan.fault != "plain",
+            threads: plan.connections,
+            mode: "closed".to_owned(),
+            seed: 1,
+            expect_status: "200".to_owned(),
+            length: Some(http::Length::Rule("first".to_owned())),
+            verify_body: (plan.fault != "blind").then(|| "file".to_owned()),
+            warmup_s: plan.warmup.as_secs_f64(),
+            duration_s: plan.window.as_secs_f64(),
+            ..http::Settings::default()
+        },
+        bytes: http::Bytes {
+            bodies: all.requests.answered * content as u64,
+            ..http::Bytes::default()
+        },
+        errors: http::Errors {
+            closed_early: troubles(Trouble::Closed),
+            malformed: troubles(Trouble::Malformed),
+            status: troubles(Trouble::Status),
+            length: troubles(Trouble::Length),
+            hash: troubles(Trouble::Mismatch),
+            ..http::Errors::default()
+        },
+        all,
+        ..HttpResult::default()
+    }
 }

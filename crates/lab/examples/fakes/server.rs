@@ -8,9 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use signal_hook::consts::SIGTERM;
 use signal_hook::iterator::Signals;
+use twinring_wire::Fields;
+use twinring_wire::serve::{Ready, SCHEMA, Statistics};
 
 /// What is done with connections, and the faults there are.
 #[derive(Clone, Copy)]
@@ -77,11 +79,7 @@ pub(crate) fn serve(service: Service, mode: &str, address: &str) -> ExitCode {
     };
     let talks = mode != "foreign";
     if talks {
-        println!(
-            "{}",
-            json!({"event": "ready", "schema": "twinring.serve/1", "service": service.name,
-            "listen": [address], "engine": "fake", "pid": std::process::id()})
-        );
+        say_ready(service.name, address);
     }
     let mode = mode.to_owned();
     let handle = {
@@ -127,15 +125,41 @@ fn wait_for_the_end(service: Service, talks: bool) -> ExitCode {
     }
     if talks {
         let messages = MESSAGES.load(Ordering::Relaxed);
-        println!(
-            "{}",
-            json!({"event": "final", "schema": "twinring.serve/1", "service": service.name,
-            "engine": "fake", "reason": "SIGTERM",
-            // One read and one write a message.
-            "runtime_counters": {"syscalls": 2 * messages, "enters": 0, "cq_overflows": 0}})
-        );
+        // One read and one write a message.
+        let runtime = json!({"syscalls": 2 * messages, "enters": 0, "cq_overflows": 0});
+        say_last(service.name, &json!({}), &runtime);
     }
     ExitCode::SUCCESS
+}
+
+/// Says that the service can be used.
+pub(crate) fn say_ready(service: &str, address: &str) {
+    let line = Ready {
+        event: "ready".to_owned(),
+        schema: SCHEMA.to_owned(),
+        service: service.to_owned(),
+        listen: address.parse().into_iter().collect(),
+        engine: "fake".to_owned(),
+        workers: 1,
+        pid: std::process::id(),
+        ..Ready::default()
+    };
+    println!("{}", json!(line));
+}
+
+/// Says what was counted.
+pub(crate) fn say_last(service: &str, service_counters: &Value, runtime_counters: &Value) {
+    let line = Statistics {
+        event: "final".to_owned(),
+        schema: SCHEMA.to_owned(),
+        service: service.to_owned(),
+        engine: "fake".to_owned(),
+        reason: Some("SIGTERM".to_owned()),
+        service_counters: Fields::of(service_counters),
+        runtime_counters: Fields::of(runtime_counters),
+        ..Statistics::default()
+    };
+    println!("{}", json!(line));
 }
 
 /// Counts an answer, and dies with the last of its life.

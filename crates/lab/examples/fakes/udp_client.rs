@@ -11,14 +11,14 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use hdrhistogram::Histogram;
-use hdrhistogram::serialization::{Serializer, V2Serializer};
 use nix::time::ClockId;
-use serde_json::{Value, json};
+use serde_json::json;
+use twinring_wire::histogram::{EncodedHistogram, Latency};
+use twinring_wire::load::{WINDOW_END, WINDOW_START};
+use twinring_wire::{UdpResult, tcp, udp};
 
-use crate::client::now;
+use crate::client::{self, now};
 
 /// How often the simulator looks what is due.
 const TICK: Duration = Duration::from_millis(1);
@@ -121,10 +121,10 @@ fn simulate(plan: &Plan, mut streams: Vec<Stream>) -> ExitCode {
     for tick in 1_u32.. {
         let at_s = began.elapsed().as_secs_f64();
         if marks.len() < 2 && at_s >= window_s[marks.len()] {
-            let name = ["window_start", "window_end"][marks.len()];
+            let name = [WINDOW_START, WINDOW_END][marks.len()];
             // When it was due: the packets of the window are those of the schedule, however late.
             let at_ns = began_ns + (window_s[marks.len()] * 1e9) as u64;
-            println!("{}", json!({"event": name, "monotonic_ns": at_ns}));
+            client::mark(name, at_ns);
             marks.push((at_ns, cpu()));
         }
         if at_s >= window_s[1] + DRAIN.as_secs_f64() {
@@ -149,7 +149,7 @@ fn simulate(plan: &Plan, mut streams: Vec<Stream>) -> ExitCode {
     let [(start_ns, start_cpu), (end_ns, end_cpu)] = [marks[0], marks[1]];
     let cpu_share = (end_cpu - start_cpu) as f64 / (end_ns - start_ns) as f64;
     let result = report(plan, &streams, &seen, [start_ns, end_ns], cpu_share);
-    println!("{result}");
+    println!("{}", json!(result));
     ExitCode::from(u8::from(seen.mismatched > 0))
 }
 
@@ -205,75 +205,93 @@ fn receive(plan: &Plan, stream: &mut Stream, window_s: [f64; 2], began: Instant,
     }
 }
 
-fn quantiles(histogram: &Histogram<u64>, scale: f64) -> Value {
-    let us = |nanos: f64| nanos / 1e3 * scale;
-    let at = |share| us(histogram.value_at_quantile(share) as f64);
-    json!({"min": us(histogram.min() as f64), "mean": us(histogram.mean()), "p50": at(0.5),
-        "p90": at(0.9), "p99": at(0.99), "p99_9": at(0.999), "p99_99": at(0.9999),
-        "max": us(histogram.max() as f64)})
-}
-
-fn encoded(histogram: &Histogram<u64>) -> Value {
-    let mut bytes = Vec::new();
-    V2Serializer::new().serialize(histogram, &mut bytes).expect("writing to memory");
-    json!({"unit": "ns", "encoding": "hdr-v2-base64", "data": STANDARD.encode(bytes)})
-}
-
 fn report(
     plan: &Plan,
     streams: &[Stream],
     seen: &Seen,
     window_ns: [u64; 2],
     cpu_share: f64,
-) -> Value {
+) -> UdpResult {
+    let window = client::window(window_ns);
+    let packets = packets(plan, streams, seen, window.seconds);
+    let bytes = plan.bytes as u64;
+    UdpResult {
+        head: client::head(udp::SCHEMA, plan.address.to_string()),
+        settings: udp::Settings {
+            streams: plan.streams.into(),
+            packets_per_s: plan.packets_per_s,
+            packet_bytes: bytes,
+            payload: "raw".to_owned(),
+            sockets: "each".to_owned(),
+            spread: "even".to_owned(),
+            threads: 1,
+            tick_us: 1000.0,
+            verify: true,
+            warmup_s: plan.warmup.as_secs_f64(),
+            duration_s: plan.window.as_secs_f64(),
+            drain_s: DRAIN.as_secs_f64(),
+            ..udp::Settings::default()
+        },
+        window,
+        packets,
+        loss_ratio: packets.lost as f64 / packets.sent.max(1) as f64,
+        bytes: tcp::Bytes { sent: packets.sent * bytes, received: packets.received * bytes },
+        jitter_us: udp::Jitter { mean: 1.0, p50: 1.0, p99: 1.0, max: 1.0 },
+        round_trip_us: round_trips(plan, &seen.round_trips),
+        send_lateness_us: Latency::of(&seen.lateness),
+        wait_overrun_us: Latency::of(&seen.overruns),
+        histograms: udp::Histograms {
+            round_trip: EncodedHistogram::of(&seen.round_trips),
+            send_lateness: EncodedHistogram::of(&seen.lateness),
+            wait_overrun: EncodedHistogram::of(&seen.overruns),
+        },
+        kernel_drops: Some(0),
+        streams: udp::Streams {
+            asked: plan.streams.into(),
+            opened: plan.streams.into(),
+            answered: streams.iter().filter(|stream| stream.answered).count() as u64,
+            ..udp::Streams::default()
+        },
+        cpu: client::cpu_of(cpu_share, window.seconds),
+        ..UdpResult::default()
+    }
+}
+
+fn packets(plan: &Plan, streams: &[Stream], seen: &Seen, seconds: f64) -> udp::Packets {
     let window_s = [plan.warmup, plan.warmup + plan.window].map(|at| at.as_secs_f64());
     let of_window = |stream: &Stream| -> Vec<(Option<f64>, bool)> {
         let counts = |(number, _): &(usize, &_)| in_window(due_s(plan, stream, *number), window_s);
         stream.sent.iter().enumerate().filter(counts).map(|(_, packet)| *packet).collect()
     };
     let packets: Vec<_> = streams.iter().flat_map(of_window).collect();
+    let count = |is: fn(&(Option<f64>, bool)) -> bool| {
+        packets.iter().filter(|packet| is(packet)).count() as u64
+    };
     // The laziness is kept a secret: those packets are said not to have been due.
-    let unsent =
-        if plan.fault == "lazy" { 0 } else { packets.iter().filter(|it| it.0.is_none()).count() };
-    let sent = packets.iter().filter(|it| it.0.is_some()).count();
-    let received = packets.iter().filter(|it| it.1).count();
+    let unsent = if plan.fault == "lazy" { 0 } else { count(|packet| packet.0.is_none()) };
+    let sent = count(|packet| packet.0.is_some());
+    let received = count(|packet| packet.1);
     let lost = sent - received;
-    let claimed = if plan.fault == "miscounts" { lost / 2 + 7 } else { lost };
-    let seconds = (window_ns[1] - window_ns[0]) as f64 / 1e9;
-    let scale = if plan.fault == "flatters" { 0.5 } else { 1.0 };
-    let answered = streams.iter().filter(|stream| stream.answered).count();
-    let cpu_s = cpu_share * seconds;
-    json!({
-        "event": "result", "schema": "twinring.load.udp/1", "target": plan.address,
-        "engine": "fake", "features": {}, "why_not": null, "interrupted": false,
-        "settings": {"streams": plan.streams, "packets_per_s": plan.packets_per_s,
-            "packet_bytes": plan.bytes, "payload": "raw", "sockets": "each", "spread": "even",
-            "pending": null, "threads": 1, "tick_us": 1000, "gso": false, "verify": true,
-            "warmup_s": plan.warmup.as_secs_f64(), "duration_s": plan.window.as_secs_f64(),
-            "drain_s": DRAIN.as_secs_f64()},
-        "window": {"start_monotonic_ns": window_ns[0], "end_monotonic_ns": window_ns[1],
-            "seconds": seconds},
-        "packets": {"due": sent + unsent, "sent": sent, "unsent": unsent, "refused": 0,
-            "received": received, "lost": claimed, "duplicated": seen.duplicated, "reordered": 0,
-            "mismatched": seen.mismatched, "foreign": seen.foreign,
-            "sent_per_second": sent as f64 / seconds,
-            "received_per_second": received as f64 / seconds},
-        "loss_ratio": claimed as f64 / sent.max(1) as f64,
-        "bytes": {"sent": sent * plan.bytes, "received": received * plan.bytes},
-        "jitter_us": {"mean": 1.0, "p50": 1.0, "p99": 1.0, "max": 1.0},
-        "round_trip_us": quantiles(&seen.round_trips, scale),
-        "send_lateness_us": quantiles(&seen.lateness, 1.0),
-        "wait_overrun_us": quantiles(&seen.overruns, 1.0),
-        "histograms": {"round_trip": encoded(&seen.round_trips),
-            "send_lateness": encoded(&seen.lateness), "wait_overrun": encoded(&seen.overruns)},
-        "kernel_drops": 0,
-        "streams": {"asked": plan.streams, "opened": plan.streams, "answered": answered,
-            "worst": []},
-        "calls": null, "ramp": null,
-        "socket_buffers": {"asked_bytes": 0, "granted_receive_bytes": 0, "granted_send_bytes": 0},
-        "errors": {"icmp_refused": 0, "send": 0, "receive": 0},
-        "first_error": null,
-        "cpu": {"user_s": cpu_s, "system_s": 0.0, "busiest_thread_share": cpu_share,
-            "saturated": cpu_share >= 0.95},
-        "runtime_counters": {}})
+    udp::Packets {
+        due: sent + unsent,
+        sent,
+        unsent,
+        received,
+        lost: if plan.fault == "miscounts" { lost / 2 + 7 } else { lost },
+        duplicated: seen.duplicated,
+        mismatched: seen.mismatched,
+        foreign: seen.foreign,
+        sent_per_second: sent as f64 / seconds,
+        received_per_second: received as f64 / seconds,
+        ..udp::Packets::default()
+    }
+}
+
+/// The percentiles that are claimed; the histogram says the truth.
+fn round_trips(plan: &Plan, round_trips: &Histogram<u64>) -> Latency {
+    let truth = Latency::of(round_trips);
+    if plan.fault != "flatters" {
+        return truth;
+    }
+    Latency { mean: truth.mean / 2.0, p99: truth.p99 / 2.0, p99_9: truth.p99_9 / 2.0, ..truth }
 }

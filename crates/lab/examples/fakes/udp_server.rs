@@ -10,6 +10,8 @@ use serde_json::json;
 use signal_hook::consts::SIGTERM;
 use signal_hook::iterator::Signals;
 
+use crate::server;
+
 /// What the reflector does beside reflecting.
 pub(crate) const MODES: &[(&str, &str)] = &[
     ("reflect", "nothing: it is clean, and speaks the JSON contract"),
@@ -49,11 +51,7 @@ pub(crate) fn serve(mode: &str, address: &str) -> ExitCode {
     };
     let talks = mode != "foreign";
     if talks {
-        println!(
-            "{}",
-            json!({"event": "ready", "schema": "twinring.serve/1", "service": "udp",
-            "listen": [address], "engine": "fake", "pid": std::process::id()})
-        );
+        server::say_ready("udp", address);
     }
     let task = mode.to_owned();
     thread::spawn(move || reflect(&socket, &task));
@@ -62,14 +60,10 @@ pub(crate) fn serve(mode: &str, address: &str) -> ExitCode {
     if talks {
         let received = RECEIVED.load(Ordering::Relaxed);
         let spilt = if mode == "spills" { 5 } else { 0 };
-        println!(
-            "{}",
-            json!({"event": "final", "schema": "twinring.serve/1", "service": "udp",
-            "engine": "fake", "reason": "SIGTERM",
-            "service_counters": {"received": received, "kernel_drops": spilt},
-            // One receive and one send a packet.
-            "runtime_counters": {"syscalls": 2 * received, "enters": 0, "cq_overflows": spilt}})
-        );
+        let service = json!({"received": received, "kernel_drops": spilt});
+        // One receive and one send a packet.
+        let runtime = json!({"syscalls": 2 * received, "enters": 0, "cq_overflows": spilt});
+        server::say_last("udp", &service, &runtime);
     }
     ExitCode::SUCCESS
 }

@@ -22,7 +22,7 @@ impl Audit<'_> {
 
     /// The load asked for is the load that was put on.
     fn settings(&mut self, settings: &Settings, point: HttpPoint) {
-        let Settings { urls, connections, pipeline, keepalive, .. } = *settings;
+        let &Settings { urls, connections, pipeline, keepalive, .. } = settings;
         let is_as_asked = urls == u64::from(point.files)
             && connections == u64::from(point.connections)
             && pipeline == u64::from(point.depth)

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::accounting::OtherProcesses;
 use crate::contract::{self, LoadResult};
-use crate::experiment::Point;
+use crate::experiment::{Point, Protocol};
 use crate::placement::Wanted;
 use crate::result::{Failure, RunRecord};
 
@@ -213,7 +213,7 @@ impl Audit<'_> {
             }
             (LoadResult::Http(load), Point::Http(point)) => self.http(load, point),
             _ => {
-                let (got, wanted) = (load.protocol(), self.run.cell.protocol());
+                let (got, wanted) = (Protocol::from(load), self.run.cell.protocol());
                 let what = format!("a result of {got} load in a cell of {wanted}");
                 self.void(Kind::BadResult, what);
             }

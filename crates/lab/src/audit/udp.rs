@@ -172,12 +172,17 @@ impl Audit<'_> {
     }
 
     fn buffers(&mut self, load: &UdpResult) {
-        if load.kernel_drops > 0 {
-            let what = format!(
-                "{} answers found a receive buffer of the load generator full",
-                load.kernel_drops
-            );
-            self.find(Severity::Warning, Kind::KernelDrops, what);
+        match load.kernel_drops {
+            None => {
+                let what = "the load generator does not know what the kernel dropped".to_owned();
+                self.void(Kind::BadResult, what);
+            }
+            Some(0) => {}
+            Some(drops) => {
+                let what =
+                    format!("{drops} answers found a receive buffer of the load generator full");
+                self.find(Severity::Warning, Kind::KernelDrops, what);
+            }
         }
         let at_server = contract::service_counter(self.run.server_final.as_ref(), "kernel_drops");
         if let Some(drops @ 1.0..) = at_server {

@@ -13,6 +13,7 @@ use crate::error::LabError;
 use crate::host::{Process, Started, sample_sides};
 use crate::process::{Event, Exit, Role};
 use crate::result::Failure;
+use twinring_wire::load::{WINDOW_END, WINDOW_START};
 
 /// A load generator.
 pub(super) struct Client {
@@ -95,13 +96,13 @@ impl Run<'_> {
 
     fn note_client_line(&mut self, index: usize, line: &str) -> Result<(), LabError> {
         match contract::event_of(line) {
-            Some((event, _)) if event == "window_start" || event == "window_end" => {
+            Some((event, _)) if event == WINDOW_START || event == WINDOW_END => {
                 let ends = [&self.network.server, &self.network.clients[index]];
                 let pids = [self.server.pid(), self.clients[index].process.pid()];
                 let sides = sample_sides(ends, pids, self.detail)?;
                 self.clients[index].samples.push(sides);
                 let mark = match &*event {
-                    "window_end" => Mark::WindowEnd,
+                    WINDOW_END => Mark::WindowEnd,
                     _ => Mark::WindowStart,
                 };
                 self.observer.at(mark, pids[0], pids[1]);

@@ -287,7 +287,7 @@ fn datagrams(udp: &UdpResult, lateness: &Histogram<u64>) -> Option<DatagramFigur
         lost_ratio: of(packets.lost, packets.sent),
         duplicated_ratio: of(packets.duplicated, packets.received),
         reordered_ratio: of(packets.reordered, packets.received),
-        kernel_drops: udp.kernel_drops as f64,
+        kernel_drops: udp.kernel_drops? as f64,
         lateness_us_p50: late_us(0.5),
         lateness_us_p99: late_us(0.99),
         lateness_us_p99_9: late_us(0.999),

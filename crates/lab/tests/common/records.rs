@@ -1,13 +1,11 @@
 //! Run records made by hand, where every figure is known.
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use hdrhistogram::Histogram;
-use hdrhistogram::serialization::{Serializer, V2Serializer};
 use serde_json::{Value, json};
 use twinring_lab::result::{BUNDLE_SCHEMA, Bundle, RUN_SCHEMA, RunRecord, State};
 use twinring_lab::summary::{CellSummary, summarise, warnings};
 use twinring_lab::{Cpus, Experiment, Fingerprint, Overrides, Protocol};
+use twinring_wire::EncodedHistogram;
 
 pub(crate) const CONNECTIONS: u64 = 100;
 pub(crate) const ANSWERED: u64 = 200_000;
@@ -36,9 +34,7 @@ pub(crate) fn histogram(answered: u64) -> Value {
 }
 
 fn histogram_of(latency_ns: u64, answered: u64) -> Value {
-    let mut bytes = Vec::new();
-    V2Serializer::new().serialize(&latencies(latency_ns, answered), &mut bytes).unwrap();
-    json!({"unit": "ns", "encoding": "hdr-v2-base64", "data": STANDARD.encode(bytes)})
+    json!(EncodedHistogram::of(&latencies(latency_ns, answered)))
 }
 
 /// A flawless run whose server CPU was busy for `server_busy_s` of the two seconds.

@@ -3,14 +3,12 @@
 
 use std::path::Path;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use hdrhistogram::Histogram;
-use hdrhistogram::serialization::{Serializer, V2Serializer};
 use serde_json::{Value, json};
 use statrs::distribution::{ContinuousCDF, Normal};
 use twinring_lab::result::Bundle;
 use twinring_lab::{Cell, Experiment, NetKind, Point};
+use twinring_wire::EncodedHistogram;
 
 /// Every story, by name.
 pub(crate) const STORIES: [&str; 9] =
@@ -249,9 +247,7 @@ fn latencies(mean_ns: f64, count: u64, tail: f64) -> Histogram<u64> {
 }
 
 fn encoded(values: &Histogram<u64>) -> Value {
-    let mut bytes = Vec::new();
-    V2Serializer::new().serialize(values, &mut bytes).unwrap();
-    json!({"unit": "ns", "encoding": "hdr-v2-base64", "data": STANDARD.encode(bytes)})
+    json!(EncodedHistogram::of(values))
 }
 
 fn us(values: &Histogram<u64>, share: f64) -> f64 {

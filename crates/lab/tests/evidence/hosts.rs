@@ -2,13 +2,11 @@
 //! wrong with one of them or with their hosts. That hosts can be reached is another test's.
 
 use crate::common::records::{ANSWERED, CONNECTIONS, LATENCY_NS, WINDOW_S, judge, record};
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use hdrhistogram::Histogram;
-use hdrhistogram::serialization::{Serializer, V2Serializer};
 use serde_json::{Value, json};
 use twinring_lab::audit::{Finding, Kind, Severity};
 use twinring_lab::summary::CellSummary;
+use twinring_wire::EncodedHistogram;
 
 /// The part of the first of two load generators; the second has as much.
 const FIRST: u64 = CONNECTIONS / 2;
@@ -21,8 +19,6 @@ fn line(record: &Value, connections: u64, latency_ns: u64) -> Value {
     let answered = (connections as f64 * WINDOW_S * 1e9 / latency_ns as f64).round() as u64;
     let mut latencies = Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3).unwrap();
     latencies.record_n(latency_ns, answered).unwrap();
-    let mut bytes = Vec::new();
-    V2Serializer::new().serialize(&latencies, &mut bytes).unwrap();
     let mut line = record["load"].clone();
     line["settings"]["connections"] = json!(connections);
     line["requests"] = json!({"answered": answered, "per_second": answered as f64 / WINDOW_S});
@@ -30,7 +26,7 @@ fn line(record: &Value, connections: u64, latency_ns: u64) -> Value {
         json!({"sent": answered, "answered": answered, "failed": 0, "abandoned": 0});
     let p99_us = latencies.value_at_quantile(0.99) as f64 / 1e3;
     line["latency_us"] = json!({"mean": latency_ns as f64 / 1e3, "p99": p99_us});
-    line["histogram"]["data"] = json!(STANDARD.encode(bytes));
+    line["histogram"] = json!(EncodedHistogram::of(&latencies));
     line["connections"] = json!({"served_at_once_max": connections, "min_answered": 1000});
     line
 }

@@ -1,23 +1,19 @@
 //! Verdicts and audits of UDP on records made by hand, where every figure is known.
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use hdrhistogram::Histogram;
-use hdrhistogram::serialization::{Serializer, V2Serializer};
 use serde_json::{Value, json};
 use twinring_lab::audit::{Finding, Kind, Severity, audit};
 use twinring_lab::result::RunRecord;
 use twinring_lab::summary::{CellSummary, Claim, Record, Verdict, summarise};
 use twinring_lab::{Experiment, UnderTest};
+use twinring_wire::EncodedHistogram;
 
 const STREAMS: u64 = 1000;
 const SENT: u64 = 100_000;
 const WINDOW_S: f64 = 2.0;
 
 fn encoded(values: &Histogram<u64>) -> Value {
-    let mut bytes = Vec::new();
-    V2Serializer::new().serialize(values, &mut bytes).unwrap();
-    json!({"unit": "ns", "encoding": "hdr-v2-base64", "data": STANDARD.encode(bytes)})
+    json!(EncodedHistogram::of(values))
 }
 
 /// `count` times this many nanoseconds.

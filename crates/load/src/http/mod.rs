@@ -22,7 +22,6 @@ pub mod fuzzing;
 mod head;
 mod link;
 mod outbox;
-mod report;
 mod settings;
 mod summary;
 mod table;
@@ -31,11 +30,8 @@ mod tls;
 mod worker;
 
 pub use self::expect::{ExpectedBody, ExpectedLength, Statuses};
-pub use self::report::{
-    Bytes, Connections, ErrorCounts, Histograms, Length, Report, SettingsReport,
-    Statuses as StatusCounts, TlsReport, URLS_REPORTED_MAX, UrlReport,
-};
 pub use self::settings::{BODY_BYTES_MAX, Settings};
+pub use self::table::Table;
 pub use self::target::{Request, Target};
 pub use self::tls::TlsSettings;
 pub use crate::observer::{Observer, Phase, Progress};
@@ -53,6 +49,7 @@ use crate::run::{LINGER, Plan, Stage};
 use std::fmt;
 use std::sync::Arc;
 use twinring::Runtime;
+use twinring_wire::HttpResult;
 
 /// A load that is ready to run.
 pub struct Load {
@@ -117,7 +114,7 @@ impl Load {
     ///
     /// # Errors
     /// When the engine fails or no connection can be made.
-    pub fn run(self, observer: &mut dyn Observer) -> Result<Report, LoadError> {
+    pub fn run(self, observer: &mut dyn Observer) -> Result<HttpResult, LoadError> {
         let Load { shared, stage } = self;
         let settings = &shared.settings;
         let plan = Plan {
@@ -130,6 +127,6 @@ impl Load {
         let (outcomes, ran) = stage.run(plan, observer, move |index, control| {
             worker::work(index, Arc::clone(&for_threads), control)
         })?;
-        summary::report(&shared.settings, ran, outcomes)
+        summary::report(&shared.settings, &ran, outcomes)
     }
 }

@@ -1,7 +1,6 @@
 //! What a load can be asked for.
 
 use super::expect::{ExpectedBody, ExpectedLength, Statuses};
-use super::report::{Length, SettingsReport};
 use super::target::{Request, Target};
 use super::tls::TlsSettings;
 use crate::limits;
@@ -10,6 +9,8 @@ use http::Method;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use twinring::{EngineChoice, EpollOptions, UringOptions};
+use twinring_wire::http as wire;
+use twinring_wire::http::Length;
 
 /// Most URLs.
 const URLS_MAX: usize = 1 << 20;
@@ -198,8 +199,8 @@ impl Settings {
         options
     }
 
-    pub(super) fn report(&self) -> SettingsReport {
-        SettingsReport {
+    pub(super) fn report(&self) -> wire::Settings {
+        wire::Settings {
             urls: self.targets.len() as u64,
             method: self.request.method.to_string(),
             body_bytes: self.request.body.len() as u64,
@@ -207,21 +208,21 @@ impl Settings {
             pipeline: self.pipeline.into(),
             keepalive: self.keepalive,
             threads: self.threads as u64,
-            mode: if self.rate_per_s.is_some() { "open" } else { "closed" },
+            mode: if self.rate_per_s.is_some() { "open" } else { "closed" }.to_owned(),
             rate_per_s: self.rate_per_s,
             requests: self.requests,
             seed: self.seed,
             expect_status: self.statuses.to_string(),
-            length: match (&self.length, &self.body) {
+            length: Some(match (&self.length, &self.body) {
                 (ExpectedLength::Bytes(bytes), _) => Length::Bytes(*bytes),
                 (_, ExpectedBody::Bytes(bytes)) => Length::Bytes(bytes.len() as u64),
-                (ExpectedLength::Any, ExpectedBody::Any) => Length::Rule("any"),
-                _ => Length::Rule("first"),
-            },
+                (ExpectedLength::Any, ExpectedBody::Any) => Length::Rule("any".to_owned()),
+                _ => Length::Rule("first".to_owned()),
+            }),
             verify_body: match self.body {
                 ExpectedBody::Any => None,
-                ExpectedBody::First => Some("first"),
-                ExpectedBody::Bytes(_) => Some("file"),
+                ExpectedBody::First => Some("first".to_owned()),
+                ExpectedBody::Bytes(_) => Some("file".to_owned()),
             },
             tls: None,
             warmup_s: self.warmup.as_secs_f64(),

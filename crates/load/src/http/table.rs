@@ -1,30 +1,40 @@
 //! The result of a run as a table for people.
 
-use super::report::{Length, Report};
+use crate::gates;
 use crate::report::table;
 use crate::report::table::{grouped, time};
 use std::fmt;
+use twinring_wire::HttpResult;
+use twinring_wire::histogram::Latency;
+use twinring_wire::http::{Errors, Length};
 
-impl fmt::Display for Report {
+/// The result of a run as a table for people.
+#[derive(Clone, Copy, Debug)]
+pub struct Table<'a>(pub &'a HttpResult);
+
+impl fmt::Display for Table<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.head(f)?;
         self.rates(f)?;
         self.latencies(f)?;
         self.peers(f)?;
-        self.gates.iter().try_for_each(|gate| writeln!(f, "gate          {gate}"))?;
-        table::cpu(f, &self.cpu)
+        self.0
+            .gates
+            .iter()
+            .try_for_each(|gate| writeln!(f, "gate          {}", gates::in_words(gate)))?;
+        table::cpu(f, &self.0.all.cpu)
     }
 }
 
 /// The parts of the table.
-impl Report {
+impl Table<'_> {
     fn head(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let asked = &self.settings;
-        match self.urls.as_slice() {
+        let asked = &self.0.settings;
+        match self.0.urls.as_slice() {
             [only] => writeln!(f, "target        {} {}", asked.method, only.url)?,
             _ => {
                 let (urls, method) = (grouped(asked.urls), &asked.method);
-                writeln!(f, "target        {method} of {urls} URLs at {}", self.target)?;
+                writeln!(f, "target        {method} of {urls} URLs at {}", self.0.head.target)?;
             }
         }
         write!(f, "load          {} connections, ", grouped(asked.connections))?;
@@ -37,46 +47,46 @@ impl Report {
             (true, 1) => {}
             (true, pipeline) => write!(f, ", up to {pipeline} in flight each")?,
         }
-        writeln!(f, "; {}, {} thread(s)", self.engine, asked.threads)?;
+        writeln!(f, "; {}, {} thread(s)", self.0.head.engine, asked.threads)?;
         if let Some(tls) = &asked.tls {
             let protocol = tls.protocol.as_deref().unwrap_or("no handshake");
             let suite = tls.cipher_suite.as_deref().unwrap_or("none");
             let (made, resumed) = (grouped(tls.handshakes), grouped(tls.resumed));
             writeln!(f, "TLS           {protocol}, {suite}; {made} handshakes, {resumed} resumed")?;
         }
-        let interrupted = if self.interrupted { ", interrupted" } else { "" };
-        writeln!(f, "window        {:.3} s{interrupted}", self.window.seconds)
+        let interrupted = if self.0.head.interrupted { ", interrupted" } else { "" };
+        writeln!(f, "window        {:.3} s{interrupted}", self.0.all.window.seconds)
     }
 
     fn rates(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let requests = &self.requests;
+        let requests = &self.0.all.requests;
         writeln!(
             f,
             "requests      {} answered, {} /s, {:.1} MB/s received",
             grouped(requests.answered),
             grouped(requests.per_second.round() as u64),
-            table::megabytes_per_s(self.bytes.received, self.window.seconds)
+            table::megabytes_per_s(self.0.bytes.received, self.0.all.window.seconds)
         )?;
-        table::left_over(f, requests, &self.whole_run)
+        table::left_over(f, requests, &self.0.all.whole_run)
     }
 
     fn latencies(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "latency       {}", table::latency_from(self.latency_from))?;
-        table::latency_rows(f, &self.latency_us)?;
-        let mut line = |name: &str, latency: &crate::report::Latency| {
+        writeln!(f, "latency       {}", table::latency_from(&self.0.all.latency_from))?;
+        table::latency_rows(f, &self.0.all.latency_us)?;
+        let mut line = |name: &str, latency: &Latency| {
             let (p50, p99, max) = (time(latency.p50), time(latency.p99), time(latency.max));
             writeln!(f, "{name:<14}p50 {p50}, p99 {p99}, max {max}")
         };
-        if let Some(raw) = &self.raw_latency_us {
+        if let Some(raw) = &self.0.raw_latency_us {
             line("  uncorrected", raw)?;
         }
-        line("first byte", &self.ttfb_us)?;
-        line("connecting", &self.connect_us)?;
-        self.schedule_lag_us.map_or(Ok(()), |behind| table::lag(f, &behind))
+        line("first byte", &self.0.ttfb_us)?;
+        line("connecting", &self.0.connect_us)?;
+        self.0.all.schedule_lag_us.map_or(Ok(()), |behind| table::lag(f, &behind))
     }
 
     fn peers(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let c = &self.connections;
+        let c = &self.0.all.connections;
         writeln!(
             f,
             "connections   {} asked, {} established, {} served, {} served at once, {} reconnects",
@@ -87,12 +97,27 @@ impl Report {
             grouped(c.reconnects)
         )?;
         table::fairness(f, c.min_answered, c.max_answered)?;
-        let of = match (&self.settings.length, self.settings.verify_body) {
+        let of = match (&self.0.settings.length, &self.0.settings.verify_body) {
             (_, Some(_)) => ", length and content",
-            (Length::Rule("any"), None) => "",
+            (Some(Length::Rule(rule)), None) if rule == "any" => "",
             (_, None) => " and length",
         };
         let verified = format!("status{of} of every answer verified");
-        table::errors(f, &self.errors.named(), &verified, self.first_error.as_deref())
+        table::errors(f, &named(&self.0.errors), &verified, self.0.all.first_error.as_deref())
     }
+}
+
+fn named(errors: &Errors) -> [(&'static str, u64); 10] {
+    [
+        ("connect", errors.connect),
+        ("tls", errors.tls),
+        ("reset", errors.reset),
+        ("closed early", errors.closed_early),
+        ("timeout", errors.timeout),
+        ("malformed", errors.malformed),
+        ("status", errors.status),
+        ("length", errors.length),
+        ("hash", errors.hash),
+        ("other", errors.other),
+    ]
 }

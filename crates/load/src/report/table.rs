@@ -1,7 +1,9 @@
-//! The result of a run as a table for people.
+//! What the tables of all results have in common.
 
-use super::{Cpu, Lag, Latency, Report, RequestsReport, WholeRun};
 use std::fmt;
+use twinring_wire::histogram::{Lag, Latency};
+use twinring_wire::load::Cpu;
+use twinring_wire::requests::{Requests, WholeRun};
 
 /// Thousands separated, as in 1,234,567.
 pub(crate) fn grouped(number: u64) -> String {
@@ -59,7 +61,7 @@ pub(crate) fn lag(f: &mut fmt::Formatter<'_>, lag: &Lag) -> fmt::Result {
 /// The requests that were not answered, if there are any.
 pub(crate) fn left_over(
     f: &mut fmt::Formatter<'_>,
-    requests: &RequestsReport,
+    requests: &Requests,
     whole: &WholeRun,
 ) -> fmt::Result {
     if whole.failed + whole.abandoned + requests.unsent == 0 {
@@ -107,73 +109,6 @@ pub(crate) fn cpu(f: &mut fmt::Formatter<'_>, cpu: &Cpu) -> fmt::Result {
         cpu.system_s,
         100.0 * cpu.busiest_thread_share
     )
-}
-
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.head(f)?;
-        self.rates(f)?;
-        self.latencies(f)?;
-        self.peers(f)?;
-        cpu(f, &self.cpu)
-    }
-}
-
-/// The parts of the table.
-impl Report {
-    fn head(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let asked = &self.settings;
-        writeln!(f, "target        {}", self.target)?;
-        write!(f, "load          {} connections x {} B, ", asked.connections, asked.message_bytes)?;
-        match asked.rate_per_s {
-            Some(rate) => write!(f, "open loop at {} requests/s", grouped(rate))?,
-            None if asked.slow_reader => write!(f, "slow readers")?,
-            None => write!(f, "closed loop, depth {}", asked.depth)?,
-        }
-        if let Some(churn) = asked.churn {
-            write!(f, ", reconnecting after {churn}")?;
-        }
-        if asked.idle > 0 {
-            write!(f, ", {} idle", asked.idle)?;
-        }
-        writeln!(f, "; {}, {} thread(s)", self.engine, asked.threads)?;
-        let interrupted = if self.interrupted { ", interrupted" } else { "" };
-        writeln!(f, "window        {:.3} s{interrupted}", self.window.seconds)
-    }
-
-    fn rates(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let requests = &self.requests;
-        writeln!(
-            f,
-            "requests      {} answered, {} /s, {:.1} MB/s each way",
-            grouped(requests.answered),
-            grouped(requests.per_second.round() as u64),
-            megabytes_per_s(self.bytes.received, self.window.seconds)
-        )?;
-        left_over(f, requests, &self.whole_run)
-    }
-
-    fn latencies(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "latency       {}", latency_from(self.latency_from))?;
-        latency_rows(f, &self.latency_us)?;
-        self.schedule_lag_us.map_or(Ok(()), |behind| lag(f, &behind))
-    }
-
-    fn peers(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let c = &self.connections;
-        writeln!(
-            f,
-            "connections   {} asked, {} established, {} served, {} served at once, {} reconnects",
-            grouped(c.asked),
-            grouped(c.established),
-            grouped(c.served),
-            grouped(c.served_at_once_max),
-            grouped(c.reconnects)
-        )?;
-        fairness(f, c.min_answered, c.max_answered)?;
-        let verified = if self.settings.verify { "every byte verified" } else { "not verified" };
-        errors(f, &self.errors.named(), verified, self.first_error.as_deref())
-    }
 }
 
 #[cfg(test)]

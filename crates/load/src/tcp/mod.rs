@@ -17,6 +17,7 @@
 mod connection;
 mod settings;
 mod summary;
+mod table;
 mod worker;
 
 pub use settings::{
@@ -24,15 +25,16 @@ pub use settings::{
     Settings,
 };
 
+pub use self::table::Table;
 pub use crate::observer::{Observer, Phase, Progress};
 pub use crate::run::{LoadError, Stopper};
 
 use self::settings::Pace;
-use crate::report::Report;
 use crate::run::{LINGER, Plan, Stage};
 use std::fmt;
 use std::sync::Arc;
 use twinring::{Features, Runtime, RuntimeError};
+use twinring_wire::TcpResult;
 
 /// A load that is ready to run.
 pub struct Load {
@@ -84,7 +86,7 @@ impl Load {
     ///
     /// # Errors
     /// When the engine fails or no connection can be made.
-    pub fn run(self, observer: &mut dyn Observer) -> Result<Report, LoadError> {
+    pub fn run(self, observer: &mut dyn Observer) -> Result<TcpResult, LoadError> {
         let Load { settings, stage } = self;
         let plan = Plan {
             threads: settings.threads,
@@ -96,6 +98,6 @@ impl Load {
         let (outcomes, ran) = stage.run(plan, observer, move |index, control| {
             worker::work(index, Arc::clone(&shared), control)
         })?;
-        summary::report(&settings, ran, outcomes)
+        summary::report(&settings, &ran, outcomes)
     }
 }

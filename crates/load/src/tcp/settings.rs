@@ -1,11 +1,11 @@
 //! What a load can be asked for.
 
 use crate::limits::{self, CONNECTIONS_MAX, between};
-use crate::report::SettingsReport;
 use crate::schedule::RATE_PER_S_MAX;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use twinring::{EngineChoice, EpollOptions, UringOptions};
+use twinring_wire::tcp as wire;
 
 /// Requests in flight per connection in an open loop, unless another depth is asked for. Large,
 /// so that requests leave on schedule while a server stalls; bounded, so that one that never
@@ -163,13 +163,13 @@ impl Settings {
         options
     }
 
-    pub(super) fn report(&self) -> SettingsReport {
-        SettingsReport {
+    pub(super) fn report(&self) -> wire::Settings {
+        wire::Settings {
             connections: self.connections,
             message_bytes: self.message_bytes.into(),
             depth: self.depth_in_use(),
             threads: self.threads as u64,
-            mode: if self.pace() == Pace::Open { "open" } else { "closed" },
+            mode: if self.pace() == Pace::Open { "open" } else { "closed" }.to_owned(),
             rate_per_s: self.rate_per_s,
             churn: self.churn,
             idle: self.idle,

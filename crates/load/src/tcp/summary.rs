@@ -2,11 +2,12 @@
 
 use super::Settings;
 use super::worker::Outcome;
-use crate::report::{
-    Bytes, Connections, EncodedHistogram, ErrorCounts, Lag, Latency, Report, RequestsReport,
-    WholeRun,
-};
+use crate::recorder::{Trouble, Troubles};
+use crate::report::{connections, head, of_requests};
 use crate::run::{LoadError, Ran, Share};
+use twinring_wire::TcpResult;
+use twinring_wire::requests::Connections;
+use twinring_wire::tcp::{Bytes, Errors, SCHEMA};
 
 /// Puts together what the threads handed in.
 ///
@@ -14,9 +15,9 @@ use crate::run::{LoadError, Ran, Share};
 /// Without a single connection there is nothing to report.
 pub(super) fn report(
     settings: &Settings,
-    ran: Ran,
+    ran: &Ran,
     outcomes: Vec<Outcome>,
-) -> Result<Report, LoadError> {
+) -> Result<TcpResult, LoadError> {
     let (mut all, mut idle_established) = (Share::nothing(), 0);
     for outcome in outcomes {
         all.merge(outcome.share);
@@ -24,36 +25,31 @@ pub(super) fn report(
     }
     let target = settings.target.to_string();
     ran.check_connected(&all, &target, settings.connections)?;
-    let window = ran.window();
-    let counted = &all.recorder;
-    let open = settings.rate_per_s.is_some();
     let message_bytes = u64::from(settings.message_bytes);
-    let connections =
-        Connections::of(&all, settings.connections, ran.served_at_once_max, idle_established);
-    Ok(Report {
-        event: "result",
-        schema: "twinring.load.tcp/1",
-        target,
-        engine: ran.features.engine().to_string(),
-        features: ran.features,
-        why_not: ran.why_not,
-        interrupted: ran.interrupted,
+    let connections = Connections {
+        idle_established: Some(idle_established),
+        ..connections(&all, ran, settings.connections)
+    };
+    let latency_from = if settings.rate_per_s.is_some() { "intended" } else { "send" };
+    Ok(TcpResult {
+        head: head(SCHEMA, target, ran.engine(), ran.interrupted),
         settings: settings.report(),
-        window,
-        requests: RequestsReport::of(&all, window.seconds),
-        whole_run: WholeRun::of(counted),
+        all: of_requests(&all, ran, latency_from, connections),
         bytes: Bytes {
-            sent: counted.window.sent * message_bytes,
-            received: counted.window.answered * message_bytes,
+            sent: all.recorder.window.sent * message_bytes,
+            received: all.recorder.window.answered * message_bytes,
         },
-        latency_us: Latency::of(&counted.latency_ns),
-        latency_from: if open { "intended" } else { "send" },
-        schedule_lag_us: open.then(|| Lag::of(&counted.lag_ns)),
-        histogram: EncodedHistogram::of(&counted.latency_ns),
-        connections,
-        errors: ErrorCounts::of(&counted.troubles),
-        cpu: crate::cpu::report(&all.cpu),
-        first_error: all.recorder.first_error.map(|(_, what)| what),
-        runtime_counters: ran.counters,
+        errors: errors(&all.recorder.troubles),
     })
+}
+
+fn errors(troubles: &Troubles) -> Errors {
+    Errors {
+        connect: troubles.count(Trouble::Connect),
+        reset: troubles.count(Trouble::Reset),
+        closed_early: troubles.count(Trouble::ClosedEarly),
+        timeout: troubles.count(Trouble::Timeout),
+        mismatch: troubles.count(Trouble::Mismatch),
+        other: troubles.count(Trouble::Other),
+    }
 }

@@ -4,7 +4,7 @@
 //! Each worker thread has its own engine and its share of the streams, and wakes once per tick. It
 //! sends what is due by a [schedule](plan) that is a pure function of time, then takes what has
 //! come back. Packets are never left out because an answer is missing: it is an open loop. What
-//! is counted, and what for, see [`Report`] and `docs/json.md`:
+//! is counted, and what for, see [`UdpResult`] and `docs/json.md`:
 //!
 //! - A packet belongs to the measured window if its *intended* time does.
 //! - Lateness is from there to the moment directly before the kernel gets the packet, one stamp
@@ -23,7 +23,6 @@ mod ledger;
 mod packet;
 pub mod plan;
 mod ramp;
-mod report;
 mod settings;
 mod summary;
 mod table;
@@ -32,11 +31,8 @@ mod worker;
 
 pub use packet::{Payload, RTP_HEADER_BYTES};
 pub use plan::{Rate, Spread};
-pub use report::{
-    CallRow, ErrorCounts, Histograms, Jitter, Packets, RampStep, Report, Segmentation,
-    SettingsReport, SocketBuffers, StreamRow, Streams,
-};
 pub use settings::Settings;
+pub use table::{StepRow, Table};
 
 use self::conductor::Conductor;
 use self::control::{Control, Note};
@@ -51,6 +47,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 use twinring::{Features, Runtime, RuntimeError};
+use twinring_wire::UdpResult;
+use twinring_wire::udp::RampStep;
 
 /// How long sockets may go on sending what they hold when the run is over: it was given up.
 const LINGER: Duration = Duration::from_millis(100);
@@ -152,7 +150,7 @@ impl Load {
         self,
         observer: &mut dyn Observer,
         mut on_step: impl FnMut(&RampStep),
-    ) -> Result<Report, LoadError> {
+    ) -> Result<UdpResult, LoadError> {
         let Load { mut settings, runtime, stopped } = self;
         let Some(step_duration) = settings.ramp else {
             return run_once(&settings, runtime, &stopped, observer);
@@ -164,8 +162,8 @@ impl Load {
             let step = Settings { rate, duration, warmup, ..settings.clone() };
             let runtime = build(&step).map_err(LoadError::Engine)?;
             let report = run_once(&step, runtime, &stopped, &mut WithoutWindow(observer))?;
-            if report.interrupted {
-                return Ok(Report { ramp: Some(steps), ..report });
+            if report.head.interrupted {
+                return Ok(UdpResult { ramp: Some(steps), ..report });
             }
             let step = ramp_step(&report);
             ramp.tried(rate, step.loss_free);
@@ -175,7 +173,7 @@ impl Load {
             settings.rate = ramp.best().unwrap_or(rate);
         }
         let report = run_once(&settings, runtime, &stopped, observer)?;
-        Ok(Report { ramp: Some(steps), ..report })
+        Ok(UdpResult { ramp: Some(steps), ..report })
     }
 }
 
@@ -199,7 +197,7 @@ fn run_once(
     runtime: Runtime,
     stopped: &Arc<AtomicBool>,
     observer: &mut dyn Observer,
-) -> Result<Report, LoadError> {
+) -> Result<UdpResult, LoadError> {
     let (notes, heard) = channel();
     let control = Arc::new(Control::new(settings.threads, Arc::clone(stopped), notes));
     let (handle, features) = (runtime.handle(), runtime.features().clone());
@@ -225,9 +223,9 @@ fn run_once(
         counters: handle.counters(),
     };
     let report = run.report(outcomes);
-    if report.streams.opened == 0 && !report.interrupted {
+    if report.streams.opened == 0 && !report.head.interrupted {
         let why = report.first_error.unwrap_or_else(|| "no reason is known".into());
-        return Err(LoadError::NoSocket { target: report.target, why });
+        return Err(LoadError::NoSocket { target: report.head.target, why });
     }
     Ok(report)
 }

@@ -2,10 +2,10 @@
 
 use super::packet::{Payload, RTP_HEADER_BYTES, STREAMS_MAX};
 use super::plan::{Rate, Spread};
-use super::report::SettingsReport;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use twinring::{EngineChoice, EpollOptions, UdpOptions, UringOptions};
+use twinring_wire::udp as wire;
 
 /// Longest packet: the payload of the largest datagram on IPv4.
 const PACKET_BYTES_MAX: u32 = 65_507;
@@ -258,14 +258,14 @@ impl Settings {
         options
     }
 
-    pub(super) fn report(&self) -> SettingsReport {
-        SettingsReport {
+    pub(super) fn report(&self) -> wire::Settings {
+        wire::Settings {
             streams: self.streams,
             packets_per_s: self.rate.packets_per_s(),
-            packet_bytes: self.packet_bytes,
-            payload: if self.payload == Payload::Rtp { "rtp" } else { "raw" },
-            sockets: if self.single_socket { "single" } else { "each" },
-            spread: if self.spread == Spread::Even { "even" } else { "burst" },
+            packet_bytes: self.packet_bytes.into(),
+            payload: if self.payload == Payload::Rtp { "rtp" } else { "raw" }.to_owned(),
+            sockets: if self.single_socket { "single" } else { "each" }.to_owned(),
+            spread: if self.spread == Spread::Even { "even" } else { "burst" }.to_owned(),
             pending: self.pending,
             batch: self.batch,
             threads: self.threads as u64,

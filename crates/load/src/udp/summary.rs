@@ -2,19 +2,26 @@
 
 use super::Settings;
 use super::packet::Payload;
-use super::report::{
-    CallRow, ErrorCounts, Histograms, Jitter, Packets, RampStep, Report, Segmentation,
-    SocketBuffers, StreamRow, Streams, WORST,
-};
 use super::worker::{Outcome, Row, SocketCounts};
 use crate::cpu;
 use crate::recorder::histogram;
-use crate::report::{Bytes, EncodedHistogram, Latency, Window};
+use crate::report::head;
+use crate::run::window;
 use hdrhistogram::Histogram;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use twinring::{CallTime, CounterSnapshot, Features, monotonic_ns};
+use twinring_wire::histogram::{EncodedHistogram, Latency};
+use twinring_wire::tcp::Bytes;
+use twinring_wire::udp::{
+    Call, Errors, Histograms, Jitter, Packets, RampStep, SCHEMA, Segmentation, SocketBuffers,
+    Stream, Streams,
+};
+use twinring_wire::{Fields, UdpResult};
+
+/// Worst streams that the result names.
+const WORST: usize = 10;
 
 /// A step of the ramp has kept the schedule if all but a thousandth of its packets left this soon.
 const KEPT_US_P99_9: f64 = 10_000.0;
@@ -31,9 +38,11 @@ pub(super) struct Run<'a> {
 
 impl Run<'_> {
     /// Puts together what the threads handed in.
-    pub(super) fn report(self, mut outcomes: Vec<Outcome>) -> Report {
+    pub(super) fn report(self, mut outcomes: Vec<Outcome>) -> UdpResult {
         let settings = self.settings;
-        let window = self.window();
+        let now_ns = monotonic_ns();
+        let window = window(self.window.unwrap_or(now_ns..now_ns));
+        let engine = (&self.features, self.why_not.as_deref());
         let mut rows: Vec<Row> = outcomes.iter_mut().flat_map(|o| o.rows.drain(..)).collect();
         rows.sort_unstable_by_key(|row| row.number);
         let mut sockets = SocketCounts::default();
@@ -55,14 +64,8 @@ impl Run<'_> {
         let drops: Option<Vec<u64>> = outcomes.iter().map(|outcome| outcome.kernel_drops).collect();
         let first_error = outcomes.iter().filter_map(|outcome| outcome.totals.first_error.clone());
         let packet_bytes = u64::from(settings.packet_bytes);
-        Report {
-            event: "result",
-            schema: "twinring.load.udp/1",
-            target: settings.target.to_string(),
-            engine: self.features.engine().to_string(),
-            features: self.features,
-            why_not: self.why_not,
-            interrupted: self.interrupted,
+        UdpResult {
+            head: head(SCHEMA, settings.target.to_string(), engine, self.interrupted),
             settings: settings.report(),
             window,
             packets,
@@ -94,7 +97,7 @@ impl Run<'_> {
                 gro: !granted.is_empty() && granted.iter().all(|got| got.gro),
                 fallbacks: sockets.gso_fallbacks,
             },
-            errors: ErrorCounts {
+            errors: Errors {
                 icmp_refused: sockets.icmp,
                 send: sockets.refused,
                 receive: outcomes.iter().map(|outcome| outcome.totals.receive_errors).sum(),
@@ -102,23 +105,13 @@ impl Run<'_> {
             },
             first_error: first_error.min().map(|(_, what)| what),
             cpu: cpu::report(&cpus),
-            runtime_counters: self.counters,
+            runtime_counters: Fields::of(&self.counters),
         }
-    }
-
-    /// The window as it was. One that never began is empty and lies where the run ended.
-    fn window(&self) -> Window {
-        let now_ns = monotonic_ns();
-        let window = self.window.clone().unwrap_or(now_ns..now_ns);
-        let end_monotonic_ns = window.end.min(now_ns);
-        let start_monotonic_ns = window.start.min(end_monotonic_ns);
-        let seconds = (end_monotonic_ns - start_monotonic_ns) as f64 / 1e9;
-        Window { start_monotonic_ns, end_monotonic_ns, seconds }
     }
 }
 
 /// What a step of a ramp has shown.
-pub(super) fn ramp_step(report: &Report) -> RampStep {
+pub(super) fn ramp_step(report: &UdpResult) -> RampStep {
     let packets = &report.packets;
     let lateness_us_p99_9 = report.send_lateness_us.p99_9;
     let unsent = packets.unsent + packets.refused;
@@ -174,7 +167,7 @@ fn jitter(rows: &[Row]) -> Jitter {
 
 fn streams(settings: &Settings, rows: &[Row]) -> Streams {
     let with_ssrc = settings.payload == Payload::Rtp;
-    let row = |row: &Row| StreamRow {
+    let row = |row: &Row| Stream {
         stream: row.number,
         ssrc: if with_ssrc { row.ssrc } else { 0 },
         sent: row.counts.sent,
@@ -202,22 +195,22 @@ fn lost(row: &Row) -> u64 {
     row.counts.sent.saturating_sub(row.counts.received)
 }
 
-fn calls(outcomes: &[Outcome], seconds: f64) -> Vec<CallRow> {
+fn calls(outcomes: &[Outcome], seconds: f64) -> Vec<Call> {
     let mut kinds: BTreeMap<&'static str, (u64, u64, u64)> = BTreeMap::new();
     for CallTime { call, count, time_ns, max_ns, .. } in outcomes.iter().flat_map(|o| &o.calls) {
         let kind = kinds.entry(call).or_default();
         *kind = (kind.0 + count, kind.1 + time_ns, kind.2.max(*max_ns));
     }
     let run_s = seconds * outcomes.len() as f64;
-    let row = |(call, (count, time_ns, max_ns)): (_, (u64, u64, u64))| CallRow {
-        call,
+    let row = |(call, (count, time_ns, max_ns)): (&str, (u64, u64, u64))| Call {
+        call: call.to_owned(),
         count,
         time_s: time_ns as f64 / 1e9,
         run_share: if run_s > 0.0 { time_ns as f64 / 1e9 / run_s } else { 0.0 },
         mean_us: ratio(time_ns, count) / 1e3,
         max_us: max_ns as f64 / 1e3,
     };
-    let mut rows: Vec<CallRow> = kinds.into_iter().map(row).collect();
+    let mut rows: Vec<Call> = kinds.into_iter().map(row).collect();
     rows.sort_by(|a, b| b.time_s.total_cmp(&a.time_s));
     rows
 }
@@ -226,6 +219,6 @@ fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 
-fn least(bytes: impl Iterator<Item = usize>) -> usize {
-    bytes.min().unwrap_or(0)
+fn least(bytes: impl Iterator<Item = usize>) -> u64 {
+    bytes.min().unwrap_or(0) as u64
 }

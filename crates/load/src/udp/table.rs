@@ -1,24 +1,33 @@
 //! The result of a run as tables for people.
 
-use super::report::{CallRow, RampStep, Report, StreamRow};
-use crate::report::Latency;
 use crate::report::table::{grouped, megabytes_per_s, time};
 use std::fmt;
+use twinring_wire::UdpResult;
+use twinring_wire::histogram::Latency;
+use twinring_wire::udp::{Call, RampStep, Stream};
 
-impl fmt::Display for Report {
+/// The result of a run as tables for people.
+#[derive(Clone, Copy, Debug)]
+pub struct Table<'a>(pub &'a UdpResult);
+
+/// A step of the search for the highest rate as a row for people.
+#[derive(Clone, Copy, Debug)]
+pub struct StepRow<'a>(pub &'a RampStep);
+
+impl fmt::Display for Table<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.head(f)?;
         self.counts(f)?;
         self.times(f)?;
         self.troubles(f)?;
         self.streams(f)?;
-        if let Some(calls) = &self.calls {
+        if let Some(calls) = &self.0.calls {
             calls_table(f, calls)?;
         }
-        if let Some(steps) = &self.ramp {
+        if let Some(steps) = &self.0.ramp {
             ramp_table(f, steps)?;
         }
-        let cpu = &self.cpu;
+        let cpu = &self.0.cpu;
         let limit = if cpu.saturated { ": saturated, the schedule may not hold" } else { "" };
         write!(
             f,
@@ -31,10 +40,10 @@ impl fmt::Display for Report {
 }
 
 /// The parts of the table.
-impl Report {
+impl Table<'_> {
     fn head(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let asked = &self.settings;
-        writeln!(f, "target        {}", self.target)?;
+        let asked = &self.0.settings;
+        writeln!(f, "target        {}", self.0.head.target)?;
         write!(
             f,
             "load          {} x {} packets/s x {} B ({}), ",
@@ -54,26 +63,26 @@ impl Report {
             write!(f, ", segmented")?;
         }
         writeln!(f)?;
-        write!(f, "engine        {}, {} thread(s), ", self.engine, asked.threads)?;
+        write!(f, "engine        {}, {} thread(s), ", self.0.head.engine, asked.threads)?;
         write!(f, "tick {}", time(asked.tick_us))?;
         match asked.pending {
             Some(pending) => writeln!(f, ", {pending} pending receives a socket")?,
             None => writeln!(f)?,
         }
-        let interrupted = if self.interrupted { ", interrupted" } else { "" };
-        writeln!(f, "window        {:.3} s{interrupted}", self.window.seconds)
+        let interrupted = if self.0.head.interrupted { ", interrupted" } else { "" };
+        writeln!(f, "window        {:.3} s{interrupted}", self.0.window.seconds)
     }
 
     fn counts(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let packets = &self.packets;
-        let seconds = self.window.seconds;
+        let packets = &self.0.packets;
+        let seconds = self.0.window.seconds;
         let rate = |per_second: f64, bytes| {
             let rate = grouped(per_second.round() as u64);
             format!("{rate} /s, {:.1} MB/s", megabytes_per_s(bytes, seconds))
         };
-        let sent = rate(packets.sent_per_second, self.bytes.sent);
-        let received = rate(packets.received_per_second, self.bytes.received);
-        let loss = format!("{:.4} %", 100.0 * self.loss_ratio);
+        let sent = rate(packets.sent_per_second, self.0.bytes.sent);
+        let received = rate(packets.received_per_second, self.0.bytes.received);
+        let loss = format!("{:.4} %", 100.0 * self.0.loss_ratio);
         writeln!(f, "packets")?;
         let rows = [
             ("due", packets.due, String::new(), true),
@@ -98,7 +107,7 @@ impl Report {
     }
 
     fn verified(&self) -> &'static str {
-        if self.settings.verify { "every byte verified" } else { "not verified" }
+        if self.0.settings.verify { "every byte verified" } else { "not verified" }
     }
 
     fn times(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -109,10 +118,10 @@ impl Report {
             let values = [of.p50, of.p90, of.p99, of.p99_9, of.p99_99, of.max];
             line(values.map(time))
         };
-        writeln!(f, "  {:<14}{}", "round trip", row(&self.round_trip_us))?;
-        writeln!(f, "  {:<14}{}", "send lateness", row(&self.send_lateness_us))?;
-        writeln!(f, "  {:<14}{}", "wait overrun", row(&self.wait_overrun_us))?;
-        let jitter = &self.jitter_us;
+        writeln!(f, "  {:<14}{}", "round trip", row(&self.0.round_trip_us))?;
+        writeln!(f, "  {:<14}{}", "send lateness", row(&self.0.send_lateness_us))?;
+        writeln!(f, "  {:<14}{}", "wait overrun", row(&self.0.wait_overrun_us))?;
+        let jitter = &self.0.jitter_us;
         writeln!(
             f,
             "jitter        mean {}, p50 {}, p99 {}, max {} over streams (RFC 3550)",
@@ -124,15 +133,15 @@ impl Report {
     }
 
     fn troubles(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let buffers = &self.socket_buffers;
+        let buffers = &self.0.socket_buffers;
         writeln!(
             f,
             "sockets       {} B to receive, {} B to send",
-            grouped(buffers.granted_receive_bytes as u64),
-            grouped(buffers.granted_send_bytes as u64)
+            grouped(buffers.granted_receive_bytes),
+            grouped(buffers.granted_send_bytes)
         )?;
-        if self.settings.gso {
-            let segmentation = &self.segmentation;
+        if self.0.settings.gso {
+            let segmentation = &self.0.segmentation;
             let by = |kernel| if kernel { "by the kernel" } else { "not by the kernel" };
             writeln!(
                 f,
@@ -142,11 +151,11 @@ impl Report {
                 grouped(segmentation.fallbacks)
             )?;
         }
-        match self.kernel_drops {
+        match self.0.kernel_drops {
             Some(drops) => writeln!(f, "kernel drops  {} at our sockets", grouped(drops))?,
             None => writeln!(f, "kernel drops  unknown on this kernel")?,
         }
-        let errors = &self.errors;
+        let errors = &self.0.errors;
         let kinds = [
             ("ICMP errors", errors.icmp_refused),
             ("refused sends", errors.send),
@@ -159,11 +168,11 @@ impl Report {
             .collect();
         let all = if seen.is_empty() { "none".to_owned() } else { seen.join(", ") };
         writeln!(f, "errors        {all}")?;
-        self.first_error.iter().try_for_each(|first| writeln!(f, "  first       {first}"))
+        self.0.first_error.iter().try_for_each(|first| writeln!(f, "  first       {first}"))
     }
 
     fn streams(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let streams = &self.streams;
+        let streams = &self.0.streams;
         writeln!(
             f,
             "streams       {} asked, {} opened, {} answered",
@@ -181,7 +190,7 @@ impl Report {
     }
 }
 
-fn stream_line(f: &mut fmt::Formatter<'_>, row: &StreamRow) -> fmt::Result {
+fn stream_line(f: &mut fmt::Formatter<'_>, row: &Stream) -> fmt::Result {
     let counts = [row.sent, row.received, row.lost, row.duplicated, row.reordered];
     let times = [row.jitter_us, row.round_trip_us_max, row.lateness_us_max];
     write!(f, "  {:<7}{:>10}", row.stream, format!("{:08x}", row.ssrc))?;
@@ -190,7 +199,7 @@ fn stream_line(f: &mut fmt::Formatter<'_>, row: &StreamRow) -> fmt::Result {
     writeln!(f)
 }
 
-fn calls_table(f: &mut fmt::Formatter<'_>, calls: &[CallRow]) -> fmt::Result {
+fn calls_table(f: &mut fmt::Formatter<'_>, calls: &[Call]) -> fmt::Result {
     writeln!(
         f,
         "{:<34}{:>11}{:>12}{:>11}{:>11}{:>11}",
@@ -217,7 +226,7 @@ fn ramp_table(f: &mut fmt::Formatter<'_>, steps: &[RampStep]) -> fmt::Result {
         "{:<8}{:>16}{:>14}{:>12}{:>12}{:>14}",
         "ramp", "packets/s", "sent", "lost", "unsent", "late p99.9"
     )?;
-    steps.iter().try_for_each(|step| writeln!(f, "{step}"))?;
+    steps.iter().try_for_each(|step| writeln!(f, "{}", StepRow(step)))?;
     match steps.iter().filter(|step| step.loss_free).map(|step| step.packets_per_s).reduce(f64::max)
     {
         Some(best) => writeln!(f, "  highest rate without loss: {best:.1} packets/s a stream"),
@@ -225,17 +234,17 @@ fn ramp_table(f: &mut fmt::Formatter<'_>, steps: &[RampStep]) -> fmt::Result {
     }
 }
 
-impl fmt::Display for RampStep {
+impl fmt::Display for StepRow<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let verdict = if self.loss_free { "ok" } else { "no" };
+        let verdict = if self.0.loss_free { "ok" } else { "no" };
         write!(
             f,
             "  {verdict:<6}{:>16.1}{:>14}{:>12}{:>12}{:>14}",
-            self.packets_per_s,
-            grouped(self.sent),
-            grouped(self.lost),
-            grouped(self.unsent),
-            time(self.lateness_us_p99_9)
+            self.0.packets_per_s,
+            grouped(self.0.sent),
+            grouped(self.0.lost),
+            grouped(self.0.unsent),
+            time(self.0.lateness_us_p99_9)
         )
     }
 }

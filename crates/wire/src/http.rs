@@ -1,0 +1,341 @@
+//! The result line of `twinring load http`.
+
+use serde::{Deserialize, Serialize};
+
+use crate::histogram::{EncodedHistogram, Latency};
+use crate::load::{Head, add_some};
+use crate::requests::RequestResult;
+
+/// The schema of this line.
+pub const SCHEMA: &str = "twinring.load.http/1";
+
+/// The result of `twinring load http`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct HttpResult {
+    /// How every result begins.
+    #[serde(flatten)]
+    pub head: Head,
+    /// What was asked for.
+    pub settings: Settings,
+    /// What requests over connections have in common.
+    #[serde(flatten)]
+    pub all: RequestResult,
+    /// Bytes of the requests and answers inside the window, before TLS.
+    pub bytes: Bytes,
+    /// Final answers of the whole run by class.
+    #[serde(default)]
+    pub statuses: Statuses,
+    /// The same answers as in `latency_us` from when their requests really began, as a load
+    /// generator that waits for the server would report them; `null` in a closed loop.
+    #[serde(default)]
+    pub raw_latency_us: Option<Latency>,
+    /// From when a request really began to the first byte of the final head of its answer, of the
+    /// answers inside the window.
+    pub ttfb_us: Latency,
+    /// Time to make a connection, its TLS handshake included, over the whole run.
+    pub connect_us: Latency,
+    /// Histograms beside that of the latency; the lab needs them to add several results.
+    pub histograms: Option<Histograms>,
+    /// The window in intervals.
+    #[serde(default)]
+    pub time_series: TimeSeries,
+    /// What became of the requests by URL, for the first 100.
+    #[serde(default)]
+    pub urls: Vec<Url>,
+    /// What went wrong, by kind.
+    pub errors: Errors,
+    /// The gates that were asked for.
+    #[serde(default)]
+    pub gates: Vec<Gate>,
+}
+
+/// What `load http` was asked for.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(test, schemars(rename = "HttpSettings"))]
+pub struct Settings {
+    /// URLs.
+    pub urls: u64,
+    /// Method of the requests.
+    #[serde(default)]
+    pub method: String,
+    /// Length of their content.
+    #[serde(default)]
+    pub body_bytes: u64,
+    /// Connections.
+    pub connections: u64,
+    /// Requests in flight per connection, at most.
+    pub pipeline: u64,
+    /// Connections have more than one request.
+    pub keepalive: bool,
+    /// Worker threads.
+    #[serde(default)]
+    pub threads: u64,
+    /// `closed` or `open`.
+    pub mode: String,
+    /// Requests a second in an open loop.
+    #[serde(default)]
+    pub rate_per_s: Option<u64>,
+    /// Number of requests after which the window ends.
+    #[serde(default)]
+    pub requests: Option<u64>,
+    /// Decides, with the connection and the number of a request, which URL it is for.
+    #[serde(default)]
+    pub seed: u64,
+    /// Statuses that count as success.
+    #[serde(default)]
+    pub expect_status: String,
+    /// What the lengths of content are compared with.
+    #[serde(default)]
+    pub length: Option<Length>,
+    /// What content is compared with, by length and CRC-32: `first`, `file`, or `null` for nothing.
+    pub verify_body: Option<String>,
+    /// TLS; `null` without.
+    pub tls: Option<Tls>,
+    /// Load before the window, in seconds.
+    #[serde(default)]
+    pub warmup_s: f64,
+    /// Length of the window, in seconds; with `requests`, its longest.
+    #[serde(default)]
+    pub duration_s: f64,
+}
+
+/// What the lengths of content are compared with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(untagged)]
+pub enum Length {
+    /// A number of bytes.
+    Bytes(u64),
+    /// `first`: the first expected answer of each URL in any thread; or `any`.
+    Rule(String),
+}
+
+/// TLS: what was asked for, and what came of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Tls {
+    /// The file of `--tls-ca`; `null` means the certificates that the system trusts.
+    #[serde(default)]
+    pub ca: Option<String>,
+    /// The certificate was not checked.
+    #[serde(default)]
+    pub insecure: bool,
+    /// No session was resumed.
+    #[serde(default)]
+    pub full_handshake: bool,
+    /// Protocol of the first handshake.
+    #[serde(default)]
+    pub protocol: Option<String>,
+    /// Cipher suite of the first handshake.
+    #[serde(default)]
+    pub cipher_suite: Option<String>,
+    /// Handshakes.
+    #[serde(default)]
+    pub handshakes: u64,
+    /// Of them, those that resumed a session.
+    #[serde(default)]
+    pub resumed: u64,
+}
+
+/// Bytes inside the window, before TLS.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(test, schemars(rename = "HttpBytes"))]
+pub struct Bytes {
+    /// Of the requests sent.
+    #[serde(default)]
+    pub sent: u64,
+    /// Of the whole answers, wrong ones, heads and framing included.
+    #[serde(default)]
+    pub received: u64,
+    /// Of their content.
+    pub bodies: u64,
+}
+
+/// Final answers by class.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct Statuses {
+    /// Success.
+    #[serde(rename = "2xx")]
+    pub of_2xx: u64,
+    /// Redirections.
+    #[serde(rename = "3xx")]
+    pub of_3xx: u64,
+    /// Errors of the client.
+    #[serde(rename = "4xx")]
+    pub of_4xx: u64,
+    /// Errors of the server.
+    #[serde(rename = "5xx")]
+    pub of_5xx: u64,
+    /// All others.
+    pub other: u64,
+}
+
+/// Histograms beside that of the latency.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(test, schemars(rename = "HttpHistograms"))]
+pub struct Histograms {
+    /// Of `raw_latency_us`.
+    #[serde(default)]
+    pub raw: Option<EncodedHistogram>,
+    /// Of `ttfb_us`.
+    pub ttfb: EncodedHistogram,
+    /// Of `connect_us`.
+    pub connect: EncodedHistogram,
+}
+
+/// The window in intervals.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct TimeSeries {
+    /// Length of an interval: 1 for windows of up to 300 s, then the length that makes 300
+    /// intervals. The last may be shorter.
+    pub interval_s: f64,
+    /// From the start of the window to the last thing that happened in it.
+    pub intervals: Vec<Interval>,
+}
+
+/// One interval of the window.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct Interval {
+    /// Its start, from that of the window.
+    pub start_s: f64,
+    /// Requests answered in it.
+    pub answered: u64,
+    /// Requests that failed in it.
+    pub failed: u64,
+    /// Median latency of its answers.
+    pub p50_us: f64,
+    /// 99th percentile.
+    pub p99_us: f64,
+    /// The longest.
+    pub max_us: f64,
+}
+
+/// What became of the requests for one URL, over the whole run.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct Url {
+    /// The URL.
+    pub url: String,
+    /// Its share of the requests, against the weights of the others.
+    pub weight: u32,
+    /// Requests sent.
+    pub sent: u64,
+    /// Requests answered as expected.
+    pub answered: u64,
+    /// Requests that failed.
+    pub failed: u64,
+}
+
+/// What went wrong in `load http`, by kind. An answer counts under one kind, the first of status,
+/// length, hash.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(test, schemars(rename = "HttpErrors"))]
+pub struct Errors {
+    /// Attempts to connect that failed or took too long.
+    pub connect: u64,
+    /// Connections lost to TLS, most of them in the handshake.
+    pub tls: u64,
+    /// Connections that the server reset.
+    pub reset: u64,
+    /// Connections that the server closed with requests in flight, or inside an answer.
+    pub closed_early: u64,
+    /// Connections given up because an answer took longer than `--timeout`.
+    pub timeout: u64,
+    /// Connections given up because something came that is not HTTP/1.1.
+    pub malformed: u64,
+    /// Answers with another status than expected.
+    pub status: u64,
+    /// Answers with content of another length.
+    pub length: u64,
+    /// Answers with other content.
+    pub hash: u64,
+    /// Connections lost otherwise.
+    pub other: u64,
+}
+
+impl Errors {
+    /// Connections that broke or were never made.
+    pub fn failures(&self) -> u64 {
+        self.connect + self.tls + self.reset + self.closed_early + self.timeout + self.other
+    }
+
+    /// Answers that came and were wrong.
+    pub fn wrong(&self) -> u64 {
+        self.malformed + self.status + self.length + self.hash
+    }
+}
+
+/// A limit for use in scripts, and what was measured inside the window.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Gate {
+    /// `slo_p99` in microseconds, or `max_error_rate` as a share.
+    pub gate: String,
+    /// The largest value that passes.
+    pub limit: f64,
+    /// What was measured; `null` if nothing was answered.
+    pub measured: Option<f64>,
+    /// The measured value is above the limit, or nothing was measured.
+    pub breached: bool,
+}
+
+impl HttpResult {
+    /// Why the run counts as failed, if it does.
+    pub fn failure(&self) -> Option<String> {
+        let Errors { malformed, length, hash, .. } = self.errors;
+        let wrong = malformed + length + hash;
+        if wrong > 0 {
+            return Some(format!(
+                "{wrong} answers were wrong: {malformed} malformed, {length} of another length, \
+                 {hash} of other content"
+            ));
+        }
+        let connections = &self.all.connections;
+        if connections.lost > 0 && connections.lost == connections.established {
+            return Some("all connections were lost before the end".into());
+        }
+        if self.all.requests.answered == 0 && !self.head.interrupted {
+            return Some("no request was answered as expected inside the window".into());
+        }
+        None
+    }
+
+    /// Adds what another load generator did; the window stays. Intervals, URLs, gates and latencies
+    /// before correction are each one's own, and go.
+    pub(crate) fn add(&mut self, other: HttpResult) -> Result<(), String> {
+        self.head.interrupted |= other.head.interrupted;
+        add_counts!(self.settings, other.settings; connections, threads);
+        add_some(&mut self.settings.rate_per_s, other.settings.rate_per_s);
+        if other.settings.verify_body.is_none() {
+            self.settings.verify_body = None;
+        }
+        add_counts!(self.bytes, other.bytes; sent, received, bodies);
+        add_counts!(self.statuses, other.statuses; of_2xx, of_3xx, of_4xx, of_5xx, other);
+        add_counts!(
+            self.errors, other.errors;
+            connect, tls, reset, closed_early, timeout, malformed, status, length, hash, other
+        );
+        let no_histograms = || "a result without the histograms of its first bytes".to_owned();
+        let mine = self.histograms.as_mut().ok_or_else(no_histograms)?;
+        let theirs = other.histograms.ok_or_else(no_histograms)?;
+        self.ttfb_us = Latency::of(&mine.ttfb.add(&theirs.ttfb)?);
+        self.connect_us = Latency::of(&mine.connect.add(&theirs.connect)?);
+        (mine.raw, self.raw_latency_us) = (None, None);
+        self.time_series = TimeSeries::default();
+        self.urls.clear();
+        self.gates.clear();
+        self.all.add(other.all)
+    }
+}

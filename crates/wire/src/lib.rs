@@ -1,0 +1,46 @@
+//! The JSON lines that the programs of twinring print and read, as types (`docs/json.md`).
+//!
+//! A program that prints a line fills one of these types; a program that reads the line
+//! deserialises the same type. A field without a default is one that the lab needs: a result line
+//! of somebody else's load generator must have it. All other fields may be missing, as they are in
+//! older lines.
+//!
+//! - [`tcp`], [`http`], [`udp`]: results of the load generators; [`requests`] is common to the
+//!   first two, [`load`] to all three.
+//! - [`histogram`]: histograms without loss, and percentiles of them.
+//! - [`serve`]: the lines of a server.
+
+/// Adds the counters of a result to those of another; sums from files may be absurd.
+macro_rules! add_counts {
+    ($sum:expr, $other:expr; $($field:ident),+ $(,)?) => {
+        $($sum.$field = $sum.$field.saturating_add($other.$field);)+
+    };
+}
+
+mod fields;
+pub mod histogram;
+pub mod http;
+pub mod load;
+pub mod requests;
+#[cfg(test)]
+mod schema;
+pub mod serve;
+pub mod tcp;
+pub mod udp;
+
+pub use fields::Fields;
+pub use histogram::EncodedHistogram;
+pub use http::HttpResult;
+pub use load::LoadResult;
+pub use requests::RequestResult;
+pub use tcp::TcpResult;
+pub use udp::UdpResult;
+
+use serde_json::Value;
+
+/// The event of a line: its `event` field, if the line is JSON at all.
+pub fn event_of(line: &str) -> Option<(String, Value)> {
+    let value: Value = serde_json::from_str(line).ok()?;
+    let event = value.get("event")?.as_str()?.to_owned();
+    Some((event, value))
+}

@@ -1,0 +1,242 @@
+//! What the lines of all load generators have in common, and the sum of several results.
+//!
+//! Counts and rates are added. Latencies come from the sum of the histograms, which loses nothing.
+//! Each load generator counts inside its own window; the windows are equally long and open at the
+//! same time but for a little (audited by the lab), so the sum is that of one window of the mean
+//! length. Of what cannot be added without its raw data, the worst is taken, or nothing is left; it
+//! is said where it is done.
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{Fields, HttpResult, RequestResult, TcpResult, UdpResult, http, tcp, udp};
+
+/// A worker that used this share of its CPU was the bottleneck.
+pub const SATURATED_SHARE: f64 = 0.95;
+
+/// The event of the first mark.
+pub const WINDOW_START: &str = "window_start";
+/// The event of the second mark.
+pub const WINDOW_END: &str = "window_end";
+
+/// A mark of the measured window, written at the moment that it names.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Mark {
+    /// `window_start` or `window_end`.
+    pub event: String,
+    /// That moment on CLOCK_MONOTONIC.
+    pub monotonic_ns: u64,
+}
+
+/// How every result begins.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Head {
+    /// Always `result`.
+    #[serde(default)]
+    pub event: String,
+    /// Kind and version of the line; without it, it is a result of `load tcp`.
+    #[serde(default)]
+    pub schema: String,
+    /// Address of the server; for HTTP with its scheme.
+    #[serde(default)]
+    pub target: String,
+    /// The engine of the load generator.
+    #[serde(default)]
+    pub engine: String,
+    /// The features of that engine that are in use.
+    #[serde(default)]
+    pub features: Fields,
+    /// Why `--engine auto` did not choose io_uring; `null` if it did, or was not asked to.
+    #[serde(default)]
+    pub why_not: Option<String>,
+    /// The run was ended by a signal.
+    #[serde(default)]
+    pub interrupted: bool,
+}
+
+/// The measured window.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Window {
+    /// Its start on CLOCK_MONOTONIC.
+    pub start_monotonic_ns: u64,
+    /// Its end on CLOCK_MONOTONIC.
+    pub end_monotonic_ns: u64,
+    /// Its length.
+    pub seconds: f64,
+}
+
+impl Window {
+    /// Seconds between the two marks.
+    pub fn between_marks_s(&self) -> f64 {
+        self.end_monotonic_ns.saturating_sub(self.start_monotonic_ns) as f64 / 1e9
+    }
+
+    /// A window as long as these on average, beginning with the first; by the clock of its host.
+    fn mean(windows: &[Window]) -> Window {
+        let of = |field: fn(&Window) -> f64| {
+            windows.iter().map(field).sum::<f64>() / windows.len().max(1) as f64
+        };
+        let start_monotonic_ns = windows.first().map_or(0, |window| window.start_monotonic_ns);
+        let length_ns = (of(Window::between_marks_s) * 1e9).round() as u64;
+        Window {
+            start_monotonic_ns,
+            end_monotonic_ns: start_monotonic_ns.saturating_add(length_ns),
+            seconds: of(|window| window.seconds),
+        }
+    }
+}
+
+/// CPU use of the load generator's worker threads inside the window.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Cpu {
+    /// In the program itself, all threads together.
+    #[serde(default)]
+    pub user_s: f64,
+    /// In the kernel on its behalf, all threads together.
+    #[serde(default)]
+    pub system_s: f64,
+    /// Share of one CPU that the busiest thread used.
+    pub busiest_thread_share: f64,
+    /// The busiest thread used at least 95 % of its CPU: the load generator was the limit.
+    pub saturated: bool,
+}
+
+impl Cpu {
+    /// Of the busiest thread, that which is nearer to its limit: if any of them is there, the load
+    /// is limited by it.
+    pub(crate) fn add(&mut self, other: &Cpu) {
+        self.user_s += other.user_s;
+        self.system_s += other.system_s;
+        self.busiest_thread_share = self.busiest_thread_share.max(other.busiest_thread_share);
+        self.saturated |= other.saturated;
+    }
+}
+
+/// The result of a load generator.
+#[derive(Debug, Clone)]
+pub enum LoadResult {
+    /// Of `twinring load tcp`.
+    Tcp(Box<TcpResult>),
+    /// Of `twinring load udp`.
+    Udp(Box<UdpResult>),
+    /// Of `twinring load http`.
+    Http(Box<HttpResult>),
+}
+
+impl LoadResult {
+    /// Reads a `result` line. Its schema tells the protocol; a line without one is of TCP.
+    ///
+    /// # Errors
+    /// What is missing or of the wrong kind, or a schema that is not known.
+    pub fn read(line: &Value) -> Result<LoadResult, String> {
+        let schema = line.get("schema").map_or(Some(tcp::SCHEMA), Value::as_str);
+        let result = match schema {
+            Some(tcp::SCHEMA) => TcpResult::deserialize(line).map(Box::new).map(LoadResult::Tcp),
+            Some(udp::SCHEMA) => UdpResult::deserialize(line).map(Box::new).map(LoadResult::Udp),
+            Some(http::SCHEMA) => HttpResult::deserialize(line).map(Box::new).map(LoadResult::Http),
+            other => return Err(format!("its schema is {other:?}, which this lab cannot read")),
+        };
+        result.map_err(|error| error.to_string())
+    }
+
+    /// What several load generators did together.
+    ///
+    /// # Errors
+    /// When they are of different kinds, none at all, or their histograms cannot be added.
+    pub fn merged(results: Vec<LoadResult>) -> Result<LoadResult, String> {
+        let mut results = results.into_iter();
+        let mut sum = results.next().ok_or("there is no result")?;
+        let mut windows = vec![*sum.window()];
+        for result in results {
+            windows.push(*result.window());
+            match (&mut sum, result) {
+                (LoadResult::Tcp(sum), LoadResult::Tcp(result)) => sum.add(*result)?,
+                (LoadResult::Udp(sum), LoadResult::Udp(result)) => sum.add(*result)?,
+                (LoadResult::Http(sum), LoadResult::Http(result)) => sum.add(*result)?,
+                _ => return Err("the load generators speak different protocols".to_owned()),
+            }
+        }
+        *sum.window_mut() = Window::mean(&windows);
+        Ok(sum)
+    }
+
+    /// What requests over connections have in common; nothing of datagrams.
+    pub fn requests(&self) -> Option<&RequestResult> {
+        match self {
+            LoadResult::Tcp(result) => Some(&result.all),
+            LoadResult::Http(result) => Some(&result.all),
+            LoadResult::Udp(_) => None,
+        }
+    }
+
+    /// The measured window.
+    pub fn window(&self) -> &Window {
+        match self {
+            LoadResult::Tcp(result) => &result.all.window,
+            LoadResult::Udp(result) => &result.window,
+            LoadResult::Http(result) => &result.all.window,
+        }
+    }
+
+    fn window_mut(&mut self) -> &mut Window {
+        match self {
+            LoadResult::Tcp(result) => &mut result.all.window,
+            LoadResult::Udp(result) => &mut result.window,
+            LoadResult::Http(result) => &mut result.all.window,
+        }
+    }
+
+    /// Requests answered, or packets that came back, inside the window.
+    pub fn done(&self) -> u64 {
+        match self {
+            LoadResult::Tcp(result) => result.all.requests.answered,
+            LoadResult::Udp(result) => result.packets.received,
+            LoadResult::Http(result) => result.all.requests.answered,
+        }
+    }
+
+    /// `closed` when the load waits for answers, else `open`.
+    pub fn mode(&self) -> &str {
+        match self {
+            LoadResult::Tcp(result) => &result.settings.mode,
+            LoadResult::Udp(_) => "open",
+            LoadResult::Http(result) => &result.settings.mode,
+        }
+    }
+
+    /// CPU use of the load generator.
+    pub fn cpu(&self) -> &Cpu {
+        match self {
+            LoadResult::Tcp(result) => &result.all.cpu,
+            LoadResult::Udp(result) => &result.cpu,
+            LoadResult::Http(result) => &result.all.cpu,
+        }
+    }
+
+    /// Latencies or round trips in nanoseconds.
+    ///
+    /// # Errors
+    /// As [`crate::EncodedHistogram::decode`].
+    pub fn latencies(&self) -> Result<Histogram<u64>, String> {
+        match self {
+            LoadResult::Tcp(result) => result.all.histogram.decode(),
+            LoadResult::Http(result) => result.all.histogram.decode(),
+            LoadResult::Udp(result) => result.histograms.round_trip.decode(),
+        }
+    }
+}
+
+/// The sum of two rates or limits that may not have been set.
+pub(crate) fn add_some(sum: &mut Option<u64>, other: Option<u64>) {
+    *sum = sum.zip(other).map(|(mine, theirs)| mine.saturating_add(theirs));
+}
+
+/// Counters of different programs are not added: some of them are ratios.
+pub(crate) fn forget(counters: &mut Fields) {
+    counters.0.clear();
+}

@@ -1,0 +1,157 @@
+//! What the results of `twinring load tcp` and `twinring load http` have in common: requests over
+//! connections.
+
+use serde::{Deserialize, Serialize};
+
+use crate::Fields;
+use crate::histogram::{EncodedHistogram, Lag, Latency};
+use crate::load::{Cpu, Window, forget};
+
+/// The common fields of both results.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct RequestResult {
+    /// The measured window.
+    pub window: Window,
+    /// Requests inside the window.
+    pub requests: Requests,
+    /// Requests from the first connection to the last byte.
+    pub whole_run: WholeRun,
+    /// Latencies of the answers inside the window.
+    pub latency_us: Latency,
+    /// Where latencies begin: `send`, `intended` in an open loop, or `connect` when every request
+    /// has a connection of its own.
+    #[serde(default)]
+    pub latency_from: String,
+    /// How late requests left against the schedule; `null` in a closed loop.
+    #[serde(default)]
+    pub schedule_lag_us: Option<Lag>,
+    /// All latencies.
+    pub histogram: EncodedHistogram,
+    /// Connections.
+    pub connections: Connections,
+    /// The first error in words.
+    #[serde(default)]
+    pub first_error: Option<String>,
+    /// CPU use of the load generator inside the window.
+    pub cpu: Cpu,
+    /// Counters of the load generator's runtime, over the whole run.
+    #[serde(default)]
+    pub runtime_counters: Fields,
+}
+
+/// Requests inside the window.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Requests {
+    /// Left inside the window.
+    #[serde(default)]
+    pub sent: u64,
+    /// Answered inside the window, whenever they were sent.
+    pub answered: u64,
+    /// Given up inside the window, because their connection was lost or their answer was wrong.
+    #[serde(default)]
+    pub failed: u64,
+    /// Without an answer when the window ended.
+    #[serde(default)]
+    pub in_flight_at_end: u64,
+    /// Open loop: due before the end of the window and not sent by then, including those of
+    /// connections that could not be made.
+    #[serde(default)]
+    pub unsent: u64,
+    /// Unsent for more than a second at the end of the window, or without an answer when the run
+    /// ended, for longer than a second and than any answer took.
+    #[serde(default)]
+    pub overdue: u64,
+    /// Age of the oldest request without an answer when the run ended, up to a second after the
+    /// window; 0 if all had one. A connection that hangs shows here and in no latency.
+    #[serde(default)]
+    pub oldest_in_flight_us: Option<f64>,
+    /// `answered` per second of the window.
+    pub per_second: f64,
+}
+
+/// Requests of the whole run: `sent = answered + failed + abandoned`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct WholeRun {
+    /// All that were sent.
+    pub sent: u64,
+    /// All that were answered.
+    pub answered: u64,
+    /// All that failed.
+    pub failed: u64,
+    /// All that were still without an answer when the run ended.
+    pub abandoned: u64,
+}
+
+/// Connections of a load.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Connections {
+    /// Asked for, idle ones not counted.
+    #[serde(default)]
+    pub asked: u64,
+    /// Stood before the load began.
+    #[serde(default)]
+    pub established: u64,
+    /// Got at least one answer.
+    #[serde(default)]
+    pub served: u64,
+    /// The largest number that stood and had been answered at the same time.
+    pub served_at_once_max: u64,
+    /// Of the established ones, those that ended early and were not replaced.
+    #[serde(default)]
+    pub lost: u64,
+    /// New connections made in place of ones that had ended.
+    #[serde(default)]
+    pub reconnects: u64,
+    /// Only `load tcp`: connections of `--idle` that stood before the load began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_established: Option<u64>,
+    /// Only `load http`: connections that the server did not close although it was asked to, or had
+    /// said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_open: Option<u64>,
+    /// Fewest answers inside the window to any established connection.
+    pub min_answered: u64,
+    /// Most answers inside the window to any connection.
+    #[serde(default)]
+    pub max_answered: u64,
+}
+
+impl RequestResult {
+    /// Adds what another load generator did; the window stays.
+    pub(crate) fn add(&mut self, other: RequestResult) -> Result<(), String> {
+        self.requests.add(&other.requests);
+        add_counts!(self.whole_run, other.whole_run; sent, answered, failed, abandoned);
+        self.latency_us = Latency::of(&self.histogram.add(&other.histogram)?);
+        // Of the schedules the latest.
+        let lags = [self.schedule_lag_us, other.schedule_lag_us].into_iter().flatten();
+        self.schedule_lag_us = lags.reduce(|a, b| if a.p99 < b.p99 { b } else { a });
+        self.connections.add(&other.connections);
+        self.first_error = self.first_error.take().or(other.first_error);
+        self.cpu.add(&other.cpu);
+        forget(&mut self.runtime_counters);
+        Ok(())
+    }
+}
+
+impl Requests {
+    fn add(&mut self, other: &Requests) {
+        add_counts!(self, other; sent, answered, failed, in_flight_at_end, unsent, overdue);
+        let oldest = [self.oldest_in_flight_us, other.oldest_in_flight_us];
+        self.oldest_in_flight_us = oldest.into_iter().flatten().reduce(f64::max);
+        self.per_second += other.per_second;
+    }
+}
+
+impl Connections {
+    fn add(&mut self, other: &Connections) {
+        add_counts!(self, other; asked, established, served, served_at_once_max, lost, reconnects);
+        crate::load::add_some(&mut self.idle_established, other.idle_established);
+        crate::load::add_some(&mut self.kept_open, other.kept_open);
+        self.min_answered = self.min_answered.min(other.min_answered);
+        self.max_answered = self.max_answered.max(other.max_answered);
+    }
+}

@@ -1,0 +1,207 @@
+//! `docs/json.schema.json` and the tables of fields in `docs/json.md` come out of the types.
+//!
+//! `UPDATE_SNAPSHOTS=1 cargo test -p twinring-wire --lib schema::` writes both anew.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use schemars::{Schema, SchemaGenerator};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+
+use crate::load::Mark;
+use crate::serve::{Ready, Statistics};
+use crate::{HttpResult, TcpResult, UdpResult};
+
+/// Around the tables in the document.
+const BEGIN: &str = "<!-- Made from the types of crates/wire, see crates/wire/src/schema.rs. -->\n";
+const END: &str = "<!-- End of what is made from the types. -->\n";
+const HOW: &str = "UPDATE_SNAPSHOTS=1 cargo test -p twinring-wire --lib schema::";
+
+/// The lines, in the order of the document.
+const LINES: [(&str, &str); 6] = [
+    ("Ready", "The line `ready` of `serve`."),
+    ("Statistics", "The lines `stats` and `final` of `serve`."),
+    ("Mark", "The lines `window_start` and `window_end` of `load`."),
+    ("TcpResult", "The line `result` of `load tcp`."),
+    ("HttpResult", "The line `result` of `load http`."),
+    ("UdpResult", "The line `result` of `load udp`."),
+];
+
+/// All lines and what they are made of, by the names of the types.
+fn schema() -> Value {
+    let mut generator = SchemaGenerator::default();
+    let lines: [Schema; 6] = [
+        generator.subschema_for::<Ready>(),
+        generator.subschema_for::<Statistics>(),
+        generator.subschema_for::<Mark>(),
+        generator.subschema_for::<TcpResult>(),
+        generator.subschema_for::<HttpResult>(),
+        generator.subschema_for::<UdpResult>(),
+    ];
+    json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "A JSON line that `twinring serve` or `twinring load` prints",
+        "anyOf": lines,
+        "$defs": generator.take_definitions(true),
+    })
+}
+
+fn document(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name)
+}
+
+/// Compares a file of the documentation with what it is to be.
+fn assert_document(name: &str, expected: &str) {
+    let path = document(name);
+    if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
+        std::fs::write(&path, expected).unwrap();
+    }
+    let is = std::fs::read_to_string(&path).unwrap_or_default();
+    let differ = expected.lines().zip(is.lines()).find(|(expected, is)| expected != is);
+    assert!(
+        expected == is,
+        "docs/{name} differs from the types of crates/wire (first in {differ:#?}); to write it \
+         anew: {HOW}"
+    );
+}
+
+/// The first paragraph of a description, on one line.
+fn description(schema: &Value) -> String {
+    let text = schema["description"].as_str().unwrap_or_default();
+    text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
+}
+
+fn name_of(reference: &Value) -> Option<&str> {
+    reference.as_str()?.strip_prefix("#/$defs/")
+}
+
+/// A type in words, with links to those that have tables.
+fn kind(schema: &Value) -> String {
+    if let Some(name) = name_of(&schema["$ref"]) {
+        return format!("[{name}](#{})", name.to_lowercase());
+    }
+    if let Some(choices) = schema["anyOf"].as_array().or(schema["oneOf"].as_array()) {
+        return choices.iter().map(kind).collect::<Vec<_>>().join(" or ");
+    }
+    let named = |name: &str| match name {
+        "array" => format!("list of {}", kind(&schema["items"])),
+        "number" => "number".to_owned(),
+        other => other.to_owned(),
+    };
+    match &schema["type"] {
+        Value::String(name) => named(name),
+        Value::Array(names) => {
+            let names: Vec<String> = names.iter().filter_map(Value::as_str).map(named).collect();
+            names.join(" or ")
+        }
+        _ => "any".to_owned(),
+    }
+}
+
+/// The table of one type.
+fn table(name: &str, title: &str, schema: &Value) -> String {
+    let mut text = format!("### {name}\n\n{title}\n\n");
+    if let Some(fields) = schema["properties"].as_object() {
+        text.push_str("| Field | Type | Meaning |\n|---|---|---|\n");
+        let required = schema["required"].as_array().cloned().unwrap_or_default();
+        for (field, schema) in fields {
+            let mark = if required.contains(&json!(field)) { "" } else { "?" };
+            writeln!(text, "| `{field}`{mark} | {} | {} |", kind(schema), description(schema))
+                .unwrap();
+        }
+    } else {
+        for choice in schema["anyOf"].as_array().into_iter().flatten() {
+            writeln!(text, "- {}: {}", kind(choice), description(choice)).unwrap();
+        }
+    }
+    text
+}
+
+fn tables() -> String {
+    let schema = schema();
+    let definitions = schema["$defs"].as_object().unwrap();
+    let mut tables: Vec<String> = Vec::new();
+    for (name, title) in LINES {
+        tables.push(table(name, title, &definitions[name]));
+    }
+    for (name, schema) in definitions {
+        if LINES.iter().all(|(line, _)| line != name) {
+            tables.push(table(name, &description(schema), schema));
+        }
+    }
+    tables.join("\n")
+}
+
+#[test]
+fn the_schema_is_that_of_the_types() {
+    let mut schema = schema();
+    let definitions = schema["$defs"].take();
+    // A line for each type: differences can be read, and it stays short.
+    let lines: Vec<String> = (definitions.as_object().unwrap().iter())
+        .map(|(name, definition)| format!("{}: {definition}", json!(name)))
+        .collect();
+    schema.as_object_mut().unwrap().remove("$defs");
+    let head = schema.to_string();
+    let head = head.strip_suffix('}').unwrap();
+    let text = format!("{head},\n\"$defs\": {{\n{}\n}}}}\n", lines.join(",\n"));
+    assert_document("json.schema.json", &text);
+}
+
+#[test]
+fn the_tables_of_the_document_are_those_of_the_types() {
+    let text = std::fs::read_to_string(document("json.md")).unwrap();
+    let parts = text.split_once(BEGIN).and_then(|(before, rest)| {
+        let (_, after) = rest.split_once(END)?;
+        Some((before, after))
+    });
+    let (before, after) = parts.expect("docs/json.md has marks around the tables");
+    assert_document("json.md", &format!("{before}{BEGIN}\n{}\n{END}{after}", tables()));
+}
+
+/// The fields of an example, at any depth.
+fn fields(prefix: &str, value: &Value, into: &mut Vec<String>) {
+    match value {
+        Value::Object(object) => object.iter().for_each(|(name, value)| {
+            into.push(format!("{prefix}{name}"));
+            fields(&format!("{prefix}{name}."), value, into);
+        }),
+        Value::Array(list) => {
+            list.iter().for_each(|value| fields(&format!("{prefix}[]."), value, into));
+        }
+        _ => {}
+    }
+}
+
+/// Reads an example as a type and writes it again: it has all fields, and no others.
+fn assert_example<T: Serialize + DeserializeOwned>(example: &Value) {
+    let read: T = serde_json::from_value(example.clone())
+        .unwrap_or_else(|error| panic!("an example in docs/json.md: {error}: {example}"));
+    let [mut is, mut expected] = [Vec::new(), Vec::new()];
+    fields("", example, &mut is);
+    fields("", &serde_json::to_value(&read).unwrap(), &mut expected);
+    assert_eq!(is, expected, "an example in docs/json.md has other fields than its type");
+}
+
+#[test]
+fn the_examples_of_the_document_have_the_fields_of_the_types() {
+    let text = std::fs::read_to_string(document("json.md")).unwrap();
+    let blocks = text.split("```json\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let examples = blocks.flat_map(|block| serde_json::Deserializer::from_str(block).into_iter());
+    let mut seen = Map::new();
+    for example in examples.filter_map(Result::<Value, _>::ok) {
+        let text = |field: &str| example[field].as_str().unwrap_or_default().to_owned();
+        match (text("event").as_str(), text("schema").as_str()) {
+            ("ready", _) => assert_example::<Ready>(&example),
+            ("final", _) => assert_example::<Statistics>(&example),
+            ("window_start" | "window_end", _) => assert_example::<Mark>(&example),
+            ("result", crate::tcp::SCHEMA) => assert_example::<TcpResult>(&example),
+            ("result", crate::http::SCHEMA) => assert_example::<HttpResult>(&example),
+            ("result", crate::udp::SCHEMA) => assert_example::<UdpResult>(&example),
+            _ => continue,
+        }
+        seen.insert(text("event") + &text("schema"), Value::Null);
+    }
+    assert_eq!(seen.len(), 7, "docs/json.md has an example of each line: {seen:?}");
+}

@@ -1,0 +1,71 @@
+//! The lines of `twinring serve`.
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::Fields;
+
+/// The schema of these lines.
+pub const SCHEMA: &str = "twinring.serve/1";
+
+/// The line that says that the service can be used.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Ready {
+    /// Always `ready`.
+    pub event: String,
+    /// `twinring.serve/1`.
+    pub schema: String,
+    /// `echo`, `http` or `udp`.
+    pub service: String,
+    /// Addresses of the service.
+    pub listen: Vec<SocketAddr>,
+    /// The engine in use.
+    pub engine: String,
+    /// Worker threads.
+    pub workers: usize,
+    /// Process ID.
+    pub pid: u32,
+    /// The features that the engine in use really has.
+    pub features: Fields,
+    /// Why `--engine auto` did not choose io_uring; otherwise `null`.
+    pub why_not: Option<String>,
+    /// For each part of the sandbox, whether it is `on`, and `details` as text for people: what that
+    /// means, or why the part is off.
+    pub sandbox: Fields,
+    /// What only this service says.
+    #[serde(flatten)]
+    pub details: Map<String, Value>,
+}
+
+/// The line with the counters of a server, each period of `--stats` and at its end.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Statistics {
+    /// `stats` or `final`.
+    #[serde(default)]
+    pub event: String,
+    /// `twinring.serve/1`.
+    #[serde(default)]
+    pub schema: String,
+    /// `echo`, `http` or `udp`.
+    #[serde(default)]
+    pub service: String,
+    /// The engine in use.
+    #[serde(default)]
+    pub engine: String,
+    /// Since the process started, to a hundredth.
+    #[serde(default)]
+    pub uptime_s: f64,
+    /// What ended the service; only in the final line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Counters of the service.
+    #[serde(default)]
+    pub service_counters: Fields,
+    /// Counters of the runtime.
+    #[serde(default)]
+    pub runtime_counters: Fields,
+}

@@ -1,0 +1,140 @@
+//! The result line of `twinring load tcp`.
+
+use serde::{Deserialize, Serialize};
+
+use crate::load::{Head, add_some};
+use crate::requests::RequestResult;
+
+/// The schema of this line.
+pub const SCHEMA: &str = "twinring.load.tcp/1";
+
+/// The result of `twinring load tcp`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct TcpResult {
+    /// How every result begins.
+    #[serde(flatten)]
+    pub head: Head,
+    /// What was asked for.
+    pub settings: Settings,
+    /// What requests over connections have in common.
+    #[serde(flatten)]
+    pub all: RequestResult,
+    /// Bytes of the requests and answers counted in `requests`.
+    #[serde(default)]
+    pub bytes: Bytes,
+    /// Connections lost and attempts failed, by kind.
+    pub errors: Errors,
+}
+
+/// What `load tcp` was asked for.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(test, schemars(rename = "TcpSettings"))]
+pub struct Settings {
+    /// Connections that send.
+    pub connections: u64,
+    /// Size of a request and of its answer.
+    #[serde(default)]
+    pub message_bytes: u64,
+    /// Requests in flight per connection, at most.
+    pub depth: u64,
+    /// Worker threads.
+    #[serde(default)]
+    pub threads: u64,
+    /// `closed` or `open`.
+    pub mode: String,
+    /// Requests a second in an open loop.
+    #[serde(default)]
+    pub rate_per_s: Option<u64>,
+    /// Requests per connection before it reconnects.
+    #[serde(default)]
+    pub churn: Option<u64>,
+    /// Connections that only stay open.
+    #[serde(default)]
+    pub idle: u64,
+    /// Connections are read slowly.
+    #[serde(default)]
+    pub slow_reader: bool,
+    /// Answers are compared byte by byte; without, `errors.mismatch` is always 0.
+    pub verify: bool,
+    /// Number of requests after which the window ends.
+    #[serde(default)]
+    pub messages: Option<u64>,
+    /// Load before the window, in seconds.
+    #[serde(default)]
+    pub warmup_s: f64,
+    /// Length of the window, in seconds; with `messages`, its longest.
+    #[serde(default)]
+    pub duration_s: f64,
+}
+
+/// Payload.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Bytes {
+    /// Of what was sent inside the window.
+    #[serde(default)]
+    pub sent: u64,
+    /// Of the answers to it, or of those inside the window.
+    #[serde(default)]
+    pub received: u64,
+}
+
+/// Connections of `load tcp` that were lost and attempts that failed, by kind.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(test, schemars(rename = "TcpErrors"))]
+pub struct Errors {
+    /// Attempts to connect that failed or took too long.
+    pub connect: u64,
+    /// Connections that the server reset.
+    pub reset: u64,
+    /// Connections that the server closed although more was to come.
+    pub closed_early: u64,
+    /// Connections given up because an answer took too long.
+    pub timeout: u64,
+    /// Connections given up because other bytes came back than were sent.
+    pub mismatch: u64,
+    /// Connections lost otherwise.
+    pub other: u64,
+}
+
+impl Errors {
+    /// All but mismatches, which are judged on their own.
+    pub fn failures(&self) -> u64 {
+        self.connect + self.reset + self.closed_early + self.timeout + self.other
+    }
+}
+
+impl TcpResult {
+    /// Why the run counts as failed, if it does.
+    pub fn failure(&self) -> Option<String> {
+        if self.errors.mismatch > 0 {
+            let count = self.errors.mismatch;
+            return Some(format!("{count} connections got back other bytes than were sent"));
+        }
+        let connections = &self.all.connections;
+        if connections.lost > 0 && connections.lost == connections.established {
+            return Some("all connections were lost before the end".into());
+        }
+        if self.all.requests.answered == 0 && !self.head.interrupted {
+            return Some("no request was answered inside the window".into());
+        }
+        None
+    }
+
+    /// Adds what another load generator did; the window stays.
+    pub(crate) fn add(&mut self, other: TcpResult) -> Result<(), String> {
+        self.head.interrupted |= other.head.interrupted;
+        add_counts!(self.settings, other.settings; connections, threads, idle);
+        add_some(&mut self.settings.rate_per_s, other.settings.rate_per_s);
+        self.settings.verify &= other.settings.verify;
+        add_counts!(self.bytes, other.bytes; sent, received);
+        add_counts!(
+            self.errors, other.errors;
+            connect, reset, closed_early, timeout, mismatch, other
+        );
+        self.all.add(other.all)
+    }
+}

@@ -1,0 +1,417 @@
+//! The result line of `twinring load udp`.
+
+use serde::{Deserialize, Serialize};
+
+use crate::Fields;
+use crate::histogram::{EncodedHistogram, Latency};
+use crate::load::{Cpu, Head, Window, forget};
+use crate::tcp::Bytes;
+
+/// The schema of this line.
+pub const SCHEMA: &str = "twinring.load.udp/1";
+
+/// The result of `twinring load udp`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct UdpResult {
+    /// How every result begins.
+    #[serde(flatten)]
+    pub head: Head,
+    /// What was asked for.
+    pub settings: Settings,
+    /// The measured window.
+    pub window: Window,
+    /// Packets whose intended time lies in the window, and the replies to them.
+    pub packets: Packets,
+    /// `lost / sent`; 0 if nothing was sent.
+    pub loss_ratio: f64,
+    /// Payload of these packets and of the first replies to them.
+    #[serde(default)]
+    pub bytes: Bytes,
+    /// Over the streams with replies: each one's estimate at the end.
+    pub jitter_us: Jitter,
+    /// From the moment before the kernel got the packet until its reply was taken.
+    pub round_trip_us: Latency,
+    /// From the intended time to the moment before the kernel got the packet.
+    pub send_lateness_us: Latency,
+    /// How late the waits for ticks ended. A tick that came while the thread was still busy had no
+    /// wait.
+    #[serde(default)]
+    pub wait_overrun_us: Latency,
+    /// All values behind these.
+    pub histograms: Histograms,
+    /// Packets that the kernel dropped at our sockets; `null` where it does not tell, and then the lab
+    /// does not accept the result.
+    pub kernel_drops: Option<u64>,
+    /// Streams.
+    pub streams: Streams,
+    /// Time of system calls by kind; `null` without `--calls`.
+    pub calls: Option<Vec<Call>>,
+    /// Steps of the search for the highest rate; `null` without `--ramp`.
+    #[serde(default)]
+    pub ramp: Option<Vec<RampStep>>,
+    /// Socket buffers.
+    #[serde(default)]
+    pub socket_buffers: SocketBuffers,
+    /// What the kernel did with large buffers.
+    #[serde(default)]
+    pub segmentation: Segmentation,
+    /// Errors inside the window.
+    pub errors: Errors,
+    /// The first error in words.
+    pub first_error: Option<String>,
+    /// CPU use of the load generator inside the window.
+    pub cpu: Cpu,
+    /// Counters of the load generator's runtime, over the whole run.
+    #[serde(default)]
+    pub runtime_counters: Fields,
+}
+
+/// What `load udp` was asked for.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(test, schemars(rename = "UdpSettings"))]
+pub struct Settings {
+    /// Streams.
+    pub streams: u64,
+    /// Packets a second and stream.
+    pub packets_per_s: f64,
+    /// Bytes of a packet.
+    pub packet_bytes: u64,
+    /// `rtp` or `raw`.
+    #[serde(default)]
+    pub payload: String,
+    /// `each`: a socket for each stream; or `single`: one for each thread.
+    #[serde(default)]
+    pub sockets: String,
+    /// `even` or `burst`.
+    #[serde(default)]
+    pub spread: String,
+    /// Single-shot receives in flight for each socket, on io_uring.
+    #[serde(default)]
+    pub pending: Option<u32>,
+    /// sendmmsg and recvmmsg are used, on epoll.
+    #[serde(default)]
+    pub batch: bool,
+    /// Worker threads.
+    #[serde(default)]
+    pub threads: u64,
+    /// Distance of ticks.
+    #[serde(default)]
+    pub tick_us: f64,
+    /// Segmentation by the kernel was asked for.
+    #[serde(default)]
+    pub gso: bool,
+    /// Replies are compared byte by byte.
+    pub verify: bool,
+    /// Determines SSRC, first sequence numbers and timestamps.
+    #[serde(default)]
+    pub seed: u64,
+    /// Traffic before the window, in seconds.
+    #[serde(default)]
+    pub warmup_s: f64,
+    /// Length of the window, in seconds.
+    #[serde(default)]
+    pub duration_s: f64,
+    /// Wait for replies after the window, in seconds.
+    #[serde(default)]
+    pub drain_s: f64,
+}
+
+/// Packets whose intended time lies in the window: `due = sent + unsent + refused` and
+/// `sent = received + lost`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Packets {
+    /// Were to be sent.
+    pub due: u64,
+    /// The kernel took them.
+    pub sent: u64,
+    /// Not handed to the kernel: the load generator was more than 100 ms behind at the end, or held
+    /// as much unsent on the socket as it may.
+    pub unsent: u64,
+    /// The kernel did not take them.
+    pub refused: u64,
+    /// Got a reply, equal byte by byte if that is verified.
+    pub received: u64,
+    /// Got none, until the wait for replies was over.
+    pub lost: u64,
+    /// Further replies.
+    pub duplicated: u64,
+    /// First replies that came behind one to a later packet of the stream (RFC 4737).
+    pub reordered: u64,
+    /// Replies, in the whole run, that name a stream of ours and differ from what was sent; their
+    /// packets stay lost.
+    pub mismatched: u64,
+    /// Replies, in the whole run, that name no stream of ours.
+    pub foreign: u64,
+    /// Replies, in the whole run, to packets sent so long before that they were forgotten.
+    #[serde(default)]
+    pub late: u64,
+    /// `sent` per second of the window.
+    #[serde(default)]
+    pub sent_per_second: f64,
+    /// `received` per second of the window.
+    pub received_per_second: f64,
+}
+
+impl Packets {
+    /// Due packets that did not come back, for whatever reason.
+    pub fn missing_ratio(&self) -> f64 {
+        self.due.saturating_sub(self.received) as f64 / self.due.max(1) as f64
+    }
+}
+
+/// Interarrival jitter over streams by RFC 3550 section 6.4.1, in microseconds: with the intended
+/// times as the sender's timestamps, in nanoseconds. Packets of the warm-up count, duplicates do not.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Jitter {
+    /// Mean.
+    #[serde(default)]
+    pub mean: f64,
+    /// Median.
+    pub p50: f64,
+    /// 99th percentile.
+    pub p99: f64,
+    /// The largest.
+    #[serde(default)]
+    pub max: f64,
+}
+
+/// All values of a run of datagrams.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(test, schemars(rename = "UdpHistograms"))]
+pub struct Histograms {
+    /// Of `round_trip_us`.
+    pub round_trip: EncodedHistogram,
+    /// Of `send_lateness_us`.
+    pub send_lateness: EncodedHistogram,
+    /// Of `wait_overrun_us`.
+    pub wait_overrun: EncodedHistogram,
+}
+
+/// Streams.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Streams {
+    /// Asked for.
+    pub asked: u64,
+    /// Have a socket.
+    pub opened: u64,
+    /// Got a reply inside the window.
+    pub answered: u64,
+    /// The ten with most loss, then most jitter.
+    #[serde(default)]
+    pub worst: Vec<Stream>,
+    /// All of them, with `--per-stream`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub all: Option<Vec<Stream>>,
+}
+
+/// One stream. On a single socket it is not known to which stream refused packets belong: they show
+/// as sent and lost.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct Stream {
+    /// Its number, from 0.
+    pub stream: u64,
+    /// Its SSRC; 0 without RTP.
+    pub ssrc: u32,
+    /// As in `packets`.
+    pub sent: u64,
+    /// As in `packets`.
+    pub received: u64,
+    /// As in `packets`.
+    pub lost: u64,
+    /// As in `packets`.
+    pub duplicated: u64,
+    /// As in `packets`.
+    pub reordered: u64,
+    /// Estimate of its jitter at the end.
+    pub jitter_us: f64,
+    /// Longest round trip.
+    pub round_trip_us_max: f64,
+    /// Latest send.
+    pub lateness_us_max: f64,
+}
+
+/// The system calls of one kind inside the window: those that can wait, and those of datagrams.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Call {
+    /// Name; for `io_uring_enter` with its purpose: `submit`, `wait`, `submit and wait`, or
+    /// `collect`, which fetches completions without a wait.
+    pub call: String,
+    /// How many.
+    pub count: u64,
+    /// How long they took together, sleep included.
+    #[serde(default)]
+    pub time_s: f64,
+    /// Share of the run time of all threads.
+    pub run_share: f64,
+    /// How long one took on average.
+    pub mean_us: f64,
+    /// How long the longest took.
+    pub max_us: f64,
+}
+
+/// One step of the search for the highest rate.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct RampStep {
+    /// Rate of each stream.
+    pub packets_per_s: f64,
+    /// Sent in all.
+    pub sent: u64,
+    /// Of those, without a reply.
+    pub lost: u64,
+    /// Due and not sent, or refused.
+    pub unsent: u64,
+    /// How late packets left.
+    pub lateness_us_p99_9: f64,
+    /// Nothing was lost, unsent or refused, and `lateness_us_p99_9` stayed within 10 ms.
+    pub loss_free: bool,
+}
+
+/// Socket buffers, the smallest of all sockets.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct SocketBuffers {
+    /// Receive buffer that was asked for; `null` leaves the system's default.
+    pub asked_bytes: Option<u32>,
+    /// What the kernel counts with: twice the wish, within its limit.
+    pub granted_receive_bytes: u64,
+    /// The same of the send buffer.
+    pub granted_send_bytes: u64,
+}
+
+/// Segmentation by the kernel.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct Segmentation {
+    /// The kernel cuts what is sent; otherwise the runtime does.
+    pub gso: bool,
+    /// The kernel joins what is received.
+    pub gro: bool,
+    /// Buffers that it would not cut.
+    pub fallbacks: u64,
+}
+
+/// Errors of `load udp` inside the window.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(test, schemars(rename = "UdpErrors"))]
+pub struct Errors {
+    /// ICMP errors about our packets, such as "port unreachable".
+    pub icmp_refused: u64,
+    /// Packets that the kernel did not take.
+    pub send: u64,
+    /// Receives that failed.
+    pub receive: u64,
+    /// Sends that found the socket's buffer full, and waited in the runtime; their stamp is from
+    /// before that wait.
+    #[serde(default)]
+    pub blocked: u64,
+}
+
+impl UdpResult {
+    /// Why the run counts as failed, if it does. Plain loss is a result.
+    pub fn failure(&self) -> Option<String> {
+        let packets = &self.packets;
+        if packets.mismatched > 0 {
+            let count = packets.mismatched;
+            return Some(format!("{count} replies differ from what was sent"));
+        }
+        if packets.received == 0 && !self.head.interrupted {
+            let icmp = match self.errors.icmp_refused {
+                0 => String::new(),
+                count => format!(" ({count} ICMP errors)"),
+            };
+            let target = &self.head.target;
+            return Some(format!(
+                "no packet was answered inside the window{icmp}; check that a reflector listens \
+                 on {target}"
+            ));
+        }
+        None
+    }
+
+    /// Adds what another load generator did; the window stays. Single streams, steps of a ramp and
+    /// granted buffers are each one's own: the streams and steps go, the buffers stay the first's.
+    pub(crate) fn add(&mut self, other: UdpResult) -> Result<(), String> {
+        self.head.interrupted |= other.head.interrupted;
+        self.jitter_us.add(&other.jitter_us, self.streams.opened, other.streams.opened);
+        add_counts!(self.settings, other.settings; streams, threads);
+        self.settings.verify &= other.settings.verify;
+        self.packets.add(&other.packets);
+        self.loss_ratio = self.packets.lost as f64 / self.packets.sent.max(1) as f64;
+        add_counts!(self.bytes, other.bytes; sent, received);
+        let (mine, theirs) = (&mut self.histograms, &other.histograms);
+        self.round_trip_us = Latency::of(&mine.round_trip.add(&theirs.round_trip)?);
+        self.send_lateness_us = Latency::of(&mine.send_lateness.add(&theirs.send_lateness)?);
+        self.wait_overrun_us = Latency::of(&mine.wait_overrun.add(&theirs.wait_overrun)?);
+        crate::load::add_some(&mut self.kernel_drops, other.kernel_drops);
+        add_counts!(self.streams, other.streams; asked, opened, answered);
+        self.streams.worst.clear();
+        (self.streams.all, self.ramp) = (None, None);
+        add_counts!(self.segmentation, other.segmentation; fallbacks);
+        add_counts!(self.errors, other.errors; icmp_refused, send, receive, blocked);
+        let calls = self.calls.take().zip(other.calls);
+        self.calls = calls.map(|(mine, theirs)| add_calls(mine, theirs));
+        self.first_error = self.first_error.take().or(other.first_error);
+        self.cpu.add(&other.cpu);
+        forget(&mut self.runtime_counters);
+        Ok(())
+    }
+}
+
+impl Packets {
+    fn add(&mut self, other: &Packets) {
+        add_counts!(
+            self, other;
+            due, sent, unsent, refused, received, lost, duplicated, reordered, mismatched, foreign,
+            late
+        );
+        self.sent_per_second += other.sent_per_second;
+        self.received_per_second += other.received_per_second;
+    }
+}
+
+impl Jitter {
+    /// Streams of a load generator are alike; of the hosts the mean is taken, by their streams. Of
+    /// the tails the longer one: it is at least as long as that of all streams together.
+    fn add(&mut self, other: &Jitter, streams: u64, other_streams: u64) {
+        let [mine, theirs] = [streams, other_streams].map(|count| count as f64);
+        let weighted = |a: f64, b: f64| (a * mine + b * theirs) / (mine + theirs).max(1.0);
+        *self = Jitter {
+            mean: weighted(self.mean, other.mean),
+            p50: weighted(self.p50, other.p50),
+            p99: self.p99.max(other.p99),
+            max: self.max.max(other.max),
+        };
+    }
+}
+
+/// Calls by name; their parts of the run add up to more than one with several threads already.
+fn add_calls(mut sum: Vec<Call>, other: Vec<Call>) -> Vec<Call> {
+    for call in other {
+        let Some(known) = sum.iter_mut().find(|known| known.call == call.call) else {
+            sum.push(call);
+            continue;
+        };
+        let count = known.count.saturating_add(call.count);
+        let time_us = known.mean_us * known.count as f64 + call.mean_us * call.count as f64;
+        known.mean_us = time_us / count.max(1) as f64;
+        known.count = count;
+        known.time_s += call.time_s;
+        known.run_share += call.run_share;
+        known.max_us = known.max_us.max(call.max_us);
+    }
+    sum
+}
