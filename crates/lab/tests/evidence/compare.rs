@@ -123,6 +123,10 @@ fn gates_are_breached_by_proof_or_by_what_cannot_be_excluded() {
     let b = bundle(&pairs(10, 1.0, 0.84), |_| ());
     for (gate, outcome) in [
         ("server_cpu > 3%", GateOutcome::Breached),
+        // Any field of the figures, by its name in the bundle.
+        ("server_cpu_ns > 3%", GateOutcome::Breached),
+        ("server.busy_ns > 3%", GateOutcome::Breached),
+        ("server_switches > 3%", GateOutcome::Held),
         ("server_cpu > 3% of io_uring", GateOutcome::Breached),
         ("server_cpu > 3% of epoll", GateOutcome::Held),
         ("server_cpu > 5%", GateOutcome::Held),
