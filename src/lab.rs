@@ -163,9 +163,9 @@ pub(crate) struct Compare {
     b: PathBuf,
     /// Fail when this is so: `[possibly] [relative] FIGURE > N%` or `< -N%`, or `verdict changed`;
     /// then `of SUBJECT` and `in CELL` if it is about one only. FIGURE is server_cpu, both_cpus,
-    /// server_process, throughput, p50, p99, p99.9, syscalls or memory. Plain, it takes proof: the whole
-    /// interval is beyond the limit; with `possibly`, an end of it is enough; `relative` is about
-    /// the ratio to the baseline. Exit code 3 when it is so, 1 when it cannot be judged. Repeatable.
+    /// server_process, throughput, p50, p99, p99.9, syscalls, memory, or another field of `figures`, as
+    /// notifications or server.user_ns. Plain, it takes proof: the whole interval is beyond the limit;
+    /// with `possibly`, an end of it is enough; `relative` is about the ratio to the baseline. Exit code 3 when it is so, 1 when it cannot be judged. Repeatable.
     #[arg(long, value_name = "EXPR")]
     fail_if: Vec<Gate>,
     /// Compare also bundles that do not hold.

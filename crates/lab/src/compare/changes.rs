@@ -3,13 +3,12 @@
 use serde::{Deserialize, Serialize};
 
 use super::conditions::{self, Difference};
-use super::figure::Figure;
 use super::side::{Observation, Side};
 use super::two_samples::{Estimate, Value, estimate};
 use crate::audit::Kind;
 use crate::experiment::{Cell, Protocol, UnderTest};
 use crate::statistics::{CONFIDENCE, benjamini_hochberg};
-use crate::summary::{Record, Verdict};
+use crate::summary::{Better, METRICS, Metric, Table, Verdict};
 
 /// A subject in B against the same subject in A; or the ratio of a subject to its baseline, as
 /// each bundle measured it in pairs, in B against A.
@@ -22,8 +21,8 @@ pub struct SubjectChange {
     /// If it is about a ratio: to which subject.
     pub baseline: Option<String>,
     /// The figure that verdicts of this cell are about.
-    pub record: Figure,
-    /// Every figure of the protocol.
+    pub record: Metric,
+    /// The headline figures of the protocol, the counts, and what a gate is about.
     pub figures: Vec<FigureChange>,
 }
 
@@ -31,7 +30,7 @@ pub struct SubjectChange {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct FigureChange {
     /// Which.
-    pub figure: Figure,
+    pub figure: Metric,
     /// Its unit; of a ratio, nothing.
     pub unit: String,
     /// Geometric mean of the runs of A that count.
@@ -76,6 +75,8 @@ pub enum Finding {
     Better,
     /// B is worse.
     Worse,
+    /// B differs, and neither is better.
+    Changed,
     /// Nothing but how large a change would have been seen.
     NoDifference,
 }
@@ -107,7 +108,7 @@ pub(super) struct Changes {
 }
 
 /// Compares all cells that both experiments have, and all subjects of them that both have.
-pub(super) fn changes(a: &Side, b: &Side, machine: &[Difference]) -> Changes {
+pub(super) fn changes(a: &Side, b: &Side, machine: &[Difference], asked: &[Metric]) -> Changes {
     let cells: Vec<Cell> = a.cells.iter().copied().filter(|it| b.cells.contains(it)).collect();
     let mut absolute = Vec::new();
     let mut relative = Vec::new();
@@ -117,18 +118,43 @@ pub(super) fn changes(a: &Side, b: &Side, machine: &[Difference]) -> Changes {
             let mut differences = machine.to_vec();
             differences.extend(conditions::network(&a.bundle, &b.bundle, cell));
             differences.extend(conditions::work(&a.bundle, &b.bundle, cell, &[subject]));
-            absolute.push(subject_change(a, b, cell, subject, None, &differences));
+            absolute.push(subject_change(a, b, cell, subject, None, &differences, asked));
         }
         for (baseline, subject) in contests(a, b, cell) {
             let differences = conditions::work(&a.bundle, &b.bundle, cell, &[&baseline, &subject]);
-            relative.push(subject_change(a, b, cell, &subject, Some(&baseline), &differences));
+            relative.push(subject_change(
+                a,
+                b,
+                cell,
+                &subject,
+                Some(&baseline),
+                &differences,
+                asked,
+            ));
             verdicts.push(verdict_change(a, b, cell, (baseline, subject), &differences));
         }
     }
+    // That other metrics are looked at takes nothing from what the headlines can show.
     for family in [&mut absolute, &mut relative] {
-        judge(family);
+        judge(family, true);
+        judge(family, false);
     }
     Changes { absolute, relative, verdicts }
+}
+
+/// Whether a change of this metric says anything of a subject. The throughput of datagrams is given by
+/// the schedule.
+pub(super) fn can_change(metric: Metric, protocol: Protocol) -> bool {
+    let is_given = metric == Metric::RequestsPerS && protocol == Protocol::Udp;
+    metric.is_of(protocol) && !is_given
+}
+
+/// The metrics that are compared. Each takes a test by permutation, so not all are.
+fn compared(protocol: Protocol, asked: &[Metric]) -> impl Iterator<Item = Metric> {
+    let is_count = |metric: Metric| Metric::columns(Table::Counts).any(|(it, ..)| it == metric);
+    let is_wanted = move |it: &Metric| it.is_headline() || is_count(*it) || asked.contains(it);
+    let all = METRICS.iter().copied().filter(is_wanted);
+    all.filter(move |metric| can_change(*metric, protocol))
 }
 
 /// Who was compared with whom, in either bundle: baseline, subject.
@@ -151,11 +177,8 @@ fn subject_change(
     subject: &str,
     baseline: Option<&str>,
     differences: &[Difference],
+    asked: &[Metric],
 ) -> SubjectChange {
-    let record = match a.record(cell) {
-        Record::ServerCpu => Figure::ServerCpu,
-        Record::BothCpus => Figure::BothCpus,
-    };
     let involved: Vec<&str> = baseline.into_iter().chain([subject]).collect();
     let incomparable = (!differences.is_empty()).then(|| sentence(differences));
     let observed = [("A", a), ("B", b)].map(|(name, side)| {
@@ -176,13 +199,13 @@ fn subject_change(
         let mut lost = findings.filter(|it| it.kind == Kind::PacketsLost);
         lost.any(|it| involved.contains(&&*it.subject))
     });
-    let withheld = |figure: Figure| {
+    let withheld = |figure: Metric| {
         if client_bound && figure.is_of_the_load_too() {
             return Some("client-bound: the load generator could not give more");
         }
         (lost && figure.is_latency()).then_some("packets were lost, and sent again after a while")
     };
-    let figures = Figure::of(cell.protocol()).map(|figure| {
+    let figures = compared(cell.protocol(), asked).map(|figure| {
         let mut change = FigureChange::new(figure, cell.protocol(), baseline.is_some());
         match (&incomparable, &observed) {
             (Some(why), _) | (None, [Err(why), _] | [_, Err(why)]) => {
@@ -199,7 +222,7 @@ fn subject_change(
         cell,
         subject: subject.to_owned(),
         baseline: baseline.map(str::to_owned),
-        record,
+        record: a.record(cell).metric(),
         figures: figures.collect(),
     }
 }
@@ -215,8 +238,8 @@ pub(super) fn sentence(differences: &[Difference]) -> String {
 }
 
 /// The logarithms of a figure, run by run; or of its ratio, pair by pair.
-fn values(observed: &[Vec<Observation<'_>>], figure: Figure) -> Vec<Value> {
-    let log = |observation: &Observation<'_>| Some(figure.value(observation.figures)?.ln());
+fn values(observed: &[Vec<Observation<'_>>], figure: Metric) -> Vec<Value> {
+    let log = |observation: &Observation<'_>| Some(observation.figures.get(figure)?.ln());
     let value = |observation: &Observation<'_>| Some((observation.placement, log(observation)?));
     match observed {
         [runs] => runs.iter().filter_map(value).collect(),
@@ -232,8 +255,8 @@ fn values(observed: &[Vec<Observation<'_>>], figure: Figure) -> Vec<Value> {
 }
 
 impl FigureChange {
-    fn new(figure: Figure, protocol: Protocol, is_ratio: bool) -> FigureChange {
-        let unit = if is_ratio { String::new() } else { figure.unit(protocol) };
+    fn new(figure: Metric, protocol: Protocol, is_ratio: bool) -> FigureChange {
+        let unit = if is_ratio { String::new() } else { figure.unit_text(protocol) };
         FigureChange { figure, unit, a: None, b: None, change: None, why_not: None, estimate: None }
     }
 
@@ -259,10 +282,11 @@ impl FigureChange {
 }
 
 /// Fills in what may be said, now that it is known how many figures are compared.
-fn judge(family: &mut [SubjectChange]) {
-    let mut all: Vec<(&mut Option<Change>, Figure, Estimate)> = family
+fn judge(family: &mut [SubjectChange], headlines: bool) {
+    let mut all: Vec<(&mut Option<Change>, Metric, Estimate)> = family
         .iter_mut()
         .flat_map(|subject| &mut subject.figures)
+        .filter(|it| it.figure.is_headline() == headlines)
         .filter_map(|it| Some((&mut it.change, it.figure, it.estimate?)))
         .collect();
     let p_values: Vec<f64> = all.iter().map(|(_, _, estimate)| estimate.p_value).collect();
@@ -273,13 +297,16 @@ fn judge(family: &mut [SubjectChange]) {
     }
 }
 
-fn said(figure: Figure, estimate: &Estimate, p_adjusted: f64) -> Change {
+fn said(figure: Metric, estimate: &Estimate, p_adjusted: f64) -> Change {
     let [low, high] = estimate.interval(CONFIDENCE);
     let is_seen = (low > 0.0 || high < 0.0) && p_adjusted <= 1.0 - CONFIDENCE;
-    let finding = match (is_seen, (estimate.log < 0.0) == figure.less_is_better()) {
-        (false, _) => Finding::NoDifference,
-        (true, true) => Finding::Better,
-        (true, false) => Finding::Worse,
+    let is_less = estimate.log < 0.0;
+    let finding = match figure.better() {
+        _ if !is_seen => Finding::NoDifference,
+        Better::Neither => Finding::Changed,
+        Better::Less if is_less => Finding::Better,
+        Better::More if !is_less => Finding::Better,
+        Better::Less | Better::More => Finding::Worse,
     };
     Change {
         percent: percent(estimate.log),

@@ -13,7 +13,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::figure::Figure;
+use crate::summary::{METRICS, Metric};
 
 /// A condition under which a comparison fails.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,7 +35,7 @@ pub(super) enum Condition {
 /// A limit on the change of a figure.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Limit {
-    pub(super) figure: Figure,
+    pub(super) metric: Metric,
     /// Of the ratio to the baseline, not of the figure itself.
     pub(super) relative: bool,
     /// Breached as soon as that cannot be excluded, not only when it is proven.
@@ -74,6 +74,16 @@ impl std::error::Error for GateError {}
 const LIMITS: &str = "`> 3%` for an increase or `< -3%` for a decrease";
 const WHERES: &str = "`of SUBJECT`, `in CELL`, or the end";
 const NAME: &str = "a name, in quotes if there are blanks in it";
+
+impl Gate {
+    /// The metric that it is about, if it is about one.
+    pub(super) fn metric(&self) -> Option<Metric> {
+        match self.condition {
+            Condition::Change(limit) => Some(limit.metric),
+            Condition::VerdictChanged => None,
+        }
+    }
+}
 
 impl FromStr for Gate {
     type Err = GateError;
@@ -225,16 +235,21 @@ impl Parser<'_> {
         }
         let possibly = self.take_if("possibly");
         let relative = self.take_if("relative");
-        let figures = format!("a figure: {}", Figure::names());
+        let headlines: Vec<&str> =
+            METRICS.iter().filter(|it| it.is_headline()).map(|it| it.name()).collect();
+        let figures = format!(
+            "a figure: {}, or another field of `figures`, as notifications or server.user_ns",
+            headlines.join(", ")
+        );
         let expected = match (possibly, relative) {
             (false, false) => format!("{figures}; or `verdict changed`"),
             _ => figures,
         };
         let token = self.expect(&expected)?;
-        let figure = token.word().and_then(Figure::named);
-        let figure = figure.ok_or_else(|| self.unexpected(&token, &expected))?;
+        let metric = token.word().and_then(Metric::named);
+        let metric = metric.ok_or_else(|| self.unexpected(&token, &expected))?;
         let (side, percent) = self.limit()?;
-        Ok(Condition::Change(Limit { figure, relative, possibly, side, percent }))
+        Ok(Condition::Change(Limit { metric, relative, possibly, side, percent }))
     }
 
     fn limit(&mut self) -> Result<(LimitSide, f64), GateError> {
@@ -277,11 +292,11 @@ impl fmt::Display for Gate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.condition {
             Condition::VerdictChanged => f.write_str("verdict changed")?,
-            Condition::Change(Limit { figure, relative, possibly, side, percent }) => {
+            Condition::Change(Limit { metric, relative, possibly, side, percent }) => {
                 f.write_str(if possibly { "possibly " } else { "" })?;
                 f.write_str(if relative { "relative " } else { "" })?;
                 let sign = if side == LimitSide::Above { '>' } else { '<' };
-                write!(f, "{figure} {sign} {percent}%")?;
+                write!(f, "{metric} {sign} {percent}%")?;
             }
         }
         for (word, name) in [("of", &self.subject), ("in", &self.cell)] {
@@ -308,20 +323,20 @@ mod tests {
 
     #[test]
     fn gates_are_read() {
-        let limit = |figure, side, percent| Limit {
-            figure,
+        let limit = |metric, side, percent| Limit {
+            metric,
             relative: false,
             possibly: false,
             side,
             percent,
         };
-        let plain = limit(Figure::ServerCpu, LimitSide::Above, 3.0);
+        let plain = limit(Metric::ServerCpuNs, LimitSide::Above, 3.0);
         for (text, condition, subject, cell) in [
             ("server_cpu > 3%", Condition::Change(plain), None, None),
             ("server_cpu>3 %", Condition::Change(plain), None, None),
             (
                 "throughput < -5% of io_uring in \"100 x 128 B\"",
-                Condition::Change(limit(Figure::Throughput, LimitSide::Below, -5.0)),
+                Condition::Change(limit(Metric::RequestsPerS, LimitSide::Below, -5.0)),
                 Some("io_uring"),
                 Some("100 x 128 B"),
             ),
@@ -330,7 +345,7 @@ mod tests {
                 Condition::Change(Limit {
                     relative: true,
                     possibly: true,
-                    ..limit(Figure::P99_9, LimitSide::Above, 10.0)
+                    ..limit(Metric::LatencyUsP99_9, LimitSide::Above, 10.0)
                 }),
                 Some("our own"),
                 Some("100 x 128 B on rps"),
@@ -405,7 +420,7 @@ mod tests {
 
         #[test]
         fn every_gate_is_read_as_it_is_written(
-            figure in prop::sample::select(Figure::names().split(", ").map(str::to_owned).collect::<Vec<_>>()),
+            metric in prop::sample::select(METRICS),
             relative: bool,
             possibly: bool,
             above: bool,
@@ -415,9 +430,8 @@ mod tests {
         ) {
             let (side, percent) =
                 if above { (LimitSide::Above, size) } else { (LimitSide::Below, -size) };
-            let figure = Figure::named(&figure).unwrap();
             let condition =
-                Condition::Change(Limit { figure, relative, possibly, side, percent });
+                Condition::Change(Limit { metric, relative, possibly, side, percent });
             let gate = Gate { condition, subject, cell };
             prop_assert_eq!(read(&gate.to_string()), gate);
         }

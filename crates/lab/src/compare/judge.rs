@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::changes::{Changes, FigureChange, SubjectChange, VerdictChange, percent};
+use super::changes::{Changes, FigureChange, SubjectChange, VerdictChange, can_change, percent};
 use super::gate::{Condition, Gate, Limit, LimitSide};
 use super::side::Side;
 use crate::error::LabError;
@@ -91,7 +91,7 @@ fn by_figures(gate: &Gate, limit: &Limit, changes: &Changes) -> Vec<Judged> {
     let matching: Vec<(&SubjectChange, &FigureChange)> = family
         .iter()
         .filter(|it| gate.is_about(it.cell, &it.subject))
-        .filter_map(|it| Some((it, it.figures.iter().find(|of| of.figure == limit.figure)?)))
+        .filter_map(|it| Some((it, it.figures.iter().find(|of| of.figure == limit.metric)?)))
         .collect();
     // As many intervals as the gate is judged by hold together with the usual confidence.
     let confidence = 1.0 - (1.0 - CONFIDENCE) / matching.len().max(1) as f64;
@@ -201,9 +201,7 @@ impl Gate {
     fn applies_to(&self, cell: Cell) -> bool {
         match self.condition {
             Condition::VerdictChanged => true,
-            Condition::Change(limit) => {
-                super::Figure::of(cell.protocol()).any(|figure| figure == limit.figure)
-            }
+            Condition::Change(limit) => can_change(limit.metric, cell.protocol()),
         }
     }
 }

@@ -7,7 +7,6 @@
 
 mod changes;
 mod conditions;
-mod figure;
 mod gate;
 mod judge;
 mod report;
@@ -20,10 +19,10 @@ use serde::Serialize;
 
 use crate::error::LabError;
 use crate::experiment::Cell;
+use crate::summary::Metric;
 
 pub use changes::{Change, FigureChange, Finding, SubjectChange, VerdictChange};
 pub use conditions::Difference;
-pub use figure::Figure;
 pub use gate::{Gate, GateError};
 pub use judge::{GateOutcome, GateResult, Judged};
 
@@ -119,7 +118,8 @@ impl BundleComparison {
 pub fn bundles(a: &Path, b: &Path, options: &Options) -> Result<BundleComparison, LabError> {
     let [a, b] = [Side::read(a, options.unverified)?, Side::read(b, options.unverified)?];
     let machine_differs = conditions::machine(&a.bundle, &b.bundle);
-    let changes = changes(&a, &b, &machine_differs);
+    let asked: Vec<Metric> = options.gates.iter().filter_map(Gate::metric).collect();
+    let changes = changes(&a, &b, &machine_differs, &asked);
     let gates: Result<Vec<_>, _> =
         options.gates.iter().map(|gate| judge::judge(gate, &changes, &a, &b)).collect();
     let mut notes = conditions::notes(&a.bundle, &b.bundle);

@@ -18,7 +18,8 @@ const RED: &str = "1;31";
 const LEGEND: &str = "Changes are of B against A, with intervals at 95 %, between runs with the \
                       CPUs alike. `worse` and `better` need an interval without 0 and a \
                       permutation test that stays under 5 % after correction for all figures \
-                      compared. Runs of A and B are not paired: what changed between the two \
+                      compared. Counts are shown where they changed, and are corrected by \
+                      themselves. Runs of A and B are not paired: what changed between the two \
                       times, on the machine or beside it, is in these changes too.";
 
 impl BundleComparison {
@@ -169,7 +170,11 @@ impl BundleComparison {
         for subject in self.of(cell) {
             for figure in &subject.figures {
                 let Some(change) = &figure.change else { continue };
+                if change.finding == Finding::NoDifference && !figure.figure.is_headline() {
+                    continue;
+                }
                 let found = match change.finding {
+                    Finding::Changed => "changed".to_owned(),
                     Finding::Better => "better".to_owned(),
                     Finding::Worse => "worse".to_owned(),
                     Finding::NoDifference => {
@@ -203,7 +208,8 @@ impl BundleComparison {
         let mut lines = Vec::new();
         for subject in self.of(cell) {
             let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
-            for figure in &subject.figures {
+            let headlines = subject.figures.iter().filter(|it| it.figure.is_headline());
+            for figure in headlines.clone() {
                 let Some(why) = figure.why_not.as_deref() else { continue };
                 match reasons.iter_mut().find(|(known, _)| *known == why) {
                     Some((_, figures)) => figures.push(figure.figure.name()),
@@ -211,7 +217,7 @@ impl BundleComparison {
                 }
             }
             for (why, figures) in reasons {
-                let is_all = figures.len() == subject.figures.len();
+                let is_all = figures.len() == headlines.clone().count();
                 let which = if is_all { "nothing".to_owned() } else { figures.join(", ") };
                 let not = if is_all { "can be compared" } else { "cannot be compared" };
                 lines.push(format!("{}: {which} {not}: {why}", who(subject)));
@@ -239,7 +245,8 @@ fn who(change: &SubjectChange) -> String {
 }
 
 fn counts(what: &str, changes: &[SubjectChange]) -> String {
-    let figures = || changes.iter().flat_map(|it| &it.figures);
+    let all = || changes.iter().flat_map(|it| &it.figures);
+    let figures = || all().filter(|it| it.figure.is_headline());
     let of =
         |finding| figures().filter(move |it| it.change.is_some_and(|it| it.finding == finding));
     format!(

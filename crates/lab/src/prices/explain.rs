@@ -10,7 +10,7 @@ use crate::experiment::Cell;
 use crate::plan::shuffled;
 use crate::result::Bundle;
 use crate::statistics::{Interval, median};
-use crate::summary::{CellSummary, Comparison, Figures, Summary, Verdict};
+use crate::summary::{CellSummary, Comparison, Figures, Metric, Summary, Verdict};
 
 /// Fewer cells are not divided into those that are fitted and those that are predicted.
 const CELLS_MIN: usize = 4;
@@ -145,7 +145,7 @@ impl<'a> Explanation<'a> {
             let off = |it: &Explained<'_>| {
                 let predicted = prices.map_or(0.0, |prices| it.user_ns + it.priced(prices));
                 let off_ns = (it.difference_ns - predicted).abs();
-                (off_ns, 100.0 * off_ns / it.sides[0].server_cpu_ns)
+                (off_ns, 100.0 * off_ns / it.sides[0][Metric::ServerCpuNs])
             };
             let (ns, percent): (Vec<f64>, Vec<f64>) = held_out().map(off).unzip();
             let largest = |all: &[f64]| all.iter().copied().fold(0.0, f64::max);
@@ -177,7 +177,7 @@ impl Explained<'_> {
     }
 
     pub(super) fn cpu_ns(&self) -> [f64; 2] {
-        self.sides.map(|it| it.server_cpu_ns)
+        self.sides.map(|it| it[Metric::ServerCpuNs])
     }
 
     /// What the model says of the difference.
@@ -197,7 +197,7 @@ type Sides<'a> = (&'a CellSummary, &'a Comparison, [&'a Figures; 2]);
 fn comparisons(cell: &CellSummary) -> impl Iterator<Item = Sides<'_>> {
     let figures = |name: &str| {
         let subject = cell.subjects.iter().find(|subject| subject.name == name)?;
-        subject.figures.as_ref().filter(|it| it.server_cpu_ns > 0.0)
+        subject.figures.as_ref().filter(|it| it[Metric::ServerCpuNs] > 0.0)
     };
     cell.comparisons.iter().filter_map(move |it| {
         let is_void = matches!(it.verdict, Verdict::Void { .. });
@@ -222,12 +222,13 @@ fn explained<'a>(
         let of = |figures| count(*term, figures, &cell.cell);
         counts[*term] = of(subject)? - of(baseline)?;
     }
+    let less = |metric: Metric| subject[metric] - baseline[metric];
     Some(Explained {
         cell,
         comparison,
         sides,
-        difference_ns: subject.server_cpu_ns - baseline.server_cpu_ns,
-        user_ns: subject.server.user_ns - baseline.server.user_ns,
+        difference_ns: less(Metric::ServerCpuNs),
+        user_ns: less(Metric::ServerSideUserNs),
         counts,
         parts_ns: Vec::new(),
         unexplained_ns: 0.0,
@@ -248,7 +249,7 @@ fn half(summary: &Summary, seed: u64) -> BTreeSet<Cell> {
 fn fit_of(differences: &[Explained<'_>], measured: &[Option<f64>]) -> Option<Fit> {
     let known = differences.iter().filter(|it| it.was_fitted);
     // What takes ten times the CPU scatters ten times as much: relative errors count.
-    let weight = |it: &Explained<'_>| 1000.0 / it.sides[0].server_cpu_ns;
+    let weight = |it: &Explained<'_>| 1000.0 / it.sides[0][Metric::ServerCpuNs];
     let weighted = |it: &Explained<'_>| it.counts.iter().map(|count| count * weight(it)).collect();
     let rows: Vec<Vec<f64>> = known.clone().map(weighted).collect();
     let targets: Vec<f64> = known.map(|it| (it.difference_ns - it.user_ns) * weight(it)).collect();

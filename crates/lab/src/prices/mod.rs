@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::{Cell, Point};
-use crate::summary::{Figures, METRICS};
+use crate::summary::{Figures, Metric};
 
 pub(crate) use explain::{Error, Explained, Explanation};
 pub(crate) use measure::measure;
@@ -95,7 +95,7 @@ pub(crate) const TERMS: [Term; 5] = [
         price: Some("syscall_ns"),
         option: Some("syscall"),
         share: 1.0,
-        count: |figures, _| metric(figures, "server_syscalls"),
+        count: |figures, _| figures.get(Metric::ServerSyscalls),
     },
     Term {
         title: "notifications",
@@ -103,21 +103,21 @@ pub(crate) const TERMS: [Term; 5] = [
         option: Some("interrupt"),
         // They are counted on both CPUs, and the price is for both. The server sends some and receives some.
         share: 0.5,
-        count: |figures, _| metric(figures, "notifications"),
+        count: |figures, _| figures.get(Metric::Notifications),
     },
     Term {
         title: "receive softirq",
         price: None,
         option: None,
         share: 1.0,
-        count: |figures, _| metric(figures, "net_rx_runs"),
+        count: |figures, _| figures.get(Metric::NetRxRuns),
     },
     Term {
         title: "switches",
         price: Some("wakeup_ns"),
         option: Some("wakeup"),
         share: 1.0,
-        count: |figures, _| metric(figures, "server_switches"),
+        count: |figures, _| figures.get(Metric::ServerSwitches),
     },
     Term {
         title: "copies",
@@ -127,10 +127,6 @@ pub(crate) const TERMS: [Term; 5] = [
         count: |_, cell| Some(copied_kb(cell)),
     },
 ];
-
-fn metric(figures: &Figures, name: &str) -> Option<f64> {
-    METRICS.iter().find(|metric| metric.name == name)?.value(figures)
-}
 
 /// What a server copies from and to the kernel for a unit of work, in KB. Of a file only the sending
 /// counts, whether its server copies it or not: the lab cannot see that.

@@ -24,6 +24,7 @@ use crate::procfs;
 use crate::progress::say;
 use crate::result::RunRecord;
 use crate::runner::{self, Bench, Mark, Observer, Slot};
+use crate::summary::Metric;
 
 pub use classes::{Class, rules};
 pub use counts::Counts;
@@ -267,9 +268,9 @@ fn count(
     let _ = std::fs::remove_file(&output);
     let Some(figures) = crate::summary::figures_of(&run) else { return Ok(None) };
     // A server without io_uring says 0.
-    let own_completions = figures.completions_per_enter.filter(|often| *often > 0.0);
-    let own = [figures.server_syscalls, own_completions];
-    Ok(Counts::of(&counted, seconds, figures.requests_per_s, own))
+    let own_completions = figures.get(Metric::CompletionsPerEnter).filter(|often| *often > 0.0);
+    let own = [figures.get(Metric::ServerSyscalls), own_completions];
+    Ok(Counts::of(&counted, seconds, figures[Metric::RequestsPerS], own))
 }
 
 /// A perf beside a run: started when the server is ready, and on while the window is open.

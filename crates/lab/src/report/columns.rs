@@ -1,89 +1,98 @@
 //! Which figures and ratios the reports show for each protocol.
 
-use super::words::{NOTHING, interval, percent, rare, share, short, whole};
+use super::words::{self, NOTHING, interval, percent, rare, share, short, whole};
 use crate::experiment::Protocol;
 use crate::statistics::Interval;
-use crate::summary::{
-    CellSummary, Comparison, DatagramFigures, Figures, HttpFigures, METRICS, Metric, Record,
-};
+use crate::summary::{CellSummary, Comparison, Figures, Metric, Record, Table, Unit};
 
-/// A column of the table of figures: title, unit, value.
-pub(super) type Column = (&'static str, &'static str, fn(&Figures) -> String);
-
-/// The figures every report shows, the primary metric first.
-pub(super) fn columns(protocol: Protocol) -> &'static [Column] {
-    match protocol {
-        Protocol::Tcp => TCP,
-        Protocol::Udp => UDP,
-        Protocol::Http => HTTP,
+/// The first table of a cell: two title rows, then one row per subject with what it was limited by.
+pub(super) fn figures(cell: &CellSummary) -> Vec<Vec<String>> {
+    let protocol = cell.cell.protocol();
+    let primary = cell.comparisons.first().map_or(Metric::ServerCpuNs, |it| it.record.metric());
+    let mut columns: Vec<_> = Metric::columns(Table::Figures(protocol)).collect();
+    columns.sort_by_key(|(metric, ..)| *metric != primary);
+    let below = |(_, _, below): &(_, _, &str)| below.replace("unit", protocol.unit());
+    let mut rows = vec![
+        row("", columns.iter().map(|(_, title, _)| (*title).to_owned()), ["runs", "bottleneck"]),
+        row("", columns.iter().map(below), ["counted", ""]),
+    ];
+    for subject in &cell.subjects {
+        let value = |(metric, ..): &(Metric, _, _)| {
+            let value = subject.figures.as_ref().and_then(|it| it.get(*metric));
+            shown(value, metric.unit())
+        };
+        let last = [&words::counted(subject), words::bottleneck(subject.bottleneck)];
+        rows.push(row(&subject.name, columns.iter().map(value), last));
     }
+    rows
 }
 
-const TCP: &[Column] = &[
-    ("server CPU", "ns/request", |f| whole(f.server_cpu_ns)),
-    ("both CPUs", "ns/request", |f| whole(f.both_cpus_ns)),
-    ("throughput", "requests/s", |f| whole(f.requests_per_s)),
-    ("p50", "us", |f| short(f.latency_us_p50)),
-    ("p99", "us", |f| short(f.latency_us_p99)),
-    ("p99.9", "us", |f| short(f.latency_us_p99_9)),
-    ("syscalls", "/request", syscalls),
-    ("server CPU", "busy", |f| percent(f.server_busy_share)),
-    ("client CPU", "busy", |f| percent(f.client_busy_share)),
-];
-
-const UDP: &[Column] = &[
-    ("both CPUs", "ns/packet", |f| whole(f.both_cpus_ns)),
-    ("server CPU", "ns/packet", |f| whole(f.server_cpu_ns)),
-    ("server CPU", "busy", |f| percent(f.server_busy_share)),
-    ("client CPU", "busy", |f| percent(f.client_busy_share)),
-    ("delivered", "packets/s", |f| whole(f.requests_per_s)),
-    ("lost", "of sent", |f| datagram(f, |d| share(d.lost_ratio))),
-    ("p99.9 late", "us", |f| datagram(f, |d| short(d.lateness_us_p99_9))),
-    ("p99 trip", "us", |f| short(f.latency_us_p99)),
-    ("syscalls", "/packet", syscalls),
-];
-
-const HTTP: &[Column] = &[
-    ("server CPU", "ns/request", |f| whole(f.server_cpu_ns)),
-    ("both CPUs", "ns/request", |f| whole(f.both_cpus_ns)),
-    ("throughput", "requests/s", |f| whole(f.requests_per_s)),
-    ("content", "MB/s", |f| http(f, |h| short(h.content_bytes_per_s / 1e6))),
-    ("p50", "us", |f| short(f.latency_us_p50)),
-    ("p99", "us", |f| short(f.latency_us_p99)),
-    ("p99.9", "us", |f| short(f.latency_us_p99_9)),
-    ("syscalls", "/request", syscalls),
-    ("server CPU", "busy", |f| percent(f.server_busy_share)),
-    ("client CPU", "busy", |f| percent(f.client_busy_share)),
-];
-
-fn syscalls(figures: &Figures) -> String {
-    figures.server_syscalls.map_or(NOTHING.to_owned(), short)
+fn row(first: &str, middle: impl Iterator<Item = String>, last: [&str; 2]) -> Vec<String> {
+    [first.to_owned()].into_iter().chain(middle).chain(last.map(str::to_owned)).collect()
 }
 
-fn datagram(figures: &Figures, value: fn(&DatagramFigures) -> String) -> String {
-    figures.datagrams.as_ref().map_or(NOTHING.to_owned(), value)
-}
-
-fn http(figures: &Figures, value: fn(&HttpFigures) -> String) -> String {
-    figures.http.as_ref().map_or(NOTHING.to_owned(), value)
+/// A value in a table.
+pub(super) fn shown(value: Option<f64>, unit: Unit) -> String {
+    let Some(value) = value else { return NOTHING.to_owned() };
+    match unit {
+        Unit::Ns | Unit::UnitsPerS | Unit::PerRun | Unit::BytesPerConnection => whole(value),
+        Unit::Us | Unit::Count => short(value),
+        // A server without io_uring counts none.
+        Unit::PerEnter if value == 0.0 => NOTHING.to_owned(),
+        Unit::PerEnter => short(value),
+        Unit::OfWindow => percent(value),
+        Unit::Ratio => share(value),
+        Unit::Bytes => short(value / f64::from(1 << 20)),
+        Unit::BytesPerS => short(value / 1e6),
+    }
 }
 
 /// What was counted: a row of titles and one of what they are of, then one row per subject; empty
 /// where nothing was counted, as in older bundles.
 pub(super) fn counts(cell: &CellSummary) -> Vec<Vec<String>> {
-    let counted = || cell.subjects.iter().filter_map(|it| Some((it, it.figures.as_ref()?)));
-    if counted().all(|(_, figures)| figures.counts.is_empty()) {
+    let columns: Vec<_> = Metric::columns(Table::Counts).collect();
+    let subjects = measured(cell, Table::Counts);
+    if subjects.is_empty() {
         return Vec::new();
     }
-    let head = |first: String, pick: fn(&Metric) -> &'static str| -> Vec<String> {
-        [first].into_iter().chain(METRICS.iter().map(|it| pick(it).to_owned())).collect()
+    let head = |first: String, titles: Vec<&str>| -> Vec<String> {
+        [first].into_iter().chain(titles.into_iter().map(str::to_owned)).collect()
     };
     let unit = cell.cell.protocol().unit();
-    let mut rows =
-        vec![head(format!("per {unit}"), |it| it.title), head(String::new(), |it| it.of)];
-    for (subject, figures) in counted() {
-        let value = |metric: &Metric| metric.value(figures).map_or(NOTHING.to_owned(), rare);
-        rows.push([subject.name.clone()].into_iter().chain(METRICS.iter().map(value)).collect());
+    let mut rows = vec![
+        head(format!("per {unit}"), columns.iter().map(|(_, title, _)| *title).collect()),
+        head(String::new(), columns.iter().map(|(_, _, below)| *below).collect()),
+    ];
+    for (name, figures) in subjects {
+        let value = |(metric, ..): &(Metric, _, _)| match (figures.get(*metric), metric.unit()) {
+            (Some(value), unit) if value > 0.0 || unit != Unit::PerEnter => rare(value),
+            _ => NOTHING.to_owned(),
+        };
+        rows.push([name.to_owned()].into_iter().chain(columns.iter().map(value)).collect());
+    }
+    rows
+}
+
+/// The subjects that have anything which is in this table for its own sake.
+fn measured(cell: &CellSummary, table: Table) -> Vec<(&str, &Figures)> {
+    let has_any = |figures: &Figures| {
+        Metric::columns(table).any(|(it, ..)| it.is_grouped() && figures.get(it).is_some())
+    };
+    let subjects = cell.subjects.iter().filter_map(|it| Some((&*it.name, it.figures.as_ref()?)));
+    subjects.filter(|(_, figures)| has_any(figures)).collect()
+}
+
+/// A table with a title row, then one row per subject; empty where there is nothing for it.
+pub(super) fn simple(cell: &CellSummary, table: Table, title: &str) -> Vec<Vec<String>> {
+    let subjects = measured(cell, table);
+    if subjects.is_empty() {
+        return Vec::new();
+    }
+    let titles = Metric::columns(table).map(|(_, title, _)| title.to_owned());
+    let mut rows = vec![[title.to_owned()].into_iter().chain(titles).collect::<Vec<String>>()];
+    for (name, figures) in subjects {
+        let values = Metric::columns(table).map(|(it, ..)| shown(figures.get(it), it.unit()));
+        rows.push([name.to_owned()].into_iter().chain(values).collect());
     }
     rows
 }
@@ -92,62 +101,6 @@ pub(super) fn counts(cell: &CellSummary) -> Vec<Vec<String>> {
 pub(super) const COUNTS_NOTE: &str = "Notifications are interrupts by which one of the two CPUs was \
     told something by another, NET_RX runs of the receive softirq there. System calls and completions \
     are counted by the server over its whole life, all else in the window.";
-
-/// A title row, then one row per subject, of the times that only HTTP has; empty elsewhere.
-pub(super) fn http_times(cell: &CellSummary) -> Vec<Vec<String>> {
-    let row = |subject: &crate::summary::SubjectSummary| {
-        let figures = subject.figures.as_ref()?;
-        let http = figures.http.as_ref()?;
-        let times = [
-            figures.latency_us_mean,
-            http.first_byte_us_p50,
-            http.first_byte_us_p99,
-            http.connect_us_p50,
-            http.connect_us_p99,
-        ];
-        Some([subject.name.clone()].into_iter().chain(times.map(short)).collect())
-    };
-    let mut rows: Vec<Vec<String>> = cell.subjects.iter().filter_map(row).collect();
-    if !rows.is_empty() {
-        let titles =
-            ["times", "mean, us", "first byte p50, us", "p99", "connecting p50, us", "p99"];
-        rows.insert(0, titles.map(str::to_owned).to_vec());
-    }
-    rows
-}
-
-/// A column of the table of what only datagrams have.
-type DatagramColumn = (&'static str, fn(&DatagramFigures) -> String);
-
-const DATAGRAMS: &[DatagramColumn] = &[
-    ("not back, of due", |d| share(d.missing_ratio)),
-    ("lost, of sent", |d| share(d.lost_ratio)),
-    ("duplicated", |d| share(d.duplicated_ratio)),
-    ("reordered", |d| share(d.reordered_ratio)),
-    ("kernel drops", |d| whole(d.kernel_drops)),
-    ("late p50, us", |d| short(d.lateness_us_p50)),
-    ("p99", |d| short(d.lateness_us_p99)),
-    ("p99.9", |d| short(d.lateness_us_p99_9)),
-    ("max", |d| short(d.lateness_us_max)),
-    ("wait overrun p99.9, us", |d| short(d.wait_overrun_us_p99_9)),
-    ("jitter p50, us", |d| short(d.jitter_us_p50)),
-    ("p99", |d| short(d.jitter_us_p99)),
-];
-
-/// A title row, then one row per subject; empty where there are no datagrams.
-pub(super) fn datagrams(cell: &CellSummary) -> Vec<Vec<String>> {
-    let row = |subject: &crate::summary::SubjectSummary| {
-        let datagrams = subject.figures.as_ref()?.datagrams.as_ref()?;
-        let values = DATAGRAMS.iter().map(|(_, value)| value(datagrams));
-        Some([subject.name.clone()].into_iter().chain(values).collect())
-    };
-    let mut rows: Vec<Vec<String>> = cell.subjects.iter().filter_map(row).collect();
-    if !rows.is_empty() {
-        let titles = DATAGRAMS.iter().map(|(title, _)| (*title).to_owned());
-        rows.insert(0, ["datagrams".to_owned()].into_iter().chain(titles).collect());
-    }
-    rows
-}
 
 /// A title row, then a row for each system call of each subject whose load generator timed them.
 pub(super) fn calls(cell: &CellSummary) -> Vec<Vec<String>> {

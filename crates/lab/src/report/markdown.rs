@@ -10,7 +10,7 @@ use super::{
 };
 use crate::prices::Explanation;
 use crate::result::Bundle;
-use crate::summary::CellSummary;
+use crate::summary::{CellSummary, Table};
 
 /// The whole bundle as Markdown.
 pub fn markdown(bundle: &Bundle) -> String {
@@ -124,12 +124,12 @@ fn render_cell(out: &mut String, cell: &CellSummary) -> std::fmt::Result {
     for comparison in &cell.comparisons {
         writeln!(out, "**{}**\n", escape(&words::headline(cell, comparison)))?;
     }
-    write_table(out, &one_head(table::figures(cell)))?;
+    write_table(out, &one_head(columns::figures(cell)))?;
     for rows in [
         table::ratios(cell),
         one_head(columns::counts(cell)),
-        columns::http_times(cell),
-        columns::datagrams(cell),
+        columns::simple(cell, Table::Times, "times"),
+        columns::simple(cell, Table::Datagrams, "datagrams"),
         columns::calls(cell),
     ] {
         if !rows.is_empty() {

@@ -6,7 +6,7 @@ use super::outcome::{Judged, Outcome, grouped, judged};
 use super::words::{NOTHING, rare};
 use crate::experiment::{Cell, NetKind};
 use crate::statistics::Interval;
-use crate::summary::{CellSummary, Comparison, Figures, SubjectSummary, Summary};
+use crate::summary::{CellSummary, Comparison, Metric, SubjectSummary, Summary};
 
 /// The tables of an experiment on several networks, each with its title row: the verdicts on each two
 /// that were compared, then the notifications of each subject if they were counted. None if there is one
@@ -63,8 +63,7 @@ fn verdict(comparison: &Comparison) -> String {
 }
 
 fn notifications(cell: &CellSummary, subject: &SubjectSummary) -> Option<Entry> {
-    let count = |figures: &Figures| figures.counts.get("notifications").copied();
-    let count = subject.figures.as_ref().and_then(count)?;
+    let count = subject.figures.as_ref()?.get(Metric::Notifications)?;
     Some((format!("{}, {}", point(&cell.cell), subject.name), cell.cell.net, rare(count)))
 }
 

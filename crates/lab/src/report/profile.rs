@@ -3,7 +3,7 @@
 use super::words::{NOTHING, percent, short, whole};
 use crate::profile::{Attribution, Class, Counts, Profile, ProfiledRun};
 use crate::result::Bundle;
-use crate::summary::{CellSummary, SideFigures};
+use crate::summary::{CellSummary, Metric};
 
 /// The title of this part of a report.
 pub(super) const TITLE: &str = "Profile: where the time goes";
@@ -64,8 +64,8 @@ fn classes(profile: &Profile, cell: &CellSummary) -> Vec<Vec<String>> {
 
 fn busy_ns(cell: &CellSummary, subject: &str, side: &str) -> Option<f64> {
     let figures = cell.subjects.iter().find(|it| it.name == subject)?.figures.as_ref()?;
-    let side: &SideFigures = if side == "server" { &figures.server } else { &figures.client };
-    Some(side.busy_ns)
+    let is_server = side == "server";
+    figures.get(if is_server { Metric::ServerSideBusyNs } else { Metric::ClientSideBusyNs })
 }
 
 fn part(seen: &Attribution, class: Class, busy_ns: Option<f64>) -> String {

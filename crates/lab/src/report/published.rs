@@ -5,7 +5,7 @@ use super::words::{NOTHING, interval, percent, short, whole};
 use crate::experiment::{Point, Printed, Published, PublishedDatagrams};
 use crate::reproduction::{self, Beside, Outcome};
 use crate::result::Bundle;
-use crate::summary::{CellSummary, Figures, Summary};
+use crate::summary::{CellSummary, Figures, Metric, Summary};
 
 /// The title of this part of a report.
 pub(super) const TITLE: &str = "Published figures beside ours";
@@ -207,10 +207,10 @@ fn rate_rows(published: &Published, summary: &Summary) -> Vec<Vec<String>> {
                 let Some(figures) = same_requests(published, printed, subject, cell) else {
                     continue;
                 };
-                let times = |number: f64| short(figures.requests_per_s / number);
+                let times = |number: f64| short(figures[Metric::RequestsPerS] / number);
                 let here = [
-                    whole(figures.requests_per_s),
-                    mean_ms(Some(figures.latency_us_mean / 1e3)),
+                    whole(figures[Metric::RequestsPerS]),
+                    mean_ms(Some(figures[Metric::LatencyUsMean] / 1e3)),
                     printed.requests_per_s.map_or(NOTHING.to_owned(), times),
                     cell.cell.net.to_string(),
                 ];
@@ -296,9 +296,9 @@ fn cpu_rows(published: &PublishedDatagrams, summary: &Summary) -> Vec<Vec<String
         .filter_map(|cell| {
             let figures = figures(published, cell)?;
             Some(row([
-                percent(figures.client_process_share),
-                percent(figures.client_busy_share),
-                short(figures.client_process_share / (published.cpu_percent / 100.0)),
+                percent(figures[Metric::ClientProcessShare]),
+                percent(figures[Metric::ClientBusyShare]),
+                short(figures[Metric::ClientProcessShare] / (published.cpu_percent / 100.0)),
                 cell.cell.net.to_string(),
             ]))
         })

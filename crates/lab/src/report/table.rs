@@ -187,7 +187,7 @@ impl Page {
             let headline = words::headline(cell, comparison);
             self.wrapped(code(Outcome::of(comparison)), &headline, 2)?;
         }
-        self.rows(&figures(cell), 2)?;
+        self.rows(&columns::figures(cell), 2)?;
         let ratios = ratios(cell);
         if ratios.len() > 1 {
             self.rows(&ratios, 2)?;
@@ -255,31 +255,6 @@ fn code(outcome: Outcome) -> &'static str {
 
 fn severity(severity: Severity) -> &'static str {
     if severity == Severity::Void { RED } else { YELLOW }
-}
-
-/// Title and unit rows, then one row per subject.
-pub(super) fn figures(cell: &CellSummary) -> Vec<Vec<String>> {
-    let columns = columns::columns(cell.cell.protocol());
-    let column = |pick: fn(&columns::Column) -> &'static str| {
-        columns.iter().map(pick).map(str::to_owned).collect::<Vec<_>>()
-    };
-    let head = |first: &str, mut middle: Vec<String>, last: [&str; 2]| {
-        middle.insert(0, first.to_owned());
-        middle.extend(last.map(str::to_owned));
-        middle
-    };
-    let mut rows = vec![
-        head("", column(|(title, _, _)| title), ["runs", "bottleneck"]),
-        head("", column(|(_, unit, _)| unit), ["counted", ""]),
-    ];
-    for subject in &cell.subjects {
-        let value = |(_, _, value): &columns::Column| {
-            subject.figures.as_ref().map_or(words::NOTHING.to_owned(), value)
-        };
-        let last = [&words::counted(subject), words::bottleneck(subject.bottleneck)];
-        rows.push(head(&subject.name, columns.iter().map(value).collect(), last));
-    }
-    rows
 }
 
 /// A title row, then one row of ratios per comparison.

@@ -6,7 +6,7 @@ use crate::experiment::{Experiment, Protocol, UdpGrid, UnderTest};
 use crate::result::{Bundle, State};
 use crate::statistics::{CONFIDENCE, Interval, MAX_REQUIRED_PAIRS};
 use crate::summary::{
-    Bottleneck, CellSummary, Claim, Comparison, LeftOut, Placed, PlacementSummary, Record,
+    Bottleneck, CellSummary, Claim, Comparison, LeftOut, Metric, Placed, PlacementSummary, Record,
     RequiredPairs, Resolution, SubjectSummary, Verdict,
 };
 
@@ -174,13 +174,12 @@ fn kept_up(cell: &CellSummary, comparison: &Comparison) -> Option<String> {
     let kept = comparison.kept_up?;
     let one = |name: &str, times: usize| {
         let subject = cell.subjects.iter().find(|subject| subject.name == name)?;
-        let datagrams = subject.figures.as_ref().and_then(|figures| figures.datagrams.as_ref());
-        let behind = datagrams.map(|datagrams| {
-            format!(
+        let behind = subject.figures.as_ref().and_then(|figures| {
+            Some(format!(
                 "{} of the packets not back, p99.9 sent {} ms late",
-                share(datagrams.missing_ratio),
-                short(datagrams.lateness_us_p99_9 / 1e3)
-            )
+                share(figures.get(Metric::MissingRatio)?),
+                short(figures.get(Metric::LatenessUsP99_9)? / 1e3)
+            ))
         });
         let nothing = (subject.unanswered > 0)
             .then(|| format!("in {} runs nothing came back at all", subject.unanswered));

@@ -58,7 +58,7 @@ pub(super) fn all_pairs(
         let works = |it: &&Figures| did_its_work(it).unwrap_or(true);
         let figures = [baseline, subject].map(|it| it.figures().filter(works));
         if let [Some(baseline), Some(subject)] = figures {
-            let [baseline, subject] = [baseline, subject].map(|it| comparison.record.figure(it));
+            let [baseline, subject] = [baseline, subject].map(|it| it[comparison.record.metric()]);
             logs.push((baseline / subject).ln());
         }
     }

@@ -6,6 +6,7 @@ use super::Judged;
 use super::alike::{self, Aa};
 use super::all_pairs::AllPairs;
 use super::figures::Figures;
+use super::metrics::Metric;
 use super::verdict::{RequiredPairs, Verdict, verdict};
 use crate::experiment::UnderTest;
 use crate::placement::Placement;
@@ -104,10 +105,10 @@ impl Record {
         }
     }
 
-    pub(super) fn figure(self, figures: &Figures) -> f64 {
+    pub(crate) fn metric(self) -> Metric {
         match self {
-            Record::ServerCpu => figures.server_cpu_ns,
-            Record::BothCpus => figures.both_cpus_ns,
+            Record::ServerCpu => Metric::ServerCpuNs,
+            Record::BothCpus => Metric::BothCpusNs,
         }
     }
 }
@@ -191,7 +192,7 @@ struct EqualWork<'a> {
 
 impl EqualWork<'_> {
     fn ratio(&self, record: Record) -> f64 {
-        record.figure(self.baseline) / record.figure(self.subject)
+        self.baseline[record.metric()] / self.subject[record.metric()]
     }
 }
 
@@ -273,12 +274,12 @@ pub(super) fn compare(
         both: equal.len(),
     });
     let interval = |ratios: &[f64]| statistics::interval_at(ratios, seed, confidence);
-    let less = |field: fn(&Figures) -> f64| {
-        let ratio = |pair: &EqualWork<'_>| field(pair.baseline) / field(pair.subject);
+    let less = |metric: Metric| {
+        let ratio = |pair: &EqualWork<'_>| pair.baseline[metric] / pair.subject[metric];
         interval(&equal.iter().map(ratio).collect::<Vec<f64>>())
     };
-    let rates =
-        |pair: &Pair<'_>| Some(pair.subject?.requests_per_s / pair.baseline?.requests_per_s);
+    let rate = Metric::RequestsPerS;
+    let rates = |pair: &Pair<'_>| Some(pair.subject?[rate] / pair.baseline?[rate]);
     let throughput: Vec<f64> = pairs.iter().filter_map(rates).collect();
     let pair_ratios: Vec<f64> = equal.iter().map(|pair| pair.ratio(record)).collect();
     let in_time = |pair: &EqualWork<'_>| (pair.placement, pair.index, pair.ratio(record));
@@ -287,12 +288,12 @@ pub(super) fn compare(
         baseline: rules.baseline.to_owned(),
         pairs: pairs.len(),
         record,
-        server_cpu: less(|figures| figures.server_cpu_ns),
-        server_process: less(|figures| figures.server_process_ns),
-        client_cpu: less(|figures| figures.client_cpu_ns),
-        both_cpus: less(|figures| figures.both_cpus_ns),
+        server_cpu: less(Metric::ServerCpuNs),
+        server_process: less(Metric::ServerProcessNs),
+        client_cpu: less(Metric::ClientCpuNs),
+        both_cpus: less(Metric::BothCpusNs),
         throughput: interval(&throughput),
-        latency_p99: less(|figures| figures.latency_us_p99).filter(|_| !rules.lost),
+        latency_p99: less(Metric::LatencyUsP99).filter(|_| !rules.lost),
         packets_lost: rules.lost,
         throughput_is_client_bound: rules.client_bound,
         placed: placed(&equal, record, &interval),

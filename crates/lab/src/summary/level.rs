@@ -35,7 +35,7 @@ pub(super) fn level(
     let figures =
         counted.iter().filter_map(|judged| judged.read.as_ref()).map(|read| &read.figures);
     let at_work = figures.filter(|figures| did_its_work(figures).unwrap_or(true));
-    let values: Vec<f64> = at_work.map(|figures| record.figure(figures)).collect();
+    let values: Vec<f64> = at_work.map(|figures| figures[record.metric()]).collect();
     let interval = statistics::interval(&values, seed)?;
     Some(Level {
         mean_ns: interval.ratio,

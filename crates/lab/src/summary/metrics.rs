@@ -1,139 +1,356 @@
-//! What is counted of a run beside its times, in one table: reports, CSV and documentation follow
-//! from it.
+//! Every metric, in one table. What is read from a run, how several runs are put together, the tables
+//! of the reports, the CSV, `lab compare` with its gates and the documentation follow from it.
 
-use std::collections::BTreeMap;
+use std::fmt;
 
-use super::figures::Figures;
-use crate::accounting::CpuUse;
-use crate::experiment::NetKind;
-use crate::statistics::median;
+use serde::{Serialize, Serializer};
 
-/// One thing that is counted.
-pub struct Metric {
-    /// Its name in `counts` of the figures, unless it is a field of the figures by itself.
-    pub name: &'static str,
-    /// What a column with it is called.
-    pub title: &'static str,
-    /// What it is a count of, below the title: whose it is, or per what.
-    pub of: &'static str,
-    /// What it says.
-    pub about: &'static str,
-    source: Source,
+use super::reading::Reading;
+use crate::experiment::Protocol;
+
+/// What a metric is measured in. `unit` in a text stands for a request or a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unit {
+    /// Nanoseconds for each unit of work.
+    Ns,
+    UnitsPerS,
+    Us,
+    /// A share of the window.
+    OfWindow,
+    /// A share that is nothing or very little most of the time.
+    Ratio,
+    /// A count for each unit of work.
+    Count,
+    PerEnter,
+    PerRun,
+    Bytes,
+    BytesPerS,
+    BytesPerConnection,
 }
 
-/// Where a metric comes from.
-#[derive(Clone, Copy)]
-enum Source {
-    /// Counted in the window, per unit of work; of several runs the median.
-    PerUnit(fn(&CpuUse, NetKind) -> Option<u64>),
-    /// Counted in the window, per run. It is rare, so of several runs it is the mean: a median would
-    /// often say that there is none.
-    PerRun(fn(&CpuUse, NetKind) -> Option<u64>),
-    /// A field of the figures, older than this table.
-    Field(fn(&Figures) -> Option<f64>),
+impl Unit {
+    fn text(self) -> &'static str {
+        match self {
+            Unit::Ns => "ns/unit",
+            Unit::UnitsPerS => "units/s",
+            Unit::Us => "us",
+            Unit::OfWindow => "of the window",
+            Unit::Ratio => "",
+            Unit::Count => "/unit",
+            Unit::PerEnter => "/enter",
+            Unit::PerRun => "/run",
+            Unit::Bytes => "bytes",
+            Unit::BytesPerS => "bytes/s",
+            Unit::BytesPerConnection => "bytes/connection",
+        }
+    }
 }
 
-/// Everything that is counted, in the order of the reports. Of all of them less is better, but for
-/// completions per enter.
-pub const METRICS: [Metric; 8] = [
-    Metric {
-        name: "notifications",
-        title: "notifications",
-        of: "both CPUs",
-        about: "Interrupts by which one of the two CPUs was told something by another, per unit: \
-                function calls and reschedules.",
-        source: Source::PerUnit(|cpu, _| cpu.notifications()),
-    },
-    Metric {
-        name: "net_rx_runs",
-        title: "NET_RX",
-        of: "both CPUs",
-        about: "Runs of the receive softirq on both CPUs, per unit.",
-        source: Source::PerUnit(|cpu, _| cpu.net_rx_runs()),
-    },
-    Metric {
-        name: "server_switches",
-        title: "switches",
-        of: "server",
-        about: "Context switches of the server, per unit.",
-        source: Source::Field(|figures| Some(figures.server_switches)),
-    },
-    Metric {
-        name: "server_page_faults",
-        title: "faults",
-        of: "server",
-        about: "Page faults of the server that took no disk, per unit.",
-        source: Source::PerUnit(|cpu, _| cpu.server.minor_faults),
-    },
-    Metric {
-        name: "server_syscalls",
-        title: "syscalls",
-        of: "whole life",
-        about: "System calls of the server, per unit, both over its whole life.",
-        source: Source::Field(|figures| figures.server_syscalls),
-    },
-    Metric {
-        name: "completions_per_enter",
-        title: "completions",
-        of: "/enter",
-        about: "Completions per io_uring_enter of the server, over its whole life.",
-        // A server without io_uring counts none.
-        source: Source::Field(|figures| figures.completions_per_enter.filter(|it| *it > 0.0)),
-    },
-    Metric {
-        name: "retransmits",
-        title: "resent",
-        of: "/run",
-        about: "TCP segments sent again by either side, per run.",
-        source: Source::PerRun(CpuUse::retransmits),
-    },
-    Metric {
-        name: "drops",
-        title: "drops",
-        of: "/run",
-        about: "Packets dropped at the devices and the receive backlogs of either side, per run.",
-        source: Source::PerRun(CpuUse::drops),
-    },
-];
+/// Which way a metric has to change to be better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Better {
+    /// Less of it is better.
+    Less,
+    /// More of it is better.
+    More,
+    /// Neither: it says under which conditions a run was made, or how a sum divides.
+    Neither,
+}
+
+/// How the runs of a subject are put together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Several {
+    Median,
+    /// Of what is rare a median would often say that there is none.
+    Mean,
+    /// The mean share of the busy time of its side, of the median of that: so parts still add up.
+    Part,
+}
+
+/// A table of the reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Table {
+    /// The first table of a cell, by protocol.
+    Figures(Protocol),
+    Counts,
+    /// What only HTTP has.
+    Times,
+    /// What only datagrams have.
+    Datagrams,
+    /// Where the CPU time of a side went. The columns of the server are those of the client, too.
+    Sides,
+    Memory,
+}
+
+const REQUESTS: &[Table] = &[Table::Figures(Protocol::Tcp), Table::Figures(Protocol::Http)];
+const HTTP: &[Table] = &[Table::Figures(Protocol::Http)];
+const UDP: &[Table] = &[Table::Figures(Protocol::Udp)];
+const EACH: &[Table] =
+    &[Table::Figures(Protocol::Tcp), Table::Figures(Protocol::Http), Table::Figures(Protocol::Udp)];
+const COUNTS: &[Table] = &[Table::Counts];
+const TIMES: &[Table] = &[Table::Times];
+const DATAGRAMS: &[Table] = &[Table::Datagrams];
+const SIDES_TABLE: &[Table] = &[Table::Sides];
+const MEMORY: &[Table] = &[Table::Memory];
+
+/// A column of one or more tables of the reports.
+#[derive(Debug)]
+struct Column {
+    tables: &'static [Table],
+    title: &'static str,
+    /// The line below the title: unit, whose it is, or per what. `unit` is a request or a packet.
+    below: &'static str,
+}
+
+/// A row of the table of metrics.
+struct Row {
+    /// Where it stands in `figures` of a bundle.
+    path: &'static str,
+    /// A shorter name for it in `lab compare`; what has one is always compared.
+    alias: &'static str,
+    unit: Unit,
+    better: Better,
+    several: Several,
+    columns: &'static [Column],
+    about: &'static str,
+    read: fn(&Reading<'_>) -> Option<f64>,
+}
+
+/// Makes the table. Rows of `pairs` are two metrics, of the server's side and of the client's.
+macro_rules! metrics {
+    (single { $(
+        $id:ident $path:literal $(= $alias:literal)? ($unit:ident $better:ident $several:ident)
+            [$($tables:ident $title:literal $below:literal),*] $about:literal |$it:ident| $read:expr;
+    )* }
+    pairs { $(
+        $server:ident $client:ident $field:ident ($of_unit:ident $of_better:ident $of_several:ident)
+            [$($of_title:literal $of_below:literal)?] $of_about:literal;
+    )* }) => {
+        /// A metric of a run.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Metric {
+            $(#[doc = $about] $id,)*
+            $(#[doc = concat!("The server's side. ", $of_about)] $server,
+              #[doc = concat!("The client's side. ", $of_about)] $client,)*
+        }
+
+        /// Every metric, in the order of the reports.
+        pub const METRICS: &[Metric] =
+            &[$(Metric::$id,)* $(Metric::$server, Metric::$client,)*];
+
+        /// What both sides have: of the server, of the client.
+        pub(crate) const SIDES: &[[Metric; 2]] = &[$([Metric::$server, Metric::$client]),*];
+
+        pub(super) static ROWS: &[Row] = &[$(
+            Row {
+                path: $path,
+                alias: concat!($($alias)?),
+                unit: Unit::$unit,
+                better: Better::$better,
+                several: Several::$several,
+                columns: &[$(Column { tables: $tables, title: $title, below: $below }),*],
+                about: $about,
+                read: |$it: &Reading<'_>| Into::<Option<f64>>::into($read),
+            },
+        )* $(
+            Row {
+                path: concat!("server.", stringify!($field)),
+                alias: "",
+                unit: Unit::$of_unit,
+                better: Better::$of_better,
+                several: Several::$of_several,
+                columns: &[$(Column { tables: SIDES_TABLE, title: $of_title, below: $of_below })?],
+                about: $of_about,
+                read: |it: &Reading<'_>| Some(it.server.$field),
+            },
+            Row {
+                path: concat!("client.", stringify!($field)),
+                alias: "",
+                unit: Unit::$of_unit,
+                better: Better::$of_better,
+                several: Several::$of_several,
+                columns: &[],
+                about: $of_about,
+                read: |it: &Reading<'_>| Some(it.client.$field),
+            },
+        )*];
+    };
+}
+
+mod table;
+
+use table::ROWS;
+pub(crate) use table::SIDES;
+pub use table::{METRICS, Metric};
+
+/// The parts of the busy time of a side, from `user_ns` to `outside_ns`, which add up to it: of the
+/// server, of the client.
+pub const PARTS: &[[Metric; 2]] = SIDES.split_at(1).1.split_at(6).0;
 
 impl Metric {
-    /// Its value in figures, if it was counted.
-    pub fn value(&self, figures: &Figures) -> Option<f64> {
-        match self.source {
-            Source::PerUnit(_) | Source::PerRun(_) => figures.counts.get(self.name).copied(),
-            Source::Field(read) => read(figures),
+    fn row(self) -> &'static Row {
+        &ROWS[self as usize]
+    }
+
+    /// The metric of this name or field.
+    pub(crate) fn named(name: &str) -> Option<Metric> {
+        let is_it = |it: &Metric| it.name() == name || it.field() == name;
+        METRICS.iter().copied().find(is_it)
+    }
+
+    /// The group of its field in `figures` of a bundle, if it is in one, and its key there.
+    pub(super) fn place(self) -> (Option<&'static str>, &'static str) {
+        let path = self.row().path;
+        path.split_once('.').map_or((None, path), |(group, key)| (Some(group), key))
+    }
+
+    /// Whether only some runs have it, together with others.
+    pub(crate) fn is_grouped(self) -> bool {
+        self.place().0.is_some()
+    }
+
+    /// Its field in `figures` of a bundle, as `server.user_ns`; what is in `counts` goes without that.
+    pub fn field(self) -> &'static str {
+        let path = self.row().path;
+        path.strip_prefix("counts.").unwrap_or(path)
+    }
+
+    /// Its name in `lab compare`: that of its field, if it has no shorter one.
+    pub fn name(self) -> &'static str {
+        if self.is_headline() { self.row().alias } else { self.field() }
+    }
+
+    /// Whether `lab compare` shows it even if it did not change.
+    pub(crate) fn is_headline(self) -> bool {
+        !self.row().alias.is_empty()
+    }
+
+    /// Which way it has to change to be better.
+    pub fn better(self) -> Better {
+        self.row().better
+    }
+
+    /// What it says.
+    pub fn about(self) -> &'static str {
+        self.row().about
+    }
+
+    pub(crate) fn unit(self) -> Unit {
+        self.row().unit
+    }
+
+    /// Its unit in words.
+    pub(crate) fn unit_text(self, protocol: Protocol) -> String {
+        self.unit().text().replace("unit", protocol.unit())
+    }
+
+    pub(super) fn several(self) -> Several {
+        self.row().several
+    }
+
+    /// Whether there is such a metric of this protocol.
+    pub(crate) fn is_of(self, protocol: Protocol) -> bool {
+        match self.place().0 {
+            Some("datagrams") => protocol == Protocol::Udp,
+            Some("http") => protocol == Protocol::Http,
+            Some("open_loop") => protocol != Protocol::Udp,
+            _ => true,
         }
     }
 
-    fn of_run(&self, cpu: &CpuUse, net: NetKind, done: f64) -> Option<f64> {
-        match self.source {
-            Source::PerUnit(read) => Some(read(cpu, net)? as f64 / done),
-            Source::PerRun(read) => Some(read(cpu, net)? as f64),
-            Source::Field(_) => None,
-        }
+    /// Whether packets that were lost, and sent again after a while, are in it.
+    pub(crate) fn is_latency(self) -> bool {
+        self.unit() == Unit::Us && !matches!(self.place().0, Some("datagrams" | "open_loop"))
     }
 
-    fn of_several(&self, runs: &[&Figures]) -> Option<f64> {
-        let all: Vec<f64> = runs.iter().filter_map(|figures| self.value(figures)).collect();
-        match self.source {
-            Source::PerUnit(_) => median(all),
-            Source::PerRun(_) if all.is_empty() => None,
-            Source::PerRun(_) => Some(all.iter().sum::<f64>() / all.len() as f64),
-            Source::Field(_) => None,
-        }
+    /// Whether it says nothing about the server once the load generator is the bottleneck.
+    pub(crate) fn is_of_the_load_too(self) -> bool {
+        let is_rate = matches!(self.unit(), Unit::UnitsPerS | Unit::BytesPerS);
+        is_rate || self.is_latency() || self.place().0 == Some("open_loop")
+    }
+
+    /// What a run has of it.
+    pub(super) fn read(self, run: &Reading<'_>) -> Option<f64> {
+        (self.row().read)(run).filter(|value| value.is_finite())
+    }
+
+    /// The columns of a table of the reports: metric, title, and the line below it.
+    pub(crate) fn columns(
+        table: Table,
+    ) -> impl Iterator<Item = (Metric, &'static str, &'static str)> {
+        METRICS.iter().flat_map(move |metric| {
+            let columns = metric.row().columns.iter().filter(move |it| it.tables.contains(&table));
+            columns.map(|it| (*metric, it.title, it.below))
+        })
     }
 }
 
-/// What was counted of a run with `done` units, by name.
-pub(super) fn counts(cpu: &CpuUse, net: NetKind, done: f64) -> BTreeMap<String, f64> {
-    collected(|metric| metric.of_run(cpu, net, done))
+impl fmt::Display for Metric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
 }
 
-/// What was counted of several runs.
-pub(super) fn medians(runs: &[&Figures]) -> BTreeMap<String, f64> {
-    collected(|metric| metric.of_several(runs))
+impl Serialize for Metric {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
 }
 
-fn collected(value: impl Fn(&Metric) -> Option<f64>) -> BTreeMap<String, f64> {
-    METRICS.iter().filter_map(|metric| Some((metric.name.to_owned(), value(metric)?))).collect()
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn names_are_different_and_lead_back() {
+        let mut names = BTreeSet::new();
+        for metric in METRICS {
+            assert_eq!(Metric::named(metric.name()), Some(*metric));
+            assert_eq!(Metric::named(metric.field()), Some(*metric));
+            assert!(names.insert(metric.row().path), "{metric}");
+            let is_word = |c: char| c.is_ascii_alphanumeric() || "._".contains(c);
+            assert!(metric.name().chars().all(is_word), "{metric}");
+        }
+        assert_eq!(Metric::named("speed"), None);
+        assert_eq!(Metric::Drops.name(), "drops");
+        assert_eq!(Metric::ServerCpuNs.unit_text(Protocol::Udp), "ns/packet");
+    }
+
+    /// The documentation of these fields of `figures`.
+    fn documented(group: Option<&str>) -> String {
+        let mut text =
+            "| field | content | better | of several runs |\n|---|---|---|---|\n".to_owned();
+        for metric in METRICS.iter().filter(|it| it.place().0 == group) {
+            let better = match metric.better() {
+                Better::Less => "less",
+                Better::More => "more",
+                Better::Neither => "",
+            };
+            let several = match metric.several() {
+                Several::Median => "median",
+                Several::Mean => "mean",
+                Several::Part => "mean share",
+            };
+            let (key, about) = (metric.place().1, metric.about());
+            text += &format!("| `{key}` | {about} | {better} | {several} |\n");
+        }
+        text
+    }
+
+    #[test]
+    fn every_metric_is_documented() {
+        let document = include_str!("../../../../docs/bundle.md");
+        assert_eq!(documented(Some("server")), documented(Some("client")));
+        for group in METRICS.iter().map(|metric| metric.place().0).collect::<BTreeSet<_>>() {
+            let table = documented(group);
+            assert!(document.contains(&table), "docs/bundle.md lacks this of {group:?}:\n{table}");
+        }
+        let gates = include_str!("../../../../docs/statistics.md");
+        for metric in METRICS.iter().filter(|it| it.is_headline()) {
+            let named = format!("`{}` (`{}`)", metric.name(), metric.field());
+            assert!(gates.contains(&named), "docs/statistics.md lacks {named}");
+        }
+    }
 }

@@ -10,7 +10,7 @@ mod figures;
 mod knee;
 mod level;
 mod metrics;
-mod sides;
+mod reading;
 mod verdict;
 mod warnings;
 
@@ -30,13 +30,12 @@ pub use all_pairs::{AllPairs, LeftOut};
 pub use axis::Axis;
 pub use calls::CallFigures;
 pub use compare::{Comparison, KeptUp, Placed, Record};
-pub(crate) use figures::figures_of;
-pub use figures::{DatagramFigures, Figures, HttpFigures, OpenLoopFigures};
+pub use figures::Figures;
 pub use knee::Knee;
 pub use level::Level;
-pub use metrics::{METRICS, Metric};
-
-pub use sides::{MemoryFigures, Part, SideFigures};
+pub use metrics::{Better, METRICS, Metric, PARTS};
+pub(crate) use metrics::{SIDES, Table, Unit};
+pub(crate) use reading::figures_of;
 pub use verdict::{Claim, RequiredPairs, Verdict};
 pub use warnings::{
     COARSE_SHARE, DRIFT_FIGURE_PERCENT, DRIFT_RATIO_PERCENT, NOISY_PERCENT, SPOILT_SHARE, Warning,
@@ -44,7 +43,7 @@ pub use warnings::{
 };
 
 use compare::{Rules, compare, drift};
-use figures::{Read, medians};
+use reading::Read;
 
 /// A CPU busier than this is the bottleneck.
 pub const SATURATED_SHARE: f64 = 0.95;
@@ -271,7 +270,7 @@ fn cell_summary(
             let (void, noise) = (first_of(Severity::Void), first_of(Severity::Noise));
             let disturbed = audit::is_disturbed(run, &found);
             findings.extend(found);
-            let (read, unanswered) = (figures::read(run), audit::is_unanswered(run));
+            let (read, unanswered) = (reading::read(run), audit::is_unanswered(run));
             Judged { run, read, void, noise, disturbed, unanswered }
         })
         .collect();
@@ -363,16 +362,19 @@ fn cell_summary(
 
 /// Whether a run did the work that its schedule asked for; nothing where there is no schedule.
 pub(crate) fn did_its_work(experiment: &Experiment, figures: &Figures) -> Option<bool> {
-    if let Some(datagrams) = &figures.datagrams {
+    if let Some(missing) = figures.get(Metric::MissingRatio) {
         let limits = experiment.udp.as_ref().map(|udp| udp.keeps_up).unwrap_or_default();
-        return Some(datagrams.keeps_up(&limits));
+        let in_time = figures[Metric::LatenessUsP99_9] <= limits.lateness_us_p99_9;
+        return Some(in_time && missing <= limits.missing_ratio);
     }
+    let missing = figures.get(Metric::OpenLoopMissingRatio)?;
     let tcp = experiment.tcp.as_ref().map(|tcp| tcp.keeps_up);
-    let limits = match (&figures.http, &experiment.http) {
+    let limits = match (figures.get(Metric::ContentBytesPerS), &experiment.http) {
         (Some(_), Some(http)) => http.keeps_up,
         _ => tcp.unwrap_or_default(),
     };
-    figures.answers_in_time(&limits)
+    let in_time = figures[Metric::LatencyUsP99] <= limits.latency_us_p99;
+    Some(in_time && missing <= limits.missing_ratio)
 }
 
 /// How the CPUs lay, by placement.
@@ -407,7 +409,7 @@ fn subject_summary(
         .iter()
         .filter_map(|j| {
             let placement = j.run.distance.and_then(|distance| distance.placement());
-            Some((placement, j.run.index, record.figure(j.figures()?)))
+            Some((placement, j.run.index, j.figures()?[record.metric()]))
         })
         .collect();
     SubjectSummary {
@@ -420,7 +422,7 @@ fn subject_summary(
         kept_up: (unanswered > 0 || !kept_up.is_empty())
             .then(|| kept_up.iter().filter(|kept| **kept).count()),
         bottleneck: bottleneck(counted),
-        figures: medians(&figures),
+        figures: Figures::together(&figures),
         level: None,
         latency_curve: curve(read.iter().map(|read| &read.latencies)),
         lateness_curve: curve(read.iter().filter_map(|read| read.lateness.as_ref())),
@@ -449,13 +451,12 @@ fn bottleneck(counted: &[&Judged<'_>]) -> Option<Bottleneck> {
     if counted.first()?.run.cpu.as_ref()?.is_shared() {
         return Some(Bottleneck::SharedCpu);
     }
-    let share = |field: fn(&Figures) -> f64| {
-        median(counted.iter().filter_map(|j| j.read.as_ref()).map(|read| field(&read.figures)))
+    let saturated = |share: Metric| {
+        let shares = counted.iter().filter_map(|judged| judged.figures()?.get(share));
+        median(shares).is_some_and(|share| share >= SATURATED_SHARE)
     };
-    let saturated = |share: Option<f64>| share.is_some_and(|share| share >= SATURATED_SHARE);
-    let server = saturated(share(|figures| figures.server_busy_share));
-    let client = saturated(share(|figures| figures.client_busy_share))
-        || saturated(share(|figures| figures.client_thread_share));
+    let server = saturated(Metric::ServerBusyShare);
+    let client = saturated(Metric::ClientBusyShare) || saturated(Metric::ClientThreadShare);
     Some(match (server, client) {
         (true, true) => Bottleneck::BothCpus,
         (true, false) => Bottleneck::ServerCpu,

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use crate::common::records;
 use serde_json::{Value, json};
 use twinring_lab::compare::{
-    BundleComparison, Figure, FigureChange, Finding, Gate, GateOutcome, Options, SubjectChange,
-    bundles,
+    BundleComparison, FigureChange, Finding, Gate, GateOutcome, Options, SubjectChange, bundles,
 };
+use twinring_lab::summary::Metric;
 use twinring_lab::{Experiment, LabError, Protocol};
 
 fn stored(version: u32) -> PathBuf {
@@ -84,7 +84,7 @@ fn try_compare(a: &Path, b: &Path, gates: &[&str]) -> Result<BundleComparison, L
     bundles(a, b, &Options { gates, unverified: false })
 }
 
-fn figure(changes: &[SubjectChange], subject: &str, figure: Figure) -> FigureChange {
+fn figure(changes: &[SubjectChange], subject: &str, figure: Metric) -> FigureChange {
     let change = changes.iter().find(|it| it.subject == subject).unwrap();
     change.figures.iter().find(|it| it.figure == figure).unwrap().clone()
 }
@@ -98,20 +98,20 @@ fn a_subject_that_needs_more_is_found_and_the_others_are_not() {
     let a = bundle(&pairs(10, 1.0, 0.8), |_| ());
     let b = bundle(&pairs(10, 1.0, 0.84), |_| ());
     let found = compare(a.path(), b.path(), &[]);
-    let worse = figure(&found.absolute, "io_uring", Figure::ServerCpu).change.unwrap();
+    let worse = figure(&found.absolute, "io_uring", Metric::ServerCpuNs).change.unwrap();
     assert_eq!((worse.finding, worse.runs), (Finding::Worse, [10, 10]));
     assert!((worse.percent - 5.0).abs() < 0.01, "{worse:?}");
     assert!(worse.low_percent > 3.0 && worse.high_percent < 7.0, "{worse:?}");
     assert!(worse.p_adjusted >= worse.p_value, "{worse:?}");
-    let same = figure(&found.absolute, "epoll", Figure::ServerCpu).change.unwrap();
+    let same = figure(&found.absolute, "epoll", Metric::ServerCpuNs).change.unwrap();
     assert_eq!(same.finding, Finding::NoDifference);
     // The same in the ratio to epoll, which each bundle measured in pairs.
-    let ratio = figure(&found.relative, "io_uring", Figure::ServerCpu);
+    let ratio = figure(&found.relative, "io_uring", Metric::ServerCpuNs);
     assert!((ratio.a.unwrap() - 0.8).abs() < 0.01 && (ratio.b.unwrap() - 0.84).abs() < 0.01);
     assert_eq!(ratio.change.unwrap().finding, Finding::Worse);
     // Twice better is better, and more throughput is too.
     let found = compare(b.path(), a.path(), &[]);
-    let better = figure(&found.absolute, "io_uring", Figure::ServerCpu).change.unwrap();
+    let better = figure(&found.absolute, "io_uring", Metric::ServerCpuNs).change.unwrap();
     assert_eq!(better.finding, Finding::Better);
     assert_eq!(found.verdicts[0].changed, Some(false));
     assert_eq!(found.exit_code(), 0);
@@ -123,6 +123,10 @@ fn gates_are_breached_by_proof_or_by_what_cannot_be_excluded() {
     let b = bundle(&pairs(10, 1.0, 0.84), |_| ());
     for (gate, outcome) in [
         ("server_cpu > 3%", GateOutcome::Breached),
+        // Any field of the figures, by its name in the bundle.
+        ("server_cpu_ns > 3%", GateOutcome::Breached),
+        ("server.busy_ns > 3%", GateOutcome::Breached),
+        ("server_switches > 3%", GateOutcome::Held),
         ("server_cpu > 3% of io_uring", GateOutcome::Breached),
         ("server_cpu > 3% of epoll", GateOutcome::Held),
         ("server_cpu > 5%", GateOutcome::Held),
@@ -247,7 +251,7 @@ fn another_machine_leaves_only_the_ratios() {
         let b = bundle(&pairs(10, 1.0, 0.84), change);
         let found = compare(a.path(), b.path(), &["server_cpu > 3%", "relative server_cpu > 3%"]);
         assert_eq!(outcomes(&found), [GateOutcome::Unjudged, GateOutcome::Breached], "{what}");
-        let why = figure(&found.absolute, "io_uring", Figure::ServerCpu).why_not.unwrap();
+        let why = figure(&found.absolute, "io_uring", Metric::ServerCpuNs).why_not.unwrap();
         assert!(why.contains("not measured alike") && why.contains(what), "{why}");
         assert!(found.table(plain()).contains(what), "{what}");
     }
@@ -340,7 +344,7 @@ fn runs_are_compared_with_runs_of_the_same_placement() {
     // A was close most of the time and B apart: all that makes B dearer.
     let (a, b) = (placed(pairs(12, 1.0, 0.8), 9), placed(pairs(12, 1.0, 0.8), 3));
     let found = compare(a.path(), b.path(), &["server_cpu > 3%"]);
-    let same = figure(&found.absolute, "io_uring", Figure::ServerCpu);
+    let same = figure(&found.absolute, "io_uring", Metric::ServerCpuNs);
     assert!(same.b.unwrap() / same.a.unwrap() > 1.05, "{same:?}");
     let change = same.change.unwrap();
     assert!(change.percent.abs() < 0.5 && change.finding == Finding::NoDifference, "{change:?}");
@@ -366,9 +370,9 @@ fn what_the_load_generator_limits_is_not_compared() {
     let b = bundle(&runs, |_| ());
     let found = compare(a.path(), b.path(), &["throughput < -5%", "server_cpu > 3%"]);
     assert_eq!(outcomes(&found), [GateOutcome::Unjudged, GateOutcome::Held]);
-    let why = figure(&found.absolute, "io_uring", Figure::P99).why_not.unwrap();
+    let why = figure(&found.absolute, "io_uring", Metric::LatencyUsP99).why_not.unwrap();
     assert!(why.contains("client-bound"), "{why}");
-    assert!(figure(&found.absolute, "epoll", Figure::P99).change.is_some());
+    assert!(figure(&found.absolute, "epoll", Metric::LatencyUsP99).change.is_some());
 }
 
 #[test]
@@ -380,9 +384,9 @@ fn latency_is_not_compared_where_packets_were_lost() {
     let b = bundle(&runs, |_| ());
     let found = compare(a.path(), b.path(), &["p99 > 5%", "server_cpu > 3%"]);
     assert_eq!(outcomes(&found), [GateOutcome::Unjudged, GateOutcome::Held]);
-    let why = figure(&found.absolute, "io_uring", Figure::P99).why_not.unwrap();
+    let why = figure(&found.absolute, "io_uring", Metric::LatencyUsP99).why_not.unwrap();
     assert!(why.contains("packets were lost"), "{why}");
-    assert!(figure(&found.absolute, "epoll", Figure::P99).change.is_some());
+    assert!(figure(&found.absolute, "epoll", Metric::LatencyUsP99).change.is_some());
 }
 
 /// Gates of before there was a third network name cells as they were called then.

@@ -5,7 +5,7 @@ use crate::common::records::{ANSWERED, CONNECTIONS, LATENCY_NS, WINDOW_S, judge,
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 use twinring_lab::audit::{Finding, Kind, Severity};
-use twinring_lab::summary::CellSummary;
+use twinring_lab::summary::{CellSummary, Metric};
 use twinring_wire::EncodedHistogram;
 
 /// The part of the first of two load generators; the second has as much.
@@ -85,16 +85,16 @@ fn several_load_generators_are_one_load() {
     let rate = |connections: u64, latency_ns: u64| connections as f64 * 1e9 / latency_ns as f64;
     let rates = [rate(FIRST, LATENCIES_NS[0]), rate(CONNECTIONS - FIRST, LATENCIES_NS[1])];
     let close = |a: f64, b: f64| assert!((a - b).abs() < 0.002 * b, "{a} {b}");
-    close(figures.requests_per_s, rates[0] + rates[1]);
+    close(figures[Metric::RequestsPerS], rates[0] + rates[1]);
     // The mean by the answers of each, the tail that of the slower host.
     let sum_us = rates[0] * LATENCIES_NS[0] as f64 / 1e3 + rates[1] * LATENCIES_NS[1] as f64 / 1e3;
-    close(figures.latency_us_mean, sum_us / (rates[0] + rates[1]));
-    close(figures.latency_us_p99, LATENCIES_NS[1] as f64 / 1e3);
-    close(figures.latency_us_p50, LATENCIES_NS[0] as f64 / 1e3);
-    close(figures.server_cpu_ns, 1.6e9 / ((rates[0] + rates[1]) * WINDOW_S));
+    close(figures[Metric::LatencyUsMean], sum_us / (rates[0] + rates[1]));
+    close(figures[Metric::LatencyUsP99], LATENCIES_NS[1] as f64 / 1e3);
+    close(figures[Metric::LatencyUsP50], LATENCIES_NS[0] as f64 / 1e3);
+    close(figures[Metric::ServerCpuNs], 1.6e9 / ((rates[0] + rates[1]) * WINDOW_S));
     // The busier of their CPUs decides who was the bottleneck; what they cost is added.
-    close(figures.client_busy_share, 1.5 / WINDOW_S);
-    close(figures.client_cpu_ns, 3.0e9 / ((rates[0] + rates[1]) * WINDOW_S));
+    close(figures[Metric::ClientBusyShare], 1.5 / WINDOW_S);
+    close(figures[Metric::ClientCpuNs], 3.0e9 / ((rates[0] + rates[1]) * WINDOW_S));
     assert!(ANSWERED > 0 && cell.subjects.iter().all(|subject| subject.counted == 2));
 }
 

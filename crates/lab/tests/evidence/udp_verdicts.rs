@@ -4,7 +4,7 @@ use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 use twinring_lab::audit::{Finding, Kind, Severity, audit};
 use twinring_lab::result::RunRecord;
-use twinring_lab::summary::{CellSummary, Claim, Record, Verdict, summarise};
+use twinring_lab::summary::{CellSummary, Claim, Metric, Record, Verdict, summarise};
 use twinring_lab::{Experiment, UnderTest};
 use twinring_wire::EncodedHistogram;
 
@@ -142,10 +142,10 @@ fn the_verdict_is_about_both_sides_and_each_has_its_interval() {
     }
     let figures = cell.subjects[0].figures.as_ref().unwrap();
     // 0.5 s and 1 s of 100,000 packets.
-    assert!((figures.server_cpu_ns / 5_000.0 - 1.0).abs() < 0.01, "{figures:?}");
-    assert!((figures.client_cpu_ns / 10_000.0 - 1.0).abs() < 0.01, "{figures:?}");
+    assert!((figures[Metric::ServerCpuNs] / 5_000.0 - 1.0).abs() < 0.01, "{figures:?}");
+    assert!((figures[Metric::ClientCpuNs] / 10_000.0 - 1.0).abs() < 0.01, "{figures:?}");
     // Over the server's whole life, warm-up included.
-    assert_eq!(figures.server_syscalls, Some(1.5));
+    assert_eq!(figures.get(Metric::ServerSyscalls), Some(1.5));
     assert_eq!(cell.subjects[0].kept_up, Some(8));
     let call = &cell.subjects[0].calls[0];
     assert_eq!(

@@ -5,7 +5,7 @@ use crate::common::{Sketch, alone, options, runs, summary};
 use twinring_lab::accounting::CpuUse;
 use twinring_lab::profile::Class;
 use twinring_lab::result::RunRecord;
-use twinring_lab::summary::{SideFigures, summarise};
+use twinring_lab::summary::{Metric, PARTS, summarise};
 use twinring_lab::{Experiment, Outcome, Stop};
 
 fn run(sketch: Sketch<'_>) -> (tempfile::TempDir, Outcome) {
@@ -96,13 +96,14 @@ fn the_parts_of_both_sides_add_up_and_the_looks_are_timed() {
     let summary = summarise(&outcome.bundle.experiment, 1, &calm);
     for subject in &summary.cells[0].subjects {
         let Some(figures) = &subject.figures else { continue };
-        for side in [&figures.server, &figures.client] {
-            let sum: f64 = SideFigures::PARTS.iter().map(|(_, part)| part(side)).sum();
-            assert!((sum - side.busy_ns).abs() < 1e-6 * side.busy_ns, "{side:?}");
-            assert!(SideFigures::PARTS.iter().all(|(_, part)| part(side) >= -1e-9), "{side:?}");
+        let busy = [Metric::ServerSideBusyNs, Metric::ClientSideBusyNs].map(|it| figures[it]);
+        for (side, busy_ns) in busy.into_iter().enumerate() {
+            let sum: f64 = PARTS.iter().map(|part| figures[part[side]]).sum();
+            assert!((sum - busy_ns).abs() < 1e-6 * busy_ns, "{figures:?}");
+            assert!(PARTS.iter().all(|part| figures[part[side]] >= -1e-9), "{figures:?}");
         }
-        assert!((figures.server.busy_ns - figures.server_cpu_ns).abs() < 1e-6);
-        assert!(figures.memory.unwrap().server_rss_bytes > 0.0);
+        assert!((busy[0] - figures[Metric::ServerCpuNs]).abs() < 1e-6);
+        assert!(figures[Metric::RssBytes] > 0.0);
     }
 }
 

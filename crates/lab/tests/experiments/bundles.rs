@@ -13,6 +13,7 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use twinring_lab::result::State;
+use twinring_lab::summary::Metric;
 use twinring_lab::{LabError, NetKind, Outcome, Stop, compare, rerender, verify};
 
 fn files(directory: &Path) -> Vec<String> {
@@ -318,7 +319,10 @@ fn bundles_of_the_second_version_are_read_verified_and_rendered_anew() {
     for (cell, old) in summary.cells.iter().zip(before["summary"]["cells"].as_array().unwrap()) {
         for (subject, old) in cell.subjects.iter().zip(old["subjects"].as_array().unwrap()) {
             let figures = subject.figures.as_ref().unwrap();
-            assert_eq!(figures.server_cpu_ns, old["figures"]["server_cpu_ns"].as_f64().unwrap());
+            assert_eq!(
+                figures[Metric::ServerCpuNs],
+                old["figures"]["server_cpu_ns"].as_f64().unwrap()
+            );
         }
     }
     let found = verify(out.path()).unwrap();

@@ -2,7 +2,7 @@
 
 use crate::common::{Sketch, calmed, summary, voids};
 use twinring_lab::audit::{Kind, Severity};
-use twinring_lab::summary::{CellSummary, Verdict};
+use twinring_lab::summary::{CellSummary, Metric, Verdict};
 
 /// Runs the clean server and one of `mode`, and returns what voided each.
 fn voids_of(mode: &str, sketch: Sketch<'_>) -> [Vec<Kind>; 2] {
@@ -96,9 +96,15 @@ fn a_slow_server_is_measured_and_named() {
             assert_eq!((waits.severity, &*waits.subject), (Severity::Warning, "slow"));
         }
         // Processes that came and went between the lab's looks used the CPU.
-        None => assert!(slow.server_busy_share.max(slow.client_busy_share) >= 0.5, "{slow:?}"),
+        None => assert!(
+            slow[Metric::ServerBusyShare].max(slow[Metric::ClientBusyShare]) >= 0.5,
+            "{slow:?}"
+        ),
     }
-    assert!(slow.latency_us_p50 >= 20_000.0 && slow.requests_per_s < echo.requests_per_s);
+    assert!(
+        slow[Metric::LatencyUsP50] >= 20_000.0
+            && slow[Metric::RequestsPerS] < echo[Metric::RequestsPerS]
+    );
 }
 
 #[test]

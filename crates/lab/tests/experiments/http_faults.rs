@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::common::{HttpSketch, alone, calmed, fakes, voids};
 use twinring_lab::audit::{Finding, Kind, Severity};
-use twinring_lab::summary::{CellSummary, Verdict};
+use twinring_lab::summary::{CellSummary, Metric, Verdict};
 
 /// What came out; the clean server is flawless.
 fn cell(sketch: &HttpSketch<'_>) -> CellSummary {
@@ -43,8 +43,8 @@ fn clean_servers_pass_every_audit() {
         assert_eq!(cell.cell.to_string(), "4 connections x 1000 B over HTTP on lo");
         for subject in &cell.subjects {
             let figures = subject.figures.as_ref().unwrap();
-            let content = figures.http.unwrap().content_bytes_per_s;
-            assert!((content / figures.requests_per_s - 1000.0).abs() < 1e-6, "{figures:?}");
+            let content = figures[Metric::ContentBytesPerS];
+            assert!((content / figures[Metric::RequestsPerS] - 1000.0).abs() < 1e-6, "{figures:?}");
         }
     }
 }

@@ -7,7 +7,7 @@ use super::{severity_class, tables};
 use crate::experiment::Protocol;
 use crate::report::outcome::Outcome;
 use crate::report::{accounting, columns, plots, table, words};
-use crate::summary::{CellSummary, Summary};
+use crate::summary::{CellSummary, Summary, Table};
 
 /// Up to this many cells are open from the start.
 const OPEN: usize = 4;
@@ -55,12 +55,12 @@ fn content(cell: &CellSummary) -> Markup {
                 }
             }
         }
-        (tables::with_units(&table::figures(cell), "Figures"))
+        (tables::with_units(&columns::figures(cell), "Figures"))
         (tables::simple(&table::ratios(cell), "Ratios"))
         (tables::with_units(&columns::counts(cell), "Counts"))
         @for line in words::placements(cell) { p.small { (line) } }
-        (tables::simple(&columns::http_times(cell), "Times"))
-        (tables::simple(&columns::datagrams(cell), "Datagrams"))
+        (tables::simple(&columns::simple(cell, Table::Times, "times"), "Times"))
+        (tables::simple(&columns::simple(cell, Table::Datagrams, "datagrams"), "Datagrams"))
         (tables::simple(&columns::calls(cell), "System calls of the load generator"))
         @for (rows, note) in accounting::tables(cell) {
             (tables::simple(&rows, &rows[0][0]))

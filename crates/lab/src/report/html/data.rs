@@ -7,6 +7,7 @@ use maud::{Markup, html};
 use super::tables;
 use crate::audit::{Finding, Severity};
 use crate::prices::Explanation;
+use crate::report::columns::shown;
 use crate::report::{prices, words};
 use crate::result::{Bundle, RunRecord};
 use crate::summary::{Figures, METRICS, Metric, Summary, figures_of};
@@ -82,39 +83,17 @@ fn downloads(bundle: &Bundle, listed: &[RunRecord], all: usize) -> Markup {
     }
 }
 
-/// A column of the table of runs: its name in `bundle.json`, figure.
-type Column = (&'static str, fn(&Figures) -> f64);
-
-const COLUMNS: [Column; 18] = [
-    ("server_cpu_ns", |f| f.server_cpu_ns),
-    ("client_cpu_ns", |f| f.client_cpu_ns),
-    ("both_cpus_ns", |f| f.both_cpus_ns),
-    ("server.user_ns", |f| f.server.user_ns),
-    ("server.system_ns", |f| f.server.system_ns),
-    ("server.outside_ns", |f| f.server.outside_ns),
-    ("client.user_ns", |f| f.client.user_ns),
-    ("client.system_ns", |f| f.client.system_ns),
-    ("client.outside_ns", |f| f.client.outside_ns),
-    ("server_process_ns", |f| f.server_process_ns),
-    ("requests_per_s", |f| f.requests_per_s),
-    ("latency_us_mean", |f| f.latency_us_mean),
-    ("latency_us_p50", |f| f.latency_us_p50),
-    ("latency_us_p99", |f| f.latency_us_p99),
-    ("latency_us_p99_9", |f| f.latency_us_p99_9),
-    ("latency_us_max", |f| f.latency_us_max),
-    ("server_busy_share", |f| f.server_busy_share),
-    ("client_busy_share", |f| f.client_busy_share),
-];
-
-/// The figures of each run as comma-separated values (RFC 4180), with its findings and commands.
+/// The figures of each run as comma-separated values (RFC 4180), with its findings and commands. Every
+/// metric has a column, unless no run has it.
 fn csv(summary: Option<&Summary>, runs: &[RunRecord]) -> String {
+    let figures: Vec<Option<Figures>> = runs.iter().map(figures_of).collect();
+    let is_there = |it: &Metric| figures.iter().flatten().any(|run| run.get(*it).is_some());
+    let metrics: Vec<Metric> = METRICS.iter().copied().filter(is_there).collect();
     let mut text = String::from("run,at_s,cell,block,subject");
-    COLUMNS.iter().for_each(|(name, _)| text.extend([",", name]));
-    METRICS.iter().for_each(|metric| text.extend([",", metric.name]));
+    metrics.iter().for_each(|metric| text.extend([",", metric.field()]));
     text.push_str(",left_out,findings,server_command,client_command\r\n");
-    for run in runs {
-        let figures = figures_of(run);
-        let figure = |(_, value): &Column| figures.as_ref().map(|it| value(it).to_string());
+    for (run, figures) in runs.iter().zip(&figures) {
+        let figure = |it: &Metric| Some(figures.as_ref()?.get(*it)?.to_string());
         let mut fields = vec![
             run.index.to_string(),
             run.at_s.to_string(),
@@ -122,9 +101,7 @@ fn csv(summary: Option<&Summary>, runs: &[RunRecord]) -> String {
             run.block.to_string(),
             run.subject.clone(),
         ];
-        fields.extend(COLUMNS.iter().map(|column| figure(column).unwrap_or_default()));
-        let count = |metric: &Metric| Some(metric.value(figures.as_ref()?)?.to_string());
-        fields.extend(METRICS.iter().map(|metric| count(metric).unwrap_or_default()));
+        fields.extend(metrics.iter().map(|metric| figure(metric).unwrap_or_default()));
         fields.push(left_out(summary, runs, run));
         fields.push(found(summary, run));
         fields.extend([&run.server_command, &run.client_command].map(|it| words::quoted(it)));
@@ -194,31 +171,22 @@ fn commands(runs: &[RunRecord]) -> Markup {
 }
 
 fn run_rows(runs: &[RunRecord]) -> Vec<Vec<String>> {
-    let titles = [
-        "run",
-        "cell",
-        "block",
-        "subject",
-        "server CPU ns",
-        "both CPUs ns",
-        "per second",
-        "p99 us",
+    const SHOWN: [(&str, Metric); 4] = [
+        ("server CPU ns", Metric::ServerCpuNs),
+        ("both CPUs ns", Metric::BothCpusNs),
+        ("per second", Metric::RequestsPerS),
+        ("p99 us", Metric::LatencyUsP99),
     ];
-    let row = |run: &RunRecord| {
+    let titles = ["run", "cell", "block", "subject"].into_iter().chain(SHOWN.map(|it| it.0));
+    let mut rows = vec![titles.map(str::to_owned).collect::<Vec<_>>()];
+    for run in runs {
         let figures = figures_of(run);
-        let figure = |value: fn(&Figures) -> String| {
-            figures.as_ref().map_or(words::NOTHING.to_owned(), value)
+        let index = run.index.to_string();
+        let head = [index, run.cell.to_string(), run.block.to_string(), run.subject.clone()];
+        let value = |(_, metric): (_, Metric)| {
+            shown(figures.as_ref().and_then(|it| it.get(metric)), metric.unit())
         };
-        vec![
-            run.index.to_string(),
-            run.cell.to_string(),
-            run.block.to_string(),
-            run.subject.clone(),
-            figure(|figures| words::whole(figures.server_cpu_ns)),
-            figure(|figures| words::whole(figures.both_cpus_ns)),
-            figure(|figures| words::whole(figures.requests_per_s)),
-            figure(|figures| words::short(figures.latency_us_p99)),
-        ]
-    };
-    [titles.map(str::to_owned).to_vec()].into_iter().chain(runs.iter().map(row)).collect()
+        rows.push(head.into_iter().chain(SHOWN.map(value)).collect());
+    }
+    rows
 }

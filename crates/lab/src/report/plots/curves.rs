@@ -7,7 +7,7 @@ use super::{WIDTH, colour, line, place, short_ratio, svg, text, time};
 use crate::report::outcome::{self, Outcome};
 use crate::report::shape::Curves;
 use crate::report::words;
-use crate::summary::{Comparison, Figures, SubjectSummary};
+use crate::summary::{Comparison, Metric, SubjectSummary};
 
 const LEFT: f64 = 56.0;
 const RIGHT: f64 = WIDTH - 14.0;
@@ -195,21 +195,21 @@ pub(in crate::report) fn ratios(curves: &Curves<'_>) -> Markup {
     svg(BOTTOM + 38.0, "Ratio of CPU along the axis, by subject", &body)
 }
 
-/// A percentile that is drawn: its name, its line, its figure.
-type Percentile = (&'static str, &'static str, fn(&Figures) -> f64);
+/// A percentile that is drawn: its name, its line, its metric.
+type Percentile = (&'static str, &'static str, Metric);
 
 /// The percentiles of latency, with the class of their lines.
 pub(in crate::report) const PERCENTILES: [Percentile; 3] = [
-    ("p50", "curve", |figures| figures.latency_us_p50),
-    ("p99", "curve dashed", |figures| figures.latency_us_p99),
-    ("p99.9", "curve dotted", |figures| figures.latency_us_p99_9),
+    ("p50", "curve", Metric::LatencyUsP50),
+    ("p99", "curve dashed", Metric::LatencyUsP99),
+    ("p99.9", "curve dotted", Metric::LatencyUsP99_9),
 ];
 
 /// Latency against the offered load, with a line at each knee.
 pub(in crate::report) fn latencies_by_load(curves: &Curves<'_>) -> Markup {
     let names = subjects(curves);
-    let along_load = |name: &str, percentile: fn(&Figures) -> f64| {
-        along(curves, name, |it| it.figures.as_ref().map(percentile).filter(|us| *us > 0.0))
+    let along_load = |name: &str, percentile: Metric| {
+        along(curves, name, |it| it.figures.as_ref()?.get(percentile).filter(|us| *us > 0.0))
     };
     let all: Vec<f64> = names
         .iter()

@@ -7,7 +7,7 @@ use crate::audit::Kind;
 use crate::experiment::{Experiment, MIN_PAIRS, UnderTest};
 use crate::statistics::{CONFIDENCE, Drift};
 use crate::summary::{
-    AaCounts, Bottleneck, CellSummary, Comparison, SubjectSummary, Summary, Verdict,
+    AaCounts, Bottleneck, CellSummary, Comparison, Metric, SubjectSummary, Summary, Verdict,
 };
 
 /// A comparison that would not have seen this many percent says little: hardly anybody would change
@@ -55,7 +55,7 @@ pub(super) fn warnings(experiment: &Experiment, summary: &Summary) -> Vec<Warnin
 fn coarse(cell: &CellSummary) -> Option<Warning> {
     let unsure = cell.busy_unsure_share.filter(|share| *share >= COARSE_SHARE)?;
     let of_figures = cell.subjects.iter().filter_map(|subject| {
-        let busy_share = subject.figures.as_ref()?.server_busy_share;
+        let busy_share = subject.figures.as_ref()?[Metric::ServerBusyShare];
         (busy_share > 0.0).then(|| unsure / busy_share * 100.0)
     });
     let most =
@@ -175,9 +175,9 @@ fn client_bound(subject: &SubjectSummary) -> Option<Warning> {
         "for {} the load generator's CPU was busy for {:.0} % of the window (its busiest thread for \
          {:.0} %), the server's for {:.0} %",
         subject.name,
-        percent(figures.client_busy_share),
-        percent(figures.client_thread_share),
-        percent(figures.server_busy_share)
+        percent(figures[Metric::ClientBusyShare]),
+        percent(figures[Metric::ClientThreadShare]),
+        percent(figures[Metric::ServerBusyShare])
     );
     let bound = subject.bottleneck.is_some_and(Bottleneck::is_client_bound);
     bound.then(|| Warning::of(WarningKind::ClientBound, what).about(&subject.name))
