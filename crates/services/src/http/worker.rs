@@ -3,13 +3,14 @@
 
 use super::access_log::WorkerLog;
 use super::cache::Cache;
+use super::connection::Connection;
 use super::counters::WorkerCounters;
 use super::date::Clock;
 use super::flight::{Flights, Outcome};
 use super::index::Listings;
 use super::options::HttpSettings;
 use super::resource::{Missing, Resource, find};
-use super::session::Sessions;
+use crate::server::Connections;
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -28,7 +29,7 @@ pub(super) struct Worker {
     pub(super) listings: Listings,
     pub(super) clock: Clock,
     pub(super) counters: Arc<WorkerCounters>,
-    pub(super) sessions: Rc<Sessions>,
+    pub(super) connections: Rc<Connections<Connection>>,
     pub(super) log: Option<Rc<WorkerLog>>,
     /// The service shuts down: every answer is the last one of its connection.
     pub(super) draining: Cell<bool>,
@@ -51,7 +52,7 @@ impl Worker {
             listings: Listings::default(),
             clock: Clock::new(),
             counters,
-            sessions: Rc::default(),
+            connections: Connections::new(),
             log: log.map(Rc::new),
             draining: Cell::new(false),
             looked_for_forgotten: Cell::new(Instant::now()),
@@ -119,7 +120,7 @@ impl Worker {
 
     fn count_cache(&self) {
         // What is open now is to be closed some day.
-        self.sessions.activity.note();
+        self.connections.activity().note();
         let (bytes, files) = self.cache.load();
         self.counters.cache_bytes.set(bytes as u64);
         self.counters.cache_files.set(files as u64);
