@@ -17,12 +17,12 @@ mod connection;
 mod counters;
 pub mod date;
 pub mod encoding;
-mod flight;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod head;
 mod hosts;
 mod index;
+mod inflight;
 mod metrics;
 mod mime;
 mod observer;

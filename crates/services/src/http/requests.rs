@@ -12,7 +12,7 @@ use super::index::{ENTRIES_MAX, render};
 use super::open_file::Change;
 use super::options::ListingFormat;
 use super::path::{Refusal, clean, encode};
-use super::reply::{Manner, Reply, Rest, not_found, preferred, reply};
+use super::reply::{Reply, ResponseContext, Rest, not_found, preferred, reply};
 use super::resource::{Missing, Resource, Variant};
 use super::response::{Persistence, begin, content_length, field, message};
 use super::sending::send_reply;
@@ -282,7 +282,7 @@ fn cached_reply(
     if variant.file.as_ref().is_some_and(|file| !file.is_unchanged()) {
         return None;
     }
-    Some(reply(head, variant, Manner { clock: &worker.clock, persistence }))
+    Some(reply(head, variant, ResponseContext { clock: &worker.clock, persistence }))
 }
 
 fn refusal(worker: &Worker, status: Status) -> Reply {
@@ -449,7 +449,7 @@ impl Answer<'_> {
 
     /// The answer from a file that is there.
     async fn present(&self, path: &[u8]) -> Result<Reply, Missing> {
-        let answer = |variant: &Variant| reply(self.head, variant, self.manner());
+        let answer = |variant: &Variant| reply(self.head, variant, self.context());
         self.unchanged(path, |resource| preferred(self.head, resource), answer).await
     }
 
@@ -488,7 +488,7 @@ impl Answer<'_> {
         let asked = self.asked();
         let answer = |page: &Variant| {
             let fields: Vec<_> = self.site().fields_of(&asked).collect();
-            not_found(page, &fields, self.head.method == Method::Head, self.manner())
+            not_found(page, &fields, self.head.method == Method::Head, self.context())
         };
         match self.unchanged(page, Resource::identity, answer).await {
             Ok(reply) => reply,
@@ -525,7 +525,7 @@ impl Answer<'_> {
 
     fn message(&self, status: Status, fields: &[(&str, &str)]) -> Reply {
         let to_head = self.head.method == Method::Head;
-        let Manner { clock, persistence } = self.manner();
+        let ResponseContext { clock, persistence } = self.context();
         let asked = self.asked();
         let fields: Vec<_> = fields.iter().copied().chain(self.site().fields_of(&asked)).collect();
         Reply::new(status, message(status, &fields, clock, persistence, to_head))
@@ -542,7 +542,7 @@ impl Answer<'_> {
         }
     }
 
-    fn manner(&self) -> Manner<'_> {
-        Manner { clock: &self.worker.clock, persistence: self.persistence }
+    fn context(&self) -> ResponseContext<'_> {
+        ResponseContext { clock: &self.worker.clock, persistence: self.persistence }
     }
 }

@@ -6,8 +6,8 @@ use super::cache::Cache;
 use super::connection::Connection;
 use super::counters::WorkerCounters;
 use super::date::Clock;
-use super::flight::{Flights, Outcome};
 use super::index::Listings;
+use super::inflight::{InflightLoads, Outcome};
 use super::options::HttpSettings;
 use super::resource::{Missing, Resource, find};
 use crate::server::Connections;
@@ -25,7 +25,7 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(30);
 pub(super) struct Worker {
     pub(super) settings: Arc<HttpSettings>,
     pub(super) cache: Cache,
-    flights: Flights,
+    inflight: InflightLoads,
     pub(super) listings: Listings,
     pub(super) clock: Clock,
     pub(super) counters: Arc<WorkerCounters>,
@@ -48,7 +48,7 @@ impl Worker {
         let (limits, sites) = (settings.cache, settings.sites.count());
         Rc::new(Worker {
             cache: Cache::new(limits.bytes / workers, limits.files.div_ceil(workers), sites),
-            flights: Flights::default(),
+            inflight: InflightLoads::default(),
             listings: Listings::default(),
             clock: Clock::new(),
             counters,
@@ -86,7 +86,7 @@ impl Worker {
             return Ok(resource);
         }
         let valid = self.settings.cache.valid;
-        match self.flights.join(site, path, valid).await {
+        match self.inflight.join(site, path, valid).await {
             Some(outcome) => {
                 self.counters.cache_misses.add(1);
                 self.clock.tick();
@@ -99,7 +99,7 @@ impl Worker {
     /// The same, asked of the file system from now on.
     pub(super) async fn resource_anew(&self, site: usize, path: &[u8]) -> Outcome {
         self.counters.cache_misses.add(1);
-        let outcome = self.flights.lead(site, path, Instant::now(), self.load(site, path)).await;
+        let outcome = self.inflight.lead(site, path, Instant::now(), self.load(site, path)).await;
         self.clock.tick();
         outcome
     }
