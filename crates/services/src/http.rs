@@ -49,6 +49,6 @@ pub use observer::Observer;
 pub use options::{
     CacheLimits, FieldRule, HttpLimits, HttpSettings, ListingFormat, SENDFILE_ABOVE_MAX, Timeouts,
 };
-pub use service::HttpService;
+pub use service::{Http, HttpService};
 pub use status::Status;
 pub use tls::{MinVersion, Tls, TlsError, TlsSettings};

@@ -16,6 +16,6 @@ pub mod udp;
 
 pub use connection::Connection;
 pub use descriptors::raise_descriptor_limit;
-pub use server::{AllowList, ServiceCounters};
+pub use server::{AllowList, Server, Service, ServiceCounters};
 pub use signals::take_no_signals;
-pub use tcp::{Limits, TcpService};
+pub use tcp::{Limits, Tcp, TcpService};

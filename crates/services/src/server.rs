@@ -21,66 +21,88 @@ pub(crate) use limits::{ConnectionLimiter, Refused, network_of};
 
 use accept::{Acceptors, accept};
 use drain::{drain, watch};
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use twinring::{BoundListener, Handle, ListenOptions, TcpListener, TcpStream};
 
-/// The sockets of a service, until its workers take them, and what happens when all have. `B` is a
-/// bound socket.
-pub(crate) struct Server<B> {
+/// A service, bound and ready to run on the workers of a runtime.
+pub struct Server<S: Service> {
+    pub(crate) service: S,
     handle: Handle,
     addresses: Vec<SocketAddr>,
     /// Of each worker, until it starts.
-    bound: Mutex<Vec<Vec<B>>>,
+    sockets: Mutex<Vec<Vec<S::Socket>>>,
     workers_starting: AtomicUsize,
     on_ready: Box<dyn Fn() + Send + Sync>,
 }
 
-impl<B> Server<B> {
-    /// For `workers` workers of the runtime that `handle` controls.
-    pub(crate) fn new(workers: usize, handle: Handle) -> Server<B> {
+/// What a [`Server`] runs.
+pub trait Service: Sized {
+    /// A bound socket of one worker.
+    type Socket;
+
+    /// Runs the part of a worker until the runtime is asked to shut down and the drain is over.
+    ///
+    /// # Errors
+    /// When a socket fails.
+    fn run(
+        server: &Server<Self>,
+        worker: usize,
+        sockets: Vec<Self::Socket>,
+    ) -> impl Future<Output = io::Result<()>>;
+}
+
+impl<S: Service> fmt::Debug for Server<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("addresses", &self.addresses).finish_non_exhaustive()
+    }
+}
+
+impl<S: Service> Server<S> {
+    pub(crate) fn new(service: S, workers: usize, handle: Handle) -> Server<S> {
         Server {
+            service,
             handle,
             addresses: Vec::new(),
-            bound: Mutex::new((0..workers).map(|_| Vec::new()).collect()),
+            sockets: Mutex::new((0..workers).map(|_| Vec::new()).collect()),
             workers_starting: AtomicUsize::new(workers),
             on_ready: Box::new(|| {}),
         }
+    }
+
+    pub(crate) fn workers(&mut self) -> usize {
+        self.sockets.get_mut().unwrap_or_else(PoisonError::into_inner).len()
     }
 
     /// Adds an address and its sockets, one for each worker.
     pub(crate) fn add(
         &mut self,
         address: Option<SocketAddr>,
-        sockets: impl IntoIterator<Item = B>,
+        sockets: impl IntoIterator<Item = S::Socket>,
     ) {
         self.addresses.extend(address);
-        let bound = self.bound.get_mut().unwrap_or_else(PoisonError::into_inner);
-        bound.iter_mut().zip(sockets).for_each(|(of_worker, socket)| of_worker.push(socket));
+        let all = self.sockets.get_mut().unwrap_or_else(PoisonError::into_inner);
+        all.iter_mut().zip(sockets).for_each(|(of_worker, socket)| of_worker.push(socket));
     }
 
     /// Called once, on a worker thread, when all workers are ready.
-    pub(crate) fn on_ready(&mut self, handler: impl Fn() + Send + Sync + 'static) {
+    pub fn on_ready(mut self, handler: impl Fn() + Send + Sync + 'static) -> Server<S> {
         self.on_ready = Box::new(handler);
+        self
     }
 
-    /// With the ports that the kernel chose.
-    pub(crate) fn addresses(&self) -> &[SocketAddr] {
+    /// The addresses it listens on, with the ports that the kernel chose.
+    pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
     pub(crate) fn handle(&self) -> &Handle {
         &self.handle
-    }
-
-    /// The sockets of a worker, once.
-    pub(crate) fn take(&self, worker: usize) -> Vec<B> {
-        let mut bound = self.bound.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(&mut bound[worker])
     }
 
     /// To be called by each worker when it is ready; `last` is called by the last one.
@@ -91,9 +113,20 @@ impl<B> Server<B> {
         }
     }
 
-    /// Runs a worker's part of the service. When it fails, all workers are asked to shut down.
-    pub(crate) async fn run(&self, part: impl Future<Output = io::Result<()>>) -> io::Result<()> {
-        let outcome = part.await;
+    /// Runs the part of worker number `worker` until the runtime is asked to shut down and the
+    /// connections have ended, and all is answered, or the drain timeout is over.
+    ///
+    /// # Errors
+    /// When a socket fails for good. The other workers are then asked to shut down.
+    ///
+    /// # Panics
+    /// Outside a twinring runtime.
+    pub async fn run(self: Arc<Self>, worker: usize) -> io::Result<()> {
+        let sockets = {
+            let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::take(&mut sockets[worker])
+        };
+        let outcome = S::run(&self, worker, sockets).await;
         if outcome.is_err() {
             self.handle.shutdown();
         }
@@ -142,7 +175,7 @@ pub(crate) trait WorkerService: 'static {
 
 type PhaseOf<S> = <<S as WorkerService>::Connection as Tracked>::Phase;
 
-impl<T: Clone + 'static> Server<Listener<T>> {
+impl<S: Service<Socket = Listener<T>>, T: Clone + 'static> Server<S> {
     /// Binds further addresses.
     ///
     /// # Errors
@@ -153,34 +186,25 @@ impl<T: Clone + 'static> Server<Listener<T>> {
         options: &ListenOptions,
         of_listener: &T,
     ) -> io::Result<()> {
-        let workers = self.workers_starting.load(Ordering::Relaxed);
         for address in addresses {
-            let bound = options.bind(*address, workers)?;
+            let bound = options.bind(*address, self.workers())?;
             let bound_address = bound.first().map(BoundListener::local_addr);
             self.add(bound_address, bound.into_iter().map(|one| (one, of_listener.clone())));
         }
         Ok(())
     }
 
-    /// Runs worker number `worker` until the runtime is asked to shut down and the connections have
-    /// ended or the drain timeout has.
+    /// Runs a worker's part of a service over TCP.
     ///
     /// # Errors
-    /// When a listening socket fails. The other workers are then asked to shut down.
-    pub(crate) async fn serve<S>(&self, worker: usize, service: &Rc<S>) -> io::Result<()>
-    where
-        S: WorkerService<Listener = T>,
-    {
-        self.run(self.serve_worker(worker, service)).await
-    }
-
-    async fn serve_worker<S>(&self, worker: usize, service: &Rc<S>) -> io::Result<()>
-    where
-        S: WorkerService<Listener = T>,
-    {
+    /// When a listening socket fails.
+    pub(crate) async fn serve<W: WorkerService<Listener = T>>(
+        &self,
+        listeners: Vec<Listener<T>>,
+        service: &Rc<W>,
+    ) -> io::Result<()> {
         let open = |(bound, of_listener)| Ok((TcpListener::from_bound(bound)?, of_listener));
-        let listeners = self.take(worker).into_iter().map(open);
-        let listeners = listeners.collect::<io::Result<Vec<_>>>()?;
+        let listeners = listeners.into_iter().map(open).collect::<io::Result<Vec<_>>>()?;
         let acceptors = listeners.into_iter().map(|(listener, of_listener)| {
             let service = Rc::clone(service);
             async move {

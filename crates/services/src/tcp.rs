@@ -3,9 +3,8 @@
 use crate::connection::{Connection, Phase};
 use crate::server::{
     AllowList, ConnectionLimiter, Connections, DRAIN_SWEEP, Ending, Limit, Listener, Refused,
-    Server, ServiceCounters, Tracking, WorkerCounters, WorkerService,
+    Server, Service, ServiceCounters, Tracking, WorkerCounters, WorkerService,
 };
-use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -52,22 +51,15 @@ impl Default for Limits {
     }
 }
 
-/// A TCP service, bound and ready to run on the workers of a runtime.
-pub struct TcpService<S> {
+/// A service over TCP, which runs `S` for each connection.
+pub type TcpService<S> = Server<Tcp<S>>;
+
+/// See [`TcpService`].
+pub struct Tcp<S> {
     serve: S,
     limits: Limits,
-    server: Server<Listener<()>>,
     counters: Vec<Arc<WorkerCounters>>,
     limiter: Arc<ConnectionLimiter>,
-}
-
-impl<S> fmt::Debug for TcpService<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TcpService")
-            .field("addresses", &self.server.addresses())
-            .field("limits", &self.limits)
-            .finish_non_exhaustive()
-    }
 }
 
 impl<S> TcpService<S>
@@ -87,52 +79,45 @@ where
         workers: usize,
         handle: Handle,
     ) -> io::Result<TcpService<S>> {
-        let mut server = Server::new(workers, handle);
-        server.listen(addresses, options, &())?;
         let limiter = ConnectionLimiter::new(
             limits.allow.clone(),
             limits.max_connections,
             limits.max_connections_per_address,
         );
         let counters = (0..workers).map(|_| Arc::default()).collect();
-        Ok(TcpService { serve, limits, server, counters, limiter })
-    }
-
-    /// Called once, on a worker thread, when all workers accept.
-    pub fn on_ready(mut self, handler: impl Fn() + Send + Sync + 'static) -> TcpService<S> {
-        self.server.on_ready(handler);
-        self
-    }
-
-    /// The addresses it listens on, with the ports that the kernel chose.
-    pub fn addresses(&self) -> &[SocketAddr] {
-        self.server.addresses()
+        let mut server = Server::new(Tcp { serve, limits, counters, limiter }, workers, handle);
+        server.listen(addresses, options, &())?;
+        Ok(server)
     }
 
     /// A reader of the counters that outlives the service and works on any thread.
     pub fn counters(&self) -> impl Fn() -> ServiceCounters + Send + Sync + 'static {
-        let counters = self.counters.clone();
+        let counters = self.service.counters.clone();
         move || ServiceCounters::sum(counters.iter().map(|worker| &**worker))
     }
+}
 
-    /// Runs the part of worker number `worker` until the runtime is asked to shut down and the
-    /// connections have ended or the drain timeout has.
-    ///
-    /// # Errors
-    /// When a listening socket fails. The other workers are then asked to shut down.
-    ///
-    /// # Panics
-    /// Outside a twinring runtime.
-    pub async fn run(self: Arc<Self>, worker: usize) -> io::Result<()> {
+impl<S> Service for Tcp<S>
+where
+    S: AsyncFn(&Connection) -> io::Result<()> + Clone + 'static,
+{
+    type Socket = Listener<()>;
+
+    async fn run(
+        server: &TcpService<S>,
+        worker: usize,
+        listeners: Vec<Listener<()>>,
+    ) -> io::Result<()> {
+        let Tcp { serve, limits, counters, limiter } = &server.service;
         let part = Rc::new(Worker {
-            serve: self.serve.clone(),
-            idle_timeout: self.limits.idle_timeout,
-            drain_timeout: self.limits.drain_timeout,
-            limiter: Arc::clone(&self.limiter),
-            counters: Arc::clone(&self.counters[worker]),
+            serve: serve.clone(),
+            idle_timeout: limits.idle_timeout,
+            drain_timeout: limits.drain_timeout,
+            limiter: Arc::clone(limiter),
+            counters: Arc::clone(&counters[worker]),
             connections: Connections::new(),
         });
-        self.server.serve(worker, &part).await
+        server.serve(listeners, &part).await
     }
 }
 

@@ -23,11 +23,10 @@ pub use impairment::{
 };
 pub use rate::SOURCES_MAX;
 
-use crate::server::{AllowList, Server, end_vital, spawn_vital};
+use crate::server::{AllowList, Server, Service, end_vital, spawn_vital};
 use counters::StatsRequest;
 use reflector::{Impaired, Port, Straight, reflect};
 use std::convert::Infallible;
-use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
@@ -35,7 +34,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use twinring::net::Granted;
-use twinring::{BoundUdp, Handle, JoinHandle, UdpOptions, UdpSocket, shutdown_requested};
+use twinring::{BoundUdp, Handle, UdpOptions, UdpSocket, shutdown_requested};
 
 /// The longest that a drain can be told to take.
 const DRAIN_MAX: Duration = Duration::from_secs(24 * 3600);
@@ -59,22 +58,14 @@ pub struct UdpSettings {
     pub drain_timeout: Duration,
 }
 
-/// A reflector, bound and ready to run on the workers of a runtime.
-pub struct UdpService {
+/// The reflector.
+pub type UdpService = Server<Udp>;
+
+/// See [`UdpService`].
+pub struct Udp {
     settings: UdpSettings,
-    /// A socket for each address.
-    server: Server<BoundUdp>,
     granted: Granted,
     stats: Vec<Arc<StatsRequest>>,
-}
-
-impl fmt::Debug for UdpService {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("UdpService")
-            .field("addresses", &self.server.addresses())
-            .field("settings", &self.settings)
-            .finish_non_exhaustive()
-    }
 }
 
 impl UdpService {
@@ -90,8 +81,7 @@ impl UdpService {
         workers: usize,
         handle: Handle,
     ) -> io::Result<UdpService> {
-        let mut server = Server::new(workers, handle);
-        let mut granted = None;
+        let mut all = Vec::with_capacity(addresses.len());
         for address in addresses {
             let options = UdpOptions {
                 // A socket bound to one address answers from there anyway, and without ancillary
@@ -100,38 +90,27 @@ impl UdpService {
                 traffic_class: settings.copy_ecn,
                 ..settings.options.clone()
             };
-            let bound = options.bind_shared(*address, workers)?;
-            granted = granted.or(bound.first().map(BoundUdp::granted));
+            all.push(options.bind_shared(*address, workers)?);
+        }
+        let granted = all.iter().flatten().next().map(BoundUdp::granted);
+        let no_address = || io::Error::new(io::ErrorKind::InvalidInput, "no address to listen on");
+        let granted = granted.ok_or_else(no_address)?;
+        let stats = (0..workers).map(|_| Arc::default()).collect();
+        let mut server = Server::new(Udp { settings, granted, stats }, workers, handle);
+        for bound in all {
             server.add(bound.first().map(BoundUdp::local_addr), bound);
         }
-        let no_address = || io::Error::new(io::ErrorKind::InvalidInput, "no address to listen on");
-        Ok(UdpService {
-            settings,
-            server,
-            granted: granted.ok_or_else(no_address)?,
-            stats: (0..workers).map(|_| Arc::default()).collect(),
-        })
-    }
-
-    /// Called once, on a worker thread, when all workers receive.
-    pub fn on_ready(mut self, handler: impl Fn() + Send + Sync + 'static) -> UdpService {
-        self.server.on_ready(handler);
-        self
-    }
-
-    /// The addresses it listens on, with the ports that the kernel chose.
-    pub fn addresses(&self) -> &[SocketAddr] {
-        self.server.addresses()
+        Ok(server)
     }
 
     /// What the kernel granted each socket.
     pub fn granted(&self) -> Granted {
-        self.granted
+        self.service.granted
     }
 
     /// A reader of the counters that outlives the service and works on any thread but a worker's.
     pub fn counters(&self) -> impl Fn() -> UdpCounters + Send + Sync + 'static {
-        let workers = self.stats.clone();
+        let workers = self.service.stats.clone();
         move || {
             workers.iter().for_each(|worker| worker.send());
             let mut sum = UdpCounters::default();
@@ -139,56 +118,47 @@ impl UdpService {
             sum
         }
     }
+}
 
-    /// Runs the part of worker number `worker` until the runtime is asked to shut down and all is
-    /// answered, or the drain timeout is over.
-    ///
-    /// # Errors
-    /// When a socket fails for good. The other workers are then asked to shut down.
-    ///
-    /// # Panics
-    /// Outside a twinring runtime.
-    pub async fn run(self: Arc<Self>, worker: usize) -> io::Result<()> {
-        self.server.run(self.run_worker(worker)).await
-    }
+impl Service for Udp {
+    type Socket = BoundUdp;
 
-    async fn run_worker(&self, worker: usize) -> io::Result<()> {
-        let own: Rc<[SocketAddr]> = self.server.addresses().into();
+    async fn run(server: &UdpService, worker: usize, sockets: Vec<BoundUdp>) -> io::Result<()> {
+        let settings = &server.service.settings;
+        let own: Rc<[SocketAddr]> = server.addresses().into();
         let port = |bound| {
             let socket = UdpSocket::from_bound(bound)?;
-            Ok(Rc::new(Port::new(socket, Rc::clone(&own), &self.settings)))
+            Ok(Rc::new(Port::new(socket, Rc::clone(&own), settings)))
         };
-        let bound = self.server.take(worker);
-        let ports = bound.into_iter().map(port).collect::<io::Result<Rc<[Rc<Port>]>>>()?;
-        let stats = Stats { ports: Rc::clone(&ports), request: Arc::clone(&self.stats[worker]) };
-        let answering = spawn_vital(self.server.handle(), stats.answer());
+        let ports = sockets.into_iter().map(port).collect::<io::Result<Rc<[Rc<Port>]>>>()?;
+        let request = Arc::clone(&server.service.stats[worker]);
+        let stats = Stats { ports: Rc::clone(&ports), request };
+        let answering = spawn_vital(server.handle(), stats.answer());
         let reflecting: Vec<_> = (0..)
             .zip(&*ports)
             .map(|(listener, port)| {
                 // Each socket has impairments of its own, the same in every run.
                 let stream = worker as u64 * ports.len() as u64 + listener;
-                self.reflect(Rc::clone(port), stream)
+                let (port, impairments) = (Rc::clone(port), settings.impairments.clone());
+                spawn_vital(server.handle(), async move {
+                    match impairments {
+                        None => reflect(&port, Straight).await,
+                        Some(impairments) => {
+                            reflect(&port, Impaired::new(&impairments, stream)).await
+                        }
+                    }
+                })
             })
             .collect();
-        self.server.worker_is_ready(|| {});
+        server.worker_is_ready(|| {});
         shutdown_requested().await;
-        let deadline = Instant::now() + self.settings.drain_timeout.min(DRAIN_MAX);
+        let deadline = Instant::now() + settings.drain_timeout.min(DRAIN_MAX);
         ports.iter().for_each(|port| port.drain(deadline));
         let mut outcome = Ok(());
         for task in reflecting {
             outcome = outcome.and(task.await.unwrap_or_else(|gone| Err(io::Error::other(gone))));
         }
         outcome.and(end_vital(answering).await)
-    }
-
-    fn reflect(&self, port: Rc<Port>, stream: u64) -> JoinHandle<io::Result<()>> {
-        let impairments = self.settings.impairments.clone();
-        spawn_vital(self.server.handle(), async move {
-            match impairments {
-                None => reflect(&port, Straight).await,
-                Some(impairments) => reflect(&port, Impaired::new(&impairments, stream)).await,
-            }
-        })
     }
 }
 

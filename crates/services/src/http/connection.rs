@@ -3,14 +3,14 @@
 
 mod secure;
 
-use super::access_log::{ConnectionLog, WorkerLog};
+use super::access_log::ConnectionLog;
 use super::counters::WorkerCounters;
 use super::tls::Encryption;
+use super::worker::Worker;
 use crate::server::{Ending, Tracked, Tracking};
 use std::cell::Cell;
 use std::future::ready;
 use std::io;
-use std::rc::Rc;
 use std::sync::Arc;
 use twinring::fs::{File, SendStrategy};
 use twinring::{Either, RecvBuf, SendBuf, TcpStream, race};
@@ -56,17 +56,15 @@ impl Connection {
     pub(super) fn new(
         tracking: Tracking<Phase>,
         tls: Option<Box<Encryption>>,
-        file_strategy: SendStrategy,
-        counters: &Arc<WorkerCounters>,
-        log: Option<&Rc<WorkerLog>>,
+        worker: &Worker,
     ) -> Connection {
         let peer = || tracking.stream().peer_addr().ok();
-        let log = log.map(|log| Box::new(ConnectionLog::new(log, peer())));
+        let log = worker.log.as_ref().map(|log| Box::new(ConnectionLog::new(log, peer())));
         Connection {
             tracking,
             tls,
-            file_strategy,
-            counters: Arc::clone(counters),
+            file_strategy: worker.settings.send,
+            counters: Arc::clone(&worker.counters),
             incomplete: Cell::new(false),
             sent: Cell::new(0),
             log,

@@ -14,9 +14,8 @@ use super::worker::Worker;
 use crate::descriptors::descriptor_limit;
 use crate::server::{
     AllowList, ConnectionLimiter, Connections, DRAIN_SWEEP, Ending, Limit, Listener, Refused,
-    Server, Tracking, WorkerService,
+    Server, Service, Tracking, WorkerService,
 };
-use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -37,24 +36,17 @@ const DRAIN_IDLE: Duration = DRAIN_SWEEP.saturating_mul(2);
 /// How long a connection is read from after its last answer, until the peer ends it too.
 const CLOSING_MAX: Duration = Duration::from_secs(2);
 
-/// The HTTP service, bound and ready to run on the workers of a runtime.
-pub struct HttpService {
-    settings: Arc<HttpSettings>,
-    /// With the TLS that is spoken at a listening socket.
-    server: Server<Listener<Option<Tls>>>,
-    counters: Vec<Arc<WorkerCounters>>,
-    limiter: Arc<ConnectionLimiter>,
-    log: Option<AccessLog>,
-    stage: Arc<SharedStage>,
-}
+/// The HTTP service.
+pub type HttpService = Server<Http>;
 
-impl fmt::Debug for HttpService {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HttpService")
-            .field("addresses", &self.server.addresses())
-            .field("settings", &self.settings)
-            .finish_non_exhaustive()
-    }
+/// See [`HttpService`].
+pub struct Http {
+    pub(super) settings: Arc<HttpSettings>,
+    /// Of each worker.
+    pub(super) counters: Vec<Arc<WorkerCounters>>,
+    pub(super) limiter: Arc<ConnectionLimiter>,
+    pub(super) log: Option<AccessLog>,
+    pub(super) stage: Arc<SharedStage>,
 }
 
 impl HttpService {
@@ -78,16 +70,16 @@ impl HttpService {
             settings.limits.connections,
             settings.limits.connections_per_address,
         );
-        let mut server = Server::new(workers, handle);
-        server.listen(addresses, options, &None)?;
-        Ok(HttpService {
+        let http = Http {
             settings: Arc::new(settings),
-            server,
             counters: (0..workers).map(|_| Arc::default()).collect(),
             limiter,
             log: None,
             stage: Arc::default(),
-        })
+        };
+        let mut server = Server::new(http, workers, handle);
+        server.listen(addresses, options, &None)?;
+        Ok(server)
     }
 
     /// Binds further addresses, where TLS is spoken. They come behind the others.
@@ -100,86 +92,59 @@ impl HttpService {
         options: &ListenOptions,
         tls: &Tls,
     ) -> io::Result<HttpService> {
-        self.server.listen(addresses, options, &Some(tls.clone()))?;
+        self.listen(addresses, options, &Some(tls.clone()))?;
         Ok(self)
-    }
-
-    /// Called once, on a worker thread, when all workers accept.
-    pub fn on_ready(mut self, handler: impl Fn() + Send + Sync + 'static) -> HttpService {
-        self.server.on_ready(handler);
-        self
     }
 
     /// Has every request logged. The log has to be opened for as many workers as the service.
     pub fn log_to(mut self, log: &AccessLog) -> HttpService {
-        self.log = Some(log.clone());
+        self.service.log = Some(log.clone());
         self
-    }
-
-    /// The addresses it listens on, with the ports that the kernel chose.
-    pub fn addresses(&self) -> &[SocketAddr] {
-        self.server.addresses()
     }
 
     /// A reader of the counters that outlives the service and works on any thread. `engine` is
     /// what the service runs on.
     pub fn observer(&self, engine: Engine) -> Observer {
+        let Http { counters, log, stage, .. } = &self.service;
         Observer {
-            workers: self.counters.clone(),
-            log: self.log.clone(),
-            handle: self.server.handle().clone(),
+            workers: counters.clone(),
+            log: log.clone(),
+            handle: self.handle().clone(),
             engine,
-            stage: Arc::clone(&self.stage),
+            stage: Arc::clone(stage),
             started: SystemTime::now(),
         }
     }
+}
 
-    /// Runs the part of worker number `worker` until the runtime is asked to shut down and the
-    /// connections have ended or the drain timeout has.
-    ///
-    /// # Errors
-    /// When a listening socket fails. The other workers are then asked to shut down.
-    ///
-    /// # Panics
-    /// Outside a twinring runtime.
-    pub async fn run(self: Arc<Self>, worker: usize) -> io::Result<()> {
-        let log = self.log.as_ref().and_then(|log| log.of_worker(worker));
-        let part = Rc::new(Part {
-            worker: Worker::new(
-                Arc::clone(&self.settings),
-                Arc::clone(&self.counters[worker]),
-                self.counters.len(),
-                log,
-            ),
-            limiter: Arc::clone(&self.limiter),
-            stage: Arc::clone(&self.stage),
-        });
-        let outcome = self.server.serve(worker, &part).await;
-        if let Some(log) = &part.worker.log {
+impl Service for Http {
+    /// With the TLS that is spoken there.
+    type Socket = Listener<Option<Tls>>;
+
+    async fn run(
+        server: &HttpService,
+        worker: usize,
+        listeners: Vec<Listener<Option<Tls>>>,
+    ) -> io::Result<()> {
+        let part = Rc::new(Worker::new(&server.service, worker));
+        let outcome = server.serve(listeners, &part).await;
+        if let Some(log) = &part.log {
             log.end().await;
         }
         outcome
     }
 }
 
-/// The part of one worker.
-struct Part {
-    worker: Rc<Worker>,
-    limiter: Arc<ConnectionLimiter>,
-    stage: Arc<SharedStage>,
-}
-
-impl WorkerService for Part {
+impl WorkerService for Worker {
     type Connection = Connection;
     type Listener = Option<Tls>;
 
     fn connections(&self) -> &Rc<Connections<Connection>> {
-        &self.worker.connections
+        &self.connections
     }
 
-    fn start(self: &Rc<Part>, stream: TcpStream, tls: &Option<Tls>) {
-        let worker = Rc::clone(&self.worker);
-        let counters = &worker.counters;
+    fn start(self: &Rc<Worker>, stream: TcpStream, tls: &Option<Tls>) {
+        let counters = &self.counters;
         let permit = match self.limiter.admit(&stream) {
             Ok(permit) => permit,
             Err(Refused::Full | Refused::NotAllowed) => return counters.refused.add(1),
@@ -191,10 +156,10 @@ impl WorkerService for Part {
             Err(_) => return counters.tls_failures.add(1),
         };
         counters.accepted.add(1);
-        let tracking = Tracking::new(stream, Phase::Idle, worker.connections.activity());
-        let (send, log) = (worker.settings.send, worker.log.as_ref());
-        let connection = Connection::new(tracking, tls, send, counters, log);
-        let connection = worker.connections.insert(connection, permit);
+        let tracking = Tracking::new(stream, Phase::Idle, self.connections.activity());
+        let connection = Connection::new(tracking, tls, self);
+        let connection = self.connections.insert(connection, permit);
+        let worker = Rc::clone(self);
         spawn(async move {
             let begun = match &connection.tls {
                 Some(tls) => {
@@ -217,7 +182,7 @@ impl WorkerService for Part {
     }
 
     fn limit(&self, phase: Phase) -> Option<Limit<Phase>> {
-        let timeouts = &self.worker.settings.timeouts;
+        let timeouts = &self.settings.timeouts;
         let time = match phase {
             Phase::Silent | Phase::Handshake => timeouts.handshake,
             Phase::Idle => timeouts.idle,
@@ -246,7 +211,7 @@ impl WorkerService for Part {
     }
 
     fn sweep_period(&self) -> Option<Duration> {
-        let timeouts = &self.worker.settings.timeouts;
+        let timeouts = &self.settings.timeouts;
         let all =
             [timeouts.handshake, timeouts.header, timeouts.body, timeouts.idle, timeouts.send];
         let shortest = all.into_iter().min().unwrap_or(SWEEP_MAX);
@@ -254,11 +219,11 @@ impl WorkerService for Part {
     }
 
     fn drain_timeout(&self) -> Duration {
-        self.worker.settings.timeouts.drain
+        self.settings.timeouts.drain
     }
 
     fn housekeeping(&self) -> Option<Instant> {
-        self.worker.close_forgotten_files()
+        self.close_forgotten_files()
     }
 
     fn all_are_ready(&self) {
@@ -267,7 +232,7 @@ impl WorkerService for Part {
 
     fn begin_drain(&self) {
         self.stage.advance_to(Stage::Draining);
-        self.worker.draining.set(true);
+        self.draining.set(true);
     }
 }
 

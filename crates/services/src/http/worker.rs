@@ -8,9 +8,11 @@ use super::counters::WorkerCounters;
 use super::date::Clock;
 use super::index::Listings;
 use super::inflight::{InflightLoads, Outcome};
+use super::observer::SharedStage;
 use super::options::HttpSettings;
 use super::resource::{Missing, Resource, find};
-use crate::server::Connections;
+use super::service::Http;
+use crate::server::{ConnectionLimiter, Connections};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -29,8 +31,10 @@ pub(super) struct Worker {
     pub(super) listings: Listings,
     pub(super) clock: Clock,
     pub(super) counters: Arc<WorkerCounters>,
+    pub(super) limiter: Arc<ConnectionLimiter>,
     pub(super) connections: Rc<Connections<Connection>>,
     pub(super) log: Option<Rc<WorkerLog>>,
+    pub(super) stage: Arc<SharedStage>,
     /// The service shuts down: every answer is the last one of its connection.
     pub(super) draining: Cell<bool>,
     /// When it was last looked for files that nobody asks for.
@@ -38,26 +42,25 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// One of `workers`, which share the bounds of the cache.
-    pub(super) fn new(
-        settings: Arc<HttpSettings>,
-        counters: Arc<WorkerCounters>,
-        workers: usize,
-        log: Option<WorkerLog>,
-    ) -> Rc<Worker> {
-        let (limits, sites) = (settings.cache, settings.sites.count());
-        Rc::new(Worker {
+    /// Number `number` of the workers of `http`, which share the bounds of the cache.
+    pub(super) fn new(http: &Http, number: usize) -> Worker {
+        let (limits, sites) = (http.settings.cache, http.settings.sites.count());
+        let workers = http.counters.len();
+        let log = http.log.as_ref().and_then(|log| log.of_worker(number));
+        Worker {
+            settings: Arc::clone(&http.settings),
             cache: Cache::new(limits.bytes / workers, limits.files.div_ceil(workers), sites),
             inflight: InflightLoads::default(),
             listings: Listings::default(),
             clock: Clock::new(),
-            counters,
+            counters: Arc::clone(&http.counters[number]),
+            limiter: Arc::clone(&http.limiter),
             connections: Connections::new(),
             log: log.map(Rc::new),
+            stage: Arc::clone(&http.stage),
             draining: Cell::new(false),
             looked_for_forgotten: Cell::new(Instant::now()),
-            settings,
-        })
+        }
     }
 
     /// What the cache has for a clean path of a site, if it is not too old. In the second half of its time

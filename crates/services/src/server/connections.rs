@@ -54,25 +54,6 @@ pub(crate) struct Limit<P> {
     pub(crate) restarts_on_ack: bool,
 }
 
-/// The limit in sweeps, for a sweep that is under way.
-#[derive(Clone, Copy)]
-struct Sweeps {
-    most: u32,
-    restarts_on_ack: bool,
-}
-
-impl Sweeps {
-    fn of<P>(limit: &Limit<P>, period: Duration) -> Sweeps {
-        let most = limit.time.as_nanos().div_ceil(period.as_nanos());
-        Sweeps { most: most.try_into().unwrap_or(u32::MAX), restarts_on_ack: limit.restarts_on_ack }
-    }
-
-    /// Sweeps between two samples of what the peer acknowledged.
-    fn between_samples(self) -> u32 {
-        self.most.div_ceil(ACK_SAMPLES_PER_LIMIT).max(1)
-    }
-}
-
 /// The stream of a connection, and what is tracked of it. `P` are the phases of its service.
 #[derive(Debug)]
 pub(crate) struct Tracking<P: Copy> {
@@ -192,28 +173,34 @@ impl<P: Copy + PartialEq> Tracking<P> {
         has_taken
     }
 
-    /// Whether it has been idle for as many sweeps as it may, this one included.
-    fn is_overdue(&self, sweeps: Sweeps) -> bool {
-        let idle = self.idle_sweeps.get();
-        let is_due = idle >= sweeps.most;
-        let is_sample = is_due || idle == 1 || idle.is_multiple_of(sweeps.between_samples());
-        if sweeps.restarts_on_ack && is_sample && self.has_taken() && idle > 1 {
+    /// See [`Connections::sweep`].
+    fn sweep(
+        &self,
+        passed: u32,
+        period: Duration,
+        limit: impl Fn(P) -> Option<Limit<P>>,
+    ) -> Option<u32> {
+        let steps = self.steps.get();
+        let moved = self.seen.replace(steps) != steps;
+        let idle = if moved { 0 } else { self.idle_sweeps.get().saturating_add(passed) };
+        self.idle_sweeps.set(idle);
+        let Limit { time, ending, restarts_on_ack } = limit(self.phase.get())?;
+        let most = time.as_nanos().div_ceil(period.as_nanos()).try_into().unwrap_or(u32::MAX);
+        let between_samples = most.div_ceil(ACK_SAMPLES_PER_LIMIT).max(1);
+        let is_due = !moved && idle >= most;
+        let is_sample = is_due || idle == 1 || idle.is_multiple_of(between_samples);
+        if restarts_on_ack && !moved && is_sample && self.has_taken() && idle > 1 {
             self.idle_sweeps.set(0);
-            return false;
+        } else if is_due {
+            self.ask_to_end(ending);
         }
-        is_due
-    }
-
-    /// Sweeps until `is_overdue` may find something if nothing moves, the last one included.
-    fn sweeps_left(&self, sweeps: Sweeps) -> u32 {
         let idle = self.idle_sweeps.get();
-        let due = sweeps.most.saturating_sub(idle).max(1);
-        let interval = sweeps.between_samples();
-        match idle {
-            _ if !sweeps.restarts_on_ack => due,
+        let due = most.saturating_sub(idle).max(1);
+        Some(match idle {
+            _ if !restarts_on_ack => due,
             0 => 1,
-            _ => due.min(interval - idle % interval),
-        }
+            _ => due.min(between_samples - idle % between_samples),
+        })
     }
 
     fn ask_to_end(&self, ending: Ending<P>) {
@@ -274,22 +261,9 @@ impl<C: Tracked> Connections<C> {
         limit: impl Fn(C::Phase) -> Option<Limit<C::Phase>>,
     ) -> Option<u32> {
         self.activity.forget();
-        let mut next = None;
-        for (_, connection) in self.open.borrow().iter() {
-            let connection = connection.tracking();
-            let steps = connection.steps.get();
-            let moved = connection.seen.replace(steps) != steps;
-            let idle = if moved { 0 } else { connection.idle_sweeps.get().saturating_add(passed) };
-            connection.idle_sweeps.set(idle);
-            let Some(limit) = limit(connection.phase.get()) else { continue };
-            let sweeps = Sweeps::of(&limit, period);
-            if !moved && connection.is_overdue(sweeps) {
-                connection.ask_to_end(limit.ending);
-            }
-            let left = connection.sweeps_left(sweeps);
-            next = Some(next.map_or(left, |next: u32| next.min(left)));
-        }
-        next
+        let open = self.open.borrow();
+        let sweep = |connection: &Rc<C>| connection.tracking().sweep(passed, period, &limit);
+        open.iter().filter_map(|(_, connection)| sweep(connection)).min()
     }
 
     /// Asks every connection to end now.
