@@ -28,8 +28,9 @@ use twinring::{Either, RecvBuf, TcpStream, race};
 /// answer byte by byte would otherwise keep a connection for ever.
 const ACKED_BYTES_MIN: u64 = 1024;
 
-/// How often the kernel is asked what was acknowledged, in the time that a phase may take.
-const ACK_SAMPLES_PER_LIMIT: u32 = 4;
+/// Sweeps that are not left out, in the time that a phase may take. The kernel is asked then what was
+/// acknowledged, and a pause of the whole process counts as no more than the time between two.
+const SWEEPS_PER_LIMIT: u32 = 4;
 
 /// Why a connection was asked to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,9 +187,9 @@ impl<P: Copy + PartialEq> Tracking<P> {
         self.idle_sweeps.set(idle);
         let Limit { time, ending, restarts_on_ack } = limit(self.phase.get())?;
         let most = time.as_nanos().div_ceil(period.as_nanos()).try_into().unwrap_or(u32::MAX);
-        let between_samples = most.div_ceil(ACK_SAMPLES_PER_LIMIT).max(1);
+        let interval = most.div_ceil(SWEEPS_PER_LIMIT).max(1);
         let is_due = !moved && idle >= most;
-        let is_sample = is_due || idle == 1 || idle.is_multiple_of(between_samples);
+        let is_sample = is_due || idle == 1 || idle.is_multiple_of(interval);
         if restarts_on_ack && !moved && is_sample && self.has_taken() && idle > 1 {
             self.idle_sweeps.set(0);
         } else if is_due {
@@ -197,9 +198,8 @@ impl<P: Copy + PartialEq> Tracking<P> {
         let idle = self.idle_sweeps.get();
         let due = most.saturating_sub(idle).max(1);
         Some(match idle {
-            _ if !restarts_on_ack => due,
-            0 => 1,
-            _ => due.min(between_samples - idle % between_samples),
+            0 if restarts_on_ack => 1,
+            _ => due.min(interval - idle % interval),
         })
     }
 
