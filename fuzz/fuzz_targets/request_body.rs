@@ -1,5 +1,5 @@
 //! The body of a request: where it ends does not depend on how it was cut, nor on what follows,
-//! and the client of this project, which reads chunks too, finds the same end.
+//! and the client of this project, which takes chunks from the same parser, finds the same end.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
-use twinring_services::Audience;
+use twinring_services::AllowList;
 
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Limits")]
@@ -55,13 +55,13 @@ impl fmt::Display for Allowed {
 }
 
 impl AllowArgs {
-    /// The audience of a service that listens on these addresses.
+    /// The allow list of a service that listens on these addresses.
     ///
     /// # Errors
     /// When others can reach it and nobody said whom to answer.
-    pub(super) fn audience(&self, listen: &[SocketAddr]) -> Result<Audience, String> {
+    pub(super) fn list_for(&self, listen: &[SocketAddr]) -> Result<AllowList, String> {
         if self.is_anybody() {
-            return Ok(Audience::anybody());
+            return Ok(AllowList::anybody());
         }
         let open = listen.iter().find(|address| !address.ip().to_canonical().is_loopback());
         match open {
@@ -72,7 +72,7 @@ impl AllowArgs {
             )),
             // Loopback addresses are asked as well: who writes packets by hand, or forwards into
             // this machine (net.ipv4.conf.*.route_localnet), can come in there from elsewhere.
-            _ => Ok(Audience::of(self.networks())),
+            _ => Ok(AllowList::of(self.networks())),
         }
     }
 
@@ -112,15 +112,15 @@ mod tests {
     #[test]
     fn who_can_be_reached_by_others_has_to_say_whom_to_answer() {
         let loopback: &[SocketAddr] = &["127.0.0.1:7".parse().unwrap(), "[::1]:7".parse().unwrap()];
-        let this_machine = args(&[]).audience(loopback).expect("no question");
+        let this_machine = args(&[]).list_for(loopback).expect("no question");
         assert!(this_machine.admits("127.8.8.8".parse().unwrap()));
         assert!(!this_machine.admits("192.0.2.9".parse().unwrap()));
         for open in ["0.0.0.0:7", "[::]:7", "192.0.2.1:7", "[2001:db8::1]:7"] {
             let listen = [loopback[0], open.parse().unwrap()];
-            let error = args(&[]).audience(&listen).expect_err(open);
+            let error = args(&[]).list_for(&listen).expect_err(open);
             assert!(error.contains(open) && error.contains("--allow any"), "{error}");
-            assert!(!args(&["any"]).audience(&listen).expect("anybody").is_limited());
-            let some = args(&["192.0.2.0/24"]).audience(&listen).expect("some");
+            assert!(!args(&["any"]).list_for(&listen).expect("anybody").is_limited());
+            let some = args(&["192.0.2.0/24"]).list_for(&listen).expect("some");
             assert!(some.admits("192.0.2.9".parse().unwrap()));
             assert!(!some.admits("198.51.100.1".parse().unwrap()));
         }

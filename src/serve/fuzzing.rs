@@ -40,7 +40,7 @@ pub fn arguments<'a>(arguments: impl Iterator<Item = &'a str>) -> Option<String>
 pub struct Allowed {
     /// What the ready line says of it.
     pub list: Vec<String>,
-    audience: Result<twinring_services::Audience, String>,
+    allow: Result<twinring_services::AllowList, String>,
 }
 
 impl Allowed {
@@ -50,11 +50,11 @@ impl Allowed {
         let command = AllowArgs::augment_args(Command::new("udp"));
         let matches = command.try_get_matches_from(["udp".to_owned()].into_iter().chain(options));
         let args = AllowArgs::from_arg_matches(&matches.ok()?).ok()?;
-        Some(Allowed { list: args.list(), audience: args.audience(&[listen]) })
+        Some(Allowed { list: args.list(), allow: args.list_for(&[listen]) })
     }
 
     /// Whether this address is answered; `None` if the service would not even start.
     pub fn admits(&self, address: IpAddr) -> Option<bool> {
-        self.audience.as_ref().ok().map(|audience| audience.admits(address))
+        self.allow.as_ref().ok().map(|allow| allow.admits(address))
     }
 }

@@ -65,8 +65,8 @@ fn serve<S>(name: &'static str, serve: S, args: &TcpArgs) -> Result<ExitCode, Bo
 where
     S: AsyncFn(&Connection) -> io::Result<()> + Clone + Send + Sync + 'static,
 {
-    let audience = match args.allow.audience(&args.listen) {
-        Ok(audience) => audience,
+    let allow = match args.allow.list_for(&args.listen) {
+        Ok(allow) => allow,
         Err(problem) => return Ok(refuse(&[problem], USAGE)),
     };
     if let Err(error) = raise_descriptor_limit() {
@@ -84,7 +84,7 @@ where
     let limits = Limits {
         max_connections: most(args.max_connections),
         max_connections_per_address: most(args.max_connections_per_address),
-        audience,
+        allow,
         idle_timeout: args.idle_timeout,
         drain_timeout: args.drain_timeout,
     };

@@ -29,8 +29,8 @@ struct Details<'a> {
 
 /// Runs the reflector until a signal ends it.
 pub(super) fn serve(args: &UdpArgs) -> Result<ExitCode, Box<dyn Error>> {
-    let audience = match args.audience() {
-        Ok(audience) => audience,
+    let allow = match args.allow_list() {
+        Ok(allow) => allow,
         Err(problem) => return Ok(refuse(&[problem], USAGE)),
     };
     // The service flushes before it closes; what is then still unsent was cut on purpose.
@@ -48,7 +48,7 @@ pub(super) fn serve(args: &UdpArgs) -> Result<ExitCode, Box<dyn Error>> {
     let settings = UdpSettings {
         options: args.options(),
         copy_ecn: args.copy_ecn,
-        audience,
+        allow,
         rate_per_source: args.max_rate_per_source,
         impairments: args.impairments(),
         drain_timeout: args.drain_timeout,

@@ -1,10 +1,12 @@
-//! Opens and reads files that somebody else names: on the command line, in a configuration, in a
-//! bundle.
+//! Reads what somebody else decides on: files that a command line, a configuration or a bundle names,
+//! and content in chunks, which server and client both receive ([`chunked`]).
 //!
-//! Such a name can lead to a FIFO, whose open waits for a writer, or to a device that never ends.
+//! The name of a file can lead to a FIFO, whose open waits for a writer, or to a device that never ends.
 //! Here a file is opened without blocking, must be a regular file, and is read up to a bound.
 //! (A filesystem whose server is gone still blocks the open. Threads that must not wait, such as
 //! the one that handles signals, must not open files at all.)
+
+pub mod chunked;
 
 use std::fs::{File, FileType, OpenOptions};
 use std::io::{self, Read};

@@ -79,7 +79,8 @@ mod tests {
         let command = command.map(str::to_owned).to_vec();
         assert_eq!(paths.hidden_in(command), ["twinring", "--root", "--verify=work/1.bin"]);
         assert_eq!(paths.hidden("/home/me/bin/twinring-2"), "twinring-2");
-        let command = ["./a/b", "c/d", "--out", "e", "--json", "--out=f", "--out"].map(str::to_owned);
+        let command =
+            ["./a/b", "c/d", "--out", "e", "--json", "--out=f", "--out"].map(str::to_owned);
         assert_eq!(for_anywhere(command.to_vec()), ["b", "c/d", "--json"]);
         assert!(for_anywhere(Vec::new()).is_empty());
     }

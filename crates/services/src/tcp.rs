@@ -1,28 +1,26 @@
-//! A TCP service on all workers: accepting, limits, and the drain at shutdown.
+//! A TCP service on all workers: what one runs for each connection, and its limits.
 
-use crate::accepting::{Acceptors, accept, drain, end_vital, spawn_vital};
-use crate::audience::Audience;
-use crate::connections::{Connection, Connections, Ending};
-use crate::counters::{ServiceCounters, WorkerCounters};
-use crate::guests::Guests;
-use std::convert::Infallible;
-use std::fmt;
+use crate::connection::{Connection, Phase};
+use crate::server::{
+    AllowList, ConnectionLimiter, Connections, DRAIN_SWEEP, Ending, Limit, Listener, Refused,
+    Server, Service, ServiceCounters, Tracking, WorkerCounters, WorkerService,
+};
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
-use twinring::{BoundListener, Handle, ListenOptions, TcpListener, TcpStream, sleep, spawn};
+use twinring::{Handle, ListenOptions, TcpStream, spawn};
 
-/// A connection that stood still for this many sweeps of a drain has nothing to finish.
-const DRAIN_QUIET_SWEEPS: u32 = 4;
+/// A drain ends a connection that was idle for this long: it has nothing to finish.
+const DRAIN_IDLE: Duration = DRAIN_SWEEP.saturating_mul(4);
 
 /// Sweeps per idle timeout: a connection is closed after the timeout and at most a quarter more.
 const IDLE_SWEEPS: u32 = 4;
 
-/// The shortest time between two idle sweeps.
+/// The shortest and the longest time between two idle sweeps.
 const IDLE_SWEEP_MIN: Duration = Duration::from_millis(5);
+const IDLE_SWEEP_MAX: Duration = Duration::from_secs(3600);
 
 /// The bounds of a TCP service.
 #[derive(Clone, Debug)]
@@ -32,7 +30,7 @@ pub struct Limits {
     /// Those of one IPv4 address, or one IPv6 network of 64 bits; `usize::MAX` is no maximum.
     pub max_connections_per_address: usize,
     /// Whose connections are served; others are closed at once.
-    pub audience: Audience,
+    pub allow: AllowList,
     /// Close connections on which nothing was received, and nothing handed over to the kernel,
     /// for this long.
     pub idle_timeout: Option<Duration>,
@@ -46,34 +44,22 @@ impl Default for Limits {
         Limits {
             max_connections: usize::MAX,
             max_connections_per_address: usize::MAX,
-            audience: Audience::anybody(),
+            allow: AllowList::anybody(),
             idle_timeout: None,
             drain_timeout: Duration::from_secs(10),
         }
     }
 }
 
-/// A TCP service, bound and ready to run on the workers of a runtime.
-pub struct TcpService<S> {
+/// A service over TCP, which runs `S` for each connection.
+pub type TcpService<S> = Server<Tcp<S>>;
+
+/// See [`TcpService`].
+pub struct Tcp<S> {
     serve: S,
     limits: Limits,
-    handle: Handle,
-    addresses: Vec<SocketAddr>,
-    /// The listening sockets of each worker, until it starts.
-    listeners: Mutex<Vec<Vec<BoundListener>>>,
     counters: Vec<Arc<WorkerCounters>>,
-    guests: Arc<Guests>,
-    workers_starting: AtomicUsize,
-    on_ready: Box<dyn Fn() + Send + Sync>,
-}
-
-impl<S> fmt::Debug for TcpService<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TcpService")
-            .field("addresses", &self.addresses)
-            .field("limits", &self.limits)
-            .finish_non_exhaustive()
-    }
+    limiter: Arc<ConnectionLimiter>,
 }
 
 impl<S> TcpService<S>
@@ -93,123 +79,106 @@ where
         workers: usize,
         handle: Handle,
     ) -> io::Result<TcpService<S>> {
-        let mut per_worker: Vec<Vec<BoundListener>> = (0..workers).map(|_| Vec::new()).collect();
-        let mut bound_addresses = Vec::with_capacity(addresses.len());
-        for address in addresses {
-            let bound = options.bind(*address, workers)?;
-            bound_addresses.extend(bound.first().map(BoundListener::local_addr));
-            per_worker.iter_mut().zip(bound).for_each(|(worker, listener)| worker.push(listener));
-        }
-        let guests = Guests::new(
-            limits.audience.clone(),
+        let limiter = ConnectionLimiter::new(
+            limits.allow.clone(),
             limits.max_connections,
             limits.max_connections_per_address,
         );
-        Ok(TcpService {
-            serve,
-            limits,
-            handle,
-            addresses: bound_addresses,
-            listeners: Mutex::new(per_worker),
-            counters: (0..workers).map(|_| Arc::default()).collect(),
-            guests,
-            workers_starting: AtomicUsize::new(workers),
-            on_ready: Box::new(|| {}),
-        })
-    }
-
-    /// Called once, on a worker thread, when all workers accept.
-    pub fn on_ready(mut self, handler: impl Fn() + Send + Sync + 'static) -> TcpService<S> {
-        self.on_ready = Box::new(handler);
-        self
-    }
-
-    /// The addresses it listens on, with the ports that the kernel chose.
-    pub fn addresses(&self) -> &[SocketAddr] {
-        &self.addresses
+        let counters = (0..workers).map(|_| Arc::default()).collect();
+        let mut server = Server::new(Tcp { serve, limits, counters, limiter }, workers, handle);
+        server.listen(addresses, options, &())?;
+        Ok(server)
     }
 
     /// A reader of the counters that outlives the service and works on any thread.
     pub fn counters(&self) -> impl Fn() -> ServiceCounters + Send + Sync + 'static {
-        let counters = self.counters.clone();
+        let counters = self.service.counters.clone();
         move || ServiceCounters::sum(counters.iter().map(|worker| &**worker))
-    }
-
-    /// Runs the part of worker number `worker` until the runtime is asked to shut down and the
-    /// connections have ended or the drain timeout has.
-    ///
-    /// # Errors
-    /// When a listening socket fails. The other workers are then asked to shut down.
-    ///
-    /// # Panics
-    /// Outside a twinring runtime.
-    pub async fn run(self: Arc<Self>, worker: usize) -> io::Result<()> {
-        let outcome = self.run_worker(worker).await;
-        if outcome.is_err() {
-            self.handle.shutdown();
-        }
-        outcome
-    }
-
-    async fn run_worker(&self, worker: usize) -> io::Result<()> {
-        let bound = {
-            let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
-            std::mem::take(&mut listeners[worker])
-        };
-        let listeners: Vec<TcpListener> =
-            bound.into_iter().map(TcpListener::from_bound).collect::<io::Result<_>>()?;
-        let counters = Arc::clone(&self.counters[worker]);
-        let connections = Connections::new(counters, Arc::clone(&self.guests));
-        let acceptors = listeners.into_iter().map(|listener| {
-            let (connections, serve) = (Rc::clone(&connections), self.serve.clone());
-            async move {
-                let start = |stream| start(stream, &connections, &serve);
-                accept(&listener, start, || {}).await
-            }
-        });
-        let acceptors = Acceptors::spawn(&self.handle, acceptors);
-        let sweeper = self.limits.idle_timeout.map(|idle_timeout| {
-            let connections = Rc::clone(&connections);
-            spawn_vital(&self.handle, async move { sweep_idle(&connections, idle_timeout).await })
-        });
-        if self.workers_starting.fetch_sub(1, Ordering::AcqRel) == 1 {
-            (self.on_ready)();
-        }
-        let mut outcome = acceptors.ended().await;
-        if let Some(sweeper) = sweeper {
-            outcome = outcome.and(end_vital(sweeper).await);
-        }
-        // Connections finish what they received, and are closed; those that have not ended at the
-        // timeout are cut.
-        let sweep = || connections.sweep(Ending::Drain, DRAIN_QUIET_SWEEPS);
-        let timeout = self.limits.drain_timeout;
-        drain(timeout, || connections.is_empty(), sweep, || connections.cut()).await;
-        outcome
     }
 }
 
-/// Serves a connection in a task of its own, if it is let in.
-fn start<S>(stream: TcpStream, connections: &Rc<Connections>, serve: &S)
+impl<S> Service for Tcp<S>
 where
     S: AsyncFn(&Connection) -> io::Result<()> + Clone + 'static,
 {
-    if let Some(live) = connections.admit(stream) {
-        let serve = serve.clone();
-        spawn(async move {
-            let served = serve(live.connection()).await;
-            // In a box, as what happens once at the end is larger than all before it, and the
-            // size of a connection's task is cache footprint.
-            Box::pin(live.connection().end(served)).await;
+    type Socket = Listener<()>;
+
+    async fn run(
+        server: &TcpService<S>,
+        worker: usize,
+        listeners: Vec<Listener<()>>,
+    ) -> io::Result<()> {
+        let Tcp { serve, limits, counters, limiter } = &server.service;
+        let part = Rc::new(Worker {
+            serve: serve.clone(),
+            idle_timeout: limits.idle_timeout,
+            drain_timeout: limits.drain_timeout,
+            limiter: Arc::clone(limiter),
+            counters: Arc::clone(&counters[worker]),
+            connections: Connections::new(),
         });
+        server.serve(listeners, &part).await
     }
 }
 
-async fn sweep_idle(connections: &Connections, idle_timeout: Duration) -> io::Result<Infallible> {
-    let period = (idle_timeout / IDLE_SWEEPS).max(IDLE_SWEEP_MIN);
-    let quiet_sweeps = idle_timeout.as_nanos().div_ceil(period.as_nanos()) as u32;
-    loop {
-        connections.not_empty().await;
-        sleep(period).await;
-        connections.sweep(Ending::Idle, quiet_sweeps);
+/// The part of one worker.
+struct Worker<S> {
+    serve: S,
+    idle_timeout: Option<Duration>,
+    drain_timeout: Duration,
+    limiter: Arc<ConnectionLimiter>,
+    counters: Arc<WorkerCounters>,
+    connections: Rc<Connections<Connection>>,
+}
+
+impl<S> WorkerService for Worker<S>
+where
+    S: AsyncFn(&Connection) -> io::Result<()> + Clone + 'static,
+{
+    type Connection = Connection;
+    type Listener = ();
+
+    fn connections(&self) -> &Rc<Connections<Connection>> {
+        &self.connections
+    }
+
+    fn start(self: &Rc<Self>, stream: TcpStream, _: &()) {
+        let counters = &self.counters;
+        let permit = match self.limiter.admit(&stream) {
+            Ok(permit) => permit,
+            Err(Refused::Full) => return counters.refused.add(1),
+            Err(Refused::FullForAddress) => return counters.refused_of_address.add(1),
+            Err(Refused::NotAllowed) => return counters.not_allowed.add(1),
+        };
+        counters.accepted.add(1);
+        let tracking = Tracking::new(stream, Phase::Receiving, self.connections.activity());
+        let connection = self.connections.insert(Connection::new(tracking, counters), permit);
+        let serve = self.serve.clone();
+        spawn(async move {
+            let served = serve(&connection).await;
+            // In a box, as what happens once at the end is larger than all before it, and the
+            // size of a connection's task is cache footprint.
+            Box::pin(connection.end(served)).await;
+        });
+    }
+
+    fn limit(&self, phase: Phase) -> Option<Limit<Phase>> {
+        let limit = |time| Limit { time, ending: Ending::TimedOut(phase), restarts_on_ack: false };
+        self.idle_timeout.map(limit)
+    }
+
+    /// Connections finish what they received: those are spared that wait for their peer to read.
+    fn drain_limit(&self, phase: Phase) -> Option<Limit<Phase>> {
+        let limit = Limit { time: DRAIN_IDLE, ending: Ending::Drain, restarts_on_ack: false };
+        (phase == Phase::Receiving).then_some(limit)
+    }
+
+    fn sweep_period(&self) -> Option<Duration> {
+        let timeout = self.idle_timeout?;
+        Some((timeout / IDLE_SWEEPS).clamp(IDLE_SWEEP_MIN, IDLE_SWEEP_MAX))
+    }
+
+    fn drain_timeout(&self) -> Duration {
+        self.drain_timeout
     }
 }

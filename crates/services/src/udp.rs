@@ -4,7 +4,7 @@
 //! is full. (The exception is asked for: single-shot receives, [`UdpOptions::pending`], may complete in
 //! another order.) A datagram that
 //! cannot be sent back whole, or at all, is dropped and counted; see [`UdpCounters`]. The service
-//! answers whoever a datagram claims to come from, if that is one host of its [`Audience`], and with
+//! answers whoever a datagram claims to come from, if that is one host of its [`AllowList`], and with
 //! as many bytes: nothing is amplified (duplicates that were asked for aside), but where source
 //! addresses can be forged it can be made to send to third parties.
 //!
@@ -23,21 +23,18 @@ pub use impairment::{
 };
 pub use rate::SOURCES_MAX;
 
-use crate::accepting::{end_vital, spawn_vital};
-use crate::audience::Audience;
-use counters::Desk;
+use crate::server::{AllowList, Server, Service, end_vital, spawn_vital};
+use counters::StatsRequest;
 use reflector::{Impaired, Port, Straight, reflect};
 use std::convert::Infallible;
-use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use twinring::net::Granted;
-use twinring::{BoundUdp, Handle, JoinHandle, UdpOptions, UdpSocket, shutdown_requested};
+use twinring::{BoundUdp, Handle, UdpOptions, UdpSocket, shutdown_requested};
 
 /// The longest that a drain can be told to take.
 const DRAIN_MAX: Duration = Duration::from_secs(24 * 3600);
@@ -50,7 +47,7 @@ pub struct UdpSettings {
     /// Give each answer the ECN codepoint of its datagram.
     pub copy_ecn: bool,
     /// Whose datagrams are answered.
-    pub audience: Audience,
+    pub allow: AllowList,
     /// Datagrams of one source (an IPv4 address, or an IPv6 network of 64 bits) that each socket
     /// answers in a second; `None` is no limit. Of [`SOURCES_MAX`] sources at once.
     pub rate_per_source: Option<u32>,
@@ -61,26 +58,14 @@ pub struct UdpSettings {
     pub drain_timeout: Duration,
 }
 
-/// A reflector, bound and ready to run on the workers of a runtime.
-pub struct UdpService {
-    settings: UdpSettings,
-    handle: Handle,
-    addresses: Vec<SocketAddr>,
-    granted: Granted,
-    /// The sockets of each worker, one for each address, until it starts.
-    sockets: Mutex<Vec<Vec<BoundUdp>>>,
-    desks: Vec<Arc<Desk>>,
-    workers_starting: AtomicUsize,
-    on_ready: Box<dyn Fn() + Send + Sync>,
-}
+/// The reflector.
+pub type UdpService = Server<Udp>;
 
-impl fmt::Debug for UdpService {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("UdpService")
-            .field("addresses", &self.addresses)
-            .field("settings", &self.settings)
-            .finish_non_exhaustive()
-    }
+/// See [`UdpService`].
+pub struct Udp {
+    settings: UdpSettings,
+    granted: Granted,
+    stats: Vec<Arc<StatsRequest>>,
 }
 
 impl UdpService {
@@ -96,9 +81,7 @@ impl UdpService {
         workers: usize,
         handle: Handle,
     ) -> io::Result<UdpService> {
-        let mut per_worker: Vec<Vec<BoundUdp>> = (0..workers).map(|_| Vec::new()).collect();
-        let mut bound_addresses = Vec::with_capacity(addresses.len());
-        let mut granted = None;
+        let mut all = Vec::with_capacity(addresses.len());
         for address in addresses {
             let options = UdpOptions {
                 // A socket bound to one address answers from there anyway, and without ancillary
@@ -107,94 +90,69 @@ impl UdpService {
                 traffic_class: settings.copy_ecn,
                 ..settings.options.clone()
             };
-            let bound = options.bind_shared(*address, workers)?;
-            bound_addresses.extend(bound.first().map(BoundUdp::local_addr));
-            granted = granted.or(bound.first().map(BoundUdp::granted));
-            per_worker.iter_mut().zip(bound).for_each(|(worker, socket)| worker.push(socket));
+            all.push(options.bind_shared(*address, workers)?);
         }
+        let granted = all.iter().flatten().next().map(BoundUdp::granted);
         let no_address = || io::Error::new(io::ErrorKind::InvalidInput, "no address to listen on");
-        Ok(UdpService {
-            settings,
-            handle,
-            addresses: bound_addresses,
-            granted: granted.ok_or_else(no_address)?,
-            sockets: Mutex::new(per_worker),
-            desks: (0..workers).map(|_| Arc::default()).collect(),
-            workers_starting: AtomicUsize::new(workers),
-            on_ready: Box::new(|| {}),
-        })
-    }
-
-    /// Called once, on a worker thread, when all workers receive.
-    pub fn on_ready(mut self, handler: impl Fn() + Send + Sync + 'static) -> UdpService {
-        self.on_ready = Box::new(handler);
-        self
-    }
-
-    /// The addresses it listens on, with the ports that the kernel chose.
-    pub fn addresses(&self) -> &[SocketAddr] {
-        &self.addresses
+        let granted = granted.ok_or_else(no_address)?;
+        let stats = (0..workers).map(|_| Arc::default()).collect();
+        let mut server = Server::new(Udp { settings, granted, stats }, workers, handle);
+        for bound in all {
+            server.add(bound.first().map(BoundUdp::local_addr), bound);
+        }
+        Ok(server)
     }
 
     /// What the kernel granted each socket.
     pub fn granted(&self) -> Granted {
-        self.granted
+        self.service.granted
     }
 
     /// A reader of the counters that outlives the service and works on any thread but a worker's.
     pub fn counters(&self) -> impl Fn() -> UdpCounters + Send + Sync + 'static {
-        let desks = self.desks.clone();
+        let workers = self.service.stats.clone();
         move || {
-            desks.iter().for_each(|desk| desk.ask());
+            workers.iter().for_each(|worker| worker.send());
             let mut sum = UdpCounters::default();
-            desks.iter().for_each(|desk| sum.merge(&desk.read()));
+            workers.iter().for_each(|worker| sum.merge(&worker.reply()));
             sum
         }
     }
+}
 
-    /// Runs the part of worker number `worker` until the runtime is asked to shut down and all is
-    /// answered, or the drain timeout is over.
-    ///
-    /// # Errors
-    /// When a socket fails for good. The other workers are then asked to shut down.
-    ///
-    /// # Panics
-    /// Outside a twinring runtime.
-    pub async fn run(self: Arc<Self>, worker: usize) -> io::Result<()> {
-        let outcome = self.run_worker(worker).await;
-        if outcome.is_err() {
-            self.handle.shutdown();
-        }
-        outcome
-    }
+impl Service for Udp {
+    type Socket = BoundUdp;
 
-    async fn run_worker(&self, worker: usize) -> io::Result<()> {
-        let bound = {
-            let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
-            std::mem::take(&mut sockets[worker])
-        };
-        let own: Rc<[SocketAddr]> = self.addresses.as_slice().into();
+    async fn run(server: &UdpService, worker: usize, sockets: Vec<BoundUdp>) -> io::Result<()> {
+        let settings = &server.service.settings;
+        let own: Rc<[SocketAddr]> = server.addresses().into();
         let port = |bound| {
             let socket = UdpSocket::from_bound(bound)?;
-            Ok(Rc::new(Port::new(socket, Rc::clone(&own), &self.settings)))
+            Ok(Rc::new(Port::new(socket, Rc::clone(&own), settings)))
         };
-        let ports = bound.into_iter().map(port).collect::<io::Result<Rc<[Rc<Port>]>>>()?;
-        let clerk = Clerk { ports: Rc::clone(&ports), desk: Arc::clone(&self.desks[worker]) };
-        let clerk = Rc::new(clerk);
-        let answering = spawn_vital(&self.handle, answer_questions(Rc::clone(&clerk)));
+        let ports = sockets.into_iter().map(port).collect::<io::Result<Rc<[Rc<Port>]>>>()?;
+        let request = Arc::clone(&server.service.stats[worker]);
+        let stats = Stats { ports: Rc::clone(&ports), request };
+        let answering = spawn_vital(server.handle(), stats.answer());
         let reflecting: Vec<_> = (0..)
             .zip(&*ports)
             .map(|(listener, port)| {
                 // Each socket has impairments of its own, the same in every run.
                 let stream = worker as u64 * ports.len() as u64 + listener;
-                self.reflect(Rc::clone(port), stream)
+                let (port, impairments) = (Rc::clone(port), settings.impairments.clone());
+                spawn_vital(server.handle(), async move {
+                    match impairments {
+                        None => reflect(&port, Straight).await,
+                        Some(impairments) => {
+                            reflect(&port, Impaired::new(&impairments, stream)).await
+                        }
+                    }
+                })
             })
             .collect();
-        if self.workers_starting.fetch_sub(1, Ordering::AcqRel) == 1 {
-            (self.on_ready)();
-        }
+        server.worker_is_ready(|| {});
         shutdown_requested().await;
-        let deadline = Instant::now() + self.settings.drain_timeout.min(DRAIN_MAX);
+        let deadline = Instant::now() + settings.drain_timeout.min(DRAIN_MAX);
         ports.iter().for_each(|port| port.drain(deadline));
         let mut outcome = Ok(());
         for task in reflecting {
@@ -202,42 +160,32 @@ impl UdpService {
         }
         outcome.and(end_vital(answering).await)
     }
-
-    fn reflect(&self, port: Rc<Port>, stream: u64) -> JoinHandle<io::Result<()>> {
-        let impairments = self.settings.impairments.clone();
-        spawn_vital(&self.handle, async move {
-            match impairments {
-                None => reflect(&port, Straight).await,
-                Some(impairments) => reflect(&port, Impaired::new(&impairments, stream)).await,
-            }
-        })
-    }
 }
 
-/// Answers questions about one worker, and leaves the last answer behind when the worker ends,
-/// however it ends.
-struct Clerk {
+/// Replies to requests for the counters of one worker, and leaves the last ones behind when the worker
+/// ends, however it ends.
+struct Stats {
     ports: Rc<[Rc<Port>]>,
-    desk: Arc<Desk>,
+    request: Arc<StatsRequest>,
 }
 
-impl Clerk {
+impl Stats {
     fn counters(&self) -> UdpCounters {
         let mut sum = UdpCounters::default();
         self.ports.iter().for_each(|port| sum.merge(&port.counters()));
         sum
     }
-}
 
-impl Drop for Clerk {
-    fn drop(&mut self) {
-        self.desk.close(self.counters());
+    async fn answer(self) -> io::Result<Infallible> {
+        loop {
+            poll_fn(|cx| self.request.poll_sent(cx)).await;
+            self.request.answer(self.counters());
+        }
     }
 }
 
-async fn answer_questions(clerk: Rc<Clerk>) -> io::Result<Infallible> {
-    loop {
-        poll_fn(|cx| clerk.desk.poll_asked(cx)).await;
-        clerk.desk.answer(clerk.counters());
+impl Drop for Stats {
+    fn drop(&mut self) {
+        self.request.close(self.counters());
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use twinring::UdpOptions;
 use twinring::sim::{Fault, World};
 use twinring_load::udp::{Load, LoadError, RTP_HEADER_BYTES, Rate, Settings, Spread};
-use twinring_services::Audience;
+use twinring_services::AllowList;
 use twinring_services::udp::{Impairments, UdpCounters, UdpService, UdpSettings};
 use twinring_wire::UdpResult;
 
@@ -29,7 +29,7 @@ pub(crate) fn run(world: &World, plan: &mut Plan) -> Claim {
         copy_ecn: plan.chance(2),
         impairments: plan.chance(4).then(|| impairments(plan)),
         drain_timeout: plan.milliseconds(1, 5_000),
-        audience: Audience::anybody(),
+        allow: AllowList::anybody(),
         rate_per_source: None,
     };
     let address = plan.address();

@@ -12,7 +12,7 @@ use twinring::sim::{Faults, Running, World};
 use twinring::{Handle, ListenOptions, Runtime, TcpStream, UdpOptions, UdpSocket, sleep, timeout};
 use twinring_services::http::{HttpService, HttpSettings, Site, Sites};
 use twinring_services::udp::{UdpService, UdpSettings};
-use twinring_services::{Audience, Connection, Limits, TcpService, echo};
+use twinring_services::{AllowList, Connection, Limits, TcpService, echo};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -150,7 +150,7 @@ fn a_reflector_that_wakes_each_millisecond_goes_through_the_day() {
         copy_ecn: false,
         impairments: None,
         drain_timeout: Duration::from_secs(1),
-        audience: Audience::anybody(),
+        allow: AllowList::anybody(),
         rate_per_source: Some(100),
     };
     let service = UdpService::bind(&[anywhere()], settings, 1, handle.clone()).expect("a port");

@@ -11,7 +11,7 @@ use std::str::FromStr;
 use std::time::Duration;
 use twinring::UdpOptions;
 use twinring::net::Granted;
-use twinring_services::Audience;
+use twinring_services::AllowList;
 use twinring_services::udp::Impairments;
 
 /// The largest `--delay`.
@@ -131,7 +131,7 @@ impl UdpArgs {
     ///
     /// # Errors
     /// When that is not said, or would make an amplifier for everybody.
-    pub(super) fn audience(&self) -> Result<Audience, String> {
+    pub(super) fn allow_list(&self) -> Result<AllowList, String> {
         if self.allow.is_anybody() && self.duplicate.is_some_and(|percent| percent > 0.0) {
             return Err(
                 "--duplicate answers with more than was sent, so forged sources would make \
@@ -139,7 +139,7 @@ impl UdpArgs {
                     .to_owned(),
             );
         }
-        self.allow.audience(&self.listen)
+        self.allow.list_for(&self.listen)
     }
 
     /// What is to be done to datagrams, if anything.

@@ -159,7 +159,7 @@ impl AnswerParser {
         self.answer.keep_alive = head.keep_alive;
         self.state = match head.framing {
             Framing::Length(length) => State::Length(length),
-            Framing::Chunked => State::Chunked(Chunks::new()),
+            Framing::Chunked => State::Chunked(Chunks::default()),
             Framing::UntilClose => State::UntilClose,
         };
         Ok(())

@@ -67,7 +67,7 @@ fn seen(answer: Answer) -> Seen {
 pub fn chunked(bytes: &[u8]) -> Option<(Option<usize>, Vec<u8>)> {
     let mut content = Vec::new();
     let (taken, ended) =
-        Chunks::new().take(bytes, |piece| content.extend_from_slice(piece)).ok()?;
+        Chunks::default().take(bytes, |piece| content.extend_from_slice(piece)).ok()?;
     Some((ended.then_some(taken), content))
 }
 

@@ -10,9 +10,9 @@ pub(super) mod fuzzing;
 mod line;
 mod writer;
 
-pub(super) use feed::{SessionLog, WorkerLog};
+pub(super) use feed::{ConnectionLog, WorkerLog};
 
-use crate::counters::Count;
+use crate::server::Count;
 use crate::signals::take_no_signals;
 use std::fmt;
 use std::fs::File;

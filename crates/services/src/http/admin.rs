@@ -106,7 +106,7 @@ async fn serve(listener: BoundListener, observer: Arc<Observer>) -> io::Result<(
         spawn(async move {
             let _closed = closed;
             // Whoever is too slow, or goes away, gets no answer.
-            let _late_or_gone = timeout(CONNECTION_MAX, converse(&stream, &observer)).await;
+            let _late_or_gone = timeout(CONNECTION_MAX, serve_connection(&stream, &observer)).await;
         });
     }
 }
@@ -120,7 +120,7 @@ impl Drop for Open {
     }
 }
 
-async fn converse(stream: &TcpStream, observer: &Observer) -> io::Result<()> {
+async fn serve_connection(stream: &TcpStream, observer: &Observer) -> io::Result<()> {
     let mut received = Vec::new();
     let mut scan = Scan::default();
     let reply = loop {

@@ -2,91 +2,23 @@
 
 use super::head::Framing;
 use super::status::Status;
+use twinring_input::chunked::{Chunked, Event, Invalid};
 
 /// Chunk extensions and trailer fields of one body, together, in bytes.
 const EXTRAS_MAX: usize = 4096;
 
-/// Digits of a chunk size: as many as fit into 64 bits.
-const SIZE_DIGITS_MAX: u8 = 16;
-
-/// Where in a body the next byte belongs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    /// So many bytes, and it is over.
+/// What of a body is to come.
+#[derive(Clone, Debug)]
+enum Rest {
+    /// So many bytes.
     Plain(u64),
-    /// The digits of a chunk size: how many there were, and what they say.
-    Size(u8, u64),
-    /// Behind the size, in an extension.
-    Extension(u64, Extension),
-    /// The LF behind the size.
-    SizeEnd(u64),
-    /// So many bytes are left of the chunk.
-    Data(u64),
-    /// CR and LF behind the chunk.
-    DataEnd,
-    DataEndLf,
-    /// The first byte of a trailer field, or of the empty line at the end.
-    TrailerStart,
-    TrailerName,
-    Trailer,
-    TrailerLf,
-    EndLf,
-    Done,
-}
-
-/// Where in the extensions of a chunk the next byte belongs. RFC 9112 section 7.1.1:
-/// `*( BWS ";" BWS name [ BWS "=" BWS ( token / quoted-string ) ] )`. BWS is white space that a
-/// recipient has to accept there, so `5 ;a` is a size line; `5 ` and `5;` are none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Extension {
-    /// White space; a semicolon has to follow.
-    Gap,
-    /// Behind the semicolon, before the name.
-    NameStart,
-    Name,
-    /// White space behind the name; an equals sign or a semicolon has to follow.
-    NameEnd,
-    /// Behind the equals sign, before the value.
-    ValueStart,
-    Value,
-    Quoted,
-    /// Behind a backslash.
-    Escaped,
-    QuoteEnd,
-}
-
-impl Extension {
-    /// What follows `byte`; `None` if it may not be here.
-    fn after(self, byte: u8) -> Option<Extension> {
-        use Extension::{
-            Escaped, Gap, Name, NameEnd, NameStart, QuoteEnd, Quoted, Value, ValueStart,
-        };
-        Some(match (self, byte) {
-            (Gap | Value | QuoteEnd, b' ' | b'\t') => Gap,
-            (Name | NameEnd, b' ' | b'\t') => NameEnd,
-            (NameStart | ValueStart, b' ' | b'\t') => self,
-            (Gap | Name | NameEnd | Value | QuoteEnd, b';') => NameStart,
-            (Name | NameEnd, b'=') => ValueStart,
-            (ValueStart, b'"') => Quoted,
-            (Quoted, b'"') => QuoteEnd,
-            (Quoted, b'\\') => Escaped,
-            (Quoted | Escaped, _) if is_text(byte) => Quoted,
-            (NameStart | Name, _) if is_token(byte) => Name,
-            (ValueStart | Value, _) if is_token(byte) => Value,
-            _ => return None,
-        })
-    }
-
-    /// True where the line may end.
-    fn is_complete(self) -> bool {
-        matches!(self, Extension::Name | Extension::Value | Extension::QuoteEnd)
-    }
+    Chunked(Chunked),
 }
 
 /// Passes over a body as it comes in.
 #[derive(Clone, Debug)]
 pub struct Skip {
-    place: Place,
+    rest: Rest,
     /// How many bytes of data may still come.
     allowance: u64,
     extras: usize,
@@ -98,103 +30,58 @@ impl Skip {
     /// # Errors
     /// 413 when the request says beforehand that it is longer.
     pub fn new(framing: Framing, most: u64) -> Result<Skip, Status> {
-        let place = match framing {
-            Framing::Empty => Place::Done,
+        let rest = match framing {
+            Framing::Empty => Rest::Plain(0),
             Framing::Length(length) if length > most => return Err(Status::CONTENT_TOO_LARGE),
-            Framing::Length(length) => Place::Plain(length),
-            Framing::Chunked => Place::Size(0, 0),
+            Framing::Length(length) => Rest::Plain(length),
+            Framing::Chunked => Rest::Chunked(Chunked::default()),
         };
-        Ok(Skip { place, allowance: most, extras: 0 })
+        Ok(Skip { rest, allowance: most, extras: 0 })
     }
 
     /// True when the body is over.
     pub fn is_done(&self) -> bool {
-        self.place == Place::Done
+        match self.rest {
+            Rest::Plain(left) => left == 0,
+            Rest::Chunked(chunked) => chunked.is_done(),
+        }
     }
 
     /// Takes the next bytes and returns how many of them belong to the body.
     ///
     /// # Errors
-    /// 413 when the body is too long, 400 when its chunks are malformed. Where the next request
-    /// would begin is not known then.
+    /// 413 when the body is too long, 431 when what its chunks carry beside it is, 400 when they are
+    /// malformed. Where the next request would begin is not known then.
     pub fn take(&mut self, bytes: &[u8]) -> Result<usize, Status> {
-        let mut taken = 0;
-        while taken < bytes.len() && !self.is_done() {
-            let left = bytes.len() - taken;
-            match &mut self.place {
-                Place::Plain(length) | Place::Data(length) => {
-                    let now = (*length).min(left as u64);
-                    *length -= now;
-                    taken += now as usize;
-                    self.place = match self.place {
-                        Place::Plain(0) => Place::Done,
-                        Place::Data(0) => Place::DataEnd,
-                        unfinished => unfinished,
-                    };
+        let Skip { rest, allowance, extras } = self;
+        match rest {
+            Rest::Plain(left) => {
+                let taken = (*left).min(bytes.len() as u64);
+                *left -= taken;
+                Ok(taken as usize)
+            }
+            Rest::Chunked(chunked) => chunked.take(bytes, |event| {
+                match event {
+                    Event::Chunk(size) => {
+                        let left = allowance.checked_sub(size);
+                        *allowance = left.ok_or(Status::CONTENT_TOO_LARGE)?;
+                    }
+                    Event::Overhead if *extras == EXTRAS_MAX => {
+                        return Err(Status::HEADER_FIELDS_TOO_LARGE);
+                    }
+                    Event::Overhead => *extras += 1,
+                    Event::Content(_) => {}
                 }
-                _ => {
-                    self.place = self.step(bytes[taken])?;
-                    taken += 1;
-                }
-            }
+                Ok(())
+            }),
         }
-        Ok(taken)
-    }
-
-    /// One byte of framing.
-    fn step(&mut self, byte: u8) -> Result<Place, Status> {
-        let hex = char::from(byte).to_digit(16);
-        Ok(match (self.place, byte) {
-            (Place::Size(digits, value), _) if hex.is_some() && digits < SIZE_DIGITS_MAX => {
-                Place::Size(digits + 1, value << 4 | u64::from(hex.unwrap_or(0)))
-            }
-            (Place::Size(1.., value), b'\r') => Place::SizeEnd(value),
-            (Place::Size(1.., size), _) => self.extension(size, Extension::Gap, byte)?,
-            (Place::Extension(size, at), b'\r') if at.is_complete() => Place::SizeEnd(size),
-            (Place::Extension(size, at), _) => self.extension(size, at, byte)?,
-            (Place::SizeEnd(0), b'\n') => Place::TrailerStart,
-            (Place::SizeEnd(size), b'\n') => {
-                let left = self.allowance.checked_sub(size);
-                self.allowance = left.ok_or(Status::CONTENT_TOO_LARGE)?;
-                Place::Data(size)
-            }
-            (Place::DataEnd, b'\r') => Place::DataEndLf,
-            (Place::DataEndLf, b'\n') => Place::Size(0, 0),
-            (Place::TrailerStart, b'\r') => Place::EndLf,
-            (Place::TrailerName, b':') => Place::Trailer,
-            (Place::TrailerStart | Place::TrailerName, _) if is_token(byte) => {
-                self.extra(Place::TrailerName)?
-            }
-            (Place::Trailer, b'\r') => Place::TrailerLf,
-            (Place::Trailer, _) if is_text(byte) => self.extra(Place::Trailer)?,
-            (Place::TrailerLf, b'\n') => Place::TrailerStart,
-            (Place::EndLf, b'\n') => Place::Done,
-            _ => return Err(Status::BAD_REQUEST),
-        })
-    }
-
-    fn extension(&mut self, size: u64, at: Extension, byte: u8) -> Result<Place, Status> {
-        let next = at.after(byte).ok_or(Status::BAD_REQUEST)?;
-        self.extra(Place::Extension(size, next))
-    }
-
-    fn extra(&mut self, place: Place) -> Result<Place, Status> {
-        self.extras += 1;
-        if self.extras > EXTRAS_MAX {
-            return Err(Status::HEADER_FIELDS_TOO_LARGE);
-        }
-        Ok(place)
     }
 }
 
-/// Anything but control characters: no NUL, no bare LF.
-fn is_text(byte: u8) -> bool {
-    byte == b'\t' || !byte.is_ascii_control()
-}
-
-/// What names are made of: `tchar`, RFC 9110 section 5.6.2.
-fn is_token(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+impl From<Invalid> for Status {
+    fn from(_: Invalid) -> Status {
+        Status::BAD_REQUEST
+    }
 }
 
 #[cfg(test)]

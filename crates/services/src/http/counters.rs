@@ -1,7 +1,7 @@
-//! What the HTTP service counts. As in `crate::counters`, each worker writes its own.
+//! What the HTTP service counts. As for every service, each worker writes its own.
 
 use super::status::Status;
-use crate::counters::Count;
+use crate::server::Count;
 use serde::Serialize;
 
 macro_rules! counters {

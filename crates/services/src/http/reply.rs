@@ -77,7 +77,7 @@ impl Reply {
 
 /// How an answer is to be made.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Manner<'a> {
+pub(super) struct ResponseContext<'a> {
     pub(super) clock: &'a Clock,
     pub(super) persistence: Persistence,
 }
@@ -94,14 +94,14 @@ pub(super) fn preferred<'r>(head: &Head<'_, '_>, resource: &'r Resource) -> Opti
 }
 
 /// The answer to GET or HEAD.
-pub(super) fn reply(head: &Head<'_, '_>, variant: &Variant, manner: Manner<'_>) -> Reply {
+pub(super) fn reply(head: &Head<'_, '_>, variant: &Variant, context: ResponseContext<'_>) -> Reply {
     let to_head = head.method == Method::Head;
     let validators = variant.validators();
     match evaluate(head, &validators) {
         Outcome::Proceed => {}
-        Outcome::NotModified => return not_modified(variant, manner),
+        Outcome::NotModified => return not_modified(variant, context),
         Outcome::Failed => {
-            let Manner { clock, persistence } = manner;
+            let ResponseContext { clock, persistence } = context;
             let status = Status::PRECONDITION_FAILED;
             return Reply::new(status, message(status, &[], clock, persistence, to_head));
         }
@@ -113,24 +113,24 @@ pub(super) fn reply(head: &Head<'_, '_>, variant: &Variant, manner: Manner<'_>) 
     {
         match select(field, variant.version.len) {
             Selection::Whole => {}
-            Selection::One(range) => return one_part(variant, range, manner),
-            Selection::Many(ranges) => return many_parts(variant, &ranges, manner),
-            Selection::Unsatisfiable => return unsatisfiable(variant, manner),
+            Selection::One(range) => return one_part(variant, range, context),
+            Selection::Many(ranges) => return many_parts(variant, &ranges, context),
+            Selection::Unsatisfiable => return unsatisfiable(variant, context),
         }
     }
-    whole(variant, to_head, manner)
+    whole(variant, to_head, context)
 }
 
 /// 200, from the message that is ready.
-fn whole(variant: &Variant, to_head: bool, manner: Manner<'_>) -> Reply {
-    let ready = variant.message(manner.clock);
+fn whole(variant: &Variant, to_head: bool, context: ResponseContext<'_>) -> Reply {
+    let ready = variant.message(context.clock);
     let head_end = variant.head_end();
     let end = if to_head { head_end } else { ready.len() };
-    let mut reply = if manner.persistence == Persistence::Stays {
+    let mut reply = if context.persistence == Persistence::Stays {
         let whole = Reply::new(Status::OK, SendBuf::shared(ready, 0..end));
         Reply { head_end: Some(head_end), ..whole }
     } else {
-        let mut message = begin(Status::OK, manner.clock, manner.persistence);
+        let mut message = begin(Status::OK, context.clock, context.persistence);
         message.extend_from_slice(&ready[variant.repeated_fields().start..end]);
         Reply::new(Status::OK, message)
     };
@@ -144,25 +144,25 @@ fn whole(variant: &Variant, to_head: bool, manner: Manner<'_>) -> Reply {
     reply
 }
 
-fn not_modified(variant: &Variant, manner: Manner<'_>) -> Reply {
-    let mut message = begin(Status::NOT_MODIFIED, manner.clock, manner.persistence);
-    message.extend_from_slice(&variant.message(manner.clock)[variant.repeated_fields()]);
+fn not_modified(variant: &Variant, context: ResponseContext<'_>) -> Reply {
+    let mut message = begin(Status::NOT_MODIFIED, context.clock, context.persistence);
+    message.extend_from_slice(&variant.message(context.clock)[variant.repeated_fields()]);
     message.extend_from_slice(b"\r\n");
     Reply::new(Status::NOT_MODIFIED, message)
 }
 
-fn unsatisfiable(variant: &Variant, manner: Manner<'_>) -> Reply {
+fn unsatisfiable(variant: &Variant, context: ResponseContext<'_>) -> Reply {
     let length = format!("bytes */{}", variant.version.len);
     let fields = [("Content-Range", length.as_str())];
     let status = Status::RANGE_NOT_SATISFIABLE;
-    let Manner { clock, persistence } = manner;
+    let ResponseContext { clock, persistence } = context;
     Reply::new(status, message(status, &fields, clock, persistence, false))
 }
 
 /// The head of a 206, as far as one part and several have it in common.
-fn begin_partial(variant: &Variant, manner: Manner<'_>) -> Vec<u8> {
-    let mut head = begin(Status::PARTIAL_CONTENT, manner.clock, manner.persistence);
-    head.extend_from_slice(&variant.message(manner.clock)[variant.content_fields()]);
+fn begin_partial(variant: &Variant, context: ResponseContext<'_>) -> Vec<u8> {
+    let mut head = begin(Status::PARTIAL_CONTENT, context.clock, context.persistence);
+    head.extend_from_slice(&variant.message(context.clock)[variant.content_fields()]);
     head
 }
 
@@ -176,16 +176,16 @@ fn content_range(head: &mut Vec<u8>, range: &Range<u64>, length: u64) {
     head.extend_from_slice(b"\r\n");
 }
 
-fn one_part(variant: &Variant, range: Range<u64>, manner: Manner<'_>) -> Reply {
-    let mut head = begin_partial(variant, manner);
+fn one_part(variant: &Variant, range: Range<u64>, context: ResponseContext<'_>) -> Reply {
+    let mut head = begin_partial(variant, context);
     field(&mut head, "Content-Type", &variant.content_type);
     content_range(&mut head, &range, variant.version.len);
     content_length(&mut head, range.end - range.start);
     head.extend_from_slice(b"\r\n");
-    with_parts(variant, head, vec![(Vec::new(), range)], Vec::new(), manner)
+    with_parts(variant, head, vec![(Vec::new(), range)], Vec::new(), context)
 }
 
-fn many_parts(variant: &Variant, ranges: &[Range<u64>], manner: Manner<'_>) -> Reply {
+fn many_parts(variant: &Variant, ranges: &[Range<u64>], context: ResponseContext<'_>) -> Reply {
     let boundary = boundary(variant);
     let part = |(index, range): (usize, &Range<u64>)| {
         let mut head = if index == 0 { Vec::new() } else { b"\r\n".to_vec() };
@@ -201,11 +201,11 @@ fn many_parts(variant: &Variant, ranges: &[Range<u64>], manner: Manner<'_>) -> R
     let end = format!("\r\n--{boundary}--\r\n").into_bytes();
     let lengths = parts.iter().map(|(head, range)| head.len() as u64 + range.end - range.start);
     let length = lengths.sum::<u64>() + end.len() as u64;
-    let mut head = begin_partial(variant, manner);
+    let mut head = begin_partial(variant, context);
     field(&mut head, "Content-Type", &format!("{MULTIPART}{boundary}"));
     content_length(&mut head, length);
     head.extend_from_slice(b"\r\n");
-    with_parts(variant, head, parts, end, manner)
+    with_parts(variant, head, parts, end, context)
 }
 
 /// What separates the parts: made of the entity tag, so it is the same wherever the file is, and
@@ -224,14 +224,14 @@ fn with_parts(
     mut head: Vec<u8>,
     parts: Vec<(Vec<u8>, Range<u64>)>,
     end: Vec<u8>,
-    manner: Manner<'_>,
+    context: ResponseContext<'_>,
 ) -> Reply {
     let status = Status::PARTIAL_CONTENT;
     if let Some(file) = &variant.file {
         let rest = Rest::File(Box::new(FileParts { file: Rc::clone(file), parts, end }));
         return Reply { rest: Some(rest), ..Reply::new(status, head) };
     }
-    let ready = variant.message(manner.clock);
+    let ready = variant.message(context.clock);
     let content = &ready[variant.head_end()..];
     for (before, range) in parts {
         head.extend_from_slice(&before);
@@ -247,9 +247,9 @@ pub(super) fn not_found(
     page: &Variant,
     fields: &[(&str, &str)],
     to_head: bool,
-    manner: Manner<'_>,
+    context: ResponseContext<'_>,
 ) -> Reply {
-    let mut head = begin(Status::NOT_FOUND, manner.clock, manner.persistence);
+    let mut head = begin(Status::NOT_FOUND, context.clock, context.persistence);
     fields.iter().for_each(|(name, value)| field(&mut head, name, value));
     field(&mut head, "Content-Type", &page.content_type);
     content_length(&mut head, page.version.len);
@@ -258,5 +258,5 @@ pub(super) fn not_found(
         return Reply::new(Status::NOT_FOUND, head);
     }
     let all = vec![(Vec::new(), 0..page.version.len)];
-    Reply { status: Status::NOT_FOUND, ..with_parts(page, head, all, Vec::new(), manner) }
+    Reply { status: Status::NOT_FOUND, ..with_parts(page, head, all, Vec::new(), context) }
 }

@@ -27,10 +27,10 @@
 //! other since 6.13 (multigrain time stamps); before that, one within a tick (1 to 10 ms) of the
 //! last look may go unnoticed.
 
+use super::connection::Connection;
 use super::index::Listing;
 use super::open_file::OpenFile;
 use super::reply::{FileParts, Reply, Rest};
-use super::session::Session;
 use std::io;
 use std::ops::Range;
 use std::rc::Rc;
@@ -52,50 +52,50 @@ const TAIL_BYTES: u64 = 1024;
 /// # Errors
 /// When the connection broke or has to end; or when the file was changed, and the connection will
 /// be reset.
-pub(super) async fn send_reply(session: &Session, reply: Reply) -> io::Result<()> {
-    let Some(rest) = reply.rest else { return session.send(reply.message).await };
-    session.set_incomplete(true);
-    session.send_more(reply.message).await?;
+pub(super) async fn send_reply(connection: &Connection, reply: Reply) -> io::Result<()> {
+    let Some(rest) = reply.rest else { return connection.send(reply.message).await };
+    connection.set_incomplete(true);
+    connection.send_more(reply.message).await?;
     match rest {
-        Rest::File(rest) => send_parts(session, *rest).await?,
-        Rest::Listing(listing) => send_listing(session, &listing).await?,
+        Rest::File(rest) => send_parts(connection, *rest).await?,
+        Rest::Listing(listing) => send_listing(connection, &listing).await?,
     }
-    session.set_incomplete(false);
+    connection.set_incomplete(false);
     Ok(())
 }
 
 /// Returns when the kernel has all of it: until then its memory counts.
-async fn send_listing(session: &Session, listing: &Listing) -> io::Result<()> {
+async fn send_listing(connection: &Connection, listing: &Listing) -> io::Result<()> {
     let whole = 0..listing.content.len();
     for from in whole.step_by(PIECE_BYTES as usize) {
         let piece = from..from + PIECE_BYTES as usize;
-        session.send(SendBuf::shared(Rc::clone(&listing.content), piece)).await?;
+        connection.send(SendBuf::shared(Rc::clone(&listing.content), piece)).await?;
     }
-    session.flush().await
+    connection.flush().await
 }
 
-async fn send_parts(session: &Session, rest: FileParts) -> io::Result<()> {
+async fn send_parts(connection: &Connection, rest: FileParts) -> io::Result<()> {
     for (head, range) in &rest.parts {
         if !head.is_empty() {
-            session.send_more(head.clone()).await?;
+            connection.send_more(head.clone()).await?;
         }
-        send_part(session, &rest, range.clone()).await?;
+        send_part(connection, &rest, range.clone()).await?;
     }
-    if rest.end.is_empty() { Ok(()) } else { session.send(rest.end).await }
+    if rest.end.is_empty() { Ok(()) } else { connection.send(rest.end).await }
 }
 
-async fn send_part(session: &Session, rest: &FileParts, range: Range<u64>) -> io::Result<()> {
-    if session.file_strategy() == SendStrategy::Read {
-        return send_checked(session, rest, range).await;
+async fn send_part(connection: &Connection, rest: &FileParts, range: Range<u64>) -> io::Result<()> {
+    if connection.file_strategy() == SendStrategy::Read {
+        return send_checked(connection, rest, range).await;
     }
     let OpenFile { file, .. } = &*rest.file;
     let tail = if range.end - range.start > SEGMENT_BYTES { TAIL_BYTES } else { 0 };
     let (mut from, to) = (range.start, range.end - tail);
     while from < to {
         let length = SEGMENT_BYTES.min(to - from);
-        let sent = session.send_file(file, from, length).await?;
+        let sent = connection.send_file(file, from, length).await?;
         if sent < length || !rest.file.is_sound().await? {
-            return Err(session.break_off());
+            return Err(connection.break_off());
         }
         from += sent;
     }
@@ -104,22 +104,26 @@ async fn send_part(session: &Session, rest: &FileParts, range: Range<u64>) -> io
     }
     let bytes = file.read_at(to, tail as usize).await?;
     if bytes.len() as u64 != tail || !rest.file.is_sound().await? {
-        return Err(session.break_off());
+        return Err(connection.break_off());
     }
-    session.send(bytes).await
+    connection.send(bytes).await
 }
 
 /// Sends nothing that was not looked at after it was read.
-async fn send_checked(session: &Session, rest: &FileParts, range: Range<u64>) -> io::Result<()> {
+async fn send_checked(
+    connection: &Connection,
+    rest: &FileParts,
+    range: Range<u64>,
+) -> io::Result<()> {
     let OpenFile { file, .. } = &*rest.file;
     let mut from = range.start;
     while from < range.end {
         let length = PIECE_BYTES.min(range.end - from);
         let bytes = file.read_at(from, length as usize).await?;
         if bytes.len() as u64 != length || !rest.file.is_sound().await? {
-            return Err(session.break_off());
+            return Err(connection.break_off());
         }
-        session.send_read(bytes).await?;
+        connection.send_read(bytes).await?;
         from += length;
     }
     Ok(())

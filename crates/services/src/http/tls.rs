@@ -1,5 +1,5 @@
 //! TLS 1.2 and 1.3: what the connections of a service have in common. `certificates` are what they
-//! show, `encryption` is what one does with its bytes; how those travel is for `session`.
+//! show, `encryption` is what one does with its bytes; how those travel is for `connection`.
 
 mod certificates;
 mod encryption;

@@ -3,13 +3,16 @@
 
 use super::access_log::WorkerLog;
 use super::cache::Cache;
+use super::connection::Connection;
 use super::counters::WorkerCounters;
 use super::date::Clock;
-use super::flight::{Flights, Outcome};
 use super::index::Listings;
+use super::inflight::{InflightLoads, Outcome};
+use super::observer::SharedStage;
 use super::options::HttpSettings;
 use super::resource::{Missing, Resource, find};
-use super::session::Sessions;
+use super::service::Http;
+use crate::server::{ConnectionLimiter, Connections};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -24,12 +27,14 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(30);
 pub(super) struct Worker {
     pub(super) settings: Arc<HttpSettings>,
     pub(super) cache: Cache,
-    flights: Flights,
+    inflight: InflightLoads,
     pub(super) listings: Listings,
     pub(super) clock: Clock,
     pub(super) counters: Arc<WorkerCounters>,
-    pub(super) sessions: Rc<Sessions>,
+    pub(super) limiter: Arc<ConnectionLimiter>,
+    pub(super) connections: Rc<Connections<Connection>>,
     pub(super) log: Option<Rc<WorkerLog>>,
+    pub(super) stage: Arc<SharedStage>,
     /// The service shuts down: every answer is the last one of its connection.
     pub(super) draining: Cell<bool>,
     /// When it was last looked for files that nobody asks for.
@@ -37,26 +42,25 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// One of `workers`, which share the bounds of the cache.
-    pub(super) fn new(
-        settings: Arc<HttpSettings>,
-        counters: Arc<WorkerCounters>,
-        workers: usize,
-        log: Option<WorkerLog>,
-    ) -> Rc<Worker> {
-        let (limits, sites) = (settings.cache, settings.sites.count());
-        Rc::new(Worker {
+    /// Number `number` of the workers of `http`, which share the bounds of the cache.
+    pub(super) fn new(http: &Http, number: usize) -> Worker {
+        let (limits, sites) = (http.settings.cache, http.settings.sites.count());
+        let workers = http.counters.len();
+        let log = http.log.as_ref().and_then(|log| log.of_worker(number));
+        Worker {
+            settings: Arc::clone(&http.settings),
             cache: Cache::new(limits.bytes / workers, limits.files.div_ceil(workers), sites),
-            flights: Flights::default(),
+            inflight: InflightLoads::default(),
             listings: Listings::default(),
             clock: Clock::new(),
-            counters,
-            sessions: Rc::default(),
+            counters: Arc::clone(&http.counters[number]),
+            limiter: Arc::clone(&http.limiter),
+            connections: Connections::new(),
             log: log.map(Rc::new),
+            stage: Arc::clone(&http.stage),
             draining: Cell::new(false),
             looked_for_forgotten: Cell::new(Instant::now()),
-            settings,
-        })
+        }
     }
 
     /// What the cache has for a clean path of a site, if it is not too old. In the second half of its time
@@ -85,7 +89,7 @@ impl Worker {
             return Ok(resource);
         }
         let valid = self.settings.cache.valid;
-        match self.flights.join(site, path, valid).await {
+        match self.inflight.join(site, path, valid).await {
             Some(outcome) => {
                 self.counters.cache_misses.add(1);
                 self.clock.tick();
@@ -98,7 +102,7 @@ impl Worker {
     /// The same, asked of the file system from now on.
     pub(super) async fn resource_anew(&self, site: usize, path: &[u8]) -> Outcome {
         self.counters.cache_misses.add(1);
-        let outcome = self.flights.lead(site, path, Instant::now(), self.load(site, path)).await;
+        let outcome = self.inflight.lead(site, path, Instant::now(), self.load(site, path)).await;
         self.clock.tick();
         outcome
     }
@@ -119,7 +123,7 @@ impl Worker {
 
     fn count_cache(&self) {
         // What is open now is to be closed some day.
-        self.sessions.activity.note();
+        self.connections.activity().note();
         let (bytes, files) = self.cache.load();
         self.counters.cache_bytes.set(bytes as u64);
         self.counters.cache_files.set(files as u64);

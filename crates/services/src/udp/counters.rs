@@ -1,9 +1,8 @@
 //! What the reflector counts, and how another thread gets to read it.
 //!
-//! A worker counts for itself, without atomics, and adds what only it can ask: the counts of its
-//! sockets and the kernel's drops. Who wants to know puts a question on the worker's desk, wakes
-//! it, and waits for the answer. So a datagram pays nothing for statistics, and an idle worker
-//! sleeps.
+//! A worker counts for itself, without atomics, and adds what only it can read: the counts of its
+//! sockets and the kernel's drops. A reader sends the worker a request, which wakes it, and waits for
+//! the reply. So a datagram pays nothing for statistics, and an idle worker sleeps.
 
 use super::impairment::ImpairmentCounts;
 use serde::Serialize;
@@ -12,8 +11,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use twinring::UdpStats;
 
-/// How long a question waits for a worker that is too busy to answer; then the last answer counts.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
+/// How long a reader waits for a worker that is too busy to reply; then the last reply counts.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Counters of the reflector, summed over its sockets, at one moment. Nothing goes missing:
 /// `received + impaired_duplicated = sent + waiting + truncated + from_self + bad_source + not_allowed +
@@ -73,65 +72,66 @@ impl UdpCounters {
 }
 
 #[derive(Debug, Default)]
-struct Papers {
-    asked: u64,
+struct State {
+    sent: u64,
     answered: u64,
-    clerk: Option<Waker>,
+    worker: Option<Waker>,
+    /// The worker has ended; its counters are the last ones.
     closed: bool,
     counters: UdpCounters,
 }
 
-/// Where one worker is asked for its counters.
+/// A request to one worker for its counters, and the reply.
 #[derive(Debug, Default)]
-pub(super) struct Desk {
-    papers: Mutex<Papers>,
-    answer: Condvar,
+pub(super) struct StatsRequest {
+    state: Mutex<State>,
+    replied: Condvar,
 }
 
-impl Desk {
-    fn papers(&self) -> MutexGuard<'_, Papers> {
-        self.papers.lock().unwrap_or_else(PoisonError::into_inner)
+impl StatsRequest {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks; [`read`](Desk::read) waits for the answer.
-    pub(super) fn ask(&self) {
-        let mut papers = self.papers();
-        papers.asked += 1;
-        let clerk = papers.clerk.take();
-        drop(papers);
-        if let Some(clerk) = clerk {
-            clerk.wake();
+    /// Sends it; [`reply`](StatsRequest::reply) waits for the reply.
+    pub(super) fn send(&self) {
+        let mut state = self.state();
+        state.sent += 1;
+        let worker = state.worker.take();
+        drop(state);
+        if let Some(worker) = worker {
+            worker.wake();
         }
     }
 
-    pub(super) fn read(&self) -> UdpCounters {
-        let papers = self.papers();
-        let question = papers.asked;
-        let open = |papers: &mut Papers| papers.answered < question && !papers.closed;
-        let waited = self.answer.wait_timeout_while(papers, ANSWER_PATIENCE, open);
+    pub(super) fn reply(&self) -> UdpCounters {
+        let state = self.state();
+        let sent = state.sent;
+        let is_open = |state: &mut State| state.answered < sent && !state.closed;
+        let waited = self.replied.wait_timeout_while(state, REPLY_TIMEOUT, is_open);
         waited.unwrap_or_else(PoisonError::into_inner).0.counters
     }
 
-    /// For the worker: ready when somebody asks.
-    pub(super) fn poll_asked(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut papers = self.papers();
-        if papers.answered < papers.asked {
+    /// For the worker: ready when there is a request.
+    pub(super) fn poll_sent(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.state();
+        if state.answered < state.sent {
             return Poll::Ready(());
         }
-        papers.clerk = Some(cx.waker().clone());
+        state.worker = Some(cx.waker().clone());
         Poll::Pending
     }
 
     pub(super) fn answer(&self, counters: UdpCounters) {
-        let mut papers = self.papers();
-        papers.counters = counters;
-        papers.answered = papers.asked;
-        self.answer.notify_all();
+        let mut state = self.state();
+        state.counters = counters;
+        state.answered = state.sent;
+        self.replied.notify_all();
     }
 
-    /// The last answer, to all questions to come.
+    /// The reply to all requests to come.
     pub(super) fn close(&self, counters: UdpCounters) {
-        self.papers().closed = true;
+        self.state().closed = true;
         self.answer(counters);
     }
 }

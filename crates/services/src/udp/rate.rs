@@ -11,7 +11,7 @@
 //! it changes nothing; only who forges more than half of [`SOURCES_MAX`] sources within that time
 //! has others forgotten early, and they get one more burst.
 
-use crate::guests::network_of;
+use crate::server::network_of;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Instant;

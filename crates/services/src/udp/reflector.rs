@@ -4,7 +4,7 @@ use super::UdpSettings;
 use super::counters::UdpCounters;
 use super::impairment::{BadPath, ImpairmentCounts, Impairments};
 use super::rate::RateLimit;
-use crate::audience::{Audience, is_one_host};
+use crate::server::{AllowList, is_one_host};
 use nix::errno::Errno;
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -17,8 +17,8 @@ use twinring::{Datagram, Ecn, Either, Received, UdpSocket, race, sleep, sleep_un
 const BATCH: usize = 64;
 /// A drain takes the socket for empty when nothing came for this long, twice: on a worker with
 /// long ticks the first time may pass before the socket was looked at.
-const QUIET: Duration = Duration::from_millis(10);
-const QUIET_WAITS: u32 = 2;
+const IDLE: Duration = Duration::from_millis(10);
+const IDLE_WAITS: u32 = 2;
 /// Receives may fail this many times in a row, with a pause after each, before the socket is given
 /// up.
 const FAILURES_MAX: u32 = 100;
@@ -50,7 +50,7 @@ pub(super) struct Port {
     /// The addresses of the whole service.
     own: Rc<[SocketAddr]>,
     copy_ecn: bool,
-    audience: Audience,
+    allow: AllowList,
     rate: Option<RefCell<RateLimit>>,
     /// Set when the service is asked to end.
     deadline: Cell<Option<Instant>>,
@@ -67,7 +67,7 @@ impl Port {
             socket,
             own,
             copy_ecn: settings.copy_ecn,
-            audience: settings.audience.clone(),
+            allow: settings.allow.clone(),
             rate: settings.rate_per_source.map(limit),
             deadline: Cell::new(None),
             sealed: Cell::new(false),
@@ -161,7 +161,7 @@ impl Port {
             &self.tally.from_self
         } else if !is_one_host(source) {
             &self.tally.bad_source
-        } else if !self.audience.admits(source.ip()) {
+        } else if !self.allow.admits(source.ip()) {
             &self.tally.not_allowed
         } else if self.is_over_rate(source.ip(), datagrams) {
             &self.tally.over_rate
@@ -290,11 +290,11 @@ pub(super) async fn reflect(port: &Port, mut path: impl Path) -> io::Result<()> 
         path.carry(port, &mut received, &mut answers);
         port.send(&mut answers).await;
     };
-    let mut quiet = 0;
+    let mut idle = 0;
     // Beyond the deadline, too: what the kernel holds can only be counted by receiving it.
-    while quiet < QUIET_WAITS && (port.sealed.get() || Instant::now() < deadline) {
-        port.receive(&mut received, Some(Instant::now() + QUIET)).await?;
-        quiet = if received.is_empty() { quiet + 1 } else { 0 };
+    while idle < IDLE_WAITS && (port.sealed.get() || Instant::now() < deadline) {
+        port.receive(&mut received, Some(Instant::now() + IDLE)).await?;
+        idle = if received.is_empty() { idle + 1 } else { 0 };
         path.carry(port, &mut received, &mut answers);
         port.send(&mut answers).await;
     }

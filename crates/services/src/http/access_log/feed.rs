@@ -160,7 +160,7 @@ impl Drop for WorkerLog {
 
 /// The end of a connection: requests that were received and are not logged yet.
 #[derive(Debug)]
-pub(in super::super) struct SessionLog {
+pub(in super::super) struct ConnectionLog {
     log: Rc<WorkerLog>,
     peer: String,
     port: u16,
@@ -210,11 +210,11 @@ impl Pending {
     }
 }
 
-impl SessionLog {
-    pub(in super::super) fn new(log: &Rc<WorkerLog>, peer: Option<SocketAddr>) -> SessionLog {
+impl ConnectionLog {
+    pub(in super::super) fn new(log: &Rc<WorkerLog>, peer: Option<SocketAddr>) -> ConnectionLog {
         // A peer that has gone already has no address.
         let address = peer.map(|peer| peer.ip().to_canonical().to_string());
-        SessionLog {
+        ConnectionLog {
             log: Rc::clone(log),
             peer: address.unwrap_or_else(|| "-".to_owned()),
             port: peer.map_or(0, |peer| peer.port()),

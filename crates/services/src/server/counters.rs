@@ -72,16 +72,16 @@ impl ServiceCounters {
         let mut sum = ServiceCounters::default();
         for worker in workers {
             // `closed` is read first: it never runs ahead of `accepted`, so `open` stays >= 0.
-            sum.closed += worker.closed.0.load(Relaxed);
-            sum.accepted += worker.accepted.0.load(Relaxed);
-            sum.refused += worker.refused.0.load(Relaxed);
-            sum.refused_of_address += worker.refused_of_address.0.load(Relaxed);
-            sum.not_allowed += worker.not_allowed.0.load(Relaxed);
-            sum.reset += worker.reset.0.load(Relaxed);
-            sum.idle_closed += worker.idle_closed.0.load(Relaxed);
-            sum.cut += worker.cut.0.load(Relaxed);
-            sum.received_bytes += worker.received_bytes.0.load(Relaxed);
-            sum.sent_bytes += worker.sent_bytes.0.load(Relaxed);
+            sum.closed += worker.closed.get();
+            sum.accepted += worker.accepted.get();
+            sum.refused += worker.refused.get();
+            sum.refused_of_address += worker.refused_of_address.get();
+            sum.not_allowed += worker.not_allowed.get();
+            sum.reset += worker.reset.get();
+            sum.idle_closed += worker.idle_closed.get();
+            sum.cut += worker.cut.get();
+            sum.received_bytes += worker.received_bytes.get();
+            sum.sent_bytes += worker.sent_bytes.get();
         }
         sum.open = sum.accepted.saturating_sub(sum.closed);
         sum

@@ -1,15 +1,12 @@
-//! What services over TCP do alike: accepting until a shutdown, and the drain after it.
+//! Accepting until a shutdown, and the tasks that a service cannot do without.
 
 use std::convert::Infallible;
 use std::io;
 use std::pin::pin;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use twinring::{
     Either, Handle, JoinHandle, TcpListener, TcpStream, race, shutdown_requested, sleep, spawn,
 };
-
-/// Time between two sweeps of a drain.
-pub(crate) const DRAIN_SWEEP: Duration = Duration::from_millis(25);
 
 /// How long a shutdown goes on accepting what the kernel has connected already. Closing the
 /// listener would reset those.
@@ -20,7 +17,7 @@ const ACCEPT_GRACE: Duration = Duration::from_millis(10);
 ///
 /// # Errors
 /// When the listening socket fails.
-pub(crate) async fn accept(
+pub(super) async fn accept(
     listener: &TcpListener,
     start: impl Fn(TcpStream),
     at_shutdown: impl FnOnce(),
@@ -78,11 +75,11 @@ pub(crate) async fn end_vital(task: JoinHandle<io::Result<Infallible>>) -> io::R
 
 /// The tasks of one worker that accept.
 #[derive(Debug)]
-pub(crate) struct Acceptors(Vec<JoinHandle<io::Result<()>>>);
+pub(super) struct Acceptors(Vec<JoinHandle<io::Result<()>>>);
 
 impl Acceptors {
     /// Starts them. When one fails or panics, all workers are asked to shut down.
-    pub(crate) fn spawn<A>(handle: &Handle, acceptors: impl Iterator<Item = A>) -> Acceptors
+    pub(super) fn spawn<A>(handle: &Handle, acceptors: impl Iterator<Item = A>) -> Acceptors
     where
         A: Future<Output = io::Result<()>> + 'static,
     {
@@ -93,37 +90,12 @@ impl Acceptors {
     ///
     /// # Errors
     /// The first error of one of them.
-    pub(crate) async fn ended(self) -> io::Result<()> {
+    pub(super) async fn ended(self) -> io::Result<()> {
         let mut outcome = Ok(());
         for acceptor in self.0 {
             let ended = acceptor.await.unwrap_or_else(|gone| Err(io::Error::other(gone)));
             outcome = outcome.and(ended);
         }
         outcome
-    }
-}
-
-/// How long connections that were cut may take to end. What the network holds up ends at once; a
-/// request that waits for a filesystem that does not answer is left to the end of the runtime.
-const CUT_GRACE: Duration = Duration::from_millis(100);
-
-/// Sweeps over the connections of a worker until none is left, or until `timeout`; then cuts them.
-/// Returns at most [`CUT_GRACE`] after that, even if a connection has not ended.
-pub(crate) async fn drain(
-    timeout: Duration,
-    is_empty: impl Fn() -> bool,
-    sweep: impl Fn(),
-    cut: impl Fn(),
-) {
-    let started = Instant::now();
-    while !is_empty() && started.elapsed() < timeout {
-        sleep(DRAIN_SWEEP.min(timeout.saturating_sub(started.elapsed()))).await;
-        sweep();
-    }
-    let cut_at = Instant::now();
-    while !is_empty() && cut_at.elapsed() < CUT_GRACE {
-        // Again each time: a task that had not run yet was not waiting for anything.
-        cut();
-        sleep(Duration::from_millis(1)).await;
     }
 }

@@ -1,4 +1,4 @@
-//! Whom a reflector serves.
+//! Which addresses a service answers.
 
 use ipnet::IpNet;
 use std::net::{IpAddr, SocketAddr};
@@ -6,20 +6,20 @@ use std::net::{IpAddr, SocketAddr};
 /// Who may use a service that sends back what it is sent: anybody, or certain networks. This
 /// machine always may, by its loopback addresses, which cannot come from elsewhere.
 #[derive(Clone, Debug, Default)]
-pub struct Audience {
+pub struct AllowList {
     /// `None` is anybody: a service that does not ask pays one branch.
     networks: Option<Box<[IpNet]>>,
 }
 
-impl Audience {
+impl AllowList {
     /// Whoever can reach the service.
-    pub fn anybody() -> Audience {
-        Audience::default()
+    pub fn anybody() -> AllowList {
+        AllowList::default()
     }
 
     /// These networks, and this machine. IPv4 addresses that come in as IPv6 count as IPv4.
-    pub fn of(networks: impl IntoIterator<Item = IpNet>) -> Audience {
-        Audience { networks: Some(networks.into_iter().collect()) }
+    pub fn of(networks: impl IntoIterator<Item = IpNet>) -> AllowList {
+        AllowList { networks: Some(networks.into_iter().collect()) }
     }
 
     /// True if it is limited at all.
@@ -57,7 +57,7 @@ mod tests {
     #[test]
     fn networks_and_this_machine_are_admitted_and_nobody_else() {
         let networks = ["10.1.0.0/16", "192.0.2.7/32", "2001:db8::/32"];
-        let some = Audience::of(networks.map(|text| text.parse().expect("a network")));
+        let some = AllowList::of(networks.map(|text| text.parse().expect("a network")));
         for one in
             ["10.1.255.1", "192.0.2.7", "2001:db8:1::1", "::ffff:10.1.2.3", "127.0.0.9", "::1"]
         {
@@ -65,9 +65,9 @@ mod tests {
         }
         for other in ["10.2.0.1", "192.0.2.8", "2001:db9::1", "::ffff:10.2.0.1", "0.0.0.0", "::"] {
             assert!(!some.admits(address(other)), "{other}");
-            assert!(Audience::anybody().admits(address(other)), "{other}");
+            assert!(AllowList::anybody().admits(address(other)), "{other}");
         }
-        let nobody_else = Audience::of([]);
+        let nobody_else = AllowList::of([]);
         assert!(nobody_else.is_limited() && nobody_else.admits(address("127.0.0.1")));
         assert!(!nobody_else.admits(address("10.0.0.1")));
     }

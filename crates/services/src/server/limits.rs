@@ -1,16 +1,16 @@
-//! Who is connected, over all workers, and who is let in.
+//! How many connections are admitted, over all workers, and from where.
 
-use crate::audience::Audience;
+use super::allow_list::AllowList;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use twinring::TcpStream;
 
-/// The connections of a service, over all workers.
+/// Counts the connections of a service, over all workers, and admits no more than its limits allow.
 #[derive(Debug)]
-pub(crate) struct Guests {
-    audience: Audience,
+pub(crate) struct ConnectionLimiter {
+    allow: AllowList,
     open_max: usize,
     open: AtomicUsize,
     of_address_max: usize,
@@ -18,7 +18,7 @@ pub(crate) struct Guests {
     of_address: Mutex<HashMap<IpAddr, usize>>,
 }
 
-/// Why somebody was not let in.
+/// Why a connection was not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
     NotAllowed,
@@ -26,11 +26,15 @@ pub(crate) enum Refused {
     FullForAddress,
 }
 
-impl Guests {
+impl ConnectionLimiter {
     /// At most `open_max` at once, and `of_address_max` of one address; `usize::MAX` is no maximum.
-    pub(crate) fn new(audience: Audience, open_max: usize, of_address_max: usize) -> Arc<Guests> {
-        Arc::new(Guests {
-            audience,
+    pub(crate) fn new(
+        allow: AllowList,
+        open_max: usize,
+        of_address_max: usize,
+    ) -> Arc<ConnectionLimiter> {
+        Arc::new(ConnectionLimiter {
+            allow,
             open_max,
             open: AtomicUsize::new(0),
             of_address_max,
@@ -38,15 +42,18 @@ impl Guests {
         })
     }
 
-    pub(crate) fn admit(self: &Arc<Guests>, stream: &TcpStream) -> Result<Guest, Refused> {
-        let asks = self.audience.is_limited() || self.of_address_max < usize::MAX;
+    pub(crate) fn admit(
+        self: &Arc<ConnectionLimiter>,
+        stream: &TcpStream,
+    ) -> Result<Permit, Refused> {
+        let asks = self.allow.is_limited() || self.of_address_max < usize::MAX;
         // A peer without an address is gone already.
         let peer = if asks { stream.peer_addr().ok() } else { None };
-        if peer.is_some_and(|peer| !self.audience.admits(peer.ip())) {
+        if peer.is_some_and(|peer| !self.allow.admits(peer.ip())) {
             return Err(Refused::NotAllowed);
         }
-        let mut guest = Guest { guests: Arc::clone(self), address: None };
-        // From here on dropping the guest takes it off the count again.
+        let mut permit = Permit { limiter: Arc::clone(self), address: None };
+        // From here on dropping the permit takes it off the count again.
         if self.open.fetch_add(1, Ordering::Relaxed) >= self.open_max {
             return Err(Refused::Full);
         }
@@ -58,9 +65,9 @@ impl Guests {
                 return Err(Refused::FullForAddress);
             }
             *count += 1;
-            guest.address = Some(address);
+            permit.address = Some(address);
         }
-        Ok(guest)
+        Ok(permit)
     }
 
     fn of_address(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
@@ -76,18 +83,18 @@ pub(crate) fn network_of(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Somebody who was let in; dropping it makes room.
+/// A connection that was admitted; dropping it makes room for another.
 #[derive(Debug)]
-pub(crate) struct Guest {
-    guests: Arc<Guests>,
+pub(crate) struct Permit {
+    limiter: Arc<ConnectionLimiter>,
     address: Option<IpAddr>,
 }
 
-impl Drop for Guest {
+impl Drop for Permit {
     fn drop(&mut self) {
-        self.guests.open.fetch_sub(1, Ordering::Relaxed);
+        self.limiter.open.fetch_sub(1, Ordering::Relaxed);
         if let Some(address) = self.address {
-            let mut of_address = self.guests.of_address();
+            let mut of_address = self.limiter.of_address();
             if let Some(count) = of_address.get_mut(&address) {
                 *count -= 1;
                 if *count == 0 {

@@ -1,4 +1,4 @@
-//! Files that are being read, so that many who ask for the same at once have it read once.
+//! Loads of files that are under way: concurrent loads of one file are coalesced.
 
 use super::resource::{Missing, Resource};
 use slab::Slab;
@@ -15,12 +15,12 @@ pub(super) type Outcome = Result<Rc<Resource>, Missing>;
 
 /// The files of one worker that are being read: at most one for each connection.
 #[derive(Debug, Default)]
-pub(super) struct Flights(RefCell<HashMap<Key, Rc<Flight>>>);
+pub(super) struct InflightLoads(RefCell<HashMap<Key, Rc<InflightLoad>>>);
 
 /// Number of a site, and a path there.
 type Key = (usize, Rc<[u8]>);
 
-struct Flight {
+struct InflightLoad {
     began: Instant,
     /// Nobody reads any more.
     is_over: Cell<bool>,
@@ -30,24 +30,24 @@ struct Flight {
     waiters: RefCell<Slab<Waker>>,
 }
 
-impl fmt::Debug for Flight {
+impl fmt::Debug for InflightLoad {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Flight").field("began", &self.began).finish_non_exhaustive()
+        f.debug_struct("InflightLoad").field("began", &self.began).finish_non_exhaustive()
     }
 }
 
-impl Flights {
+impl InflightLoads {
     /// The outcome of a reading of this path of a site that began less than `valid` ago; `None` if
     /// there is none, or if it came to nothing.
     pub(super) async fn join(&self, site: usize, path: &[u8], valid: Duration) -> Option<Outcome> {
         let key: Key = (site, Rc::from(path));
-        let flight = self.0.borrow().get(&key).map(Rc::clone)?;
-        if flight.began.elapsed() >= valid {
+        let load = self.0.borrow().get(&key).map(Rc::clone)?;
+        if load.began.elapsed() >= valid {
             return None;
         }
-        let mut joined = Joined { flight: &flight, place: None };
-        poll_fn(|cx| match flight.is_over.get() {
-            true => Poll::Ready(flight.outcome.borrow().clone()),
+        let mut joined = Joined { load: &load, place: None };
+        poll_fn(|cx| match load.is_over.get() {
+            true => Poll::Ready(load.outcome.borrow().clone()),
             false => {
                 joined.wait(cx.waker());
                 Poll::Pending
@@ -56,7 +56,7 @@ impl Flights {
         .await
     }
 
-    /// Reads with `read` what others can [`join`](Flights::join) meanwhile.
+    /// Reads with `read` what others can [`join`](InflightLoads::join) meanwhile.
     pub(super) async fn lead(
         &self,
         site: usize,
@@ -64,7 +64,7 @@ impl Flights {
         began: Instant,
         read: impl Future<Output = Outcome>,
     ) -> Outcome {
-        let flight = Rc::new(Flight {
+        let load = Rc::new(InflightLoad {
             began,
             is_over: Cell::new(false),
             outcome: RefCell::default(),
@@ -72,24 +72,24 @@ impl Flights {
         });
         let key: Key = (site, Rc::from(path));
         // One that is there already is too old for this one to join.
-        self.0.borrow_mut().insert((site, Rc::clone(&key.1)), Rc::clone(&flight));
-        let lead = Lead { flights: self, key, flight };
+        self.0.borrow_mut().insert((site, Rc::clone(&key.1)), Rc::clone(&load));
+        let lead = Lead { loads: self, key, load };
         let outcome = read.await;
-        *lead.flight.outcome.borrow_mut() = Some(outcome.clone());
+        *lead.load.outcome.borrow_mut() = Some(outcome.clone());
         outcome
     }
 }
 
-/// Somebody who waits for a flight. The file may be on a filesystem that does not answer, and
+/// Somebody who waits for a load. The file may be on a filesystem that does not answer, and
 /// connections come and go meanwhile.
 struct Joined<'a> {
-    flight: &'a Flight,
+    load: &'a InflightLoad,
     place: Option<usize>,
 }
 
 impl Joined<'_> {
     fn wait(&mut self, waker: &Waker) {
-        let mut waiters = self.flight.waiters.borrow_mut();
+        let mut waiters = self.load.waiters.borrow_mut();
         match self.place {
             Some(place) => waiters[place].clone_from(waker),
             None => self.place = Some(waiters.insert(waker.clone())),
@@ -100,28 +100,28 @@ impl Joined<'_> {
 impl Drop for Joined<'_> {
     fn drop(&mut self) {
         if let Some(place) = self.place {
-            // Gone already when the flight is over.
-            let _waker = self.flight.waiters.borrow_mut().try_remove(place);
+            // Gone already when the load is over.
+            let _waker = self.load.waiters.borrow_mut().try_remove(place);
         }
     }
 }
 
-/// Ends a flight when dropped, however that comes.
+/// Ends a load when dropped, however that comes.
 struct Lead<'a> {
-    flights: &'a Flights,
+    loads: &'a InflightLoads,
     key: Key,
-    flight: Rc<Flight>,
+    load: Rc<InflightLoad>,
 }
 
 impl Drop for Lead<'_> {
     fn drop(&mut self) {
-        let mut flights = self.flights.0.borrow_mut();
-        if flights.get(&self.key).is_some_and(|current| Rc::ptr_eq(current, &self.flight)) {
-            flights.remove(&self.key);
+        let mut loads = self.loads.0.borrow_mut();
+        if loads.get(&self.key).is_some_and(|current| Rc::ptr_eq(current, &self.load)) {
+            loads.remove(&self.key);
         }
-        drop(flights);
-        self.flight.is_over.set(true);
-        self.flight.waiters.take().into_iter().for_each(|(_, waker)| waker.wake());
+        drop(loads);
+        self.load.is_over.set(true);
+        self.load.waiters.take().into_iter().for_each(|(_, waker)| waker.wake());
     }
 }
 
@@ -136,42 +136,42 @@ mod tests {
 
     #[test]
     fn who_asks_meanwhile_gets_the_same_outcome() {
-        let flights = Flights::default();
+        let loads = InflightLoads::default();
         let mut cx = Context::from_waker(Waker::noop());
         let may_end = Cell::new(false);
         let read = poll_fn(|_| match may_end.get() {
             true => Poll::Ready(Err(Missing::Nothing)),
             false => Poll::Pending,
         });
-        let mut lead = pin!(flights.lead(1, PATH, Instant::now(), read));
+        let mut lead = pin!(loads.lead(1, PATH, Instant::now(), read));
         assert!(lead.as_mut().poll(&mut cx).is_pending());
-        let mut join = pin!(flights.join(1, PATH, VALID));
+        let mut join = pin!(loads.join(1, PATH, VALID));
         assert!(join.as_mut().poll(&mut cx).is_pending());
         for (site, path, valid) in [(0, PATH, VALID), (1, b"/y", VALID), (1, PATH, Duration::ZERO)]
         {
-            let join = pin!(flights.join(site, path, valid));
+            let join = pin!(loads.join(site, path, valid));
             assert!(matches!(join.poll(&mut cx), Poll::Ready(None)));
         }
         may_end.set(true);
         let is_missing = |outcome: &Outcome| matches!(outcome, Err(Missing::Nothing));
         assert!(matches!(lead.poll(&mut cx), Poll::Ready(outcome) if is_missing(&outcome)));
         assert!(matches!(join.poll(&mut cx), Poll::Ready(Some(outcome)) if is_missing(&outcome)));
-        assert!(matches!(pin!(flights.join(1, PATH, VALID)).poll(&mut cx), Poll::Ready(None)));
+        assert!(matches!(pin!(loads.join(1, PATH, VALID)).poll(&mut cx), Poll::Ready(None)));
     }
 
     /// They stayed for as long as the file was not read, which may be for ever.
     #[test]
     fn those_who_no_longer_wait_leave_no_waker_behind() {
-        let flights = Flights::default();
+        let loads = InflightLoads::default();
         let mut cx = Context::from_waker(Waker::noop());
-        let mut lead = pin!(flights.lead(0, PATH, Instant::now(), std::future::pending()));
+        let mut lead = pin!(loads.lead(0, PATH, Instant::now(), std::future::pending()));
         assert!(lead.as_mut().poll(&mut cx).is_pending());
         for _ in 0..3 {
-            let mut join = Box::pin(flights.join(0, PATH, VALID));
+            let mut join = Box::pin(loads.join(0, PATH, VALID));
             assert!(join.as_mut().poll(&mut cx).is_pending());
             assert!(join.as_mut().poll(&mut cx).is_pending());
             let waiting = || -> usize {
-                flights.0.borrow().values().map(|flight| flight.waiters.borrow().len()).sum()
+                loads.0.borrow().values().map(|load| load.waiters.borrow().len()).sum()
             };
             assert_eq!(waiting(), 1);
             drop(join);
@@ -181,14 +181,14 @@ mod tests {
 
     #[test]
     fn a_reader_that_is_dropped_leaves_nobody_waiting() {
-        let flights = Flights::default();
+        let loads = InflightLoads::default();
         let mut cx = Context::from_waker(Waker::noop());
-        let mut lead = Box::pin(flights.lead(0, PATH, Instant::now(), std::future::pending()));
+        let mut lead = Box::pin(loads.lead(0, PATH, Instant::now(), std::future::pending()));
         assert!(lead.as_mut().poll(&mut cx).is_pending());
-        let mut join = pin!(flights.join(0, PATH, VALID));
+        let mut join = pin!(loads.join(0, PATH, VALID));
         assert!(join.as_mut().poll(&mut cx).is_pending());
         drop(lead);
         assert!(matches!(join.poll(&mut cx), Poll::Ready(None)));
-        assert!(flights.0.borrow().is_empty());
+        assert!(loads.0.borrow().is_empty());
     }
 }

@@ -1,21 +1,21 @@
-//! The conversation on one connection: requests in, answers out, in order.
+//! The requests of one connection, and their answers, in order.
 //!
 //! What the cache can answer is answered without a wait, straight from the received bytes; answers
 //! to requests that came together are sent together. Everything else, and the sending of files, takes
 //! a slower path, which is boxed, so that a connection that does not need it does not pay for it.
 
 use super::body::Skip;
+use super::connection::{Connection, Phase};
 use super::head::{Framing, Head, Method, Scan, Storage};
 use super::hosts::Site;
 use super::index::{ENTRIES_MAX, render};
 use super::open_file::Change;
 use super::options::ListingFormat;
 use super::path::{Refusal, clean, encode};
-use super::reply::{Manner, Reply, Rest, not_found, preferred, reply};
+use super::reply::{Reply, ResponseContext, Rest, not_found, preferred, reply};
 use super::resource::{Missing, Resource, Variant};
 use super::response::{Persistence, begin, content_length, field, message};
 use super::sending::send_reply;
-use super::session::{Phase, Session};
 use super::status::Status;
 use super::target::Target;
 use super::worker::Worker;
@@ -100,37 +100,40 @@ enum Next {
 ///
 /// # Errors
 /// When the connection broke or has to end.
-pub(super) async fn converse(worker: &Rc<Worker>, session: &Session) -> io::Result<()> {
+pub(super) async fn serve_connection(
+    worker: &Rc<Worker>,
+    connection: &Connection,
+) -> io::Result<()> {
     let mut input = Input::default();
     let mut collected = Vec::new();
     let mut answered = 0;
     loop {
         let phase = if input.is_empty() { Phase::Idle } else { Phase::Head };
-        let piece = session.recv(phase).await?;
+        let piece = connection.recv(phase).await?;
         if piece.is_empty() {
-            return Box::pin(session.finish()).await;
+            return Box::pin(connection.finish()).await;
         }
         input.add(piece);
         worker.clock.tick();
         loop {
-            let (reply, persistence) = match next(worker, session, &mut input, answered) {
+            let (reply, persistence) = match next(worker, connection, &mut input, answered) {
                 Next::More => break,
                 Next::Reply(reply, persistence) if reply.rest.is_none() => (reply, persistence),
                 Next::Refuse(status) => {
                     let reply = refusal(worker, status);
-                    if let Some(log) = &session.log {
+                    if let Some(log) = &connection.log {
                         log.received(input.bytes(), None, worker.clock.now());
-                        log.answered(&reply, false, session.sent());
+                        log.answered(&reply, false, connection.sent());
                     }
                     (reply, Persistence::Closes)
                 }
                 slow => {
-                    send_collected(session, &mut collected).await?;
+                    send_collected(connection, &mut collected).await?;
                     input.keep();
                     let persistence =
-                        Box::pin(take_time(worker, session, &mut input, slow)).await?;
+                        Box::pin(take_time(worker, connection, &mut input, slow)).await?;
                     if !persistence.stays() {
-                        return Box::pin(end(session, &input, persistence)).await;
+                        return Box::pin(end(connection, &input, persistence)).await;
                     }
                     answered += 1;
                     continue;
@@ -138,24 +141,24 @@ pub(super) async fn converse(worker: &Rc<Worker>, session: &Session) -> io::Resu
             };
             answered += 1;
             if collected.is_empty() && (input.is_empty() || !persistence.stays()) {
-                session.send(reply.message).await?;
-                if let Some(log) = &session.log {
-                    log.settle(session.sent());
+                connection.send(reply.message).await?;
+                if let Some(log) = &connection.log {
+                    log.settle(connection.sent());
                 }
             } else {
                 collected.extend_from_slice(reply.message.as_slice());
             }
             if !persistence.stays() {
-                send_collected(session, &mut collected).await?;
-                return Box::pin(end(session, &input, persistence)).await;
+                send_collected(connection, &mut collected).await?;
+                return Box::pin(end(connection, &input, persistence)).await;
             }
             if collected.len() >= COLLECTED_BYTES_MAX {
-                send_collected(session, &mut collected).await?;
+                send_collected(connection, &mut collected).await?;
                 worker.clock.tick();
             }
         }
-        send_collected(session, &mut collected).await?;
-        if let (Some(log), false) = (&session.log, input.is_empty()) {
+        send_collected(connection, &mut collected).await?;
+        if let (Some(log), false) = (&connection.log, input.is_empty()) {
             log.begin(worker.clock.now());
         }
     }
@@ -163,29 +166,29 @@ pub(super) async fn converse(worker: &Rc<Worker>, session: &Session) -> io::Resu
 
 /// Ends the connection behind its last answer. A client that said that its request was the last one
 /// sends nothing that a close could meet.
-async fn end(session: &Session, input: &Input, persistence: Persistence) -> io::Result<()> {
+async fn end(connection: &Connection, input: &Input, persistence: Persistence) -> io::Result<()> {
     match persistence == Persistence::ClosesAsAsked && input.is_empty() {
-        true => session.finish_as_asked().await,
-        false => session.finish().await,
+        true => connection.finish_as_asked().await,
+        false => connection.finish().await,
     }
 }
 
 /// Does what may have to wait; returns what becomes of the connection.
 async fn take_time(
     worker: &Rc<Worker>,
-    session: &Session,
+    connection: &Connection,
     input: &mut Input,
     next: Next,
 ) -> io::Result<Persistence> {
     match next {
         Next::Exchange(head, persistence) => {
-            exchange(worker, session, input, head, persistence).await
+            exchange(worker, connection, input, head, persistence).await
         }
         Next::Reply(reply, persistence) => {
-            if let Some(log) = &session.log {
-                log.answered(&reply, persistence.stays(), session.sent());
+            if let Some(log) = &connection.log {
+                log.answered(&reply, persistence.stays(), connection.sent());
             }
-            send_waiting(worker, session, reply).await?;
+            send_waiting(worker, connection, reply).await?;
             Ok(persistence)
         }
         Next::More | Next::Refuse(_) => Ok(Persistence::Stays),
@@ -193,23 +196,23 @@ async fn take_time(
 }
 
 /// Sends an answer of which a part may not be in memory.
-async fn send_waiting(worker: &Worker, session: &Session, reply: Reply) -> io::Result<()> {
-    send_reply(session, reply).await?;
-    if let Some(log) = &session.log {
-        log.settle(session.sent());
+async fn send_waiting(worker: &Worker, connection: &Connection, reply: Reply) -> io::Result<()> {
+    send_reply(connection, reply).await?;
+    if let Some(log) = &connection.log {
+        log.settle(connection.sent());
     }
     // What came behind it has waited.
     worker.clock.tick();
     Ok(())
 }
 
-async fn send_collected(session: &Session, collected: &mut Vec<u8>) -> io::Result<()> {
+async fn send_collected(connection: &Connection, collected: &mut Vec<u8>) -> io::Result<()> {
     match collected.is_empty() {
         true => Ok(()),
         false => {
-            session.send(std::mem::take(collected)).await?;
-            if let Some(log) = &session.log {
-                log.settle(session.sent());
+            connection.send(std::mem::take(collected)).await?;
+            if let Some(log) = &connection.log {
+                log.settle(connection.sent());
             }
             Ok(())
         }
@@ -218,7 +221,7 @@ async fn send_collected(session: &Session, collected: &mut Vec<u8>) -> io::Resul
 
 /// Takes the next request off the input. This is the way of nearly every request, so nothing in
 /// it waits or allocates as long as the cache has a complete answer.
-fn next(worker: &Rc<Worker>, session: &Session, input: &mut Input, answered: u64) -> Next {
+fn next(worker: &Rc<Worker>, connection: &Connection, input: &mut Input, answered: u64) -> Next {
     let limits = worker.settings.limits.head;
     let bytes = input.piece.as_deref().unwrap_or(&input.kept[input.start..]);
     let length = match input.scan.find_end(bytes, limits) {
@@ -250,13 +253,13 @@ fn next(worker: &Rc<Worker>, session: &Session, input: &mut Input, answered: u64
         }
         None => Next::Exchange(bytes[..length].to_vec(), persistence),
     };
-    if let Some(log) = &session.log {
+    if let Some(log) = &connection.log {
         log.received(&bytes[..length], Some(&head), worker.clock.now());
         // A file goes behind what was collected, of which the log is told first.
         if let Next::Reply(reply, persistence) = &next
             && reply.rest.is_none()
         {
-            log.answered(reply, persistence.stays(), session.sent());
+            log.answered(reply, persistence.stays(), connection.sent());
         }
     }
     input.consume(length);
@@ -279,7 +282,7 @@ fn cached_reply(
     if variant.file.as_ref().is_some_and(|file| !file.is_unchanged()) {
         return None;
     }
-    Some(reply(head, variant, Manner { clock: &worker.clock, persistence }))
+    Some(reply(head, variant, ResponseContext { clock: &worker.clock, persistence }))
 }
 
 fn refusal(worker: &Worker, status: Status) -> Reply {
@@ -291,12 +294,12 @@ fn refusal(worker: &Worker, status: Status) -> Reply {
 /// the connection.
 async fn exchange(
     worker: &Rc<Worker>,
-    session: &Session,
+    connection: &Connection,
     input: &mut Input,
     head: Vec<u8>,
     mut persistence: Persistence,
 ) -> io::Result<Persistence> {
-    session.enter(Phase::Working);
+    connection.enter(Phase::Working);
     let body = {
         let mut storage = Storage::new();
         let parsed = Head::parse(&head, &mut storage, worker.settings.limits.head);
@@ -313,16 +316,16 @@ async fn exchange(
             match Skip::new(framing, worker.settings.limits.body_bytes) {
                 Ok(skip) => {
                     if expects_continue {
-                        session.send(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
+                        connection.send(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
                     }
-                    read_body(session, input, skip).await?
+                    read_body(connection, input, skip).await?
                 }
                 Err(status) => Err(status),
             }
         }
         Err(status) => Err(status),
     };
-    session.enter(Phase::Working);
+    connection.enter(Phase::Working);
     let reply = match accepted {
         Ok(()) => {
             let reply = Box::pin(answer(worker, &head, persistence)).await;
@@ -335,16 +338,16 @@ async fn exchange(
         }
     };
     drop(head);
-    if let Some(log) = &session.log {
-        log.answered(&reply, persistence.stays(), session.sent());
+    if let Some(log) = &connection.log {
+        log.answered(&reply, persistence.stays(), connection.sent());
     }
-    send_waiting(worker, session, reply).await?;
+    send_waiting(worker, connection, reply).await?;
     Ok(persistence)
 }
 
 /// Reads the body, and drops it; or says with which status to refuse it.
 async fn read_body(
-    session: &Session,
+    connection: &Connection,
     input: &mut Input,
     mut skip: Skip,
 ) -> io::Result<Result<(), Status>> {
@@ -357,7 +360,7 @@ async fn read_body(
         if skip.is_done() {
             return Ok(Ok(()));
         }
-        let piece = session.recv(Phase::Body).await?;
+        let piece = connection.recv(Phase::Body).await?;
         if piece.is_empty() {
             return Ok(Err(Status::BAD_REQUEST));
         }
@@ -446,7 +449,7 @@ impl Answer<'_> {
 
     /// The answer from a file that is there.
     async fn present(&self, path: &[u8]) -> Result<Reply, Missing> {
-        let answer = |variant: &Variant| reply(self.head, variant, self.manner());
+        let answer = |variant: &Variant| reply(self.head, variant, self.context());
         self.unchanged(path, |resource| preferred(self.head, resource), answer).await
     }
 
@@ -485,7 +488,7 @@ impl Answer<'_> {
         let asked = self.asked();
         let answer = |page: &Variant| {
             let fields: Vec<_> = self.site().fields_of(&asked).collect();
-            not_found(page, &fields, self.head.method == Method::Head, self.manner())
+            not_found(page, &fields, self.head.method == Method::Head, self.context())
         };
         match self.unchanged(page, Resource::identity, answer).await {
             Ok(reply) => reply,
@@ -522,7 +525,7 @@ impl Answer<'_> {
 
     fn message(&self, status: Status, fields: &[(&str, &str)]) -> Reply {
         let to_head = self.head.method == Method::Head;
-        let Manner { clock, persistence } = self.manner();
+        let ResponseContext { clock, persistence } = self.context();
         let asked = self.asked();
         let fields: Vec<_> = fields.iter().copied().chain(self.site().fields_of(&asked)).collect();
         Reply::new(status, message(status, &fields, clock, persistence, to_head))
@@ -539,7 +542,7 @@ impl Answer<'_> {
         }
     }
 
-    fn manner(&self) -> Manner<'_> {
-        Manner { clock: &self.worker.clock, persistence: self.persistence }
+    fn context(&self) -> ResponseContext<'_> {
+        ResponseContext { clock: &self.worker.clock, persistence: self.persistence }
     }
 }

@@ -1,11 +1,9 @@
-//! A connection over TLS: the same that `session` does, with an encryption between it and the
-//! stream.
+//! The same over TLS, with an encryption between the connection and its stream.
 
 use super::super::tls::Encryption;
-use super::{Ending, Phase, Session};
-use std::future::ready;
+use super::{Connection, Phase};
 use std::io;
-use twinring::{Either, RecvBuf, SendBuf, race};
+use twinring::{RecvBuf, SendBuf};
 
 /// Bytes of an answer that are encrypted at once; with the queue of the stream, that is what a
 /// connection holds for a peer that does not read.
@@ -14,7 +12,7 @@ const PIECE_BYTES: usize = 64 * 1024;
 /// What the first byte of a TLS connection is: a record that belongs to a handshake.
 const HANDSHAKE_RECORD: u8 = 22;
 
-impl Session {
+impl Connection {
     /// Agrees on keys with the peer, before the first request. `in_the_open` is what to say to
     /// somebody who speaks HTTP without TLS.
     ///
@@ -28,22 +26,22 @@ impl Session {
         self.enter(Phase::Silent);
         let mut is_first = true;
         while tls.is_handshaking() {
-            let piece = self.recv_encrypted().await?;
+            let piece = self.tracking.recv().await?;
             // The time for it runs since the accept.
-            self.phase.set(Phase::Handshake);
+            self.tracking.continue_in(Phase::Handshake);
             if piece.is_empty() {
-                self.ending.set(Some(Ending::BadTls));
+                self.tracking.fail();
                 // Whoever has said nothing has only looked whether somebody is here.
                 self.counters.tls_failures.add(u64::from(!is_first));
                 return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
             }
             if std::mem::replace(&mut is_first, false) && piece[0] != HANDSHAKE_RECORD {
                 self.counters.tls_failures.add(1);
-                self.ending.set(Some(Ending::BadTls));
+                self.tracking.fail();
                 if piece[0].is_ascii_uppercase() {
                     let answer = in_the_open();
                     let length = answer.len() as u64;
-                    self.stream.send(answer).await?;
+                    self.stream().send(answer).await?;
                     self.count_sent(length);
                 }
                 return Err(io::Error::from(io::ErrorKind::InvalidData));
@@ -59,12 +57,12 @@ impl Session {
         Ok(())
     }
 
-    /// As [`recv`](Session::recv).
+    /// As [`recv`](Connection::recv).
     pub(super) async fn recv_secure(&self, tls: &Encryption, phase: Phase) -> io::Result<RecvBuf> {
         self.enter(phase);
         let mut plain = tls.opened();
         while plain.is_empty() && !tls.has_ended() {
-            let piece = self.recv_encrypted().await?;
+            let piece = self.tracking.recv().await?;
             if piece.is_empty() {
                 // Perhaps it was somebody else who ended the connection. What was asked for in
                 // full is answered all the same: each request says how long it is.
@@ -76,7 +74,7 @@ impl Session {
         }
         self.counters.received_bytes.add(plain.len() as u64);
         if phase == Phase::Idle {
-            self.phase.set(Phase::Working);
+            self.tracking.continue_in(Phase::Working);
         }
         Ok(RecvBuf::from(plain))
     }
@@ -87,35 +85,23 @@ impl Session {
         let opened = tls.open(bytes);
         let answer = tls.take()?;
         if !answer.is_empty() {
-            self.stream.send(answer).await?;
+            self.stream().send(answer).await?;
         }
         opened.map_err(|error| {
             self.counters.tls_failures.add(1);
-            self.ending.set(Some(Ending::BadTls));
+            self.tracking.fail();
             io::Error::new(io::ErrorKind::InvalidData, error)
         })
     }
 
-    async fn recv_encrypted(&self) -> io::Result<RecvBuf> {
-        let received = self.stream.recv().await;
-        if received.is_err() && self.ending.get() == Some(Ending::Drain) {
-            // As in `recv`: what arrived in the moment the drain ended the wait.
-            if let Either::Left(late) = race(self.stream.recv(), ready(())).await {
-                self.ending.set(None);
-                return late;
-            }
-        }
-        received
-    }
-
-    /// As [`send`](Session::send), behind what was put in before.
+    /// As [`send`](Connection::send), behind what was put in before.
     pub(super) async fn send_secure(&self, tls: &Encryption, bytes: SendBuf) -> io::Result<()> {
         self.enter(Phase::Sending);
         let mut left = bytes.as_slice();
         loop {
             let (piece, rest) = left.split_at(left.len().min(PIECE_BYTES));
             tls.put(piece)?;
-            self.stream.send(tls.take()?).await?;
+            self.stream().send(tls.take()?).await?;
             self.count_sent(piece.len() as u64);
             left = rest;
             if left.is_empty() {
@@ -128,27 +114,27 @@ impl Session {
         Ok(())
     }
 
-    /// As [`finish`](Session::finish): says that nothing follows, so that the peer can tell the end
+    /// As [`finish`](Connection::finish): says that nothing follows, so that the peer can tell the end
     /// of the connection from its being cut.
     pub(super) async fn finish_secure(&self, tls: &Encryption) -> io::Result<()> {
         self.enter(Phase::Sending);
-        self.stream.flush().await?;
-        match self.say_goodbye(tls).await {
-            // A peer that has ended may be gone altogether, and answers a goodbye with a reset.
-            Err(_) if tls.has_ended() && self.ending.get().is_none() => Ok(()),
+        self.stream().flush().await?;
+        match self.close_in_order(tls).await {
+            // A peer that has ended may be gone altogether, and answers that with a reset.
+            Err(_) if tls.has_ended() && self.tracking.ending().is_none() => Ok(()),
             said => said,
         }
     }
 
-    async fn say_goodbye(&self, tls: &Encryption) -> io::Result<()> {
+    async fn close_in_order(&self, tls: &Encryption) -> io::Result<()> {
         tls.put_end();
         let end = tls.take()?;
         if !end.is_empty() {
-            self.stream.send(end).await?;
+            self.stream().send(end).await?;
         }
-        self.stream.finish().await?;
+        self.stream().finish().await?;
         self.enter(Phase::Closing);
-        while !self.recv_encrypted().await?.is_empty() {}
+        while !self.tracking.recv().await?.is_empty() {}
         Ok(())
     }
 }

@@ -1,0 +1,294 @@
+//! One connection: bytes in and out, encrypted or not, in phases that each have a time limit; and its
+//! end. `crate::server` watches over the phases.
+
+mod secure;
+
+use super::access_log::ConnectionLog;
+use super::counters::WorkerCounters;
+use super::tls::Encryption;
+use super::worker::Worker;
+use crate::server::{Ending, Tracked, Tracking};
+use std::cell::Cell;
+use std::future::ready;
+use std::io;
+use std::sync::Arc;
+use twinring::fs::{File, SendStrategy};
+use twinring::{Either, RecvBuf, SendBuf, TcpStream, race};
+
+/// What a connection is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Waiting for the first byte of a handshake.
+    Silent,
+    /// Agreeing on keys.
+    Handshake,
+    /// Waiting for a request.
+    Idle,
+    /// Waiting for the rest of a head.
+    Head,
+    /// Waiting for the rest of a body.
+    Body,
+    /// Making an answer.
+    Working,
+    /// Handing it over; it waits if the peer does not take it.
+    Sending,
+    /// All is said; waiting for the peer to end too.
+    Closing,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(super) struct Connection {
+    tracking: Tracking<Phase>,
+    /// Between this and the stream, if there is one.
+    pub(super) tls: Option<Box<Encryption>>,
+    file_strategy: SendStrategy,
+    counters: Arc<WorkerCounters>,
+    /// An answer was begun that is not handed over whole.
+    incomplete: Cell<bool>,
+    /// Bytes handed over for sending.
+    sent: Cell<u64>,
+    /// What the access log still has to say, if there is one.
+    pub(super) log: Option<Box<ConnectionLog>>,
+}
+
+impl Connection {
+    pub(super) fn new(
+        tracking: Tracking<Phase>,
+        tls: Option<Box<Encryption>>,
+        worker: &Worker,
+    ) -> Connection {
+        let peer = || tracking.stream().peer_addr().ok();
+        let log = worker.log.as_ref().map(|log| Box::new(ConnectionLog::new(log, peer())));
+        Connection {
+            tracking,
+            tls,
+            file_strategy: worker.settings.send,
+            counters: Arc::clone(&worker.counters),
+            incomplete: Cell::new(false),
+            sent: Cell::new(0),
+            log,
+        }
+    }
+
+    fn stream(&self) -> &TcpStream {
+        self.tracking.stream()
+    }
+
+    /// Goes into a phase: its time begins, unless the connection is in it already.
+    pub(super) fn enter(&self, phase: Phase) {
+        self.tracking.enter(phase);
+    }
+
+    /// The next received bytes, waited for in a phase; empty when the peer has finished sending.
+    ///
+    /// # Errors
+    /// When the connection broke or has to end.
+    pub(super) async fn recv(&self, phase: Phase) -> io::Result<RecvBuf> {
+        if let Some(tls) = &self.tls {
+            return Box::pin(self.recv_secure(tls, phase)).await;
+        }
+        self.enter(phase);
+        let received = self.tracking.recv().await;
+        if let Ok(piece) = &received {
+            self.counters.received_bytes.add(piece.len() as u64);
+            if phase == Phase::Idle {
+                self.tracking.continue_in(Phase::Working);
+            }
+        }
+        received
+    }
+
+    /// Hands bytes over for sending; waits while too much is queued for a peer that does not
+    /// read.
+    ///
+    /// # Errors
+    /// As for [`recv`](Connection::recv).
+    pub(super) async fn send(&self, bytes: impl Into<SendBuf>) -> io::Result<()> {
+        let bytes = bytes.into();
+        if let Some(tls) = &self.tls {
+            return Box::pin(self.send_secure(tls, bytes)).await;
+        }
+        let length = bytes.len() as u64;
+        self.enter(Phase::Sending);
+        self.stream().send(bytes).await?;
+        self.enter(Phase::Working);
+        self.count_sent(length);
+        Ok(())
+    }
+
+    /// Returns when the kernel has everything that was handed over.
+    ///
+    /// # Errors
+    /// As for [`recv`](Connection::recv).
+    pub(super) async fn flush(&self) -> io::Result<()> {
+        self.enter(Phase::Sending);
+        self.stream().flush().await?;
+        self.enter(Phase::Working);
+        Ok(())
+    }
+
+    /// As [`send`](Connection::send), for bytes behind which more follow at once.
+    pub(super) async fn send_more(&self, bytes: impl Into<SendBuf>) -> io::Result<()> {
+        let bytes = bytes.into();
+        let length = bytes.len() as u64;
+        if let Some(tls) = &self.tls {
+            self.count_sent(length);
+            return tls.put(bytes.as_slice());
+        }
+        self.enter(Phase::Sending);
+        self.stream().send_more(bytes).await?;
+        self.enter(Phase::Working);
+        self.count_sent(length);
+        Ok(())
+    }
+
+    /// Sends a part of a file; less than asked for only if the file ends before.
+    ///
+    /// # Errors
+    /// As for [`recv`](Connection::recv), and when the file cannot be read.
+    pub(super) async fn send_file(&self, file: &File, offset: u64, len: u64) -> io::Result<u64> {
+        self.enter(Phase::Sending);
+        let before = self.stream().sent_of_files();
+        let outcome = self.stream().send_file_by(self.file_strategy, file, offset, len).await;
+        // What went out before it failed counts too.
+        let sent = self.stream().sent_of_files() - before;
+        self.count_sent(sent);
+        self.counters.sent_file_bytes.add(sent);
+        outcome?;
+        self.enter(Phase::Working);
+        Ok(sent)
+    }
+
+    /// As [`send`](Connection::send), for bytes that were read from a file.
+    ///
+    /// # Errors
+    /// As for [`recv`](Connection::recv).
+    pub(super) async fn send_read(&self, bytes: Vec<u8>) -> io::Result<()> {
+        let length = bytes.len() as u64;
+        self.send(bytes).await?;
+        self.counters.sent_file_bytes.add(length);
+        Ok(())
+    }
+
+    /// How files are sent here.
+    pub(super) fn file_strategy(&self) -> SendStrategy {
+        if self.tls.is_some() { SendStrategy::Read } else { self.file_strategy }
+    }
+
+    /// Takes note of bytes of answers (before any encryption) that were handed over for sending.
+    fn count_sent(&self, bytes: u64) {
+        self.counters.sent_bytes.add(bytes);
+        self.sent.set(self.sent.get() + bytes);
+    }
+
+    /// Bytes of answers that were handed over for sending so far.
+    pub(super) fn sent(&self) -> u64 {
+        self.sent.get()
+    }
+
+    /// Notes whether an answer is under way. If the connection ends then, it is reset: FIN could
+    /// be taken for the end of the answer.
+    pub(super) fn set_incomplete(&self, incomplete: bool) {
+        self.incomplete.set(incomplete);
+    }
+
+    /// Says that the answer under way cannot be completed, because its file was changed.
+    pub(super) fn break_off(&self) -> io::Error {
+        self.tracking.fail();
+        self.counters.broken_off.add(1);
+        io::Error::other("the file was changed while it was being sent")
+    }
+
+    /// Ends the connection in order: sends what is queued and FIN, then reads until the peer ends
+    /// too. Closing with unread data, or before late data arrives, would send a reset, which can
+    /// overtake the answer (RFC 9112 section 9.6).
+    ///
+    /// # Errors
+    /// When the connection broke or has to end.
+    pub(super) async fn finish(&self) -> io::Result<()> {
+        if let Some(tls) = &self.tls {
+            return self.finish_secure(tls).await;
+        }
+        self.enter(Phase::Sending);
+        self.stream().finish().await?;
+        while !self.recv(Phase::Closing).await?.is_empty() {}
+        Ok(())
+    }
+
+    /// Ends the connection behind the answer to a request of which the client said that it is the
+    /// last. Nothing more comes, so the socket can be closed as soon as the kernel has the answer:
+    /// no FIN ahead of the close, and no wait for that of the client. What came nevertheless is read.
+    ///
+    /// # Errors
+    /// As for [`finish`](Connection::finish).
+    pub(super) async fn finish_as_asked(&self) -> io::Result<()> {
+        if self.tls.is_some() {
+            return self.finish().await;
+        }
+        self.flush().await?;
+        match race(self.stream().recv(), ready(())).await {
+            Either::Left(Ok(piece)) if !piece.is_empty() => self.finish().await,
+            Either::Left(received) => received.map(drop),
+            Either::Right(()) => Ok(()),
+        }
+    }
+
+    /// Closes after serving it failed. `timed_out` is what to say to a peer that was too slow with
+    /// its request.
+    pub(super) async fn close(&self, timed_out: impl FnOnce() -> Vec<u8>) {
+        let ending = self.tracking.take_ending();
+        self.count(ending);
+        let said = match ending {
+            Some(Ending::TimedOut(Phase::Head | Phase::Body)) => self.send(timed_out()).await,
+            Some(Ending::TimedOut(Phase::Idle) | Ending::Drain) => Ok(()),
+            Some(Ending::Failed) if !self.incomplete.get() => Ok(()),
+            _ => return self.reset_if_unsent().await,
+        };
+        if said.is_err() || self.finish().await.is_err() {
+            self.reset_if_unsent().await;
+        }
+    }
+
+    fn count(&self, ending: Option<Ending<Phase>>) {
+        let counters = &self.counters;
+        let count = match ending {
+            None => &counters.reset,
+            Some(Ending::Cut) => &counters.cut,
+            Some(Ending::TimedOut(phase)) => match phase {
+                Phase::Silent | Phase::Handshake => &counters.handshake_timeouts,
+                Phase::Idle => &counters.idle_closed,
+                Phase::Head => &counters.header_timeouts,
+                Phase::Body => &counters.body_timeouts,
+                Phase::Sending => &counters.send_timeouts,
+                Phase::Working | Phase::Closing => return,
+            },
+            // Counted where it was found out, if at all.
+            Some(Ending::Drain | Ending::Failed) => return,
+        };
+        count.add(1);
+    }
+
+    /// Makes the close a reset when bytes are left unsent, or are still to come.
+    async fn reset_if_unsent(&self) {
+        match self.incomplete.get() {
+            true => self.tracking.reset_on_close(),
+            false => self.tracking.reset_if_unsent().await,
+        }
+    }
+}
+
+impl Tracked for Connection {
+    type Phase = Phase;
+
+    fn tracking(&self) -> &Tracking<Phase> {
+        &self.tracking
+    }
+
+    fn closed(&self) {
+        if let Some(log) = &self.log {
+            log.end(self.sent());
+        }
+        self.counters.closed.add(1);
+    }
+}

@@ -1,0 +1,228 @@
+//! What all services share: sockets bound for every worker, the moment when all of them are ready, and for
+//! those over TCP admission, timeouts and the drain at shutdown.
+
+mod accept;
+mod activity;
+mod allow_list;
+mod connections;
+mod counters;
+mod drain;
+mod limits;
+
+pub use allow_list::AllowList;
+pub use counters::ServiceCounters;
+
+pub(crate) use accept::{end_vital, spawn_vital};
+pub(crate) use allow_list::is_one_host;
+pub(crate) use connections::{Connections, Ending, Limit, Tracked, Tracking};
+pub(crate) use counters::{Count, WorkerCounters};
+pub(crate) use drain::DRAIN_SWEEP;
+pub(crate) use limits::{ConnectionLimiter, Refused, network_of};
+
+use accept::{Acceptors, accept};
+use drain::{drain, watch};
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use twinring::{BoundListener, Handle, ListenOptions, TcpListener, TcpStream};
+
+/// A service, bound and ready to run on the workers of a runtime.
+pub struct Server<S: Service> {
+    pub(crate) service: S,
+    handle: Handle,
+    addresses: Vec<SocketAddr>,
+    /// Of each worker, until it starts.
+    sockets: Mutex<Vec<Vec<S::Socket>>>,
+    workers_starting: AtomicUsize,
+    on_ready: Box<dyn Fn() + Send + Sync>,
+}
+
+/// What a [`Server`] runs.
+pub trait Service: Sized {
+    /// A bound socket of one worker.
+    type Socket;
+
+    /// Runs the part of a worker until the runtime is asked to shut down and the drain is over.
+    ///
+    /// # Errors
+    /// When a socket fails.
+    fn run(
+        server: &Server<Self>,
+        worker: usize,
+        sockets: Vec<Self::Socket>,
+    ) -> impl Future<Output = io::Result<()>>;
+}
+
+impl<S: Service> fmt::Debug for Server<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("addresses", &self.addresses).finish_non_exhaustive()
+    }
+}
+
+impl<S: Service> Server<S> {
+    pub(crate) fn new(service: S, workers: usize, handle: Handle) -> Server<S> {
+        Server {
+            service,
+            handle,
+            addresses: Vec::new(),
+            sockets: Mutex::new((0..workers).map(|_| Vec::new()).collect()),
+            workers_starting: AtomicUsize::new(workers),
+            on_ready: Box::new(|| {}),
+        }
+    }
+
+    pub(crate) fn workers(&mut self) -> usize {
+        self.sockets.get_mut().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// Adds an address and its sockets, one for each worker.
+    pub(crate) fn add(
+        &mut self,
+        address: Option<SocketAddr>,
+        sockets: impl IntoIterator<Item = S::Socket>,
+    ) {
+        self.addresses.extend(address);
+        let all = self.sockets.get_mut().unwrap_or_else(PoisonError::into_inner);
+        all.iter_mut().zip(sockets).for_each(|(of_worker, socket)| of_worker.push(socket));
+    }
+
+    /// Called once, on a worker thread, when all workers are ready.
+    pub fn on_ready(mut self, handler: impl Fn() + Send + Sync + 'static) -> Server<S> {
+        self.on_ready = Box::new(handler);
+        self
+    }
+
+    /// The addresses it listens on, with the ports that the kernel chose.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    pub(crate) fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// To be called by each worker when it is ready; `last` is called by the last one.
+    pub(crate) fn worker_is_ready(&self, last: impl FnOnce()) {
+        if self.workers_starting.fetch_sub(1, Ordering::AcqRel) == 1 {
+            last();
+            (self.on_ready)();
+        }
+    }
+
+    /// Runs the part of worker number `worker` until the runtime is asked to shut down and the
+    /// connections have ended, and all is answered, or the drain timeout is over.
+    ///
+    /// # Errors
+    /// When a socket fails for good. The other workers are then asked to shut down.
+    ///
+    /// # Panics
+    /// Outside a twinring runtime.
+    pub async fn run(self: Arc<Self>, worker: usize) -> io::Result<()> {
+        let sockets = {
+            let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::take(&mut sockets[worker])
+        };
+        let outcome = S::run(&self, worker, sockets).await;
+        if outcome.is_err() {
+            self.handle.shutdown();
+        }
+        outcome
+    }
+}
+
+/// A listening socket, and what a service has to know of it.
+pub(crate) type Listener<T> = (BoundListener, T);
+
+/// One worker's part of a service over TCP.
+pub(crate) trait WorkerService: 'static {
+    /// What it keeps of a connection.
+    type Connection: Tracked;
+    /// What it knows of a listening socket.
+    type Listener: 'static;
+
+    fn connections(&self) -> &Rc<Connections<Self::Connection>>;
+
+    /// Serves a connection in a task of its own, if it is admitted.
+    fn start(self: &Rc<Self>, stream: TcpStream, listener: &Self::Listener);
+
+    /// How long a connection may stay in a phase, and what becomes of one that stays longer.
+    fn limit(&self, phase: PhaseOf<Self>) -> Option<Limit<PhaseOf<Self>>>;
+
+    /// The same during the drain.
+    fn drain_limit(&self, phase: PhaseOf<Self>) -> Option<Limit<PhaseOf<Self>>>;
+
+    /// The time between two sweeps over the connections; `None` if none is limited before the drain.
+    fn sweep_period(&self) -> Option<Duration>;
+
+    /// How long a shutdown waits for connections.
+    fn drain_timeout(&self) -> Duration;
+
+    /// Does what else is to be done every now and then; returns when to do so again at the latest.
+    fn housekeeping(&self) -> Option<Instant> {
+        None
+    }
+
+    /// All workers accept.
+    fn all_are_ready(&self) {}
+
+    /// The service shuts down.
+    fn begin_drain(&self) {}
+}
+
+type PhaseOf<S> = <<S as WorkerService>::Connection as Tracked>::Phase;
+
+impl<S: Service<Socket = Listener<T>>, T: Clone + 'static> Server<S> {
+    /// Binds further addresses.
+    ///
+    /// # Errors
+    /// When an address cannot be bound; the message names it.
+    pub(crate) fn listen(
+        &mut self,
+        addresses: &[SocketAddr],
+        options: &ListenOptions,
+        of_listener: &T,
+    ) -> io::Result<()> {
+        for address in addresses {
+            let bound = options.bind(*address, self.workers())?;
+            let bound_address = bound.first().map(BoundListener::local_addr);
+            self.add(bound_address, bound.into_iter().map(|one| (one, of_listener.clone())));
+        }
+        Ok(())
+    }
+
+    /// Runs a worker's part of a service over TCP.
+    ///
+    /// # Errors
+    /// When a listening socket fails.
+    pub(crate) async fn serve<W: WorkerService<Listener = T>>(
+        &self,
+        listeners: Vec<Listener<T>>,
+        service: &Rc<W>,
+    ) -> io::Result<()> {
+        let open = |(bound, of_listener)| Ok((TcpListener::from_bound(bound)?, of_listener));
+        let listeners = listeners.into_iter().map(open).collect::<io::Result<Vec<_>>>()?;
+        let acceptors = listeners.into_iter().map(|(listener, of_listener)| {
+            let service = Rc::clone(service);
+            async move {
+                let start = |stream| service.start(stream, &of_listener);
+                accept(&listener, start, || service.begin_drain()).await
+            }
+        });
+        let acceptors = Acceptors::spawn(&self.handle, acceptors);
+        let watch = service.sweep_period().map(|period| {
+            let service = Rc::clone(service);
+            spawn_vital(&self.handle, async move { watch(&*service, period).await })
+        });
+        self.worker_is_ready(|| service.all_are_ready());
+        let mut outcome = acceptors.ended().await;
+        if let Some(watch) = watch {
+            outcome = outcome.and(end_vital(watch).await);
+        }
+        drain(&**service).await;
+        outcome
+    }
+}

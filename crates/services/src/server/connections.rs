@@ -1,0 +1,300 @@
+//! The open connections of a worker: how long each has been in its phase, and how it is asked to end.
+//!
+//! A message costs a connection no timer and no clock: progress moves a step counter. A sweep over
+//! all connections compares the counters with those of the sweep before and cancels what has stayed
+//! in one phase for longer than the service allows. The operation that waited then fails, the
+//! service passes the error on, and closes the connection as its [`Ending`] demands. A peer that
+//! takes what it was sent, however slowly, can be given time: the kernel knows what was acknowledged.
+//!
+//! A sweep says how many of the next ones can be left out if nothing moves until then, so a server whose
+//! connections are idle sleeps, too.
+
+use super::activity::Activity;
+use super::limits::Permit;
+use slab::Slab;
+use std::cell::{Cell, RefCell};
+use std::fmt::Debug;
+use std::future::{poll_fn, ready};
+use std::io;
+use std::ops::Deref;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use twinring::net::Recv;
+use twinring::{Either, RecvBuf, TcpStream, race};
+
+/// A peer that acknowledges less than this, in bytes, between two samples takes nothing: who reads an
+/// answer byte by byte would otherwise keep a connection for ever.
+const ACKED_BYTES_MIN: u64 = 1024;
+
+/// Sweeps that are not left out, in the time that a phase may take. The kernel is asked then what was
+/// acknowledged, and a pause of the whole process counts as no more than the time between two.
+const SWEEPS_PER_LIMIT: u32 = 4;
+
+/// Why a connection was asked to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending<P> {
+    /// It stayed in this phase for too long.
+    TimedOut(P),
+    /// The service shuts down, and no request is under way.
+    Drain,
+    /// The drain timeout is over.
+    Cut,
+    /// The service cannot go on with it.
+    Failed,
+}
+
+/// How long a connection may stay in a phase.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limit<P> {
+    pub(crate) time: Duration,
+    /// What becomes of a connection that stays longer.
+    pub(crate) ending: Ending<P>,
+    /// The time begins again when the peer acknowledges bytes.
+    pub(crate) restarts_on_ack: bool,
+}
+
+/// The stream of a connection, and what is tracked of it. `P` are the phases of its service.
+#[derive(Debug)]
+pub(crate) struct Tracking<P: Copy> {
+    stream: TcpStream,
+    activity: Rc<Activity>,
+    phase: Cell<P>,
+    /// Moves with all progress.
+    steps: Cell<u32>,
+    /// `steps` at the last sweep; a value that it does not have before the first one, so that the
+    /// time of the connection begins with that.
+    seen: Cell<u32>,
+    /// Sweeps since then that found it unchanged.
+    idle_sweeps: Cell<u32>,
+    /// Bytes that the peer had acknowledged when it was seen to take something.
+    acked_bytes: Cell<u64>,
+    ending: Cell<Option<Ending<P>>>,
+}
+
+impl<P: Copy + PartialEq> Tracking<P> {
+    /// A connection that begins in `phase`; `activity` is that of its [`Connections`].
+    pub(crate) fn new(stream: TcpStream, phase: P, activity: &Rc<Activity>) -> Tracking<P> {
+        Tracking {
+            stream,
+            activity: Rc::clone(activity),
+            phase: Cell::new(phase),
+            steps: Cell::new(0),
+            seen: Cell::new(u32::MAX),
+            idle_sweeps: Cell::new(0),
+            acked_bytes: Cell::new(0),
+            ending: Cell::new(None),
+        }
+    }
+
+    pub(crate) fn stream(&self) -> &TcpStream {
+        &self.stream
+    }
+
+    /// Notes progress: the time of the phase begins again.
+    pub(crate) fn step(&self) {
+        self.steps.set(self.steps.get().wrapping_add(1));
+        self.activity.note();
+    }
+
+    /// Goes into a phase. Staying in one is no progress: a head that comes byte by byte has no
+    /// more time than one that does not come.
+    pub(crate) fn enter(&self, phase: P) {
+        if self.phase.replace(phase) != phase {
+            self.step();
+        }
+    }
+
+    /// Goes into a phase that began with the one before.
+    pub(crate) fn continue_in(&self, phase: P) {
+        self.phase.set(phase);
+    }
+
+    /// Why it was asked to end, if it was.
+    pub(crate) fn ending(&self) -> Option<Ending<P>> {
+        self.ending.get()
+    }
+
+    /// Goes on, whatever it was asked.
+    pub(crate) fn take_ending(&self) -> Option<Ending<P>> {
+        self.ending.take()
+    }
+
+    /// Notes that the service cannot go on; an error of the service has to follow.
+    pub(crate) fn fail(&self) {
+        self.ending.set(Some(Ending::Failed));
+    }
+
+    /// Polls a receive of this stream. What arrived in the moment a drain ended the wait for it is
+    /// still received, and the connection goes on.
+    pub(crate) fn poll_recv(
+        &self,
+        recv: &mut Recv<'_>,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<RecvBuf>> {
+        let received = Pin::new(recv).poll(cx);
+        if matches!(received, Poll::Ready(Err(_)))
+            && self.ending.get() == Some(Ending::Drain)
+            && let late @ Poll::Ready(_) = self.stream.poll_recv(cx)
+        {
+            self.ending.set(None);
+            return late;
+        }
+        received
+    }
+
+    /// The next received bytes; see [`poll_recv`](Tracking::poll_recv).
+    pub(crate) async fn recv(&self) -> io::Result<RecvBuf> {
+        let mut recv = self.stream.recv();
+        poll_fn(|cx| self.poll_recv(&mut recv, cx)).await
+    }
+
+    /// Makes the close a reset when bytes are left unsent: FIN would tell the peer that it got
+    /// everything.
+    pub(crate) async fn reset_if_unsent(&self) {
+        if !matches!(race(self.stream.flush(), ready(())).await, Either::Left(Ok(()))) {
+            self.reset_on_close();
+        }
+    }
+
+    pub(crate) fn reset_on_close(&self) {
+        // Fails only on a connection that is gone already.
+        let _gone = self.stream.set_reset_on_close();
+    }
+
+    /// True if the peer took something worth mentioning since this was found last.
+    fn has_taken(&self) -> bool {
+        // What cannot be asked is no connection any more.
+        let acked_bytes = self.stream.acked_bytes().unwrap_or(0);
+        let has_taken = acked_bytes >= self.acked_bytes.get() + ACKED_BYTES_MIN;
+        if has_taken {
+            self.acked_bytes.set(acked_bytes);
+        }
+        has_taken
+    }
+
+    /// See [`Connections::sweep`].
+    fn sweep(
+        &self,
+        passed: u32,
+        period: Duration,
+        limit: impl Fn(P) -> Option<Limit<P>>,
+    ) -> Option<u32> {
+        let steps = self.steps.get();
+        let moved = self.seen.replace(steps) != steps;
+        let idle = if moved { 0 } else { self.idle_sweeps.get().saturating_add(passed) };
+        self.idle_sweeps.set(idle);
+        let Limit { time, ending, restarts_on_ack } = limit(self.phase.get())?;
+        let most = time.as_nanos().div_ceil(period.as_nanos()).try_into().unwrap_or(u32::MAX);
+        let interval = most.div_ceil(SWEEPS_PER_LIMIT).max(1);
+        let is_due = !moved && idle >= most;
+        let is_sample = is_due || idle == 1 || idle.is_multiple_of(interval);
+        if restarts_on_ack && !moved && is_sample && self.has_taken() && idle > 1 {
+            self.idle_sweeps.set(0);
+        } else if is_due {
+            self.ask_to_end(ending);
+        }
+        let idle = self.idle_sweeps.get();
+        let due = most.saturating_sub(idle).max(1);
+        Some(match idle {
+            0 if restarts_on_ack => 1,
+            _ => due.min(interval - idle % interval),
+        })
+    }
+
+    fn ask_to_end(&self, ending: Ending<P>) {
+        self.idle_sweeps.set(0);
+        self.ending.set(Some(ending));
+        self.stream.cancel();
+    }
+}
+
+/// What a service keeps of a connection.
+pub(crate) trait Tracked: Debug + 'static {
+    type Phase: Copy + PartialEq + Debug;
+
+    fn tracking(&self) -> &Tracking<Self::Phase>;
+
+    /// Called when it is no longer among the open ones.
+    fn closed(&self);
+}
+
+/// The connections of one worker.
+#[derive(Debug)]
+pub(crate) struct Connections<C> {
+    open: RefCell<Slab<Rc<C>>>,
+    /// Of all of them, since the last sweep.
+    activity: Rc<Activity>,
+}
+
+impl<C: Tracked> Connections<C> {
+    pub(crate) fn new() -> Rc<Connections<C>> {
+        Rc::new(Connections { open: RefCell::default(), activity: Rc::default() })
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.open.borrow().is_empty()
+    }
+
+    /// Whether something has moved since the last sweep.
+    pub(crate) fn activity(&self) -> &Rc<Activity> {
+        &self.activity
+    }
+
+    /// Takes in a connection that was admitted.
+    pub(crate) fn insert(self: &Rc<Connections<C>>, connection: C, permit: Permit) -> Open<C> {
+        let connection = Rc::new(connection);
+        self.activity.note();
+        let key = self.open.borrow_mut().insert(Rc::clone(&connection));
+        Open { connections: Rc::clone(self), connection, key, _permit: permit }
+    }
+
+    /// Asks those connections to end that have been in their phase for longer than `limit` allows.
+    /// Without a limit, a phase may take as long as it takes. `passed` is 1 and the sweeps that were
+    /// left out since the last one. Returns after how many the next one is needed if nothing moves
+    /// until then; if one is.
+    pub(super) fn sweep(
+        &self,
+        passed: u32,
+        period: Duration,
+        limit: impl Fn(C::Phase) -> Option<Limit<C::Phase>>,
+    ) -> Option<u32> {
+        self.activity.forget();
+        let open = self.open.borrow();
+        let sweep = |connection: &Rc<C>| connection.tracking().sweep(passed, period, &limit);
+        open.iter().filter_map(|(_, connection)| sweep(connection)).min()
+    }
+
+    /// Asks every connection to end now.
+    pub(super) fn end_all(&self, ending: Ending<C::Phase>) {
+        for (_, connection) in self.open.borrow().iter() {
+            connection.tracking().ask_to_end(ending);
+        }
+    }
+}
+
+/// A connection among the open ones; dropping it closes the connection.
+#[derive(Debug)]
+pub(crate) struct Open<C: Tracked> {
+    connections: Rc<Connections<C>>,
+    connection: Rc<C>,
+    key: usize,
+    _permit: Permit,
+}
+
+impl<C: Tracked> Deref for Open<C> {
+    type Target = C;
+
+    fn deref(&self) -> &C {
+        &self.connection
+    }
+}
+
+impl<C: Tracked> Drop for Open<C> {
+    fn drop(&mut self) {
+        let connection = self.connections.open.borrow_mut().try_remove(self.key);
+        drop(connection);
+        self.connection.closed();
+    }
+}
