@@ -11,14 +11,14 @@ pub(crate) const CPU_MAX: usize = 8192;
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Engine")]
 pub(crate) struct EngineArgs {
-    /// `auto` takes io_uring where it is allowed, else epoll, and says why.
+    /// `auto` uses io_uring if it is allowed, otherwise epoll, and reports why.
     #[arg(long, value_name = "auto|io_uring|epoll", default_value = "auto")]
     engine: EngineChoice,
     /// Worker threads, each with its own ring or epoll set.
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u16).range(1..=1024))]
     workers: u16,
-    /// CPUs for the workers, one each in turn, such as `0,2-3`.
+    /// CPUs for the workers, assigned in turn, such as `0,2-3`.
     #[arg(long, value_name = "CPUS")]
     pin: Option<CpuList>,
     /// Features of io_uring, such as `multishot=off,buffers=incremental`.
@@ -30,12 +30,12 @@ pub(crate) struct EngineArgs {
 }
 
 impl EngineArgs {
-    /// False if the engine is epoll for certain.
+    /// False if the engine is certainly epoll.
     pub(crate) fn may_use_rings(&self) -> bool {
         self.engine != EngineChoice::Epoll
     }
 
-    /// A runtime with these settings, still to be built.
+    /// The builder of a runtime with these settings.
     pub(crate) fn runtime(&self) -> Builder {
         Runtime::builder()
             .engine(self.engine)
@@ -60,7 +60,7 @@ impl FromStr for CpuList {
             let number = |text: &str| text.trim().parse().ok().filter(|cpu: &usize| *cpu < CPU_MAX);
             match (number(first), number(last)) {
                 (Some(first), Some(last)) if first <= last => cpus.extend(first..=last),
-                _ => return Err(format!("`{part}` is no CPU and no range of CPUs like 2-3")),
+                _ => return Err(format!("`{part}` is neither a CPU nor a range of CPUs like 2-3")),
             }
         }
         Ok(CpuList(cpus.into_iter().collect()))

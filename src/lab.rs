@@ -17,14 +17,14 @@ use twinring_lab::{
 /// The hidden subcommand through which the lab starts its children.
 pub(crate) const HELPER: &str = "lab-helper";
 
-/// What the lab can do.
+/// The subcommands of the lab.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Lab {
     /// Run an experiment: a built-in one by name, or a TOML file.
     Run(Box<Run>),
     /// List the built-in experiments.
     List,
-    /// Print an experiment as TOML, the starting point of your own; or explain the differences in a bundle.
+    /// Print an experiment as TOML, to start your own from; or explain the differences in a bundle.
     Show {
         /// A built-in experiment, a file, or the directory of a bundle.
         name: String,
@@ -34,14 +34,14 @@ pub(crate) enum Lab {
         #[arg(long, value_name = "PRICES")]
         price: Option<OtherPrices>,
     },
-    /// Render the reports of a bundle anew, and print its table.
+    /// Render the reports of a bundle again, and print its table.
     Report {
         /// The directory of the bundle.
         bundle: PathBuf,
     },
     /// Compare two bundles, cell by cell and subject by subject, and judge gates on the changes.
     Compare(Compare),
-    /// Tell which other people's programs can be measured here, and how to get the rest.
+    /// List other people's programs: which are installed, and how to get the others.
     Peers(Peers),
     /// Recompute every figure of a bundle from its raw data, and detect edits.
     Verify {
@@ -56,8 +56,8 @@ pub(crate) struct Peers {
     /// Directory in which peers are looked for first.
     #[arg(long, value_name = "DIR")]
     peers: Option<PathBuf>,
-    /// Build those whose source is in `peers/` of the checkout that this is run in: with cargo and
-    /// go, into peers/target. Takes minutes and all CPUs.
+    /// Build those whose source is in `peers/` of the current checkout: with cargo and go, into
+    /// peers/target. Takes minutes and all CPUs.
     #[arg(long)]
     build: bool,
     /// Print the list as one JSON line.
@@ -65,7 +65,7 @@ pub(crate) struct Peers {
     json: bool,
 }
 
-/// Options of `lab run`; those left out keep the experiment's own values.
+/// Options of `lab run`; options left out keep the experiment's own values.
 #[derive(Debug, Args)]
 pub(crate) struct Run {
     /// A built-in experiment (see `lab list`) or a TOML file.
@@ -73,7 +73,7 @@ pub(crate) struct Run {
     /// Pairs per cell; a verdict needs at least 8.
     #[arg(long)]
     pairs: Option<usize>,
-    /// How many blocks that noise spoilt may be run again.
+    /// Replacement blocks: how many disturbed blocks may be run again.
     #[arg(long, value_name = "N")]
     spares: Option<usize>,
     /// Seconds of each measured window.
@@ -97,10 +97,10 @@ pub(crate) struct Run {
     /// TCP and HTTP: requests per second on a schedule, for example 50000,100000; 0 is a closed loop.
     #[arg(long, value_delimiter = ',', value_name = "R")]
     rates: Option<Vec<u32>>,
-    /// TCP: requests after which a connection is made anew; 0 keeps it.
+    /// TCP: requests after which a connection is replaced by a new one; 0 keeps it.
     #[arg(long, value_delimiter = ',', value_name = "N")]
     churn: Option<Vec<u32>>,
-    /// Go on until the interval of each ratio is at most this wide, in percent.
+    /// Add pairs until the interval of each ratio is at most this wide, in percent.
     #[arg(long, value_name = "PERCENT")]
     until: Option<f64>,
     /// UDP: stream counts, for example 1000,4000,8000.
@@ -110,21 +110,21 @@ pub(crate) struct Run {
     #[arg(long, value_delimiter = ',')]
     pps: Option<Vec<u32>>,
     /// Network on this host: lo (the sender's CPU receives), rps (the receiver's CPU is
-    /// interrupted), napi (it polls), all three, or auto: rps where rights allow, else lo.
+    /// interrupted), napi (it polls), all three, or auto: rps if rights allow, otherwise lo.
     #[arg(long, conflicts_with_all = ["server_host", "client_host"])]
     net: Option<NetChoice>,
-    /// How CPU use is found: idle_clock or soaker.
+    /// How CPU time is measured: idle_clock or soaker.
     #[arg(long)]
     accounting: Option<Accounting>,
-    /// How the two CPUs have to lie to each other: close (they share a cache), apart or any. A
-    /// hypervisor moves virtual CPUs about, and that changes the figures more than any engine
-    /// does. Each block waits for the placement, at most a minute.
+    /// Required cache relation of the two CPUs: close (shared last-level cache), apart or any. A
+    /// hypervisor moves virtual CPUs, and that changes the figures more than the engine does. Each
+    /// block waits for the placement, at most a minute.
     #[arg(long)]
     placement: Option<Wanted>,
     /// Compare these instead; the first is the baseline. NAME=epoll[:k=v,…], NAME=io_uring[:k=v,…],
     /// NAME=nginx (HTTP only), NAME=peer:PEER (see `lab peers`), or NAME=PROGRAM ARGUMENTS with
-    /// {addr} among them. A program speaks the first protocol of the experiment; cells of the
-    /// others are then left out. Repeatable.
+    /// {addr} among them. A program speaks the first protocol of the experiment; cells of other
+    /// protocols are then left out. Repeatable.
     #[arg(long, value_parser = Subject::parse, value_name = "SUBJECT")]
     subject: Vec<Subject>,
     /// Directory in which peers are looked for first; then $TWINRING_PEERS, the directory of this
@@ -137,8 +137,8 @@ pub(crate) struct Run {
     /// CPU of the load generator, on each client host.
     #[arg(long, value_name = "CPU")]
     client_cpu: Option<usize>,
-    /// Look where the time goes, function by function, and count system calls: two more runs of each
-    /// subject in each cell, with perf, that are in no figure.
+    /// Profile with perf where the time goes, function by function, and count system calls, in two
+    /// more runs of each subject in each cell. These runs enter no figure.
     #[arg(long)]
     profile: bool,
     /// Seed of the order and of the resampling; from the clock by default, recorded either way.
@@ -157,18 +157,19 @@ pub(crate) struct Run {
 /// Options of `lab compare`.
 #[derive(Debug, Args)]
 pub(crate) struct Compare {
-    /// The bundle to compare with: what was before.
+    /// The bundle to compare with: before.
     a: PathBuf,
-    /// The bundle to look at: what is now.
+    /// The bundle to judge: after.
     b: PathBuf,
-    /// Fail when this is so: `[possibly] [relative] FIGURE > N%` or `< -N%`, or `verdict changed`;
-    /// then `of SUBJECT` and `in CELL` if it is about one only. FIGURE is server_cpu, both_cpus,
-    /// server_process, throughput, p50, p99, p99.9, syscalls, memory, or another field of `figures`, as
-    /// notifications or server.user_ns. Plain, it takes proof: the whole interval is beyond the limit;
-    /// with `possibly`, an end of it is enough; `relative` is about the ratio to the baseline. Exit code 3 when it is so, 1 when it cannot be judged. Repeatable.
+    /// A gate that fails the comparison: `[possibly] [relative] FIGURE > N%` or `< -N%`, or
+    /// `verdict changed`, followed by `of SUBJECT` and `in CELL` to limit it. FIGURE is server_cpu,
+    /// both_cpus, server_process, throughput, p50, p99, p99.9, syscalls, memory, or another field of
+    /// `figures`, such as notifications or server.user_ns. The gate is breached if the whole interval is
+    /// beyond the limit; with `possibly`, if one end is; `relative` means the ratio to the baseline.
+    /// Exit code 3 if breached, 1 if it cannot be judged. Repeatable.
     #[arg(long, value_name = "EXPR")]
     fail_if: Vec<Gate>,
-    /// Compare also bundles that do not hold.
+    /// Also compare bundles that fail verification.
     #[arg(long)]
     unverified: bool,
     /// Print it as one JSON line.
@@ -200,7 +201,7 @@ pub(crate) fn run(lab: Lab) -> ExitCode {
     }
 }
 
-/// Prints a result. The exit code is the one that belongs to it, or 1 if it could not be printed.
+/// Prints a result. Returns its exit code, or 1 if it could not be printed.
 fn tell(result: &str, code: u8) -> u8 {
     match output::print(result) {
         Ok(()) => code,
@@ -257,7 +258,7 @@ fn measure(options: Run) -> Result<u8, LabError> {
     Ok(tell(&result, outcome.exit_code()))
 }
 
-/// Lists the peers, after building them if that is asked for. The exit code is 1 if a build failed.
+/// Lists the peers, after building them if requested. The exit code is 1 if a build failed.
 fn list_peers(options: &Peers) -> Result<u8, LabError> {
     let binary = std::env::current_exe().map_err(|e| LabError::read("the running binary", e))?;
     let places = Places::new(options.peers.as_deref(), &binary)?;
@@ -318,7 +319,7 @@ fn show(name: &str, price: Option<&OtherPrices>) -> Result<u8, LabError> {
     if price.is_some() {
         return Err(LabError::BadExperiment {
             place: "--price".to_owned(),
-            problem: format!("`{name}` is no bundle"),
+            problem: format!("`{name}` is not a bundle"),
             expected: "the directory of a bundle".to_owned(),
         });
     }

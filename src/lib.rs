@@ -1,5 +1,5 @@
-//! The `twinring` command: arguments in, library calls out, nothing else. It is a library only so
-//! that `fuzz/` reaches what the command reads.
+//! The `twinring` command: arguments in, library calls out. It is a library only so that `fuzz/` can
+//! call its parsers.
 
 mod engine_args;
 mod lab;
@@ -15,8 +15,8 @@ use clap::{Parser, Subcommand};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// One network service on two engines, io_uring and epoll, and the evidence which one a workload
-/// wants.
+/// One network service on two engines, io_uring and epoll, and evidence for which one suits your
+/// workload.
 #[derive(Debug, Parser)]
 #[command(version, arg_required_else_help = true)]
 struct Cli {
@@ -32,7 +32,7 @@ enum Command {
     /// Put a server under load and measure it.
     #[command(subcommand)]
     Load(Box<load::Load>),
-    /// Show what can run here, what blocks it, and the fix.
+    /// Show what this system allows, what it refuses, and how to fix it.
     Probe(probe::Probe),
     /// Compare engines and servers in paired experiments.
     #[command(subcommand)]
@@ -45,7 +45,7 @@ enum Command {
     },
 }
 
-/// Does what the arguments of the process say, and returns its exit code.
+/// Runs the command of the process's arguments, and returns its exit code.
 pub fn main() -> ExitCode {
     // Clap prints usage errors to stderr and exits with 2.
     match Cli::parse().command {

@@ -28,16 +28,16 @@ pub(crate) enum Load {
     Udp(udp::UdpArgs),
 }
 
-/// What all loads can be told.
+/// Options of all loads.
 #[derive(Debug, Args)]
 struct Common {
     /// Worker threads, each with its own engine and its share of the load.
     #[arg(short, long, value_name = "T", default_value_t = 1, help_heading = "Engine")]
     threads: usize,
-    /// CPUs for the threads, one each in turn, such as `0,2-3`.
+    /// CPUs for the threads, assigned in turn, such as `0,2-3`.
     #[arg(long, value_name = "CPUS", help_heading = "Engine")]
     pin: Option<CpuList>,
-    /// The load generator's own engine; `auto` takes io_uring where it is allowed, else epoll.
+    /// The load generator's own engine; `auto` uses io_uring if it is allowed, otherwise epoll.
     #[arg(
         long,
         value_name = "auto|io_uring|epoll",
@@ -91,14 +91,14 @@ impl Times {
     }
 }
 
-/// How connections are made, and how long they are waited for.
+/// How connections are opened, and their timeouts.
 #[derive(Debug, Args)]
 struct Network {
-    /// Limit of one attempt to connect.
+    /// Timeout of one attempt to connect.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration,
           help_heading = "Network")]
     connect_timeout: Duration,
-    /// Limit of one answer; a connection that misses it is given up.
+    /// Timeout of one answer; a connection that exceeds it is abandoned.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration,
           help_heading = "Network")]
     timeout: Duration,
@@ -136,13 +136,13 @@ fn refuse(checked: Result<(), String>) {
     }
 }
 
-/// Makes room for descriptors, and says so if the engine is not the one one might expect.
+/// Raises the limit of descriptors, and reports an unexpected engine.
 fn prepare(why_not: Option<&str>) {
     if let Err(error) = raise_descriptor_limit() {
-        complain(&format!("twinring: the limit of open descriptors stays as it is: {error}"));
+        complain(&format!("twinring: cannot raise the limit of open descriptors: {error}"));
     }
     if let Some(why_not) = why_not {
-        let why = format!("as io_uring cannot be used: {why_not}");
+        let why = format!("because io_uring cannot be used: {why_not}");
         complain(&format!("twinring: loading with epoll, {why}"));
     }
 }

@@ -1,4 +1,4 @@
-//! What the command prints. Where it prints to may be full or gone, which must not end it: `print!`
+//! Output of the command. The output may be full or closed, which must not end the command: `print!`
 //! and `eprintln!` would panic.
 
 use std::io::{self, Write};
@@ -6,8 +6,7 @@ use std::io::{self, Write};
 /// Prints a result to standard output.
 ///
 /// # Errors
-/// When it could not be written, unless that is because its reader has left: `| head` has seen what
-/// it wanted.
+/// When it could not be written, unless its reader has left, as in `| head`.
 pub(crate) fn print(text: &str) -> Result<(), String> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -18,7 +17,7 @@ pub(crate) fn print(text: &str) -> Result<(), String> {
     }
 }
 
-/// Says something on standard error. If even that cannot be written, there is nobody to tell.
+/// Prints a message to standard error. If even that fails, the message is lost.
 pub(crate) fn complain(text: &str) {
     let _reader_is_gone = writeln!(io::stderr().lock(), "{text}");
 }

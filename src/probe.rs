@@ -1,4 +1,4 @@
-//! `twinring probe`: what can run here, what blocks it, and the fix.
+//! `twinring probe`: what this system allows, what it refuses, and the fix.
 
 use crate::engine_args::CPU_MAX;
 use crate::output::complain;
@@ -14,9 +14,9 @@ use twinring::{Buffers, TaskRun, UringFeatures};
 
 /// Widest table; a wider terminal is not filled.
 const COLUMNS_MAX: usize = 100;
-/// Narrowest: below, a terminal wraps by itself.
+/// Narrowest table; a narrower terminal wraps by itself.
 const COLUMNS_MIN: usize = 60;
-/// Exit code for arguments that are wrong.
+/// Exit code for invalid arguments.
 const USAGE: u8 = 2;
 /// Columns before the text of a row.
 const LABEL_COLUMNS: usize = 24;
@@ -26,7 +26,8 @@ pub(crate) struct Probe {
     /// Print one JSON line instead of the table.
     #[arg(long)]
     json: bool,
-    /// Also measure what system calls, notifications, wake-ups and copies cost here, in at most 5 seconds.
+    /// Also measure this machine's prices of system calls, notifications, wake-ups and copies, in at
+    /// most 5 seconds.
     #[arg(long)]
     measure: bool,
     /// The CPU that calls and the CPU that is notified, such as `0,1` [default: the first two cores].
@@ -57,7 +58,7 @@ pub(crate) fn run(probe: &Probe) -> ExitCode {
         if probe.json { print_json(&found, prices) } else { print_table(&found, prices.as_ref()) };
     match printed {
         Ok(()) => ExitCode::SUCCESS,
-        // `twinring probe | head` has seen what it wanted.
+        // The reader of `twinring probe | head` has left.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
             complain(&format!("twinring probe: cannot write to standard output: {error}"));
@@ -203,7 +204,7 @@ fn describe(features: &UringFeatures) -> String {
     let buffers = match features.buffers {
         Buffers::Ring => "in a ring",
         Buffers::Incremental => "in an incremental ring",
-        Buffers::Legacy => "given one by one",
+        Buffers::Legacy => "provided one by one",
     };
     let mut words = vec![
         String::from(if features.multishot { "multishot" } else { "single shot" }),
@@ -211,7 +212,7 @@ fn describe(features: &UringFeatures) -> String {
         String::from(match features.taskrun {
             TaskRun::Defer => "task work deferred",
             TaskRun::Coop => "task work at the next system call",
-            TaskRun::None => "task work by interruption",
+            TaskRun::None => "task work by interrupt",
         }),
     ];
     for (on, word) in [
@@ -272,7 +273,7 @@ fn limits(table: &mut Table, found: &Capabilities) {
     table.section("limits");
     table.row("kernel", &env.kernel);
     let disabled = match env.io_uring_disabled {
-        None => "not there: the kernel is older than 6.6, or has no io_uring".into(),
+        None => "absent: the kernel is older than 6.6, or has no io_uring".into(),
         Some(0) => "0: everybody may".into(),
         Some(1) => format!(
             "1: CAP_SYS_ADMIN ({}) or group {} ({})",
@@ -284,9 +285,9 @@ fn limits(table: &mut Table, found: &Capabilities) {
     };
     table.row("kernel.io_uring_disabled", &disabled);
     let seccomp = match env.seccomp_filter {
-        Some(true) => "a filter is on this process",
+        Some(true) => "this process has a filter",
         Some(false) => "no filter",
-        None => "not known: /proc cannot be read",
+        None => "unknown: /proc cannot be read",
     };
     table.row("seccomp", seccomp);
     let container = env.container.map_or("none found".into(), |kind| format!("{kind:?}"));
@@ -305,7 +306,7 @@ fn memlock(env: &Environment, found: &Capabilities) -> String {
     let charged = match &found.uring {
         None => return amount,
         Some(uring) if !uring.memlock_charged => "rings are not charged to it",
-        Some(_) if env.cap_ipc_lock => "rings are not charged to it thanks to CAP_IPC_LOCK",
+        Some(_) if env.cap_ipc_lock => "rings are not charged to it because of CAP_IPC_LOCK",
         Some(_) => "rings of all processes of this user are charged to it",
     };
     format!("{amount}; {charged}")
@@ -336,7 +337,7 @@ fn hazards(table: &mut Table, found: &Capabilities) {
         table.paragraph("     ", &format!("{} [{}]", hazard.symptom, hazard.source), &Style::new());
         let concerns = match hazard.concerns {
             Some(what) => format!("concerns {what}"),
-            None => "concerns nothing that twinring uses".into(),
+            None => "affects nothing that twinring uses".into(),
         };
         table.paragraph("     ", &concerns, &Style::new().dim());
     }
@@ -375,7 +376,7 @@ fn price_list(table: &mut Table, prices: &Prices) {
     table.paragraph("  ", &conditions(prices), &Style::new().dim());
 }
 
-/// With a digit behind the point where that matters.
+/// With a decimal digit if the number is small.
 fn nanoseconds(ns: f64) -> String {
     if ns < 100.0 { format!("{ns:.1}") } else { format!("{ns:.0}") }
 }

@@ -25,10 +25,10 @@ use std::time::Duration;
 use twinring::Runtime;
 use user::Identity;
 
-/// Exit code for arguments and configuration files that are wrong.
+/// Exit code for invalid arguments and configuration files.
 const USAGE: u8 = 2;
 
-/// Lines on what is wrong with a command line or a configuration file; what else is wrong is counted.
+/// Errors of a command line or configuration file that are printed; further ones are counted.
 const PROBLEMS_MAX: usize = 50;
 
 #[derive(Debug, Subcommand)]
@@ -68,7 +68,7 @@ pub(crate) fn run(service: Service) -> ExitCode {
     })
 }
 
-/// Dropped at the end, of whatever kind: waits until the operator was told everything.
+/// Dropped at the end, on success and on failure: waits until all notices are printed.
 struct Told;
 
 impl Drop for Told {
@@ -77,7 +77,7 @@ impl Drop for Told {
     }
 }
 
-/// Gives up what a service without files has no use for, once its addresses are bound.
+/// Drops the rights that a service without files does not need, once its addresses are bound.
 fn become_unprivileged(
     sandbox: &mut Sandbox,
     runtime: &Runtime,
@@ -87,7 +87,7 @@ fn become_unprivileged(
     identity.map_or(Ok(()), Identity::assume)
 }
 
-/// Says what is wrong.
+/// Prints the errors.
 fn refuse(problems: &[String], code: u8) -> ExitCode {
     let told = problems.iter().take(PROBLEMS_MAX);
     told.for_each(|problem| complain(&format!("twinring: {problem}")));
@@ -99,20 +99,20 @@ fn refuse(problems: &[String], code: u8) -> ExitCode {
 
 type AtEnd = Box<dyn FnOnce(&signals::Received)>;
 
-/// What a service wants beside being run.
+/// What a service needs besides being run.
 #[derive(Default)]
 struct Hooks {
-    /// How long it may take to end on a signal.
+    /// How long a drain may take.
     drain_timeout: Duration,
-    /// What it does on signals that do not end it.
+    /// Actions on signals that do not end it.
     signals: signals::Actions,
     /// Called when all workers have ended, before the last line of its report. It may wait for a
     /// bounded time, and not after a second signal.
     at_end: Option<AtEnd>,
 }
 
-/// Runs a bound service until a signal ends it, and reports on the way. `prepare` is given what to
-/// call once the service is ready, and returns what each worker runs.
+/// Runs a bound service until a signal ends it, and reports on the way. `prepare` gets the function
+/// to call once the service is ready, and returns the function that each worker runs.
 fn operate<C, Run, Fut>(
     runtime: Runtime,
     subject: Subject<C>,
@@ -175,12 +175,12 @@ fn duration(text: &str) -> Result<Duration, String> {
 
 fn timeout(text: &str) -> Result<Duration, String> {
     match duration(text)? {
-        Duration::ZERO => Err("a timeout of 0 would close everything at once".to_owned()),
+        Duration::ZERO => Err("a timeout of 0 would close every connection at once".to_owned()),
         timeout => Ok(timeout),
     }
 }
 
-/// Tells the operator the first notice of each kind; every worker and listener sends its own.
+/// Prints the first notice of each kind; every worker and listener sends its own.
 fn print_once() -> impl Fn(twinring::Notice) + Send + Sync + 'static {
     let told = Mutex::new(HashSet::new());
     move |notice| {
@@ -191,12 +191,12 @@ fn print_once() -> impl Fn(twinring::Notice) + Send + Sync + 'static {
     }
 }
 
-/// Adds to the reason why an address could not be bound what can be done about it; `ss` is the
-/// command that shows who has it.
+/// Adds a fix to the reason why an address could not be bound; `ss` is the command that shows the
+/// socket that has it.
 fn with_remedy(error: &io::Error, ss: &str) -> String {
     let remedy = match error.kind() {
         io::ErrorKind::AddrInUse => &format!(
-            "; another socket has this address: `{ss}` shows whose, or choose another port"
+            "; another socket has this address: `{ss}` shows it; or choose another port"
         ),
         io::ErrorKind::PermissionDenied => {
             "; ports below net.ipv4.ip_unprivileged_port_start need CAP_NET_BIND_SERVICE: choose \

@@ -5,21 +5,21 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use twinring_lab::{HostOptions, LabError};
 
-/// Which hosts, and how to get there.
+/// The hosts, and how to reach them.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Between hosts")]
 pub(super) struct Hosts {
-    /// Host of the server, as ssh knows it; `local` is this one.
+    /// Host of the server, as ssh resolves it; `local` is this one.
     #[arg(long, value_name = "HOST")]
     server_host: Option<String>,
     /// Host of a load generator. Several share the load, and their results are added. Repeatable.
     #[arg(long, value_name = "HOST")]
     client_host: Vec<String>,
-    /// Address that the server listens on, and that all client hosts reach; by default the one that
-    /// ssh gets there by.
+    /// Address that the server listens on, and that all client hosts can reach; by default the one by
+    /// which ssh reaches the host.
     #[arg(long, value_name = "IP")]
     server_address: Option<IpAddr>,
-    /// Where this program is on the other hosts. By default it is copied to their
+    /// Path of this program on the other hosts. By default it is copied to their
     /// ~/.cache/twinring, once for each version.
     #[arg(long, value_name = "PATH")]
     remote_binary: Option<PathBuf>,
@@ -32,10 +32,10 @@ pub(super) struct Hosts {
 }
 
 impl Hosts {
-    /// What the library takes; nothing when everything stays on this host.
+    /// The hosts for the library; `None` if everything runs on this host.
     ///
     /// # Errors
-    /// [`LabError::BadExperiment`] when a quote is not closed, or an option has no host to be for.
+    /// [`LabError::BadExperiment`] when a quote is not closed, or an option applies to no host.
     pub(super) fn options(self) -> Result<Option<HostOptions>, LabError> {
         let bad = |place: &str, problem: &str, expected: &str| LabError::BadExperiment {
             place: place.to_owned(),

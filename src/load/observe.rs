@@ -1,4 +1,4 @@
-//! What is shown while a load runs: the marks of the window as JSON, a line on a terminal.
+//! Output while a load runs: the marks of the window as JSON, a progress line on a terminal.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::Write;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use twinring_load::observer::{Observer, Phase, Progress};
 use twinring_wire::load::{Mark, WINDOW_END, WINDOW_START};
 
-/// Writes `window_start` and `window_end` at the moments they name.
+/// Writes `window_start` and `window_end` at those moments.
 pub(super) struct JsonMarks;
 
 impl JsonMarks {
@@ -19,16 +19,16 @@ impl JsonMarks {
     }
 }
 
-/// A line that is drawn anew up to four times a second, if standard error is a terminal.
+/// A line that is redrawn up to four times a second, if standard error is a terminal.
 pub(super) struct Live {
     bar: ProgressBar,
-    /// What is counted.
+    /// The unit of the counts.
     noun: &'static str,
     marks: Option<JsonMarks>,
 }
 
 impl Live {
-    /// `expected` is the longest the window can be, `noun` what is counted in it.
+    /// `expected` is the maximum length of the window, `noun` the unit of the counts.
     pub(super) fn new(expected: Duration, noun: &'static str, marks: Option<JsonMarks>) -> Live {
         // Hidden by itself when standard error is no terminal.
         let target = ProgressDrawTarget::stderr_with_hz(4);
@@ -44,7 +44,7 @@ impl Live {
         self.bar.clone()
     }
 
-    /// Takes the line away.
+    /// Erases the line.
     pub(super) fn finish(&self) {
         self.bar.finish_and_clear();
     }

@@ -6,7 +6,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// The first signal that came, 0 for none.
+/// The first signal received, 0 before.
 #[derive(Clone, Default)]
 pub(super) struct First(Arc<AtomicU8>);
 
@@ -16,7 +16,7 @@ impl First {
     }
 }
 
-/// Takes the signals over from now on; the first calls `stop`.
+/// Handles the signals from now on; the first calls `stop`.
 pub(super) fn watch(stop: impl Fn() + Send + 'static) -> io::Result<First> {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     let first = First::default();

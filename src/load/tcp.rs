@@ -13,7 +13,7 @@ pub(crate) struct TcpArgs {
     /// Address of the server: IP:PORT, [IPV6]:PORT or NAME:PORT.
     #[arg(value_name = "ADDR", value_parser = address)]
     target: SocketAddr,
-    /// Connections that send, in all.
+    /// Connections that send, in total.
     #[arg(short, long, value_name = "N", default_value_t = 100)]
     connections: u64,
     /// Size of a request and of its answer.
@@ -28,25 +28,25 @@ pub(crate) struct TcpArgs {
     /// Requests in flight per connection, at most [default: 1; 1024 with --rate].
     #[arg(long, value_name = "N", help_heading = "Pattern")]
     depth: Option<u32>,
-    /// Open loop: requests a second, in all, on a fixed schedule; latency counts from the
+    /// Open loop: requests per second, in total, on a fixed schedule; latency counts from the
     /// scheduled time.
     #[arg(long, value_name = "R", help_heading = "Pattern")]
     rate: Option<u64>,
     /// Close each connection after this many answers and make a new one.
     ///
-    /// More than 14,000 a minute from one address to one port make the kernel search for a port that
-    /// is not in TIME_WAIT: give more addresses with --local.
+    /// Above 14,000 a minute from one address to one port, the kernel has to search for a port that is
+    /// not in TIME_WAIT: give more addresses with --local.
     #[arg(long, value_name = "N", help_heading = "Pattern")]
     churn: Option<u64>,
     /// Further connections that stay open and send nothing.
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Pattern")]
     idle: u64,
-    /// Send without waiting for answers until the sockets take no more (at most 16 MiB unanswered
-    /// per connection, whatever --depth says), read 64 KiB/s per connection with SO_RCVBUF 16 KiB,
-    /// and read the rest at full speed, for at most a second, when the window is over.
+    /// Send without waiting for answers until the sockets are full (at most 16 MiB unanswered per
+    /// connection, regardless of --depth), read 64 KiB/s per connection with SO_RCVBUF 16 KiB, and
+    /// read the rest at full speed, for at most a second, after the window.
     #[arg(long, help_heading = "Pattern")]
     slow_reader: bool,
-    /// Do not compare the bytes that come back.
+    /// Do not verify the content of answers.
     #[arg(long, help_heading = "Pattern")]
     no_verify: bool,
 

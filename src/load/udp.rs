@@ -14,13 +14,13 @@ pub(crate) struct UdpArgs {
     /// Address of the reflector: IP:PORT, [IPV6]:PORT or NAME:PORT.
     #[arg(value_name = "ADDR", value_parser = address)]
     target: SocketAddr,
-    /// Streams, in all.
+    /// Streams, in total.
     #[arg(long, value_name = "N", default_value_t = 1)]
     streams: u64,
-    /// Packets a second of each stream; fractions are fine.
+    /// Packets per second of each stream; may be a fraction.
     #[arg(long, value_name = "R", default_value = "50", value_parser = rate)]
     pps: udp::Rate,
-    /// Size of a packet: the payload of a datagram, the 12 bytes of an RTP header included.
+    /// Size of a packet: the payload of a datagram, including the RTP header of 12 bytes.
     #[arg(short, long, value_name = "BYTES", default_value_t = 172)]
     size: u32,
     /// Length of the measured window.
@@ -29,49 +29,48 @@ pub(crate) struct UdpArgs {
     /// Load before the window.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration)]
     warmup: Duration,
-    /// How long replies are awaited after the window.
+    /// How long to wait for replies after the window.
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = duration)]
     drain: Duration,
 
-    /// What a packet carries: an RTP header and a pattern, or a number of 8 bytes and a pattern;
-    /// below 8 bytes, no number: a reply then counts for the oldest packet without one.
+    /// Content of a packet: an RTP header and a pattern, or a number of 8 bytes and a pattern.
+    /// Packets below 8 bytes have no number: a reply counts for the oldest packet without one.
     #[arg(long, value_name = "KIND", default_value = "rtp", help_heading = "Pattern")]
     payload: Payload,
-    /// Packets of different streams spread over the period, or all at once.
+    /// Spread the packets of different streams over the period, or send them all at once.
     #[arg(long, value_name = "HOW", default_value = "even", help_heading = "Pattern")]
     spread: Spread,
-    /// First look for the highest rate without loss, from --pps on by doubling and bisection, in
-    /// at most 24 steps of this length; then measure there.
+    /// First search for the highest rate without loss, from --pps upwards by doubling and bisection,
+    /// in at most 24 steps of this length; then measure at that rate.
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true,
           default_missing_value = "2s", value_parser = duration, help_heading = "Pattern")]
     ramp: Option<Duration>,
-    /// Send at moments this far apart.
+    /// Interval between wake-ups at which packets are sent.
     #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = duration,
           help_heading = "Pattern")]
     tick: Duration,
-    /// Do not compare the bytes that come back.
+    /// Do not verify the content of replies.
     #[arg(long, help_heading = "Pattern")]
     no_verify: bool,
-    /// Where SSRC, sequence numbers and timestamps begin [default: another one each time].
+    /// Seed of SSRC, sequence numbers and timestamps [default: a new one each time].
     #[arg(long, value_name = "N", help_heading = "Pattern")]
     seed: Option<u64>,
 
-    /// One socket for all streams (of a thread) instead of one for each.
+    /// One socket for all streams of a thread, instead of one per stream.
     #[arg(long, help_heading = "Network")]
     single_socket: bool,
-    /// Let the kernel cut the packets of a socket out of larger buffers (GSO), and join those it
-    /// receives (GRO).
+    /// Let the kernel segment larger buffers into packets (GSO), and coalesce received ones (GRO).
     #[arg(long, help_heading = "Network")]
     gso: bool,
     /// On io_uring, keep this many single-shot receives in flight on each socket, as
     /// AsyncUdpTests does, instead of one multishot receive.
     #[arg(long, value_name = "N", help_heading = "Network")]
     pending: Option<u32>,
-    /// Up to 64 packets with a system call (on io_uring: bursts of one socket); off: each by itself.
+    /// Send up to 64 packets per system call (on io_uring: bursts of one socket); off: one each.
     #[arg(long, value_name = "on|off", default_value = "on", help_heading = "Network")]
     batch: Switch,
-    /// Receive buffer of each socket (SO_RCVBUF) [default: 4 MiB with --single-socket, else what
-    /// a quarter of a second takes, at least the system's default].
+    /// Receive buffer of each socket (SO_RCVBUF) [default: 4 MiB with --single-socket, otherwise
+    /// enough for a quarter of a second, at least the system's default].
     #[arg(long, value_name = "BYTES", help_heading = "Network")]
     rcvbuf: Option<u32>,
     /// Send buffer of each socket (SO_SNDBUF) [default: the system's].

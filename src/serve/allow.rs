@@ -1,5 +1,5 @@
-//! Whom the reflectors answer. What they send back to a forged address is traffic against a third
-//! party, so nobody but this machine is answered unless the operator says who.
+//! The clients of the reflectors. An answer to a forged address is traffic against a third party, so
+//! only this machine is answered unless the operator allows other clients.
 
 use clap::Args;
 use ipnet::IpNet;
@@ -11,9 +11,8 @@ use twinring_services::AllowList;
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Limits")]
 pub(super) struct AllowArgs {
-    /// Whom to answer besides loopback addresses: a network such as `192.0.2.0/24`, an address, or `any`.
-    /// May be given several times. Without it there is no listening on addresses that others can
-    /// reach.
+    /// Admit other clients than loopback addresses: a network such as `192.0.2.0/24`, an address, or
+    /// `any`. May be given several times. Required to listen on addresses that others can reach.
     #[arg(long = "allow", value_name = "CIDR|any")]
     allowed: Vec<Allowed>,
 }
@@ -58,7 +57,7 @@ impl AllowArgs {
     /// The allow list of a service that listens on these addresses.
     ///
     /// # Errors
-    /// When others can reach it and nobody said whom to answer.
+    /// When others can reach it and no client was allowed.
     pub(super) fn list_for(&self, listen: &[SocketAddr]) -> Result<AllowList, String> {
         if self.is_anybody() {
             return Ok(AllowList::anybody());
@@ -66,12 +65,12 @@ impl AllowArgs {
         let open = listen.iter().find(|address| !address.ip().to_canonical().is_loopback());
         match open {
             Some(address) if self.allowed.is_empty() => Err(format!(
-                "others can reach {address}, and this service sends back whatever it is sent: say \
-                 whom it may answer with --allow CIDR (several times if need be), or answer \
-                 everybody with --allow any"
+                "others can reach {address}, and this service sends back everything that it \
+                 receives: list its clients with --allow CIDR (repeatable), or answer all with \
+                 --allow any"
             )),
-            // Loopback addresses are asked as well: who writes packets by hand, or forwards into
-            // this machine (net.ipv4.conf.*.route_localnet), can come in there from elsewhere.
+            // Loopback addresses are checked as well: hand-written or forwarded packets
+            // (net.ipv4.conf.*.route_localnet) can arrive there from elsewhere.
             _ => Ok(AllowList::of(self.networks())),
         }
     }
@@ -83,12 +82,12 @@ impl AllowArgs {
         })
     }
 
-    /// True if everybody is answered.
+    /// True if all clients are allowed.
     pub(super) fn is_anybody(&self) -> bool {
         self.allowed.contains(&Allowed::Any)
     }
 
-    /// For the ready line: who is answered.
+    /// For the ready line: the allowed clients.
     pub(super) fn list(&self) -> Vec<String> {
         match self.is_anybody() {
             true => vec![Allowed::Any.to_string()],

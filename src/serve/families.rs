@@ -3,8 +3,8 @@
 use super::report::complain;
 use std::net::{Ipv6Addr, SocketAddr, UdpSocket};
 
-/// These addresses without those whose family is lacking, which the operator is told of. If that
-/// leaves none, all of them: binding them says what is wrong.
+/// These addresses without those whose family the machine lacks, with a warning for each. If no
+/// address remains, all of them: binding them returns the error.
 pub(super) fn available<const LISTS: usize>(
     lists: [&[SocketAddr]; LISTS],
 ) -> [Vec<SocketAddr>; LISTS] {
@@ -24,8 +24,8 @@ pub(super) fn available<const LISTS: usize>(
     })
 }
 
-/// True if nothing can be bound to this address because there is no IPv6. An address that others do
-/// not have is no such case, as long as there is `::1`.
+/// True if this address cannot be bound because there is no IPv6. If `::1` can be bound, the reason
+/// is another one, such as an address that this machine does not have.
 fn lacks_family(address: SocketAddr) -> bool {
     let refusal = |mut address: SocketAddr| {
         address.set_port(0);

@@ -1,4 +1,4 @@
-//! What the fuzz targets of `fuzz/` reach of the command. No part of the interface.
+//! Entry points for the fuzz targets of `fuzz/`. Not part of the interface.
 
 use super::allow::AllowArgs;
 use super::http::config::{self, Configuration, File};
@@ -7,13 +7,13 @@ use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
-/// What a configuration file of `serve http` comes to.
+/// The result of reading a configuration file of `serve http`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Configured {
-    /// All options and hosts, in the format of `Debug`; `None` if it is not even TOML, or has
-    /// values that exclude each other.
+    /// All options and hosts, in the format of `Debug`; `None` if it is not TOML, or has
+    /// contradictory values.
     pub options: Option<String>,
-    /// What is wrong with it.
+    /// The errors.
     pub problems: Vec<String>,
 }
 
@@ -28,17 +28,17 @@ pub fn configuration(name: &str, text: &str) -> Configured {
     }
 }
 
-/// Reads what follows `twinring serve`; what is said if it is wrong, or asks for help.
+/// Reads the arguments after `twinring serve`. Returns the message if they are invalid or request help.
 pub fn arguments<'a>(arguments: impl Iterator<Item = &'a str>) -> Option<String> {
     let all = ["twinring", "serve"].into_iter().chain(arguments);
     let read = crate::Cli::try_parse_from(all);
     read.err().map(|error| error.to_string())
 }
 
-/// Whom a reflector on this address answers.
+/// The clients that a reflector on this address answers.
 #[derive(Debug)]
 pub struct Allowed {
-    /// What the ready line says of it.
+    /// Its description in the ready line.
     pub list: Vec<String>,
     allow: Result<twinring_services::AllowList, String>,
 }

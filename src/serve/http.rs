@@ -32,7 +32,7 @@ pub(super) fn serve(args: HttpArgs) -> Result<ExitCode, Box<dyn Error>> {
     // that kind, as its effect would otherwise be to end the process.
     let signals = Actions::of(&[SIGHUP, SIGUSR1])?;
     if let Err(error) = raise_descriptor_limit() {
-        complain(&format!("twinring: the limit of open descriptors stays as it is: {error}"));
+        complain(&format!("twinring: cannot raise the limit of open descriptors: {error}"));
     }
     let (args, hosts, mut usage) = match &args.config {
         None => (args, Vec::new(), Vec::new()),
@@ -42,7 +42,7 @@ pub(super) fn serve(args: HttpArgs) -> Result<ExitCode, Box<dyn Error>> {
         },
     };
     if !args.site.has_root() && hosts.is_empty() && usage.is_empty() {
-        usage.push("there is nothing to serve: give --root DIR".to_owned());
+        usage.push("no directory to serve: give --root DIR".to_owned());
     }
     if let Some(missing) = args.tls.missing() {
         usage.push(format!("for TLS, {missing} is missing"));
@@ -68,7 +68,7 @@ pub(super) fn serve(args: HttpArgs) -> Result<ExitCode, Box<dyn Error>> {
     }
 }
 
-/// What can be found out about the arguments without binding an address or making a file.
+/// The result of checking the arguments without binding an address or creating a file.
 struct Prepared {
     settings: HttpSettings,
     tls: Option<Tls>,
@@ -78,7 +78,7 @@ struct Prepared {
 }
 
 impl Prepared {
-    /// `None` if there are problems that leave something out.
+    /// `None` if a problem makes it incomplete.
     fn new(args: &HttpArgs, hosts: &[HostArgs], problems: &mut Vec<String>) -> Option<Prepared> {
         let settings = args.settings(hosts, problems);
         let tls = args.tls.tls().map_err(|error| problems.push(error.to_string())).ok();
@@ -93,12 +93,11 @@ impl Prepared {
         Some(Prepared { settings, tls: tls?, runtime: runtime?, identity: identity?, sandbox })
     }
 
-    /// Gives up what the server does not need, opens the log by `open_log` on the way, and says what
-    /// cannot be done any more.
+    /// Drops the rights that the server does not need, opens the log by `open_log` on the way, and
+    /// warns about actions that are no longer possible.
     ///
     /// # Errors
-    /// When something cannot be given up, the log cannot be opened, or files that are to be served
-    /// cannot be read.
+    /// When a right cannot be dropped, the log cannot be opened, or served files cannot be read.
     fn change_rights<L>(
         &mut self,
         args: &HttpArgs,
@@ -114,14 +113,14 @@ impl Prepared {
         if let Some(unreadable) = served.iter().find_map(Served::unreadable) {
             return Err(format!("{} {unreadable}", changed.as_deref().unwrap_or("this user")));
         }
-        // Whoever has the same rights as before has opened it already.
+        // With the same rights as before, it has been opened already.
         let Some(who) = changed else { return Ok(log) };
         if let Some(problem) = args.log.check_rotation() {
             complain(&format!("twinring: as {who}: {problem}"));
         }
         if let Some(Err(error)) = self.tls.as_ref().map(Tls::reload) {
             complain(&format!(
-                "twinring: as {who}: {error}; after SIGHUP the certificate in use stays in use"
+                "twinring: as {who}: {error}; after SIGHUP the previous certificate stays in use"
             ));
         }
         Ok(log)
@@ -150,7 +149,7 @@ fn run(
     let admin = args.admin.map(Admin::bind).transpose();
     let admin = admin.map_err(|error| with_remedy(&error, "ss -ltnp"))?;
     if prepared.identity.is_none() && user::is_root() {
-        complain("twinring: this runs with the rights of root; --user NAME gives them up");
+        complain("twinring: the server runs with the rights of root; --user NAME drops them");
     }
     let owner = prepared.identity.clone();
     let log = prepared.change_rights(args, hosts, || args.log.open(workers, owner.as_ref()))?;
@@ -192,7 +191,7 @@ fn run(
     })
 }
 
-/// Gives up the rights of root. Returns who has fewer rights now than when everything was opened.
+/// Drops the rights of root. Returns the identity if it has fewer rights than when files were opened.
 fn drop_rights(identity: Option<&Identity>, sandbox: &Sandbox) -> Result<Option<String>, String> {
     if let Some(identity) = identity {
         identity.assume()?;

@@ -1,24 +1,24 @@
-//! What the operator is told while a service runs.
+//! Notices to the operator while a service runs.
 //!
-//! Standard error may be a pipe that nobody reads. A worker, the thread of the signals and the end of
-//! the process must not wait there, so a thread of its own does.
+//! Standard error may be a pipe without a reader. A worker, the signal thread and the end of the
+//! process must not block on it, so a separate thread writes the notices.
 
 use super::report::complain;
 use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
-/// Notices that wait to be printed; what comes beyond them is dropped. All of them are told once, or
-/// once a minute, or when somebody asks for something.
+/// Notices that wait to be printed; further ones are dropped. Each kind is sent once, once a minute, or
+/// on a request of the operator.
 const WAITING_MAX: usize = 64;
 
 enum Message {
     Text(String),
-    /// Says when all before it is printed.
+    /// Reports that all notices before it are printed.
     Mark(SyncSender<()>),
 }
 
-/// Started by the first notice; most services have none to tell.
+/// Started by the first notice; most services send none.
 static PRINTER: OnceLock<Option<SyncSender<Message>>> = OnceLock::new();
 
 fn start() -> Option<SyncSender<Message>> {
@@ -32,13 +32,13 @@ fn print_all(messages: &Receiver<Message>) {
     for message in messages {
         match message {
             Message::Text(text) => complain(&text),
-            // Fails if nobody waits any more.
+            // Fails if the receiver has stopped waiting.
             Message::Mark(printed) => drop(printed.try_send(())),
         }
     }
 }
 
-/// Tells the operator, without waiting for it.
+/// Sends a notice, without waiting until it is printed.
 pub(super) fn tell(text: String) {
     match PRINTER.get_or_init(start) {
         Some(printer) => drop(printer.try_send(Message::Text(text))),
@@ -46,7 +46,7 @@ pub(super) fn tell(text: String) {
     }
 }
 
-/// Waits until all that was told is printed, for `limit` at most.
+/// Waits until all notices are printed, for `limit` at most.
 pub(super) fn finish(limit: Duration) {
     if let Some(Some(printer)) = PRINTER.get() {
         let (printed, is_printed) = sync_channel(1);

@@ -1,4 +1,4 @@
-//! What a server says about itself: ready, statistics, final. `docs/json.md` is the contract.
+//! The report lines of a server: ready, statistics, final. `docs/json.md` is the contract.
 
 pub(super) use crate::output::complain;
 
@@ -20,7 +20,7 @@ pub(super) const LAST_WORDS_MAX: Duration = Duration::from_secs(2);
 /// Makes a row for people out of the uptime in seconds and the counters.
 type Row<C> = Box<dyn Fn(f64, &C) -> String + Send + Sync>;
 
-/// A service as far as reports go. `C` are its counters.
+/// A service as reports see it. `C` are its counters.
 pub(super) struct Subject<C> {
     name: &'static str,
     addresses: Vec<SocketAddr>,
@@ -46,7 +46,7 @@ impl<C> Subject<C> {
         }
     }
 
-    /// Has the ready line say more: as JSON in the field `key`, and as text.
+    /// Adds details to the ready line: as JSON in the field `key`, and as text.
     pub(super) fn with_details(
         mut self,
         key: &str,
@@ -55,7 +55,7 @@ impl<C> Subject<C> {
     ) -> Subject<C> {
         match serde_json::to_value(details) {
             Ok(details) => drop(self.details.insert(key.to_owned(), details)),
-            Err(error) => complain(&format!("twinring: cannot tell the {key} details: {error}")),
+            Err(error) => complain(&format!("twinring: cannot print the {key} details: {error}")),
         }
         if !self.details_text.is_empty() {
             self.details_text.push_str("; ");
@@ -64,7 +64,7 @@ impl<C> Subject<C> {
         self
     }
 
-    /// Has statistics for people come as rows of a table, instead of `key=value` pairs.
+    /// Prints statistics for people as rows of a table, instead of `key=value` pairs.
     pub(super) fn with_table(
         mut self,
         row: impl Fn(f64, &C) -> String + Send + Sync + 'static,
@@ -74,7 +74,7 @@ impl<C> Subject<C> {
     }
 }
 
-/// What was said so far. Statistics come only between the ready and the final line.
+/// The lines printed so far. Statistics come only between the ready and the final line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Starting,
@@ -108,7 +108,7 @@ impl<C: Serialize + 'static> Reporter<C> {
         }
     }
 
-    /// The one line on standard output that says the service can be used.
+    /// Prints the line on standard output that announces a ready service.
     pub(super) fn ready(&self, sandbox: &Report) {
         let mut stage = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
         *stage = Stage::Ready;
@@ -162,19 +162,19 @@ impl<C: Serialize + 'static> Reporter<C> {
         Ok(())
     }
 
-    /// Prints the final counters, if the service was ever ready. Where nobody reads what was printed
-    /// before, this gives up after a moment: it must not keep the process from ending.
+    /// Prints the final counters, if the service was ever ready. If standard output is not read, this
+    /// gives up after a moment: it must not keep the process from ending.
     pub(super) fn last(self: &Arc<Self>, reason: &str) {
         let (reporter, its_reason) = (Arc::clone(self), reason.to_owned());
         let print = move || reporter.statistics("final", Some(&its_reason), Stage::Ended);
         match in_time(print) {
             Ok(true) => {}
             Ok(false) => {
-                // Perhaps nobody reads that either.
-                let why = "twinring: the final line was not printed: nobody reads what is";
+                // Standard error may not be read either.
+                let why = "twinring: the final line was not printed: standard output is not read";
                 let _not_told = in_time(|| complain(why));
             }
-            // No thread is to be had.
+            // No thread can be started.
             Err(_) => self.statistics("final", Some(reason), Stage::Ended),
         }
     }
@@ -237,12 +237,12 @@ fn print_json(line: &impl Serialize) {
     }
 }
 
-/// Does something that may wait for ever, in a thread of its own; false if it is not done in time.
+/// Runs a function that may block for ever on a separate thread; false if it does not return in time.
 fn in_time(task: impl FnOnce() + Send + 'static) -> io::Result<bool> {
     let (done, is_done) = mpsc::sync_channel(1);
     std::thread::Builder::new().name("final".to_owned()).spawn(move || {
         task();
-        // Fails if nobody waits any more.
+        // Fails if the caller has stopped waiting.
         let _late = done.send(());
     })?;
     Ok(is_done.recv_timeout(LAST_WORDS_MAX) != Err(RecvTimeoutError::Timeout))

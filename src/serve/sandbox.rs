@@ -1,8 +1,8 @@
-//! What a server gives up once it is ready, so that whoever takes it over finds little: its rings
-//! do only what it does, so do its system calls, it reaches its own files, and has no rights to
-//! speak of. `docs/security.md` says against whom.
+//! The sandbox that a server enters once it is ready, so that an attacker that takes it over gains
+//! little: its rings and system calls are limited to those that the service uses, it reaches only its
+//! own files, and it has no capabilities. `docs/security.md` has the threat model.
 //!
-//! The order matters. Rings are restricted when they are made. Capabilities, no_new_privs and
+//! The order matters. Rings are restricted when they are created. Capabilities, no_new_privs and
 //! Landlock hold for a thread and those that it starts: they come when all addresses are bound and
 //! before there is a second thread. The filter of system calls comes last, when every worker has
 //! its ring, and holds for all threads.
@@ -30,13 +30,13 @@ use twinring::{Builder, Engine};
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Sandbox")]
 pub(super) struct SandboxArgs {
-    /// What to give up once ready: `off`, or parts out of ring, seccomp, landlock, no_new_privs and
-    /// capabilities. A part that is named and cannot be had is an error. Without this option all
-    /// are taken that can be had; the ready line says which.
+    /// Parts of the sandbox: `off`, or a list of ring, seccomp, landlock, no_new_privs and
+    /// capabilities. A named part that is not supported is an error. By default all supported parts
+    /// are on; the ready line shows them.
     #[arg(long, value_name = "off|PART,...")]
     sandbox: Option<Selection>,
-    /// Once ready, try what the sandbox has to refuse, print what came of it, and end: with 0 if all
-    /// was refused that had to be.
+    /// Once ready, attempt everything that the sandbox must refuse, print the results, and exit:
+    /// with 0 if all of it was refused.
     #[arg(long)]
     sandbox_check: bool,
 }
@@ -67,7 +67,7 @@ impl Part {
     }
 }
 
-/// The parts that were named; none is `off`.
+/// The named parts; an empty list is `off`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Selection(Vec<Part>);
 
@@ -82,21 +82,21 @@ impl FromStr for Selection {
         let parts = text.split(',').map(|name| {
             part(name).ok_or_else(|| {
                 let known = PARTS.map(Part::name).join(", ");
-                format!("`{name}` is no part of the sandbox: expected off, or some of {known}")
+                format!("`{name}` is not a part of the sandbox: expected off, or some of {known}")
             })
         });
         parts.collect::<Result<_, _>>().map(Selection)
     }
 }
 
-/// What became of a part.
+/// The outcome for a part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Outcome {
     on: bool,
     details: String,
 }
 
-/// What became of all parts, for the ready line.
+/// The outcomes for all parts, for the ready line.
 #[derive(Clone, Debug)]
 pub(super) struct Report(Vec<(Part, Outcome)>);
 
@@ -127,26 +127,26 @@ impl fmt::Display for Report {
     }
 }
 
-/// Why a part is not on although nothing refuses it.
-const NOT_ASKED: &str = "not asked for";
+/// Why a part is off although the kernel supports it.
+const NOT_ASKED: &str = "not requested";
 const NO_RING: &str = "epoll has no ring";
 
 /// The sandbox of one service, on its way from arguments to a ready service.
 pub(super) struct Sandbox {
-    /// `None` takes what can be had.
+    /// `None` selects all supported parts.
     selection: Option<Selection>,
     check: bool,
     uses: Uses,
     report: Vec<(Part, Outcome)>,
-    /// Why capabilities are kept for rings, which workers make after the others are gone. Asked for
-    /// once, before anything is given up: behind Landlock nobody can read the setting any more.
+    /// Why capabilities are kept for rings, which workers create later. Determined once, before any
+    /// right is dropped: behind Landlock the setting is no longer readable.
     rings_need_capabilities: Option<&'static str>,
-    /// Whether the kernel restricts rings, if that was asked.
+    /// Whether the kernel can restrict rings, if that was tried.
     restricts_rings: Option<Result<(), String>>,
     needs: Needs,
     /// Kept for the rules of /proc, as long as the process lives.
     restricted: Option<Restricted>,
-    /// The check found something possible.
+    /// The check found an attempt that succeeded.
     leaky: AtomicBool,
 }
 
@@ -169,8 +169,8 @@ impl Sandbox {
         self.selection.as_ref().is_none_or(|selection| selection.0.contains(&part))
     }
 
-    /// Has the rings of a runtime restricted, where the kernel does that, and tells it what rights
-    /// will be gone by then.
+    /// Makes a runtime restrict its rings, if the kernel supports that, and tells it which rights will
+    /// be dropped by then.
     pub(super) fn confine(
         &mut self,
         builder: Builder,
@@ -183,11 +183,11 @@ impl Sandbox {
         };
         let by_name = self.selection.is_some();
         if self.wants(Part::Capabilities) && !rights.no_capabilities {
-            // By default the faster engine is worth more than this part; a part that was named is not.
+            // By default the faster engine takes precedence over this part; a named part does not give way.
             let needed = Environment::read().with(&rights).rings_need_capabilities();
             if needed && engine.may_use_rings() && !by_name {
                 self.rings_need_capabilities =
-                    Some("kernel.io_uring_disabled=1 lets nobody else make rings");
+                    Some("kernel.io_uring_disabled=1: only privileged processes may create rings");
             } else {
                 rights.no_capabilities = true;
             }
@@ -202,11 +202,11 @@ impl Sandbox {
         if refused { builder } else { builder.confine(self.uses) }
     }
 
-    /// Gives up what a thread can give up for those that it starts: to be called before there is
-    /// another one, and when everything is bound.
+    /// Drops the rights that a thread drops for those that it starts. Call it before there is another
+    /// thread, and after all addresses are bound.
     ///
     /// # Errors
-    /// When a part that was named cannot be had.
+    /// When a named part is not supported.
     pub(super) fn enter(
         &mut self,
         engine: Engine,
@@ -227,10 +227,10 @@ impl Sandbox {
             self.note(Part::Ring, false, NO_RING.to_owned());
         } else if let Some(tried) = tried {
             let told = |error| format!("the kernel does not restrict rings (Linux 5.10): {error}");
-            let restricted = tried.map(|()| "restricted to what the service does".to_owned());
+            let restricted = tried.map(|()| "restricted to the operations of the service".to_owned());
             self.settle(Part::Ring, restricted.map_err(told))?;
         }
-        // Without it the kernel takes Landlock and filters from nobody but root.
+        // Without it the kernel accepts Landlock and filters only from root.
         let needed = [Part::NoNewPrivs, Part::Landlock, Part::Seccomp];
         if needed.into_iter().any(|part| self.wants(part)) {
             let gained = rights::gain_no_more();
@@ -255,18 +255,18 @@ impl Sandbox {
         Ok(())
     }
 
-    /// True if the process had more rights before [`enter`](Sandbox::enter), whoever it is.
+    /// True if the process had more rights before [`enter`](Sandbox::enter), as any user.
     pub(super) fn gave_up_capabilities(&self) -> bool {
         self.report.iter().any(|(part, outcome)| *part == Part::Capabilities && outcome.on)
     }
 
-    /// Filters the system calls of all threads: to be called on a worker when everything has
-    /// started. Then tries, if that was asked for, what has to be refused.
+    /// Filters the system calls of all threads. Call it on a worker when everything has started. Then
+    /// runs the check, if it was requested.
     ///
     /// # Errors
-    /// When the filter was asked for by name and cannot be had.
+    /// When the filter was named and is not supported.
     pub(super) fn seal(&self, json: bool) -> Result<Report, String> {
-        // Behind the filter nobody can ask for these any more.
+        // Behind the filter these calls are refused.
         let rights = self.check.then(check::rights);
         let mut report = Report(self.report.clone());
         if self.wants(Part::Seccomp) {
@@ -289,12 +289,12 @@ impl Sandbox {
         Ok(report)
     }
 
-    /// True if the service is to end once it has tried what has to be refused.
+    /// True if the service ends after the check.
     pub(super) fn only_checks(&self) -> bool {
         self.check
     }
 
-    /// True if something was possible that has to be refused.
+    /// True if an attempt succeeded that must be refused.
     pub(super) fn is_leaky(&self) -> bool {
         self.leaky.load(Ordering::Acquire)
     }
@@ -305,13 +305,13 @@ impl Sandbox {
         Ok(())
     }
 
-    /// An error if the part was asked for by name.
+    /// An error if the part was named.
     fn outcome(&self, part: Part, taken: Result<String, String>) -> Result<Outcome, String> {
         let by_name = self.selection.is_some() && self.wants(part);
         match taken {
             Ok(details) => Ok(Outcome { on: true, details }),
             Err(why) if by_name => Err(format!(
-                "--sandbox: {} cannot be had: {why}; leave it out of the list to go without",
+                "--sandbox: {} is not supported: {why}; leave it out of the list to run without it",
                 part.name()
             )),
             Err(details) => Ok(Outcome { on: false, details }),
@@ -328,7 +328,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_parse_and_name_what_is_wrong() {
+    fn parts_parse_and_errors_list_them() {
         assert_eq!("off".parse(), Ok(Selection(Vec::new())));
         let two = Selection(vec![Part::Ring, Part::NoNewPrivs]);
         assert_eq!("ring, no_new_privs".parse(), Ok(two));
@@ -339,20 +339,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_is_an_error_if_it_was_named() {
+    fn a_refused_part_is_an_error_only_if_it_was_named() {
         let args = |sandbox| SandboxArgs { sandbox, sandbox_check: false };
         let refused = || Err("no".to_owned());
         let mut by_default = Sandbox::new(&args(None), Uses::default());
         assert_eq!(by_default.settle(Part::Landlock, refused()), Ok(()));
         let mut by_name = Sandbox::new(&args("landlock".parse().ok()), Uses::default());
         let error = by_name.settle(Part::Landlock, refused()).expect_err("an error");
-        assert!(error.contains("landlock cannot be had: no"), "{error}");
+        assert!(error.contains("landlock is not supported: no"), "{error}");
         let text = Report(by_default.report).to_string();
         assert_eq!(text, "sandbox off; without landlock (no)");
     }
 
     #[test]
-    fn the_ready_line_tells_each_part_once() {
+    fn the_ready_line_has_each_part_once() {
         let args = SandboxArgs { sandbox: "off".parse().ok(), sandbox_check: false };
         let report =
             Sandbox::new(&args, Uses::default()).seal(false).expect("nothing was asked for");

@@ -1,5 +1,5 @@
-//! SIGTERM and SIGINT: the first drains, the second stops at once. What other signals do, the
-//! service says: [`Actions`].
+//! SIGTERM and SIGINT: the first drains, the second stops at once. The service defines the actions of
+//! other signals: [`Actions`].
 
 use super::notices::{finish, tell};
 use nix::sys::signal::{SigSet, Signal};
@@ -13,17 +13,17 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 use twinring::Handle;
 
-/// A second signal this soon after the first is the same request: timeout(1), for one, signals
+/// A second signal this soon after the first is the same request: timeout(1), for example, signals
 /// its child and then the whole process group.
 const SAME_REQUEST: Duration = Duration::from_millis(20);
 
-/// How long the workers may take to end after their deadline (which is at once, after a second signal)
+/// How long the workers may take to end after their deadline (after a second signal, immediately)
 /// until the process ends without them. A worker can be in a system call that does not return, such as
-/// one that opens a file of a server that is gone. More than the end of a runtime takes, which waits for
-/// half a second for operations on files.
+/// opening a file of a dead server. Longer than a runtime's shutdown, which waits for half a second for
+/// operations on files.
 const LATE_MAX: Duration = Duration::from_secs(2);
 
-/// The signals that came; 0 for none.
+/// The signals received; 0 for none.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Received {
     first: Arc<AtomicI32>,
@@ -31,8 +31,8 @@ pub(super) struct Received {
     workers_ended: Arc<AtomicBool>,
 }
 
-/// What a service does when a signal comes that does not end it, such as SIGHUP. A signal that
-/// nobody asked for keeps the effect that the system gives it.
+/// The actions of a service on signals that do not end it, such as SIGHUP. A signal without an action
+/// keeps its default effect.
 #[derive(Default)]
 pub(super) struct Actions {
     taken: Option<Signals>,
@@ -40,19 +40,19 @@ pub(super) struct Actions {
 }
 
 impl Actions {
-    /// Takes `signals` over from now on: one that comes before the service runs ends nothing, and
-    /// has its effect then.
+    /// Handles `signals` from now on: a signal before the service runs does not end the process, and
+    /// takes effect once the service runs.
     ///
     /// # Errors
-    /// When they cannot be taken.
+    /// When no handler can be installed.
     pub(super) fn of(signals: &[i32]) -> io::Result<Actions> {
         Ok(Actions { taken: Some(Signals::new(signals)?), all: Vec::new() })
     }
 
-    /// Has `action` called each time that `signal` comes, behind those that were added before.
+    /// Calls `action` each time that `signal` arrives, after the actions added before.
     ///
-    /// It is called on the thread of the signals, which also takes those that end the service, so
-    /// it must not wait for anything. Opening a file is a wait: its filesystem may never answer.
+    /// It runs on the signal thread, which also receives the signals that end the service, so it must
+    /// not block. Opening a file can block: its filesystem may never answer.
     pub(super) fn on(&mut self, signal: i32, action: impl Fn() + Send + 'static) {
         self.all.push((signal, Box::new(action)));
     }
@@ -64,7 +64,8 @@ impl fmt::Debug for Actions {
     }
 }
 
-/// Takes the signals over from now on: this thread and those it starts later get none. The first that ends the service gives it `drain_timeout`.
+/// Handles the signals from now on: this thread and those that it starts later receive none. The first
+/// signal that ends the service gives it `drain_timeout`.
 pub(super) fn watch(
     handle: Handle,
     actions: Actions,
@@ -111,7 +112,7 @@ impl Received {
     /// Ends the process after this time, if its workers have not ended by themselves.
     fn end_anyhow(&self, limit: Duration, code: i32) {
         let workers_ended = Arc::clone(&self.workers_ended);
-        // Without memory for a thread it ends by itself or not at all.
+        // Without memory for a thread there is no deadline.
         let thread = std::thread::Builder::new().name("deadline".to_owned());
         let _without = thread.spawn(move || {
             std::thread::sleep(limit);
@@ -120,19 +121,19 @@ impl Received {
             }
             tell(format!(
                 "twinring: a worker did not end within {limit:?}: it is in a system call that does not \
-                 return (a filesystem whose server is gone?); the process ends without it"
+                 return (a dead filesystem server?); the process ends without it"
             ));
             finish(LATE_MAX);
             std::process::exit(code);
         });
     }
 
-    /// All workers have ended; what follows has bounds of its own.
+    /// All workers have ended; the following steps have bounds of their own.
     pub(super) fn workers_have_ended(&self) {
         self.workers_ended.store(true, Ordering::Release);
     }
 
-    /// What ended the service, for the last line of its report.
+    /// The reason for the end of the service, for the last line of its report.
     pub(super) fn reason(&self) -> String {
         let second = self.second.load(Ordering::Acquire);
         match second {
@@ -141,7 +142,7 @@ impl Received {
         }
     }
 
-    /// True once a second signal has asked for the end at once.
+    /// True once a second signal has requested an immediate end.
     pub(super) fn stops_at_once(&self) -> bool {
         self.second.load(Ordering::Acquire) != 0
     }

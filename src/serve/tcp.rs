@@ -27,24 +27,24 @@ pub(crate) struct TcpArgs {
     listen: Vec<SocketAddr>,
     #[command(flatten)]
     engine: EngineArgs,
-    /// Connections served at once; more are accepted and closed at once.
+    /// Concurrent connections; further ones are accepted and closed immediately.
     #[arg(long, value_name = "N", help_heading = "Limits",
           value_parser = clap::value_parser!(u32).range(1..))]
     max_connections: Option<u32>,
-    /// Connections served at once of one IPv4 address, or one IPv6 network of 64 bits.
+    /// Concurrent connections per IPv4 address, or IPv6 network of 64 bits.
     #[arg(long, value_name = "N", help_heading = "Limits",
           value_parser = clap::value_parser!(u32).range(1..))]
     max_connections_per_address: Option<u32>,
     #[command(flatten)]
     allow: AllowArgs,
-    /// Close a connection on which nothing moved for this long, such as `30s` or `5m`.
+    /// Close a connection without traffic for this long, such as `30s` or `5m`.
     #[arg(long, value_name = "DURATION", help_heading = "Limits", value_parser = timeout)]
     idle_timeout: Option<Duration>,
-    /// How long a shutdown waits for peers to take what was received from them.
+    /// How long a shutdown waits for peers to read their remaining answers.
     #[arg(long, value_name = "DURATION", help_heading = "Limits", default_value = "10s",
           value_parser = duration)]
     drain_timeout: Duration,
-    /// Connections the kernel holds before they are accepted; net.core.somaxconn caps it.
+    /// Connections that the kernel queues before they are accepted; net.core.somaxconn caps it.
     #[arg(long, value_name = "N", help_heading = "Limits", default_value_t = 4096,
           value_parser = clap::value_parser!(u32).range(1..=65_535))]
     backlog: u32,
@@ -70,9 +70,9 @@ where
         Err(problem) => return Ok(refuse(&[problem], USAGE)),
     };
     if let Err(error) = raise_descriptor_limit() {
-        complain(&format!("twinring: the limit of open descriptors stays as it is: {error}"));
+        complain(&format!("twinring: cannot raise the limit of open descriptors: {error}"));
     }
-    // A service flushes before it closes; what is then still unsent was cut on purpose.
+    // A service flushes before it closes; data that is still unsent then was cut on purpose.
     let builder = args.engine.runtime().linger(Duration::ZERO).on_notice(print_once());
     let identity = args.user.identity()?;
     let uses = Uses { accept: true, ..Uses::default() };

@@ -18,7 +18,7 @@ use twinring::confine::Uses;
 use twinring::net::Granted;
 use twinring_services::udp::{Impairments, UdpService, UdpSettings};
 
-/// What the ready line says beyond what it says of every service.
+/// Additional content of the ready line.
 #[derive(Serialize)]
 struct Details<'a> {
     tick_us: Option<u64>,
@@ -33,11 +33,11 @@ pub(super) fn serve(args: &UdpArgs) -> Result<ExitCode, Box<dyn Error>> {
         Ok(allow) => allow,
         Err(problem) => return Ok(refuse(&[problem], USAGE)),
     };
-    // The service flushes before it closes; what is then still unsent was cut on purpose.
+    // The service flushes before it closes; data that is still unsent then was cut on purpose.
     let builder = args.engine.runtime().linger(Duration::ZERO);
     let builder = match args.tick.0 {
-        // Load generators tick at the multiples of the period: between theirs, a reflector of the
-        // same machine disturbs them least.
+        // Load generators tick at the multiples of the period: a reflector on the same machine
+        // disturbs them least halfway between.
         Some(period) => builder.tick(period).tick_phase(period / 2),
         None => builder,
     };

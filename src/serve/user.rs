@@ -1,4 +1,4 @@
-//! Giving up the rights of root, once everything that needs them is open.
+//! Dropping the rights of root, once everything that needs them is open.
 
 use clap::Args;
 use nix::fcntl::AtFlags;
@@ -16,25 +16,24 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Operation")]
 pub(super) struct UserArgs {
-    /// Name or number of the user to go on as, once all addresses are bound and all files open.
-    /// Takes its groups, too.
+    /// Name or number of the user to switch to, once all addresses are bound and all files open.
+    /// Also sets the user's groups.
     #[arg(long, value_name = "USER")]
     user: Option<String>,
-    /// Name or number of the group to go on as, instead of that of --user.
+    /// Name or number of the group to switch to, instead of that of --user.
     #[arg(long, value_name = "GROUP")]
     group: Option<String>,
 }
 
-/// Who the process is to be.
+/// The user and groups to switch to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Identity {
     /// What the operator called it.
     name: String,
-    /// `None` stays who it is.
+    /// `None` keeps the current user.
     user: Option<Uid>,
     group: Gid,
-    /// All groups, `group` among them. Found at the start: later there may be no way to the files
-    /// that tell.
+    /// All groups, including `group`. Read at the start: later the files may not be accessible.
     groups: Vec<Gid>,
 }
 
@@ -68,7 +67,7 @@ impl UserArgs {
         };
         let identity = Identity { name, user, group, groups };
         if !Uid::effective().is_root() && !identity.is_current() {
-            return Err(format!("cannot become {}: only root may change who it is", identity.name));
+            return Err(format!("cannot switch to {}: only root may change its user", identity.name));
         }
         Ok(Some(identity))
     }
@@ -115,12 +114,12 @@ impl Identity {
         self.groups.iter().map(|group| group.as_raw()).collect()
     }
 
-    /// User and group to whom files belong that are made for it.
+    /// User and group that own files created for it.
     pub(super) fn owner(&self) -> (Option<u32>, u32) {
         (self.user.map(Uid::as_raw), self.group.as_raw())
     }
 
-    /// True if becoming it takes the capabilities of root away.
+    /// True if switching to it drops the capabilities of root.
     pub(super) fn leaves_root(&self) -> bool {
         Uid::effective().is_root() && self.user.is_some_and(|user| !user.is_root())
     }
@@ -129,7 +128,7 @@ impl Identity {
         self.user.is_none_or(|user| user == Uid::current()) && self.group == Gid::current()
     }
 
-    /// True if nothing is left to change. (Root that has given its capabilities up could not.)
+    /// True if there is nothing to change. (Root without capabilities could not.)
     fn is_assumed(&self) -> bool {
         let numbers = |groups: &[Gid]| groups.iter().map(|group| group.as_raw()).collect();
         let wanted: BTreeSet<u32> = numbers(&self.groups);
@@ -139,11 +138,11 @@ impl Identity {
             && getgroups().is_ok_and(|groups| numbers(&groups) == wanted)
     }
 
-    /// Becomes it, for good: all threads of the process do, as the C library sees to that
-    /// (nptl(7)), those that exist and those that will.
+    /// Switches to it, irrevocably: for all threads of the process, existing and later ones, as the C
+    /// library ensures (nptl(7)).
     ///
     /// # Errors
-    /// When that is refused, or would not be for good.
+    /// When that is refused, or could be undone.
     pub(super) fn assume(&self) -> Result<(), String> {
         let wrong = |what: &str, error: nix::Error| {
             format!("cannot become {}: {what}: {}", self.name, io::Error::from(error))
@@ -200,14 +199,14 @@ pub(super) struct Served {
 }
 
 impl Served {
-    /// `None` for what cannot be opened, which others complain about.
+    /// `None` if it cannot be opened, which is reported elsewhere.
     pub(super) fn open(path: &Path, files: Vec<PathBuf>, lists: bool) -> Option<Served> {
         let flags = nix::fcntl::OFlag::O_PATH | nix::fcntl::OFlag::O_DIRECTORY;
         let directory = File::options().read(true).custom_flags(flags.bits()).open(path).ok()?;
         Some(Served { path: path.to_owned(), directory, files, lists })
     }
 
-    /// What this process, as it is now, may not read.
+    /// The first file that this process may not read with its current rights.
     pub(super) fn unreadable(&self) -> Option<String> {
         let may = |name: &Path, mode| {
             let found = faccessat(&self.directory, name, mode, AtFlags::AT_EACCESS);
@@ -215,7 +214,7 @@ impl Served {
         };
         let directory = |mode| may(Path::new("."), mode).err();
         if let Some(error) = directory(AccessFlags::X_OK) {
-            return Some(format!("may not look into --root {}: {error}", self.path.display()));
+            return Some(format!("may not search --root {}: {error}", self.path.display()));
         }
         if let Some(error) = directory(AccessFlags::R_OK).filter(|_| self.lists) {
             return Some(format!("may not list --root {}: {error}", self.path.display()));
@@ -227,7 +226,7 @@ impl Served {
     }
 }
 
-/// True if this process may make files in the directory of a file.
+/// True if this process may create files in the directory of a file.
 pub(super) fn may_replace(file: &Path) -> bool {
     let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty());
     access(parent.unwrap_or(Path::new(".")), AccessFlags::W_OK | AccessFlags::X_OK).is_ok()

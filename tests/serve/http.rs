@@ -484,7 +484,7 @@ fn a_bad_start_says_why() {
         (vec!["--root", "/no/such/directory"], 1, "/no/such/directory"),
         (vec!["--root", file.to_str().unwrap()], 1, "hello.txt"),
         (vec!["--root", root, "--spa", "no.html"], 1, "--spa no.html"),
-        (vec!["--root", root, "--not-found", "sub"], 1, "no regular file"),
+        (vec!["--root", root, "--not-found", "sub"], 1, "not a regular file"),
         (vec!["--root", root, "--listen", &address], 1, "ss -ltnp"),
         (vec![], 2, "--root"),
         (vec!["--root", root, "--header", "*=Date:x"], 2, "decides"),

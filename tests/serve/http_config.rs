@@ -133,7 +133,7 @@ fn faults_that_leave_nothing_to_check_are_told_too() {
         ("root = \"x\"\nroot = \"y\"\n", ":2: duplicate key"),
         ("root = \n", ":1: "),
         ("root = \"ROOT\"\nhost = 5\n", ":2: host: expected tables that begin with [[host]]"),
-        ("", "there is nothing to serve: give --root DIR"),
+        ("", "no directory to serve: give --root DIR"),
         ("[[host]]\nnames = \"a.org\"\n", ":1: host: root is missing"),
         ("root = \"ROOT\"\ntls-cert = \"x\"\n", "for TLS, --listen-tls ADDR is missing"),
         ("root = \"ROOT\"\n\u{0}", ":2: "),
@@ -178,7 +178,7 @@ fn check_finds_what_the_start_would_find_and_says_ok_otherwise() {
     let told: Vec<&str> = stderr.lines().collect();
     for (told, words) in told.iter().zip([
         "--spa no.html: No such file",
-        "--not-found sub: it is no regular file",
+        "--not-found sub: it is not a regular file",
         "hello.txt",
         "--user no-such-user: there is no such user",
         "--access-log",
@@ -362,8 +362,8 @@ fn what_the_user_cannot_do_is_told_at_the_start() {
         (code, told_by_check)
     };
     let (code, told) = refused_and_by_check(&[&["--root", root][..], &become_nobody].concat());
-    assert!(code == Some(1) && told.contains("may not look into --root"), "{told}");
-    // It can look into it, but not list it.
+    assert!(code == Some(1) && told.contains("may not search --root"), "{told}");
+    // It may be searched, but not listed.
     set_mode(site.path(), 0o711);
     let listing = ["--root", root, "--autoindex", "html"];
     let (code, told) = refused_and_by_check(&[&listing[..], &become_nobody].concat());
@@ -377,7 +377,7 @@ fn what_the_user_cannot_do_is_told_at_the_start() {
     std::os::unix::fs::chown(site.path(), Some(65_534), None).expect("root may");
     set_mode(site.path(), 0o700);
     let (code, told) = refused_and_by_check(&["--root", root, "--listen", "127.0.0.1:0"]);
-    assert!(code == Some(1) && told.contains("may not look into --root"), "{told}");
+    assert!(code == Some(1) && told.contains("may not search --root"), "{told}");
     set_mode(site.path(), 0o755);
     // The log can be written, but not opened anew: the old one is kept.
     let logs = Site::new();
@@ -387,10 +387,10 @@ fn what_the_user_cannot_do_is_told_at_the_start() {
     let check = ["serve", "http", "--check", "--root", root];
     let (code, stdout, told) = run(&[&check[..], &arguments].concat());
     assert_eq!((code, stdout.as_str()), (Some(0), "OK\n"), "{told}");
-    assert!(told.contains("the old file is kept"), "{told}");
+    assert!(told.contains("the old file stays open"), "{told}");
     assert!(!log.exists(), "a check makes no files");
     let server = Server::http("epoll", site.path(), &arguments);
-    wait_until("it says so", || server.stderr().contains("the old file is kept"));
+    wait_until("it says so", || server.stderr().contains("the old file stays open"));
     std::fs::rename(&log, logs.path().join("old")).expect("a log");
     server.signal(Signal::SIGHUP);
     wait_until("it is told", || server.stderr().contains("cannot be opened anew"));

@@ -358,11 +358,11 @@ fn a_log_that_cannot_be_opened_anew_stays_where_it_is() {
         let moved = logs.path().join("moved");
         fs::rename(&directory, &moved).expect("a directory");
         server.signal(Signal::SIGHUP);
-        wait_until("it is told", || server.stderr().contains("the old file is kept"));
+        wait_until("it is told", || server.stderr().contains("the old file stays open"));
         ask(&server, &get("/hello.txt", ""));
         let ended = server.terminate();
         assert_eq!((lines(&moved.join("access.log")).len(), ended.count("log_lines")), (1, 1));
-        println!("{engine}: the old file is kept");
+        println!("{engine}: the old file stays open");
     }
     let site = Site::usual();
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_twinring"));

@@ -364,7 +364,7 @@ fn a_root_that_takes_capabilities_to_read_is_an_error() {
     let serve = ["serve", "http", "--listen", "127.0.0.1:0", "--root", root];
     let (code, _, stderr) = run(&[&serve[..], &["--sandbox", "capabilities"]].concat());
     assert_eq!(code, Some(1), "{stderr}");
-    assert!(stderr.contains("may not look into --root") && stderr.contains("--user"), "{stderr}");
+    assert!(stderr.contains("may not search --root") && stderr.contains("--user"), "{stderr}");
     let others = ["--sandbox", "seccomp,landlock,no_new_privs"];
     let server = Server::http("epoll", site.path(), &others);
     assert_eq!(server.ready["sandbox"]["capabilities"]["on"], false);

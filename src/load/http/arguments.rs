@@ -11,13 +11,13 @@ use twinring_load::http::{
 
 #[derive(Debug, Args)]
 pub(crate) struct HttpArgs {
-    /// What to ask for: http://HOST[:PORT][/PATH] or https://..., all at one server.
+    /// URLs to request: http://HOST[:PORT][/PATH] or https://..., all on one server.
     #[arg(value_name = "URL", required_unless_present = "urls")]
     url: Vec<String>,
-    /// Further URLs from a file: one a line, with its weight behind it if that is not 1.
+    /// Further URLs from a file: one per line, each optionally followed by its weight.
     #[arg(long, value_name = "FILE")]
     urls: Option<PathBuf>,
-    /// How often each URL of the command line is taken, against the others [default: 1 each].
+    /// Weight of each URL of the command line [default: 1 each].
     #[arg(long, value_name = "W,...", value_delimiter = ',')]
     weights: Vec<u32>,
     /// Connections, in all.
@@ -39,7 +39,7 @@ pub(crate) struct HttpArgs {
     /// A connection for each request. Latency then counts from the attempt to connect.
     #[arg(long, help_heading = "Pattern")]
     no_keepalive: bool,
-    /// Decides, with several URLs, which one each request is for.
+    /// Seed of the choice among several URLs.
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Pattern")]
     seed: u64,
 
@@ -60,11 +60,11 @@ pub(crate) struct HttpArgs {
     /// Statuses that count as success, such as `200,206` or `200-299,304`.
     #[arg(long, value_name = "CODES", default_value = "200-299", help_heading = "Verification")]
     expect_status: Statuses,
-    /// Length that the content of every answer has to have; without, that of the first answer of
-    /// the same URL.
+    /// Required length of every answer's content [default: that of the first answer of the same
+    /// URL].
     #[arg(long, value_name = "BYTES", help_heading = "Verification")]
     expect_length: Option<u64>,
-    /// Take content of any length.
+    /// Accept content of any length.
     #[arg(long, conflicts_with = "expect_length", help_heading = "Verification")]
     any_length: bool,
     /// Compare the content of every answer, by length and CRC-32, with FILE; without FILE, with
@@ -76,7 +76,7 @@ pub(crate) struct HttpArgs {
     /// Certificates to trust, as PEM, instead of those of the system.
     #[arg(long, value_name = "FILE", help_heading = "TLS")]
     tls_ca: Option<PathBuf>,
-    /// Take any certificate.
+    /// Accept any certificate.
     #[arg(short = 'k', long, conflicts_with = "tls_ca", help_heading = "TLS")]
     insecure: bool,
     /// Never resume a TLS session.
@@ -92,10 +92,10 @@ pub(crate) struct HttpArgs {
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub(super) hgrm: Option<PathBuf>,
 
-    /// End with 3 if the 99th percentile of the latency is longer.
+    /// Exit code 3 if the 99th percentile of the latency is longer.
     #[arg(long, value_name = "TIME", value_parser = duration, help_heading = "Gates")]
     slo_p99: Option<Duration>,
-    /// End with 3 if a larger share of the requests failed, such as 0.01 or 1%.
+    /// Exit code 3 if a larger share of the requests failed, such as 0.01 or 1%.
     #[arg(long, value_name = "SHARE", value_parser = share, help_heading = "Gates")]
     max_error_rate: Option<f64>,
 }
@@ -106,8 +106,7 @@ impl HttpArgs {
     }
 
     /// # Errors
-    /// When a file cannot be read or a name not resolved. Arguments that make no sense end the
-    /// program.
+    /// When a file cannot be read or a name not resolved. Invalid arguments end the program.
     pub(super) fn settings(self) -> Result<Settings, String> {
         let targets = self.targets()?;
         let body = match (&self.body, &self.body_file) {
@@ -171,7 +170,7 @@ impl HttpArgs {
         }
         let Some(path) = &self.urls else { return Ok(targets) };
         let text = String::from_utf8(read(path)?)
-            .map_err(|_| format!("{}: is not text in UTF-8", path.display()))?;
+            .map_err(|_| format!("{} is not text in UTF-8", path.display()))?;
         let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
         for (at, line) in lines {
             let target = listed(line);
@@ -182,7 +181,7 @@ impl HttpArgs {
     }
 }
 
-/// Ends the program if there is none.
+/// Ends the program on an error.
 fn usable(target: Result<Target, String>) -> Option<Target> {
     match target {
         Ok(target) => Some(target),
@@ -200,7 +199,7 @@ fn listed(line: &str) -> Result<Target, String> {
     let weight = columns.next().map_or(Ok(1), str::parse);
     match (weight, columns.next()) {
         (Ok(weight), None) => Target::parse(url, weight),
-        _ => Err(format!("`{line}`: expected a URL, then perhaps its weight")),
+        _ => Err(format!("`{line}`: expected a URL, optionally followed by its weight")),
     }
 }
 

@@ -23,11 +23,11 @@ use twinring_services::http::{
 #[derive(Debug, Args)]
 pub(crate) struct HttpArgs {
     /// TOML file with further options, named as here without their dashes, and a [[host]] with
-    /// `names` for each virtual host. Options given here count more.
+    /// `names` for each virtual host. The command line takes precedence.
     #[arg(long, value_name = "FILE", help_heading = "Operation")]
     pub(super) config: Option<PathBuf>,
-    /// Check options, configuration file, directories, certificates and rights, as the user that
-    /// would serve, and end.
+    /// Check options, configuration file, directories, certificates and rights, as the user of the
+    /// running server, and exit.
     #[arg(long, help_heading = "Operation")]
     pub(super) check: bool,
     #[command(flatten)]
@@ -50,12 +50,12 @@ pub(crate) struct HttpArgs {
     limits: LimitArgs,
     #[command(flatten)]
     timeouts: TimeoutArgs,
-    /// Connections the kernel holds before they are accepted; net.core.somaxconn caps it.
+    /// Connections that the kernel queues before they are accepted; net.core.somaxconn caps it.
     #[arg(long, value_name = "N", help_heading = "Limits", default_value_t = 4096,
           value_parser = clap::value_parser!(u32).range(1..=65_535))]
     pub(super) backlog: u32,
-    /// Address that answers `/metrics`, `/healthz` and `/readyz`, on a thread of its own. Keep it
-    /// from strangers.
+    /// Address that answers `/metrics`, `/healthz` and `/readyz`, on its own thread. Do not expose
+    /// it.
     #[arg(long, value_name = "ADDR", help_heading = "Operation")]
     pub(super) admin: Option<SocketAddr>,
     #[command(flatten)]
@@ -71,28 +71,27 @@ pub(crate) struct HttpArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Cache and sending")]
 struct CacheArgs {
-    /// Memory for answers that are ready to be sent, over all workers; no answer takes more than
-    /// an eighth of a worker's share. 0 keeps none.
+    /// Memory for cached answers, over all workers; no answer takes more than an eighth of a worker's
+    /// share. 0 disables the cache.
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 20,
           value_parser = clap::value_parser!(u64).range(0..=1 << 40))]
     cache_bytes: u64,
     /// Files above --sendfile-above that are kept open, over all workers: at most half of the limit
-    /// of open descriptors. One that nobody asks for is closed within a minute.
+    /// of open descriptors. An unused one is closed within a minute.
     #[arg(long, value_name = "N", default_value_t = 1024,
           value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     cache_files: u32,
-    /// A file that is changed is served within this time.
+    /// A changed file is served within this time.
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = duration)]
     cache_valid: Duration,
-    /// Files of more bytes are sent by --send; the others from memory, with their head in one
-    /// send. Up to 1048576.
+    /// Larger files are sent by --send; smaller ones from memory, with their head in one send. Up to
+    /// 1048576.
     #[arg(long, value_name = "BYTES", default_value_t = 48 * 1024,
           value_parser = clap::value_parser!(u64).range(0..=SENDFILE_ABOVE_MAX))]
     sendfile_above: u64,
-    /// How large files get into the socket: by sendfile(2), by splice(2) through a pipe, read into
-    /// buffers that are sent without a copy, or read and sent. With `read`, bytes on their way do
-    /// not change when a file is overwritten in place. What cannot be had here becomes `read`, and
-    /// TLS always reads.
+    /// How large files are sent: by sendfile(2), by splice(2) through a pipe, read into buffers that
+    /// are sent without a copy, or read and sent. With `read`, bytes in transit do not change when a
+    /// file is overwritten in place. An unsupported method falls back to `read`, and TLS always reads.
     #[arg(long, value_name = "sendfile|splice|zerocopy|read", default_value = "sendfile")]
     send: SendStrategy,
 }
@@ -100,21 +99,21 @@ struct CacheArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Limits")]
 struct LimitArgs {
-    /// Connections served at once; more are accepted and closed at once.
+    /// Concurrent connections; further ones are accepted and closed immediately.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_connections: Option<u32>,
-    /// Connections served at once of one IPv4 address, or one IPv6 network of 64 bits.
+    /// Concurrent connections per IPv4 address, or IPv6 network of 64 bits.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_connections_per_address: Option<u32>,
-    /// Longest head of a request; beyond it is 431.
+    /// Longest head of a request; a longer one gets 431.
     #[arg(long, value_name = "BYTES", default_value_t = 16 * 1024,
           value_parser = clap::value_parser!(u32).range(256..=1 << 20))]
     max_header_bytes: u32,
-    /// Longest request target; beyond it is 414.
+    /// Longest request target; a longer one gets 414.
     #[arg(long, value_name = "BYTES", default_value_t = 8 * 1024,
           value_parser = clap::value_parser!(u32).range(16..=1 << 19))]
     max_uri_bytes: u32,
-    /// Longest body of a request, which is read and dropped; beyond it is 413.
+    /// Longest body of a request, which is read and dropped; a longer one gets 413.
     #[arg(long, value_name = "BYTES", default_value_t = 64 * 1024,
           value_parser = clap::value_parser!(u64).range(0..=1 << 40))]
     max_body_bytes: u64,
@@ -127,20 +126,20 @@ struct LimitArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Timeouts")]
 struct TimeoutArgs {
-    /// From the first byte of a request's head to its last; then 408.
+    /// Timeout from the first byte of a request's head to its last; then 408.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = timeout)]
     header_timeout: Duration,
-    /// From the end of the head to the end of the body; then 408.
+    /// Timeout from the end of the head to the end of the body; then 408.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = timeout)]
     body_timeout: Duration,
-    /// Close a connection without a request for this long; it counts from when the last answer was
-    /// taken.
+    /// Close a connection without a request for this long, counted from when the peer took the last
+    /// answer.
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = timeout)]
     idle_timeout: Duration,
-    /// Reset a connection whose peer takes nothing, or less than 1 KiB, for this long.
+    /// Reset a connection whose peer takes less than 1 KiB in this time.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = timeout)]
     send_timeout: Duration,
-    /// How long a shutdown waits for answers to be taken.
+    /// How long a shutdown waits for peers to take their answers.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
     drain_timeout: Duration,
 }
@@ -150,7 +149,7 @@ impl HttpArgs {
         self.timeouts.drain_timeout
     }
 
-    /// What the service uses of the runtime.
+    /// The parts of the runtime that the service uses.
     pub(super) fn uses(&self) -> Uses {
         let zero_copy = self.cache.send == SendStrategy::ZeroCopy;
         Uses { accept: true, files: true, zero_copy, ..Uses::default() }
@@ -167,8 +166,8 @@ impl HttpArgs {
         }
     }
 
-    /// The settings they amount to, with these virtual hosts. What is wrong with directories and
-    /// files is added to `problems`, and left out of the settings.
+    /// The resulting settings, with these virtual hosts. Unusable directories and files are added to
+    /// `problems`, and left out of the settings.
     pub(super) fn settings(&self, hosts: &[HostArgs], problems: &mut Vec<String>) -> HttpSettings {
         let mut sites = Sites::new(self.site.site("", problems));
         for host in hosts {

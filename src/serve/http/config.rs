@@ -2,8 +2,8 @@
 //! virtual host.
 //!
 //! A key is the long name of an option without its dashes, so there is one list of options, with
-//! one description and one check of their values each: those of clap. What is wrong with the file
-//! is told with its line, all at once. Options on the command line count more than the file.
+//! one description and one check of their values each: those of clap. All errors of the file are
+//! reported at once, with their lines. The command line takes precedence over the file.
 
 use super::HttpArgs;
 use super::site::SiteArgs;
@@ -24,7 +24,7 @@ use twinring_services::http::HostName;
 /// The largest file that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Options that make no sense in the file.
+/// Options that are not allowed in the file.
 const COMMAND_LINE_ONLY: [&str; 4] = ["config", "check", "help", "sandbox-check"];
 
 /// A virtual host of the file.
@@ -41,20 +41,20 @@ pub(in crate::serve) struct HostArgs {
 pub(in crate::serve) struct Configuration {
     pub(in crate::serve) args: HttpArgs,
     pub(in crate::serve) hosts: Vec<HostArgs>,
-    /// What is wrong with the file; the rest of it is in the other fields.
+    /// The errors of the file; the other fields have the rest of it.
     pub(in crate::serve) problems: Vec<String>,
 }
 
-/// Puts together what the command line and the file say.
+/// Merges command line and file.
 ///
 /// # Errors
-/// What is wrong, if that leaves nothing that could be checked further.
+/// The errors, if they prevent further checks.
 pub(super) fn read(path: &Path) -> Result<Configuration, Vec<String>> {
     let text = text_of(path).map_err(|problem| vec![problem])?;
     merge(&File { path, text: &text }, std::env::args_os().collect())
 }
 
-/// Adds what a file says to the arguments of the command.
+/// Adds the options of a file to the arguments of the command.
 ///
 /// # Errors
 /// As [`read`].
@@ -107,7 +107,7 @@ fn text_of(path: &Path) -> Result<String, String> {
         .map_err(|error| format!("cannot read --config {}: {error}", path.display()))
 }
 
-/// What `serve http` is given by these arguments of the command.
+/// The arguments of `serve http` in these arguments of the command.
 fn matches(arguments: impl IntoIterator<Item = OsString>) -> Result<ArgMatches, clap::Error> {
     let mut matches = crate::Cli::command().try_get_matches_from(arguments)?;
     while let Some((_, of_subcommand)) = matches.remove_subcommand() {
@@ -121,7 +121,7 @@ fn in_order(mut problems: Vec<(usize, String)>) -> Vec<String> {
     problems.into_iter().map(|(_, problem)| problem).collect()
 }
 
-/// The first paragraph of what clap says.
+/// The first paragraph of clap's message.
 fn summary(error: &clap::Error) -> String {
     let text = error.to_string();
     let first = text.split("\n\n").next().unwrap_or(&text);
@@ -129,7 +129,7 @@ fn summary(error: &clap::Error) -> String {
     words.join(" ").trim_start_matches("error: ").to_owned()
 }
 
-/// A configuration file as it was read.
+/// A configuration file and its errors.
 pub(in crate::serve) struct File<'a> {
     pub(in crate::serve) path: &'a Path,
     pub(in crate::serve) text: &'a str,
@@ -149,7 +149,7 @@ impl File<'_> {
 
 struct Reader<'a> {
     file: &'a File<'a>,
-    /// With the offset in the file that each is about.
+    /// Each with its offset in the file.
     problems: Vec<(usize, String)>,
 }
 
@@ -287,7 +287,7 @@ impl Reader<'_> {
     }
 }
 
-/// What to say about a key that names no option.
+/// The message for an unknown key.
 fn unknown(command: &Command, name: &str) -> String {
     if COMMAND_LINE_ONLY.contains(&name) {
         return format!("{name}: this belongs on the command line");
@@ -303,8 +303,7 @@ fn unknown(command: &Command, name: &str) -> String {
     }
 }
 
-/// The values of an option as on the command line, `None` for an option that takes none; or what is
-/// wrong with the type.
+/// The values of an option as on the command line, `None` for a flag; or an error about the type.
 fn values(arg: &Arg, value: &DeValue<'_>) -> Result<Vec<Option<String>>, String> {
     if matches!(arg.get_action(), ArgAction::SetTrue) {
         return match value.as_bool() {
@@ -342,7 +341,7 @@ fn takes_integers(parser: &ValueParser) -> bool {
     integers.iter().any(|integer| parser.type_id() == *integer)
 }
 
-/// Has clap look at one argument by itself; says what is wrong with its value.
+/// Checks one argument with clap; returns the error about its value.
 fn check(command: &Command, argument: &str) -> Result<(), String> {
     match command.clone().try_get_matches_from(["", argument]) {
         Err(error) if error.kind() != ErrorKind::MissingRequiredArgument => {
@@ -367,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn no_text_makes_it_panic_and_what_is_wrong_has_a_place() {
+    fn no_text_causes_a_panic_and_every_error_has_a_line() {
         assert!(merged(EXAMPLE).is_ok_and(|merged| merged.problems.is_empty()));
         let mut wrong = 0;
         for at in (0..EXAMPLE.len()).step_by(61) {
@@ -386,9 +385,9 @@ mod tests {
         assert!(wrong > 100, "{wrong}");
     }
 
-    /// It was told of line 1, wherever it was; the parser does not say.
+    /// The error named line 1 wherever the key was; the parser does not report the line.
     #[test]
-    fn keys_of_too_many_parts_are_not_told_of_a_wrong_line() {
+    fn an_error_without_a_place_names_no_line() {
         let text = format!("backlog = 1\n{}a = 1\n", "a.".repeat(200));
         assert_eq!(merged(&text).expect_err("wrong"), ["x.toml: recursion limit"]);
     }

@@ -1,4 +1,4 @@
-//! The arguments of the access log, and what becomes of them.
+//! The arguments of the access log, and its opening and closing.
 
 use crate::serve::notices;
 use crate::serve::signals::Received;
@@ -14,22 +14,22 @@ use twinring_services::http::{AccessLog, LogFormat, LogSettings, LogTarget};
 /// How long the end of the command waits for the access log to be written.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How often it looks meanwhile whether a second signal has come.
+/// How often it checks meanwhile for a second signal.
 const LOOK_PERIOD: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Access log")]
 pub(super) struct LogArgs {
-    /// Write a line for each request to the end of this file, or to standard output (`-`). SIGHUP
-    /// and SIGUSR1 have the file opened anew, after it was renamed.
+    /// Append a line for each request to this file, or to standard output (`-`). SIGHUP and SIGUSR1
+    /// reopen the file, after it was renamed.
     #[arg(long, value_name = "FILE|-")]
     access_log: Option<PathBuf>,
-    /// `combined` is followed by the seconds a request took, and `+` or `-` for a connection that
-    /// stays or ends, `X` for an answer that was broken off.
+    /// `combined` is followed by the seconds that a request took, and `+` for a connection that stays
+    /// open, `-` for one that ends, `X` for an incomplete answer.
     #[arg(long, value_name = "combined|json", default_value = "combined")]
     access_log_format: LogFormat,
     /// Memory of each worker for lines that are not written yet; lines beyond it are dropped and
-    /// counted, as no worker waits for a disk.
+    /// counted, because a worker never waits for a disk.
     #[arg(long, value_name = "BYTES", default_value_t = 4 << 20,
           value_parser = clap::value_parser!(u32).range(65_536..=1 << 30))]
     access_log_buffer: u32,
@@ -51,8 +51,7 @@ impl LogArgs {
         self.access_log.clone().filter(|path| path.as_os_str() != "-")
     }
 
-    /// Opens the log, if there is to be one. If the file is made, it belongs to `owner`, so that
-    /// they can open it anew.
+    /// Opens the log, if one is configured. A new file belongs to `owner`, so that it can be reopened.
     ///
     /// # Errors
     /// When it cannot be opened.
@@ -80,23 +79,23 @@ impl LogArgs {
         }
     }
 
-    /// What keeps this process, as it is now, from opening the log anew after a rotation.
+    /// Why this process, with its current rights, cannot reopen the log after a rotation.
     pub(super) fn check_rotation(&self) -> Option<String> {
         let path = self.file()?;
         let remedy = match LogTarget::open_existing(&path).map(drop) {
-            // Only before the start: the server makes it.
+            // Only before the start: the server creates it.
             Err(error) if error.kind() != ErrorKind::NotFound => {
-                format!("{error}: after SIGHUP and SIGUSR1 the old file is kept")
+                format!("{error}: after SIGHUP and SIGUSR1 the old file stays open")
             }
             _ if may_replace(&path) => return None,
-            _ => "its directory takes no new files: who rotates it has to make it anew (`create` \
+            _ => "no file can be created in its directory: the program that rotates it must create it (`create` \
                   of logrotate)"
                 .to_owned(),
         };
         Some(format!("access log {}: {remedy}", path.display()))
     }
 
-    /// What would keep the log from being opened, without making the file.
+    /// Why the log could not be opened, found without creating the file.
     pub(super) fn check(&self) -> Option<String> {
         let LogTarget::File(path) = self.settings()?.target else { return None };
         let opened = LogTarget::open_existing(&path);
@@ -106,7 +105,7 @@ impl LogArgs {
                 if may_replace(&path) {
                     return None;
                 }
-                "it is not there, and its directory takes no new files".to_owned()
+                "it does not exist, and no file can be created in its directory".to_owned()
             }
             Err(error) => error.to_string(),
         };
@@ -114,7 +113,7 @@ impl LogArgs {
     }
 }
 
-/// Waits until all lines are written, but not for ever, and not after a second signal.
+/// Waits until all lines are written, for a bounded time, and not after a second signal.
 pub(super) fn finish(log: &AccessLog, signals: &Received) {
     let started = Instant::now();
     let mut finished = log.finish(Duration::ZERO);

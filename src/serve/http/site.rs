@@ -1,4 +1,4 @@
-//! The arguments that say which files are served, and what is said about them. A `[[host]]` of the
+//! The arguments that select the served files and their header fields. A `[[host]]` of the
 //! configuration file has the same.
 
 use crate::serve::user::Served;
@@ -10,9 +10,9 @@ use twinring_services::http::{FieldRule, ListingFormat, Site};
 
 #[derive(Debug, Args)]
 pub(super) struct SiteArgs {
-    /// Directory whose files are served. Files and directories that begin with a dot are not,
-    /// except for `/.well-known/`. It may be left out if the configuration file has a [[host]];
-    /// other hosts are then answered with 421.
+    /// Directory whose files are served. Files and directories that begin with a dot are not served,
+    /// except for `/.well-known/`. May be left out if the configuration file has a [[host]]; other
+    /// hosts then get 421.
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
     #[command(flatten)]
@@ -24,25 +24,25 @@ pub(super) struct SiteArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Files")]
 struct FileArgs {
-    /// Names of files that stand for their directory; the first that is there is taken.
+    /// Names of index files; the first that exists is used.
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = "index.html",
           value_parser = file_name)]
     index: Vec<String>,
-    /// What to make of a directory without an index file: a page, a JSON array, or 404.
+    /// How to list a directory without an index file: as a page, as a JSON array, or 404.
     #[arg(long, value_name = "html|json|off", default_value = "off", value_parser = autoindex)]
     autoindex: Autoindex,
-    /// File beneath the root that answers for paths that do not exist and whose last segment has
-    /// no dot: the pages of an application that routes by itself.
+    /// File beneath the root that is served for paths that do not exist and whose last segment has
+    /// no dot: for applications that route in the browser.
     #[arg(long, value_name = "FILE")]
     spa: Option<PathBuf>,
-    /// File beneath the root whose content goes with status 404.
+    /// File beneath the root that is the body of status 404.
     #[arg(long, value_name = "FILE")]
     not_found: Option<PathBuf>,
-    /// `beneath` follows symbolic links that stay beneath the root; absolute ones never do.
+    /// `beneath` follows symbolic links that stay beneath the root; absolute links never do.
     #[arg(long, value_name = "refuse|beneath", default_value = "beneath", value_parser = symlinks)]
     symlinks: Symlinks,
-    /// Send files that lie beside the one asked for, are no older, and end in these suffixes, to
-    /// clients that accept their coding; the preferred one comes first.
+    /// Send precompressed files with these suffixes beside the requested one, if they are not older
+    /// than it, to clients that accept their coding; the preferred one comes first.
     #[arg(long, value_name = "br,gz,zst", value_delimiter = ',')]
     precompressed: Vec<Coding>,
 }
@@ -50,19 +50,18 @@ struct FileArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Header fields")]
 struct FieldArgs {
-    /// `Cache-Control` for the paths that match, such as `*.css=max-age=3600`; the first match
-    /// counts. `*` stands for any characters, slashes included. Paths begin with a slash.
+    /// `Cache-Control` for matching paths, such as `*.css=max-age=3600`; the first match counts. `*`
+    /// stands for any characters, slashes included. Paths begin with a slash.
     #[arg(long, value_name = "PATTERN=VALUE", value_parser = FieldRule::cache_control)]
     cache_control: Vec<FieldRule>,
-    /// A field for the paths that match, such as `*=X-Content-Type-Options:nosniff`; all matches
+    /// A header field for matching paths, such as `*=X-Content-Type-Options:nosniff`; all matches
     /// count. The path is that of the file that is sent; for listings, redirects and errors, that
-    /// of the request. Refusals before a path is looked at, 412 and 416 have none.
+    /// of the request. Refusals before a path is read, 412 and 416 have no such field.
     #[arg(long = "header", value_name = "PATTERN=NAME:VALUE")]
     headers: Vec<FieldRule>,
 }
 
-/// What `--autoindex` says; a type of its own because to clap an `Option` is an argument that may
-/// be missing.
+/// The value of `--autoindex`; a separate type because clap reads an `Option` as an optional argument.
 #[derive(Clone, Copy, Debug)]
 struct Autoindex(Option<ListingFormat>);
 
@@ -85,7 +84,7 @@ fn symlinks(text: &str) -> Result<Symlinks, String> {
 
 fn file_name(text: &str) -> Result<String, String> {
     let is_name = !text.is_empty() && !text.starts_with('.') && !text.contains(['/', '\0']);
-    is_name.then(|| text.to_owned()).ok_or_else(|| format!("`{text}` is no name of a file"))
+    is_name.then(|| text.to_owned()).ok_or_else(|| format!("`{text}` is not a file name"))
 }
 
 impl SiteArgs {
@@ -98,7 +97,7 @@ impl SiteArgs {
         self.root.as_deref()
     }
 
-    /// What the service has to be able to read later on.
+    /// The files that the service must be able to read later on.
     pub(super) fn served(&self) -> Option<Served> {
         let named = [&self.files.spa, &self.files.not_found].into_iter().flatten();
         let relative = named.map(|file| file.strip_prefix("/").unwrap_or(file).to_owned());
@@ -106,8 +105,8 @@ impl SiteArgs {
         Served::open(self.root.as_ref()?, relative.collect(), lists)
     }
 
-    /// The site, if there is a root. Adds to `problems` what directories and files that are named
-    /// cannot be used; `place` says where they are named.
+    /// The site, if there is a root. Adds unusable directories and files to `problems`; `place` is
+    /// where they are named.
     pub(super) fn site(&self, place: &str, problems: &mut Vec<String>) -> Option<Site> {
         let path = self.root.as_ref()?;
         let root = match Dir::open(path) {
@@ -136,14 +135,14 @@ impl SiteArgs {
     }
 }
 
-/// The path that names a file in requests, made sure that it is there.
+/// The path of a file in requests. The file must exist.
 fn beneath_root(root: &Path, option: &str, file: &Path) -> Result<Vec<u8>, String> {
     let wrong = |why: &str| format!("cannot use {option} {}: {why}", file.display());
     let relative = file.strip_prefix("/").unwrap_or(file);
     let metadata = std::fs::metadata(root.join(relative))
-        .map_err(|error| wrong(&format!("{error}; it has to be beneath the root")))?;
+        .map_err(|error| wrong(&format!("{error}; it must be beneath the root")))?;
     if !metadata.is_file() {
-        return Err(wrong("it is no regular file"));
+        return Err(wrong("it is not a regular file"));
     }
     let path = Path::new("/").join(relative);
     Ok(path.into_os_string().into_encoded_bytes())

@@ -1,4 +1,4 @@
-//! The arguments of TLS, and what becomes of them.
+//! The arguments of TLS, and the loading of certificates.
 
 use super::super::timeout;
 use crate::serve::notices;
@@ -14,12 +14,12 @@ use twinring_services::take_no_signals;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "TLS")]
 pub(super) struct TlsArgs {
-    /// Address to speak TLS on; may be given several times. Without --listen there is then no
-    /// address without TLS.
+    /// Address to listen on with TLS; may be given several times. Without --listen, the server then
+    /// listens on no address without TLS.
     #[arg(long, value_name = "ADDR")]
     pub(super) listen_tls: Vec<SocketAddr>,
-    /// PEM file with the certificate, followed by those that lead from it to one that clients
-    /// trust. SIGHUP has it and the key read anew, for connections that begin after that.
+    /// PEM file with the certificate, followed by its chain to one that clients trust. SIGHUP reloads
+    /// it and the key, for new connections.
     #[arg(long, value_name = "FILE")]
     tls_cert: Option<PathBuf>,
     /// PEM file with its private key.
@@ -88,9 +88,9 @@ impl Reloader {
 /// Tells the operator how that went.
 fn reload(tls: &Tls) {
     match tls.reload() {
-        Ok(()) => notices::tell("twinring: certificate and key were read anew".to_owned()),
+        Ok(()) => notices::tell("twinring: certificate and key were reloaded".to_owned()),
         Err(error) => {
-            notices::tell(format!("twinring: {error}; the certificate in use stays in use"));
+            notices::tell(format!("twinring: {error}; the previous certificate stays in use"));
         }
     }
 }

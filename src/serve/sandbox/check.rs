@@ -1,4 +1,4 @@
-//! What the sandbox has to refuse, tried from inside. Each attempt is harmless where it succeeds.
+//! Attempts everything that the sandbox must refuse, from inside. Each attempt is harmless if it succeeds.
 
 use super::filter::Needs;
 use super::{Part, Report};
@@ -14,27 +14,27 @@ use std::io;
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Command, Stdio};
 
-/// What every system has, outside whatever a service reads.
+/// Files of every system, which no service reads.
 const ELSEWHERE: &str = "/";
 
-/// The Landlock ABI from which on it knows of TCP, and of signals.
+/// The first Landlock ABI with rules for TCP, and for signals.
 const ABI_OF_TCP: i32 = 4;
 const ABI_OF_SIGNALS: i32 = 6;
 
-/// What came of one attempt.
+/// The result of one attempt.
 #[derive(Serialize)]
 struct Attempt {
     event: &'static str,
     attempt: &'static str,
     refused: bool,
-    /// What the system said.
+    /// The error of the system.
     error: Option<String>,
-    /// The parts in force that have to refuse it.
+    /// The active parts that must refuse it.
     refused_by: Vec<Part>,
 }
 
-/// Tries everything and prints a line for each; true if something was possible that a part in force
-/// has to refuse. `abi` is that of Landlock, if it is in force.
+/// Makes all attempts and prints a line for each; true if one succeeded that an active part must
+/// refuse. `abi` is that of Landlock, if it is active.
 pub(super) fn run(report: &Report, needs: Needs, abi: i32, rights: Vec<Tried>, json: bool) -> bool {
     let mut leaky = false;
     for (attempt, outcome, parts) in attempts(needs, abi).into_iter().chain(rights) {
@@ -50,10 +50,10 @@ pub(super) fn run(report: &Report, needs: Needs, abi: i32, rights: Vec<Tried>, j
 
 type Outcome = io::Result<()>;
 
-/// What was tried, what came of it, and the parts that have to refuse it.
+/// The attempt, its result, and the parts that must refuse it.
 pub(super) type Tried = (&'static str, Outcome, Vec<Part>);
 
-/// What this thread may do without asking for more.
+/// The capabilities of this thread.
 pub(super) fn rights() -> Vec<Tried> {
     vec![
         ("keep_capabilities", keep_capabilities(), vec![Part::Capabilities]),
@@ -63,7 +63,7 @@ pub(super) fn rights() -> Vec<Tried> {
 
 fn attempts(needs: Needs, abi: i32) -> Vec<Tried> {
     let anywhere = Ipv4Addr::LOCALHOST;
-    // Port 9 is `discard`: where nobody listens, "connection refused" shows that one may ask.
+    // Port 9 is `discard`: without a listener, "connection refused" shows that the call is allowed.
     let connected = match TcpStream::connect((anywhere, 9)) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
         other => other.map(drop),
@@ -89,8 +89,8 @@ fn attempts(needs: Needs, abi: i32) -> Vec<Tried> {
     ]
 }
 
-/// A listener becomes a socket that can be connected. Tried on a descriptor that is none: "bad
-/// descriptor" shows that one may ask.
+/// Would turn a listener into a socket that can be connected. Tried on an invalid descriptor: "bad
+/// descriptor" shows that the call is allowed.
 fn disconnect() -> Outcome {
     match shutdown(-1, Shutdown::Both) {
         Ok(()) | Err(Errno::EBADF) => Ok(()),
@@ -101,7 +101,7 @@ fn disconnect() -> Outcome {
 fn make_file() -> Outcome {
     let path = std::env::temp_dir().join(format!("twinring-check-{}", std::process::id()));
     File::create_new(&path)?;
-    // Where making one is possible, that may be refused. What stays is empty.
+    // Removing it may be refused although creating it is not. The remaining directory is empty.
     let _ = std::fs::remove_file(&path);
     Ok(())
 }
@@ -139,7 +139,7 @@ fn print(line: &Attempt, json: bool) {
     let parts: Vec<&str> = line.refused_by.iter().map(|part| part.name()).collect();
     let verdict = match (&line.error, parts.is_empty()) {
         (Some(error), _) => format!("refused: {error}"),
-        (None, true) => "possible: nothing stands against it".to_owned(),
+        (None, true) => "possible: no active part covers it".to_owned(),
         (None, false) => format!("POSSIBLE, in spite of {}", parts.join(", ")),
     };
     print_line(&format!("sandbox check: {}: {verdict}", line.attempt));

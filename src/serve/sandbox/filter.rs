@@ -1,17 +1,17 @@
 //! The system calls that a service may make once it is ready: seccomp(2).
 //!
-//! What is not on the list fails with EPERM, and standard error says which call it was
-//! ([`twinring::confine::report_refused_calls`]). The process is not killed: what is refused gains
-//! an attacker nothing, however often it is tried, while a call that nobody foresaw, of another
-//! version of the C library for one, should cost an operator a line and not the service. For the
-//! same reason threads are made by clone(2), whose flags a filter can see: clone3(2) "does not
-//! exist" (ENOSYS), and the C library then takes the other.
+//! A call that is not on the list fails with EPERM, and standard error names it
+//! ([`twinring::confine::report_refused_calls`]). The process is not killed: an attacker gains
+//! nothing from a refused call, and an unforeseen call, for example of another version of the C
+//! library, should cost an operator a log line and not the service. For the same reason threads are
+//! created by clone(2), whose flags a filter can see: clone3(2) fails with ENOSYS, and the C library
+//! then uses clone(2).
 //!
-//! Calls without a condition run no filter: when a filter is installed the kernel finds out which calls
-//! it allows whatever their arguments, and keeps them in a bitmap (since Linux 5.11, kernel/seccomp.c,
-//! `seccomp_cache_prepare`). The calls of the hot paths are among them; what is left for those is the
-//! detour at entry that looks into the bitmap. None of them gains an attacker anything by its arguments:
-//! they act on descriptors that the process has, and no filter sees the addresses that they point at.
+//! Calls without a condition run no filter: when a filter is installed, the kernel determines which
+//! calls it allows with any arguments, and keeps them in a bitmap (since Linux 5.11, kernel/seccomp.c,
+//! `seccomp_cache_prepare`). The calls of the hot paths are among them; their remaining cost is the
+//! slow entry path that checks the bitmap. Conditions would not make them safer: they act on
+//! descriptors that the process has, and no filter sees the addresses that their arguments point at.
 
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
@@ -21,22 +21,22 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 use syscalls::Sysno;
 
-/// What every service does: memory, threads, clocks, signals, output, its end. Of clone3, clone and
-/// openat, [`install`] has more to say.
+/// Calls of every service: memory, threads, clocks, signals, output, exit. [`install`] has rules for
+/// clone3, clone and openat.
 const ALWAYS: &str = "\
     brk clock_gettime clock_nanosleep clone clone3 close exit exit_group futex getpid \
     getrandom getrusage gettid madvise mremap munmap nanosleep openat poll ppoll read \
     restart_syscall rseq rt_sigaction rt_sigprocmask rt_sigreturn sched_getaffinity sched_yield \
     set_robust_list sigaltstack write writev";
 
-/// The io_uring engine; its file descriptor is there already.
+/// The io_uring engine; its file descriptor already exists.
 const URING: &str = "io_uring_enter";
 
-/// The epoll engine. The service of the operator makes its own after the others are ready.
+/// The epoll engine. The admin service creates its epoll set after the others are ready.
 const EPOLL: &str = "epoll_create1 epoll_ctl epoll_pwait epoll_pwait2 epoll_wait eventfd2";
 
-/// Connections that exist or are accepted. None can be made: that takes socket(2) and connect(2), or
-/// a socket that is not connected, see [`Needs::conditional`].
+/// Connections that exist or are accepted. New ones cannot be opened: that needs socket(2) and
+/// connect(2), or a socket that is not connected, see [`Needs::conditional`].
 const STREAMS: &str = "\
     accept4 getpeername getsockname getsockopt recvfrom recvmsg sendmsg sendto setsockopt";
 
@@ -48,12 +48,12 @@ const FILES: &str = "\
     cachestat fstat fstatfs getdents64 lseek newfstatat openat2 pipe2 pread64 preadv2 sendfile \
     splice statx";
 
-/// Files by their names: certificates, the access log, /proc/self. Landlock limits which. (musl has
-/// the calls of old.)
+/// Files by their names: certificates, the access log, /proc/self. Landlock limits which. (musl uses
+/// the older calls.)
 const PATHS: &str = "fstat getdents64 lseek lstat newfstatat open stat statx";
 
-/// What is asked of a descriptor with fcntl(2). Not F_SETOWN and F_SETSIG, which have the kernel
-/// send any signal to any process of this user when a packet comes.
+/// The allowed commands of fcntl(2). Not F_SETOWN and F_SETSIG, which make the kernel send any signal
+/// to any process of this user when a packet arrives.
 const DESCRIPTOR_COMMANDS: [libc::c_int; 7] = [
     libc::F_DUPFD_CLOEXEC,
     libc::F_GETFD,
@@ -64,14 +64,14 @@ const DESCRIPTOR_COMMANDS: [libc::c_int; 7] = [
     libc::F_SETPIPE_SZ,
 ];
 
-/// Numbers of `enum io_uring_register_op`: giving up the ring's own registration at the end, and
-/// letting go of a registered datagram socket.
+/// Numbers of `enum io_uring_register_op`: unregistering the ring at the end, and releasing a
+/// registered datagram socket.
 const UNREGISTER_RING_FDS: u64 = 21;
 const REGISTER_FILES_UPDATE: u64 = 6;
 
 const PROT_EXEC: u64 = libc::PROT_EXEC as u64;
 
-/// What a service needs.
+/// The needs of a service.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Needs {
     pub(super) uring: bool,
@@ -86,7 +86,7 @@ pub(super) struct Needs {
 type Conditional = (&'static str, Vec<SeccompCondition>);
 
 impl Needs {
-    /// The calls that are allowed whatever their arguments are.
+    /// The calls that are allowed with any arguments.
     fn calls(self) -> Vec<&'static str> {
         let groups = [
             (true, ALWAYS),
@@ -105,22 +105,22 @@ impl Needs {
     fn conditional(self) -> Result<Vec<Conditional>, String> {
         let own_process = u64::from(std::process::id());
         let mut calls = vec![
-            // No memory becomes code.
+            // No memory may become executable.
             ("mmap", vec![bits_clear(2, PROT_EXEC)?]),
             ("mprotect", vec![bits_clear(2, PROT_EXEC)?]),
             // A panic ends the process by a signal to its own thread.
             ("tgkill", vec![equals(0, own_process)?]),
             ("prctl", vec![equals(0, libc::PR_SET_NAME as u64)?]),
-            // Limits may be asked for, not set.
+            // Limits may be read, not set.
             ("prlimit64", vec![equals(2, 0)?]),
         ];
         for command in DESCRIPTOR_COMMANDS {
             calls.push(("fcntl", vec![equals(1, command as u64)?]));
         }
         if self.streams {
-            // The end of what is sent. A listener whose receiving is shut down is an unconnected socket
-            // again, and a send with MSG_FASTOPEN connects that to anywhere, unseen by Landlock
-            // (https://github.com/landlock-lsm/linux/issues/41) and, from a ring, by this filter.
+            // The sending half only. A listener whose receiving half is shut down becomes an
+            // unconnected socket, and a send with MSG_FASTOPEN connects that to any address, unseen by
+            // Landlock (https://github.com/landlock-lsm/linux/issues/41) and, from a ring, by this filter.
             calls.push(("shutdown", vec![equals(1, libc::SHUT_WR as u64)?]));
         }
         if self.uring {
@@ -142,10 +142,10 @@ impl Needs {
     }
 }
 
-/// Filters all threads of this process, those to come included.
+/// Filters all threads of this process, including later ones.
 ///
 /// # Errors
-/// What refuses.
+/// The reason for a refusal.
 pub(super) fn install(needs: Needs) -> Result<(), String> {
     twinring::confine::report_refused_calls(name_of)
         .map_err(|error| format!("refused calls could not be reported: {error}"))?;
@@ -155,15 +155,15 @@ pub(super) fn install(needs: Needs) -> Result<(), String> {
     Ok(())
 }
 
-/// The most severe answer of all filters counts. The list comes last: it forbids further ones.
+/// The most severe result of all filters counts. The list comes last: it forbids further filters.
 fn programs(needs: Needs) -> Result<Vec<BpfProgram>, String> {
     let no_clone3 = one_call("clone3", Vec::new(), libc::ENOSYS)?;
     let process = bits_clear(0, libc::CLONE_THREAD as u64)?;
     let no_process = one_call("clone", vec![rule(vec![process])?], libc::EPERM)?;
     let mut programs = vec![no_clone3, no_process];
     if !needs.paths {
-        // Without a word: the C library asks for /proc/sys/vm/overcommit_memory before it gives
-        // memory back (glibc, malloc/arena.c, `check_may_shrink_heap`), and does well without.
+        // Without a message: the C library reads /proc/sys/vm/overcommit_memory before it returns
+        // memory (glibc, malloc/arena.c, `check_may_shrink_heap`), and works without it.
         programs.push(one_call("openat", Vec::new(), libc::EPERM)?);
     }
     programs.push(list(needs)?);
@@ -176,7 +176,7 @@ fn one_call(name: &str, rules: Vec<SeccompRule>, errno: libc::c_int) -> Result<B
     compile(rules, SeccompAction::Allow, SeccompAction::Errno(errno as u32))
 }
 
-/// Allows what is needed and traps all else.
+/// Allows the needed calls and traps all others.
 fn list(needs: Needs) -> Result<BpfProgram, String> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
     for (name, conditions) in needs.conditional()? {
@@ -240,7 +240,7 @@ mod tests {
     const ARCHITECTURE_AT: u32 = std::mem::offset_of!(libc::seccomp_data, arch) as u32;
 
     /// The kernel's own rule (`seccomp_is_const_allow`): runs a filter with the number and the
-    /// architecture of a call, and gives up at anything else that the filter looks at.
+    /// architecture of a call, and gives up when the filter reads anything else.
     fn is_always_allowed(program: &[sock_filter], number: u32) -> bool {
         let architecture = TargetArch::try_from(std::env::consts::ARCH).expect("an architecture");
         // The first instructions of every program load the architecture and compare it.
@@ -284,7 +284,7 @@ mod tests {
     const JUMP_IF_ANY: u32 = libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K;
 
     /// A condition on one of these would run every filter for every request. (SIOCOUTQ had one, and
-    /// was asked before each send of several datagrams.)
+    /// was called before each send of several datagrams.)
     #[test]
     fn no_filter_runs_for_the_calls_of_the_hot_paths() {
         const EVENTS: &str = "epoll_pwait2 epoll_ctl read ppoll futex";

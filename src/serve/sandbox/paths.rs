@@ -1,4 +1,4 @@
-//! The files and addresses that a service may still get at: Landlock, Linux 5.13.
+//! The files and addresses that a confined service can access: Landlock, Linux 5.13.
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, LandlockStatus,
@@ -7,18 +7,18 @@ use landlock::{
 };
 use std::path::{Path, PathBuf};
 
-/// The newest ABI whose rights this file knows; of older kernels, what they have is taken.
+/// The newest ABI whose rights this file knows; on older kernels, the rights that they have are used.
 const ABI_KNOWN: ABI = ABI::V6;
 
-/// What a service needs of the file system; nothing by default.
+/// The files that a service needs; none by default.
 #[derive(Clone, Debug, Default)]
 pub(in crate::serve) struct Paths {
     /// Directories that are read, with all beneath them.
     pub(in crate::serve) read: Vec<PathBuf>,
-    /// Files that are read, and may be replaced: their directories are, too, and those of what they
-    /// link to.
+    /// Files that are read, and may be replaced: their directories, and those of their link targets,
+    /// are read, too.
     pub(in crate::serve) read_files: Vec<PathBuf>,
-    /// Files that are written, and made anew after a rotation.
+    /// Files that are written, and created again after a rotation.
     pub(in crate::serve) written: Vec<PathBuf>,
     /// /proc/self is read, for metrics.
     pub(in crate::serve) own_process: bool,
@@ -31,16 +31,16 @@ impl Paths {
     }
 }
 
-/// Restricts this thread, and those that it starts from now on, and tells what was taken.
+/// Restricts this thread, and those that it starts from now on, and returns the rules in force.
 ///
 /// # Errors
-/// When nothing could be.
+/// When Landlock is not available.
 pub(super) fn restrict(paths: &Paths) -> Result<Restricted, String> {
     let read = make_bitflags!(AccessFs::{ReadFile | ReadDir});
     let write = make_bitflags!(AccessFs::{WriteFile});
     let mut rules: Vec<(PathFd, BitFlags<AccessFs>)> = Vec::new();
     let mut add = |path: &Path, access| {
-        // What is not there cannot be allowed; whoever needs it says so.
+        // A missing file cannot be allowed; its user reports the error.
         rules.extend(PathFd::new(path).ok().map(|fd| (fd, access)));
     };
     paths.read.iter().for_each(|directory| add(directory, read));
@@ -48,7 +48,7 @@ pub(super) fn restrict(paths: &Paths) -> Result<Restricted, String> {
         directories_of(file).iter().for_each(|directory| add(directory, read));
     }
     for file in &paths.written {
-        // The file itself, too: a device, a pipe, or one in a directory that takes no new ones.
+        // The file itself, too: a device, a pipe, or a file in a read-only directory.
         if file.exists() {
             add(file, write);
         }
@@ -63,14 +63,14 @@ pub(super) fn restrict(paths: &Paths) -> Result<Restricted, String> {
     enforce(&rules).map(|abi| Restricted { abi, _paths: rules })
 }
 
-/// What was taken. The rules are of inodes; those of /proc stay the same as long as they are open.
+/// The rules in force. They name inodes; those of /proc stay the same as long as they are open.
 pub(super) struct Restricted {
     /// The version of Landlock whose rights are in force.
     pub(super) abi: i32,
     _paths: Vec<(PathFd, BitFlags<AccessFs>)>,
 }
 
-/// What is left, for the ready line.
+/// The remaining rights, for the ready line.
 pub(super) fn summary(abi: i32, paths: &Paths) -> String {
     let mut left = Vec::new();
     if !paths.read.is_empty() || !paths.read_files.is_empty() {
@@ -96,7 +96,7 @@ fn enforce(rules: &[(PathFd, BitFlags<AccessFs>)]) -> Result<i32, String> {
         .and_then(Ruleset::create)
         .map_err(told)?;
     for (path, access) in rules {
-        // A rule for a file may name only what can be done to files.
+        // A rule for a file may name only rights that apply to files.
         ruleset = ruleset.add_rule(PathBeneath::new(path, *access)).map_err(told)?;
     }
     let status = ruleset.restrict_self().map_err(told)?;
@@ -114,7 +114,7 @@ fn enforce(rules: &[(PathFd, BitFlags<AccessFs>)]) -> Result<i32, String> {
     }
 }
 
-/// The directory of a file, and those of the files that it leads to by symbolic links.
+/// The directory of a file, and those of its targets if it is a symbolic link.
 fn directories_of(file: &Path) -> Vec<PathBuf> {
     let mut directories = vec![parent(file).to_owned()];
     if let Ok(target) = file.canonicalize() {

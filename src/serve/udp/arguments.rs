@@ -19,7 +19,7 @@ const DELAY_MAX: Duration = Duration::from_secs(10);
 /// Buffers of a socket that takes coalesced datagrams: each may hold 64 KiB.
 const COALESCED_BUFFERS: u32 = 64;
 const BUFFERS: u32 = 1024;
-/// What UDP_GRO makes of `--max-datagram`.
+/// `--max-datagram` with UDP_GRO.
 const COALESCED_BYTES: u32 = 65_535;
 
 #[derive(Debug, Args)]
@@ -29,8 +29,8 @@ pub(crate) struct UdpArgs {
     pub(super) listen: Vec<SocketAddr>,
     #[command(flatten)]
     pub(super) engine: EngineArgs,
-    /// Under traffic wake once per tick, 50us to 1s: at high rates half the CPU, and up to a tick of
-    /// latency; or `off`: answer as soon as something arrives.
+    /// Under traffic, wake once per tick, 50us to 1s: half the CPU at high rates, and up to a tick of
+    /// additional latency. `off` answers each datagram immediately.
     #[arg(long, value_name = "TIME|off", default_value = "1ms")]
     pub(super) tick: Tick,
     /// Longest datagram that is answered, 16 to 65535 bytes; longer ones are dropped and counted.
@@ -41,17 +41,17 @@ pub(crate) struct UdpArgs {
     /// [default: 1024; 64 with --gro on]
     #[arg(long, value_name = "N", help_heading = "Datagrams", value_parser = buffers)]
     buffers: Option<u32>,
-    /// Receive buffer of each socket to ask of the kernel; net.core.rmem_max caps it, except for
+    /// Receive buffer to request for each socket; net.core.rmem_max caps it, except with
     /// CAP_NET_ADMIN.
     #[arg(long, value_name = "BYTES", help_heading = "Datagrams", default_value_t = 4 << 20,
           value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
     rcvbuf: u32,
-    /// Send buffer of each socket to ask of the kernel; as for --rcvbuf, with net.core.wmem_max.
+    /// Send buffer to request for each socket; as for --rcvbuf, with net.core.wmem_max.
     #[arg(long, value_name = "BYTES", help_heading = "Datagrams", default_value_t = 4 << 20,
           value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
     sndbuf: u32,
-    /// Let the kernel coalesce and cut datagrams of one flow (UDP_GRO, UDP_SEGMENT). For bulk; the
-    /// kernel then counts a coalesced buffer that it drops as one.
+    /// Let the kernel coalesce and segment datagrams of one flow (UDP_GRO, UDP_SEGMENT), for bulk
+    /// traffic. The kernel then counts a dropped coalesced buffer as one datagram.
     #[arg(long, value_name = "on|off", help_heading = "Datagrams", default_value = "off",
           value_parser = switch, action = clap::ArgAction::Set)]
     gro: bool,
@@ -62,44 +62,45 @@ pub(crate) struct UdpArgs {
     /// Give each answer the ECN codepoint of its datagram, instead of none.
     #[arg(long, help_heading = "Datagrams")]
     pub(super) copy_ecn: bool,
-    /// On io_uring, keep so many single-shot receives in flight, 1 to 4096, instead of one
-    /// multishot receive: slower, and datagrams may change places. 0 is off.
+    /// On io_uring, keep this many single-shot receives in flight, 1 to 4096, instead of one
+    /// multishot receive: slower, and datagrams may be reordered. 0 is off.
     #[arg(long, value_name = "N", help_heading = "Datagrams", default_value_t = 0,
           value_parser = clap::value_parser!(u32).range(0..=4096))]
     pending: u32,
-    /// Up to 64 datagrams per system call (on io_uring: bursts of answers); off: each by itself.
+    /// Up to 64 datagrams per system call (on io_uring: bursts of answers); off: one each.
     #[arg(long, value_name = "on|off", help_heading = "Datagrams", default_value = "on",
           value_parser = switch, action = clap::ArgAction::Set)]
     batch: bool,
-    /// Hold each answer back for TIME, at most 10s, give or take JITTER; no datagram overtakes
-    /// another of its source. Up to 131072 datagrams or 128 MiB wait per socket.
+    /// Delay each answer by TIME, at most 10s, plus or minus JITTER; the order of each source is
+    /// kept. Up to 131072 datagrams or 128 MiB wait per socket.
     #[arg(long, value_name = "TIME[:JITTER]", help_heading = "Impairments")]
     delay: Option<Delay>,
     /// Share of datagrams that are not answered.
     #[arg(long, value_name = "PERCENT", help_heading = "Impairments", value_parser = percent,
           allow_negative_numbers = true)]
     loss: Option<f64>,
-    /// Share of datagrams that are answered twice. That is more than was sent, so it takes sources
-    /// that are named: not with --allow any.
+    /// Share of datagrams that are answered twice. The answers are more than was received, so this is
+    /// refused with --allow any.
     #[arg(long, value_name = "PERCENT", help_heading = "Impairments", value_parser = percent,
           allow_negative_numbers = true)]
     duplicate: Option<f64>,
-    /// Share of datagrams that go behind the next one of their source, if that comes within 100ms.
+    /// Share of datagrams that are swapped with the next one of their source, if that arrives within
+    /// 100ms.
     #[arg(long, value_name = "PERCENT", help_heading = "Impairments", value_parser = percent,
           allow_negative_numbers = true)]
     swap: Option<f64>,
-    /// Names the random sequence: the same seed and order of arrival at a socket bring the same
-    /// loss, duplicates, exchanges and delays.
+    /// Seed of the impairments: the same seed and order of arrival at a socket give the same loss,
+    /// duplicates, swaps and delays.
     #[arg(long, value_name = "N", help_heading = "Impairments", default_value_t = 1)]
     seed: u64,
-    /// How long a shutdown may take to answer what was received, and what is held back.
+    /// How long a shutdown may take to send answers, including delayed ones.
     #[arg(long, value_name = "DURATION", help_heading = "Limits", default_value = "10s",
           value_parser = duration)]
     pub(super) drain_timeout: Duration,
     #[command(flatten)]
     pub(super) allow: AllowArgs,
-    /// Datagrams answered per second of one IPv4 address, or one IPv6 network of 64 bits, for each
-    /// socket; bursts of a tenth of a second, and of 64, are taken. Remembers 65536 sources.
+    /// Datagrams answered per second per IPv4 address, or IPv6 network of 64 bits, on each socket.
+    /// Allows bursts of a tenth of a second, at least 64. Remembers 65536 sources.
     #[arg(long, value_name = "PPS", help_heading = "Limits",
           value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub(super) max_rate_per_source: Option<u32>,
@@ -127,22 +128,22 @@ impl UdpArgs {
         }
     }
 
-    /// Whose datagrams are answered.
+    /// The sources that are answered.
     ///
     /// # Errors
-    /// When that is not said, or would make an amplifier for everybody.
+    /// When clients must be allowed, or the reflector would be an open amplifier.
     pub(super) fn allow_list(&self) -> Result<AllowList, String> {
         if self.allow.is_anybody() && self.duplicate.is_some_and(|percent| percent > 0.0) {
             return Err(
-                "--duplicate answers with more than was sent, so forged sources would make \
-                 it an amplifier: name those that may have it with --allow CIDR instead of any"
+                "--duplicate answers with more than was received, so forged sources would make \
+                 it an amplifier: list the clients with --allow CIDR instead of any"
                     .to_owned(),
             );
         }
         self.allow.list_for(&self.listen)
     }
 
-    /// What is to be done to datagrams, if anything.
+    /// The impairments of datagrams, if any.
     pub(super) fn impairments(&self) -> Option<Impairments> {
         let Delay { delay, jitter } = self.delay.unwrap_or_default();
         let share = |percent: Option<f64>| percent.unwrap_or(0.0) / 100.0;
@@ -155,7 +156,7 @@ impl UdpArgs {
         if granted.gro { COALESCED_BYTES } else { self.max_datagram }
     }
 
-    /// Where the kernel has granted less than was asked for: what, and what to do.
+    /// Where the kernel has granted less than requested: the shortfall, and the fix.
     pub(super) fn compare(&self, granted: Granted) -> Vec<String> {
         let mut shortfalls = Vec::new();
         for (option, asked, granted, limit) in [
@@ -173,8 +174,8 @@ impl UdpArgs {
         }
         if self.gro && !granted.gro {
             shortfalls.push(
-                "twinring: --gro on: this kernel has no UDP_GRO (Linux 5.0); datagrams come one \
-                 by one"
+                "twinring: --gro on: this kernel has no UDP_GRO (Linux 5.0); datagrams arrive \
+                 one by one"
                     .to_owned(),
             );
         }
@@ -248,7 +249,7 @@ impl FromStr for Delay {
             return Err(format!("a delay is at most {DELAY_MAX:?}"));
         }
         if jitter > delay {
-            return Err("the jitter is at most the delay: nothing can be early".to_owned());
+            return Err("the jitter is at most the delay: no answer can be early".to_owned());
         }
         Ok(Delay { delay, jitter })
     }

@@ -1,4 +1,4 @@
-//! `--stats` for people: a row of what changed, under a heading.
+//! `--stats` for people: rows of rates and differences, under a heading.
 
 use std::sync::{Mutex, PoisonError};
 use twinring_services::udp::UdpCounters;
@@ -6,7 +6,7 @@ use twinring_services::udp::UdpCounters;
 /// Rows between two headings: about a screen.
 const ROWS_PER_HEADING: usize = 20;
 
-/// One heading after the other, and the width of its column.
+/// The headings in order, and the widths of their columns.
 fn columns(impaired: bool) -> impl Iterator<Item = &'static str> {
     let always = ["uptime_s", "received/s", "sent/s", "waiting", "kernel_drops", "dropped"];
     let on_purpose = ["lost", "duplicated", "swapped", "delayed"];
@@ -23,7 +23,7 @@ struct Last {
     rows: usize,
 }
 
-/// Rows of rates and differences; `waiting` is what waits at this moment.
+/// Rows of rates and differences; `waiting` is the current number.
 pub(super) struct Table {
     impaired: bool,
     last: Mutex<Last>,

@@ -153,7 +153,7 @@ impl<N: Fn(&str)> Writer<N> {
                 self.torn = false;
             }
             Err(error) => (self.notice)(&format!(
-                "access log {}: cannot be opened anew: {error}; the old file is kept",
+                "access log {}: cannot be reopened: {error}; the old file stays open",
                 self.target
             )),
         }
