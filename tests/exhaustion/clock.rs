@@ -92,7 +92,7 @@ fn seconds_of(date: &str) -> i64 {
 }
 
 #[test]
-fn dates_follow_a_clock_that_is_set_and_nothing_else_does() {
+fn only_dates_follow_a_clock_that_is_set() {
     // Most of it is waiting.
     std::thread::scope(|scope| {
         for engine in ENGINES {
@@ -187,7 +187,7 @@ fn sessions_are_resumed_across_jumps_or_begun_anew() {
 }
 
 #[test]
-fn a_clock_that_does_not_stand_still_disturbs_nobody() {
+fn clock_changes_disturb_no_connection() {
     let clock = WallClock::new();
     let site = Site::usual();
     let root = site.path().to_str().expect("UTF-8");

@@ -56,7 +56,7 @@ fn exhaust(kind: Kind, engine: &str) {
 }
 
 #[test]
-fn who_has_a_descriptor_is_served_and_the_others_wait() {
+fn connections_without_a_descriptor_wait() {
     make_room_for_crowds();
     for engine in ENGINES {
         KINDS.into_iter().for_each(|kind| exhaust(kind, engine));

@@ -44,7 +44,7 @@ fn logged_request() -> String {
 }
 
 #[test]
-fn a_full_disk_under_the_access_log_holds_nobody_up() {
+fn a_full_disk_under_the_access_log_delays_no_request() {
     for engine in ENGINES {
         with_small_disk(256, |disk| {
             let site = Site::usual();
@@ -118,7 +118,7 @@ fn lab(arguments: &[&str]) -> (Option<i32>, String, String) {
 }
 
 #[test]
-fn a_lab_whose_disk_is_full_says_so_and_leaves_a_bundle_that_holds() {
+fn a_full_disk_leaves_a_partial_bundle_that_verifies() {
     // Room for nothing; for the beginning; for some runs.
     for kib in [4, 32, 64] {
         with_small_disk(kib, |disk| {

@@ -69,7 +69,7 @@ fn are_rings_charged() -> bool {
 }
 
 #[test]
-fn rings_that_are_charged_are_refused_by_name_or_done_without() {
+fn charged_rings_fail_by_name_and_fall_back_by_default() {
     let charged = are_rings_charged();
     for kib in [64, 0] {
         for service in ["echo", "udp"] {
@@ -120,7 +120,7 @@ fn a_service_can_be_started_anew_at_once() {
 /// Root passes the limit over when it looks what rings are possible, and does not any more when it
 /// makes them, having given up its capabilities: `auto` failed where it should have taken epoll.
 #[test]
-fn what_root_may_now_it_may_not_be_able_to_later() {
+fn rights_that_are_dropped_later_do_not_count() {
     if !is_root() {
         return;
     }
@@ -154,7 +154,7 @@ fn what_root_may_now_it_may_not_be_able_to_later() {
 /// Pages on their way are charged. A limit that is used up makes the kernel refuse, and the same
 /// bytes are copied.
 #[test]
-fn sends_without_a_copy_become_copies() {
+fn zero_copy_sends_fall_back_to_copies() {
     // Enough for the ring of one worker, and no more than a few pages beside.
     let charged = are_rings_charged();
     for engine in ENGINES {

@@ -143,7 +143,7 @@ fn crowd_out(kind: Kind, engine: &str) {
 }
 
 #[test]
-fn connections_beyond_the_memory_wait_until_there_is_more() {
+fn connections_beyond_the_memory_wait() {
     make_room_for_crowds();
     for engine in ENGINES {
         KINDS.into_iter().for_each(|kind| crowd_out(kind, engine));
@@ -155,7 +155,7 @@ fn connections_beyond_the_memory_wait_until_there_is_more() {
 const CONNECTION_BYTES_MAX: u64 = 768 << 10;
 
 #[test]
-fn a_bound_of_connections_is_a_bound_of_memory() {
+fn max_connections_bounds_memory() {
     const CONNECTIONS: u64 = 40;
     for engine in ENGINES {
         let most = (CONNECTIONS + 1).to_string();

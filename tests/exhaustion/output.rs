@@ -40,7 +40,7 @@ const SHORT: [&[&str]; 6] = [
 
 /// `twinring lab list | head -1` ended in a panic, and so did all of `lab` on a full disk.
 #[test]
-fn a_result_that_cannot_be_printed_is_an_error_unless_nobody_reads_it() {
+fn an_unprintable_result_is_an_error_unless_the_reader_left() {
     let scene = Scene::start(Kind::Echo, "epoll", &[]);
     let target = scene.target.address.to_string();
     let ends = |output: &Output, code: i32, told: &str, what: &[&str]| {

@@ -11,7 +11,7 @@ use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
 
 #[test]
-fn nobody_but_this_machine_is_answered_unless_that_is_asked_for() {
+fn only_this_machine_is_answered_by_default() {
     for service in ["echo", "udp"] {
         for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:7000"] {
             let listen = ["--listen", "127.0.0.1:0", "--listen", address];
@@ -27,7 +27,7 @@ fn nobody_but_this_machine_is_answered_unless_that_is_asked_for() {
 
 /// Datagrams answered twice are more than was sent: nobody may have that who is not named.
 #[test]
-fn duplicates_are_not_for_everybody() {
+fn duplicates_require_listed_clients() {
     let (code, _, stderr) = run(&["serve", "udp", "--allow", "any", "--duplicate", "1"]);
     assert_eq!(code, Some(2), "{stderr}");
     assert!(stderr.contains("amplifier"), "{stderr}");
@@ -162,7 +162,7 @@ fn a_source_beyond_its_rate_is_not_answered() {
 
 /// Whatever comes, and in whatever mode, what goes back is no more than what came.
 #[test]
-fn no_answer_is_longer_than_its_datagram_and_none_comes_twice() {
+fn no_answer_is_longer_than_its_datagram_or_sent_twice() {
     let modes: [&[&str]; 6] = [
         &[],
         &["--tick", "off"],

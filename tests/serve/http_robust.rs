@@ -312,7 +312,7 @@ fn out_of_descriptors_files_are_503_and_nothing_dies() {
 
 /// A peer that did not read its listings held two of them, of any size, and a crowd gigabytes.
 #[test]
-fn listings_that_nobody_reads_have_a_bound() {
+fn unread_listings_are_bounded() {
     const NAMES: usize = 10_000;
     let site = Site::usual();
     // 1.1 KB of each name in a listing, 11 MB of all.

@@ -26,7 +26,7 @@ fn stuck(
 
 /// The drain waited for the request as long as the filesystem did: for ever.
 #[test]
-fn a_drain_ends_in_time_while_a_file_does_not_come() {
+fn a_drain_ends_in_time_despite_a_blocked_file() {
     for (engine, files) in
         [("io_uring", "files=ring"), ("io_uring", "files=threads"), ("epoll", "")]
     {
@@ -130,7 +130,7 @@ fn reloading(engine: &str, site: &Site, etc: &Path, drain_timeout: &str) -> (Dea
 
 /// No signal was taken any more, SIGTERM neither.
 #[test]
-fn a_certificate_that_does_not_come_keeps_no_signal_from_its_effect() {
+fn a_blocked_certificate_delays_no_signal() {
     for engine in ENGINES {
         let (site, etc) = (Site::usual(), Site::new());
         let (_mount, server) = reloading(engine, &site, etc.path(), "300ms");
@@ -165,7 +165,7 @@ fn a_second_signal_ends_the_server_while_a_certificate_does_not_come() {
 
 /// The end waited for the log as long as without the second signal.
 #[test]
-fn a_second_signal_does_not_wait_for_a_log_that_takes_nothing() {
+fn a_second_signal_does_not_wait_for_a_blocked_log() {
     for engine in ENGINES {
         let (site, etc) = (Site::usual(), Site::new());
         let live = etc.path().join("live");

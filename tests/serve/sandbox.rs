@@ -107,7 +107,7 @@ fn system_calls_files_addresses_and_rights_are_refused_from_inside() {
 }
 
 #[test]
-fn each_part_can_be_had_by_itself() {
+fn each_part_works_on_its_own() {
     for engine in ENGINES {
         let site = Site::new();
         let root = site.path().to_str().expect("UTF-8");
@@ -248,7 +248,7 @@ fn root_with_another_group_has_no_capabilities() {
 
 /// The handler wrote the result of a call that nobody had made into the registers of whatever ran.
 #[test]
-fn a_signal_that_looks_like_a_refusal_is_none() {
+fn a_forged_sigsys_is_ignored() {
     for engine in ENGINES {
         let server = Server::echo(engine, &[]);
         let client = connect(server.address());

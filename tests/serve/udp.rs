@@ -175,7 +175,7 @@ fn answers_come_from_the_address_that_was_asked_on_every_listener() {
 
 /// A datagram whose sender is the reflector itself would go round for ever.
 #[test]
-fn what_claims_to_come_from_the_reflector_is_not_answered() {
+fn datagrams_claiming_to_come_from_the_reflector_are_not_answered() {
     for engine in ENGINES {
         // Two workers share a port, and any process of the same user may join them.
         let listen = ["--listen", "127.0.0.1:0", "--listen", "127.0.0.1:0", "--workers", "2"];
@@ -195,7 +195,7 @@ fn what_claims_to_come_from_the_reflector_is_not_answered() {
 
 /// With a socket on all addresses the answer came back from another one of them, and was answered.
 #[test]
-fn what_claims_to_come_from_another_address_of_the_reflector_is_not_answered() {
+fn datagrams_claiming_another_address_of_the_reflector_are_not_answered() {
     for engine in ENGINES {
         let listen = ["--listen", "0.0.0.0:0", "--allow", "127.0.0.0/8", "--workers", "2"];
         let server = Server::udp(engine, &listen);

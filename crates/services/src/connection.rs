@@ -8,17 +8,17 @@ use std::task::{Context, Poll};
 use twinring::net::{Recv, Send};
 use twinring::{RecvBuf, SendBuf};
 
-/// What a connection is doing.
+/// The activity of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Nothing that its peer would have to take.
+    /// Waiting for data. No data is queued for the peer.
     Receiving,
-    /// Handing bytes over; it waits if the peer does not take them.
+    /// Sending. It waits if the peer does not read.
     Sending,
 }
 
-/// One connection of a TCP service. It ends the operation that waits with an error when the
-/// connection has to end; a service passes that error on.
+/// One connection of a TCP service. When the connection must end, its waiting operation fails; a
+/// service returns that error.
 #[derive(Debug)]
 pub struct Connection {
     tracking: Tracking<Phase>,
@@ -30,19 +30,19 @@ impl Connection {
         Connection { tracking, counters: Arc::clone(counters) }
     }
 
-    /// The next received bytes; empty when the peer has finished sending.
+    /// The next received bytes; empty at the end of the stream.
     ///
     /// # Errors
-    /// When the connection broke or has to end.
+    /// When the connection broke or must end.
     pub fn recv(&self) -> Receiving<'_> {
         Receiving { connection: self, recv: self.tracking.stream().recv() }
     }
 
-    /// Hands bytes over for sending; waits while too much is queued for a peer that does not
-    /// read. See [`TcpStream::send`](twinring::TcpStream::send).
+    /// Sends bytes; waits while too much is queued for a peer that does not read. See
+    /// [`TcpStream::send`](twinring::TcpStream::send).
     ///
     /// # Errors
-    /// When the connection broke or has to end.
+    /// When the connection broke or must end.
     pub fn send(&self, bytes: impl Into<SendBuf>) -> Sending<'_> {
         let bytes = bytes.into();
         let length = bytes.len() as u64;
@@ -50,10 +50,10 @@ impl Connection {
         Sending { connection: self, send: self.tracking.stream().send(bytes), length }
     }
 
-    /// Ends the sending half behind what is queued and waits until the kernel has all of it.
+    /// Closes the sending half behind all queued data and waits until the kernel has all of it.
     ///
     /// # Errors
-    /// When the connection broke or has to end.
+    /// When the connection broke or must end.
     pub async fn finish(&self) -> io::Result<()> {
         self.tracking.enter(Phase::Sending);
         let finished = self.tracking.stream().finish().await;
@@ -66,7 +66,8 @@ impl Connection {
         self.tracking.step();
     }
 
-    /// Closes after the service returned `served`: as it was asked to, if it was.
+    /// Closes the connection after the service returned `served`, in the way in which it was asked
+    /// to end.
     pub(crate) async fn end(&self, served: io::Result<()>) {
         let ended = match (served, self.tracking.ending()) {
             (Err(_), Some(Ending::Drain)) => self.close_in_order().await,
@@ -83,9 +84,9 @@ impl Connection {
         self.tracking.reset_if_unsent().await;
     }
 
-    /// Sends FIN behind everything queued and reads until the peer ends too or has been idle.
+    /// Sends FIN behind all queued data and reads until the peer sends FIN too or has been idle.
     /// Closing with unread data, or before late data arrives, would send a reset, which can
-    /// overtake what the peer has not read yet.
+    /// overtake data that the peer has not read yet.
     async fn close_in_order(&self) -> io::Result<()> {
         let _drain = self.tracking.take_ending();
         self.finish().await?;
@@ -112,8 +113,8 @@ impl Tracked for Connection {
     }
 }
 
-/// The future of [`Connection::recv`]. Written out, as [`Sending`] is, because an async function
-/// around another keeps its arguments and what it awaits side by side, and every connection pays
+/// The future of [`Connection::recv`]. Like [`Sending`], it is not an async function: one that
+/// calls another stores its arguments and the inner future side by side, and every connection pays
 /// for that in cache footprint.
 #[derive(Debug)]
 #[must_use = "receives nothing unless awaited"]

@@ -5,11 +5,11 @@ use std::io;
 
 /// Raises the soft limit of open descriptors (RLIMIT_NOFILE) to the hard one and returns it.
 ///
-/// The soft limit is 1,024 nearly everywhere for the sake of select(2), which this project does
-/// not use; with it a server would stop accepting at about a thousand connections.
+/// The soft limit is 1,024 on most systems for the sake of select(2), which this project does not
+/// use. With it, a server would stop accepting at about a thousand connections.
 ///
 /// # Errors
-/// What getrlimit(2) or setrlimit(2) report.
+/// The error of getrlimit(2) or setrlimit(2).
 pub fn raise_descriptor_limit() -> io::Result<u64> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     if soft < hard {
@@ -18,7 +18,7 @@ pub fn raise_descriptor_limit() -> io::Result<u64> {
     Ok(hard)
 }
 
-/// The soft limit of open descriptors; without any limit if it cannot be told.
+/// The soft limit of open descriptors; unlimited if it cannot be read.
 pub(crate) fn descriptor_limit() -> u64 {
     getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft)
 }

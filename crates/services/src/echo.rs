@@ -1,9 +1,9 @@
-//! Echo over TCP: every byte goes back to where it came from, in order.
+//! Echo over TCP: every byte is sent back to its sender, in order.
 
 use crate::Connection;
 use std::io;
 
-/// Serves one connection until the peer finishes: then everything is sent back, and FIN after it.
+/// Serves one connection until the peer sends FIN: then all data is sent back, followed by FIN.
 ///
 /// # Errors
 /// When the connection breaks, or is asked to end.

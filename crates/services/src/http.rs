@@ -1,12 +1,12 @@
-//! Static files over HTTP/1.1 and 1.0, as RFC 9110 and RFC 9112 say.
+//! Static files over HTTP/1.1 and 1.0, according to RFC 9110 and RFC 9112.
 //!
-//! The path of a request: `requests` receives it, `head` parses it, `path` makes a name of its
-//! target, `cache` or `resource` find the file, `reply` makes the answer (with `conditional`,
-//! `range`, `encoding`), and `sending` sends it. `service` is what `crate::server` runs for the
-//! connections, `connection` is one of them, and `tls` encrypts it.
+//! The path of a request: `requests` receives it, `head` parses it, `path` turns its target into a
+//! file name, `cache` or `resource` find the file, `reply` builds the answer (with `conditional`,
+//! `range`, `encoding`), and `sending` sends it. `service` is the service that `crate::server`
+//! runs, `connection` is one connection, and `tls` encrypts it.
 //!
-//! For those who operate it, `hosts` tells its sites apart, `access_log` writes down what was
-//! asked, and `admin` tells how the service is (`observer`, `metrics`).
+//! For the operator, `hosts` selects the site, `access_log` logs the requests, and `admin` reports
+//! health and metrics (`observer`, `metrics`).
 
 mod access_log;
 mod admin;

@@ -1,9 +1,9 @@
-//! The services of the `twinring` command, written once against the runtime: nothing in here
-//! knows which engine runs.
+//! The services of the `twinring` command, written once against the runtime. No code in here
+//! depends on the engine in use.
 //!
-//! `server` binds, admits, limits and drains for all of them. A TCP service of one's own is an async
-//! function over one [`Connection`], which [`TcpService`] runs; [`http::HttpService`] knows more
-//! phases of a connection, and [`udp::UdpService`] answers datagrams.
+//! `server` binds, admits, limits and drains for all of them. To write a TCP service, implement an
+//! async function over one [`Connection`] and run it with [`TcpService`]. [`http::HttpService`] has
+//! more phases of a connection, and [`udp::UdpService`] answers datagrams.
 
 mod connection;
 mod descriptors;

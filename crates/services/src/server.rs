@@ -1,5 +1,5 @@
-//! What all services share: sockets bound for every worker, the moment when all of them are ready, and for
-//! those over TCP admission, timeouts and the drain at shutdown.
+//! The parts that all services share: sockets bound for every worker, the moment at which all
+//! workers are ready, and for services over TCP admission, timeouts and the drain at shutdown.
 
 mod accept;
 mod activity;
@@ -41,12 +41,12 @@ pub struct Server<S: Service> {
     on_ready: Box<dyn Fn() + Send + Sync>,
 }
 
-/// What a [`Server`] runs.
+/// The service that a [`Server`] runs.
 pub trait Service: Sized {
     /// A bound socket of one worker.
     type Socket;
 
-    /// Runs the part of a worker until the runtime is asked to shut down and the drain is over.
+    /// Runs one worker's part until the runtime is asked to shut down and the drain has ended.
     ///
     /// # Errors
     /// When a socket fails.
@@ -113,11 +113,11 @@ impl<S: Service> Server<S> {
         }
     }
 
-    /// Runs the part of worker number `worker` until the runtime is asked to shut down and the
-    /// connections have ended, and all is answered, or the drain timeout is over.
+    /// Runs the part of worker number `worker` until the runtime is asked to shut down and all
+    /// connections have ended and all datagrams are answered, or the drain timeout has expired.
     ///
     /// # Errors
-    /// When a socket fails for good. The other workers are then asked to shut down.
+    /// When a socket fails permanently. The other workers are then asked to shut down.
     ///
     /// # Panics
     /// Outside a twinring runtime.
@@ -134,14 +134,14 @@ impl<S: Service> Server<S> {
     }
 }
 
-/// A listening socket, and what a service has to know of it.
+/// A listening socket, and the service's data about it.
 pub(crate) type Listener<T> = (BoundListener, T);
 
 /// One worker's part of a service over TCP.
 pub(crate) trait WorkerService: 'static {
-    /// What it keeps of a connection.
+    /// The service's state of a connection.
     type Connection: Tracked;
-    /// What it knows of a listening socket.
+    /// The service's data about a listening socket.
     type Listener: 'static;
 
     fn connections(&self) -> &Rc<Connections<Self::Connection>>;
@@ -149,19 +149,20 @@ pub(crate) trait WorkerService: 'static {
     /// Serves a connection in a task of its own, if it is admitted.
     fn start(self: &Rc<Self>, stream: TcpStream, listener: &Self::Listener);
 
-    /// How long a connection may stay in a phase, and what becomes of one that stays longer.
+    /// How long a connection may stay in a phase, and how it ends if it stays longer.
     fn limit(&self, phase: PhaseOf<Self>) -> Option<Limit<PhaseOf<Self>>>;
 
     /// The same during the drain.
     fn drain_limit(&self, phase: PhaseOf<Self>) -> Option<Limit<PhaseOf<Self>>>;
 
-    /// The time between two sweeps over the connections; `None` if none is limited before the drain.
+    /// The time between two sweeps over the connections; `None` if no connection has a limit before
+    /// the drain.
     fn sweep_period(&self) -> Option<Duration>;
 
     /// How long a shutdown waits for connections.
     fn drain_timeout(&self) -> Duration;
 
-    /// Does what else is to be done every now and then; returns when to do so again at the latest.
+    /// Periodic work of the service. Returns the latest time of the next call.
     fn housekeeping(&self) -> Option<Instant> {
         None
     }

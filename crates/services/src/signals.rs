@@ -1,12 +1,11 @@
-//! Threads that take no signals.
+//! Threads that handle no signals.
 
 use nix::sys::signal::{SigSet, Signal};
 
-/// Has the calling thread take none of the signals that a service acts on. The kernel may give a
-/// signal to any thread that takes it; one that waits for a filesystem whose server is gone would
-/// keep it for ever.
+/// Blocks the signals of a service on the calling thread. The kernel may deliver a signal to any
+/// thread that does not block it; a thread that waits for a dead filesystem would never handle it.
 pub fn take_no_signals() {
     let signals = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGUSR1];
-    // Cannot fail with a valid set; a thread that still takes them is no worse than before.
+    // Cannot fail with a valid set; without the block the thread works as before.
     let _blocked = SigSet::from_iter(signals).thread_block();
 }

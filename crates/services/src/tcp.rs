@@ -1,4 +1,4 @@
-//! A TCP service on all workers: what one runs for each connection, and its limits.
+//! A TCP service on all workers: the function that serves each connection, and its limits.
 
 use crate::connection::{Connection, Phase};
 use crate::server::{
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use twinring::{Handle, ListenOptions, TcpStream, spawn};
 
-/// A drain ends a connection that was idle for this long: it has nothing to finish.
+/// A drain ends a connection that has been idle for this long: it has no work to finish.
 const DRAIN_IDLE: Duration = DRAIN_SWEEP.saturating_mul(4);
 
 /// Sweeps per idle timeout: a connection is closed after the timeout and at most a quarter more.
@@ -25,21 +25,21 @@ const IDLE_SWEEP_MAX: Duration = Duration::from_secs(3600);
 /// The bounds of a TCP service.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Connections open at once, over all workers; what comes beyond is closed at once.
+    /// Concurrent connections, over all workers; further ones are closed immediately.
     pub max_connections: usize,
-    /// Those of one IPv4 address, or one IPv6 network of 64 bits; `usize::MAX` is no maximum.
+    /// Concurrent connections of one IPv4 address, or one IPv6 network of 64 bits; `usize::MAX` is
+    /// unlimited.
     pub max_connections_per_address: usize,
-    /// Whose connections are served; others are closed at once.
+    /// The allowed clients; connections of others are closed immediately.
     pub allow: AllowList,
-    /// Close connections on which nothing was received, and nothing handed over to the kernel,
-    /// for this long.
+    /// Closes connections on which no data was received, or passed to the kernel, for this long.
     pub idle_timeout: Option<Duration>,
-    /// How long a shutdown waits for peers to take what was received from them.
+    /// How long a shutdown waits for peers to read their remaining answers.
     pub drain_timeout: Duration,
 }
 
 impl Default for Limits {
-    /// Anybody, as many connections as descriptors, no idle timeout, 10 seconds for the drain.
+    /// All clients, as many connections as descriptors, no idle timeout, 10 seconds for the drain.
     fn default() -> Limits {
         Limits {
             max_connections: usize::MAX,
@@ -156,8 +156,8 @@ where
         let serve = self.serve.clone();
         spawn(async move {
             let served = serve(&connection).await;
-            // In a box, as what happens once at the end is larger than all before it, and the
-            // size of a connection's task is cache footprint.
+            // Boxed, because this future is larger than all others of the task, and the size of a
+            // connection's task is cache footprint.
             Box::pin(connection.end(served)).await;
         });
     }
@@ -167,7 +167,8 @@ where
         self.idle_timeout.map(limit)
     }
 
-    /// Connections finish what they received: those are spared that wait for their peer to read.
+    /// Connections finish the data that they received. No limit applies while they wait for their
+    /// peer to read.
     fn drain_limit(&self, phase: Phase) -> Option<Limit<Phase>> {
         let limit = Limit { time: DRAIN_IDLE, ending: Ending::Drain, restarts_on_ack: false };
         (phase == Phase::Receiving).then_some(limit)

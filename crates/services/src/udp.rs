@@ -1,16 +1,17 @@
-//! Reflector over UDP: every datagram goes back to its sender, from the address it was sent to.
+//! Reflector over UDP: every datagram goes back to its sender, from the address to which it was
+//! sent.
 //!
-//! What comes back is byte for byte what was sent, in order for each source, also when the send buffer
-//! is full. (The exception is asked for: single-shot receives, [`UdpOptions::pending`], may complete in
-//! another order.) A datagram that
-//! cannot be sent back whole, or at all, is dropped and counted; see [`UdpCounters`]. The service
-//! answers whoever a datagram claims to come from, if that is one host of its [`AllowList`], and with
-//! as many bytes: nothing is amplified (duplicates that were asked for aside), but where source
-//! addresses can be forged it can be made to send to third parties.
+//! Answers are byte for byte equal to the datagrams, in order for each source, also when the send
+//! buffer is full. (There is one exception on request: single-shot receives,
+//! [`UdpOptions::pending`], may complete in another order.) A datagram that cannot be sent back
+//! whole, or at all, is dropped and counted; see [`UdpCounters`]. The service answers to the
+//! address that a datagram claims as its source, if that is one host of its [`AllowList`], and with
+//! the same number of bytes: except for requested duplicates there is no amplification. But where
+//! sources can be forged, answers can reach third parties.
 //!
 //! Answers carry the DSCP of the socket, and no ECN codepoint: a reflector has no congestion
-//! control, and must not claim that it reacts to marks (RFC 3168). For measurements of what a path
-//! does to ECN, each answer can carry the codepoint of its datagram instead.
+//! control, and must not claim that it reacts to marks (RFC 3168). To measure how a path treats
+//! ECN, each answer can carry the codepoint of its datagram instead.
 
 mod counters;
 mod impairment;
@@ -36,25 +37,24 @@ use std::time::{Duration, Instant};
 use twinring::net::Granted;
 use twinring::{BoundUdp, Handle, UdpOptions, UdpSocket, shutdown_requested};
 
-/// The longest that a drain can be told to take.
+/// The longest configurable drain.
 const DRAIN_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// How the reflector behaves.
 #[derive(Clone, Debug)]
 pub struct UdpSettings {
-    /// How its sockets are made. The service itself decides on `pktinfo` and `traffic_class`.
+    /// The options of its sockets. The service itself sets `pktinfo` and `traffic_class`.
     pub options: UdpOptions,
-    /// Give each answer the ECN codepoint of its datagram.
+    /// Gives each answer the ECN codepoint of its datagram.
     pub copy_ecn: bool,
-    /// Whose datagrams are answered.
+    /// The sources that are answered.
     pub allow: AllowList,
-    /// Datagrams of one source (an IPv4 address, or an IPv6 network of 64 bits) that each socket
-    /// answers in a second; `None` is no limit. Of [`SOURCES_MAX`] sources at once.
+    /// Datagrams per second of one source (an IPv4 address, or an IPv6 network of 64 bits) that
+    /// each socket answers; `None` is unlimited. Remembers [`SOURCES_MAX`] sources.
     pub rate_per_source: Option<u32>,
-    /// What is done to datagrams on purpose.
+    /// Deliberate impairments.
     pub impairments: Option<Impairments>,
-    /// How long a shutdown may take, a day at most: what was received, and what is held back, is
-    /// sent meanwhile.
+    /// How long a shutdown may take, at most a day, to send pending and delayed answers.
     pub drain_timeout: Duration,
 }
 
@@ -84,8 +84,8 @@ impl UdpService {
         let mut all = Vec::with_capacity(addresses.len());
         for address in addresses {
             let options = UdpOptions {
-                // A socket bound to one address answers from there anyway, and without ancillary
-                // data a send is cheaper.
+                // A socket bound to one address answers from it anyway, and a send without
+                // ancillary data is cheaper.
                 pktinfo: address.ip().is_unspecified(),
                 traffic_class: settings.copy_ecn,
                 ..settings.options.clone()
@@ -162,8 +162,8 @@ impl Service for Udp {
     }
 }
 
-/// Replies to requests for the counters of one worker, and leaves the last ones behind when the worker
-/// ends, however it ends.
+/// Replies to requests for the counters of one worker, and stores the final ones when the worker
+/// ends, also by a panic.
 struct Stats {
     ports: Rc<[Rc<Port>]>,
     request: Arc<StatsRequest>,

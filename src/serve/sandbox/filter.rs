@@ -286,7 +286,7 @@ mod tests {
     /// A condition on one of these would run every filter for every request. (SIOCOUTQ had one, and
     /// was called before each send of several datagrams.)
     #[test]
-    fn no_filter_runs_for_the_calls_of_the_hot_paths() {
+    fn hot_path_calls_bypass_the_filter() {
         const EVENTS: &str = "epoll_pwait2 epoll_ctl read ppoll futex";
         const CONNECTIONS: &str = "recvfrom sendto sendmsg accept4 close getpeername setsockopt";
         const FILE_CALLS: &str = "openat2 statx pread64 preadv2 sendfile splice";

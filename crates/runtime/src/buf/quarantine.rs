@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_wrote_to_passes_and_the_graveyard_has_a_bound() {
+    fn unwritten_memory_passes_and_the_quarantine_is_bounded() {
         for _ in 0..3 * BURIED_MAX {
             let (pool, _) = used();
             pool.give_back(pool.take().expect("it was released"));

@@ -127,7 +127,7 @@ fn a_file_that_is_cached_needs_a_descriptor_too() {
 /// EAGAIN met a peer that does not wait, which took it for a socket that is full and had sent
 /// nothing: `unread_streams_starve_nobody` waited for its bytes for ever (seed 4).
 #[test]
-fn who_does_not_wait_fills_a_socket() {
+fn non_blocking_sends_fill_a_socket() {
     in_world(Faults::none().with(Fault::Again, 900_000), async {
         for _ in 0..20 {
             let listener = TcpListener::bind(anywhere()).expect("a free port");

@@ -1,9 +1,9 @@
-//! The access log: one line for each request that was answered, or should have been.
+//! The access log: one line for each request, answered or not.
 //!
-//! A worker never waits for it. It formats lines into a buffer of its own (`feed`) and hands that
-//! over, when it is full or a tenth of a second old, to one thread that writes (`writer`). When the
-//! disk is behind and all buffers are under way, further lines are dropped and counted, and the
-//! thread says so. `line` makes the text.
+//! A worker never waits for it. It formats lines into its own buffer (`feed`) and passes that, when
+//! it is full or a tenth of a second old, to one writing thread (`writer`). When the disk is too
+//! slow and all buffers are in use, further lines are dropped and counted, and the thread reports
+//! it. `line` formats the text.
 
 mod feed;
 pub(super) mod fuzzing;
@@ -25,10 +25,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use writer::{Message, Sink, Writer};
 
-/// Bytes after which a worker hands its buffer over. A buffer may exceed this by one line.
+/// Bytes after which a worker passes its buffer on. A buffer may exceed this by one line.
 const BATCH_BYTES: usize = 64 * 1024;
 
-/// What a line looks like.
+/// The format of a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
     /// The format that is called so, followed by the seconds that the request took and `+`, `-`
@@ -51,20 +51,20 @@ impl FromStr for LogFormat {
     }
 }
 
-/// Where the lines go.
+/// The destination of the lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LogTarget {
     /// Standard output.
     Stdout,
-    /// The end of this file, which is made if it is not there, with mode 0640.
+    /// Appends to this file, which is created if it does not exist, with mode 0640.
     File(PathBuf),
 }
 
 impl LogTarget {
-    /// Opens the file of a log as the log would, but does not make it.
+    /// Opens the file of a log as the log would, but does not create it.
     ///
     /// # Errors
-    /// Why a log could not be written there; `NotFound` if the file would have to be made.
+    /// Why a log could not be written there; `NotFound` if the file would have to be created.
     pub fn open_existing(path: &Path) -> io::Result<File> {
         writer::open(path, &mut File::options())
     }
@@ -82,12 +82,12 @@ impl fmt::Display for LogTarget {
 /// How an access log is kept.
 #[derive(Clone, Debug)]
 pub struct LogSettings {
-    /// Where it goes.
+    /// The destination.
     pub target: LogTarget,
-    /// What its lines look like.
+    /// The format.
     pub format: LogFormat,
     /// Memory, in bytes for each worker, for lines that are not written yet; rounded up to 64 KiB.
-    /// What does not fit is dropped.
+    /// Lines beyond it are dropped.
     pub buffer_bytes: usize,
 }
 
@@ -95,19 +95,19 @@ pub struct LogSettings {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LogCounts {
     pub(super) written: u64,
-    /// Not written: there was no room, or the file could not be written.
+    /// Not written: the buffer was full, or the file could not be written.
     pub(super) dropped: u64,
 }
 
-/// What the writing thread shares with everybody.
+/// State shared with the writing thread.
 #[derive(Debug)]
 struct Shared {
-    /// To be opened anew before the next line.
+    /// Reopen the file before the next line.
     reopen: AtomicBool,
     written: Count,
     /// Lines that were lost because writing failed.
     failed: Count,
-    /// Lines that there was no room for, of each worker.
+    /// Lines dropped by a full buffer, of each worker.
     no_room: Vec<Count>,
     /// Batches that are handed over and not written yet, of each worker.
     under_way: Vec<AtomicUsize>,
@@ -128,10 +128,10 @@ pub struct AccessLog(Arc<Inner>);
 struct Inner {
     settings: LogSettings,
     shared: Arc<Shared>,
-    /// Taken out at the end, so that the thread learns that nothing more comes.
+    /// Removed at the end, so that the thread knows that no more messages follow.
     messages: Mutex<Option<SyncSender<Message>>>,
     ended: Mutex<Receiver<()>>,
-    /// For each worker, until it takes it, the way by which its buffers come back.
+    /// For each worker, until it takes it, the channel by which its buffers return.
     returned: Mutex<Vec<Option<Returned>>>,
 }
 
@@ -144,8 +144,9 @@ impl fmt::Debug for AccessLog {
 }
 
 impl AccessLog {
-    /// Opens the log for so many workers and starts its thread. `notice` is called, on that thread,
-    /// with what an operator should hear: that the log cannot be written, opened anew, or kept up.
+    /// Opens the log for `workers` workers and starts its thread. `notice` is called, on that
+    /// thread, with messages for the operator: the log cannot be written or reopened, or the disk
+    /// is too slow.
     ///
     /// # Errors
     /// When the file cannot be opened or the thread not be started.
@@ -164,7 +165,7 @@ impl AccessLog {
             under_way: (0..workers).map(|_| AtomicUsize::new(0)).collect(),
             batches_max,
         });
-        // One more, for a look.
+        // One more, for a wake-up.
         let (messages, received) = sync_channel(batches_max * workers + 1);
         let (returns, returned): (Vec<_>, Vec<_>) = (0..workers).map(|_| sync_channel(1)).unzip();
         let writer =
@@ -184,23 +185,23 @@ impl AccessLog {
         })))
     }
 
-    /// Has the file opened anew, after it was renamed, before the next line is written. If it
-    /// cannot be, the old one is kept. Standard output stays what it is.
+    /// Reopens the file, after it was renamed, before the next line is written. If that fails, the
+    /// old file stays open. Standard output is not affected.
     pub fn reopen(&self) {
         self.0.shared.reopen.store(true, Ordering::Release);
         if let Some(messages) = lock(&self.0.messages).as_ref() {
-            // If there is no room for it, there are messages before which the thread looks.
+            // If the channel is full, the thread checks before the messages in it.
             let _full = messages.try_send(Message::Look);
         }
     }
 
-    /// Where it goes.
+    /// The destination.
     pub fn target(&self) -> &LogTarget {
         &self.0.settings.target
     }
 
-    /// Waits, when all workers have ended, until everything is written; false if it is not within
-    /// `limit`.
+    /// Waits, after all workers have ended, until all lines are written; false if that takes longer
+    /// than `limit`.
     pub fn finish(&self, limit: Duration) -> bool {
         drop(lock(&self.0.messages).take());
         lock(&self.0.ended).recv_timeout(limit) != Err(RecvTimeoutError::Timeout)
@@ -213,7 +214,7 @@ impl AccessLog {
         }
     }
 
-    /// The end of a worker; `None` if it was taken already.
+    /// The end of a worker; `None` if it was taken before.
     pub(super) fn of_worker(&self, number: usize) -> Option<WorkerLog> {
         let returned = lock(&self.0.returned).get_mut(number)?.take()?;
         let messages = lock(&self.0.messages).clone()?;

@@ -1,7 +1,8 @@
-//! What operators and their machines ask: metrics, and whether the service lives and is ready.
+//! The admin service: metrics, health and readiness.
 //!
-//! It runs on a thread and an engine (epoll) of its own, with a bounded number of connections that
-//! each have one request and a few seconds: so the service cannot starve it, nor it the service.
+//! It runs on its own thread and engine (epoll), with a bounded number of connections of one
+//! request and a few seconds each. It can therefore not starve the service, and the service cannot
+//! starve it.
 
 use super::date::Clock;
 use super::head::{Head, HeadLimits, Method, Scan, Storage};
@@ -23,7 +24,7 @@ use twinring::{
     timeout,
 };
 
-/// Connections at once; more are closed at once.
+/// Concurrent connections; further ones are closed immediately.
 const CONNECTIONS_MAX: usize = 64;
 
 /// From the beginning of a connection to its end.
@@ -56,7 +57,7 @@ impl Admin {
         self.listener.local_addr()
     }
 
-    /// Answers, on a thread of its own, until what it returns is dropped.
+    /// Answers, on its own thread, until the returned value is dropped.
     ///
     /// # Errors
     /// When the thread or its engine cannot be started.
@@ -65,8 +66,8 @@ impl Admin {
         let handle = runtime.handle();
         let thread = std::thread::Builder::new().name("admin".to_owned()).spawn(move || {
             let observer = Arc::new(observer);
-            // An error is that it was stopped, or that the listener failed: then the port is
-            // closed, and those who watch it see that.
+            // An error means that it was stopped, or that the listener failed: then the port is
+            // closed, which monitoring notices.
             let _stopped = runtime.block_on(serve(self.listener, observer));
         })?;
         Ok(RunningAdmin { handle, thread: Some(thread) })
@@ -105,7 +106,7 @@ async fn serve(listener: BoundListener, observer: Arc<Observer>) -> io::Result<(
         let (closed, observer) = (Open(Rc::clone(&open)), Arc::clone(&observer));
         spawn(async move {
             let _closed = closed;
-            // Whoever is too slow, or goes away, gets no answer.
+            // A peer that is too slow, or leaves, gets no answer.
             let _late_or_gone = timeout(CONNECTION_MAX, serve_connection(&stream, &observer)).await;
         });
     }
@@ -137,7 +138,7 @@ async fn serve_connection(stream: &TcpStream, observer: &Observer) -> io::Result
     };
     stream.send(reply).await?;
     stream.finish().await?;
-    // Closing before the peer has read everything could reset the connection under its hands.
+    // Closing before the peer has read everything could reset the connection before that.
     while !stream.recv().await?.is_empty() {}
     Ok(())
 }

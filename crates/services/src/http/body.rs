@@ -1,4 +1,4 @@
-//! The body of a request: nobody wants it here, so it is counted and passed over.
+//! The body of a request: it is not used, so it is counted and skipped.
 
 use super::head::Framing;
 use super::status::Status;
@@ -7,7 +7,7 @@ use twinring_input::chunked::{Chunked, Event, Invalid};
 /// Chunk extensions and trailer fields of one body, together, in bytes.
 const EXTRAS_MAX: usize = 4096;
 
-/// What of a body is to come.
+/// The remaining body.
 #[derive(Clone, Debug)]
 enum Rest {
     /// So many bytes.
@@ -15,20 +15,20 @@ enum Rest {
     Chunked(Chunked),
 }
 
-/// Passes over a body as it comes in.
+/// Skips a body as it arrives.
 #[derive(Clone, Debug)]
 pub struct Skip {
     rest: Rest,
-    /// How many bytes of data may still come.
+    /// How many bytes of data may still arrive.
     allowance: u64,
     extras: usize,
 }
 
 impl Skip {
-    /// For a body of at most `most` bytes, framing not counted.
+    /// For a body of at most `most` bytes, without framing.
     ///
     /// # Errors
-    /// 413 when the request says beforehand that it is longer.
+    /// 413 if the request announces a longer one.
     pub fn new(framing: Framing, most: u64) -> Result<Skip, Status> {
         let rest = match framing {
             Framing::Empty => Rest::Plain(0),
@@ -50,8 +50,8 @@ impl Skip {
     /// Takes the next bytes and returns how many of them belong to the body.
     ///
     /// # Errors
-    /// 413 when the body is too long, 431 when what its chunks carry beside it is, 400 when they are
-    /// malformed. Where the next request would begin is not known then.
+    /// 413 if the body is too long, 431 if extensions and trailers are, 400 if the chunks are
+    /// malformed. The start of the next request is unknown then.
     pub fn take(&mut self, bytes: &[u8]) -> Result<usize, Status> {
         let Skip { rest, allowance, extras } = self;
         match rest {
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Passes over `bytes` in pieces of `step`: how much belonged to the body, when it was over.
+    /// Skips `bytes` in chunks of `step`: how much belonged to the body, if it ended.
     fn skipped(framing: Framing, bytes: &[u8], step: usize) -> Result<Option<usize>, Status> {
         let mut skip = Skip::new(framing, 100)?;
         let mut taken = 0;
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_end_where_their_framing_says_however_they_are_cut() {
+    fn bodies_end_by_their_framing_however_they_are_split() {
         for (body, rest) in [
             ("0\r\n\r\n", "GET"),
             ("5\r\nhello\r\n0\r\n\r\n", "x"),

@@ -1,17 +1,16 @@
-//! The cache of a worker: answers that are ready to be sent, within a bound of memory and of open
-//! files.
+//! The cache of a worker: answers ready to be sent, within bounds of memory and of open files.
 //!
-//! It evicts by second chance: entries stand in a circle, and when room is needed, the hand passes
-//! over each that was used since it came by last, and takes the first that was not. An entry that
-//! is larger than an eighth of the whole is not kept, so one file cannot empty the cache.
+//! It evicts by second chance: the entries form a circle. When space is needed, the hand passes
+//! over each entry that was used since its last visit, and evicts the first that was not. An entry
+//! larger than an eighth of the cache is not kept, so one file cannot empty the cache.
 
 use super::resource::Resource;
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 
-/// What an entry costs beside its resource and its key: the slots in map and circle, and what the
-/// allocator adds, rounded up.
+/// The cost of an entry besides its resource and key: the slots in map and circle, and the
+/// allocator's overhead, rounded up.
 const ENTRY_BYTES: usize = 256;
 
 #[derive(Debug)]
@@ -20,7 +19,7 @@ struct Entry {
     bytes: usize,
     files: usize,
     used: Cell<bool>,
-    /// Asked for since the last look for forgotten files.
+    /// Requested since the last check for unused files.
     wanted: Cell<bool>,
 }
 
@@ -36,7 +35,7 @@ pub(super) struct Cache {
 struct Entries {
     /// Of each site, by path.
     by_site: Vec<HashMap<Rc<[u8]>, Entry>>,
-    /// Sites and paths, the one the hand points at first.
+    /// Sites and paths; the hand points at the first.
     circle: VecDeque<(usize, Rc<[u8]>)>,
     bytes: usize,
     files: usize,
@@ -49,7 +48,7 @@ impl Cache {
         Cache { bytes_max, files_max, entries: Entries { by_site, ..Entries::default() }.into() }
     }
 
-    /// What is kept for a clean path of a site, whatever its age.
+    /// The entry for a clean path of a site, regardless of its age.
     pub(super) fn get(&self, site: usize, path: &[u8]) -> Option<Rc<Resource>> {
         let entries = self.entries.borrow();
         let entry = entries.by_site[site].get(path)?;
@@ -58,7 +57,7 @@ impl Cache {
         Some(Rc::clone(&entry.resource))
     }
 
-    /// Keeps a resource, in place of what was kept for its path, if there is room for it at all.
+    /// Stores a resource, replacing the entry of its path, if it fits at all.
     pub(super) fn insert(&self, site: usize, path: &[u8], resource: &Rc<Resource>) {
         let bytes = resource.bytes() + path.len() + ENTRY_BYTES;
         let files = resource.files();
@@ -77,13 +76,13 @@ impl Cache {
         entries.by_site[site].insert(path, entry);
     }
 
-    /// Forgets open files that nobody has asked for since this was called last: one that is deleted
-    /// would keep its room on the disk.
+    /// Closes open files that were not requested since the last call: a deleted file would keep its
+    /// space on the disk.
     pub(super) fn forget_unwanted_files(&self) {
         self.forget_files(|entry| !entry.wanted.take());
     }
 
-    /// Forgets all open files, for somebody who needs a descriptor; false if there are none.
+    /// Closes all open files, to free descriptors; false if there are none.
     pub(super) fn forget_all_files(&self) -> bool {
         let has_files = self.entries.borrow().files > 0;
         self.forget_files(|_| true);
@@ -109,7 +108,7 @@ impl Cache {
         circle.retain(|(site, path)| by_site[*site].contains_key(path));
     }
 
-    /// Forgets what is kept for a path.
+    /// Removes the entry of a path.
     pub(super) fn remove(&self, site: usize, path: &[u8]) {
         self.entries.borrow_mut().remove(site, path);
     }
@@ -128,7 +127,7 @@ impl Entries {
         }
     }
 
-    /// Takes an entry out, but leaves its path in the circle.
+    /// Removes an entry, but leaves its path in the circle.
     fn take(&mut self, site: usize, path: &[u8]) -> bool {
         let Some(entry) = self.by_site[site].remove(path) else { return false };
         self.bytes -= entry.bytes;
@@ -158,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_used_stays_and_what_is_not_makes_room() {
+    fn used_entries_stay_and_unused_ones_are_evicted() {
         let cache = Cache::new(16 * 1024, 0, 1);
         let one = resource(0).bytes() + 2 + ENTRY_BYTES;
         let fit = 16 * 1024 / one;
@@ -175,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn open_files_that_nobody_wants_are_forgotten() {
+    fn unused_open_files_are_closed() {
         let cache = Cache::new(16 * 1024, 3, 2);
         for (site, path) in [(0, b"/a"), (0, b"/b"), (1, b"/a")] {
             cache.insert(site, path, &resource(0));
@@ -198,7 +197,7 @@ mod tests {
     }
 
     proptest! {
-        /// It never holds more than it may, counts what it holds, and gives what was put in last.
+        /// It stays within its bounds, counts its content, and returns the latest entry of a path.
         #[test]
         fn it_keeps_its_bounds(steps in proptest::collection::vec((0u8..4, 0u8..40, 0usize..900), 1..200)) {
             let cache = Cache::new(8 * 1024, 0, 2);

@@ -3,18 +3,18 @@
 use super::date::parse_date;
 use super::head::{Head, Name};
 
-/// What identifies a version of a representation.
+/// Identifies a version of a representation.
 #[derive(Clone, Copy, Debug)]
 pub struct Validators<'a> {
     /// The opaque part of the entity tag, in its quotes.
     pub tag: &'a [u8],
-    /// The entity tag is weak: the version might not have been the last of its moment.
+    /// The entity tag is weak: the file might have changed again within the same second.
     pub weak: bool,
-    /// Seconds since 1970 of the last change, if it is told.
+    /// Seconds since 1970 of the last change, if known.
     pub modified: Option<i64>,
 }
 
-/// What the conditions of a request make of it.
+/// The outcome of a request's conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Answer it.
@@ -57,14 +57,14 @@ pub fn range_applies(head: &Head<'_, '_>, current: &Validators<'_>) -> bool {
     match split_tag(condition) {
         Some((weak, tag, [])) => !weak && !current.weak && tag == current.tag,
         Some(_) => false,
-        // A date is as strong as the tag: both are taken from the time of the last change.
+        // A date is as strong as the tag: both follow from the time of the last change.
         None => {
             !current.weak && current.modified.is_some() && parse_date(condition) == current.modified
         }
     }
 }
 
-/// True when a list of entity tags, or `*`, holds the current one.
+/// True if a list of entity tags, or `*`, contains the current one.
 fn matches(list: &[u8], current: &Validators<'_>, strongly: bool) -> bool {
     let mut rest = list.trim_ascii();
     if rest == b"*" {
@@ -73,7 +73,7 @@ fn matches(list: &[u8], current: &Validators<'_>, strongly: bool) -> bool {
     loop {
         let start = rest.iter().position(|byte| !matches!(byte, b' ' | b'\t' | b','));
         let Some(start) = start else { return false };
-        // What comes behind something malformed cannot be told apart.
+        // The tags behind a malformed one cannot be separated.
         let Some((weak, tag, behind)) = split_tag(&rest[start..]) else { return false };
         if tag == current.tag && !(strongly && (weak || current.weak)) {
             return true;
@@ -82,7 +82,7 @@ fn matches(list: &[u8], current: &Validators<'_>, strongly: bool) -> bool {
     }
 }
 
-/// Takes an entity tag off the front: whether it is weak, its opaque part in quotes, and the rest.
+/// Splits the first entity tag off: whether it is weak, its opaque part in quotes, and the rest.
 fn split_tag(text: &[u8]) -> Option<(bool, &[u8], &[u8])> {
     let (weak, text) = match text.strip_prefix(b"W/") {
         Some(opaque) => (true, opaque),

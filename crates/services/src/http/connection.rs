@@ -1,5 +1,5 @@
-//! One connection: bytes in and out, encrypted or not, in phases that each have a time limit; and its
-//! end. `crate::server` watches over the phases.
+//! One connection: bytes in and out, encrypted or not, in phases with time limits; and its end.
+//! `crate::server` watches the phases.
 
 mod secure;
 
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use twinring::fs::{File, SendStrategy};
 use twinring::{Either, RecvBuf, SendBuf, TcpStream, race};
 
-/// What a connection is doing.
+/// The activity of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Waiting for the first byte of a handshake.
@@ -30,9 +30,9 @@ pub(super) enum Phase {
     Body,
     /// Making an answer.
     Working,
-    /// Handing it over; it waits if the peer does not take it.
+    /// Sending; waits if the peer does not read.
     Sending,
-    /// All is said; waiting for the peer to end too.
+    /// The last answer was sent; waiting for the peer's FIN.
     Closing,
 }
 
@@ -40,7 +40,7 @@ pub(super) enum Phase {
 #[derive(Debug)]
 pub(super) struct Connection {
     tracking: Tracking<Phase>,
-    /// Between this and the stream, if there is one.
+    /// TLS between this and the stream, if it is used.
     pub(super) tls: Option<Box<Encryption>>,
     file_strategy: SendStrategy,
     counters: Arc<WorkerCounters>,
@@ -48,7 +48,7 @@ pub(super) struct Connection {
     incomplete: Cell<bool>,
     /// Bytes handed over for sending.
     sent: Cell<u64>,
-    /// What the access log still has to say, if there is one.
+    /// Pending entries of the access log, if there is one.
     pub(super) log: Option<Box<ConnectionLog>>,
 }
 
@@ -75,15 +75,15 @@ impl Connection {
         self.tracking.stream()
     }
 
-    /// Goes into a phase: its time begins, unless the connection is in it already.
+    /// Enters a phase: its time begins, unless the connection is already in it.
     pub(super) fn enter(&self, phase: Phase) {
         self.tracking.enter(phase);
     }
 
-    /// The next received bytes, waited for in a phase; empty when the peer has finished sending.
+    /// The next received bytes, awaited in a phase; empty at the end of the stream.
     ///
     /// # Errors
-    /// When the connection broke or has to end.
+    /// When the connection broke or must end.
     pub(super) async fn recv(&self, phase: Phase) -> io::Result<RecvBuf> {
         if let Some(tls) = &self.tls {
             return Box::pin(self.recv_secure(tls, phase)).await;
@@ -99,8 +99,7 @@ impl Connection {
         received
     }
 
-    /// Hands bytes over for sending; waits while too much is queued for a peer that does not
-    /// read.
+    /// Sends bytes; waits while too much is queued for a peer that does not read.
     ///
     /// # Errors
     /// As for [`recv`](Connection::recv).
@@ -117,7 +116,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Returns when the kernel has everything that was handed over.
+    /// Returns when the kernel has all bytes of earlier sends.
     ///
     /// # Errors
     /// As for [`recv`](Connection::recv).
@@ -128,7 +127,7 @@ impl Connection {
         Ok(())
     }
 
-    /// As [`send`](Connection::send), for bytes behind which more follow at once.
+    /// Like [`send`](Connection::send), for bytes that are followed by more at once.
     pub(super) async fn send_more(&self, bytes: impl Into<SendBuf>) -> io::Result<()> {
         let bytes = bytes.into();
         let length = bytes.len() as u64;
@@ -143,7 +142,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends a part of a file; less than asked for only if the file ends before.
+    /// Sends a part of a file; less than requested only if the file ends before.
     ///
     /// # Errors
     /// As for [`recv`](Connection::recv), and when the file cannot be read.
@@ -151,7 +150,7 @@ impl Connection {
         self.enter(Phase::Sending);
         let before = self.stream().sent_of_files();
         let outcome = self.stream().send_file_by(self.file_strategy, file, offset, len).await;
-        // What went out before it failed counts too.
+        // Bytes that were sent before the failure count too.
         let sent = self.stream().sent_of_files() - before;
         self.count_sent(sent);
         self.counters.sent_file_bytes.add(sent);
@@ -176,7 +175,7 @@ impl Connection {
         if self.tls.is_some() { SendStrategy::Read } else { self.file_strategy }
     }
 
-    /// Takes note of bytes of answers (before any encryption) that were handed over for sending.
+    /// Counts bytes of answers (before encryption).
     fn count_sent(&self, bytes: u64) {
         self.counters.sent_bytes.add(bytes);
         self.sent.set(self.sent.get() + bytes);
@@ -187,25 +186,25 @@ impl Connection {
         self.sent.get()
     }
 
-    /// Notes whether an answer is under way. If the connection ends then, it is reset: FIN could
-    /// be taken for the end of the answer.
+    /// Records whether an answer is in progress. If the connection ends then, it is reset: FIN
+    /// could be taken for the end of the answer.
     pub(super) fn set_incomplete(&self, incomplete: bool) {
         self.incomplete.set(incomplete);
     }
 
-    /// Says that the answer under way cannot be completed, because its file was changed.
+    /// Records that the current answer cannot be completed, because its file was changed.
     pub(super) fn break_off(&self) -> io::Error {
         self.tracking.fail();
         self.counters.broken_off.add(1);
         io::Error::other("the file was changed while it was being sent")
     }
 
-    /// Ends the connection in order: sends what is queued and FIN, then reads until the peer ends
-    /// too. Closing with unread data, or before late data arrives, would send a reset, which can
+    /// Closes the connection in order: sends queued data and FIN, then reads until the peer's FIN.
+    /// Closing with unread data, or before late data arrives, would send a reset, which can
     /// overtake the answer (RFC 9112 section 9.6).
     ///
     /// # Errors
-    /// When the connection broke or has to end.
+    /// When the connection broke or must end.
     pub(super) async fn finish(&self) -> io::Result<()> {
         if let Some(tls) = &self.tls {
             return self.finish_secure(tls).await;
@@ -216,9 +215,10 @@ impl Connection {
         Ok(())
     }
 
-    /// Ends the connection behind the answer to a request of which the client said that it is the
-    /// last. Nothing more comes, so the socket can be closed as soon as the kernel has the answer:
-    /// no FIN ahead of the close, and no wait for that of the client. What came nevertheless is read.
+    /// Closes the connection behind the answer to the client's last request. The client sends no
+    /// further request, so the socket can be closed as soon as the kernel has the answer: without a
+    /// separate FIN, and without waiting for that of the client. Data that arrived nevertheless is
+    /// read.
     ///
     /// # Errors
     /// As for [`finish`](Connection::finish).
@@ -234,8 +234,8 @@ impl Connection {
         }
     }
 
-    /// Closes after serving it failed. `timed_out` is what to say to a peer that was too slow with
-    /// its request.
+    /// Closes after serving failed. `timed_out` is the answer to a peer that was too slow with its
+    /// request.
     pub(super) async fn close(&self, timed_out: impl FnOnce() -> Vec<u8>) {
         let ending = self.tracking.take_ending();
         self.count(ending);
@@ -269,7 +269,7 @@ impl Connection {
         count.add(1);
     }
 
-    /// Makes the close a reset when bytes are left unsent, or are still to come.
+    /// Makes the close a reset if data is unsent or still to be produced.
     async fn reset_if_unsent(&self) {
         match self.incomplete.get() {
             true => self.tracking.reset_on_close(),

@@ -1,4 +1,4 @@
-//! What the HTTP service counts. As for every service, each worker writes its own.
+//! The counters of the HTTP service. As for every service, each worker writes its own.
 
 use super::status::Status;
 use crate::server::Count;
@@ -37,37 +37,37 @@ counters! {
     closed,
     /// Connections that were accepted and served.
     accepted,
-    /// Further ones, accepted and closed at once because there were too many.
+    /// Connections accepted and closed immediately because of the maximum.
     refused,
-    /// The same, because there were too many of one address.
+    /// The same, because of the maximum per address.
     refused_of_address,
     /// Connections that ended with an error: the peer reset them or became unreachable.
     reset,
     /// TLS handshakes that were completed.
     tls_handshakes,
-    /// Those of them that resumed an earlier session.
+    /// Handshakes that resumed an earlier session.
     tls_resumed,
-    /// Connections on which something else came than TLS, or nothing that both ends can speak.
+    /// Connections that did not speak TLS, or nothing that both ends support.
     tls_failures,
-    /// Connections whose peer ended them without saying so (close_notify).
+    /// Connections that the peer ended without close_notify.
     tls_truncated,
     /// Connections reset because the handshake was not done in time.
     handshake_timeouts,
     /// Connections closed between two requests, after the idle timeout.
     idle_closed,
-    /// Connections closed because the head of a request did not come in time.
+    /// Connections closed because the head of a request did not arrive in time.
     header_timeouts,
     /// The same for its body.
     body_timeouts,
-    /// Connections reset because an answer was not taken.
+    /// Connections reset because the peer did not read an answer.
     send_timeouts,
     /// Connections cut at the drain timeout, with work unfinished.
     cut,
-    /// Answers that were broken off because the file was changed meanwhile.
+    /// Answers broken off because the file was changed.
     broken_off,
     /// Requests that were answered, with any status.
     requests,
-    /// Those of them with a status of 200 to 299.
+    /// Answers with a status of 200 to 299.
     responses_2xx,
     /// With 300 to 399.
     responses_3xx,
@@ -77,7 +77,7 @@ counters! {
     responses_5xx,
     /// Requests answered from the cache, without asking the file system.
     cache_hits,
-    /// Requests for which it was asked.
+    /// Requests that needed a lookup in the file system.
     cache_misses,
     /// Times that a resource was read because it was not in the cache, or had changed.
     cache_loads,
@@ -87,9 +87,9 @@ counters! {
     cache_files,
     /// Bytes received.
     received_bytes,
-    /// Bytes handed over to the engine for sending; what a broken connection dropped is included.
+    /// Bytes passed to the engine for sending, including those dropped by a broken connection.
     sent_bytes,
-    /// Those of them that were sent from a file, and not from the cache.
+    /// Bytes sent from a file, and not from the cache.
     sent_file_bytes,
 }
 

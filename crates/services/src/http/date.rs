@@ -1,4 +1,4 @@
-//! Dates as HTTP writes them, and the clock of a worker, which writes one a second.
+//! Dates in HTTP format, and the clock of a worker, which formats one per second.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -24,13 +24,13 @@ pub fn parse_date(text: &[u8]) -> Option<i64> {
     Some(time.duration_since(UNIX_EPOCH).ok()?.as_secs() as i64)
 }
 
-/// What time it is, asked once for each batch of requests.
+/// The current time, read once for each batch of requests.
 #[derive(Debug)]
 pub struct Clock {
     now: Cell<Instant>,
     /// The second, since 1970.
     second: Cell<i64>,
-    /// When the next one begins.
+    /// When the next second begins.
     second_ends: Cell<Instant>,
     date: Cell<[u8; DATE_BYTES]>,
 }
@@ -50,14 +50,14 @@ impl Clock {
         clock
     }
 
-    /// Looks at the time again.
+    /// Reads the time again.
     pub fn tick(&self) {
         let now = Instant::now();
         self.now.set(now);
         if now < self.second_ends.get() {
             return;
         }
-        // A clock that stands before 1970 or after 9999 keeps its last date.
+        // With a clock before 1970 or after 9999 the last date stays.
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.second.set(since_1970.as_secs() as i64);
         let left = Duration::from_secs(1) - Duration::from_nanos(since_1970.subsec_nanos().into());

@@ -1,11 +1,11 @@
-//! Content codings: which of the files that lie beside each other a client gets.
+//! Content codings: selects one of several encodings of a file.
 
 use std::str::FromStr;
 
 /// A content coding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coding {
-    /// The file as it is.
+    /// The file without a coding.
     Identity,
     /// `br`, in a file that ends in `.br`.
     Brotli,
@@ -26,7 +26,7 @@ impl Coding {
         }
     }
 
-    /// What the name of its file ends in.
+    /// The suffix of its file name.
     pub fn suffix(self) -> &'static str {
         match self {
             Coding::Identity => "",
@@ -40,7 +40,7 @@ impl Coding {
 impl FromStr for Coding {
     type Err = String;
 
-    /// Takes the suffix of its file, without the dot.
+    /// Parses the suffix of its file, without the dot.
     fn from_str(text: &str) -> Result<Coding, String> {
         match text {
             "br" => Ok(Coding::Brotli),
@@ -51,9 +51,9 @@ impl FromStr for Coding {
     }
 }
 
-/// What an `Accept-Encoding` says about each coding, in thousandths; `None` where it says nothing.
+/// The weights of an `Accept-Encoding`, in thousandths; `None` for codings that it does not name.
 #[derive(Clone, Copy, Debug, Default)]
-struct Wishes {
+struct Weights {
     identity: Option<u16>,
     brotli: Option<u16>,
     gzip: Option<u16>,
@@ -61,32 +61,32 @@ struct Wishes {
     others: Option<u16>,
 }
 
-impl Wishes {
-    fn read<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Wishes {
-        let mut wishes = Wishes::default();
+impl Weights {
+    fn read<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Weights {
+        let mut weights = Weights::default();
         for element in lines.flat_map(|line| line.split(|byte| *byte == b',')) {
             let mut parts = element.splitn(2, |byte| *byte == b';').map(<[u8]>::trim_ascii);
             let name = parts.next().unwrap_or_default();
-            let wish = match name {
-                name if name.eq_ignore_ascii_case(b"identity") => &mut wishes.identity,
-                name if name.eq_ignore_ascii_case(b"br") => &mut wishes.brotli,
-                name if name.eq_ignore_ascii_case(b"gzip") => &mut wishes.gzip,
-                name if name.eq_ignore_ascii_case(b"x-gzip") => &mut wishes.gzip,
-                name if name.eq_ignore_ascii_case(b"zstd") => &mut wishes.zstd,
-                b"*" => &mut wishes.others,
+            let weight = match name {
+                name if name.eq_ignore_ascii_case(b"identity") => &mut weights.identity,
+                name if name.eq_ignore_ascii_case(b"br") => &mut weights.brotli,
+                name if name.eq_ignore_ascii_case(b"gzip") => &mut weights.gzip,
+                name if name.eq_ignore_ascii_case(b"x-gzip") => &mut weights.gzip,
+                name if name.eq_ignore_ascii_case(b"zstd") => &mut weights.zstd,
+                b"*" => &mut weights.others,
                 _ => continue,
             };
-            *wish = match parts.next() {
+            *weight = match parts.next() {
                 None => Some(1000),
-                Some(weight) => weight_of(weight).or(*wish),
+                Some(parameter) => weight_of(parameter).or(*weight),
             };
         }
-        wishes
+        weights
     }
 
     fn weight(&self, coding: Coding) -> u16 {
         let named = match coding {
-            // Unless the client says otherwise it is acceptable, after all that it did name.
+            // Unless the client excludes it, it is acceptable, after all codings that it named.
             Coding::Identity => return self.identity.or(self.others).unwrap_or(0),
             Coding::Brotli => self.brotli,
             Coding::Gzip => self.gzip,
@@ -118,18 +118,18 @@ fn weight_of(parameter: &[u8]) -> Option<u16> {
     (weight <= 1000).then_some(weight)
 }
 
-/// The index of the coding to send, among those that are there. They are in the order of our
-/// preference, which decides between equal wishes; the identity is among them. A client that
-/// accepts none of them gets the identity: it may do something with it, and nothing with a 406.
+/// The index of the coding to send, among the available ones. These are in the server's order of
+/// preference, which decides between equal weights; the identity is among them. A client that
+/// accepts none of them gets the identity, which is more useful to it than a 406.
 pub fn choose<'a>(
     accepted: impl Iterator<Item = &'a [u8]>,
     available: impl Iterator<Item = Coding>,
 ) -> usize {
-    let wishes = Wishes::read(accepted);
+    let weights = Weights::read(accepted);
     let mut best = (0, 0);
     let mut identity = 0;
     for (index, coding) in available.enumerate() {
-        let weight = wishes.weight(coding);
+        let weight = weights.weight(coding);
         if coding == Coding::Identity {
             identity = index;
         }

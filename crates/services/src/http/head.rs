@@ -1,10 +1,9 @@
-//! The head of a request: finding its end, and reading it strictly.
+//! The head of a request: finding its end, and parsing it strictly.
 //!
-//! Two servers in a row that disagree about where a request ends can be made to answer a request
-//! that somebody hid inside another ("smuggling"). So whatever RFC 9112 lets a recipient guess at
-//! is refused here: lines that end in a bare LF, folded lines, space before a colon, both kinds of
-//! body length, two lengths, two hosts. The outcome never depends on how the bytes were cut into
-//! pieces on their way.
+//! If two servers in a row disagree about where a request ends, an attacker can hide a request
+//! inside another ("smuggling"). So wherever RFC 9112 lets a recipient guess, this parser refuses:
+//! lines that end in a bare LF, folded lines, space before a colon, both kinds of body length, two
+//! lengths, two hosts. The result never depends on how the bytes were split in transit.
 
 use super::status::Status;
 use super::target::{Target, is_host};
@@ -15,8 +14,8 @@ use std::mem::MaybeUninit;
 /// Header fields of one request; more are refused with 431.
 pub const HEADERS_MAX: usize = 100;
 
-/// What a request line holds besides the target: the longest method we look at, the version, and
-/// the spaces between.
+/// The parts of a request line besides the target: the longest known method, the version, and the
+/// spaces between.
 const LINE_EXTRA_BYTES: usize = 48;
 
 /// Bounds of a request head.
@@ -34,24 +33,23 @@ impl Default for HeadLimits {
     }
 }
 
-/// The search for the end of a head, which goes on where it stopped when more bytes are there.
+/// The search for the end of a head. It continues where it stopped when more bytes arrive.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Scan {
-    /// Where the line that is being looked at begins.
+    /// Where the current line begins.
     line: usize,
-    /// Where the search goes on.
+    /// Where the search continues.
     next: usize,
     /// Where the request line begins: behind an empty line that some clients put before it.
     begin: usize,
 }
 
 impl Scan {
-    /// Looks for the empty line that ends the head at the beginning of `bytes`, which have to be
-    /// those of the last call or begin with them. Returns the length of the head, when it is
-    /// complete.
+    /// Searches for the empty line that ends the head at the beginning of `bytes`. These must begin
+    /// with the bytes of the previous call. Returns the length of the head when it is complete.
     ///
     /// # Errors
-    /// The status to answer with, found at the first byte that is wrong.
+    /// The status to answer with, found at the first wrong byte.
     pub fn find_end(&mut self, bytes: &[u8], limits: HeadLimits) -> Result<Option<usize>, Status> {
         let window = &bytes[..bytes.len().min(limits.head_bytes)];
         let line_max = limits.target_bytes + LINE_EXTRA_BYTES;
@@ -84,7 +82,7 @@ impl Scan {
             let before_request_line = empty && in_request_line;
             (self.line, self.next) = (end + 1, end + 1);
             if before_request_line {
-                // RFC 9112 section 2.2 asks for patience with one; a second one fails above.
+                // RFC 9112 section 2.2 tolerates one empty line; a second one fails above.
                 self.begin = self.line;
             } else if empty {
                 return Ok(Some(end + 1));
@@ -92,20 +90,20 @@ impl Scan {
         }
     }
 
-    /// True when nothing of a request has been seen.
+    /// True if no byte of a request was seen.
     pub fn is_fresh(&self) -> bool {
         self.next == 0
     }
 }
 
-/// What is asked for.
+/// The method of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     /// The representation.
     Get,
     /// Its head only.
     Head,
-    /// What can be asked for.
+    /// The known methods.
     Options,
     /// A method of RFC 9110 or RFC 5789 that a file server has no use for: 405.
     Other,
@@ -113,10 +111,10 @@ pub enum Method {
     Unknown,
 }
 
-/// How the length of the request's body is told.
+/// How the length of the request's body is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
-    /// There is none, or it is empty.
+    /// No body, or an empty one.
     Empty,
     /// So many bytes.
     Length(u64),
@@ -124,7 +122,7 @@ pub enum Framing {
     Chunked,
 }
 
-/// Room for the fields of a head, which a [`Head`] borrows.
+/// Storage for the fields of a head, which a [`Head`] borrows.
 pub struct Storage<'a> {
     usual: [MaybeUninit<Header<'a>>; HEADERS_MAX],
     /// The same for versions that httparse does not know; empty for all others.
@@ -132,7 +130,7 @@ pub struct Storage<'a> {
 }
 
 impl Storage<'_> {
-    /// Room for [`HEADERS_MAX`] fields.
+    /// Storage for [`HEADERS_MAX`] fields.
     #[allow(clippy::new_without_default)]
     pub fn new() -> Self {
         let usual = [const { MaybeUninit::uninit() }; HEADERS_MAX];
@@ -146,7 +144,7 @@ impl std::fmt::Debug for Storage<'_> {
     }
 }
 
-/// Defines the fields that somebody here asks for, with a bit each.
+/// Defines the fields that the server uses, with a bit each.
 macro_rules! names {
     ($($name:ident = $bit:literal $text:literal,)*) => {
         /// A header field that means something to this service.
@@ -155,7 +153,7 @@ macro_rules! names {
         pub enum Name { $($name = $bit,)* }
 
         impl Name {
-            /// Finds the field that is called so, in whatever case.
+            /// Finds the field of this name, in any case.
             fn find(text: &str) -> Option<Name> {
                 $(if text.len() == $text.len() && text.eq_ignore_ascii_case($text) {
                     return Some(Name::$name);
@@ -188,9 +186,9 @@ names! {
 /// A request head that passed all checks.
 #[derive(Debug)]
 pub struct Head<'h, 'a> {
-    /// What is asked for.
+    /// The method.
     pub method: Method,
-    /// Of what.
+    /// The target.
     pub target: Target<'a>,
     /// The host and port that the target names, which then counts instead of the field `Host`.
     pub authority: Option<&'a str>,
@@ -205,7 +203,7 @@ pub struct Head<'h, 'a> {
     fields: &'h [Header<'a>],
     /// A bit for each [`Name`] that occurs.
     seen: u16,
-    /// A bit for each that occurs more than once.
+    /// A bit for each field that occurs more than once.
     repeated: u16,
 }
 
@@ -243,7 +241,7 @@ impl<'h, 'a> Head<'h, 'a> {
         head.read_expectation()?;
         match method {
             Method::Unknown => return Err(Status::NOT_IMPLEMENTED),
-            // The target of CONNECT is of another form. What is answered does not depend on it.
+            // The target of CONNECT has another form. The answer does not depend on it.
             Method::Other if Target::is_plausible(target) => {}
             Method::Other => return Err(Status::BAD_REQUEST),
             _ => {
@@ -278,7 +276,7 @@ impl<'h, 'a> Head<'h, 'a> {
             .map(|field| field.value)
     }
 
-    /// The value of a field that may occur once; one that occurs twice tells nothing.
+    /// The value of a field that may occur once; `None` if it occurs twice.
     pub fn value(&self, name: Name) -> Option<&'a [u8]> {
         match self.repeated & 1 << name as u16 {
             0 => self.values(name).next(),
@@ -286,8 +284,8 @@ impl<'h, 'a> Head<'h, 'a> {
         }
     }
 
-    /// The value of any field, by its name in lower case; of several the first. For what means
-    /// nothing to this service, but to those who read its log.
+    /// The value of any field, by its name in lower case; the first of several. For fields that the
+    /// service does not use, but logs.
     pub fn field(&self, name: &str) -> Option<&'a [u8]> {
         let field = self.fields.iter().find(|field| field.name.eq_ignore_ascii_case(name))?;
         Some(field.value)
@@ -332,13 +330,13 @@ impl<'h, 'a> Head<'h, 'a> {
         let mut codings = self.tokens(Name::TransferEncoding);
         match (codings.next(), codings.next()) {
             (Some(only), None) if is_chunked(only) => Ok(Framing::Chunked),
-            // Twice chunked, or nothing at all, is no framing that anybody could mean.
+            // Chunked twice, or an empty list, is not a valid framing.
             (None, _) => Err(Status::BAD_REQUEST),
             (Some(first), Some(_)) if is_chunked(first) => Err(Status::BAD_REQUEST),
             (Some(_), Some(last)) if is_chunked(codings.last().unwrap_or(last)) => {
                 Err(Status::NOT_IMPLEMENTED)
             }
-            // The length of a request cannot be told if the last coding is another.
+            // The length of a request is unknown if the last coding is another.
             _ => Err(Status::BAD_REQUEST),
         }
     }
@@ -367,7 +365,7 @@ impl<'h, 'a> Head<'h, 'a> {
     }
 }
 
-/// A head in parts that nobody has looked at.
+/// A head in its unparsed parts.
 struct RequestLine<'h, 'a> {
     method: &'a str,
     target: &'a str,
@@ -433,7 +431,7 @@ fn known_method(name: &str) -> Method {
     }
 }
 
-/// 1*DIGIT that fits, and nothing else: no sign, no space, no list.
+/// 1*DIGIT that fits: no sign, no space, no list.
 fn decimal(text: &[u8]) -> Option<u64> {
     if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
         return None;

@@ -1,4 +1,4 @@
-//! Virtual hosts: which files, and which rules about them, belong to the name that a request asks.
+//! Virtual hosts: selects the files and rules for the host name of a request.
 
 use super::encoding::Coding;
 use super::head::Head;
@@ -16,23 +16,23 @@ use twinring::fs::{Dir, Symlinks};
 /// The longest name in the Domain Name System, in bytes.
 const NAME_BYTES_MAX: usize = 253;
 
-/// Files, and what is said about them.
+/// The files of a host, and their rules.
 #[derive(Clone, Debug)]
 pub struct Site {
     /// Where the files are.
     pub root: Dir,
     /// Whether symbolic links beneath it are followed.
     pub symlinks: Symlinks,
-    /// Names that stand for their directory, the first that is there.
+    /// Index file names; the first that exists is used.
     pub index: Vec<String>,
-    /// What is made of a directory without such a file; `None` for 404.
+    /// The listing format of a directory without an index file; `None` for 404.
     pub autoindex: Option<ListingFormat>,
-    /// The file (a clean path such as `/index.html`) that answers for paths that do not exist and
-    /// whose last segment has no dot: the pages of an application that routes by itself.
+    /// The file (a clean path such as `/index.html`) for paths that do not exist and whose last
+    /// segment has no dot: for applications that route in the browser.
     pub fallback: Option<Vec<u8>>,
-    /// The file (a clean path) whose content goes with 404.
+    /// The file (a clean path) that is the body of a 404.
     pub not_found: Option<Vec<u8>>,
-    /// Codings to look for beside a file, the preferred one first.
+    /// Codings of precompressed files, the preferred one first.
     pub precompressed: Vec<Coding>,
     /// Values of `Cache-Control`; the first rule that matches counts.
     pub cache_control: Vec<FieldRule>,
@@ -115,16 +115,16 @@ impl fmt::Display for HostName {
 #[derive(Clone, Debug, Default)]
 pub struct Sites {
     all: Vec<Site>,
-    /// For hosts that no name is given for; without it they are answered with 421.
+    /// For hosts without a site; without a default they get 421.
     default: Option<usize>,
     exact: HashMap<Vec<u8>, usize>,
-    /// By what follows `*.`; the longest counts.
+    /// By the suffix after `*.`; the longest match counts.
     wildcards: HashMap<Vec<u8>, usize>,
 }
 
 impl Sites {
-    /// With a site for all hosts that have none of their own; without it, those are answered with
-    /// 421 (Misdirected Request).
+    /// With a default site for hosts without one of their own; without it, those get 421
+    /// (Misdirected Request).
     pub fn new(default: Option<Site>) -> Sites {
         let number = default.as_ref().map(|_| 0);
         Sites { all: default.into_iter().collect(), default: number, ..Sites::default() }
@@ -156,7 +156,7 @@ impl Sites {
         &self.all[number]
     }
 
-    /// The number of the site that a request is for, if there is one.
+    /// The number of the site for a request, if there is one.
     pub(super) fn find(&self, head: &Head<'_, '_>) -> Option<usize> {
         if self.exact.is_empty() && self.wildcards.is_empty() {
             return self.default;

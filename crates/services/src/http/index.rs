@@ -1,4 +1,4 @@
-//! Listings of directories, and the bound of the memory that they take.
+//! Directory listings, and the bound of their memory.
 
 use super::options::ListingFormat;
 use super::path::encode;
@@ -11,14 +11,14 @@ use std::rc::Rc;
 use std::time::{Duration, UNIX_EPOCH};
 use twinring::fs::{Entry, Kind};
 
-/// Names in one listing; the rest of a larger directory is left out, and the listing says so.
+/// Names in one listing; the rest of a larger directory is left out, and the listing states that.
 pub(super) const ENTRIES_MAX: usize = 10_000;
 
-/// Bytes of listings that a worker holds, those that slow peers have not taken yet included: dozens of
-/// the largest. Who asks for one more is told to come back later.
+/// Bytes of listings that a worker holds, including those that slow peers have not read yet: dozens
+/// of the largest. A request beyond that gets 503.
 const HELD_BYTES_MAX: usize = 64 << 20;
 
-/// The memory that listings take on one worker.
+/// The memory of listings on one worker.
 #[derive(Debug, Default)]
 pub(super) struct Listings {
     held_bytes: Rc<Cell<usize>>,
@@ -32,12 +32,12 @@ pub(super) struct Listing {
 }
 
 impl Listings {
-    /// True if there is no room for another.
+    /// True if no further listing fits.
     pub(super) fn are_full(&self) -> bool {
         self.held_bytes.get() >= HELD_BYTES_MAX
     }
 
-    /// Counts a listing; `None` if there is no room for it.
+    /// Counts a listing; `None` if it does not fit.
     pub(super) fn hold(&self, content: Vec<u8>) -> Option<Listing> {
         let held_bytes = self.held_bytes.get() + content.len();
         (held_bytes <= HELD_BYTES_MAX).then(|| {
@@ -67,7 +67,7 @@ struct Line {
     link: String,
 }
 
-/// Renders what is in the directory `path` (clean, and ending with a slash): content type and
+/// Renders the listing of the directory `path` (clean, and ending with a slash): content type and
 /// content. Hidden names and special files are left out, as they are not served.
 pub(super) fn render(
     format: ListingFormat,
@@ -94,7 +94,7 @@ fn line(entry: &Entry) -> Option<Line> {
         Kind::File => ("file", "", Some(entry.len)),
         Kind::Other => return None,
     };
-    // `./` keeps a name with a colon from being taken for a scheme.
+    // `./` prevents a name with a colon from being read as a scheme.
     let link = format!("./{}{slash}", encode(name));
     let name = (!name.starts_with(b".")).then(|| String::from_utf8_lossy(name).into_owned())?;
     Some(Line { name, kind, modified_s: entry.modified.seconds, size_bytes, link })
@@ -139,7 +139,7 @@ fn page(path: &[u8], lines: &[Line], complete: bool) -> String {
     page.into_string()
 }
 
-/// A date for people; nothing for times that have none.
+/// A date for people; empty for times that have none.
 fn date(seconds: i64) -> String {
     match super::date::format_date(seconds) {
         Some(_) => HttpDate::from(UNIX_EPOCH + Duration::from_secs(seconds as u64)).to_string(),
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn listings_escape_names_and_leave_out_what_is_not_served() {
+    fn listings_escape_names_and_omit_unserved_files() {
         let entries = [
             entry(".hidden", Kind::File),
             entry("<script>", Kind::File),

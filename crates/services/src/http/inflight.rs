@@ -1,4 +1,4 @@
-//! Loads of files that are under way: concurrent loads of one file are coalesced.
+//! In-flight loads of files: concurrent loads of one file are coalesced.
 
 use super::resource::{Missing, Resource};
 use slab::Slab;
@@ -10,10 +10,10 @@ use std::rc::Rc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-/// What reading a file came to.
+/// The outcome of reading a file.
 pub(super) type Outcome = Result<Rc<Resource>, Missing>;
 
-/// The files of one worker that are being read: at most one for each connection.
+/// The files that one worker is reading: at most one for each connection.
 #[derive(Debug, Default)]
 pub(super) struct InflightLoads(RefCell<HashMap<Key, Rc<InflightLoad>>>);
 
@@ -22,11 +22,11 @@ type Key = (usize, Rc<[u8]>);
 
 struct InflightLoad {
     began: Instant,
-    /// Nobody reads any more.
+    /// The load has ended.
     is_over: Cell<bool>,
-    /// Missing if it is over all the same: then whoever read it was dropped.
+    /// Missing although the load has ended: its leader was dropped.
     outcome: RefCell<Option<Outcome>>,
-    /// Of those who join; each takes its own out when it is dropped.
+    /// Of the joined futures; each removes its own when it is dropped.
     waiters: RefCell<Slab<Waker>>,
 }
 
@@ -37,8 +37,8 @@ impl fmt::Debug for InflightLoad {
 }
 
 impl InflightLoads {
-    /// The outcome of a reading of this path of a site that began less than `valid` ago; `None` if
-    /// there is none, or if it came to nothing.
+    /// The outcome of a load of this path of a site that began less than `valid` ago; `None` if
+    /// there is none, or if it was abandoned.
     pub(super) async fn join(&self, site: usize, path: &[u8], valid: Duration) -> Option<Outcome> {
         let key: Key = (site, Rc::from(path));
         let load = self.0.borrow().get(&key).map(Rc::clone)?;
@@ -56,7 +56,7 @@ impl InflightLoads {
         .await
     }
 
-    /// Reads with `read` what others can [`join`](InflightLoads::join) meanwhile.
+    /// Reads with `read`, while others can [`join`](InflightLoads::join).
     pub(super) async fn lead(
         &self,
         site: usize,
@@ -71,7 +71,7 @@ impl InflightLoads {
             waiters: RefCell::default(),
         });
         let key: Key = (site, Rc::from(path));
-        // One that is there already is too old for this one to join.
+        // An existing load is too old to join.
         self.0.borrow_mut().insert((site, Rc::clone(&key.1)), Rc::clone(&load));
         let lead = Lead { loads: self, key, load };
         let outcome = read.await;
@@ -80,8 +80,8 @@ impl InflightLoads {
     }
 }
 
-/// Somebody who waits for a load. The file may be on a filesystem that does not answer, and
-/// connections come and go meanwhile.
+/// Waits for a load. The file may be on a filesystem that does not answer, while connections come
+/// and go.
 struct Joined<'a> {
     load: &'a InflightLoad,
     place: Option<usize>,
@@ -100,13 +100,13 @@ impl Joined<'_> {
 impl Drop for Joined<'_> {
     fn drop(&mut self) {
         if let Some(place) = self.place {
-            // Gone already when the load is over.
+            // Already removed when the load has ended.
             let _waker = self.load.waiters.borrow_mut().try_remove(place);
         }
     }
 }
 
-/// Ends a load when dropped, however that comes.
+/// Ends a load when dropped, for any reason.
 struct Lead<'a> {
     loads: &'a InflightLoads,
     key: Key,
@@ -135,7 +135,7 @@ mod tests {
     const VALID: Duration = Duration::from_secs(60);
 
     #[test]
-    fn who_asks_meanwhile_gets_the_same_outcome() {
+    fn concurrent_requests_share_one_outcome() {
         let loads = InflightLoads::default();
         let mut cx = Context::from_waker(Waker::noop());
         let may_end = Cell::new(false);
@@ -159,9 +159,9 @@ mod tests {
         assert!(matches!(pin!(loads.join(1, PATH, VALID)).poll(&mut cx), Poll::Ready(None)));
     }
 
-    /// They stayed for as long as the file was not read, which may be for ever.
+    /// Wakers of dropped futures stayed until the file was read, which may be never.
     #[test]
-    fn those_who_no_longer_wait_leave_no_waker_behind() {
+    fn dropped_waits_leave_no_waker() {
         let loads = InflightLoads::default();
         let mut cx = Context::from_waker(Waker::noop());
         let mut lead = pin!(loads.lead(0, PATH, Instant::now(), std::future::pending()));
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_is_dropped_leaves_nobody_waiting() {
+    fn a_dropped_load_wakes_all_waiters() {
         let loads = InflightLoads::default();
         let mut cx = Context::from_waker(Waker::noop());
         let mut lead = Box::pin(loads.lead(0, PATH, Instant::now(), std::future::pending()));

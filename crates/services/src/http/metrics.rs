@@ -14,10 +14,10 @@ use std::time::UNIX_EPOCH;
 /// The media type of the text.
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// What a series of a family counts, and the label that tells it from the others.
+/// The count of a series, and the label that distinguishes it.
 type Series = (&'static str, fn(&WorkerCounters) -> u64);
 
-/// What each worker counts: name without prefix, help, kind, series.
+/// The counters of workers: name without prefix, help, kind, series.
 const OF_WORKERS: &[(&str, &str, &str, &[Series])] = &[
     (
         "connections_accepted_total",
@@ -30,7 +30,7 @@ const OF_WORKERS: &[(&str, &str, &str, &[Series])] = &[
         "Connections that are open.",
         "gauge",
         &[("", |count| {
-            // Read first, it never exceeds the other.
+            // Read first, so that it never exceeds the other.
             let closed = count.closed.get();
             count.accepted.get().saturating_sub(closed)
         })],
@@ -138,11 +138,12 @@ struct Exposition(String);
 impl Exposition {
     /// Begins a family of series.
     fn family(&mut self, name: &str, help: &str, kind: &str) {
-        // Writing into memory does not fail; no more below.
+        // Writing into memory does not fail; the same holds below.
         let _written = write!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
     }
 
-    /// Adds a sample to the family of that name. The labels hold nothing that had to be escaped.
+    /// Adds a sample to the family of that name. The labels contain no characters that need
+    /// escaping.
     fn sample(&mut self, name: &str, labels: &[&str], value: impl Display) {
         let labels: Vec<&str> = labels.iter().copied().filter(|label| !label.is_empty()).collect();
         let _written = match labels.is_empty() {
@@ -158,7 +159,7 @@ impl Exposition {
     }
 }
 
-/// All that there is to tell now.
+/// Renders all current metrics.
 pub(super) fn render(observer: &Observer) -> String {
     let mut text = Exposition::default();
     text.family("twinring_build_info", "The version that runs, and its engine.", "gauge");
@@ -193,7 +194,7 @@ fn append_runtime(text: &mut Exposition, observer: &Observer) {
     // Numbers serialise without fail.
     let counters = serde_json::to_value(observer.handle.counters()).unwrap_or_default();
     for (name, value) in counters.as_object().into_iter().flatten() {
-        // The others are derived from these.
+        // The other fields are derived from these.
         let Some(value) = value.as_u64() else { continue };
         if name.ends_with("_in_use") {
             let help = format!("The gauge {name} of the runtime, over all workers.");
@@ -211,8 +212,7 @@ fn append_runtime(text: &mut Exposition, observer: &Observer) {
     }
 }
 
-/// What is told of every process that Prometheus watches. What the system does not tell is left
-/// out.
+/// The usual process metrics of Prometheus. Values that the system does not provide are left out.
 fn append_process(text: &mut Exposition, observer: &Observer) {
     if let Ok(usage) = getrusage(UsageWho::RUSAGE_SELF) {
         let us = (usage.user_time() + usage.system_time()).num_microseconds();
@@ -227,7 +227,7 @@ fn append_process(text: &mut Exposition, observer: &Observer) {
         text.single("process_resident_memory_bytes", help, "gauge", kib * 1024);
     }
     if let Ok(open) = std::fs::read_dir("/proc/self/fd") {
-        // One of them is the directory.
+        // One of the descriptors is the directory.
         let open = open.count().saturating_sub(1);
         text.single("process_open_fds", "Open descriptors.", "gauge", open);
     }

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::path::Path;
 
-/// The media type of a file, as it goes into `Content-Type`. Text is declared to be UTF-8: it
-/// nearly always is, and a client that has to guess can be led astray.
+/// The media type of a file, for `Content-Type`. Text is declared to be UTF-8: it nearly always is,
+/// and a client that guesses can be misled.
 pub(super) fn content_type(path: &Path) -> Cow<'static, str> {
     let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or("");
     let media_type =
@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_web_is_made_of_has_its_type() {
+    fn common_files_have_their_media_type() {
         for (name, expected) in [
             ("index.html", "text/html; charset=utf-8"),
             ("A.HTML", "text/html; charset=utf-8"),

@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::SystemTime;
 use twinring::{Engine, Handle};
 
-/// How far the service is. It never goes back.
+/// The stage of the service. It only advances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     Starting,
     /// All workers accept.
     Ready,
-    /// At least one of them was asked to finish.
+    /// At least one worker was asked to finish.
     Draining,
 }
 
@@ -36,7 +36,7 @@ impl SharedStage {
     }
 }
 
-/// Reads what the service counts, and how far it is. It outlives the service.
+/// Reads the counters and the stage of the service. It outlives the service.
 #[derive(Clone)]
 pub struct Observer {
     pub(super) workers: Vec<Arc<WorkerCounters>>,
@@ -64,7 +64,7 @@ impl Observer {
         sum
     }
 
-    /// True when all workers accept, until one is asked to finish.
+    /// True from when all workers accept until one is asked to finish.
     pub fn is_ready(&self) -> bool {
         self.stage.get() == Stage::Ready
     }

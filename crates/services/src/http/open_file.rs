@@ -1,4 +1,4 @@
-//! A large file, open, whose content is sent while others may write to it.
+//! A large open file, whose content is sent while other programs may write to it.
 
 use std::cmp::Ordering;
 use std::io;
@@ -9,18 +9,18 @@ use twinring::sleep;
 /// Bytes at its end by which a file is known again after it grew.
 const KNOWN_BYTES: u64 = 1024;
 
-/// How long an append may be under way.
+/// How long an append may take.
 const APPEND_MAX: Duration = Duration::from_millis(20);
 
-/// What became of a file since it was opened.
+/// How a file changed since it was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     Nothing,
     /// There is more of it, and where it ended before, it is still the same: as far as can be
     /// seen, it was appended to.
     Grew,
-    /// It was written to, and its length is the same: changed in place, or an append is under way.
-    /// Linux sets the time of a write before it writes, and the length after that.
+    /// It was written to, and its length is the same: changed in place, or an append is in
+    /// progress. Linux sets the time of a write before it writes, and the length after that.
     Touched,
     /// It is shorter, or holds something else.
     Other,
@@ -30,7 +30,7 @@ pub(super) enum Change {
 #[derive(Debug)]
 pub(super) struct OpenFile {
     pub(super) file: File,
-    /// The file as it was when it was opened.
+    /// The metadata at the time of opening.
     version: Metadata,
     /// Its last bytes then.
     end: Vec<u8>,
@@ -43,7 +43,7 @@ impl OpenFile {
         Ok(OpenFile { file, version, end })
     }
 
-    /// True if what it held when it was opened can still be there, perhaps with more behind it.
+    /// True if the content at the time of opening can still be there, perhaps with more behind it.
     pub(super) async fn is_sound(&self) -> io::Result<bool> {
         let mut change = self.change().await?;
         if change == Change::Touched {
@@ -53,7 +53,8 @@ impl OpenFile {
         Ok(matches!(change, Change::Nothing | Change::Grew))
     }
 
-    /// Looks at it, for an answer that is to be begun: once for all that arrived together.
+    /// Checks it, for an answer that is about to begin: once for all requests that arrived
+    /// together.
     pub(super) async fn recent_change(&self) -> io::Result<Change> {
         match self.file.recent_metadata() {
             Some(now) => self.change_to(now?).await,
@@ -61,7 +62,7 @@ impl OpenFile {
         }
     }
 
-    /// True if such a look takes no wait and finds no change.
+    /// True if such a check does not block and finds no change.
     pub(super) fn is_unchanged(&self) -> bool {
         let now = self.file.recent_metadata();
         now.is_some_and(|now| now.is_ok_and(|now| is_same_content(&now, &self.version)))
@@ -87,8 +88,8 @@ impl OpenFile {
     }
 }
 
-/// True if an open file was not written to between two looks at it. The time of its last change
-/// is left out: it moves when the name is given to another file, which does not touch this one.
+/// True if an open file was not written to between two checks. The time of its last change is
+/// ignored: it changes when the name is given to another file, which does not affect this one.
 pub(super) fn is_same_content(one: &Metadata, other: &Metadata) -> bool {
     one.len == other.len && one.modified == other.modified
 }

@@ -11,20 +11,20 @@ use twinring::fs::SendStrategy;
 /// The largest file that can be kept in memory whole, in bytes.
 pub const SENDFILE_ABOVE_MAX: u64 = 1 << 20;
 
-/// Everything that decides what is answered, and how.
+/// All settings that decide on the answers.
 #[derive(Clone, Debug)]
 pub struct HttpSettings {
-    /// What is served, by the name of the host that is asked.
+    /// The sites, by host name.
     pub sites: Sites,
-    /// What is kept.
+    /// Limits of the cache.
     pub cache: CacheLimits,
     /// Files of more bytes (at most [`SENDFILE_ABOVE_MAX`]) are sent by `send`, not from memory.
     pub sendfile_above: u64,
-    /// How those get into the socket. Over TLS all are read, encrypted and sent.
+    /// How large files are sent. Over TLS all are read, encrypted and sent.
     pub send: SendStrategy,
-    /// What clients may ask for.
+    /// Limits of requests.
     pub limits: HttpLimits,
-    /// How long they may take.
+    /// Timeouts of requests and answers.
     pub timeouts: Timeouts,
 }
 
@@ -45,11 +45,11 @@ impl HttpSettings {
 /// Bounds of the cache, over all workers; each has an equal share.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheLimits {
-    /// Memory: heads, content of small files, keys, and what it takes to keep them. 64 MiB by
+    /// Memory: heads, content of small files, keys, and the overhead of keeping them. 64 MiB by
     /// default.
     pub bytes: usize,
-    /// Larger files, which are kept open: at most half of the limit of open descriptors. One that
-    /// nobody asks for is closed within a minute. 1,024 by default.
+    /// Larger files, which are kept open: at most half of the limit of open descriptors. An unused
+    /// one is closed within a minute. 1,024 by default.
     pub files: usize,
     /// How old an answer from the cache may be: a changed file is served within this time. 1 s by
     /// default.
@@ -62,16 +62,17 @@ impl Default for CacheLimits {
     }
 }
 
-/// Bounds of what a client may ask for.
+/// Limits of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct HttpLimits {
-    /// Connections open at once, over all workers; what comes beyond is closed at once.
+    /// Concurrent connections, over all workers; further ones are closed immediately.
     pub connections: usize,
-    /// Those of one IPv4 address, or of one IPv6 network of 64 bits.
+    /// Concurrent connections of one IPv4 address, or of one IPv6 network of 64 bits.
     pub connections_per_address: usize,
-    /// Of the head of a request.
+    /// Limits of the head of a request.
     pub head: HeadLimits,
-    /// Of its body, which is read and dropped; beyond it is 413. 64 KiB by default.
+    /// Longest body of a request, which is read and dropped; a longer one gets 413. 64 KiB by
+    /// default.
     pub body_bytes: u64,
     /// Requests on one connection; the last one is answered with `Connection: close`.
     pub requests: u64,
@@ -89,21 +90,21 @@ impl Default for HttpLimits {
     }
 }
 
-/// How long a client may take. Each is kept to a quarter, and to a second: with 10 s, a
-/// connection ends after 10 to 11 s.
+/// Timeouts. Each is precise to a quarter of its length, and to a second: with 10 s, a connection
+/// ends after 10 to 11 s.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
-    /// For the TLS handshake, from the accept on. 10 s by default.
+    /// The TLS handshake, counted from the accept. 10 s by default.
     pub handshake: Duration,
     /// From the first byte of a request's head to its last. 10 s by default; then 408.
     pub header: Duration,
     /// From the end of the head to the end of the body. 30 s by default; then 408.
     pub body: Duration,
-    /// Between two requests, from when the answer to the first was taken. 60 s by default.
+    /// Between two requests, counted from when the peer took the first answer. 60 s by default.
     pub idle: Duration,
-    /// In which the peer acknowledges less than 1 KiB of an answer. 30 s by default.
+    /// Time in which the peer must acknowledge 1 KiB of an answer. 30 s by default.
     pub send: Duration,
-    /// How long a shutdown waits for answers to be taken. 10 s by default.
+    /// How long a shutdown waits for peers to take their answers. 10 s by default.
     pub drain: Duration,
 }
 
@@ -120,7 +121,7 @@ impl Default for Timeouts {
     }
 }
 
-/// What a listing of a directory looks like.
+/// The format of a directory listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListingFormat {
     /// A page.
@@ -129,7 +130,7 @@ pub enum ListingFormat {
     Json,
 }
 
-/// Header fields that say what the service does; another value would be a lie.
+/// Header fields that the service sets itself; another value would be wrong.
 const RESERVED: [&str; 12] = [
     "accept-ranges",
     "allow",
@@ -158,7 +159,7 @@ impl FieldRule {
     /// From `PATTERN=VALUE`: a rule for `Cache-Control`.
     ///
     /// # Errors
-    /// What is wrong with the text.
+    /// The error in the text.
     pub fn cache_control(text: &str) -> Result<FieldRule, String> {
         let (pattern, value) =
             text.split_once('=').ok_or_else(|| format!("`{text}` is not PATTERN=VALUE"))?;
@@ -180,7 +181,7 @@ impl FieldRule {
         Ok(FieldRule { pattern: glob.compile_matcher(), name, value })
     }
 
-    /// True for the paths it is for.
+    /// True for matching paths.
     pub(super) fn matches(&self, path: &std::path::Path) -> bool {
         self.pattern.is_match(path)
     }
@@ -190,11 +191,11 @@ impl FieldRule {
     }
 }
 
-/// Why a pattern is of no use. Patterns are compared with paths that begin with a slash and are clean.
+/// Why a pattern cannot match. Patterns are compared with clean paths that begin with a slash.
 fn why_it_matches_nothing(pattern: &str) -> Option<&'static str> {
     let may_begin = |text: &str| text.starts_with(['/', '*', '?', '[', '{', '\\']);
     let begins = match pattern.strip_prefix('{') {
-        // In braces one of several may be the right one.
+        // In braces, any of several alternatives may match.
         Some(alternatives) => alternatives.split(['{', ',']).any(may_begin),
         None => may_begin(pattern),
     };
@@ -264,7 +265,7 @@ mod tests {
         assert!(FieldRule::cache_control("*").is_err());
     }
 
-    /// They were taken, and had no effect.
+    /// They were accepted, without effect.
     #[test]
     fn patterns_that_match_no_path_are_refused() {
         for wrong in [

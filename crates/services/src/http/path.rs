@@ -1,21 +1,21 @@
-//! From the path of a request to the name of a file: decoded once, without ways out.
+//! From the path of a request to a file name: decoded once, and confined to the root.
 //!
-//! The kernel would refuse a way out of the root as well (openat2(2) with RESOLVE_BENEATH). Here
-//! it is refused by what it says, so that the file system is not even asked.
+//! The kernel would refuse a path out of the root as well (openat2(2) with RESOLVE_BENEATH). Here
+//! it is refused by its text, without a call to the file system.
 
 use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
 use std::borrow::Cow;
 
-/// Why a path names nothing here.
+/// Why a path names no served file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// It is no path: an incomplete percent-encoding, NUL, or more steps up than down. 400.
     Malformed,
-    /// No file can be called so, or none that is served. 404.
+    /// No file can have this name, or it is never served. 404.
     NotServed,
 }
 
-/// Characters that are encoded in a path: everything that RFC 3986 does not allow there as it is.
+/// Characters that are encoded in a path: those that RFC 3986 does not allow there.
 const ENCODED: &AsciiSet = &CONTROLS
     .add(b' ')
     .add(b'"')
@@ -33,12 +33,12 @@ const ENCODED: &AsciiSet = &CONTROLS
     .add(b'|')
     .add(b'}');
 
-/// The path in its one true form: decoded, without dot segments, empty segments or files that
-/// begin with a dot. It begins with a slash, and ends with one if it names a directory. Borrowed
-/// when nothing had to change, which is nearly always.
+/// The canonical path: decoded, without dot segments, empty segments or files that begin with a
+/// dot. It begins with a slash, and ends with one if it names a directory. Borrowed if unchanged,
+/// which is nearly always.
 ///
 /// # Errors
-/// See [`Refusal`]. An encoded slash is not taken for one: no file name can hold it.
+/// See [`Refusal`]. An encoded slash does not separate segments: no file name can contain it.
 pub fn clean(path: &[u8]) -> Result<Cow<'_, [u8]>, Refusal> {
     let mut after_slash = false;
     for byte in path {
@@ -69,13 +69,13 @@ fn rewrite(path: &[u8]) -> Result<Vec<u8>, Refusal> {
                 None => return Err(Refusal::Malformed),
             },
             name => {
-                // RFC 8615: the one directory with a dot that is meant for the public.
+                // RFC 8615: the only public directory that begins with a dot.
                 let is_public = clean.is_empty() && name == b".well-known";
                 if name.contains(&b'/') || name.starts_with(b".") && !is_public {
                     refusal = Some(Refusal::NotServed);
                 }
                 clean.push(b'/');
-                // A slash within a name, which is refused, would look like its begin to `..`.
+                // A slash within a name, which is refused, would look like a separator to `..`.
                 clean.extend(name.iter().filter(|byte| **byte != b'/'));
                 is_directory = false;
             }
@@ -87,7 +87,7 @@ fn rewrite(path: &[u8]) -> Result<Vec<u8>, Refusal> {
     refusal.map_or(Ok(clean), Err)
 }
 
-/// Decodes once: what then still looks encoded is part of the name.
+/// Decodes once: text that still looks encoded is part of the name.
 fn decode(segment: &[u8]) -> Result<Vec<u8>, Refusal> {
     let mut decoded = Vec::with_capacity(segment.len());
     let mut rest = segment;
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leads_out_or_is_hidden_is_refused() {
+    fn paths_out_of_the_root_and_hidden_files_are_refused() {
         for path in [
             "",
             "a",
@@ -197,7 +197,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes: a clean path has no dot segment, no NUL, no hidden name, and is clean.
+        /// For any input: a clean path has no dot segment, no NUL, no hidden name, and is clean.
         #[test]
         fn a_clean_path_stays_inside(path in "(/|\\.|%2[eEfF]|%00|%5c|a|\\.\\.|%252e){0,20}") {
             let path = format!("/{path}");
@@ -215,7 +215,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_it_panic(path in proptest::collection::vec(any::<u8>(), 0..64)) {
+        fn no_input_causes_a_panic(path in proptest::collection::vec(any::<u8>(), 0..64)) {
             let _outcome = clean(&path);
         }
     }

@@ -2,24 +2,24 @@
 
 use std::ops::Range;
 
-/// Ranges in one request; with more, the whole is sent.
+/// Ranges in one request; with more, the whole file is sent.
 pub const RANGES_MAX: usize = 16;
 
-/// What a `Range` field asks for.
+/// The ranges that a `Range` field requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selection {
-    /// The whole: the field is malformed, of another unit, or asks for more than there is.
+    /// The whole file: the field is malformed, of another unit, or requests more than exists.
     Whole,
     /// One part.
     One(Range<u64>),
-    /// Several, in the order asked for. Together they are no longer than the whole, so nobody can
-    /// turn a small request into a larger answer than a plain one would get.
+    /// Several, in the requested order. Together they are no longer than the file, so a small
+    /// request cannot cause a larger answer than a plain one.
     Many(Vec<Range<u64>>),
-    /// None of it exists: 416.
+    /// No requested range exists: 416.
     Unsatisfiable,
 }
 
-/// What `field` selects of `length` bytes.
+/// The part of `length` bytes that `field` selects.
 pub fn select(field: &[u8], length: u64) -> Selection {
     let Some(specs) = behind_unit(field) else { return Selection::Whole };
     let mut selected = Vec::new();
@@ -52,8 +52,8 @@ fn behind_unit(field: &[u8]) -> Option<&[u8]> {
     unit.eq_ignore_ascii_case(b"bytes=").then_some(specs)
 }
 
-/// One `first-last`, `first-` or `-length`, cut to what exists, which may be nothing; `None` if
-/// malformed.
+/// One `first-last`, `first-` or `-length`, limited to the file, which may leave it empty; `None`
+/// if malformed.
 fn resolve(spec: &[u8], length: u64) -> Option<Range<u64>> {
     let dash = spec.iter().position(|byte| *byte == b'-')?;
     let (first, last) = (&spec[..dash], &spec[dash + 1..]);
@@ -74,7 +74,7 @@ fn resolve(spec: &[u8], length: u64) -> Option<Range<u64>> {
     Some(first.min(end)..end)
 }
 
-/// 1*DIGIT; what does not fit is as good as the largest number.
+/// 1*DIGIT; a number that does not fit counts as the largest one.
 fn number(text: &[u8]) -> Option<u64> {
     if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
         return None;
@@ -90,7 +90,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn single_ranges_are_cut_to_what_exists() {
+    fn single_ranges_are_limited_to_the_file() {
         for (field, expected) in [
             ("bytes=0-0", Selection::One(0..1)),
             ("bytes=0-", Selection::One(0..100)),
@@ -122,14 +122,14 @@ mod tests {
     }
 
     #[test]
-    fn several_ranges_never_amount_to_more_than_the_whole() {
+    fn several_ranges_never_exceed_the_file() {
         assert_eq!(select(b"bytes=0-9,-10", 100), Selection::Many(vec![0..10, 90..100]));
         assert_eq!(select(b"bytes=50-59,0-9", 100), Selection::Many(vec![50..60, 0..10]));
         assert_eq!(select(b"bytes=0-9,200-", 100), Selection::One(0..10));
         assert_eq!(select(b"bytes=200-,300-", 100), Selection::Unsatisfiable);
         assert_eq!(select(b"bytes=0-,0-", 100), Selection::Whole);
         assert_eq!(select(b"bytes=0-9,5-4", 100), Selection::Whole);
-        // Found by fuzzing: the sum of these has no room in 64 bits.
+        // Found by fuzzing: the sum of these does not fit into 64 bits.
         assert_eq!(select(b"bytes=18446744073709551614-,0-", u64::MAX), Selection::Whole);
         let many = |count| format!("bytes={}", vec!["0-0"; count].join(","));
         assert!(matches!(select(many(16).as_bytes(), 100), Selection::Many(_)));
@@ -138,7 +138,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_selected_exists(field in "bytes=[0-9,-]{0,24}", length in 0u64..1000) {
+        fn selected_ranges_exist(field in "bytes=[0-9,-]{0,24}", length in 0u64..1000) {
             let parts = match select(field.as_bytes(), length) {
                 Selection::One(part) => vec![part],
                 Selection::Many(parts) => parts,

@@ -17,7 +17,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use twinring::SendBuf;
 
-/// What multipart answers end with, but for the boundary.
+/// The content type of multipart answers, without the boundary.
 const MULTIPART: &str = "multipart/byteranges; boundary=";
 
 /// An answer: bytes that are there, and perhaps more behind them.
@@ -30,14 +30,14 @@ pub(super) struct Reply {
     head_end: Option<usize>,
 }
 
-/// What comes behind the bytes that are there.
+/// The content behind the bytes in memory.
 #[derive(Debug)]
 pub(super) enum Rest {
     File(Box<FileParts>),
     Listing(Listing),
 }
 
-/// Parts of an open file, each with what goes before it.
+/// Parts of an open file, each with the bytes before it.
 #[derive(Debug)]
 pub(super) struct FileParts {
     pub(super) file: Rc<OpenFile>,
@@ -75,7 +75,7 @@ impl Reply {
     }
 }
 
-/// How an answer is to be made.
+/// The circumstances of an answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ResponseContext<'a> {
     pub(super) clock: &'a Clock,
@@ -159,7 +159,7 @@ fn unsatisfiable(variant: &Variant, context: ResponseContext<'_>) -> Reply {
     Reply::new(status, message(status, &fields, clock, persistence, false))
 }
 
-/// The head of a 206, as far as one part and several have it in common.
+/// The part of a 206's head that one range and several have in common.
 fn begin_partial(variant: &Variant, context: ResponseContext<'_>) -> Vec<u8> {
     let mut head = begin(Status::PARTIAL_CONTENT, context.clock, context.persistence);
     head.extend_from_slice(&variant.message(context.clock)[variant.content_fields()]);
@@ -208,7 +208,7 @@ fn many_parts(variant: &Variant, ranges: &[Range<u64>], context: ResponseContext
     with_parts(variant, head, parts, end, context)
 }
 
-/// What separates the parts: made of the entity tag, so it is the same wherever the file is, and
+/// The separator of the parts: derived from the entity tag, so it is the same on every server, and
 /// different for every version.
 fn boundary(variant: &Variant) -> String {
     let mut hasher = DefaultHasher::new();
@@ -218,7 +218,7 @@ fn boundary(variant: &Variant) -> String {
     format!("twinring-{first:016x}{:016x}", hasher.finish())
 }
 
-/// Puts the parts behind the head: at once if the content is in memory.
+/// Appends the parts to the head: at once if the content is in memory.
 fn with_parts(
     variant: &Variant,
     mut head: Vec<u8>,
@@ -241,8 +241,8 @@ fn with_parts(
     Reply::new(status, head)
 }
 
-/// 404 with the content of a file, and further `fields`. It is no representation of what was asked
-/// for, so it has no validators.
+/// 404 with the content of a file, and further `fields`. It is not a representation of the
+/// requested resource, so it has no validators.
 pub(super) fn not_found(
     page: &Variant,
     fields: &[(&str, &str)],

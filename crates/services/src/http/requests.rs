@@ -1,8 +1,9 @@
 //! The requests of one connection, and their answers, in order.
 //!
-//! What the cache can answer is answered without a wait, straight from the received bytes; answers
-//! to requests that came together are sent together. Everything else, and the sending of files, takes
-//! a slower path, which is boxed, so that a connection that does not need it does not pay for it.
+//! Requests that the cache can answer are answered without waiting, directly from the received
+//! bytes; answers to requests that arrived together are sent together. All other requests, and the
+//! sending of files, take a slower path, which is boxed, so that connections that do not need it do
+//! not pay for it.
 
 use super::body::Skip;
 use super::connection::{Connection, Phase};
@@ -27,18 +28,18 @@ use std::rc::Rc;
 use twinring::RecvBuf;
 
 /// Answers to pipelined requests are collected up to this many bytes before they are sent. No
-/// request is read before the answer to the one before it is in there or handed over, so this, the
-/// queue of the stream and one received piece are all that a client can make pile up.
+/// request is read before the answer to the previous one is collected or sent, so this, the queue
+/// of the stream and one received buffer are all that a client can make pile up.
 const COLLECTED_BYTES_MAX: usize = 32 * 1024;
 
-/// How often an answer is made anew because its file was just written to.
+/// How often an answer is rebuilt because its file was just written to.
 const ANSWER_ATTEMPTS: u32 = 3;
 
 /// Received bytes that are not dealt with yet.
 #[derive(Debug, Default)]
 pub(super) struct Input {
     piece: Option<RecvBuf>,
-    /// Bytes that had to be kept, from `start`; then there is no piece.
+    /// Bytes that had to be kept, from `start`; then there is no received buffer.
     kept: Vec<u8>,
     start: usize,
     scan: Scan,
@@ -84,22 +85,22 @@ impl Input {
     }
 }
 
-/// What to do about the input.
+/// The next step for the input.
 enum Next {
     /// Wait for more of it.
     More,
     /// Send this; the connection stays or not.
     Reply(Reply, Persistence),
-    /// Answer the request with this head, which may take a while.
+    /// Answer the request with this head, which may wait.
     Exchange(Vec<u8>, Persistence),
-    /// Say this and close: where the next request begins is not known.
+    /// Send this and close: the start of the next request is unknown.
     Refuse(Status),
 }
 
 /// Serves one connection until either side ends it.
 ///
 /// # Errors
-/// When the connection broke or has to end.
+/// When the connection broke or must end.
 pub(super) async fn serve_connection(
     worker: &Rc<Worker>,
     connection: &Connection,
@@ -164,8 +165,8 @@ pub(super) async fn serve_connection(
     }
 }
 
-/// Ends the connection behind its last answer. A client that said that its request was the last one
-/// sends nothing that a close could meet.
+/// Ends the connection behind its last answer. A client that announced its last request sends no
+/// data that a close could reset.
 async fn end(connection: &Connection, input: &Input, persistence: Persistence) -> io::Result<()> {
     match persistence == Persistence::ClosesAsAsked && input.is_empty() {
         true => connection.finish_as_asked().await,
@@ -173,7 +174,7 @@ async fn end(connection: &Connection, input: &Input, persistence: Persistence) -
     }
 }
 
-/// Does what may have to wait; returns what becomes of the connection.
+/// Performs a step that may wait; returns what happens to the connection.
 async fn take_time(
     worker: &Rc<Worker>,
     connection: &Connection,
@@ -201,7 +202,7 @@ async fn send_waiting(worker: &Worker, connection: &Connection, reply: Reply) ->
     if let Some(log) = &connection.log {
         log.settle(connection.sent());
     }
-    // What came behind it has waited.
+    // Requests behind it have waited.
     worker.clock.tick();
     Ok(())
 }
@@ -219,8 +220,8 @@ async fn send_collected(connection: &Connection, collected: &mut Vec<u8>) -> io:
     }
 }
 
-/// Takes the next request off the input. This is the way of nearly every request, so nothing in
-/// it waits or allocates as long as the cache has a complete answer.
+/// Takes the next request off the input. Nearly every request takes this path, so it neither waits
+/// nor allocates as long as the cache has a complete answer.
 fn next(worker: &Rc<Worker>, connection: &Connection, input: &mut Input, answered: u64) -> Next {
     let limits = worker.settings.limits.head;
     let bytes = input.piece.as_deref().unwrap_or(&input.kept[input.start..]);
@@ -255,7 +256,7 @@ fn next(worker: &Rc<Worker>, connection: &Connection, input: &mut Input, answere
     };
     if let Some(log) = &connection.log {
         log.received(&bytes[..length], Some(&head), worker.clock.now());
-        // A file goes behind what was collected, of which the log is told first.
+        // A file goes behind the collected answers, which are logged first.
         if let Next::Reply(reply, persistence) = &next
             && reply.rest.is_none()
         {
@@ -266,7 +267,8 @@ fn next(worker: &Rc<Worker>, connection: &Connection, input: &mut Input, answere
     next
 }
 
-/// The answer, if it takes no wait to make: it is in memory, or its file is open and has not changed.
+/// The answer, if it can be built without waiting: it is in memory, or its file is open and
+/// unchanged.
 fn cached_reply(
     worker: &Rc<Worker>,
     head: &Head<'_, '_>,
@@ -290,8 +292,7 @@ fn refusal(worker: &Worker, status: Status) -> Reply {
     Reply::new(status, message(status, &[], &worker.clock, Persistence::Closes, false))
 }
 
-/// Answers one request, with its body and whatever has to be waited for; returns what becomes of
-/// the connection.
+/// Answers one request that has a body or must wait; returns what happens to the connection.
 async fn exchange(
     worker: &Rc<Worker>,
     connection: &Connection,
@@ -307,7 +308,7 @@ async fn exchange(
     };
     let accepted = match body {
         Ok((Framing::Empty, ..)) => Ok(()),
-        // Whoever sends what we have no use for is told so before we read it.
+        // A request that is refused anyway is refused before its body is read.
         Ok((.., Method::Other)) => {
             persistence = Persistence::Closes;
             Ok(())
@@ -345,7 +346,7 @@ async fn exchange(
     Ok(persistence)
 }
 
-/// Reads the body, and drops it; or says with which status to refuse it.
+/// Reads and drops the body; or returns the status that refuses it.
 async fn read_body(
     connection: &Connection,
     input: &mut Input,
@@ -368,7 +369,7 @@ async fn read_body(
     }
 }
 
-/// The answer to a request whose body has been dealt with.
+/// The answer to a request whose body was read.
 async fn answer(worker: &Rc<Worker>, head: &[u8], persistence: Persistence) -> Reply {
     worker.clock.tick();
     let mut storage = Storage::new();
@@ -453,8 +454,8 @@ impl Answer<'_> {
         self.unchanged(path, |resource| preferred(self.head, resource), answer).await
     }
 
-    /// What `answer` makes of the variant that `choose` takes of a file that is there. One that was
-    /// written to since it was opened is looked up again.
+    /// The result of `answer` for the variant that `choose` selects of an existing file. A file
+    /// that was written to since it was opened is looked up again.
     async fn unchanged(
         &self,
         path: &[u8],
@@ -464,15 +465,15 @@ impl Answer<'_> {
         for attempt in 0..ANSWER_ATTEMPTS {
             let resource = match attempt {
                 0 => self.worker.resource(self.site, path).await?,
-                // Who reads it already may have begun before it was written to.
-                _ => self.worker.resource_anew(self.site, path).await?,
+                // An existing load may have begun before the write.
+                _ => self.worker.fresh_resource(self.site, path).await?,
             };
             let Some(variant) = choose(&resource) else { break };
             let change = match &variant.file {
                 Some(file) => file.recent_change().await?,
                 None => Change::Nothing,
             };
-            // One that grew is looked up again once. It may be one that never rests.
+            // A file that grew is looked up again once. It may grow continuously.
             if change == Change::Nothing || change == Change::Grew && attempt > 0 {
                 return Ok(answer(variant));
             }
@@ -531,7 +532,7 @@ impl Answer<'_> {
         Reply::new(status, message(status, &fields, clock, persistence, to_head))
     }
 
-    /// The path that was asked for, as rules for it see it; empty if it is none.
+    /// The requested path, as rules see it; empty if it is invalid.
     fn asked(&self) -> PathBuf {
         match self.head.target {
             Target::Resource { path, .. } => {

@@ -1,4 +1,4 @@
-//! What answers a path: a file, found beneath the root, and the codings of it that lie beside it.
+//! The resource of a path: a file, found beneath the root, and its precompressed variants.
 
 use super::conditional::Validators;
 use super::date::{Clock, DATE_BYTES, format_date};
@@ -23,13 +23,13 @@ use twinring::fs::{File, Kind, Metadata, Timestamp};
 /// time stamp, so its entity tag is weak (RFC 9110 section 8.8.1).
 const WEAK_SECONDS: i64 = 1;
 
-/// How often a small file is read while somebody writes to it.
+/// How often a small file is read again while it is being written to.
 const READ_ATTEMPTS: u32 = 3;
 
 /// Why a path has no resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Missing {
-    /// There is nothing, or nothing that is served.
+    /// There is no file, or it is not served.
     Nothing,
     /// It is a directory, and the path lacks its slash.
     Directory,
@@ -56,14 +56,14 @@ impl From<io::Error> for Missing {
     }
 }
 
-/// A file and its codings, open, each with what the file system said about it.
+/// A file and its variants, open, each with its metadata.
 #[derive(Debug)]
 pub(super) struct Found {
     path: PathBuf,
     files: Vec<(Coding, File, Metadata)>,
 }
 
-/// Looks for what answers a clean path.
+/// Finds the file of a clean path.
 pub(super) async fn find(site: &Site, path: &[u8]) -> Result<Found, Missing> {
     let relative = Path::new(OsStr::from_bytes(path.strip_prefix(b"/").unwrap_or(path)));
     if !path.ends_with(b"/") {
@@ -89,7 +89,7 @@ async fn find_file(site: &Site, path: &Path) -> Result<Found, Missing> {
     for coding in site.precompressed.iter().copied() {
         let mut beside = path.as_os_str().to_owned();
         beside.push(coding.suffix());
-        // One that is older than the file is of an older version.
+        // A variant that is older than the file belongs to an older version.
         if let Ok((file, other)) = open(site, Path::new(&beside)).await
             && other.kind == Kind::File
             && other.modified >= metadata.modified
@@ -113,15 +113,15 @@ pub(super) struct Resource {
     path: PathBuf,
     /// In the order of preference; the identity is the last one.
     pub(super) variants: Vec<Variant>,
-    /// When the file system was asked last.
+    /// When the file system was last checked.
     pub(super) checked: Cell<Instant>,
-    /// Somebody is asking it.
+    /// A task is checking it.
     pub(super) refreshing: Cell<bool>,
 }
 
 impl Resource {
-    /// Reads what was found in a site, up to `sendfile_above` bytes of each file. The file system
-    /// had been asked at `checked`.
+    /// Reads the found files of a site, up to `sendfile_above` bytes of each. The file system was
+    /// checked at `checked`.
     pub(super) async fn load(
         site: &Site,
         sendfile_above: u64,
@@ -146,10 +146,10 @@ impl Resource {
         Ok(Resource { path: found.path, variants, checked, refreshing })
     }
 
-    /// True if that is what was found now, so that nothing has to be read again.
+    /// True if `found` is the same version, so that it need not be read again.
     pub(super) fn is_of(&self, found: &Found, clock: &Clock) -> bool {
         let same = |(variant, file): (&Variant, &(Coding, File, Metadata))| {
-            // A tag that need not be weak any more is made anew.
+            // A tag that need not be weak any more is rebuilt.
             let weak = is_recent(file.2.modified, clock);
             variant.coding == file.0 && variant.version == file.2 && variant.weak == weak
         };
@@ -158,7 +158,7 @@ impl Resource {
             && self.variants.iter().zip(&found.files).all(same)
     }
 
-    /// The file as it is, without a coding.
+    /// The file without a coding.
     pub(super) fn identity(&self) -> Option<&Variant> {
         self.variants.last()
     }
@@ -177,7 +177,7 @@ impl Resource {
 
 #[cfg(test)]
 impl Resource {
-    /// One without content that takes so many bytes more than an empty one.
+    /// A resource without content that takes this many bytes more than an empty one.
     pub(super) fn of_size(bytes: usize) -> Resource {
         let path = PathBuf::from("x".repeat(bytes));
         let (checked, refreshing) = (Cell::new(Instant::now()), Cell::new(false));
@@ -185,7 +185,7 @@ impl Resource {
     }
 }
 
-/// Reads a small file between two looks at it that agree: so it is one version, whole.
+/// Reads a small file between two equal checks: so it is one complete version.
 async fn read_whole(
     file: &File,
     mut metadata: Metadata,
@@ -209,13 +209,13 @@ fn is_recent(modified: Timestamp, clock: &Clock) -> bool {
     modified.seconds.saturating_add(WEAK_SECONDS) >= clock.second()
 }
 
-/// What a file has to say, before or instead of being read.
+/// The content of a file, or the reason to keep it open instead.
 enum Content {
     Bytes(Vec<u8>),
     File(Rc<OpenFile>),
 }
 
-/// What the header fields of a variant depend on.
+/// The inputs of a variant's header fields.
 struct Fields<'a> {
     site: &'a Site,
     path: &'a Path,
@@ -228,7 +228,7 @@ struct Fields<'a> {
 #[derive(Debug)]
 pub(super) struct Variant {
     pub(super) coding: Coding,
-    /// The file, as it was when it was read or opened.
+    /// The metadata of the file when it was read or opened.
     pub(super) version: Metadata,
     /// The file, if its content is not part of `message`.
     pub(super) file: Option<Rc<OpenFile>>,
@@ -236,10 +236,10 @@ pub(super) struct Variant {
     tag: Vec<u8>,
     weak: bool,
     modified: Option<i64>,
-    /// A complete answer with status 200 for a connection that stays, or its head. The fields
-    /// that 304 repeats come first, then those that 206 adds, then those that are of 200 only.
+    /// A complete answer with status 200 for a connection that stays, or its head. The fields that
+    /// 304 repeats come first, then those that 206 adds, then those of 200 only.
     message: RefCell<Rc<[u8]>>,
-    /// The second whose date is in there.
+    /// The second of its date.
     dated: Cell<i64>,
     repeated_end: usize,
     content_end: usize,
@@ -297,7 +297,7 @@ impl Variant {
         }
     }
 
-    /// What conditions are compared with.
+    /// The validators for conditions.
     pub(super) fn validators(&self) -> Validators<'_> {
         Validators { tag: &self.tag, weak: self.weak, modified: self.modified }
     }
@@ -307,7 +307,7 @@ impl Variant {
     pub(super) fn message(&self, clock: &Clock) -> Rc<[u8]> {
         let mut message = self.message.borrow_mut();
         if self.dated.get() != clock.second() {
-            // Copied if a send still holds the old one, so never changed under its eyes.
+            // Copied if a send still holds the old one, so a sent answer never changes.
             Rc::make_mut(&mut *message)[DATE_START..DATE_START + DATE_BYTES]
                 .copy_from_slice(&clock.date());
             self.dated.set(clock.second());

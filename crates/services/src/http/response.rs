@@ -1,22 +1,22 @@
-//! Heads of answers, and the short messages that go with errors.
+//! Heads of answers, and the short bodies of errors.
 
 use super::date::{Clock, DATE_BYTES};
 use super::status::Status;
 
-/// Where the date stands in the head of a 200 that was rendered beforehand.
+/// The position of the date in the head of a prerendered 200.
 pub(super) const DATE_START: usize = OK_START.len();
 /// Where the fields begin behind it.
 pub(super) const FIELDS_START: usize = DATE_START + DATE_BYTES + 2;
-/// What every answer with status 200 begins with.
+/// The beginning of every answer with status 200.
 pub(super) const OK_START: &[u8] = b"HTTP/1.1 200 OK\r\nDate: ";
 
-/// Everything that can be asked of a file.
+/// All methods for a file.
 const ALLOW: &str = "GET, HEAD, OPTIONS";
 
-/// Seconds after which it is worth to try again what failed for want of resources.
+/// Seconds after which a client should retry a request that failed for lack of resources.
 const RETRY_AFTER_S: &str = "1";
 
-/// What becomes of the connection, and what the client has to be told about it.
+/// Whether the connection stays, and how the client is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Persistence {
     /// It stays, as HTTP/1.1 expects.
@@ -25,7 +25,7 @@ pub(super) enum Persistence {
     StaysFor1_0,
     /// It ends.
     Closes,
-    /// It ends, as the client has said with its last request.
+    /// It ends, as the client announced with its last request.
     ClosesAsAsked,
 }
 
@@ -35,7 +35,7 @@ impl Persistence {
     }
 }
 
-/// Begins a head: status, date, and what becomes of the connection.
+/// Begins a head: status, date, and the fate of the connection.
 pub(super) fn begin(status: Status, clock: &Clock, persistence: Persistence) -> Vec<u8> {
     let mut head = Vec::with_capacity(512);
     head.extend_from_slice(b"HTTP/1.1 ");
@@ -72,7 +72,7 @@ pub(super) fn number(text: &mut Vec<u8>, value: u64) {
     text.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 
-/// A complete answer that says no more than its status, with further `fields`. An answer to HEAD
+/// A complete answer of which the body is only the status, with further `fields`. An answer to HEAD
 /// has the head only.
 pub(super) fn message(
     status: Status,
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_is_as_long_as_it_says() {
+    fn a_message_has_its_announced_length() {
         let clock = Clock::new();
         for status in [Status::NOT_FOUND, Status::METHOD_NOT_ALLOWED, Status::UNAVAILABLE] {
             let text = message(status, &[("X", "y")], &clock, Persistence::Closes, false);

@@ -1,31 +1,32 @@
 //! Sending answers.
 //!
-//! What is in memory goes out in one send, but for listings, which may be large: these go out in pieces,
-//! and a connection has one of them at a time. A file follows its head by the strategy that the
-//! operator chose, in segments, behind a head that was sent with MSG_MORE so that both share their
-//! packets. The head is made after a look at the file, which requests that arrived together share.
-//! After each segment the file is looked at again: if it was written to, the connection is reset
-//! instead of ended in order, because what the peer has may be a mix of two versions. So that a
-//! peer never has all of a mix, the last bytes of what takes several segments are read first, and
-//! sent after the look.
+//! An answer in memory is one send, except for listings, which may be large: these are sent in
+//! parts, and a connection has one of them at a time. A file follows its head in segments, by the
+//! configured strategy; the head is sent with MSG_MORE so that both share their packets. The head
+//! is built after a check of the file, which requests that arrived together share. After each
+//! segment the file is checked again: if it was written to, the connection is reset instead of
+//! closed in order, because the peer's data may mix two versions. To ensure that a peer never has a
+//! complete mix, the last bytes of an answer of several segments are read first, and sent after the
+//! last check.
 //!
-//! A file that grew is served to the length that was announced, as a log has to be. It counts as grown if
-//! it is longer and its last KiB before that length is the same as when it was opened. A file that
-//! is written anew in place, but longer, differs there. What nobody sees is a program that changes
-//! bytes elsewhere in the file, and makes it longer before the next look.
+//! A file that grew is served up to the announced length, as logs require. It counts as grown if it
+//! is longer and its last KiB before that length is the same as when it was opened. A file that is
+//! rewritten in place, but longer, differs there. One case goes unnoticed: a program that changes
+//! bytes elsewhere in the file, and makes it longer before the next check.
 //!
-//! What sendfile(2) and splice(2) queue is the file's own pages. Who writes into a file in place, or cuts it
-//! anywhere but at its beginning (the kernel then zeroes the rest of the folio, in which many pages
-//! may be), can therefore still change bytes that are on their way, and no look at the file tells.
-//! Files that are replaced by rename(2), deleted, or emptied and written anew are safe.
+//! sendfile(2) and splice(2) queue the file's own pages. A program that writes into a file in
+//! place, or truncates it anywhere but at its beginning (the kernel then zeroes the rest of the
+//! folio, which may have many pages), can therefore change bytes in transit, and no check of the
+//! file shows that. Files that are replaced by rename(2), deleted, or emptied and rewritten are
+//! safe.
 //!
-//! A file that is read, because that was chosen or because the connection is encrypted, is read in
-//! pieces, and looked at between the reading and the sending of each. So what is on its way does not
-//! change any more, and an answer that was begun before a write sends nothing of what is written.
-//! An answer that is begun while somebody writes in place has what the file holds at that moment,
-//! as for every reader. This goes as far as the file system notes writes: Linux tells two from each
-//! other since 6.13 (multigrain time stamps); before that, one within a tick (1 to 10 ms) of the
-//! last look may go unnoticed.
+//! A file that is read, by configuration or because the connection is encrypted, is read in parts,
+//! and checked between reading and sending each part. Its bytes in transit can therefore not
+//! change, and an answer that began before a write sends nothing of the written data. An answer
+//! that begins while a program writes in place has the content of that moment, as for every reader.
+//! This is as precise as the file system records writes: Linux distinguishes any two since 6.13
+//! (multigrain time stamps); before that, a write within a tick (1 to 10 ms) of the last check may
+//! go unnoticed.
 
 use super::connection::Connection;
 use super::index::Listing;
@@ -37,21 +38,21 @@ use std::rc::Rc;
 use twinring::SendBuf;
 use twinring::fs::SendStrategy;
 
-/// Bytes that are sent between two looks at the file, and at the progress of the peer.
+/// Bytes sent between two checks of the file, and of the peer's progress.
 const SEGMENT_BYTES: u64 = 256 * 1024;
 
-/// Bytes that are read, or encrypted, at once. With the queue of the stream, that is what a connection
-/// holds of a file that its peer does not take.
+/// Bytes that are read, or encrypted, at once. Together with the queue of the stream, a connection
+/// holds this much of a file that its peer does not read.
 const PIECE_BYTES: u64 = 64 * 1024;
 
-/// Bytes that are held back until the last look at the file.
+/// Bytes that are held back until the last check of the file.
 const TAIL_BYTES: u64 = 1024;
 
-/// Hands an answer over for sending.
+/// Sends an answer.
 ///
 /// # Errors
-/// When the connection broke or has to end; or when the file was changed, and the connection will
-/// be reset.
+/// When the connection broke or must end; or when the file was changed, and the connection will be
+/// reset.
 pub(super) async fn send_reply(connection: &Connection, reply: Reply) -> io::Result<()> {
     let Some(rest) = reply.rest else { return connection.send(reply.message).await };
     connection.set_incomplete(true);
@@ -109,7 +110,7 @@ async fn send_part(connection: &Connection, rest: &FileParts, range: Range<u64>)
     connection.send(bytes).await
 }
 
-/// Sends nothing that was not looked at after it was read.
+/// Sends no data that was not checked after reading it.
 async fn send_checked(
     connection: &Connection,
     rest: &FileParts,

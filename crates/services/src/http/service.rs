@@ -1,4 +1,4 @@
-//! The service on all workers: what a worker does with a connection, and how long it may take.
+//! The service on all workers: how a worker handles a connection, and the time limits.
 
 use super::access_log::AccessLog;
 use super::connection::{Connection, Phase};
@@ -65,7 +65,8 @@ impl HttpService {
         let files_max = usize::try_from(descriptor_limit() / 2).unwrap_or(usize::MAX);
         settings.cache.files = settings.cache.files.min(files_max);
         let limiter = ConnectionLimiter::new(
-            // Files are for whoever can reach them: an answer goes to a peer that shook hands.
+            // Files are served to every client that can reach them: an answer goes to a peer that
+            // completed the TCP handshake.
             AllowList::anybody(),
             settings.limits.connections,
             settings.limits.connections_per_address,
@@ -82,7 +83,7 @@ impl HttpService {
         Ok(server)
     }
 
-    /// Binds further addresses, where TLS is spoken. They come behind the others.
+    /// Binds further addresses, for TLS. They come behind the others.
     ///
     /// # Errors
     /// As [`bind`](HttpService::bind).
@@ -96,14 +97,14 @@ impl HttpService {
         Ok(self)
     }
 
-    /// Has every request logged. The log has to be opened for as many workers as the service.
+    /// Logs every request. The log must be opened for as many workers as the service has.
     pub fn log_to(mut self, log: &AccessLog) -> HttpService {
         self.service.log = Some(log.clone());
         self
     }
 
-    /// A reader of the counters that outlives the service and works on any thread. `engine` is
-    /// what the service runs on.
+    /// A reader of the counters that outlives the service and works on any thread. `engine` is the
+    /// engine of the service.
     pub fn observer(&self, engine: Engine) -> Observer {
         let Http { counters, log, stage, .. } = &self.service;
         Observer {
@@ -152,7 +153,7 @@ impl WorkerService for Worker {
         };
         let tls = match tls.as_ref().map(Tls::accept).transpose() {
             Ok(tls) => tls.map(Box::new),
-            // Not the peer's doing: there is no randomness to be had, or the like.
+            // Not caused by the peer: for example, no randomness is available.
             Err(_) => return counters.tls_failures.add(1),
         };
         counters.accepted.add(1);
@@ -163,7 +164,7 @@ impl WorkerService for Worker {
         spawn(async move {
             let begun = match &connection.tls {
                 Some(tls) => {
-                    // To somebody who speaks HTTP where TLS is spoken.
+                    // For a client that speaks HTTP on a TLS address.
                     let not_tls = || last_words(&worker, &connection, Status::BAD_REQUEST);
                     Box::pin(connection.shake_hands(tls, not_tls)).await
                 }
@@ -174,7 +175,7 @@ impl WorkerService for Worker {
                 Err(error) => Err(error),
             };
             if served.is_err() {
-                // In a box, as what happens once at the end is larger than all before it.
+                // Boxed, because this future is larger than all others of the task.
                 let late = || last_words(&worker, &connection, Status::REQUEST_TIMEOUT);
                 Box::pin(connection.close(late)).await;
             }
@@ -190,7 +191,7 @@ impl WorkerService for Worker {
             Phase::Body => timeouts.body,
             Phase::Sending => timeouts.send,
             Phase::Closing => CLOSING_MAX,
-            // The disk takes the time it takes.
+            // Reading from the disk has no limit.
             Phase::Working => return None,
         };
         // An idle peer may still be taking the answer before.
@@ -198,8 +199,8 @@ impl WorkerService for Worker {
         Some(Limit { time, ending: Ending::TimedOut(phase), restarts_on_ack })
     }
 
-    /// Connections without a request are closed at once; the others finish theirs in the time that
-    /// they have at other times too.
+    /// Connections without a request are closed at once; the others finish theirs within their
+    /// usual timeouts.
     fn drain_limit(&self, phase: Phase) -> Option<Limit<Phase>> {
         let limit = self.limit(phase)?;
         match phase {
@@ -236,7 +237,7 @@ impl WorkerService for Worker {
     }
 }
 
-/// Makes, counts and logs an answer to something that is no request, or not all of one.
+/// Builds, counts and logs an answer to an invalid or incomplete request.
 fn last_words(worker: &Worker, connection: &Connection, status: Status) -> Vec<u8> {
     worker.clock.tick();
     worker.counters.count_answer(status);

@@ -12,7 +12,7 @@ macro_rules! statuses {
         impl Status {
             $(pub const $name: Status = Status($code);)*
 
-            /// The reason phrase that goes with it.
+            /// Its reason phrase.
             pub fn reason(self) -> &'static str {
                 match self.0 {
                     $($code => $reason,)*

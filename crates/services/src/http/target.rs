@@ -1,16 +1,16 @@
-//! What a request is for: the target of its first line, and the host it names.
+//! The target of a request's first line, and its host.
 
 use super::status::Status;
 
-/// What a path is made of: `pchar` and the slash of RFC 3986, section 3.3.
+/// The bytes of a path: `pchar` and the slash of RFC 3986, section 3.3.
 const IN_PATH: &[u8] = b"!$%&'()*+,-./0123456789:;=@ABCDEFGHIJKLMNOPQRSTUVWXYZ_\
                          abcdefghijklmnopqrstuvwxyz~";
 
-/// No part of a path by RFC 3986, but browsers send them as they are: the URL Standard has them in no
-/// percent-encode set for paths. A file `a[1].txt` could not be asked for otherwise.
+/// Not allowed in a path by RFC 3986, but browsers send them unencoded: the URL Standard has them
+/// in no percent-encode set for paths. Otherwise a file `a[1].txt` could not be requested.
 const BROWSERS_IN_PATH: &[u8] = b"[]|";
 
-/// The same for queries, which may have question marks, too.
+/// The same for queries, which may also have question marks.
 const BROWSERS_IN_QUERY: &[u8] = b"?[]|\\^`{}";
 
 const PATH: u8 = 1;
@@ -46,16 +46,16 @@ pub enum Target<'a> {
     Resource {
         /// Begins with a slash; still percent-encoded.
         path: &'a str,
-        /// What follows the question mark, if there is one.
+        /// The text after the question mark, if there is one.
         query: Option<&'a str>,
     },
 }
 
 impl<'a> Target<'a> {
-    /// Takes a target in origin form or, as RFC 9112 section 3.2.2 demands, in absolute form.
+    /// Parses a target in origin form or, as RFC 9112 section 3.2.2 requires, in absolute form.
     ///
     /// # Errors
-    /// 400 for everything else, and for bytes that are no part of a target.
+    /// 400 for all other forms, and for bytes that are not allowed in a target.
     pub fn parse(target: &'a str, asterisk_allowed: bool) -> Result<Target<'a>, Status> {
         if target == "*" && asterisk_allowed {
             return Ok(Target::Asterisk);
@@ -74,7 +74,7 @@ impl<'a> Target<'a> {
         Ok(Target::Resource { path: if path.is_empty() { "/" } else { path }, query })
     }
 
-    /// True if `target` could be one, of whatever form: for methods whose target is not looked at.
+    /// True if `target` could be one, in any form: for methods whose target is not parsed.
     pub(super) fn is_plausible(target: &str) -> bool {
         may_be_in(PATH | QUERY, target)
     }
@@ -89,7 +89,7 @@ impl<'a> Target<'a> {
     }
 }
 
-/// Path and query of `http://authority/path?query`; empty when there are none.
+/// Path and query of `http://authority/path?query`; empty if there is none.
 fn behind_authority(target: &str) -> Option<&str> {
     let (scheme, rest) = target.split_once("://")?;
     if !scheme.eq_ignore_ascii_case("http") && !scheme.eq_ignore_ascii_case("https") {
@@ -167,7 +167,7 @@ mod tests {
         }
     }
 
-    /// Bytes from 0x80 were taken, and so were those that no URI has.
+    /// Bytes from 0x80 and others that no URI has were accepted.
     #[test]
     fn targets_have_no_bytes_that_a_uri_cannot_have() {
         for byte in (0..=0x20).chain([b'"', b'<', b'>', b'#', 0x7f]) {

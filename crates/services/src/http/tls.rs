@@ -1,5 +1,5 @@
-//! TLS 1.2 and 1.3: what the connections of a service have in common. `certificates` are what they
-//! show, `encryption` is what one does with its bytes; how those travel is for `connection`.
+//! TLS 1.2 and 1.3: the state that the connections of a service share. `certificates` has the
+//! certificates, `encryption` the state of one connection; transport is the task of `connection`.
 
 mod certificates;
 mod encryption;
@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// What is served over TLS, as ALPN names it.
+/// The ALPN name of the protocol that is served.
 const PROTOCOL: &[u8] = b"http/1.1";
 
 /// The oldest version of TLS that clients may speak.
@@ -54,8 +54,8 @@ impl FromStr for MinVersion {
 /// How TLS is set up.
 #[derive(Clone, Debug)]
 pub struct TlsSettings {
-    /// PEM file with the certificate of the server, and those that lead from it to one that
-    /// clients trust, in this order.
+    /// PEM file with the certificate of the server, followed by its chain to one that clients
+    /// trust.
     pub certificate: PathBuf,
     /// PEM file with the private key of the first certificate.
     pub key: PathBuf,
@@ -77,11 +77,11 @@ impl fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// Reads certificate and key. Sessions are resumed by tickets that the server keeps nothing of;
-    /// their keys live in this process alone, and change every six hours.
+    /// Reads certificate and key. Sessions are resumed by tickets, so the server stores no
+    /// sessions; the ticket keys exist in this process only, and change every six hours.
     ///
     /// # Errors
-    /// When a file cannot be read or holds nothing of use, or when the key is not that of the
+    /// When a file cannot be read or has no usable content, or when the key does not match the
     /// certificate; the message names the file.
     pub fn new(settings: &TlsSettings) -> Result<Tls, TlsError> {
         let provider = Arc::new(provider());
@@ -99,11 +99,11 @@ impl Tls {
         Ok(Tls { config: Arc::new(config), certificates })
     }
 
-    /// Reads certificate and key again, for connections that begin from now on. Waits for the
-    /// filesystem: for ever, if that is one whose server does not answer.
+    /// Reads certificate and key again, for new connections. Blocks on the filesystem: for ever, if
+    /// it does not answer.
     ///
     /// # Errors
-    /// As [`new`](Tls::new); those in use then stay in use.
+    /// As [`new`](Tls::new); the previous ones then stay in use.
     pub fn reload(&self) -> Result<(), TlsError> {
         self.certificates.reload()
     }
@@ -114,8 +114,8 @@ impl Tls {
     }
 }
 
-/// The implementation of the algorithms. aws-lc-rs is the one that rustls prefers, follows the CPUs
-/// (AES in vectors), and builds with nothing but a C compiler.
+/// The cryptographic implementation. aws-lc-rs is the default of rustls, uses CPU features (vector
+/// AES), and builds with a C compiler only.
 fn provider() -> CryptoProvider {
     aws_lc_rs::default_provider()
 }

@@ -1,5 +1,5 @@
-//! What the connections of a worker share: settings, cache, clock, counters; and how a path
-//! becomes a resource with them.
+//! The state that the connections of a worker share: settings, cache, clock, counters; and the
+//! lookup of a path.
 
 use super::access_log::WorkerLog;
 use super::cache::Cache;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use twinring::spawn;
 
-/// An open file that nobody asks for is closed after this time, or at most twice as long.
+/// An unused open file is closed after this time, or at most twice as long.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(30);
 
 /// See the module.
@@ -37,7 +37,7 @@ pub(super) struct Worker {
     pub(super) stage: Arc<SharedStage>,
     /// The service shuts down: every answer is the last one of its connection.
     pub(super) draining: Cell<bool>,
-    /// When it was last looked for files that nobody asks for.
+    /// When unused files were last closed.
     looked_for_forgotten: Cell<Instant>,
 }
 
@@ -63,8 +63,9 @@ impl Worker {
         }
     }
 
-    /// What the cache has for a clean path of a site, if it is not too old. In the second half of its time
-    /// it is looked at anew, behind the answers, so what is asked for often never waits for that.
+    /// The cached resource of a clean path of a site, if it is not too old. In the second half of
+    /// its lifetime it is refreshed, behind the answers, so requests for popular files never wait
+    /// for that.
     pub(super) fn cached(self: &Rc<Worker>, site: usize, path: &[u8]) -> Option<Rc<Resource>> {
         let resource = self.cache.get(site, path)?;
         let age = self.clock.now().saturating_duration_since(resource.checked.get());
@@ -75,14 +76,14 @@ impl Worker {
         if age >= valid / 2 && !resource.refreshing.replace(true) {
             let (worker, path) = (Rc::clone(self), path.to_vec());
             spawn(async move {
-                // What is missing now is missing for the next request too.
+                // A missing file is reported to the next request too.
                 let _resource = worker.load(site, &path).await;
             });
         }
         Some(resource)
     }
 
-    /// What answers a clean path of a site. Those who ask while it is read wait for that.
+    /// The resource of a clean path of a site. Concurrent requests share one load.
     pub(super) async fn resource(self: &Rc<Worker>, site: usize, path: &[u8]) -> Outcome {
         if let Some(resource) = self.cached(site, path) {
             self.counters.cache_hits.add(1);
@@ -95,19 +96,19 @@ impl Worker {
                 self.clock.tick();
                 outcome
             }
-            None => self.resource_anew(site, path).await,
+            None => self.fresh_resource(site, path).await,
         }
     }
 
-    /// The same, asked of the file system from now on.
-    pub(super) async fn resource_anew(&self, site: usize, path: &[u8]) -> Outcome {
+    /// The same, checked in the file system after this call.
+    pub(super) async fn fresh_resource(&self, site: usize, path: &[u8]) -> Outcome {
         self.counters.cache_misses.add(1);
         let outcome = self.inflight.lead(site, path, Instant::now(), self.load(site, path)).await;
         self.clock.tick();
         outcome
     }
 
-    /// Asks the file system, and reads what has changed since it was asked last.
+    /// Checks the file system, and reads the file if it has changed.
     async fn load(&self, site: usize, path: &[u8]) -> Outcome {
         let asked = Instant::now();
         let mut loaded = self.load_asked_at(site, path, asked).await;
@@ -122,15 +123,15 @@ impl Worker {
     }
 
     fn count_cache(&self) {
-        // What is open now is to be closed some day.
+        // An open file must be closed some day.
         self.connections.activity().note();
         let (bytes, files) = self.cache.load();
         self.counters.cache_bytes.set(bytes as u64);
         self.counters.cache_files.set(files as u64);
     }
 
-    /// Closes files that nobody asks for any more. To be called every now and then while there are open
-    /// ones: returns when to do so again.
+    /// Closes unused files. Call it periodically while there are open files: returns the time of
+    /// the next call.
     pub(super) fn close_forgotten_files(&self) -> Option<Instant> {
         if self.looked_for_forgotten.get().elapsed() >= FORGOTTEN_AFTER {
             self.looked_for_forgotten.set(Instant::now());
@@ -154,7 +155,7 @@ impl Worker {
         self.counters.cache_loads.add(1);
         let above = self.settings.sendfile_above;
         let resource = Rc::new(Resource::load(files, above, found, asked, &self.clock).await?);
-        // Somebody who asked later may have been quicker.
+        // A later request may have finished earlier.
         match self.cache.get(site, path) {
             Some(newer) if newer.checked.get() > asked => Ok(newer),
             _ => {

@@ -8,12 +8,12 @@ use twinring::{
     Either, Handle, JoinHandle, TcpListener, TcpStream, race, shutdown_requested, sleep, spawn,
 };
 
-/// How long a shutdown goes on accepting what the kernel has connected already. Closing the
-/// listener would reset those.
+/// How long a shutdown continues to accept connections that the kernel has already established.
+/// Closing the listener would reset those.
 const ACCEPT_GRACE: Duration = Duration::from_millis(10);
 
-/// Hands what a listener accepts to `start` until a shutdown is asked for, then calls
-/// `at_shutdown`, and goes on for a moment.
+/// Passes accepted connections to `start` until a shutdown is requested, then calls `at_shutdown`,
+/// and continues for [`ACCEPT_GRACE`].
 ///
 /// # Errors
 /// When the listening socket fails.
@@ -34,9 +34,9 @@ pub(super) async fn accept(
     Ok(())
 }
 
-/// Starts a task that a service cannot do without. When it ends otherwise than without a failure, all
-/// workers are asked to shut down: a panic of a connection's task is that connection's end, one of this
-/// task would leave a service that looks alive.
+/// Starts a task that is vital to a service. If it ends with a failure, all workers are asked to
+/// shut down: a panic in a connection's task ends that connection only, but a panic in this task
+/// would leave a service that looks alive and is not.
 pub(crate) fn spawn_vital<T: 'static>(
     handle: &Handle,
     task: impl Future<Output = io::Result<T>> + 'static,
@@ -60,10 +60,10 @@ impl Drop for ShutdownOnDrop {
     }
 }
 
-/// Ends a vital task that would go on for ever.
+/// Ends a vital task that would otherwise run for ever.
 ///
 /// # Errors
-/// When it has ended by itself, which only a panic can have done.
+/// When it has ended by itself, which only a panic can cause.
 pub(crate) async fn end_vital(task: JoinHandle<io::Result<Infallible>>) -> io::Result<()> {
     let has_ended = task.is_finished();
     task.abort();
@@ -73,12 +73,12 @@ pub(crate) async fn end_vital(task: JoinHandle<io::Result<Infallible>>) -> io::R
     }
 }
 
-/// The tasks of one worker that accept.
+/// The accepting tasks of one worker.
 #[derive(Debug)]
 pub(super) struct Acceptors(Vec<JoinHandle<io::Result<()>>>);
 
 impl Acceptors {
-    /// Starts them. When one fails or panics, all workers are asked to shut down.
+    /// Starts them. If one fails or panics, all workers are asked to shut down.
     pub(super) fn spawn<A>(handle: &Handle, acceptors: impl Iterator<Item = A>) -> Acceptors
     where
         A: Future<Output = io::Result<()>> + 'static,
@@ -86,7 +86,7 @@ impl Acceptors {
         Acceptors(acceptors.map(|acceptor| spawn_vital(handle, acceptor)).collect())
     }
 
-    /// Waits until all have ended.
+    /// Waits until all of them have ended.
     ///
     /// # Errors
     /// The first error of one of them.

@@ -1,11 +1,11 @@
-//! Whether anything has happened since somebody looked, so that a watch over connections on which
-//! nothing happens sleeps.
+//! Records whether there was activity since the last check, so that a watch over idle connections
+//! sleeps.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
-/// Set by many, waited for by one.
+/// Set by many tasks, awaited by one.
 #[derive(Debug, Default)]
 pub(crate) struct Activity {
     happened: Cell<bool>,
@@ -13,7 +13,7 @@ pub(crate) struct Activity {
 }
 
 impl Activity {
-    /// Something happened. Called for each request: a load, until somebody looks again.
+    /// Records activity. Called for each request; it costs one load until the next check.
     pub(crate) fn note(&self) {
         if !self.happened.replace(true)
             && let Some(waker) = self.waker.take()
@@ -22,7 +22,7 @@ impl Activity {
         }
     }
 
-    /// What happens from now on counts.
+    /// Discards the activity so far.
     pub(crate) fn forget(&self) {
         self.happened.set(false);
     }

@@ -3,21 +3,21 @@
 use ipnet::IpNet;
 use std::net::{IpAddr, SocketAddr};
 
-/// Who may use a service that sends back what it is sent: anybody, or certain networks. This
-/// machine always may, by its loopback addresses, which cannot come from elsewhere.
+/// The clients of a service that sends back what it receives: all, or certain networks. This
+/// machine is always allowed, by its loopback addresses, which cannot be used from elsewhere.
 #[derive(Clone, Debug, Default)]
 pub struct AllowList {
-    /// `None` is anybody: a service that does not ask pays one branch.
+    /// `None` allows all clients, for the price of one branch.
     networks: Option<Box<[IpNet]>>,
 }
 
 impl AllowList {
-    /// Whoever can reach the service.
+    /// Allows every client that can reach the service.
     pub fn anybody() -> AllowList {
         AllowList::default()
     }
 
-    /// These networks, and this machine. IPv4 addresses that come in as IPv6 count as IPv4.
+    /// Allows these networks, and this machine. IPv4 addresses mapped to IPv6 count as IPv4.
     pub fn of(networks: impl IntoIterator<Item = IpNet>) -> AllowList {
         AllowList { networks: Some(networks.into_iter().collect()) }
     }
@@ -35,8 +35,8 @@ impl AllowList {
     }
 }
 
-/// True if answers to this source reach one host or nobody. Port 0 is nobody's, an unspecified,
-/// multicast or broadcast address is not one host's: such a source is forged.
+/// True if answers to this source reach at most one host. No host has port 0, and an unspecified,
+/// multicast or broadcast address is not that of one host: such sources are forged.
 pub(crate) fn is_one_host(source: SocketAddr) -> bool {
     let one = match source.ip().to_canonical() {
         // 0.0.0.0/8 is "this network"; from 224.0.0.0 on all is multicast, reserved or broadcast.
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_and_this_machine_are_admitted_and_nobody_else() {
+    fn only_listed_networks_and_this_machine_are_admitted() {
         let networks = ["10.1.0.0/16", "192.0.2.7/32", "2001:db8::/32"];
         let some = AllowList::of(networks.map(|text| text.parse().expect("a network")));
         for one in
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_that_are_not_one_host_are_known() {
+    fn sources_that_are_not_one_host_are_recognised() {
         for one in ["10.0.0.1:1", "127.0.0.1:65535", "[fe80::1]:9", "[::ffff:10.0.0.1]:9"] {
             assert!(is_one_host(one.parse().expect("an address")), "{one}");
         }

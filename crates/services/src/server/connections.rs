@@ -1,13 +1,14 @@
-//! The open connections of a worker: how long each has been in its phase, and how it is asked to end.
+//! The open connections of a worker: how long each has been in its phase, and how it is ended.
 //!
-//! A message costs a connection no timer and no clock: progress moves a step counter. A sweep over
-//! all connections compares the counters with those of the sweep before and cancels what has stayed
-//! in one phase for longer than the service allows. The operation that waited then fails, the
-//! service passes the error on, and closes the connection as its [`Ending`] demands. A peer that
-//! takes what it was sent, however slowly, can be given time: the kernel knows what was acknowledged.
+//! A message costs a connection no timer and no clock: progress increments a step counter. A sweep
+//! over all connections compares the counters with those of the previous sweep, and cancels
+//! connections that have stayed in one phase for longer than the service allows. The waiting
+//! operation then fails, the service returns the error, and the connection is closed as its
+//! [`Ending`] requires. A peer that takes its answer slowly can get more time: the kernel reports
+//! the acknowledged bytes.
 //!
-//! A sweep says how many of the next ones can be left out if nothing moves until then, so a server whose
-//! connections are idle sleeps, too.
+//! A sweep returns how many of the next ones can be skipped without activity, so a server with idle
+//! connections sleeps, too.
 
 use super::activity::Activity;
 use super::limits::Permit;
@@ -24,24 +25,25 @@ use std::time::Duration;
 use twinring::net::Recv;
 use twinring::{Either, RecvBuf, TcpStream, race};
 
-/// A peer that acknowledges less than this, in bytes, between two samples takes nothing: who reads an
-/// answer byte by byte would otherwise keep a connection for ever.
+/// A peer that acknowledges less than this, in bytes, between two samples counts as stalled:
+/// otherwise a peer that reads an answer byte by byte would keep a connection for ever.
 const ACKED_BYTES_MIN: u64 = 1024;
 
-/// Sweeps that are not left out, in the time that a phase may take. The kernel is asked then what was
-/// acknowledged, and a pause of the whole process counts as no more than the time between two.
+/// Sweeps within the time limit of a phase that are not skipped. Each of them reads the
+/// acknowledged bytes from the kernel, and a pause of the whole process counts as no more than the
+/// time between two of them.
 const SWEEPS_PER_LIMIT: u32 = 4;
 
-/// Why a connection was asked to end.
+/// The reason for which a connection is ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending<P> {
     /// It stayed in this phase for too long.
     TimedOut(P),
-    /// The service shuts down, and no request is under way.
+    /// The service shuts down, and no request is in progress.
     Drain,
     /// The drain timeout is over.
     Cut,
-    /// The service cannot go on with it.
+    /// The service cannot continue with it.
     Failed,
 }
 
@@ -49,13 +51,13 @@ pub(crate) enum Ending<P> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limit<P> {
     pub(crate) time: Duration,
-    /// What becomes of a connection that stays longer.
+    /// How a connection that stays longer is ended.
     pub(crate) ending: Ending<P>,
     /// The time begins again when the peer acknowledges bytes.
     pub(crate) restarts_on_ack: bool,
 }
 
-/// The stream of a connection, and what is tracked of it. `P` are the phases of its service.
+/// The stream of a connection, and its tracked state. `P` are the phases of its service.
 #[derive(Debug)]
 pub(crate) struct Tracking<P: Copy> {
     stream: TcpStream,
@@ -63,12 +65,12 @@ pub(crate) struct Tracking<P: Copy> {
     phase: Cell<P>,
     /// Moves with all progress.
     steps: Cell<u32>,
-    /// `steps` at the last sweep; a value that it does not have before the first one, so that the
-    /// time of the connection begins with that.
+    /// `steps` at the last sweep. Before the first sweep, a value that never occurs, so that the
+    /// time of the connection begins with that sweep.
     seen: Cell<u32>,
     /// Sweeps since then that found it unchanged.
     idle_sweeps: Cell<u32>,
-    /// Bytes that the peer had acknowledged when it was seen to take something.
+    /// Bytes that the peer had acknowledged when it last made progress.
     acked_bytes: Cell<u64>,
     ending: Cell<Option<Ending<P>>>,
 }
@@ -98,36 +100,36 @@ impl<P: Copy + PartialEq> Tracking<P> {
         self.activity.note();
     }
 
-    /// Goes into a phase. Staying in one is no progress: a head that comes byte by byte has no
-    /// more time than one that does not come.
+    /// Enters a phase. Staying in one is no progress: a head that arrives byte by byte gets no more
+    /// time than one that does not arrive.
     pub(crate) fn enter(&self, phase: P) {
         if self.phase.replace(phase) != phase {
             self.step();
         }
     }
 
-    /// Goes into a phase that began with the one before.
+    /// Enters a phase whose time began with the previous phase.
     pub(crate) fn continue_in(&self, phase: P) {
         self.phase.set(phase);
     }
 
-    /// Why it was asked to end, if it was.
+    /// The reason for which it is being ended, if it is.
     pub(crate) fn ending(&self) -> Option<Ending<P>> {
         self.ending.get()
     }
 
-    /// Goes on, whatever it was asked.
+    /// Continues, and returns the reason for which it was being ended.
     pub(crate) fn take_ending(&self) -> Option<Ending<P>> {
         self.ending.take()
     }
 
-    /// Notes that the service cannot go on; an error of the service has to follow.
+    /// Records that the service cannot continue; the service must return an error next.
     pub(crate) fn fail(&self) {
         self.ending.set(Some(Ending::Failed));
     }
 
-    /// Polls a receive of this stream. What arrived in the moment a drain ended the wait for it is
-    /// still received, and the connection goes on.
+    /// Polls a receive of this stream. Data that arrived at the moment at which a drain ended the
+    /// wait is still received, and the connection continues.
     pub(crate) fn poll_recv(
         &self,
         recv: &mut Recv<'_>,
@@ -150,8 +152,8 @@ impl<P: Copy + PartialEq> Tracking<P> {
         poll_fn(|cx| self.poll_recv(&mut recv, cx)).await
     }
 
-    /// Makes the close a reset when bytes are left unsent: FIN would tell the peer that it got
-    /// everything.
+    /// Makes the close a reset if data is left unsent: FIN would tell the peer that the answer is
+    /// complete.
     pub(crate) async fn reset_if_unsent(&self) {
         if !matches!(race(self.stream.flush(), ready(())).await, Either::Left(Ok(()))) {
             self.reset_on_close();
@@ -159,13 +161,13 @@ impl<P: Copy + PartialEq> Tracking<P> {
     }
 
     pub(crate) fn reset_on_close(&self) {
-        // Fails only on a connection that is gone already.
+        // Fails only if the connection has already ended.
         let _gone = self.stream.set_reset_on_close();
     }
 
     /// True if the peer took something worth mentioning since this was found last.
     fn has_taken(&self) -> bool {
-        // What cannot be asked is no connection any more.
+        // A connection whose state cannot be read has ended.
         let acked_bytes = self.stream.acked_bytes().unwrap_or(0);
         let has_taken = acked_bytes >= self.acked_bytes.get() + ACKED_BYTES_MIN;
         if has_taken {
@@ -210,7 +212,7 @@ impl<P: Copy + PartialEq> Tracking<P> {
     }
 }
 
-/// What a service keeps of a connection.
+/// The service's state of a connection.
 pub(crate) trait Tracked: Debug + 'static {
     type Phase: Copy + PartialEq + Debug;
 
@@ -242,7 +244,7 @@ impl<C: Tracked> Connections<C> {
         &self.activity
     }
 
-    /// Takes in a connection that was admitted.
+    /// Adds an admitted connection.
     pub(crate) fn insert(self: &Rc<Connections<C>>, connection: C, permit: Permit) -> Open<C> {
         let connection = Rc::new(connection);
         self.activity.note();
@@ -250,10 +252,10 @@ impl<C: Tracked> Connections<C> {
         Open { connections: Rc::clone(self), connection, key, _permit: permit }
     }
 
-    /// Asks those connections to end that have been in their phase for longer than `limit` allows.
-    /// Without a limit, a phase may take as long as it takes. `passed` is 1 and the sweeps that were
-    /// left out since the last one. Returns after how many the next one is needed if nothing moves
-    /// until then; if one is.
+    /// Ends the connections that have been in their phase for longer than `limit` allows. A phase
+    /// without a limit may take any time. `passed` is 1 plus the number of sweeps skipped since the
+    /// last one. Returns after how many sweeps the next one is needed without activity, or `None`
+    /// if none is.
     pub(super) fn sweep(
         &self,
         passed: u32,
@@ -266,7 +268,7 @@ impl<C: Tracked> Connections<C> {
         open.iter().filter_map(|(_, connection)| sweep(connection)).min()
     }
 
-    /// Asks every connection to end now.
+    /// Ends every connection now.
     pub(super) fn end_all(&self, ending: Ending<C::Phase>) {
         for (_, connection) in self.open.borrow().iter() {
             connection.tracking().ask_to_end(ending);

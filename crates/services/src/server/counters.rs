@@ -1,7 +1,7 @@
-//! What a service counts.
+//! The counters of a service.
 //!
-//! Each worker writes its own [`WorkerCounters`] and nobody else does, so a count is a load and a
-//! store and no locked instruction; any thread may read them at any time.
+//! Each worker is the only writer of its own [`WorkerCounters`], so a count is a load and a store
+//! and no locked instruction. Any thread may read them at any time.
 
 use serde::Serialize;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -15,7 +15,7 @@ impl Count {
         self.0.store(self.0.load(Relaxed).wrapping_add(amount), Relaxed);
     }
 
-    /// For what goes down again.
+    /// For gauges.
     pub(crate) fn set(&self, value: u64) {
         self.0.store(value, Relaxed);
     }
@@ -45,11 +45,11 @@ pub(crate) struct WorkerCounters {
 pub struct ServiceCounters {
     /// Connections that were accepted and served.
     pub accepted: u64,
-    /// Those of them that are closed.
+    /// Closed connections.
     pub closed: u64,
-    /// Those of them that are open.
+    /// Open connections.
     pub open: u64,
-    /// Further connections, accepted and closed at once because the maximum was reached.
+    /// Connections that were accepted and closed immediately because the maximum was reached.
     pub refused: u64,
     /// The same for the maximum of their address.
     pub refused_of_address: u64,
@@ -63,7 +63,7 @@ pub struct ServiceCounters {
     pub cut: u64,
     /// Bytes received from peers.
     pub received_bytes: u64,
-    /// Bytes handed over to the engine for sending; what a broken connection dropped is included.
+    /// Bytes passed to the engine for sending, including those dropped by a broken connection.
     pub sent_bytes: u64,
 }
 

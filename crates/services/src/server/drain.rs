@@ -1,4 +1,5 @@
-//! Sweeps over the connections of a worker: those that take too long are ended, and all of them at shutdown.
+//! Sweeps over the connections of a worker: they end connections that take too long, and all of
+//! them at shutdown.
 
 use super::WorkerService;
 use super::connections::Ending;
@@ -10,12 +11,12 @@ use twinring::{Either, race, sleep, sleep_until};
 /// Time between two sweeps of a drain.
 pub(crate) const DRAIN_SWEEP: Duration = Duration::from_millis(25);
 
-/// How long connections that were cut may take to end. What the network holds up ends at once; a
-/// request that waits for a filesystem that does not answer is left to the end of the runtime.
+/// How long connections that were cut may take to end. A wait for the network ends at once; a
+/// request that waits for a filesystem that does not answer is left to the shutdown of the runtime.
 const CUT_GRACE: Duration = Duration::from_millis(100);
 
-/// Ends connections that take too long, and does the housekeeping. Sweeps fall on multiples of
-/// `period`, and those that cannot find anything are left out.
+/// Ends connections that take too long, and runs the housekeeping. Sweeps are at multiples of
+/// `period`; sweeps that cannot find a timeout are skipped.
 pub(super) async fn watch<S: WorkerService>(
     service: &S,
     period: Duration,
@@ -28,7 +29,7 @@ pub(super) async fn watch<S: WorkerService>(
     let (mut last, mut left) = (0, None);
     loop {
         let (housekeeping, next) = (service.housekeeping(), swept());
-        // After a pause of the whole process nobody is blamed for it.
+        // A pause of the whole process counts against no connection.
         let passed = (next - last).min(u64::from(left.unwrap_or(1))) as u32;
         last = next;
         left = connections.sweep(passed, period, |phase| service.limit(phase));
@@ -48,9 +49,8 @@ pub(super) async fn watch<S: WorkerService>(
     }
 }
 
-/// Waits until the connections of a worker have ended, within the limits of a drain, and cuts those
-/// that have not at the timeout. Returns at most [`CUT_GRACE`] after that, even if a connection has
-/// not ended.
+/// Waits until the connections of a worker have ended, within the limits of a drain, and cuts the
+/// others at the timeout. Returns at most [`CUT_GRACE`] later, even if a connection has not ended.
 pub(super) async fn drain<S: WorkerService>(service: &S) {
     let (connections, timeout) = (service.connections(), service.drain_timeout());
     let started = Instant::now();
@@ -60,7 +60,7 @@ pub(super) async fn drain<S: WorkerService>(service: &S) {
     }
     let cut_at = Instant::now();
     while !connections.is_empty() && cut_at.elapsed() < CUT_GRACE {
-        // Again each time: a task that had not run yet was not waiting for anything.
+        // Repeated: a task that had not run yet was not waiting.
         connections.end_all(Ending::Cut);
         sleep(Duration::from_millis(1)).await;
     }

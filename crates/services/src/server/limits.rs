@@ -27,7 +27,7 @@ pub(crate) enum Refused {
 }
 
 impl ConnectionLimiter {
-    /// At most `open_max` at once, and `of_address_max` of one address; `usize::MAX` is no maximum.
+    /// At most `open_max` at once, and `of_address_max` per address; `usize::MAX` is unlimited.
     pub(crate) fn new(
         allow: AllowList,
         open_max: usize,
@@ -47,13 +47,13 @@ impl ConnectionLimiter {
         stream: &TcpStream,
     ) -> Result<Permit, Refused> {
         let asks = self.allow.is_limited() || self.of_address_max < usize::MAX;
-        // A peer without an address is gone already.
+        // A peer without an address has already left.
         let peer = if asks { stream.peer_addr().ok() } else { None };
         if peer.is_some_and(|peer| !self.allow.admits(peer.ip())) {
             return Err(Refused::NotAllowed);
         }
         let mut permit = Permit { limiter: Arc::clone(self), address: None };
-        // From here on dropping the permit takes it off the count again.
+        // From here on, dropping the permit decrements the count again.
         if self.open.fetch_add(1, Ordering::Relaxed) >= self.open_max {
             return Err(Refused::Full);
         }
@@ -75,7 +75,7 @@ impl ConnectionLimiter {
     }
 }
 
-/// The address that is counted: of IPv6 the network, since whoever has one has 2^64 addresses.
+/// The address that is counted: for IPv6 the network, since every client there has 2^64 addresses.
 pub(crate) fn network_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & u128::MAX << 64)),
@@ -83,7 +83,7 @@ pub(crate) fn network_of(address: IpAddr) -> IpAddr {
     }
 }
 
-/// A connection that was admitted; dropping it makes room for another.
+/// An admitted connection; dropping it frees its place.
 #[derive(Debug)]
 pub(crate) struct Permit {
     limiter: Arc<ConnectionLimiter>,

@@ -1,8 +1,8 @@
-//! What the reflector counts, and how another thread gets to read it.
+//! The counters of the reflector, and the way in which another thread reads them.
 //!
-//! A worker counts for itself, without atomics, and adds what only it can read: the counts of its
-//! sockets and the kernel's drops. A reader sends the worker a request, which wakes it, and waits for
-//! the reply. So a datagram pays nothing for statistics, and an idle worker sleeps.
+//! A worker counts without atomics, and adds the counts that only it can read: those of its sockets
+//! and the kernel's drops. A reader sends the worker a request, which wakes it, and waits for the
+//! reply. Statistics therefore cost a datagram nothing, and an idle worker sleeps.
 
 use super::impairment::ImpairmentCounts;
 use serde::Serialize;
@@ -14,31 +14,31 @@ use twinring::UdpStats;
 /// How long a reader waits for a worker that is too busy to reply; then the last reply counts.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Counters of the reflector, summed over its sockets, at one moment. Nothing goes missing:
-/// `received + impaired_duplicated = sent + waiting + truncated + from_self + bad_source + not_allowed +
-/// over_rate + impaired_lost + impaired_overflowed + send_errors`, and `kernel_drops` never got that far.
+/// Counters of the reflector, summed over its sockets, at one moment. They balance: `received +
+/// impaired_duplicated = sent + waiting + truncated + from_self + bad_source + not_allowed +
+/// over_rate + impaired_lost + impaired_overflowed + send_errors`. `kernel_drops` were never
+/// received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct UdpCounters {
-    /// What the sockets have counted.
+    /// The counters of the sockets.
     #[serde(flatten)]
     pub sockets: UdpStats,
     /// Payload received.
     pub received_bytes: u64,
     /// Payload handed over for sending.
     pub sent_bytes: u64,
-    /// Answers on their way: held back by an impairment, or not yet taken by the kernel. At the
+    /// Answers in progress: delayed by an impairment, or not yet accepted by the kernel. At the
     /// end, those that the drain timeout cut.
     pub waiting: u64,
-    /// Datagrams that claimed to come from the reflector itself. Their answers would go round for
-    /// ever.
+    /// Datagrams that claimed to come from the reflector itself. Their answers would loop for ever.
     pub from_self: u64,
-    /// Datagrams whose source is port 0, or no address of one host (multicast, broadcast).
+    /// Datagrams whose source is port 0, or not the address of one host (multicast, broadcast).
     pub bad_source: u64,
     /// Datagrams from addresses that are not allowed.
     pub not_allowed: u64,
     /// Datagrams beyond the rate of their source.
     pub over_rate: u64,
-    /// What was done on purpose.
+    /// Deliberate impairments.
     #[serde(flatten)]
     pub impairments: ImpairmentCounts,
 }
@@ -57,8 +57,8 @@ impl UdpCounters {
         self.impairments.merge(&other.impairments);
     }
 
-    /// Received datagrams that were not answered, and answers that could not be sent. What was
-    /// dropped on purpose is not among them.
+    /// Received datagrams that were not answered, and answers that could not be sent. Deliberate
+    /// losses are not included.
     pub fn dropped(&self) -> u64 {
         let impairments = &self.impairments;
         self.sockets.truncated
@@ -129,7 +129,7 @@ impl StatsRequest {
         self.replied.notify_all();
     }
 
-    /// The reply to all requests to come.
+    /// Sets the reply to all later requests.
     pub(super) fn close(&self, counters: UdpCounters) {
         self.state().closed = true;
         self.answer(counters);

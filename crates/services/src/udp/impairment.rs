@@ -1,15 +1,16 @@
-//! What a bad path does to datagrams: on purpose, reproducibly, and counted.
+//! Simulates a bad path for datagrams: reproducible and counted.
 //!
-//! A state machine without sockets and without a clock: datagrams and moments go in, datagrams
-//! come out.
+//! A state machine without sockets and without a clock: datagrams and times go in, datagrams come
+//! out.
 //!
-//! - Every arrival takes four random numbers, whatever is switched on. So the same seed and order
-//!   of arrival bring the same decisions, and a delay, say, does not change which are lost.
-//! - The order within a source stays as it was, jitter or not, but for the exchanges asked for: a
-//!   datagram chosen for one waits for the next of its source that is not lost, and goes behind it.
-//!   If none comes for [`SWAP_PATIENCE`], it goes alone, and that is no exchange.
-//! - What waits is bounded ([`WAITING_MAX`], [`WAITING_BYTES_MAX`]); what finds no room is dropped
-//!   and counted. A source is remembered only while something of it waits.
+//! - Every arrival draws four random numbers, independent of the configuration. The same seed and
+//!   order of arrival therefore give the same decisions, and adding a delay, for example, does not
+//!   change which datagrams are lost.
+//! - The order within a source is kept, with or without jitter, except for requested swaps: a
+//!   selected datagram waits for the next one of its source that is not lost, and goes behind it.
+//!   If no datagram arrives within [`SWAP_PATIENCE`], it goes alone, and does not count as swapped.
+//! - The waiting datagrams are bounded ([`WAITING_MAX`], [`WAITING_BYTES_MAX`]); datagrams beyond
+//!   that are dropped and counted. A source is remembered only while a datagram of it waits.
 
 use oorandom::Rand64;
 use serde::Serialize;
@@ -20,13 +21,12 @@ use std::time::{Duration, Instant};
 
 /// How long a datagram chosen for an exchange waits for its successor, beyond its delay.
 pub const SWAP_PATIENCE: Duration = Duration::from_millis(100);
-/// Datagrams that may wait for their moment, for each socket; one that waits for its successor
-/// counts twice.
+/// Datagrams that may wait on each socket; one that waits for its successor counts twice.
 pub const WAITING_MAX: usize = 1 << 17;
 /// Bytes that may wait for their moment, for each socket.
 pub const WAITING_BYTES_MAX: usize = 128 << 20;
 
-/// What is done to the datagrams of a reflector. Shares are from 0 (never) to 1 (always).
+/// The impairments of a reflector. Shares are from 0 (never) to 1 (always).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Impairments {
     /// How long answers are held back.
@@ -39,7 +39,7 @@ pub struct Impairments {
     pub loss: f64,
     /// Share of datagrams that are answered twice.
     pub duplicate: f64,
-    /// Share of datagrams that change places with the next one of the same source.
+    /// Share of datagrams that are swapped with the next one of the same source.
     pub swap: f64,
     /// Names the sequence of decisions.
     pub seed: u64,
@@ -56,14 +56,14 @@ impl Impairments {
     }
 }
 
-/// What was done so far.
+/// The impairments so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ImpairmentCounts {
     /// Datagrams dropped on purpose.
     pub impaired_lost: u64,
-    /// Datagrams sent twice: each is one extra.
+    /// Datagrams sent twice: each adds one.
     pub impaired_duplicated: u64,
-    /// Pairs of successive datagrams of one source that changed places.
+    /// Pairs of successive datagrams of one source that were swapped.
     pub impaired_swapped: u64,
     /// Datagrams that were held back for their delay.
     pub impaired_delayed: u64,
@@ -82,7 +82,7 @@ impl ImpairmentCounts {
     }
 }
 
-/// What is decided about one datagram.
+/// The decisions about one datagram.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Fate {
     lost: bool,
@@ -117,7 +117,7 @@ impl Dice {
     }
 }
 
-/// A datagram on its way, with how many times it goes out.
+/// A datagram, and how many times it is sent.
 struct Unit<T> {
     item: T,
     bytes: usize,
@@ -135,7 +135,7 @@ struct Held<T> {
 struct Source<T> {
     /// Its datagrams in the queue.
     queued: usize,
-    /// When the last of them goes: none of this source may go before that.
+    /// When the last of them is due: no later datagram of this source may go before.
     last_due: Instant,
     held: Option<Held<T>>,
 }
@@ -146,7 +146,7 @@ enum Event<T> {
     PatienceEnds,
 }
 
-/// Something to be done when it is due. Equal moments go by number.
+/// A datagram and its time. Equal times are ordered by number.
 struct Entry<T> {
     due: Instant,
     number: u64,
@@ -190,7 +190,7 @@ pub(crate) struct BadPath<T> {
 }
 
 impl<T: Clone> BadPath<T> {
-    /// `stream` tells the sockets of a service apart; each has decisions of its own.
+    /// `stream` distinguishes the sockets of a service; each has its own decisions.
     pub(crate) fn new(options: Impairments, stream: u64) -> BadPath<T> {
         BadPath {
             dice: Dice::new(options, stream),
@@ -209,7 +209,7 @@ impl<T: Clone> BadPath<T> {
         self.counts
     }
 
-    /// Datagrams that have yet to go out.
+    /// Datagrams that were not sent yet.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting
     }
@@ -219,7 +219,7 @@ impl<T: Clone> BadPath<T> {
         self.queue.peek().map(|Reverse(entry)| entry.due)
     }
 
-    /// A datagram of `bytes` from `source` arrives. What can go on at once goes to `out`.
+    /// A datagram of `bytes` from `source` arrives. Datagrams that can be sent at once go to `out`.
     pub(crate) fn arrive(
         &mut self,
         source: SocketAddr,
@@ -257,7 +257,7 @@ impl<T: Clone> BadPath<T> {
         }
     }
 
-    /// Passes on what is due.
+    /// Passes on the due datagrams.
     pub(crate) fn release(&mut self, now: Instant, out: &mut impl FnMut(T)) {
         while self.next_due().is_some_and(|due| due <= now) {
             let Some(Reverse(entry)) = self.queue.pop() else { return };
@@ -300,7 +300,7 @@ impl<T: Clone> BadPath<T> {
         Some(held)
     }
 
-    /// Sends at once what is due and has nothing of its source before it, and queues the rest.
+    /// Sends datagrams that are due and first of their source, and queues the others.
     fn pass(
         &mut self,
         address: SocketAddr,

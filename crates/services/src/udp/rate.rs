@@ -1,15 +1,15 @@
-//! How many datagrams of one source are answered in a second.
+//! Limits the datagrams per second of one source.
 //!
-//! A source is an IPv4 address or an IPv6 network of 64 bits, as whoever has one has all its
-//! addresses and ports. For each there is one moment: when the allowance that it has used is whole
-//! again (the theoretical arrival time of the generic cell rate algorithm, ITU-T I.371). A datagram
-//! moves it on by one interval, and is refused if it lies further ahead than a burst.
+//! A source is an IPv4 address or an IPv6 network of 64 bits, since a client has all addresses and
+//! ports of its own. For each source there is one time: when its used allowance is whole again (the
+//! theoretical arrival time of the generic cell rate algorithm, ITU-T I.371). A datagram advances
+//! it by one interval, and is refused if it is further ahead than a burst.
 //!
-//! What is remembered is bounded: [`SOURCES_MAX`] sources for each socket. They are kept in two
-//! halves, of which the older one is forgotten when the younger one is full, or has been filled for
-//! longer than a burst lasts. A source that was quiet for that long is as good as new, so forgetting
-//! it changes nothing; only who forges more than half of [`SOURCES_MAX`] sources within that time
-//! has others forgotten early, and they get one more burst.
+//! Memory is bounded: [`SOURCES_MAX`] sources for each socket. They are kept in two generations.
+//! The older one is discarded when the younger one is full, or has been filled for longer than a
+//! burst lasts. A source that was idle for that long has its whole allowance again, so forgetting
+//! it changes nothing. Only an attacker that forges more than half of [`SOURCES_MAX`] sources
+//! within that time makes the limit forget others early, and these get one more burst.
 
 use crate::server::network_of;
 use std::collections::HashMap;
@@ -18,10 +18,10 @@ use std::time::Instant;
 
 /// Sources that a socket remembers.
 pub const SOURCES_MAX: usize = 65_536;
-/// The smallest burst, in datagrams: as many as the kernel coalesces at most (UDP_GRO_CNT_MAX), which
-/// come and are admitted as one.
+/// The smallest burst, in datagrams: as many as the kernel coalesces at most (UDP_GRO_CNT_MAX),
+/// which arrive and are admitted together.
 const BURST_MIN: u32 = 64;
-/// A burst is otherwise what may come in this part of a second.
+/// Otherwise a burst is the allowance of this part of a second.
 const BURSTS_PER_SECOND: u32 = 10;
 
 /// The limit, and the sources of one socket.
@@ -37,7 +37,7 @@ pub(super) struct RateLimit {
 }
 
 impl RateLimit {
-    /// At most so many datagrams a second, at least one.
+    /// At most `per_second` datagrams per second, at least one.
     pub(super) fn new(per_second: u32, now: Instant) -> RateLimit {
         let per_second = per_second.max(1);
         let burst = (per_second / BURSTS_PER_SECOND).max(BURST_MIN);
@@ -53,7 +53,7 @@ impl RateLimit {
         }
     }
 
-    /// True if `datagrams` more of `source` are to be answered now; they are counted if so.
+    /// True if `datagrams` more of `source` may be answered now; they are counted then.
     pub(super) fn admits(&mut self, source: IpAddr, datagrams: usize, now: Instant) -> bool {
         let now_ns = now.saturating_duration_since(self.origin).as_nanos() as u64;
         if self.young.len() >= self.half || now_ns - self.young_since_ns > self.burst_ns {
@@ -65,7 +65,8 @@ impl RateLimit {
         let whole_at = whole_at.map_or(now_ns, |moment| now_ns.max(*moment));
         let next = whole_at.saturating_add(self.interval_ns.saturating_mul(datagrams as u64));
         let admitted = next - now_ns <= self.burst_ns;
-        // Who is refused is remembered, too, or would be forgotten, and so forgiven, sooner.
+        // A refused source is remembered, too; otherwise it would be forgotten, and its debt with
+        // it, sooner.
         self.young.insert(source, if admitted { next } else { whole_at });
         admitted
     }
@@ -98,7 +99,7 @@ mod tests {
         let mut limit = RateLimit::new(1000, start);
         let admitted = (0..1000).filter(|_| limit.admits(source(1), 1, start)).count();
         assert_eq!(admitted, 100);
-        // Another one is not held to account for that.
+        // Another source is not affected.
         assert!(limit.admits(source(2), 1, start));
         let later = start + Duration::from_millis(20);
         let admitted = (0..1000).filter(|_| limit.admits(source(1), 1, later)).count();
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_has_a_bound_and_goes_with_time() {
+    fn remembered_sources_are_bounded_and_expire() {
         let start = Instant::now();
         let mut limit = RateLimit::new(10, start);
         for number in 0..3 * SOURCES_MAX as u32 {
@@ -132,7 +133,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes when: no more is admitted than a burst and the rate.
+        /// At any arrival times, no more is admitted than a burst and the rate.
         #[test]
         fn no_source_gets_more_than_its_burst_and_rate(
             per_second in 1u32..100_000,

@@ -1,4 +1,4 @@
-//! One socket of the reflector: its loop, its drain, and what it refuses to answer.
+//! One socket of the reflector: its loop, its drain, and the datagrams that it refuses to answer.
 
 use super::UdpSettings;
 use super::counters::UdpCounters;
@@ -13,18 +13,18 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 use twinring::{Datagram, Ecn, Either, Received, UdpSocket, race, sleep, sleep_until, timeout_at};
 
-/// Room for what one `recv_batch` brings.
+/// Capacity for the datagrams of one `recv_batch`.
 const BATCH: usize = 64;
-/// A drain takes the socket for empty when nothing came for this long, twice: on a worker with
-/// long ticks the first time may pass before the socket was looked at.
+/// A drain regards the socket as empty when no datagram arrived for this long, twice: on a worker
+/// with long ticks the first period may pass before the socket was read.
 const IDLE: Duration = Duration::from_millis(10);
 const IDLE_WAITS: u32 = 2;
-/// Receives may fail this many times in a row, with a pause after each, before the socket is given
-/// up.
+/// Receives may fail this many times in a row, with a pause after each, before the socket is
+/// abandoned.
 const FAILURES_MAX: u32 = 100;
 const FAILURE_PAUSE: Duration = Duration::from_millis(10);
 
-/// What is counted as it happens; the rest the socket knows.
+/// Counts of the loop; the socket has the others.
 #[derive(Debug, Default)]
 struct Tally {
     received_bytes: Cell<u64>,
@@ -54,7 +54,7 @@ pub(super) struct Port {
     rate: Option<RefCell<RateLimit>>,
     /// Set when the service is asked to end.
     deadline: Cell<Option<Instant>>,
-    /// The kernel takes nothing more: what is left to receive has an end.
+    /// The kernel accepts no more datagrams: the remaining ones are finite.
     sealed: Cell<bool>,
     failures: Cell<u32>,
     tally: Tally,
@@ -76,11 +76,12 @@ impl Port {
         }
     }
 
-    /// Lets the kernel take nothing more, and has [`reflect`] end once all is answered, or at the
-    /// deadline.
+    /// Makes the kernel accept no more datagrams, and makes [`reflect`] end once all are answered,
+    /// or at the deadline.
     pub(super) fn drain(&self, deadline: Instant) {
         self.deadline.set(Some(deadline));
-        // Without memory for that, what still arrives is answered too, until the deadline.
+        // Without memory for that, datagrams that still arrive are answered too, until the
+        // deadline.
         self.sealed.set(self.socket.stop_receiving().is_ok());
         self.socket.cancel();
     }
@@ -118,7 +119,8 @@ impl Port {
             Ok(_) => self.failures.set(0),
             Err(error) if error.raw_os_error() == Some(Errno::ECANCELED as i32) => {}
             Err(error) => {
-                // The runtime has counted it. Memory, or an interface, may well come back.
+                // The runtime has counted it. The cause, such as memory or an interface, may be
+                // temporary.
                 self.failures.set(self.failures.get() + 1);
                 if self.failures.get() == FAILURES_MAX {
                     return Err(in_context(&error, self.socket.local_addr()));
@@ -129,8 +131,7 @@ impl Port {
         Ok(())
     }
 
-    /// Hands all `answers` over for sending; those that are left at the deadline are dropped, and
-    /// remain among the waiting.
+    /// Sends all `answers`; those left at the deadline are dropped, and remain among the waiting.
     async fn send(&self, answers: &mut Vec<Datagram>) {
         for answer in answers.iter() {
             add(&self.tally.handed_over, answer.datagrams());
@@ -139,7 +140,7 @@ impl Port {
         while !answers.is_empty() {
             let send = self.socket.send_batch(answers);
             let goes_on = match self.deadline.get() {
-                // Fails when the drain begins: then it goes on below.
+                // Fails when the drain begins, and continues below.
                 None => send.await.is_ok() || self.deadline.get().is_some(),
                 Some(deadline) => matches!(timeout_at(deadline, send).await, Ok(Ok(()))),
             };
@@ -149,10 +150,10 @@ impl Port {
         }
     }
 
-    /// Counts a received buffer and says whether it is to be answered.
+    /// Counts a received buffer; true if it is to be answered.
     fn admit(&self, received: &Received) -> bool {
         add(&self.tally.received_bytes, received.data.len());
-        // The beginning of a datagram is not what was sent. (Counted by the runtime.)
+        // A truncated datagram is not what was sent. (Counted by the runtime.)
         if received.truncated {
             return false;
         }
@@ -177,9 +178,9 @@ impl Port {
         !limit.borrow_mut().admits(source, datagrams, Instant::now())
     }
 
-    /// A socket on all addresses does not know which they are, and they come and go: there every
-    /// source with its port may be the reflector itself. (A datagram with a forged source would
-    /// otherwise go round between two addresses of this machine for ever.)
+    /// A socket on all addresses does not know these addresses, and they change: there every source
+    /// with its port may be the reflector itself. (Otherwise a datagram with a forged source would
+    /// loop between two addresses of this machine for ever.)
     fn is_own(&self, from: SocketAddr) -> bool {
         self.own.iter().any(|own| {
             own.port() == from.port() && (own.ip() == from.ip() || own.ip().is_unspecified())
@@ -192,9 +193,10 @@ impl Port {
     }
 }
 
-/// The address to answer from. A multicast group, such as the ff02::1 of all nodes that reaches
-/// every socket bound to `[::]`, is none; nor can a link-local address face one that is not, as
-/// the interface is known by the scope of the other end only.
+/// The address to answer from, if the datagram was sent to one. A multicast group, such as the
+/// ff02::1 of all nodes that reaches every socket bound to `[::]`, is not suitable. A link-local
+/// address cannot answer one that is not link-local, because only the scope of the peer's address
+/// names the interface.
 fn answer_from(received: &Received) -> Option<IpAddr> {
     received.to.filter(|to| match (to, received.from.ip()) {
         (IpAddr::V6(to), IpAddr::V6(from)) if to.is_unicast_link_local() => {
@@ -204,16 +206,17 @@ fn answer_from(received: &Received) -> Option<IpAddr> {
     })
 }
 
-/// The way from a received datagram to its answer.
+/// The path from a received datagram to its answer.
 pub(super) trait Path {
-    /// When something that is held back has to go on.
+    /// When the next delayed answer is due.
     fn next_due(&self) -> Option<Instant>;
 
-    /// Makes answers of what was received, and empties it; adds what is due by now.
+    /// Turns received datagrams into answers, and empties `received`; adds the answers that are
+    /// due.
     fn carry(&mut self, port: &Port, received: &mut Vec<Received>, answers: &mut Vec<Datagram>);
 }
 
-/// Everything goes back at once, in the buffer it came in.
+/// Every datagram is answered at once, in the buffer in which it was received.
 pub(super) struct Straight;
 
 impl Path for Straight {
@@ -230,8 +233,7 @@ impl Path for Straight {
     }
 }
 
-/// An answer that may have to wait, and to be sent twice; out of the receive buffers, so that it
-/// keeps none from being used again.
+/// An answer that may be delayed, and sent twice. It is a copy, so that it keeps no receive buffer.
 #[derive(Clone)]
 struct Answer {
     data: Rc<[u8]>,
@@ -247,11 +249,11 @@ impl From<Answer> for Datagram {
     }
 }
 
-/// The way with impairments.
+/// The path with impairments.
 pub(super) struct Impaired(BadPath<Answer>);
 
 impl Impaired {
-    /// `stream` tells the sockets of a service apart.
+    /// `stream` distinguishes the sockets of a service.
     pub(super) fn new(impairments: &Impairments, stream: u64) -> Impaired {
         Impaired(BadPath::new(impairments.clone(), stream))
     }
@@ -291,7 +293,7 @@ pub(super) async fn reflect(port: &Port, mut path: impl Path) -> io::Result<()> 
         port.send(&mut answers).await;
     };
     let mut idle = 0;
-    // Beyond the deadline, too: what the kernel holds can only be counted by receiving it.
+    // Beyond the deadline, too: datagrams in the kernel can only be counted by receiving them.
     while idle < IDLE_WAITS && (port.sealed.get() || Instant::now() < deadline) {
         port.receive(&mut received, Some(Instant::now() + IDLE)).await?;
         idle = if received.is_empty() { idle + 1 } else { 0 };
@@ -303,7 +305,7 @@ pub(super) async fn reflect(port: &Port, mut path: impl Path) -> io::Result<()> 
         path.carry(port, &mut received, &mut answers);
         port.send(&mut answers).await;
     }
-    // What is still unsent at the deadline is counted as waiting.
+    // Answers that are unsent at the deadline are counted as waiting.
     let _cut = timeout_at(deadline, port.socket.flush()).await;
     Ok(())
 }

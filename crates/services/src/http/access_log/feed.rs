@@ -1,4 +1,4 @@
-//! The ends of the log at which lines are made: one for each worker, one for each connection.
+//! The ends of the log at which lines are produced: one for each worker, one for each connection.
 
 use super::line::{Line, Outcome};
 use super::writer::Message;
@@ -19,26 +19,26 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError};
 use std::time::{Duration, Instant};
 use twinring::{sleep, spawn};
 
-/// How long a line waits for others before it is handed over.
+/// How long a line waits for others before it is passed on.
 const BATCH_AGE: Duration = Duration::from_millis(100);
 
-/// How long the end of a worker waits for room for its last lines.
+/// How long the end of a worker waits for space for its last lines.
 const END_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Longest part of a request line that is logged, in bytes; of what is longer the beginning.
+/// Longest part of a request line that is logged, in bytes; longer ones are truncated.
 const REQUEST_BYTES_MAX: usize = 4096;
 
 /// The same for each of the header fields.
 const FIELD_BYTES_MAX: usize = 1024;
 
-/// What a connection keeps of this memory between requests, in bytes.
+/// How much of this memory a connection keeps between requests, in bytes.
 const KEPT_BYTES_MAX: usize = 2048;
 
 /// The same in requests.
 const KEPT_ENTRIES_MAX: usize = 8;
 
-/// Logged for a request whose connection broke before there was an answer. No server sends this
-/// status; nginx made it known in logs.
+/// Logged for a request whose connection broke before it was answered. No server sends this status;
+/// nginx introduced it in logs.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
 
 /// The end of a worker.
@@ -51,7 +51,7 @@ pub(in super::super) struct WorkerLog {
     returned: Receiver<Vec<u8>>,
     shared: Arc<Shared>,
     clock: Clock,
-    /// A task waits to hand over what is there.
+    /// A task waits to pass the buffer on.
     is_due: Cell<bool>,
 }
 
@@ -81,7 +81,7 @@ impl WorkerLog {
         }
     }
 
-    /// Hands over what is there; false if the writing thread has too much to do already.
+    /// Passes the buffer on; false if the writing thread is too far behind.
     fn hand_over(&self) -> bool {
         let mut batch = self.batch.borrow_mut();
         if batch.bytes.is_empty() {
@@ -112,8 +112,7 @@ impl WorkerLog {
         self.shared.under_way[self.number].load(Ordering::Relaxed)
     }
 
-    /// Hands over what is left at the end of the worker, and waits a moment for room if there is
-    /// none.
+    /// Passes the remaining lines on at the end of the worker, and waits a moment for space.
     pub(in super::super) async fn end(&self) {
         let started = Instant::now();
         while !self.hand_over() && started.elapsed() < END_PATIENCE {
@@ -134,12 +133,12 @@ impl WorkerLog {
         if is_full {
             self.hand_over();
         } else if !self.is_due.replace(true) {
-            // One timer for all lines of that time, and none while there are none.
+            // One timer for all lines of that period, and no timer without lines.
             let log = Rc::clone(self);
             spawn(async move {
                 sleep(BATCH_AGE).await;
-                // Behind others it would wait all the same, and there it would take the place of a
-                // full one: the bound is in batches.
+                // Behind others it would wait anyway, and would take the place of a full one: the
+                // bound is in batches.
                 while log.under_way() > 0 || !log.hand_over() {
                     sleep(BATCH_AGE).await;
                 }
@@ -164,17 +163,17 @@ pub(in super::super) struct ConnectionLog {
     log: Rc<WorkerLog>,
     peer: String,
     port: u16,
-    /// When the first part of an incomplete head came.
+    /// When the first part of an incomplete head arrived.
     begun: Cell<Option<Instant>>,
     pending: RefCell<Pending>,
 }
 
 #[derive(Debug, Default)]
 struct Pending {
-    /// What the clients sent, of all entries.
+    /// The clients' text of all entries.
     text: Vec<u8>,
     entries: VecDeque<Entry>,
-    /// What the connection had sent before the first answer in here.
+    /// Bytes that the connection had sent before the first of these answers.
     sent_before: u64,
 }
 
@@ -199,7 +198,7 @@ struct Answer {
 }
 
 impl Pending {
-    /// Keeps what a client sent, or its beginning.
+    /// Stores a client's text, truncated to `max`.
     fn keep(&mut self, bytes: &[u8], max: usize) -> Range<usize> {
         let start = self.text.len();
         self.text.extend_from_slice(&bytes[..bytes.len().min(max)]);
@@ -212,7 +211,7 @@ impl Pending {
 
 impl ConnectionLog {
     pub(in super::super) fn new(log: &Rc<WorkerLog>, peer: Option<SocketAddr>) -> ConnectionLog {
-        // A peer that has gone already has no address.
+        // A peer that has already left has no address.
         let address = peer.map(|peer| peer.ip().to_canonical().to_string());
         ConnectionLog {
             log: Rc::clone(log),
@@ -223,13 +222,13 @@ impl ConnectionLog {
         }
     }
 
-    /// A part of a head came at `now`, not all of it.
+    /// An incomplete part of a head arrived at `now`.
     pub(in super::super) fn begin(&self, now: Instant) {
         self.begun.set(self.begun.get().or(Some(now)));
     }
 
-    /// A head is complete at `now`, or wrong: `bytes` begin with it, and if it is valid, it says
-    /// `head`.
+    /// A head is complete at `now`, or invalid: `bytes` begin with it, and `head` is its content if
+    /// it is valid.
     pub(in super::super) fn received(
         &self,
         bytes: &[u8],
@@ -245,7 +244,7 @@ impl ConnectionLog {
             let value = head?.field(name)?;
             Some(pending.keep(value, FIELD_BYTES_MAX))
         };
-        // The combined format says nothing of it.
+        // The combined format has no field for it.
         let is_host_logged = self.log.format == LogFormat::Json;
         let host = is_host_logged.then(|| field("host")).flatten();
         let (referer, user_agent) = (field("referer"), field("user-agent"));
@@ -262,8 +261,8 @@ impl ConnectionLog {
         });
     }
 
-    /// The request that came last is answered so, by a connection that has sent `sent` bytes and
-    /// stays or not.
+    /// The last request got this reply, on a connection that has sent `sent` bytes and stays or
+    /// not.
     pub(in super::super) fn answered(&self, reply: &Reply, stays: bool, sent: u64) {
         let (status, head_bytes) = (reply.status, reply.head_bytes() as u64);
         let answer = Answer { status, head_bytes, bytes: reply.length(), stays };
@@ -273,7 +272,7 @@ impl ConnectionLog {
             pending.sent_before = sent;
         }
         if pending.entries.back().is_none_or(|entry| entry.answer.is_some()) {
-            // Nothing of the request is known: it did not come in time.
+            // Nothing of the request is known: it did not arrive in time.
             let began = self.begun.take().unwrap_or_else(Instant::now);
             let nothing = Entry {
                 began,
@@ -291,8 +290,8 @@ impl ConnectionLog {
         }
     }
 
-    /// Logs those that are answered, for a connection that has sent `sent` bytes. What is missing
-    /// then will not be sent.
+    /// Logs the answered requests, for a connection that has sent `sent` bytes. Missing bytes will
+    /// not be sent any more.
     pub(in super::super) fn settle(&self, sent: u64) {
         let answered = |entry: &Entry| entry.answer.is_some();
         let count = self.pending.borrow().entries.iter().take_while(|e| answered(e)).count();

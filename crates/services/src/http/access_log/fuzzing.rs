@@ -5,10 +5,10 @@ use super::line::{Line, Outcome};
 use crate::http::date::Clock;
 use std::time::Duration;
 
-/// What a client decides of a line.
+/// The parts of a line that a client controls.
 #[derive(Clone, Copy, Debug)]
 pub struct Logged<'a> {
-    /// The request line, or its beginning; empty if none came.
+    /// The request line, or its beginning; empty if there was none.
     pub request: &'a [u8],
     /// It was understood.
     pub is_valid: bool,

@@ -1,5 +1,5 @@
-//! The text of a line. Whatever a client sent stays within its field: quotes, backslashes, control
-//! characters and, in the combined format, everything that is not ASCII are escaped.
+//! The text of a line. A client's text stays within its field: quotes, backslashes, control
+//! characters and, in the combined format, all bytes that are not ASCII are escaped.
 
 use super::LogFormat;
 use crate::http::date::Clock;
@@ -7,7 +7,7 @@ use crate::http::response::number;
 use std::io::Write;
 use std::time::Duration;
 
-/// What became of the connection.
+/// The state of the connection after the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// It stays.
@@ -18,13 +18,13 @@ pub(super) enum Outcome {
     Broken,
 }
 
-/// What a line tells.
+/// The content of a line.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Line<'a> {
     /// Address and port of the client.
     pub(super) peer: &'a str,
     pub(super) port: u16,
-    /// The request line as it came, or its beginning; empty if none came.
+    /// The received request line, or its beginning; empty if there was none.
     pub(super) request: &'a [u8],
     /// It has three parts, and was understood.
     pub(super) is_valid: bool,
@@ -34,7 +34,7 @@ pub(super) struct Line<'a> {
     pub(super) status: u16,
     /// Handed over for sending, the head included.
     pub(super) bytes: u64,
-    /// Those behind the head.
+    /// Bytes behind the head.
     pub(super) body_bytes: u64,
     pub(super) duration: Duration,
     pub(super) outcome: Outcome,
@@ -161,12 +161,12 @@ fn timestamp(text: &mut Vec<u8>, clock: &Clock) {
     text.push(b'Z');
 }
 
-/// True for what needs no escape in either format.
+/// True for bytes that need no escape in either format.
 fn is_plain(byte: u8) -> bool {
     matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\')
 }
 
-/// Appends what stands between two quotes of the combined format; `-` for nothing.
+/// Appends a quoted field of the combined format; `-` for `None`.
 fn quote(text: &mut Vec<u8>, value: Option<&[u8]>) {
     let Some(mut value) = value else { return text.push(b'-') };
     while let Some(end) = value.iter().position(|byte| !is_plain(*byte)) {
@@ -178,8 +178,8 @@ fn quote(text: &mut Vec<u8>, value: Option<&[u8]>) {
     text.extend_from_slice(value);
 }
 
-/// Appends a JSON string, or `null`. What is no UTF-8 is replaced. Control characters beyond those
-/// that JSON asks for are escaped as well: to a terminal they are commands.
+/// Appends a JSON string, or `null`. Invalid UTF-8 is replaced. Control characters beyond those
+/// that JSON requires are escaped as well: a terminal would execute them.
 fn json_string(text: &mut Vec<u8>, value: Option<&[u8]>) {
     let Some(value) = value else { return text.extend_from_slice(b"null") };
     text.push(b'"');
@@ -265,7 +265,7 @@ mod tests {
     }
 
     proptest! {
-        /// Nothing that a client sends makes a second line, ends its field, or breaks the JSON.
+        /// No client can inject a second line, end its field, or break the JSON.
         #[test]
         fn fields_cannot_be_broken_out_of(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
             let line = Line { referer: Some(&bytes), ..line(&bytes, &bytes) };

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// The shortest time between two complaints of the same kind.
 const COMPLAINT_PERIOD: Duration = Duration::from_secs(60);
 
-/// What the thread is sent.
+/// A message to the thread.
 #[derive(Debug)]
 pub(super) enum Message {
     /// Whole lines of a worker.
@@ -27,15 +27,15 @@ pub(super) enum Message {
         bytes: Vec<u8>,
         lines: u64,
     },
-    /// Nothing but an occasion to look whether the file is to be opened anew.
+    /// Makes the thread check whether the file is to be reopened.
     Look,
 }
 
-/// What is written to.
+/// The output.
 #[derive(Debug)]
 pub(super) enum Sink {
-    /// A copy of the descriptor: one that is written to without a buffer in between, so that it is
-    /// known what was written.
+    /// A copy of the descriptor, without a buffer in between, so that it is known how much was
+    /// written.
     Stdout(File),
     File(File),
 }
@@ -52,9 +52,9 @@ impl Sink {
         }
     }
 
-    /// Writes until all is written or an error comes; returns how much was written before.
+    /// Writes until all is written or an error occurs; returns how much was written before.
     fn write(&self, bytes: &[u8]) -> (usize, io::Result<()>) {
-        // What the command itself prints must not come between two halves of a line.
+        // The command's own output must not come between two halves of a line.
         let (mut file, _stdout) = match self {
             Sink::Stdout(file) => (file, Some(io::stdout().lock())),
             Sink::File(file) => (file, None),
@@ -74,7 +74,7 @@ impl Sink {
 
 /// Opens a file, a character device or a pipe to be appended to.
 pub(super) fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-    // A FIFO that nobody reads is refused (ENXIO) instead of waited for.
+    // A FIFO without a reader is refused (ENXIO) instead of blocking.
     let file = options.append(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
     if file.metadata()?.file_type().is_block_device() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "is a block device"));
@@ -91,15 +91,15 @@ pub(super) struct Writer<N> {
     /// To each worker, the buffers that it may use again.
     returns: Vec<SyncSender<Vec<u8>>>,
     notice: N,
-    /// What was written last is a part of a line.
+    /// The last write ended within a line.
     torn: bool,
-    /// Lines that were lost since writing began to fail; `None` while it does not.
+    /// Lines lost since writing began to fail; `None` while it works.
     failing: Option<u64>,
-    /// The failure that goes on was told.
+    /// The current failure was reported.
     told: bool,
-    /// When each kind of complaint was made last.
+    /// When each kind of failure was last reported.
     complained: [Option<Instant>; 2],
-    /// Lines without room that were told of.
+    /// Dropped lines that were reported.
     no_room_told: u64,
 }
 
@@ -129,7 +129,7 @@ impl<N: Fn(&str)> Writer<N> {
         }
     }
 
-    /// Writes what comes until nobody is left to send something.
+    /// Writes messages until all senders are dropped.
     pub(super) fn run(mut self, messages: &Receiver<Message>) {
         while let Ok(message) = messages.recv() {
             if self.shared.reopen.swap(false, Ordering::AcqRel) {
@@ -139,7 +139,7 @@ impl<N: Fn(&str)> Writer<N> {
                 self.write(&bytes, lines);
                 self.shared.under_way[worker].fetch_sub(1, Ordering::Relaxed);
                 bytes.clear();
-                // A worker that has one already takes no second.
+                // A worker that already has a buffer takes no second one.
                 let _full = self.returns[worker].try_send(bytes);
             }
             self.tell_of_dropped_lines();
@@ -190,7 +190,7 @@ impl<N: Fn(&str)> Writer<N> {
     fn fail(&mut self, error: &io::Error, lost: u64) {
         self.shared.failed.add(lost);
         *self.failing.get_or_insert(0) += lost;
-        // A failure that begins too soon after another one is told later, if it goes on.
+        // A failure that begins too soon after another one is reported later, if it continues.
         if !self.told && self.may_complain(FAILING) {
             self.told = true;
             (self.notice)(&format!(
@@ -201,7 +201,7 @@ impl<N: Fn(&str)> Writer<N> {
         }
     }
 
-    /// Dropping is never silent, but it is told by the one who does not have to be quick.
+    /// Dropping is never silent, but the thread that has time reports it.
     fn tell_of_dropped_lines(&mut self) {
         let dropped = self.shared.no_room();
         if dropped > self.no_room_told && self.may_complain(NO_ROOM) {

@@ -5,19 +5,19 @@ use super::{Connection, Phase};
 use std::io;
 use twinring::{RecvBuf, SendBuf};
 
-/// Bytes of an answer that are encrypted at once; with the queue of the stream, that is what a
-/// connection holds for a peer that does not read.
+/// Bytes of an answer that are encrypted at once; together with the queue of the stream, a
+/// connection holds this much for a peer that does not read.
 const PIECE_BYTES: usize = 64 * 1024;
 
-/// What the first byte of a TLS connection is: a record that belongs to a handshake.
+/// The first byte of a TLS connection: a record of type handshake.
 const HANDSHAKE_RECORD: u8 = 22;
 
 impl Connection {
-    /// Agrees on keys with the peer, before the first request. `in_the_open` is what to say to
-    /// somebody who speaks HTTP without TLS.
+    /// Performs the handshake, before the first request. `in_the_open` is the answer to a client
+    /// that speaks HTTP without TLS.
     ///
     /// # Errors
-    /// When the peer does not want to or has something else in mind, took too long, or is gone.
+    /// When the handshake fails, takes too long, or the peer leaves.
     pub(in super::super) async fn shake_hands(
         &self,
         tls: &Encryption,
@@ -31,7 +31,7 @@ impl Connection {
             self.tracking.continue_in(Phase::Handshake);
             if piece.is_empty() {
                 self.tracking.fail();
-                // Whoever has said nothing has only looked whether somebody is here.
+                // A client that sent nothing has only checked the port.
                 self.counters.tls_failures.add(u64::from(!is_first));
                 return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
             }
@@ -47,7 +47,7 @@ impl Connection {
                 return Err(io::Error::from(io::ErrorKind::InvalidData));
             }
             let taken = self.take_in(tls, &piece).await;
-            // Before an error, which may be about what came behind the handshake.
+            // Before an error, which may be about data behind the handshake.
             if !tls.is_handshaking() {
                 self.counters.tls_handshakes.add(1);
                 self.counters.tls_resumed.add(u64::from(tls.was_resumed()));
@@ -64,8 +64,8 @@ impl Connection {
         while plain.is_empty() && !tls.has_ended() {
             let piece = self.tracking.recv().await?;
             if piece.is_empty() {
-                // Perhaps it was somebody else who ended the connection. What was asked for in
-                // full is answered all the same: each request says how long it is.
+                // A third party may have cut the connection. Complete requests are answered
+                // nevertheless: each states its length.
                 tls.end();
                 self.counters.tls_truncated.add(1);
             }
@@ -79,8 +79,8 @@ impl Connection {
         Ok(RecvBuf::from(plain))
     }
 
-    /// Deals with what came, and sends what TLS itself has to say to that: its part of the
-    /// handshake, tickets, new keys, or what is wrong.
+    /// Processes received data, and sends the output of TLS itself: handshake messages, tickets,
+    /// new keys, or alerts.
     async fn take_in(&self, tls: &Encryption, bytes: &[u8]) -> io::Result<()> {
         let opened = tls.open(bytes);
         let answer = tls.take()?;
@@ -94,7 +94,7 @@ impl Connection {
         })
     }
 
-    /// As [`send`](Connection::send), behind what was put in before.
+    /// Like [`send`](Connection::send), behind the data encrypted before.
     pub(super) async fn send_secure(&self, tls: &Encryption, bytes: SendBuf) -> io::Result<()> {
         self.enter(Phase::Sending);
         let mut left = bytes.as_slice();
@@ -114,13 +114,13 @@ impl Connection {
         Ok(())
     }
 
-    /// As [`finish`](Connection::finish): says that nothing follows, so that the peer can tell the end
-    /// of the connection from its being cut.
+    /// Like [`finish`](Connection::finish): announces the end, so that the peer can distinguish it
+    /// from a cut connection.
     pub(super) async fn finish_secure(&self, tls: &Encryption) -> io::Result<()> {
         self.enter(Phase::Sending);
         self.stream().flush().await?;
         match self.close_in_order(tls).await {
-            // A peer that has ended may be gone altogether, and answers that with a reset.
+            // A peer that has ended may have left, and then answers with a reset.
             Err(_) if tls.has_ended() && self.tracking.ending().is_none() => Ok(()),
             said => said,
         }

@@ -3,8 +3,8 @@ use proptest::prelude::*;
 
 const LIMITS: HeadLimits = HeadLimits { head_bytes: 1024, target_bytes: 256 };
 
-/// What becomes of the bytes when they come in pieces of `step`: the length and what is asked
-/// for, nothing yet, or a status.
+/// The outcome when the bytes arrive in chunks of `step`: length and target, nothing yet, or a
+/// status.
 fn outcome(bytes: &[u8], step: usize) -> Result<Option<(usize, String)>, Status> {
     let mut scan = Scan::default();
     let mut there = 0;
@@ -52,7 +52,7 @@ fn sound_requests_pass() {
 }
 
 #[test]
-fn whatever_two_servers_could_read_differently_is_refused() {
+fn ambiguous_requests_are_refused() {
     for text in [
         // Lines.
         "GET / HTTP/1.1\nHost: h\r\n\r\n",
@@ -118,7 +118,8 @@ fn whatever_two_servers_could_read_differently_is_refused() {
     }
 }
 
-/// It was 505: RFC 9110 section 2.5 has a recipient take it for the version it knows best.
+/// It was 505: by RFC 9110 section 2.5 a recipient treats it as the highest version that it
+/// supports.
 #[test]
 fn a_later_minor_version_is_read_as_1_1() {
     for minor in 2..=9 {
@@ -197,7 +198,7 @@ fn expectations_count_only_for_a_body_and_from_http_1_1() {
 }
 
 #[test]
-fn fields_that_occur_twice_are_told_apart() {
+fn repeated_fields_have_no_value() {
     let text = "GET / HTTP/1.1\r\nHost: h\r\nRange: a\r\nrange: b\r\nIf-Match: c\r\n\r\n";
     with_head(text, |head| {
         assert_eq!(head.value(Name::Range), None);
@@ -224,7 +225,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+    fn no_input_causes_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
         let _outcome = outcome(&bytes, 7);
     }
 }

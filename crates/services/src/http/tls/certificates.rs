@@ -14,7 +14,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 /// The longest file that is read. Chains have a few kilobytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Why TLS cannot be had as it was asked for.
+/// Why TLS cannot be set up as configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsError(String);
 
@@ -32,8 +32,8 @@ impl fmt::Display for TlsError {
 
 impl Error for TlsError {}
 
-/// What to show to whom: so far one certificate to all. Names of hosts would be looked up in
-/// [`resolve`](ResolvesServerCert::resolve).
+/// Selects a certificate: currently the same for all clients. A selection by host name would go
+/// into [`resolve`](ResolvesServerCert::resolve).
 pub(super) struct Certificates {
     certificate: PathBuf,
     key: PathBuf,
@@ -58,7 +58,7 @@ impl Certificates {
         Ok(Certificates { certificate, key, provider, current })
     }
 
-    /// Takes what the files hold now; keeps what there is if that is of no use.
+    /// Loads the current content of the files; keeps the previous one if that fails.
     pub(super) fn reload(&self) -> Result<(), TlsError> {
         let new = load(&self.certificate, &self.key, &self.provider)?;
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);

@@ -1,5 +1,5 @@
-//! The server's end of one TLS connection, without its socket: bytes of the network in, those of
-//! the peer out, and the other way round.
+//! The server's end of one TLS connection, without its socket: converts between bytes of the
+//! network and plain text of the peer.
 
 use rustls::server::ServerConnection;
 use rustls::{HandshakeKind, ServerConfig};
@@ -8,15 +8,15 @@ use std::fmt;
 use std::io::{self, BufRead, Write};
 use std::sync::Arc;
 
-/// See the module. It holds at most one record that has not come whole (18 KiB; a handshake, 64
-/// KiB), and what was put in to be sent until that is taken.
+/// See the module. It holds at most one incomplete record (18 KiB; a handshake, 64 KiB), and
+/// outgoing data until it is taken.
 pub(crate) struct Encryption {
     connection: RefCell<ServerConnection>,
-    /// What the peer said and nobody has taken yet.
+    /// Decrypted data that was not taken yet.
     opened: RefCell<Vec<u8>>,
     /// The peer will send no more.
     ended: Cell<bool>,
-    /// What came was no TLS, and the peer is told so.
+    /// The peer did not send TLS, and gets an alert.
     failed: Cell<bool>,
 }
 
@@ -29,7 +29,7 @@ impl fmt::Debug for Encryption {
 impl Encryption {
     pub(super) fn new(config: Arc<ServerConfig>) -> Result<Encryption, rustls::Error> {
         let mut connection = ServerConnection::new(config)?;
-        // What is put in is taken out at once, so its bound is that of the caller.
+        // Input is taken out at once, so its bound is that of the caller.
         connection.set_buffer_limit(None);
         Ok(Encryption {
             connection: RefCell::new(connection),
@@ -49,19 +49,19 @@ impl Encryption {
         self.connection.borrow().handshake_kind() == Some(HandshakeKind::Resumed)
     }
 
-    /// Takes note that the network has nothing more; true if the peer has said so before
-    /// (close_notify), and it was not somebody else who ended the connection.
+    /// Records the end of the network stream; true if the peer announced it (close_notify), so that
+    /// a third party did not cut the connection.
     pub(crate) fn end(&self) -> bool {
         self.ended.replace(true)
     }
 
-    /// True once the peer will send no more.
+    /// True once the peer will send no more data.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended.get()
     }
 
-    /// Takes bytes of the network in. After that there may be something
-    /// [`opened`](Encryption::opened), and, after an error too, something to
+    /// Processes bytes of the network. After that there may be plain text in
+    /// [`opened`](Encryption::opened), and, also after an error, data to
     /// [`take`](Encryption::take).
     pub(crate) fn open(&self, bytes: &[u8]) -> Result<(), rustls::Error> {
         let opened = self.try_open(bytes);
@@ -73,7 +73,7 @@ impl Encryption {
         let mut connection = self.connection.borrow_mut();
         let mut opened = self.opened.borrow_mut();
         while !bytes.is_empty() && !self.ended.get() {
-            // Fails with full buffers alone, and those are emptied below.
+            // Fails only with full buffers, and those are emptied below.
             let read = connection.read_tls(&mut bytes);
             let read = read.map_err(|error| rustls::Error::General(error.to_string()))?;
             let state = connection.process_new_packets()?;
@@ -93,25 +93,25 @@ impl Encryption {
         Ok(())
     }
 
-    /// What the peer said.
+    /// Takes the decrypted data.
     pub(crate) fn opened(&self) -> Vec<u8> {
         self.opened.take()
     }
 
-    /// Puts bytes for the peer in, for the next [`take`](Encryption::take).
+    /// Encrypts bytes for the peer, for the next [`take`](Encryption::take).
     pub(crate) fn put(&self, bytes: &[u8]) -> io::Result<()> {
         self.connection.borrow_mut().writer().write_all(bytes)
     }
 
-    /// Puts the news in that nothing follows any more, unless there was a failure to tell of or
-    /// nothing was agreed on.
+    /// Announces the end of the data, unless an error must be reported or the handshake is
+    /// incomplete.
     pub(crate) fn put_end(&self) {
         if !self.failed.get() && !self.is_handshaking() {
             self.connection.borrow_mut().send_close_notify();
         }
     }
 
-    /// What is to be sent over the network now.
+    /// Takes the data that must be sent over the network now.
     pub(crate) fn take(&self) -> io::Result<Vec<u8>> {
         let mut connection = self.connection.borrow_mut();
         let mut bytes = Vec::new();

@@ -120,7 +120,7 @@ fn a_lost_successor_does_not_count_as_one() {
 }
 
 #[test]
-fn shares_and_jitter_are_what_was_asked_for() {
+fn shares_and_jitter_match_the_configuration() {
     let options = Impairments {
         delay: MS * 20,
         jitter: MS * 5,
@@ -158,7 +158,7 @@ fn decisions_depend_on_seed_and_stream_and_on_nothing_else_that_is_switched_on()
 }
 
 #[test]
-fn what_waits_is_bounded_and_what_finds_no_room_is_counted() {
+fn waiting_datagrams_are_bounded_and_overflow_is_counted() {
     for swap in [0.0, 1.0] {
         let mut bench = Bench::new(Impairments { delay: MS * 10, swap, ..none() });
         bench.path.waiting_max = 16;
@@ -191,7 +191,7 @@ proptest! {
     /// Whatever is switched on: everything that is not counted as dropped comes out, as often as
     /// the counts say, in order but for the exchanges that were counted, and not before its time.
     #[test]
-    fn the_counts_tell_exactly_what_happened(
+    fn counts_match_the_outcome(
         options in options(),
         arrivals in proptest::collection::vec((0u64..20_000, 0u8..4), 1..200),
         room in prop_oneof![Just(WAITING_MAX), Just(10)],
