@@ -1,12 +1,12 @@
-//! The two sides of a run: workers, and whoever conducts them from the thread that asked for it.
+//! The two sides of a run: its workers, and the conductor on the calling thread.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 use twinring::{Runtime, RuntimeError};
 
-/// Runs `work` on the workers of `runtime`, and `conduct` meanwhile on this thread; calls `ended`
-/// when all workers have. Returns what they handed in, when both sides are over.
+/// Runs `work` on the workers of `runtime`, and `conduct` on this thread at the same time; calls
+/// `ended` when all workers have ended. Returns their results when both sides have ended.
 ///
 /// # Errors
 /// As [`Runtime::run`].
@@ -26,7 +26,7 @@ where
     }
     thread::scope(|scope| {
         let engine = scope.spawn(move || {
-            // By a panic too: nobody would tell the conductor else.
+            // Also after a panic: otherwise the conductor would never know.
             let _ended = Ended(Some(ended));
             runtime.run(work)
         });
@@ -55,7 +55,7 @@ pub(crate) fn hear<T>(heard: &Receiver<T>, limit: Duration) -> Result<T, RecvTim
     heard.recv_timeout(limit)
 }
 
-/// In a simulated world there is one thread: it conducts, and lets the workers go on where it
+/// In a simulated world there is one thread: it conducts, and lets the workers continue where it
 /// would wait for them.
 #[cfg(feature = "sim")]
 mod simulated {

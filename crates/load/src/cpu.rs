@@ -29,7 +29,7 @@ impl CpuStart {
         CpuStart { user_ns, system_ns, used_ns: thread_cpu_clock_ns(), now_ns: monotonic_ns() }
     }
 
-    /// What the thread has used since.
+    /// The CPU time of the thread since the start.
     pub(crate) fn used(&self) -> CpuUse {
         let end = CpuStart::read();
         CpuUse {

@@ -1,4 +1,4 @@
-//! Limits that a run has to stay within, for use in scripts.
+//! Limits that a run must meet, for use in scripts.
 
 use hdrhistogram::Histogram;
 use std::time::Duration;
@@ -11,9 +11,9 @@ fn gate(name: &str, limit: f64, measured: Option<f64>) -> Gate {
     Gate { gate: name.to_owned(), limit, measured, breached }
 }
 
-/// For the 99th percentile of the latency. What could not even be sent, and what will never be
-/// answered, counts with the time it had waited: otherwise a server that stops would have the
-/// percentiles of the time before.
+/// Checks the 99th percentile of the latency. Requests that could not be sent, and those that will
+/// never be answered, count with the time they have waited: otherwise a server that stops would
+/// keep the percentiles from before.
 pub(crate) fn slo_p99(
     limit: Duration,
     answers_ns: &Histogram<u64>,
@@ -22,7 +22,7 @@ pub(crate) fn slo_p99(
     let limit_us = limit.as_nanos() as f64 / 1e3;
     let mut all_ns = answers_ns.clone();
     for waits_ns in waits_ns {
-        // All have the same bounds, so every value of one fits into the other.
+        // All have the same bounds, so every value fits.
         let _same_bounds = all_ns.add(*waits_ns);
     }
     let measured = (!answers_ns.is_empty()).then(|| micros(all_ns.value_at_quantile(0.99)));
@@ -36,7 +36,7 @@ pub(crate) fn max_error_rate(limit: f64, requests: &Requests) -> Gate {
     gate("max_error_rate", limit, (all > 0).then(|| unanswered as f64 / all as f64))
 }
 
-/// What became of a gate, in words.
+/// The outcome of a gate as text.
 pub fn in_words(gate: &Gate) -> String {
     let value = |value: f64| match gate.gate.as_str() {
         "slo_p99" => crate::report::table::time(value),
@@ -66,9 +66,9 @@ mod tests {
         assert_eq!(in_words(&gate), "error rate of at most 1.000 %: breached (5.000 %)");
     }
 
-    /// A server that stops has answered quickly before, and nothing of that failed.
+    /// A server that stops has answered quickly before, without a failure.
     #[test]
-    fn what_could_not_be_sent_counts() {
+    fn unsent_requests_count() {
         let times = |count, ms: u64| {
             let mut histogram = crate::recorder::histogram();
             histogram.saturating_record_n(ms * 1_000_000, count);
@@ -78,7 +78,7 @@ mod tests {
         let near = |gate: &Gate, us: f64| {
             gate.measured.is_some_and(|value| (value - us).abs() < us / 100.0)
         };
-        // One in a hundred may wait, and those that waited for no longer than the limit may be many.
+        // One in a hundred may wait, and many may have waited for no longer than the limit.
         for (waits, us, breached) in [
             (times(0, 1), 1e3, false),
             (times(10, 500), 1e3, false),

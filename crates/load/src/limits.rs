@@ -1,4 +1,4 @@
-//! The bounds of what a load over connections can be asked for.
+//! The bounds of the settings of a load over connections.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub(crate) fn between(name: &str, number: u64, least: u64, most: u64) -> Result<
     Err(format!("{name} {number}: expected {least} to {most}"))
 }
 
-/// What may be left out, and is at least 1 otherwise.
+/// Optional numbers, which are at least 1.
 pub(crate) fn optional(numbers: &[(&str, Option<u64>, u64)]) -> Result<(), String> {
     numbers.iter().try_for_each(|(name, number, most)| {
         number.map_or(Ok(()), |number| between(name, number, 1, *most))
@@ -36,7 +36,7 @@ pub(crate) fn shared_out(connections: u64, threads: usize) -> Result<(), String>
     Ok(())
 }
 
-/// Source addresses have to be of the target's family.
+/// Source addresses must be of the target's family.
 pub(crate) fn sources(local: &[IpAddr], target: SocketAddr) -> Result<(), String> {
     match local.iter().find(|ip| ip.is_ipv4() != target.is_ipv4()) {
         Some(other) => Err(format!("--local {other} cannot reach {target}")),
@@ -44,7 +44,7 @@ pub(crate) fn sources(local: &[IpAddr], target: SocketAddr) -> Result<(), String
     }
 }
 
-/// The times of a load; only the warm-up may be nothing.
+/// The times of a load; only the warm-up may be zero.
 pub(crate) fn times(
     warmup: Duration,
     duration: Duration,

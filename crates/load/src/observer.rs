@@ -1,4 +1,4 @@
-//! Who watches a run while it goes on.
+//! Observers of a running load.
 
 /// Watches a run.
 pub trait Observer {
@@ -10,7 +10,7 @@ pub trait Observer {
     fn progress(&mut self, progress: &Progress);
 }
 
-/// How far a run has come.
+/// The progress of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
     /// Where it is.
@@ -26,7 +26,7 @@ pub struct Progress {
 /// The parts of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Connections are being made, or sockets opened.
+    /// Connections are being opened, or sockets.
     Connecting,
     /// Traffic that is not measured.
     WarmingUp,

@@ -1,10 +1,10 @@
-//! The bytes that are sent: each depends on the connection and on its position in the stream, so
-//! that lost, repeated, swapped or foreign bytes are noticed.
+//! The content that is sent: each byte depends on the connection and on its position in the stream,
+//! so that lost, repeated, swapped and foreign bytes are detected.
 //!
-//! All connections read from one table of random bytes that repeats with a prime period. Each
-//! starts at its own place in it. Any message is then a slice of the table: sending needs no
-//! copy, and checking is one comparison of slices. What goes unnoticed: a displacement by an
-//! exact multiple of the period, and single bytes that happen to be equal (1 in 256).
+//! All connections read from one table of random bytes that repeats with a prime period, each from
+//! its own start. Any message is then a slice of the table: sending needs no copy, and verifying is
+//! one comparison of slices. Two errors go unnoticed: a displacement by an exact multiple of the
+//! period, and single bytes that are equal by chance (1 in 256).
 
 use std::fmt;
 use std::sync::LazyLock;
@@ -36,7 +36,7 @@ static TABLE: LazyLock<Box<[u8]>> = LazyLock::new(|| {
     period.iter().copied().cycle().take(PERIOD + SLICE_BYTES_MAX).collect()
 });
 
-/// The stream of bytes of one life of one connection.
+/// The byte stream of one life of one connection.
 #[derive(Clone, Copy)]
 pub struct Pattern {
     table: &'static [u8],
@@ -67,7 +67,7 @@ impl Pattern {
     /// Compares received bytes with those sent from `offset`.
     ///
     /// # Errors
-    /// Where the first difference is.
+    /// The first difference.
     pub fn check(&self, offset: u64, received: &[u8]) -> Result<(), Difference> {
         let (mut at, mut rest) = (offset, received);
         while !rest.is_empty() {
@@ -83,14 +83,14 @@ impl Pattern {
     }
 }
 
-/// The first difference between what was sent and what came back.
+/// The first difference between sent and received bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// Position in the stream of the connection, in bytes from 0.
     pub offset: u64,
-    /// What was sent there, at most 8 bytes.
+    /// The bytes sent there, at most 8.
     pub expected: Vec<u8>,
-    /// What came back, at most 8 bytes.
+    /// The bytes received there, at most 8.
     pub got: Vec<u8>,
 }
 
@@ -119,7 +119,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn eight_bytes_tell_every_position_of_the_period_apart() {
+    fn eight_bytes_identify_every_position_of_the_period() {
         let table = Pattern::new(0, 0).slice(0, PERIOD + 7);
         let places: HashSet<&[u8]> = table.windows(8).collect();
         assert_eq!(places.len(), PERIOD);
@@ -147,7 +147,7 @@ mod tests {
             }
         }
 
-        /// A flipped byte is found at its place, in pieces longer than a slice as well.
+        /// A flipped byte is found at its position, also in buffers longer than a slice.
         #[test]
         fn a_changed_byte_is_found(
             offset in 0u64..1 << 40, bytes in 1usize..700_000,

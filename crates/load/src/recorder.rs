@@ -1,8 +1,8 @@
-//! What a worker thread counts: requests, errors, latencies.
+//! The counts of a worker thread: requests, errors, latencies.
 //!
-//! Each thread has its own recorder and nothing is shared while the load runs; the recorders are
-//! merged at the end. An event counts for the window if its own time stamp lies in it, whatever
-//! else was going on, so that the window has exact ends.
+//! Each thread has its own recorder and shares nothing while the load runs; the recorders are
+//! merged at the end. An event counts for the window if its own time stamp is inside it, so the
+//! window has exact ends.
 
 use hdrhistogram::Histogram;
 use std::ops::Range;
@@ -12,7 +12,7 @@ pub(crate) const LATENCY_NS_MAX: u64 = 60_000_000_000;
 /// Significant decimal digits of a recorded latency.
 const DIGITS: u8 = 3;
 
-/// Why a connection or an attempt to connect was lost, or what was wrong with an answer.
+/// Why a connection or an attempt to connect was lost, or an answer was wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
     Connect,
@@ -20,9 +20,9 @@ pub(crate) enum Trouble {
     Reset,
     ClosedEarly,
     Timeout,
-    /// Other bytes came back than were sent.
+    /// The received bytes differ from the sent ones.
     Mismatch,
-    /// Bytes came that are no answer.
+    /// The received bytes are not an answer.
     Malformed,
     Status,
     Length,
@@ -49,7 +49,7 @@ impl Troubles {
     }
 }
 
-/// Requests: how many were sent, and what became of them.
+/// Requests: how many were sent, and their outcomes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Requests {
     pub(crate) sent: u64,
@@ -73,16 +73,17 @@ impl Requests {
 pub(crate) struct Recorder {
     /// Everything from the first connection to the last byte.
     pub(crate) whole: Requests,
-    /// What happened before the end of the window; its difference is what was in flight then.
+    /// Events before the end of the window; the difference between sent and ended requests was in
+    /// flight then.
     pub(crate) until_end: Requests,
-    /// What happened inside the window.
+    /// Events inside the window.
     pub(crate) window: Requests,
     /// Of the answers inside the window.
     pub(crate) latency_ns: Histogram<u64>,
     /// Of the requests sent inside the window, in an open loop.
     pub(crate) lag_ns: Histogram<u64>,
     pub(crate) troubles: Troubles,
-    /// When and what.
+    /// The time and text.
     pub(crate) first_error: Option<(u64, String)>,
 }
 
@@ -111,7 +112,8 @@ impl Recorder {
         }
     }
 
-    /// `count` answers came at `now_ns` to requests of `since_ns`. True if the window has them.
+    /// `count` answers to requests sent at `since_ns` arrived at `now_ns`. True if that is inside
+    /// the window.
     pub(crate) fn answered(
         &mut self,
         count: u64,
@@ -129,7 +131,7 @@ impl Recorder {
         inside
     }
 
-    /// `count` requests will have no answer.
+    /// `count` requests will not be answered.
     pub(crate) fn failed(&mut self, count: u64, now_ns: u64, window: &Range<u64>) {
         self.note(now_ns, window, |requests| requests.failed += count);
     }
@@ -151,12 +153,12 @@ impl Recorder {
         }
     }
 
-    /// Adds what another thread counted.
+    /// Adds the counts of another thread.
     pub(crate) fn merge(&mut self, other: Recorder) {
         self.whole.merge(other.whole);
         self.until_end.merge(other.until_end);
         self.window.merge(other.window);
-        // Both have the same bounds, so every value of one fits into the other.
+        // Both have the same bounds, so every value fits.
         let _same_bounds = self.latency_ns.add(&other.latency_ns);
         let _same_bounds = self.lag_ns.add(&other.lag_ns);
         self.troubles.merge(&other.troubles);

@@ -1,5 +1,5 @@
-//! From what threads counted to the result line, as far as loads over connections are alike, and
-//! tables for people.
+//! From the threads' counts to the result line, for all loads over connections, and tables for
+//! people.
 
 pub(crate) mod table;
 
@@ -29,7 +29,7 @@ pub(crate) fn head(
     }
 }
 
-/// What loads over connections have in common.
+/// The common part of the results of loads over connections.
 pub(crate) fn of_requests(
     all: &Share,
     ran: &Ran,
@@ -80,7 +80,7 @@ fn whole_run(counted: &Recorder) -> WholeRun {
     }
 }
 
-/// Connections, without what only one kind of load knows of them.
+/// The connections, without the fields that only one kind of load has.
 pub(crate) fn connections(all: &Share, ran: &Ran, asked: u64) -> Connections {
     Connections {
         asked,

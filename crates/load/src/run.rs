@@ -26,7 +26,7 @@ use std::time::Duration;
 use twinring::{CounterSnapshot, Features, Runtime, RuntimeError, monotonic_ns};
 use twinring_wire::load::Window;
 
-/// Bytes that closed connections may still send when the run is over: they were given up.
+/// How long closed connections may still send after the run: their requests were abandoned.
 pub(crate) const LINGER: Duration = Duration::from_millis(100);
 
 /// Why a run has no result.
@@ -34,9 +34,9 @@ pub(crate) const LINGER: Duration = Duration::from_millis(100);
 pub enum LoadError {
     /// The engine failed.
     Engine(RuntimeError),
-    /// TLS cannot be used as asked for.
+    /// TLS cannot be set up as configured.
     Tls(String),
-    /// Not a single connection could be made.
+    /// No connection could be opened.
     NoConnection {
         /// Address of the server.
         target: String,
@@ -77,21 +77,21 @@ pub struct Stopper {
 }
 
 impl Stopper {
-    /// Ends the window now; the run then reports what it has.
+    /// Ends the window now; the run then reports the result so far.
     pub fn stop(&self) {
         // Fails only when the run is over.
         let _over = self.notes.send(Note::Stop);
     }
 }
 
-/// How a run goes.
+/// The course of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub(crate) threads: usize,
     pub(crate) warmup: Duration,
     /// Length of the window; with `requests`, its longest.
     pub(crate) duration: Duration,
-    /// Requests after whose answers the window ends.
+    /// The window ends when this many requests are answered.
     pub(crate) requests: Option<u64>,
 }
 
@@ -116,8 +116,8 @@ impl Stage {
         Stopper { notes: self.notes.clone() }
     }
 
-    /// Runs `work` on each thread, with its index, and conducts. Returns what the threads handed
-    /// in, when all have ended.
+    /// Runs `work` on each thread, with its index, and conducts. Returns the threads' results when
+    /// all have ended.
     pub(crate) fn run<T, F>(
         self,
         plan: Plan,
@@ -153,7 +153,7 @@ impl Stage {
     }
 }
 
-/// What is known of a run beside what its threads counted.
+/// The facts of a run besides the threads' counts.
 pub(crate) struct Ran {
     pub(crate) features: Features,
     pub(crate) why_not: Option<String>,
@@ -164,17 +164,17 @@ pub(crate) struct Ran {
 }
 
 impl Ran {
-    /// The engine in use, and why `auto` did not take io_uring.
+    /// The engine in use, and why `auto` did not choose io_uring.
     pub(crate) fn engine(&self) -> (&Features, Option<&str>) {
         (&self.features, self.why_not.as_deref())
     }
 
-    /// The window as it was.
+    /// The actual window.
     pub(crate) fn window(&self) -> Window {
         window(self.window.clone())
     }
 
-    /// Without a single connection there is nothing to report, unless somebody wanted the end.
+    /// Without a single connection there is nothing to report, unless the run was interrupted.
     pub(crate) fn check_connected(
         &self,
         share: &Share,
@@ -193,7 +193,7 @@ impl Ran {
     }
 }
 
-/// A window as it was. One that never began is empty and lies where the run ended.
+/// The actual window. If it never began, it is empty, at the end of the run.
 pub(crate) fn window(planned: Range<u64>) -> Window {
     let now_ns = monotonic_ns();
     let end_monotonic_ns = planned.end.min(now_ns);

@@ -1,8 +1,8 @@
 //! When the requests of an open loop are due: a pure function of time.
 //!
-//! Request `m` of all is due `m / rate` after the start, exactly: times are computed from the
-//! number of the request and never by adding up intervals, so nothing drifts. Requests go to the
-//! connections in turn, which spreads each connection's requests evenly and their phases too.
+//! Request `m` of all is due exactly `m / rate` after the start: times are computed from the number
+//! of the request and not by adding intervals, so they do not drift. Requests go to the connections
+//! in turn, which spreads each connection's requests and their phases evenly.
 
 /// An open loop's schedule for all connections together.
 #[derive(Clone, Copy, Debug)]
@@ -12,7 +12,7 @@ pub struct Schedule {
     connections: u64,
 }
 
-/// The highest rate a schedule takes: one request a nanosecond.
+/// The highest rate of a schedule: one request per nanosecond.
 pub const RATE_PER_S_MAX: u64 = NS_PER_S;
 
 const NS_PER_S: u64 = 1_000_000_000;
@@ -30,7 +30,7 @@ impl Schedule {
         self.connections
     }
 
-    /// When request `sequence` (from 0) of `connection` (from 0) is to be sent.
+    /// When request `sequence` (from 0) of `connection` (from 0) is due.
     pub fn intended_ns(&self, connection: u64, sequence: u64) -> u64 {
         let number = sequence * self.connections + connection;
         let (seconds, rest) = (number / self.rate_per_s, number % self.rate_per_s);
@@ -58,7 +58,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn due_counts_exactly_what_was_intended_by_then(
+        fn due_counts_exactly_the_packets_due_by_then(
             start in 0..YEAR_NS, rate in 1..=RATE_PER_S_MAX, connections in 1u64..20_000,
             pick in any::<prop::sample::Index>(), elapsed in 0..86_400 * NS_PER_S,
         ) {
@@ -97,8 +97,8 @@ mod tests {
             prop_assert!(own.abs_diff(connections * NS_PER_S / rate) <= 1);
         }
 
-        /// A sender that looks only now and then finds all it missed, each with its own intended
-        /// time: the lag it counts is the true one.
+        /// A sender that checks rarely finds all missed requests, each with its own intended time:
+        /// the counted lag is exact.
         #[test]
         fn a_stall_is_caught_up_and_counted(
             rate in 1u64..1_000_000, looks in proptest::collection::vec(0u64..NS_PER_S, 1..40),

@@ -1,4 +1,4 @@
-//! What happened when: answers, failures and latencies by interval of the window.
+//! Answers, failures and latencies by interval of the window.
 
 use crate::recorder::LATENCY_NS_MAX;
 use hdrhistogram::Histogram;
@@ -11,8 +11,8 @@ use twinring_wire::http as wire;
 const INTERVAL_MIN: Duration = Duration::from_secs(1);
 /// Most intervals.
 const INTERVALS_MAX: u32 = 300;
-/// Significant decimal digits of a latency. One less than in the histograms of a whole run, as
-/// each interval has its own: 300 of them take 6 MB a thread.
+/// Significant decimal digits of a latency. One less than in the histograms of a whole run, because
+/// each interval has its own: 300 of them take 6 MB per thread.
 const DIGITS: u8 = 2;
 
 /// A series with intervals of the same length.
@@ -54,7 +54,7 @@ impl TimeSeries {
         }
     }
 
-    /// An answer came at `now_ns`; counts if that lies inside the window.
+    /// An answer arrived at `now_ns`; counts if that is inside the window.
     pub(crate) fn answered(&mut self, latency_ns: u64, now_ns: u64, window: &Range<u64>) {
         if let Some(interval) = self.at(now_ns, window) {
             interval.answered += 1;
@@ -62,7 +62,7 @@ impl TimeSeries {
         }
     }
 
-    /// `count` requests failed at `now_ns`; counts if that lies inside the window.
+    /// `count` requests failed at `now_ns`; counts if that is inside the window.
     pub(crate) fn failed(&mut self, count: u64, now_ns: u64, window: &Range<u64>) {
         if let Some(interval) = self.at(now_ns, window) {
             interval.failed += count;
@@ -93,7 +93,7 @@ impl TimeSeries {
         for (mine, theirs) in self.intervals.iter_mut().zip(other.intervals) {
             mine.answered += theirs.answered;
             mine.failed += theirs.failed;
-            // Both have the same bounds, so every value of one fits into the other.
+            // Both have the same bounds, so every value fits.
             let _same_bounds = mine.latency_ns.add(&theirs.latency_ns);
         }
     }

@@ -1,4 +1,4 @@
-//! Taking turns with the other tasks of a worker.
+//! Yielding to the other tasks of a worker.
 
 use std::future::poll_fn;
 use std::task::Poll;

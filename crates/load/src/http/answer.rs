@@ -1,4 +1,4 @@
-//! Answers, taken apart as they come: nothing is copied but heads that arrive in several pieces.
+//! Parses answers incrementally: only heads that arrive in several parts are copied.
 
 use super::chunked::Chunks;
 use super::head::{Framing, HEAD_BYTES_MAX, Head, HeadReader, Malformed};
@@ -14,7 +14,7 @@ pub(super) struct Answer {
     pub(super) bytes: u64,
     /// Its content.
     pub(super) content_bytes: u64,
-    /// When the first byte of the final head came.
+    /// When the first byte of the final head arrived.
     pub(super) first_byte_ns: u64,
     /// Another answer may follow on the connection.
     pub(super) keep_alive: bool,
@@ -23,17 +23,17 @@ pub(super) struct Answer {
 #[derive(Debug)]
 enum State {
     Head,
-    /// So many bytes of content are to come.
+    /// This many bytes of content remain.
     Length(u64),
     Chunked(Chunks),
     UntilClose,
 }
 
-/// Takes apart the answers of one connection.
+/// Parses the answers of one connection.
 #[derive(Debug)]
 pub(super) struct AnswerParser {
     state: State,
-    /// The beginning of a head that has not come as a whole.
+    /// The beginning of an incomplete head.
     partial_head: Vec<u8>,
     answer: Answer,
     interim: u32,
@@ -49,16 +49,16 @@ impl AnswerParser {
         }
     }
 
-    /// True when a part of an answer has come.
+    /// True if a part of an answer has arrived.
     pub(super) fn is_inside(&self) -> bool {
         self.answer.bytes > 0 || !self.partial_head.is_empty()
     }
 
-    /// Takes bytes that came at `now_ns`, up to the end of the answer, and hands on those that
-    /// are content. Returns how many it took, and the answer if it is whole.
+    /// Parses bytes that arrived at `now_ns`, up to the end of the answer, and passes on the
+    /// content. Returns how many bytes it consumed, and the answer if it is complete.
     ///
     /// # Errors
-    /// When the bytes are no answer. No others can be told apart behind them.
+    /// When the bytes are not an answer. The following answers cannot be separated then.
     pub(super) fn take(
         &mut self,
         bytes: &[u8],
@@ -70,7 +70,7 @@ impl AnswerParser {
         loop {
             let rest = &bytes[at..];
             let (taken, ended) = match &mut self.state {
-                // Content of no length ends where its head does.
+                // Empty content ends with its head.
                 State::Length(0) => (0, true),
                 _ if rest.is_empty() => return Ok((at, None)),
                 State::Head => {
@@ -116,7 +116,7 @@ impl AnswerParser {
         std::mem::take(&mut self.answer)
     }
 
-    /// Takes a head or a part of one.
+    /// Parses a head or a part of one.
     fn take_head(
         &mut self,
         bytes: &[u8],
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Everything that is known after these pieces: answers, content, and the error.
+    /// The state after these chunks: answers, content, and the error.
     #[derive(Debug, Default, PartialEq, Eq)]
     struct Seen {
         answers: Vec<Answer>,
@@ -210,7 +210,7 @@ mod tests {
         (0..length).map(|at| (at * 7 + length) as u8).collect()
     }
 
-    /// An answer as a server would write it, and what its content is.
+    /// An answer in a server's format, and its content.
     fn answer() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
         let chunk = (1usize..300, 0usize..3);
         let interim = proptest::collection::vec(prop_oneof![Just(100u16), Just(103)], 0..3);
@@ -258,7 +258,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(500))]
 
-        /// However a stream of answers is cut into pieces, it is the same answers.
+        /// A stream of answers gives the same answers however it is split.
         #[test]
         fn any_cut_gives_the_same_answers(
             answers in proptest::collection::vec(answer(), 1..5),
@@ -281,18 +281,18 @@ mod tests {
             prop_assert_eq!(see(pieces, false, false), whole);
         }
 
-        /// Spoiled answers, in one piece or byte by byte, end in the same error or the same
+        /// Corrupted answers, in one chunk or byte by byte, end in the same error or the same
         /// answers, and never in a panic.
         #[test]
-        fn spoiled_answers_are_the_same_in_any_pieces(
+        fn corrupted_answers_give_the_same_result_in_any_chunks(
             (mut bytes, _) in answer(), at in any::<prop::sample::Index>(), byte: u8,
         ) {
             let at = at.index(bytes.len());
             bytes[at] = byte;
             let whole = see([bytes.as_slice()], false, true);
             let single = see(bytes.chunks(1), false, true);
-            // A broken head is noticed where it breaks: what the error says depends on how much
-            // of the head was there, that there is one does not.
+            // A broken head is detected where it breaks: the text of the error depends on how much
+            // of the head had arrived, its existence does not.
             prop_assert_eq!(whole.error.is_some(), single.error.is_some());
             if whole.error.is_none() {
                 prop_assert_eq!(whole, single);
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_is_not_an_answer() {
+    fn truncated_answers_are_errors() {
         for bytes in [
             &b"HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\nhello"[..],
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",

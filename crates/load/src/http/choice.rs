@@ -3,13 +3,13 @@
 /// A weighted choice among URLs.
 #[derive(Debug)]
 pub(super) struct Choice {
-    /// Sums of the weights up to each URL, that one included.
+    /// Cumulative sums of the weights.
     sums: Vec<u64>,
     seed: u64,
 }
 
 impl Choice {
-    /// Weights have to be at least 1 and are at most 2^32 - 1 each; there has to be one.
+    /// Weights must be from 1 to 2^32 - 1; at least one is required.
     pub(super) fn new(weights: impl IntoIterator<Item = u32>, seed: u64) -> Choice {
         let sum = |sum: &mut u64, weight: u32| {
             *sum += u64::from(weight);

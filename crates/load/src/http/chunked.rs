@@ -1,4 +1,4 @@
-//! Content in chunks, with a bound on what comes beside it.
+//! Chunked content, with a bound on extensions and trailers.
 
 use super::head::Malformed;
 use twinring_input::chunked::{Chunked, Event, Invalid};
@@ -14,8 +14,8 @@ pub(super) struct Chunks {
 }
 
 impl Chunks {
-    /// Takes bytes and hands on those that are content. Returns how many it took, and whether the
-    /// last of them was the end.
+    /// Parses bytes and passes on the content. Returns how many bytes it consumed, and whether the
+    /// content has ended.
     pub(super) fn take(
         &mut self,
         bytes: &[u8],

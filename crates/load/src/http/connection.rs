@@ -1,8 +1,8 @@
-//! One connection under load: what is sent when, what came back, and how it ends.
+//! One connection under load: its requests, its answers, and its end.
 //!
-//! This is the hot path. Bytes that came together cost one reading of the clock; an answer costs
-//! a comparison of its head with the last one, and a few counts. Nothing is allocated and nothing
-//! is locked. Answers that came together are followed by one send of as many requests.
+//! This is the hot path. Bytes that arrive together cost one clock reading; an answer costs a
+//! comparison of its head with the last one, and a few counts, without allocations and locks.
+//! Answers that arrive together are followed by one send of as many requests.
 
 use super::answer::{Answer, AnswerParser};
 use super::counts::{Begin, Counts};
@@ -20,7 +20,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use twinring::{Sleep, monotonic_ns, sleep};
 
-/// How long a server may take to close a connection on which nothing more is to come.
+/// How long a server may take to close a connection without outstanding answers.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A request without an answer.
@@ -34,15 +34,15 @@ struct Request {
 
 /// How a connection, or one life of it, ended.
 pub(super) enum Ending {
-    /// In order: another one takes its place.
+    /// In order: another one replaces it.
     Renewed,
-    /// The window is over and everything was answered.
+    /// The window has ended and all requests are answered.
     Finished,
     /// It broke.
     Lost(Lost),
 }
 
-/// What broke a connection.
+/// The reason for which a connection broke.
 pub(super) struct Lost(pub(super) Trouble, pub(super) String);
 
 impl From<io::Error> for Lost {
@@ -63,15 +63,15 @@ impl From<Malformed> for Lost {
     }
 }
 
-/// What has been received.
+/// The result of receiving.
 enum Received {
-    /// All that is there; when the last answer came, if one did.
+    /// All available data; when the last answer arrived, if one did.
     Everything(Option<u64>),
-    /// Everything, and the end of the connection.
+    /// All data, and the end of the connection.
     End,
 }
 
-/// A place in the list of connections, taken by one stream after the other, each a life of it.
+/// A place in the list of connections, used by one stream after the other; each is a life of it.
 pub(super) struct Connection {
     worker: Rc<Worker>,
     /// Among all connections of the run, from 0.
@@ -84,9 +84,9 @@ pub(super) struct Connection {
     handed: usize,
     /// Requests that this life may still begin.
     life_left: u64,
-    /// No further request goes out in this life.
+    /// No further request is sent in this life.
     closing: bool,
-    /// The server has to have closed until then.
+    /// The server must close until then.
     patience: Option<Sleep>,
     sent: u64,
     answered_in_window: u64,
@@ -123,7 +123,7 @@ impl Connection {
         self.life
     }
 
-    /// Prepares the next life, which may have its first request already.
+    /// Prepares the next life, which may already have its first request.
     pub(super) fn begin_life(&mut self) {
         self.life += 1;
         self.parser = AnswerParser::new();
@@ -132,7 +132,7 @@ impl Connection {
         self.closing = false;
     }
 
-    /// Counts a life that is over; what it had in flight has failed. True if it had an answer.
+    /// Counts a life that has ended; its requests in flight have failed. True if it had an answer.
     pub(super) fn end_life(&mut self) -> bool {
         let worker = &*self.worker;
         let served = std::mem::take(&mut self.life_served);
@@ -156,7 +156,7 @@ impl Connection {
         served
     }
 
-    /// Begins the request that a new connection is to be made for. False if there will be none.
+    /// Begins the request for which a new connection is opened. False if there is none.
     pub(super) fn poll_begin(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
         self.waker.get_or_insert_with(|| cx.waker().clone());
         let window = self.worker.thread.control.window();
@@ -169,7 +169,7 @@ impl Connection {
         if self.unanswered.is_empty() { Poll::Pending } else { Poll::Ready(true) }
     }
 
-    /// Takes what has come, then sends what is to be sent.
+    /// Receives available data, then sends the next requests.
     pub(super) fn poll(&mut self, link: &mut Link, cx: &mut Context<'_>) -> Poll<Ending> {
         self.waker.get_or_insert_with(|| cx.waker().clone());
         let window = self.worker.thread.control.window();
@@ -211,7 +211,7 @@ impl Connection {
         Ok(None)
     }
 
-    /// Reads until nothing is there.
+    /// Reads until no data is left.
     fn receive(
         &mut self,
         link: &mut Link,
@@ -243,7 +243,7 @@ impl Connection {
         }
     }
 
-    /// Takes bytes that came. True if they completed an answer.
+    /// Processes received bytes. True if they completed an answer.
     fn take(&mut self, bytes: &[u8], now_ns: u64, window: &Range<u64>) -> Result<bool, Lost> {
         let worker = Rc::clone(&self.worker);
         let mut heads = worker.heads.borrow_mut();
@@ -253,7 +253,7 @@ impl Connection {
         let (mut rest, mut answered) = (bytes, false);
         while !rest.is_empty() {
             let Some(request) = self.unanswered.front().filter(|_| self.handed > 0) else {
-                let what = format!("{} bytes came that no request asked for", rest.len());
+                let what = format!("received {} bytes that belong to no request", rest.len());
                 return Err(Lost(Trouble::Malformed, what));
             };
             let at = request.target as usize & (heads.len() - 1);
@@ -334,7 +334,8 @@ impl Connection {
         }
     }
 
-    /// All is answered, and the server is to close: then TIME_WAIT, and the port in it, are its own.
+    /// All requests are answered, and the server closes first: TIME_WAIT, and its port, then stay
+    /// with the server.
     fn await_close(&mut self, link: &mut Link, cx: &mut Context<'_>) -> Option<Ending> {
         let patience = self.patience.get_or_insert_with(|| sleep(CLOSE_PATIENCE));
         if Pin::new(patience).poll(cx).is_pending() {
@@ -381,7 +382,7 @@ impl Connection {
         self.life_left -= requests;
     }
 
-    /// Gives the stream the requests that were begun, as far as it takes them.
+    /// Passes the begun requests to the stream, as far as it accepts them.
     fn hand_over(&mut self, link: &mut Link, cx: &mut Context<'_>) -> Result<(), Lost> {
         while self.handed < self.unanswered.len() {
             let waiting = self.unanswered.range(self.handed..).map(|request| request.target);

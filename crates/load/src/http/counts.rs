@@ -1,4 +1,4 @@
-//! What a thread counts beside requests, errors and latencies.
+//! The counts of a thread besides requests, errors and latencies.
 
 use super::answer::Answer;
 use super::settings::Settings;
@@ -7,7 +7,7 @@ use crate::time_series::TimeSeries;
 use hdrhistogram::Histogram;
 use std::ops::Range;
 
-/// What became of the requests for one URL.
+/// The outcomes of the requests for one URL.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct UrlCounts {
     pub(super) sent: u64,
@@ -25,7 +25,7 @@ pub(super) struct Begin {
 }
 
 pub(super) struct Counts {
-    /// An open loop: latency from the real beginning is another one.
+    /// An open loop: the latency from the actual start differs.
     open: bool,
     /// From when requests really began; of the answers inside the window, in an open loop.
     pub(super) raw_ns: Histogram<u64>,
@@ -72,7 +72,7 @@ impl Counts {
         }
     }
 
-    /// An answer has come as a whole, right or wrong.
+    /// A complete answer arrived, valid or not.
     pub(super) fn came(&mut self, answer: &Answer, now_ns: u64, window: &Range<u64>) {
         let class = usize::from(answer.status / 100).wrapping_sub(2).min(4);
         self.statuses[class] += 1;
@@ -82,7 +82,7 @@ impl Counts {
         }
     }
 
-    /// The answer that has come was right.
+    /// The last answer was valid.
     pub(super) fn answered(
         &mut self,
         target: u32,
@@ -110,7 +110,7 @@ impl Counts {
         self.series.failed(1, now_ns, window);
     }
 
-    /// Adds what another thread counted.
+    /// Adds the counts of another thread.
     pub(super) fn merge(&mut self, other: Counts) {
         let histograms = [
             (&mut self.raw_ns, other.raw_ns),
@@ -118,7 +118,7 @@ impl Counts {
             (&mut self.connect_ns, other.connect_ns),
         ];
         for (mine, theirs) in histograms {
-            // All have the same bounds, so every value of one fits into the other.
+            // All have the same bounds, so every value fits.
             let _same_bounds = mine.add(&theirs);
         }
         self.series.merge(other.series);

@@ -1,4 +1,4 @@
-//! What answers have to be.
+//! The requirements of answers.
 
 use super::answer::Answer;
 use crate::recorder::Trouble;
@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 pub struct Statuses(Vec<RangeInclusive<u16>>);
 
 impl Default for Statuses {
-    /// Those from 200 to 299.
+    /// The statuses from 200 to 299.
     fn default() -> Statuses {
         Statuses(vec![200..=299])
     }
@@ -34,7 +34,7 @@ impl FromStr for Statuses {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
             match (code(first), code(last)) {
                 (Some(first), Some(last)) if first <= last => Ok(first..=last),
-                _ => Err(format!("`{part}` is no status from 200 to 599 and no range of them")),
+                _ => Err(format!("`{part}` is neither a status from 200 to 599 nor a range of them")),
             }
         };
         text.split(',').map(range).collect::<Result<_, _>>().map(Statuses)
@@ -54,7 +54,7 @@ impl fmt::Display for Statuses {
     }
 }
 
-/// What the length of an answer's content is compared with.
+/// The expected length of an answer's content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ExpectedLength {
     /// The first expected answer of the same URL.
@@ -62,14 +62,14 @@ pub enum ExpectedLength {
     First,
     /// This many bytes.
     Bytes(u64),
-    /// Nothing.
+    /// Any length.
     Any,
 }
 
-/// What the content of an answer is compared with, by length and CRC-32.
+/// The expected content of an answer, by length and CRC-32.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ExpectedBody {
-    /// Nothing.
+    /// Any content.
     #[default]
     Any,
     /// The first expected answer of the same URL.
@@ -78,14 +78,14 @@ pub enum ExpectedBody {
     Bytes(Vec<u8>),
 }
 
-/// The content of an answer, as far as it is known.
+/// The known properties of an answer's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Content {
     bytes: u64,
     crc: u32,
 }
 
-/// What answers have to be, for all threads together.
+/// The requirements of answers, shared by all threads.
 #[derive(Debug)]
 pub(super) struct Expectation {
     statuses: Statuses,
@@ -96,7 +96,7 @@ pub(super) struct Expectation {
     content: Vec<OnceLock<Content>>,
 }
 
-/// What is wrong with an answer.
+/// The error in an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Wrong {
     Status { got: u16, expected: Statuses },
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_compared_with_what_was_given() {
+    fn an_answer_is_compared_with_the_given_content() {
         let any = Expectation::new(Statuses::default(), ExpectedLength::Any, &ExpectedBody::Any, 1);
         assert_eq!(any.check(0, &answer(200, 5), 1), Ok(()));
         assert_eq!(any.check(0, &answer(200, 6), 2), Ok(()));

@@ -1,4 +1,4 @@
-//! What the fuzz targets of `fuzz/` reach of the parsers. No part of the interface.
+//! Entry points for the fuzz targets of `fuzz/`. Not part of the interface.
 
 use super::answer::{Answer, AnswerParser};
 use super::chunked::Chunks;
@@ -18,21 +18,20 @@ pub struct Seen {
     pub keep_alive: bool,
 }
 
-/// All that came of some bytes.
+/// The result of parsing some bytes.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// The answers that were whole.
     pub answers: Vec<Seen>,
-    /// The content of all, the last one included.
+    /// The content of all answers, including an incomplete last one.
     pub content: Vec<u8>,
     /// The bytes were no answers.
     pub failed: bool,
-    /// They ended within one.
+    /// The bytes ended within an answer.
     pub is_inside: bool,
 }
 
-/// Takes `bytes` apart, which come in pieces of `step` bytes; `ends` says that the connection ends
-/// behind them.
+/// Parses `bytes` in chunks of `step` bytes; with `ends`, the connection ends behind them.
 pub fn answers(bytes: &[u8], step: usize, to_head: bool, ends: bool) -> Outcome {
     let (mut parser, mut heads) = (AnswerParser::new(), HeadReader::new(to_head));
     let mut outcome = Outcome::default();
@@ -63,7 +62,7 @@ fn seen(answer: Answer) -> Seen {
     Seen { status, bytes, content_bytes, keep_alive }
 }
 
-/// Where chunked content ends, if it does, and the content; `None` if it is malformed.
+/// The end of chunked content, if it ends, and the content; `None` if it is malformed.
 pub fn chunked(bytes: &[u8]) -> Option<(Option<usize>, Vec<u8>)> {
     let mut content = Vec::new();
     let (taken, ended) =
@@ -71,7 +70,7 @@ pub fn chunked(bytes: &[u8]) -> Option<(Option<usize>, Vec<u8>)> {
     Some((ended.then_some(taken), content))
 }
 
-/// What is sent for a URL.
+/// The bytes that are sent for a URL.
 pub fn request_bytes(request: &Request, target: &Target, keepalive: bool) -> Vec<u8> {
     request.bytes(target, keepalive)
 }

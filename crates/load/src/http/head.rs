@@ -1,8 +1,8 @@
-//! The head of an answer: its status, and how long its content is.
+//! The head of an answer: its status, and the length of its content.
 //!
-//! A server's heads differ from one answer to the next in nothing but the date. So the last head
-//! of a URL is remembered, and one that is equal to it, byte by byte outside of the date, has the
-//! same meaning: comparing takes a tenth of the time of parsing.
+//! A server's heads differ from one answer to the next only in the date. So the last head of a URL
+//! is cached, and a head that equals it, byte by byte except for the date, has the same meaning:
+//! comparing takes a tenth of the time of parsing.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ pub(super) const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// Most fields in a head.
 const FIELDS_MAX: usize = 128;
 
-/// Bytes that came and are no answer, in words.
+/// Bytes that are not an answer, as a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Malformed(pub(super) String);
 
@@ -55,7 +55,7 @@ struct Memory {
     head: Head,
 }
 
-/// Reads heads, and remembers the last one.
+/// Parses heads, and caches the last one.
 #[derive(Debug)]
 pub(super) struct HeadReader {
     /// The answers are to HEAD requests, and have no content.
@@ -68,10 +68,10 @@ impl HeadReader {
         HeadReader { to_head, memory: None }
     }
 
-    /// Reads the head at the beginning of `bytes`; `None` if it has not come as a whole yet.
+    /// Parses the head at the beginning of `bytes`; `None` if it is incomplete.
     ///
     /// # Errors
-    /// When it is no head of HTTP/1.x, or says contradictory things about its content.
+    /// When it is not a head of HTTP/1.x, or contradicts itself about its content.
     pub(super) fn read(&mut self, bytes: &[u8]) -> Result<Option<Head>, Malformed> {
         if let Some(head) = self.memory.as_ref().and_then(|memory| memory.recognise(bytes)) {
             return Ok(Some(head));
@@ -85,7 +85,7 @@ impl HeadReader {
         };
         let said = Said::of(&response)?;
         let head = said.head(length, self.to_head)?;
-        // An interim head would only drive the other one out.
+        // An interim head would only replace the cached one.
         if let Some(date) = said.date
             && !head.is_interim()
         {
@@ -101,14 +101,14 @@ impl HeadReader {
 }
 
 impl Memory {
-    /// The meaning of the head at the beginning of `bytes`, if it is this one on any date.
+    /// The meaning of the head at the beginning of `bytes`, if it is the cached one with any date.
     fn recognise(&self, bytes: &[u8]) -> Option<Head> {
         let candidate = bytes.get(..self.bytes.len())?;
         let Range { start, end } = self.date;
         let equal = candidate[..start] == self.bytes[..start]
             && candidate[end..] == self.bytes[end..]
-            // A line that ended here would make another head of it. Without a shortcut out of the
-            // loop it takes a few vector instructions.
+            // A line that ended here would make it a different head. Without an early exit from the
+            // loop this takes a few vector instructions.
             && candidate[start..end].iter().fold(true, |all, byte| {
                 all & (b' '..=b'~').contains(byte)
             });
@@ -116,7 +116,7 @@ impl Memory {
     }
 }
 
-/// What a head says about what follows it.
+/// The framing fields of a head.
 struct Said<'a> {
     status: u16,
     is_1_0: bool,
@@ -162,12 +162,13 @@ impl<'a> Said<'a> {
     fn head(&self, bytes: usize, to_head: bool) -> Result<Head, Malformed> {
         let Said { status, .. } = *self;
         match status {
-            101 => return malformed("101 Switching Protocols, which was not asked for"),
+            101 => return malformed("101 Switching Protocols, which was not requested"),
             100..=999 => {}
             _ => return malformed(format!("status {status:03}")),
         }
         if self.chunked.is_some() && (self.length.is_some() || self.is_1_0) {
-            // Whoever reads the one and whoever reads the other see different answers.
+            // Recipients that read one field and those that read the other would see different
+            // answers.
             let beside = if self.is_1_0 { "in HTTP/1.0" } else { "beside Content-Length" };
             return malformed(format!("Transfer-Encoding {beside}"));
         }
@@ -215,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_a_head_is_what_rfc_9112_says() {
+    fn framing_follows_rfc_9112() {
         use Framing::{Chunked, Length, UntilClose};
         let cases = [
             ("HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n", Length(12), true),

@@ -8,11 +8,11 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use twinring::{RecvBuf, SendBuf, TcpStream};
 
-/// A stream, with what TLS keeps for it.
+/// A stream, with its TLS state.
 pub(super) struct Link {
     stream: TcpStream,
     tls: Option<Box<TlsSession>>,
-    /// Encrypted, and not yet taken by the stream.
+    /// Encrypted, and not yet accepted by the stream.
     encrypted: Option<Rc<[u8]>>,
 }
 
@@ -25,10 +25,10 @@ impl Link {
         self.tls.as_deref()
     }
 
-    /// Makes the TLS handshake, if there is TLS.
+    /// Performs the TLS handshake, if TLS is used.
     ///
     /// # Errors
-    /// Of the connection, or of TLS.
+    /// Those of the connection, or of TLS.
     pub(super) async fn handshake(&mut self) -> io::Result<()> {
         let Some(tls) = &mut self.tls else { return Ok(()) };
         loop {
@@ -46,7 +46,7 @@ impl Link {
             }
             let refused = tls.decrypt(&piece, |_| Ok::<(), io::Error>(())).err();
             if let Some(error) = refused {
-                // The alert that tells the server why.
+                // The alert that gives the server the reason.
                 let alert = tls.pending()?;
                 self.stream.send(alert).await?;
                 return Err(error);
@@ -59,10 +59,10 @@ impl Link {
         self.stream.poll_recv(cx)
     }
 
-    /// Hands on what bytes of the connection say.
+    /// Passes on the plain text of received bytes.
     ///
     /// # Errors
-    /// Of TLS, or of `plain`.
+    /// Those of TLS, or of `plain`.
     pub(super) fn take<E: From<io::Error>>(
         &mut self,
         bytes: &[u8],
@@ -74,17 +74,17 @@ impl Link {
         }
     }
 
-    /// True when the server has said, inside TLS, that nothing more follows.
+    /// True after the server's close_notify.
     pub(super) fn has_ended(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.has_ended())
     }
 
-    /// True if an end of the connection is one that the server meant: without TLS always.
+    /// True if the server intended the end of the connection: without TLS always.
     pub(super) fn end_is_meant(&self) -> bool {
         self.tls.is_none() || self.has_ended()
     }
 
-    /// Sends `bytes`, or none of them while the stream takes no more.
+    /// Sends `bytes`, or none of them while the stream is full.
     pub(super) fn poll_send(
         &mut self,
         cx: &mut Context<'_>,
@@ -99,12 +99,12 @@ impl Link {
         }
         match self.poll_flush(cx) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-            // They are taken, whether or not the stream has them yet.
+            // They are accepted, even if the stream does not have them yet.
             Poll::Ready(Ok(())) | Poll::Pending => Poll::Ready(Ok(())),
         }
     }
 
-    /// Goes on with what TLS has to send.
+    /// Continues to send the output of TLS.
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let Some(tls) = &mut self.tls {
             if self.encrypted.is_none() {
@@ -120,12 +120,11 @@ impl Link {
 
     /// Closes with a reset instead of waiting for the server's end.
     pub(super) fn reset(&mut self) {
-        // Fails when the connection is gone, which is what is wanted.
+        // Fails if the connection has already ended, which is the aim.
         let _gone = self.stream.set_reset_on_close();
     }
 
-    /// Says goodbye where that is the custom, if the stream takes it without waiting for the
-    /// server.
+    /// Sends close_notify, if TLS is used and the stream accepts it without waiting for the server.
     pub(super) async fn close(mut self) {
         let Some(tls) = self.tls.as_mut().filter(|_| self.encrypted.is_none()) else { return };
         self.encrypted = Some(tls.farewell().into());
@@ -134,7 +133,7 @@ impl Link {
             if flushed.is_ready() {
                 return;
             }
-            // The task may only have used up its turn.
+            // The task may only have used up its budget.
             yield_now().await;
         }
     }

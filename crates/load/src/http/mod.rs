@@ -1,15 +1,15 @@
 //! Requests over HTTP/1.1, with TLS or without.
 //!
-//! A run goes as with [`tcp`](crate::tcp): each worker thread has its own engine and its share of
-//! the connections, and each connection is one task (`connection.rs`). Requests are made once, as
-//! bytes (`outbox.rs`); answers are taken apart as they come (`answer.rs`, `head.rs`) and every one
-//! is checked (`expect.rs`).
+//! A run works as with [`tcp`](crate::tcp): each worker thread has its own engine and its share of
+//! the connections, and each connection is one task (`connection.rs`). Requests are built once, as
+//! bytes (`outbox.rs`); answers are parsed incrementally (`answer.rs`, `head.rs`) and every one is
+//! verified (`expect.rs`).
 //!
 //! - Closed loop: a connection keeps `pipeline` requests in flight and sends another with each
 //!   answer.
 //! - Open loop: each connection has its share of a [schedule](crate::schedule). Latency counts from
-//!   the scheduled time, so a stalled server is charged for every request it holds up; counted from
-//!   the real beginning it is reported too.
+//!   the scheduled time, so a stalled server is charged for every request that it delays; the
+//!   latency from the actual start is reported too.
 
 mod answer;
 mod choice;
@@ -64,12 +64,11 @@ impl fmt::Debug for Load {
 }
 
 impl Load {
-    /// Chooses the engine and reads certificates. The settings are taken as
+    /// Chooses the engine and reads certificates. The settings must have been
     /// [checked](Settings::check).
     ///
     /// # Errors
-    /// When the engine or a feature that was asked for is refused, or TLS cannot be used as asked
-    /// for.
+    /// When the engine or a requested feature is refused, or TLS cannot be set up as configured.
     pub fn new(settings: Settings) -> Result<Load, LoadError> {
         let tls = match settings.targets.first().filter(|target| target.is_tls()) {
             Some(target) => {
@@ -84,7 +83,7 @@ impl Load {
             .workers(settings.threads)
             .pin(settings.pin.clone())
             .linger(LINGER)
-            // A connection less is less load than was asked for.
+            // One connection less is less load than requested.
             .stop_on_panic(true)
             .build()
             .map_err(LoadError::Engine)?;
@@ -100,7 +99,7 @@ impl Load {
         Ok(Load { shared, stage: Stage::new(runtime) })
     }
 
-    /// Why `auto` did not take io_uring.
+    /// Why `auto` did not choose io_uring.
     pub fn why_not(&self) -> Option<&str> {
         self.stage.runtime().why_not()
     }
@@ -110,10 +109,10 @@ impl Load {
         self.stage.stopper()
     }
 
-    /// Connects, loads, measures. Returns when everything has ended.
+    /// Connects, loads, measures. Returns when all connections have ended.
     ///
     /// # Errors
-    /// When the engine fails or no connection can be made.
+    /// When the engine fails or no connection can be opened.
     pub fn run(self, observer: &mut dyn Observer) -> Result<HttpResult, LoadError> {
         let Load { shared, stage } = self;
         let settings = &shared.settings;

@@ -4,10 +4,10 @@ use super::settings::Settings;
 use std::rc::Rc;
 use twinring::SendBuf;
 
-/// Bytes of requests that are handed over at once, if they are several.
+/// Bytes of several requests that are sent at once.
 const BATCH_BYTES_MAX: usize = 64 * 1024;
 
-/// The requests of a thread: one for each URL, made once.
+/// The requests of a thread: one for each URL, built once.
 #[derive(Debug)]
 pub(super) struct Outbox {
     requests: Vec<Rc<[u8]>>,
@@ -34,8 +34,7 @@ impl Outbox {
         self.requests.get(target as usize).map_or(0, |request| request.len())
     }
 
-    /// The bytes of the first of these requests, and how many they are: one at least, as long as
-    /// there is one.
+    /// The bytes of the first of these requests, and their number: at least one, if there is one.
     pub(super) fn batch(
         &self,
         mut targets: impl ExactSizeIterator<Item = u32>,

@@ -1,4 +1,4 @@
-//! What a load can be asked for.
+//! The settings of a load.
 
 use super::expect::{ExpectedBody, ExpectedLength, Statuses};
 use super::target::{Request, Target};
@@ -21,14 +21,14 @@ pub const BODY_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Most bytes of requests, in all, that are kept ready to be sent.
 const READY_BYTES_MAX: usize = 1 << 30;
 
-/// What a load can be asked for. All numbers are totals over all threads.
+/// The settings of a load. All numbers are totals over all threads.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// What is asked for, all at one server.
+    /// The URLs, all on one server.
     pub targets: Vec<Target>,
     /// The address of that server.
     pub address: SocketAddr,
-    /// What the requests have in common.
+    /// The common parts of all requests.
     pub request: Request,
     /// Connections.
     pub connections: u64,
@@ -46,13 +46,13 @@ pub struct Settings {
     pub uring: UringOptions,
     /// Features of epoll.
     pub epoll: EpollOptions,
-    /// Requests a second: makes it an open loop.
+    /// Requests per second: makes it an open loop.
     pub rate_per_s: Option<u64>,
     /// Load before the window.
     pub warmup: Duration,
     /// Length of the window; with `requests`, its longest.
     pub duration: Duration,
-    /// Requests after whose answers the window ends.
+    /// The window ends when this many requests are answered.
     pub requests: Option<u64>,
     /// Decides which URL each request is for.
     pub seed: u64,
@@ -64,9 +64,9 @@ pub struct Settings {
     pub body: ExpectedBody,
     /// For https.
     pub tls: TlsSettings,
-    /// Limit of one attempt to connect, the TLS handshake included.
+    /// Timeout of one attempt to connect, including the TLS handshake.
     pub connect_timeout: Duration,
-    /// Limit of one answer.
+    /// Timeout of one answer.
     pub timeout: Duration,
     /// Source addresses, used in turn; empty leaves them to the kernel.
     pub local: Vec<IpAddr>,
@@ -80,7 +80,7 @@ impl Settings {
     /// GET requests for `targets`, at least one: one connection, 1 s of warm-up, 10 s of window.
     ///
     /// # Errors
-    /// When there is no target, they are not at the same server, or it cannot be resolved.
+    /// When there is no target, they are not on the same server, or it cannot be resolved.
     pub fn new(targets: Vec<Target>) -> Result<Settings, String> {
         let first = targets.first().ok_or("no URL")?;
         if let Some(other) = targets.iter().find(|target| !target.is_beside(first)) {
@@ -115,10 +115,10 @@ impl Settings {
         })
     }
 
-    /// Whether the settings make sense.
+    /// Checks whether the settings are valid.
     ///
     /// # Errors
-    /// What does not, in words for a user.
+    /// The error, for a user.
     pub fn check(&self) -> Result<(), String> {
         limits::shared_out(self.connections, self.threads)?;
         limits::between("--pipeline", self.pipeline.into(), 1, PIPELINE_MAX.into())?;
@@ -173,8 +173,8 @@ impl Settings {
         self.targets.first().is_some_and(Target::is_tls)
     }
 
-    /// Receive buffers that suit what a connection receives at once, where nothing else was asked
-    /// for. How long answers are is known only if somebody said so; 4 KiB is a compromise.
+    /// Receive buffers that suit the bytes that a connection receives at once, unless configured.
+    /// The length of answers is known only if it is configured; 4 KiB is a compromise.
     pub(super) fn tuned_uring(&self) -> UringOptions {
         let mut options = self.uring.clone();
         let share = self.connections.div_ceil(self.threads as u64);
@@ -183,14 +183,14 @@ impl Settings {
             (_, ExpectedBody::Bytes(bytes)) => Some(bytes.len() as u64),
             _ => None,
         };
-        /// Room for a head.
+        /// Space for a head.
         const HEAD_BYTES: u64 = 512;
         let (bytes, most) = match expected.map(|b| (b + HEAD_BYTES) * u64::from(self.pipeline)) {
             Some(..=2048) => (2048, 1024),
             Some(8192..) => (16 * 1024, 64),
             _ => (4096, 512),
         };
-        // Buffers of another kind or size come with a number that suits them.
+        // Buffers of another kind or size have a suitable number by default.
         if options.buffers.is_none() && options.buffer_bytes.is_none() {
             options.buffer_bytes = Some(bytes);
             let count = (2 * share).clamp(64, most).next_power_of_two() as u32;
@@ -240,10 +240,10 @@ mod tests {
     }
 
     #[test]
-    fn senseless_settings_are_named() {
+    fn invalid_settings_are_named() {
         assert_eq!(settings().check(), Ok(()));
-        type Spoil = fn(&mut Settings);
-        let cases: [(Spoil, &str); 12] = [
+        type Change = fn(&mut Settings);
+        let cases: [(Change, &str); 12] = [
             (|s| s.pipeline = 0, "--pipeline 0"),
             (|s| (s.pipeline, s.keepalive) = (2, false), "--no-keepalive"),
             (|s| s.rate_per_s = Some(0), "--rate 0"),
@@ -257,9 +257,9 @@ mod tests {
             (|s| s.request.method = Method::CONNECT, "--method CONNECT"),
             (|s| (s.request.method, s.body) = (Method::HEAD, ExpectedBody::First), "--method HEAD"),
         ];
-        for (spoil, named) in cases {
+        for (change, named) in cases {
             let mut settings = settings();
-            spoil(&mut settings);
+            change(&mut settings);
             let error = settings.check().unwrap_err();
             assert!(error.starts_with(named), "{error}");
         }
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn buffers_suit_the_length_of_the_answers_unless_asked_for() {
+    fn buffers_suit_the_length_of_answers_unless_configured() {
         let buffers = |length: ExpectedLength, uring: &str| {
             let uring = uring.parse().unwrap();
             let tuned = Settings { length, connections: 100, uring, ..settings() }.tuned_uring();

@@ -15,7 +15,7 @@ use twinring_wire::requests::{Connections, Requests};
 /// URLs that a result lists.
 const URLS_REPORTED_MAX: usize = 100;
 
-/// What came of TLS.
+/// The results of TLS.
 #[derive(Default)]
 struct Handshakes {
     made: u64,
@@ -23,7 +23,7 @@ struct Handshakes {
     first: Option<Agreed>,
 }
 
-/// Puts together what the threads handed in.
+/// Combines the threads' results.
 ///
 /// # Errors
 /// Without a single connection there is nothing to report.

@@ -1,16 +1,16 @@
-//! What is asked for: URLs, and the bytes of the requests for them.
+//! URLs, and the bytes of their requests.
 
 use http::header::{CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
 use http::uri::Scheme;
 use http::{HeaderName, HeaderValue, Method, Uri};
 use std::net::{SocketAddr, ToSocketAddrs};
 
-/// A URL taken apart.
+/// A parsed URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// As it was given.
+    /// The URL as given.
     pub url: String,
-    /// How often it is taken, against the others.
+    /// Its weight relative to the others.
     pub weight: u32,
     tls: bool,
     /// A name or an address, without brackets.
@@ -23,11 +23,11 @@ pub struct Target {
 }
 
 impl Target {
-    /// Takes `http://HOST[:PORT][/PATH][?QUERY]` apart, or the same with https. The path is sent
-    /// as it stands, with all its dots and percent signs.
+    /// Parses `http://HOST[:PORT][/PATH][?QUERY]`, or the same with https. The path is sent
+    /// unchanged, with all dots and percent signs.
     ///
     /// # Errors
-    /// What is wrong with it, in words for a user.
+    /// The error, for a user.
     pub fn parse(url: &str, weight: u32) -> Result<Target, String> {
         let wrong = |why: &str| format!("{url}: {why}; expected http://HOST[:PORT][/PATH]");
         let (before, _fragment) = url.split_once('#').unwrap_or((url, ""));
@@ -72,7 +72,7 @@ impl Target {
         format!("{}://{}", if self.tls { "https" } else { "http" }, self.authority)
     }
 
-    /// True if the other is at the same server.
+    /// True if the other is on the same server.
     pub(super) fn is_beside(&self, other: &Target) -> bool {
         (self.tls, &self.host, self.port) == (other.tls, &other.host, other.port)
     }
@@ -88,7 +88,7 @@ impl Target {
     }
 }
 
-/// What all requests have in common.
+/// The common parts of all requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// The method.
@@ -106,10 +106,10 @@ impl Default for Request {
 }
 
 impl Request {
-    /// Takes a header field apart, `NAME: VALUE`.
+    /// Parses a header field, `NAME: VALUE`.
     ///
     /// # Errors
-    /// What is wrong with it, in words for a user.
+    /// The error, for a user.
     pub fn field(text: &str) -> Result<(HeaderName, HeaderValue), String> {
         let (name, value) = text.split_once(':').ok_or("expected `NAME: VALUE`")?;
         let name: HeaderName = name.parse().map_err(|error| format!("{error}"))?;
@@ -124,10 +124,10 @@ impl Request {
         }
     }
 
-    /// Whether the request can be sent.
+    /// Checks whether the request can be sent.
     ///
     /// # Errors
-    /// What is wrong, in words for a user.
+    /// The error, for a user.
     pub(super) fn check(&self) -> Result<(), String> {
         if self.method == Method::CONNECT {
             return Err("--method CONNECT asks for a tunnel, not for an answer".into());

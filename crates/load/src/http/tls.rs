@@ -1,4 +1,4 @@
-//! TLS of the client's side: rustls between the bytes of a connection and those of its requests.
+//! The client's side of TLS: rustls between a connection and its requests.
 
 use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -13,10 +13,10 @@ use std::io::{self, BufRead, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The largest file of certificates that is read, in bytes. What a system trusts has a few 100 KB.
+/// The largest file of certificates that is read, in bytes. A system's store has a few 100 KB.
 const CA_BYTES_MAX: u64 = 16 << 20;
 
-/// What a load over https can be asked for.
+/// The TLS settings of a load.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsSettings {
     /// A file with the certificates to trust, as PEM, instead of those of the system.
@@ -27,7 +27,7 @@ pub struct TlsSettings {
     pub full_handshake: bool,
 }
 
-/// What all connections of a run share.
+/// State shared by all connections of a run.
 #[derive(Clone, Debug)]
 pub(super) struct TlsClient {
     config: Arc<ClientConfig>,
@@ -36,10 +36,10 @@ pub(super) struct TlsClient {
 
 impl TlsClient {
     /// # Errors
-    /// What cannot be used of the settings, in words for a user.
+    /// The invalid setting, for a user.
     pub(super) fn new(settings: &TlsSettings, host: &str) -> Result<TlsClient, String> {
         let name = ServerName::try_from(host.to_owned())
-            .map_err(|_| format!("{host} is no name that a certificate could have"))?;
+            .map_err(|_| format!("{host} is not a valid name for a certificate"))?;
         let provider = Arc::new(aws_lc_rs::default_provider());
         let algorithms = provider.signature_verification_algorithms;
         let builder = ClientConfig::builder_with_provider(Arc::<CryptoProvider>::clone(&provider))
@@ -64,7 +64,7 @@ impl TlsClient {
     pub(super) fn session(&self) -> io::Result<TlsSession> {
         let mut client = ClientConnection::new(Arc::clone(&self.config), self.name.clone())
             .map_err(io::Error::other)?;
-        // What is handed over has a bound already: a batch of requests, or one with its body.
+        // Data has a bound already: a batch of requests, or one with its body.
         client.set_buffer_limit(None);
         Ok(TlsSession { client, ended: false })
     }
@@ -85,7 +85,7 @@ fn trusted(ca: Option<&Path>) -> Result<RootCertStore, String> {
                 roots.add(certificate).map_err(|error| failed(error.to_string()))?;
             }
             if roots.is_empty() {
-                return Err(failed("holds no certificate in PEM form".into()));
+                return Err(failed("has no certificate in PEM format".into()));
             }
         }
         None => {
@@ -101,7 +101,7 @@ fn trusted(ca: Option<&Path>) -> Result<RootCertStore, String> {
     Ok(roots)
 }
 
-/// What the first handshake agreed on.
+/// The result of the first handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Agreed {
     pub(super) protocol: String,
@@ -112,7 +112,7 @@ pub(super) struct Agreed {
 #[derive(Debug)]
 pub(super) struct TlsSession {
     client: ClientConnection,
-    /// The server has said that nothing more follows.
+    /// The server has sent close_notify.
     ended: bool,
 }
 
@@ -136,10 +136,10 @@ impl TlsSession {
         Agreed { protocol: name(protocol).replace('_', "."), cipher_suite: name(suite) }
     }
 
-    /// Takes bytes of the connection, and hands on what they say.
+    /// Decrypts bytes of the connection, and passes on the plain text.
     ///
     /// # Errors
-    /// Of the protocol, as `io::Error`, or of `plain`.
+    /// Those of the protocol, as `io::Error`, or of `plain`.
     pub(super) fn decrypt<E: From<io::Error>>(
         &mut self,
         mut bytes: &[u8],
@@ -167,16 +167,16 @@ impl TlsSession {
         Ok(())
     }
 
-    /// The bytes for the connection that say `plain`, behind those that TLS itself wants to send.
+    /// Encrypts `plain` for the connection, behind pending output of TLS itself.
     ///
     /// # Errors
-    /// When rustls refuses them.
+    /// When rustls refuses it.
     pub(super) fn encrypt(&mut self, plain: &[u8]) -> io::Result<Vec<u8>> {
         self.client.writer().write_all(plain)?;
         self.pending()
     }
 
-    /// What TLS itself wants to send.
+    /// Pending output of TLS itself.
     ///
     /// # Errors
     /// When rustls refuses.
@@ -188,7 +188,7 @@ impl TlsSession {
         Ok(bytes)
     }
 
-    /// The bytes that say goodbye.
+    /// The encrypted close_notify.
     pub(super) fn farewell(&mut self) -> Vec<u8> {
         self.client.send_close_notify();
         self.pending().unwrap_or_default()
@@ -215,7 +215,7 @@ fn invalid(error: Error, handshaking: bool) -> io::Error {
     }
 }
 
-/// Takes any certificate, but still wants the server to have its key.
+/// Accepts any certificate, but still requires the server to have its key.
 #[derive(Debug)]
 struct AnyCertificate(WebPkiSupportedAlgorithms);
 

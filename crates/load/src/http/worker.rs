@@ -1,4 +1,4 @@
-//! One worker thread of the load: it connects, begins when told, and hands in what it counted.
+//! One worker thread of the load: it connects, begins with the others, and returns its counts.
 
 use super::choice::Choice;
 use super::connection::{Connection, Ending, Lost};
@@ -25,14 +25,14 @@ use twinring::{Either, monotonic_ns, race, shutdown_requested, sleep, spawn, tim
 /// Heads that a thread remembers, a power of two; URLs beyond share their places.
 const HEADS_MAX: usize = 64;
 
-/// Attempts to connect that fail in a row before a connection is given up.
+/// Consecutive failed attempts to connect before a connection is abandoned.
 const CONNECT_FAILURES_MAX: u32 = 10;
 
 /// Pause after the second failure in a row; it doubles with each further one.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// What all threads share.
+/// State shared by all threads.
 pub(super) struct Shared {
     pub(super) settings: Settings,
     pub(super) expectation: Expectation,
@@ -62,7 +62,7 @@ impl std::ops::Deref for Worker {
     }
 }
 
-/// What a thread hands in.
+/// The result of a thread.
 pub(super) struct Outcome {
     pub(super) share: Share,
     pub(super) counts: Counts,
@@ -119,7 +119,7 @@ impl Worker {
         Share::of(&self.thread, &connections, cpu)
     }
 
-    /// Makes this thread's connections. Failures are counted.
+    /// Opens this thread's connections. Failures are counted.
     async fn connect_all(self: &Rc<Worker>) -> Vec<(u64, Link)> {
         let (total, threads) = (self.settings.connections, self.settings.threads);
         let worker = Rc::clone(self);
@@ -207,7 +207,7 @@ impl Worker {
         self.thread.ended(lost);
     }
 
-    /// Makes the stream for the next life of a connection.
+    /// Opens the stream for the next life of a connection.
     async fn renew(&self, connection: &RefCell<Connection>, mut failures: u32) -> Renewal {
         for _attempt in 0..CONNECT_FAILURES_MAX {
             if failures > 1 {
@@ -235,11 +235,11 @@ impl Worker {
     }
 }
 
-/// What becomes of a connection between two lives.
+/// The fate of a connection between two lives.
 enum Renewal {
     Link(Link),
     /// The window is over.
     Over,
-    /// It could not be made.
+    /// It could not be opened.
     GivenUp,
 }

@@ -1,4 +1,4 @@
-//! What the tables of all results have in common.
+//! The common parts of all result tables.
 
 use std::fmt;
 use twinring_wire::histogram::{Lag, Latency};

@@ -1,5 +1,5 @@
-//! The thread that conducts the workers: it decides when the window begins and ends, tells the
-//! observer, and listens for reasons to end early.
+//! The thread that conducts the workers: it decides when the window begins and ends, informs the
+//! observer, and ends the run early if requested.
 
 use super::Plan;
 use super::control::{Control, Note, ThreadProgress};
@@ -13,7 +13,7 @@ use twinring::{Handle, monotonic_ns};
 /// From the decision to begin until the traffic begins: time for all threads to hear of it.
 const MARGIN_NS: u64 = 10_000_000;
 
-/// How often an observer is told about the progress.
+/// How often an observer is informed of the progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
 
 pub(super) struct Conductor<'a> {
@@ -49,12 +49,12 @@ impl<'a> Conductor<'a> {
         }
     }
 
-    /// Somebody asked for the end.
+    /// The run was interrupted.
     pub(super) fn interrupted(&self) -> bool {
         self.interrupted
     }
 
-    /// Goes with the workers through the run; they end afterwards.
+    /// Accompanies the workers through the run.
     pub(super) fn conduct(&mut self) {
         if self.all_connected() {
             let first_ns = monotonic_ns() + MARGIN_NS;
@@ -62,7 +62,7 @@ impl<'a> Conductor<'a> {
             let end_ns = start_ns + self.plan.duration.as_nanos() as u64;
             self.control.announce(start_ns..end_ns);
             let reached = self.wait_until(start_ns, Phase::WarmingUp);
-            // A short run may be over before this thread was given a CPU to see it begin.
+            // A short run may end before this thread gets a CPU and sees it begin.
             if reached || self.control.window().end > start_ns {
                 self.observer.window_started(start_ns);
                 if reached {
@@ -74,7 +74,7 @@ impl<'a> Conductor<'a> {
         self.handle.shutdown();
     }
 
-    /// Waits until every thread has made its connections. False if there is nothing to measure.
+    /// Waits until every thread has connected. False if there is nothing to measure.
     fn all_connected(&mut self) -> bool {
         while self.ready < self.plan.threads {
             match hear(&self.heard, PROGRESS_INTERVAL) {
@@ -96,7 +96,7 @@ impl<'a> Conductor<'a> {
         self.established > 0
     }
 
-    /// Waits until `until_ns`; false if the run has to end before.
+    /// Waits until `until_ns`; false if the run must end before.
     fn wait_until(&mut self, until_ns: u64, phase: Phase) -> bool {
         loop {
             let left = Duration::from_nanos(until_ns.saturating_sub(monotonic_ns()));

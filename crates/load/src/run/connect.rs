@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 use twinring::{JoinHandle, TcpStream, spawn, timeout};
 
-/// Attempts to connect that a thread makes at the same time.
+/// Concurrent attempts to connect of a thread.
 const CONNECTS_AT_ONCE: u64 = 256;
 
 /// The connections among `all` that belong to thread `index` of `threads`.
@@ -16,8 +16,8 @@ pub(super) fn share_of(all: Range<u64>, threads: usize, index: usize) -> impl It
     all.filter(move |number| number % threads as u64 == index as u64)
 }
 
-/// Makes the connections among `all` that belong to thread `index` of `threads`, a bounded number
-/// at the same time. Returns those that `connect` made, by number.
+/// Opens the connections among `all` that belong to thread `index` of `threads`, with bounded
+/// concurrency. Returns those that `connect` opened, by number.
 pub(crate) async fn connect_share<T, F>(
     all: Range<u64>,
     threads: usize,
@@ -46,7 +46,7 @@ where
         })
         .collect();
     for connector in connectors {
-        // It ends by itself; only the end of the runtime could abort it, as a panic does.
+        // Ends by itself; only the end of the runtime can abort it, as can a panic.
         let _aborted = connector.await;
     }
     let mut made = shared.2.take();
@@ -54,8 +54,8 @@ where
     made
 }
 
-/// One attempt to connect. `turn` picks among the source addresses: each life of a connection
-/// takes the next one, so that ports in TIME_WAIT spread as well.
+/// One attempt to connect. `turn` selects the source address: each life of a connection uses the
+/// next one, so that ports in TIME_WAIT are spread as well.
 pub(crate) async fn dial(
     target: SocketAddr,
     local: &[IpAddr],
@@ -77,7 +77,7 @@ pub(crate) fn not_within(limit: Duration) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, format!("not done within {limit:?}"))
 }
 
-/// Why an attempt to connect failed, and what to do about it.
+/// Why an attempt to connect failed, and how to fix it.
 pub(crate) fn connect_failure(error: &io::Error) -> String {
     /// No descriptor is left; has no `ErrorKind`.
     const EMFILE: i32 = 24;

@@ -1,4 +1,4 @@
-//! What the threads of a run share: the ends of the window, and notes to whoever conducts it.
+//! The state that the threads of a run share: the ends of the window, and notes to the conductor.
 
 use std::future::poll_fn;
 use std::ops::Range;
@@ -10,21 +10,21 @@ use std::task::{Poll, Waker};
 /// A moment that is not known yet.
 const UNKNOWN: u64 = u64::MAX;
 
-/// What the conductor hears of.
+/// Notes to the conductor.
 pub(crate) enum Note {
-    /// A worker thread has made its connections, or tried to: so many stand.
+    /// A worker thread has tried to open its connections; this many are established.
     Ready { established: u64 },
     /// All connections of a worker thread were lost.
     Deserted,
     /// All requests of the quota were answered or failed.
     Exhausted,
-    /// Somebody asked for the end.
+    /// The run was interrupted.
     Stop,
     /// All worker threads have ended.
     Ended,
 }
 
-/// Progress of one thread. In a cache line of its own (two, as CPUs prefetch pairs), because its
+/// Progress of one thread. In its own cache line (two, because CPUs prefetch pairs), because its
 /// thread writes it with each answer.
 #[derive(Debug, Default)]
 #[repr(align(128))]
@@ -68,11 +68,11 @@ impl Control {
     }
 
     pub(crate) fn note(&self, note: Note) {
-        // Fails only when the conductor has left, who then needs to hear nothing more.
+        // Fails only after the conductor has ended, which needs no more notes.
         let _nobody_listens = self.notes.send(note);
     }
 
-    /// The measured window on CLOCK_MONOTONIC. Before it is known it contains nothing.
+    /// The measured window on CLOCK_MONOTONIC. Empty until it is known.
     pub(crate) fn window(&self) -> Range<u64> {
         self.start_ns.load(Relaxed)..self.end_ns.load(Relaxed)
     }
@@ -104,7 +104,7 @@ impl Control {
         self.end_ns.fetch_min(now_ns, Relaxed);
     }
 
-    /// Takes up to `count` requests that may be sent from the quota, if there is one.
+    /// Takes permission for up to `count` requests from the quota, if there is one.
     pub(crate) fn draw(&self, count: u64) -> u64 {
         let Some(quota) = &self.quota else { return count };
         let left = quota
@@ -135,7 +135,7 @@ impl Control {
         self.served_max.fetch_max(now, Relaxed);
     }
 
-    /// A connection that had got an answer is gone.
+    /// A connection that had received an answer has ended.
     pub(crate) fn no_longer_served(&self) {
         self.served_now.fetch_sub(1, Relaxed);
     }

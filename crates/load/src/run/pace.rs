@@ -1,5 +1,4 @@
-//! What happens to all connections of a thread alike: requests that are due, and answers that
-//! take too long.
+//! Common to all connections of a thread: due requests, and answers that take too long.
 
 use crate::schedule::Schedule;
 use crate::turn::yield_now;
@@ -30,8 +29,8 @@ pub(crate) trait Loaded {
     fn was_served(&self) -> bool;
 }
 
-/// Gives up connections whose oldest request has waited for longer than `limit`. One look over
-/// all of them now and then costs less than a timer for each request.
+/// Abandons connections whose oldest request has waited for longer than `limit`. A periodic scan
+/// over all of them costs less than a timer for each request.
 pub(super) async fn watch<C: Loaded>(connections: Connections<C>, limit: Duration) {
     let pause = (limit / 8).clamp(Duration::from_millis(1), Duration::from_millis(100));
     loop {
@@ -53,7 +52,7 @@ pub(super) async fn watch<C: Loaded>(connections: Connections<C>, limit: Duratio
 }
 
 /// Wakes the connections of an open loop when their requests are due, in turn. A connection sends
-/// all that is due to it when it wakes, so being late costs one round and not one wake for each
+/// all its due requests when it wakes, so being late costs one round and not one wake-up for each
 /// request.
 pub(super) async fn keep_pace<C: Loaded>(connections: Connections<C>, schedule: Schedule) {
     if connections.is_empty() {
@@ -71,21 +70,21 @@ pub(super) async fn keep_pace<C: Loaded>(connections: Connections<C>, schedule: 
             connection.borrow().wake();
         }
         sequence = next_round(schedule.due(number, monotonic_ns()), sequence);
-        // Without a sleep in this round the connections have not had the thread yet.
+        // Without a sleep in this round the connections have not run yet.
         yield_now().await;
     }
 }
 
-/// The round after `sequence`, of whose last connection `due` requests are due by now. After a stall the
-/// newest round that is due as a whole is gone through at once: connections at the head of the list had
-/// their turn before the stall, and would otherwise wait for another round.
+/// The round after `sequence`, when `due` requests of its last connection are due by now. After a
+/// stall the newest round that is completely due runs at once: connections at the head of the list
+/// had their turn before the stall, and would otherwise wait for another round.
 fn next_round(due: u64, sequence: u64) -> u64 {
     due.saturating_sub(1).max(sequence + 1)
 }
 
-/// A moment of CLOCK_MONOTONIC as the `Instant` that timers take.
+/// A time of CLOCK_MONOTONIC as the `Instant` that timers use.
 pub(crate) fn instant_at(ns: u64) -> Instant {
-    // A moment not known yet is as good as one in 30 years.
+    // An unknown time counts as 30 years ahead.
     let ahead = ns.saturating_sub(monotonic_ns()).min(946_080_000_000_000_000);
     Instant::now() + Duration::from_nanos(ahead)
 }
@@ -96,7 +95,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// The first connections had their turn before the stall, and waited for up to a round more.
+        /// The first connections had their turn before the stall, and waited for up to one more
+        /// round.
         #[test]
         fn after_a_stall_all_that_is_due_leaves_at_once(
             rate in 1u64..1_000_000, connections in 1u64..1000, round in 0u64..1000,
@@ -114,7 +114,7 @@ mod tests {
             }
             for connection in [0, connections / 2, last] {
                 let due = schedule.due(connection, now_ns);
-                // Woken at once for the newest that is due, unless it was for that in this round.
+                // Woken at once for the newest due request, unless that happened in this round.
                 let woken_at_once = schedule.intended_ns(connection, next) <= now_ns;
                 prop_assert!(woken_at_once || due <= round + 1, "{} due, {}", due, next);
             }

@@ -1,4 +1,4 @@
-//! What a worker thread keeps for the run, and what it hands in.
+//! The state of a worker thread in a run, and its result.
 
 use super::connect::share_of;
 use super::control::{Control, Note};
@@ -18,22 +18,22 @@ use twinring::{Either, monotonic_ns, race, shutdown_requested, sleep, sleep_unti
 /// How long outstanding answers are waited for after the window.
 const DRAIN_MAX: Duration = OVERDUE;
 
-/// How often is looked whether all outstanding answers have come.
+/// How often outstanding answers are checked at the end.
 const DRAIN_LOOK: Duration = Duration::from_millis(1);
 
 /// How long connections are waited for that could end.
 const PARTING_MAX: Duration = Duration::from_millis(20);
 
-/// State of a worker thread that its tasks share, whatever it is that they load.
+/// State of a worker thread that its tasks share, for any kind of load.
 pub(crate) struct Thread {
     pub(crate) index: usize,
     pub(crate) control: Arc<Control>,
     pub(crate) recorder: RefCell<Recorder>,
-    /// Of an open loop, once it is known when it starts.
+    /// The schedule of an open loop, once its start is known.
     pub(crate) schedule: Cell<Option<Schedule>>,
     /// Connections that have not ended.
     alive: Cell<usize>,
-    /// Connections that ended because they could not go on.
+    /// Connections that ended with an error.
     lost: Cell<u64>,
     reconnects: Cell<u64>,
 }
@@ -51,8 +51,7 @@ impl Thread {
         }
     }
 
-    /// Says that `established` connections stand, and waits for the load to begin. False if it
-    /// never will.
+    /// Reports `established` connections, and waits for the load to begin. False if it never will.
     pub(crate) async fn stand_ready(&self, established: usize) -> bool {
         self.alive.set(established);
         self.control.note(Note::Ready { established: established as u64 });
@@ -66,7 +65,7 @@ impl Thread {
         race(sleep_until(instant_at(first_ns)), shutdown_requested()).await;
     }
 
-    /// Watches over the connections: answers may take `limit`, and a schedule is kept.
+    /// Watches the connections: answers may take `limit`, and the schedule is kept.
     pub(crate) fn watch_over<C: Loaded + 'static>(
         &self,
         connections: &Connections<C>,
@@ -88,7 +87,7 @@ impl Thread {
             return CpuUse::default();
         };
         let start = CpuStart::read();
-        // The end may come earlier than planned; then the conductor calls for it.
+        // The end may come earlier than planned; the conductor then requests it.
         race(sleep_until(instant_at(window.end)), shutdown_requested()).await;
         start.used()
     }
@@ -101,8 +100,8 @@ impl Thread {
         }
     }
 
-    /// Gives connections that have nothing more to wait for a moment to say goodbye, where their
-    /// protocol has a word for it.
+    /// Gives connections without outstanding answers a moment to close in order, if their protocol
+    /// supports it.
     pub(crate) async fn part(&self) {
         let deadline = Instant::now() + PARTING_MAX;
         while self.alive.get() > 0 && Instant::now() < deadline {
@@ -110,7 +109,7 @@ impl Thread {
         }
     }
 
-    /// A connection has taken the place of one that ended.
+    /// A connection has replaced one that ended.
     pub(crate) fn reconnected(&self) {
         self.reconnects.set(self.reconnects.get() + 1);
     }
@@ -129,7 +128,7 @@ impl Thread {
         self.trouble_in(&mut self.recorder.borrow_mut(), number, kind, what);
     }
 
-    /// The same, for those who are writing to the recorder.
+    /// The same, for callers that have borrowed the recorder.
     pub(crate) fn trouble_in(
         &self,
         recorder: &mut Recorder,
@@ -146,7 +145,7 @@ impl Thread {
     }
 }
 
-/// What one thread hands in, or all of them together.
+/// The result of one thread, or of all of them together.
 pub(crate) struct Share {
     pub(crate) recorder: Recorder,
     /// Answers inside the window to each established connection.
@@ -156,7 +155,7 @@ pub(crate) struct Share {
     pub(crate) reconnects: u64,
     /// Of an open loop.
     pub(crate) unsent: Unsent,
-    /// How long requests had waited that had no answer when the run ended.
+    /// The waiting times of requests without an answer at the end of the run.
     unanswered_ns: Histogram<u64>,
     /// Age of the oldest of them since it was sent.
     pub(crate) oldest_ns: u64,
@@ -179,7 +178,7 @@ impl Share {
         }
     }
 
-    /// Takes what a thread has counted out of it.
+    /// Takes the counts out of a thread.
     pub(crate) fn of<C: Loaded>(
         thread: &Thread,
         connections: &Connections<C>,
@@ -188,9 +187,9 @@ impl Share {
         let (now_ns, window) = (monotonic_ns(), thread.control.window());
         let each = || connections.iter().map(|connection| connection.borrow());
         let mut unsent = Unsent::none();
-        // With a quota only so many requests are wanted, and the schedule knows nothing of it.
+        // With a quota fewer requests are wanted, and the schedule does not know that.
         if let Some(schedule) = thread.schedule.get().filter(|_| !thread.control.is_drawn()) {
-            // A connection that could not be made has its part of the schedule all the same.
+            // A connection that could not be opened still has its part of the schedule.
             let threads = thread.control.progress.len();
             let mine = share_of(0..schedule.connections(), threads, thread.index);
             let mut sent: BTreeMap<u64, u64> = mine.map(|number| (number, 0)).collect();
@@ -221,9 +220,9 @@ impl Share {
         }
     }
 
-    /// How long requests had waited for which there is no hope: without an answer when the run ended, for
-    /// longer than [`OVERDUE`] and than any answer took. A server that stops leaves them in flight, and
-    /// one that is slow, but answers, is spared.
+    /// The waiting times of requests without hope: unanswered at the end of the run, for longer
+    /// than [`OVERDUE`] and than any answer took. A server that stops leaves such requests; one
+    /// that is slow, but answers, does not.
     pub(crate) fn hopeless_ns(&self) -> Histogram<u64> {
         let slowest_ns = self.recorder.latency_ns.max().max(OVERDUE.as_nanos() as u64);
         let mut hopeless_ns = histogram();
@@ -236,7 +235,7 @@ impl Share {
         hopeless_ns
     }
 
-    /// Adds what another thread hands in.
+    /// Adds the result of another thread.
     pub(crate) fn merge(&mut self, other: Share) {
         self.recorder.merge(other.recorder);
         self.answered.extend(other.answered);
@@ -244,7 +243,7 @@ impl Share {
         self.lost += other.lost;
         self.reconnects += other.reconnects;
         self.unsent.merge(&other.unsent);
-        // Both have the same bounds, so every value of one fits into the other.
+        // Both have the same bounds, so every value fits.
         let _same_bounds = self.unanswered_ns.add(&other.unanswered_ns);
         self.oldest_ns = self.oldest_ns.max(other.oldest_ns);
         self.cpu.extend(other.cpu);

@@ -1,24 +1,24 @@
-//! What an open loop did not get to send: nothing else shows a server that stops, as its answers
-//! until then were quick, and no request failed.
+//! Due requests that an open loop could not send. Without them a server that stops would look good:
+//! its answers until then were quick, and no request failed.
 
 use crate::recorder::histogram;
 use crate::schedule::Schedule;
 use hdrhistogram::Histogram;
 use std::time::Duration;
 
-/// Who has waited for longer than this has waited too long: as long as answers are waited for after
-/// the window. Whatever is due may wait for a moment, and the window may end in it.
+/// A request that has waited for longer than this is overdue: as long as answers are awaited after
+/// the window. Any due request may wait for a moment, and the window may end in that moment.
 pub(crate) const OVERDUE: Duration = Duration::from_secs(1);
 
-/// How many of a connection are looked at one by one; of more, groups.
+/// How many of a connection are counted one by one; larger numbers in groups.
 const LOOKED_AT: u64 = 256;
 
 /// Requests that were due before the end of the window and were not sent by then.
 pub(crate) struct Unsent {
     pub(crate) count: u64,
-    /// Those that had waited for longer than [`OVERDUE`].
+    /// Requests that had waited for longer than [`OVERDUE`].
     pub(crate) overdue: u64,
-    /// How long each had waited when the window ended. They would have taken longer than that.
+    /// How long each had waited when the window ended; a lower bound.
     pub(crate) waited_ns: Histogram<u64>,
 }
 
@@ -39,7 +39,7 @@ impl Unsent {
         let group = count.div_ceil(LOOKED_AT);
         let mut counted = 0;
         while counted < count {
-            // The last of a group stands for all: no wait is counted as longer than it was.
+            // The last of a group stands for all of it, so no wait is overestimated.
             let of_group = group.min(count - counted);
             counted += of_group;
             let intended_ns = schedule.intended_ns(connection, sent + counted - 1);
@@ -52,7 +52,7 @@ impl Unsent {
     pub(crate) fn merge(&mut self, other: &Unsent) {
         self.count += other.count;
         self.overdue += other.overdue;
-        // Both have the same bounds, so every value of one fits into the other.
+        // Both have the same bounds, so every value fits.
         let _same_bounds = self.waited_ns.add(&other.waited_ns);
     }
 }
@@ -63,7 +63,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Two connections in turn, 1,000 requests a second: each has one every 2 ms.
+    /// Two connections in turn, 1,000 requests per second: each has one every 2 ms.
     fn unsent(sent: u64, end_ms: u64) -> Unsent {
         let mut unsent = Unsent::none();
         unsent.add(&Schedule::new(0, 1000, 2), 0, sent, end_ms * MS);
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_in_time_leaves_nothing() {
+    fn requests_sent_in_time_leave_nothing_unsent() {
         let none = unsent(5, 10);
         assert_eq!((none.count, none.overdue, none.waited_ns.len()), (0, 0, 0));
         // As many as were due when it sent the last, and more: sent behind the end.
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unsent_has_waited_since_it_was_due() {
+    fn unsent_requests_have_waited_since_they_were_due() {
         // Due at 0, 2, 4, 6 and 8 ms; the last three were not sent.
         let few = unsent(2, 10);
         assert_eq!((few.count, few.overdue, few.waited_ns.len()), (3, 0, 3));
@@ -89,7 +89,7 @@ mod tests {
 
     /// A server that stops after a second of three; and one that stalls for a moment at the end.
     #[test]
-    fn only_who_waited_too_long_is_overdue() {
+    fn only_requests_that_waited_too_long_are_overdue() {
         let stopped = unsent(500, 3000);
         // Due from 1 s up to the end; and up to 1 s before it, that moment excluded.
         assert_eq!((stopped.count, stopped.overdue), (1000, 500));

@@ -1,8 +1,8 @@
-//! One connection under load: what is sent when, what came back, and how it ends.
+//! One connection under load: its requests, its answers, and its end.
 //!
-//! This is the hot path. An answer costs one reading of the clock, one comparison of its bytes,
-//! one count in the histogram; nothing is allocated and nothing is locked. Answers that arrived
-//! together are followed by one send of as many requests, in one slice of the pattern's table.
+//! This is the hot path. An answer costs one clock reading, one comparison of its bytes, and one
+//! count in the histogram, without allocations and locks. Answers that arrive together are followed
+//! by one send of as many requests, in one slice of the pattern's table.
 
 use super::worker::Worker;
 use super::{Pace, SLOW_READ_BYTES_PER_S};
@@ -18,7 +18,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use twinring::{Sleep, TcpStream, monotonic_ns, sleep};
 
-/// Bytes that a slow reader hands over at once, at least one message.
+/// Bytes that a slow reader sends at once, at least one message.
 const SLOW_SEND_BYTES: u64 = 64 * 1024;
 
 /// Requests that began at the same time.
@@ -33,16 +33,16 @@ struct Batch {
 
 /// How a connection, or one life of it, ended.
 pub(super) enum Ending {
-    /// It has done its share of requests: another one takes its place.
+    /// It has sent its number of requests: another one replaces it.
     Churned,
-    /// The window is over and everything was answered.
+    /// The window has ended and all requests are answered.
     Finished,
-    /// It cannot go on.
+    /// It failed.
     Lost(Trouble, String),
 }
 
-/// A place in the list of connections. With churn it is taken by one stream after the other, each
-/// a life of the connection.
+/// A place in the list of connections. With churn, one stream after the other uses it; each is a
+/// life of the connection.
 pub(super) struct Connection {
     worker: Rc<Worker>,
     /// Among all connections of the run, from 0.
@@ -112,7 +112,7 @@ impl Connection {
         self.life_left = self.worker.settings.churn.unwrap_or(u64::MAX);
     }
 
-    /// Counts a life that is over; what it had in flight has failed.
+    /// Counts a life that has ended; its requests in flight have failed.
     pub(super) fn end_life(&mut self) {
         if std::mem::take(&mut self.life_served) {
             self.worker.thread.control.no_longer_served();
@@ -127,7 +127,7 @@ impl Connection {
         }
     }
 
-    /// Takes what has come, then sends what is to be sent.
+    /// Receives available data, then sends the next requests.
     pub(super) fn poll(&mut self, stream: &TcpStream, cx: &mut Context<'_>) -> Poll<Ending> {
         self.waker.get_or_insert_with(|| cx.waker().clone());
         let window = self.worker.thread.control.window();
@@ -170,7 +170,7 @@ impl Connection {
         }
     }
 
-    /// Reads until nothing is there. Returns when the last answer came, if one did.
+    /// Reads until no data is left. Returns when the last answer arrived, if one did.
     fn receive(
         &mut self,
         stream: &TcpStream,
@@ -217,7 +217,7 @@ impl Connection {
         let bytes = piece.len() as u64;
         if self.received + bytes > self.handed {
             let surplus = self.received + bytes - self.handed;
-            let what = format!("{surplus} bytes came back that were never sent");
+            let what = format!("received {surplus} bytes that were never sent");
             return Err((if verify { Trouble::Mismatch } else { Trouble::Other }, what));
         }
         if verify {
@@ -311,7 +311,7 @@ impl Connection {
         self.life_left -= requests;
     }
 
-    /// Gives the stream the bytes of the requests that were begun, as far as it takes them.
+    /// Passes the bytes of the begun requests to the stream, as far as it accepts them.
     fn hand_over(
         &mut self,
         stream: &TcpStream,

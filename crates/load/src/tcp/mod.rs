@@ -1,18 +1,18 @@
 //! Requests over TCP to a server that echoes them.
 //!
 //! A request is a message of a fixed size, its answer the same bytes. Each worker thread has its
-//! own engine and its share of the connections, and each connection is one task
-//! (`connection.rs`). All connections are made before any traffic; then all threads begin together
-//! and count inside the same window of CLOCK_MONOTONIC.
+//! own engine and its share of the connections, and each connection is one task (`connection.rs`).
+//! All connections are opened before any traffic; then all threads begin together and count inside
+//! the same window of CLOCK_MONOTONIC.
 //!
 //! - Closed loop: a connection keeps `depth` requests in flight and sends another with each
 //!   answer. The time of an answer is the time at which the next request begins, so requests in
 //!   flight, rate and mean latency obey Little's law exactly.
-//! - Open loop: requests leave on a [schedule](crate::schedule) whether or not answers come, up
-//!   to `depth` in flight. Latency counts from the scheduled time, so a stalled server is charged
-//!   for every request it holds up.
-//! - Slow reader: connections send until the sockets take no more and read
-//!   [`SLOW_READ_BYTES_PER_S`], to see what a server does under backpressure.
+//! - Open loop: requests leave on a [schedule](crate::schedule) regardless of answers, with up to
+//!   `depth` in flight. Latency counts from the scheduled time, so a stalled server is charged for
+//!   every request that it delays.
+//! - Slow reader: connections send until the sockets are full and read [`SLOW_READ_BYTES_PER_S`],
+//!   to test a server under backpressure.
 
 mod connection;
 mod settings;
@@ -49,10 +49,10 @@ impl fmt::Debug for Load {
 }
 
 impl Load {
-    /// Chooses the engine. The settings are taken as [checked](Settings::check).
+    /// Chooses the engine. The settings must have been [checked](Settings::check).
     ///
     /// # Errors
-    /// When the engine or a feature that was asked for is refused.
+    /// When the engine or a requested feature is refused.
     pub fn new(settings: Settings) -> Result<Load, RuntimeError> {
         let runtime = Runtime::builder()
             .engine(settings.engine)
@@ -61,7 +61,7 @@ impl Load {
             .workers(settings.threads)
             .pin(settings.pin.clone())
             .linger(LINGER)
-            // A connection less is less load than was asked for.
+            // One connection less is less load than requested.
             .stop_on_panic(true)
             .build()?;
         Ok(Load { settings: Arc::new(settings), stage: Stage::new(runtime) })
@@ -72,7 +72,7 @@ impl Load {
         self.stage.runtime().features()
     }
 
-    /// Why `auto` did not take io_uring.
+    /// Why `auto` did not choose io_uring.
     pub fn why_not(&self) -> Option<&str> {
         self.stage.runtime().why_not()
     }
@@ -82,10 +82,10 @@ impl Load {
         self.stage.stopper()
     }
 
-    /// Connects, loads, measures. Returns when everything has ended.
+    /// Connects, loads, measures. Returns when all connections have ended.
     ///
     /// # Errors
-    /// When the engine fails or no connection can be made.
+    /// When the engine fails or no connection can be opened.
     pub fn run(self, observer: &mut dyn Observer) -> Result<TcpResult, LoadError> {
         let Load { settings, stage } = self;
         let plan = Plan {

@@ -1,4 +1,4 @@
-//! What a load can be asked for.
+//! The settings of a load.
 
 use crate::limits::{self, CONNECTIONS_MAX, between};
 use crate::schedule::RATE_PER_S_MAX;
@@ -7,18 +7,18 @@ use std::time::Duration;
 use twinring::{EngineChoice, EpollOptions, UringOptions};
 use twinring_wire::tcp as wire;
 
-/// Requests in flight per connection in an open loop, unless another depth is asked for. Large,
-/// so that requests leave on schedule while a server stalls; bounded, so that one that never
-/// answers cannot make us queue without end.
+/// Requests in flight per connection in an open loop, by default. Large, so that requests leave on
+/// schedule while a server stalls; bounded, so that a server that never answers cannot make the
+/// queue grow without end.
 pub const OPEN_LOOP_DEPTH: u32 = 1024;
 
-/// What a slow reader reads from each connection.
+/// The read rate of a slow reader on each connection.
 pub const SLOW_READ_BYTES_PER_S: u64 = 64 * 1024;
 
-/// SO_RCVBUF of a slow reader; larger ones would take megabytes before the server feels anything.
+/// SO_RCVBUF of a slow reader; with larger ones it takes megabytes until the server notices.
 pub const SLOW_RECV_BUFFER_BYTES: usize = 16 * 1024;
 
-/// What a slow reader sends without answers on each connection, at most.
+/// The maximum that a slow reader sends without answers on each connection.
 pub const SLOW_UNANSWERED_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// Largest message in bytes.
@@ -34,7 +34,7 @@ pub(super) enum Pace {
     SlowReader,
 }
 
-/// What a load can be asked for. All numbers are totals over all threads.
+/// The settings of a load. All numbers are totals over all threads.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Address of the server.
@@ -55,25 +55,25 @@ pub struct Settings {
     pub uring: UringOptions,
     /// Features of epoll.
     pub epoll: EpollOptions,
-    /// Requests a second: makes it an open loop.
+    /// Requests per second: makes it an open loop.
     pub rate_per_s: Option<u64>,
-    /// Requests per connection before it is closed and made anew.
+    /// Requests per connection before it is closed and replaced.
     pub churn: Option<u64>,
     /// Further connections that only stay open.
     pub idle: u64,
     /// Send without waiting, read slowly.
     pub slow_reader: bool,
-    /// Compare each byte that comes back.
+    /// Verify each received byte.
     pub verify: bool,
     /// Load before the window.
     pub warmup: Duration,
     /// Length of the window; with `messages`, its longest.
     pub duration: Duration,
-    /// Requests after whose answers the window ends.
+    /// The window ends when this many requests are answered.
     pub messages: Option<u64>,
-    /// Limit of one attempt to connect.
+    /// Timeout of one attempt to connect.
     pub connect_timeout: Duration,
-    /// Limit of one answer. Does not apply to slow readers.
+    /// Timeout of one answer. Does not apply to slow readers.
     pub timeout: Duration,
     /// Source addresses, used in turn; empty leaves them to the kernel.
     pub local: Vec<IpAddr>,
@@ -106,10 +106,10 @@ impl Settings {
         }
     }
 
-    /// Whether the settings make sense.
+    /// Checks whether the settings are valid.
     ///
     /// # Errors
-    /// What does not, in words for a user.
+    /// The error, for a user.
     pub fn check(&self) -> Result<(), String> {
         limits::shared_out(self.connections, self.threads)?;
         between("--idle", self.idle, 0, CONNECTIONS_MAX)?;
@@ -144,8 +144,8 @@ impl Settings {
         }
     }
 
-    /// Receive buffers that suit what a connection receives at once, where nothing else was
-    /// asked for: many small ones, or few large ones, so that the pool stays inside the cache.
+    /// Receive buffers that suit the bytes that a connection receives at once, unless configured:
+    /// many small ones, or few large ones, so that the pool stays inside the cache.
     pub(super) fn tuned_uring(&self) -> UringOptions {
         let mut options = self.uring.clone();
         let at_once = u64::from(self.message_bytes) * u64::from(self.depth.unwrap_or(1));
@@ -155,7 +155,7 @@ impl Settings {
         } else {
             (16 * 1024, 64)
         };
-        // Buffers of another kind or size come with a number that suits them.
+        // Buffers of another kind or size have a suitable number by default.
         if options.buffers.is_none() && options.buffer_bytes.is_none() {
             options.buffer_bytes = Some(bytes);
             options.buffer_count = options.buffer_count.or(Some(count));
@@ -191,10 +191,10 @@ mod tests {
     }
 
     #[test]
-    fn senseless_settings_are_named() {
+    fn invalid_settings_are_named() {
         assert_eq!(settings().check(), Ok(()));
-        type Spoil = fn(&mut Settings);
-        let cases: [(Spoil, &str); 8] = [
+        type Change = fn(&mut Settings);
+        let cases: [(Change, &str); 8] = [
             (|s| s.message_bytes = 0, "--size 0"),
             (|s| s.depth = Some(0), "--depth 0"),
             (|s| s.rate_per_s = Some(0), "--rate 0"),
@@ -204,16 +204,16 @@ mod tests {
             (|s| s.local = vec![[0, 0, 0, 0, 0, 0, 0, 1].into()], "--local ::1"),
             (|s| (s.slow_reader, s.churn) = (true, Some(1)), "--slow-reader"),
         ];
-        for (spoil, named) in cases {
+        for (change, named) in cases {
             let mut settings = settings();
-            spoil(&mut settings);
+            change(&mut settings);
             let error = settings.check().unwrap_err();
             assert!(error.starts_with(named), "{error}");
         }
     }
 
     #[test]
-    fn what_was_asked_for_is_not_tuned() {
+    fn configured_options_are_not_tuned() {
         let mut settings = settings();
         settings.uring = "buffer_bytes=4096".parse().unwrap();
         assert_eq!(settings.tuned_uring(), settings.uring);

@@ -1,4 +1,4 @@
-//! From what the threads counted to the report.
+//! From the threads' counts to the report.
 
 use super::Settings;
 use super::worker::Outcome;
@@ -9,7 +9,7 @@ use twinring_wire::TcpResult;
 use twinring_wire::requests::Connections;
 use twinring_wire::tcp::{Bytes, Errors, SCHEMA};
 
-/// Puts together what the threads handed in.
+/// Combines the threads' results.
 ///
 /// # Errors
 /// Without a single connection there is nothing to report.

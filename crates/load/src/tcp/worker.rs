@@ -1,4 +1,4 @@
-//! One worker thread of the load: it connects, begins when told, and hands in what it counted.
+//! One worker thread of the load: it connects, begins with the others, and returns its counts.
 
 use super::connection::{Connection, Ending};
 use super::{Pace, Settings};
@@ -20,7 +20,7 @@ pub(super) struct Worker {
     pub(super) pace: Pace,
 }
 
-/// What a thread hands in.
+/// The result of a thread.
 pub(super) struct Outcome {
     pub(super) share: Share,
     pub(super) idle_established: u64,
@@ -52,7 +52,7 @@ impl Worker {
         outcome(&connections, idle.len(), cpu)
     }
 
-    /// Makes this thread's connections, those that send and idle ones. Failures are counted.
+    /// Opens this thread's connections, active and idle ones. Failures are counted.
     async fn connect_all(self: &Rc<Worker>) -> (Vec<(u64, TcpStream)>, Vec<(u64, TcpStream)>) {
         let (total, threads) = (self.settings.connections, self.settings.threads);
         let share = |all| {
@@ -63,7 +63,7 @@ impl Worker {
             })
         };
         let streams = share(0..total).await;
-        // The numbers of idle connections follow those of the others.
+        // The numbers of idle connections follow those of the active ones.
         (streams, share(total..total + self.settings.idle).await)
     }
 

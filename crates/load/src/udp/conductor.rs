@@ -1,5 +1,5 @@
-//! The thread that conducts the workers: it decides when the window begins and ends, tells the
-//! observer, and listens for reasons to end early.
+//! The thread that conducts the workers: it decides when the window begins and ends, informs the
+//! observer, and ends the run early if requested.
 
 use super::Settings;
 use super::control::{Control, Note, ThreadProgress};
@@ -15,7 +15,7 @@ use twinring::monotonic_ns;
 /// they do with their next tick.
 const MARGIN: Duration = Duration::from_millis(10);
 
-/// How often is looked for a reason to end, and every fifth time the observer told.
+/// How often a reason to end is checked. Every fifth time the observer is informed.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 const LOOKS_PER_PROGRESS: u32 = 5;
 
@@ -38,7 +38,7 @@ impl<'a> Conductor<'a> {
         Conductor { settings, control, heard, observer, looks: 0, ended: false }
     }
 
-    /// Goes with the workers through the run; they end by themselves.
+    /// Accompanies the workers through the run; they end by themselves.
     pub(super) fn conduct(&mut self) {
         if !self.all_open() {
             self.control.cancel();
@@ -50,7 +50,7 @@ impl<'a> Conductor<'a> {
         let end_ns = start_ns + self.settings.duration.as_nanos() as u64;
         self.control.announce(start_ns..end_ns);
         let reached = self.wait_until(start_ns, Phase::WarmingUp);
-        // A short run may be over before this thread was given a CPU to see it begin.
+        // A short run may end before this thread gets a CPU and sees it begin.
         if reached || self.control.window().is_some_and(|window| window.end > start_ns) {
             self.observer.window_started(start_ns);
             if reached {
@@ -80,7 +80,7 @@ impl<'a> Conductor<'a> {
         opened > 0
     }
 
-    /// Waits until `until_ns`; false if the run has to end before.
+    /// Waits until `until_ns`; false if the run must end before.
     fn wait_until(&mut self, until_ns: u64, phase: Phase) -> bool {
         loop {
             let left = Duration::from_nanos(until_ns.saturating_sub(monotonic_ns()));

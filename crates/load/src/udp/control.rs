@@ -1,5 +1,5 @@
-//! What the threads of a run share: the ends of the window, reasons to end early, and notes to
-//! whoever conducts it.
+//! The state that the threads of a run share: the ends of the window, reasons to end early, and
+//! notes to the conductor.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,15 +10,15 @@ use std::sync::mpsc::Sender;
 /// A moment that is not known yet.
 const UNKNOWN: u64 = u64::MAX;
 
-/// What the conductor hears of.
+/// Notes to the conductor.
 pub(super) enum Note {
-    /// A worker thread has opened its sockets, or tried to: so many stand.
+    /// A worker thread has tried to open its sockets; this many are open.
     Ready { opened: u64 },
     /// All worker threads have ended.
     Ended,
 }
 
-/// Progress of one thread. In a cache line of its own (two, as CPUs prefetch pairs).
+/// Progress of one thread. In its own cache line (two, because CPUs prefetch pairs).
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct ThreadProgress {
@@ -29,7 +29,7 @@ pub(super) struct ThreadProgress {
 pub(super) struct Control {
     start_ns: AtomicU64,
     end_ns: AtomicU64,
-    /// Somebody asked for the end.
+    /// The run was interrupted.
     stopped: Arc<AtomicBool>,
     /// There will be no window.
     cancelled: AtomicBool,
@@ -50,17 +50,17 @@ impl Control {
     }
 
     pub(super) fn note(&self, note: Note) {
-        // Fails only when the conductor has left, who then needs to hear nothing more.
+        // Fails only after the conductor has ended, which needs no more notes.
         let _nobody_listens = self.notes.send(note);
     }
 
-    /// The measured window on CLOCK_MONOTONIC; `None` while it is not known.
+    /// The measured window on CLOCK_MONOTONIC; `None` until it is known.
     pub(super) fn window(&self) -> Option<Range<u64>> {
         let start_ns = self.start_ns.load(Relaxed);
         (start_ns != UNKNOWN).then(|| start_ns..self.end_ns.load(Relaxed))
     }
 
-    /// Fixes the window. Workers look for it with each tick.
+    /// Fixes the window. Workers read it with each tick.
     pub(super) fn announce(&self, window: Range<u64>) {
         self.end_ns.store(window.end, Relaxed);
         self.start_ns.store(window.start, Relaxed);
@@ -71,7 +71,7 @@ impl Control {
         self.end_ns.fetch_min(now_ns, Relaxed);
     }
 
-    /// Lets workers that wait for the window go.
+    /// Releases workers that wait for the window.
     pub(super) fn cancel(&self) {
         self.cancelled.store(true, Relaxed);
     }
@@ -80,7 +80,7 @@ impl Control {
         self.cancelled.load(Relaxed)
     }
 
-    /// True when somebody asked for the end.
+    /// True if the run was interrupted.
     pub(super) fn is_stopped(&self) -> bool {
         self.stopped.load(Relaxed)
     }

@@ -1,12 +1,12 @@
-//! What the fuzz targets of `fuzz/` reach of the packets. No part of the interface.
+//! Entry points for the fuzz targets of `fuzz/`. Not part of the interface.
 
 use super::packet::{Format, Payload};
 
-/// Looks at `input` as at a reply. Its first bytes choose the format, and how many packets of the
-/// stream have been sent; the rest is the reply.
+/// Parses `input` as a reply. Its first bytes choose the format, and how many packets of the stream
+/// have been sent; the rest is the reply.
 ///
 /// # Panics
-/// When a reply is taken for a packet that it is not.
+/// When a reply is assigned to the wrong packet.
 pub fn check_reply(input: &[u8]) {
     let Some((&[kind, room, a, b, c, newer], reply)) = input.split_first_chunk() else { return };
     let payload = if kind & 1 == 0 { Payload::Rtp } else { Payload::Raw };
@@ -25,7 +25,7 @@ pub fn check_reply(input: &[u8]) {
             assert!(!format.difference(stream, found, reply).is_empty());
         }
     }
-    // A packet of ours comes back as itself.
+    // A valid packet is recognised.
     let stream = u64::from(kind);
     let mut sent = vec![0; bytes];
     format.write(stream, sequence, &mut sent);

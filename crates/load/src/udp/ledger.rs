@@ -1,16 +1,16 @@
-//! What was sent, and what became of it: the statistics of each stream.
+//! Sent packets and their replies: the statistics of each stream.
 //!
-//! Pure bookkeeping: it reads no clock and no socket. Each stream remembers when its last packets
-//! left, in a ring; everything else is a handful of numbers per stream.
+//! Pure bookkeeping, without clock and sockets. Each stream stores when its last packets left, in a
+//! ring, and a few numbers.
 //!
-//! A packet counts for the measured window or not from the moment it is sent, and so does whatever
-//! comes back for it, however late.
+//! Whether a packet counts for the measured window is decided when it is sent. Its replies count
+//! likewise, however late.
 
 /// Of a remembered packet: it has been answered.
 const ANSWERED: u64 = 1;
 /// It counts.
 const MEASURED: u64 = 2;
-/// The rest is the time it left at. Three nanoseconds are nothing here.
+/// The other bits are the time at which it left. Three nanoseconds do not matter here.
 const TIME: u64 = !(ANSWERED | MEASURED);
 
 /// One stream.
@@ -24,17 +24,17 @@ pub(super) struct Stream {
     pub(super) received: u64,
     /// Further replies to the same packets.
     pub(super) duplicated: u64,
-    /// First replies that came behind one to a later packet (RFC 4737).
+    /// First replies that arrived behind one to a later packet (RFC 4737).
     pub(super) reordered: u64,
-    /// Replies that were not what was sent.
+    /// Replies that differ from the packet.
     pub(super) mismatched: u64,
     pub(super) round_trip_max_ns: u64,
     pub(super) lateness_max_ns: u64,
     /// One more than the highest sequence answered.
     beyond_highest: u64,
-    /// Where to look for the oldest packet without a reply.
+    /// Where the search for the oldest packet without a reply begins.
     oldest: u64,
-    /// How long after its time the last reply came.
+    /// The delay of the last reply against the time of its packet.
     transit_ns: Option<i64>,
     jitter_ns: f64,
 }
@@ -55,7 +55,7 @@ impl Stream {
     }
 }
 
-/// What a reply is.
+/// The classification of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reply {
     /// The first to its packet.
@@ -124,8 +124,8 @@ impl Ledger {
         self.streams[stream as usize].next += 1;
     }
 
-    /// A reply to packet `sequence` came at `now_ns`, `transit_ns` after the time at which the
-    /// packet was to be sent.
+    /// A reply to packet `sequence` arrived at `now_ns`, `transit_ns` after the time at which the
+    /// packet was due.
     #[inline]
     pub(super) fn answered(
         &mut self,
@@ -188,8 +188,8 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// One stream with a packet each 20 ms, whose packets take `transits` milliseconds, and get
-    /// lost where there is none.
+    /// One stream with a packet every 20 ms. Packets take `transits` milliseconds; `None` is a lost
+    /// one.
     fn stream_with(transits: &[Option<u64>]) -> Stream {
         let mut ledger = Ledger::new(1, 1024);
         let mut replies: Vec<(u64, u64)> = Vec::new();
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn loss_reordering_and_duplicates_are_told_apart() {
+    fn loss_reordering_and_duplicates_are_distinguished() {
         // The third packet is overtaken by the next two.
         let stream = stream_with(&[Some(1), None, Some(45), Some(1), Some(1), None, Some(1)]);
         assert_eq!((stream.sent, stream.received, stream.reordered), (7, 5, 1));
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgotten_is_late_and_stays_lost() {
+    fn replies_to_forgotten_packets_are_late_and_lost() {
         let mut ledger = Ledger::new(1, 64);
         (0..65).for_each(|_| ledger.sent(0, 1000, 0, true));
         assert_eq!(ledger.answered(0, 0, 2000, 0), Reply::Late);
@@ -258,7 +258,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a list of all that happened: whatever is lost, repeated, or comes in any order.
+        /// Compared with a list of all events, for any loss, duplication and order.
         #[test]
         fn counts_are_those_of_a_plain_list(
             events in proptest::collection::vec((0u8..4, any::<prop::sample::Index>()), 1..400),

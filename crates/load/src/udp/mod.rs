@@ -1,17 +1,17 @@
-//! Streams of datagrams to a reflector, as a media server has them: thousands with a few packets
-//! a second each, or one with very many.
+//! Streams of datagrams to a reflector, like those of a media server: thousands with a few packets
+//! per second each, or one with very many.
 //!
 //! Each worker thread has its own engine and its share of the streams, and wakes once per tick. It
-//! sends what is due by a [schedule](plan) that is a pure function of time, then takes what has
-//! come back. Packets are never left out because an answer is missing: it is an open loop. What
-//! is counted, and what for, see [`UdpResult`] and `docs/json.md`:
+//! sends the packets due by a [schedule](plan) that is a pure function of time, then processes the
+//! replies. Packets are sent regardless of missing replies: it is an open loop. For the counts, see
+//! [`UdpResult`] and `docs/json.md`:
 //!
 //! - A packet belongs to the measured window if its *intended* time does.
-//! - Lateness is from there to the moment directly before the kernel gets the packet, one stamp
-//!   for a few dozen packets; on io_uring before the enter that submits them, on epoll before the
-//!   first of their system calls.
-//! - A round trip is from that stamp until the worker takes the reply, which it does once per
-//!   tick; so it holds up to a tick of waiting on this side.
+//! - Lateness is the time from there to the moment directly before the kernel gets the packet, with
+//!   one stamp for a few dozen packets; on io_uring before the enter that submits them, on epoll
+//!   before the first of their system calls.
+//! - A round trip is the time from that stamp until the worker processes the reply, which it does
+//!   once per tick; so it includes up to a tick of waiting on this side.
 //! - Jitter is the estimate of RFC 3550, section 6.4.1, with the intended times as the senders'
 //!   timestamps, in nanoseconds instead of units of 125 us. Duplicates do not count.
 
@@ -50,7 +50,7 @@ use twinring::{Features, Runtime, RuntimeError};
 use twinring_wire::UdpResult;
 use twinring_wire::udp::RampStep;
 
-/// How long sockets may go on sending what they hold when the run is over: it was given up.
+/// How long sockets may continue to send queued packets after the run: they were abandoned.
 const LINGER: Duration = Duration::from_millis(100);
 /// Traffic before each step of a ramp.
 const RAMP_WARMUP: Duration = Duration::from_millis(250);
@@ -96,7 +96,7 @@ pub struct Stopper {
 }
 
 impl Stopper {
-    /// Ends the window now; the run then reports what it has.
+    /// Ends the window now; the run then reports the result so far.
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
     }
@@ -116,10 +116,10 @@ impl fmt::Debug for Load {
 }
 
 impl Load {
-    /// Chooses the engine. The settings are taken as [checked](Settings::check).
+    /// Chooses the engine. The settings must have been [checked](Settings::check).
     ///
     /// # Errors
-    /// When the engine or a feature that was asked for is refused.
+    /// When the engine or a requested feature is refused.
     pub fn new(settings: Settings) -> Result<Load, RuntimeError> {
         let runtime = build(&settings)?;
         Ok(Load { settings, runtime, stopped: Arc::default() })
@@ -130,7 +130,7 @@ impl Load {
         self.runtime.features()
     }
 
-    /// Why `auto` did not take io_uring.
+    /// Why `auto` did not choose io_uring.
     pub fn why_not(&self) -> Option<&str> {
         self.runtime.why_not()
     }
@@ -140,9 +140,9 @@ impl Load {
         Stopper { stopped: Arc::clone(&self.stopped) }
     }
 
-    /// Opens sockets, loads, measures. Returns when everything has ended. With a ramp, looks for
-    /// the highest rate first, at most 24 steps of the length that was asked for, and measures
-    /// there; `on_step` hears of each step.
+    /// Opens sockets, loads, measures. Returns when all of it has ended. With a ramp, first
+    /// searches for the highest rate, in at most 24 steps of the configured length, and measures
+    /// there; `on_step` is called for each step.
     ///
     /// # Errors
     /// When the engine fails or no socket can be opened.
@@ -169,7 +169,7 @@ impl Load {
             ramp.tried(rate, step.loss_free);
             on_step(&step);
             steps.push(step);
-            // Without a good one, the lowest that was tried.
+            // Without a loss-free rate, the lowest one tried.
             settings.rate = ramp.best().unwrap_or(rate);
         }
         let report = run_once(&settings, runtime, &stopped, observer)?;
@@ -185,7 +185,7 @@ fn build(settings: &Settings) -> Result<Runtime, RuntimeError> {
         .workers(settings.threads)
         .pin(settings.pin.clone())
         .linger(LINGER)
-        // A connection less is less load than was asked for.
+        // One socket less is less load than requested.
         .stop_on_panic(true)
         .tick(settings.tick)
         .call_times(settings.calls)
@@ -202,7 +202,7 @@ fn run_once(
     let control = Arc::new(Control::new(settings.threads, Arc::clone(stopped), notes));
     let (handle, features) = (runtime.handle(), runtime.features().clone());
     let why_not = runtime.why_not().map(str::to_owned);
-    // With a submission thread the kernel may take packets before we say so.
+    // With a submission thread the kernel may take packets before the enter.
     let submits = matches!(&features, Features::IoUring(uring) if uring.sqpoll_idle_ms == 0);
     let shared = Arc::new(settings.clone());
     let mut conductor = Conductor::new(settings, &control, heard, observer);

@@ -1,11 +1,12 @@
-//! The bytes of a packet, and which packet a reply answers.
+//! The content of a packet, and the assignment of replies to packets.
 //!
-//! - RTP (RFC 3550): a header of 12 bytes, then a pattern. The SSRC names the stream; the
-//!   timestamp advances with the clock of 8 kHz, and tells apart the packets that share a 16-bit
+//! - RTP (RFC 3550): a header of 12 bytes, then a pattern. The SSRC identifies the stream; the
+//!   timestamp advances with the clock of 8 kHz, and distinguishes packets that share a 16-bit
 //!   sequence number.
-//! - Raw, 8 bytes and more: a number of 8 bytes that names stream and sequence, then a pattern.
-//! - Raw, shorter: nothing but a pattern, the same in all packets of a stream. A reply is taken to
-//!   answer the oldest packet without one.
+//! - Raw, 8 bytes and more: a number of 8 bytes that identifies stream and sequence, then a
+//!   pattern.
+//! - Raw, shorter: only a pattern, the same in all packets of a stream. A reply counts for the
+//!   oldest packet without one.
 
 use crate::pattern::Pattern;
 
@@ -13,9 +14,9 @@ use crate::pattern::Pattern;
 pub const RTP_HEADER_BYTES: usize = 12;
 /// Bytes that name a raw packet.
 const TAG_BYTES: usize = 8;
-/// Of those, the bits of the sequence; the others name the stream.
+/// The bits of it that are the sequence; the others identify the stream.
 const TAG_SEQUENCE_BITS: u32 = 42;
-/// Streams that an RTP header and a tag can tell apart.
+/// Streams that an RTP header and a tag can distinguish.
 pub(super) const STREAMS_MAX: u64 = 1 << 18;
 
 /// Version 2, no padding, no extension, no contributing sources.
@@ -23,15 +24,15 @@ const RTP_FIRST_BYTE: u8 = 2 << 6;
 /// Payload type 0: PCMU, 8 kHz (RFC 3551).
 const RTP_PAYLOAD_TYPE: u8 = 0;
 const RTP_CLOCK_HZ: u128 = 8_000;
-/// Packets until a sequence number comes back.
+/// Packets until a sequence number repeats.
 const RTP_CYCLE: u64 = 1 << 16;
 
-/// What a packet carries.
+/// The content of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Payload {
     /// An RTP header and a pattern.
     Rtp,
-    /// No header that anybody but us understands.
+    /// A private header.
     Raw,
 }
 
@@ -69,7 +70,7 @@ impl Format {
         self.bytes
     }
 
-    /// True if nothing in a packet names it.
+    /// True if the content does not identify a packet.
     pub(super) fn is_anonymous(&self) -> bool {
         self.kind == Kind::Anonymous
     }
@@ -128,7 +129,7 @@ impl Format {
         body.copy_from_slice(self.body(stream, sequence));
     }
 
-    /// True if `bytes` are those of this packet.
+    /// True if `bytes` are the content of this packet.
     #[inline]
     pub(super) fn is(&self, stream: u64, sequence: u64, bytes: &[u8]) -> bool {
         if bytes.len() != self.bytes {
@@ -150,7 +151,7 @@ impl Format {
         Pattern::new(stream, 0).slice(place & ((1 << 48) - 1), bytes)
     }
 
-    /// The stream that a reply names; `None` if none can be read.
+    /// The stream of a reply; `None` if it cannot be read.
     #[inline]
     pub(super) fn stream_of(&self, bytes: &[u8]) -> Option<u64> {
         match self.kind {
@@ -166,11 +167,11 @@ impl Format {
         }
     }
 
-    /// The sequence of the packet that a reply names, of which `next` have been sent and the last
-    /// `remembered` can be meant; `None` if it names none of them.
+    /// The sequence of the packet that a reply answers, when `next` have been sent and the last
+    /// `remembered` are candidates; `None` if it answers none of them.
     ///
-    /// The 16 bits of RTP are extended to the latest packet that has been sent: a reply cannot
-    /// answer a later one. If the timestamp is that of an earlier cycle, that one is meant.
+    /// The 16 bits of RTP are extended to the latest packet that has been sent, because a reply
+    /// cannot answer a later one. If the timestamp is that of an earlier cycle, that cycle is used.
     #[inline]
     pub(super) fn sequence_of(
         &self,
@@ -206,11 +207,11 @@ impl Format {
         }
     }
 
-    /// What is wrong with a reply that should be this packet, for people.
+    /// How a reply differs from this packet, for people.
     pub(super) fn difference(&self, stream: u64, sequence: u64, bytes: &[u8]) -> String {
         let place = format!("stream {stream}, packet {sequence}");
         if bytes.len() != self.bytes {
-            return format!("{place}: {} bytes sent, {} came back", self.bytes, bytes.len());
+            return format!("{place}: sent {} bytes, got back {}", self.bytes, bytes.len());
         }
         let mut sent = vec![0; self.bytes];
         self.write(stream, sequence, &mut sent);
@@ -244,7 +245,7 @@ const fn inverse(odd: u32) -> u32 {
 }
 
 /// A permutation of all 32-bit numbers in which neighbours have nothing in common, so that each
-/// stream has an SSRC of its own, and the stream is found from it without a table.
+/// stream has its own SSRC, and the stream follows from it without a table.
 fn scramble(mut x: u32) -> u32 {
     x ^= x >> 16;
     x = x.wrapping_mul(FACTORS[0]);
@@ -279,7 +280,7 @@ mod tests {
             prop_assert_eq!(unscramble(scramble(x)), x);
         }
 
-        /// Whatever was sent since, as long as it is remembered, a packet is recognised.
+        /// A packet is recognised as long as it is remembered, with any number of later ones.
         #[test]
         fn a_packet_is_recognised(
             rtp: bool, bytes in 12usize..2000, seed: u64, stream in 0..STREAMS_MAX,
@@ -299,7 +300,7 @@ mod tests {
             }
         }
 
-        /// One changed byte, and one byte more or less, is noticed.
+        /// One changed byte, and one byte more or less, is detected.
         #[test]
         fn a_changed_packet_is_noticed(
             payload in prop_oneof![Just(Payload::Rtp), Just(Payload::Raw)], bytes in 12usize..600,
@@ -318,7 +319,7 @@ mod tests {
             prop_assert!(!format.is(5, sequence, &sent[..bytes - 1]));
         }
 
-        /// No reply can make us panic.
+        /// No reply causes a panic.
         #[test]
         fn any_reply_is_survived(
             bytes in proptest::collection::vec(any::<u8>(), 0..40), next: u64, raw: bool,

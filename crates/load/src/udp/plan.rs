@@ -1,9 +1,9 @@
-//! When each packet is to leave: a pure function of stream and sequence, so that nothing drifts.
+//! When each packet is due: a pure function of stream and sequence, so that times do not drift.
 //!
-//! Spread evenly, the packets of all streams form one sequence with equal distances, in which the
-//! streams take turns; in bursts, all streams send at the same moments. A thread has every n-th
-//! stream, and what is due to its own streams is a number of packets in a fixed order: how many
-//! can be asked without looking at any stream.
+//! Spread evenly, the packets of all streams form one sequence with equal intervals, in which the
+//! streams take turns; in bursts, all streams send at the same times. A thread has every n-th
+//! stream, and the packets due to its own streams are a number of packets in a fixed order: the
+//! number is computed without visiting any stream.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ const NS_PER_S: u128 = 1_000_000_000;
 pub struct Rate(u64);
 
 impl Rate {
-    /// Lowest and highest rate of one stream: one packet in 1,000 seconds, and one in 10 ns.
+    /// Lowest and highest rate of one stream: one packet per 1,000 seconds, and one per 10 ns.
     pub const RANGE: std::ops::RangeInclusive<Rate> = Rate(1_000)..=Rate(100_000_000_000_000);
 
     /// From packets a second, rounded to a millionth of a packet.
@@ -44,7 +44,7 @@ impl fmt::Display for Rate {
     }
 }
 
-/// How the packets of different streams lie to each other.
+/// The relative timing of different streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spread {
     /// Evenly over the period.
@@ -57,8 +57,8 @@ pub enum Spread {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     start_ns: u64,
-    /// Distance of two moments at which something is to be sent, in nanoseconds << 32: within a
-    /// week of packets 100 ns apart, rounding moves none by more than 0.1 us.
+    /// Interval between two times at which packets are due, in nanoseconds << 32: within a week of
+    /// packets 100 ns apart, rounding moves none by more than 0.1 us.
     step: u128,
     spread: Spread,
     /// Streams of all threads.
@@ -92,7 +92,7 @@ impl Plan {
             Spread::Burst => 1,
         };
         let rate = u128::from(rate.0.max(1)) * moments_per_period;
-        // Rounded up, so that what is due at a whole second is not a nanosecond early.
+        // Rounded up, so that a packet due at a whole second is not a nanosecond early.
         let step = ((NS_PER_S * 1_000_000) << 32).div_ceil(rate);
         Plan { start_ns, step, spread, streams, thread, threads, own }
     }
@@ -102,14 +102,14 @@ impl Plan {
         u64::from(own) * self.threads + self.thread
     }
 
-    /// This thread's number of a stream, if it is one of its own.
+    /// This thread's number of a stream, if it has that stream.
     pub(super) fn local(&self, global: u64) -> Option<u32> {
         let own = global / self.threads;
         let mine = global % self.threads == self.thread && own < self.own;
         mine.then_some(own as u32)
     }
 
-    /// When a packet of this thread's stream `own` is to leave.
+    /// When a packet of this thread's stream `own` is due.
     #[inline]
     pub(super) fn intended_ns(&self, own: u32, sequence: u64) -> u64 {
         let moment = match self.spread {
@@ -156,9 +156,9 @@ mod tests {
     }
 
     proptest! {
-        /// Counting up from the first packet, `due` says exactly which were to leave by then.
+        /// Counting up from the first packet, `due` returns exactly the packets due by then.
         #[test]
-        fn what_is_due_is_what_was_intended_by_then(
+        fn due_requests_are_those_intended_by_then(
             rate in rates(), burst: bool, streams in 1u64..40, threads in 1u64..5,
             thread in 0u64..5, packets in 1u64..400, start in 0u64..1 << 60,
         ) {
@@ -193,7 +193,7 @@ mod tests {
             prop_assert_eq!((0..threads).map(|t| of(t, threads)).sum::<u64>(), of(0, 1));
         }
 
-        /// A week later each packet is still where the rate says, to a microsecond.
+        /// A week later each packet is still at its time, to a microsecond.
         #[test]
         fn nothing_drifts(packets_per_s in 1u64..1_000_000, seconds in 1u64..604_800) {
             let rate = Rate::per_second(packets_per_s as f64);

@@ -1,4 +1,4 @@
-//! The search for the highest rate without loss: doubling while all goes well, then bisection.
+//! The search for the highest rate without loss: doubling while the rate is good, then bisection.
 
 use super::plan::Rate;
 
@@ -9,11 +9,11 @@ const CLOSE: f64 = 1.03;
 /// Lowest rate tried, as a part of the first.
 const LOWEST: u64 = 64;
 
-/// Where a search stands.
+/// The state of a search.
 #[derive(Clone, Debug)]
 pub(super) struct Ramp {
     first: u64,
-    /// No rate above this can be asked for.
+    /// The highest rate allowed.
     most: u64,
     good: Option<u64>,
     bad: Option<u64>,
@@ -41,7 +41,7 @@ impl Ramp {
         Some(Rate::from_millionths(rate))
     }
 
-    /// What came of the rate that `next_rate` named.
+    /// Records the result of the rate that `next_rate` returned.
     pub(super) fn tried(&mut self, rate: Rate, good: bool) {
         self.steps += 1;
         let found = if good { &mut self.good } else { &mut self.bad };
@@ -70,8 +70,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the limit, it is found within 3 %, from above and from below, and in a
-        /// bounded number of steps.
+        /// Any limit is found within 3 %, from above and from below, and in a bounded number of
+        /// steps.
         #[test]
         fn the_limit_is_found(first in 1.0f64..1e5, factor in 0.02f64..5000.0) {
             let limit = (first * factor).min(MOST);
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_that_can_be_asked_for_ends_the_search() {
+    fn the_highest_allowed_rate_ends_the_search() {
         let mut ramp = Ramp::new(Rate::per_second(50.0), Rate::per_second(300.0));
         while let Some(rate) = ramp.next_rate() {
             ramp.tried(rate, true);

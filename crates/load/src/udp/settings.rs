@@ -1,4 +1,4 @@
-//! What a load of datagrams can be asked for.
+//! The settings of a load of datagrams.
 
 use super::packet::{Payload, RTP_HEADER_BYTES, STREAMS_MAX};
 use super::plan::{Rate, Spread};
@@ -20,15 +20,15 @@ const PACKETS_PER_S_MAX: f64 = 1e8;
 /// Packets that a stream remembers, at least and at most.
 const REMEMBERED: std::ops::RangeInclusive<u64> = 64..=1 << 22;
 
-/// Memory that a small packet takes in a socket's queue beside its bytes, about: what the kernel
-/// counts against SO_RCVBUF.
+/// Memory that a small packet takes in a socket's queue besides its content, approximately: the
+/// overhead that the kernel counts against SO_RCVBUF.
 const PACKET_OVERHEAD_BYTES: f64 = 768.0;
 /// Receive buffer for a socket with many packets.
 const LARGE_RECEIVE_BUFFER_BYTES: u32 = 4 << 20;
-/// What the system gives a socket unasked (net.core.rmem_default), usually.
+/// The usual default of a socket (net.core.rmem_default).
 const DEFAULT_RECEIVE_BUFFER_BYTES: f64 = 212_992.0;
 
-/// What a load can be asked for. Streams are the total over all threads.
+/// The settings of a load. Streams are the total over all threads.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Address of the reflector.
@@ -39,23 +39,23 @@ pub struct Settings {
     pub rate: Rate,
     /// Bytes of a packet: the payload of a datagram, RTP header included.
     pub packet_bytes: u32,
-    /// What a packet carries.
+    /// The content of a packet.
     pub payload: Payload,
-    /// One socket for all streams of a thread, instead of one for each.
+    /// One socket for all streams of a thread, instead of one per stream.
     pub single_socket: bool,
-    /// How the packets of different streams lie to each other.
+    /// The relative timing of different streams.
     pub spread: Spread,
-    /// Look for the highest rate without loss, in steps of this length, before the measurement.
+    /// Search for the highest rate without loss, in steps of this length, before the measurement.
     pub ramp: Option<Duration>,
     /// io_uring: single-shot receives in flight for each socket, instead of one multishot receive.
     pub pending: Option<u32>,
     /// epoll: up to 64 packets with a system call.
     pub batch: bool,
-    /// Let the kernel cut packets out of larger buffers, and join received ones.
+    /// Let the kernel segment larger buffers into packets, and coalesce received ones.
     pub gso: bool,
     /// Distance of the moments at which a thread wakes and sends.
     pub tick: Duration,
-    /// Compare each byte that comes back.
+    /// Verify each received byte.
     pub verify: bool,
     /// Where SSRC, sequence numbers and timestamps begin.
     pub seed: u64,
@@ -75,9 +75,9 @@ pub struct Settings {
     pub uring: UringOptions,
     /// Features of epoll.
     pub epoll: EpollOptions,
-    /// Bytes of receive buffer to ask of the kernel for each socket.
+    /// Bytes of receive buffer to request for each socket.
     pub receive_buffer_bytes: Option<u32>,
-    /// Bytes of send buffer to ask of the kernel for each socket.
+    /// Bytes of send buffer to request for each socket.
     pub send_buffer_bytes: Option<u32>,
     /// Source addresses, used in turn; empty leaves them to the kernel.
     pub local: Vec<IpAddr>,
@@ -88,7 +88,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Settings for `target`: one stream of 50 packets a second with 172 bytes each, 1 s of
+    /// Settings for `target`: one stream of 50 packets per second with 172 bytes each, 1 s of
     /// warm-up, 10 s of window.
     pub fn new(target: SocketAddr) -> Settings {
         Settings {
@@ -122,10 +122,10 @@ impl Settings {
         }
     }
 
-    /// Whether the settings make sense.
+    /// Checks whether the settings are valid.
     ///
     /// # Errors
-    /// What does not, in words for a user.
+    /// The error, for a user.
     pub fn check(&self) -> Result<(), String> {
         between("--streams", self.streams, 1, STREAMS_MAX)?;
         between("--size", self.packet_bytes.into(), 1, PACKET_BYTES_MAX.into())?;
@@ -161,7 +161,7 @@ impl Settings {
             return Err(format!("--local {other} cannot reach {}", self.target));
         }
         if self.target.port() == 0 {
-            return Err("port 0 cannot be sent to".into());
+            return Err("port 0 is not a valid target".into());
         }
         self.check_times()
     }
@@ -189,7 +189,7 @@ impl Settings {
         self.rate.packets_per_s() * self.streams as f64
     }
 
-    /// The highest rate of a stream that could be asked for.
+    /// The highest allowed rate of a stream.
     pub(super) fn highest_rate(&self) -> Rate {
         Rate::per_second(PACKETS_PER_S_MAX / self.streams as f64)
     }
@@ -199,22 +199,22 @@ impl Settings {
         (self.streams + self.threads as u64 - 1 - thread as u64) / self.threads as u64
     }
 
-    /// Packets that each stream remembers: those of a second, or of the wait for replies if that
-    /// is longer.
+    /// Packets that each stream remembers: those of a second, or of the wait for replies if that is
+    /// longer.
     pub(super) fn remembered(&self) -> usize {
         let seconds = self.drain.as_secs_f64().max(1.0);
         let packets = (self.rate.packets_per_s() * seconds).ceil() as u64;
         packets.clamp(*REMEMBERED.start(), *REMEMBERED.end()).next_power_of_two() as usize
     }
 
-    /// Packets that may be sent in one go, before replies are looked at.
+    /// Packets that may be sent at once, before replies are processed.
     pub(super) fn at_once_max(&self, least: u64) -> u64 {
         let in_a_tick = self.packets_per_s() * self.tick.as_secs_f64();
         least.max(2 * in_a_tick as u64)
     }
 
-    /// Bytes of receive buffer to ask of the kernel for a socket: what was asked for, or enough
-    /// for a quarter of a second. `None` leaves the default, which is plenty for slow streams.
+    /// Bytes of receive buffer to request for a socket: the configured size, or enough for a
+    /// quarter of a second. `None` keeps the default, which is plenty for slow streams.
     pub(super) fn receive_buffer(&self) -> Option<u32> {
         if self.receive_buffer_bytes.is_some() {
             return self.receive_buffer_bytes;
@@ -228,11 +228,11 @@ impl Settings {
             .then(|| wanted.min(f64::from(LARGE_RECEIVE_BUFFER_BYTES)) as u32)
     }
 
-    /// How sockets are made.
+    /// The options of sockets.
     pub(super) fn socket_options(&self) -> UdpOptions {
-        // One byte more than a packet, so that a longer reply shows; whole cache lines.
+        // One byte more than a packet, so that a longer reply is detected; whole cache lines.
         let buffer_bytes = (self.packet_bytes + 1).next_multiple_of(64).min(65_535);
-        // What comes in 20 ms: replies that come while we were held up wait in the kernel.
+        // The packets of 20 ms: replies that arrive during a delay wait in the kernel.
         let packets = (self.packets_per_s() / self.threads as f64 / 50.0) as u32;
         UdpOptions {
             recv_buffer_bytes: self.receive_buffer(),
@@ -249,8 +249,7 @@ impl Settings {
         }
     }
 
-    /// Rings that hold what thousands of sockets do between two ticks, where nothing else was
-    /// asked for.
+    /// Rings for the work of thousands of sockets between two ticks, unless configured.
     pub(super) fn tuned_uring(&self) -> UringOptions {
         let mut options = self.uring.clone();
         options.sq_entries = options.sq_entries.or(Some(4096));
@@ -296,10 +295,10 @@ mod tests {
     }
 
     #[test]
-    fn senseless_settings_are_named() {
+    fn invalid_settings_are_named() {
         assert_eq!(settings().check(), Ok(()));
-        type Spoil = fn(&mut Settings);
-        let cases: [(Spoil, &str); 9] = [
+        type Change = fn(&mut Settings);
+        let cases: [(Change, &str); 9] = [
             (|s| s.packet_bytes = 11, "--size 11"),
             (|s| s.packet_bytes = 65_508, "--size 65508"),
             (|s| s.rate = Rate::per_second(0.0), "--pps 0"),
@@ -310,9 +309,9 @@ mod tests {
             (|s| s.pending = Some(0), "--pending 0"),
             (|s| s.local = vec![[0, 0, 0, 0, 0, 0, 0, 1].into()], "--local ::1"),
         ];
-        for (spoil, named) in cases {
+        for (change, named) in cases {
             let mut settings = settings();
-            spoil(&mut settings);
+            change(&mut settings);
             let error = settings.check().unwrap_err();
             assert!(error.starts_with(named), "{error}");
         }

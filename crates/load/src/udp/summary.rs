@@ -1,4 +1,4 @@
-//! From what the threads counted to the report.
+//! From the threads' counts to the report.
 
 use super::Settings;
 use super::packet::Payload;
@@ -23,10 +23,11 @@ use twinring_wire::{Fields, UdpResult};
 /// Worst streams that the result names.
 const WORST: usize = 10;
 
-/// A step of the ramp has kept the schedule if all but a thousandth of its packets left this soon.
+/// A step of the ramp has kept the schedule if all but a thousandth of its packets left within this
+/// time.
 const KEPT_US_P99_9: f64 = 10_000.0;
 
-/// What is known of a run beside what its threads counted.
+/// The facts of a run besides the threads' counts.
 pub(super) struct Run<'a> {
     pub(super) settings: &'a Settings,
     pub(super) features: Features,
@@ -37,7 +38,7 @@ pub(super) struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Puts together what the threads handed in.
+    /// Combines the threads' results.
     pub(super) fn report(self, mut outcomes: Vec<Outcome>) -> UdpResult {
         let settings = self.settings;
         let now_ns = monotonic_ns();
@@ -51,7 +52,7 @@ impl Run<'_> {
         let merged = |of: fn(&Outcome) -> &Histogram<u64>| {
             let mut all = histogram();
             for outcome in &outcomes {
-                // Both have the same bounds, so every value of one fits into the other.
+                // Both have the same bounds, so every value fits.
                 let _same_bounds = all.add(of(outcome));
             }
             all
@@ -110,7 +111,7 @@ impl Run<'_> {
     }
 }
 
-/// What a step of a ramp has shown.
+/// The result of a step of a ramp.
 pub(super) fn ramp_step(report: &UdpResult) -> RampStep {
     let packets = &report.packets;
     let lateness_us_p99_9 = report.send_lateness_us.p99_9;
@@ -133,7 +134,7 @@ fn packets(outcomes: &[Outcome], rows: &[Row], sockets: &SocketCounts, seconds: 
     let refused = sockets.refused.min(handed_over);
     let sent = handed_over - refused;
     let unsent = sum(|outcome| outcome.unsent);
-    // A reply to each packet at most, and none to a refused one.
+    // At most one reply to each packet, and none to a refused one.
     let received = sum(|outcome| outcome.totals.received).min(sent);
     let per_second = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
     Packets {

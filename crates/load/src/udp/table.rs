@@ -66,7 +66,7 @@ impl Table<'_> {
         write!(f, "engine        {}, {} thread(s), ", self.0.head.engine, asked.threads)?;
         write!(f, "tick {}", time(asked.tick_us))?;
         match asked.pending {
-            Some(pending) => writeln!(f, ", {pending} pending receives a socket")?,
+            Some(pending) => writeln!(f, ", {pending} pending receives per socket")?,
             None => writeln!(f)?,
         }
         let interrupted = if self.0.head.interrupted { ", interrupted" } else { "" };
@@ -89,13 +89,13 @@ impl Table<'_> {
             ("sent", packets.sent, sent, true),
             ("received", packets.received, received, true),
             ("lost", packets.lost, loss, true),
-            ("unsent", packets.unsent, "due, and not handed to the kernel".into(), false),
+            ("unsent", packets.unsent, "due, but not sent".into(), false),
             ("refused", packets.refused, "by the kernel".into(), false),
             ("duplicated", packets.duplicated, String::new(), true),
             ("reordered", packets.reordered, String::new(), true),
             ("mismatched", packets.mismatched, self.verified().into(), true),
-            ("foreign", packets.foreign, "name no packet of ours".into(), false),
-            ("late", packets.late, "came when their packet was forgotten".into(), false),
+            ("foreign", packets.foreign, "replies to no packet".into(), false),
+            ("late", packets.late, "arrived after their packet was forgotten".into(), false),
         ];
         for (name, count, note, always) in rows {
             if always || count > 0 {
@@ -145,7 +145,7 @@ impl Table<'_> {
             let by = |kernel| if kernel { "by the kernel" } else { "not by the kernel" };
             writeln!(
                 f,
-                "segmentation  cut {}, joined {}; {} buffers it would not cut",
+                "segmentation  sends {}, receives {}; {} buffers refused",
                 by(segmentation.gso),
                 by(segmentation.gro),
                 grouped(segmentation.fallbacks)
@@ -160,7 +160,7 @@ impl Table<'_> {
             ("ICMP errors", errors.icmp_refused),
             ("refused sends", errors.send),
             ("failed receives", errors.receive),
-            ("sends that waited for room", errors.blocked),
+            ("sends that waited", errors.blocked),
         ];
         let seen: Vec<String> = (kinds.iter())
             .filter(|(_, count)| *count > 0)
@@ -230,7 +230,7 @@ fn ramp_table(f: &mut fmt::Formatter<'_>, steps: &[RampStep]) -> fmt::Result {
     match steps.iter().filter(|step| step.loss_free).map(|step| step.packets_per_s).reduce(f64::max)
     {
         Some(best) => writeln!(f, "  highest rate without loss: {best:.1} packets/s a stream"),
-        None => writeln!(f, "  no rate was without loss"),
+        None => writeln!(f, "  every rate had loss"),
     }
 }
 

@@ -1,10 +1,10 @@
-//! The packets of one thread: sending what is due, and taking what comes back.
+//! The packets of one thread: sending the due ones, and receiving replies.
 //!
-//! This is the hot path. What is due is a number, see [`Plan`]; it is sent in groups of a few
-//! dozen packets, each written into memory that the runtime shares and gives back. A group has one
-//! time stamp, read directly before the kernel gets it: on io_uring before the enter that submits
-//! it, on epoll before its first system call. Replies have one time stamp for each batch too.
-//! Nothing is allocated for a packet.
+//! This is the hot path. The due packets are a number, see [`Plan`]; they are sent in groups of a
+//! few dozen, each written into memory that the runtime shares and returns. A group has one time
+//! stamp, taken directly before the kernel gets it: on io_uring before the enter that submits it,
+//! on epoll before its first system call. Replies also have one time stamp for each batch. Packets
+//! cost no allocation.
 
 use super::ledger::{Ledger, Reply};
 use super::packet::Format;
@@ -18,18 +18,18 @@ use std::task::{Context, Poll};
 use twinring::{Datagram, Received, SendBuf, UdpSocket, monotonic_ns};
 
 /// Packets that share a time stamp when they are sent: the kernel needs tens of microseconds for
-/// them, so none leaves that much later than it says. With segmentation, see [`GSO_GROUP`].
+/// them, so none leaves much later than its stamp. With segmentation, see [`GSO_GROUP`].
 const GROUP: u64 = 32;
 /// The same for packets that the kernel cuts out of large buffers, at a few nanoseconds each.
 const GSO_GROUP: u64 = 512;
-/// Packets sent in one go at most, unless a tick has more; then replies have their turn if a tick
-/// is due.
+/// Packets sent at once at most, unless a tick has more; then replies have their turn if a tick is
+/// due.
 pub(super) const AT_ONCE_MIN: u64 = 1024;
 /// Segments that the kernel cuts a buffer into at most (UDP_MAX_SEGMENTS until Linux 6.9).
 const SEGMENTS_MAX: usize = 64;
 /// Payload of the largest datagram on IPv4.
 const DATAGRAM_BYTES_MAX: usize = 65_507;
-/// Receives in a row that may fail before a socket is given up.
+/// Receives in a row that may fail before a socket is abandoned.
 const RECEIVE_ERRORS_MAX: u32 = 16;
 
 /// How the thread's streams and sockets belong together.
@@ -41,7 +41,7 @@ pub(super) enum Sockets {
     Single,
 }
 
-/// What is counted for the thread as a whole.
+/// The counts of the thread as a whole.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Totals {
     /// Packets inside the window, in all streams.
@@ -73,7 +73,7 @@ struct Item {
     taken: bool,
 }
 
-/// What a thread's traffic is made of.
+/// The properties of a thread's traffic.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub(super) format: Format,
@@ -82,7 +82,7 @@ pub(super) struct Shape {
     pub(super) gso: bool,
     /// Sends reach the kernel only with `twinring::submit`.
     pub(super) submits: bool,
-    /// Packets sent in one go at most.
+    /// Packets sent at once at most.
     pub(super) at_once_max: u64,
 }
 
@@ -100,7 +100,7 @@ pub(super) struct Traffic {
     pub(super) measuring: bool,
     group: Vec<Item>,
     memory: Memory,
-    /// Empty between sends; kept for their allocations, as the next one.
+    /// Empty between sends; like the next field, kept for its allocation.
     batch: Vec<Datagram>,
     received: Vec<Received>,
 }
@@ -132,7 +132,7 @@ impl Traffic {
         &self.shape.format
     }
 
-    /// The schedule as it is once its start is known. Before, nothing may have been sent.
+    /// Sets the schedule once its start is known. No packet may have been sent before.
     pub(super) fn begin(&mut self, plan: Plan) {
         self.plan = plan;
     }
@@ -142,7 +142,7 @@ impl Traffic {
         self.plan.due(until_ns).saturating_sub(self.done)
     }
 
-    /// Sends what is due until `until_ns`; if that is too much for one go, a part of it.
+    /// Sends the packets due until `until_ns`; if they are too many for one call, a part of them.
     ///
     /// # Errors
     /// When the engine has failed as a whole.
@@ -169,12 +169,12 @@ impl Traffic {
         Ok(())
     }
 
-    /// Writes the next packets into memory, one behind the other.
+    /// Writes the next packets into memory, one after the other.
     fn write_group(&mut self, packets: usize) -> Rc<[u8]> {
         let format = self.shape.format;
         let mut memory = self.memory.take(packets * format.bytes());
         self.group.clear();
-        // Nobody else has this memory: `take` made sure.
+        // This memory is not shared: `take` made sure.
         let bytes = Rc::get_mut(&mut memory).unwrap_or(&mut []);
         for packet in bytes.chunks_exact_mut(format.bytes()).take(packets) {
             let Due { stream, sequence } = self.next;
@@ -186,7 +186,7 @@ impl Traffic {
         memory
     }
 
-    /// Gives the sockets their packets. What one has no room for is left out.
+    /// Passes the packets to the sockets. Packets that a socket cannot queue are left out.
     fn hand_over(&mut self, sockets: &[UdpSocket], memory: &Rc<[u8]>) -> io::Result<()> {
         let mut start = 0;
         while let Some(first) = self.group.get(start) {
@@ -211,7 +211,7 @@ impl Traffic {
         Ok(())
     }
 
-    /// Makes datagrams of packets that go through one socket.
+    /// Describes packets that go through one socket as datagrams.
     fn describe(&mut self, start: usize, run: usize, memory: &Rc<[u8]>) {
         let bytes = self.shape.format.bytes();
         let packets_per_datagram = match self.shape.gso {
@@ -244,7 +244,7 @@ impl Traffic {
         }
     }
 
-    /// Takes everything that socket number `at` has received. Ends only when it has failed.
+    /// Processes everything that socket number `at` has received. Ends only when it has failed.
     pub(super) fn poll_receive(
         &mut self,
         sockets: &[UdpSocket],
@@ -258,8 +258,8 @@ impl Traffic {
             match socket.poll_recv_batch(cx, &mut received) {
                 Poll::Pending => break Poll::Pending,
                 Poll::Ready(Ok(_)) => {
-                    // They are here. A time that is any older would make the trip of a reply too short
-                    // that came while this thread was held up.
+                    // They are here. An older time would make the round trip too short for a reply
+                    // that arrived while this thread was delayed.
                     let now_ns = monotonic_ns();
                     for buffer in received.drain(..) {
                         buffer.segments().for_each(|reply| self.take(at, reply, now_ns));
@@ -295,10 +295,10 @@ impl Traffic {
             format.sequence_of(global, bytes, next, remembered)
         };
         let Some(sequence) = sequence else {
-            // Of anonymous packets, one more than we sent.
+            // For anonymous packets, one more than was sent.
             match self.shape.verify && !format.is_anonymous() {
                 true => self.mismatched(stream, now_ns, || {
-                    format!("stream {global}: a reply names a packet that was never sent")
+                    format!("stream {global}: a reply to a packet that was never sent")
                 }),
                 false => self.totals.foreign += 1,
             }
@@ -343,17 +343,17 @@ impl Traffic {
     }
 }
 
-/// Memory that packets are written into, and that the runtime holds until the kernel has taken
-/// them. Bounded by what sockets may hold unsent; normally one piece goes round.
+/// Memory into which packets are written, and that the runtime holds until the kernel has taken
+/// them. Bounded by the unsent bytes of sockets; normally one block circulates.
 #[derive(Default)]
 struct Memory {
     pieces: VecDeque<Rc<[u8]>>,
 }
 
 impl Memory {
-    /// A piece of at least `bytes` that nobody else has.
+    /// A block of at least `bytes` that is not shared.
     fn take(&mut self, bytes: usize) -> Rc<[u8]> {
-        // The piece that was used longest ago is the first to come back.
+        // The least recently used block returns first.
         match self.pieces.pop_front() {
             Some(piece) if Rc::strong_count(&piece) == 1 && piece.len() >= bytes => piece,
             Some(piece) => {

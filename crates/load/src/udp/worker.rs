@@ -1,5 +1,5 @@
-//! One worker thread of the load: it opens its sockets, begins when told, sends with each tick,
-//! and hands in what it counted.
+//! One worker thread of the load: it opens its sockets, begins with the others, sends with each
+//! tick, and returns its counts.
 
 use super::Settings;
 use super::control::{Control, Note};
@@ -24,15 +24,15 @@ use twinring::{CallTime, Ticker, UdpSocket, call_times, monotonic_ns, restart_ca
 
 /// How long after the window packets may still leave that were due inside it.
 const LATE_SENDS_NS: u64 = 100_000_000;
-/// Sockets that are asked for their drops in one tick: a system call each.
+/// Sockets whose drops are read in one tick: a system call each.
 const DROPS_PER_TICK: usize = 32;
-/// Sockets opened between two looks at whether the run was stopped.
+/// Sockets opened between two checks whether the run was stopped.
 const OPENED_PER_LOOK: usize = 64;
 
-/// What the sockets counted since the window began.
+/// The counts of the sockets since the window began.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SocketCounts {
-    /// Packets that the kernel did not take for sending.
+    /// Packets that the kernel refused to send.
     pub(super) refused: u64,
     /// ICMP errors about something sent.
     pub(super) icmp: u64,
@@ -49,7 +49,7 @@ pub(super) struct Row {
     pub(super) counts: Stream,
 }
 
-/// What a thread hands in.
+/// The result of a thread.
 pub(super) struct Outcome {
     pub(super) rows: Vec<Row>,
     pub(super) totals: Totals,
@@ -59,7 +59,7 @@ pub(super) struct Outcome {
     pub(super) lateness_ns: Histogram<u64>,
     pub(super) overrun_ns: Histogram<u64>,
     pub(super) sockets: SocketCounts,
-    /// `None` if the kernel does not tell.
+    /// `None` if the kernel does not report them.
     pub(super) kernel_drops: Option<u64>,
     /// The smallest buffers that a socket got.
     pub(super) granted: Option<Granted>,
@@ -74,9 +74,9 @@ struct Worker {
     sockets: Rc<Vec<UdpSocket>>,
     traffic: Rc<RefCell<Traffic>>,
     overrun_ns: Histogram<u64>,
-    /// What each socket had counted when the window began.
+    /// The counts of each socket when the window began.
     before: Vec<SocketCounts>,
-    /// The kernel's drops of each socket shortly before; `None` once it refused to tell.
+    /// The kernel's drops of each socket shortly before; `None` if the kernel does not report them.
     drops_before: Option<Vec<u64>>,
     granted: Option<Granted>,
 }
@@ -166,7 +166,7 @@ impl Worker {
         self.traffic.borrow().ledger.streams().len() as u64
     }
 
-    /// Starts a task for each socket, which runs only when something has come.
+    /// Starts a task for each socket, which runs only when datagrams have arrived.
     fn receive(&self) {
         for at in 0..self.sockets.len() {
             let (sockets, traffic) = (Rc::clone(&self.sockets), Rc::clone(&self.traffic));
@@ -192,7 +192,7 @@ impl Worker {
         let mut measured = None;
         let mut behind = false;
         let window = loop {
-            // A sender that is behind does not wait for the next tick.
+            // A sender that is late does not wait for the next tick.
             let overrun = if behind {
                 yield_now().await;
                 None
@@ -236,7 +236,7 @@ impl Worker {
         self.outcome(&window, measured)
     }
 
-    /// Sends what is due: first what does not count yet. False if there is more.
+    /// Sends due packets: first those before the window. False if there are more.
     fn send(&mut self, now_ns: u64, window: &Range<u64>) -> io::Result<bool> {
         let mut traffic = self.traffic.borrow_mut();
         let last_ns = window.end.saturating_sub(1).min(now_ns);
@@ -253,8 +253,8 @@ impl Worker {
         Ok(traffic.behind(last_ns) == 0)
     }
 
-    /// Asks some sockets for the kernel's drops, if the window begins soon: all have been asked
-    /// when it does, and no tick is held up by thousands of system calls.
+    /// Reads the kernel's drops of some sockets, if the window begins soon: all have been read by
+    /// then, and no tick is delayed by thousands of system calls.
     fn note_drops(&mut self, ahead_ns: u64) {
         let Some(drops) = &mut self.drops_before else { return };
         let left = self.sockets.len() - drops.len();
@@ -280,7 +280,7 @@ impl Worker {
         progress.errors.store(totals.mismatched + totals.receive_errors, Relaxed);
     }
 
-    /// What was counted in the window.
+    /// The counts of the window.
     fn outcome(
         &mut self,
         window: &Range<u64>,
@@ -301,7 +301,7 @@ impl Worker {
             let number = traffic.plan().global(own);
             let mut counts = counts.clone();
             if !self.settings.single_socket && measuring {
-                // Where a socket has one stream, it is known whose packets were refused.
+                // If a socket has one stream, its refused packets are known.
                 counts.sent = counts.sent.saturating_sub(since[own as usize].refused);
             }
             Row { number, ssrc: traffic.format().ssrc(number), counts }
@@ -384,7 +384,7 @@ fn open_failure(number: u64, error: &io::Error) -> String {
         io::ErrorKind::AddrNotAvailable | io::ErrorKind::AddrInUse => {
             "; no local port is free: give more source addresses with --local"
         }
-        // The errors of setting up a socket come as text around the kernel's own.
+        // The errors of setting up a socket are text around the kernel's own.
         _ if error.to_string().contains("os error 24") => {
             "; raise the limit of descriptors with `ulimit -n`"
         }
