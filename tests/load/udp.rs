@@ -276,7 +276,7 @@ fn wrong_lengths_mismatch_and_strangers_are_foreign() {
         assert_eq!((outcome.code, outcome.packets("mismatched")), (1, 2), "{}", outcome.result);
         assert_eq!((outcome.packets("foreign"), outcome.packets("lost")), (3, 2));
         let first = outcome.result["first_error"].as_str().unwrap();
-        assert!(first.contains("172 bytes sent, 173 came back"), "{first}");
+        assert!(first.contains("sent 172 bytes, got back 173"), "{first}");
     }
 }
 

@@ -142,12 +142,12 @@ impl Table<'_> {
         )?;
         if self.0.settings.gso {
             let segmentation = &self.0.segmentation;
-            let by = |kernel| if kernel { "by the kernel" } else { "not by the kernel" };
+            let state = |on| if on { "on" } else { "off" };
             writeln!(
                 f,
-                "segmentation  sends {}, receives {}; {} buffers refused",
-                by(segmentation.gso),
-                by(segmentation.gro),
+                "segmentation  GSO {}, GRO {}; {} buffers not segmented",
+                state(segmentation.gso),
+                state(segmentation.gro),
                 grouped(segmentation.fallbacks)
             )?;
         }

@@ -47,7 +47,7 @@ pub(super) struct Totals {
     /// Packets inside the window, in all streams.
     pub(super) sent: u64,
     pub(super) received: u64,
-    /// Replies that name no packet of ours.
+    /// Replies to no packet.
     pub(super) foreign: u64,
     /// Replies to packets that are forgotten.
     pub(super) late: u64,

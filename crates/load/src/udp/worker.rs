@@ -38,7 +38,7 @@ pub(super) struct SocketCounts {
     pub(super) icmp: u64,
     /// Sends that found a full buffer and waited.
     pub(super) blocked: u64,
-    /// Buffers that the kernel would not cut.
+    /// Buffers that the kernel did not segment.
     pub(super) gso_fallbacks: u64,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Row {
 pub(super) struct Outcome {
     pub(super) rows: Vec<Row>,
     pub(super) totals: Totals,
-    /// Due inside the window and not handed over.
+    /// Due inside the window and not sent.
     pub(super) unsent: u64,
     pub(super) round_trip_ns: Histogram<u64>,
     pub(super) lateness_ns: Histogram<u64>,
