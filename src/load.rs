@@ -137,12 +137,12 @@ fn refuse(checked: Result<(), String>) {
 }
 
 /// Raises the limit of descriptors, and reports an unexpected engine.
-fn prepare(why_not: Option<&str>) {
+fn prepare(fallback_reason: Option<&str>) {
     if let Err(error) = raise_descriptor_limit() {
         complain(&format!("twinring: cannot raise the limit of open descriptors: {error}"));
     }
-    if let Some(why_not) = why_not {
-        let why = format!("because io_uring cannot be used: {why_not}");
+    if let Some(fallback_reason) = fallback_reason {
+        let why = format!("because io_uring cannot be used: {fallback_reason}");
         complain(&format!("twinring: loading with epoll, {why}"));
     }
 }

@@ -134,17 +134,17 @@ fn a_filter_that_forgot_one_call_is_named_too() {
 #[test]
 fn auto_falls_back_to_epoll_and_says_why_in_one_line() {
     for errno in [libc::EPERM, libc::ENOSYS] {
-        let (engine, why_not) = forbidding(&EVERY_CALL, errno, || {
+        let (engine, fallback_reason) = forbidding(&EVERY_CALL, errno, || {
             let runtime = Runtime::builder().build().unwrap();
             let engine = runtime.features().engine();
-            let why_not = runtime.why_not().map(str::to_owned);
+            let fallback_reason = runtime.fallback_reason().map(str::to_owned);
             runtime.block_on(twinring::sleep(Duration::from_millis(1))).unwrap();
-            (engine, why_not)
+            (engine, fallback_reason)
         });
         assert_eq!(engine, Engine::Epoll);
-        let why_not = why_not.unwrap();
-        assert_eq!(why_not.lines().count(), 1);
-        assert!(why_not.contains("seccomp") && why_not.contains("fix: "), "{why_not}");
+        let fallback_reason = fallback_reason.unwrap();
+        assert_eq!(fallback_reason.lines().count(), 1);
+        assert!(fallback_reason.contains("seccomp") && fallback_reason.contains("fix: "), "{fallback_reason}");
     }
 }
 

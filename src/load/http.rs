@@ -25,7 +25,7 @@ pub(super) fn run(args: HttpArgs) -> Result<ExitCode, Box<dyn Error>> {
     refuse(settings.check());
     let expected = settings.duration;
     let load = http::Load::new(settings)?;
-    prepare(load.why_not());
+    prepare(load.fallback_reason());
     let stopper = load.stopper();
     let signals = signals::watch(move || stopper.stop())?;
     let mut observer = Live::new(expected, "requests", json.then_some(JsonMarks));

@@ -92,7 +92,7 @@ pub(super) fn run(args: TcpArgs) -> Result<ExitCode, Box<dyn Error>> {
     refuse(settings.check());
     let expected = settings.duration;
     let load = tcp::Load::new(settings)?;
-    prepare(load.why_not());
+    prepare(load.fallback_reason());
     let stopper = load.stopper();
     let signals = signals::watch(move || stopper.stop())?;
     let mut observer = Live::new(expected, "requests", json.then_some(JsonMarks));

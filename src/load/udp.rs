@@ -162,7 +162,7 @@ pub(super) fn run(args: UdpArgs) -> Result<ExitCode, Box<dyn Error>> {
     refuse(settings.check());
     let expected = settings.ramp.unwrap_or_default().max(settings.duration);
     let load = udp::Load::new(settings)?;
-    prepare(load.why_not());
+    prepare(load.fallback_reason());
     let stopper = load.stopper();
     let signals = signals::watch(move || stopper.stop())?;
     let mut observer = Live::new(expected, "replies", json.then_some(JsonMarks));

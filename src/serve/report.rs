@@ -87,7 +87,7 @@ pub(super) struct Reporter<C> {
     subject: Subject<C>,
     json: bool,
     features: Features,
-    why_not: Option<String>,
+    fallback_reason: Option<String>,
     workers: usize,
     started: Instant,
     handle: Handle,
@@ -100,7 +100,7 @@ impl<C: Serialize + 'static> Reporter<C> {
             subject,
             json,
             features: runtime.features().clone(),
-            why_not: runtime.why_not().map(str::to_owned),
+            fallback_reason: runtime.fallback_reason().map(str::to_owned),
             workers: runtime.workers(),
             started: Instant::now(),
             handle: runtime.handle(),
@@ -121,7 +121,7 @@ impl<C: Serialize + 'static> Reporter<C> {
             workers: self.workers,
             pid: std::process::id(),
             features: Fields::of(&self.features),
-            why_not: self.why_not.clone(),
+            fallback_reason: self.fallback_reason.clone(),
             sandbox: Fields::of(sandbox),
             details: self.subject.details.clone(),
         };
@@ -131,7 +131,7 @@ impl<C: Serialize + 'static> Reporter<C> {
         let addresses: Vec<String> =
             self.subject.addresses.iter().map(SocketAddr::to_string).collect();
         let plural = if self.workers == 1 { "" } else { "s" };
-        let why_not = self.why_not.as_ref().map(|why| format!("; io_uring not used: {why}"));
+        let fallback_reason = self.fallback_reason.as_ref().map(|why| format!("; io_uring not used: {why}"));
         let details = match self.subject.details_text.as_str() {
             "" => String::new(),
             text => format!("; {text}"),
@@ -143,7 +143,7 @@ impl<C: Serialize + 'static> Reporter<C> {
             self.features.engine(),
             self.workers,
             as_text(&ready.features),
-            why_not.unwrap_or_default(),
+            fallback_reason.unwrap_or_default(),
         ));
     }
 

@@ -15,7 +15,7 @@ use twinring_wire::requests::{Connections, RequestResult, Requests, WholeRun};
 pub(crate) fn head(
     schema: &str,
     target: String,
-    (features, why_not): (&Features, Option<&str>),
+    (features, fallback_reason): (&Features, Option<&str>),
     interrupted: bool,
 ) -> Head {
     Head {
@@ -24,7 +24,7 @@ pub(crate) fn head(
         target,
         engine: features.engine().to_string(),
         features: Fields::of(features),
-        why_not: why_not.map(str::to_owned),
+        fallback_reason: fallback_reason.map(str::to_owned),
         interrupted,
     }
 }

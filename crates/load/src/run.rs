@@ -131,7 +131,7 @@ impl Stage {
         let Stage { runtime, notes, heard } = self;
         let control = Arc::new(Control::new(plan.threads, plan.requests, notes));
         let (handle, features) = (runtime.handle(), runtime.features().clone());
-        let why_not = runtime.why_not().map(str::to_owned);
+        let fallback_reason = runtime.fallback_reason().map(str::to_owned);
         let mut conductor = Conductor::new(plan, &control, heard, &handle, observer);
         let (workers, ended) = (Arc::clone(&control), Arc::clone(&control));
         let outcomes = beside(
@@ -143,7 +143,7 @@ impl Stage {
         let outcomes = outcomes.map_err(LoadError::Engine)?.into_iter().flatten().collect();
         let ran = Ran {
             features,
-            why_not,
+            fallback_reason,
             window: control.window(),
             interrupted: conductor.interrupted(),
             served_at_once_max: control.served_at_once_max(),
@@ -156,7 +156,7 @@ impl Stage {
 /// The facts of a run besides the threads' counts.
 pub(crate) struct Ran {
     pub(crate) features: Features,
-    pub(crate) why_not: Option<String>,
+    pub(crate) fallback_reason: Option<String>,
     pub(crate) window: Range<u64>,
     pub(crate) interrupted: bool,
     pub(crate) served_at_once_max: u64,
@@ -166,7 +166,7 @@ pub(crate) struct Ran {
 impl Ran {
     /// The engine in use, and why `auto` did not choose io_uring.
     pub(crate) fn engine(&self) -> (&Features, Option<&str>) {
-        (&self.features, self.why_not.as_deref())
+        (&self.features, self.fallback_reason.as_deref())
     }
 
     /// The actual window.

@@ -1,9 +1,9 @@
-//! A few threads for what can only be done by waiting: files on an engine, or a filesystem, that
-//! cannot do it otherwise.
+//! A few threads for blocking work: files on an engine, or a filesystem, that cannot be used
+//! otherwise.
 //!
-//! The threads belong to the runtime, are started when they are needed, and inherit the CPU of
-//! the worker that starts them. Work comes in through a bounded queue; who finds it full waits.
-//! A job owns all that it uses, so dropping the future of a job that runs leaves it its memory.
+//! The threads belong to the runtime, are started on demand, and inherit the CPU of the worker that
+//! starts them. Work arrives through a bounded queue; callers wait while it is full. A job owns all
+//! that it uses, so a running job keeps its memory when its future is dropped.
 
 use crate::sys;
 use crate::sys::Mapping;
@@ -18,11 +18,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// Threads of one runtime. Jobs wait for a disk, so a few more than a disk is quick with.
+/// Threads of one runtime. Jobs wait for a disk, so a few more than a disk serves in parallel.
 const THREADS_MAX: usize = 4;
-/// Memory that has to be left for another thread to be started: a stack of 2 MiB, and what comes
-/// with it. The standard library starts one with an alternative signal stack, and ends the process
-/// if that cannot be had (std/src/sys/pal/unix/stack_overflow.rs).
+/// Memory that must be left for another thread to be started: a stack of 2 MiB and its overhead.
+/// The standard library starts a thread with an alternative signal stack, and ends the process if
+/// it cannot allocate that (std/src/sys/pal/unix/stack_overflow.rs).
 const THREAD_BYTES: usize = 4 << 20;
 /// Jobs that wait for a thread; further ones wait in their tasks.
 const QUEUE_MAX: usize = 256;
@@ -42,7 +42,7 @@ pub(crate) struct Pool {
 struct State {
     queue: VecDeque<Work>,
     threads: Vec<JoinHandle<()>>,
-    /// Threads that run, and those among them that wait for work.
+    /// Running threads, and those among them that wait for work.
     alive: usize,
     idle: usize,
     /// Tasks that found the queue full.
@@ -51,8 +51,8 @@ struct State {
 }
 
 impl State {
-    /// True if a job has to wait. Who comes does not overtake those who wait: they are called when half
-    /// the room is free.
+    /// True if a job must wait. FIFO: newcomers queue behind waiters, which are woken when half of
+    /// the queue is free.
     fn is_full(&self) -> bool {
         let least = if self.waiters.is_empty() { QUEUE_MAX } else { QUEUE_MAX / 2 + 1 };
         self.queue.len() >= least
@@ -74,7 +74,7 @@ impl Pool {
         let outcome = Arc::new(Mutex::new(Outcome::Waiting(None)));
         let theirs = Arc::clone(&outcome);
         let work = move || {
-            // Dropped before it was begun: nobody wants it.
+            // Its future was dropped before it began.
             if Arc::strong_count(&theirs) == 1 {
                 return;
             }
@@ -88,7 +88,7 @@ impl Pool {
         Job { pool: Arc::clone(self), work: Some(work), token, outcome }
     }
 
-    /// Hands work over that nobody waits for; gives it back if there is no room.
+    /// Queues work without a future; returns it if the queue is full.
     pub(crate) fn run_detached(self: &Arc<Pool>, work: Work) -> Result<(), Work> {
         let mut state = self.lock();
         if state.closed || state.queue.len() >= QUEUE_MAX || !self.has_thread(&mut state) {
@@ -100,9 +100,9 @@ impl Pool {
         Ok(())
     }
 
-    /// Ends the threads. Jobs that wait are dropped, those that run have `patience` to end; returns
-    /// how many threads are left behind because their job does not end. They own what they use
-    /// and end with it, or with the process.
+    /// Ends the threads. Queued jobs are dropped, running ones have `patience` to end. Returns how
+    /// many threads are abandoned because their job does not end. They own what they use and end
+    /// with it, or with the process.
     pub(crate) fn close(&self, patience: Duration) -> usize {
         let mut state = self.lock();
         state.closed = true;
@@ -124,7 +124,7 @@ impl Pool {
         let threads = std::mem::take(&mut state.threads);
         drop(state);
         for thread in threads {
-            // Without stuck ones all are about to return, if they have not.
+            // Without stuck threads, all others are about to return.
             if stuck == 0 || thread.is_finished() {
                 let _its_job_kept_the_panic = thread.join();
             }
@@ -136,7 +136,7 @@ impl Pool {
         lock(&self.state)
     }
 
-    /// Starts a thread if one more job has none to go to; false without any thread.
+    /// Starts a thread if no thread is free for one more job; false without any thread.
     fn has_thread(self: &Arc<Pool>, state: &mut State) -> bool {
         let needs_one = state.queue.len() >= state.idle && state.alive < THREADS_MAX;
         if needs_one && Mapping::fits(THREAD_BYTES) {
@@ -175,18 +175,18 @@ impl Pool {
     }
 }
 
-/// A panic inside a critical section leaves nothing half-changed here.
+/// A panic inside a critical section leaves no inconsistent state here.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 enum Outcome<T> {
     Waiting(Option<Waker>),
-    /// Empty once it was taken.
+    /// Empty after the result was taken.
     Done(Option<Result<T, Box<dyn Any + Send>>>),
 }
 
-/// The future of [`Pool::run`]. Dropping it gives the result up; a job that has begun goes on.
+/// The future of [`Pool::run`]. Dropping it discards the result; a running job continues.
 pub(crate) struct Job<T> {
     pool: Arc<Pool>,
     /// Until it was queued.
@@ -234,7 +234,7 @@ impl<T> Future for Job<T> {
         let mut waiter = Waiter::new(cx, &mut nowhere);
         let mut outcome = lock(&job.outcome);
         if let Outcome::Waiting(waker) = &mut *outcome {
-            // Before it is queued, so that it finds whom to wake.
+            // Before it is queued, so that it finds the waker.
             waiter.store(waker);
         }
         if job.work.is_some() {
@@ -274,7 +274,7 @@ mod tests {
     use std::sync::mpsc;
     use std::task::Wake;
 
-    /// A job that says when it has begun, and then waits as for a server that is gone.
+    /// A job that reports that it has begun, and then blocks as on a dead server.
     fn stuck(begun: &mpsc::Sender<()>, gate: &Arc<Mutex<mpsc::Receiver<()>>>) -> Work {
         let (begun, gate) = (begun.clone(), Arc::clone(gate));
         Box::new(move || {
@@ -317,8 +317,8 @@ mod tests {
         }
     }
 
-    /// Who came found the place that had just become free, and the line was called when half of them were:
-    /// under a load that never let it come to that, never.
+    /// Newcomers took the place that had just become free, while the waiters were woken only when
+    /// half of the queue was: under constant load, never.
     #[test]
     fn nobody_overtakes_those_who_wait() {
         let (end, gate) = mpsc::channel();

@@ -1,10 +1,10 @@
-//! Buffers: received bytes come out of a pool, bytes to send are handed over.
+//! Buffers: received data is in buffers of a pool, sends take ownership of theirs.
 //!
-//! A worker has one pool. Both engines receive into it and hand out [`RecvBuf`]s, which give
-//! their memory back when dropped. The pool is a transit area: bytes that have to stay (because a
-//! peer does not read, or a task holds many) are copied to the heap, so that parked data can
-//! never starve other sockets of buffers. Sending takes ownership ([`SendBuf`]): the kernel may
-//! read the memory until the engine knows that it is done, whatever happens to the future.
+//! A worker has one pool. Both engines receive into it and return [`RecvBuf`]s, which release their
+//! memory when dropped. The pool is a transit area: data that must stay (because a peer does not
+//! read, or a task holds many buffers) is copied to the heap, so it can never starve other sockets
+//! of buffers. Sending takes ownership ([`SendBuf`]): the kernel may read the memory until the
+//! engine knows that it is done, even if the future is dropped.
 
 mod pool;
 #[cfg(debug_assertions)]
@@ -16,7 +16,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::rc::Rc;
 
-/// Where the bytes of a [`RecvBuf`] are. Small, because every socket has room for one.
+/// The memory of a [`RecvBuf`]. Small, because every socket has a field for one.
 enum Home {
     Pool(Rc<Pool>, u16),
     Heap(Box<Detached>),
@@ -25,11 +25,11 @@ enum Home {
 
 struct Detached(Box<[u8]>);
 
-/// Received bytes. From a stream, empty means its end and nothing else; from a datagram socket,
-/// empty is an empty datagram.
+/// Received bytes. From a stream, empty means the end of the stream; from a datagram socket, empty
+/// is an empty datagram.
 ///
-/// Dropping it returns the memory to the worker's pool. It can be handed to
-/// [`TcpStream::send`](crate::TcpStream::send) as it is, without a copy.
+/// Dropping it returns the memory to the worker's pool. It can be passed to
+/// [`TcpStream::send`](crate::TcpStream::send) directly, without a copy.
 pub struct RecvBuf {
     home: Home,
     start: u32,
@@ -49,7 +49,7 @@ impl RecvBuf {
         RecvBuf { home: Home::Nowhere, start: 0, end: 0 }
     }
 
-    /// Number of bytes. Hides that of the slice, which costs a look for the memory.
+    /// Number of bytes. Hides that of the slice, which has to find the memory.
     #[inline]
     pub fn len(&self) -> usize {
         (self.end - self.start) as usize
@@ -79,7 +79,7 @@ impl RecvBuf {
         self.start += bytes as u32;
     }
 
-    /// Shortens the view from the back to `bytes`; does nothing if it is shorter already.
+    /// Shortens the view from the back to `bytes`; has no effect if it is already shorter.
     pub fn truncate(&mut self, bytes: usize) {
         if bytes < self.len() {
             self.end = self.start + bytes as u32;
@@ -111,8 +111,8 @@ impl Drop for RecvBuf {
 }
 
 impl From<Vec<u8>> for RecvBuf {
-    /// Bytes that did not come straight from a socket, for those who take either. None are the end
-    /// of a stream, here too.
+    /// Bytes that did not come directly from a socket, for code that handles both. Empty means the
+    /// end of a stream, as for received ones.
     ///
     /// # Panics
     /// With 4 GiB or more.
@@ -131,7 +131,7 @@ impl fmt::Debug for RecvBuf {
     }
 }
 
-/// Bytes handed over for sending; made from any of the types below with `into()`.
+/// Bytes to send; converted from any of the types below with `into()`.
 pub struct SendBuf {
     source: Source,
     start: usize,
@@ -169,12 +169,12 @@ impl SendBuf {
         self.end - self.start
     }
 
-    /// True when nothing is left to be sent.
+    /// True if no bytes are left to send.
     pub fn is_empty(&self) -> bool {
         self.start == self.end
     }
 
-    /// True for received bytes that lie in a buffer of the pool.
+    /// True for received bytes in a buffer of the pool.
     pub(crate) fn is_pooled(&self) -> bool {
         matches!(&self.source, Source::Received(RecvBuf { home: Home::Pool(..), .. }))
     }
@@ -184,7 +184,7 @@ impl SendBuf {
         self.start = (self.start + bytes).min(self.end);
     }
 
-    /// Moves bytes that have to wait out of the pool.
+    /// Moves waiting bytes out of the pool.
     pub(crate) fn detach(self) -> SendBuf {
         if self.is_pooled() { SendBuf::from(self.as_slice().to_vec()) } else { self }
     }
@@ -260,7 +260,7 @@ mod tests {
     }
 
     proptest! {
-        /// No buffer is ever handed out twice at once, none is lost, contents stay put.
+        /// No buffer is in use twice, none is lost, contents do not change.
         #[test]
         fn every_buffer_has_one_owner(steps in proptest::collection::vec((0u8..4, any::<u8>()), 0..300)) {
             let pool = Rc::new(Pool::new(8, 32).unwrap());

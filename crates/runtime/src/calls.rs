@@ -1,14 +1,14 @@
-//! What single system calls cost: how many there were of a kind, and how long they took.
+//! The cost of system calls: how many there were of a kind, and how long they took.
 //!
-//! Off by default, because reading the clock twice for each call is not free; then a call pays
-//! one branch that is always predicted. Kept are the calls that can wait, and those of datagram
+//! Off by default, because reading the clock twice for each call is not free; then a call pays one
+//! branch that is always predicted. Recorded are calls that can block, and those of datagram
 //! sockets: the table that AsyncUdpTests prints.
 
 use crate::counters::Count;
 use crate::sys;
 use serde::Serialize;
 
-/// Kinds of calls. An `io_uring_enter` is told apart by what it was asked for.
+/// Kinds of calls. An `io_uring_enter` is classified by its task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     EnterSubmit,
@@ -52,8 +52,8 @@ impl Call {
         }
     }
 
-    /// The kind of an enter that submits something, fetches completions, and waits for them. One
-    /// that fetches without a wait is for them alone, whatever it submits beside.
+    /// The kind of an enter that submits, fetches completions, and waits for them. An enter that
+    /// fetches without waiting counts as a fetch, regardless of what it submits.
     pub(crate) fn of_enter(submits: bool, fetches: bool, waits: bool) -> Call {
         match (submits, fetches, waits) {
             (true, _, true) => Call::EnterSubmitAndWait,
@@ -84,7 +84,7 @@ impl Calls {
         Calls { on, ..Calls::default() }
     }
 
-    /// Makes a call, and keeps how long it took if that was asked for.
+    /// Makes a call, and records its duration if requested.
     #[inline]
     pub(crate) fn timed<R>(&self, call: Call, make: impl FnOnce() -> R) -> R {
         if !self.on {
@@ -103,7 +103,7 @@ impl Calls {
         entry.max_ns.add(took_ns.saturating_sub(entry.max_ns.get()));
     }
 
-    /// Forgets all calls so far. For the worker itself: there is one writer.
+    /// Resets the records. Only for the worker itself, which is the only writer.
     pub(crate) fn restart(&self) {
         for entry in &self.entries {
             for count in [&entry.count, &entry.time_ns, &entry.max_ns] {
@@ -124,11 +124,11 @@ impl Calls {
     }
 }
 
-/// What the system calls of one kind took.
+/// The duration of the system calls of one kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct CallTime {
-    /// Name of the call; for `io_uring_enter` with what it was asked to do.
+    /// Name of the call; for `io_uring_enter` with its task.
     pub call: &'static str,
     /// How many there were.
     pub count: u64,

@@ -1,13 +1,14 @@
-//! For programs that confine themselves: what their rings may do, and a way to hear of system
-//! calls that a filter refused.
+//! For programs that confine themselves: restricted rings, and reports of system calls that a
+//! filter refused.
 //!
-//! What goes through a ring is not seen by seccomp. [`Builder::confine`](crate::Builder::confine)
-//! has the kernel refuse, in each worker's ring, what the program does not use.
+//! seccomp does not see the operations that go through a ring.
+//! [`Builder::confine`](crate::Builder::confine) makes the kernel refuse, in each worker's ring,
+//! the operations that the program does not use.
 
 use crate::sys;
 use std::io;
 
-/// What a program uses of the runtime. A confined ring is refused all else, with EACCES.
+/// The parts of the runtime that a program uses. A confined ring refuses all others, with EACCES.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Uses {
     /// Listeners, and the streams they accept.
@@ -22,22 +23,22 @@ pub struct Uses {
     pub zero_copy: bool,
 }
 
-/// Tries whether this kernel restricts rings.
+/// Tests whether this kernel can restrict rings.
 ///
 /// # Errors
-/// What it says to a ring that is made for the trial.
+/// The kernel's error for a test ring.
 pub fn try_restrictions() -> io::Result<()> {
     sys::trial::restrict_a_ring()
 }
 
-/// Has system calls that a filter answers with SECCOMP_RET_TRAP fail with EPERM, and tells of each
-/// on standard error, once for every number: an operator has to learn what a program was refused,
-/// and who tries it again and again must not fill a disk. `name` is called in a signal handler and
-/// may do no more than look up a constant.
+/// Makes system calls that a filter traps (SECCOMP_RET_TRAP) fail with EPERM, and reports each on
+/// standard error, once per number: an operator should learn of refused calls, but an attacker that
+/// repeats them must not fill a disk. `name` is called in a signal handler and may only look up a
+/// constant.
 ///
 /// # Errors
-/// When the handler cannot be installed, or this architecture is none of x86-64 and AArch64: there
-/// a trapped call ends the process.
+/// When the handler cannot be installed, or the architecture is neither x86-64 nor AArch64: there a
+/// trapped call ends the process.
 pub fn report_refused_calls(name: fn(i64) -> Option<&'static str>) -> io::Result<()> {
     sys::refused::install(name)
 }

@@ -1,7 +1,7 @@
-//! What the runtime counts about itself.
+//! The runtime's own counters.
 //!
-//! Each worker writes its own [`Counters`] and nobody else does, so a count is a load and a store
-//! and no locked instruction; any thread may read them at any time.
+//! Each worker is the only writer of its own [`Counters`], so a count is a load and a store and no
+//! locked instruction. Any thread may read them at any time.
 
 use crate::calls::Calls;
 use serde::Serialize;
@@ -25,7 +25,7 @@ impl Count {
         self.set(0);
     }
 
-    /// For what goes down again.
+    /// For gauges.
     pub(crate) fn set(&self, value: u64) {
         self.0.store(value, Relaxed);
     }
@@ -106,21 +106,21 @@ counters! {
     cq_overflows,
     /// Multishot operations armed again after they had ended.
     rearms,
-    /// Receives stopped because the socket held as much as it may.
+    /// Receives stopped because the socket held its maximum.
     pauses,
-    /// Received pieces copied to the heap because the pool ran low.
+    /// Received buffers copied to the heap because the pool ran low.
     copied_out,
     /// Times that accepting stopped for want of descriptors or memory.
     accept_stalls,
     /// Connections closed by the linger limit with bytes still unsent.
     lingers_expired,
-    /// Wakes that came from other threads.
+    /// Wake-ups from other threads.
     wakes,
     /// Ticks kept, in tick mode.
     ticks,
     /// Ticks passed over because the worker was still busy when they were due.
     ticks_missed,
-    /// Operations on files handed to the ring, because they may have to wait.
+    /// Operations on files submitted to the ring, because they may wait.
     file_operations,
     /// Operations on files handed to a thread.
     file_jobs,
@@ -130,23 +130,23 @@ counters! {
     splices,
     /// Sends without a copy that the kernel accepted, whole or in part.
     zero_copy_sends,
-    /// Those of them of which the kernel has said that they are over.
+    /// Zero-copy sends whose memory the kernel has released.
     zero_copy_done,
-    /// Those of these that it copied after all.
+    /// Zero-copy sends that the kernel copied after all.
     zero_copy_copied,
-    /// Pieces of files that were copied because buffers, or the kernel's memory for notifications,
+    /// Chunks of files that were copied because buffers, or the kernel's memory for notifications,
     /// were used up.
     zero_copy_exhausted,
     /// Tasks that panicked, or whose destructors did.
     panics,
-    /// Pieces of files that were not in the page cache when they were due to be sent.
+    /// Chunks of files that were not in the page cache when they were due to be sent.
     cold_pieces,
     /// Slots of the engine that hold something, when the worker last waited: sockets, listeners, its
     /// own eventfd, and operations with memory of their own. 0 when the worker has ended.
     slots_in_use,
-    /// Buffers of the receive pools with bytes that somebody holds, when the worker last waited; on
-    /// io_uring those of sends that went out with that wait, too. Single-shot receives of
-    /// datagrams have pools of their own, which are not counted. 0 when the worker has ended.
+    /// Buffers of the receive pools with unconsumed bytes, when the worker last waited; on io_uring
+    /// also those of sends submitted by that wait. Single-shot receives of datagrams have pools of
+    /// their own, which are not counted. 0 when the worker has ended.
     buffers_in_use,
 }
 
@@ -172,7 +172,7 @@ impl CounterSnapshot {
 pub(crate) struct Overruns([Count; Overruns::BUCKETS]);
 
 impl Overruns {
-    /// Bucket `i` counts overruns below `2^i` us; the last takes everything from 2^30 us.
+    /// Bucket `i` counts overruns below `2^i` us; the last one counts everything from 2^30 us.
     const BUCKETS: usize = 32;
 
     pub(crate) fn record(&self, overrun: Duration) {
@@ -186,7 +186,7 @@ impl Overruns {
     }
 }
 
-/// Wait overruns: asked against actual, in microseconds rounded up to a power of two.
+/// Wait overruns: requested against actual, in microseconds rounded up to a power of two.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct OverrunSummary {
     /// Waits that ended by their deadline.

@@ -1,5 +1,4 @@
-//! Datagrams: what was received with everything the kernel says about it, what is to be sent, and
-//! what a socket counts.
+//! Datagrams: received ones with their ancillary data, those to send, and the counts of a socket.
 
 use crate::buf::{RecvBuf, SendBuf};
 use crate::driver::ancillary::RecvControl;
@@ -11,13 +10,13 @@ use std::net::{IpAddr, SocketAddr};
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum Ecn {
-    /// The sender does not take part.
+    /// The sender does not support ECN.
     NotEct = 0,
     /// ECN-capable transport, codepoint 1.
     Ect1 = 1,
     /// ECN-capable transport, codepoint 0.
     Ect0 = 2,
-    /// A router on the way was congested.
+    /// A router on the path was congested.
     Ce = 3,
 }
 
@@ -51,9 +50,10 @@ pub struct Received {
     /// [`UdpOptions::traffic_class`](crate::UdpOptions::traffic_class).
     pub traffic_class: Option<u8>,
     /// When the kernel received it, in nanoseconds of CLOCK_REALTIME; with
-    /// [`UdpOptions::timestamps`](crate::UdpOptions::timestamps). The kernel begins to stamp some
-    /// milliseconds after the first socket of the machine asks for it; what came before that carries the
-    /// time at which it was read (`net_enable_timestamp` and `__sock_recv_timestamp` in Linux).
+    /// [`UdpOptions::timestamps`](crate::UdpOptions::timestamps). The kernel starts to stamp
+    /// packets some milliseconds after the first socket of the machine requests it; earlier packets
+    /// carry the time at which they were read (`net_enable_timestamp` and `__sock_recv_timestamp`
+    /// in Linux).
     pub received_ns: Option<u64>,
     /// Datagrams the kernel had dropped on this socket when it queued this one (SO_RXQ_OVFL),
     /// modulo 2^32; `None` before the first drop, and without
@@ -68,7 +68,7 @@ impl Received {
         Received::told(data, from, RecvControl::default(), false)
     }
 
-    /// With what the kernel told beside the bytes.
+    /// With the kernel's ancillary data.
     pub(crate) fn told(
         data: RecvBuf,
         from: SocketAddr,
@@ -110,8 +110,8 @@ impl Received {
         self.traffic_class.map(|class| class >> 2)
     }
 
-    /// The same bytes back to where they came from, from the address they were sent to, cut into
-    /// datagrams as they came. Nothing is copied.
+    /// The answer with the same bytes: to the sender, from the address to which it was sent, in
+    /// datagrams of the same size. Nothing is copied.
     pub fn into_reply(self) -> Datagram {
         Datagram {
             to: Some(self.from),
@@ -133,8 +133,8 @@ pub struct Datagram {
     /// The local address to send from (not for IPv6 link-local ones, which need an interface
     /// too); `None` leaves it to the routing table.
     pub from: Option<IpAddr>,
-    /// Cut `data` into datagrams of this many bytes (the last may be shorter). The kernel or the
-    /// device does it (GSO) where they can, else the runtime does; 0 is taken as `None`.
+    /// Segment `data` into datagrams of this many bytes (the last may be shorter). The kernel or
+    /// the device does it (GSO) if they can, otherwise the runtime does; 0 is treated as `None`.
     pub segment_bytes: Option<u16>,
     /// The ECN codepoint; `None` leaves it at "not capable".
     pub ecn: Option<Ecn>,
@@ -186,15 +186,15 @@ macro_rules! stats {
 }
 
 stats! {
-    /// What one UDP socket has seen. Datagrams that the kernel coalesced or cuts count one by one.
+    /// The counts of one UDP socket. Coalesced or segmented datagrams count one by one.
     UdpStats {
         /// Datagrams received, truncated ones included.
         received,
         /// Received datagrams that were longer than the buffer.
         truncated,
-        /// Datagrams the kernel dropped because the socket was not read in time, or because their
-        /// checksum was wrong. The counter behind SO_RXQ_OVFL, asked for directly (SO_MEMINFO):
-        /// SO_RXQ_OVFL itself tells of a drop only with the next datagram that gets through.
+        /// Datagrams that the kernel dropped because the socket was not read in time, or because
+        /// their checksum was wrong. The counter behind SO_RXQ_OVFL, read directly (SO_MEMINFO):
+        /// SO_RXQ_OVFL itself reports a drop only with the next datagram that gets through.
         kernel_drops,
         /// Datagrams the kernel took for sending.
         sent,
@@ -229,15 +229,15 @@ stats! {
         too_big,
         /// No route, or the network or host is unreachable (ENETUNREACH, EHOSTUNREACH, ENETDOWN).
         unreachable,
-        /// The peer has no socket on the port: an ICMP error came for the repetition too
+        /// The peer has no socket on the port: the repetition also got an ICMP error
         /// (ECONNREFUSED).
         refused,
         /// No memory, or a full queue of the device (ENOBUFS, ENOMEM).
         no_memory,
         /// Forbidden by a firewall or for lack of rights (EPERM, EACCES).
         forbidden,
-        /// The address makes no sense for this socket (EINVAL, EAFNOSUPPORT, EDESTADDRREQ,
-        /// EISCONN, EADDRNOTAVAIL).
+        /// The address is invalid for this socket (EINVAL, EAFNOSUPPORT, EDESTADDRREQ, EISCONN,
+        /// EADDRNOTAVAIL).
         bad_address,
         /// Any other reason.
         other,

@@ -1,12 +1,12 @@
-//! Files beneath a directory, for services that read them: without a way out of the directory,
-//! and without a wait of the worker for a disk.
+//! Files beneath a directory, for services that read them: confined to the directory, and without
+//! blocking the worker on a disk.
 //!
-//! What is in the kernel's caches is answered by a system call at once, on both engines. What may
-//! have to wait for a disk goes to the ring, or to one of a few threads on epoll. A filesystem
-//! whose answers may come from elsewhere (NFS, FUSE, overlayfs, and all others than ext4, XFS, Btrfs,
-//! F2FS and tmpfs) is always asked in this second way; so are files of another filesystem that is
-//! mounted beneath the directory. Only opening one of those may ask a server on the worker's time:
-//! make the mounted directory a [`Dir`] of its own.
+//! Data in the kernel's caches is returned by a direct system call on both engines. Operations that
+//! may wait for a disk go to the ring, or to one of a few threads on epoll. Filesystems whose
+//! answers may come from elsewhere (NFS, FUSE, overlayfs, and all others than ext4, XFS, Btrfs,
+//! F2FS and tmpfs) are always accessed in this second way, and so are files of another filesystem
+//! that is mounted beneath the directory. Only opening one of those may block the worker on a
+//! server: make the mounted directory a [`Dir`] of its own.
 //!
 //! ```no_run
 //! # async fn example() -> std::io::Result<()> {
@@ -44,15 +44,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Bytes that are read at once, between two turns of other tasks at most 32 times.
+/// Bytes that are read at once, at most 32 times between two turns of other tasks.
 const READ_BYTES_MAX: usize = 128 * 1024;
 
-/// Bytes that were in the page cache this short a time ago are taken to be there still: the kernel
-/// evicts those first that nobody used for long. Otherwise the worker waits for the disk, once.
+/// Bytes that were in the page cache this recently are assumed to be there still: the kernel first
+/// evicts pages that were unused for long. If not, the worker waits for the disk, once.
 const CACHED_FOR: Duration = Duration::from_millis(10);
 
-/// How often opening is tried while somebody renames directories on the way, see RESOLVE_BENEATH
-/// in openat2(2).
+/// How often opening is retried while directories on the path are renamed, see RESOLVE_BENEATH in
+/// openat2(2).
 const OPEN_ATTEMPTS: usize = 16;
 
 // Constants of openat2(2), for `resolve`.
@@ -61,15 +61,15 @@ const RESOLVE_NO_SYMLINKS: u64 = 0x04;
 const RESOLVE_BENEATH: u64 = 0x08;
 const RESOLVE_CACHED: u64 = 0x20;
 
-/// Where the bytes of a file come from, and so what may be asked without a wait.
+/// Where the content of a file comes from, and so which calls may block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Storage {
-    /// From memory (swap aside): nothing waits.
+    /// From memory (swap aside): no call blocks.
     Memory,
-    /// From a disk of this machine, through the page cache: the kernel answers at once or says
+    /// From a disk of this machine, through the page cache: the kernel answers at once or reports
     /// that it cannot.
     Disk,
-    /// From somewhere else: everything may wait.
+    /// From elsewhere: any call may block.
     Elsewhere,
 }
 
@@ -79,14 +79,14 @@ impl Storage {
         Ok(match sys::filesystem_type(directory)? as u32 {
             // tmpfs, ramfs
             0x0102_1994 | 0x8584_58f6 => Storage::Memory,
-            // ext2 to ext4, XFS, Btrfs, F2FS: those that answer RWF_NOWAIT.
+            // ext2 to ext4, XFS, Btrfs, F2FS: those that support RWF_NOWAIT.
             0xef53 | 0x5846_5342 | 0x9123_683e | 0xf2f5_2010 => Storage::Disk,
             _ => Storage::Elsewhere,
         })
     }
 }
 
-/// An open file or directory; closed when nobody needs it any more.
+/// An open file or directory; closed when its last user drops it.
 #[derive(Debug)]
 pub(crate) struct Handle {
     pub(crate) fd: OwnedFd,
@@ -108,13 +108,13 @@ impl Handle {
 pub enum Symlinks {
     /// A path with a symbolic link anywhere in it is refused (ELOOP).
     Refuse,
-    /// Followed as long as they stay beneath the directory; one that leaves it is refused (EXDEV).
-    /// Absolute links always leave it.
+    /// Followed as long as they stay beneath the directory; a link out of it is refused (EXDEV).
+    /// Absolute links always lead out of it.
     Beneath,
 }
 
 impl Symlinks {
-    /// Beneath the directory, whatever the path says, and never through /proc's magic links.
+    /// Always beneath the directory, and never through /proc's magic links.
     fn how(self, flags: i32) -> OpenHow {
         let policy = if self == Symlinks::Refuse { RESOLVE_NO_SYMLINKS } else { 0 };
         let resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS | policy;
@@ -137,7 +137,7 @@ impl Timestamp {
     }
 }
 
-/// What kind of thing a path names.
+/// The kind of a directory entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A regular file.
@@ -148,7 +148,7 @@ pub enum Kind {
     Other,
 }
 
-/// What the filesystem says about a file.
+/// The metadata of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Metadata {
     /// Length in bytes.
@@ -161,7 +161,7 @@ pub struct Metadata {
     pub device: u64,
     /// The file's number on its device.
     pub inode: u64,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
 }
 
@@ -183,12 +183,12 @@ impl Metadata {
     }
 }
 
-/// One name in a directory.
+/// One entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The name, without the directory.
     pub name: OsString,
-    /// What it names; of a symbolic link that is followed, what that leads to.
+    /// Its kind; for a symbolic link that is followed, that of its target.
     pub kind: Kind,
     /// Length in bytes.
     pub len: u64,
@@ -196,20 +196,20 @@ pub struct Entry {
     pub modified: Timestamp,
 }
 
-/// A directory, opened at start: the only way to files, and nothing above it can be reached
-/// through it. Cheap to clone, and usable on every worker.
+/// A directory, opened at start: the only way to files, confined to what is beneath it. Cheap to
+/// clone, and usable on every worker.
 #[derive(Clone, Debug)]
 pub struct Dir {
     handle: Arc<Handle>,
 }
 
 impl Dir {
-    /// Opens a directory; symbolic links in `path` itself are followed. Waits for the disk, so
-    /// this is for the start of a program.
+    /// Opens a directory; symbolic links in `path` itself are followed. Blocks on the disk, so call
+    /// it at the start of a program.
     ///
     /// # Errors
-    /// What open(2) reports; ENOTDIR; an error of its own if openat2(2) is refused, without which
-    /// there is no safe way to open anything beneath it.
+    /// Those of open(2); ENOTDIR; a specific error if openat2(2) is refused, without which there is
+    /// no safe way to open files beneath it.
     pub fn open(path: &Path) -> io::Result<Dir> {
         let fd = sys::open_directory(path)?;
         // Docker's profile of before 2020 knew no openat2, and answered EPERM.
@@ -228,13 +228,13 @@ impl Dir {
         Ok(Dir { handle: Arc::new(Handle { fd, storage, device, kind }) })
     }
 
-    /// Opens what `path` (relative) names beneath the directory, for reading. A FIFO or a device
-    /// is opened without waiting for its other end; look at [`Metadata::kind`] before reading.
+    /// Opens the file at `path` (relative) beneath the directory, for reading. A FIFO or a device
+    /// is opened without waiting for its other end; check [`Metadata::kind`] before reading.
     ///
     /// # Errors
-    /// What openat2(2) reports: EXDEV if the path leaves the directory, ELOOP for a symbolic link
-    /// that is not followed and for magic links, ENOENT, EACCES, EMFILE and so on. Of EAGAIN,
-    /// which comes of directories that are renamed meanwhile, only after several attempts.
+    /// Those of openat2(2): EXDEV if the path leads out of the directory, ELOOP for a symbolic link
+    /// that is not followed and for magic links, ENOENT, EACCES, EMFILE and so on. EAGAIN, which is
+    /// caused by concurrent renames of directories, only after several attempts.
     ///
     /// # Panics
     /// Outside a twinring runtime.
@@ -275,7 +275,7 @@ impl Dir {
 
     fn file(&self, worker: Rc<Worker>, fd: OwnedFd) -> io::Result<File> {
         worker.counters.syscalls.add(1);
-        // Something else may be mounted where this file is. A server is not asked for that.
+        // Another filesystem may be mounted here. This flag avoids a call to its server.
         let status = sys::status(fd.as_fd(), libc::AT_STATX_DONT_SYNC)?;
         let Metadata { device, kind, .. } = Metadata::of(&status);
         let ours = device == self.handle.device;
@@ -305,9 +305,9 @@ fn is_one_of(error: &io::Error, errnos: &[i32]) -> bool {
 pub struct File {
     worker: Rc<Worker>,
     handle: Arc<Handle>,
-    /// sendfile(2) or splice(2) does not take it.
+    /// sendfile(2) or splice(2) does not support it.
     pub(crate) refuses_sendfile: Cell<bool>,
-    /// What was said of it last, and in which round of the worker.
+    /// Its last metadata, and the round of the worker in which they were read.
     looked: Cell<Option<(u64, Metadata)>>,
     /// The part that was in the page cache last, and when.
     cached: Cell<Option<(u64, u64, Instant)>>,
@@ -320,10 +320,10 @@ impl fmt::Debug for File {
 }
 
 impl File {
-    /// What the filesystem says now.
+    /// The current metadata.
     ///
     /// # Errors
-    /// What statx(2) reports.
+    /// Those of statx(2).
     pub async fn metadata(&self) -> io::Result<Metadata> {
         if let Some(metadata) = self.metadata_at_once() {
             return metadata;
@@ -334,13 +334,14 @@ impl File {
         Ok(Metadata::of(&op.status))
     }
 
-    /// As [`metadata`](File::metadata), but of all who ask until the worker next waits, the first one
-    /// asks the filesystem. For those who answer what has arrived: it had arrived, nearly always, when
-    /// the file was looked at. (Not the bytes that epoll's receive finds behind those it was told of.)
-    /// `None` if the filesystem may have to ask a server: that takes `metadata`.
+    /// Like [`metadata`](File::metadata), but all calls until the worker next waits share the
+    /// result of the first one. For answers to requests that have arrived: nearly always, they had
+    /// arrived when the file was checked. (An exception are bytes that epoll's receive finds behind
+    /// those of the event.) `None` if the filesystem may have to call a server: use `metadata`
+    /// then.
     ///
     /// # Errors
-    /// What statx(2) reports.
+    /// Those of statx(2).
     pub fn recent_metadata(&self) -> Option<io::Result<Metadata>> {
         match self.looked.get() {
             Some((round, metadata)) if round == self.worker.round() => Some(Ok(metadata)),
@@ -360,12 +361,12 @@ impl File {
         Some(metadata)
     }
 
-    /// Reads `len` bytes from `offset`; fewer only at the end of the file. Memory grows with what
-    /// is read, so a large `len` costs nothing by itself.
+    /// Reads `len` bytes from `offset`; fewer only at the end of the file. Memory grows with the
+    /// bytes read, so a large `len` costs nothing by itself.
     ///
     /// # Errors
-    /// What preadv2(2) reports; EISDIR for a directory, ESPIPE for all else that is not a regular
-    /// file: whoever reads a FIFO or a device may wait for ever.
+    /// Those of preadv2(2); EISDIR for a directory, ESPIPE for everything else that is not a
+    /// regular file: reading a FIFO or a device may block for ever.
     pub async fn read_at(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         while bytes.len() < len {
@@ -393,7 +394,7 @@ impl File {
                 _ => sys::read_cached(file, offset, &mut bytes, most),
             };
             match read {
-                // Kernels 5.9 and 5.10 said 0 for what was not cached.
+                // Kernels 5.9 and 5.10 returned 0 for uncached data.
                 Ok(0) if !self.ends_before(offset)? => {}
                 Err(error) if is_one_of(&error, &[libc::EAGAIN, libc::EOPNOTSUPP]) => {}
                 Err(error) => return Err(error),
@@ -406,8 +407,8 @@ impl File {
         Ok(op.bytes)
     }
 
-    /// What the ring would understand otherwise than pread(2): an offset of -1 is the position of
-    /// the descriptor there, and a FIFO is waited for.
+    /// Rejects arguments that the ring treats differently from pread(2): an offset of -1 is the
+    /// position of the descriptor there, and a FIFO blocks.
     fn check_readable(&self, offset: u64) -> io::Result<()> {
         let refusal = match self.handle.kind {
             Kind::Directory => libc::EISDIR,
@@ -424,7 +425,7 @@ impl File {
         Ok(offset >= status.get().stx_size)
     }
 
-    /// True if sendfile(2) and other calls that wait for whatever the file needs may be used.
+    /// True if sendfile(2) and other blocking calls may be used.
     pub(crate) fn may_sendfile(&self) -> bool {
         self.handle.storage != Storage::Elsewhere && !self.refuses_sendfile.get()
     }
@@ -465,7 +466,7 @@ impl File {
         Ok(())
     }
 
-    /// Reads into memory that is there, waiting for whatever the file needs: for files that
+    /// Reads into existing memory, blocking if necessary: for files that
     /// [`may_sendfile`](File::may_sendfile), once they are warm.
     pub(crate) fn read_into(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
         self.check_readable(offset)?;
@@ -481,9 +482,9 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        // A file of this machine is closed here and now, so that its descriptor is free for the
-        // next. Closing one of elsewhere may ask a server: a thread drops the last handle then,
-        // unless there is no room for the job, which takes the handle with it.
+        // A file of this machine is closed here, so that its descriptor is free for the next one.
+        // Closing a remote one may call a server: a thread then drops the last handle, unless the
+        // queue is full, in which case the job drops it here.
         if self.handle.storage == Storage::Elsewhere && Arc::strong_count(&self.handle) == 1 {
             let last = Arc::clone(&self.handle);
             let _closed_anyhow = self.worker.blocking().run_detached(Box::new(move || drop(last)));

@@ -1,3 +1,3 @@
-//! What the fuzz targets of `fuzz/` reach of the runtime. No part of the interface.
+//! Entry points for the fuzz targets of `fuzz/`. Not part of the interface.
 
 pub use crate::driver::ancillary::fuzzing::check_ancillary;

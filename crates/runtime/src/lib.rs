@@ -1,10 +1,10 @@
 //! A small thread-per-core runtime for Linux: the same sockets, timers and tasks on io_uring or
 //! on epoll, chosen when the runtime is built.
 //!
-//! Each worker is a thread with its own executor and its own ring or epoll set; nothing moves
-//! between threads. Received bytes come in buffers of a pool ([`RecvBuf`]), bytes to send are
-//! handed over ([`SendBuf`]), and both engines keep the same promises: nothing lost, nothing
-//! reordered, a slow peer slows down only itself.
+//! Each worker is a thread with its own executor and its own ring or epoll set; tasks do not move
+//! between threads. Received data is in buffers of a pool ([`RecvBuf`]), sends take ownership of
+//! their buffers ([`SendBuf`]), and both engines give the same guarantees: no data is lost or
+//! reordered, and a slow peer slows down only itself.
 //!
 //! ```no_run
 //! use twinring::{Runtime, TcpListener};
@@ -16,9 +16,9 @@
 //!     loop {
 //!         let stream = listener.accept().await?;
 //!         twinring::spawn(async move {
-//!             while let Ok(piece) = stream.recv().await
-//!                 && !piece.is_empty()
-//!                 && stream.send(piece).await.is_ok()
+//!             while let Ok(data) = stream.recv().await
+//!                 && !data.is_empty()
+//!                 && stream.send(data).await.is_ok()
 //!             {}
 //!         });
 //!     }
@@ -72,19 +72,19 @@ pub use runtime::{
 pub use task::{JoinError, JoinHandle};
 pub use time::{Elapsed, Sleep, Tick, Ticker, sleep, sleep_until, timeout, timeout_at};
 
-/// CLOCK_MONOTONIC in nanoseconds: the clock that all processes of one machine share, for stamps
-/// that another process compares with its own.
+/// CLOCK_MONOTONIC in nanoseconds: the clock that all processes of one machine share, for time
+/// stamps that another process compares with its own.
 pub fn monotonic_ns() -> u64 {
     sys::monotonic_ns()
 }
 
-/// Lets the C library keep up to 64 MiB of freed memory at the end of each heap for the next time. To be
-/// called once, when a program starts, before it has further threads.
+/// Lets the C library keep up to 64 MiB of freed memory at the end of each heap for reuse. Call it
+/// once, at the start of a program, before it has further threads.
 ///
-/// Buffers that io_uring sends are free after the system call that sends all of them, hundreds at
-/// once. glibc gave them back to the system then, and took them anew, page fault by page fault: 20 of
-/// them for a file of 100 KB over TLS. After most connections have gone, free memory is given
-/// back all the same. Does nothing with other C libraries.
+/// Buffers that io_uring sends are freed by the hundred, after the system call that sends them.
+/// glibc then returned them to the system and allocated them again, page fault by page fault: 20
+/// for a file of 100 KB over TLS. After most connections have closed, free memory is returned all
+/// the same. Has no effect with other C libraries.
 pub fn keep_freed_memory() {
     sys::heap::keep_freed_memory();
 }

@@ -13,8 +13,8 @@ pub enum Either<L, R> {
     Right(R),
 }
 
-/// Runs both futures until one is ready and drops the other. The first has precedence: it is
-/// always polled first, so a receive raced against a deadline never loses data that is there.
+/// Runs both futures until one is ready and drops the other. The first has precedence: it is always
+/// polled first, so a receive raced against a deadline never loses available data.
 pub async fn race<L: Future, R: Future>(left: L, right: R) -> Either<L::Output, R::Output> {
     let mut left = pin!(left);
     let mut right = pin!(right);

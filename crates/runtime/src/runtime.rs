@@ -65,22 +65,22 @@ impl From<RuntimeError> for io::Error {
     }
 }
 
-/// Something an operator should hear about once; the runtime itself goes on.
+/// A notice for the operator, sent once; the runtime itself continues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// Accepting waits for a free descriptor; the text is the kernel's reason.
     AcceptStalled(String),
-    /// Accepting waits for memory: the text says whose there is too little of.
+    /// Accepting waits for memory: the text names the limit.
     MemoryShort(String),
-    /// At the end of the runtime this many threads wait in a filesystem that does not answer.
-    /// They are left behind, and end with their operation or with the process.
+    /// At the end of the runtime this many threads are blocked in a filesystem that does not
+    /// answer. They are abandoned, and end with their operation or with the process.
     FilesystemStuck(usize),
-    /// Files are read and sent, because the strategy that was asked for cannot be used, with all
-    /// of them or with this one.
+    /// Files are read and sent, because the requested strategy cannot be used, for all files or for
+    /// this one.
     SendStrategy {
-        /// What was asked for.
+        /// The requested strategy.
         wanted: SendStrategy,
-        /// What is against it.
+        /// Why it cannot be used.
         why: String,
     },
 }
@@ -114,11 +114,11 @@ const RUNNING: u8 = 0;
 const DRAINING: u8 = 1;
 const STOPPING: u8 = 2;
 
-/// What the threads of a runtime share with its handles.
+/// State that the threads of a runtime share with its handles.
 struct Shared {
     stage: AtomicU8,
     inboxes: Mutex<Vec<Arc<Inbox>>>,
-    /// Threads for what can only be done by waiting; none until they are needed.
+    /// Threads for blocking work; none until they are needed.
     blocking: Arc<blocking::Pool>,
     workers: Vec<Arc<Counters>>,
 }
@@ -128,11 +128,11 @@ impl Shared {
         self.stage.load(Ordering::Acquire)
     }
 
-    /// How long the end of the runtime waits for operations on files, whose results nobody wants any
-    /// more. A filesystem whose server is gone never answers; what waits for it is left behind with its
-    /// memory. A program that goes on rather waits for a slow disk than loses that. One that was asked to
-    /// end has somebody waiting for it, and comes here after its own deadline: there only what a
-    /// cancellation takes on a busy machine is worth waiting for.
+    /// How long the end of the runtime waits for operations on files, whose results are not needed
+    /// any more. A dead filesystem server never answers; the operation is then abandoned with its
+    /// memory. A program that continues prefers to wait for a slow disk. A program that was asked
+    /// to end is being waited for, and gets here after its own deadline: then only the time of a
+    /// cancellation on a busy machine is justified.
     fn patience(&self) -> Duration {
         match self.stage() {
             RUNNING => Duration::from_secs(1),
@@ -165,7 +165,7 @@ impl Handle {
         self.shared.advance_to(DRAINING);
     }
 
-    /// Ends every worker at once; tasks are dropped where they stand.
+    /// Ends every worker at once; tasks are dropped at their current await.
     pub fn stop(&self) {
         self.shared.advance_to(STOPPING);
     }
@@ -182,7 +182,7 @@ impl Handle {
 pub struct Runtime {
     builder: Builder,
     features: Features,
-    why_not: Option<String>,
+    fallback_reason: Option<String>,
     shared: Arc<Shared>,
 }
 
@@ -203,9 +203,9 @@ impl Runtime {
         &self.features
     }
 
-    /// Why `Auto` did not take io_uring; `None` if it did or was not asked.
-    pub fn why_not(&self) -> Option<&str> {
-        self.why_not.as_deref()
+    /// Why `Auto` did not choose io_uring; `None` if it did or was not requested.
+    pub fn fallback_reason(&self) -> Option<&str> {
+        self.fallback_reason.as_deref()
     }
 
     /// Number of workers that [`run`](Runtime::run) starts.
@@ -218,9 +218,9 @@ impl Runtime {
         Handle { shared: Arc::clone(&self.shared) }
     }
 
-    /// Runs `service` once on each worker, given the worker's number from 0, and returns their
-    /// results in order. The threads end when their futures have; other tasks are then dropped,
-    /// and streams dropped with bytes queued go on sending within the linger limit.
+    /// Runs `service` once on each worker, with the worker's number from 0, and returns their
+    /// results in order. A thread ends when its future has; its other tasks are then dropped, and
+    /// streams dropped with queued data continue to send it within the linger limit.
     ///
     /// # Errors
     /// When a worker cannot be set up (then all are stopped) or its engine fails. A worker that

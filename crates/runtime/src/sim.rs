@@ -1,5 +1,5 @@
 //! Simulated machines: runtimes, services and clients on virtual time, in one thread, with faults
-//! that come from a seed. For tests; only with the feature `sim`.
+//! that follow from a seed. For tests; only with the feature `sim`.
 //!
 //! ```
 //! use std::time::Duration;
@@ -22,8 +22,8 @@
 //! ```
 //!
 //! With the feature, this library answers calls of the C library in the whole program
-//! (`clock_gettime`, `socket`, `close` and a few more). On threads that are in no world they do what
-//! they always do, a little slower, so the feature has no place in a program that is measured.
+//! (`clock_gettime`, `socket`, `close` and a few more). On threads outside a world they work as
+//! usual, a little slower, so programs that are measured must not have the feature.
 
 pub use crate::sys::faults::{ENVIRONMENT, Fault, Faults, inject};
 pub use crate::sys::machine::world::{Place, Running, Summary, World};
@@ -33,9 +33,9 @@ use crate::config::{
     Trigger, UdpReads, UringFeatures, UringOptions,
 };
 
-/// What an engine in the world of this thread runs with: what is asked for, and otherwise what the seed
-/// of the world chooses, tiny pools as well as large ones. Nothing is probed: a simulated kernel has it
-/// all.
+/// The features of an engine in the world of this thread: the requested ones, and otherwise those
+/// that the seed of the world chooses, tiny pools as well as large ones. There is no probing: a
+/// simulated kernel has all features.
 pub(crate) fn features(
     engine: EngineChoice,
     epoll: &EpollOptions,

@@ -1,7 +1,7 @@
 //! The locks and atomics through which the threads of a program wake each other.
 //!
-//! Model checks (`--cfg loom`, see CONTRIBUTING.md) put those of loom in their place, which try all
-//! orders in which threads can meet. Whatever a wake or a shutdown goes through has to come from here.
+//! Model checks (`--cfg loom`, see CONTRIBUTING.md) replace them by those of loom, which try all
+//! orders in which threads can meet. All state of a wake or a shutdown must use these types.
 
 #[cfg(all(test, loom))]
 pub(crate) use loom::sync::{

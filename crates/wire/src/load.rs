@@ -49,9 +49,9 @@ pub struct Head {
     /// The features of that engine that are in use.
     #[serde(default)]
     pub features: Fields,
-    /// Why `--engine auto` did not choose io_uring; `null` if it did, or was not asked to.
-    #[serde(default)]
-    pub why_not: Option<String>,
+    /// Why `--engine auto` did not choose io_uring; `null` if it did, or was not requested.
+    #[serde(default, rename = "why_not")]
+    pub fallback_reason: Option<String>,
     /// The run was ended by a signal.
     #[serde(default)]
     pub interrupted: bool,

@@ -31,7 +31,8 @@ pub struct Ready {
     /// The features that the engine in use really has.
     pub features: Fields,
     /// Why `--engine auto` did not choose io_uring; otherwise `null`.
-    pub why_not: Option<String>,
+    #[serde(rename = "why_not")]
+    pub fallback_reason: Option<String>,
     /// For each part of the sandbox, whether it is `on`, and `details` as text for people: what that
     /// means, or why the part is off.
     pub sandbox: Fields,

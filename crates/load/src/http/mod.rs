@@ -100,8 +100,8 @@ impl Load {
     }
 
     /// Why `auto` did not choose io_uring.
-    pub fn why_not(&self) -> Option<&str> {
-        self.stage.runtime().why_not()
+    pub fn fallback_reason(&self) -> Option<&str> {
+        self.stage.runtime().fallback_reason()
     }
 
     /// A handle to end the run early.

@@ -131,8 +131,8 @@ impl Load {
     }
 
     /// Why `auto` did not choose io_uring.
-    pub fn why_not(&self) -> Option<&str> {
-        self.runtime.why_not()
+    pub fn fallback_reason(&self) -> Option<&str> {
+        self.runtime.fallback_reason()
     }
 
     /// A handle to end the run early.
@@ -201,7 +201,7 @@ fn run_once(
     let (notes, heard) = channel();
     let control = Arc::new(Control::new(settings.threads, Arc::clone(stopped), notes));
     let (handle, features) = (runtime.handle(), runtime.features().clone());
-    let why_not = runtime.why_not().map(str::to_owned);
+    let fallback_reason = runtime.fallback_reason().map(str::to_owned);
     // With a submission thread the kernel may take packets before the enter.
     let submits = matches!(&features, Features::IoUring(uring) if uring.sqpoll_idle_ms == 0);
     let shared = Arc::new(settings.clone());
@@ -217,7 +217,7 @@ fn run_once(
     let run = Run {
         settings,
         features,
-        why_not,
+        fallback_reason,
         window: control.window(),
         interrupted: control.is_stopped(),
         counters: handle.counters(),

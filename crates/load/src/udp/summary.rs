@@ -31,7 +31,7 @@ const KEPT_US_P99_9: f64 = 10_000.0;
 pub(super) struct Run<'a> {
     pub(super) settings: &'a Settings,
     pub(super) features: Features,
-    pub(super) why_not: Option<String>,
+    pub(super) fallback_reason: Option<String>,
     pub(super) window: Option<Range<u64>>,
     pub(super) interrupted: bool,
     pub(super) counters: CounterSnapshot,
@@ -43,7 +43,7 @@ impl Run<'_> {
         let settings = self.settings;
         let now_ns = monotonic_ns();
         let window = window(self.window.unwrap_or(now_ns..now_ns));
-        let engine = (&self.features, self.why_not.as_deref());
+        let engine = (&self.features, self.fallback_reason.as_deref());
         let mut rows: Vec<Row> = outcomes.iter_mut().flat_map(|o| o.rows.drain(..)).collect();
         rows.sort_unstable_by_key(|row| row.number);
         let mut sockets = SocketCounts::default();

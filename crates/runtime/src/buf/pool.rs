@@ -1,4 +1,4 @@
-//! The pool that received bytes come out of.
+//! The pool of receive buffers.
 
 #[cfg(debug_assertions)]
 use super::quarantine::{self, Buried};
@@ -9,15 +9,15 @@ use std::fmt;
 use std::io;
 use std::mem::{ManuallyDrop, MaybeUninit};
 
-/// Set in a buffer's reference count while the kernel fills it piece by piece.
+/// Set in a buffer's reference count while the kernel fills it incrementally.
 const HELD_BY_KERNEL: u32 = 1 << 31;
 
-/// Equal buffers in one mapping, counted references to each, and the list of released ones.
+/// Equal buffers in one mapping, a reference count for each, and the list of released ones.
 ///
-/// Who may write: a buffer with references belongs to its readers and is never written; a
-/// buffer on the released list belongs to nobody; a buffer taken from that list belongs to the
-/// engine, which lets the kernel write until it hands out the first reference. Debug builds hold
-/// everybody to the second of these, see `quarantine`.
+/// Ownership: a buffer with references belongs to its readers and is never written; a buffer on the
+/// released list has no owner; a buffer taken from that list belongs to the engine, which may let
+/// the kernel write until it creates the first reference. Debug builds check the second rule, see
+/// `quarantine`.
 pub(crate) struct Pool {
     /// Taken out when the pool is dropped.
     memory: ManuallyDrop<Mapping>,
@@ -25,7 +25,7 @@ pub(crate) struct Pool {
     references: Box<[Cell<u32>]>,
     /// Released buffers, most recent last.
     released: RefCell<VecDeque<u16>>,
-    /// Buffers without readers: those on the list and those the kernel may fill.
+    /// Buffers without readers: those on the list and those that the kernel may fill.
     available: Cell<usize>,
 }
 
@@ -33,7 +33,7 @@ impl Pool {
     /// A pool of `count` (1 to 32,768) buffers of `buffer_bytes` each, all released.
     ///
     /// # Errors
-    /// When there is no memory for it; the message says for what.
+    /// When there is not enough memory; the message says for what.
     pub(crate) fn new(count: u16, buffer_bytes: usize) -> io::Result<Pool> {
         let memory = Mapping::new(usize::from(count) * buffer_bytes).map_err(|error| {
             let why = format!(
@@ -62,18 +62,18 @@ impl Pool {
         self.buffer_bytes
     }
 
-    /// Buffers that nobody reads.
+    /// Buffers without readers.
     pub(crate) fn available(&self) -> usize {
         self.available.get()
     }
 
-    /// Buffers that somebody reads.
+    /// Buffers with readers.
     pub(crate) fn in_use(&self) -> usize {
         self.count() - self.available()
     }
 
-    /// True when the last eighth of the buffers is in use. Pieces are then copied out before
-    /// anybody can keep them, so that this many always come back.
+    /// True if only the last eighth of the buffers is free. Data is then copied out before a task
+    /// can keep it, so that this many buffers always return.
     pub(crate) fn is_low(&self) -> bool {
         self.available() <= self.count() / 8
     }
@@ -81,11 +81,11 @@ impl Pool {
     /// Address of buffer `id`, for the kernel.
     pub(crate) fn address(&self, id: u16) -> *mut u8 {
         assert!(usize::from(id) < self.count(), "buffer id {id} is not of this pool");
-        // SAFETY: `id` is below the count, so the offset lies inside the mapping.
+        // SAFETY: `id` is below the count, so the offset is inside the mapping.
         unsafe { self.memory.start().as_ptr().add(usize::from(id) * self.buffer_bytes) }
     }
 
-    /// Takes the buffer that was released last, which the cache still holds, to fill it at once.
+    /// Takes the buffer that was released last, which is still in the cache, to fill it at once.
     /// Debug builds take the one that was released first, which was in quarantine for longest.
     pub(crate) fn take(&self) -> Option<u16> {
         let mut released = self.released.borrow_mut();
@@ -94,17 +94,16 @@ impl Pool {
         Some(id)
     }
 
-    /// Buffers that are kept from the kernel while readers give back the others: one more than
-    /// make the pool low.
+    /// Buffers that are kept from the kernel while readers release the others: one more than make
+    /// the pool low.
     pub(crate) fn reserve(&self) -> usize {
         self.count() / 8 + 1
     }
 
-    /// Takes a buffer to give it to the kernel, unless only `reserve` are left: the one that was
-    /// released last, which the cache still holds. Debug builds take the one that was released
-    /// first, and keep a sixteenth of the pool back, so that a buffer is in quarantine for a while
-    /// even when buffers are short; it has to be less than [`is_low`](Pool::is_low) keeps in
-    /// circulation.
+    /// Takes a buffer for the kernel, unless only `reserve` are left: the one that was released
+    /// last, which is still in the cache. Debug builds take the one that was released first, and
+    /// keep a sixteenth of the pool back, so that a buffer is in quarantine for a while even when
+    /// buffers are short. That must be less than [`is_low`](Pool::is_low) keeps in circulation.
     pub(crate) fn take_for_kernel(&self, reserve: usize) -> Option<u16> {
         let kept_back = if cfg!(debug_assertions) { self.count() / 16 } else { 0 };
         let mut released = self.released.borrow_mut();
@@ -136,7 +135,7 @@ impl Pool {
         references.set(references.get() + 1);
     }
 
-    /// Takes a reader away; the last one releases the buffer, unless the kernel still fills it.
+    /// Removes a reader; the last one releases the buffer, unless the kernel still fills it.
     pub(super) fn release(&self, id: u16) {
         let references = &self.references[usize::from(id)];
         assert!(references.get() & !HELD_BY_KERNEL > 0, "buffer {id} is released twice");
@@ -149,7 +148,7 @@ impl Pool {
         }
     }
 
-    /// Marks a taken buffer as one that the kernel fills piece by piece while others read it.
+    /// Marks a taken buffer as one that the kernel fills incrementally while it has readers.
     pub(crate) fn hold_for_kernel(&self, id: u16) {
         let references = &self.references[usize::from(id)];
         references.set(references.get() | HELD_BY_KERNEL);
@@ -164,7 +163,7 @@ impl Pool {
         }
     }
 
-    /// Puts back a buffer that was taken and never referenced.
+    /// Returns a buffer that was taken and never referenced.
     pub(crate) fn give_back(&self, id: u16) {
         #[cfg(debug_assertions)]
         self.poison(id);
@@ -173,7 +172,7 @@ impl Pool {
 
     /// The whole buffer, writable, for a receive by system call.
     ///
-    /// The closure gets memory that nobody else can see: `id` was taken and has no reference.
+    /// The closure gets exclusive memory: `id` was taken and has no reference.
     pub(crate) fn with_writable<R>(
         &self,
         id: u16,
@@ -188,15 +187,15 @@ impl Pool {
     pub(super) fn bytes(&self, id: u16, start: usize, end: usize) -> &[u8] {
         debug_assert!(start <= end && end <= self.buffer_bytes);
         debug_assert!(self.references[usize::from(id)].get() > 0, "read of a released buffer");
-        // SAFETY: callers hold a reference, so nobody writes this range (see `Pool`); the range
-        // was checked when the RecvBuf was made, and the kernel or mmap initialised every byte.
+        // SAFETY: callers hold a reference, so this range is not written (see `Pool`); the range
+        // was checked when the RecvBuf was created, and the kernel or mmap initialised every byte.
         unsafe { std::slice::from_raw_parts(self.address(id).add(start), end - start) }
     }
 
     #[cfg(debug_assertions)]
     fn poison(&self, id: u16) {
-        // SAFETY: the whole buffer, inside the mapping. Without references and not in the engine's
-        // hands, nobody else touches it.
+        // SAFETY: the whole buffer, inside the mapping. Without references, and not owned by the
+        // engine, it has no other user.
         let buffer = unsafe { std::slice::from_raw_parts_mut(self.address(id), self.buffer_bytes) };
         quarantine::poison(buffer);
     }

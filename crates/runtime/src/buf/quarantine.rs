@@ -1,11 +1,11 @@
-//! What debug builds do with memory that the kernel may no longer write to: they fill it with
-//! poison, let it lie for as long as others will do, and look whether the poison is still there
-//! when it leaves: to be filled again, or back to the system.
+//! Quarantine for memory that the kernel must not write to any more, in debug builds: it is filled
+//! with poison, kept for as long as buffers suffice, and verified before it leaves: to be filled
+//! again, or back to the system.
 //!
-//! Address sanitizer does not see what the kernel writes, only what the program does. So this is
-//! what finds a buffer that was released while an operation could still write to it, as a panic
-//! that says which, and where. It does not find a late write that comes when the buffer is out
-//! again, or that writes the poison's own bytes.
+//! Address sanitizer sees the writes of the program, not those of the kernel. This finds a buffer
+//! that was released while an operation could still write to it, as a panic that names the buffer
+//! and the place. It does not find a late write that comes when the buffer is in use again, or that
+//! writes the poison's own bytes.
 
 use crate::sys::Mapping;
 use std::cell::RefCell;
@@ -17,16 +17,16 @@ const POISON: u8 = 0xDB;
 /// Compared as a whole, because a loop over bytes is slow in the builds that this is for.
 const POISONED: [u8; 4096] = [POISON; 4096];
 
-/// Freed memory that a thread keeps at most, in pieces and in bytes.
-const BURIED_MAX: usize = 8;
-const BURIED_BYTES_MAX: usize = 16 << 20;
+/// Freed memory that a thread keeps at most, in blocks and in bytes.
+const BLOCKS_MAX: usize = 8;
+const BYTES_MAX: usize = 16 << 20;
 
 /// Fills memory that was released.
 pub(crate) fn poison(memory: &mut [u8]) {
     memory.fill(POISON);
 }
 
-/// Looks at memory that leaves. `what` names it.
+/// Verifies memory that leaves the quarantine. `what` names it.
 ///
 /// # Panics
 /// If it was written to.
@@ -47,7 +47,7 @@ pub(crate) fn check(memory: &[u8], what: impl FnOnce() -> String) {
     );
 }
 
-/// Memory that was given up for good.
+/// Memory that was freed for good.
 pub(crate) enum Buried {
     Pages(Mapping),
     Heap(Vec<u8>),
@@ -56,7 +56,7 @@ pub(crate) enum Buried {
 impl Buried {
     fn poison(&mut self) {
         match self {
-            // SAFETY: a mapping is initialised from the start, and its owner has given it up.
+            // SAFETY: a mapping is initialised from the start, and its owner has released it.
             Buried::Pages(pages) => poison(unsafe {
                 std::slice::from_raw_parts_mut(pages.start().as_ptr(), pages.len())
             }),
@@ -69,7 +69,8 @@ impl Buried {
 
     fn bytes(&self) -> &[u8] {
         match self {
-            // SAFETY: initialised, and not written to since `poison`, or that is what is found.
+            // SAFETY: initialised, and not written to since `poison`, unless this is the error to
+            // find.
             Buried::Pages(pages) => unsafe {
                 std::slice::from_raw_parts(pages.start().as_ptr(), pages.len())
             },
@@ -82,26 +83,26 @@ impl Buried {
     }
 }
 
-/// What a thread has buried. The rest is looked at when the thread ends.
+/// The quarantined memory of a thread. The rest is verified when the thread ends.
 #[derive(Default)]
-struct Graveyard {
-    buried: VecDeque<Buried>,
+struct Quarantine {
+    blocks: VecDeque<Buried>,
     bytes: usize,
 }
 
-impl Graveyard {
+impl Quarantine {
     fn pop(&mut self) -> Option<Buried> {
-        let oldest = self.buried.pop_front()?;
+        let oldest = self.blocks.pop_front()?;
         self.bytes -= oldest.bytes().len();
         Some(oldest)
     }
 
     fn is_full(&self) -> bool {
-        self.buried.len() > BURIED_MAX || self.bytes > BURIED_BYTES_MAX
+        self.blocks.len() > BLOCKS_MAX || self.bytes > BYTES_MAX
     }
 }
 
-impl Drop for Graveyard {
+impl Drop for Quarantine {
     fn drop(&mut self) {
         while let Some(oldest) = self.pop() {
             oldest.check();
@@ -110,45 +111,45 @@ impl Drop for Graveyard {
 }
 
 thread_local! {
-    static GRAVEYARD: RefCell<Graveyard> = RefCell::default();
+    static QUARANTINE: RefCell<Quarantine> = RefCell::default();
 }
 
-/// Keeps freed memory, poisoned, for a while: a kernel that still writes to it would otherwise write
-/// to what comes to lie there next, or nowhere.
+/// Keeps freed memory, poisoned, for a while: a late write by the kernel would otherwise hit the
+/// next owner of the memory, or no one would see it.
 ///
 /// # Panics
-/// If older memory, which makes room, was written to.
+/// If older memory, which is freed to make space, was written to.
 pub(crate) fn bury(mut memory: Buried) {
     memory.poison();
-    // A thread that is ending has no graveyard any more.
-    let _freed_at_once = GRAVEYARD.try_with(|graveyard| {
+    // A thread that is ending has no quarantine any more.
+    let _freed_at_once = QUARANTINE.try_with(|quarantine| {
         let mut full = {
-            let mut graveyard = graveyard.borrow_mut();
-            graveyard.bytes += memory.bytes().len();
-            graveyard.buried.push_back(memory);
-            graveyard.is_full()
+            let mut quarantine = quarantine.borrow_mut();
+            quarantine.bytes += memory.bytes().len();
+            quarantine.blocks.push_back(memory);
+            quarantine.is_full()
         };
         while full {
-            let oldest = graveyard.borrow_mut().pop();
+            let oldest = quarantine.borrow_mut().pop();
             oldest.into_iter().for_each(Buried::check);
-            full = graveyard.borrow().is_full();
+            full = quarantine.borrow().is_full();
         }
     });
 }
 
-/// Looks at all that this thread has buried, and frees it.
+/// Verifies and frees all quarantined memory of this thread.
 ///
 /// # Panics
 /// If some of it was written to.
 #[cfg(test)]
 pub(crate) fn exhume() {
-    while let Some(oldest) = GRAVEYARD.with_borrow_mut(Graveyard::pop) {
+    while let Some(oldest) = QUARANTINE.with_borrow_mut(Quarantine::pop) {
         oldest.check();
     }
 }
 
-/// Each breaks the rule on purpose, by a pointer that it kept, as a kernel does that was not asked to
-/// give a buffer back.
+/// Each test breaks the rule on purpose, by a pointer that it kept, like a kernel that was not
+/// asked to return a buffer.
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -165,7 +166,7 @@ mod tests {
     }
 
     fn write_late(address: *mut u8) {
-        // SAFETY: inside the mapping, which its pool or the graveyard still keeps.
+        // SAFETY: inside the mapping, which its pool or the quarantine still keeps.
         unsafe { address.write(1) };
     }
 
@@ -205,17 +206,17 @@ mod tests {
 
     #[test]
     fn unwritten_memory_passes_and_the_quarantine_is_bounded() {
-        for _ in 0..3 * BURIED_MAX {
+        for _ in 0..3 * BLOCKS_MAX {
             let (pool, _) = used();
             pool.give_back(pool.take().expect("it was released"));
             drop(pool);
             bury(Buried::Heap(vec![1; 100]));
         }
-        bury(Buried::Heap(vec![1; BURIED_BYTES_MAX + 1]));
+        bury(Buried::Heap(vec![1; BYTES_MAX + 1]));
         bury(Buried::Heap(Vec::new()));
-        GRAVEYARD.with_borrow(|graveyard| {
-            assert!(graveyard.buried.len() <= BURIED_MAX);
-            assert!(graveyard.bytes <= BURIED_BYTES_MAX);
+        QUARANTINE.with_borrow(|quarantine| {
+            assert!(quarantine.blocks.len() <= BLOCKS_MAX);
+            assert!(quarantine.bytes <= BYTES_MAX);
         });
         exhume();
     }

@@ -1,4 +1,4 @@
-//! The names in a directory. There is no ring operation for that, so a thread does all of it.
+//! Directory listings. The ring has no operation for that, so a thread does it.
 
 use super::{Dir, Entry, Handle, Metadata, Symlinks, terminated};
 use crate::runtime::current;
@@ -9,9 +9,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 impl Dir {
-    /// What is in the directory `path` (`.` is this one), at most `most` names, sorted by name.
-    /// Left out is what [`open_file`](Dir::open_file) would refuse by its policy for symbolic
-    /// links, and what disappears meanwhile.
+    /// The content of the directory `path` (`.` is this one), at most `most` names, sorted by name.
+    /// Left out are names that [`open_file`](Dir::open_file) would refuse by its policy for
+    /// symbolic links, and those that disappear meanwhile.
     ///
     /// # Errors
     /// As [`open_file`](Dir::open_file); ENOTDIR.

@@ -1,5 +1,5 @@
-//! One operation on a file that may wait for a disk or a server: what is asked and the memory for
-//! the answer, owned by whoever carries it out (the ring or a thread), never by a future.
+//! One operation on a file that may wait for a disk or a server: the request and the memory for the
+//! result. They are owned by the executor (the ring or a thread), never by a future.
 
 use super::Handle;
 use crate::blocking::Job;
@@ -19,7 +19,7 @@ use std::task::{Context, Poll};
 /// Bytes that are read at once to bring them into the page cache.
 pub(crate) const WARM_BYTES: usize = 256 * 1024;
 
-/// What is to be done.
+/// The request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
     /// Open `path` beneath the directory.
@@ -84,7 +84,7 @@ impl FileOp {
         Box::new(FileOp { offset, len, ..FileOp::new(What::Warm, file) })
     }
 
-    /// Carries it out, waiting as long as it takes. Returns the bytes read, if it reads.
+    /// Executes it, and blocks until it is done. Returns the bytes read, if it reads.
     pub(crate) fn run(&mut self) -> io::Result<usize> {
         let on = self.on.fd.as_fd();
         match self.what {
@@ -102,11 +102,11 @@ impl FileOp {
     }
 }
 
-/// An operation under way: on the ring where the engine has one for files, else on a thread.
+/// An operation in progress: on the ring if the engine supports files, otherwise on a thread.
 pub(super) struct Execution {
     worker: Rc<Worker>,
     state: State,
-    /// While the ring has no room.
+    /// While the ring is full.
     token: WaitToken,
 }
 
@@ -117,12 +117,12 @@ enum State {
     Over,
 }
 
-/// What a driver did with an operation.
+/// The driver's response to an operation.
 pub(crate) enum Start {
     OnRing(Key),
-    /// Has no room now; the task waits for some.
+    /// The queue is full; the task waits.
     Full(Box<FileOp>),
-    /// Does not carry out operations on files.
+    /// The engine does not execute operations on files.
     NoRing(Box<FileOp>),
 }
 
@@ -141,8 +141,8 @@ impl Execution {
     }
 }
 
-/// The ring cannot wait for every file: not for one that is open with O_NONBLOCK on some older
-/// kernels, nor on a filesystem that knows no reads without waiting. A thread can.
+/// The ring cannot wait for every file: not for one opened with O_NONBLOCK on some older kernels,
+/// nor on a filesystem without non-blocking reads. A thread can.
 fn wants_thread(op: &FileOp, ended: &io::Result<usize>) -> bool {
     const REFUSED: [i32; 3] = [libc::EAGAIN, libc::EOPNOTSUPP, libc::EINTR];
     let errno = ended.as_ref().err().and_then(io::Error::raw_os_error);

@@ -10,32 +10,33 @@ use std::io;
 use std::rc::Rc;
 use std::str::FromStr;
 
-/// How the bytes of a file get into a socket. None sends anything else, or in another order; they
-/// differ in who copies, and in what becomes of a file that is written to meanwhile.
+/// How the content of a file is sent. All strategies send the same bytes in the same order; they
+/// differ in who copies, and in the effect of concurrent writes to the file.
 ///
-/// With the first two what is queued in the socket is the file's own pages, as references: what
-/// somebody writes into them in place before they have left is what the peer gets. With the other
-/// two it is what the file held when it was read.
+/// With the first two, the socket queues references to the file's own pages: if they are written in
+/// place before they have left, the peer gets the new content. With the other two, the peer gets
+/// the content at the time of reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SendStrategy {
     /// sendfile(2).
     #[default]
     Sendfile,
     /// splice(2), twice: from the file into a pipe, and from the pipe into the socket. Each worker
-    /// has one pipe, of 256 KiB, which is empty between two sends: what the socket does not take
-    /// is dropped, and taken from the file again. So a peer that does not read holds no pipe.
+    /// has one pipe, of 256 KiB, which is empty between two sends: bytes that the socket does not
+    /// accept are dropped, and read from the file again. A peer that does not read therefore holds
+    /// no pipe.
     ///
-    /// By system call on both engines. IORING_OP_SPLICE is handed to a thread of the kernel
-    /// each time, whatever the file and the socket have (io_uring/splice.c); the system call costs
-    /// less than that way there and back.
+    /// By system call on both engines. The kernel passes each IORING_OP_SPLICE to one of its
+    /// threads, regardless of the state of file and socket (io_uring/splice.c); the system call
+    /// costs less than that detour.
     Splice,
-    /// Read into memory that the kernel then sends from where it is: IORING_OP_SEND_ZC on
-    /// io_uring (Linux 6.2), MSG_ZEROCOPY on epoll (Linux 4.14). Each worker has 256 buffers of 64
-    /// KiB for it. Over loopback, and wherever else the receiver is on this machine, the kernel
-    /// copies nevertheless; it says so, and that is counted
+    /// Read into memory that the kernel then sends without a copy: IORING_OP_SEND_ZC on io_uring
+    /// (Linux 6.2), MSG_ZEROCOPY on epoll (Linux 4.14). Each worker has 256 buffers of 64 KiB for
+    /// it. Over loopback, and to any other receiver on this machine, the kernel copies
+    /// nevertheless; it reports that, and it is counted
     /// ([`zero_copy_copied`](crate::CounterSnapshot::zero_copy_copied)).
     ZeroCopy,
-    /// Read and sent, in pieces of at most 64 KiB, of which a stream holds one.
+    /// Read and sent, in chunks of at most 64 KiB, of which a stream holds one.
     Read,
 }
 
@@ -44,7 +45,7 @@ impl SendStrategy {
     pub const ALL: [SendStrategy; 4] =
         [SendStrategy::Sendfile, SendStrategy::Splice, SendStrategy::ZeroCopy, SendStrategy::Read];
 
-    /// What it is called on command lines and in reports.
+    /// Its name on command lines and in reports.
     pub fn name(self) -> &'static str {
         match self {
             SendStrategy::Sendfile => "sendfile",
@@ -73,7 +74,7 @@ impl FromStr for SendStrategy {
 /// Bytes of the pipe of a worker.
 const PIPE_BYTES: usize = 256 * 1024;
 
-/// What the files that a worker sends have in common.
+/// State shared by all files that a worker sends.
 #[derive(Default)]
 pub(crate) struct Sending {
     /// Empty while it is in use, and until it is needed.
@@ -81,13 +82,13 @@ pub(crate) struct Sending {
     pub(crate) buffers: Rc<Buffers>,
     /// This kernel cannot send without a copy.
     refuses_zero_copy: Cell<bool>,
-    /// The strategies of which the operator knows that they cannot be had.
+    /// The strategies whose failure was reported.
     told: Cell<[bool; SendStrategy::ALL.len()]>,
 }
 
 impl Sending {
-    /// The strategy to use for a file instead of `wanted`: that itself, if nothing is known against
-    /// it.
+    /// The strategy to use for a file instead of `wanted`: `wanted` itself, unless it is known not
+    /// to work.
     pub(crate) fn choose(
         &self,
         wanted: SendStrategy,
@@ -108,13 +109,13 @@ impl Sending {
         }
     }
 
-    /// Gives sending without a copy up, because of this error.
+    /// Disables sending without a copy, because of this error.
     pub(crate) fn refuse_zero_copy(&self, error: &io::Error, worker: &Worker) {
         self.refuses_zero_copy.set(true);
         self.tell(SendStrategy::ZeroCopy, &error.to_string(), worker);
     }
 
-    /// The pipe, empty; to be given back empty, or dropped.
+    /// The pipe, empty; return it empty, or drop it.
     pub(crate) fn take_pipe(&self) -> io::Result<Pipe> {
         match self.pipe.take() {
             Some(pipe) => Ok(pipe),

@@ -19,14 +19,14 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-/// How long accepting rests when the process is out of descriptors or memory. A descriptor that
-/// this worker closes ends the rest early; one closed elsewhere is noticed after this time.
+/// How long accepting pauses when the process is out of descriptors or memory. A descriptor closed
+/// by this worker ends the pause early; one closed elsewhere is noticed after this time.
 const STALL: Duration = Duration::from_millis(100);
 
-/// Connections accepted from one look at the memory to the next. A look takes two system calls.
+/// Connections accepted between two checks of the memory. A check takes two system calls.
 const ACCEPTS_PER_LOOK: u32 = 16;
 
-/// How listening sockets are made.
+/// Options of listening sockets.
 #[derive(Clone, Debug)]
 pub struct ListenOptions {
     /// Connections the kernel holds for us before we accept them; it caps this at
@@ -45,9 +45,9 @@ impl Default for ListenOptions {
 
 impl ListenOptions {
     /// Binds `address` once for each of `workers`, sharing the port between them; the kernel then
-    /// spreads connections over them by a hash of the addresses. Port 0 picks one free port. An
-    /// address in use is tried again for 100 ms, as that of an io_uring process that was killed is
-    /// free only after some; not so on a worker that serves, which must not be kept waiting.
+    /// distributes connections by a hash of the addresses. Port 0 picks one free port. If the
+    /// address is in use, binding is retried for 100 ms, because that of a killed io_uring process
+    /// is freed late; not on a serving worker, which must not block.
     ///
     /// # Errors
     /// When the address cannot be bound; the message names it.
@@ -57,8 +57,8 @@ impl ListenOptions {
         };
         let share = workers > 1;
         if share && address.port() != 0 {
-            // SO_REUSEPORT would quietly join another process of the same user; a plain bind
-            // says that the port is taken.
+            // SO_REUSEPORT would silently join another process of the same user; a plain bind
+            // reports that the port is taken.
             patiently(|| self.bind_once(address, false)).map_err(in_context)?;
         }
         let first = patiently(|| self.bind_once(address, share)).map_err(in_context)?;
@@ -79,7 +79,7 @@ impl ListenOptions {
         socket.set_reuse_address(true)?;
         socket.set_reuse_port(share)?;
         if address.is_ipv6() {
-            // So that 0.0.0.0 and [::] can be given side by side.
+            // So that 0.0.0.0 and [::] can be used together.
             socket.set_only_v6(true)?;
         }
         socket.set_tcp_nodelay(self.nodelay)?;
@@ -115,7 +115,7 @@ pub struct TcpListener {
     worker: Rc<Worker>,
     key: Key,
     address: SocketAddr,
-    /// Connections that may be accepted before the next look at the memory.
+    /// Connections that may be accepted before the next check of the memory.
     accepts_left: Cell<u32>,
     told_of_descriptors: Cell<bool>,
     told_of_memory: Cell<bool>,
@@ -143,7 +143,7 @@ impl TcpListener {
         }
     }
 
-    /// Takes a socket that was bound beforehand into the current worker.
+    /// Adds a socket that was bound beforehand to the current worker.
     ///
     /// # Errors
     /// When the engine cannot register it.
@@ -170,10 +170,10 @@ impl TcpListener {
 
     /// The next connection. Dropping the future loses none.
     ///
-    /// Running out of descriptors or memory is not an error: it waits, using no CPU, until there
-    /// are some again, and tells the handler of [`Builder::on_notice`](crate::Builder::on_notice)
-    /// once. Memory counts as run out when less than 16 MiB could be had. Connections that broke
-    /// while they were in the backlog are passed over.
+    /// Running out of descriptors or memory is not an error: it waits, without using CPU, until
+    /// some are available, and notifies the handler of
+    /// [`Builder::on_notice`](crate::Builder::on_notice) once. Memory counts as exhausted when less
+    /// than 16 MiB is available. Connections that broke in the backlog are skipped.
     ///
     /// # Errors
     /// When the listening socket itself is unusable.
@@ -208,7 +208,7 @@ impl TcpListener {
         }
     }
 
-    /// Looks at the memory now and then; once there is too little, each time.
+    /// Checks the memory periodically; once it is short, each time.
     fn has_memory(&self) -> bool {
         let left = self.accepts_left.get();
         if left > 0 {
@@ -251,11 +251,11 @@ impl TcpListener {
         }
     }
 
-    /// The bytes of receive and send buffer the kernel gave the listener, which accepted
+    /// The sizes of receive and send buffer that the kernel gave the listener, which accepted
     /// connections inherit.
     ///
     /// # Errors
-    /// When the kernel refuses the question.
+    /// Those of getsockopt(2).
     pub fn buffer_sizes(&self) -> io::Result<(usize, usize)> {
         with_socket(&self.worker, self.key, |socket| {
             Ok((socket.recv_buffer_size()?, socket.send_buffer_size()?))
@@ -286,7 +286,7 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
-/// The process, the machine or its memory has no room for another socket just now.
+/// The process, the machine or its memory is too short for another socket.
 fn is_exhaustion(error: &io::Error) -> bool {
     let errno = error.raw_os_error().unwrap_or(0);
     [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM].contains(&errno)

@@ -26,8 +26,8 @@ use std::time::Duration;
 /// that was killed stays bound for 9 to 12 ms, until the kernel has torn its rings down.
 const BIND_PATIENCE: Duration = Duration::from_millis(100);
 
-/// Repeats `bind` for a moment while the address is in use; once only on a worker that serves, which
-/// would keep all its connections waiting.
+/// Repeats `bind` for a moment while the address is in use; only once on a serving worker, which
+/// would block all its connections.
 fn patiently<T>(mut bind: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let patience = if is_serving() { Duration::ZERO } else { BIND_PATIENCE };
     let began = sys::now();
@@ -43,7 +43,7 @@ fn patiently<T>(mut bind: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     }
 }
 
-/// An operation of a socket under way, which waits for one side of it. Dropped, it waits no more.
+/// A pending operation of a socket, which waits for one side of it. Dropping it ends the wait.
 struct Operation<'a> {
     worker: &'a Worker,
     key: Key,
@@ -73,7 +73,8 @@ impl Drop for Operation<'_> {
     }
 }
 
-/// A future that may wait for a socket is gone. Nothing to do in most cases: it was ready.
+/// A future that may have waited for a socket was dropped. In most cases it was ready, and nothing
+/// is done.
 #[inline]
 fn forget_waiter(worker: &Worker, key: Key, side: Side, token: &mut WaitToken) {
     if token.may_wait() {
@@ -82,7 +83,7 @@ fn forget_waiter(worker: &Worker, key: Key, side: Side, token: &mut WaitToken) {
     }
 }
 
-/// The program gives a socket up. `before` is called with the driver first.
+/// The program closes a socket. `before` is called with the driver first.
 fn close(worker: &Worker, key: Key, before: impl FnOnce(&mut Driver, &mut Vec<Waker>)) {
     let mut wakes = Vec::new();
     {
@@ -93,7 +94,7 @@ fn close(worker: &Worker, key: Key, before: impl FnOnce(&mut Driver, &mut Vec<Wa
     worker.wake_descriptor_waiters();
 }
 
-/// Asks the kernel something about a socket of the driver.
+/// Calls `f` with the descriptor of a socket of the driver.
 fn with_socket<R>(
     worker: &Rc<Worker>,
     key: Key,

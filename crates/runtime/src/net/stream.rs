@@ -23,14 +23,14 @@ use std::task::{Context, Poll};
 /// A TCP connection of the current worker.
 ///
 /// All methods take `&self`, so one task may receive while another sends (share the stream in an
-/// [`Rc`]). Dropping it closes the connection: pending operations end, what was queued is still
-/// sent within the linger limit of the runtime.
+/// [`Rc`]). Dropping it closes the connection: pending operations end, queued data is still sent
+/// within the linger limit of the runtime.
 pub struct TcpStream {
     worker: Rc<Worker>,
     key: Key,
     /// Number of cancellations so far; an operation that started under an older number ends.
     cancels: Cell<u32>,
-    /// The close is to be a reset, so nothing queued is worth sending first.
+    /// The close will be a reset, so queued data need not be sent first.
     resets: Cell<bool>,
     sent_of_files: Cell<u64>,
     /// Of the last `poll_recv` and `poll_send` that waited.
@@ -60,7 +60,7 @@ impl TcpStream {
     /// Connects to `address`, with TCP_NODELAY set.
     ///
     /// # Errors
-    /// What connect(2) reports, when the future is awaited.
+    /// Those of connect(2), when the future is awaited.
     ///
     /// # Panics
     /// Outside a twinring runtime.
@@ -68,7 +68,7 @@ impl TcpStream {
         TcpStream::connect_from(None, address)
     }
 
-    /// As [`connect`](TcpStream::connect), from a local address; port 0 lets the kernel choose
+    /// Like [`connect`](TcpStream::connect), from a local address; port 0 lets the kernel choose
     /// one per destination, so many more connections than ephemeral ports are possible.
     pub fn connect_from(local: Option<SocketAddr>, address: SocketAddr) -> Connect {
         Connect {
@@ -85,8 +85,8 @@ impl TcpStream {
         Recv { stream: self, cancels: self.cancels.get(), token: WaitToken::default() }
     }
 
-    /// As [`recv`](Self::recv), for those who write futures of their own. Of the tasks that call this,
-    /// the last one is woken.
+    /// Like [`recv`](Self::recv), for hand-written futures. Of several tasks that call this, the
+    /// last one is woken.
     ///
     /// # Errors
     /// The error that broke the connection, once.
@@ -103,11 +103,11 @@ impl TcpStream {
         polled
     }
 
-    /// Hands `buf` over for sending and returns once it is queued: all of it or, if the future is
-    /// dropped before, nothing. Less than 256 KiB are queued per connection before this waits for the
-    /// peer; one buffer of any size fits beside them.
+    /// Sends `buf`; returns once it is queued: all of it or, if the future is dropped before,
+    /// nothing. Less than 256 KiB are queued per connection before this waits for the peer; one
+    /// buffer of any size fits beside them.
     ///
-    /// A future that is dropped while it waits drops the buffer. To have it back, for instance after a
+    /// A future that is dropped while it waits drops the buffer. To keep it, for instance after a
     /// [`timeout`](crate::timeout), keep the future:
     ///
     /// ```no_run
@@ -129,8 +129,8 @@ impl TcpStream {
         Send::new(self, buf.into(), false)
     }
 
-    /// As [`send`](Self::send), for those who write futures of their own: takes `buf` once there is room
-    /// for it, and leaves it where it is until then. Of the tasks that call this, the last one is woken.
+    /// Like [`send`](Self::send), for hand-written futures: takes `buf` once it can be queued, and
+    /// leaves it in place until then. Of several tasks that call this, the last one is woken.
     ///
     /// # Errors
     /// The error of an earlier send; EPIPE after [`finish`](Self::finish).
@@ -139,7 +139,7 @@ impl TcpStream {
         cx: &mut Context<'_>,
         buf: &mut Option<SendBuf>,
     ) -> Poll<io::Result<()>> {
-        // A peer that reads as fast as we send would otherwise keep the thread for ever.
+        // Otherwise a peer that reads as fast as we send would monopolise the thread.
         if !self.spend(cx) {
             return Poll::Pending;
         }
@@ -155,10 +155,10 @@ impl TcpStream {
         polled
     }
 
-    /// As [`send`](Self::send), with more to follow at once: the kernel may keep a last segment
-    /// that is not full for that (MSG_MORE), so that a header shares a segment with what comes
-    /// behind it. If nothing comes, the segment leaves after 200 ms, or with
-    /// [`finish`](Self::finish). Behind bytes that are still queued it is an ordinary send.
+    /// Like [`send`](Self::send), with more to follow at once: the kernel may keep back a last
+    /// segment that is not full (MSG_MORE), so that a header shares a segment with the data behind
+    /// it. If no data follows, the segment leaves after 200 ms, or with [`finish`](Self::finish).
+    /// Behind data that is still queued it is an ordinary send.
     ///
     /// # Errors
     /// As [`send`](Self::send).
@@ -166,7 +166,7 @@ impl TcpStream {
         Send::new(self, buf.into(), true)
     }
 
-    /// Returns when everything handed over is with the kernel.
+    /// Returns when the kernel has all sent data.
     ///
     /// # Errors
     /// The error that broke the connection, or ECANCELED.
@@ -180,8 +180,8 @@ impl TcpStream {
         .await
     }
 
-    /// Ends the sending half behind what is queued: the peer reads all of it, then the end of
-    /// the stream. Receiving goes on. Returns when the kernel has everything.
+    /// Closes the sending half behind all queued data: the peer reads all of it, then the end of
+    /// the stream. Receiving continues. Returns when the kernel has all data.
     ///
     /// # Errors
     /// As [`flush`](Self::flush).
@@ -190,16 +190,16 @@ impl TcpStream {
         self.flush().await
     }
 
-    /// Sends what is queued, then closes the connection.
+    /// Sends queued data, then closes the connection.
     ///
     /// # Errors
-    /// The error that kept queued bytes from being sent.
+    /// The error that prevented queued data from being sent.
     pub async fn close(self) -> io::Result<()> {
         self.flush().await
     }
 
-    /// Ends the operations that wait on this stream: each returns ECANCELED, exactly once.
-    /// Nothing received is lost, and later operations work as before.
+    /// Ends the operations that wait on this stream: each returns ECANCELED, exactly once. No
+    /// received data is lost, and later operations work as before.
     pub fn cancel(&self) {
         self.cancels.set(self.cancels.get().wrapping_add(1));
         let mut wakes = Vec::new();
@@ -207,11 +207,11 @@ impl TcpStream {
         wakes.into_iter().for_each(std::task::Waker::wake);
     }
 
-    /// Bytes of this connection that the peer has acknowledged (`tcpi_bytes_acked`, Linux 4.1): the
-    /// only ones of which is known that they went anywhere.
+    /// Bytes of this connection that the peer has acknowledged (`tcpi_bytes_acked`, Linux 4.1):
+    /// only these are known to have arrived.
     ///
     /// # Errors
-    /// What getsockopt(2) reports.
+    /// Those of getsockopt(2).
     pub fn acked_bytes(&self) -> io::Result<u64> {
         with_socket(&self.worker, self.key, |socket| sys::tcp_bytes_acked(socket.as_raw_fd()))
     }
@@ -219,7 +219,7 @@ impl TcpStream {
     /// The address of the other end.
     ///
     /// # Errors
-    /// ENOTCONN when the connection is gone.
+    /// ENOTCONN when the connection has ended.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         with_socket(&self.worker, self.key, |socket| socket.peer_addr()).and_then(internet_address)
     }
@@ -227,7 +227,7 @@ impl TcpStream {
     /// The address of this end.
     ///
     /// # Errors
-    /// What getsockname(2) reports.
+    /// Those of getsockname(2).
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         with_socket(&self.worker, self.key, |socket| socket.local_addr()).and_then(internet_address)
     }
@@ -235,16 +235,16 @@ impl TcpStream {
     /// Sets TCP_NODELAY.
     ///
     /// # Errors
-    /// What setsockopt(2) reports.
+    /// Those of setsockopt(2).
     pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
         with_socket(&self.worker, self.key, |socket| socket.set_tcp_nodelay(nodelay))
     }
 
-    /// Asks for a receive buffer (SO_RCVBUF) and returns what the kernel granted, which is
-    /// twice the request for its own bookkeeping, within net.core.rmem_max.
+    /// Requests a receive buffer size (SO_RCVBUF) and returns the granted one, which is twice the
+    /// request for the kernel's bookkeeping, within net.core.rmem_max.
     ///
     /// # Errors
-    /// What setsockopt(2) reports.
+    /// Those of setsockopt(2).
     pub fn set_recv_buffer_bytes(&self, bytes: usize) -> io::Result<usize> {
         with_socket(&self.worker, self.key, |socket| {
             socket.set_recv_buffer_size(bytes)?;
@@ -252,10 +252,10 @@ impl TcpStream {
         })
     }
 
-    /// Asks for a send buffer (SO_SNDBUF) and returns what the kernel granted.
+    /// Requests a send buffer size (SO_SNDBUF) and returns the granted one.
     ///
     /// # Errors
-    /// What setsockopt(2) reports.
+    /// Those of setsockopt(2).
     pub fn set_send_buffer_bytes(&self, bytes: usize) -> io::Result<usize> {
         with_socket(&self.worker, self.key, |socket| {
             socket.set_send_buffer_size(bytes)?;
@@ -263,10 +263,10 @@ impl TcpStream {
         })
     }
 
-    /// Makes the close send a reset instead of FIN (SO_LINGER with zero), dropping what is unsent.
+    /// Makes the close send a reset instead of FIN (SO_LINGER with zero), dropping unsent data.
     ///
     /// # Errors
-    /// What setsockopt(2) reports.
+    /// Those of setsockopt(2).
     pub fn set_reset_on_close(&self) -> io::Result<()> {
         with_socket(&self.worker, self.key, |socket| {
             socket.set_linger(Some(std::time::Duration::ZERO))
@@ -283,14 +283,14 @@ impl TcpStream {
         }
     }
 
-    /// Counts what was received against the task's budget.
+    /// Counts received bytes against the task's budget.
     fn spend_received(&self, polled: &Poll<io::Result<RecvBuf>>) {
         if let Poll::Ready(Ok(piece)) = polled {
             self.worker.executor.spend_bytes(piece.len());
         }
     }
 
-    /// Takes one operation from the task's budget, or makes it come back later.
+    /// Takes one operation from the task's budget, or makes the task yield.
     fn spend(&self, cx: &mut Context<'_>) -> bool {
         let allowed = self.worker.executor.spend();
         if !allowed {
@@ -322,12 +322,12 @@ fn start_connect(local: Option<SocketAddr>, address: SocketAddr) -> io::Result<T
     Ok(TcpStream::new(worker, key))
 }
 
-/// The future of [`TcpStream::connect`]. Dropping it gives the attempt up.
+/// The future of [`TcpStream::connect`]. Dropping it abandons the attempt.
 #[derive(Debug)]
 pub struct Connect {
     /// The stream until it is ready; or why it could not start, until that was reported.
     started: Result<TcpStream, Option<io::Error>>,
-    /// It needs not be given back: whoever drops this closes the socket.
+    /// It need not be returned: dropping this closes the socket.
     token: WaitToken,
 }
 
@@ -383,8 +383,8 @@ impl Drop for Recv<'_> {
     }
 }
 
-/// The future of [`TcpStream::send`] and [`TcpStream::send_more`]. Dropped before it was ready, it has sent
-/// nothing, and drops the buffer: see [`into_buffer`](Send::into_buffer).
+/// The future of [`TcpStream::send`] and [`TcpStream::send_more`]. If it is dropped before it was
+/// ready, it has sent nothing, and drops the buffer: see [`into_buffer`](Send::into_buffer).
 #[derive(Debug)]
 #[must_use = "sends nothing unless awaited"]
 pub struct Send<'a> {
@@ -401,7 +401,7 @@ impl<'a> Send<'a> {
         Send { stream, buf: Some(buf), more, cancels, token }
     }
 
-    /// Gives the send up, and the buffer back; `None` if it was handed over.
+    /// Abandons the send and returns the buffer; `None` if it was queued.
     pub fn into_buffer(mut self) -> Option<SendBuf> {
         self.buf.take()
     }
@@ -412,7 +412,7 @@ impl Future for Send<'_> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         self.stream.check_cancelled(self.cancels)?;
-        // A peer that reads as fast as we send would otherwise keep the thread for ever.
+        // Otherwise a peer that reads as fast as we send would monopolise the thread.
         if !self.stream.spend(cx) {
             return Poll::Pending;
         }

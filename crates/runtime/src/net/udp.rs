@@ -120,7 +120,7 @@ impl UdpSocket {
     /// call this, the last one is woken.
     ///
     /// # Errors
-    /// What makes the socket itself fail, once.
+    /// The error that makes the socket itself fail, once.
     pub fn poll_recv_batch(
         &self,
         cx: &mut Context<'_>,
@@ -154,11 +154,11 @@ impl UdpSocket {
         RecvBatch { socket: self, into, most, cancels, token }
     }
 
-    /// Hands the datagrams over for sending, in order, and empties `batch`. Waits only while the
-    /// socket holds as much unsent as it may: 1,024 datagrams or 1 MiB. If the future is dropped,
-    /// those not yet handed over are still in `batch`.
+    /// Sends the datagrams, in order, and empties `batch`. Waits only while the socket holds its
+    /// maximum of unsent data: 1,024 datagrams or 1 MiB. If the future is dropped, datagrams that
+    /// were not queued are still in `batch`.
     ///
-    /// A datagram that the kernel refuses is counted, see [`stats`](Self::stats), and fails no
+    /// A datagram that the kernel refuses is counted, see [`stats`](Self::stats), and affects no
     /// other.
     ///
     /// # Errors
@@ -168,8 +168,8 @@ impl UdpSocket {
         SendBatch { socket: self, batch, cancels, token }
     }
 
-    /// Hands over what the socket has room for, in order, without waiting; the rest stays in
-    /// `batch`. For a sender that keeps a schedule, and has more to do than to wait for one socket.
+    /// Queues as many datagrams as the socket can hold, in order, without waiting; the rest stays
+    /// in `batch`. For a sender with a schedule that must not wait for one socket.
     ///
     /// # Errors
     /// When the engine has lost the socket.
@@ -182,7 +182,7 @@ impl UdpSocket {
         }
     }
 
-    /// Hands one datagram over for sending to `to`, as [`send_batch`](Self::send_batch).
+    /// Sends one datagram to `to`, like [`send_batch`](Self::send_batch).
     ///
     /// # Errors
     /// As [`send_batch`](Self::send_batch).
@@ -190,7 +190,7 @@ impl UdpSocket {
         self.send_batch(&mut vec![Datagram::to(to, data)]).await
     }
 
-    /// Hands one datagram over for sending to the peer of a connected socket.
+    /// Sends one datagram to the peer of a connected socket.
     ///
     /// # Errors
     /// As [`send_batch`](Self::send_batch).
@@ -198,7 +198,7 @@ impl UdpSocket {
         self.send_batch(&mut vec![Datagram::new(data)]).await
     }
 
-    /// Returns when the kernel has taken, or finally refused, everything handed over.
+    /// Returns when the kernel has accepted, or finally refused, all sent datagrams.
     ///
     /// # Errors
     /// ECANCELED, see [`cancel`](Self::cancel).
@@ -212,8 +212,8 @@ impl UdpSocket {
         .await
     }
 
-    /// Ends the operations that wait on this socket: each returns ECANCELED, exactly once.
-    /// Nothing received is lost, and later operations work as before.
+    /// Ends the operations that wait on this socket: each returns ECANCELED, exactly once. No
+    /// received datagram is lost, and later operations work as before.
     pub fn cancel(&self) {
         self.cancels.set(self.cancels.get().wrapping_add(1));
         let mut wakes = Vec::new();
@@ -221,12 +221,12 @@ impl UdpSocket {
         wakes.into_iter().for_each(Waker::wake);
     }
 
-    /// From now on the kernel drops whatever arrives, and counts it among its drops. What is
-    /// queued already can still be received, so that a service can end with everything answered
-    /// or counted. For good: there is no way back.
+    /// From now on the kernel drops all arriving datagrams, and counts them among its drops. Queued
+    /// ones can still be received, so that a service can end with all of them answered or counted.
+    /// This cannot be undone.
     ///
     /// # Errors
-    /// When the kernel refuses the filter that does it (no memory).
+    /// When the kernel refuses the filter (no memory).
     pub fn stop_receiving(&self) -> io::Result<()> {
         // The shortest program of the classic packet filter: keep 0 bytes, that is, drop.
         const DROP: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
@@ -235,10 +235,10 @@ impl UdpSocket {
         })
     }
 
-    /// What the socket has counted so far, with the drops the kernel has counted for it.
+    /// The counts of the socket so far, including the drops that the kernel counted for it.
     ///
     /// # Errors
-    /// When the kernel refuses the question for its drops (Linux before 4.12).
+    /// When the kernel does not report its drops (Linux before 4.12).
     pub fn stats(&self) -> io::Result<UdpStats> {
         let mut stats = self.counted();
         stats.kernel_drops = with_socket(&self.worker, self.key, |socket| {
@@ -247,14 +247,14 @@ impl UdpSocket {
         Ok(stats)
     }
 
-    /// What the socket itself has counted so far: as [`stats`](Self::stats) without a system call,
-    /// and with 0 for the drops of the kernel.
+    /// The counts of the socket itself: like [`stats`](Self::stats) without a system call, and with
+    /// 0 for the drops of the kernel.
     pub fn counted(&self) -> UdpStats {
         // The driver has every socket that the program has not dropped.
         self.worker.driver.borrow().udp_stats(self.key).unwrap_or_default()
     }
 
-    /// Takes one operation from the task's budget, or makes it come back later.
+    /// Takes one operation from the task's budget, or makes the task yield.
     fn spend(&self, cx: &mut Context<'_>) -> bool {
         let allowed = self.worker.executor.spend();
         if !allowed {
@@ -310,7 +310,7 @@ impl Drop for RecvBatch<'_> {
     }
 }
 
-/// The future of [`UdpSocket::send_batch`]. Dropping it leaves what was not handed over.
+/// The future of [`UdpSocket::send_batch`]. Dropping it leaves the unsent datagrams in the batch.
 #[derive(Debug)]
 #[must_use = "sends nothing unless awaited"]
 pub struct SendBatch<'a> {
@@ -326,7 +326,7 @@ impl Future for SendBatch<'_> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let SendBatch { socket, batch, cancels, token } = self.get_mut();
         socket.check_cancelled(*cancels)?;
-        // A path that takes as fast as we send would otherwise keep the thread for ever.
+        // Otherwise a path as fast as the sender would monopolise the thread.
         if !socket.spend(cx) {
             return Poll::Pending;
         }
@@ -347,8 +347,8 @@ mod tests {
     use super::*;
     use crate::{EngineChoice, Runtime};
 
-    /// Without checksums on a socket the kernel refuses to cut its buffers (EINVAL). The same
-    /// datagrams must go out all the same.
+    /// If a socket has no checksums, the kernel refuses to segment its buffers (EINVAL). The same
+    /// datagrams must be sent nevertheless.
     #[test]
     fn what_the_kernel_will_not_cut_is_cut_here() {
         for engine in [EngineChoice::Auto, EngineChoice::Epoll] {

@@ -12,19 +12,20 @@ use std::os::fd::{AsFd, BorrowedFd};
 /// Longest payload that GRO delivers in one buffer.
 const COALESCED_BYTES_MAX: u32 = 65_535;
 
-/// How UDP sockets are made.
+/// Options of UDP sockets.
 ///
-/// Sockets of a worker with equal `buffer_bytes`, `buffer_count` and ancillary wishes share their
+/// Sockets of a worker with equal `buffer_bytes`, `buffer_count` and ancillary options share their
 /// receive buffers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UdpOptions {
-    /// Bytes of receive buffer to ask of the kernel (SO_RCVBUF); `None` leaves its default.
-    /// Beyond net.core.rmem_max it takes CAP_NET_ADMIN. [`BoundUdp::granted`] says what came of it.
+    /// Bytes of receive buffer to request (SO_RCVBUF); `None` leaves the default. Beyond
+    /// net.core.rmem_max this requires CAP_NET_ADMIN. [`BoundUdp::granted`] returns the granted
+    /// size.
     pub recv_buffer_bytes: Option<u32>,
-    /// Bytes of send buffer to ask of the kernel (SO_SNDBUF); as `recv_buffer_bytes`.
+    /// Bytes of send buffer to request (SO_SNDBUF); as for `recv_buffer_bytes`.
     pub send_buffer_bytes: Option<u32>,
-    /// Longest datagram that is received whole: 16 to 65,535 bytes, 2,048 by default. The rest of
-    /// a longer one is cut off, and the datagram marked.
+    /// Longest datagram that is received completely: 16 to 65,535 bytes, 2,048 by default. A longer
+    /// one is truncated and marked.
     pub buffer_bytes: u32,
     /// Receive buffers, shared by sockets with equal options: a power of two from 4 to 32,768,
     /// 1,024 by default.
@@ -32,30 +33,30 @@ pub struct UdpOptions {
     /// Let the kernel coalesce datagrams of equal size from one sender into one buffer (UDP_GRO,
     /// Linux 5.0), if it can. Raises `buffer_bytes` to 65,535; 64 buffers of that size are plenty.
     pub gro: bool,
-    /// Tell the local address of each datagram ([`Received::to`](crate::Received::to)).
+    /// Report the local address of each datagram ([`Received::to`](crate::Received::to)).
     pub pktinfo: bool,
-    /// Tell when the kernel received each datagram
+    /// Report when the kernel received each datagram
     /// ([`Received::received_ns`](crate::Received::received_ns)).
     pub timestamps: bool,
-    /// Tell the DSCP and ECN of each datagram
+    /// Report the DSCP and ECN of each datagram
     /// ([`Received::traffic_class`](crate::Received::traffic_class)).
     pub traffic_class: bool,
     /// Mark in the sequence of datagrams where the kernel dropped some
     /// ([`Received::kernel_drops`](crate::Received::kernel_drops)). Their number is in
     /// [`UdpSocket::stats`](crate::UdpSocket::stats) anyway.
     pub drop_marks: bool,
-    /// Differentiated services codepoint of what is sent, 0 to 63.
+    /// Differentiated services codepoint of sent datagrams, 0 to 63.
     pub dscp: u8,
-    /// Share the address with other sockets that ask for this (SO_REUSEPORT); the kernel spreads
-    /// datagrams over them by a hash of the addresses.
+    /// Share the address with other sockets that set this (SO_REUSEPORT); the kernel distributes
+    /// datagrams by a hash of the addresses.
     pub reuse_port: bool,
     /// On io_uring, keep this many single-shot receives in flight (1 to 4,096) instead of one
     /// multishot receive, as AsyncUdpTests does: every datagram wakes all of them. 0 is off, the
     /// default.
     pub pending: u32,
-    /// Up to 64 datagrams per system call, the default: on epoll all are received and sent so
-    /// (recvmmsg, sendmmsg), on io_uring bursts of 8 and more are sent so. Off: one system call,
-    /// or one operation, for each.
+    /// Up to 64 datagrams per system call, the default: on epoll for all receives and sends
+    /// (recvmmsg, sendmmsg), on io_uring for bursts of 8 and more sends. Off: one system call, or
+    /// one operation, for each.
     pub batch: bool,
 }
 
@@ -79,7 +80,7 @@ impl Default for UdpOptions {
     }
 }
 
-/// What the kernel made of wishes that it may refuse or change.
+/// The granted values of options that the kernel may refuse or change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Granted {
@@ -87,9 +88,9 @@ pub struct Granted {
     pub recv_buffer_bytes: usize,
     /// Bytes of send buffer; likewise.
     pub send_buffer_bytes: usize,
-    /// The kernel coalesces received datagrams, as asked.
+    /// The kernel coalesces received datagrams, as requested.
     pub gro: bool,
-    /// The kernel cuts buffers into datagrams (GSO); otherwise the runtime does.
+    /// The kernel segments buffers into datagrams (GSO); otherwise the runtime does.
     pub gso: bool,
 }
 
@@ -112,15 +113,15 @@ impl UdpOptions {
         self.bound(socket.map_err(in_context)?, None).map_err(in_context)
     }
 
-    /// One socket for each of `workers`, all bound to `address`; the kernel spreads datagrams
-    /// over them by a hash of the addresses. Port 0 picks one free port.
+    /// One socket for each of `workers`, all bound to `address`; the kernel distributes datagrams
+    /// by a hash of the addresses. Port 0 picks one free port.
     ///
     /// # Errors
     /// As [`bind`](Self::bind); also if another process has the port, shared or not.
     pub fn bind_shared(&self, address: SocketAddr, workers: usize) -> io::Result<Vec<BoundUdp>> {
         if address.port() != 0 && !self.reuse_port && workers > 1 {
-            // SO_REUSEPORT would quietly join another process of the same user; a plain bind
-            // says that the port is taken.
+            // SO_REUSEPORT would silently join another process of the same user; a plain bind
+            // reports that the port is taken.
             self.bind(address)?;
         }
         let shared = UdpOptions { reuse_port: self.reuse_port || workers > 1, ..self.clone() };
@@ -175,11 +176,11 @@ impl UdpOptions {
     fn socket(&self, address: SocketAddr) -> io::Result<Socket> {
         let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
         if address.is_ipv6() {
-            // So that 0.0.0.0 and [::] can be given side by side.
+            // So that 0.0.0.0 and [::] can be used together.
             socket.set_only_v6(true)?;
         }
         socket.set_reuse_port(self.reuse_port)?;
-        // Everything a datagram is told about must be asked for before it can arrive.
+        // Ancillary data must be enabled before the datagram arrives.
         let fd = socket.as_fd();
         let (level, options) = match address.is_ipv6() {
             true => (
@@ -204,8 +205,8 @@ impl UdpOptions {
         if self.drop_marks {
             set_option(fd, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1)?;
         }
-        // The privileged form goes beyond the limit of the system; without the right the plain
-        // form gets what the limit allows.
+        // The privileged option exceeds the limit of the system; without the right, the plain
+        // option gets as much as the limit allows.
         if let Some(bytes) = self.recv_buffer_bytes {
             let bytes = bytes.min(i32::MAX as u32 / 2);
             set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes as i32)
@@ -265,7 +266,7 @@ impl BoundUdp {
         self.local
     }
 
-    /// What the kernel made of wishes that it may refuse or change.
+    /// The granted values of options that the kernel may refuse or change.
     pub fn granted(&self) -> Granted {
         self.granted
     }

@@ -87,68 +87,67 @@ impl Builder {
         self
     }
 
-    /// CPUs for the workers, one each in turn; empty (the default) leaves them to the scheduler.
+    /// CPUs for the workers, assigned in turn; empty (the default) leaves them to the scheduler.
     pub fn pin(mut self, cpus: Vec<usize>) -> Builder {
         self.pin = cpus;
         self
     }
 
-    /// How long a dropped stream may go on sending what it had queued; 5 seconds by default.
+    /// How long a dropped stream may continue to send its queued data; 5 seconds by default.
     pub fn linger(mut self, limit: Duration) -> Builder {
         self.linger = limit;
         self
     }
 
-    /// Tick mode: workers wake once per `period` (50 us to 1 s; 1 ms is typical), where
-    /// CLOCK_MONOTONIC is a multiple of it, whatever arrives in between. In each tick timers fire
-    /// and what their tasks send goes out first; what has arrived is handled after that. Saves much
-    /// CPU under many small packets, and delays everything by up to a period. A worker to which nothing
-    /// came for 100 ms, and for two ticks, sleeps until something does, and takes that at once. Off by
-    /// default.
+    /// Tick mode: workers wake once per `period` (50 us to 1 s; 1 ms is typical), at multiples of
+    /// it on CLOCK_MONOTONIC, regardless of arrivals in between. In each tick timers fire and their
+    /// tasks' sends leave first; arrivals are handled after that. Saves much CPU with many small
+    /// packets, and delays everything by up to a period. A worker without arrivals for 100 ms, and
+    /// for two ticks, sleeps until the next one, and handles that at once. Off by default.
     pub fn tick(mut self, period: Duration) -> Builder {
         self.tick = Some(period);
         self
     }
 
     /// Ticks come this much after the multiples of their period. Two programs of one machine that
-    /// send to each other cost more CPU when their ticks coincide, up to 1.7 times at 200,000
-    /// datagrams a second: each is interrupted in what it does.
+    /// send to each other cost more CPU if their ticks coincide, up to 1.7 times at 200,000
+    /// datagrams per second: each interrupts the other.
     pub fn tick_phase(mut self, phase: Duration) -> Builder {
         self.tick_phase = phase;
         self
     }
 
-    /// Time the system calls that wait and those of datagram sockets, one by one, for
-    /// [`call_times`](crate::call_times). Costs two readings of the clock for each. Off by default.
+    /// Time the blocking system calls and those of datagram sockets individually, for
+    /// [`call_times`](crate::call_times). Costs two clock readings for each. Off by default.
     pub fn call_times(mut self, on: bool) -> Builder {
         self.call_times = on;
         self
     }
 
-    /// Has the kernel refuse whatever the program does not use, in each worker's ring (Linux 5.10;
-    /// see [`confine`](crate::confine)). On epoll there is no ring, and nothing to do. Off by
-    /// default.
+    /// Makes the kernel refuse operations that the program does not use, in each worker's ring
+    /// (Linux 5.10; see [`confine`](crate::confine)). Has no effect on epoll, which has no ring.
+    /// Off by default.
     pub fn confine(mut self, uses: Uses) -> Builder {
         self.confined = Some(uses);
         self
     }
 
-    /// Says which rights the process will have when the workers start and make their rings, if it gives
-    /// some up before. By default it keeps those that it has.
+    /// Declares the rights of the process at the time when the workers start and create their
+    /// rings, if it drops some before. By default it keeps its current rights.
     pub fn starts_with(mut self, rights: Rights) -> Builder {
         self.rights = rights;
         self
     }
 
-    /// Has the first task that panics end the runtime: all workers stop, and
-    /// [`run`](Runtime::run) or [`block_on`](Runtime::block_on) passes the panic on. For a program whose
-    /// results are wrong when a task is missing. Off by default: a task that panics ends alone.
+    /// Makes the first task that panics end the runtime: all workers stop, and
+    /// [`run`](Runtime::run) or [`block_on`](Runtime::block_on) passes the panic on. For programs
+    /// whose results are wrong if a task is missing. Off by default: a panic ends its task only.
     pub fn stop_on_panic(mut self, on: bool) -> Builder {
         self.stop_on_panic = on;
         self
     }
 
-    /// Called, on a worker thread, with things an operator should hear about.
+    /// Called, on a worker thread, with notices for the operator.
     pub fn on_notice(mut self, handler: impl Fn(Notice) + Send + Sync + 'static) -> Builder {
         self.on_notice = Arc::new(handler);
         self
@@ -168,7 +167,7 @@ impl Builder {
             let what = format!("a tick of {period:?}: expected 50 us to 1 s");
             return Err(RuntimeError::new(what, None));
         }
-        let (features, why_not) = match self.engine {
+        let (features, fallback_reason) = match self.engine {
             #[cfg(feature = "sim")]
             _ if crate::sim::World::current().is_some() => {
                 (crate::sim::features(self.engine, &self.epoll, &self.uring), None)
@@ -190,6 +189,6 @@ impl Builder {
             blocking: Arc::default(),
             workers,
         });
-        Ok(Runtime { builder: self, features, why_not, shared })
+        Ok(Runtime { builder: self, features, fallback_reason, shared })
     }
 }

@@ -1,4 +1,4 @@
-//! A worker that is led step by step, by the world it lives in, instead of running by itself.
+//! A worker that its world runs step by step, instead of running by itself.
 
 use super::tick::Ticks;
 use super::worker::{CURRENT, Worker};
@@ -16,8 +16,8 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 impl Runtime {
-    /// As [`run`](Runtime::run), in the world of the calling thread: returns at once, and the
-    /// workers run when the world is told to go on.
+    /// Like [`run`](Runtime::run), in the world of the calling thread: returns at once, and the
+    /// workers run when the world runs.
     ///
     /// # Errors
     /// When a worker cannot be set up, or the calling thread is in no world.
@@ -75,11 +75,11 @@ impl Drop for Started {
 struct Led {
     worker: Rc<Worker>,
     main: JoinHandle<()>,
-    /// To be told how the worker ended; taken when it has.
+    /// Called when the worker has ended; taken by then.
     over: Option<Box<dyn FnOnce(Option<RuntimeError>)>>,
-    /// The program is over; what it had queued is still being sent.
+    /// The program has ended; its queued data is still being sent.
     lingers: bool,
-    /// The epoll set or ring that the last step would have waited for; `None` if it goes on.
+    /// The epoll set or ring on which the last step would have blocked; `None` if it continues.
     waits_for: Option<RawFd>,
     #[expect(dead_code, reason = "kept until the last worker is gone, and dropped last")]
     runtime: Rc<Started>,
@@ -149,8 +149,8 @@ impl Course for Led {
         self.waits_for = world::lead(|| self.take_step());
     }
 
-    /// A task that waits for what its socket has, of which the engine was told, and will be told no
-    /// more, waits for ever.
+    /// A task that waits for data that its socket has, of which the engine was notified, and will
+    /// not be notified again, waits for ever.
     fn check(&self, resting: bool) -> Result<(), String> {
         let Some(set) = self.waits_for.filter(|_| resting) else { return Ok(()) };
         let Some(machine) = world::machine() else { return Ok(()) };
@@ -199,8 +199,8 @@ impl Drop for Led {
     }
 }
 
-/// Makes a worker the current one of its thread for the time of a step. There may be another one,
-/// which waits in the middle of its own step.
+/// Makes a worker the current one of its thread for a step. Another one may be waiting in the
+/// middle of its own step.
 struct Here {
     before: Option<Rc<Worker>>,
 }

@@ -1,7 +1,7 @@
-//! When to give free memory back to the system: after most of the connections have gone.
+//! When to return free memory to the system: after most of the connections have closed.
 //!
-//! The C library keeps what is freed for the next time, unless it lies at the end of the heap. After
-//! thousands of connections whose peers were slow that can be hundreds of megabytes of whole pages.
+//! The C library keeps freed memory for reuse, unless it is at the end of the heap. After thousands
+//! of connections with slow peers that can be hundreds of megabytes of whole pages.
 
 use std::cell::Cell;
 
@@ -11,8 +11,8 @@ const PEAK_MIN: usize = 64;
 /// The share of the peak that may still be open when a trim is due: an eighth.
 const SHARE_LEFT: usize = 8;
 
-/// Watches how many sockets a worker has. Operations in flight do not count: they come and go by the
-/// hundred in each turn, on io_uring alone.
+/// Watches the number of sockets of a worker. Operations in flight do not count: they come and go
+/// by the hundred in each turn, and only on io_uring.
 #[derive(Debug, Default)]
 pub(super) struct HeapTrimming {
     /// The most sockets since the last trim.
@@ -20,8 +20,8 @@ pub(super) struct HeapTrimming {
 }
 
 impl HeapTrimming {
-    /// Takes note of how many sockets there are. True once for each time that their number falls to an
-    /// eighth of the peak.
+    /// Records the number of sockets. True once for each time that it falls to an eighth of the
+    /// peak.
     pub(super) fn is_due(&self, sockets: usize) -> bool {
         let peak = self.peak.get().max(sockets);
         let due = peak >= PEAK_MIN && sockets <= peak / SHARE_LEFT;
@@ -38,8 +38,8 @@ mod tests {
     use std::sync::atomic::Ordering;
     use std::time::Duration;
 
-    /// On io_uring each datagram under way was taken for a socket, so that the pause after a burst
-    /// trimmed the heaps.
+    /// On io_uring each datagram operation in flight was counted as a socket, so the pause after a
+    /// burst trimmed the heaps.
     #[test]
     fn a_burst_of_datagrams_trims_nothing() {
         crate::keep_freed_memory();

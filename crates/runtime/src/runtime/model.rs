@@ -1,12 +1,13 @@
-//! Model checks of what wakes a worker.
+//! Model checks of the wake-up of a worker.
 //!
-//! loom runs each of these models in every order in which its threads can meet, and with every value
-//! that a load may return, up to [`PREEMPTIONS`]. What is under test is the code that runs outside:
+//! loom runs each of these models in every order in which its threads can meet, and with every
+//! value that a load may return, up to [`PREEMPTIONS`]. The code under test is the production code:
 //! inboxes, wakers, executor, and the stage of a runtime. Only eventfd and driver are stand-ins. A
-//! wake that got lost shows as a worker that sleeps for ever, which loom calls a deadlock; a signal
-//! that nobody clears as a worker that never sleeps, of which it says that the model is too long.
+//! lost wake-up shows as a worker that sleeps for ever, which loom calls a deadlock; a signal that
+//! is never cleared as a worker that never sleeps, for which loom reports that the model is too
+//! long.
 //!
-//! CONTRIBUTING.md says how to run them.
+//! CONTRIBUTING.md has the command.
 
 use super::{DRAINING, RUNNING, STOPPING, Shared};
 use crate::driver::slots::Key;
@@ -21,15 +22,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
-/// Times that a thread is interrupted where it could have gone on, at most: a bound on the time that
-/// a model takes. Bugs of this kind need one or two; three take a minute, and found nothing more.
+/// How often a thread is interrupted although it could continue, at most: a bound on the run time
+/// of a model. Bugs of this kind need one or two; three take a minute, and found no further bug.
 const PREEMPTIONS: usize = 2;
 
 const WATCHES: [Watch; 3] = [Watch::Level, Watch::Edge, Watch::Rearmed];
 
 fn check(model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
-    // LOOM_MAX_PREEMPTIONS asks for more.
+    // LOOM_MAX_PREEMPTIONS overrides this.
     builder.preemption_bound.get_or_insert(PREEMPTIONS);
     builder.check(model);
 }
@@ -43,7 +44,7 @@ struct Machine {
     polls: Rc<Cell<usize>>,
 }
 
-/// What a task waits for. The one who raises it orders nothing by that: the wake has to.
+/// The event that a task waits for. Raising it establishes no order: the wake-up must.
 type Flag = Arc<AtomicBool>;
 
 impl Machine {
@@ -69,8 +70,8 @@ impl Machine {
         waker(TaskId { worker: self.registration.worker(), key })
     }
 
-    /// As `Worker::run` and `Worker::turn`, or `Worker::turn_in_ticks`, with nothing to wait for but
-    /// the eventfd.
+    /// Like `Worker::run` and `Worker::turn`, or `Worker::turn_in_ticks`, with the eventfd as the
+    /// only event.
     fn run_until(&self, over: impl Fn() -> bool) {
         let inbox = self.registration.inbox();
         loop {
@@ -100,7 +101,7 @@ fn flag() -> Flag {
     Arc::new(AtomicBool::new(false))
 }
 
-/// A thread that raises a flag and then wakes who waits for it.
+/// A thread that raises a flag and then wakes the waiting task.
 fn raise(flag: &Flag, waker: Waker) -> thread::JoinHandle<()> {
     let flag = Arc::clone(flag);
     thread::spawn(move || {
@@ -158,7 +159,7 @@ fn no_wake_is_lost_when_an_inbox_overflows() {
     });
 }
 
-/// Shutdown and stop tell each worker through its inbox, without a task.
+/// Shutdown and stop reach each worker through its inbox, without a task.
 #[test]
 fn no_shutdown_is_missed() {
     for watch in WATCHES {

@@ -1,19 +1,19 @@
-//! Tick mode: a worker that wakes once per tick, whatever arrives in between.
+//! Tick mode: a worker that wakes once per tick, regardless of arrivals in between.
 //!
-//! For traffic of many small packets this halves the CPU on either engine, at the price of up to
-//! a tick of latency: everything that arrives between two ticks is taken in one go.
+//! With many small packets this halves the CPU on either engine, at the price of up to a tick of
+//! latency: all arrivals between two ticks are handled together.
 //!
-//! The sleep is ppoll(2) on the worker's eventfd, on both engines alike, and not the engine's own
-//! wait. io_uring could wait with a large number of completions and the tick as timeout, but when
-//! that ends the kernel first runs the receives it has deferred and returns afterwards, so what
-//! is due would go out behind the handling of what arrived, 0.3 ms late and more. While the
-//! worker sleeps elsewhere, deferred work (IORING_SETUP_DEFER_TASKRUN) neither runs nor wakes it:
-//! at most one item per armed receive gathers, and the packets wait in their sockets.
+//! On both engines, the sleep is ppoll(2) on the worker's eventfd and not the engine's own wait.
+//! io_uring could wait with a large number of completions and the tick as timeout, but at its end
+//! the kernel first runs the deferred receives and returns afterwards, so due sends would leave
+//! behind the handling of arrivals, 0.3 ms late and more. While the worker sleeps elsewhere,
+//! deferred work (IORING_SETUP_DEFER_TASKRUN) neither runs nor wakes it: at most one item per armed
+//! receive accumulates, and the packets wait in their sockets.
 //!
-//! A worker without work does not tick. After [`REST_AFTER`] without an arrival or a timer it rests: it
-//! waits as a worker without ticks does, in the engine, and takes what arrives first at once. Then it
-//! ticks again, at the moments at which it would have. (Once it went on ticking: 1,000 wake-ups a second
-//! in a server without traffic.)
+//! A worker without work does not tick. After [`REST_AFTER`] without an arrival or a timer it
+//! rests: it waits in the engine like a worker without ticks, and handles the next arrival at once.
+//! Then it ticks again, at the same times as before. (It used to tick always: 1,000 wake-ups per
+//! second in a server without traffic.)
 
 use super::Worker;
 use crate::calls::Call;
@@ -25,28 +25,28 @@ use std::os::fd::AsRawFd;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-/// Shortest and longest tick that can be asked for.
+/// Shortest and longest allowed tick.
 pub(super) const PERIODS: std::ops::RangeInclusive<Duration> =
     Duration::from_micros(50)..=Duration::from_secs(1);
 
-/// How much later than asked the kernel may end a wait for a tick: its default is a twentieth of a
-/// tick of 1 ms.
+/// How much later than requested the kernel may end a wait for a tick: its default is a twentieth
+/// of a tick of 1 ms.
 pub(super) const TIMER_SLACK: Duration = Duration::from_micros(1);
 
-/// How long nothing may happen before a worker rests, and in how many ticks at least: one may have fallen
+/// How long a worker must be idle before it rests, and for how many ticks at least: one may fall
 /// between two arrivals that are further apart than a long tick.
 const REST_AFTER: Duration = Duration::from_millis(100);
 const REST_AFTER_TICKS_MIN: u32 = 2;
 
-/// The ticks of one worker: where CLOCK_MONOTONIC is a multiple of the period plus a phase. So those
-/// of the workers of a process, and of processes of one machine, lie to each other as they are told
-/// to and not as it happens.
+/// The ticks of one worker: at multiples of the period on CLOCK_MONOTONIC plus a phase. The
+/// relative timing of the workers of a process, and of processes of one machine, is thus configured
+/// and not random.
 pub(super) struct Ticks {
     period: Duration,
     next: Cell<Instant>,
     /// How late the last wait ended, if there was one.
     overrun: Cell<Option<Duration>>,
-    /// Ticks in a row in which nothing arrived and no timer fired.
+    /// Consecutive ticks without an arrival or a timer.
     idle: Cell<u32>,
     /// So many of them begin a rest.
     idle_max: u32,
@@ -69,22 +69,22 @@ impl Ticks {
         }
     }
 
-    /// True if the worker is not to wake for a tick, because there was nothing to do in the last ones.
+    /// True if the worker must not wake for a tick, because the last ones were idle.
     pub(super) fn rests(&self) -> bool {
         self.idle.get() >= self.idle_max
     }
 
-    /// Takes note of a tick.
+    /// Records a tick.
     fn note(&self, worked: bool) {
         self.idle.set(if worked { 0 } else { self.idle.get().saturating_add(1) });
     }
 
-    /// The first tick to come in which a timer of this moment fires.
+    /// The first future tick in which a timer of this time fires.
     fn first_from(&self, moment: Instant) -> Instant {
         let next = self.next.get();
         let periods =
             moment.saturating_duration_since(next).as_nanos().div_ceil(self.period.as_nanos());
-        // Beyond the clock's range it never comes; the moment itself is as good.
+        // Beyond the clock's range it never comes; the time itself serves as well.
         let ahead =
             Duration::from_nanos((periods * self.period.as_nanos()).try_into().unwrap_or(u64::MAX));
         next.checked_add(ahead).unwrap_or(moment)
@@ -100,8 +100,8 @@ impl Ticks {
         self.overrun.get()
     }
 
-    /// Moves on from the tick that is due to the first after `now`, and says how many between them are
-    /// lost.
+    /// Advances from the due tick to the first after `now`, and returns how many between them were
+    /// missed.
     fn advance(&self, now: Instant) -> u64 {
         let late = now.saturating_duration_since(self.next.get());
         let missed = (late.as_nanos() / self.period.as_nanos()) as u64;
@@ -119,8 +119,8 @@ enum Ended {
 }
 
 impl Worker {
-    /// One tick: what is due runs and is handed to the kernel, and only then what has arrived is
-    /// taken and handled. A wake from another thread is served in between.
+    /// One tick: due tasks run and their sends are submitted, and only then arrivals are received
+    /// and handled. A wake from another thread is handled in between.
     pub(super) fn turn_in_ticks(&self, ticks: &Ticks) -> io::Result<()> {
         self.run_and_submit(ticks)?;
         self.publish_in_use();
@@ -145,8 +145,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Waits in the engine until something arrives, which is a tick at once, or until the tick of the
-    /// next timer.
+    /// Waits in the engine until an arrival, which counts as a tick, or until the tick of the next
+    /// timer.
     fn rest(&self, ticks: &Ticks) -> io::Result<Ended> {
         let due = self.next_turn(ticks);
         let idle = self.executor.is_idle(self.registration.inbox())
@@ -162,7 +162,7 @@ impl Worker {
         self.wake_all(wakes);
         let now = sys::now();
         if ticks.next.get() <= now {
-            // None of those in between is missed.
+            // The ticks in between do not count as missed.
             ticks.advance(now);
         }
         let late = due.and_then(|due| now.checked_duration_since(due));
@@ -175,7 +175,7 @@ impl Worker {
         Ok(if arrived || late.is_some() { Ended::Tick } else { Ended::Wake })
     }
 
-    /// The moment by which a worker in tick mode has to run even if nothing happens.
+    /// The time by which a worker in tick mode must run even without events.
     pub(super) fn next_turn(&self, ticks: &Ticks) -> Option<Instant> {
         match ticks.rests() {
             true => self.next_deadline().map(|deadline| ticks.first_from(deadline)),
@@ -183,7 +183,7 @@ impl Worker {
         }
     }
 
-    /// Runs tasks until none is ready or the next tick is due, and hands over what they start.
+    /// Runs tasks until none is ready or the next tick is due, and submits what they start.
     pub(super) fn run_and_submit(&self, ticks: &Ticks) -> io::Result<()> {
         loop {
             self.executor.run_ready();
@@ -214,8 +214,8 @@ impl Worker {
             let wake = self.registration.inbox().eventfd().as_raw_fd();
             let wait = || sys::poll::wait_readable(wake, deadline - now);
             slept = true;
-            // Even if nothing is noted: a signal that came in after its inbox was emptied (the waker
-            // notes first and signals then) would end every wait until the next one.
+            // Even without a stored wake: a signal that arrived after its inbox was emptied (the
+            // waker stores first and then signals) would end every wait until the next one.
             if self.counters.calls.timed(Call::Ppoll, wait)? {
                 return Ok(Ended::Wake);
             }
@@ -233,7 +233,8 @@ impl Worker {
     /// Wakes all in `wakes`, and keeps its memory.
     pub(super) fn wake_all(&self, mut wakes: Vec<Waker>) {
         for waker in wakes.drain(..) {
-            // Nearly all wakers are of tasks of this worker: those need no look at who we are.
+            // Nearly all wakers are of tasks of this worker: those need no lookup of the current
+            // worker.
             match task_of(&waker) {
                 Some(task) if task.worker == self.id() => self.executor.wake(task.key),
                 _ => waker.wake(),
@@ -273,8 +274,8 @@ mod tests {
         }
     }
 
-    /// What is left of a wake that was noted, seen and only then signalled. Once, each wait ended at
-    /// once from then on, at the expense of a whole CPU.
+    /// The rest of a wake that was stored, seen and only then signalled. It used to end each
+    /// following wait at once, at the expense of a whole CPU.
     #[test]
     fn a_signal_that_comes_late_ends_one_wait() {
         const TICKS: u64 = 20;

@@ -1,4 +1,4 @@
-//! A worker: everything that belongs to one thread, and the loop that ties it together.
+//! A worker: the state of one thread, and its loop.
 
 use super::builder::NoticeHandler;
 use super::heap_trimming::HeapTrimming;
@@ -41,13 +41,13 @@ pub(crate) fn with_current<R>(f: impl FnOnce(&Worker) -> R) -> Option<R> {
     CURRENT.try_with(|current| current.borrow().as_deref().map(f)).ok().flatten()
 }
 
-/// True on the thread of a worker that has begun to serve: nothing may sleep there. Before that, while
-/// the main future is polled for the first time, there is nobody to keep waiting.
+/// True on the thread of a worker that has begun to serve, which must not sleep. Before that, while
+/// the main future is polled for the first time, no connection waits.
 pub(crate) fn is_serving() -> bool {
     with_current(|worker| worker.serves.get()) == Some(true)
 }
 
-/// Everything that belongs to one worker thread.
+/// The state of one worker thread.
 pub(crate) struct Worker {
     pub(super) registration: Registration,
     pub(crate) executor: Executor,
@@ -64,7 +64,7 @@ pub(crate) struct Worker {
     heap_trimming: HeapTrimming,
     /// It has had a turn.
     serves: Cell<bool>,
-    /// Counts how often the engine was asked for what has arrived.
+    /// Counts the turns of the engine.
     round: Cell<u64>,
     pub(super) ticks: Option<Ticks>,
     pub(super) shared: Arc<Shared>,
@@ -141,8 +141,8 @@ impl Worker {
         (self.on_notice)(notice);
     }
 
-    /// A task of this worker has panicked, and is over. Gives the panic back, for whoever waits for
-    /// the task; or passes it on, which ends the worker, if that is how the runtime was built.
+    /// A task of this worker has panicked and ended. Returns the panic, for the task's join handle;
+    /// or passes it on, which ends the worker, if the runtime was built so.
     pub(crate) fn task_panicked(&self, panic: Panic) -> Option<Panic> {
         self.counters.panics.add(1);
         if self.stop_on_panic && !std::thread::panicking() {
@@ -151,7 +151,7 @@ impl Worker {
         Some(panic)
     }
 
-    /// A socket was closed: whoever waits for a descriptor may try again.
+    /// A socket was closed: tasks that wait for a descriptor may try again.
     pub(crate) fn wake_descriptor_waiters(&self) {
         let mut waiters = self.descriptor_waiters.borrow_mut();
         if !waiters.is_empty() {
@@ -162,12 +162,12 @@ impl Worker {
         }
     }
 
-    /// Threads for what can only be done by waiting.
+    /// Threads for blocking work.
     pub(crate) fn blocking(&self) -> &Arc<blocking::Pool> {
         &self.shared.blocking
     }
 
-    /// The number of the round: what tasks have in hand in one had arrived when it began.
+    /// The number of the round: data that tasks handle in a round had arrived when it began.
     pub(crate) fn round(&self) -> u64 {
         self.round.get()
     }
@@ -180,7 +180,7 @@ impl Worker {
         self.shared.stage()
     }
 
-    /// Runs `main` to its end, then takes everything down. `None` if the runtime was stopped.
+    /// Runs `main` to its end, then shuts down. `None` if the runtime was stopped.
     pub(super) fn run<F: Future + 'static>(
         self: Rc<Worker>,
         main: F,
@@ -195,7 +195,7 @@ impl Worker {
         let failed = |error| RuntimeError::new("the worker's engine failed", Some(error));
         loop {
             self.executor.run_ready();
-            // Asked before the wait: when `main` is over, perhaps nothing will ever end it.
+            // Checked before the wait: when `main` has ended, there may be no further event.
             if main.is_finished() || self.stage() == STOPPING {
                 break;
             }
@@ -212,7 +212,7 @@ impl Worker {
         Ok(finished)
     }
 
-    /// Lets the driver hand over, wait and report, and queues the tasks that it woke.
+    /// Lets the driver submit, wait and report, and queues the tasks that it woke.
     pub(super) fn turn(&self) -> io::Result<()> {
         self.serves.set(true);
         if let Some(ticks) = &self.ticks {
@@ -245,12 +245,12 @@ impl Worker {
         Ok(())
     }
 
-    /// Publishes what is in use, with two plain stores, so that a turn may do it; and has free memory
-    /// given back when most connections have gone.
+    /// Publishes the gauges, with two plain stores, so that each turn may do it; and returns free
+    /// memory to the system when most connections have closed.
     pub(super) fn publish_in_use(&self) {
         let in_use = self.driver.borrow().in_use();
         if self.heap_trimming.is_due(in_use.sockets) && sys::heap::keeps_freed_memory() {
-            // On a thread of its own, as it takes milliseconds. Without a thread the memory stays.
+            // On a separate thread, as it takes milliseconds. Without a thread the memory is kept.
             let _stays = self.blocking().run_detached(Box::new(sys::heap::trim));
         }
         self.counters.slots_in_use.set((in_use.sockets + in_use.operations) as u64);
@@ -285,7 +285,7 @@ impl Worker {
     }
 }
 
-/// Makes a worker the current one of its thread; takes it down when dropped.
+/// Makes a worker the current one of its thread; shuts it down when dropped.
 struct Enter {
     worker: Rc<Worker>,
 }
@@ -317,9 +317,9 @@ impl Drop for Enter {
 /// Starts a task on the current worker.
 ///
 /// A task that panics ends alone, and drops what it owns: its connections are closed. The
-/// [`JoinHandle`] yields the panic, [`CounterSnapshot::panics`](crate::CounterSnapshot::panics) counts
-/// it, and the panic hook prints it as any other. If nobody can tell what is still right after that,
-/// have the whole runtime stop: [`Builder::stop_on_panic`](crate::Builder::stop_on_panic).
+/// [`JoinHandle`] yields the panic, [`CounterSnapshot::panics`](crate::CounterSnapshot::panics)
+/// counts it, and the panic hook prints it as usual. If the program cannot continue without the
+/// task, make the whole runtime stop: [`Builder::stop_on_panic`](crate::Builder::stop_on_panic).
 ///
 /// # Panics
 /// Outside a twinring runtime.
@@ -331,8 +331,8 @@ where
     JoinHandle::spawn(&current(), future)
 }
 
-/// Hands what was queued on this worker's sockets to the kernel now, instead of when the worker
-/// next waits. For a sender that stamps what it sends: stamp, send, submit.
+/// Submits the queued sends of this worker's sockets to the kernel now, instead of when the worker
+/// next waits. For a sender that stamps its packets: stamp, send, submit.
 ///
 /// # Errors
 /// When the engine has failed as a whole.
@@ -343,8 +343,8 @@ pub fn submit() -> io::Result<()> {
     current().submit()
 }
 
-/// What the system calls of this worker took since it started, or since
-/// [`restart_call_times`]; empty without [`Builder::call_times`](crate::Builder::call_times).
+/// The durations of this worker's system calls since it started, or since [`restart_call_times`];
+/// empty without [`Builder::call_times`](crate::Builder::call_times).
 ///
 /// # Panics
 /// Outside a twinring runtime.
@@ -352,7 +352,7 @@ pub fn call_times() -> Vec<CallTime> {
     current().counters.calls.table()
 }
 
-/// Lets [`call_times`] count from now on.
+/// Resets [`call_times`].
 ///
 /// # Panics
 /// Outside a twinring runtime.
@@ -360,8 +360,8 @@ pub fn restart_call_times() {
     current().counters.calls.restart();
 }
 
-/// How late the last wait for a tick of this thread's worker ended, in tick mode; `None` also if
-/// there was no wait, because the worker was busy until the tick was due.
+/// How late the last wait for a tick of this thread's worker ended, in tick mode; `None` also
+/// without a wait, because the worker was busy until the tick was due.
 pub(crate) fn tick_overrun() -> Option<Duration> {
     with_current(|worker| worker.ticks.as_ref().and_then(Ticks::overrun)).flatten()
 }
@@ -371,7 +371,8 @@ pub(crate) fn tick_origin() -> Option<Instant> {
     with_current(|worker| worker.ticks.as_ref().map(Ticks::origin)).flatten()
 }
 
-/// Becomes ready when [`Handle::shutdown`](crate::Handle::shutdown) was called; at once if that was before.
+/// Becomes ready when [`Handle::shutdown`](crate::Handle::shutdown) is called; at once if that was
+/// before.
 ///
 /// # Panics
 /// When polled outside a twinring runtime.

@@ -1,4 +1,4 @@
-//! What a worker sleeps on: an eventfd(2), which its driver watches.
+//! The eventfd(2) that wakes a worker; its driver watches it.
 
 use crate::sys;
 use std::io;

@@ -1,8 +1,8 @@
-//! What stands in for an eventfd(2), and for the drivers that watch it, in model checks: system
-//! calls cannot be modelled, and a wait in one would stop all threads of a model.
+//! Stands in for an eventfd(2), and for the drivers that watch it, in model checks: system calls
+//! cannot be modelled, and a blocking one would stop all threads of a model.
 //!
-//! It promises no more order between threads than the kernel does: who is told of a signal sees what
-//! came before it.
+//! It guarantees no more order between threads than the kernel does: a thread that is notified of a
+//! signal sees everything before the signal.
 
 use loom::sync::Notify;
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,8 +24,8 @@ pub(crate) enum Watch {
     /// EPOLLET, and a multishot poll of io_uring: each signal is reported once, if it can still be
     /// read by then.
     Edge,
-    /// A poll of io_uring that ended: it is armed anew, which reports a level, and the eventfd cleared
-    /// before that.
+    /// A poll of io_uring that ended: it is armed again, which reports a level, after the eventfd
+    /// was cleared.
     Rearmed,
 }
 
@@ -40,7 +40,7 @@ impl EventFd {
 
     pub(crate) fn signal(&self) {
         self.count.fetch_add(1, Ordering::Release);
-        // Not a store: loom lets one of those be overtaken by swaps that came before it.
+        // Not a store: in loom, a store can be overtaken by earlier swaps.
         self.edge.swap(true, Ordering::Release);
         self.sleeper.notify();
     }

@@ -1,9 +1,9 @@
-//! Wakes that come from other threads.
+//! Wakes from other threads.
 //!
 //! Each worker registers one inbox under a number. A wake from another thread stores the task and
 //! signals the worker's eventfd, which its driver watches. The order matters: the worker clears
-//! `signalled` *before* it empties the queue, a waker fills the queue *before* it looks at
-//! `signalled`, so a wake is seen by the running drain or signals the next one.
+//! `signalled` *before* it empties the queue, a waker fills the queue *before* it reads
+//! `signalled`, so a wake is seen by the current drain or signals the next one.
 
 use super::TaskId;
 use super::eventfd::EventFd;
@@ -13,11 +13,11 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
-/// Wakes an inbox remembers one by one; beyond that it wakes every task of the worker once, which
-/// is always correct because a task tolerates being polled without need. Models get there quickly.
+/// Wakes that an inbox stores individually; beyond that it wakes every task of the worker once,
+/// which is always correct because a task tolerates unnecessary polls. Models reach it quickly.
 const WAKES_MAX: usize = if cfg!(loom) { 2 } else { 4096 };
 
-/// Workers alive at once in one process: what fits into a task's name beside its key.
+/// Concurrent workers in one process: the number must fit into a task's name beside its key.
 const WORKERS_MAX: usize = 1 << (64 - Key::BITS);
 
 #[cfg(not(all(test, loom)))]
@@ -33,14 +33,14 @@ struct Pending {
     overflowed: bool,
 }
 
-/// What other threads want this worker to do.
+/// Requests of other threads to this worker.
 pub(crate) struct Inbox {
     pending: Mutex<Pending>,
     signalled: AtomicBool,
     eventfd: EventFd,
 }
 
-/// What [`Inbox::drain`] found.
+/// The result of [`Inbox::drain`].
 pub(crate) enum Drained {
     /// Wake these tasks.
     Tasks(Vec<Key>),
@@ -50,8 +50,8 @@ pub(crate) enum Drained {
 
 impl Inbox {
     fn lock(&self) -> MutexGuard<'_, Pending> {
-        // The critical sections below cannot leave the list half-changed, so a panic elsewhere
-        // does not make it unusable.
+        // The critical sections below cannot leave the list inconsistent, so a panic elsewhere does
+        // not make it unusable.
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -79,16 +79,16 @@ impl Inbox {
         &self.eventfd
     }
 
-    /// True if something may be waiting; cheap, so it can be asked before every wait.
+    /// True if wakes may be waiting; cheap, so it can be called before every wait.
     pub(crate) fn is_signalled(&self) -> bool {
         self.signalled.load(Ordering::Acquire)
     }
 
-    /// Takes everything that was pushed.
+    /// Takes all stored wakes.
     pub(crate) fn drain(&self) -> Drained {
         self.eventfd.clear();
-        // A swap and not a store: it also takes over what a signaller did before, which may be
-        // something else than a push (the stage of the runtime), and which no lock orders.
+        // A swap and not a store: it also acquires what a signaller did before, which may be
+        // something other than a push (the stage of the runtime), and is not ordered by a lock.
         self.signalled.swap(false, Ordering::AcqRel);
         let mut pending = self.lock();
         let tasks = std::mem::take(&mut pending.tasks);
@@ -96,7 +96,7 @@ impl Inbox {
     }
 }
 
-/// Holds a worker's number; gives it back when dropped.
+/// Holds a worker's number; releases it when dropped.
 pub(crate) struct Registration {
     worker: u16,
     inbox: Arc<Inbox>,
@@ -106,7 +106,7 @@ impl Registration {
     /// Takes a free worker number.
     ///
     /// # Errors
-    /// When no eventfd can be made, or 4,096 workers are alive already.
+    /// When no eventfd can be created, or 4,096 workers are already alive.
     pub(crate) fn new() -> io::Result<Registration> {
         let inbox = Arc::new(Inbox {
             pending: Mutex::new(Pending::default()),
@@ -141,8 +141,8 @@ impl Drop for Registration {
     }
 }
 
-/// Wakes a task of another worker. A number that is no longer in use wakes nobody; one that was
-/// given to a newer worker wakes at most a task there that did not ask for it.
+/// Wakes a task of another worker. An unused number wakes no task; one that was reassigned to a
+/// newer worker wakes at most one task there unnecessarily.
 pub(super) fn wake_remote(task: TaskId) {
     let inboxes = INBOXES.read().unwrap_or_else(PoisonError::into_inner);
     if let Some(Some(inbox)) = inboxes.get(usize::from(task.worker)) {

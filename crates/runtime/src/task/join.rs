@@ -1,4 +1,4 @@
-//! What `spawn` returns.
+//! The join handle that `spawn` returns.
 
 use super::{WaitToken, Waiter};
 use crate::driver::slots::Key;
@@ -22,7 +22,7 @@ enum Repr {
     Panic(Mutex<Panic>),
 }
 
-/// What a panic carries.
+/// The payload of a panic.
 pub(crate) type Panic = Box<dyn Any + Send>;
 
 impl JoinError {
@@ -36,7 +36,7 @@ impl JoinError {
         matches!(self.0, Repr::Panic(_))
     }
 
-    /// What the task panicked with, for [`std::panic::resume_unwind`].
+    /// The payload of the task's panic, for [`std::panic::resume_unwind`].
     ///
     /// # Errors
     /// The error itself, if the task did not panic.
@@ -79,7 +79,7 @@ impl fmt::Display for JoinError {
     }
 }
 
-/// What `panic!` was called with, unless it was called with something unusual.
+/// The message of a panic, unless its payload is unusual.
 fn message(payload: &(dyn Any + Send)) -> Option<&str> {
     payload
         .downcast_ref::<&str>()
@@ -120,8 +120,8 @@ impl<T> Drop for Completion<T> {
 }
 
 pin_project! {
-    /// A future and the handle it reports to. An async block would keep the future twice, once as
-    /// captured and once as awaited, and the size of tasks is cache footprint.
+    /// A future and the handle to which it reports. An async block would store the future twice,
+    /// once as captured and once as awaited, and the size of tasks is cache footprint.
     struct Tracked<F: Future> {
         #[pin]
         future: F,
@@ -149,9 +149,9 @@ impl<F: Future> Future for Tracked<F> {
     }
 }
 
-/// Waits for a spawned task. Dropping it lets the task run on by itself.
+/// Waits for a spawned task. Dropping it detaches the task.
 ///
-/// It yields what the task returned, or a [`JoinError`] if the task panicked or was aborted.
+/// It yields the task's result, or a [`JoinError`] if the task panicked or was aborted.
 pub struct JoinHandle<T> {
     state: Rc<RefCell<State<T>>>,
     worker: Weak<Worker>,
@@ -177,8 +177,8 @@ impl<T: 'static> JoinHandle<T> {
 }
 
 impl<T> JoinHandle<T> {
-    /// Ends the task at its current await point and drops what it owns. Does nothing to a task
-    /// that has finished.
+    /// Ends the task at its current await point and drops what it owns. Has no effect on a finished
+    /// task.
     pub fn abort(&self) {
         if let Some(worker) = self.worker.upgrade() {
             worker.executor.abort(self.key);
@@ -190,7 +190,7 @@ impl<T> JoinHandle<T> {
         !matches!(*self.state.borrow(), State::Running(_))
     }
 
-    /// What it panicked with, if it has.
+    /// The payload of its panic, if it panicked.
     pub(crate) fn take_panic(&self) -> Option<Panic> {
         match self.state.replace(State::Gone) {
             State::Panicked(panic) => Some(panic),

@@ -52,23 +52,23 @@ struct Task {
     queued: bool,
 }
 
-/// Runs the tasks of one worker. Everything in it belongs to one thread.
+/// Runs the tasks of one worker. All of its state belongs to one thread.
 pub(crate) struct Executor {
     worker: u16,
     tasks: RefCell<Slots<Task>>,
     ready: RefCell<VecDeque<Key>>,
-    /// Tasks that woke themselves, to give way to others.
+    /// Tasks that woke themselves, to yield to others.
     yielded: RefCell<VecDeque<Key>>,
     budget: Cell<u32>,
 }
 
 /// Tasks that yielded and are polled in one round. Thousands of them may have work at any time, and
 /// up to [`OPERATIONS_PER_POLL`] x [`OPERATION_BYTES`] each; tasks that were just woken come first,
-/// and the driver is asked again soon.
+/// and the driver has its next turn soon.
 const YIELDED_PER_ROUND: usize = 4;
 
-/// Socket operations a task may complete in one poll before it has to let others run. A
-/// connection that always has data would otherwise never give up the thread.
+/// Socket operations that a task may complete in one poll before it must yield. Otherwise a
+/// connection that always has data would monopolise the thread.
 const OPERATIONS_PER_POLL: u32 = 32;
 
 /// Bytes that count as a further operation: a task may move 256 KiB in one poll.
@@ -92,7 +92,7 @@ impl Executor {
         key
     }
 
-    /// Queues a poll of the task unless one is queued or the task is gone.
+    /// Queues a poll of the task unless one is queued or the task has ended.
     pub(crate) fn wake(&self, key: Key) {
         if let Some(task) = self.tasks.borrow_mut().get_mut(key)
             && !task.queued
@@ -110,7 +110,7 @@ impl Executor {
         keys.into_iter().for_each(|key| self.wake(key));
     }
 
-    /// Takes over what other threads have woken; how many tasks, if that was counted.
+    /// Takes the wakes of other threads; returns how many tasks, if counted.
     pub(crate) fn take_wakes(&self, inbox: &Inbox) -> u64 {
         match inbox.drain() {
             Drained::Tasks(tasks) => {
@@ -125,8 +125,8 @@ impl Executor {
         }
     }
 
-    /// True when nothing here forbids to sleep: no task is ready, and no other thread has woken one.
-    /// One that does so from now on signals the eventfd.
+    /// True if the worker may sleep: no task is ready, and no other thread has woken one. A later
+    /// wake signals the eventfd.
     pub(crate) fn is_idle(&self, inbox: &Inbox) -> bool {
         !self.has_ready() && !inbox.is_signalled()
     }
@@ -136,8 +136,8 @@ impl Executor {
         !self.ready.borrow().is_empty() || !self.yielded.borrow().is_empty()
     }
 
-    /// Polls each task that was woken before the call, once, then some of those that gave way.
-    /// Tasks that become ready meanwhile wait for the next round, so the driver is asked between
+    /// Polls each task that was woken before the call, once, then some of those that yielded. Tasks
+    /// that become ready meanwhile wait for the next round, so the driver has a turn between
     /// rounds.
     pub(crate) fn run_ready(&self) {
         let woken = self.ready.borrow().len();
@@ -165,7 +165,7 @@ impl Executor {
         let waker = waker(TaskId { worker: self.worker, key });
         match future.as_mut().poll(&mut Context::from_waker(&waker)) {
             Poll::Pending => {
-                // The task may have been aborted while it ran: then its future goes here.
+                // The task may have been aborted while it ran: then its future is dropped here.
                 let mut tasks = self.tasks.borrow_mut();
                 match tasks.get_mut(key) {
                     Some(task) => task.future = Some(future),
@@ -183,21 +183,21 @@ impl Executor {
         }
     }
 
-    /// Drops a task wherever it stands; its destructors run before this returns, unless the task
+    /// Drops a task at its current await; its destructors run before this returns, unless the task
     /// aborts itself, in which case they run when its poll returns.
     pub(crate) fn abort(&self, key: Key) {
         let task = self.tasks.borrow_mut().remove(key);
         task.and_then(|task| task.future).into_iter().for_each(|future| self.drop_task(future));
     }
 
-    /// Drops a task. A panic of its destructors ends nothing else.
+    /// Drops a task. A panic of its destructors affects no other task.
     fn drop_task(&self, future: BoxedFuture) {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(future))) {
             let _nobody_waits_for_it = with_current(|worker| worker.task_panicked(panic));
         }
     }
 
-    /// Drops all tasks, those that destructors spawn included.
+    /// Drops all tasks, including those spawned by destructors.
     pub(crate) fn abort_all(&self) {
         loop {
             let keys = self.tasks.borrow().keys();
@@ -208,20 +208,21 @@ impl Executor {
         }
     }
 
-    /// Takes one operation from the budget of the task being polled; `false` when it is used up.
+    /// Takes one operation from the budget of the task being polled; `false` if it is used up.
     pub(crate) fn spend(&self) -> bool {
         let left = self.budget.get();
         self.budget.set(left.saturating_sub(1));
         left > 0
     }
 
-    /// Takes what moving this many bytes costs from the budget of the task being polled.
+    /// Takes the cost of moving this many bytes from the budget of the task being polled.
     pub(crate) fn spend_bytes(&self, bytes: usize) {
         let operations = u32::try_from(bytes / OPERATION_BYTES).unwrap_or(u32::MAX);
         self.budget.set(self.budget.get().saturating_sub(operations));
     }
 
-    /// The same as [`spend`](Executor::spend) for asynchronous code: lets others run first when it is used up.
+    /// Like [`spend`](Executor::spend) for asynchronous code: yields first if the budget is used
+    /// up.
     pub(crate) async fn spend_or_yield(&self) {
         if !self.spend() {
             yield_now().await;
@@ -229,7 +230,7 @@ impl Executor {
     }
 }
 
-/// Lets every other task, and the driver, have a turn.
+/// Gives every other task, and the driver, a turn.
 pub(crate) async fn yield_now() {
     let mut yielded = false;
     poll_fn(|cx| {
@@ -242,7 +243,7 @@ pub(crate) async fn yield_now() {
     .await
 }
 
-/// Wakes a task from whichever thread this is called on.
+/// Wakes a task from any thread.
 pub(crate) fn wake(task: TaskId) {
     let local = crate::runtime::with_current(|worker| {
         let here = worker.id() == task.worker;

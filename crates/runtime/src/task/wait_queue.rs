@@ -1,33 +1,34 @@
-//! Queues of tasks that wait for the same thing.
+//! Queues of tasks that wait for the same event.
 //!
-//! A waker may be foreign code: that of an executor within a task, whose clone, wake and drop may use
-//! this runtime again. None of them runs while a driver or a lock is held. A [`Waiter`] clones the
-//! waker before, and keeps what it replaced until after.
+//! A waker may be foreign code: that of an executor within a task, whose clone, wake and drop may
+//! call this runtime again. None of them runs while a driver or a lock is held. A [`Waiter`] clones
+//! the waker before, and keeps the replaced one until afterwards.
 
 use crate::sys::waker::task_of;
 use std::collections::BTreeMap;
 use std::task::{Context, Waker};
 
-/// The place of a future in a [`WaitQueue`]. The future keeps it, and leaves the queue with it when it
-/// is dropped: another one of the same task may stay.
+/// The place of a future in a [`WaitQueue`]. The future stores it, and uses it to leave the queue
+/// when it is dropped: another future of the same task may stay.
 #[derive(Debug, Default)]
 pub(crate) struct WaitToken(u32);
 
 impl WaitToken {
-    /// False if its future is in no queue. It may be in none all the same, if it was woken.
+    /// False if its future is in no queue. A woken future may be in none although this is true.
     pub(crate) fn may_wait(&self) -> bool {
         self.0 != 0
     }
 }
 
-/// A future that is being polled. It is made before anything is borrowed, and dropped after that.
+/// A future that is being polled. It is created before anything is borrowed, and dropped
+/// afterwards.
 #[derive(Debug)]
 pub(crate) struct Waiter<'a> {
     waker: &'a Waker,
     token: &'a mut WaitToken,
-    /// Of a foreign waker, in case that it has to wait.
+    /// Of a foreign waker, in case it has to wait.
     clone: Option<Waker>,
-    /// What it had left where it waits now.
+    /// The waker that it replaced in its place.
     replaced: Option<Waker>,
 }
 
@@ -38,12 +39,12 @@ impl<'a> Waiter<'a> {
         Waiter { waker, token, clone, replaced: None }
     }
 
-    /// The waker, to be kept. Cloning one of our own is no foreign code.
+    /// The waker, to be stored. Cloning one of our own runs no foreign code.
     pub(crate) fn waker(&mut self) -> Waker {
         self.clone.take().unwrap_or_else(|| self.waker.clone())
     }
 
-    /// Keeps the waker in a place of one's own.
+    /// Stores the waker in a separate place.
     pub(crate) fn store(&mut self, place: &mut Option<Waker>) {
         if !place.as_ref().is_some_and(|kept| kept.will_wake(self.waker)) {
             self.replaced = place.replace(self.waker());
@@ -51,12 +52,12 @@ impl<'a> Waiter<'a> {
     }
 }
 
-/// Tasks that wait for the same thing, in the order in which they came: nearly always none or one,
-/// which needs no memory of its own. A socket has two of these, and its size is cache footprint. Holds
-/// no more than there are futures that wait.
+/// Tasks that wait for the same event, in FIFO order: nearly always none or one, which needs no
+/// memory of its own. A socket has two of these, and its size is cache footprint. Holds no more
+/// entries than there are waiting futures.
 #[derive(Debug, Default)]
 pub(crate) struct WaitQueue {
-    /// There if anybody waits.
+    /// Present if there is a waiter.
     first: Option<Waker>,
     first_token: u32,
     last_token: u32,
@@ -65,11 +66,11 @@ pub(crate) struct WaitQueue {
 }
 
 impl WaitQueue {
-    /// Adds a future, or renews the waker of one that waits already.
+    /// Adds a future, or renews the waker of one that already waits.
     #[inline]
     pub(crate) fn add(&mut self, waiter: &mut Waiter<'_>) {
         if self.first.is_none() {
-            // Nobody waits, so every number is free.
+            // Without waiters every number is free.
             self.last_token = self.last_token.wrapping_add(1).max(1);
             (self.first, self.first_token) = (Some(waiter.waker()), self.last_token);
             waiter.token.0 = self.last_token;
@@ -103,7 +104,7 @@ impl WaitQueue {
         }
     }
 
-    /// Takes a future out. The waker is to be dropped when nothing is borrowed.
+    /// Removes a future. Drop the returned waker when nothing is borrowed.
     pub(crate) fn remove(&mut self, token: &mut WaitToken) -> Option<Waker> {
         let token = std::mem::take(token).0;
         if self.first.is_none() || token == 0 {
@@ -120,13 +121,14 @@ impl WaitQueue {
         removed
     }
 
-    /// True when nobody waits.
+    /// True without waiters.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.first.is_none()
     }
 
-    /// Moves all to `wakes`. A single one that was woken and then dropped would keep the others waiting.
+    /// Moves all to `wakes`. If only one were woken and then dropped, the others would wait for
+    /// ever.
     #[inline]
     pub(crate) fn wake(&mut self, wakes: &mut Vec<Waker>) {
         let Some(first) = self.first.take() else { return };
@@ -143,7 +145,7 @@ impl WaitQueue {
         }
     }
 
-    /// A number that nobody here has. It is not 0.
+    /// An unused number. It is not 0.
     fn next_token(&mut self) -> u32 {
         loop {
             self.last_token = self.last_token.wrapping_add(1).max(1);
@@ -205,7 +207,7 @@ mod tests {
                 assert!(queue.remove(&mut tasks[leaves].1).is_some());
                 assert!(queue.remove(&mut tasks[leaves].1).is_none());
                 assert_eq!(woken(&mut queue), 2, "own: {own}, leaves: {leaves}");
-                // Those that were woken find nobody's place.
+                // Tokens of woken futures match no entry.
                 let mut newer = (Waker::noop().clone(), WaitToken::default());
                 add(&mut queue, &mut newer);
                 assert!(tasks.iter_mut().all(|(_, token)| queue.remove(token).is_none()));

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 /// When polled outside a twinring runtime.
 pub fn sleep(duration: Duration) -> Sleep {
     let now = sys::now();
-    // A deadline beyond the clock's range is as good as one in 30 years.
+    // A deadline beyond the clock's range counts as 30 years ahead.
     sleep_until(now.checked_add(duration).unwrap_or(now + Duration::from_secs(946_080_000)))
 }
 
@@ -103,11 +103,11 @@ impl From<Elapsed> for std::io::Error {
 }
 
 /// Runs `future` for at most `duration`. A future that is ready in time wins even if the deadline
-/// passed in the same moment.
+/// passes at the same moment.
 ///
 /// # Errors
-/// [`Elapsed`] if the deadline came first. The future is then dropped: a receive loses no data that way, a
-/// send drops the buffer that it waited with ([`TcpStream::send`](crate::TcpStream::send)).
+/// [`Elapsed`] if the deadline comes first. The future is then dropped: a receive loses no data
+/// that way, a send drops its waiting buffer ([`TcpStream::send`](crate::TcpStream::send)).
 pub async fn timeout<F: Future>(duration: Duration, future: F) -> Result<F::Output, Elapsed> {
     match crate::race(future, sleep(duration)).await {
         crate::Either::Left(output) => Ok(output),
@@ -115,7 +115,7 @@ pub async fn timeout<F: Future>(duration: Duration, future: F) -> Result<F::Outp
     }
 }
 
-/// As [`timeout`], with a point in time.
+/// Like [`timeout`], with a point in time.
 ///
 /// # Errors
 /// [`Elapsed`] if the deadline came first.

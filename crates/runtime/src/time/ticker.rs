@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// Shortest period of a [`Ticker`].
 const PERIOD_MIN: Duration = Duration::from_micros(1);
 
-/// Moments at equal distances, fixed from the start: a late one does not delay those after it.
+/// Times at equal distances, fixed from the start: a late tick does not delay the following ones.
 #[derive(Debug)]
 pub struct Ticker {
     origin: Instant,
@@ -25,7 +25,7 @@ pub struct Tick {
     pub number: u64,
     /// When it was due.
     pub deadline: Instant,
-    /// Ticks before this one that had passed before anybody waited for them.
+    /// Ticks before this one that passed before they were awaited.
     pub missed: u64,
     /// On a worker in tick mode: how late its last wait ended. `None` if it did not wait, because
     /// it was busy until this tick was due.
@@ -35,13 +35,13 @@ pub struct Tick {
 impl Ticker {
     /// The first tick is one period (at least 1 us) from now. On a worker in tick mode
     /// ([`Builder::tick`](crate::Builder::tick)) it counts from the worker's last tick instead, so
-    /// that equal or multiple periods fall together.
+    /// that equal or multiple periods coincide.
     pub fn new(period: Duration) -> Ticker {
         let origin = runtime::tick_origin().unwrap_or_else(sys::now);
         Ticker { origin, period: period.max(PERIOD_MIN), number: 0 }
     }
 
-    /// Waits for the next tick. If several have passed it reports the last of them, at once.
+    /// Waits for the next tick. If several have passed, it returns the last of them, at once.
     ///
     /// # Panics
     /// When polled outside a twinring runtime.
@@ -58,7 +58,7 @@ impl Ticker {
     fn deadline(&self, number: u64) -> Instant {
         let ns = self.period.as_nanos().saturating_mul(number.into());
         let since_origin = Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX));
-        // A moment beyond the clock's range never comes; the one before it is as good.
+        // A time beyond the clock's range never comes; the one before it serves as well.
         self.origin.checked_add(since_origin).unwrap_or(self.origin)
     }
 }

@@ -1,9 +1,9 @@
 //! A hierarchical timer wheel whose deadlines stay exact.
 //!
 //! Six levels of 64 buckets; a bucket of level 0 spans one tick of 2^20 ns (1.05 ms), a bucket of
-//! each further level 64 times as much. Buckets only sort timers coarsely: inside the bucket that
-//! is due, exact nanosecond deadlines decide, and [`Wheel::next_deadline_ns`] names the exact
-//! earliest one, so a wait can end to the microsecond. Insert and remove take constant time.
+//! each further level 64 times as much. Buckets only sort timers coarsely: inside the due bucket,
+//! exact nanosecond deadlines decide, and [`Wheel::next_deadline_ns`] returns the exact earliest
+//! one, so a wait can end to the microsecond. Insert and remove take constant time.
 
 use crate::driver::slots::{Key, Slots};
 use crate::task::Waiter;
@@ -14,8 +14,8 @@ const LEVEL_BITS: u32 = 6;
 const BUCKETS: usize = 1 << LEVEL_BITS;
 const LEVELS: usize = 6;
 
-/// Ticks the levels span together: 2^56 ns, 2.3 years. A later deadline waits in the last bucket
-/// of the span and is filed anew when that comes round.
+/// Ticks that the levels span together: 2^56 ns, 2.3 years. A later deadline waits in the last
+/// bucket of the span and is filed again when that is due.
 const SPAN_TICKS: u64 = 1 << (LEVEL_BITS as usize * LEVELS);
 
 struct Timer {
@@ -52,7 +52,7 @@ impl Wheel {
         self.timers.len()
     }
 
-    /// Adds a timer that wakes `waker` once `deadline_ns` has come.
+    /// Adds a timer that wakes `waker` at `deadline_ns`.
     pub(crate) fn insert(&mut self, deadline_ns: u64, waker: Waker) -> Key {
         let was_empty = self.timers.is_empty();
         let key =
@@ -77,7 +77,7 @@ impl Wheel {
         }
     }
 
-    /// Removes a timer that has not fired. Its waker is to be dropped when nothing is borrowed.
+    /// Removes a timer that has not fired. Drop its waker when nothing is borrowed.
     pub(crate) fn remove(&mut self, key: Key) -> Option<Waker> {
         let timer = self.timers.remove(key)?;
         self.unfile(timer.bucket, timer.position);
@@ -87,8 +87,8 @@ impl Wheel {
         timer.waker
     }
 
-    /// The moment to look again: the exact earliest deadline while it lies within 64 ticks, else
-    /// a moment not later than it.
+    /// The next time to check: the exact earliest deadline if it is within 64 ticks, otherwise a
+    /// time not later than it.
     pub(crate) fn next_deadline_ns(&mut self) -> Option<u64> {
         if self.timers.is_empty() {
             return None;
@@ -105,7 +105,7 @@ impl Wheel {
         self.next_ns
     }
 
-    /// Fires every timer whose deadline is not after `now_ns`, handing out its waker.
+    /// Fires every timer whose deadline is not after `now_ns`, passing its waker on.
     pub(crate) fn advance(&mut self, now_ns: u64, mut wake: impl FnMut(Waker)) {
         let now_tick = now_ns >> TICK_BITS;
         while let Some((level, bucket, start_tick)) = self.first_bucket() {
@@ -139,7 +139,7 @@ impl Wheel {
         (0..LEVELS).find_map(|level| {
             let shift = LEVEL_BITS * level as u32;
             let here = (self.now_tick >> shift) as usize % BUCKETS;
-            // Buckets before `here` on this level hold nothing: their time has passed, and later
+            // Buckets before `here` on this level are empty: their time has passed, and later
             // rounds are filed one level up.
             let ahead = self.occupied[level] >> here;
             if ahead == 0 {
@@ -220,8 +220,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against a sorted list: the same timers fire at the same moments, whatever the order,
-        /// the distances and the removals; and the wheel never asks to look later than is due.
+        /// Compared with a sorted list: the same timers fire at the same times, for any order,
+        /// distances and removals; and the wheel never checks later than a timer is due.
         #[test]
         fn fires_what_a_sorted_list_would_fire(
             steps in proptest::collection::vec((0u8..3, 0u64..1 << 45, any::<prop::sample::Index>()), 1..200)

@@ -14,28 +14,27 @@ use std::os::fd::AsRawFd;
 use std::pin::pin;
 use std::task::Waker;
 
-/// Bytes of one sendfile(2), between which others have their turn. Where the network is quicker
-/// than the disk, a large one would go on for seconds without ever finding the socket full.
+/// Bytes of one sendfile(2), between which other tasks have their turn. If the network is faster
+/// than the disk, a large one would run for seconds without ever finding the socket full.
 const PIECE_BYTES: usize = WARM_BYTES / 2;
-/// Bytes that are read and sent at once where sendfile(2) cannot be used.
+/// Bytes that are read and sent at once if sendfile(2) cannot be used.
 const COPY_BYTES: usize = 64 * 1024;
 
 impl TcpStream {
-    /// Sends `len` bytes of `file` from `offset` behind what is queued, with non-blocking
-    /// sendfile(2), and returns how many: fewer only if the file ends before. All of them are then
-    /// with the kernel. Waits for the peer; a part of the file that is not in memory is brought
-    /// there first, without keeping the worker. A filesystem of elsewhere (see [`crate::fs`]), or
-    /// one that knows no sendfile, has its files read and sent instead.
+    /// Sends `len` bytes of `file` from `offset` behind all queued data, with non-blocking
+    /// sendfile(2), and returns how many: fewer only if the file ends before. The kernel then has
+    /// all of them. Waits for the peer. Parts of the file that are not in memory are first read
+    /// into it, without blocking the worker. Files of a remote filesystem (see [`crate::fs`]), or
+    /// of one without sendfile, are read and sent instead.
     ///
-    /// Other sends, a [`finish`](Self::finish) and further files wait until this one is through,
-    /// so do not await them while holding this future unpolled. Dropped or cancelled before its
-    /// first byte was sent, it has done nothing. Dropped, cancelled or failed in the middle of the
-    /// file, it leaves a sending half that is broken: later sends report that error (ECANCELED
-    /// after a drop), and the close is a reset, so that the peer does not take the part for the
-    /// whole.
+    /// Other sends, a [`finish`](Self::finish) and further files wait until this one is done, so do
+    /// not await them while holding this future unpolled. If it is dropped or cancelled before its
+    /// first byte was sent, it has no effect. If it is dropped, cancelled or fails in the middle of
+    /// the file, the sending half is broken: later sends return that error (ECANCELED after a
+    /// drop), and the close is a reset, so that the peer does not take the part for the whole.
     ///
-    /// sendfile(2) raises SIGPIPE on a connection that is gone. Rust programs ignore that signal
-    /// unless they were told otherwise; this needs it ignored.
+    /// sendfile(2) raises SIGPIPE on a closed connection. Rust programs ignore that signal by
+    /// default; this requires it to be ignored.
     ///
     /// # Errors
     /// Those of [`send`](Self::send); those of reading the file; ECANCELED, see
@@ -44,15 +43,14 @@ impl TcpStream {
         self.send_file_by(SendStrategy::Sendfile, file, offset, len).await
     }
 
-    /// As [`send_file`](Self::send_file), in a way that the caller chooses. Where that cannot be
-    /// had, for this file or on this kernel, the file is read and sent instead, and
-    /// [`Builder::on_notice`](crate::Builder::on_notice) hears of it. splice(2) without a pipe, for
-    /// want of descriptors, becomes sendfile(2), and what finds no buffer to be sent without a copy
-    /// is copied
-    /// ([`zero_copy_exhausted`](crate::CounterSnapshot::zero_copy_exhausted)).
+    /// Like [`send_file`](Self::send_file), with a strategy. If it is not supported, for this file
+    /// or on this kernel, the file is read and sent instead, and
+    /// [`Builder::on_notice`](crate::Builder::on_notice) is notified. splice(2) without a pipe, for
+    /// lack of descriptors, becomes sendfile(2), and data without a buffer for sending without a
+    /// copy is copied ([`zero_copy_exhausted`](crate::CounterSnapshot::zero_copy_exhausted)).
     ///
     /// # Errors
-    /// As [`send_file`](Self::send_file).
+    /// As for [`send_file`](Self::send_file).
     pub async fn send_file_by(
         &self,
         strategy: SendStrategy,
@@ -67,7 +65,7 @@ impl TcpStream {
             self.check_cancelled(cancels)?;
             let polled = sending.as_mut().poll(cx);
             if polled.is_pending() {
-                // It may be waiting for a disk, and a cancellation has to end that too.
+                // It may wait for a disk, and a cancellation must end that too.
                 watch.poll(cx, |driver, key, waiter| driver.watch_sends(key, waiter));
             }
             polled
@@ -75,8 +73,9 @@ impl TcpStream {
         .await
     }
 
-    /// Bytes of files that the kernel took so far: those of a [`send_file`](Self::send_file) that
-    /// failed or was dropped in the middle, which nobody else tells, are among them.
+    /// Bytes of files that the kernel has accepted so far, including those of a
+    /// [`send_file`](Self::send_file) that failed or was dropped in the middle, which are not
+    /// reported otherwise.
     pub fn sent_of_files(&self) -> u64 {
         self.sent_of_files.get()
     }
@@ -120,7 +119,7 @@ impl TcpStream {
     }
 }
 
-/// What sendfile(2) and splice(2) say of a file that they cannot take, before anything was sent.
+/// The errors of sendfile(2) and splice(2) for an unsupported file, before anything was sent.
 fn is_refusal(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP))
 }
@@ -130,11 +129,11 @@ struct Turn<'a> {
     stream: &'a TcpStream,
     len: u64,
     sent: u64,
-    /// The file is shorter than was asked for; all of it was sent.
+    /// The file is shorter than requested; all of it was sent.
     file_ended: bool,
-    /// The connection is gone.
+    /// The connection has ended.
     lost: bool,
-    /// What later sends report if this ends in the middle.
+    /// The error of later sends if this ends in the middle.
     errno: i32,
 }
 
@@ -147,7 +146,7 @@ impl<'a> Turn<'a> {
         Ok(Turn { stream, len, sent: 0, file_ended: false, lost: false, errno })
     }
 
-    /// Sends a part of a piece, at least a byte unless the file has ended.
+    /// Sends a part of a chunk, at least a byte unless the file has ended.
     async fn send_from_cache(&mut self, file: &File, at: u64, most: usize) -> io::Result<usize> {
         loop {
             self.bring_in(file, at, most).await?;
@@ -163,8 +162,8 @@ impl<'a> Turn<'a> {
             return Ok(());
         }
         self.stream.worker.counters.cold_pieces.add(1);
-        // Sent without a second look, so that this comes to an end even where memory is so short
-        // that the pages are gone again.
+        // Sent without a second check, so that this ends even if memory is so short that the pages
+        // were evicted again.
         file.warm(at, most).await
     }
 
@@ -190,7 +189,7 @@ impl<'a> Turn<'a> {
                     Err(error) => break error,
                 }
             };
-            // With what it still holds, before anybody else can need one.
+            // With its remaining content, before another task can need one.
             drop(pipe);
             match error.kind() {
                 io::ErrorKind::WouldBlock => self.room().await?,
@@ -203,7 +202,7 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// Reads a part of a piece and sends it from where it was read to.
+    /// Reads a part of a chunk and sends it from the memory it was read into.
     async fn send_in_place(&mut self, file: &File, at: u64, most: usize) -> io::Result<usize> {
         let most = most.min(BUFFER_BYTES);
         self.bring_in(file, at, most).await?;

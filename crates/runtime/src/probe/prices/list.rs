@@ -96,7 +96,7 @@ impl Price {
 #[derive(Debug, Default)]
 pub(super) struct Samples {
     values: Vec<f64>,
-    why_not: Option<String>,
+    unavailable: Option<String>,
 }
 
 /// Fewest rounds of which an interval of 95 % can be made.
@@ -107,7 +107,7 @@ impl Samples {
         match sample {
             // Differences may be negative in a round; without those, a price of nothing would be positive.
             Ok(value) => self.values.push(value),
-            Err(why) => self.why_not = Some(why),
+            Err(why) => self.unavailable = Some(why),
         }
     }
 
@@ -118,7 +118,7 @@ impl Samples {
     pub(super) fn price(mut self) -> Price {
         let count = self.values.len();
         if count < ROUNDS_MIN {
-            let why = self.why_not.unwrap_or_else(|| "too little time".to_owned());
+            let why = self.unavailable.unwrap_or_else(|| "too little time".to_owned());
             return Price::Unavailable { why };
         }
         self.values.sort_by(f64::total_cmp);
