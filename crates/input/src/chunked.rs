@@ -1,5 +1,4 @@
-//! Content in chunks (RFC 9112 section 7.1), parsed as it comes. How much of what is too much is for
-//! the caller.
+//! Chunked content (RFC 9112 section 7.1), parsed incrementally. Limits are the caller's task.
 
 /// A byte that cannot be where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,7 +9,7 @@ pub struct Invalid {
     pub part: &'static str,
 }
 
-/// What was found.
+/// A parsed event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event<'a> {
     /// A chunk of this many bytes begins.
@@ -27,7 +26,7 @@ const SIZE_DIGITS_MAX: u8 = 16;
 /// Where the next byte belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// The digits of a chunk size: how many there were, and what they say.
+    /// The digits of a chunk size: their number, and the value.
     Size(u8, u64),
     /// Behind the size, in an extension.
     Extension(u64, Extension),
@@ -47,17 +46,17 @@ enum Place {
     Done,
 }
 
-/// Where in the extensions of a chunk the next byte belongs. RFC 9112 section 7.1.1:
-/// `*( BWS ";" BWS name [ BWS "=" BWS ( token / quoted-string ) ] )`. BWS is white space that a
-/// recipient has to accept there, so `5 ;a` is a size line; `5 ` and `5;` are none.
+/// The place of the next byte in the extensions of a chunk. RFC 9112 section 7.1.1: `*( BWS ";" BWS
+/// name [ BWS "=" BWS ( token / quoted-string ) ] )`. BWS is white space that a recipient has to
+/// accept there, so `5 ;a` is a size line; `5 ` and `5;` are not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Extension {
-    /// White space; a semicolon has to follow.
+    /// White space; a semicolon must follow.
     Gap,
     /// Behind the semicolon, before the name.
     NameStart,
     Name,
-    /// White space behind the name; an equals sign or a semicolon has to follow.
+    /// White space behind the name; an equals sign or a semicolon must follow.
     NameEnd,
     /// Behind the equals sign, before the value.
     ValueStart,
@@ -69,7 +68,7 @@ enum Extension {
 }
 
 impl Extension {
-    /// What follows `byte`; `None` if it may not be here.
+    /// The place after `byte`; `None` if it is not allowed here.
     fn after(self, byte: u8) -> Option<Extension> {
         use Extension::{
             Escaped, Gap, Name, NameEnd, NameStart, QuoteEnd, Quoted, Value, ValueStart,
@@ -113,8 +112,8 @@ impl Chunked {
         self.0 == Place::Done
     }
 
-    /// Takes the next bytes, up to the end of the content, and returns how many that are. Passes on
-    /// what it finds; an error of `on` ends it.
+    /// Parses the next bytes, up to the end of the content, and returns how many that are. Passes
+    /// events to `on`, whose error ends it.
     ///
     /// # Errors
     /// [`Invalid`], and those of `on`.
@@ -146,7 +145,7 @@ impl Chunked {
         Ok(taken)
     }
 
-    /// Where the byte behind `byte` belongs, which is none of the content.
+    /// The place of the byte behind `byte`, which is not part of the content.
     fn after(self, byte: u8) -> Result<Place, Invalid> {
         let hex = char::from(byte).to_digit(16);
         let extension = |size, at: Extension| {
@@ -183,7 +182,7 @@ fn is_text(byte: u8) -> bool {
     byte == b'\t' || !byte.is_ascii_control()
 }
 
-/// What names are made of: `tchar`, RFC 9110 section 5.6.2.
+/// The characters of names: `tchar`, RFC 9110 section 5.6.2.
 fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }

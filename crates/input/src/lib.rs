@@ -1,10 +1,10 @@
-//! Reads what somebody else decides on: files that a command line, a configuration or a bundle names,
-//! and content in chunks, which server and client both receive ([`chunked`]).
+//! Reads external input: files named by a command line, a configuration or a bundle, and chunked
+//! content, which server and client both receive ([`chunked`]).
 //!
-//! The name of a file can lead to a FIFO, whose open waits for a writer, or to a device that never ends.
-//! Here a file is opened without blocking, must be a regular file, and is read up to a bound.
-//! (A filesystem whose server is gone still blocks the open. Threads that must not wait, such as
-//! the one that handles signals, must not open files at all.)
+//! The name of a file can lead to a FIFO, whose open waits for a writer, or to a device that never
+//! ends. Here a file is opened without blocking, must be a regular file, and is read up to a bound.
+//! (A filesystem whose server is dead still blocks the open. Threads that must not block, such as
+//! the signal thread, must not open files at all.)
 
 pub mod chunked;
 
@@ -13,11 +13,11 @@ use std::io::{self, Read};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Opens a regular file for reading, without waiting for anybody.
+/// Opens a regular file for reading, without blocking on a FIFO.
 ///
 /// # Errors
-/// Those of `open(2)`, and `InvalidInput` if `path` is not a regular file; the message names what
-/// it is instead.
+/// Those of `open(2)`, and `InvalidInput` if `path` is not a regular file; the message names its
+/// actual kind.
 pub fn open(path: &Path) -> io::Result<File> {
     // Without O_NONBLOCK the open of a FIFO waits for a writer. It has no effect on regular files.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
@@ -39,11 +39,11 @@ pub fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     if announced_bytes > bytes_max {
         return Err(too_large(bytes_max));
     }
-    // It may grow meanwhile, and files of procfs announce no length.
+    // It may grow meanwhile, and files of procfs have no length.
     bytes_of(file, bytes_max, Vec::with_capacity(announced_bytes as usize))
 }
 
-/// Appends what there is to read, which makes at most `bytes_max` bytes.
+/// Appends the content, up to a total of `bytes_max` bytes.
 fn bytes_of(content: impl Read, bytes_max: u64, mut bytes: Vec<u8>) -> io::Result<Vec<u8>> {
     content.take(bytes_max + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > bytes_max { Err(too_large(bytes_max)) } else { Ok(bytes) }
@@ -62,10 +62,10 @@ pub fn read_to_string(path: &Path, bytes_max: u64) -> io::Result<String> {
     text(read(path, bytes_max)?)
 }
 
-/// Reads at most `bytes_max` bytes of UTF-8, from what [`open`] has opened or what decompresses it.
+/// Reads at most `bytes_max` bytes of UTF-8, from a file of [`open`] or a decompressor of it.
 ///
 /// # Errors
-/// As of [`read_to_string`].
+/// As for [`read_to_string`].
 pub fn string_of(content: impl Read, bytes_max: u64) -> io::Result<String> {
     text(bytes_of(content, bytes_max, Vec::new())?)
 }
@@ -100,7 +100,7 @@ mod tests {
         std::fs::write(&path, "eight by").unwrap();
         assert_eq!(read_to_string(&path, 8).unwrap(), "eight by");
         assert_eq!(read(&path, 7).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
-        // Announces no length, and has one.
+        // Its reported length is 0, its content is not.
         assert_eq!(
             read(Path::new("/proc/self/status"), 8).unwrap_err().kind(),
             io::ErrorKind::FileTooLarge

@@ -99,7 +99,7 @@ impl fmt::Display for Notice {
                  on when some of them have left (allow more memory, or lower --max-connections)"
             ),
             Notice::SendStrategy { wanted, why } => {
-                write!(f, "files are read and sent where {wanted} cannot be used: {why}")
+                write!(f, "files are read and sent, because {wanted} cannot be used: {why}")
             }
             Notice::FilesystemStuck(threads) => write!(
                 f,

@@ -1,6 +1,6 @@
 //! The echo, and requests over TCP.
 
-use crate::company::{Company, run_out_of_descriptors};
+use crate::programs::{Programs, run_out_of_descriptors};
 use crate::plan::Plan;
 use crate::{Claim, Unwatched, breaks_nothing, end, hostile, patiently, runtime};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ const IN_FLIGHT_BYTES_MAX: u64 = 256 * 1024;
 const RUN_BYTES_MAX: u64 = 8 * 1024 * 1024;
 const RUN_REQUESTS_MAX: u64 = 5_000;
 /// Hostile clients, each with a connection at a time.
-const PESTS_MAX: u64 = 4;
+const ATTACKERS_MAX: u64 = 4;
 
 /// Returns the answers.
 pub(crate) fn run(world: &World, plan: &mut Plan) -> Claim {
@@ -40,27 +40,27 @@ pub(crate) fn run(world: &World, plan: &mut Plan) -> Claim {
     let settings = settings(plan, address);
     let bytes_each = 2 * u64::from(settings.message_bytes);
     let serving = server.start(move |worker| Arc::clone(&service).run(worker)).expect("workers");
-    let (mut pests, mut company) = (Company::default(), Company::default());
-    for _ in 0..plan.about(0, PESTS_MAX) {
+    let (mut attackers, mut programs) = (Programs::default(), Programs::default());
+    for _ in 0..plan.about(0, ATTACKERS_MAX) {
         let count = plan.about(1, 100_000);
         let request = plan.bytes(count);
-        pests.invite(hostile::client(plan, address, request));
+        attackers.spawn_program(hostile::client(plan, address, request));
     }
     let scarce = plan.chance(6);
     if scarce {
-        run_out_of_descriptors(world, plan, &mut company);
+        run_out_of_descriptors(world, plan, &mut programs);
     }
-    // Whom a full backlog turns away sends its SYN again, all at the same moments.
-    let roomy = u64::from(options.backlog) >= settings.connections + settings.idle + PESTS_MAX;
+    // Clients that a full backlog turns away send their SYNs again, all at the same times.
+    let roomy = u64::from(options.backlog) >= settings.connections + settings.idle + ATTACKERS_MAX;
     let calm = breaks_nothing(world) && !scarce && roomy;
     let answered = load(settings, calm, may_idle_out);
-    company.leave();
+    programs.leave();
     // A shutdown with them, or without.
     if plan.chance(2) {
-        std::mem::take(&mut pests).leave();
+        std::mem::take(&mut attackers).leave();
     }
     end(world, &handle, serving);
-    pests.leave();
+    attackers.leave();
     let counted = counters();
     assert_eq!((counted.open, counted.accepted), (0, counted.closed), "{counted:?}");
     Claim { count: answered, bytes_each }
@@ -72,7 +72,7 @@ fn settings(plan: &mut Plan, target: std::net::SocketAddr) -> Settings {
     let connections = plan.about(1, 24);
     let slow_reader = plan.chance(10);
     if plan.chance(8) {
-        // Long and quiet: what matters here are timers.
+        // Long and idle: the aim here are timers.
         return Settings {
             connections,
             message_bytes: message_bytes.min(1_000) as u32,

@@ -1,5 +1,5 @@
-//! Clients that mean no good, or nothing at all. What they must not do is in the way of others: that
-//! is checked where those are, and by the accounts at the end of a run.
+//! Hostile clients. They must not affect others, which is checked by those, and by the counts at
+//! the end of a run.
 
 use crate::plan::Plan;
 use socket2::{Domain, SockRef, Socket, Type};
@@ -8,43 +8,43 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::thread::sleep;
 use std::time::Duration;
 
-/// Connections that one of them makes, one after the other.
+/// Connections that one of them opens, one after the other.
 const CONNECTIONS_MAX: u64 = 12;
-/// For how long it listens at most, to somebody who says nothing.
+/// The longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// What it reads at most.
+/// The maximum that it reads.
 const READ_BYTES_MAX: usize = 1 << 20;
 
-/// A way of being a nuisance.
+/// A kind of attack.
 #[derive(Clone, Copy, Debug)]
-enum Nuisance {
+enum Attack {
     /// A byte now and then (slowloris).
     Slow,
-    /// Asks for a lot and never reads, with the smallest window there is.
+    /// Requests a lot and never reads, with the smallest window.
     Deaf,
     /// A reset at any moment.
     Reset,
-    /// Half of what it has to say, then the end.
+    /// Half a request, then the end.
     Half,
-    /// Everything at once, then gone.
+    /// All requests at once, then a disconnect.
     Hasty,
-    /// Bytes that mean nothing.
+    /// Random bytes.
     Garbage,
     /// A connection and not a word.
     Silent,
 }
 
-const NUISANCES: &[Nuisance] = &[
-    Nuisance::Slow,
-    Nuisance::Deaf,
-    Nuisance::Reset,
-    Nuisance::Half,
-    Nuisance::Hasty,
-    Nuisance::Garbage,
-    Nuisance::Silent,
+const ATTACKS: &[Attack] = &[
+    Attack::Slow,
+    Attack::Deaf,
+    Attack::Reset,
+    Attack::Half,
+    Attack::Hasty,
+    Attack::Garbage,
+    Attack::Silent,
 ];
 
-/// One such client, who knows what a `request` looks like.
+/// One such client, with a valid `request`.
 pub(crate) fn client(
     plan: &mut Plan,
     server: SocketAddr,
@@ -53,16 +53,16 @@ pub(crate) fn client(
     let mut plan = plan.branch();
     move || {
         for _ in 0..plan.about(1, CONNECTIONS_MAX) {
-            // Refused, cut off, out of descriptors: whatever comes of it is what it wanted.
-            let _whatever = annoy(&mut plan, server, &request);
+            // Refused, cut off, out of descriptors: any outcome is fine.
+            let _whatever = attack(&mut plan, server, &request);
             sleep(plan.milliseconds(1, 1_000));
         }
     }
 }
 
-fn annoy(plan: &mut Plan, server: SocketAddr, request: &[u8]) -> io::Result<()> {
-    let nuisance = *plan.one_of(NUISANCES);
-    let window = if matches!(nuisance, Nuisance::Deaf) { 1 } else { 64 * 1024 };
+fn attack(plan: &mut Plan, server: SocketAddr, request: &[u8]) -> io::Result<()> {
+    let attack = *plan.one_of(ATTACKS);
+    let window = if matches!(attack, Attack::Deaf) { 1 } else { 64 * 1024 };
     let stream = Socket::new(Domain::for_address(server), Type::STREAM, None)?;
     stream.set_recv_buffer_size(window)?;
     stream.connect(&server.into())?;
@@ -70,8 +70,8 @@ fn annoy(plan: &mut Plan, server: SocketAddr, request: &[u8]) -> io::Result<()> 
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let part = plan.about(0, request.len() as u64) as usize;
-    match nuisance {
-        Nuisance::Slow => {
+    match attack {
+        Attack::Slow => {
             let pause = plan.milliseconds(1, 3_000);
             for byte in &request[..part] {
                 stream.write_all(&[*byte])?;
@@ -79,13 +79,13 @@ fn annoy(plan: &mut Plan, server: SocketAddr, request: &[u8]) -> io::Result<()> 
             }
             read_some(&mut stream)
         }
-        Nuisance::Deaf => {
+        Attack::Deaf => {
             let requests = request.repeat(plan.about(1, 200) as usize);
             let _full = stream.write_all(&requests);
             sleep(plan.milliseconds(1, 60_000));
             if plan.chance(2) { read_some(&mut stream) } else { Ok(()) }
         }
-        Nuisance::Reset => {
+        Attack::Reset => {
             stream.write_all(&request[..part])?;
             sleep(Duration::from_micros(plan.about(1, 50_000)));
             if plan.chance(2) {
@@ -94,21 +94,21 @@ fn annoy(plan: &mut Plan, server: SocketAddr, request: &[u8]) -> io::Result<()> 
             }
             SockRef::from(&stream).set_linger(Some(Duration::ZERO))
         }
-        Nuisance::Half => {
+        Attack::Half => {
             stream.write_all(&request[..part])?;
             stream.shutdown(Shutdown::Write)?;
             read_some(&mut stream)
         }
-        Nuisance::Hasty => {
+        Attack::Hasty => {
             let requests = request.repeat(plan.about(1, 100) as usize);
             stream.write_all(&requests)
         }
-        Nuisance::Garbage => {
+        Attack::Garbage => {
             let count = plan.about(1, 20_000);
             stream.write_all(&plan.bytes(count))?;
             read_some(&mut stream)
         }
-        Nuisance::Silent => {
+        Attack::Silent => {
             sleep(plan.milliseconds(1, 100_000));
             Ok(())
         }

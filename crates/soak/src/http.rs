@@ -1,6 +1,6 @@
 //! A file server, and requests over HTTP.
 
-use crate::company::{Company, run_out_of_descriptors};
+use crate::programs::{Programs, run_out_of_descriptors};
 use crate::operator::{Instruments, check_log};
 use crate::plan::Plan;
 use crate::site::{Answers, Files, Identities, tls_settings};
@@ -23,9 +23,9 @@ const FILE_BYTES_MAX: u64 = 400 * 1024;
 const RUN_BYTES_MAX: u64 = 8 * 1024 * 1024;
 const RUN_REQUESTS_MAX: u64 = 2_000;
 
-/// What the workers may take to begin.
+/// How long the workers may take to start.
 const READY_MAX: Duration = Duration::from_secs(1);
-/// What an access log may take to write its last lines.
+/// How long an access log may take to write its last lines.
 const LOG_END_MAX: Duration = Duration::from_secs(5);
 
 /// The first line of a request and that of the shortest answer.
@@ -78,20 +78,20 @@ pub(crate) fn run(world: &World, plan: &mut Plan) -> Claim {
         .map(|(address, tls)| Door { address: *address, tls })
         .collect();
     let settings = load_settings(plan, doors[0].address, content);
-    // What a client has sent behind the last request of a connection gets no answer.
+    // Data behind the last request of a connection gets no answer.
     let may_close = limited && settings.pipeline > 1;
     let scarce = plan.chance(6);
     let calm = breaks_nothing(world) && !scarce;
     let serving = server.start(move |worker| Arc::clone(&service).run(worker)).expect("workers");
-    // Before a worker has begun, nobody is ready.
+    // Before a worker has begun, the service is not ready.
     world.run_until(READY_MAX, || observer.is_ready());
-    let mut company = Company::default();
-    let mut pests = Company::default();
+    let mut programs = Programs::default();
+    let mut attackers = Programs::default();
     let strict = calm && !limited && world.faults().is_free_of(&[Fault::FileTruncated]);
-    invite(plan, &files, &doors, &mut company, &mut pests, strict);
-    company.invite(instruments.operate(plan, calm));
+    spawn_programs(plan, &files, &doors, &mut programs, &mut attackers, strict);
+    programs.spawn_program(instruments.operate(plan, calm));
     if scarce {
-        run_out_of_descriptors(world, plan, &mut company);
+        run_out_of_descriptors(world, plan, &mut programs);
     }
     let load = Load::new(settings).expect("a world has an engine");
     let answered = match load.run(&mut Unwatched) {
@@ -102,13 +102,13 @@ pub(crate) fn run(world: &World, plan: &mut Plan) -> Claim {
         }
         Err(error) => panic!("{error}"),
     };
-    company.leave();
+    programs.leave();
     // A shutdown with them, or without.
     if plan.chance(2) {
-        std::mem::take(&mut pests).leave();
+        std::mem::take(&mut attackers).leave();
     }
     end(world, &handle, serving);
-    pests.leave();
+    attackers.leave();
     drop(admin);
     let counted = observer.counters();
     assert_eq!((counted.open, counted.accepted), (0, counted.closed), "{counted:?}");
@@ -139,30 +139,30 @@ fn open_log(plan: &mut Plan, files: &Files, workers: usize) -> (AccessLog, PathB
     (AccessLog::open(settings, workers, |_| {}).expect("a file and a thread"), path)
 }
 
-/// Visitors at each door, a meddler, and pests.
-fn invite(
+/// Visitors at each door, a meddler, and attackers.
+fn spawn_programs(
     plan: &mut Plan,
     files: &Files,
     doors: &[Door],
-    company: &mut Company,
-    pests: &mut Company,
+    programs: &mut Programs,
+    attackers: &mut Programs,
     strict: bool,
 ) {
     for _ in 0..plan.about(0, 4) {
         let door = plan.one_of(doors).clone();
         let strict = strict && plan.chance(2);
         let mut pages = files.pages();
-        // What changes may be cut off in the middle.
+        // A changing file may be cut off in the middle.
         pages.retain(|page| !strict || page.answers != Answers::Version);
-        company.invite(visit(plan, door, pages, strict));
+        programs.spawn_program(visit(plan, door, pages, strict));
     }
     if plan.chance(2) {
-        company.invite(files.meddler(plan));
+        programs.spawn_program(files.meddler(plan));
     }
     for _ in 0..plan.about(0, 6) {
         let door = plan.one_of(doors).address;
         let request = plan.one_of(&files.pages()).request(false);
-        pests.invite(hostile::client(plan, door, request));
+        attackers.spawn_program(hostile::client(plan, door, request));
     }
 }
 

@@ -1,12 +1,12 @@
-//! Services and load clients on simulated machines: one seed is one machine, one mix of faults,
-//! one service, one load, and whatever becomes of them, the same each time.
+//! Services and load clients on simulated machines: one seed is one machine, one mix of faults, one
+//! service, one load, and their outcome, the same each time.
 //!
-//! Each run ends with a shutdown of the service and with an account: every answer was right, every
-//! request is accounted for, no worker, connection, descriptor or buffer is left. What breaks a rule
-//! panics, with the command that repeats it.
+//! Each run ends with a shutdown of the service and a check: every answer was right, every request
+//! is accounted for, no worker, connection, descriptor or buffer is left. A violation panics, with
+//! the command that repeats it.
 #![cfg(feature = "sim")]
 
-mod company;
+mod programs;
 mod echo;
 mod hostile;
 mod http;
@@ -23,7 +23,7 @@ use std::time::Duration;
 use twinring::sim::{Fault, Faults, Summary, World};
 use twinring::{Handle, Runtime};
 
-/// Faults that may cost a connection, or keep one from being made.
+/// Faults that may break a connection, or prevent one.
 const BREAKING: &[Fault] = &[
     Fault::Reset,
     Fault::TimedOut,
@@ -34,25 +34,25 @@ const BREAKING: &[Fault] = &[
     Fault::NoMemory,
 ];
 
-/// What the end of a service may take, in simulated time: its drain, what closed connections may go
-/// on sending, and a network that is slow.
+/// How long the end of a service may take, in simulated time: its drain, the lingering of closed
+/// connections, and a slow network.
 const END_MAX: Duration = Duration::from_secs(40);
 
-/// What became of one seed.
+/// The outcome of one seed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// What ran.
+    /// The kind of service.
     pub kind: Kind,
     /// Requests or packets that were answered.
     pub answered: u64,
-    /// What the world has seen.
+    /// The history of the world.
     pub summary: Summary,
 }
 
 /// Runs one seed; the seed also chooses the kind unless one is given.
 ///
 /// # Panics
-/// When something went wrong that no fault explains.
+/// On a failure that no fault explains.
 pub fn run(seed: u64, kind: Option<Kind>) -> Outcome {
     run_with(seed, kind, Faults::of_seed(seed))
 }
@@ -79,21 +79,21 @@ pub fn run_with(seed: u64, kind: Option<Kind>, faults: Faults) -> Outcome {
     Outcome { kind, answered, summary }
 }
 
-/// What a load says that it got.
+/// The result that a load reports.
 #[derive(Clone, Copy, Debug)]
 struct Claim {
     count: u64,
-    /// What the two sides received for each of them, at least.
+    /// The minimum that the two sides received for each of them.
     bytes_each: u64,
 }
 
-/// True if nothing that happens here may cost a connection.
+/// True if no fault here may break a connection.
 fn breaks_nothing(world: &World) -> bool {
     world.faults().is_free_of(BREAKING)
 }
 
-/// Repeats what needs a descriptor until there is one: they may be short for a moment, and an
-/// operator would try again.
+/// Repeats an operation that needs a descriptor until it gets one: they may be short for a moment,
+/// and an operator would retry.
 fn patiently<T>(world: &World, mut attempt: impl FnMut() -> std::io::Result<T>) -> T {
     loop {
         match attempt() {
@@ -118,7 +118,7 @@ fn end(world: &World, handle: &Handle, service: twinring::sim::Running<std::io::
     }
 }
 
-/// Nobody watches.
+/// Without an observer.
 struct Unwatched;
 
 impl twinring_load::observer::Observer for Unwatched {

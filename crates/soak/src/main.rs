@@ -7,17 +7,17 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use twinring_soak::{Kind, Outcome, replay_command, run};
 
-/// Between two lines about how far it has come.
+/// Interval of progress lines.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Run services and load clients on simulated machines, with faults chosen by seeds
 #[derive(Parser)]
 #[command(name = "soak")]
 struct Arguments {
-    /// Go on for so long
+    /// How long to run
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// Repeat this seed, and no other
+    /// Run only this seed
     #[arg(long, conflicts_with_all = ["seconds", "first_seed"])]
     seed: Option<u64>,
     /// Begin with this seed; the time of day otherwise
@@ -101,7 +101,7 @@ fn main() -> ExitCode {
     if tally.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// The panic hook has told what went wrong, if anything did.
+/// The panic hook has printed the failure, if there was one.
 fn attempt(seed: u64, kind: Option<Kind>) -> Option<Outcome> {
     let outcome = catch_unwind(|| run(seed, kind));
     if outcome.is_err() {

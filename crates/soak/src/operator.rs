@@ -1,5 +1,5 @@
-//! Whoever operates a file server: asks how it is, has its log opened anew, and gives it another
-//! certificate, all while it runs.
+//! The operator of a file server: reads its metrics, reopens its log, and replaces its certificate,
+//! all while it runs.
 
 use crate::plan::Plan;
 use crate::site::Identities;
@@ -15,7 +15,7 @@ use twinring_services::http::{AccessLog, HttpCounters, Tls, TlsSettings};
 const ROUNDS_MAX: u64 = 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What there is to operate.
+/// The parts to operate.
 #[derive(Clone)]
 pub(crate) struct Instruments {
     /// The admin port.
@@ -25,7 +25,7 @@ pub(crate) struct Instruments {
 }
 
 impl Instruments {
-    /// Does its rounds. `strict`: nothing here keeps the admin port from answering.
+    /// Operates in rounds. `strict`: no fault here prevents the admin port from answering.
     pub(crate) fn operate(self, plan: &mut Plan, strict: bool) -> impl FnOnce() + Send + 'static {
         let mut plan = plan.branch();
         move || {
@@ -43,7 +43,7 @@ impl Instruments {
 
     fn rotate(&self, round: u64) {
         if let Some((log, path)) = &self.log {
-            // It may not have been opened anew since the last time.
+            // It may not have been reopened since the last time.
             if fs::rename(path, path.with_extension(format!("{round}"))).is_ok() {
                 log.reopen();
             }
@@ -57,7 +57,7 @@ impl Instruments {
         }
     }
 
-    /// Reads the metrics, whose counters never go back.
+    /// Reads the metrics, whose counters never decrease.
     fn ask(&self, before: &mut u64, strict: bool) {
         let Some(address) = self.admin else { return };
         let answers = ["/healthz", "/readyz", "/metrics"].map(|path| get(address, path));
@@ -93,8 +93,8 @@ fn sum_of(text: &str, family: &str) -> Option<u64> {
     values.reduce(|sum, value| Some(sum? + value?))?
 }
 
-/// Checks the log of a service that has ended against what it counted: each line is whole, and none
-/// is missing that was not counted as dropped.
+/// Checks the log of a service that has ended against its counters: each line is complete, and no
+/// line is missing that was not counted as dropped.
 pub(crate) fn check_log(path: &Path, counted: &HttpCounters) {
     let directory = path.parent().expect("a file in a directory");
     let stem = path.file_stem().expect("a name");

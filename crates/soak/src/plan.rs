@@ -1,4 +1,4 @@
-//! What a seed stands for.
+//! The choices of a seed.
 
 use oorandom::Rand64;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// What runs.
+/// The kind of service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The echo, and requests over TCP.
@@ -69,7 +69,7 @@ impl Plan {
         self.0.rand_range(0..one_in) == 0
     }
 
-    /// With one chance in `one_in`, a number as of [`about`](Plan::about).
+    /// With a probability of 1 in `one_in`, a number as of [`about`](Plan::about).
     pub(crate) fn sometimes(&mut self, one_in: u64, low: u64, high: u64) -> Option<u64> {
         self.chance(one_in).then(|| self.about(low, high))
     }
@@ -82,7 +82,7 @@ impl Plan {
         Duration::from_millis(self.about(low, high))
     }
 
-    /// Choices of somebody else's own.
+    /// An independent sequence of choices.
     pub(crate) fn branch(&mut self) -> Plan {
         Plan(Rand64::new(u128::from(self.0.rand_u64())))
     }

@@ -1,4 +1,4 @@
-//! What a file server of a run serves: hosts with pages, files that change, a certificate.
+//! The content of a file server: hosts with pages, changing files, a certificate.
 
 use crate::plan::Plan;
 use crate::visitor::Answer;
@@ -17,19 +17,19 @@ use twinring_services::http::{HostName, MinVersion, Site, Sites, TlsSettings};
 const CHANGING_BYTES_MAX: u64 = 300 * 1024;
 const CHANGES_MAX: u64 = 40;
 
-/// Files of a run, gone when dropped.
+/// Files of a run, removed when dropped.
 pub(crate) struct Files {
     directory: TempDir,
     content: Arc<Vec<u8>>,
     hosts: Vec<&'static str>,
 }
 
-/// Names of hosts and the directory of each; the first is for all others.
+/// Names of hosts and the directory of each; the first is the default host.
 const HOSTS: &[(&str, &str)] =
     &[("elsewhere.test", "root"), ("one.test", "one"), ("*.two.test", "two")];
 
 impl Files {
-    /// With `content` as the file of the host that answers for all others.
+    /// With `content` as the file of the default host.
     pub(crate) fn new(plan: &mut Plan, content: Vec<u8>) -> Files {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let hosts = plan.about(1, HOSTS.len() as u64) as usize;
@@ -59,7 +59,7 @@ impl Files {
         sites
     }
 
-    /// What there is to ask for.
+    /// The pages to request.
     pub(crate) fn pages(&self) -> Vec<Page> {
         let mut pages = Vec::new();
         for (name, _) in HOSTS {
@@ -77,7 +77,7 @@ impl Files {
         pages
     }
 
-    /// Somebody who replaces, shortens and removes a file while it is served.
+    /// A program that replaces, shortens and removes a file while it is served.
     pub(crate) fn meddler(&self, plan: &mut Plan) -> impl FnOnce() + Send + 'static {
         let (mut plan, file) = (plan.branch(), self.path("root/changing"));
         let next = self.path("root/next");
@@ -102,7 +102,7 @@ impl Files {
     }
 }
 
-/// What a version of the changing file has at `at`.
+/// The byte of a version of the changing file at `at`.
 fn version_byte(version: u8, at: usize) -> u8 {
     (at / 7) as u8 ^ version.wrapping_mul(37)
 }
@@ -112,7 +112,7 @@ fn write_version(path: &Path, version: u8, bytes: u64) {
     fs::write(path, content).expect("a file");
 }
 
-/// What is asked for, and what may come.
+/// A page, and its valid answers.
 #[derive(Clone)]
 pub(crate) struct Page {
     host: String,
@@ -124,11 +124,11 @@ pub(crate) struct Page {
 pub(crate) enum Answers {
     /// This status, and all of this.
     Whole(u16, Arc<Vec<u8>>),
-    /// A head alone, because nothing else was asked for.
+    /// Only a head, because nothing else was requested.
     Head,
     /// This status.
     Status(u16),
-    /// Some version of the file that changes, or a part of it; or that there is none.
+    /// Some version of the changing file, or a part of it; or 404.
     Version,
 }
 
@@ -141,8 +141,7 @@ impl Page {
     }
 
     /// # Panics
-    /// When an answer is wrong. One that was cut off is not, nor is one that says that the server
-    /// could not (5xx).
+    /// When an answer is wrong. A truncated one is not, nor is one with a 5xx status.
     pub(crate) fn check(&self, answer: &Answer) {
         let Answer { status, body, whole } = answer;
         let what = format!("{}{}: {status}, {} bytes", self.host, self.path, body.len());
@@ -171,7 +170,7 @@ impl Page {
     }
 }
 
-/// Certificates for `localhost` with their keys, made once for all runs of a process.
+/// Certificates for `localhost` with their keys, created once for all runs of a process.
 pub(crate) struct Identities {
     certificates: Vec<(String, String)>,
 }
@@ -189,14 +188,14 @@ impl Identities {
         })
     }
 
-    /// Puts one of them into the files that a server reads.
+    /// Installs one of them into the files that a server reads.
     pub(crate) fn install(&self, number: usize, settings: &TlsSettings) {
         let (certificate, key) = &self.certificates[number % self.certificates.len()];
         fs::write(&settings.certificate, certificate).expect("a file");
         fs::write(&settings.key, key).expect("a file");
     }
 
-    /// What a client needs that trusts all of them.
+    /// The configuration of a client that trusts all of them.
     pub(crate) fn trust(&self) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
         for (certificate, _) in &self.certificates {

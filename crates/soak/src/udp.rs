@@ -57,7 +57,7 @@ pub(crate) fn run(world: &World, plan: &mut Plan) -> Claim {
     Claim { count: came_back, bytes_each }
 }
 
-/// Everything that was received was answered, or is counted by what became of it.
+/// Every received datagram was answered, or is counted with its reason.
 fn check_answers(counted: &UdpCounters) {
     let (sockets, path) = (&counted.sockets, &counted.impairments);
     let not_for_us = counted.bad_source + counted.not_allowed + counted.over_rate;

@@ -17,7 +17,7 @@ const REQUESTS_MAX: u64 = 20;
 const PIPELINED_MAX: u64 = 8;
 const HEAD_LINES_MAX: usize = 100;
 
-/// Where a visitor goes, and how.
+/// The target of a visitor, and the protocol.
 #[derive(Clone)]
 pub(crate) struct Door {
     pub(crate) address: SocketAddr,
@@ -40,15 +40,15 @@ impl Door {
     }
 }
 
-/// An answer, or the part of it that came.
+/// An answer, or the received part of it.
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) body: Vec<u8>,
-    /// Nothing of it is missing.
+    /// It is complete.
     pub(crate) whole: bool,
 }
 
-/// One visitor. `strict`: nothing here can be in the way of a right answer, so each has to come.
+/// One visitor. `strict`: no fault here may prevent a right answer, so each must arrive.
 pub(crate) fn visit(
     plan: &mut Plan,
     door: Door,
@@ -60,7 +60,7 @@ pub(crate) fn visit(
         for _ in 0..plan.about(1, REQUESTS_MAX) {
             let asked: Vec<Page> =
                 (0..plan.about(1, PIPELINED_MAX)).map(|_| plan.one_of(&pages).clone()).collect();
-            let came = converse(&door, &asked);
+            let came = request_pages(&door, &asked);
             if strict && came.as_ref().is_ok_and(|came| *came < asked.len()) || came.is_err() {
                 assert!(!strict, "{} answers of {}: {came:?}", asked.len(), door.address);
             }
@@ -69,8 +69,8 @@ pub(crate) fn visit(
     }
 }
 
-/// Asks for all of them on one connection, and checks what comes; returns how many came whole.
-fn converse(door: &Door, asked: &[Page]) -> io::Result<usize> {
+/// Requests all of them on one connection, and checks the answers; returns how many are complete.
+fn request_pages(door: &Door, asked: &[Page]) -> io::Result<usize> {
     let mut line = BufReader::new(door.enter()?);
     let last = asked.len() - 1;
     let requests: Vec<u8> =
@@ -89,7 +89,7 @@ fn converse(door: &Door, asked: &[Page]) -> io::Result<usize> {
     Ok(asked.len())
 }
 
-/// `None` if the connection ends before one begins.
+/// `None` if the connection ends before an answer begins.
 pub(crate) fn read_answer(
     line: &mut impl BufRead,
     without_body: bool,

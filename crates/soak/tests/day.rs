@@ -1,5 +1,5 @@
-//! A day passes for a service, hour by hour and in one step, as for a machine that was suspended or a
-//! process that was stopped: on its clock everything that waits is then due at once.
+//! A day passes for a service, hour by hour and in one step, as for a suspended machine or a
+//! stopped process: on its clock all timers are then due at once.
 #![cfg(feature = "sim")]
 
 use std::cell::Cell;
@@ -37,8 +37,8 @@ fn end(world: World, handle: &Handle, service: Running<std::io::Result<()>>) {
     world.finish();
 }
 
-/// Runs a client, and when it says so, lets the machine stand still for a day. Nobody may catch up
-/// on that time step by step.
+/// Runs a client, and on its request suspends the machine for a day. No program may catch up on
+/// that time step by step.
 fn run_client<Fut>(world: &World, client: impl Fn(Rc<Cell<bool>>) -> Fut)
 where
     Fut: Future<Output = ()> + 'static,
@@ -73,8 +73,8 @@ async fn is_closed(stream: &TcpStream) -> bool {
     end.is_ok_and(|end| end.is_ok_and(|bytes| bytes.is_empty()))
 }
 
-/// What a server with a limit of an hour does: who is silent for longer is closed, who is not stays,
-/// and a day of which nobody had anything counts against nobody at once.
+/// A server with an idle limit of an hour: a connection that is idle for longer is closed, others
+/// stay, and a day that passes for all of them at once counts against none.
 async fn spend_the_day(server: SocketAddr, stands_still: Rc<Cell<bool>>, question: Question) {
     let connect = || TcpStream::connect(server);
     let (busy, quiet) = (connect().await.expect("open"), connect().await.expect("open"));

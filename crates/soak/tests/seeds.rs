@@ -1,13 +1,13 @@
-//! Seeds that once found something, and the promise that a seed is worth keeping.
+//! Seeds that once found a fault, and the guarantee that a seed is repeatable.
 #![cfg(feature = "sim")]
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use twinring::sim::Faults;
 use twinring_soak::{Kind, run, run_with};
 
-/// Worlds beside each other share what a process has one of, and where one waits for another, as for the
-/// table of patterns when both need it first, time passes in it. So half of the time a seed did not say
-/// everything.
+/// Concurrent worlds share the process's global state, and where one waits for another, as for the
+/// table of patterns when both need it first, time passes in it. So half of the time a seed did not
+/// determine everything.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
@@ -23,8 +23,8 @@ fn a_seed_says_everything() {
     }
 }
 
-/// Files are those of the real filesystem, and the order of a hash table may differ; what is served
-/// does not.
+/// Files are those of the real filesystem, and the order of a hash table may differ; the served
+/// content does not.
 #[test]
 fn files_are_served_the_same_way_each_time() {
     let _alone = alone();
@@ -34,9 +34,9 @@ fn files_are_served_the_same_way_each_time() {
     assert_eq!(first, answered());
 }
 
-/// Two million answers in 400 steps looked like a counter that had wrapped. They are messages of one
-/// byte to a server whose client reads slowly, 65,536 of them in a send; the machine counts what was
-/// received itself, and `run` holds every claim against it.
+/// Two million answers in 400 steps looked like a counter that had wrapped. They are messages of
+/// one byte to a server whose client reads slowly, 65,536 of them per send; the machine counts
+/// received bytes itself, and `run` verifies every claim against that.
 #[test]
 fn answers_are_no_more_than_what_was_received() {
     let _alone = alone();
@@ -45,8 +45,8 @@ fn answers_are_no_more_than_what_was_received() {
     assert!(outcome.answered > 65_536 && 2 * outcome.answered <= received, "{outcome:?}");
 }
 
-/// A backlog shorter than the number of those who come at once turned the same ones away each time their
-/// SYNs came again, until they gave up: no fault, and nothing that a server could do better.
+/// A backlog shorter than the number of concurrent clients turned the same ones away each time
+/// their SYNs were repeated, until they gave up: not a fault, and not avoidable by a server.
 #[test]
 fn a_short_backlog_may_turn_connections_away() {
     let _alone = alone();
@@ -54,8 +54,8 @@ fn a_short_backlog_may_turn_connections_away() {
     assert!(outcome.answered > 0 && outcome.summary.injected.is_empty(), "{outcome:?}");
 }
 
-/// Reports that were queued when a stream was paused were followed all the same, one after the other, so
-/// that it held more than its bound.
+/// Completions that were queued when a stream was paused were still accepted, one after the other,
+/// so that it held more than its bound.
 #[test]
 fn a_paused_stream_stays_within_its_bound() {
     let _alone = alone();

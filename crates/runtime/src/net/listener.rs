@@ -180,7 +180,7 @@ impl TcpListener {
     pub async fn accept(&self) -> io::Result<TcpStream> {
         loop {
             if !self.has_memory() {
-                self.wait_for_memory("less than 16 MiB of memory are left").await;
+                self.wait_for_memory("less than 16 MiB of memory is left").await;
                 continue;
             }
             let mut accept = Operation::new(&self.worker, self.key, Side::Receive);

@@ -1,12 +1,12 @@
-//! What stands between this process and io_uring: the kernel's settings, the process's own
-//! restrictions, its container and limits, as files and calls tell them.
+//! The environment of this process as far as io_uring is concerned: kernel settings, restrictions
+//! of the process, its container and limits, read from files and system calls.
 
 use crate::sys::probe as ask;
 use serde::Serialize;
 use std::fs;
 use std::path::Path;
 
-/// What runs this process, as far as files tell.
+/// The container of this process, detected from files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Container {
@@ -16,7 +16,7 @@ pub enum Container {
     Podman,
     /// A pod of Kubernetes.
     Kubernetes,
-    /// LXC, systemd-nspawn or one that is not known by name.
+    /// LXC, systemd-nspawn or an unknown one.
     Other,
 }
 
@@ -35,7 +35,7 @@ impl Limit {
     }
 }
 
-/// What stands between this process and io_uring. `None`: not known.
+/// The restrictions between this process and io_uring. `None`: not known.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Environment {
     /// Release of the running kernel, as `uname -r`.
@@ -44,16 +44,16 @@ pub struct Environment {
     pub kernel_version: String,
     /// /proc/version_signature, where Ubuntu names its stable release.
     pub kernel_signature: Option<String>,
-    /// kernel.io_uring_disabled: 0 all may, 1 only the privileged and a group, 2 nobody. Kernels
-    /// before 6.6 have it only by backport, kernels without io_uring never.
+    /// kernel.io_uring_disabled: 0 allows all processes, 1 only privileged ones and a group, 2
+    /// none. Kernels before 6.6 have it only by backport, kernels without io_uring never.
     pub io_uring_disabled: Option<u8>,
-    /// kernel.io_uring_group: the group that may at 1; -1 is none.
+    /// kernel.io_uring_group: the group that 1 allows; -1 is none.
     pub io_uring_group: Option<i64>,
     /// This process is in that group.
     pub in_io_uring_group: bool,
     /// CAP_SYS_ADMIN in the first user namespace: may at 1.
     pub cap_sys_admin: bool,
-    /// CAP_IPC_LOCK in the first user namespace: nothing is charged to memlock.
+    /// CAP_IPC_LOCK in the first user namespace: memlock is not charged.
     pub cap_ipc_lock: bool,
     /// A seccomp filter decides on each system call of this thread.
     pub seccomp_filter: Option<bool>,
@@ -67,13 +67,13 @@ pub struct Environment {
     pub nofile: Limit,
 }
 
-/// What a process will be when it makes its rings, if it changes that before.
+/// The rights of a process when it creates its rings, if it changes them before.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rights {
-    /// It has no capabilities any more: neither CAP_SYS_ADMIN, which kernel.io_uring_disabled=1 asks
-    /// for, nor CAP_IPC_LOCK, without which rings are charged to RLIMIT_MEMLOCK.
+    /// It has no capabilities any more: neither CAP_SYS_ADMIN, which kernel.io_uring_disabled=1
+    /// requires, nor CAP_IPC_LOCK, without which rings are charged to RLIMIT_MEMLOCK.
     pub no_capabilities: bool,
-    /// Its groups; `None` keeps those that it has.
+    /// Its groups; `None` keeps the current ones.
     pub groups: Option<Vec<u32>>,
 }
 
@@ -81,12 +81,12 @@ const CAP_IPC_LOCK: u32 = 14;
 const CAP_SYS_ADMIN: u32 = 21;
 
 impl Environment {
-    /// Looks at the running system.
+    /// Reads the running system.
     pub fn read() -> Environment {
         Environment::read_below(Path::new("/"))
     }
 
-    /// The same with the files taken from below `root`.
+    /// The same with the files below `root`.
     pub(super) fn read_below(root: &Path) -> Environment {
         let text = |path: &str| fs::read_to_string(root.join(path)).ok();
         let number = |path: &str| text(path)?.trim().parse::<i64>().ok();
@@ -127,7 +127,7 @@ impl Environment {
         }
     }
 
-    /// The same for a process that has changed what it is.
+    /// The same for a process with changed rights.
     pub fn with(mut self, rights: &Rights) -> Environment {
         if rights.no_capabilities {
             (self.cap_sys_admin, self.cap_ipc_lock) = (false, false);
@@ -139,13 +139,13 @@ impl Environment {
         self
     }
 
-    /// True where only the capabilities of this process let it make rings: kernel.io_uring_disabled
-    /// is 1, and it is not in the group that may as well.
+    /// True if only the capabilities of this process allow it to create rings:
+    /// kernel.io_uring_disabled is 1, and it is not in the allowed group.
     pub fn rings_need_capabilities(&self) -> bool {
         self.io_uring_disabled == Some(1) && !self.in_io_uring_group
     }
 
-    /// kernel.io_uring_disabled stands against this process.
+    /// kernel.io_uring_disabled forbids io_uring to this process.
     pub(super) fn sysctl_refuses(&self) -> bool {
         match self.io_uring_disabled {
             Some(1) => self.rings_need_capabilities() && !self.cap_sys_admin,
@@ -157,7 +157,7 @@ impl Environment {
 
 fn container(root: &Path, cgroup: &str) -> Option<Container> {
     let exists = |path: &str| root.join(path).exists();
-    // Kubernetes first: its pods run on one of the others.
+    // Kubernetes first: its pods run on one of the other container engines.
     if exists("var/run/secrets/kubernetes.io") || cgroup.contains("kubepods") {
         Some(Container::Kubernetes)
     } else if exists("run/.containerenv") || cgroup.contains("libpod") {
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
     use std::path::PathBuf;
 
-    /// A directory that stands for `/`.
+    /// A directory in place of `/`.
     struct Root(PathBuf);
 
     impl Root {
@@ -224,7 +224,7 @@ mod tests {
         assert_eq!(env.seccomp_filter, Some(true));
         assert_eq!(env.container, Some(Container::Kubernetes));
         assert_eq!(env.security_modules, ["capability", "selinux"]);
-        // In a user namespace of its own a process has capabilities that count for nothing here.
+        // In its own user namespace a process has capabilities without effect here.
         fs::write(root.0.join("proc/self/uid_map"), "0 1000 1\n").unwrap();
         let env = Environment::read_below(&root.0);
         assert!(!env.cap_sys_admin && !env.cap_ipc_lock);

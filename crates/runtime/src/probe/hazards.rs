@@ -1,14 +1,14 @@
-//! Known faults of certain kernels. The only place where versions are compared: what a kernel can
-//! do is probed, but a fault that shows under load cannot be.
+//! Known faults of certain kernels. Only here are versions compared: a kernel's features are
+//! probed, but a fault that shows under load cannot be.
 //!
-//! As of November 2026. A range is what was reported, or what the fix names; a distribution may
-//! have the fix in an older release.
+//! As of November 2026. A range is the reported one, or that of the fix; a distribution may have
+//! the fix in an older release.
 
 use super::environment::Environment;
 use serde::Serialize;
 use std::fmt;
 
-/// Major, minor and patch of a kernel release; a release candidate comes before its release.
+/// Major, minor and patch of a kernel release; a release candidate precedes its release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Release(u16, u16, u16, Candidate);
 
@@ -68,11 +68,11 @@ pub struct Hazard {
     pub name: &'static str,
     /// The affected releases, in words.
     pub affected: &'static str,
-    /// What goes wrong.
+    /// The symptom.
     pub symptom: &'static str,
     /// Where it was reported.
     pub source: &'static str,
-    /// What of Twinring it touches, and how that is met; `None`: nothing that it uses.
+    /// The affected part of Twinring, and its workaround; `None`: Twinring does not use it.
     pub concerns: Option<&'static str>,
     /// From the first release (included) to the second (not included).
     #[serde(skip)]
@@ -112,35 +112,35 @@ pub const HAZARDS: &[Hazard] = &[
     Hazard {
         name: "multishot_lost_reset",
         affected: "6.0 and later, open; rarer since March 2026",
-        symptom: "a multishot receive is not told of a reset that comes together with data",
+        symptom: "a multishot receive does not report a reset that arrives together with data",
         source: "liburing#1549, measured on 6.18.44",
-        concerns: Some("streams; met: those that go quiet are looked at after a second or two"),
+        concerns: Some("streams; worked around: idle ones are checked after a second or two"),
         ranges: &[(release(6, 0, 0), OPEN)],
     },
     Hazard {
         name: "sqpoll_urgent_data",
         affected: "measured on 6.18.44; probably 6.0 and later, open",
-        symptom: "with SQPOLL a multishot receive is now and then not told of what is behind TCP \
-                  urgent data; recv(2) finds it",
-        source: "3 of 50 tries with liburing 2.3 and nothing of ours",
+        symptom: "with SQPOLL a multishot receive sometimes does not report data behind TCP urgent \
+                  data; recv(2) finds it",
+        source: "3 of 50 tries with liburing 2.3, without Twinring",
         concerns: Some("sqpoll_idle_ms, off by default: a peer that sends urgent data waits"),
         ranges: &[(release(6, 0, 0), OPEN)],
     },
     Hazard {
         name: "recvmsg_multishot_enobufs",
         affected: "6.1.7",
-        symptom: "multishot recvmsg runs out of buffers all the time (ENOBUFS)",
+        symptom: "multishot recvmsg constantly runs out of buffers (ENOBUFS)",
         source: "liburing#778",
         concerns: None,
         ranges: &[(release(6, 1, 7), release(6, 1, 8))],
     },
     Hazard {
         name: "idle_counts_as_iowait",
-        affected: "6.1.39 and later 6.1, 6.4.4 to 6.14; from 6.15 on a program can ask not to be counted",
+        affected: "6.1.39 and later 6.1, 6.4.4 to 6.14; from 6.15 on a program can opt out",
         symptom: "a CPU on which a program waits in io_uring shows as 100 % iowait, /proc/pressure/io \
-                  as stalled, and the CPU's frequency may be raised, though nothing is wrong",
+                  as stalled, and the CPU's frequency may be raised, without a real problem",
         source: "liburing#943, netty#16655, compio#957",
-        concerns: Some("every idle worker, in what tools show; from 6.15 on no_iowait prevents it"),
+        concerns: Some("every idle worker, in monitoring tools; from 6.15 on no_iowait prevents it"),
         ranges: &[(release(6, 1, 39), release(6, 2, 0)), (release(6, 4, 4), release(6, 15, 0))],
     },
     Hazard {
@@ -166,7 +166,7 @@ pub const HAZARDS: &[Hazard] = &[
     Hazard {
         name: "linked_timeout_lockup",
         affected: "6.11",
-        symptom: "linked timeouts under load lock a CPU up",
+        symptom: "linked timeouts under load lock up a CPU",
         source: "liburing#1390",
         concerns: None,
         ranges: &[(candidate(6, 11, 1), candidate(6, 12, 1))],
@@ -182,7 +182,7 @@ pub const HAZARDS: &[Hazard] = &[
     Hazard {
         name: "bundles_out_of_order",
         affected: "6.13.11 to 6.14",
-        symptom: "receive bundles name their buffers in the wrong order: bytes swap places",
+        symptom: "receive bundles name their buffers in the wrong order: bytes are reordered",
         source: "liburing#1409, liburing#1423",
         concerns: None,
         ranges: &[(release(6, 13, 11), candidate(6, 15, 1))],
@@ -191,7 +191,7 @@ pub const HAZARDS: &[Hazard] = &[
         name: "memlock_since_6_14",
         affected: "6.14 and later",
         symptom: "rings of processes without CAP_IPC_LOCK are charged to RLIMIT_MEMLOCK again, per \
-                  user, and given back some milliseconds after their end: ENOMEM at setup",
+                  user, and released some milliseconds after their end: ENOMEM at setup",
         source: "io_create_region in the kernel's io_uring/memmap.c, measured on 6.18",
         concerns: Some("every ring, about 170 KiB for each worker"),
         ranges: &[(release(6, 14, 0), OPEN)],

@@ -1,5 +1,5 @@
-//! Who refuses: kernel, sysctl, seccomp, limits. The errno does not tell them apart, so each layer
-//! is asked on its own, and the answer names the one to change and how.
+//! Finds the layer that refuses: kernel, sysctl, seccomp, limits. The errno does not distinguish
+//! them, so each layer is checked separately, and the result names the one to change and how.
 
 use super::environment::{Container, Environment};
 use crate::sys::probe as ask;
@@ -7,7 +7,7 @@ use serde::Serialize;
 use std::fmt;
 use std::io;
 
-/// The layer that says no.
+/// The refusing layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Layer {
@@ -49,9 +49,9 @@ impl fmt::Display for Layer {
 pub struct Refusal {
     /// The layer that refuses.
     pub layer: Layer,
-    /// What is refused, with the evidence.
+    /// The refused feature, with the evidence.
     pub what: String,
-    /// What to change so that it is not.
+    /// The fix.
     pub fix: String,
     /// See [`Refusal::allows_fallback`].
     #[serde(skip)]
@@ -64,13 +64,13 @@ impl Refusal {
         Refusal { layer, what: what.into(), fix: fix.into(), fallback }
     }
 
-    /// True if `auto` may take epoll instead. Not so when the options ask by name for what cannot
-    /// be had, nor when memory or descriptors have run out: epoll would fail next, or hide it.
+    /// True if `auto` may use epoll instead. Not if the options name an unsupported feature, nor if
+    /// memory or descriptors have run out: epoll would fail next, or hide it.
     pub fn allows_fallback(&self) -> bool {
         self.fallback
     }
 
-    /// As an answer to an option that was given by name: that is never worked around.
+    /// As the response to an option that was given by name, which is never replaced by a fallback.
     pub(super) fn of_option(mut self, option: &str) -> Refusal {
         self.what = format!("{option} was asked for: {}", self.what);
         self.fallback = false;
@@ -86,7 +86,7 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// How the calls of io_uring answer, beside the one whose refusal is to be explained.
+/// The results of io_uring's system calls, other than the one to explain.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Calls {
     enter_errno: i32,
@@ -98,7 +98,7 @@ impl Calls {
         Calls { enter_errno: ask::enter_errno(), register_errno: ask::register_errno() }
     }
 
-    /// The calls that something stands before: a kernel that has them knows a bad descriptor.
+    /// The blocked calls: a kernel that has a call reports a bad descriptor.
     pub(super) fn blocked(self) -> Vec<&'static str> {
         [("io_uring_enter", self.enter_errno), ("io_uring_register", self.register_errno)]
             .into_iter()
@@ -123,7 +123,7 @@ pub(super) fn setup_refused(error: &io::Error, env: &Environment, calls: Calls) 
             refusal
         }
         libc::EPERM | libc::EACCES | libc::ENOSYS if filtered => {
-            // Either the kernel shows that it has io_uring, or only the filter can be told of.
+            // Unless the kernel shows that it has io_uring, only the filter is certain.
             let sure = denied || env.io_uring_disabled.is_some() || calls.blocked().len() < 2;
             let doubt = if sure { "" } else { ", or the kernel was built without io_uring" };
             let what = format!(
@@ -206,8 +206,8 @@ pub(super) fn feature_refused(
 /// Enough for the probe and one ring of 256 and 1,024 entries.
 const SMALL_RING_BYTES: u64 = 128 * 1024;
 
-/// RLIMIT_MEMLOCK is below what the rings need. `gives_up` says that this process has CAP_IPC_LOCK
-/// now, and will not have it any more when it makes its rings.
+/// RLIMIT_MEMLOCK is below the needs of the rings. `gives_up` means that this process has
+/// CAP_IPC_LOCK now, and will have dropped it when it creates its rings.
 pub(super) fn memlock_too_low(needed_bytes: u64, limit_bytes: u64, gives_up: bool) -> Refusal {
     let kib = needed_bytes.div_ceil(1024);
     let what = format!(
@@ -229,7 +229,8 @@ pub(super) fn memlock_too_low(needed_bytes: u64, limit_bytes: u64, gives_up: boo
     Refusal::new(Layer::Memlock, what, fix)
 }
 
-/// Explains why a ring could not be made although the probe allows it; `None` if nothing ran out.
+/// Explains why a ring could not be created although the probe allows it; `None` if no resource ran
+/// out.
 pub(crate) fn ring_refused(error: &io::Error) -> Option<Refusal> {
     error.raw_os_error().filter(|errno| is_exhaustion(*errno)).map(|errno| {
         let env = Environment::read();
@@ -241,7 +242,7 @@ fn is_exhaustion(errno: i32) -> bool {
     matches!(errno, libc::ENOMEM | libc::EMFILE | libc::ENFILE | libc::EAGAIN)
 }
 
-/// What ran out while a ring was made.
+/// The resource that ran out when a ring was created.
 fn exhausted(errno: i32, env: &Environment) -> Refusal {
     let answers = name_of(errno);
     if matches!(errno, libc::EMFILE | libc::ENFILE) {
@@ -322,7 +323,7 @@ mod tests {
     use super::*;
     use crate::probe::environment::Limit;
 
-    /// A machine on which nothing refuses.
+    /// A machine without restrictions.
     fn open_machine() -> Environment {
         let mut env = Environment::read();
         env.kernel = "6.18.0".into();
@@ -404,7 +405,7 @@ mod tests {
         let refusal = refused(libc::ENOSYS, &env, none);
         assert_eq!(refusal.layer, Layer::Seccomp);
         assert!(refusal.what.contains("or the kernel was built without"), "{refusal}");
-        // The sysctl exists only where io_uring does.
+        // The sysctl exists only if io_uring does.
         env.io_uring_disabled = Some(0);
         let refusal = refused(libc::ENOSYS, &env, none);
         assert!(!refusal.what.contains("or the kernel"), "{refusal}");

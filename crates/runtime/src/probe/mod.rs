@@ -1,5 +1,5 @@
-//! What this machine allows: which engine can run, with which features, and for every "no" the
-//! layer that says it and what to change.
+//! The capabilities of this machine: which engine can run, with which features, and for every
+//! missing feature the layer that refuses it and the fix.
 //!
 //! Features are probed, versions never compared: distributions carry new features on old
 //! releases and leave out others. The table of [`hazards`] is the one exception.
@@ -23,14 +23,14 @@ use crate::config::{UringFeatures, UringOptions};
 use crate::sys::probe as ask;
 use serde::Serialize;
 
-/// Everything that the probe found.
+/// The result of the probe.
 #[derive(Clone, Debug, Serialize)]
 pub struct Capabilities {
-    /// What stands between this process and io_uring.
+    /// The restrictions between this process and io_uring.
     pub environment: Environment,
-    /// What io_uring offers; `None` if it is refused as a whole.
+    /// The features of io_uring; `None` if it is refused as a whole.
     pub uring: Option<Uring>,
-    /// The features that the engine takes by default; `None` if it cannot run.
+    /// The features that the engine uses by default; `None` if it cannot run.
     pub chosen: Option<UringFeatures>,
     /// Why the engine cannot run on io_uring.
     pub refusal: Option<Refusal>,
@@ -42,7 +42,7 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// Looks at everything; about a millisecond.
+    /// Runs the whole probe; about a millisecond.
     pub fn detect() -> Capabilities {
         let environment = Environment::read();
         let (uring, chosen, refusal) = match Uring::detect(&environment) {
@@ -50,7 +50,7 @@ impl Capabilities {
                 Ok(chosen) => (Some(uring), Some(chosen), None),
                 Err(refusal) => (Some(uring), None, Some(refusal)),
             },
-            // The choice knows better what exhausted memory means.
+            // The selection has the better message about exhausted memory.
             Err(refusal) => {
                 (None, None, select_uring(&UringOptions::default()).err().or(Some(refusal)))
             }
@@ -65,7 +65,7 @@ impl Capabilities {
         }
     }
 
-    /// The features that the engine takes by default but cannot have here.
+    /// The default features that are not available here.
     pub fn missing(&self) -> Vec<&FeatureReport> {
         let features = self.uring.iter().flat_map(|uring| &uring.features);
         features.filter(|report| report.default && report.refusal.is_some()).collect()

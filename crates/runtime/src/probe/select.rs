@@ -1,4 +1,5 @@
-//! The choice of features: what was asked for by name, or a clear no; otherwise the best there is.
+//! The selection of features: those requested by name, or a clear refusal; otherwise the best
+//! available.
 
 use super::environment::{Environment, Rights};
 use super::layers::{self, Layer, Refusal};
@@ -9,27 +10,28 @@ use crate::config::{
 };
 use std::sync::OnceLock;
 
-/// Default entries of the submission queue. The kernel and we go through all of it in turn, 64
-/// bytes each, so it is small enough to stay in the cache; what does not fit waits in a list and
-/// costs a further enter.
+/// Default entries of the submission queue. The kernel and the driver go through all of it in turn,
+/// 64 bytes each, so it is small enough to stay in the cache; further entries wait in a list and
+/// cost another enter.
 const SQ_ENTRIES: u32 = 512;
-/// Default entries of the completion queue: multishot receives post without being asked. What does
-/// not fit waits in the kernel.
+/// Default entries of the completion queue: multishot receives post at any time. Further
+/// completions wait in the kernel.
 const CQ_ENTRIES: u32 = 8192;
-/// Default size in bytes and number of buffers that hold a piece each: large enough that a message
-/// seldom comes in pieces, and so many that small ones of many sockets find room in one turn. What
-/// is not touched is address space only.
+/// Default size in bytes and number of buffers that hold one receive each: large enough that a
+/// message is seldom split, and so many that small ones of many sockets fit in one turn. Untouched
+/// parts cost address space only.
 const BUFFERS: (usize, u16) = (RECV_BUFFER_BYTES, 128);
-/// The same for buffers that are filled piece by piece: small messages lie close together. A large
-/// one is cut where a buffer ends.
+/// The same for buffers that are filled incrementally: small messages are packed. A large one is
+/// split where a buffer ends.
 const INCREMENTAL_BUFFERS: (usize, u16) = (64 * 1024, 16);
 
 const PAGE_BYTES: u64 = 4096;
-/// What the rings of the probe are charged at most. The kernel gives that back some milliseconds
-/// after they are closed, so it may still count when the first worker makes its ring.
+/// Upper bound of the memory charged for the probe's rings. The kernel returns it some milliseconds
+/// after they are closed, so it may still count when the first worker creates its ring.
 const PROBE_BYTES: u64 = 64 * 1024;
 
-/// Chooses the features of io_uring for one worker: what was asked for, else the best there is.
+/// Selects the features of io_uring for one worker: the requested ones, otherwise the best
+/// available.
 ///
 /// # Errors
 /// As [`select_uring_for`].
@@ -37,17 +39,17 @@ pub fn select_uring(options: &UringOptions) -> Result<UringFeatures, Refusal> {
     select_uring_for(options, 1)
 }
 
-/// Chooses the features of io_uring for `workers` rings of the same kind. What the kernel can do
-/// is probed at the first call that succeeds (about a millisecond) and remembered.
+/// Selects the features of io_uring for `workers` rings of the same kind. The kernel's features are
+/// probed at the first call that succeeds (about a millisecond) and cached.
 ///
 /// # Errors
-/// When options contradict each other; when io_uring as a whole, or a feature that was asked for
-/// by name, is refused; or when resources ran out.
+/// When options contradict each other; when io_uring as a whole, or a feature that was requested by
+/// name, is refused; or when resources ran out.
 pub fn select_uring_for(options: &UringOptions, workers: usize) -> Result<UringFeatures, Refusal> {
     select_uring_with(options, workers, &Rights::default())
 }
 
-/// As [`select_uring_for`], for rings that are made with other rights than this process has now.
+/// Like [`select_uring_for`], for rings that are created with other rights than the current ones.
 pub(crate) fn select_uring_with(
     options: &UringOptions,
     workers: usize,
@@ -82,7 +84,7 @@ pub(crate) fn select_uring_with(
     Ok(features)
 }
 
-/// Two options that cannot both be had.
+/// Two options that exclude each other.
 fn check_contradictions(options: &UringOptions) -> Result<(), Refusal> {
     let sqpoll = options.sqpoll_idle_ms.is_some_and(|idle| idle > 0);
     let min_wait = options.min_wait_us.is_some_and(|wait| wait > 0);
@@ -135,7 +137,7 @@ fn check_contradictions(options: &UringOptions) -> Result<(), Refusal> {
     }
 }
 
-/// What stands behind the option `multishot`.
+/// The features behind the option `multishot`.
 const MULTISHOT: &[Feature] =
     &[Feature::MultishotAccept, Feature::MultishotRecv, Feature::MultishotPoll];
 
@@ -196,7 +198,7 @@ fn choose(options: &UringOptions, uring: &Uring) -> Result<UringFeatures, Refusa
 
 fn queue_entries(options: &UringOptions) -> (u32, u32) {
     let cq = options.cq_entries;
-    // A small completion queue that was asked for brings the other one down.
+    // A small requested completion queue also limits the submission queue.
     let sq = options.sq_entries.unwrap_or(cq.map_or(SQ_ENTRIES, |cq| cq.min(SQ_ENTRIES)));
     (sq, cq.unwrap_or(CQ_ENTRIES).max(sq))
 }
@@ -216,8 +218,8 @@ fn choose_buffers(asked: Option<Buffers>, wants: &Wants<'_>) -> Result<Buffers, 
         Some(Buffers::Incremental) => wants
             .named("buffers=incremental", &[Feature::BufferRing, Feature::IncrementalBuffers])?,
         Some(Buffers::Legacy) => {}
-        // Not incremental buffers, which cut large messages at their ends and are no cheaper with small
-        // ones: a buffer whose second half stays untouched costs no more than its address space.
+        // Not incremental buffers, which split large messages at their ends and are no cheaper with
+        // small ones: a buffer whose second half stays untouched costs only address space.
         None if wants.uring.allows(Feature::BufferRing) => return Ok(Buffers::Ring),
         None => {}
     }
@@ -274,8 +276,8 @@ impl Wants<'_> {
     }
 }
 
-/// Compares what the rings of all workers are charged with the limit. An upper bound: other
-/// processes of the same user share the limit, and what they hold cannot be seen.
+/// Compares the memory charged for the rings of all workers with the limit. An upper bound: other
+/// processes of the same user share the limit, and their use is not visible.
 fn check_memlock(options: &UringOptions, workers: usize, env: &Environment) -> Result<(), Refusal> {
     let Some(limit) = env.memlock_bytes.soft else { return Ok(()) };
     let (sq, cq) = queue_entries(options);
@@ -430,7 +432,8 @@ mod tests {
         check_memlock(&default, 1, &env).unwrap();
         let refusal = check_memlock(&default, 2, &env).unwrap_err();
         assert!(refusal.fix.contains("or CAP_IPC_LOCK"), "{refusal}");
-        // Who has it, and gives it up before the rings are made, is not told to get it.
+        // A process that has it, and drops it before the rings are created, is not advised to get
+        // it.
         env.cap_ipc_lock = true;
         let refusal = check_memlock(&default, 2, &env).unwrap_err();
         assert!(refusal.fix.contains("keep CAP_IPC_LOCK"), "{refusal}");

@@ -1,5 +1,5 @@
-//! What io_uring can do here: setup flags, registrations and operations as the kernel answers
-//! them, and behaviour that only shows when it is tried.
+//! The features of io_uring here: setup flags, registrations and operations as the kernel reports
+//! them, and behaviour that must be tried.
 
 use super::environment::Environment;
 use super::layers::{self, Calls, Layer, Refusal};
@@ -73,7 +73,7 @@ const FACTS: [(Feature, &str, &str, Option<&str>); 22] = [
     (F::FileOperations, "IORING_OP_OPENAT2", "5.6", Some("files=ring")),
 ];
 
-/// What the engine takes wherever it can.
+/// The features that the engine uses by default.
 const DEFAULTS: [Feature; 14] = [
     F::CqSize,
     F::SubmitAll,
@@ -91,7 +91,7 @@ const DEFAULTS: [Feature; 14] = [
     F::FileOperations,
 ];
 
-/// What operations on files need together; without them they go to threads.
+/// Operations that files need together; without them they go to threads.
 const FILE_OPERATIONS: [u8; 3] = [opcode::OpenAt2::CODE, opcode::Statx::CODE, opcode::Read::CODE];
 
 /// The operations that the engine submits: name, code, release.
@@ -110,7 +110,7 @@ const OPERATIONS: [(&str, u8, &str); 9] = [
 const SUBMIT_ALL: u32 = 1 << 7;
 const SINGLE_ISSUER: u32 = 1 << 12;
 
-/// Setup flags with what they need beside them.
+/// Setup flags with the other flags that they require.
 const SETUP_FLAGS: [(Feature, u32); 8] = [
     (F::CqSize, SETUP_CQSIZE),
     (F::DisabledRing, 1 << 6),
@@ -155,20 +155,20 @@ const NO_IOWAIT: u32 = 1 << 17;
 /// How long a wait is tried.
 const TRIAL_WAIT: Duration = Duration::from_micros(100);
 
-/// A feature and what became of it here.
+/// A feature and its state here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FeatureReport {
     /// Which.
     pub feature: Feature,
     /// Its name in the kernel's interface.
     pub kernel_name: &'static str,
-    /// The Linux release that brought it; distributions may have it earlier.
+    /// The Linux release that introduced it; distributions may have it earlier.
     pub since: &'static str,
-    /// The option that depends on it, as in `--uring OPTION`; `None`: nothing does.
+    /// The option that depends on it, as in `--uring OPTION`; `None` if there is none.
     pub option: Option<&'static str>,
-    /// The engine takes it wherever it can, without being asked.
+    /// The engine uses it by default.
     pub default: bool,
-    /// Why not; `None` if it can be used.
+    /// Why it cannot be used; `None` if it can.
     pub refusal: Option<Refusal>,
 }
 
@@ -183,7 +183,7 @@ pub struct OperationReport {
     pub allowed: bool,
 }
 
-/// What io_uring offers here.
+/// The features of io_uring here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Uring {
     /// Names of the feature bits that the kernel sets, behind `IORING_FEAT_`.
@@ -197,7 +197,7 @@ pub struct Uring {
 }
 
 impl Uring {
-    /// Asks and tries everything: about a millisecond, some hundred at most on a kernel that does
+    /// Runs all checks and trials: about a millisecond, some hundred at most on a kernel that does
     /// not answer.
     ///
     /// # Errors
@@ -256,7 +256,7 @@ impl Uring {
         self.features[feature as usize].refusal.is_none()
     }
 
-    /// A kernel that has everything except these, for tests of the choice.
+    /// A kernel with all features except these, for tests of the selection.
     #[cfg(test)]
     pub(super) fn without(lacking: &[Feature]) -> Uring {
         let env = Environment::read();
@@ -285,7 +285,7 @@ fn bit_names(bits: u32) -> Vec<&'static str> {
     FEATURE_BITS.into_iter().enumerate().filter(set).map(|(_, name)| name).collect()
 }
 
-/// What the engine cannot do without: its operations (Linux 5.7), no lost completions, and
+/// Checks the requirements of the engine: its operations (Linux 5.7), no lost completions, and
 /// sockets that wait by polling instead of blocking a kernel thread.
 fn list_operations(
     ring: &TrialRing,
@@ -321,10 +321,10 @@ struct Findings<'a> {
 }
 
 impl Findings<'_> {
-    /// Records how a feature answered.
+    /// Records the result of a feature's trial.
     ///
     /// # Errors
-    /// When resources ran out, which says nothing about the feature.
+    /// When resources ran out, which is no result for the feature.
     fn add(&mut self, feature: Feature, outcome: io::Result<()>) -> Result<(), Refusal> {
         let (_, kernel_name, since, option) = FACTS[feature as usize];
         let refusal = outcome
@@ -345,7 +345,7 @@ impl Findings<'_> {
         self.add(F::DirectDescriptors, ring.register_files())?;
         let incremental = ring.register_buffers(true);
         if incremental.is_ok() {
-            // The trials below want the plain kind; taking a ring back came with the ring.
+            // The trials below need the plain kind; unregistering came with the ring.
             self.add(F::IncrementalBuffers, ring.unregister_buffers())?;
         } else {
             self.add(F::IncrementalBuffers, incremental)?;
@@ -365,8 +365,8 @@ impl Findings<'_> {
     }
 }
 
-/// Submits an operation that has what it needs and should go on after its first completion, takes
-/// that, and ends the operation. Returns its result.
+/// Submits an operation that can complete at once and should continue after its first completion,
+/// takes that, and ends the operation. Returns its result.
 fn try_multishot(ring: &mut TrialRing, operation: Operation<'_>) -> io::Result<i32> {
     let user_data = ring.submit(operation)?;
     let answer = ring.answer()?.ok_or(io::ErrorKind::TimedOut)?;
@@ -380,7 +380,7 @@ fn try_multishot(ring: &mut TrialRing, operation: Operation<'_>) -> io::Result<i
     }
 }
 
-/// For a kernel that ignores what it does not know.
+/// For a kernel that ignores an unknown flag.
 fn unsupported() -> io::Error {
     io::Error::from_raw_os_error(libc::EINVAL)
 }
@@ -406,7 +406,7 @@ fn try_bundle(ring: &mut TrialRing) -> io::Result<()> {
     let (ours, mut theirs) = UnixStream::pair()?;
     theirs.write_all(b"?")?;
     ring.submit(Operation::RecvBundle(ours.as_fd()))?;
-    // A kernel that does not know the flag refuses it.
+    // A kernel without the flag refuses it.
     match ring.answer()?.ok_or(io::ErrorKind::TimedOut)?.result {
         error if error < 0 => Err(io::Error::from_raw_os_error(-error)),
         _ => Ok(()),
@@ -420,9 +420,9 @@ fn try_skip_success(ring: &mut TrialRing) -> io::Result<()> {
     if first.user_data == second { Ok(()) } else { Err(unsupported()) }
 }
 
-/// The page it is sent from is charged while it is on its way, like the ring.
+/// Its page is charged while it is in flight, like the ring.
 fn try_zero_copy(ring: &mut TrialRing) -> io::Result<()> {
-    // Unix sockets cannot; a UDP socket connected to itself needs nobody else.
+    // Unix sockets do not support it; a UDP socket connected to itself needs no peer.
     let socket = UdpSocket::bind("127.0.0.1:0")?;
     socket.connect(socket.local_addr()?)?;
     ring.submit(Operation::SendZeroCopy(socket.as_fd()))?;

@@ -1,4 +1,4 @@
-//! System calls that do nothing, and copying.
+//! Prices of trivial system calls, and of copying.
 
 use super::list::{PriceList, Samples, median};
 use super::said;
@@ -13,7 +13,7 @@ use std::time::Instant;
 const CALLS: u32 = 500;
 const BATCHES: usize = 5;
 
-/// The median over the batches of the time that one of `calls` takes.
+/// The median over the batches of the duration of one of `calls`.
 fn nanoseconds_of(calls: u32, mut call: impl FnMut() -> io::Result<()>) -> io::Result<f64> {
     let mut batches = Vec::with_capacity(BATCHES);
     for _ in 0..BATCHES {
@@ -26,7 +26,7 @@ fn nanoseconds_of(calls: u32, mut call: impl FnMut() -> io::Result<()>) -> io::R
     median(batches).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// What the calls need, made once.
+/// The resources of the calls, created once.
 pub(super) struct Calls {
     ring: Result<IdleRing, String>,
     epoll: Result<(Epoll, OwnedFd), String>,
@@ -94,16 +94,15 @@ fn ready_epoll() -> io::Result<(Epoll, OwnedFd)> {
     Ok((epoll, ready))
 }
 
-/// What is copied at a time: as much as a buffer of the engines holds, and less than a second-level
-/// cache.
+/// Bytes of one copy: as much as a buffer of the engines holds, and less than a second-level cache.
 const PORTION_BYTES: usize = 64 * 1024;
 /// More than a CPU has of cache in most machines, and little enough for a small container.
 const COLD_BYTES: usize = 64 << 20;
 /// Copies of a batch: some 10 us each.
 const COPIES: u32 = 32;
 
-/// Reads and writes of 64 KB less those of one byte, for one KB. A file in memory and not a socket or a
-/// pipe: those allocate what they copy to, which is no copying.
+/// Reads and writes of 64 KB less those of one byte, per KB. A file in memory and not a socket or a
+/// pipe, because those also allocate the memory that they copy to.
 fn per_kb(copy: impl Fn(usize) -> io::Result<()>) -> io::Result<f64> {
     let small = nanoseconds_of(COPIES, || copy(1))?;
     let large = nanoseconds_of(COPIES, || copy(PORTION_BYTES))?;
@@ -115,8 +114,8 @@ fn warm(file: &MemoryFile) -> io::Result<f64> {
     per_kb(|bytes| file.write(bytes, 0).and_then(|_| file.read(bytes, 0)).map(drop))
 }
 
-/// The same, going through a file that is larger than the caches. Writes and reads take different
-/// portions of it: what was just written is not cold.
+/// The same, going through a file that is larger than the caches. Writes and reads use different
+/// parts of it, because data that was just written is in the cache.
 fn cold(file: &MemoryFile, at: &mut usize) -> io::Result<f64> {
     let next = std::cell::Cell::new(*at);
     let copied = per_kb(|bytes| {

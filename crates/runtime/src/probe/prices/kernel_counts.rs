@@ -1,21 +1,21 @@
-//! What the kernel counts of its own accord: interrupts between CPUs, and idle time.
+//! Counters of the kernel: interrupts between CPUs, and idle time.
 
 use crate::sys;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-/// Interrupts that one CPU has had from others.
+/// Interrupts that one CPU received from others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Interrupts {
     /// To call a function: row CAL on x86.
     pub(super) function_call: u64,
-    /// To look at its run queue, or at the signals of what runs: row RES on x86.
+    /// For its run queue, or for signals of the running thread: row RES on x86.
     pub(super) reschedule: u64,
 }
 
 impl Interrupts {
-    /// `None` where the kernel does not show them.
+    /// `None` if the kernel does not show them.
     pub(super) fn of(cpu: usize) -> Option<Interrupts> {
         Interrupts::find(&fs::read_to_string("/proc/interrupts").ok()?, cpu)
     }
@@ -38,8 +38,8 @@ impl Interrupts {
 
 /// The idle time of a CPU, from /proc/stat.
 ///
-/// The kernel adds it up in nanoseconds (get_idle_time of fs/proc/stat.c) and shows whole ticks of
-/// 10 ms. The moment at which a tick is added tells it exactly.
+/// The kernel counts nanoseconds (get_idle_time of fs/proc/stat.c) and shows whole ticks of 10 ms.
+/// The moment at which a tick is added gives the exact value.
 pub(super) struct IdleClock {
     stat: File,
     line: String,
@@ -49,7 +49,7 @@ pub(super) struct IdleClock {
 
 /// How long an idle CPU is waited for until it has been idle for another tick of 10 ms.
 const PATIENCE: Duration = Duration::from_millis(50);
-/// Of /proc/stat: more than 1,000 CPUs, whose lines come first.
+/// For /proc/stat: more than 1,000 CPUs, whose lines come first.
 const STAT_BYTES: usize = 128 * 1024;
 
 impl IdleClock {

@@ -1,4 +1,4 @@
-//! Which prices there are, and what each stands for.
+//! The list of prices, and their definitions.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ macro_rules! price_list {
         }
 
         impl<T> PriceList<T> {
-            /// Each price with its name and what it stands for.
+            /// Each price with its name and definition.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, &'static str, &T)> {
                 [$((stringify!($name), concat!($($meaning),*).trim_ascii_start(), &self.$name)),*].into_iter()
             }
@@ -55,7 +55,7 @@ price_list! {
     copy_uncached_ns_per_kb;
 }
 
-/// A price with the interval that holds its median at 95 %, or why there is none.
+/// A price with the 95 % interval of its median, or why it is unavailable.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Price {
@@ -70,7 +70,7 @@ pub enum Price {
     },
     /// It could not be.
     Unavailable {
-        /// Why, and what to change.
+        /// The reason, and the fix.
         #[serde(rename = "unavailable")]
         why: String,
     },
@@ -92,29 +92,30 @@ impl Price {
     }
 }
 
-/// What the rounds found of one price.
+/// The results of all rounds for one price.
 #[derive(Debug, Default)]
 pub(super) struct Samples {
     values: Vec<f64>,
     unavailable: Option<String>,
 }
 
-/// Fewest rounds of which an interval of 95 % can be made.
+/// Minimum number of rounds for an interval of 95 %.
 const ROUNDS_MIN: usize = 6;
 
 impl Samples {
     pub(super) fn add(&mut self, sample: Result<f64, String>) {
         match sample {
-            // Differences may be negative in a round; without those, a price of nothing would be positive.
+            // Differences may be negative in a round; without those, a price of zero would become
+            // positive.
             Ok(value) => self.values.push(value),
             Err(why) => self.unavailable = Some(why),
         }
     }
 
-    /// The median of the rounds and, as its interval, two of their values in order of size such
-    /// that the true median lies outside with at most 5 % (the sign test turned round): no
-    /// assumption is made on how they scatter. A round takes all prices in turn, so that the scatter
-    /// between rounds holds what changes on the machine meanwhile.
+    /// The median of the rounds and, as its interval, two of the ordered values such that the true
+    /// median is outside with at most 5 % (the inverted sign test): no distribution is assumed. A
+    /// round measures all prices in turn, so the scatter between rounds includes changes of the
+    /// machine.
     pub(super) fn price(mut self) -> Price {
         let count = self.values.len();
         if count < ROUNDS_MIN {
@@ -157,7 +158,7 @@ fn median_of_sorted(values: &[f64]) -> f64 {
     }
 }
 
-/// The median of what one round has found; `None` of nothing.
+/// The median of the values of one round; `None` if there are none.
 pub(super) fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     (!values.is_empty()).then(|| median_of_sorted(&values))

@@ -1,8 +1,8 @@
-//! What this machine charges: a price list, measured in seconds.
+//! The price list of this machine, measured in seconds.
 //!
-//! How much better one engine is than the other follows from how often each enters the kernel,
-//! notifies another CPU, wakes a thread and copies a byte, and from what each of these costs. The
-//! second half is a property of the machine, and of its hypervisor if it has one.
+//! The difference between two engines follows from how often each enters the kernel, notifies
+//! another CPU, wakes a thread and copies a byte, and from the cost of each. These costs are a
+//! property of the machine, and of its hypervisor if it has one.
 
 mod calls;
 mod kernel_counts;
@@ -23,7 +23,7 @@ use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Rounds, each of which takes every price in turn: some 100 ms.
+/// Rounds, each of which measures every price once: some 100 ms.
 const ROUNDS: u32 = 24;
 /// No round begins later than this. On a busy machine a round takes half a second at most.
 const ROUNDS_WITHIN: Duration = Duration::from_secs(4);
@@ -33,35 +33,35 @@ const ROUNDS_WITHIN: Duration = Duration::from_secs(4);
 pub struct Prices {
     /// The CPU that sends, wakes and calls, and the one that is notified and woken.
     pub cpus: Vec<usize>,
-    /// How often everything was measured.
+    /// The number of rounds.
     pub rounds: u32,
     /// How long it took.
     pub seconds: f64,
     /// The prices.
     #[serde(flatten)]
     pub list: PriceList<Price>,
-    /// Whether what was to notify did.
+    /// Whether the notifications arrived.
     pub notifications: NotificationCounts,
 }
 
-/// What was to interrupt the other CPU, and how many interrupts of that kind it had meanwhile.
+/// Attempts to interrupt the other CPU, and the interrupts of that kind that it received meanwhile.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct NotificationCounts {
     /// Signals to a thread that runs there: rescheduling interrupts.
     pub signals: Counted,
     /// Barriers: function-call interrupts.
     pub barriers: Counted,
-    /// Wake-ups of a thread that sleeps there, while it is idle: interrupts of either kind, or none if
-    /// the CPU polls.
+    /// Wake-ups of a thread that sleeps there, while it is idle: interrupts of either kind, or none
+    /// if the CPU polls.
     pub wake_ups: Counted,
 }
 
 /// Two numbers that should be about equal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Counted {
-    /// What was done here.
+    /// Attempts of this process.
     pub sent: u64,
-    /// What the kernel counted; `None` if it does not show that, or nothing was sent.
+    /// Counted by the kernel; `None` if it does not show them, or there was no attempt.
     pub interrupts: Option<u64>,
 }
 
@@ -74,14 +74,14 @@ impl Counted {
 }
 
 impl Prices {
-    /// Measures for some seconds on two CPUs: those given, or the first two of this process on different
-    /// cores. `ring_refused` says why there are no rings, if there are none.
+    /// Measures for some seconds on two CPUs: the given ones, or the first two of this process on
+    /// different cores. `ring_refused` is the reason if there are no rings.
     ///
-    /// While it runs, a handler for the last real-time signal is the process's; nothing else about the
-    /// process changes, nor about the calling thread.
+    /// Meanwhile the process has a handler for the last real-time signal; the process and the
+    /// calling thread are otherwise unchanged.
     ///
     /// # Errors
-    /// When a CPU may not be used. A price that cannot be measured is none: it says why.
+    /// When a CPU may not be used. A price that cannot be measured has a reason instead.
     pub fn measure(
         cpus: Option<[usize; 2]>,
         ring_refused: Option<&Refusal>,
@@ -140,8 +140,8 @@ fn measure_here(here: usize, there: Option<usize>, ring_refused: Option<&Refusal
     (samples, counts, rounds, began.elapsed())
 }
 
-/// Two different CPUs of those allowed: those that are wanted, or the first and the next that is none of
-/// its core's. One if there is only one.
+/// Two different allowed CPUs: the requested ones, or the first and the next of another core. One
+/// if there is only one.
 fn choose(
     allowed: &[usize],
     wanted: Option<[usize; 2]>,
@@ -172,7 +172,7 @@ fn choose(
     Ok([first].into_iter().chain(second.copied()).collect())
 }
 
-/// The hardware threads of a CPU's core, as far as the kernel tells.
+/// The hardware threads of a CPU's core, if the kernel reports them.
 fn core_of(cpu: usize) -> BTreeSet<usize> {
     let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
     let text = fs::read_to_string(path).unwrap_or_default();

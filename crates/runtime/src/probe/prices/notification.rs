@@ -1,22 +1,22 @@
-//! Notifying a CPU that is busy.
+//! The price of notifying a busy CPU.
 //!
-//! What a network stack does when it leaves packets to another CPU (net_rps_send_ipi, net/core/dev.c)
-//! is smp_call_function_single_async: it queues a function, writes to the interrupt controller and
-//! goes on. No system call does just that and nothing else, so sender and receiver are measured with
-//! two that contain it:
+//! A network stack that leaves packets to another CPU (net_rps_send_ipi, net/core/dev.c) calls
+//! smp_call_function_single_async: it queues a function, writes to the interrupt controller and
+//! continues. No system call does exactly that, so sender and receiver are measured with two calls
+//! that contain it:
 //!
-//! - **The sender** sends a signal to a thread that runs on the other CPU. The kernel marks it and,
-//!   so that it notices, kicks its CPU (kick_process, kernel/sched/core.c): a write to the interrupt
-//!   controller as above, of another vector (row RES of /proc/interrupts), and nobody waits. The same
-//!   signal, blocked, to the sender itself goes the same way but for that.
-//! - **The receiver** is interrupted by membarrier(2), PRIVATE_EXPEDITED: a function call (row CAL) to
-//!   every CPU that runs this process, of a function that is one instruction (ipi_mb,
-//!   kernel/sched/membarrier.c). The sender waits until it was called, so its time is no price of
-//!   sending. What the receiver loses is seen there: it reads the clock all the time.
+//! - **The sender** sends a signal to a thread that runs on the other CPU. The kernel marks the
+//!   signal and kicks that CPU (kick_process, kernel/sched/core.c): a write to the interrupt
+//!   controller as above, of another vector (row RES of /proc/interrupts), without waiting. The
+//!   same signal, blocked, to the sender itself takes the same path without the kick.
+//! - **The receiver** is interrupted by membarrier(2), PRIVATE_EXPEDITED: a function call (row CAL)
+//!   to every CPU that runs this process, of a function that is one instruction (ipi_mb,
+//!   kernel/sched/membarrier.c). The sender waits for the calls, so its time is not a price of
+//!   sending. The receiver measures its own loss by reading the clock continuously.
 //!
-//! Checked against the real thing: frames on a loopback device that RPS steers to the other CPU, which is
-//! busy, and that nobody takes there. What they cost both CPUs together, less what they cost on one, was
-//! 10.5 us where this says 10.2 (virtual machine, Linux 6.18).
+//! Verified with real packets: frames on a loopback device that RPS steers to the other CPU, which
+//! is busy, and that no program receives. Their cost on both CPUs together, less that on one, was
+//! 10.5 us where this method gives 10.2 (virtual machine, Linux 6.18).
 
 use super::list::{PriceList, Samples, median};
 use super::{Counted, NotificationCounts, kernel_counts::Interrupts, said, wait_until};
@@ -27,13 +27,13 @@ use std::time::Duration;
 
 /// Notifications of either kind in a round.
 const NOTIFICATIONS: usize = 200;
-/// Between two of them, so that the receiver has gone on before the next. Signals take longer: its
-/// thread is sent to a handler and back.
+/// Pause between two of them, so that the receiver has continued before the next. Signals take
+/// longer: they run a handler of the thread.
 const PAUSE_NS: u64 = 5_000;
 const SIGNAL_PAUSE_NS: u64 = 20_000;
 /// Longest wait for the receiver to start.
 const PATIENCE: Duration = Duration::from_millis(50);
-/// Readings of the clock from which the receiver learns what one takes undisturbed.
+/// Clock readings that calibrate the receiver's undisturbed interval.
 const CALIBRATION: usize = 2_000;
 /// Most interruptions that are remembered.
 const GAPS_MAX: usize = 8_192;
@@ -45,16 +45,16 @@ struct Gap {
     ended_ns: u64,
 }
 
-/// What the receiver saw.
+/// The observations of the receiver.
 #[derive(Default)]
 struct Seen {
     gaps: Vec<Gap>,
-    /// Between two readings of the clock that nothing comes between.
+    /// The interval between two clock readings without a disturbance.
     usual_ns: f64,
 }
 
 impl Seen {
-    /// What was lost to the notification that was sent between two times, if it met the receiver running.
+    /// The loss by the notification that was sent between two times, if the receiver was running.
     fn lost_ns(&self, sent_ns: u64, until_ns: u64) -> Option<f64> {
         let first = self.gaps.partition_point(|gap| gap.ended_ns <= sent_ns);
         // A gap begins with the last reading of the clock before it.
@@ -154,9 +154,9 @@ pub(super) fn measure(
     samples.notification_busy_receiver_ns.add(receiver);
 }
 
-/// What was sent in a round.
+/// The attempts of a round.
 struct Round {
-    /// Signals to the sender itself, which interrupt nobody.
+    /// Signals to the sender itself, which interrupt no CPU.
     unnoticed: Result<Vec<Sent>, String>,
     signals: Result<Vec<Sent>, String>,
     barriers: Result<Vec<Sent>, String>,
@@ -171,7 +171,7 @@ fn notify(
     if !wait_until(PATIENCE, || thread.load(Ordering::Acquire) != 0) {
         return Err(busy(there));
     }
-    // Until the receiver has learned what its clock costs.
+    // Until the receiver is calibrated.
     thread::sleep(Duration::from_millis(1));
     let target = thread.load(Ordering::Acquire);
     let tgkill = |error| said("tgkill(2)", &error, "allow it in the seccomp filter");
@@ -209,7 +209,8 @@ impl Counted {
 type SenderAndReceiver = (Result<f64, String>, Result<f64, String>);
 
 fn prices(round: &Round, seen: &Seen, there: usize) -> Result<SenderAndReceiver, String> {
-    // Those count that met the receiver running: at least half of them, or something else has its CPU.
+    // Only those count at which the receiver was running: at least half of them, otherwise another
+    // program has its CPU.
     let enough = |met: Vec<f64>| {
         let half = met.len() >= NOTIFICATIONS / 2;
         median(met).filter(|_| half).ok_or_else(|| busy(there))

@@ -1,13 +1,13 @@
-//! Sleeping and waking: on the same CPU, and on another one that is idle.
+//! The prices of sleeping and waking: on the same CPU, and on another, idle one.
 //!
-//! Everything sleeps in a read of an eventfd and is woken by a write, as the workers of the runtime
-//! are. What write and read cost when nobody sleeps is taken off.
+//! Threads sleep in a read of an eventfd and are woken by a write, like the workers of the runtime.
+//! The cost of write and read without a sleeper is subtracted.
 //!
-//! A thread that is woken on another, idle CPU is put on a list of that CPU, and the CPU is told by a
+//! A thread that is woken on another, idle CPU is put on a list of that CPU, which is notified by a
 //! function-call interrupt (ttwu_queue_wakelist, kernel/sched/core.c), as by the network stack. So
-//! the price of notifying an idle CPU is what a wake-up there costs more, on both CPUs together, than a
-//! wake-up on one. A CPU that polls while it is idle is not interrupted: then this is what telling it
-//! otherwise costs.
+//! the price of notifying an idle CPU is the cost of a wake-up there, on both CPUs together, less
+//! that of a wake-up on one. A CPU that polls while it is idle is not interrupted: then this is the
+//! cost of the other way to notify it.
 
 use super::kernel_counts::{IdleClock, Interrupts};
 use super::list::{PriceList, Samples, median};
@@ -28,7 +28,7 @@ const PAUSE_NS: u64 = 30_000;
 /// Longest wait for a thread that was woken.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// What it costs without anybody asleep: a write, and write and read together.
+/// The cost without a sleeper: a write, and write and read together.
 struct Unslept {
     write_ns: f64,
     both_ns: f64,
@@ -64,7 +64,7 @@ fn unslept() -> Result<Unslept, String> {
     Ok(Unslept { write_ns, both_ns })
 }
 
-/// A thread that sleeps until it is woken, and says when it ran.
+/// A thread that sleeps until it is woken, and records when it ran.
 struct Sleeper {
     bell: OwnedFd,
     answer: OwnedFd,
@@ -87,7 +87,7 @@ impl Sleeper {
         call::eventfd_wait(self.bell.as_fd());
     }
 
-    /// Runs `measure` while a thread does `each` whenever it is woken.
+    /// Runs `measure` while a thread calls `each` whenever it is woken.
     fn with<R>(
         &self,
         prepare: impl FnOnce() -> io::Result<()> + Send,
@@ -106,7 +106,7 @@ impl Sleeper {
                     each();
                 }
             });
-            // Not by its clock alone: it may have failed to prepare.
+            // Not by its clock alone: the preparation may have failed.
             let started = || self.ran_ns.load(Ordering::Acquire) != 0 || sleeper.is_finished();
             let ready = wait_asleep(started);
             let measured = match ready && !sleeper.is_finished() {
@@ -137,7 +137,7 @@ fn wait_asleep(condition: impl Fn() -> bool) -> bool {
     true
 }
 
-/// Measures one round, in a thread that is bound to `here` and preempts nobody.
+/// Measures one round, in a thread that is bound to `here` and does not preempt others.
 pub(super) fn measure(
     here: usize,
     there: Result<usize, String>,
@@ -172,8 +172,8 @@ pub(super) fn measure(
     }
 }
 
-/// Two threads of one CPU wake each other in turn and sleep: two wake-ups, two switches, two writes and
-/// two reads. Neither preempts the other, or the number of switches would be left to chance.
+/// Two threads of one CPU wake each other in turn and sleep: two wake-ups, two switches, two writes
+/// and two reads. Neither preempts the other; otherwise the number of switches would be random.
 fn same_cpu(here: usize, base: &Unslept) -> Result<f64, String> {
     let pair = Sleeper::new().map_err(|error| failed(&error))?;
     let answer = pair.answer.as_fd();
@@ -190,7 +190,7 @@ struct OtherCpu {
     write_ns: f64,
     /// From the begin of that call until the thread runs.
     latency_ns: f64,
-    /// What the other CPU does for one wake-up, all of it.
+    /// The busy time of the other CPU for one wake-up.
     busy_ns: f64,
 }
 

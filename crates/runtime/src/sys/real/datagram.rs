@@ -27,7 +27,7 @@ pub(crate) fn set_option(
     .map(drop)
 }
 
-/// Reads an option that is an array of 32-bit numbers; what the kernel does not fill stays 0.
+/// Reads an option that is an array of 32-bit numbers; words that the kernel does not fill stay 0.
 fn get_option<const N: usize>(
     socket: BorrowedFd<'_>,
     level: libc::c_int,
@@ -61,7 +61,7 @@ pub(crate) fn knows_segmentation(socket: BorrowedFd<'_>) -> bool {
     get_option::<1>(socket, libc::SOL_UDP, libc::UDP_SEGMENT).is_ok()
 }
 
-/// Packets this socket has dropped since it was made, modulo 2^32.
+/// Packets that this socket has dropped since it was created, modulo 2^32.
 pub(crate) fn drops(socket: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(meminfo(socket)?[libc::SK_MEMINFO_DROPS as usize])
 }
@@ -69,9 +69,8 @@ pub(crate) fn drops(socket: BorrowedFd<'_>) -> io::Result<u32> {
 /// Number of entries of SO_MEMINFO, of which the drops are the last (sock_diag.h).
 const SK_MEMINFO_VARS: usize = 9;
 
-/// The memory of a socket and its drops (SO_MEMINFO, Linux 4.12). For the send buffer SIOCOUTQ would
-/// tell the same, but a filter of system calls that lets a service make that call has to look at its
-/// argument every time.
+/// The memory of a socket and its drops (SO_MEMINFO, Linux 4.12). SIOCOUTQ would return the same
+/// for the send buffer, but a seccomp filter that allows it must check its argument every time.
 fn meminfo(socket: BorrowedFd<'_>) -> io::Result<[u32; SK_MEMINFO_VARS]> {
     get_option(socket, libc::SOL_SOCKET, libc::SO_MEMINFO)
 }
@@ -80,12 +79,12 @@ fn meminfo(socket: BorrowedFd<'_>) -> io::Result<[u32; SK_MEMINFO_VARS]> {
 ///
 /// # Safety
 /// Each header names memory (address, ancillary data, one buffer) that is valid for writes of the
-/// stated lengths and that nobody else accesses during the call.
+/// stated lengths and has no other user during the call.
 pub(crate) unsafe fn recvmmsg(socket: RawFd, headers: &mut [libc::mmsghdr]) -> io::Result<usize> {
     let count = headers.len() as libc::c_uint;
     retry_eintr(|| {
-        // SAFETY: the headers are live and exclusively borrowed; what they name is the caller's
-        // promise. MSG_DONTWAIT and a null timeout: the call does not block.
+        // SAFETY: the headers are live and exclusively borrowed; the caller guarantees the memory
+        // that they name. MSG_DONTWAIT and a null timeout: the call does not block.
         unsafe {
             libc::recvmmsg(
                 socket,
@@ -116,8 +115,8 @@ pub(crate) unsafe fn sendmmsg(socket: RawFd, headers: &mut [libc::mmsghdr]) -> i
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     let count = headers.len() as libc::c_uint;
     retry_eintr(|| {
-        // SAFETY: the headers are live and exclusively borrowed; what they name is the caller's
-        // promise.
+        // SAFETY: the headers are live and exclusively borrowed; the caller guarantees the memory
+        // that they name.
         unsafe { libc::sendmmsg(socket, headers.as_mut_ptr(), count, flags as _) as isize }
     })
 }
@@ -132,7 +131,7 @@ pub(crate) unsafe fn sendmsg(socket: RawFd, header: &libc::msghdr) -> io::Result
     retry_eintr(|| unsafe { libc::sendmsg(socket, header, flags) }).map(drop)
 }
 
-/// A header that names nothing.
+/// An empty header.
 pub(crate) fn empty_header() -> libc::msghdr {
     // SAFETY: null pointers and zero lengths are a valid msghdr. (Not written as a literal: some
     // C libraries have private padding fields in it.)

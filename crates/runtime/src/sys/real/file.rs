@@ -35,17 +35,17 @@ pub(crate) fn open_at(dir: BorrowedFd<'_>, path: &CStr, how: &OpenHow) -> io::Re
         };
         fd as isize
     })?;
-    // SAFETY: openat2 returned a new descriptor that nobody else owns.
+    // SAFETY: openat2 returned a new descriptor that has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
-/// Opens a directory for what is to be opened beneath it (O_PATH); follows symbolic links.
+/// Opens a directory for opening files beneath it (O_PATH); follows symbolic links.
 pub(crate) fn open_directory(path: &Path) -> io::Result<OwnedFd> {
     let flags = libc::O_PATH | libc::O_DIRECTORY;
     OpenOptions::new().read(true).custom_flags(flags).open(path).map(OwnedFd::from)
 }
 
-/// What statx(2) tells. A type of its own because libc's has no `Default`.
+/// The result of statx(2). A separate type because libc's has no `Default`.
 #[derive(Clone, Copy)]
 pub(crate) struct Status(libc::statx);
 
@@ -69,10 +69,11 @@ impl Status {
     }
 }
 
-/// What is asked about every file: the fields of stat(2).
+/// The requested fields: those of stat(2).
 pub(crate) const STATUS_MASK: u32 = libc::STATX_BASIC_STATS;
 
-/// The status of an open file. `flags` may add AT_STATX_DONT_SYNC, which asks no server.
+/// The status of an open file. `flags` may add AT_STATX_DONT_SYNC, which avoids a call to a file
+/// server.
 pub(crate) fn status(file: BorrowedFd<'_>, flags: i32) -> io::Result<Status> {
     let mut status = Status::new();
     retry_eintr(|| {
@@ -102,7 +103,7 @@ pub(crate) fn filesystem_type(file: BorrowedFd<'_>) -> io::Result<i64> {
     Ok(found.f_type as i64)
 }
 
-/// Appends at most `most` bytes from `offset`, waiting for the disk as long as it takes.
+/// Appends at most `most` bytes from `offset`, blocking on the disk.
 pub(crate) fn read_at(
     file: BorrowedFd<'_>,
     offset: u64,
@@ -112,8 +113,8 @@ pub(crate) fn read_at(
     read_with_flags(file, offset, into, most, 0)
 }
 
-/// The same without waiting: what is in the page cache; EAGAIN if that is nothing, EOPNOTSUPP if
-/// the filesystem cannot tell (RWF_NOWAIT, Linux 4.14).
+/// The same without blocking: data in the page cache; EAGAIN if there is none, EOPNOTSUPP if the
+/// filesystem does not support it (RWF_NOWAIT, Linux 4.14).
 pub(crate) fn read_cached(
     file: BorrowedFd<'_>,
     offset: u64,
@@ -143,8 +144,8 @@ fn read_with_flags(
     Ok(read)
 }
 
-/// Reads from `offset` into memory that is there, waiting for the disk if need be; fewer bytes than
-/// fit, at the end of the file, or none.
+/// Reads from `offset` into existing memory, blocking on the disk if necessary; fewer bytes than
+/// fit at the end of the file, or none.
 pub(crate) fn read_into(file: BorrowedFd<'_>, offset: u64, into: &mut [u8]) -> io::Result<usize> {
     let offset = file_offset(offset)?;
     // SAFETY: live, exclusively borrowed memory of the length passed.
@@ -161,15 +162,15 @@ pub(super) fn file_offset(offset: u64) -> io::Result<libc::off_t> {
 /// cachestat(2), the same number on every architecture that Rust runs on.
 const SYS_CACHESTAT: libc::c_long = 451;
 
-/// Where cachestat(2) is refused, one byte in this many is asked for.
+/// Where cachestat(2) is refused, one byte in this many is checked.
 const PROBE_STRIDE: u64 = 16 * 1024;
 
 /// True if `len` (more than zero) bytes from `offset` can be sent without waiting for the disk.
 ///
-/// cachestat(2) (Linux 6.5) counts pages, those that are still being read included; so the last
-/// byte is asked for as well, which is the one that arrives last. Newer kernels answer cachestat
-/// only to those who may write to the file or own it (EPERM). Then one byte is asked for in every
-/// 16 KiB: the kernel reads and evicts in larger pieces than that, nearly always.
+/// cachestat(2) (Linux 6.5) counts pages, including those still being read; so the last byte is
+/// checked as well, which arrives last. Newer kernels allow cachestat only to processes that may
+/// write to the file or own it (EPERM). Then one byte is checked in every 16 KiB: the kernel nearly
+/// always reads and evicts in larger units.
 pub(crate) fn is_cached(file: BorrowedFd<'_>, offset: u64, len: usize) -> bool {
     let last = offset.saturating_add(len as u64 - 1);
     if !is_byte_cached(file, last) {
@@ -194,7 +195,7 @@ fn is_byte_cached(file: BorrowedFd<'_>, offset: u64) -> bool {
     read.is_ok_and(|bytes| bytes == 1)
 }
 
-/// Pages of a range that are in the page cache; `None` where nobody tells.
+/// Pages of a range that are in the page cache; `None` if unknown.
 fn cached_pages(file: BorrowedFd<'_>, offset: u64, len: u64) -> Option<u64> {
     let range = [offset, len];
     // nr_cache, nr_dirty, nr_writeback, nr_evicted, nr_recently_evicted.
@@ -223,8 +224,8 @@ fn page_bytes() -> u64 {
 
 /// sendfile(2): the part of `file` that fits into the buffer of a non-blocking `socket`.
 ///
-/// A connection that is gone raises SIGPIPE: sendfile has no MSG_NOSIGNAL. The standard library
-/// of Rust ignores that signal from the start of the program.
+/// A closed connection raises SIGPIPE: sendfile has no MSG_NOSIGNAL. Rust's standard library
+/// ignores that signal from the start of the program.
 pub(crate) fn send_file(
     socket: BorrowedFd<'_>,
     file: BorrowedFd<'_>,
@@ -233,13 +234,13 @@ pub(crate) fn send_file(
 ) -> io::Result<usize> {
     let mut offset = file_offset(offset)?;
     retry_eintr(|| {
-        // SAFETY: one live, exclusively borrowed offset, which the kernel moves on.
+        // SAFETY: one live, exclusively borrowed offset, which the kernel advances.
         unsafe { libc::sendfile(socket.as_raw_fd(), file.as_raw_fd(), &raw mut offset, len) }
     })
 }
 
-/// Calls `visit` with the names in an open directory, without `.` and `..` and in no order, as
-/// long as it wants more.
+/// Calls `visit` with the names in an open directory, without `.` and `..` and in no order, until
+/// it returns false.
 pub(crate) fn visit_names(
     directory: BorrowedFd<'_>,
     mut visit: impl FnMut(OsString) -> io::Result<bool>,
@@ -272,8 +273,8 @@ pub(crate) fn visit_names(
     }
 }
 
-/// The first name in a buffer of `struct linux_dirent64`, and what follows it: inode and offset
-/// (8 bytes each), length of the entry (2), type (1), the name and a zero.
+/// The first name in a buffer of `struct linux_dirent64`, and the rest: inode and offset (8 bytes
+/// each), length of the entry (2), type (1), the name and a zero.
 fn next_name(entries: &[u8]) -> Option<(&[u8], &[u8])> {
     const NAME_AT: usize = 19;
     let length = u16::from_ne_bytes(entries.get(16..18)?.try_into().ok()?);

@@ -1,7 +1,7 @@
 //! Every raw system call of the runtime, each with its safety note: the kernel of this machine.
 //!
-//! The functions take plain descriptors and slices and return [`io::Result`]; nothing in here
-//! keeps state. `EINTR` is retried here where the call can be repeated without losing anything.
+//! The functions take plain descriptors and slices and return [`io::Result`], and keep no state.
+//! `EINTR` is retried if the call can be repeated without losing anything.
 
 pub(crate) mod datagram;
 pub(crate) mod file;
@@ -37,15 +37,15 @@ fn retry_eintr(mut call: impl FnMut() -> isize) -> io::Result<usize> {
     }
 }
 
-/// Receives what is there without waiting; `Ok(0)` is the end of the stream.
+/// Receives available data without blocking; `Ok(0)` is the end of the stream.
 ///
-/// The system call itself, as in [`send`]: recv(3) of the C library is a point at which pthread
-/// can cancel a thread, and the bookkeeping for that costs more instructions than all else here.
+/// The raw system call, as in [`send`]: recv(3) of the C library is a cancellation point of
+/// pthread, and the bookkeeping for that costs more instructions than all the rest.
 pub(crate) fn recv(socket: RawFd, into: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
     let nobody = std::ptr::null::<libc::c_void>();
     retry_eintr(|| {
         // SAFETY: the pointer and length describe a live, exclusively borrowed slice; the kernel
-        // writes at most `len` bytes and keeps no reference after the call. Null asks for no
+        // writes at most `len` bytes and keeps no reference after the call. Null requests no
         // address.
         let received = unsafe {
             libc::syscall(
@@ -62,8 +62,8 @@ pub(crate) fn recv(socket: RawFd, into: &mut [MaybeUninit<u8>]) -> io::Result<us
     })
 }
 
-/// Sends what fits into the socket buffer without waiting and without raising SIGPIPE. With
-/// `more`, the kernel keeps a last segment that is not full for what follows, for at most 200 ms.
+/// Sends as much as fits into the socket buffer, without blocking and without raising SIGPIPE. With
+/// `more`, the kernel keeps back a last segment that is not full, for at most 200 ms.
 pub(crate) fn send(socket: RawFd, bytes: &[u8], more: bool) -> io::Result<usize> {
     let more = if more { libc::MSG_MORE } else { 0 };
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | more;
@@ -89,7 +89,7 @@ pub(crate) fn send(socket: RawFd, bytes: &[u8], more: bool) -> io::Result<usize>
 /// Takes one connection out of the backlog of a non-blocking listener.
 ///
 /// The new socket is close-on-exec and non-blocking: a receive or send passes MSG_DONTWAIT, but
-/// sendfile(2) and splice(2) know no such flag.
+/// sendfile(2) and splice(2) have no such flag.
 pub(crate) fn accept(listener: RawFd) -> io::Result<OwnedFd> {
     const FLAGS: libc::c_int = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     let fd = retry_eintr(|| {
@@ -98,7 +98,7 @@ pub(crate) fn accept(listener: RawFd) -> io::Result<OwnedFd> {
             unsafe { libc::accept4(listener, std::ptr::null_mut(), std::ptr::null_mut(), FLAGS) };
         fd as isize
     })?;
-    // SAFETY: accept4 returned a new descriptor that nobody else owns.
+    // SAFETY: accept4 returned a new descriptor that has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
@@ -108,12 +108,12 @@ pub(crate) fn shutdown_write(socket: RawFd) -> io::Result<()> {
     retry_eintr(|| unsafe { libc::shutdown(socket, libc::SHUT_WR) } as isize).map(drop)
 }
 
-/// True if the connection is over in both directions: after a reset or a timeout, or after both
-/// ends have sent FIN. After the peer's FIN alone it is not.
+/// True if the connection has ended in both directions: after a reset or a timeout, or after both
+/// ends have sent FIN. False after the peer's FIN alone.
 pub(crate) fn tcp_is_closed(socket: RawFd) -> bool {
     // TCP_CLOSE of include/net/tcp_states.h.
     const CLOSED: u8 = 7;
-    // The state is the first byte of struct tcp_info, and the kernel copies no more than asked.
+    // The state is the first byte of struct tcp_info, and the kernel copies no more than requested.
     let mut state = [0];
     matches!(tcp_info(socket, &mut state), Ok(1)) && state == [CLOSED]
 }
@@ -122,11 +122,11 @@ pub(crate) fn tcp_is_closed(socket: RawFd) -> bool {
 /// numbers of 4 and 2 of 8.
 pub(crate) const TCP_BYTES_ACKED_AT: usize = 120;
 
-/// Bytes that the peer has acknowledged since the connection began; 0 where the kernel does not say
-/// (before Linux 4.1).
+/// Bytes that the peer has acknowledged since the connection began; 0 if the kernel does not report
+/// them (before Linux 4.1).
 ///
 /// # Errors
-/// What getsockopt(2) reports.
+/// Those of getsockopt(2).
 pub(crate) fn tcp_bytes_acked(socket: RawFd) -> io::Result<u64> {
     let mut info = [0; TCP_BYTES_ACKED_AT + size_of::<u64>()];
     tcp_info(socket, &mut info)?;
@@ -135,8 +135,8 @@ pub(crate) fn tcp_bytes_acked(socket: RawFd) -> io::Result<u64> {
     Ok(u64::from_ne_bytes(acked))
 }
 
-/// The beginning of struct tcp_info: as much as there is room for and as the kernel knows. Returns
-/// how many bytes that were.
+/// The beginning of struct tcp_info, limited by the buffer and the kernel's version. Returns its
+/// length.
 fn tcp_info(socket: RawFd, into: &mut [u8]) -> io::Result<usize> {
     let mut bytes = into.len() as libc::socklen_t;
     retry_eintr(|| {
@@ -160,7 +160,7 @@ pub(crate) fn eventfd() -> io::Result<OwnedFd> {
     let fd = retry_eintr(|| unsafe {
         libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) as isize
     })?;
-    // SAFETY: eventfd returned a new descriptor that nobody else owns.
+    // SAFETY: eventfd returned a new descriptor that has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
@@ -190,18 +190,18 @@ pub(crate) fn pin_current_thread(cpu: usize) -> io::Result<()> {
     }
     // SAFETY: an all-zero cpu_set_t is the valid empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: `cpu` is below CPU_SETSIZE, checked above, so the bit lies inside the set.
+    // SAFETY: `cpu` is below CPU_SETSIZE, checked above, so the bit is inside the set.
     unsafe { libc::CPU_SET(cpu, &mut set) };
     // SAFETY: the set is live for the call and its exact size is passed.
     retry_eintr(|| unsafe { libc::sched_setaffinity(0, size_of_val(&set), &set) } as isize)
         .map(drop)
 }
 
-/// Lets timed waits of the calling thread end as late as this after their time (50 us otherwise;
-/// PR_SET_TIMERSLACK, prctl(2)). The kernel uses it to wake for several timers at once.
+/// Allows timed waits of the calling thread to end this much late (50 us by default;
+/// PR_SET_TIMERSLACK, prctl(2)). The kernel uses it to coalesce wake-ups of several timers.
 pub(crate) fn set_timer_slack(slack: std::time::Duration) {
     let nanoseconds = slack.as_nanos().min(libc::c_ulong::MAX.into()) as libc::c_ulong;
-    // SAFETY: takes a number, and fails for none.
+    // SAFETY: takes a number, and accepts all of them.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, nanoseconds) };
 }
 
@@ -224,7 +224,7 @@ pub(crate) fn thread_cpu_clock_ns() -> u64 {
     used.tv_sec as u64 * 1_000_000_000 + used.tv_nsec as u64
 }
 
-/// What time it is, for this process.
+/// The current time, for this process.
 #[inline]
 pub(crate) fn now() -> Instant {
     Instant::now()
@@ -244,15 +244,14 @@ pub(crate) fn monotonic_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Memory that has to be left for another connection to be accepted, or for what only makes things
-/// quicker. An allocation that fails ends the process, so this is there for the sockets that exist: for
-/// what they hold when their peers are slow, and for the tables of the worker, which double when they
-/// are full.
+/// Memory that must be left for accepting another connection, or for optional speed-ups. A failed
+/// allocation ends the process, so this reserve is for existing sockets: for their queued data when
+/// their peers are slow, and for the tables of the worker, which double when they are full.
 const RESERVE_BYTES: usize = 16 << 20;
 
-/// Page-aligned anonymous memory, zeroed by the kernel, given back when dropped.
+/// Page-aligned anonymous memory, zeroed by the kernel, unmapped when dropped.
 ///
-/// Untouched pages cost no memory, so a large pool is paid for only as far as it is used.
+/// Untouched pages cost no memory, so a large pool costs only the part in use.
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
@@ -280,9 +279,9 @@ impl Mapping {
         Ok(Mapping { start, bytes })
     }
 
-    /// True if so much could be mapped just now. Where address space is limited (RLIMIT_AS), or the
-    /// machine commits no more than it has (vm.overcommit_memory=2), this tells before an
-    /// allocation fails, which would end the process.
+    /// True if this much could be mapped now. If address space is limited (RLIMIT_AS), or the
+    /// machine does not overcommit (vm.overcommit_memory=2), this is known before an allocation
+    /// fails, which would end the process.
     pub(crate) fn fits(bytes: usize) -> bool {
         Mapping::new(bytes).is_ok()
     }
@@ -305,14 +304,15 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: exactly the region mapped in `new`; whoever holds a `Mapping` promises that no
+        // SAFETY: exactly the region mapped in `new`; the owner of a `Mapping` guarantees that no
         // pointer into it is used after it is dropped.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }
 
 /// Lets the kernel choose the port at connect time, when it knows the destination
-/// (IP_BIND_ADDRESS_NO_PORT, Linux 4.2), so that a bound address does not use up a port alone.
+/// (IP_BIND_ADDRESS_NO_PORT, Linux 4.2), so that a bound address does not reserve a port
+/// exclusively.
 pub(crate) fn bind_address_no_port(socket: RawFd) -> io::Result<()> {
     let on: libc::c_int = 1;
     retry_eintr(|| {

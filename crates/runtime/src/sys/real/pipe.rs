@@ -5,7 +5,7 @@ use super::{file::file_offset, retry_eintr};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// A pipe whose ends are both ours.
+/// A pipe with both ends in this process.
 #[derive(Debug)]
 pub(crate) struct Pipe {
     read: OwnedFd,
@@ -14,16 +14,16 @@ pub(crate) struct Pipe {
 }
 
 impl Pipe {
-    /// A pipe for so many bytes, or for the 64 KiB of every pipe if there may be none larger
-    /// (pipe(7): a user's share is limited by pipe-user-pages-soft).
+    /// A pipe of `bytes`, or of the default 64 KiB if larger ones are not allowed (pipe(7): a
+    /// user's share is limited by pipe-user-pages-soft).
     pub(crate) fn new(bytes: usize) -> io::Result<Pipe> {
         const DEFAULT_BYTES: usize = 64 * 1024;
         let mut ends = [0; 2];
         retry_eintr(|| {
-            // SAFETY: room for two descriptors, exclusively borrowed.
+            // SAFETY: space for two descriptors, exclusively borrowed.
             unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) as isize }
         })?;
-        // SAFETY: pipe2 returned two new descriptors that nobody else owns.
+        // SAFETY: pipe2 returned two new descriptors that have no other owner.
         let [read, write] = ends.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
         let asked = bytes.min(i32::MAX as usize) as libc::c_int;
         let capacity = retry_eintr(|| {
@@ -43,8 +43,8 @@ impl Pipe {
     pub(crate) fn fill(&self, file: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<usize> {
         let mut offset = file_offset(offset)?;
         retry_eintr(|| {
-            // SAFETY: one live, exclusively borrowed offset, which the kernel moves on; a pipe
-            // has none.
+            // SAFETY: one live, exclusively borrowed offset, which the kernel advances; a pipe has
+            // none.
             unsafe {
                 libc::splice(
                     file.as_raw_fd(),
@@ -58,8 +58,8 @@ impl Pipe {
         })
     }
 
-    /// Moves what fits to a non-blocking socket; EAGAIN if that is nothing. Like sendfile(2), this
-    /// raises SIGPIPE on a connection that is gone.
+    /// Moves as much as fits to a non-blocking socket; EAGAIN if nothing fits. Like sendfile(2),
+    /// this raises SIGPIPE on a closed connection.
     pub(crate) fn drain(
         &self,
         socket: BorrowedFd<'_>,

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-/// What epoll reported for one descriptor.
+/// An event of epoll for one descriptor.
 pub(crate) type Event = libc::epoll_event;
 
 /// An epoll set.
@@ -23,7 +23,7 @@ impl Epoll {
     pub(crate) fn new() -> io::Result<Epoll> {
         // SAFETY: no memory is passed.
         let fd = retry_eintr(|| unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) as isize })?;
-        // SAFETY: epoll_create1 returned a new descriptor that nobody else owns.
+        // SAFETY: epoll_create1 returned a new descriptor that has no other owner.
         Ok(Epoll { fd: unsafe { OwnedFd::from_raw_fd(fd as RawFd) } })
     }
 
@@ -49,8 +49,8 @@ impl Epoll {
     /// Waits for events, at most `timeout` (`None` waits for ever), and appends them to the empty
     /// `events` up to its capacity. An interrupted wait reports no events.
     ///
-    /// epoll_pwait2(2) (Linux 5.11) takes nanoseconds; kernels without it get the timeout rounded
-    /// up to a millisecond, so that a timer never fires early.
+    /// epoll_pwait2(2) (Linux 5.11) takes nanoseconds; on older kernels the timeout is rounded up
+    /// to a millisecond, so that a timer never fires early.
     pub(crate) fn wait(
         &self,
         events: &mut Vec<Event>,
@@ -59,7 +59,7 @@ impl Epoll {
         events.clear();
         let room = events.capacity().min(i32::MAX as usize) as i32;
         let count = match self.wait_ns(events.as_mut_ptr(), room, timeout) {
-            // EPERM: what older seccomp profiles answer to a call they do not know.
+            // EPERM: the response of older seccomp profiles to an unknown call.
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
                 self.wait_ms(events.as_mut_ptr(), room, timeout)
             }
@@ -86,8 +86,8 @@ impl Epoll {
         });
         let timespec = timespec.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         // Not libc::epoll_pwait2: older C libraries lack the wrapper, the kernel has the call.
-        // SAFETY: `events` has room for `room` entries, `timespec` is null or live, and a null
-        // signal mask leaves the mask alone.
+        // SAFETY: `events` has space for `room` entries, `timespec` is null or live, and a null
+        // signal mask leaves the mask unchanged.
         let count = unsafe {
             libc::syscall(
                 libc::SYS_epoll_pwait2,
@@ -110,7 +110,7 @@ impl Epoll {
     ) -> io::Result<usize> {
         let ms =
             timeout.map_or(-1, |t| t.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as i32);
-        // SAFETY: `events` has room for `room` entries.
+        // SAFETY: `events` has space for `room` entries.
         let count = unsafe { libc::epoll_wait(self.fd.as_raw_fd(), events, room, ms) };
         if count < 0 { Err(io::Error::last_os_error()) } else { Ok(count as usize) }
     }
@@ -124,7 +124,7 @@ pub(crate) fn wait_readable(fd: RawFd, timeout: Duration) -> io::Result<bool> {
         tv_nsec: i64::from(timeout.subsec_nanos()),
     };
     // SAFETY: one live pollfd and a live timespec are passed; a null signal mask leaves the mask
-    // alone.
+    // unchanged.
     let returned = unsafe { libc::ppoll(&mut target, 1, &timespec, std::ptr::null()) };
     match returned {
         count if count >= 0 => Ok(count > 0),

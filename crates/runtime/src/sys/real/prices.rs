@@ -1,4 +1,4 @@
-//! What a price list asks of the kernel: calls that do nothing, notifications, sleep, copies.
+//! The calls that a price list measures: trivial ones, notifications, sleep, copies.
 
 use super::{Mapping, retry_eintr, ring};
 use io_uring::{IoUring, opcode};
@@ -6,7 +6,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// Enters the kernel and comes back. Not getpid(3): a C library may remember the answer.
+/// Enters the kernel and returns. Not getpid(3): a C library may cache the result.
 pub(crate) fn do_nothing() {
     // SAFETY: no memory is passed, and the call cannot fail.
     unsafe { libc::syscall(libc::SYS_getpid) };
@@ -14,7 +14,7 @@ pub(crate) fn do_nothing() {
 
 /// The CPUs that the calling thread may use.
 pub(crate) fn allowed_cpus() -> io::Result<Vec<usize>> {
-    // One bit for each of the 8,192 CPUs that a kernel can be built for; cpu_set_t has 1,024.
+    // One bit for each of the 8,192 CPUs that a kernel supports at most; cpu_set_t has 1,024.
     let mut set = [0u64; 128];
     let bytes = retry_eintr(|| {
         // SAFETY: live, exclusively borrowed memory and its exact size; 0 is the calling thread.
@@ -27,8 +27,8 @@ pub(crate) fn allowed_cpus() -> io::Result<Vec<usize>> {
     Ok((0..(bytes * 8).min(set.len() * 64)).filter(is_allowed).collect())
 }
 
-/// Has the calling thread never preempt another one when it is woken (SCHED_BATCH, sched(7)), so
-/// that whoever wakes it goes on until it sleeps itself.
+/// Makes the calling thread never preempt another one when it is woken (SCHED_BATCH, sched(7)), so
+/// that its waker continues until it sleeps itself.
 pub(crate) fn preempt_nobody() -> io::Result<()> {
     let parameters = libc::sched_param { sched_priority: 0 };
     // The system call itself: musl's wrapper answers ENOSYS.
@@ -48,7 +48,8 @@ pub(crate) fn preempt_nobody() -> io::Result<()> {
 
 /// The calling thread, as [`Kick::send`] names it.
 pub(crate) fn thread_id() -> libc::pid_t {
-    // SAFETY: no memory is passed, and the call cannot fail. Not gettid(3): glibc before 2.30 has none.
+    // SAFETY: no memory is passed, and the call cannot fail. Not gettid(3): glibc before 2.30 lacks
+    // it.
     unsafe { libc::syscall(libc::SYS_gettid) as libc::pid_t }
 }
 
@@ -62,7 +63,7 @@ pub(crate) fn clock_tick_ns() -> u64 {
 const MEMBARRIER_PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
 const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
 
-/// Lets this process call [`barrier`] (Linux 4.14).
+/// Allows this process to call [`barrier`] (Linux 4.14).
 pub(crate) fn register_barrier() -> io::Result<()> {
     membarrier(MEMBARRIER_REGISTER_PRIVATE_EXPEDITED)
 }
@@ -78,7 +79,7 @@ fn membarrier(command: libc::c_int) -> io::Result<()> {
         .map(drop)
 }
 
-/// A signal that does nothing but arrive. While this exists, its handler is that of the process.
+/// A signal without an effect. While this exists, the process has its handler.
 pub(crate) struct Kick {
     signal: libc::c_int,
 }
@@ -87,10 +88,10 @@ extern "C" fn ignore(_: libc::c_int) {}
 
 impl Kick {
     /// # Errors
-    /// `ResourceBusy` if the process uses the signal, otherwise what sigaction(2) reports.
+    /// `ResourceBusy` if the process uses the signal, otherwise the errors of sigaction(2).
     pub(crate) fn new() -> io::Result<Kick> {
-        // Real-time signals are queued, each send taking the same way through the kernel. The last
-        // one is the least likely to have a meaning.
+        // Real-time signals are queued, so each send takes the same path through the kernel. The
+        // last one is the least likely to be in use.
         let kick = Kick { signal: libc::SIGRTMAX() };
         if kick.action(None)? != libc::SIG_DFL {
             return Err(io::ErrorKind::ResourceBusy.into());
@@ -99,7 +100,7 @@ impl Kick {
         Ok(kick)
     }
 
-    /// The handler; replaces it if there is a new one.
+    /// The handler; replaces it if `new` is given.
     fn action(&self, new: Option<libc::sighandler_t>) -> io::Result<libc::sighandler_t> {
         // SAFETY: an all-zero sigaction is a valid value: default action, empty mask, no flags.
         let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -107,14 +108,13 @@ impl Kick {
         action.sa_flags = libc::SA_RESTART;
         action.sa_sigaction = new.unwrap_or(libc::SIG_DFL);
         let action = new.map_or(std::ptr::null(), |_| &raw const action);
-        // SAFETY: `action` is null or live; the handler is one that takes a number and touches
-        // nothing, or the one that was there.
+        // SAFETY: `action` is null or live; the handler takes a number and accesses no state, or is
+        // the previous one.
         retry_eintr(|| unsafe { libc::sigaction(self.signal, action, &raw mut before) } as isize)?;
         Ok(before.sa_sigaction)
     }
 
-    /// Says whether the calling thread is interrupted by the signal, or lets it wait for
-    /// [`Kick::take`].
+    /// Whether the signal interrupts the calling thread, or stays pending until [`Kick::take`].
     pub(crate) fn interrupts_me(&self, yes: bool) {
         let set = self.set();
         let how = if yes { libc::SIG_UNBLOCK } else { libc::SIG_BLOCK };
@@ -131,12 +131,12 @@ impl Kick {
         .map(drop)
     }
 
-    /// Takes one that waits for the calling thread.
+    /// Takes a pending signal of the calling thread.
     pub(crate) fn take(&self) -> io::Result<()> {
         let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let set = self.set();
         retry_eintr(|| {
-            // SAFETY: a live set and timeout, only read; null asks for no details.
+            // SAFETY: a live set and timeout, only read; null requests no details.
             unsafe { libc::sigtimedwait(&set, std::ptr::null_mut(), &at_once) as isize }
         })
         .map(drop)
@@ -155,8 +155,8 @@ impl Kick {
 
 impl Drop for Kick {
     fn drop(&mut self) {
-        // Signals that wait for a thread go with it, and all threads that were sent one have ended:
-        // nobody meets the default action, which ends the process.
+        // Pending signals of a thread end with it, and all threads that were sent one have ended:
+        // the default action, which ends the process, cannot occur.
         let _it_was_there_before = self.action(Some(libc::SIG_DFL));
     }
 }
@@ -165,7 +165,7 @@ impl Drop for Kick {
 pub(crate) fn sleeping_eventfd() -> io::Result<OwnedFd> {
     // SAFETY: no memory is passed.
     let fd = retry_eintr(|| unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) } as isize)?;
-    // SAFETY: eventfd returned a new descriptor that nobody else owns.
+    // SAFETY: eventfd returned a new descriptor that has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) })
 }
 
@@ -184,7 +184,7 @@ impl MemoryFile {
         let fd = retry_eintr(|| unsafe {
             libc::syscall(libc::SYS_memfd_create, name.as_ptr(), libc::MFD_CLOEXEC)
         } as isize)?;
-        // SAFETY: memfd_create returned a new descriptor that nobody else owns.
+        // SAFETY: memfd_create returned a new descriptor that has no other owner.
         let fd = unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) };
         let file = MemoryFile { fd, memory };
         for at in (0..bytes).step_by(portion) {
@@ -219,7 +219,7 @@ impl MemoryFile {
     }
 }
 
-/// A ring that does nothing.
+/// A ring without work.
 pub(crate) struct IdleRing {
     uring: IoUring,
 }
@@ -230,7 +230,7 @@ impl IdleRing {
         Ok(IdleRing { uring })
     }
 
-    /// One io_uring_enter that submits nothing and waits for nothing.
+    /// One io_uring_enter that neither submits nor waits.
     pub(crate) fn enter(&self) -> io::Result<()> {
         self.uring.submit().map(drop)
     }

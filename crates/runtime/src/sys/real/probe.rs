@@ -1,17 +1,17 @@
-//! What the probe asks the kernel: small calls whose answer is a number or an errno.
+//! The calls of the probe: small ones whose result is a number or an errno.
 
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
-/// A descriptor that no process has open, so that a call which exists answers EBADF. Not -1: some
-/// kernels give io_uring_register(-1, ...) a meaning of its own.
+/// A descriptor that no process has open, so that an existing call returns EBADF. Not -1: some
+/// kernels give io_uring_register(-1, ...) a special meaning.
 const NOT_OPEN: RawFd = RawFd::MAX;
 
-/// IORING_SETUP_CQSIZE: the number of completion entries is given.
+/// IORING_SETUP_CQSIZE: the number of completion entries is specified.
 pub(crate) const SETUP_CQSIZE: u32 = 1 << 3;
 
-/// `struct io_uring_params`; the offsets for mmap(2) are not looked at here.
+/// `struct io_uring_params`; the offsets for mmap(2) are not used here.
 #[repr(C)]
 #[derive(Default)]
 struct Params {
@@ -26,23 +26,23 @@ struct Params {
     offsets: [u64; 10],
 }
 
-/// Makes the smallest ring with these IORING_SETUP_* flags, and returns it with its
-/// IORING_FEAT_* bits.
+/// Creates the smallest ring with these IORING_SETUP_* flags, and returns it with its IORING_FEAT_*
+/// bits.
 pub(crate) fn setup(flags: u32) -> io::Result<(OwnedFd, u32)> {
     let cq_entries = if flags & SETUP_CQSIZE != 0 { 2 } else { 0 };
-    // One millisecond of idling for the thread of SQPOLL; without the flag nobody reads it.
+    // One millisecond of idling for the thread of SQPOLL; ignored without the flag.
     let mut params = Params { flags, cq_entries, sq_thread_idle: 1, ..Params::default() };
     // SAFETY: one live, exclusively borrowed io_uring_params of the kernel's 120 bytes.
     let fd = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1u32, &raw mut params) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: io_uring_setup returned a new descriptor that nobody else owns.
+    // SAFETY: io_uring_setup returned a new descriptor that has no other owner.
     Ok((unsafe { OwnedFd::from_raw_fd(fd as RawFd) }, params.features))
 }
 
-/// What io_uring_enter answers to a descriptor that is not open: EBADF from a kernel that has
-/// the call, anything else from whatever stands before it.
+/// The result of io_uring_enter for a descriptor that is not open: EBADF from a kernel that has the
+/// call, anything else from a layer that blocks it.
 pub(crate) fn enter_errno() -> i32 {
     // SAFETY: no memory is passed.
     errno_of(|| unsafe {
@@ -50,7 +50,7 @@ pub(crate) fn enter_errno() -> i32 {
     })
 }
 
-/// The same of io_uring_register (IORING_UNREGISTER_BUFFERS, which takes no argument).
+/// The same for io_uring_register (IORING_UNREGISTER_BUFFERS, which takes no argument).
 pub(crate) fn register_errno() -> i32 {
     // SAFETY: no memory is passed.
     errno_of(|| unsafe { libc::syscall(libc::SYS_io_uring_register, NOT_OPEN, 1u32, 0usize, 0u32) })
@@ -59,7 +59,7 @@ pub(crate) fn register_errno() -> i32 {
 /// The same of epoll_pwait2.
 pub(crate) fn epoll_pwait2_errno() -> i32 {
     let mut event = libc::epoll_event { events: 0, u64: 0 };
-    // SAFETY: room for one event is passed as such; timeout and signal mask are null.
+    // SAFETY: space for one event is passed as such; timeout and signal mask are null.
     errno_of(|| unsafe {
         libc::syscall(
             libc::SYS_epoll_pwait2,
@@ -92,14 +92,14 @@ pub(crate) fn nofile_limits() -> (Option<u64>, Option<u64>) {
 
 fn limits(resource: libc::__rlimit_resource_t) -> (Option<u64>, Option<u64>) {
     let mut limits = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
-    // SAFETY: one live, exclusively borrowed rlimit; the resource is one that Linux knows, so the
-    // call cannot fail.
+    // SAFETY: one live, exclusively borrowed rlimit; Linux knows the resource, so the call cannot
+    // fail.
     unsafe { libc::getrlimit(resource, &raw mut limits) };
     let finite = |limit| (limit != libc::RLIM_INFINITY).then_some(limit);
     (finite(limits.rlim_cur), finite(limits.rlim_max))
 }
 
-/// Release and version of the kernel, as uname(2) tells them.
+/// Release and version of the kernel, from uname(2).
 pub(crate) fn kernel_release() -> (String, String) {
     // SAFETY: an all-zero utsname is a valid value: empty, terminated strings.
     let mut name: libc::utsname = unsafe { std::mem::zeroed() };

@@ -1,9 +1,10 @@
-//! The handler of SIGSYS: system calls that a seccomp filter traps fail, and are told of once each.
+//! The handler of SIGSYS: system calls that a seccomp filter traps fail, and are reported once
+//! each.
 //!
-//! SECCOMP_RET_TRAP leaves the result of the call to the handler (seccomp(2)): what is found in its
-//! register when the handler returns is what the program gets. A call that is trapped while SIGSYS
-//! is blocked ends the process; no thread of ours blocks it, and the C library only around the
-//! making of threads and processes.
+//! With SECCOMP_RET_TRAP the handler sets the result of the call (seccomp(2)): the content of its
+//! register when the handler returns. A call that is trapped while SIGSYS is blocked ends the
+//! process; our threads do not block it, and the C library only while it creates threads and
+//! processes.
 
 use std::io;
 use std::os::raw::{c_int, c_void};
@@ -12,13 +13,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 type Name = fn(i64) -> Option<&'static str>;
 
-/// System calls that are told apart; the kernel has less than 500. All others count as the last.
+/// System calls that are distinguished; the kernel has less than 500. All others count as the last.
 const NUMBERS: usize = 1024;
 
 static NAME: OnceLock<Name> = OnceLock::new();
 static TOLD: [AtomicU64; NUMBERS / 64] = [const { AtomicU64::new(0) }; NUMBERS / 64];
 
-/// What `si_code` says of a call that a filter trapped (include/uapi/asm-generic/siginfo.h).
+/// The `si_code` of a call that a filter trapped (include/uapi/asm-generic/siginfo.h).
 const SYS_SECCOMP: c_int = 1;
 
 /// The fields of siginfo_t for SIGSYS, as in sigaction(2).
@@ -44,8 +45,8 @@ pub(crate) fn install(name: Name) -> io::Result<()> {
     let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = on_refusal;
     action.sa_sigaction = handler as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
-    // SAFETY: `action` is live; with SA_SIGINFO the handler has the signature that is called. It
-    // does what is safe in a signal handler: atomics, write(2), and its own stack.
+    // SAFETY: `action` is live; with SA_SIGINFO the handler has the right signature. It only does
+    // what is safe in a signal handler: atomics, write(2), and its own stack.
     let returned =
         unsafe { libc::sigaction(libc::SIGSYS, &raw const action, std::ptr::null_mut()) };
     if returned < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
@@ -60,7 +61,7 @@ extern "C" fn on_refusal(_: c_int, info: *mut libc::siginfo_t, context: *mut c_v
     // SAFETY: the kernel passes a siginfo_t, whose fields for SIGSYS are those of `Refusal`; it is
     // larger than that and aligned for pointers.
     let refusal = unsafe { &*info.cast::<Refusal>() };
-    // Somebody sent the signal with kill(2): what was interrupted may be anything.
+    // Sent with kill(2): the interrupted code may be anything.
     if refusal.code != SYS_SECCOMP {
         return;
     }
@@ -82,8 +83,8 @@ fn tell(number: i64) {
     line.push(b" (number ");
     line.push_number(number);
     line.push(b") with EPERM; further ones of this kind are not told\n");
-    // SAFETY: pointer and length describe the initialised part of a live array. What becomes of the
-    // line does not matter: its reader may be gone.
+    // SAFETY: pointer and length describe the initialised part of a live array. The result does not
+    // matter: the reader may have left.
     unsafe { libc::write(libc::STDERR_FILENO, line.bytes.as_ptr().cast(), line.length) };
 }
 

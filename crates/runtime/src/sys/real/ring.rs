@@ -1,7 +1,8 @@
 //! A ring: its queues, its registrations, and the enter.
 //!
-//! The queues are those of the `io-uring` crate, which remembers a registered ring descriptor only inside
-//! a borrowed `Submitter`; so `io_uring_enter` is made here. See io_uring_enter(2) and io_uring_register(2).
+//! The queues are those of the `io-uring` crate, which stores a registered ring descriptor only
+//! inside a borrowed `Submitter`; so `io_uring_enter` is called here. See io_uring_enter(2) and
+//! io_uring_register(2).
 
 use crate::config::TaskRun;
 use io_uring::register::Restriction;
@@ -11,13 +12,14 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
-/// The kernel takes a ring apart after its descriptor is closed or its process has ended, and only then
-/// gives back what it charged to RLIMIT_MEMLOCK of the user (6.14 and later, and before 5.12). A service
-/// that is started anew finds the limit used up by the one before, and a probe by its own last ring.
+/// The kernel destroys a ring after its descriptor is closed or its process has ended, and only
+/// then releases the memory charged to the user's RLIMIT_MEMLOCK (6.14 and later, and before 5.12).
+/// A restarted service finds the limit used up by its predecessor, and a probe by its own last
+/// ring.
 const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(1);
 
-/// Makes something that is charged to RLIMIT_MEMLOCK: ENOMEM counts when it lasts. Sleeps, so it is
-/// not for a worker that serves.
+/// Creates an object that is charged to RLIMIT_MEMLOCK, retrying ENOMEM for a while. Sleeps, so a
+/// serving worker must not call it.
 pub(crate) fn charged<T>(mut make: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let began = super::now();
     loop {
@@ -74,23 +76,23 @@ struct ResourceUpdate {
 pub(crate) enum RingFd {
     /// An ordinary descriptor.
     Plain(RawFd),
-    /// An index into the calling thread's registered rings (Linux 5.18): saves the look-up.
+    /// An index into the calling thread's registered rings (Linux 5.18): saves the lookup.
     Registered(u32),
 }
 
-/// How long one enter waits.
+/// The wait of one enter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wait {
-    /// Completions to wait for; 0 does not wait.
+    /// Completions to wait for; with 0 it does not wait.
     pub(crate) completions: u32,
-    /// Longest wait; `None` waits for ever. Needs IORING_FEAT_EXT_ARG (Linux 5.11).
+    /// Longest wait; `None` waits for ever. Requires IORING_FEAT_EXT_ARG (Linux 5.11).
     pub(crate) timeout: Option<Duration>,
-    /// Stay at least this long to gather `completions` before settling for one; 0 is off.
-    /// Needs IORING_FEAT_MIN_TIMEOUT (Linux 6.12).
+    /// Wait at least this long to gather `completions` before returning with one; 0 is off.
+    /// Requires IORING_FEAT_MIN_TIMEOUT (Linux 6.12).
     pub(crate) min_wait_us: u32,
 }
 
-/// What a ring is made with.
+/// The parameters of a ring.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setup {
     pub(crate) sq_entries: u32,
@@ -99,9 +101,10 @@ pub(crate) struct Setup {
     pub(crate) single_issuer: bool,
     pub(crate) taskrun: TaskRun,
     pub(crate) no_sqarray: bool,
-    /// It takes nothing before [`Uring::restrict`].
+    /// It accepts no entry before [`Uring::restrict`].
     pub(crate) disabled: bool,
-    /// How long the kernel's submission thread looks for entries before it sleeps; 0 is without one.
+    /// How long the kernel's submission thread polls for entries before it sleeps; 0 is without
+    /// one.
     pub(crate) sqpoll_idle_ms: u32,
     /// The ring's own descriptor is registered with this thread.
     pub(crate) registered: bool,
@@ -114,7 +117,7 @@ pub(crate) struct Uring {
 }
 
 impl Uring {
-    /// Makes a ring for this thread.
+    /// Creates a ring for this thread.
     pub(crate) fn new(setup: Setup) -> io::Result<Uring> {
         let mut builder = IoUring::builder();
         builder.setup_cqsize(setup.cq_entries).dontfork();
@@ -150,7 +153,7 @@ impl Uring {
     /// Puts an entry into the submission queue; false if that is full.
     ///
     /// # Safety
-    /// What the entry names stays where it is, and valid for what the kernel does with it, until the
+    /// The memory that the entry names stays in place, and valid for the kernel's use, until the
     /// last completion of the operation was taken.
     #[inline]
     pub(crate) unsafe fn push(&mut self, entry: &Entry) -> bool {
@@ -182,7 +185,7 @@ impl Uring {
         self.uring.completion().len()
     }
 
-    /// Takes the completions that are there.
+    /// Takes the available completions.
     #[inline]
     pub(crate) fn completions(&mut self) -> impl Iterator<Item = cqueue::Entry> + '_ {
         self.uring.completion()
@@ -194,17 +197,18 @@ impl Uring {
         enter(self.fd, to_submit, flags, wait)
     }
 
-    /// Restricts a ring that was made disabled, and enables it.
+    /// Restricts a ring that was created disabled, and enables it.
     pub(crate) fn restrict(&self, list: &mut [Restriction]) -> io::Result<()> {
         self.uring.submitter().register_restrictions(list)?;
         self.uring.submitter().register_enable_rings()
     }
 
-    /// Registers a ring of `count` buffers; with `incremental`, each is filled piece by piece.
+    /// Registers a ring of `count` buffers; with `incremental`, each is filled incrementally.
     ///
     /// # Safety
-    /// `start` names page-aligned memory for `count` entries, which lives until the ring is gone. What
-    /// is written into it names memory that the kernel may write to as long.
+    /// `start` names page-aligned memory for `count` entries, which lives until the ring is
+    /// destroyed. Entries written into it name memory that the kernel may write to for the same
+    /// time.
     pub(crate) unsafe fn register_buffers(
         &self,
         start: u64,
@@ -242,8 +246,8 @@ fn borrow(uring: &IoUring) -> BorrowedFd<'_> {
     unsafe { BorrowedFd::borrow_raw(uring.as_raw_fd()) }
 }
 
-/// One `io_uring_enter`: submits `to_submit` entries, then waits as told. Returns how many entries
-/// the kernel consumed. `ETIME` and `EINTR` end a wait and are not errors.
+/// One `io_uring_enter`: submits `to_submit` entries, then waits as specified. Returns how many
+/// entries the kernel consumed. `ETIME` and `EINTR` end a wait and are not errors.
 pub(crate) fn enter(ring: RingFd, to_submit: u32, flags: u32, wait: Wait) -> io::Result<u32> {
     let timespec = wait.timeout.map(|t| KernelTimespec {
         seconds: t.as_secs().min(i64::MAX as u64) as i64,
@@ -299,7 +303,7 @@ pub(crate) fn register_ring_fd(ring: BorrowedFd<'_>) -> io::Result<RingFd> {
     Ok(RingFd::Registered(update.offset))
 }
 
-/// Gives back the index that [`register_ring_fd`] took; it would otherwise live as long as the
+/// Releases the index that [`register_ring_fd`] took; it would otherwise live as long as the
 /// thread, and a thread has 16 of them.
 pub(crate) fn unregister_ring_fd(ring: BorrowedFd<'_>, index: u32) -> io::Result<()> {
     let mut update = ResourceUpdate { offset: index, reserved: 0, data: 0 };

@@ -1,3 +1,3 @@
-//! Starting threads and waiting for them, as the standard library does it.
+//! Starting threads and waiting for them, by the standard library.
 
 pub(crate) use std::thread::{Builder, JoinHandle, scope, sleep};

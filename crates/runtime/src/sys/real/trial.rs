@@ -1,4 +1,4 @@
-//! A small ring to try operations on whose effect no flag and no list of the kernel tells.
+//! A small ring to try operations whose effect no flag and no list of the kernel shows.
 
 use super::Mapping;
 use super::ring::{self, RingFd, Wait};
@@ -12,8 +12,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
-/// How long an operation may take to answer. All have what they need when they are submitted, so
-/// this bounds only a kernel that fails us.
+/// How long an operation may take to complete. All can complete when they are submitted, so this
+/// bounds only a faulty kernel.
 const ANSWER_MS_MAX: libc::c_int = 100;
 
 const ENTRIES: u32 = 8;
@@ -28,7 +28,7 @@ const ACCEPT: u64 = 1 << 63;
 /// An operation to try.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Operation<'a> {
-    /// Does nothing, and with `silent` posts no completion for that.
+    /// A no-op, which with `silent` posts no completion.
     Nothing { silent: bool },
     /// Accepts until cancelled.
     MultishotAccept(BorrowedFd<'a>),
@@ -36,13 +36,13 @@ pub(crate) enum Operation<'a> {
     MultishotRecv(BorrowedFd<'a>),
     /// Reports readability until cancelled.
     MultishotPoll(BorrowedFd<'a>),
-    /// Receives into as many provided buffers as it takes.
+    /// Receives into as many provided buffers as necessary.
     RecvBundle(BorrowedFd<'a>),
     /// Sends one byte without copying it.
     SendZeroCopy(BorrowedFd<'a>),
 }
 
-/// What the kernel says of an operation.
+/// The kernel's completion of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) user_data: u64,
@@ -55,13 +55,13 @@ pub(crate) struct Answer {
 pub(crate) struct TrialRing {
     uring: IoUring,
     memory: ManuallyDrop<Mapping>,
-    /// Operations whose last completion is still to come.
+    /// Operations whose last completion has not been taken.
     unfinished: u32,
     /// User data of the last operation.
     last: u64,
 }
 
-/// Makes a disabled ring, restricts it, and enables it.
+/// Creates a disabled ring, restricts it, and enables it.
 pub(crate) fn restrict_a_ring() -> io::Result<()> {
     let uring: IoUring =
         ring::charged(|| IoUring::builder().setup_r_disabled().dontfork().build(ENTRIES))?;
@@ -77,14 +77,14 @@ impl TrialRing {
         Ok(TrialRing { uring, memory: ManuallyDrop::new(memory), unfinished: 0, last: 0 })
     }
 
-    /// Asks which operations the kernel knows (Linux 5.6).
+    /// Lists the operations that the kernel knows (Linux 5.6).
     pub(crate) fn list_operations(&self) -> io::Result<Probe> {
         let mut probe = Probe::new();
         self.uring.submitter().register_probe(&mut probe)?;
         Ok(probe)
     }
 
-    /// Registers the ring's descriptor with this thread and takes it back.
+    /// Registers the ring's descriptor with this thread and unregisters it.
     pub(crate) fn register_own_descriptor(&self) -> io::Result<()> {
         match ring::register_ring_fd(self.descriptor())? {
             RingFd::Registered(index) => ring::unregister_ring_fd(self.descriptor(), index),
@@ -98,7 +98,7 @@ impl TrialRing {
     }
 
     /// Registers a ring of provided buffers and fills it. With `incremental`, large buffers would
-    /// be filled piece by piece.
+    /// be filled incrementally.
     pub(crate) fn register_buffers(&mut self, incremental: bool) -> io::Result<()> {
         let flags = if incremental { io_uring::types::IOU_PBUF_RING_INC as u16 } else { 0 };
         let entries = self.memory.start().as_ptr().cast::<BufRingEntry>();
@@ -125,12 +125,12 @@ impl TrialRing {
         Ok(())
     }
 
-    /// Takes the ring of provided buffers back.
+    /// Unregisters the ring of provided buffers.
     pub(crate) fn unregister_buffers(&self) -> io::Result<()> {
         self.uring.submitter().unregister_buf_ring(GROUP)
     }
 
-    /// Waits for a completion that does not come, for `timeout`, and at least `min_wait_us`.
+    /// Waits for `timeout`, and at least `min_wait_us`, without a completion to come.
     pub(crate) fn wait_in_vain(&self, timeout: Duration, min_wait_us: u32) -> io::Result<()> {
         let wait = Wait { completions: 1, timeout: Some(timeout), min_wait_us };
         let fd = RingFd::Plain(self.uring.as_raw_fd());
@@ -181,7 +181,7 @@ impl TrialRing {
         self.uring.submit().map(drop)
     }
 
-    /// The next completion; `None` if there is none in time.
+    /// The next completion; `None` if it does not come in time.
     pub(crate) fn answer(&mut self) -> io::Result<Option<Answer>> {
         // Not io_uring_enter with a timeout: old kernels lack that.
         let mut ready =
@@ -196,13 +196,13 @@ impl TrialRing {
             self.unfinished = self.unfinished.saturating_sub(1);
         }
         if entry.user_data() & ACCEPT != 0 && entry.result() >= 0 {
-            // SAFETY: the completion of an accept hands over a new descriptor, exactly once.
+            // SAFETY: the completion of an accept returns a new descriptor, exactly once.
             drop(unsafe { OwnedFd::from_raw_fd(entry.result()) });
         }
         Ok(Some(Answer { user_data: entry.user_data(), result: entry.result(), more }))
     }
 
-    /// Cancels an operation and takes all that comes, until nothing is unfinished.
+    /// Cancels an operation and takes all completions, until no operation is unfinished.
     pub(crate) fn cancel(&mut self, user_data: u64) -> io::Result<()> {
         let entry = opcode::AsyncCancel::new(user_data).build();
         let entry = entry.user_data(self.next_user_data());
@@ -219,8 +219,8 @@ impl TrialRing {
 
 impl Drop for TrialRing {
     fn drop(&mut self) {
-        // Closing the ring would be no barrier: memory that an operation may still write to is
-        // left mapped for ever. Two pages, and only where the kernel failed to answer.
+        // Closing the ring is not a barrier: memory that an operation may still write to stays
+        // mapped for ever. Two pages, and only if the kernel failed to complete.
         if self.unfinished == 0 {
             // SAFETY: dropped once, here, and no operation names the memory any more. The kernel
             // only reads the entries of the buffer ring, and only for operations.

@@ -1,6 +1,6 @@
-//! MSG_ZEROCOPY, as the kernel's Documentation/networking/msg_zerocopy.rst describes it: sends
-//! that leave the bytes where they are, and notifications, on the error queue of the socket, that
-//! the kernel does not need them there any more.
+//! MSG_ZEROCOPY, as the kernel's Documentation/networking/msg_zerocopy.rst describes it: sends that
+//! do not copy the bytes, and notifications, on the error queue of the socket, that the kernel does
+//! not need them any more.
 
 use super::datagram::{empty_header, set_option};
 use super::retry_eintr;
@@ -22,8 +22,8 @@ pub(crate) fn send(socket: RawFd, bytes: &[u8], more: bool) -> io::Result<usize>
     let more = if more { libc::MSG_MORE } else { 0 };
     let flags = libc::MSG_ZEROCOPY | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | more;
     retry_eintr(|| {
-        // SAFETY: the slice is live for the call. What the kernel goes on reading is the pages
-        // behind it, on which it holds references of its own, as `driver::zero_copy` says.
+        // SAFETY: the slice is live for the call. The kernel continues to read the pages behind it,
+        // on which it holds its own references, as `driver::zero_copy` explains.
         unsafe { libc::send(socket, bytes.as_ptr().cast(), bytes.len(), flags) }
     })
 }

@@ -1,4 +1,4 @@
-//! The same calls on sockets of the kernel and on simulated ones have the same results.
+//! The same calls on sockets of the real kernel and on simulated ones have the same results.
 
 use super::poll::{Epoll, Event};
 use super::{recv, send, shutdown_write};
@@ -11,7 +11,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
-/// What is done at one end of a connection.
+/// The calls at one end of a connection.
 #[derive(Clone, Copy, Debug)]
 enum Call {
     Send(usize),
@@ -22,7 +22,7 @@ enum Call {
     TakeError,
 }
 
-/// At the first or the second end; between two of them everything arrives.
+/// At the first or the second end; between two of them all data arrives.
 type Script = Vec<(usize, Call)>;
 
 fn any_script() -> impl Strategy<Value = Script> {
@@ -37,7 +37,8 @@ fn any_script() -> impl Strategy<Value = Script> {
     proptest::collection::vec((0usize..2, call), 1..16)
 }
 
-/// A connection, watched by edges or by levels, and what the calls and the waits behind them say.
+/// Runs a script on a connection, watched by edges or by levels; returns the results of the calls
+/// and the waits behind them.
 fn run(script: &Script, edge: bool, settle: impl Fn()) -> Vec<String> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let listener = std::net::TcpListener::bind(address).unwrap();
@@ -62,7 +63,8 @@ fn run(script: &Script, edge: bool, settle: impl Fn()) -> Vec<String> {
         let mut reports: Vec<(u64, u32)> = events.iter().map(|e| (e.u64, e.events)).collect();
         reports.sort_unstable();
         reports.retain(|(number, bits)| {
-            // That a FIN was acknowledged is told as well, some time later: the same once more.
+            // The acknowledgement of a FIN is reported as well, some time later: the same once
+            // more.
             let no_data = bits & libc::EPOLLIN as u32 == 0 || bits & libc::EPOLLRDHUP as u32 != 0;
             let in_vain = no_data || finished[*number as usize];
             let again = std::mem::replace(&mut last[*number as usize], *bits) == *bits;
@@ -129,7 +131,7 @@ proptest! {
     }
 }
 
-/// A socket that is not connected says that it is hung up.
+/// A socket that is not connected reports that it is hung up.
 #[test]
 fn fresh_sockets_of_both_kernels_do_the_same() {
     use crate::sys::socket::{Domain, Type};

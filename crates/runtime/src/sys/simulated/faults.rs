@@ -1,8 +1,8 @@
-//! Faults: what a kernel and a network may do to a program at any time, and seldom do when
-//! somebody looks. Drawn from a seed, so that whatever they break breaks again.
+//! Faults: events that a kernel and a network may cause at any time, but rarely do under test.
+//! Drawn from a seed, so every failure can be repeated.
 //!
-//! A simulated machine has them within; between the real kernel and an engine they are in `ring` and
-//! in `calls`.
+//! A simulated machine has them inside; between the real kernel and an engine they are in `ring`
+//! and in `calls`.
 
 pub(crate) mod calls;
 pub(crate) mod ring;
@@ -25,7 +25,7 @@ macro_rules! faults {
             /// All kinds.
             pub const ALL: &[Fault] = &[$(Fault::$name),*];
 
-            /// How often one may happen at most, in a million chances.
+            /// The maximum probability of each, per million.
             const MOST_PER_MILLION: &[u32] = &[$($most),*];
         }
 
@@ -38,7 +38,7 @@ macro_rules! faults {
 }
 
 faults! {
-    /// The kernel takes fewer bytes than there is room for.
+    /// The kernel accepts fewer bytes than fit.
     ShortSend = "short sends", 300_000;
     /// The kernel delivers fewer bytes than are there.
     ShortReceive = "short receives", 300_000;
@@ -48,9 +48,9 @@ faults! {
     Reordered = "reordered completions", 200_000;
     /// ENOBUFS.
     NoBuffers = "ENOBUFS", 50_000;
-    /// An operation ends with ECANCELED that nobody cancelled.
+    /// An operation ends with ECANCELED although it was not cancelled.
     Cancelled = "ECANCELED", 20_000;
-    /// A multishot operation ends although it could go on.
+    /// A multishot operation ends although it could continue.
     EndedEarly = "multishot ended early", 200_000;
     /// Completions find their queue full.
     Overflow = "completion queue overflows", 50_000;
@@ -58,7 +58,7 @@ faults! {
     Again = "EAGAIN", 200_000;
     /// EINTR.
     Interrupted = "EINTR", 50_000;
-    /// EMFILE, where a descriptor is made.
+    /// EMFILE, when a descriptor is created.
     NoDescriptor = "EMFILE", 50_000;
     /// ENFILE, likewise.
     FileTableFull = "ENFILE", 20_000;
@@ -68,11 +68,11 @@ faults! {
     Reset = "ECONNRESET", 2_000;
     /// A connection breaks with ETIMEDOUT at both ends.
     TimedOut = "ETIMEDOUT", 1_000;
-    /// Nothing of a connection gets through for up to 30 seconds.
+    /// A connection transfers no data for up to 30 seconds.
     Silent = "silent peers", 1_000;
     /// A connection carries a few bytes at a time from now on.
     Slow = "slow peers", 1_000;
-    /// A datagram is lost on its way.
+    /// A datagram is lost in transit.
     DatagramLost = "datagrams lost", 50_000;
     /// A datagram arrives twice.
     DatagramDuplicated = "datagrams duplicated", 50_000;
@@ -80,8 +80,8 @@ faults! {
     DatagramReordered = "datagrams reordered", 100_000;
     /// A file ends in the middle of being read or sent.
     FileTruncated = "files truncated", 5_000;
-    /// A receive that stays armed is not told of a reset behind data (`driver/uring/quiet.rs`). Only
-    /// between a real kernel and io_uring.
+    /// An armed receive does not report a reset behind data (`driver/uring/quiet.rs`). Only between
+    /// a real kernel and io_uring.
     LostReset = "resets lost", 300_000;
 }
 
@@ -92,13 +92,13 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// None at all.
+    /// No faults.
     pub fn none() -> Faults {
         Faults { per_million: vec![0; Fault::ALL.len()] }
     }
 
-    /// A mix that the seed chooses: about half of the kinds, each as often as one in a thousand
-    /// of what it may be at most, or more. One seed in eight is without faults.
+    /// A mix that the seed chooses: about half of the kinds, each with a probability from a
+    /// thousandth of its maximum upwards. One seed in eight has no faults.
     pub fn of_seed(seed: u64) -> Faults {
         let mut random = Rand64::new(u128::from(seed) << 64 | 0xfa17);
         if random.rand_range(0..8) == 0 {
@@ -117,8 +117,8 @@ impl Faults {
         self
     }
 
-    /// A mix that the seed chooses among the kinds that a program on a real kernel need not notice:
-    /// nothing is lost by them, nothing broken, and nothing refused for long.
+    /// A mix that the seed chooses among the kinds that do not affect a program on a real kernel:
+    /// they lose no data, break no connection, and refuse nothing for long.
     pub fn harmless(seed: u64) -> Faults {
         let mut random = Rand64::new(u128::from(seed) << 64 | 0xfa17);
         HARMLESS.iter().fold(Faults::none(), |faults, (fault, most)| {
@@ -129,7 +129,7 @@ impl Faults {
         })
     }
 
-    /// None of these kinds.
+    /// Without these kinds.
     pub fn without(self, faults: &[Fault]) -> Faults {
         faults.iter().fold(self, |left, fault| left.with(*fault, 0))
     }
@@ -139,7 +139,7 @@ impl Faults {
         self.per_million[fault as usize]
     }
 
-    /// True if none of these kinds happens.
+    /// True if none of these kinds occurs.
     pub fn is_free_of(&self, faults: &[Fault]) -> bool {
         faults.iter().all(|fault| self.per_million(*fault) == 0)
     }
@@ -180,20 +180,20 @@ const HARMLESS: &[(Fault, u32)] = &[
 pub const ENVIRONMENT: &str = "TWINRING_FAULTS";
 
 thread_local! {
-    /// Engines that this thread has made.
+    /// Engines that this thread has created.
     static ENGINES: Cell<u64> = const { Cell::new(0) };
-    /// What was asked for by the program.
+    /// Requested by the program.
     static INJECTED: RefCell<Option<(u64, Faults)>> = const { RefCell::new(None) };
 }
 
-/// Puts faults between the real kernel and the engines that this thread makes from now on, as
+/// Puts faults between the real kernel and the engines that this thread creates from now on, as
 /// TWINRING_FAULTS does; only those of [`Faults::harmless`] have an effect there. A simulated world
 /// has its own.
 pub fn inject(seed: u64, faults: Faults) {
     INJECTED.set(Some((seed, faults)));
 }
 
-/// Decides what happens, always the same for one seed.
+/// Draws the faults; the same ones for one seed.
 #[derive(Debug)]
 pub(crate) struct Dice {
     random: Rand64,
@@ -207,9 +207,9 @@ impl Dice {
         Dice { random: Rand64::new(u128::from(seed)), faults, injected }
     }
 
-    /// For an engine on a real kernel: faults that were asked for by the program, or else by the
-    /// environment. There each thread has its own, by its name, and so has each test, as the
-    /// harness names threads after them.
+    /// For an engine on a real kernel: faults that the program requested, otherwise those of the
+    /// environment. With the latter each thread has its own, by its name, and so has each test, as
+    /// the harness names threads after them.
     fn asked_for() -> Option<Dice> {
         if let Some((seed, faults)) = INJECTED.with_borrow(Clone::clone) {
             return Some(Dice::new(seed, faults));
@@ -228,16 +228,16 @@ impl Dice {
         Some(Dice::new(own, faults))
     }
 
-    /// True, and counted, if a fault of this kind is to happen here.
+    /// True, and counted, if a fault of this kind occurs here.
     pub(crate) fn strikes(&mut self, fault: Fault) -> bool {
         let chance = self.faults.per_million(fault);
-        // Nothing is drawn for what never happens, which is nearly everything.
+        // Impossible faults, which are nearly all, draw no random number.
         let struck = chance > 0 && self.random.rand_range(0..1_000_000) < u64::from(chance);
         self.injected[fault as usize] += u64::from(struck);
         struck
     }
 
-    /// The errno of one of these kinds, if one is to happen here.
+    /// The errno of one of these kinds, if one occurs here.
     pub(crate) fn errno(&mut self, faults: &[(Fault, i32)]) -> Option<i32> {
         faults.iter().find(|(fault, _)| self.strikes(*fault)).map(|(_, errno)| *errno)
     }
@@ -251,14 +251,14 @@ impl Dice {
         self.between(1..whole.max(1) as u64 + 1) as usize
     }
 
-    /// How many faults of each kind happened, those left out that did not.
+    /// How many faults of each kind occurred, without those that did not.
     pub(crate) fn injected(&self) -> Vec<(Fault, u64)> {
         let counted = Fault::ALL.iter().copied().zip(self.injected.iter().copied());
         counted.filter(|(_, count)| *count > 0).collect()
     }
 }
 
-/// What may be in the way of a new descriptor.
+/// The faults of creating a descriptor.
 pub(crate) const OF_DESCRIPTORS: &[(Fault, i32)] = &[
     (Fault::NoDescriptor, libc::EMFILE),
     (Fault::FileTableFull, libc::ENFILE),

@@ -1,5 +1,5 @@
-//! Files are those of the real filesystem. In a world a descriptor may be short for them as for sockets,
-//! reading takes time, and they may end early.
+//! Files are those of the real filesystem. In a world, descriptors for them may run out as for
+//! sockets, reading takes time, and files may end early.
 
 use super::{ask, real};
 use crate::sys::faults::Fault;
@@ -11,11 +11,11 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 pub(crate) use super::real::file::*;
 
-/// Bytes of a file that are read in a microsecond: 2 GB/s. If that took no time, who reads again and
-/// again would copy hundreds of gigabytes in a simulated second.
+/// Bytes of a file that are read per microsecond: 2 GB/s. If that took no time, a program that
+/// reads in a loop would copy hundreds of gigabytes in a simulated second.
 const READ_BYTES_PER_US: u64 = 2_000;
 
-/// Bytes of a file that go to a simulated socket at once.
+/// Bytes of a file that are sent to a simulated socket at once.
 const PIECE_BYTES: usize = 64 * 1024;
 
 pub(crate) fn open_at(dir: BorrowedFd<'_>, path: &CStr, how: &OpenHow) -> io::Result<OwnedFd> {

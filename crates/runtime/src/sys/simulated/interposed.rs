@@ -1,12 +1,12 @@
 //! Calls of the C library that a simulated machine answers: its clock, its sockets (`transfer` has
-//! those that move bytes and may wait), and its threads and what they wait with (`threads`).
+//! those that move bytes and may block), and its threads and their waits (`threads`).
 //!
-//! Where a program defines a function that a shared library has as well, the linker takes the
-//! program's. So the standard library, socket2 and everything else call these, on every thread, and
-//! nothing between them and us has to know. A thread that is in no world gets the real call; so does
-//! a descriptor that no simulated kernel made. Nothing but tests is built like this (feature `sim`).
+//! If a program defines a function that a shared library also has, the linker uses the program's.
+//! So the standard library, socket2 and all other code call these functions, on every thread,
+//! unchanged. A thread outside a world gets the real call; so does a descriptor of the real kernel.
+//! Only tests are built like this (feature `sim`).
 
-/// The call as it was made, for whoever is in no world.
+/// The original call, for threads outside a world.
 macro_rules! unchanged {
     ($number:ident $(, $argument:expr)*) => {
         // SAFETY: the arguments are those of the caller.
@@ -29,7 +29,7 @@ use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::rc::Rc;
 
-/// What reading the clock takes: time goes on for those who do nothing but look at it.
+/// The cost of reading the clock: time passes for programs that poll it.
 const READING_NS: u64 = 25;
 
 /// The C convention: errno and -1.
@@ -48,7 +48,7 @@ fn refuse(errno: c_int) -> c_int {
     answer(Err(io::Error::from_raw_os_error(errno)))
 }
 
-/// Asks the simulated kernel; EBADF if the world is gone, or ends in disorder.
+/// Calls the simulated kernel; EBADF if the world has ended, or ends with a failure.
 fn ask(
     machine: Option<Rc<Machine>>,
     question: impl FnOnce(&mut Kernel) -> io::Result<c_int>,
@@ -58,7 +58,7 @@ fn ask(
     answer(question(&mut kernel))
 }
 
-/// Asks it about the socket behind `fd`.
+/// The same for the socket behind `fd`.
 fn ask_about(
     fd: RawFd,
     machine: Option<Rc<Machine>>,
@@ -77,8 +77,8 @@ fn ask_about(
 unsafe fn address_at(address: *const sockaddr, bytes: socklen_t) -> Option<SocketAddr> {
     let mut storage = socket2::SockAddrStorage::zeroed();
     let length = (bytes as usize).min(size_of_val(&storage));
-    // SAFETY: `length` is at most what the caller vouches for and what the storage has, and any
-    // bytes are a valid storage.
+    // SAFETY: `length` is at most what the caller guarantees and the storage has, and any bytes are
+    // a valid storage.
     let address = unsafe {
         std::ptr::copy_nonoverlapping(
             address.cast::<u8>(),
@@ -90,13 +90,13 @@ unsafe fn address_at(address: *const sockaddr, bytes: socklen_t) -> Option<Socke
     address.as_socket()
 }
 
-/// Writes an address to where a caller wants it.
+/// Writes an address to the caller's memory.
 ///
 /// # Safety
-/// `bytes` says how many bytes at `into` can be written; both can be written.
+/// `bytes` contains how many bytes at `into` can be written; both can be written.
 unsafe fn write_address(address: SocketAddr, into: *mut sockaddr, bytes: *mut socklen_t) {
     let address = SockAddr::from(address);
-    // SAFETY: at most as many bytes as there is room for, as the caller vouches.
+    // SAFETY: at most as many bytes as fit, which the caller guarantees.
     unsafe {
         let length = address.len().min(*bytes);
         let from = address.as_ptr().cast::<u8>();
@@ -143,7 +143,7 @@ extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
 extern "C" fn bind(fd: c_int, address: *const sockaddr, bytes: socklen_t) -> c_int {
     match machine_of(fd) {
         Some(machine) => {
-            // SAFETY: what the caller of bind(2) vouches for.
+            // SAFETY: the caller of bind(2) guarantees it.
             let address = unsafe { address_at(address, bytes) };
             let Some(address) = address else { return refuse(libc::EAFNOSUPPORT) };
             ask_about(fd, machine, |kernel, fd| kernel.bind(fd, address).map(|()| 0))
@@ -168,7 +168,7 @@ extern "C" fn getsockname(fd: c_int, into: *mut sockaddr, bytes: *mut socklen_t)
     match machine_of(fd) {
         Some(machine) => ask_about(fd, machine, |kernel, fd| {
             let name = kernel.local_name(fd)?;
-            // SAFETY: what the caller of getsockname(2) vouches for.
+            // SAFETY: the caller of getsockname(2) guarantees it.
             unsafe { write_address(name, into, bytes) };
             Ok(0)
         }),
@@ -181,7 +181,7 @@ extern "C" fn getpeername(fd: c_int, into: *mut sockaddr, bytes: *mut socklen_t)
     match machine_of(fd) {
         Some(machine) => ask_about(fd, machine, |kernel, fd| {
             let name = kernel.peer_name(fd)?;
-            // SAFETY: what the caller of getpeername(2) vouches for.
+            // SAFETY: the caller of getpeername(2) guarantees it.
             unsafe { write_address(name, into, bytes) };
             Ok(0)
         }),
@@ -189,7 +189,7 @@ extern "C" fn getpeername(fd: c_int, into: *mut sockaddr, bytes: *mut socklen_t)
     }
 }
 
-/// The options that make a difference in a simulated kernel; all others are taken and forgotten.
+/// The options that have an effect in a simulated kernel; all others are accepted and ignored.
 #[unsafe(no_mangle)]
 extern "C" fn setsockopt(
     fd: c_int,
@@ -286,15 +286,15 @@ extern "C" fn getsockopt(
     })
 }
 
-/// In C this function takes any number of arguments; where this builds, the third is passed in the
-/// same way then. The standard library asks before it closes whether the descriptor is open.
+/// In C this function is variadic; on the supported targets, the third argument is passed in the
+/// same way. The standard library checks before it closes whether the descriptor is open.
 #[unsafe(no_mangle)]
 extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
     let Some(machine) = machine_of(fd) else {
         return unchanged!(SYS_fcntl, fd, command, argument);
     };
     if machine.is_none() && command == libc::F_GETFD {
-        // Its world is gone, in the middle of a failure that is told elsewhere.
+        // Its world has ended, in a failure that is reported elsewhere.
         return libc::FD_CLOEXEC;
     }
     ask_about(fd, machine, |kernel, socket| match command {
@@ -313,7 +313,7 @@ extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
     })
 }
 
-/// As with fcntl. FIONBIO is how the standard library makes a socket non-blocking.
+/// As with fcntl. The standard library makes a socket non-blocking by FIONBIO.
 #[unsafe(no_mangle)]
 extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
     match machine_of(fd) {

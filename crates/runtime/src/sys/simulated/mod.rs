@@ -1,6 +1,6 @@
-//! The calls of `real`, where a simulated machine may answer them: those about a descriptor that it has
-//! made, and on threads that are in a world those about no descriptor. All others go to the kernel,
-//! with seeded faults in between where they were asked for.
+//! The calls of `real` that a simulated machine may answer: those on its descriptors, and on
+//! threads in a world those without a descriptor. All others go to the real kernel, with seeded
+//! faults in between if they were requested.
 
 pub(crate) mod datagram;
 #[cfg(all(test, not(loom)))]
@@ -26,11 +26,12 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 use std::time::Instant;
 
-/// What a turn takes at most of somebody who goes on until it is time: without that it would never be.
+/// The maximum duration of a turn of a program that polls the clock: without it the time would
+/// never come.
 const TURN_NS_MAX: u64 = 2_000;
 
-/// Asks the simulated kernel, if `fd` is a descriptor of one. EBADF if that is gone, or another one than
-/// that of the calling thread. The call takes its time.
+/// Calls the simulated kernel, if `fd` is one of its descriptors. EBADF if its world has ended, or
+/// is not that of the calling thread. The call takes simulated time.
 fn ask<T>(
     fd: RawFd,
     question: impl FnOnce(&mut Kernel, RawFd) -> io::Result<T>,
@@ -54,10 +55,10 @@ fn ask_machine<T>(
     question(&mut kernel)
 }
 
-/// A descriptor that a simulated kernel has just made.
+/// A descriptor that a simulated kernel has just created.
 fn own(fd: RawFd) -> OwnedFd {
-    // SAFETY: the number was made for this call; nobody else knows it, and closing it is answered by
-    // the simulated kernel.
+    // SAFETY: the number was created for this call and has no other owner, and closing it is
+    // answered by the simulated kernel.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
@@ -98,7 +99,7 @@ pub(crate) fn eventfd() -> io::Result<OwnedFd> {
     }
 }
 
-/// One whose world is gone has nobody who waits for it.
+/// An eventfd whose world has ended has no waiter.
 pub(crate) fn eventfd_signal(fd: BorrowedFd<'_>) {
     let asked = ask(fd.as_raw_fd(), |kernel, fd| {
         kernel.eventfd_signal(fd);
@@ -119,8 +120,8 @@ pub(crate) fn eventfd_clear(fd: BorrowedFd<'_>) {
     }
 }
 
-/// The C library answers with the time of the world. What is done between two looks takes some, in which
-/// something may happen.
+/// The C library answers with the time of the world. Work between two checks takes time, in which
+/// events may occur.
 pub(crate) fn is_past(deadline: Instant) -> bool {
     world::spend(TURN_NS_MAX);
     real::is_past(deadline)

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 pub(crate) use super::real::poll::Event;
 
-/// An epoll set. On a thread that is in a world it is one of its machine.
+/// An epoll set. On a thread in a world it belongs to the machine.
 pub(crate) enum Epoll {
     Real(real::poll::Epoll),
     Simulated(OwnedFd),
@@ -100,7 +100,7 @@ fn wait(set: RawFd, events: &mut Vec<Event>, timeout: Option<Duration>) -> io::R
     }
 }
 
-/// As the real one; an eventfd of a simulated machine is waited for in its time.
+/// Like the real one; an eventfd of a simulated machine is awaited in its time.
 pub(crate) fn wait_readable(fd: RawFd, timeout: Duration) -> io::Result<bool> {
     match world::wait_readable(fd, timeout) {
         Some(readable) => Ok(readable),

@@ -19,13 +19,13 @@ pub(crate) use super::real::ring::*;
 const _: () = assert!(size_of::<Sqe>() == size_of::<Entry>());
 const _: () = assert!(size_of::<Cqe>() == size_of::<cqueue::Entry>());
 
-/// A ring. On a thread that is in a world it is one of its machine.
+/// A ring. On a thread in a world it belongs to the machine.
 pub(crate) enum Uring {
     Real(Box<Real>),
     Simulated(Ring),
 }
 
-/// One of the kernel, with faults in between if they were asked for.
+/// A ring of the real kernel, with faults in between if they were requested.
 pub(crate) struct Real {
     ring: real::ring::Uring,
     entries: usize,
@@ -55,7 +55,7 @@ impl Uring {
     }
 
     /// # Safety
-    /// As that of the real one.
+    /// As for the real one.
     pub(crate) unsafe fn push(&mut self, entry: &Entry) -> bool {
         match self {
             Uring::Real(real) => {
@@ -63,12 +63,12 @@ impl Uring {
                     // SAFETY: the obligation is the caller's.
                     return unsafe { real.ring.push(entry) };
                 };
-                // One that finds the queue full comes again, and meets its faults then.
+                // An entry that finds the queue full is pushed again, and meets its faults then.
                 if real.ring.queued() >= real.entries {
                     return false;
                 }
                 let entry = entry_of(layer.submitted(sqe_of(entry)));
-                // SAFETY: the obligation is the caller's; what the entry names is what it named, or less.
+                // SAFETY: the caller's obligation; the entry names the same memory, or less.
                 unsafe { real.ring.push(&entry) }
             }
             Uring::Simulated(ring) => {
@@ -147,7 +147,7 @@ impl Uring {
     }
 
     /// # Safety
-    /// As that of the real one.
+    /// As for the real one.
     pub(crate) unsafe fn register_buffers(
         &self,
         start: u64,
@@ -188,13 +188,13 @@ impl Uring {
 }
 
 impl Real {
-    /// True if completions are held back, so that nobody must wait for others.
+    /// True if completions are held back, so that no wait must be for others.
     fn holds(&self) -> bool {
         self.faults.as_ref().is_some_and(Layer::holds)
     }
 }
 
-/// As what an entry is.
+/// The parts of an entry.
 fn sqe_of(entry: &Entry) -> Sqe {
     // SAFETY: an entry is a transparent wrapper of struct io_uring_sqe, which has this layout and the
     // same size (checked above); it holds no references.
@@ -253,7 +253,7 @@ impl Ring {
             world::rest(self.fd.as_raw_fd(), wait.timeout);
             self.ask(|kernel, fd| kernel.ring_work(fd, wait.completions))?;
         } else if collects {
-            // Who does not wait lets others run all the same.
+            // Other programs run even if this one does not wait.
             world::rest(self.fd.as_raw_fd(), Some(Duration::ZERO));
         }
         Ok(count)

@@ -1,4 +1,4 @@
-//! MSG_ZEROCOPY on sockets of a simulated machine: it copies, and says some time later that it did.
+//! MSG_ZEROCOPY on sockets of a simulated machine: it copies, and reports that some time later.
 
 use super::{ask, real};
 use std::io;

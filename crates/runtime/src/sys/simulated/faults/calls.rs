@@ -1,9 +1,9 @@
-//! Faults between the real kernel and an engine: system calls that do less than they could, or nothing,
-//! and events that come later and in another order. All of it is what a kernel may do.
+//! Faults between the real kernel and an engine: system calls that do less than they could, or
+//! nothing, and events that come later and reordered. A kernel may do all of that.
 //!
-//! A program that was told EAGAIN, or got less than it asked for, relies on an event when there is
-//! more. Where only we said so, the kernel has none to report, so we owe it: the next wait brings
-//! it, as if the rest had arrived just then.
+//! A program that got EAGAIN, or less than it requested, relies on an event when there is more. If
+//! this layer caused it, the kernel has no event to report, so the layer owes it: the next wait
+//! brings it, as if the rest had arrived just then.
 
 use super::{Dice, Fault, OF_DESCRIPTORS};
 use crate::sys::poll::Event;
@@ -36,7 +36,7 @@ struct Layer {
     dice: Dice,
     /// The epoll set of the engine.
     set: RawFd,
-    /// What epoll was told of each descriptor: data and interest.
+    /// The registration of each descriptor in epoll: data and interest.
     watched: HashMap<RawFd, (u64, i32)>,
     owed: BTreeMap<RawFd, i32>,
     /// Held back, with the waits that are left.
@@ -48,8 +48,8 @@ thread_local! {
     static LAYER: RefCell<Option<Layer>> = const { RefCell::new(None) };
 }
 
-/// Puts faults between the kernel and the engine of this thread that has this epoll set, if they were
-/// asked for.
+/// Puts faults between the kernel and the engine of this thread with this epoll set, if they were
+/// requested.
 pub(crate) fn install(set: RawFd) {
     let layer = Dice::asked_for().map(|dice| Layer {
         dice,
@@ -61,7 +61,7 @@ pub(crate) fn install(set: RawFd) {
     LAYER.set(layer);
 }
 
-/// The epoll set is gone.
+/// The epoll set was closed.
 pub(crate) fn remove(set: RawFd) {
     let _thread_is_gone = LAYER.try_with(|layer| layer.borrow_mut().take_if(|it| it.set == set));
 }
@@ -81,10 +81,10 @@ pub(crate) fn allowed(socket: RawFd, way: Way, wanted: usize) -> io::Result<usiz
     with(Ok(wanted), |layer| layer.allowed(socket, way, wanted))
 }
 
-/// As [`allowed`], of what is to be written to: the part that may be.
+/// Like [`allowed`], for data to write: the allowed part.
 ///
 /// # Errors
-/// As [`allowed`].
+/// As for [`allowed`].
 pub(crate) fn part<T>(socket: RawFd, way: Way, wanted: &mut [T]) -> io::Result<&mut [T]> {
     let most = allowed(socket, way, wanted.len())?;
     Ok(&mut wanted[..most])
@@ -101,18 +101,18 @@ pub(crate) fn may_accept(listener: RawFd) -> io::Result<()> {
     })
 }
 
-/// Epoll was told to watch `target`.
+/// Epoll now watches `target`.
 pub(crate) fn watched(target: RawFd, interest: i32, data: u64) {
     with((), |layer| {
         let before = layer.watched.insert(target, (data, interest));
         if before.is_some_and(|(before, _)| before != data) {
-            // The number is that of another socket now, which is owed nothing.
+            // The number belongs to another socket now, which is owed nothing.
             layer.owed.remove(&target);
         }
     });
 }
 
-/// How long a wait may take: none while events are here that the kernel knows nothing of.
+/// How long a wait may take: no time if there are events that the kernel does not know.
 pub(crate) fn patience(timeout: Option<Duration>) -> Option<Duration> {
     with(timeout, |layer| match layer.owed.is_empty() && layer.held.is_empty() {
         true => timeout,
@@ -120,7 +120,7 @@ pub(crate) fn patience(timeout: Option<Duration>) -> Option<Duration> {
     })
 }
 
-/// What a wait reports, given what the kernel did.
+/// The events that a wait reports, given those of the kernel.
 pub(crate) fn reported(events: &mut Vec<Event>) {
     with((), |layer| layer.reported(events));
 }
@@ -144,7 +144,7 @@ impl Layer {
     }
 
     fn reported(&mut self, events: &mut Vec<Event>) {
-        // Keeps its capacity, which says how many events may be asked for.
+        // Keeps its capacity, which is the maximum number of events.
         let fresh = events.to_vec();
         events.clear();
         for (left, _) in &mut self.held {
@@ -164,7 +164,7 @@ impl Layer {
         }
         for (fd, owed) in std::mem::take(&mut self.owed) {
             let Some((data, interest)) = self.watched.get(&fd) else { continue };
-            // What nobody watches for now the kernel reports itself when somebody does.
+            // Events that are not watched now are reported by the kernel when they are.
             let bits = owed & interest;
             if bits != 0 {
                 events.push(Event { events: bits as u32, u64: *data });

@@ -1,9 +1,9 @@
-//! Faults between the real kernel and a ring: operations that ask for less than they were told to,
-//! or are not carried out at all, and completions that come later and in another order. All of it
-//! is what a kernel may do.
+//! Faults between the real kernel and a ring: operations that request less than they were told to,
+//! or are not executed at all, and completions that come later and reordered. A kernel may do all
+//! of that.
 //!
 //! A refused operation goes to the kernel as a no-op with the same user data, whose completion then
-//! reports the refusal; it never ran, as a refused operation never did.
+//! reports the refusal; like a refused operation, it never ran.
 
 use super::{Dice, Fault, OF_DESCRIPTORS};
 use crate::sys;
@@ -14,16 +14,16 @@ use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// A reset that comes so soon after data may have come together with it.
+/// A reset this soon after data may have arrived together with it.
 const TOGETHER: Duration = Duration::from_millis(200);
 
-/// Looks at the completion queue for which one is held back, at most.
+/// The maximum number of reads of the completion queue for which one is held back.
 const LOOKS_MAX: u64 = 8;
 
-/// Bytes of a receive that is to be short, at most.
+/// The maximum length of a receive that is made short.
 const SHORT_RECEIVE_BYTES_MAX: usize = 64;
 
-/// What a fault has an operation end with; nothing that lets one datagram overtake another.
+/// The error with which a fault ends an operation; none lets one datagram overtake another.
 pub(crate) fn refusal(dice: &mut Dice, sqe: &Sqe, stream: bool) -> Option<i32> {
     const OF_RECEIVES: &[(Fault, i32)] = &[
         (Fault::NoBuffers, libc::ENOBUFS),
@@ -46,19 +46,19 @@ pub(crate) fn refusal(dice: &mut Dice, sqe: &Sqe, stream: bool) -> Option<i32> {
     }
 }
 
-/// What is between the kernel and one ring.
+/// The layer between the kernel and one ring.
 pub(crate) struct Layer {
     dice: Dice,
-    /// Operations that have not ended, by user data, as far as something may happen to their
-    /// completions. Those that complete only if they fail are not among them.
+    /// Operations that have not ended, by user data, if their completions may be affected. Those
+    /// that complete only on failure are not among them.
     pending: HashMap<u64, Pending>,
-    /// Held back, with the looks that are left.
+    /// Held back, with the remaining reads.
     held: VecDeque<(u64, Cqe)>,
-    /// Receives that have ended with this errno while the program takes them for armed.
+    /// Receives that have ended with this errno while the program regards them as armed.
     lost: HashMap<u64, i32>,
-    /// What receives after those are to be told: the kernel has told of it, once.
+    /// Errors for later receives: the kernel has reported them, once.
     owed: HashMap<u64, i32>,
-    /// Groups of buffers that are filled piece by piece.
+    /// Groups of buffers that are filled incrementally.
     incremental: RefCell<BTreeSet<u16>>,
 }
 
@@ -67,16 +67,16 @@ struct Pending {
     /// It receives from a stream.
     receives: bool,
     may_be_held: bool,
-    /// What the completion of the no-op in its place is to say.
+    /// The result that the completion of the no-op in its place reports.
     refused: Option<i32>,
-    /// It has got data and goes on, since then.
+    /// It has received data and continues, since then.
     heard: Option<Instant>,
     /// It ends because of that, and the program hears of it.
     cancelled: bool,
 }
 
 impl Layer {
-    /// If faults were asked for.
+    /// If faults were requested.
     pub(crate) fn new() -> Option<Layer> {
         Some(Layer {
             dice: Dice::asked_for()?,
@@ -88,12 +88,12 @@ impl Layer {
         })
     }
 
-    /// Buffers of this group are filled piece by piece.
+    /// Buffers of this group are filled incrementally.
     pub(crate) fn is_incremental(&self, group: u16) {
         self.incremental.borrow_mut().insert(group);
     }
 
-    /// What goes to the kernel instead of `sqe`. It names no other memory.
+    /// The entry that goes to the kernel instead of `sqe`. It names no other memory.
     pub(crate) fn submitted(&mut self, mut sqe: Sqe) -> Sqe {
         if sqe.opcode == code::ASYNC_CANCEL {
             self.end_lost(sqe.addr);
@@ -121,7 +121,8 @@ impl Layer {
         sqe
     }
 
-    /// A receive that has lost its reset is cancelled like any other, and the others lose none any more.
+    /// A receive that has lost its reset is cancelled like any other, and the others lose none any
+    /// more.
     fn end_lost(&mut self, user_data: u64) {
         if let Some(errno) = self.lost.remove(&user_data) {
             self.owed.insert(user_data, errno);
@@ -145,7 +146,7 @@ impl Layer {
         match sqe.opcode {
             code::SEND if stream && sqe.len > 1 && self.dice.strikes(Fault::ShortSend) => {
                 sqe.len = self.dice.part(sqe.len as usize) as u32;
-                // A send that is short always says so.
+                // A short send always posts a completion.
                 sqe.flags &= !SQE_SKIP_SUCCESS;
             }
             code::RECV => {
@@ -165,9 +166,9 @@ impl Layer {
         }
     }
 
-    /// Sends are over when the enter that submits them returns, so their completions come then or
-    /// never. Where buffers are filled piece by piece, and where many receives of one socket are in
-    /// flight, the order of completions says what lies where.
+    /// Sends have ended when the enter that submits them returns, so their completions come then or
+    /// never. With incrementally filled buffers, and with many receives of one socket in flight,
+    /// the order of completions has a meaning.
     fn may_be_held(&self, sqe: &Sqe, stream: bool) -> bool {
         match sqe.opcode {
             code::RECV | code::RECVMSG => {
@@ -180,8 +181,8 @@ impl Layer {
         }
     }
 
-    /// What the program gets to see of the completions that are there, those included that were held
-    /// back for long enough.
+    /// The available completions that the program sees, including those that were held back long
+    /// enough.
     pub(crate) fn delivered(&mut self, fresh: impl Iterator<Item = Cqe>) -> Vec<Cqe> {
         let mut delivered = Vec::new();
         for (left, _) in &mut self.held {
@@ -190,7 +191,7 @@ impl Layer {
         while let Some((0, _)) = self.held.front() {
             delivered.extend(self.held.pop_front().map(|(_, completion)| completion));
         }
-        // Of the last one delivered, unless it must stay where it is.
+        // Of the last one delivered, unless it must stay in place.
         let mut before = None;
         for mut completion in fresh {
             let Some(may_be_held) = self.reported(&mut completion) else { continue };
@@ -211,7 +212,7 @@ impl Layer {
         delivered
     }
 
-    /// Whether a completion may be held back; `None` if the program is not to hear of it.
+    /// Whether a completion may be held back; `None` if the program must not see it.
     fn reported(&mut self, completion: &mut Cqe) -> Option<bool> {
         let Cqe { user_data, result, flags } = *completion;
         let goes_on = flags & CQE_MORE != 0;
@@ -237,7 +238,7 @@ impl Layer {
         (!lost).then_some(may_be_held)
     }
 
-    /// True if completions are held back, so that nobody must wait for others.
+    /// True if completions are held back, so that no wait must be for others.
     pub(crate) fn holds(&self) -> bool {
         !self.held.is_empty()
     }

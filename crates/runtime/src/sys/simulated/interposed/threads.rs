@@ -1,8 +1,8 @@
 //! Threads, and the calls in which they wait for each other and for the time.
 //!
-//! Locks, channels and parked threads of the standard library all wait by futex(2): until a number in
-//! memory is another one. In a world nobody has to be woken for that. A thread that waits has the
-//! turn again some time after the number has changed, whoever changed it.
+//! Locks, channels and parked threads of the standard library all wait by futex(2): until a number
+//! in memory has changed. A world needs no wake-ups for that: a waiting thread has the turn again
+//! some time after the number has changed, regardless of the writer.
 
 use super::machine;
 use crate::sys::machine::threads::{join, start_thread};
@@ -13,16 +13,16 @@ use std::io;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::time::Duration;
 
-/// How long a world looks away when all in it wait.
+/// How long a world sleeps in real time when all its programs wait.
 const LOOKING_AWAY: Duration = Duration::from_micros(200);
-/// What giving the processor up takes.
+/// The cost of yielding the processor.
 const YIELD_NS: u64 = 500;
 
 /// The function of this name that would be called without ours.
 fn original(name: &CStr, known: &AtomicPtr<c_void>) -> *mut c_void {
     let mut found = known.load(Ordering::Relaxed);
     if found.is_null() {
-        // SAFETY: the name is terminated. RTLD_NEXT searches what comes behind this program.
+        // SAFETY: the name is terminated. RTLD_NEXT searches the libraries behind this program.
         found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
         assert!(!found.is_null(), "the C library is linked dynamically and has {name:?}");
         known.store(found, Ordering::Relaxed);
@@ -35,14 +35,14 @@ type Syscall = extern "C" fn(c_long, usize, usize, usize, usize, usize, usize) -
 fn real_syscall(number: c_long, arguments: [usize; 6]) -> c_long {
     static KNOWN: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
     let [a, b, c, d, e, f] = arguments;
-    // SAFETY: syscall(2), which takes any number of arguments; where this builds, six registers or
-    // words are passed in the same way.
+    // SAFETY: syscall(2), which is variadic; on the supported targets, six registers or words are
+    // passed in the same way.
     let call: Syscall = unsafe { std::mem::transmute(original(c"syscall", &KNOWN)) };
     call(number, a, b, c, d, e, f)
 }
 
-/// Lets one real thread wait for another, whatever world they are in: who passes it waits until
-/// somebody opens it, and closes it behind itself.
+/// Lets one real thread wait for another, in any world: passing it blocks until it is opened, and
+/// closes it again.
 #[derive(Debug, Default)]
 pub(crate) struct Gate(AtomicU32);
 
@@ -110,8 +110,8 @@ extern "C" fn sched_yield() -> c_int {
     }
 }
 
-/// In C this function takes any number of arguments; where this builds, six are passed in the same
-/// way then, and the kernel looks at those that it knows of.
+/// In C this function is variadic; on the supported targets, six arguments are passed in the same
+/// way, and the kernel ignores the ones it does not need.
 #[unsafe(no_mangle)]
 extern "C" fn syscall(
     number: c_long,
@@ -124,12 +124,12 @@ extern "C" fn syscall(
 ) -> c_long {
     let operation = b as c_int & !(libc::FUTEX_PRIVATE_FLAG | libc::FUTEX_CLOCK_REALTIME);
     let waits = [libc::FUTEX_WAIT, libc::FUTEX_WAIT_BITSET].contains(&operation);
-    // Whoever panics may do so in the middle of the world's own work.
+    // A panic may happen in the middle of the world's own work.
     if number != libc::SYS_futex || !waits || machine().is_none() || std::thread::panicking() {
         return real_syscall(number, [a, b, c, d, e, f]);
     }
-    // SAFETY: the caller names a live word that other threads change as an atomic one. It stays while
-    // the caller waits for it.
+    // SAFETY: the caller names a live word that other threads change atomically. It stays while the
+    // caller waits for it.
     let word = unsafe { AtomicU32::from_ptr(a as *mut u32) };
     // SAFETY: null, or a live timespec of the caller.
     let limit = unsafe { (d as *const timespec).as_ref() };
@@ -151,15 +151,15 @@ type Main = extern "C" fn(*mut c_void) -> *mut c_void;
 type Create = extern "C" fn(*mut pthread_t, *const pthread_attr_t, Main, *mut c_void) -> c_int;
 type Join = extern "C" fn(pthread_t, *mut *mut c_void) -> c_int;
 
-/// What a thread of a world runs, in a form that C passes on.
+/// The entry point of a thread of a world, in a form that C can pass on.
 extern "C" fn run(main: *mut c_void) -> *mut c_void {
-    // SAFETY: made by `Box::into_raw` in `pthread_create`, for this call alone.
+    // SAFETY: created by `Box::into_raw` in `pthread_create`, for this call alone.
     let main = unsafe { Box::from_raw(main.cast::<Box<dyn FnOnce()>>()) };
     main();
     std::ptr::null_mut()
 }
 
-/// A thread that is started in a world is one of it. What it returns is nothing, as with all threads
+/// A thread that is started in a world belongs to it. Its return value is null, as for all threads
 /// of the standard library.
 #[unsafe(no_mangle)]
 extern "C" fn pthread_create(
@@ -184,7 +184,7 @@ extern "C" fn pthread_create(
                 // SAFETY: the call has written the name.
                 0 => Ok(unsafe { *name }),
                 errno => {
-                    // SAFETY: nobody else got it.
+                    // SAFETY: it has no other owner.
                     drop(unsafe { Box::from_raw(main) });
                     Err(errno)
                 }
@@ -199,7 +199,7 @@ extern "C" fn pthread_join(name: pthread_t, result: *mut *mut c_void) -> c_int {
     static KNOWN: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
     // SAFETY: the signature of pthread_join(3).
     let real: Join = unsafe { std::mem::transmute(original(c"pthread_join", &KNOWN)) };
-    // After that it has nothing more to do, and needs no turn for it.
+    // After that it has no more work, and needs no turn.
     join(name);
     real(name, result)
 }

@@ -1,5 +1,5 @@
-//! Calls that move bytes, and wait for them if they have to: connect, accept, receive and send, as
-//! the standard library's sockets make them. Engines make none of these.
+//! Calls that move bytes, and block if necessary: connect, accept, receive and send, as the
+//! standard library's sockets use them. Engines use none of these.
 
 use super::{address_at, answer, ask_about, machine_of, refuse, write_address};
 use crate::sys::machine::blocking::Patience;
@@ -15,13 +15,13 @@ fn error(errno: c_int) -> io::Error {
     io::Error::from_raw_os_error(errno)
 }
 
-/// The machine, if it can be asked.
+/// The machine, if this thread is in a world.
 fn here() -> io::Result<Rc<Machine>> {
     machine().filter(|machine| machine.kernel.try_borrow_mut().is_ok()).ok_or(error(libc::EBADF))
 }
 
-/// Makes a call on the socket behind `fd`, again whenever it may go better, as long as the caller
-/// is ready to wait. It takes its time, and perhaps others run before it returns.
+/// Makes a call on the socket behind `fd`, and retries it when it may succeed, as long as the
+/// caller may block. It takes simulated time, and others may run before it returns.
 fn patiently<T>(
     fd: RawFd,
     op: Op,
@@ -69,7 +69,7 @@ extern "C" fn connect(fd: c_int, address: *const sockaddr, bytes: socklen_t) -> 
     let Some(machine) = machine_of(fd) else {
         return unchanged!(SYS_connect, fd, address, bytes);
     };
-    // SAFETY: what the caller of connect(2) vouches for.
+    // SAFETY: the caller of connect(2) guarantees it.
     let Some(address) = (unsafe { address_at(address, bytes) }) else {
         return refuse(libc::EAFNOSUPPORT);
     };
@@ -107,7 +107,7 @@ extern "C" fn accept4(
         kernel.set_nonblocking(accepted, flags & libc::SOCK_NONBLOCK != 0)?;
         let name = kernel.peer_name(accepted)?;
         if !address.is_null() {
-            // SAFETY: what the caller of accept4(2) vouches for.
+            // SAFETY: the caller of accept4(2) guarantees it.
             unsafe { write_address(name, address, bytes) };
         }
         Ok(accepted)
@@ -128,7 +128,7 @@ unsafe fn receive(
     let peek = flags & libc::MSG_PEEK != 0;
     let (received, from) =
         patiently(fd, Op::Receive, flags, |kernel, fd| kernel.receive(fd, most, peek))?;
-    // SAFETY: no more than there is room for, as the caller vouches.
+    // SAFETY: no more than fits, which the caller guarantees.
     unsafe {
         std::ptr::copy_nonoverlapping(received.as_ptr(), into.cast(), received.len());
         if let Some(from) = from.filter(|_| !address.is_null()) {
@@ -179,7 +179,7 @@ extern "C" fn recvfrom(
     bytes: *mut socklen_t,
 ) -> ssize_t {
     match machine_of(fd) {
-        // SAFETY: what the caller of recvfrom(2) vouches for.
+        // SAFETY: the caller of recvfrom(2) guarantees it.
         Some(_) => answer_bytes(unsafe { receive(fd, (into, most), flags, (address, bytes)) }),
         None => unchanged!(SYS_recvfrom, fd, into, most, flags, address, bytes),
     }
@@ -200,7 +200,7 @@ extern "C" fn sendto(
     bytes: socklen_t,
 ) -> ssize_t {
     match machine_of(fd) {
-        // SAFETY: what the caller of sendto(2) vouches for.
+        // SAFETY: the caller of sendto(2) guarantees it.
         Some(_) => answer_bytes(unsafe { send_from(fd, (from, length), flags, (address, bytes)) }),
         None => unchanged!(SYS_sendto, fd, from, length, flags, address, bytes),
     }
@@ -212,7 +212,7 @@ extern "C" fn writev(fd: c_int, vectors: *const iovec, count: c_int) -> ssize_t 
     if machine_of(fd).is_none() {
         return unchanged!(SYS_writev, fd, vectors, count);
     }
-    // SAFETY: what the caller of writev(2) vouches for.
+    // SAFETY: the caller of writev(2) guarantees it.
     let sent = unsafe {
         let vectors = std::slice::from_raw_parts(vectors, count.max(0) as usize);
         let first = vectors.iter().find(|vector| vector.iov_len > 0);

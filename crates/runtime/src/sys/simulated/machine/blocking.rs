@@ -1,4 +1,4 @@
-//! What programs ask for whose calls wait: peers of the standard library, on threads of the world.
+//! Blocking calls: those of the standard library, on threads of the world.
 
 use super::kernel::{Kernel, Op};
 use super::socket::Kind;
@@ -6,7 +6,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 
-/// What one call receives at most.
+/// The maximum of one receive.
 const RECEIVE_BYTES_MAX: usize = 256 * 1024;
 
 /// How long a call may wait.
@@ -77,17 +77,17 @@ impl Kernel {
         })
     }
 
-    /// True if a call need not wait, be it for what it asks for or for an error.
+    /// True if a call need not block, because it can succeed or fail.
     pub(crate) fn is_ready(&self, fd: RawFd, op: Op) -> bool {
         self.sockets.get(&fd).is_none_or(|socket| socket.is_ready(op))
     }
 
-    /// What a call spends in the kernel.
+    /// The time that a call spends in the kernel.
     pub(crate) fn spent_ns(&mut self) -> u64 {
         self.dice.between(200..2_000)
     }
 
-    /// Whether a program gives the machine to others after a call.
+    /// Whether others run after a call.
     pub(crate) fn preempts(&mut self) -> bool {
         self.dice.between(0..4) == 0
     }
@@ -96,8 +96,8 @@ impl Kernel {
         Ok(!matches!(self.socket_mut(fd)?.kind, Kind::Udp(_)))
     }
 
-    /// recv(2) of at most so many bytes by a program that takes what it is told, and from whom.
-    /// With `peek`, bytes of a stream stay where they are.
+    /// recv(2) of at most `most` bytes by a blocking program, with the sender. With `peek`, bytes
+    /// of a stream stay queued.
     pub(crate) fn receive(
         &mut self,
         fd: RawFd,
@@ -126,7 +126,7 @@ impl Kernel {
         Ok((received, None))
     }
 
-    /// send(2) on a stream, by a program that means what it sends.
+    /// send(2) on a stream, by a blocking program.
     pub(crate) fn transmit(&mut self, fd: RawFd, bytes: &[u8]) -> io::Result<usize> {
         let sent = self.send(fd, bytes)?;
         self.handed_over(fd, &bytes[..sent]);

@@ -1,4 +1,4 @@
-//! Simulated datagrams: lost, doubled and overtaken on their way, dropped where nobody reads.
+//! Simulated datagrams: lost, duplicated and reordered in transit, dropped at full sockets.
 
 use super::kernel::{Event, Kernel, SINCE_1970_NS, error};
 use super::poll::{ERR, IN, OUT};
@@ -13,20 +13,20 @@ use std::os::fd::RawFd;
 
 /// The longest payload on IPv4.
 const PAYLOAD_BYTES_MAX: usize = 65_507;
-/// What the kernel reckons for a datagram beside its payload.
+/// The kernel's overhead of a datagram besides its payload.
 const OVERHEAD_BYTES: usize = 256;
-/// How much later one comes that others overtake.
+/// The maximum delay of a reordered datagram.
 const OVERTAKEN_NS_MAX: u64 = 20_000_000;
 
-/// A datagram on its way, or in a socket.
+/// A datagram in transit, or in a socket.
 #[derive(Clone)]
 pub(crate) struct Packet {
     pub(crate) from: SocketAddr,
     to: IpAddr,
     traffic_class: u8,
-    /// Since 1970, as SO_TIMESTAMPNS tells it.
+    /// Since 1970, as SO_TIMESTAMPNS reports it.
     arrived_ns: u64,
-    /// What the socket had dropped before.
+    /// Earlier drops of the socket.
     drops: u32,
     pub(crate) payload: Vec<u8>,
 }
@@ -39,11 +39,11 @@ pub(super) struct Udp {
     leaving_bytes: usize,
     pub(super) peer: Option<SocketAddr>,
     pub(super) drops: u32,
-    /// A filter lets nothing in any more.
+    /// A filter rejects all datagrams.
     pub(super) sealed: bool,
     /// An ICMP error that the next call reports.
     errno: Option<i32>,
-    /// What is told beside a datagram, and the class that is sent without another.
+    /// The ancillary data to report, and the default traffic class to send.
     pub(super) wanted: Wanted,
     pub(super) traffic_class: u8,
 }
@@ -57,7 +57,8 @@ impl Udp {
         self.leaving_bytes < send_bytes
     }
 
-    /// As datagram_poll. Those who wait for room wait until half of it is free (sock_writeable).
+    /// As datagram_poll. Senders that wait for space wait until half of it is free
+    /// (sock_writeable).
     pub(super) fn bits(&self, send_bytes: usize) -> u32 {
         let set = |on: bool, bits: u32| if on { bits } else { 0 };
         set(!self.inbox.is_empty(), IN)
@@ -70,7 +71,7 @@ impl Udp {
     }
 }
 
-/// What is to be sent.
+/// A datagram to send.
 #[derive(Default)]
 pub(crate) struct Outbound<'a> {
     pub(crate) to: Option<SocketAddr>,
@@ -136,7 +137,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Whether a datagram can go from here to there at all.
+    /// Whether a datagram can be routed from here to there.
     fn check_route(&mut self, fd: RawFd, to: SocketAddr, from: Option<IpAddr>) -> io::Result<()> {
         if to.is_ipv6() != self.socket_mut(fd)?.ipv6 {
             return Err(error(libc::EAFNOSUPPORT));
@@ -217,7 +218,7 @@ impl Kernel {
         Ok(packet)
     }
 
-    /// Of the send buffer, what is in use.
+    /// The used part of the send buffer.
     pub(crate) fn queued_bytes(&mut self, fd: RawFd) -> io::Result<usize> {
         Ok(self.udp(fd)?.leaving_bytes)
     }
@@ -227,13 +228,14 @@ impl Kernel {
         Ok(self.udp(fd)?.drops)
     }
 
-    /// A filter that lets nothing through.
+    /// A filter that rejects all datagrams.
     pub(crate) fn seal(&mut self, fd: RawFd) -> io::Result<()> {
         self.udp(fd)?.sealed = true;
         Ok(())
     }
 
-    /// Bytes have left the send buffer, which is told whenever half of it is free (sock_def_write_space).
+    /// Bytes have left the send buffer, which is reported when half of it is free
+    /// (sock_def_write_space).
     fn tell_of_departure(&mut self, fd: RawFd) {
         let Some(socket) = self.sockets.get(&fd) else { return };
         if let Kind::Udp(udp) = &socket.kind
@@ -243,7 +245,7 @@ impl Kernel {
         }
     }
 
-    /// How many datagrams an engine may receive that asks for so many.
+    /// How many of the requested datagrams an engine may receive.
     pub(crate) fn datagrams_for_engine(&mut self, fd: RawFd, asked: usize) -> io::Result<usize> {
         self.may_refuse(fd, IN)?;
         if asked > 1 && self.dice.strikes(Fault::ShortReceive) {
@@ -258,7 +260,7 @@ impl Kernel {
         self.may_refuse(fd, OUT)
     }
 
-    /// As [`recv_datagram`](Kernel::recv_datagram), with what is told beside it, and whether the socket
+    /// Like [`recv_datagram`](Kernel::recv_datagram), with ancillary data, and whether the socket
     /// is one of IPv6.
     pub(crate) fn receive_datagram(
         &mut self,

@@ -1,4 +1,4 @@
-//! What engines ask of streams.
+//! The calls of engines on streams.
 
 use super::kernel::{Event, Kernel, error};
 use super::poll::{ERR, IN, OUT};
@@ -7,11 +7,11 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 
-/// What engines ask for, which may be refused although it could be done: they have to ask again when
-/// they are told to. Programs whose calls do not wait are spared that. One that writes until a socket
-/// is full, as peers in tests do, takes the first EAGAIN for that.
+/// The calls of engines, which may be refused although they could succeed: engines must retry them
+/// after an event. Programs with non-blocking calls are spared that: one that writes until a socket
+/// is full, like peers in tests, would take the first EAGAIN for that.
 impl Kernel {
-    /// EAGAIN, if a fault would have it so.
+    /// EAGAIN, if a fault occurs.
     pub(super) fn may_refuse(&mut self, fd: RawFd, bits: u32) -> io::Result<()> {
         if self.dice.strikes(Fault::Again) {
             self.owe(fd, bits);
@@ -74,7 +74,7 @@ impl Kernel {
         Ok(sent)
     }
 
-    /// A notification, which continues the one before if nobody has taken that.
+    /// A notification, which extends the previous one if that was not taken.
     pub(super) fn released(&mut self, fd: RawFd, number: u32) {
         let Some(tcp) = self.tcp(fd) else { return };
         match tcp.released.back_mut() {
@@ -84,7 +84,7 @@ impl Kernel {
         self.tell(fd, ERR);
     }
 
-    /// Takes a notification off the error queue: the first and the last send that it is about.
+    /// Takes a notification off the error queue: the first and the last of its sends.
     pub(crate) fn notification(&mut self, fd: RawFd) -> Option<(u32, u32)> {
         self.tcp(fd)?.released.pop_front()
     }

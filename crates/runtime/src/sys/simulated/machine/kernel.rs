@@ -1,6 +1,6 @@
-//! The simulated kernel: a clock, sockets, and events that lie ahead.
+//! The simulated kernel: a clock, sockets, and future events.
 //!
-//! Nothing happens by itself. Events are carried out in the order of their time, and those of one
+//! Only events change its state. They are executed in the order of their time, and those of one
 //! time in the order in which they were scheduled, so equal seeds give equal histories.
 
 use super::datagram::{Packet, Udp};
@@ -17,22 +17,22 @@ use std::os::fd::RawFd;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// Descriptors of simulated sockets count from here: beyond any limit, so that the real kernel
-/// knows none of them, and a call that reaches it by mistake fails with EBADF.
-/// Each world has a range of its own, until all have been used: what is closed after the end of its
-/// world, or is asked from within another, is nobody's.
+/// Descriptors of simulated sockets count from here: beyond any limit, so that they do not exist in
+/// the real kernel, and a call that reaches it by mistake fails with EBADF. Each world has its own
+/// range, until all have been used: a descriptor that is closed after the end of its world, or used
+/// within another, has no owner.
 pub(crate) const FIRST_FD: RawFd = 1 << 24;
 const RANGES: i32 = (RawFd::MAX / FIRST_FD) - 1;
 static NEXT_RANGE: AtomicI32 = AtomicI32::new(0);
 
-/// When the clock of a world begins, and what is missing to the time since 1970 then: it begins in
-/// 2026. Not at zero, where a difference taken the wrong way round would not show.
+/// When the clock of a world begins, and the difference to the time since 1970: it begins in 2026.
+/// Not at zero, which would hide a difference of the wrong sign.
 const FIRST_NS: u64 = 1_000_000_000_000;
 pub(crate) const SINCE_1970_NS: u64 = 1_767_225_600_000_000_000 - FIRST_NS;
 
 const FIRST_PORT: u16 = 32768;
 
-/// What a call waits for.
+/// The event that a call waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
     Accept,
@@ -42,7 +42,7 @@ pub(crate) enum Op {
 }
 
 pub(super) enum Event {
-    /// Those who watch this socket are told that it may have these bits.
+    /// Watchers of this socket are notified that it may have these bits.
     Told {
         socket: RawFd,
         bits: u32,
@@ -52,7 +52,7 @@ pub(super) enum Event {
         fd: RawFd,
         number: u32,
     },
-    /// An operation of a ring is to be tried again.
+    /// An operation of a ring is to be retried.
     RingWork {
         ring: RawFd,
         id: u64,
@@ -69,7 +69,7 @@ pub(super) enum Event {
         client: RawFd,
         errno: Option<i32>,
     },
-    /// Bytes of this socket go to its peer.
+    /// Bytes of this socket move to its peer.
     Carry {
         from: RawFd,
     },
@@ -82,7 +82,7 @@ pub(super) enum Event {
         packet: Packet,
         sender: RawFd,
     },
-    /// Room in the send buffer of a datagram socket.
+    /// Space in the send buffer of a datagram socket.
     Departed {
         from: RawFd,
         bytes: usize,
@@ -98,14 +98,14 @@ pub(crate) struct Kernel {
     next_fd: RawFd,
     pub(super) polling: Polling,
     pub(super) rings: BTreeMap<RawFd, Ring>,
-    /// Descriptors that are copies, and of what.
+    /// Duplicated descriptors, and their originals.
     pub(super) copies: BTreeMap<RawFd, RawFd>,
     /// Number of descriptors that the program holds.
     pub(super) open: usize,
     /// RLIMIT_NOFILE.
     pub(super) descriptors_max: usize,
     next_port: u16,
-    /// Who is bound where; several with SO_REUSEPORT.
+    /// Bound addresses and their sockets; several with SO_REUSEPORT.
     pub(super) names: BTreeMap<(bool, SocketAddr), Vec<RawFd>>,
     events: BTreeMap<(u64, u64), Event>,
     sequence: u64,
@@ -113,9 +113,9 @@ pub(crate) struct Kernel {
     pub(super) quiet_since_ns: u64,
     /// Payload that programs received.
     pub(super) received_bytes: u64,
-    /// What must never be; found while no one could be told.
+    /// The first violated invariant, found where it could not be reported.
     pub(super) wrong: Option<String>,
-    /// One way of a packet takes at least this long, and at most four times that.
+    /// The one-way delay of a packet is at least this, and at most four times that.
     pub(super) latency_ns: u64,
     pub(super) cuts_datagrams: bool,
 }
@@ -128,7 +128,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// It has made this descriptor.
+    /// It has created this descriptor.
     pub(super) fn owns(&self, fd: RawFd) -> bool {
         (self.first_fd..=self.first_fd + (FIRST_FD - 1)).contains(&fd)
     }
@@ -166,7 +166,7 @@ impl Machine {
     }
 }
 
-/// What the process may have.
+/// The limit of the process.
 fn descriptors_max() -> usize {
     crate::sys::probe::nofile_limits().0.map_or(usize::MAX, |soft| soft as usize)
 }
@@ -189,7 +189,7 @@ impl Kernel {
         fd >= self.first_fd
     }
 
-    /// Remembers the first thing that must never be.
+    /// Records the first violated invariant.
     pub(super) fn complain(&mut self, what: impl FnOnce() -> String) {
         self.wrong.get_or_insert_with(what);
     }
@@ -199,12 +199,12 @@ impl Kernel {
         self.events.insert((self.now_ns() + after_ns, self.sequence), event);
     }
 
-    /// One way through the network.
+    /// A one-way delay of the network.
     pub(super) fn travel_ns(&mut self) -> u64 {
         self.dice.between(self.latency_ns..4 * self.latency_ns)
     }
 
-    /// Sockets of which somebody will be told later than something happened.
+    /// Sockets with pending delayed notifications.
     pub(super) fn sockets_to_be_told(&self) -> BTreeSet<RawFd> {
         let told = self.events.values().filter_map(|event| match event {
             Event::Told { socket, .. } => Some(*socket),
@@ -217,7 +217,7 @@ impl Kernel {
         self.events.keys().next().map(|(at_ns, _)| *at_ns)
     }
 
-    /// Carries out what is due.
+    /// Executes due events.
     pub(crate) fn run_due(&mut self) {
         while let Some(entry) = self.events.first_entry()
             && entry.key().0 <= self.clock.get()
@@ -266,7 +266,7 @@ impl Kernel {
         Ok(self.new_fd(Socket::new(stream, ipv6, kind)))
     }
 
-    /// bind(2); port 0 takes the next that is free.
+    /// bind(2); port 0 takes the next free one.
     pub(crate) fn bind(&mut self, fd: RawFd, address: SocketAddr) -> io::Result<()> {
         if !address.ip().is_loopback() && !address.ip().is_unspecified() {
             // The machine has no other interface.
@@ -301,7 +301,7 @@ impl Kernel {
         Err(error(libc::EADDRNOTAVAIL))
     }
 
-    /// Gives a socket that is about to send a name of its own.
+    /// Assigns a local address to a socket that is about to send.
     pub(super) fn name_for(&mut self, fd: RawFd, peer: SocketAddr) -> io::Result<SocketAddr> {
         let socket = self.socket_mut(fd)?;
         if let Some(local) = socket.local.filter(|local| local.port() != 0) {
@@ -316,7 +316,7 @@ impl Kernel {
         Ok(self.socket_mut(fd)?.local.unwrap_or(peer))
     }
 
-    /// Who is bound to `address`, or to its port on all addresses.
+    /// The sockets bound to `address`, or to its port on all addresses.
     pub(super) fn bound_to(&self, stream: bool, address: SocketAddr) -> Option<&Vec<RawFd>> {
         let everywhere = match address.ip() {
             IpAddr::V4(_) => IpAddr::from([0, 0, 0, 0]),
@@ -335,7 +335,7 @@ impl Kernel {
         self.open
     }
 
-    /// Gives up what a socket is called.
+    /// Releases the address of a socket.
     pub(super) fn forget_name(&mut self, fd: RawFd) {
         let Some(socket) = self.sockets.get(&fd) else { return };
         let Some(name) = socket.local.map(|local| (socket.stream, local)) else { return };

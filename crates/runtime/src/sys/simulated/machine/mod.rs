@@ -1,4 +1,4 @@
-//! A simulated machine: its kernel, its clock, and the order in which those run who are on it
+//! A simulated machine: its kernel, its clock, and the order in which its programs run
 //! (docs/simulation.md).
 
 pub(crate) mod blocking;

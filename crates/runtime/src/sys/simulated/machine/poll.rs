@@ -1,8 +1,9 @@
 //! epoll(7) and eventfd(2) of a simulated machine.
 //!
-//! As in Linux: whatever happens at a socket calls those that watch it, with the bits that it may have
-//! changed. An epoll set then lists the socket, and a wait looks at what is listed, asks each for the
-//! bits that it has now, and reports those that are watched. A socket that is watched by level stays on
+//! As in Linux: an event at a socket calls its watchers, with the bits that it may have changed. An
+//! epoll set then lists the socket. A wait goes through the list, reads the current bits of each,
+//! and reports the watched ones. A level-triggered socket stays on the list as long as it has any;
+//! an edge-triggered one returns with the next event.
 //! the list as long as it has any; one that is watched by edge comes back when something happens again.
 
 use super::kernel::{Event, Kernel, error};
@@ -18,7 +19,7 @@ pub(super) const ERR: u32 = libc::EPOLLERR as u32;
 pub(super) const HUP: u32 = libc::EPOLLHUP as u32;
 pub(super) const RDHUP: u32 = libc::EPOLLRDHUP as u32;
 const EDGE: u32 = libc::EPOLLET as u32;
-/// What everybody is told who watches a socket at all.
+/// Bits that are always reported.
 const ALWAYS: u32 = ERR | HUP;
 
 /// How late a fault has something reported.
@@ -37,17 +38,17 @@ struct Watch {
 #[derive(Default)]
 pub(super) struct Set {
     watched: BTreeMap<RawFd, Watch>,
-    /// Descriptors that are to be looked at, in the order in which something happened.
+    /// Descriptors to check, in the order of their events.
     list: VecDeque<RawFd>,
 }
 
-/// What epoll reports of one descriptor.
+/// An event of epoll for one descriptor.
 pub(crate) struct Report {
     pub(crate) bits: u32,
     pub(crate) data: u64,
 }
 
-/// What is not a socket, and who watches what.
+/// Descriptors other than sockets, and all watches.
 #[derive(Default)]
 pub(super) struct Polling {
     sets: BTreeMap<RawFd, Set>,
@@ -57,8 +58,8 @@ pub(super) struct Polling {
 }
 
 impl Kernel {
-    /// epoll_create1(2). Refused only where descriptors have run out in earnest: faults are for those
-    /// who serve, and a worker that cannot be made serves nobody.
+    /// epoll_create1(2). Refused only if descriptors have really run out: faults are for serving
+    /// programs, and a worker that cannot be created serves no connection.
     pub(crate) fn epoll_create(&mut self) -> io::Result<RawFd> {
         if self.open >= self.descriptors_max {
             return Err(error(libc::EMFILE));
@@ -76,7 +77,7 @@ impl Kernel {
         fd
     }
 
-    /// Adds one; who waits for it is told.
+    /// Adds one, and notifies its watchers.
     pub(crate) fn eventfd_signal(&mut self, fd: RawFd) {
         if let Some(count) = self.polling.eventfds.get_mut(&fd) {
             *count += 1;
@@ -90,7 +91,7 @@ impl Kernel {
         }
     }
 
-    /// close(2) of something that is no socket; false if it is one.
+    /// close(2) of a descriptor other than a socket; false if it is a socket.
     pub(super) fn close_polling(&mut self, fd: RawFd) -> bool {
         if let Some(set) = self.polling.sets.remove(&fd) {
             self.open -= 1;
@@ -129,7 +130,7 @@ impl Kernel {
         self.stop_watching(socket, |watcher| watcher.1 == fd);
     }
 
-    /// epoll_ctl(2): begins to watch a descriptor, or with `known` changes what it is watched for.
+    /// epoll_ctl(2): adds a descriptor, or with `known` changes its interest.
     pub(crate) fn epoll_control(
         &mut self,
         set: RawFd,
@@ -169,7 +170,7 @@ impl Kernel {
         }
     }
 
-    /// Something has happened at a socket that may have set these bits: who watches for them is told.
+    /// An event at a socket may have set these bits: notifies the watchers of them.
     pub(super) fn tell(&mut self, socket: RawFd, bits: u32) {
         if !self.polling.watchers.contains_key(&socket) && self.rings.is_empty() {
             return;
@@ -200,14 +201,14 @@ impl Kernel {
         }
     }
 
-    /// A call on a socket got less than there was, because a fault would have it so. What a kernel
-    /// does that way it does because more has come meanwhile, of which it tells.
+    /// A call on a socket got less than available, because of a fault. A real kernel does that when
+    /// more data has arrived meanwhile, and reports that.
     pub(super) fn owe(&mut self, socket: RawFd, bits: u32) {
         let after_ns = self.dice.between(AGAIN_NS);
         self.schedule(after_ns, Event::Told { socket, bits });
     }
 
-    /// What poll(2) says of a descriptor now.
+    /// The current bits of a descriptor, as for poll(2).
     pub(crate) fn bits(&mut self, fd: RawFd) -> u32 {
         if let Some(count) = self.polling.eventfds.get(&fd) {
             return OUT | if *count > 0 { IN } else { 0 };
@@ -215,7 +216,7 @@ impl Kernel {
         self.sockets.get_mut(&fd).map_or(ERR | HUP, Socket::bits)
     }
 
-    /// EBADF if nothing has this descriptor.
+    /// EBADF if the descriptor does not exist.
     pub(crate) fn is_open(&self, fd: RawFd) -> io::Result<()> {
         let polling = &self.polling;
         let known = self.sockets.contains_key(&fd)
@@ -229,7 +230,7 @@ impl Kernel {
         self.bits(fd) & IN != 0
     }
 
-    /// What is watched in a set, and of which there is nothing more to be told: data and bits.
+    /// The watches of a set without pending events: data and bits.
     pub(crate) fn told_of(&mut self, set: RawFd) -> Vec<Report> {
         let Some(found) = self.polling.sets.get(&set) else { return Vec::new() };
         let quiet = found.watched.iter().filter(|(_, watch)| !watch.listed);
@@ -259,7 +260,7 @@ impl Kernel {
         (bits != 0).then_some(Report { bits, data: watch.data })
     }
 
-    /// What a wait reports, at most `most`. EINTR instead if a fault would have it so.
+    /// The events that a wait reports, at most `most`. EINTR instead if a fault occurs.
     pub(crate) fn epoll_reports(&mut self, set: RawFd, most: usize) -> io::Result<Vec<Report>> {
         if self.dice.strikes(Fault::Interrupted) {
             return Err(error(libc::EINTR));
@@ -288,7 +289,8 @@ impl Kernel {
 }
 
 impl Socket {
-    /// What poll(2) says. Asking a stream for room it has not makes it tell when it has.
+    /// The bits as for poll(2). Requesting space in a full stream makes it report when there is
+    /// some.
     fn bits(&mut self) -> u32 {
         let send_bytes = self.send_bytes;
         let set = |on: bool, bits: u32| if on { bits } else { 0 };

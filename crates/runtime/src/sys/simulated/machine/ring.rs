@@ -1,10 +1,10 @@
-//! io_uring(7) of a simulated machine: what becomes of an entry that is submitted.
+//! io_uring(7) of a simulated machine: the execution of submitted entries.
 //!
-//! As in Linux: an operation is tried when it is submitted. What would have to wait does so at its
-//! descriptor; when something happens there, trying again is put down as work, and the work is done when
-//! the ring is entered (with IORING_SETUP_DEFER_TASKRUN only by an enter that asks for completions). A
-//! multishot operation then goes on until there is nothing more. Completions that find their queue full
-//! wait behind it.
+//! As in Linux: an operation is tried when it is submitted. If it would block, it waits at its
+//! descriptor; an event there queues a retry as work, and the work is done when the ring is entered
+//! (with IORING_SETUP_DEFER_TASKRUN only by an enter that takes completions). A multishot operation
+//! continues until no more data is available. Completions that find their queue full wait behind
+//! it.
 
 use super::kernel::{Event, Kernel, error};
 use super::poll::{ERR, HUP, IN, OUT, RDHUP};
@@ -40,7 +40,7 @@ pub(crate) struct Sqe {
 }
 
 impl Sqe {
-    /// Does nothing, and completes.
+    /// A no-op.
     pub(in crate::sys) fn nop(user_data: u64) -> Sqe {
         Sqe {
             opcode: code::NOP,
@@ -98,7 +98,7 @@ pub(in crate::sys) const POLL_MULTI: u32 = 1;
 pub(in crate::sys) const CQE_MORE: u32 = 1 << 1;
 const CQE_NOTIFICATION: u32 = 1 << 3;
 
-/// Times a multishot receive goes on in a row (MULTISHOT_MAX_RETRY), and work done in one go
+/// Consecutive completions of a multishot receive (MULTISHOT_MAX_RETRY), and work done at once
 /// (IO_LOCAL_TW_DEFAULT_MAX).
 const IN_A_ROW: u32 = 32;
 const WORK_AT_ONCE: usize = 20;
@@ -106,21 +106,21 @@ const WORK_AT_ONCE: usize = 20;
 /// An operation that has not ended.
 struct Operation {
     sqe: Sqe,
-    /// The descriptor at which it waits, and for what.
+    /// The descriptor at which it waits, and the bits.
     waits: Option<(RawFd, u32)>,
     /// Trying it again is put down as work.
     queued: bool,
-    /// What has been sent of it.
+    /// The part that was sent.
     done: usize,
 }
 
-/// What becomes of a try.
+/// The outcome of a try.
 pub(super) enum Tried {
     /// It is over, with this result and these flags; true if that is a success.
     Over(i32, u32),
-    /// It is over, sent less than it was to, or failed: told even if success is not.
+    /// It ended short or failed: reported even if success is not.
     Failed(i32),
-    /// One completion, and it goes on.
+    /// One completion, and it continues.
     More(i32, u32),
     /// It waits at a descriptor for these bits.
     Waits(RawFd, u32),
@@ -167,7 +167,7 @@ impl Kernel {
         Ok(fd)
     }
 
-    /// close(2) of a ring; false if this is none. What it still held would have been cancelled.
+    /// close(2) of a ring; false if it is none. Its remaining operations would have been cancelled.
     pub(super) fn close_ring(&mut self, fd: RawFd) -> bool {
         let Some(ring) = self.rings.remove(&fd) else { return false };
         self.open -= 1;
@@ -193,8 +193,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// As IORING_REGISTER_FILES_UPDATE. A place holds no reference here: who empties it closes first or
-    /// after.
+    /// As IORING_REGISTER_FILES_UPDATE. A slot holds no reference here: the driver that empties it
+    /// closes first or afterwards.
     pub(crate) fn ring_update_files(
         &mut self,
         ring: RawFd,
@@ -210,7 +210,7 @@ impl Kernel {
     /// Takes an entry and tries it.
     ///
     /// # Safety
-    /// What it names stays valid until its last completion.
+    /// The memory that it names stays valid until its last completion.
     pub(crate) unsafe fn ring_submit(&mut self, ring: RawFd, mut sqe: Sqe) -> io::Result<()> {
         let found = self.ring(ring)?;
         if sqe.flags & SQE_FIXED_FILE != 0 {
@@ -233,7 +233,7 @@ impl Kernel {
         let target = found.operation_of(user_data);
         let result = match target.and_then(|target| found.operations.get(&target)) {
             None => -libc::ENOENT,
-            // What is being read from a disk cannot be cancelled.
+            // A read in progress on a disk cannot be cancelled.
             Some(operation) if operation.is_at_work() => -libc::EALREADY,
             Some(_) => 0,
         };
@@ -262,14 +262,14 @@ impl Kernel {
         let strikes = self.dice.strikes(Fault::Overflow);
         let Some(ring) = self.rings.get_mut(&ring) else { return };
         let full = ring.queue.len() >= ring.setup.cq_entries as usize || !ring.overflow.is_empty();
-        // An empty queue takes one at least, or nobody would ever look for the others.
+        // An empty queue accepts at least one; otherwise no one would come for the others.
         match full || strikes && !ring.queue.is_empty() {
             true => ring.overflow.push_back(completion),
             false => ring.queue.push_back(completion),
         }
     }
 
-    /// Tries an operation, and a multishot one until there is nothing more.
+    /// Tries an operation, and a multishot one until no more data is available.
     fn try_operation(&mut self, ring: RawFd, id: u64) {
         for round in 0.. {
             let Some(found) = self.rings.get_mut(&ring) else { return };
@@ -306,7 +306,7 @@ impl Kernel {
 
     fn wait_at(&mut self, ring: RawFd, id: u64, fd: RawFd, bits: u32) {
         let socket = self.socket_of(fd);
-        // Asks for room, so that it is told of it.
+        // Requests space, so that it is notified.
         self.bits(socket);
         if let Some(operation) =
             self.rings.get_mut(&ring).and_then(|ring| ring.operations.get_mut(&id))
@@ -315,7 +315,7 @@ impl Kernel {
         }
     }
 
-    /// Work to be done by the next enter that does any.
+    /// Queues work for the next enter that does any.
     pub(super) fn put_down(&mut self, ring: RawFd, id: u64) {
         let Some(found) = self.rings.get_mut(&ring) else { return };
         if let Some(operation) = found.operations.get_mut(&id)

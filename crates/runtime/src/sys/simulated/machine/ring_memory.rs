@@ -36,7 +36,7 @@ struct Buffer {
     id: u16,
 }
 
-/// What a receive brought.
+/// The result of a receive.
 pub(super) struct Got {
     pub(super) count: usize,
     /// A multishot receive is not over with it.
@@ -48,7 +48,8 @@ impl Group {
     fn next(&self) -> Option<Buffer> {
         match self {
             Group::Ring { start, count, head, .. } => {
-                // SAFETY: whoever registered the ring keeps its memory until the ring is gone.
+                // SAFETY: the driver that registered the ring keeps its memory until the ring is
+                // closed.
                 let tail = unsafe { AtomicU16::from_ptr(BufRingEntry::tail(*start).cast_mut()) };
                 if tail.load(Ordering::Acquire) == *head {
                     return None;
@@ -89,7 +90,7 @@ impl Group {
     }
 }
 
-/// The address that a connect names.
+/// The address of a connect.
 ///
 /// # Safety
 /// The entry names one.
@@ -98,7 +99,7 @@ pub(super) unsafe fn address(sqe: &Sqe) -> Option<SocketAddr> {
     decode_address(unsafe { std::slice::from_raw_parts(sqe.addr as *const u8, sqe.off as usize) })
 }
 
-/// The time that a timeout names.
+/// The time of a timeout.
 ///
 /// # Safety
 /// The entry names one.
@@ -154,10 +155,10 @@ impl Kernel {
         Tried::Over(0, 0)
     }
 
-    /// Sends what is left of an entry behind `done`; also how much it is as a whole.
+    /// Sends the rest of an entry behind `done`; also returns its total length.
     ///
     /// # Safety
-    /// What the entry names is valid.
+    /// The memory that the entry names is valid.
     pub(super) unsafe fn send_of_entry(
         &mut self,
         sqe: &Sqe,
@@ -193,10 +194,10 @@ impl Kernel {
         }
     }
 
-    /// Receives what an entry asks for; also the flags of its completion.
+    /// Executes the receive of an entry; also returns the flags of its completion.
     ///
     /// # Safety
-    /// What the entry names is valid.
+    /// The memory that the entry names is valid.
     pub(super) unsafe fn receive_of_entry(
         &mut self,
         ring: RawFd,
@@ -209,8 +210,7 @@ impl Kernel {
                 let group = self.ring(ring)?.groups.get(&sqe.buf_group);
                 let buffer = group.and_then(Group::next).ok_or_else(|| error(libc::ENOBUFS))?;
                 let most = match sqe.opcode {
-                    // Of a message, that of its first vector.
-                    // SAFETY: as the caller says.
+                    // For a message, that of its first vector. SAFETY: as the caller says.
                     code::RECVMSG => unsafe { vector_bytes(sqe) },
                     _ => sqe.len as usize,
                 };
@@ -219,7 +219,7 @@ impl Kernel {
             }
             false => Buffer { address: sqe.addr, bytes: sqe.len as usize, id: 0 },
         };
-        // SAFETY: as the caller says, or the group's: memory that nobody else has.
+        // SAFETY: as the caller says, or the group's: exclusive memory.
         let (got, used) = unsafe {
             match sqe.opcode {
                 code::RECVMSG => self.receive_message(sqe, socket, buffer, selects)?,
@@ -234,7 +234,7 @@ impl Kernel {
     }
 
     /// # Safety
-    /// The buffer is memory that nobody else has.
+    /// The buffer is exclusive memory.
     unsafe fn receive_bytes(
         &mut self,
         sqe: &Sqe,
@@ -259,7 +259,7 @@ impl Kernel {
     }
 
     /// # Safety
-    /// The entry names a header, and the buffer is memory that nobody else has.
+    /// The entry names a header, and the buffer is exclusive memory.
     unsafe fn receive_message(
         &mut self,
         sqe: &Sqe,
@@ -291,7 +291,7 @@ impl Kernel {
             return Err(error(libc::EFAULT));
         }
         let mut vector = libc::iovec {
-            // SAFETY: within the buffer, as was just asked.
+            // SAFETY: within the buffer, as was just checked.
             iov_base: unsafe { address.add(before) }.cast(),
             iov_len: buffer.bytes - before,
         };
@@ -320,7 +320,7 @@ impl Kernel {
         Ok((Got { count: before + used, goes_on: true }, before + used))
     }
 
-    /// Files are those of the real filesystem, and take their time.
+    /// Files are those of the real filesystem, and take time.
     pub(super) fn try_file(&mut self, ring: RawFd, sqe: &Sqe, done: usize, id: u64) -> Tried {
         if done == 0 {
             self.set_done(ring, id, 1);
@@ -328,7 +328,7 @@ impl Kernel {
             let range = if slow { 1_000_000..50_000_000 } else { 5_000..200_000 };
             return Tried::Later(self.dice.between(range));
         }
-        // SAFETY: what the entry names is the driver's until this is over.
+        // SAFETY: the memory that the entry names belongs to the operation until it has ended.
         match unsafe { self.run_file(sqe) } {
             Ok(value) => Tried::Over(value, 0),
             Err(refused) => Tried::Failed(-crate::driver::errno(&refused)),
@@ -336,7 +336,7 @@ impl Kernel {
     }
 
     /// # Safety
-    /// What the entry names is valid.
+    /// The memory that the entry names is valid.
     unsafe fn run_file(&mut self, sqe: &Sqe) -> io::Result<i32> {
         match sqe.opcode {
             code::OPENAT2 => {

@@ -1,4 +1,4 @@
-//! Simulated sockets: what all kinds have in common, names and options.
+//! Simulated sockets: the common parts of all kinds, addresses and options.
 
 use super::datagram::Udp;
 use super::kernel::{Kernel, Op, error};
@@ -8,7 +8,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 
-/// Bytes of the receive and send buffers of a socket that asks for none; those of datagrams are
+/// Default bytes of the receive and send buffers of a socket; those of datagrams are
 /// net.core.rmem_default of Linux.
 const BUFFER_BYTES: usize = 64 * 1024;
 const DATAGRAM_BUFFER_BYTES: usize = 212_992;
@@ -36,7 +36,7 @@ pub(super) struct Socket {
     pub(super) open: bool,
     /// Further descriptors of it that the program holds.
     pub(super) copies: usize,
-    /// O_NONBLOCK, SO_RCVTIMEO and SO_SNDTIMEO, for programs whose calls wait.
+    /// O_NONBLOCK, SO_RCVTIMEO and SO_SNDTIMEO, for blocking programs.
     pub(super) nonblocking: bool,
     pub(super) recv_timeout_ns: Option<u64>,
     pub(super) send_timeout_ns: Option<u64>,
@@ -63,7 +63,7 @@ impl Kernel {
         Ok((socket.recv_bytes, socket.send_bytes))
     }
 
-    /// What is in it already stays.
+    /// Queued data stays.
     pub(crate) fn set_recv_buffer(&mut self, fd: RawFd, wish: usize) -> io::Result<()> {
         let socket = self.socket_mut(fd)?;
         socket.recv_bytes = granted(wish).max(socket.received_bytes());
@@ -92,9 +92,9 @@ impl Kernel {
     }
 }
 
-/// Options of which datagrams carry something, and what is sent with them.
+/// Options that affect datagrams.
 impl Kernel {
-    /// setsockopt(2) with a number; options that make no difference here are taken and forgotten.
+    /// setsockopt(2) with a number; options without an effect here are accepted and ignored.
     pub(crate) fn set_option(
         &mut self,
         fd: RawFd,
@@ -118,7 +118,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// SO_ERROR: takes what is to be told, or 0.
+    /// SO_ERROR: takes the pending error, or 0.
     pub(crate) fn take_error(&mut self, fd: RawFd) -> io::Result<i32> {
         let errno = match &mut self.socket_mut(fd)?.kind {
             Kind::Tcp(tcp) => tcp.take_error(),
@@ -129,7 +129,8 @@ impl Kernel {
     }
 }
 
-/// What the kernel grants of a wish: twice as much, for its own bookkeeping, within limits.
+/// The granted size for a requested one: twice as much, for the kernel's bookkeeping, within
+/// limits.
 fn granted(wish: usize) -> usize {
     wish.saturating_mul(2).clamp(BUFFER_BYTES_MIN, BUFFER_BYTES_MAX)
 }

@@ -13,7 +13,7 @@ use std::os::fd::RawFd;
 /// A lost SYN is sent again after this.
 const SYN_AGAIN_NS: u64 = 1_000_000_000;
 const SYN_TRIES_MAX: u32 = 6;
-/// Bytes that go to the peer at once.
+/// Bytes that move to the peer at once.
 const SEGMENT_BYTES_MAX: u64 = 16 * 1024;
 const SLOW_BYTES_MAX: u64 = 200;
 const SLOW_NS_MAX: u64 = 2_000_000;
@@ -36,27 +36,28 @@ pub(super) struct Tcp {
     pub(super) connecting: bool,
     /// Sent by the program and not yet with the peer.
     out: VecDeque<u8>,
-    /// Of what was sent, what is with the peer.
+    /// Sent bytes that have arrived at the peer.
     delivered_bytes: u64,
     /// Received and not yet read.
     inbox: VecDeque<u8>,
     fin: bool,
     fin_arrived: bool,
     peer_finished: bool,
-    /// What broke the connection; told once by a call, then EPIPE and the end of the stream.
+    /// The error that broke the connection; returned once by a call, then EPIPE and the end of the
+    /// stream.
     errno: Option<i32>,
     broken: bool,
     carrying: bool,
     slow: bool,
     silent_until_ns: u64,
-    /// A send found no room, or somebody asked in vain whether there is: it is told when there is.
+    /// A send found no space, or space was requested in vain: its return is reported.
     wants_room: bool,
-    /// Sends without a copy so far, and the first and last of those that are over, of which nobody has
-    /// been told.
+    /// Sends without a copy so far, and the first and last of the completed ones that were not
+    /// reported.
     pub(super) zero_copies: u32,
     pub(super) released: VecDeque<(u32, u32)>,
-    /// What the program at the other end has handed over and the program at this end has not
-    /// received: what this end may receive next, whatever lies between.
+    /// Bytes that the program at the other end has sent and the program at this end has not
+    /// received: this end must receive exactly these next.
     promised: VecDeque<u8>,
     /// Some of it cannot arrive any more.
     excused: bool,
@@ -71,7 +72,7 @@ impl Tcp {
         self.broken || self.out.len() < send_bytes
     }
 
-    /// There is enough room for those who wait for some: a third of what there is at all, as with
+    /// There is enough space for waiting senders: a third of the buffer, as with
     /// sk_stream_is_writeable.
     fn has_room(&self, send_bytes: usize) -> bool {
         self.out.len() * 3 <= send_bytes * 2
@@ -135,7 +136,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// connect(2) of a stream, which goes on by itself.
+    /// connect(2) of a stream, which continues asynchronously.
     pub(crate) fn connect(&mut self, fd: RawFd, to: SocketAddr) -> io::Result<()> {
         self.name_for(fd, to)?;
         let socket = self.socket_mut(fd)?;
@@ -205,7 +206,7 @@ impl Kernel {
         }
         self.note("established", client, errno.unwrap_or(0).into());
         self.tell(client, if errno.is_some() { IN | OUT | ERR | HUP | RDHUP } else { OUT });
-        // What was handed over meanwhile has waited for this.
+        // Data sent meanwhile has waited for this.
         self.start_carrying(client);
     }
 
@@ -238,7 +239,7 @@ impl Kernel {
     pub(super) fn recv(&mut self, fd: RawFd, into: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
         let Some(tcp) = self.tcp(fd) else { return Err(error(libc::EBADF)) };
         if tcp.inbox.is_empty() {
-            // Behind the peer's FIN there is nothing but the end (SOCK_DONE).
+            // Behind the peer's FIN there is only the end of the stream (SOCK_DONE).
             if tcp.peer_finished {
                 return Ok(0);
             }
@@ -299,7 +300,7 @@ impl Kernel {
         let is_over = tcp.is_closed();
         tcp.fin = true;
         self.note("shutdown", fd, 0);
-        // As sk_state_change, which wakes everybody, whatever comes of it.
+        // As sk_state_change, which wakes all watchers.
         self.tell(fd, IN | OUT | ERR | HUP | RDHUP);
         self.start_carrying(fd);
         if is_over { Err(error(libc::ENOTCONN)) } else { Ok(()) }
@@ -372,12 +373,12 @@ impl Kernel {
         self.remove_if_over(peer);
     }
 
-    /// True while nobody has accepted the connection.
+    /// True until the connection is accepted.
     fn is_pending(&self, fd: RawFd) -> bool {
         self.sockets.get(&fd).is_some_and(|socket| socket.pending)
     }
 
-    /// What may happen to a connection instead.
+    /// The faults of a connection.
     fn misfortune(&mut self, from: RawFd, peer: RawFd) -> bool {
         let broke = self
             .dice
@@ -419,7 +420,7 @@ impl Kernel {
         }
     }
 
-    /// Bytes have left: who waits for room is told once there is enough.
+    /// Bytes have left: waiting senders are notified once there is enough space.
     fn tell_of_room(&mut self, fd: RawFd) {
         let Some(send_bytes) = self.sockets.get(&fd).map(|socket| socket.send_bytes) else {
             return;
@@ -431,7 +432,7 @@ impl Kernel {
         }
     }
 
-    /// The connection is gone, as far as this end is concerned.
+    /// The connection has ended for this end.
     pub(super) fn break_socket(&mut self, fd: RawFd, errno: i32) {
         let open = self.sockets.get(&fd).is_some_and(|socket| socket.open);
         let pending = self.is_pending(fd);
@@ -443,7 +444,7 @@ impl Kernel {
         tcp.out.clear();
         let peer = tcp.peer;
         self.note("broken", fd, errno.into());
-        // What it had sent will not arrive.
+        // Its data in transit will not arrive.
         if let Some(tcp) = peer.and_then(|peer| self.tcp(peer)) {
             tcp.excused = true;
         }
@@ -482,7 +483,7 @@ impl Kernel {
         self.remove_if_over(fd);
     }
 
-    /// An end that the program has closed goes when its FIN has arrived.
+    /// An end that the program has closed is removed when its FIN has arrived.
     fn remove_if_over(&mut self, fd: RawFd) {
         let open = self.sockets.get(&fd).is_none_or(|socket| socket.open);
         if !open && self.tcp(fd).is_some_and(|tcp| tcp.fin_arrived) && !self.is_pending(fd) {
@@ -497,13 +498,13 @@ impl Kernel {
         {
             tcp.peer = None;
         }
-        // What it was connected to keeps its name while others are bound to it.
+        // Its listener keeps the address while other sockets are bound to it.
         self.forget_name(fd);
         self.sockets.remove(&fd);
     }
 }
 
-/// What programs hand over and receive, which has to be the same.
+/// The bytes that programs send and receive, which must be equal.
 impl Kernel {
     /// The program at this end has handed `bytes` over.
     pub(super) fn handed_over(&mut self, fd: RawFd, bytes: &[u8]) {
@@ -524,7 +525,7 @@ impl Kernel {
         }
     }
 
-    /// The program at this end was told that the stream is over.
+    /// The program at this end saw the end of the stream.
     pub(super) fn was_told_the_end(&mut self, fd: RawFd) {
         let Some(tcp) = self.tcp(fd) else { return };
         let missing = tcp.promised.len();
@@ -533,7 +534,7 @@ impl Kernel {
         }
     }
 
-    /// Bounds that have to hold at any time.
+    /// Bounds that must always hold.
     pub(super) fn check_bounds(&mut self) {
         let beyond = self.sockets.iter().find(|(_, socket)| match &socket.kind {
             Kind::Tcp(tcp) => {

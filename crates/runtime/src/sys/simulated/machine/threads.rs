@@ -1,9 +1,9 @@
-//! Threads of a simulated machine: those that a program starts while it is in a world.
+//! Threads of a simulated machine: those that a program starts in a world.
 //!
-//! They are real threads, and one at a time has the turn: the others wait, each at its gate, until
-//! the world gives it to them. A thread gives it back where it would block, in a call of the C
-//! library (`crate::sys::interposed`), and then goes on when what it waits for is there and the seed
-//! decides that it is next. So blocking programs and what they share with the workers run the same
+//! They are real threads of which one at a time has the turn: the others wait, each at its gate,
+//! until the world opens it. A thread yields the turn where it would block, in a call of the C
+//! library (`crate::sys::interposed`), and continues when the awaited event has occurred and the
+//! seed selects it. So blocking programs and the state that they share with workers run the same
 //! way each time.
 
 use super::kernel::Machine;
@@ -19,19 +19,20 @@ thread_local! {
     static THREAD: RefCell<Option<Arc<Thread>>> = const { RefCell::new(None) };
 }
 
-/// The calling thread, if the world leads it; `None` for the one that made the world.
+/// The calling thread, if it belongs to a world; `None` for the one that created the world.
 pub(super) fn current() -> Option<Arc<Thread>> {
     THREAD.try_with(|thread| thread.try_borrow().ok()?.clone()).ok()?
 }
 
-/// Until when somebody waits who only lets others go first.
+/// The deadline of a thread that only yields to others.
 pub(super) const GIVES_WAY_NS: u64 = 0;
 
-/// What a thread waits for.
+/// The condition of a waiting thread.
 #[derive(Clone, Copy, Default)]
 struct Waits {
     until_ns: Option<u64>,
-    /// Says whether it is there; lives on the stack of the thread, which stands still.
+    /// Returns whether the awaited event has occurred; lives on the stack of the thread, which is
+    /// stopped.
     ready: Option<NonNull<dyn FnMut() -> bool>>,
 }
 
@@ -39,23 +40,23 @@ struct Waits {
 pub(super) struct Thread {
     /// It has the turn.
     go: Gate,
-    /// It has given the turn back.
+    /// It has returned the turn.
     back: Gate,
     waits: Cell<Waits>,
     over: Cell<bool>,
 }
 
-// SAFETY: the gates are made for several threads. The cells are touched by whoever has the turn, and
-// by nobody else; passing a gate orders what was done before by the one who opened it.
+// SAFETY: the gates are made for several threads. Only the thread that has the turn accesses the
+// cells; passing a gate orders its accesses after those of the thread that opened it.
 unsafe impl Send for Thread {}
 // SAFETY: as above.
 unsafe impl Sync for Thread {}
 
 impl Thread {
-    /// Gives the turn back, and gets it again when `ready` says so or at `until_ns`; returns what
-    /// `ready` says then.
+    /// Yields the turn, and gets it again when `ready` returns true or at `until_ns`; returns the
+    /// result of `ready` then.
     pub(super) fn wait(&self, until_ns: Option<u64>, ready: &mut dyn FnMut() -> bool) -> bool {
-        // SAFETY: only the lifetime changes. The pointer is gone before this returns.
+        // SAFETY: only the lifetime changes. The pointer is removed before this returns.
         let asked: NonNull<dyn FnMut() -> bool> =
             unsafe { std::mem::transmute(NonNull::from(&mut *ready)) };
         self.waits.set(Waits { until_ns, ready: Some(asked) });
@@ -79,16 +80,16 @@ impl Course for Led {
 
     fn is_runnable(&self) -> bool {
         let Waits { until_ns, ready } = self.thread.waits.get();
-        // One that has not begun waits for nothing.
+        // A thread that has not begun waits for no event.
         let Some(mut ready) = ready else { return true };
         let due = until_ns.is_some_and(|until_ns| self.machine.clock.get() >= until_ns);
-        // SAFETY: the thread stands still in `wait`, where the closure lives, and does not use it
+        // SAFETY: the thread is stopped in `wait`, where the closure lives, and does not use it
         // until it gets the turn.
         due || unsafe { ready.as_mut()() }
     }
 
     fn next_deadline_ns(&self) -> Option<u64> {
-        // One that only gives way has none: time would creep for whoever waits for something.
+        // A thread that only yields has no deadline; otherwise time would creep while others wait.
         self.thread.waits.get().until_ns.filter(|until_ns| *until_ns != GIVES_WAY_NS)
     }
 
@@ -102,20 +103,19 @@ impl Course for Led {
     }
 }
 
-/// The threads of a world that somebody may wait for the end of, by the name that the C library has
-/// for them.
+/// The threads of a world that can be joined, by their names in the C library.
 #[derive(Default)]
 pub(super) struct Threads(RefCell<BTreeMap<u64, Arc<Thread>>>);
 
-/// What a new thread gets of the world.
+/// The part of the world that a new thread gets.
 struct Entry {
     world: Rc<Inner>,
     thread: Arc<Thread>,
     main: Box<dyn FnOnce()>,
 }
 
-/// Has `start` start a real thread that calls what it is given, and makes it one of the world that
-/// the calling thread is in. `start` returns the name of the thread, or an errno.
+/// Calls `start` to start a real thread that runs its argument, and adds that thread to the world
+/// of the calling thread. `start` returns the name of the thread, or an errno.
 pub(crate) fn start_thread(
     main: Box<dyn FnOnce()>,
     start: impl FnOnce(Box<dyn FnOnce()>) -> Result<u64, i32>,
@@ -141,14 +141,14 @@ fn run(entry: Entry) {
     WORLD.set(Some(world));
     THREAD.set(Some(Arc::clone(&thread)));
     main();
-    // What is of the world is given up while this thread has the turn.
+    // The state of the world is dropped while this thread has the turn.
     THREAD.take();
     drop(WORLD.take());
     thread.over.set(true);
     thread.back.open();
 }
 
-/// Waits until the thread of this name is over, if it is one of the world of the calling thread.
+/// Waits until the thread of this name has ended, if it belongs to the world of the calling thread.
 pub(crate) fn join(name: u64) {
     let Some(world) = here() else { return };
     let thread = world.threads.0.borrow_mut().remove(&name);

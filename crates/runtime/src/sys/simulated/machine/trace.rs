@@ -1,4 +1,5 @@
-//! What happened, as a number that two runs of one seed have in common, and the end of it in words.
+//! The history of a run: a hash that two runs of one seed have in common, and its last events as
+//! text.
 
 use std::collections::VecDeque;
 use std::fmt::Write;
@@ -7,7 +8,7 @@ use std::hash::{DefaultHasher, Hasher};
 /// Events kept for the report of a failure.
 const KEPT: usize = 60;
 
-/// One event: when, what, of whom, and how much.
+/// One event: time, kind, object, and amount.
 type Event = (u64, &'static str, i64, i64);
 
 #[derive(Default)]
@@ -39,7 +40,7 @@ impl Trace {
         self.events
     }
 
-    /// The last events, one a line.
+    /// The last events, one per line.
     pub(super) fn tail(&self) -> String {
         let mut lines = String::new();
         for (at_ns, what, who, value) in &self.last {

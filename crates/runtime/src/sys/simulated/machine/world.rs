@@ -1,8 +1,8 @@
 //! The world: one simulated machine, the runtimes on it, and the order in which they run.
 //!
-//! One at a time runs, a step of a worker or a thread until it waits (`threads`), and the thread that
-//! made the world leads them. Whenever nobody has anything to do, the clock moves on to the next
-//! moment at which somebody has.
+//! One program runs at a time, a step of a worker or a thread until it waits (`threads`), and the
+//! thread that created the world schedules them. When no program can run, the clock advances to the
+//! next moment at which one can.
 
 use super::kernel::{FIRST_FD, Machine};
 use super::threads::{self, Threads};
@@ -13,19 +13,19 @@ use std::os::fd::RawFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// What one step of a worker takes at most.
+/// The maximum duration of a worker's step.
 const STEP_NS_MAX: u64 = 20_000;
-/// Where nothing has happened for a while, a step takes this part of the while, and at most so long.
-/// Somebody who never rests would take thousands of steps until a late event else, all alike: a
-/// simulated second would cost a real one.
+/// After an idle period, a step takes this fraction of it, up to a maximum. Otherwise a busy loop
+/// would take thousands of equal steps until a late event: a simulated second would cost a real
+/// one.
 const QUIET_PART: u64 = 16;
 const QUIET_STEP_NS_MAX: u64 = 1_000_000;
-/// What is on its way at the end may take so long: SYNs of connections that were given up.
+/// How long packets in transit may take at the end: SYNs of abandoned connections.
 const AFTERMATH_NS: u64 = 600_000_000_000;
-/// Steps without the clock getting to a later event: somebody turns in circles.
+/// Steps without the clock advancing to an event: a program runs in circles.
 const STEPS_AT_ONCE_MAX: u32 = 5_000_000;
-/// In real time, how long a world in which all wait goes on looking for somebody outside who has
-/// what they wait for: a lock that threads of several worlds share.
+/// In real time, how long a world in which all programs wait keeps checking for a program outside
+/// that has what they wait for: a lock that threads of several worlds share.
 const OUTSIDERS_PATIENCE: Duration = Duration::from_secs(20);
 
 /// A worker or thread of a world, as the world sees it.
@@ -36,7 +36,7 @@ pub(crate) trait Course {
     /// When it has something to do at the latest, on the clock of the world.
     fn next_deadline_ns(&self) -> Option<u64>;
     fn step(&mut self);
-    /// What has to hold; `resting` says that nobody has anything to do.
+    /// Checks the invariants; `resting` means that no program can run.
     fn check(&self, resting: bool) -> Result<(), String>;
 }
 
@@ -45,12 +45,12 @@ pub(super) struct Inner {
     pub(super) threads: Threads,
     seed: u64,
     faults: Faults,
-    /// How somebody can see what we saw.
+    /// The command that repeats this run.
     replay: RefCell<String>,
     courses: RefCell<Vec<Box<dyn Course>>>,
     steps: Cell<u64>,
     started_ns: u64,
-    /// What went wrong has been told, with all that belongs to it.
+    /// The failure has been reported in full.
     told: Cell<bool>,
 }
 
@@ -58,8 +58,8 @@ thread_local! {
     pub(super) static WORLD: RefCell<Option<Rc<Inner>>> = const { RefCell::new(None) };
 }
 
-/// The world that this thread is in. Callable at any time, also while the thread ends or the world
-/// is in use: then there is none.
+/// The world of this thread. Callable at any time, also while the thread ends or the world is in
+/// use: then it returns `None`.
 pub(super) fn here() -> Option<Rc<Inner>> {
     WORLD.try_with(|world| world.try_borrow().ok()?.clone()).ok()?
 }
@@ -69,22 +69,21 @@ pub(crate) fn machine() -> Option<Rc<Machine>> {
     here().map(|inner| Rc::clone(&inner.machine))
 }
 
-/// The machine that made `fd`, which may be gone, or out of reach of this thread; `None` for descriptors
-/// of the real kernel.
+/// The machine that created `fd`, which may have ended, or be another thread's; `None` for
+/// descriptors of the real kernel.
 #[inline]
 pub(crate) fn machine_of(fd: RawFd) -> Option<Option<Rc<Machine>>> {
     (fd >= FIRST_FD).then(|| machine().filter(|machine| machine.owns(fd)))
 }
 
-/// A simulated machine, and the thread that made it inside it: clock, sockets, runtimes and the
-/// threads that this one starts are its own until it is dropped. Where this thread would block, it
-/// leads the others on. Equal seeds and faults give equal histories, to the nanosecond, as long as
-/// the program asks nothing of threads outside.
+/// A simulated machine, and the thread that created it inside it: clock, sockets, runtimes and the
+/// threads that this one starts belong to it until it is dropped. Where this thread would block, it
+/// runs the others. Equal seeds and faults give equal histories, to the nanosecond, as long as the
+/// program does not depend on threads outside.
 ///
 /// # Panics
-/// Most methods panic when something is found that must never be: bytes that were not sent, a task
-/// that waits for what is there, a bound that is exceeded. The message has the seed and the last
-/// events.
+/// Most methods panic when an invariant is violated: bytes that were not sent, a task that waits
+/// for available data, a bound that is exceeded. The message has the seed and the last events.
 pub struct World {
     inner: Rc<Inner>,
 }
@@ -95,30 +94,30 @@ impl fmt::Debug for World {
     }
 }
 
-/// What a world has seen.
+/// The history of a world.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// Time that passed in it.
     pub simulated: Duration,
     /// Steps of workers.
     pub steps: u64,
-    /// Things that happened.
+    /// Number of events.
     pub events: u64,
-    /// A number that two runs have in common if and (nearly always) only if the same things
-    /// happened in them at the same times.
+    /// A hash that two runs have in common if and (nearly always) only if they had the same events
+    /// at the same times.
     pub trace_hash: u64,
     /// Faults that happened, by kind.
     pub injected: Vec<(Fault, u64)>,
-    /// Payload that programs received, of streams and datagrams: an account of the machine's own, to
-    /// hold against what they say themselves.
+    /// Payload that programs received, of streams and datagrams, counted by the machine, to verify
+    /// the programs' own counts.
     pub received_bytes: u64,
 }
 
 impl World {
-    /// Makes a world and puts the calling thread into it.
+    /// Creates a world and puts the calling thread into it.
     ///
     /// # Panics
-    /// When the thread is in a world already.
+    /// When the thread is already in a world.
     pub fn new(seed: u64, faults: Faults) -> World {
         let machine = Machine::new(seed, faults.clone());
         let inner = Rc::new(Inner {
@@ -139,14 +138,14 @@ impl World {
         World { inner }
     }
 
-    /// How long one way through the network takes, at least; at most it is four times as long.
-    /// Otherwise the seed chooses.
+    /// The minimum one-way delay of the network; the maximum is four times that. By default the
+    /// seed chooses.
     pub fn set_latency(&self, one_way: Duration) {
         self.inner.machine.kernel.borrow_mut().latency_ns = one_way.as_nanos() as u64;
     }
 
-    /// How many descriptors of simulated sockets there may be; beyond that EMFILE. Otherwise what
-    /// the process may have (RLIMIT_NOFILE).
+    /// The limit of descriptors of simulated sockets; beyond it EMFILE. By default the limit of the
+    /// process (RLIMIT_NOFILE).
     pub fn set_descriptors_max(&self, most: usize) {
         self.inner.machine.kernel.borrow_mut().descriptors_max = most;
     }
@@ -156,7 +155,7 @@ impl World {
         WORLD.with_borrow(Clone::clone).map(|inner| Place { inner })
     }
 
-    /// A command that repeats what happens here; part of the message of a failure.
+    /// A command that repeats this run; part of the message of a failure.
     pub fn replay_with(&self, command: impl Into<String>) {
         self.inner.replay.replace(command.into());
     }
@@ -166,18 +165,18 @@ impl World {
         &self.inner.faults
     }
 
-    /// Lets the world go on until `done`, for at most `limit` of its time. Returns whether it was.
+    /// Runs the world until `done`, for at most `limit` of its time. Returns whether it was done.
     pub fn run_until(&self, limit: Duration, done: impl FnMut() -> bool) -> bool {
         self.inner.run_until(limit, done)
     }
 
-    /// The machine stands still for so long, as one that is suspended: its clock goes on, and nobody
-    /// does anything meanwhile. What was due is due at once afterwards.
+    /// Suspends the machine for `time`: its clock continues, and no program runs meanwhile. Due
+    /// events occur at once afterwards.
     pub fn stand_still(&self, time: Duration) {
         self.inner.rest_until(self.inner.now_ns().saturating_add(time.as_nanos() as u64));
     }
 
-    /// What has happened so far.
+    /// The history so far.
     pub fn summary(&self) -> Summary {
         let kernel = self.inner.machine.kernel.borrow();
         Summary {
@@ -190,13 +189,13 @@ impl World {
         }
     }
 
-    /// Ends the world once nothing is left in it: no worker, no descriptor.
+    /// Ends the world once it is empty: no worker, no descriptor.
     ///
     /// # Panics
-    /// When something is.
+    /// When it is not.
     pub fn finish(self) -> Summary {
         let inner = &self.inner;
-        // What was closed last is still on its way.
+        // The last closed sockets still have packets in transit.
         inner.go_on_until(inner.now_ns() + AFTERMATH_NS, &mut || false);
         if inner.courses.borrow().iter().any(|course| !course.is_over()) {
             inner.fail("a worker or a thread has not ended");
@@ -214,7 +213,7 @@ impl Drop for World {
         if std::thread::panicking() && !self.inner.told.get() {
             eprintln!("{}", self.inner.story());
         }
-        // In the world, so that what they close is closed there.
+        // Inside the world, so that their descriptors are closed there.
         let courses =
             self.inner.courses.try_borrow_mut().map(|mut courses| std::mem::take(&mut *courses));
         drop(courses);
@@ -222,7 +221,7 @@ impl Drop for World {
     }
 }
 
-/// The world around somebody who did not make it.
+/// The world as other threads see it.
 pub struct Place {
     inner: Rc<Inner>,
 }
@@ -254,23 +253,23 @@ impl Place {
     }
 }
 
-/// Lets the calling thread wait until `ready` says so, and others run meanwhile; false if it did not
-/// by `until_ns`. Outside a world nothing happens.
+/// Makes the calling thread wait until `ready` returns true, while others run; false if it did not
+/// by `until_ns`. Outside a world it has no effect.
 pub(crate) fn wait(until_ns: Option<u64>, ready: &mut dyn FnMut() -> bool) -> bool {
     here().is_none_or(|inner| inner.wait(until_ns, ready))
 }
 
-/// Lets others run, or not, as the seed decides: for whoever goes on at once.
+/// Lets others run, or not, as the seed decides: for a program that could continue at once.
 pub(crate) fn give_way() {
     if let Some(inner) = here() {
         inner.give_way();
     }
 }
 
-/// Lets time pass for a worker that goes on at once, up to `most_ns` if something happens meanwhile.
+/// Lets time pass for a worker that continues at once, up to `most_ns` if events occur meanwhile.
 pub(crate) fn spend(most_ns: u64) {
     let Some(inner) = here() else { return };
-    // Whoever is asked what is to be done does nothing, and it takes no time.
+    // During a check, programs do nothing, and it takes no time.
     let Ok(courses) = inner.courses.try_borrow() else { return };
     let ns = inner.step_ns(most_ns, &courses);
     drop(courses);
@@ -281,12 +280,12 @@ pub(crate) fn spend(most_ns: u64) {
 thread_local! {
     /// The worker that has the turn is led by its world step by step, and must not wait.
     static LED: Cell<bool> = const { Cell::new(false) };
-    /// What it would have waited for: an epoll set, or a ring.
+    /// The epoll set or ring on which it would have blocked.
     static WAITS_FOR: Cell<Option<RawFd>> = const { Cell::new(None) };
 }
 
-/// Lets a worker take a step in which it does not wait; returns the epoll set or ring for which it would
-/// have. `None` is a step after which it goes on: what it has found may have it hand over more.
+/// Lets a worker take a step without blocking; returns the epoll set or ring on which it would
+/// have. `None` is a step after which it continues: its results may make it submit more.
 pub(crate) fn lead(step: impl FnOnce()) -> Option<RawFd> {
     struct Before(bool);
     impl Drop for Before {
@@ -295,13 +294,13 @@ pub(crate) fn lead(step: impl FnOnce()) -> Option<RawFd> {
         }
     }
     let _before = Before(LED.replace(true));
-    // The step may lead the world on itself, and others take theirs within it.
+    // The step may run the world itself, and others take their steps within it.
     let before = WAITS_FOR.replace(None);
     step();
     WAITS_FOR.replace(before)
 }
 
-/// The wait of an epoll set or a ring: leaves the machine to others until there is something to report.
+/// The wait of an epoll set or a ring: others run until there is something to report.
 pub(crate) fn rest(set: RawFd, timeout: Option<Duration>) {
     let Some(inner) = here() else { return };
     if LED.get() {
@@ -320,7 +319,8 @@ pub(crate) fn has_reports(set: RawFd) -> bool {
     machine().is_some_and(|machine| machine.kernel.borrow_mut().has_reports(set))
 }
 
-/// ppoll(2) for one descriptor to become readable; `None` if it is none of a simulated machine.
+/// ppoll(2) for one descriptor to become readable; `None` if it does not belong to a simulated
+/// machine.
 pub(crate) fn wait_readable(fd: RawFd, timeout: Duration) -> Option<bool> {
     let machine = machine_of(fd)?;
     let (Some(inner), Some(machine)) = (here(), machine) else { return Some(false) };
@@ -381,12 +381,12 @@ impl Inner {
         }
     }
 
-    /// Lets others run until `done`, or until `limit_ns`; `None` if nothing more happens before that,
-    /// with the clock where the last thing did.
+    /// Lets others run until `done`, or until `limit_ns`; `None` if no event occurs before that,
+    /// with the clock at the last event.
     fn go_on_until(&self, limit_ns: u64, done: &mut dyn FnMut() -> bool) -> Option<bool> {
         let mut at_once = 0;
         loop {
-            // What that reports may be what the caller waits for.
+            // Its reports may be what the caller waits for.
             self.machine.kernel.borrow_mut().run_due();
             if done() {
                 return Some(true);
@@ -417,7 +417,7 @@ impl Inner {
         self.machine.kernel.borrow_mut().quiet_since_ns = self.now_ns();
     }
 
-    /// What a step takes: up to `most_ns`, or more if all is quiet.
+    /// The duration of a step: up to `most_ns`, or more after an idle period.
     fn step_ns(&self, most_ns: u64, courses: &[Box<dyn Course>]) -> u64 {
         let now_ns = self.now_ns();
         let mut kernel = self.machine.kernel.borrow_mut();
@@ -427,13 +427,13 @@ impl Inner {
         if quiet_ns <= plain_ns {
             return plain_ns;
         }
-        // Nothing that lies ahead is passed over.
+        // No future event is skipped.
         let next_ns = self.next_ns(courses).unwrap_or(u64::MAX);
         let ahead_ns = next_ns.saturating_sub(now_ns);
         plain_ns.max(quiet_ns.min(QUIET_STEP_NS_MAX).min(ahead_ns))
     }
 
-    /// Lets one of the others do what it has to do; false if none has anything.
+    /// Runs one of the other programs; false if none can run.
     fn step(&self) -> bool {
         let (mut over, mut courses) = (Vec::new(), self.courses.borrow_mut());
         for at in (0..courses.len()).rev() {
@@ -455,7 +455,7 @@ impl Inner {
         kernel.trace.note(self.now_ns(), "step", chosen as i64, spent_ns as i64);
         drop(kernel);
         self.spend(spent_ns);
-        // It is nowhere meanwhile: it may wait itself, and lead the others on for so long.
+        // It is removed meanwhile: it may wait itself, and run the others for that time.
         let mut course = courses.remove(chosen);
         drop((courses, over));
         course.step();
@@ -476,7 +476,7 @@ impl Inner {
         }
     }
 
-    /// When the next thing happens.
+    /// The time of the next event.
     fn next_ns(&self, courses: &[Box<dyn Course>]) -> Option<u64> {
         let event = self.machine.kernel.borrow().next_event_ns();
         let deadlines = courses.iter().filter(|course| !course.is_over());
@@ -488,7 +488,7 @@ impl Inner {
         panic!("{what}\n{}", self.story());
     }
 
-    /// What somebody needs to know who wants to know why.
+    /// The explanation of a failure.
     fn story(&self) -> String {
         let seconds = (self.now_ns() - self.started_ns) as f64 / 1e9;
         let (seed, faults, replay) = (self.seed, &self.faults, self.replay.borrow());
@@ -508,7 +508,7 @@ pub struct Running<T> {
     pub(crate) outputs: Outputs<T>,
 }
 
-/// What workers have returned; `None` for those that run.
+/// The results of workers; `None` for running ones.
 pub(crate) type Outputs<T> = Rc<RefCell<Vec<Option<Result<Option<T>, crate::RuntimeError>>>>>;
 
 impl<T> fmt::Debug for Running<T> {
@@ -523,8 +523,8 @@ impl<T> Running<T> {
         self.outputs.borrow().iter().all(Option::is_some)
     }
 
-    /// What [`Runtime::run`](crate::Runtime::run) would have returned; workers that have not ended
-    /// are left out.
+    /// The result of [`Runtime::run`](crate::Runtime::run); workers that have not ended are left
+    /// out.
     ///
     /// # Errors
     /// The first of a worker.
