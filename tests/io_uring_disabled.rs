@@ -76,7 +76,7 @@ fn assert_engines_at_1(sandbox: &[&str]) {
 /// for a 0, and the capabilities dropped that the rings needed. With --user it failed too: the
 /// capability that --user takes away was counted.
 #[test]
-fn servers_start_whatever_the_setting_is() {
+fn servers_start_with_every_setting() {
     const PARTS: [&str; 5] = ["ring", "seccomp", "landlock", "no_new_privs", "capabilities"];
     const THREADS: usize = 4;
     // The default, and every choice of parts.

@@ -84,7 +84,7 @@ fn the_table_has_a_verdict_first_and_no_colour_in_a_pipe() {
 }
 
 #[test]
-fn json_and_table_say_the_same() {
+fn json_and_table_agree() {
     let line = json(&twinring(&["probe", "--json"]));
     let text = stdout(&twinring(&["probe"]));
     if line["verdict"]["state"] == "refused" {
@@ -102,7 +102,7 @@ fn json_and_table_say_the_same() {
 }
 
 #[test]
-fn seccomp_is_named_with_its_fix_whatever_it_answers() {
+fn seccomp_is_named_with_its_fix_for_any_errno() {
     for errno in [libc::EPERM, libc::EACCES, libc::ENOSYS] {
         let (table, line) = forbidding(&EVERY_CALL, errno, || {
             (stdout(&twinring(&["probe"])), json(&twinring(&["probe", "--json"])))
@@ -132,7 +132,7 @@ fn a_filter_that_forgot_one_call_is_named_too() {
 }
 
 #[test]
-fn auto_falls_back_to_epoll_and_says_why_in_one_line() {
+fn auto_falls_back_to_epoll_with_a_one_line_reason() {
     for errno in [libc::EPERM, libc::ENOSYS] {
         let (engine, fallback_reason) = forbidding(&EVERY_CALL, errno, || {
             let runtime = Runtime::builder().build().unwrap();
@@ -149,7 +149,7 @@ fn auto_falls_back_to_epoll_and_says_why_in_one_line() {
 }
 
 #[test]
-fn io_uring_asked_for_by_name_is_refused_with_the_reason() {
+fn io_uring_requested_by_name_is_refused_with_the_reason() {
     let error = forbidding(&EVERY_CALL, libc::EPERM, || {
         Runtime::builder().engine(EngineChoice::IoUring).build().unwrap_err().to_string()
     });
@@ -157,7 +157,7 @@ fn io_uring_asked_for_by_name_is_refused_with_the_reason() {
 }
 
 #[test]
-fn serve_says_why_and_exits_with_1() {
+fn serve_reports_the_reason_and_exits_with_1() {
     let arguments = ["serve", "echo", "--listen", "127.0.0.1:0", "--engine", "io_uring"];
     let output = forbidding(&EVERY_CALL, libc::EPERM, || twinring(&arguments));
     assert_eq!(output.status.code(), Some(1), "{output:?}");
@@ -282,7 +282,7 @@ fn prices_are_positive_inside_their_intervals_and_documented() {
 /// A notification counts if it met its receiver running, in rounds of 200 of which at least half did, six
 /// or more of them: the kernel has to have counted as many interrupts.
 #[test]
-fn what_is_called_a_notification_interrupted_the_other_cpu() {
+fn a_notification_interrupts_the_other_cpu() {
     let prices = measured();
     for (price, counts) in
         [("notification_busy_sender_ns", "signals"), ("notification_busy_receiver_ns", "barriers")]
@@ -315,7 +315,7 @@ fn one_cpu_has_no_price_of_a_notification() {
 }
 
 #[test]
-fn calls_that_are_refused_are_named_with_what_permits_them() {
+fn refused_calls_are_named_with_a_fix() {
     let calls = [libc::SYS_membarrier, libc::SYS_memfd_create];
     let calls = [&calls[..], &EVERY_CALL[..]].concat();
     let prices = forbidding(&calls, libc::EPERM, measured);

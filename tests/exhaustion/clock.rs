@@ -148,7 +148,7 @@ fn follow(engine: &str) {
 }
 
 #[test]
-fn sessions_are_resumed_across_jumps_or_begun_anew() {
+fn sessions_are_resumed_or_replaced_across_clock_jumps() {
     let clock = WallClock::new();
     let (site, identity) = (Site::usual(), Identity::new());
     let root = site.path().to_str().expect("UTF-8");

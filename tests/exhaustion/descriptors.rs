@@ -88,7 +88,7 @@ fn too_few_to_start_with_is_an_error() {
 }
 
 #[test]
-fn a_load_says_what_it_has_no_descriptors_for() {
+fn a_load_reports_missing_descriptors() {
     let scene = Scene::start(Kind::Echo, "epoll", &[]);
     for engine in engines() {
         let target = scene.target.address.to_string();

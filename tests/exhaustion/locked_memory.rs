@@ -102,7 +102,7 @@ fn charged_rings_fail_by_name_and_fall_back_by_default() {
 /// The kernel gives back late what rings are charged. Who was started anew, with room for as many rings as
 /// it has workers, found no memory for them and failed.
 #[test]
-fn a_service_can_be_started_anew_at_once() {
+fn a_service_can_be_restarted_at_once() {
     let user = somebody_new();
     let start = || {
         let mut command = unprivileged_as(user, 400);

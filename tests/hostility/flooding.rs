@@ -132,7 +132,7 @@ fn a_flood_from_many_addresses_is_answered_byte_for_byte_or_not_at_all() {
 
 /// Who floods cannot keep a server from ending: neither with datagrams nor with connections.
 #[test]
-fn a_flood_does_not_keep_a_server_from_ending() {
+fn a_flood_does_not_delay_the_end_of_a_server() {
     for engine in ENGINES {
         let server = Server::udp(engine, &["--drain-timeout", "1s"]);
         let address = server.address();

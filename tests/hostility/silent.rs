@@ -22,7 +22,7 @@ fn keep_silent(count: usize, addresses: &[SocketAddr]) {
 }
 
 #[test]
-fn echo_peers_that_say_nothing_are_closed_and_leave_nothing() {
+fn silent_echo_peers_are_closed_and_leave_nothing() {
     let count = attackers();
     for engine in ENGINES {
         let server = Server::echo(engine, &["--stats", "1", "--idle-timeout", IDLE]);
@@ -41,7 +41,7 @@ fn echo_peers_that_say_nothing_are_closed_and_leave_nothing() {
 
 /// Half of them where TLS is spoken, half where it is not.
 #[test]
-fn http_peers_that_say_nothing_are_closed_and_leave_nothing() {
+fn silent_http_peers_are_closed_and_leave_nothing() {
     let count = attackers() / 2 * 2;
     let (site, identity) = (Site::usual(), Identity::new());
     for engine in ENGINES {

@@ -102,7 +102,7 @@ fn answers_in_pieces_are_whole_answers() {
 }
 
 #[test]
-fn many_answers_in_one_piece_are_told_apart_and_kept_in_order() {
+fn many_answers_in_one_buffer_are_separated_in_order() {
     // The server answers all it has read at once. Content is that of the URL asked for, so an
     // answer out of order has another length.
     let target = serve(|_, stream| {
@@ -255,7 +255,7 @@ fn slow_content_is_long_latency_and_short_time_to_the_first_byte() {
 /// request in many is slow; the open loop charges the stall to every request that was due. Both
 /// are reported.
 #[test]
-fn an_open_loop_counts_what_a_stall_held_up_and_says_what_would_have_been_overlooked() {
+fn an_open_loop_counts_requests_delayed_by_a_stall_and_the_uncorrected_latency() {
     for engine in engines() {
         let target = serve(|_, stream| {
             let began = Instant::now();
@@ -287,7 +287,7 @@ fn an_open_loop_counts_what_a_stall_held_up_and_says_what_would_have_been_overlo
 }
 
 #[test]
-fn requests_are_what_was_asked_for() {
+fn requests_match_the_options() {
     let target = serve(|_, stream| {
         let mut reader = BufReader::new(stream.try_clone().unwrap());
         let mut writer = stream;
@@ -337,7 +337,7 @@ fn latencies_are_written_for_plotters() {
 }
 
 #[test]
-fn an_interrupt_reports_what_was_measured() {
+fn an_interrupt_reports_the_result_so_far() {
     let cases = [(Signal::SIGINT, 130), (Signal::SIGTERM, 143)];
     for (engine, (signal, code)) in engines().into_iter().flat_map(|e| cases.map(|case| (e, case)))
     {
@@ -415,7 +415,7 @@ fn requests_in_flight_for_too_long_break_the_gates_too() {
 
 /// A server that is slow, but answers, has requests in flight at any end, and they are no errors.
 #[test]
-fn requests_in_flight_for_no_longer_than_others_took_break_no_gate() {
+fn short_requests_in_flight_breach_no_gate() {
     for engine in engines() {
         let target = answering(|_| {
             thread::sleep(Duration::from_millis(2000));
@@ -453,7 +453,7 @@ fn requests_of_connections_that_were_never_made_are_overdue() {
 
 /// The schedule goes on while the last answer is waited for.
 #[test]
-fn of_a_number_of_requests_none_is_left_unsent() {
+fn a_number_of_requests_is_sent_completely() {
     for engine in engines() {
         let target = answering(|number| {
             thread::sleep(Duration::from_millis(if number == 49 { 1300 } else { 0 }));

@@ -126,7 +126,7 @@ fn a_server_may_close_between_answers() {
 }
 
 #[test]
-fn what_is_in_flight_behind_the_last_answer_of_a_connection_has_failed() {
+fn requests_behind_the_last_answer_of_a_connection_fail() {
     let target = serve(|_, stream| {
         converse(stream, |number, _, stream| {
             let close = if number == 2 { "Connection: close\r\n" } else { "" };
@@ -180,7 +180,7 @@ fn a_server_that_never_answers_is_a_timeout() {
 }
 
 #[test]
-fn a_port_that_nobody_listens_on_any_more_loses_the_connections() {
+fn a_closed_port_loses_the_connections() {
     for engine in engines() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let target = listener.local_addr().unwrap();

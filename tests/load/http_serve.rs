@@ -96,7 +96,7 @@ fn a_drained_server_ends_connections_without_errors_in_answers() {
 }
 
 #[test]
-fn nobody_listening_names_the_address_and_what_to_do() {
+fn a_closed_port_names_the_address_and_a_fix() {
     // Bound and not listening: connecting is refused, and nobody else can take the port.
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();

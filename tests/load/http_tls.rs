@@ -189,7 +189,7 @@ fn a_server_that_cannot_be_trusted_gets_no_request() {
 
 /// It was `Other(OtherError(CaUsedAsEndEntity))`.
 #[test]
-fn a_server_that_shows_a_ca_certificate_is_told_what_to_do() {
+fn a_ca_certificate_is_reported_with_a_fix() {
     let key = rcgen::KeyPair::generate().unwrap();
     let mut parameters = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
     parameters.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);

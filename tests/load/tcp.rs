@@ -242,7 +242,7 @@ fn a_slow_answer_is_a_long_latency() {
 /// many is slow and the 90th percentile is blind to it; the open loop charges the stall to every
 /// request that was due.
 #[test]
-fn an_open_loop_counts_what_a_stall_held_up() {
+fn an_open_loop_counts_requests_delayed_by_a_stall() {
     for engine in engines() {
         let target = serve(|_, stream| {
             let began = Instant::now();
@@ -273,7 +273,7 @@ fn an_open_loop_counts_what_a_stall_held_up() {
 
 /// More than can be sent: the generator says what it left out instead of never coming up for air.
 #[test]
-fn a_rate_out_of_reach_leaves_requests_unsent_and_says_so() {
+fn an_unreachable_rate_reports_unsent_requests() {
     let target = serve(|_, stream| echo(stream));
     for engine in engines() {
         let outcome = run(engine, target, "-c 4 -d 500ms --warmup 0s --rate 100000000");
@@ -297,7 +297,7 @@ fn a_slow_reader_gets_every_byte() {
 }
 
 #[test]
-fn an_interrupt_reports_what_was_measured() {
+fn an_interrupt_reports_the_result_so_far() {
     let cases = [(Signal::SIGINT, 130), (Signal::SIGTERM, 143)];
     for (engine, (signal, code)) in engines().into_iter().flat_map(|e| cases.map(|case| (e, case)))
     {
@@ -328,7 +328,7 @@ fn an_interrupt_reports_what_was_measured() {
 }
 
 #[test]
-fn nobody_listening_names_the_address_and_what_to_do() {
+fn a_closed_port_names_the_address_and_a_fix() {
     // Bound and not listening: connecting is refused, and nobody else can take the port.
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();

@@ -235,7 +235,7 @@ fn known_faults_of_each_stream_are_found() {
 }
 
 #[test]
-fn a_changed_byte_is_found_and_named() {
+fn a_changed_byte_is_detected_and_named() {
     let spoiling = || {
         reflector(|number, mut packet| {
             packet[100] ^= u8::from(number == 5);
@@ -281,7 +281,7 @@ fn wrong_lengths_mismatch_and_strangers_are_foreign() {
 }
 
 #[test]
-fn silence_is_loss_and_a_closed_port_says_so() {
+fn silence_is_loss_and_a_closed_port_is_reported() {
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
     let silent_address = silent.local_addr().unwrap();
     for engine in engines() {
@@ -328,7 +328,7 @@ fn a_ramp_finds_the_rate_a_reflector_bears() {
 }
 
 #[test]
-fn a_ramp_without_any_good_rate_ends_and_says_so() {
+fn a_ramp_without_a_loss_free_rate_reports_that() {
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
     for engine in engines() {
         // Its own window is long: a thread that is held up for a second still sees it begin.
@@ -341,7 +341,7 @@ fn a_ramp_without_any_good_rate_ends_and_says_so() {
 }
 
 #[test]
-fn system_calls_are_told_by_kind() {
+fn system_calls_are_reported_by_kind() {
     let server = Server::udp("auto", &[]);
     for engine in engines() {
         for arguments in ["--pps 3000", "--pps 3000 --batch off"] {
@@ -373,7 +373,7 @@ fn system_calls_are_told_by_kind() {
 }
 
 #[test]
-fn an_interrupt_reports_what_was_measured() {
+fn an_interrupt_reports_the_result_so_far() {
     let cases = [(Signal::SIGINT, 130), (Signal::SIGTERM, 143)];
     for (engine, (signal, code)) in engines().into_iter().flat_map(|e| cases.map(|case| (e, case)))
     {

@@ -34,7 +34,7 @@ fn duplicates_require_listed_clients() {
 }
 
 #[test]
-fn the_ready_line_tells_who_is_answered() {
+fn the_ready_line_lists_allowed_clients() {
     let all = ["--listen", "0.0.0.0:0"];
     let named = ["--allow", "192.0.2.0/24", "--allow", "2001:db8::1"];
     let server = Server::echo("epoll", &[&all[..], &named].concat());

@@ -119,7 +119,7 @@ fn many_slow_readers_are_bounded_too() {
 }
 
 #[test]
-fn a_firehose_does_not_starve_fifty_others() {
+fn a_flooding_client_does_not_starve_fifty_others() {
     for engine in ENGINES {
         let server = Server::echo(engine, &[]);
         let stop = Arc::new(AtomicBool::new(false));

@@ -18,7 +18,7 @@ fn answers(stream: &TcpStream) -> bool {
 }
 
 #[test]
-fn out_of_descriptors_it_neither_spins_nor_dies_and_goes_on_when_some_are_free() {
+fn out_of_descriptors_it_neither_spins_nor_exits_and_recovers() {
     for engine in ENGINES {
         let server = Server::echo_with_descriptors(engine, 64);
         let mut early: Vec<TcpStream> = (0..20).map(|_| connect(server.address())).collect();

@@ -15,7 +15,7 @@ const OWN_ADDRESS: &str = "127.0.0.8:0";
 const DRAIN_PAUSE: Duration = Duration::from_millis(100);
 
 #[test]
-fn idle_connections_are_closed_at_once_and_nobody_is_accepted_any_more() {
+fn a_drain_closes_idle_connections_and_stops_accepting() {
     for (engine, signal) in [("io_uring", Signal::SIGTERM), ("epoll", Signal::SIGINT)] {
         // A drain that waited for these peers would exceed the patience of the test.
         let server = Server::echo_on(OWN_ADDRESS, engine, &["--drain-timeout", "300s"]);
@@ -37,7 +37,7 @@ fn idle_connections_are_closed_at_once_and_nobody_is_accepted_any_more() {
 }
 
 #[test]
-fn a_drain_delivers_what_was_received_to_a_slow_reader() {
+fn a_drain_delivers_received_data_to_a_slow_reader() {
     for engine in ENGINES {
         let server = Server::echo(engine, &["--drain-timeout", "300s"]);
         let sent = pattern(1, 32 << 20);
@@ -58,15 +58,15 @@ fn a_drain_delivers_what_was_received_to_a_slow_reader() {
 }
 
 #[test]
-fn a_conversation_goes_on_during_the_drain_until_it_pauses() {
+fn a_busy_connection_continues_during_the_drain_until_it_pauses() {
     for engine in ENGINES {
-        wait_until("50 round trips without a pause", || converses_during_a_drain(engine));
+        wait_until("50 round trips without a pause", || is_served_during_a_drain(engine));
         println!("{engine}: 50 round trips after the signal");
     }
 }
 
 /// False if it was this end that paused: it may be kept from the CPU.
-fn converses_during_a_drain(engine: &str) -> bool {
+fn is_served_during_a_drain(engine: &str) -> bool {
     let server = Server::echo(engine, &["--drain-timeout", "300s"]);
     let peer = connect(server.address());
     let mut asked = Instant::now();
@@ -87,7 +87,7 @@ fn converses_during_a_drain(engine: &str) -> bool {
 }
 
 #[test]
-fn the_drain_timeout_cuts_what_is_left_with_a_reset() {
+fn the_drain_timeout_resets_remaining_connections() {
     let bytes = pattern(2, 48 << 20);
     for engine in ENGINES {
         let server = Server::echo(engine, &["--drain-timeout", "500ms"]);
@@ -127,7 +127,7 @@ fn a_second_signal_stops_at_once() {
 }
 
 #[test]
-fn failures_say_what_why_and_what_to_do() {
+fn failures_state_the_cause_and_a_fix() {
     let server = Server::echo("epoll", &[]);
     let taken = server.address().to_string();
     for workers in ["1", "2"] {
@@ -189,7 +189,7 @@ fn ready_statistics_and_final_lines_keep_the_contract() {
 
 /// The process waited for somebody who does not read, and could not be ended but by SIGKILL.
 #[test]
-fn nobody_has_to_read_the_last_words() {
+fn unread_final_lines_block_no_server() {
     const PIPE_BYTES: usize = 4096;
     for engine in ENGINES {
         let (reader, mut writer) = std::io::pipe().expect("a pipe");

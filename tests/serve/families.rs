@@ -65,7 +65,7 @@ fn a_machine_whose_ipv6_is_switched_off_serves_the_addresses_of_ipv4() {
 
 /// An address that nobody here has is a mistake, as before.
 #[test]
-fn an_address_of_somebody_else_ends_the_start() {
+fn an_address_in_use_is_an_error() {
     let arguments = ["serve", "echo", "--listen", "127.0.0.1:0", "--listen", "[2001:db8::1]:0"];
     let (code, _, told) = run(&[&arguments[..], &["--allow", "::/0"]].concat());
     assert_eq!(code, Some(1), "{told}");

@@ -64,7 +64,7 @@ fn files_come_with_their_type_length_and_validators() {
 }
 
 #[test]
-fn head_is_get_without_the_content_and_options_tells_what_goes() {
+fn head_is_get_without_the_content_and_options_lists_methods() {
     let site = Site::usual();
     for target in ["/hello.txt", "/large.bin", "/nothing", "/sub"] {
         let get = get(target, "");
@@ -133,7 +133,7 @@ fn connections_stay_and_close_as_they_should() {
 
 /// A client that had said that its request was its last was waited for, up to 2 s, to end as well.
 #[test]
-fn a_client_that_asked_for_the_end_takes_no_room_any_more() {
+fn connections_closed_on_request_free_their_place() {
     let site = Site::usual();
     for server in pair(&site, &["--max-connections", "1"]) {
         let mut open = Vec::new();
@@ -352,7 +352,7 @@ fn fallback_and_not_found_pages() {
 }
 
 #[test]
-fn precompressed_files_go_to_those_who_accept_them() {
+fn precompressed_files_go_to_clients_that_accept_them() {
     let site = Site::usual();
     site.write("app.js", b"plain script");
     site.write("app.js.br", b"brotli");
@@ -474,7 +474,7 @@ fn the_last_request_of_a_connection_closes_it() {
 }
 
 #[test]
-fn a_bad_start_says_why() {
+fn a_failed_start_reports_the_reason() {
     let site = Site::usual();
     let root = site.path().to_str().unwrap();
     let file = site.path().join("hello.txt");

@@ -38,7 +38,7 @@ fn serve(path: &Path, arguments: &[&str]) -> Server {
 }
 
 #[test]
-fn a_file_says_what_options_say_and_options_count_more() {
+fn the_command_line_overrides_the_file() {
     for engine in ENGINES {
         let text = r#"
             listen = "127.0.0.1:0"
@@ -71,7 +71,7 @@ fn a_file_says_what_options_say_and_options_count_more() {
 }
 
 #[test]
-fn all_that_is_wrong_is_told_with_its_line() {
+fn all_errors_are_reported_with_their_lines() {
     let text = r#"listn = "127.0.0.1:0"
 root = "/no/such/directory"
 workers = "two"
@@ -128,7 +128,7 @@ root = "/no/such/host"
 }
 
 #[test]
-fn faults_that_leave_nothing_to_check_are_told_too() {
+fn faults_without_a_price_are_reported_too() {
     for (text, words) in [
         ("root = \"x\"\nroot = \"y\"\n", ":2: duplicate key"),
         ("root = \n", ":1: "),
@@ -161,7 +161,7 @@ fn faults_that_leave_nothing_to_check_are_told_too() {
 }
 
 #[test]
-fn check_finds_what_the_start_would_find_and_says_ok_otherwise() {
+fn check_finds_the_errors_of_a_start_or_prints_ok() {
     let (site, etc, path) = configured("root = \"ROOT\"\n");
     let (code, stdout, stderr) = check(&path, &[]);
     assert_eq!((code, stdout.as_str(), stderr.as_str()), (Some(0), "OK\n", ""));
@@ -201,7 +201,7 @@ fn check_finds_what_the_start_would_find_and_says_ok_otherwise() {
 
 /// A file of another program may have thousands of lines of errors.
 #[test]
-fn the_first_problems_are_told_and_the_others_counted() {
+fn the_first_problems_are_printed_and_the_others_counted() {
     let text: String = (0..1000).map(|number| format!("unknown_{number} = 1\n")).collect();
     let (_site, _etc, path) = configured(&text);
     let (code, _, stderr) = check(&path, &[]);
@@ -344,7 +344,7 @@ fn all_threads_become_the_user_and_go_on_serving() {
 }
 
 #[test]
-fn what_the_user_cannot_do_is_told_at_the_start() {
+fn missing_rights_of_the_user_are_reported_at_the_start() {
     if !is_root() {
         return;
     }
@@ -401,7 +401,7 @@ fn what_the_user_cannot_do_is_told_at_the_start() {
 }
 
 #[test]
-fn root_without_a_user_is_told_once_and_wrong_users_are_refused() {
+fn root_without_a_user_is_warned_once_and_wrong_users_are_refused() {
     let site = Site::usual();
     let root = site.path().to_str().expect("text");
     for (arguments, words) in [

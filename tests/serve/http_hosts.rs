@@ -68,7 +68,7 @@ fn each_host_has_its_own_files_and_rules_and_shares_no_cache_entry() {
 }
 
 #[test]
-fn hosts_have_rules_of_their_own_and_the_others_of_the_whole() {
+fn hosts_override_the_default_rules() {
     for engine in ENGINES {
         let (_site, server) = hosts(engine, true);
         let exact = ask_host(&server, "a.example.org", "/none");

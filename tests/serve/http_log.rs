@@ -47,7 +47,7 @@ fn fields(line: &str) -> [String; 6] {
 }
 
 #[test]
-fn each_request_has_a_line_that_tells_what_became_of_it() {
+fn each_request_has_a_line_with_its_outcome() {
     for engine in ENGINES {
         let (site, logs) = (Site::usual(), Site::new());
         let log = logs.path().join("access.log");
@@ -106,7 +106,7 @@ fn each_request_has_a_line_that_tells_what_became_of_it() {
 }
 
 #[test]
-fn broken_answers_say_how_much_was_handed_over() {
+fn broken_answers_are_logged_with_the_bytes_sent() {
     for engine in ENGINES {
         let (site, logs) = (Site::usual(), Site::new());
         let log = logs.path().join("access.log");
@@ -213,7 +213,7 @@ fn rotation_under_load_loses_no_line() {
 }
 
 #[test]
-fn a_log_that_falls_behind_stops_nobody_and_counts_what_it_drops() {
+fn a_slow_log_blocks_no_request_and_counts_dropped_lines() {
     for engine in ENGINES {
         let (site, logs) = (Site::usual(), Site::new());
         // A pipe that nobody reads is a disk that does not write.
@@ -279,7 +279,7 @@ fn a_few_lines_take_no_more_of_the_buffer_than_their_bytes() {
 }
 
 #[test]
-fn a_full_disk_is_told_once_and_recovers() {
+fn a_full_disk_is_reported_once_and_recovers() {
     for engine in ENGINES {
         let (site, logs) = (Site::usual(), Site::new());
         let log = logs.path().join("access.log");
@@ -348,7 +348,7 @@ fn a_disk_that_is_full_for_a_while_keeps_lines_whole() {
 }
 
 #[test]
-fn a_log_that_cannot_be_opened_anew_stays_where_it_is() {
+fn a_log_that_cannot_be_reopened_stays_open() {
     for engine in ENGINES {
         let (site, logs) = (Site::usual(), Site::new());
         let directory = logs.path().join("inner");
@@ -401,7 +401,7 @@ fn standard_output_takes_lines_between_those_of_the_command() {
 }
 
 #[test]
-fn signals_that_have_nothing_to_open_anew_end_nothing() {
+fn reopen_signals_without_a_log_end_no_server() {
     for engine in ENGINES {
         let site = Site::usual();
         let server = Server::http(engine, site.path(), &[]);
@@ -446,7 +446,7 @@ fn signals_that_come_early_end_nothing() {
 }
 
 #[test]
-fn requests_over_tls_are_logged_as_what_they_say() {
+fn requests_over_tls_are_logged_decrypted() {
     for engine in ENGINES {
         let (site, logs) = (Site::usual(), Site::new());
         let (identity, log) = (tls::Identity::new(), logs.path().join("access.log"));
@@ -475,7 +475,7 @@ fn requests_over_tls_are_logged_as_what_they_say() {
 
 /// Where nobody reads what it says, neither the thread that takes signals nor the end waits for that.
 #[test]
-fn nobody_has_to_read_anything() {
+fn unread_output_blocks_no_server() {
     const PIPE_BYTES: usize = 4096;
     for engine in ENGINES {
         let (site, identity) = (Site::usual(), crate::support::tls::Identity::new());

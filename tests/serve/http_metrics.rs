@@ -83,7 +83,7 @@ fn sum(samples: &Samples, name: &str, label: &str) -> f64 {
 }
 
 #[test]
-fn metrics_are_in_the_text_format_and_say_what_happened() {
+fn metrics_are_in_the_text_format_and_match_events() {
     for engine in ENGINES {
         let (site, logs) = (Site::usual(), Site::new());
         let log = logs.path().join("log");
@@ -130,7 +130,7 @@ fn metrics_are_in_the_text_format_and_say_what_happened() {
 }
 
 #[test]
-fn readiness_ends_when_the_drain_begins_and_life_goes_on() {
+fn readiness_ends_with_the_drain_and_liveness_stays() {
     for engine in ENGINES {
         let site = Site::usual();
         let (server, admin) = with_admin(engine, &site, &[]);
@@ -188,7 +188,7 @@ fn the_admin_service_is_as_strict_as_the_other_and_knows_nothing_else() {
 }
 
 #[test]
-fn slow_clients_keep_neither_the_admin_service_nor_the_other_from_answering() {
+fn slow_clients_block_neither_service() {
     let site = Site::usual();
     let (server, admin) = with_admin("epoll", &site, &[]);
     let slow: Vec<TcpStream> = (0..100)

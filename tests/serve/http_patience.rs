@@ -50,7 +50,7 @@ fn requests_that_dawdle_are_cut_off() {
 }
 
 #[test]
-fn who_does_not_read_is_reset_and_holds_nobody_up() {
+fn a_peer_that_does_not_read_is_reset_and_delays_no_other() {
     let site = Site::usual();
     site.write("huge.bin", &pattern(3, 40_000_000));
     for engine in ENGINES {
@@ -98,7 +98,7 @@ fn a_slow_reader_gets_everything() {
 }
 
 #[test]
-fn a_shutdown_finishes_what_was_begun() {
+fn a_shutdown_finishes_started_requests() {
     let site = Site::usual();
     let content = pattern(3, 20_000_000);
     site.write("huge.bin", &content);
@@ -150,7 +150,7 @@ fn a_drain_that_takes_too_long_is_cut() {
 
 /// Who read less than 256 KiB in the time was taken for somebody who reads nothing.
 #[test]
-fn who_reads_a_little_is_slow_and_who_reads_nothing_is_reset() {
+fn slow_peers_are_served_and_stalled_peers_are_reset() {
     let site = Site::usual();
     site.write("huge.bin", &pattern(3, 40_000_000));
     for engine in ENGINES {
@@ -175,7 +175,7 @@ fn who_reads_a_little_is_slow_and_who_reads_nothing_is_reset() {
 
 /// They had no timeout while a shutdown waited for them.
 #[test]
-fn a_drain_waits_no_longer_for_a_request_than_anybody_does() {
+fn request_timeouts_hold_during_a_drain() {
     let site = Site::usual();
     site.write("huge.bin", &pattern(3, 40_000_000));
     for engine in ENGINES {

@@ -254,7 +254,7 @@ fn idle_connections_cost_no_cpu() {
 }
 
 #[test]
-fn many_clients_at_once_get_what_they_asked_for() {
+fn many_concurrent_clients_get_their_files() {
     let site = Arc::new(Site::usual());
     for engine in ENGINES {
         let server = Server::http(engine, site.path(), &["--workers", "2"]);
@@ -281,7 +281,7 @@ fn many_clients_at_once_get_what_they_asked_for() {
 }
 
 #[test]
-fn out_of_descriptors_files_are_503_and_nothing_dies() {
+fn out_of_descriptors_files_get_503() {
     let site = Site::usual();
     for engine in ENGINES {
         // Files and connections share the descriptors; with few of them both run out.
@@ -358,7 +358,7 @@ fn unread_listings_are_bounded() {
 
 /// Its length went with the old length, and the rest was a reset.
 #[test]
-fn a_large_page_for_what_is_missing_may_be_rewritten_in_place() {
+fn a_large_404_page_may_be_rewritten_in_place() {
     for engine in ENGINES {
         let site = Site::new();
         let mut stream = None;
@@ -382,7 +382,7 @@ fn a_large_page_for_what_is_missing_may_be_rewritten_in_place() {
 
 /// Files that were kept open left no descriptor for others.
 #[test]
-fn files_that_are_kept_open_make_room_for_others() {
+fn open_files_give_way_to_other_descriptors() {
     let site = Site::usual();
     for number in 0..40 {
         site.write(&format!("large/{number}"), &version(number, 60_000));

@@ -79,7 +79,7 @@ fn take(stream: &mut TcpStream, length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn what_was_read_does_not_change_on_its_way() {
+fn read_data_does_not_change_in_transit() {
     const BYTES: usize = 40_000_000;
     for engine in ENGINES {
         let site = Site::new();
@@ -139,7 +139,7 @@ fn a_file_that_grows_is_sent_to_the_length_that_was_announced() {
 
 /// A file that is longer than before is not therefore one that was appended to.
 #[test]
-fn a_file_that_is_written_anew_and_longer_breaks_the_answer_off() {
+fn a_file_rewritten_longer_breaks_off_the_answer() {
     for engine in ENGINES {
         for strategy in STRATEGIES {
             let site = Site::new();
@@ -157,7 +157,7 @@ fn a_file_that_is_written_anew_and_longer_breaks_the_answer_off() {
 }
 
 #[test]
-fn each_way_leaves_others_alone_and_nothing_behind() {
+fn each_strategy_affects_no_other_file_and_leaves_nothing() {
     for engine in ENGINES {
         for strategy in STRATEGIES {
             let site = Site::usual();

@@ -89,7 +89,7 @@ fn a_worker_in_a_system_call_keeps_no_server_alive() {
 
 /// Reading it was waited for on the thread of the signals, and none was taken any more.
 #[test]
-fn a_fifo_in_place_of_the_certificate_is_told_and_changes_nothing() {
+fn a_fifo_in_place_of_the_certificate_is_reported_and_ignored() {
     for engine in ENGINES {
         let (_site, identity, server) = tls::usual(engine, &[]);
         std::fs::remove_file(identity.certificate()).expect("a file");

@@ -7,7 +7,7 @@ use std::io::Write;
 use std::net::Shutdown;
 
 #[test]
-fn what_two_servers_could_read_differently_is_refused_and_the_connection_closed() {
+fn ambiguous_requests_are_refused_and_the_connection_closed() {
     let site = Site::usual();
     let host = "GET / HTTP/1.1\r\nHost: h\r\n";
     let requests = [

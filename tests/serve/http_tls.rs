@@ -111,7 +111,7 @@ fn sessions_are_resumed() {
 }
 
 #[test]
-fn an_end_can_be_told_from_a_cut() {
+fn an_end_differs_from_a_cut() {
     for engine in ENGINES {
         let (site, identity, server) = usual(engine, &["--cache-valid", "20ms"]);
         let config = Arc::new(identity.trust(&VERSIONS));
@@ -148,7 +148,7 @@ fn an_end_can_be_told_from_a_cut() {
 }
 
 #[test]
-fn what_is_no_handshake_is_turned_away() {
+fn invalid_handshakes_are_refused() {
     for engine in ENGINES {
         // Longer than those who do shake hands may be kept from the CPU.
         let options = ["--tls-handshake-timeout", "2s", "--stats", "1"];
@@ -323,7 +323,7 @@ fn certificates_are_replaced_under_load() {
 }
 
 #[test]
-fn a_drain_says_goodbye() {
+fn a_drain_sends_close_notify() {
     for engine in ENGINES {
         let (_site, identity, server) = usual(engine, &[]);
         let config = Arc::new(identity.trust(&VERSIONS));

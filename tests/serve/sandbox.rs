@@ -352,7 +352,7 @@ fn a_crash_ends_the_process() {
 /// A tree that root reads only by its capabilities would be one of errors once they are gone: that
 /// is said at the start.
 #[test]
-fn a_root_that_takes_capabilities_to_read_is_an_error() {
+fn a_root_that_needs_capabilities_is_an_error() {
     if !is_root() {
         return;
     }

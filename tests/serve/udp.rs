@@ -151,7 +151,7 @@ fn longer_datagrams_than_agreed_are_dropped_and_counted() {
 }
 
 #[test]
-fn answers_come_from_the_address_that_was_asked_on_every_listener() {
+fn answers_come_from_the_address_of_the_request_on_every_listener() {
     for engine in ENGINES {
         let listen = ["0.0.0.0:0", "[::]:0", "127.0.0.1:0", "[::1]:0"];
         let listen: Vec<&str> = listen.iter().flat_map(|address| ["--listen", address]).collect();
@@ -252,7 +252,7 @@ fn segmented_flows_come_back_whole() {
 }
 
 #[test]
-fn answers_carry_the_dscp_asked_for_and_the_ecn_codepoint_only_on_request() {
+fn answers_carry_the_configured_dscp_and_ecn_only_on_request() {
     for engine in ENGINES {
         for (way, echoed) in
             [(&["--dscp", "46"][..], false), (&["--dscp", "46", "--copy-ecn"], true)]

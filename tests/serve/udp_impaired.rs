@@ -59,7 +59,7 @@ fn outcome(engine: &str, arguments: &[&str]) -> Found {
 }
 
 #[test]
-fn loss_duplicates_and_exchanges_are_what_the_server_counts() {
+fn loss_duplicates_and_swaps_match_the_server_counts() {
     for engine in ENGINES {
         for arguments in [
             &["--loss", "10"][..],
@@ -83,7 +83,7 @@ fn loss_duplicates_and_exchanges_are_what_the_server_counts() {
 }
 
 #[test]
-fn a_seed_names_what_happens_on_either_engine() {
+fn a_seed_determines_the_impairments_on_both_engines() {
     let lost_and_duplicated = |engine: &str, seed: &str, more: &[&str]| {
         let arguments = ["--loss", "10", "--duplicate", "10", "--seed", seed];
         let Found { lost, duplicated, .. } = outcome(engine, &[&arguments, more].concat());
@@ -161,7 +161,7 @@ fn a_successor_that_never_comes_is_not_waited_for() {
 }
 
 #[test]
-fn a_drain_answers_what_is_held_back_or_counts_it() {
+fn a_drain_answers_or_counts_delayed_datagrams() {
     for engine in ENGINES {
         for (timeout, answered) in [("60s", BURST), ("100ms", 0)] {
             let server = Server::udp(engine, &["--delay", "2s", "--drain-timeout", timeout]);

@@ -41,7 +41,7 @@ fn sigterm_answers_all_that_was_received_while_more_arrives() {
 
 /// In the kernel when the signal comes, and nothing after it: all are answered.
 #[test]
-fn what_the_kernel_holds_at_sigterm_is_answered() {
+fn datagrams_in_the_kernel_at_sigterm_are_answered() {
     for engine in ENGINES {
         let server = Server::udp(engine, &["--tick", "500ms"]);
         let client = roomy_client(server.address());
@@ -54,7 +54,7 @@ fn what_the_kernel_holds_at_sigterm_is_answered() {
 }
 
 #[test]
-fn a_second_signal_stops_at_once_and_counts_what_was_cut() {
+fn a_second_signal_stops_at_once_and_counts_cut_connections() {
     // Most of it is waiting.
     std::thread::scope(|scope| {
         for engine in ENGINES {
@@ -147,7 +147,7 @@ fn ready_statistics_and_final_lines_keep_the_contract() {
 }
 
 #[test]
-fn failures_say_what_why_and_what_to_do() {
+fn failures_state_the_cause_and_a_fix() {
     let server = Server::udp("epoll", &[]);
     let taken = server.address().to_string();
     for workers in ["1", "2"] {
@@ -193,7 +193,7 @@ fn failures_say_what_why_and_what_to_do() {
 
 /// Asked for more than the limit allows without the right to exceed it.
 #[test]
-fn a_smaller_buffer_than_asked_for_is_told() {
+fn a_smaller_buffer_than_requested_is_reported() {
     let limit = std::fs::read_to_string("/proc/sys/net/core/rmem_max").expect("a limit");
     let limit: u64 = limit.trim().parse().expect("a number");
     let wish = limit + 1_000_000;

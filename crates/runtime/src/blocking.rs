@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_given_back_and_what_does_not_end_is_left_behind() {
+    fn a_full_queue_returns_the_job_and_stuck_threads_are_abandoned() {
         let (end, gate) = mpsc::channel();
         let (begun, begins) = mpsc::channel();
         let gate = Arc::new(Mutex::new(gate));
@@ -320,7 +320,7 @@ mod tests {
     /// Newcomers took the place that had just become free, while the waiters were woken only when
     /// half of the queue was: under constant load, never.
     #[test]
-    fn nobody_overtakes_those_who_wait() {
+    fn newcomers_queue_behind_waiters() {
         let (end, gate) = mpsc::channel();
         let (begun, begins) = mpsc::channel();
         let gate = Arc::new(Mutex::new(gate));

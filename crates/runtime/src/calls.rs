@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_are_counted_by_kind_only_when_asked_for() {
+    fn calls_are_timed_by_kind_only_on_request() {
         let off = Calls::new(false);
         assert_eq!(off.timed(Call::Recvmmsg, || 7), 7);
         assert_eq!(off.table(), []);

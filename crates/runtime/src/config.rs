@@ -398,7 +398,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_parse_and_name_what_is_wrong() {
+    fn options_parse_and_errors_name_the_value() {
         let options: UringOptions =
             "multishot=off, buffers=incremental,sqpoll_idle_ms=50".parse().unwrap();
         assert_eq!(options.multishot, Some(false));

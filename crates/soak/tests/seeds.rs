@@ -14,7 +14,7 @@ fn alone() -> MutexGuard<'static, ()> {
 }
 
 #[test]
-fn a_seed_says_everything() {
+fn a_seed_determines_everything() {
     let _alone = alone();
     for kind in [Kind::Echo, Kind::Udp] {
         for seed in [11, 12] {
@@ -38,7 +38,7 @@ fn files_are_served_the_same_way_each_time() {
 /// one byte to a server whose client reads slowly, 65,536 of them per send; the machine counts
 /// received bytes itself, and `run` verifies every claim against that.
 #[test]
-fn answers_are_no_more_than_what_was_received() {
+fn answers_do_not_exceed_received_bytes() {
     let _alone = alone();
     let outcome = run(168, Some(Kind::Echo));
     let received = outcome.summary.received_bytes;

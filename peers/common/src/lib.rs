@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_exhaustion_from_other_accept_errors() {
+    fn exhaustion_differs_from_other_accept_errors() {
         assert!(out_of_resources(&io::Error::from_raw_os_error(nix::libc::EMFILE)));
         assert!(!out_of_resources(&io::Error::from_raw_os_error(nix::libc::ECONNABORTED)));
     }

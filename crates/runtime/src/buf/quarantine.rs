@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "buffer 0 of 1 was written to after its release: bytes 0 to 8191")]
-    fn a_late_write_is_found_when_the_buffer_goes_to_the_kernel_again() {
+    fn a_late_write_is_found_when_the_kernel_gets_the_buffer_again() {
         let (pool, address) = used();
         write_late(address);
         write_late(address.wrapping_add(8191));
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "buffer 0 of 1 was written to after its release")]
-    fn a_late_write_is_found_when_the_pool_goes() {
+    fn a_late_write_is_found_when_the_pool_is_dropped() {
         let (pool, address) = used();
         write_late(address);
         drop(pool);
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "freed memory was written to after its release: bytes 13 to 13")]
-    fn a_write_into_a_pool_that_is_gone_is_found() {
+    fn a_write_into_a_dropped_pool_is_found() {
         let (pool, address) = used();
         drop(pool);
         write_late(address.wrapping_add(13));

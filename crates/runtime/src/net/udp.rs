@@ -350,7 +350,7 @@ mod tests {
     /// If a socket has no checksums, the kernel refuses to segment its buffers (EINVAL). The same
     /// datagrams must be sent nevertheless.
     #[test]
-    fn what_the_kernel_will_not_cut_is_cut_here() {
+    fn the_runtime_segments_refused_buffers() {
         for engine in [EngineChoice::Auto, EngineChoice::Epoll] {
             let options = UdpOptions::default();
             let to = options.bind("127.0.0.1:0".parse().unwrap()).unwrap();

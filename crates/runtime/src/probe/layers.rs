@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn sysctl_is_told_from_seccomp_by_its_value() {
+    fn sysctl_is_distinguished_from_seccomp_by_its_value() {
         let mut env = open_machine();
         env.io_uring_disabled = Some(2);
         let refusal = refused(libc::EPERM, &env, ALL_ANSWER);
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_denial_that_nobody_else_says_is_a_security_module() {
+    fn an_unexplained_denial_is_a_security_module() {
         let mut env = open_machine();
         env.security_modules = vec!["capability".into(), "selinux".into()];
         let refusal = refused(libc::EACCES, &env, ALL_ANSWER);

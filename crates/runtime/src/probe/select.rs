@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_for_by_name_is_had_or_refused_by_name() {
+    fn features_requested_by_name_work_or_are_refused_by_name() {
         use Feature as F;
         for (options, lacking, feature) in [
             ("multishot=on", F::MultishotRecv, "IORING_RECV_MULTISHOT"),
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn memlock_is_compared_with_what_all_rings_need() {
+    fn memlock_is_compared_with_the_needs_of_all_rings() {
         let mut env = Environment::read();
         env.cap_ipc_lock = false;
         env.memlock_bytes.soft = Some(64 * 1024);

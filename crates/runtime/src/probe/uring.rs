@@ -454,7 +454,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn facts_stand_in_the_order_of_the_features() {
+    fn facts_have_the_order_of_the_features() {
         for (index, (feature, ..)) in FACTS.into_iter().enumerate() {
             assert_eq!(feature as usize, index);
         }

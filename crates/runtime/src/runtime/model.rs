@@ -186,7 +186,7 @@ fn no_shutdown_is_missed() {
 /// A waker that outlives its task finds a task of a later generation in the same place, and leaves
 /// it alone.
 #[test]
-fn a_stale_waker_wakes_nobody() {
+fn a_stale_waker_wakes_no_task() {
     check(|| {
         let machine = Machine::new(Watch::Edge);
         let first = flag();

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_added_twice_waits_once() {
+    fn a_waker_added_twice_waits_once() {
         let (mut queue, mut tasks) = (WaitQueue::default(), tasks(3, true));
         (0..3).for_each(|_| tasks.iter_mut().for_each(|task| add(&mut queue, task)));
         assert_eq!(woken(&mut queue), 3);
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_leaves_takes_nobody_along() {
+    fn removing_a_waiter_affects_no_other() {
         for own in [true, false] {
             for leaves in 0..3 {
                 let (mut queue, mut tasks) = (WaitQueue::default(), tasks(3, own));

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 use twinring::{TcpStream, spawn};
 
-contract!(a_peer_that_does_not_read_holds_its_sender_up, an_unread_stream_stops_its_peer,);
+contract!(a_peer_that_does_not_read_blocks_its_sender, an_unread_stream_stops_its_peer,);
 
 /// What `TcpStream::send` documents: less than this is queued before it waits.
 const QUEUED_BYTES_MAX: usize = 256 * 1024;
@@ -15,7 +15,7 @@ const POOL_BYTES_MAX: usize = 1 << 20;
 /// Both kernel buffers of a narrow pair, with what the kernel grants beyond the request.
 const KERNEL_BYTES_MAX: usize = 256 * 1024;
 
-fn a_peer_that_does_not_read_holds_its_sender_up(configuration: Configuration) {
+fn a_peer_that_does_not_read_blocks_its_sender(configuration: Configuration) {
     configuration.run(async {
         for piece in [100, 5_000, 100_000] {
             let (stream, mut deaf) = narrow_pair().await;

@@ -7,13 +7,13 @@ use twinring::{TcpListener, TcpStream, sleep, spawn};
 
 contract!(
     fin_follows_a_dropped_stream,
-    a_connection_that_is_soon_over_is_not_registered,
-    what_was_queued_is_sent_before_fin,
-    a_reset_on_close_is_a_reset_whatever_is_queued,
+    a_short_connection_is_not_registered,
+    queued_data_is_sent_before_fin,
+    a_reset_on_close_drops_queued_data,
     a_peer_that_finished_still_gets_everything,
     a_stream_that_finished_still_receives_everything,
     a_stream_that_lingers_too_long_does_not_look_complete,
-    the_runtime_ends_after_what_was_queued_is_sent,
+    the_runtime_ends_after_queued_data_is_sent,
     a_dropped_listener_frees_its_port_at_once,
 );
 
@@ -34,7 +34,7 @@ fn fin_follows_a_dropped_stream(configuration: Configuration) {
 }
 
 /// Each of many short connections was told to epoll, only to be closed before the next wait.
-fn a_connection_that_is_soon_over_is_not_registered(configuration: Configuration) {
+fn a_short_connection_is_not_registered(configuration: Configuration) {
     // All of them within what a task may do in a row.
     const CONNECTIONS: u64 = 8;
     if !configuration.is_epoll() || configuration.has_faults() {
@@ -65,7 +65,7 @@ fn a_connection_that_is_soon_over_is_not_registered(configuration: Configuration
     });
 }
 
-fn what_was_queued_is_sent_before_fin(configuration: Configuration) {
+fn queued_data_is_sent_before_fin(configuration: Configuration) {
     configuration.run(async {
         for bytes in [1, 3000, 250_000, 1_500_000] {
             let (stream, mut peer) = narrow_pair().await;
@@ -80,7 +80,7 @@ fn what_was_queued_is_sent_before_fin(configuration: Configuration) {
 }
 
 /// `set_reset_on_close` drops what is unsent, so there is nothing to linger for.
-fn a_reset_on_close_is_a_reset_whatever_is_queued(configuration: Configuration) {
+fn a_reset_on_close_drops_queued_data(configuration: Configuration) {
     let builder = configuration.builder().linger(Duration::from_secs(3600));
     run_on(builder, |_| async {
         for bytes in [0, 10, 1_000_000] {
@@ -154,7 +154,7 @@ fn a_stream_that_lingers_too_long_does_not_look_complete(configuration: Configur
     });
 }
 
-fn the_runtime_ends_after_what_was_queued_is_sent(configuration: Configuration) {
+fn the_runtime_ends_after_queued_data_is_sent(configuration: Configuration) {
     let reader = configuration.run(async {
         let (stream, mut peer) = narrow_pair().await;
         stream.send(pattern(8, 0..700_000)).await.expect("queued");

@@ -166,7 +166,7 @@ fn converse(configuration: Configuration, script: &[Step], ending: Ending) -> Tr
 }
 
 #[test]
-fn every_configuration_has_the_same_conversation() {
+fn every_configuration_has_the_same_transcript() {
     fn same(_: Configuration) {
         let mut tried: Vec<Configuration> = CONFIGURATIONS
             .iter()
@@ -194,7 +194,7 @@ fn every_configuration_has_the_same_conversation() {
         println!("12 conversations on {} configurations", tried.len());
     }
     check(
-        "contract::conversation::every_configuration_has_the_same_conversation",
+        "contract::conversation::every_configuration_has_the_same_transcript",
         epoll_edge,
         same,
     );

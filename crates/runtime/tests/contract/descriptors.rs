@@ -4,9 +4,9 @@ use crate::support::*;
 use std::time::Duration;
 use twinring::{Notice, sleep, spawn};
 
-contract!(accepting_pauses_without_descriptors_and_goes_on,);
+contract!(accepting_pauses_without_descriptors_and_continues,);
 
-fn accepting_pauses_without_descriptors_and_goes_on(configuration: Configuration) {
+fn accepting_pauses_without_descriptors_and_continues(configuration: Configuration) {
     const CONNECTIONS: usize = 60;
     alone(100, || {
         let notices = Tally::default();

@@ -6,19 +6,19 @@ use std::time::Duration;
 use twinring::{sleep, spawn};
 
 contract!(
-    a_task_that_keeps_every_piece_starves_nobody,
-    unread_streams_starve_nobody,
+    a_task_that_keeps_every_buffer_starves_no_other,
+    unread_streams_starve_no_other,
     a_burst_beyond_the_pool_is_served,
     a_receive_that_waits_for_a_buffer_uses_no_cpu,
-    buffers_that_return_with_silent_sends_reach_those_who_wait,
-    a_dry_pool_does_not_arm_everybody_at_once,
+    buffers_of_silent_sends_reach_waiting_receives,
+    an_empty_pool_does_not_arm_all_receives_at_once,
 );
 
 /// Some eight of the smallest pools.
 const HELD_PIECES: usize = 32;
 
 /// Each peer sends one message, so that all of the pool can go in one turn.
-fn a_task_that_keeps_every_piece_starves_nobody(configuration: Configuration) {
+fn a_task_that_keeps_every_buffer_starves_no_other(configuration: Configuration) {
     run_on(configuration.builder_with("buffer_count=16"), |_| async {
         let mut held = Vec::new();
         let mut holders = Vec::new();
@@ -41,7 +41,7 @@ fn a_task_that_keeps_every_piece_starves_nobody(configuration: Configuration) {
     });
 }
 
-fn unread_streams_starve_nobody(configuration: Configuration) {
+fn unread_streams_starve_no_other(configuration: Configuration) {
     run_on(configuration.builder_with("buffer_count=16"), |_| async {
         let mut unread = Vec::new();
         for _ in 0..4 {
@@ -105,7 +105,7 @@ fn a_receive_that_waits_for_a_buffer_uses_no_cpu(configuration: Configuration) {
 
 /// Buffers go out again with sends that report nothing when they succeed; a receive that waits
 /// for one must not wait for a completion that never comes.
-fn buffers_that_return_with_silent_sends_reach_those_who_wait(configuration: Configuration) {
+fn buffers_of_silent_sends_reach_waiting_receives(configuration: Configuration) {
     run_on(configuration.builder_with("buffer_count=4,buffer_bytes=4096"), |_| async {
         for round in 0..30 {
             let mut streams = Vec::new();
@@ -140,7 +140,7 @@ fn buffers_that_return_with_silent_sends_reach_those_who_wait(configuration: Con
 
 /// Each buffer that came back once armed the receives of all who waited, and all but one ended
 /// for want of a buffer again: 140 receives for a message, with 4,000 connections.
-fn a_dry_pool_does_not_arm_everybody_at_once(configuration: Configuration) {
+fn an_empty_pool_does_not_arm_all_receives_at_once(configuration: Configuration) {
     const PEERS: usize = 100;
     const BYTES: usize = 4000;
     run_on(configuration.builder_with("buffer_count=4,buffer_bytes=1024"), |handle| async move {

@@ -6,12 +6,12 @@ use std::time::Duration;
 use twinring::{sleep, spawn};
 
 contract!(
-    a_firehose_does_not_starve_others,
+    a_flooding_peer_does_not_starve_others,
     a_drain_does_not_starve_others,
-    endless_ends_of_stream_do_not_starve_others,
+    repeated_ends_of_stream_do_not_starve_others,
     woken_tasks_go_before_yielding_ones,
     a_task_moves_a_bounded_number_of_bytes_per_poll,
-    a_dry_pool_is_shared_piece_by_piece,
+    an_empty_pool_is_shared_fairly,
 );
 
 /// Ten echoes and ten timers, which would not come to an end beside a task that never yields.
@@ -26,7 +26,7 @@ async fn others_are_served() {
     pinging.await;
 }
 
-fn a_firehose_does_not_starve_others(configuration: Configuration) {
+fn a_flooding_peer_does_not_starve_others(configuration: Configuration) {
     configuration.run(async {
         let (stream, mut peer) = pair().await;
         let pouring = on_thread(move || while peer.write_all(&[8; 65536]).is_ok() {});
@@ -56,7 +56,7 @@ fn a_drain_does_not_starve_others(configuration: Configuration) {
     });
 }
 
-fn endless_ends_of_stream_do_not_starve_others(configuration: Configuration) {
+fn repeated_ends_of_stream_do_not_starve_others(configuration: Configuration) {
     configuration.run(async {
         let (stream, peer) = pair().await;
         drop(peer);
@@ -123,7 +123,7 @@ fn a_task_moves_a_bounded_number_of_bytes_per_poll(configuration: Configuration)
 
 /// A receive that had waited for a buffer used to take all there were, and the others waited for as
 /// many rounds as there were sockets: with thousands of busy connections for seconds.
-fn a_dry_pool_is_shared_piece_by_piece(configuration: Configuration) {
+fn an_empty_pool_is_shared_fairly(configuration: Configuration) {
     const STREAMS: usize = 12;
     const PIECES: usize = 16;
     if configuration.is_epoll() {

@@ -7,13 +7,13 @@ use std::rc::Rc;
 use twinring::{TcpStream, spawn};
 
 contract!(
-    answers_to_what_came_together_leave_together,
+    answers_to_simultaneous_messages_leave_together,
     a_lone_answer_leaves_at_once,
-    whatever_is_gathered_keeps_its_order,
+    gathered_sends_keep_their_order,
 );
 
 /// Each task, when it has its message, looks whether an answer of those before it has left.
-fn answers_to_what_came_together_leave_together(configuration: Configuration) {
+fn answers_to_simultaneous_messages_leave_together(configuration: Configuration) {
     const STREAMS: usize = 4;
     if configuration.name.contains("sqpoll") || configuration.name.contains("sim") {
         // Another thread submits, or the machine has sends of its own.
@@ -110,7 +110,7 @@ async fn send_in_some_way(way: usize, stream: TcpStream) -> std::io::Result<()> 
     }
 }
 
-fn whatever_is_gathered_keeps_its_order(configuration: Configuration) {
+fn gathered_sends_keep_their_order(configuration: Configuration) {
     const STREAMS: usize = 8;
     configuration.run(async {
         for round in 0..2 {

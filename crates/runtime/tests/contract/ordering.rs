@@ -9,9 +9,9 @@ use twinring::{SendBuf, TcpStream, sleep, spawn};
 contract!(
     random_sends_of_every_kind_reach_a_slow_reader_in_order,
     sends_of_several_tasks_stay_whole,
-    pieces_received_elsewhere_are_forwarded_in_order,
+    buffers_received_elsewhere_are_forwarded_in_order,
     a_failed_send_surfaces_at_the_next_call_and_at_close,
-    everybody_who_waits_to_send_hears_of_a_reset,
+    all_waiting_senders_see_a_reset,
     nothing_can_be_sent_after_finish,
 );
 
@@ -113,7 +113,7 @@ fn sends_of_several_tasks_stay_whole(configuration: Configuration) {
 
 /// A proxy hands pool buffers from one socket to another, which reads slowly: the pool's memory
 /// must neither be reused too early nor be parked.
-fn pieces_received_elsewhere_are_forwarded_in_order(configuration: Configuration) {
+fn buffers_received_elsewhere_are_forwarded_in_order(configuration: Configuration) {
     configuration.run(async {
         const TOTAL: usize = 600_000;
         let (from, mut writer) = pair().await;
@@ -164,7 +164,7 @@ fn a_failed_send_surfaces_at_the_next_call_and_at_close(configuration: Configura
 }
 
 /// On epoll, the waiters of a queue were once forgotten when the queue failed, and hung.
-fn everybody_who_waits_to_send_hears_of_a_reset(configuration: Configuration) {
+fn all_waiting_senders_see_a_reset(configuration: Configuration) {
     configuration.run(async {
         let (stream, peer) = narrow_pair().await;
         let stream = Rc::new(stream);

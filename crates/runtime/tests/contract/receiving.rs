@@ -12,11 +12,11 @@ contract!(
     the_end_comes_after_the_last_byte_and_stays,
     bytes_followed_at_once_by_the_end_arrive,
     a_reset_is_an_error_and_not_the_end,
-    a_reset_right_behind_data_is_told,
+    a_reset_right_behind_data_is_reported,
     a_send_that_fails_ends_the_receive,
-    a_reset_told_to_a_sender_is_an_error_to_the_receiver_too,
+    a_reset_seen_by_a_sender_is_an_error_to_the_receiver_too,
     several_receivers_share_one_stream,
-    what_is_behind_urgent_data_comes_at_once
+    data_behind_urgent_data_is_received_at_once
         real "simulated sockets have no urgent data",
 );
 
@@ -58,7 +58,7 @@ fn racing_receives_against_timers_loses_no_byte(configuration: Configuration) {
 
 /// A receive ends before the urgent byte. Edge-triggered, that looked like an empty socket, and what was
 /// behind it came with the next segment or never.
-fn what_is_behind_urgent_data_comes_at_once(configuration: Configuration) {
+fn data_behind_urgent_data_is_received_at_once(configuration: Configuration) {
     // Multishot receives that a submission thread arms are not always told of it: the hazard
     // `sqpoll_urgent_data`.
     if configuration.name == "sqpoll" {
@@ -145,7 +145,7 @@ fn a_reset_is_an_error_and_not_the_end(configuration: Configuration) {
 
 /// liburing issue 1549: a receive that stays armed can lose what came together with data, and a reset does
 /// not come again. Nobody sends here, who would be told of it.
-fn a_reset_right_behind_data_is_told(configuration: Configuration) {
+fn a_reset_right_behind_data_is_reported(configuration: Configuration) {
     configuration.run(async {
         for waiting in [false, true] {
             let (stream, mut peer) = pair().await;
@@ -185,7 +185,7 @@ fn a_send_that_fails_ends_the_receive(configuration: Configuration) {
 
 /// The kernel tells one system call of a reset and answers the next with a plain end of stream,
 /// so a send that hears of it first must not make the receive look like a clean end.
-fn a_reset_told_to_a_sender_is_an_error_to_the_receiver_too(configuration: Configuration) {
+fn a_reset_seen_by_a_sender_is_an_error_to_the_receiver_too(configuration: Configuration) {
     configuration.run(async {
         for waiting in [true, false] {
             let (stream, peer) = narrow_pair().await;

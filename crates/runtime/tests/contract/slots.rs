@@ -7,7 +7,7 @@ use twinring::{sleep, spawn};
 contract!(
     connections_that_come_and_go_see_only_their_own_bytes,
     a_slot_reused_in_the_same_turn_starts_afresh,
-    what_is_in_use_is_told_and_goes_back_to_what_it_was,
+    gauges_return_to_their_initial_values,
 );
 
 /// Every third connection disappears with its answer under way, so that completions of the old
@@ -62,7 +62,7 @@ fn a_slot_reused_in_the_same_turn_starts_afresh(configuration: Configuration) {
 }
 
 /// What an operator watches, to see that nothing leaks.
-fn what_is_in_use_is_told_and_goes_back_to_what_it_was(configuration: Configuration) {
+fn gauges_return_to_their_initial_values(configuration: Configuration) {
     const PEERS: u64 = 20;
     let handle = configuration.run_with_handle(|handle| async move {
         let listener = listen();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use twinring::{JoinHandle, sleep, spawn};
 
 contract!(
-    results_come_back_and_aborts_are_told,
+    results_and_aborts_reach_the_handle,
     tasks_abort_themselves_and_each_other,
     a_detached_task_runs_on_and_ends_with_the_runtime,
     destructors_may_spawn_and_use_streams,
@@ -15,7 +15,7 @@ contract!(
     a_runtime_inside_a_runtime_is_refused,
 );
 
-fn results_come_back_and_aborts_are_told(configuration: Configuration) {
+fn results_and_aborts_reach_the_handle(configuration: Configuration) {
     configuration.run(async {
         let finished = spawn(async { 41 + 1 });
         assert_eq!(finished.await.ok(), Some(42));

@@ -11,7 +11,7 @@ contract!(
     timers_fire_once_and_never_early,
     thousands_of_timers_fire_once_each,
     dropped_timers_neither_fire_nor_delay,
-    deadlines_cut_what_is_late_and_nothing_else,
+    deadlines_cut_only_late_futures,
     timers_fire_while_sockets_are_busy,
 );
 
@@ -84,7 +84,7 @@ fn dropped_timers_neither_fire_nor_delay(configuration: Configuration) {
     });
 }
 
-fn deadlines_cut_what_is_late_and_nothing_else(configuration: Configuration) {
+fn deadlines_cut_only_late_futures(configuration: Configuration) {
     configuration.run(async {
         let pending = std::future::pending::<()>;
         assert!(timeout(Duration::from_millis(1), pending()).await.is_err());

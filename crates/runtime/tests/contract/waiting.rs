@@ -11,7 +11,7 @@ use std::time::Duration;
 use twinring::{TcpStream, UdpSocket, shutdown_requested, sleep, spawn, timeout};
 
 contract!(
-    a_dropped_future_takes_its_waker_out,
+    a_dropped_future_removes_its_waker,
     dropping_one_future_leaves_the_other_of_its_task,
     a_send_that_is_given_up_gives_its_buffer_back,
 );
@@ -49,7 +49,7 @@ async fn full() -> (TcpStream, Peer) {
 
 /// `timeout(1s, stream.recv())` from ever new tasks made a list that grew, and whose drop overflowed the
 /// stack.
-fn a_dropped_future_takes_its_waker_out(configuration: Configuration) {
+fn a_dropped_future_removes_its_waker(configuration: Configuration) {
     configuration.run(async {
         let (stream, _peer) = pair().await;
         let (full, _reads_nothing) = full().await;

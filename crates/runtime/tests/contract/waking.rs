@@ -10,9 +10,9 @@ use twinring::{sleep, spawn};
 
 contract!(
     no_wake_from_another_thread_is_lost,
-    more_wakes_than_are_remembered_wake_everybody,
+    an_overflow_of_wakes_wakes_all_tasks,
     a_wake_that_comes_while_sends_are_submitted_is_not_lost,
-    wakers_of_a_runtime_that_ended_wake_nobody,
+    wakers_of_an_ended_runtime_wake_no_task,
     wakes_leave_no_busy_loop_behind,
 );
 
@@ -98,7 +98,7 @@ fn no_wake_from_another_thread_is_lost(configuration: Configuration) {
 
 /// Each of 50 tasks gets 500 values from each of 2 threads that never wait, and one task is woken
 /// 50,000 times for nothing: 100,000 wakes at full speed.
-fn more_wakes_than_are_remembered_wake_everybody(configuration: Configuration) {
+fn an_overflow_of_wakes_wakes_all_tasks(configuration: Configuration) {
     const TASKS: usize = 50;
     const VALUES: usize = 500;
     configuration.run(async {
@@ -139,7 +139,7 @@ fn more_wakes_than_are_remembered_wake_everybody(configuration: Configuration) {
     });
 }
 
-fn wakers_of_a_runtime_that_ended_wake_nobody(configuration: Configuration) {
+fn wakers_of_an_ended_runtime_wake_no_task(configuration: Configuration) {
     let waker = configuration.run(poll_fn(|cx| Poll::Ready(cx.waker().clone())));
     waker.wake_by_ref();
     configuration.run(async move {

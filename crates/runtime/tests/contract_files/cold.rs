@@ -12,9 +12,9 @@ contract!(
         real "asks what the page cache has",
     a_cold_file_is_sent_without_the_worker
         real "asks what the page cache has",
-    a_file_in_memory_needs_nobody
+    a_file_in_memory_needs_no_thread
         real "asks what the page cache has",
-    what_was_just_sent_is_not_looked_for_again
+    recently_sent_pages_are_not_checked_again
         real "asks what the page cache has",
 );
 
@@ -71,7 +71,7 @@ fn a_cold_file_is_sent_without_the_worker(configuration: Configuration) {
     });
 }
 
-fn a_file_in_memory_needs_nobody(configuration: Configuration) {
+fn a_file_in_memory_needs_no_thread(configuration: Configuration) {
     in_slow_ways(configuration, |handle| async move {
         for ground in [Ground::Disk, Ground::Memory] {
             let tree = Tree::new(ground);
@@ -99,7 +99,7 @@ fn a_file_in_memory_needs_nobody(configuration: Configuration) {
 }
 
 /// Each answer asked anew, with two system calls and more, whether its file is in memory.
-fn what_was_just_sent_is_not_looked_for_again(configuration: Configuration) {
+fn recently_sent_pages_are_not_checked_again(configuration: Configuration) {
     const SENDS: u64 = 50;
     in_slow_ways(configuration, |handle| async move {
         let tree = Tree::new(Ground::Disk);

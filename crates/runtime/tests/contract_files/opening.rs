@@ -16,13 +16,13 @@ contract!(
     paths_stay_beneath_the_directory,
     symbolic_links_follow_the_policy,
     magic_links_lead_nowhere,
-    what_is_swapped_meanwhile_does_not_lead_out
+    swapped_links_do_not_lead_out
         real "races against a thread that makes no call of ours",
-    what_is_not_a_file_is_told_apart_without_waiting,
+    special_files_are_recognised_without_blocking,
     directories_are_listed,
     running_out_of_descriptors_is_an_error_and_passes
         real "takes the descriptors of the process",
-    a_directory_that_is_none_is_an_error,
+    a_file_in_place_of_a_directory_is_an_error,
 );
 
 async fn errno_of_opening(root: &Dir, path: &Path, symlinks: Symlinks) -> i32 {
@@ -113,7 +113,7 @@ fn magic_links_lead_nowhere(configuration: Configuration) {
 }
 
 /// `sub` is now a directory, now a link to one outside that has the same file.
-fn what_is_swapped_meanwhile_does_not_lead_out(configuration: Configuration) {
+fn swapped_links_do_not_lead_out(configuration: Configuration) {
     configuration.run(async {
         let tree = Tree::new(Ground::Disk);
         let outside = Tree::new(Ground::Disk);
@@ -151,7 +151,7 @@ fn what_is_swapped_meanwhile_does_not_lead_out(configuration: Configuration) {
     });
 }
 
-fn what_is_not_a_file_is_told_apart_without_waiting(configuration: Configuration) {
+fn special_files_are_recognised_without_blocking(configuration: Configuration) {
     in_all_ways(configuration, |tree, _| async move {
         let made = Command::new("mkfifo").arg(tree.path("fifo")).status();
         assert!(made.expect("mkfifo").success());
@@ -261,7 +261,7 @@ fn running_out_of_descriptors_is_an_error_and_passes(configuration: Configuratio
     });
 }
 
-fn a_directory_that_is_none_is_an_error(_: Configuration) {
+fn a_file_in_place_of_a_directory_is_an_error(_: Configuration) {
     for (path, expected) in [("/nothing", libc::ENOENT), ("/proc/version", libc::ENOTDIR)] {
         assert_eq!(errno(&Dir::open(Path::new(path))), expected);
     }

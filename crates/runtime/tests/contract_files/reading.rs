@@ -10,8 +10,8 @@ use twinring::fs::Symlinks;
 use twinring::spawn;
 
 contract!(
-    metadata_is_what_the_filesystem_says,
-    a_recent_look_serves_all_that_arrived_together,
+    metadata_matches_the_filesystem,
+    one_status_check_serves_all_that_arrived_together,
     reads_end_where_the_file_ends,
     a_large_file_is_read_whole,
     many_files_are_read_at_once,
@@ -19,7 +19,7 @@ contract!(
     files_without_a_length_are_read_to_their_end,
 );
 
-fn metadata_is_what_the_filesystem_says(configuration: Configuration) {
+fn metadata_matches_the_filesystem(configuration: Configuration) {
     in_all_ways(configuration, |tree, _| async move {
         for bytes in [0, 1, 70_000] {
             tree.write("file", &pattern(1, 0..bytes));
@@ -42,7 +42,7 @@ fn metadata_is_what_the_filesystem_says(configuration: Configuration) {
 }
 
 /// 100 answers from one file looked at it 100 times before they began.
-fn a_recent_look_serves_all_that_arrived_together(configuration: Configuration) {
+fn one_status_check_serves_all_that_arrived_together(configuration: Configuration) {
     configuration.run_with_handle(|handle| async move {
         let tree = Tree::new(Ground::Memory);
         tree.write("file", b"short");

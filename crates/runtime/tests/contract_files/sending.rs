@@ -14,9 +14,9 @@ contract!(
     narrow_buffers_are_filled_again_and_again,
     headers_and_files_arrive_in_order,
     ranges_of_one_file_arrive,
-    a_file_that_ends_early_says_so,
-    a_file_that_shrinks_meanwhile_says_so,
-    what_is_no_file_is_not_sent,
+    a_file_that_ends_early_is_reported,
+    a_file_that_shrinks_is_reported,
+    only_regular_files_are_sent,
     a_header_alone_arrives,
 );
 
@@ -129,7 +129,7 @@ fn ranges_of_one_file_arrive(configuration: Configuration) {
     });
 }
 
-fn a_file_that_ends_early_says_so(configuration: Configuration) {
+fn a_file_that_ends_early_is_reported(configuration: Configuration) {
     in_all_ways(configuration, |tree, _| async move {
         let file = tree.file(6, 100_000).await;
         let (stream, mut peer) = pair().await;
@@ -150,7 +150,7 @@ fn a_file_that_ends_early_says_so(configuration: Configuration) {
     });
 }
 
-fn a_file_that_shrinks_meanwhile_says_so(configuration: Configuration) {
+fn a_file_that_shrinks_is_reported(configuration: Configuration) {
     const BYTES: usize = 400_000;
     in_all_ways(configuration, |tree, _| async move {
         tree.write("file", &pattern(7, 0..BYTES));
@@ -177,7 +177,7 @@ fn a_file_that_shrinks_meanwhile_says_so(configuration: Configuration) {
     });
 }
 
-fn what_is_no_file_is_not_sent(configuration: Configuration) {
+fn only_regular_files_are_sent(configuration: Configuration) {
     in_all_ways(configuration, |tree, _| async move {
         std::fs::create_dir(tree.path("sub")).expect("a directory");
         let directory = tree.open("sub").await;

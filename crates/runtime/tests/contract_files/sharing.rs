@@ -11,9 +11,9 @@ use twinring::{TcpStream, sleep, spawn};
 contract!(
     sends_and_fin_wait_behind_a_file,
     files_on_one_stream_go_one_after_the_other,
-    receiving_goes_on_during_and_after_a_file,
-    sending_goes_on_after_a_file,
-    many_files_starve_nobody,
+    receiving_continues_during_and_after_a_file,
+    sending_continues_after_a_file,
+    many_files_starve_no_other_task,
 );
 
 const BYTES: usize = 300_000;
@@ -86,7 +86,7 @@ fn files_on_one_stream_go_one_after_the_other(configuration: Configuration) {
 }
 
 /// The socket is O_NONBLOCK from its first file on, which must not make receives fail.
-fn receiving_goes_on_during_and_after_a_file(configuration: Configuration) {
+fn receiving_continues_during_and_after_a_file(configuration: Configuration) {
     in_all_ways(configuration, |tree, _| async move {
         let file = tree.file(2, BYTES).await;
         let (stream, mut peer) = narrow_pair().await;
@@ -121,7 +121,7 @@ fn receiving_goes_on_during_and_after_a_file(configuration: Configuration) {
 }
 
 /// A send that has to wait for the peer does so on an O_NONBLOCK socket too.
-fn sending_goes_on_after_a_file(configuration: Configuration) {
+fn sending_continues_after_a_file(configuration: Configuration) {
     in_all_ways(configuration, |tree, _| async move {
         let file = tree.file(3, 1000).await;
         let (stream, mut peer) = narrow_pair().await;
@@ -151,7 +151,7 @@ async fn send_for_ever(stream: TcpStream, file: Rc<File>) {
     while stream.send_file(&file, 0, 4_000_000).await.is_ok() {}
 }
 
-fn many_files_starve_nobody(configuration: Configuration) {
+fn many_files_starve_no_other_task(configuration: Configuration) {
     configuration.run(async {
         let tree = Tree::new(Ground::Disk);
         let file = Rc::new(tree.file(4, 4_000_000).await);

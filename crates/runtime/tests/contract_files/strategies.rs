@@ -15,17 +15,17 @@ contract!(
     each_way_sends_the_same_bytes,
     each_way_reaches_a_slow_reader,
     each_way_keeps_the_order,
-    each_way_tells_where_the_file_ends,
+    each_way_reports_the_end_of_the_file,
     each_way_reports_a_reset,
     each_way_breaks_the_stream_in_its_middle,
     each_way_does_nothing_before_its_first_byte,
-    given_up_at_any_moment_no_peer_takes_a_part_for_the_whole,
+    an_abandoned_file_is_never_taken_for_complete,
     many_streams_share_pipe_and_buffers,
     a_runtime_that_ends_in_the_middle_leaves_nothing_behind,
     a_cold_file_is_brought_in_first
         real "asks what the page cache has",
-    a_file_of_elsewhere_is_read_and_the_operator_told_once,
-    the_kernel_says_what_it_copied
+    a_remote_file_is_read_and_reported_once,
+    zero_copy_reports_copies
         real "sends without a copy",
 );
 
@@ -117,7 +117,7 @@ fn each_way_keeps_the_order(configuration: Configuration) {
     });
 }
 
-fn each_way_tells_where_the_file_ends(configuration: Configuration) {
+fn each_way_reports_the_end_of_the_file(configuration: Configuration) {
     each(configuration, |tree, strategy, _| async move {
         let file = tree.file(6, 100_000).await;
         let (stream, mut peer) = pair().await;
@@ -243,7 +243,7 @@ fn each_way_does_nothing_before_its_first_byte(configuration: Configuration) {
     });
 }
 
-fn given_up_at_any_moment_no_peer_takes_a_part_for_the_whole(configuration: Configuration) {
+fn an_abandoned_file_is_never_taken_for_complete(configuration: Configuration) {
     each(configuration, |tree, strategy, _| async move {
         let file = tree.file(1, 300_000).await;
         for polls in 0..12 {
@@ -389,7 +389,7 @@ fn a_cold_file_is_brought_in_first(configuration: Configuration) {
     });
 }
 
-fn a_file_of_elsewhere_is_read_and_the_operator_told_once(configuration: Configuration) {
+fn a_remote_file_is_read_and_reported_once(configuration: Configuration) {
     for strategy in SendStrategy::ALL {
         let told = Arc::new(Mutex::new(Vec::new()));
         let telling = Arc::clone(&told);
@@ -420,7 +420,7 @@ fn a_file_of_elsewhere_is_read_and_the_operator_told_once(configuration: Configu
     }
 }
 
-fn the_kernel_says_what_it_copied(configuration: Configuration) {
+fn zero_copy_reports_copies(configuration: Configuration) {
     run_on(configuration.builder(), |handle| async move {
         let tree = Tree::new(Ground::Disk);
         if !tree.is_on_disk() {

@@ -10,9 +10,9 @@ contract!(
     every_size_is_reflected_byte_for_byte,
     the_order_of_each_source_is_kept,
     address_families_and_connectedness_combine,
-    a_connected_socket_hears_its_peer_alone,
+    a_connected_socket_receives_only_from_its_peer,
     empty_datagrams_are_datagrams,
-    what_is_longer_than_the_buffer_is_cut_and_marked,
+    long_datagrams_are_truncated_and_marked,
     large_batches_pass_through_the_bounded_queue,
     two_tasks_share_a_socket,
     workers_share_a_port,
@@ -94,7 +94,7 @@ fn address_families_and_connectedness_combine(configuration: Configuration) {
     });
 }
 
-fn a_connected_socket_hears_its_peer_alone(configuration: Configuration) {
+fn a_connected_socket_receives_only_from_its_peer(configuration: Configuration) {
     in_all_ways(configuration, |options, _| async move {
         let (peer, stranger) = (peer(), peer());
         let socket = connect(&options, address_of(&peer));
@@ -132,7 +132,7 @@ fn empty_datagrams_are_datagrams(configuration: Configuration) {
     });
 }
 
-fn what_is_longer_than_the_buffer_is_cut_and_marked(configuration: Configuration) {
+fn long_datagrams_are_truncated_and_marked(configuration: Configuration) {
     in_all_ways(configuration, |options, _| async move {
         let options = UdpOptions { buffer_bytes: 100, ..options };
         let told = UdpOptions { pktinfo: true, timestamps: true, ..options.clone() };

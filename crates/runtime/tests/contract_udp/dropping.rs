@@ -9,12 +9,12 @@ use twinring::{Datagram, Runtime, UdpOptions, UdpSocket, spawn};
 
 contract!(
     a_dropped_receive_loses_nothing,
-    a_dropped_send_keeps_what_was_not_handed_over,
+    a_dropped_send_keeps_unsent_datagrams,
     cancelling_ends_each_wait_once,
-    a_socket_that_stops_receiving_delivers_what_it_has
+    a_socket_that_stops_receiving_delivers_queued_datagrams
         real "a simulated network takes longer than a call",
-    what_was_handed_over_outlives_the_socket,
-    what_is_blocked_outlives_the_socket_for_the_linger_time
+    queued_datagrams_outlive_the_socket,
+    blocked_datagrams_outlive_the_socket_for_the_linger_time
         real "shapes the traffic of a network of its own",
     buffers_outlive_socket_and_runtime,
     sockets_closed_with_everything_pending_leave_nothing,
@@ -61,7 +61,7 @@ fn a_dropped_receive_loses_nothing(configuration: Configuration) {
     });
 }
 
-fn a_dropped_send_keeps_what_was_not_handed_over(configuration: Configuration) {
+fn a_dropped_send_keeps_unsent_datagrams(configuration: Configuration) {
     const SENT: usize = 3000;
     in_all_ways(configuration, |options, _| async move {
         let to = bind(&UdpOptions { recv_buffer_bytes: Some(16 << 20), ..options.clone() });
@@ -107,7 +107,7 @@ fn cancelling_ends_each_wait_once(configuration: Configuration) {
 
 /// So that a service can end with everything answered or counted: what came before is delivered,
 /// what comes after is among the kernel's drops, and sending goes on.
-fn a_socket_that_stops_receiving_delivers_what_it_has(configuration: Configuration) {
+fn a_socket_that_stops_receiving_delivers_queued_datagrams(configuration: Configuration) {
     in_all_ways(configuration, |options, _| async move {
         let (socket, peer) = (bind(&options), peer());
         for number in 0..50 {
@@ -130,7 +130,7 @@ fn a_socket_that_stops_receiving_delivers_what_it_has(configuration: Configurati
     });
 }
 
-fn what_was_handed_over_outlives_the_socket(configuration: Configuration) {
+fn queued_datagrams_outlive_the_socket(configuration: Configuration) {
     in_all_ways(configuration, |options, _| async move {
         let to = bind(&UdpOptions { recv_buffer_bytes: Some(8 << 20), ..options.clone() });
         let from = connect(&options, to.local_addr());
@@ -146,9 +146,9 @@ fn what_was_handed_over_outlives_the_socket(configuration: Configuration) {
 
 /// Blocked behind a full send buffer when the socket is dropped, all of it still goes out; unless
 /// the linger limit is shorter than that takes, and then the rest goes without a trace.
-fn what_is_blocked_outlives_the_socket_for_the_linger_time(configuration: Configuration) {
+fn blocked_datagrams_outlive_the_socket_for_the_linger_time(configuration: Configuration) {
     const SENT: usize = 150;
-    let test = "dropping::what_is_blocked_outlives_the_socket_for_the_linger_time";
+    let test = "dropping::blocked_datagrams_outlive_the_socket_for_the_linger_time";
     on_a_slow_path(&format!("{test}::{}", configuration.name), || {
         for linger in [Duration::from_secs(20), Duration::from_millis(1)] {
             let before = open_descriptors();

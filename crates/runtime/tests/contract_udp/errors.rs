@@ -10,8 +10,8 @@ contract!(
     a_peer_that_is_not_there_yet_costs_nothing_later,
     an_unreachable_port_does_not_end_a_receive,
     a_datagram_that_is_too_big_fails_alone,
-    addresses_that_make_no_sense_fail_alone,
-    what_is_bound_twice_is_refused_by_name,
+    invalid_addresses_fail_alone,
+    a_second_bind_is_refused_by_name,
     options_out_of_range_are_refused_by_name,
 );
 
@@ -93,7 +93,7 @@ fn a_datagram_that_is_too_big_fails_alone(configuration: Configuration) {
     });
 }
 
-fn addresses_that_make_no_sense_fail_alone(configuration: Configuration) {
+fn invalid_addresses_fail_alone(configuration: Configuration) {
     in_all_ways(configuration, |options, _| async move {
         let to = bind(&options);
         let socket = bind(&options);
@@ -122,7 +122,7 @@ fn addresses_that_make_no_sense_fail_alone(configuration: Configuration) {
     });
 }
 
-fn what_is_bound_twice_is_refused_by_name(configuration: Configuration) {
+fn a_second_bind_is_refused_by_name(configuration: Configuration) {
     configuration.run(async {
         let socket = UdpSocket::bind(loopback()).expect("a free port");
         let address = socket.local_addr();

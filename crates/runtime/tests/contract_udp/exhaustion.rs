@@ -8,7 +8,7 @@ use twinring::{Datagram, RecvBuf, UdpOptions, UdpSocket, spawn};
 
 contract!(
     unread_datagrams_are_bounded_and_drops_are_counted,
-    readers_that_keep_buffers_starve_nobody,
+    readers_that_keep_buffers_starve_no_other_socket,
     a_small_pool_delivers_a_flood_in_order,
     a_full_send_buffer_is_waited_for
         real "shapes the traffic of a network of its own",
@@ -63,7 +63,7 @@ fn unread_datagrams_are_bounded_and_drops_are_counted(configuration: Configurati
 }
 
 /// One task keeps all it ever got; sockets that share its buffers go on.
-fn readers_that_keep_buffers_starve_nobody(configuration: Configuration) {
+fn readers_that_keep_buffers_starve_no_other_socket(configuration: Configuration) {
     in_all_ways(configuration, |options, _| async move {
         let options = UdpOptions { buffer_count: 16, buffer_bytes: 512, ..options };
         let (hoarder, other) = (bind(&options), bind(&options));

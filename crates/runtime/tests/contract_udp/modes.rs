@@ -16,12 +16,12 @@ contract!(
         real "counts system calls of epoll",
     a_tick_wakes_a_worker_once,
     a_worker_without_work_does_not_tick,
-    what_is_due_goes_out_before_what_arrived_is_handled
+    due_sends_leave_before_arrivals_are_handled
         real "a simulated network takes longer than a call",
     another_thread_interrupts_a_tick,
     timers_and_streams_work_in_ticks,
     a_ticker_keeps_its_moments_and_reports_missed_ones,
-    submitting_hands_over_at_once
+    submit_sends_at_once
         real "a simulated network takes longer than a call",
     a_tick_out_of_range_is_refused,
 );
@@ -231,7 +231,7 @@ fn a_worker_without_work_does_not_tick(configuration: Configuration) {
 
 /// Something arrives, and then a sender that is due sends: its datagram is with the kernel before
 /// what arrived is handled, tick after tick.
-fn what_is_due_goes_out_before_what_arrived_is_handled(configuration: Configuration) {
+fn due_sends_leave_before_arrivals_are_handled(configuration: Configuration) {
     if has_faults() {
         // They change when things happen, and by how many calls.
         return;
@@ -362,7 +362,7 @@ fn a_ticker_keeps_its_moments_and_reports_missed_ones(configuration: Configurati
 }
 
 /// Without a wait in between: after `submit` the datagram is at the other socket.
-fn submitting_hands_over_at_once(configuration: Configuration) {
+fn submit_sends_at_once(configuration: Configuration) {
     if has_faults() {
         // They change when things happen, and by how many calls.
         return;

@@ -7,9 +7,9 @@ use twinring::{Datagram, Received, UdpOptions};
 
 contract!(
     a_buffer_is_cut_into_datagrams,
-    what_the_kernel_does_not_cut_keeps_its_place
+    unsegmented_buffers_keep_their_place
         real "a simulated network cuts everything",
-    what_was_coalesced_is_reflected_as_it_came,
+    coalesced_datagrams_are_reflected_unchanged,
     coalescing_is_what_the_kernel_granted
         real "a simulated network does not coalesce",
 );
@@ -56,11 +56,11 @@ fn a_buffer_is_cut_into_datagrams(configuration: Configuration) {
 
 /// Segments that are longer than the path takes are refused by the kernel and cut by the runtime. On
 /// io_uring the datagrams behind them, handed over in the same enter, came first.
-fn what_the_kernel_does_not_cut_keeps_its_place(configuration: Configuration) {
+fn unsegmented_buffers_keep_their_place(configuration: Configuration) {
     const SEGMENT: usize = 2000;
     const ROUNDS: usize = 20;
     let test = format!(
-        "segmentation::what_the_kernel_does_not_cut_keeps_its_place::{}",
+        "segmentation::unsegmented_buffers_keep_their_place::{}",
         configuration.name
     );
     on_a_slow_path(&test, || {
@@ -89,7 +89,7 @@ fn what_the_kernel_does_not_cut_keeps_its_place(configuration: Configuration) {
 }
 
 /// Coalesced on the way in, cut again on the way out: a reflector never touches the segments.
-fn what_was_coalesced_is_reflected_as_it_came(configuration: Configuration) {
+fn coalesced_datagrams_are_reflected_unchanged(configuration: Configuration) {
     in_all_ways(configuration, |options, _| async move {
         let options = UdpOptions {
             gro: true,

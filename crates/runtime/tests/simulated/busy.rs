@@ -47,9 +47,9 @@ async fn a_second() {
 }
 
 /// Every turn took 10 us, so a second of nothing took 100,000 of them, and with late completions
-/// `a_dropped_send_keeps_what_was_not_handed_over` did not come to its end (seed 4).
+/// `a_dropped_send_keeps_unsent_datagrams` did not come to its end (seed 4).
 #[test]
-fn a_second_of_nothing_takes_few_turns() {
+fn an_idle_second_takes_few_turns() {
     let turns = turns_beside(Runtime::builder().stop_on_panic(true), Faults::none(), a_second());
     assert!((500..5_000).contains(&turns), "{turns} turns");
 }
@@ -64,7 +64,7 @@ fn a_second_of_ticks_takes_few_turns() {
 
 /// Time that is passed over is time in which nothing happens: not a single event is late for it.
 #[test]
-fn nothing_that_happens_is_passed_over() {
+fn no_event_is_skipped() {
     const ROUNDS: u32 = 100;
     let late = Faults::none().with(Fault::Late, 1_000_000);
     let turns = turns_beside(Runtime::builder().stop_on_panic(true), late, async {
@@ -84,7 +84,7 @@ fn nothing_that_happens_is_passed_over() {
 /// Reading from the page cache took no time, so hundreds of tasks that read on and on copied some
 /// hundred gigabytes in a simulated second: `a_runtime_that_ends_leaves_nothing_behind` did not end.
 #[test]
-fn reading_takes_its_time() {
+fn reading_takes_simulated_time() {
     const BYTES: usize = 400_000;
     const ROUNDS: u32 = 100;
     let directory = tempfile::tempdir().expect("a temporary directory");

@@ -20,7 +20,7 @@ fn in_world<T: 'static>(faults: Faults, main: impl Future<Output = T> + 'static)
 }
 
 #[test]
-fn a_connection_that_finds_no_room_is_tried_again() {
+fn a_connection_refused_by_a_full_backlog_is_retried() {
     in_world(Faults::none(), async {
         let full = twinring::ListenOptions { backlog: 1, ..Default::default() };
         let listener = full.bind(anywhere(), 1).expect("a free port").remove(0);
@@ -34,7 +34,7 @@ fn a_connection_that_finds_no_room_is_tried_again() {
 }
 
 #[test]
-fn a_file_that_ends_early_says_so() {
+fn a_file_that_ends_early_is_reported() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let path = directory.path().to_owned();
     let content: Vec<u8> = (0..300_000u32).map(|at| (at / 5) as u8).collect();
@@ -125,7 +125,7 @@ fn a_file_that_is_cached_needs_a_descriptor_too() {
 }
 
 /// EAGAIN met a peer that does not wait, which took it for a socket that is full and had sent
-/// nothing: `unread_streams_starve_nobody` waited for its bytes for ever (seed 4).
+/// nothing: `unread_streams_starve_no_other` waited for its bytes for ever (seed 4).
 #[test]
 fn non_blocking_sends_fill_a_socket() {
     in_world(Faults::none().with(Fault::Again, 900_000), async {

@@ -119,7 +119,7 @@ fn without_faults_everything_arrives() {
 /// Every kind of fault that breaks no connection, as often as may be: everything arrives all the
 /// same, in order (which the world itself checks, too).
 #[test]
-fn what_breaks_nothing_loses_nothing() {
+fn harmless_faults_lose_no_data() {
     let harmless = [
         (Fault::ShortSend, 500_000),
         (Fault::ShortReceive, 500_000),
@@ -244,7 +244,7 @@ fn datagrams_come_from_where_they_were_sent() {
 
 #[test]
 #[should_panic(expected = "descriptors were never closed")]
-fn what_is_never_closed_is_noticed() {
+fn a_leaked_descriptor_is_detected() {
     let world = World::new(9, Faults::none());
     let forgotten = twinring::ListenOptions::default().bind(anywhere(), 1).expect("a free port");
     std::mem::forget(forgotten);

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_does_not_show_is_not_counted() {
+    fn missing_kernel_counters_are_not_counted() {
         let mut counted = Counted::default();
         counted.count(10, Some(11));
         counted.count(10, Some(10));

@@ -332,14 +332,14 @@ impl Kernel {
         let Some(tcp) = self.tcp(from) else { return };
         tcp.carrying = false;
         let Some(peer) = tcp.peer.filter(|_| !tcp.broken) else {
-            return self.nobody_receives(from);
+            return self.no_peer_receives(from);
         };
         if self.misfortune(from, peer) {
             return;
         }
         let segment = self.dice.between(1..SEGMENT_BYTES_MAX + 1);
         let slow = self.dice.between(1..SLOW_BYTES_MAX + 1);
-        let Some(receiver) = self.sockets.get(&peer) else { return self.nobody_receives(from) };
+        let Some(receiver) = self.sockets.get(&peer) else { return self.no_peer_receives(from) };
         let (window, open) = match &receiver.kind {
             Kind::Tcp(tcp) => (receiver.recv_bytes.saturating_sub(tcp.inbox.len()), tcp.fin),
             _ => return,
@@ -348,7 +348,7 @@ impl Kernel {
         let gone = open && !receiver.open && !self.is_pending(peer);
         let Some(tcp) = self.tcp(from) else { return };
         if gone && !tcp.out.is_empty() {
-            return self.nobody_receives(from);
+            return self.no_peer_receives(from);
         }
         let most = if tcp.slow { slow } else { segment };
         let bytes = tcp.out.len().min(window).min(most as usize);
@@ -408,7 +408,7 @@ impl Kernel {
         false
     }
 
-    fn nobody_receives(&mut self, from: RawFd) {
+    fn no_peer_receives(&mut self, from: RawFd) {
         let open = self.sockets.get(&from).is_some_and(|socket| socket.open);
         let Some(tcp) = self.tcp(from) else { return };
         let unsent = !tcp.out.is_empty();
