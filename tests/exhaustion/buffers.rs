@@ -1,8 +1,8 @@
 //! The smallest pools of receive buffers, and thousands of connections that all have data: every
-//! byte comes back, and those who send little are served among those who send much.
+//! byte comes back, and clients that send little are served among those that send much.
 
-use crate::crowd::{KINDS, Kind, Scene, Witness};
-use crate::limits::{Usage, crowds_leave_nothing, make_room_for_crowds};
+use crate::clients::{KINDS, Kind, Setup, OtherClient};
+use crate::limits::{Usage, clients_leave_nothing, raise_own_limits};
 use crate::support::datagrams::{assert_balanced, client, number_of, numbered};
 use crate::support::{ENGINES, Server, assert_same, connect, pattern, wait_until};
 use std::collections::HashSet;
@@ -29,10 +29,10 @@ fn thousands_with_data_share_four_small_buffers() {
     const CONNECTIONS: u64 = 2000;
     const BYTES: usize = 640;
     const ROUNDS_MAX: u64 = 5;
-    make_room_for_crowds();
+    raise_own_limits();
     for (engine, pool) in POOLS {
-        let scene = Scene::start(Kind::Echo, engine, &[flag(engine), pool]);
-        let (server, address) = (&scene.server, scene.target.address);
+        let setup = Setup::start(Kind::Echo, engine, &[flag(engine), pool]);
+        let (server, address) = (&setup.server, setup.target.address);
         let peers: Vec<TcpStream> = (0..CONNECTIONS).map(|_| connect(address)).collect();
         let round = |round: u64| {
             // All have sent before the first answer is read.
@@ -46,18 +46,18 @@ fn thousands_with_data_share_four_small_buffers() {
             }
         };
         round(0);
-        let witness = Witness::of(&scene.target);
-        // A server that was kept from the CPU has more to hold at once; a leak comes in each round.
+        let other = OtherClient::of(&setup.target);
+        // A server that was kept from the CPU uses more at once; a leak occurs in each round.
         let leaves_nothing = |number| {
             let before = server.memory_bytes();
             round(number);
             server.memory_bytes().saturating_sub(before) <= TOLERANCE_BYTES
         };
         let settled = (1..ROUNDS_MAX).any(leaves_nothing);
-        let served = witness.end();
+        let served = other.end();
         assert!(settled, "{engine} {pool}: each round left more than {TOLERANCE_BYTES} bytes");
         drop(peers);
-        let ended = scene.server.terminate();
+        let ended = setup.server.terminate();
         assert_eq!((ended.code, ended.count("open")), (Some(0), 0), "{}", ended.stderr);
         let bytes = ended.count("received_bytes");
         assert_eq!(bytes, ended.count("sent_bytes"), "{}", ended.last);
@@ -74,36 +74,36 @@ fn thousands_with_data_share_four_small_buffers() {
 fn files_and_handshakes_need_no_more_than_four_small_buffers() {
     for (engine, pool) in POOLS {
         for kind in KINDS {
-            let scene = Scene::start(kind, engine, &[flag(engine), pool]);
-            let crowd = |count: u64| {
+            let setup = Setup::start(kind, engine, &[flag(engine), pool]);
+            let clients = |count: u64| {
                 std::thread::scope(|scope| {
                     for number in 0..count {
-                        let target = &scene.target;
+                        let target = &setup.target;
                         scope.spawn(move || {
-                            let mut guest = target.visit();
-                            (0..3).for_each(|round| assert!(guest.ask(number << 8 | round)));
-                            assert!(guest.ask_for_much(number));
+                            let mut session = target.connect();
+                            (0..3).for_each(|round| assert!(session.ask(number << 8 | round)));
+                            assert!(session.request_much(number));
                         });
                     }
                 });
             };
             let mut served = None;
-            let growth = crowds_leave_nothing(TOLERANCE_BYTES, || {
-                let witness = Witness::of(&scene.target);
-                crowd(60);
-                served = Some(witness.end());
-                Usage::at_rest(&scene.server, scene.listeners)
+            let growth = clients_leave_nothing(TOLERANCE_BYTES, || {
+                let other = OtherClient::of(&setup.target);
+                clients(60);
+                served = Some(other.end());
+                Usage::at_rest(&setup.server, setup.listeners)
             });
-            let served = served.expect("crowds came");
-            let ended = scene.server.terminate();
+            let served = served.expect("clients were served");
+            let ended = setup.server.terminate();
             assert_eq!((ended.code, ended.count("open")), (Some(0), 0), "{}", ended.stderr);
-            println!("{engine} {kind:?} {pool}: crowds of 60 connections; {served}; {growth}");
+            println!("{engine} {kind:?} {pool}: 60 connections at a time; {served}; {growth}");
         }
     }
 }
 
-/// A reflector may drop datagrams for which there is no room; what it answers is unchanged, and
-/// what it takes is answered or counted.
+/// A reflector may drop datagrams without a free buffer; its answers are unchanged, and every
+/// datagram that it received is answered or counted.
 #[test]
 fn a_reflector_with_four_buffers_answers_what_it_takes() {
     const SOURCES: u64 = 300;
@@ -126,7 +126,7 @@ fn a_reflector_with_four_buffers_answers_what_it_takes() {
                 answers += 1;
             }
         }
-        // Whoever asks one at a time is answered each time.
+        // A client that sends one at a time is answered each time.
         let own = client(server.address());
         wait_until("it has come to rest", || {
             own.send(b"still there?").expect("room");

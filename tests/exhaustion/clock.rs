@@ -1,9 +1,9 @@
-//! A clock that is set while a server runs, back and forth, by seconds and by years. The real command
-//! on the real engines gets another wall clock (`wall_clock.c`), and the machine keeps its own: time
-//! stamps follow, and nothing else takes notice, since everything that waits goes by clocks that
-//! cannot be set. (Those of the kernel's own stamps, on files and in its logs, do not follow here.)
+//! A clock that is set while a server runs, back and forth, by seconds and by years. The real
+//! command on the real engines gets another wall clock (`wall_clock.c`), and the machine keeps its
+//! own: time stamps follow, and nothing else is affected, because all waits use clocks that cannot
+//! be set. (The kernel's own stamps, on files and in its logs, do not follow here.)
 
-use crate::crowd::Witness;
+use crate::clients::OtherClient;
 use crate::support::http::{MODIFIED, MODIFIED_S, Site, ask_on, get, responses, talk};
 use crate::support::load::{Bounded, engines, sound};
 use crate::support::tls::{Identity, VERSIONS, end, secure};
@@ -66,8 +66,8 @@ impl WallClock {
         Server::spawn(self.twinring(&[&["serve"], service, &common].concat()))
     }
 
-    /// Sets the clock every few milliseconds, by up to ten days each way, until nobody else has
-    /// `alive`.
+    /// Sets the clock every few milliseconds, by up to ten days each way, until `alive` has no
+    /// other owner.
     fn storm(&self, alive: Weak<()>) -> u64 {
         let mut jumps = 0;
         let mut state = 1_u64;
@@ -115,28 +115,28 @@ fn follow(engine: &str) {
     let jumps = [-1, HOUR_S, -DAY_S, 80 * 365 * DAY_S, to_1970_s, 0];
     for (number, jump_s) in jumps.into_iter().enumerate() {
         clock.set_off(jump_s);
-        // A worker looks at the clock once a second.
+        // A worker reads the clock once per second.
         wait_until("the date follows", || {
             let answer = ask_on(&mut stream, &get("/hello.txt", ""));
             assert_eq!(answer.status, 200);
             let shown_s = seconds_of(answer.field("date").expect("a date"));
             (shown_s - (now_s() + jump_s)).abs() <= 1
         });
-        // Whether a file has changed is a question of its own date; one that lies in the future is
-        // nobody's (RFC 9110 section 8.8.2.1).
+        // Whether a file has changed depends on its own date; a date in the future is invalid (RFC
+        // 9110 section 8.8.2.1).
         let expected = if now_s() + jump_s < MODIFIED_S as i64 { 200 } else { 304 };
         let since = format!("If-Modified-Since: {MODIFIED}\r\n");
         wait_until("that is known", || {
             ask_on(&mut stream, &get("/hello.txt", &since)).status == expected
         });
-        // What is cached is valid for so long, however the clock is set.
+        // Cached content expires after a fixed time, however the clock is set.
         let content = pattern(number as u64, 50 + number);
         site.replace("hello.txt", &content, MODIFIED_S);
         wait_until("the new file is served", || {
             ask_on(&mut stream, &get("/hello.txt", "")).body == content
         });
     }
-    // A minute of silence is the limit, and by the other clock it was decades.
+    // The limit is a minute of silence; by the other clock it was decades.
     assert_eq!(ask_on(&mut idle, &get("/hello.txt", "")).status, 200);
     drop((idle, stream));
     let ended = server.terminate();
@@ -160,7 +160,7 @@ fn sessions_are_resumed_or_replaced_across_clock_jumps() {
         let server = clock.serve(engine, &service);
         let mut resumed = Vec::new();
         for jump in [0, HOUR_S, DAY_S, 300 * DAY_S, -300 * DAY_S, 0] {
-            // Each time a ticket is had before the clock is set, and shown afterwards.
+            // Each time a ticket is issued before the clock is set, and used afterwards.
             let mut trust = identity.trust(&VERSIONS);
             trust.resumption = Resumption::in_memory_sessions(8);
             let trust = Arc::new(trust);
@@ -202,8 +202,8 @@ fn clock_changes_disturb_no_connection() {
             let watched = Arc::downgrade(&alive);
             let storm = scope.spawn(|| clock.storm(watched));
             let mut stream = connect(address);
-            let witness =
-                Witness::who(move |_| ask_on(&mut stream, &get("/hello.txt", "")).status == 200);
+            let other =
+                OtherClient::new(move |_| ask_on(&mut stream, &get("/hello.txt", "")).status == 200);
             let runs = [
                 ("tcp", echo.address().to_string(), "-c 20 --rate 2000"),
                 ("http", format!("http://{address}/hello.txt"), "-c 20 --rate 1000"),
@@ -220,21 +220,22 @@ fn clock_changes_disturb_no_connection() {
                     let took_us = began.elapsed().as_micros() as f64;
                     assert_eq!(output.status.code(), Some(0), "{engine} {kind}: {output:?}");
                     if kind != "udp" {
-                        // No time is longer than all of it, as one by a clock that is set would be.
+                        // No time is longer than the whole run, as one by a clock that is set would
+                        // be.
                         let outcome = sound(output);
                         let max_us = outcome.latency_us("max");
                         assert!((0.0..=took_us).contains(&max_us), "{max_us} of {took_us} us");
                     }
                 }
             }
-            let served = witness.end();
+            let served = other.end();
             drop(alive);
             let jumps = storm.join().expect("a clock");
             println!("{engine}: {jumps} jumps of up to 20 days under load; {served}");
             jumps
         });
         assert!(jumps > 100);
-        // Nothing moved on it for a few seconds, and for centuries by the other clock.
+        // It was idle for a few seconds, and for centuries by the other clock.
         ping(&idle, b"still there");
         drop(idle);
         let answers = talk(address, get("/hello.txt", "").as_bytes());

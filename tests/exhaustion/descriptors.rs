@@ -1,55 +1,55 @@
-//! More connections than descriptors: those that have one are served, the others wait in the
-//! backlog, and all are served when descriptors are there again.
+//! More connections than descriptors: those with a descriptor are served, the others wait in the
+//! backlog, and all are served when descriptors are free again.
 
-use crate::crowd::{Crowd, KINDS, Kind, Scene, Witness};
-use crate::limits::{Usage, crowds_leave_nothing, make_room_for_crowds, raise};
+use crate::clients::{Clients, KINDS, Kind, Setup, OtherClient};
+use crate::limits::{Usage, clients_leave_nothing, raise_own_limits, raise};
 use crate::support::load::{Bounded, command, engines, sound};
 use crate::support::{ENGINES, limited, run_to_its_end, wait_until};
 use rustix::process::Resource;
 
 const DESCRIPTORS: u64 = 48;
-const CROWD: usize = 120;
+const CLIENTS: usize = 120;
 
-/// Memory that a server has not given back after a crowd like one before it: what is free inside
-/// the C library's heap.
+/// Memory that a server may keep after clients like those before: free space inside the C library's
+/// heap.
 const TOLERANCE_BYTES: u64 = 2 << 20;
 
 fn exhaust(kind: Kind, engine: &str) {
     let few = limited(&format!("-n {DESCRIPTORS}"));
-    let scene = Scene::start_with(few, kind, engine, &[]);
-    let (server, target) = (&scene.server, &scene.target);
+    let setup = Setup::start_with(few, kind, engine, &[]);
+    let (server, target) = (&setup.server, &setup.target);
     let has_run_out = || server.descriptors() as u64 >= DESCRIPTORS - 2;
-    let witness = Witness::of(target);
-    let crowd = Crowd::gather(target, CROWD);
+    let other = OtherClient::of(target);
+    let clients = Clients::gather(target, CLIENTS);
     wait_until("it says that descriptors ran out", || server.stderr().contains("ulimit -n"));
     wait_until("it has taken what it can", has_run_out);
-    let at_first = crowd.served();
-    assert!(at_first < CROWD, "descriptors were enough for everybody");
-    // They come back because others leave.
-    let mut refused = crowd.refused();
-    crowd.end();
-    // They come back because there are more: all are there at once.
-    let crowd = Crowd::gather(target, CROWD);
+    let at_first = clients.served();
+    assert!(at_first < CLIENTS, "descriptors were enough for all");
+    // Descriptors return because clients disconnect.
+    let mut refused = clients.refused();
+    clients.end();
+    // Descriptors return because the limit is raised: all clients are connected at once.
+    let clients = Clients::gather(target, CLIENTS);
     wait_until("it has run out again", has_run_out);
     if raise(server, Resource::Nofile, 4096) {
-        crowd.wait_until_all_are_served();
+        clients.wait_until_all_are_served();
     } else {
-        // Root of a container often lacks it; the half above needs nothing.
+        // Root of a container often lacks it; the lower half needs no privilege.
         println!("limit not raised: that takes CAP_SYS_RESOURCE");
     }
-    refused += crowd.refused();
-    crowd.end();
-    let growth = crowds_leave_nothing(TOLERANCE_BYTES, || {
-        Crowd::gather(target, CROWD).end();
-        Usage::at_rest_but_one(server, scene.listeners)
+    refused += clients.refused();
+    clients.end();
+    let growth = clients_leave_nothing(TOLERANCE_BYTES, || {
+        Clients::gather(target, CLIENTS).end();
+        Usage::at_rest_but_one(server, setup.listeners)
     });
-    let served = witness.end();
-    let ended = scene.server.terminate();
+    let served = other.end();
+    let ended = setup.server.terminate();
     assert_eq!((ended.code, ended.count("open")), (Some(0), 0), "{}", ended.stderr);
     let stalls = ended.last["runtime_counters"]["accept_stalls"].as_u64().expect("a counter");
     assert!(stalls > 0 && ended.stderr.matches("ulimit -n").count() == 1, "{}", ended.stderr);
     println!(
-        "{engine} {kind:?}: {CROWD} connections and {DESCRIPTORS} descriptors: {at_first} served at \
+        "{engine} {kind:?}: {CLIENTS} connections and {DESCRIPTORS} descriptors: {at_first} served at \
          first, all in the end; {refused} times 503 for want of one for a file; {served}; \
          {growth}"
     );
@@ -57,7 +57,7 @@ fn exhaust(kind: Kind, engine: &str) {
 
 #[test]
 fn connections_without_a_descriptor_wait() {
-    make_room_for_crowds();
+    raise_own_limits();
     for engine in ENGINES {
         KINDS.into_iter().for_each(|kind| exhaust(kind, engine));
     }
@@ -73,7 +73,7 @@ fn too_few_to_start_with_is_an_error() {
                 // If it does start, this ends it.
                 let (code, _, told) = run_to_its_end(command.arg("--sandbox-check"));
                 if told.contains("error while loading shared libraries") {
-                    // Somebody left a descriptor open to us, and so to it.
+                    // The parent left a descriptor open to this process, and so to the server.
                     continue;
                 }
                 assert!(matches!(code, Some(0 | 1)), "{engine} {service}: {code:?} {told}");
@@ -89,9 +89,9 @@ fn too_few_to_start_with_is_an_error() {
 
 #[test]
 fn a_load_reports_missing_descriptors() {
-    let scene = Scene::start(Kind::Echo, "epoll", &[]);
+    let setup = Setup::start(Kind::Echo, "epoll", &[]);
     for engine in engines() {
-        let target = scene.target.address.to_string();
+        let target = setup.target.address.to_string();
         let load = command(engine, "tcp", &target, "-c 100 -d 300ms --warmup 100ms");
         let mut command = limited(&format!("-n {DESCRIPTORS}"));
         command.args(load.get_args()).stdin(std::process::Stdio::null());

@@ -1,7 +1,7 @@
-//! A disk that is full: the access log holds nobody up and counts what it drops; the lab ends with
-//! what it has, and leaves nothing running.
+//! A full disk: the access log delays no request and counts dropped lines; the lab ends with a
+//! partial bundle, and leaves no process running.
 
-use crate::crowd::Witness;
+use crate::clients::OtherClient;
 use crate::support::http::{Site, ask_on, get};
 use crate::support::missing::missing;
 use crate::support::{ENGINES, Server, connect, run_to_its_end, wait_until};
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Runs `test` with a file system of so many KiB, which nobody else sees and which goes with it.
+/// Runs `test` with a private file system of `kib` KiB, which is removed afterwards.
 fn with_small_disk(kib: u32, test: impl FnOnce(&Path) + Send) {
     std::thread::scope(|scope| {
         // The namespace is of this thread, and of the processes that it starts.
@@ -62,11 +62,11 @@ fn a_full_disk_under_the_access_log_delays_no_request() {
                 server.stderr().contains("No space left")
             });
             let memory_bytes = server.memory_bytes();
-            let witness = Witness::who(ask(connect(server.address())));
+            let other = OtherClient::new(ask(connect(server.address())));
             for _ in 0..2000 {
                 requests += u64::from(own(0));
             }
-            let served = witness.end();
+            let served = other.end();
             requests += served.count() as u64;
             let grown = server.memory_bytes().saturating_sub(memory_bytes);
             assert!(grown < 1 << 20, "{engine}: {grown} bytes for lines that go nowhere");
@@ -119,7 +119,7 @@ fn lab(arguments: &[&str]) -> (Option<i32>, String, String) {
 
 #[test]
 fn a_full_disk_leaves_a_partial_bundle_that_verifies() {
-    // Room for nothing; for the beginning; for some runs.
+    // Space for nothing; for the beginning; for some runs.
     for kib in [4, 32, 64] {
         with_small_disk(kib, |disk| {
             let out = disk.to_str().expect("UTF-8");
@@ -142,7 +142,7 @@ fn a_full_disk_leaves_a_partial_bundle_that_verifies() {
             let bundle = bundle.parent().expect("a directory").to_str().expect("UTF-8");
             let (code, verified, told) = lab(&["verify", bundle]);
             assert_eq!(code, Some(0), "{kib} KiB: {verified}{told}");
-            // It said that the lab was killed or still runs.
+            // It claimed that the lab was killed or still runs.
             let notes: Vec<&str> = verified.lines().filter(|it| it.starts_with("note: ")).collect();
             assert!(
                 notes[0].contains("incomplete, because its lab failed: cannot write"),

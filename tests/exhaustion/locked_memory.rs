@@ -34,8 +34,8 @@ fn binary_for_all() -> &'static Path {
     path
 }
 
-/// Users who are nobody else: what is charged to a user, and given back only some time after a ring
-/// is closed, is charged to all processes of theirs.
+/// Users without other processes: rings are charged to a user, and released some time after they
+/// are closed.
 const OTHERS: u32 = 61_000;
 
 fn somebody_new() -> u32 {
@@ -43,8 +43,8 @@ fn somebody_new() -> u32 {
     OTHERS + std::process::id() % 100 * 40 + COUNT.fetch_add(1, Relaxed) % 40
 }
 
-/// The command with so much locked memory, for a user without privileges: another one than this,
-/// if this is root.
+/// The command with `memlock_kib` of locked memory, for an unprivileged user: another one than
+/// this, if this is root.
 fn unprivileged(memlock_kib: u32) -> Command {
     unprivileged_as(somebody_new(), memlock_kib)
 }
@@ -99,8 +99,8 @@ fn charged_rings_fail_by_name_and_fall_back_by_default() {
     }
 }
 
-/// The kernel gives back late what rings are charged. Who was started anew, with room for as many rings as
-/// it has workers, found no memory for them and failed.
+/// The kernel releases the memory charged for rings late. A restarted service, with a limit for as
+/// many rings as it has workers, found no memory for them and failed.
 #[test]
 fn a_service_can_be_restarted_at_once() {
     let user = somebody_new();
@@ -117,8 +117,8 @@ fn a_service_can_be_restarted_at_once() {
     ping(&connect(start().address()), &pattern(1, 5000));
 }
 
-/// Root passes the limit over when it looks what rings are possible, and does not any more when it
-/// makes them, having given up its capabilities: `auto` failed where it should have taken epoll.
+/// Root ignored the limit when it probed the rings, but not when it created them, after it had
+/// dropped its capabilities: `auto` failed where it should have used epoll.
 #[test]
 fn rights_that_are_dropped_later_do_not_count() {
     if !is_root() {
@@ -151,11 +151,10 @@ fn rights_that_are_dropped_later_do_not_count() {
     }
 }
 
-/// Pages on their way are charged. A limit that is used up makes the kernel refuse, and the same
-/// bytes are copied.
+/// Pages in flight are charged. At the limit the kernel refuses, and the same bytes are copied.
 #[test]
 fn zero_copy_sends_fall_back_to_copies() {
-    // Enough for the ring of one worker, and no more than a few pages beside.
+    // Enough for the ring of one worker, and a few further pages.
     let charged = are_rings_charged();
     for engine in ENGINES {
         let kib = if engine == "io_uring" && charged { 240 } else { 0 };

@@ -1,8 +1,8 @@
-//! Too little memory, by RLIMIT_AS: what does not fit at the start is an error that says so; what
-//! connections need later is kept in reserve, and without that nobody new is let in.
+//! Too little memory, by RLIMIT_AS: resources that do not fit at the start are an error; memory
+//! that connections need later is kept in reserve, and without it no new connection is accepted.
 
-use crate::crowd::{KINDS, Kind, Scene, Witness};
-use crate::limits::{Usage, crowds_leave_nothing, limit, make_room_for_crowds};
+use crate::clients::{KINDS, Kind, Setup, OtherClient};
+use crate::limits::{Usage, clients_leave_nothing, limit, raise_own_limits};
 use crate::support::datagrams::{client, reflected};
 use crate::support::http::get;
 use crate::support::{
@@ -15,7 +15,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
-/// What a service has to leave for the connections that it has.
+/// The memory that a service must leave for its existing connections.
 const RESERVE_BYTES: u64 = 16 << 20;
 
 /// As for descriptors.
@@ -47,7 +47,7 @@ fn pools_that_do_not_fit_are_errors_at_the_start() {
     }
 }
 
-/// Clients that have connected and said something: those that wait for the answer, and those that
+/// Clients that have connected and sent a request: those that wait for the answer, and those that
 /// have it.
 struct Arrivals {
     waiting: Vec<(u64, TcpStream)>,
@@ -65,7 +65,7 @@ impl Arrivals {
         Arrivals { waiting: (0..count).map(arrive).collect(), served: Vec::new() }
     }
 
-    /// Looks at everybody who waits, once.
+    /// Checks all waiting clients once.
     fn look(&mut self, expected: &impl Fn(u64) -> Vec<u8>) {
         for (number, mut stream) in std::mem::take(&mut self.waiting) {
             let mut bytes = vec![0; expected(number).len()];
@@ -86,7 +86,7 @@ impl Arrivals {
     }
 }
 
-/// What a client of this kind sends at once, and how the answer begins.
+/// The first request of a client of this kind, and the beginning of its answer.
 fn opening(kind: Kind, number: u64) -> (Vec<u8>, Vec<u8>) {
     match kind {
         Kind::Echo => (pattern(number, 300), pattern(number, 300)),
@@ -96,43 +96,43 @@ fn opening(kind: Kind, number: u64) -> (Vec<u8>, Vec<u8>) {
     }
 }
 
-fn crowd_out(kind: Kind, engine: &str) {
+fn exhaust(kind: Kind, engine: &str) {
     let (count, spare_bytes) = (3000, 256 << 10);
-    let scene = Scene::start(kind, engine, &["--backlog", "4096"]);
-    let (server, target) = (&scene.server, &scene.target);
+    let setup = Setup::start(kind, engine, &["--backlog", "4096"]);
+    let (server, target) = (&setup.server, &setup.target);
     let say = |number| opening(kind, number).0;
     let answer = |number| opening(kind, number).1;
-    let witness = Witness::of(target);
-    let before_crowd = server.descriptors();
+    let other = OtherClient::of(target);
+    let before_clients = server.descriptors();
     limit(server, Resource::As, Some(server.address_space_bytes() + RESERVE_BYTES + spare_bytes));
-    let mut crowd = Arrivals::new(target.address, count, say);
+    let mut clients = Arrivals::new(target.address, count, say);
     wait_until("it says that memory runs short", || server.stderr().contains("memory"));
     std::thread::sleep(Duration::from_millis(200));
-    crowd.look(&answer);
-    let at_first = crowd.served.len();
-    let open = server.descriptors() - before_crowd;
+    clients.look(&answer);
+    let at_first = clients.served.len();
+    let open = server.descriptors() - before_clients;
     assert!(open > 0, "{engine} {kind:?}: nobody was let in");
-    // With memory again, everybody is let in.
+    // With memory again, all are accepted.
     limit(server, Resource::As, None);
     if kind == Kind::Https {
-        wait_until("all are let in", || server.descriptors() >= before_crowd + count as usize);
+        wait_until("all are let in", || server.descriptors() >= before_clients + count as usize);
     } else {
         let began = Instant::now();
-        while !crowd.waiting.is_empty() && began.elapsed() < PATIENCE {
-            crowd.look(&answer);
+        while !clients.waiting.is_empty() && began.elapsed() < PATIENCE {
+            clients.look(&answer);
         }
-        assert_eq!(crowd.waiting.len(), 0, "{engine} {kind:?}: connections were lost");
+        assert_eq!(clients.waiting.len(), 0, "{engine} {kind:?}: connections were lost");
     }
-    drop(crowd);
-    let served = witness.end();
-    // Again without a limit: what a crowd that was let in whole leaves behind is all there is.
-    let growth = crowds_leave_nothing(TOLERANCE_BYTES, || {
-        let crowd = Arrivals::new(target.address, count, say);
-        wait_until("all are let in", || server.descriptors() + 1 >= before_crowd + count as usize);
-        drop(crowd);
-        Usage::at_rest(server, scene.listeners)
+    drop(clients);
+    let served = other.end();
+    // Again without a limit: the memory left behind by clients that were all accepted.
+    let growth = clients_leave_nothing(TOLERANCE_BYTES, || {
+        let clients = Arrivals::new(target.address, count, say);
+        wait_until("all are let in", || server.descriptors() + 1 >= before_clients + count as usize);
+        drop(clients);
+        Usage::at_rest(server, setup.listeners)
     });
-    let ended = scene.server.terminate();
+    let ended = setup.server.terminate();
     assert_eq!((ended.code, ended.count("open")), (Some(0), 0), "{}", ended.stderr);
     assert_eq!(ended.stderr.matches("accepting is paused").count(), 1, "{}", ended.stderr);
     println!(
@@ -144,14 +144,14 @@ fn crowd_out(kind: Kind, engine: &str) {
 
 #[test]
 fn connections_beyond_the_memory_wait() {
-    make_room_for_crowds();
+    raise_own_limits();
     for engine in ENGINES {
-        KINDS.into_iter().for_each(|kind| crowd_out(kind, engine));
+        KINDS.into_iter().for_each(|kind| exhaust(kind, engine));
     }
 }
 
-/// What a connection whose peer does not read makes a worker hold, at most: what may be unread and
-/// unsent of it, the buffer that came last, and the C library's share.
+/// The maximum memory of a connection whose peer does not read: its unread and unsent data, the
+/// buffer that arrived last, and the C library's share.
 const CONNECTION_BYTES_MAX: u64 = 768 << 10;
 
 #[test]
@@ -162,7 +162,7 @@ fn max_connections_bounds_memory() {
         let server = Server::echo(engine, &["--max-connections", &most]);
         let target = server.address();
         let own = connect(target);
-        let witness = Witness::who(move |number| {
+        let other = OtherClient::new(move |number| {
             ping(&own, &pattern(number, 1000));
             true
         });
@@ -170,7 +170,7 @@ fn max_connections_bounds_memory() {
         limit(&server, Resource::As, Some(server.address_space_bytes() + room));
         let before = server.memory_bytes();
         let block = pattern(9, 16 << 20);
-        // They write as much as is taken, and read nothing.
+        // They write as much as is accepted, and read nothing.
         let stuck: Vec<(TcpStream, usize)> = std::thread::scope(|scope| {
             let flood = || {
                 let stream = connect(target);
@@ -182,7 +182,7 @@ fn max_connections_bounds_memory() {
         });
         let held = server.memory_bytes().saturating_sub(before);
         assert!(held <= CONNECTIONS * CONNECTION_BYTES_MAX, "{engine}: {held} bytes");
-        // What was taken comes back, all of it.
+        // All accepted data comes back.
         std::thread::scope(|scope| {
             for (stream, written) in &stuck {
                 let (mut reader, mut back) = (stream, vec![0; *written]);
@@ -194,7 +194,7 @@ fn max_connections_bounds_memory() {
             }
         });
         drop(stuck);
-        let served = witness.end();
+        let served = other.end();
         let ended = server.terminate();
         assert_eq!((ended.code, ended.count("open")), (Some(0), 0), "{}", ended.stderr);
         println!(
@@ -215,7 +215,7 @@ fn a_reflector_of_many_sources_keeps_within_its_memory() {
         reflected(&own, b"warm");
         let before = server.memory_bytes();
         limit(&server, Resource::As, Some(server.address_space_bytes() + RESERVE_BYTES));
-        let witness = Witness::who(move |number| {
+        let other = OtherClient::new(move |number| {
             reflected(&own, &pattern(number, 100));
             true
         });
@@ -231,7 +231,7 @@ fn a_reflector_of_many_sources_keeps_within_its_memory() {
             }
         }
         let grown = server.memory_bytes().saturating_sub(before);
-        let served = witness.end();
+        let served = other.end();
         let ended = server.terminate();
         assert_eq!(ended.code, Some(0), "{}", ended.stderr);
         assert!(ended.count("sent") > u64::from(SOURCES), "{}", ended.last);

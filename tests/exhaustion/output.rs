@@ -1,7 +1,7 @@
-//! Standard output or standard error that is full or gone ends nothing that goes on, and is told by
-//! an exit code where a result is lost.
+//! Full or closed standard output and standard error end no running server, and cause an exit code
+//! if a result is lost.
 
-use crate::crowd::{Kind, Scene};
+use crate::clients::{Kind, Setup};
 use crate::support::load::engines;
 use crate::support::{PATIENCE, Signal, connect, pattern, ping};
 use std::fs::File;
@@ -28,7 +28,7 @@ fn twinring(arguments: &[&str]) -> Command {
     command
 }
 
-/// Commands that print a result and need no other one.
+/// Commands that print a result and need no other program.
 const SHORT: [&[&str]; 6] = [
     &["probe"],
     &["probe", "--json"],
@@ -41,8 +41,8 @@ const SHORT: [&[&str]; 6] = [
 /// `twinring lab list | head -1` ended in a panic, and so did all of `lab` on a full disk.
 #[test]
 fn an_unprintable_result_is_an_error_unless_the_reader_left() {
-    let scene = Scene::start(Kind::Echo, "epoll", &[]);
-    let target = scene.target.address.to_string();
+    let setup = Setup::start(Kind::Echo, "epoll", &[]);
+    let target = setup.target.address.to_string();
     let ends = |output: &Output, code: i32, told: &str, what: &[&str]| {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(code), "{what:?}: {said}");
@@ -55,7 +55,7 @@ fn an_unprintable_result_is_an_error_unless_the_reader_left() {
             ends(&output, 1, "cannot write to standard output: No space left", arguments);
             let output = twinring(arguments).stdout(left()).output().expect("it starts");
             ends(&output, 0, "", arguments);
-            // Nothing can be told then, and that is no reason to panic.
+            // No message can be printed then, which is no reason to panic.
             let code = twinring(arguments).stdout(full()).stderr(full()).status();
             assert_eq!(code.expect("it starts").code(), Some(1), "{arguments:?}");
         }
@@ -66,7 +66,7 @@ fn an_unprintable_result_is_an_error_unless_the_reader_left() {
     assert_eq!(code.expect("it starts").code(), Some(1));
 }
 
-/// An address of this machine that nobody else uses: what is printed cannot tell which one it is.
+/// An otherwise unused address of this machine: the output does not show which one it is.
 fn own_address() -> SocketAddr {
     static COUNT: AtomicU8 = AtomicU8::new(1);
     let [_, _, high, low] = std::process::id().to_be_bytes();

@@ -1,7 +1,7 @@
 //! Slowloris: heads, bodies and handshakes that come a byte at a time and never end, a thousand of
 //! them at once; none goes away before it is thrown out.
 
-use crate::crowd::{Peer, attackers, source};
+use crate::peers::{Peer, attackers, source};
 use crate::siege::{Others, Siege};
 use crate::support::http::Site;
 use crate::support::tls::{self, Identity};
@@ -108,13 +108,13 @@ fn requests_and_handshakes_that_never_end_are_cut_and_leave_nothing() {
         };
         let (ended, attacks) = siege.withstand(|_| {
             let slow = |number| Slow::new(number, plain, encrypted);
-            let mut crowd: Vec<Slow> = (0..count).map(slow).collect();
+            let mut peers: Vec<Slow> = (0..count).map(slow).collect();
             wait_until("all are thrown out", || {
-                crowd.iter_mut().for_each(Slow::dribble);
+                peers.iter_mut().for_each(Slow::dribble);
                 thread::sleep(PAUSE);
-                crowd.iter().all(|slow| slow.peer.is_gone())
+                peers.iter().all(|slow| slow.peer.is_gone())
             });
-            crowd.iter().for_each(Slow::assert_was_told);
+            peers.iter().for_each(Slow::assert_was_told);
         });
         let each = attacks * count as u64 / 3;
         let timeouts = ["header_timeouts", "body_timeouts", "handshake_timeouts"];

@@ -1,7 +1,7 @@
 //! Floods of datagrams: from a thousand addresses, of every length from none to the longest, and
 //! with forged sources. Nothing is ever answered with more than it was.
 
-use crate::crowd::attackers;
+use crate::peers::attackers;
 use crate::siege::{Others, Siege};
 use crate::support::datagrams::{assert_balanced, number_of, numbered};
 use crate::support::namespace::in_a_namespace;

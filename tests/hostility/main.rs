@@ -13,7 +13,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
-mod crowd;
+mod peers;
 mod siege;
 
 mod dribbling;

@@ -1,6 +1,6 @@
 //! Peers that ask and never read an answer, a thousand at once: their windows shut, and stay shut.
 
-use crate::crowd::{Cuts, Peer, attackers, narrow_connection, source, write_until_stuck};
+use crate::peers::{Cuts, Peer, attackers, narrow_connection, source, write_until_stuck};
 use crate::siege::{Others, Siege};
 use crate::support::http::{Site, get};
 use crate::support::tls::{self, Identity};
@@ -37,8 +37,8 @@ fn echo_peers_that_never_read_are_cut_and_leave_nothing() {
             let peer = |number: usize| {
                 Peer::narrow(source(number), address).saying(&block, ECHO_BYTES[number % 4])
             };
-            let mut crowd: Vec<Peer> = (0..count).map(peer).collect();
-            write_until_stuck(&mut crowd);
+            let mut peers: Vec<Peer> = (0..count).map(peer).collect();
+            write_until_stuck(&mut peers);
             cuts.wait(server, before, count);
         });
         assert_eq!(ended.count("idle_closed"), attacks * count as u64);
@@ -74,8 +74,8 @@ fn http_peers_that_never_read_are_cut_and_leave_nothing() {
                     _ => peer.saying(&many, many.len()),
                 }
             };
-            let mut crowd: Vec<Peer> = (0..count).map(peer).collect();
-            write_until_stuck(&mut crowd);
+            let mut peers: Vec<Peer> = (0..count).map(peer).collect();
+            write_until_stuck(&mut peers);
             cuts.wait(server, before, count);
         });
         assert_eq!(ended.count("send_timeouts"), attacks * count as u64);
@@ -104,7 +104,7 @@ fn https_peers_that_never_read_are_cut_and_leave_nothing() {
         let cuts = Cuts::counted_by(&["send_timeouts"]);
         let (ended, attacks) = siege.withstand(|server| {
             let before = server.descriptors();
-            let crowd: Vec<tls::Client> = (0..count)
+            let peers: Vec<tls::Client> = (0..count)
                 .map(|number| {
                     let stream = narrow_connection(source(number), encrypted);
                     let mut peer = tls::secure_over(stream, &config).expect("a handshake");
@@ -113,7 +113,7 @@ fn https_peers_that_never_read_are_cut_and_leave_nothing() {
                 })
                 .collect();
             cuts.wait(server, before, count);
-            drop(crowd);
+            drop(peers);
         });
         assert_eq!(ended.count("send_timeouts"), attacks * count as u64, "{}", ended.last);
     }

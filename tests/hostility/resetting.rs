@@ -1,7 +1,7 @@
 //! Reset storms: thousands of connections that break off at any point, from before the first byte
 //! to the middle of an answer, from several threads at once.
 
-use crate::crowd::{attackers, dice, source};
+use crate::peers::{attackers, dice, source};
 use crate::siege::{Others, Siege};
 use crate::support::http::{Site, get};
 use crate::support::{ENGINES, Server, pattern, reset, socket_from};

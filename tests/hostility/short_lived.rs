@@ -1,7 +1,7 @@
 //! Connections that come, ask once, and go, one after the other without end: tens of thousands
 //! here, a million in the long test.
 
-use crate::crowd::source;
+use crate::peers::source;
 use crate::siege::{Others, Siege};
 use crate::support::http::{Site, get, read_response};
 use crate::support::{ENGINES, Server, connect_from, ping, reset};

@@ -1,6 +1,6 @@
 //! Half-open floods: peers that connect and say nothing, a thousand at once.
 
-use crate::crowd::{Peer, attackers, source};
+use crate::peers::{Peer, attackers, source};
 use crate::siege::{Others, Siege};
 use crate::support::http::Site;
 use crate::support::tls::{self, Identity};
@@ -17,8 +17,8 @@ const IDLE: &str = "1400ms";
 /// Connects to `addresses` in turn, and waits to be thrown out.
 fn keep_silent(count: usize, addresses: &[SocketAddr]) {
     let peer = |number| Peer::narrow(source(number), addresses[number % addresses.len()]);
-    let mut crowd: Vec<Peer> = (0..count).map(peer).collect();
-    wait_until("all are thrown out", || crowd.iter_mut().all(Peer::has_heard_the_end));
+    let mut peers: Vec<Peer> = (0..count).map(peer).collect();
+    wait_until("all are thrown out", || peers.iter_mut().all(Peer::has_heard_the_end));
 }
 
 #[test]

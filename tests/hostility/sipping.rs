@@ -1,7 +1,7 @@
 //! Peers with a window of hardly more than a byte, which read a byte now and then, a thousand at
 //! once. They get what they asked for, byte by byte, until they leave in the middle of it.
 
-use crate::crowd::{Peer, attackers, source, write_until_stuck};
+use crate::peers::{Peer, attackers, source, write_until_stuck};
 use crate::siege::{Others, Siege};
 use crate::support::http::{Site, get};
 use crate::support::{ENGINES, Server, pattern, wait_until};
@@ -18,10 +18,10 @@ const EACH_BYTES_MAX: u64 = 448 << 10;
 
 /// Has each of the crowd read a byte, and another, and checks those that `expected` knows for the
 /// peer and the place.
-fn sip(crowd: &mut [Peer], expected: impl Fn(usize, usize) -> Option<u8>) {
-    let mut read = vec![0; crowd.len()];
+fn sip(peers: &mut [Peer], expected: impl Fn(usize, usize) -> Option<u8>) {
+    let mut read = vec![0; peers.len()];
     wait_until("all have read enough", || {
-        for (number, peer) in crowd.iter_mut().enumerate() {
+        for (number, peer) in peers.iter_mut().enumerate() {
             if read[number] == SIPS {
                 continue;
             }
@@ -56,9 +56,9 @@ fn echo_peers_that_read_byte_by_byte_get_their_bytes_and_leave_nothing() {
                 let text = &texts[number % texts.len()];
                 Peer::narrow(source(number), address).saying(text, 64 << 10)
             };
-            let mut crowd: Vec<Peer> = (0..count).map(peer).collect();
-            write_until_stuck(&mut crowd);
-            sip(&mut crowd, |number, at| texts[number % texts.len()].get(at).copied());
+            let mut peers: Vec<Peer> = (0..count).map(peer).collect();
+            write_until_stuck(&mut peers);
+            sip(&mut peers, |number, at| texts[number % texts.len()].get(at).copied());
         });
     }
 }
@@ -83,9 +83,9 @@ fn http_peers_that_read_byte_by_byte_get_their_bytes_and_leave_nothing() {
         siege.withstand(|_| {
             let peer =
                 |number| Peer::narrow(source(number), address).saying(&request, request.len());
-            let mut crowd: Vec<Peer> = (0..count).map(peer).collect();
-            write_until_stuck(&mut crowd);
-            sip(&mut crowd, |_, at| status.get(at).copied());
+            let mut peers: Vec<Peer> = (0..count).map(peer).collect();
+            write_until_stuck(&mut peers);
+            sip(&mut peers, |_, at| status.get(at).copied());
         });
     }
 }

@@ -1,7 +1,7 @@
 //! Peers that vanish: a thousand on another machine, half of them waiting, half in the middle of an
 //! answer, when the cable is cut. No FIN and no reset ever tells the server.
 
-use crate::crowd::{Cuts, Peer, attackers};
+use crate::peers::{Cuts, Peer, attackers};
 use crate::siege::{Others, Siege};
 use crate::support::http::{Site, get};
 use crate::support::namespace::{Machine, in_a_namespace};
@@ -28,7 +28,7 @@ fn come_and_vanish(server: &Server, machine: &Machine, text: &Arc<[u8]>, cuts: &
     let (before, address) = (server.descriptors(), server.addresses()[1]);
     let (text, count) = (Arc::clone(text), attackers());
     machine.set_connected(true);
-    let crowd = machine.run(move || {
+    let peers = machine.run(move || {
         let peer = |number: usize| {
             let mut peer = Peer::narrow(Ipv4Addr::UNSPECIFIED, address);
             if number.is_multiple_of(2) {
@@ -42,7 +42,7 @@ fn come_and_vanish(server: &Server, machine: &Machine, text: &Arc<[u8]>, cuts: &
     thread::sleep(PRESENCE);
     machine.set_connected(false);
     cuts.wait(server, before, count);
-    drop(crowd);
+    drop(peers);
 }
 
 #[test]

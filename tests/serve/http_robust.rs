@@ -1,5 +1,5 @@
 //! `twinring serve http` under load that is not polite: files that change, peers that dawdle,
-//! vanish, or come in crowds.
+//! vanish, or arrive in large numbers.
 
 use crate::support::http::*;
 use crate::support::*;
@@ -310,7 +310,7 @@ fn out_of_descriptors_files_get_503() {
     }
 }
 
-/// A peer that did not read its listings held two of them, of any size, and a crowd gigabytes.
+/// A peer that did not read its listings held two of them, of any size, and many peers gigabytes.
 #[test]
 fn unread_listings_are_bounded() {
     const NAMES: usize = 10_000;
@@ -390,7 +390,7 @@ fn open_files_give_way_to_other_descriptors() {
     for engine in ENGINES {
         let server = Server::http_with_descriptors(engine, site.path(), 60);
         let mut stream = connect(server.address());
-        let mut crowd: Vec<TcpStream> = Vec::new();
+        let mut connections: Vec<TcpStream> = Vec::new();
         // Half of the descriptors at most are for files that are kept; two for what is going on.
         let most = server.descriptors() + 32;
         for number in 0..40 {
@@ -398,11 +398,11 @@ fn open_files_give_way_to_other_descriptors() {
             assert!(server.descriptors() <= most, "{engine}: {}", server.descriptors());
         }
         while server.descriptors() < 60 {
-            crowd.push(connect(server.address()));
+            connections.push(connect(server.address()));
             // Many who wait would take what the files make free.
-            server.wait_for_sockets(SOCKETS_WITHOUT_CONNECTIONS + 1 + crowd.len());
+            server.wait_for_sockets(SOCKETS_WITHOUT_CONNECTIONS + 1 + connections.len());
         }
         assert_eq!(ask_on(&mut stream, &get("/hello.txt", "")).status, 200, "{engine}");
-        println!("{engine}: served beside {} connections", crowd.len());
+        println!("{engine}: served beside {} connections", connections.len());
     }
 }

@@ -48,19 +48,19 @@ fn a_server_without_traffic_sleeps() {
         let timed = ["--idle-timeout", "1s"];
         servers.push((engine, "echo with a timeout", Server::echo(engine, &timed)));
         servers.push((engine, "http with all", Server::http(engine, site.path(), &all)));
-        let crowded = Server::echo(engine, &[]);
+        let loaded = Server::echo(engine, &[]);
         for _ in 0..CONNECTIONS {
-            connections.push(connect(crowded.address()));
+            connections.push(connect(loaded.address()));
             ping(&connections[connections.len() - 1], b"once");
         }
-        servers.push((engine, "echo with connections", crowded));
-        let crowded = Server::http(engine, site.path(), &all);
+        servers.push((engine, "echo with connections", loaded));
+        let loaded = Server::http(engine, site.path(), &all);
         for _ in 0..CONNECTIONS {
-            let mut connection = connect(crowded.address());
+            let mut connection = connect(loaded.address());
             assert_eq!(ask_on(&mut connection, &get("/", "")).status, 200);
             connections.push(connection);
         }
-        servers.push((engine, "http with connections", crowded));
+        servers.push((engine, "http with connections", loaded));
     }
     for (_, service, server) in &servers {
         if *service == "udp" {

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 pub struct Fields(pub Map<String, Value>);
 
 impl Fields {
-    /// The fields of a structure; none if it is something else.
+    /// The fields of a structure; empty for anything else.
     pub fn of(structure: &impl Serialize) -> Fields {
         match serde_json::to_value(structure) {
             Ok(Value::Object(fields)) => Fields(fields),

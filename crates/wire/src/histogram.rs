@@ -6,8 +6,8 @@ use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Deserializer, Serializer, V2Serializer};
 use serde::{Deserialize, Serialize};
 
-/// How an HdrHistogram of version 2 begins, and how long its header is: its second word says how many
-/// bytes there are behind that.
+/// The beginning of an HdrHistogram of version 2, and the length of its header: its second word is
+/// the number of bytes behind that.
 const HISTOGRAM_COOKIE: u32 = 0x1c84_9313;
 const HISTOGRAM_HEADER_BYTES: usize = 40;
 const UNIT: &str = "ns";
@@ -29,8 +29,8 @@ impl EncodedHistogram {
     /// Encodes a histogram of nanoseconds.
     pub fn of(histogram_ns: &Histogram<u64>) -> EncodedHistogram {
         let mut bytes = Vec::new();
-        // Writing to memory cannot fail, and the counts of a run stay below 2^63. What does not
-        // cannot be decoded.
+        // Writing to memory cannot fail, and the counts of a run stay below 2^63. An invalid
+        // encoding cannot be decoded.
         let _in_memory = V2Serializer::new().serialize(histogram_ns, &mut bytes);
         let (unit, encoding) = (UNIT.to_owned(), ENCODING.to_owned());
         EncodedHistogram { unit, encoding, data: STANDARD.encode(bytes) }
@@ -46,8 +46,8 @@ impl EncodedHistogram {
             return Err(format!("a histogram in {unit} as {encoding}"));
         }
         let bytes = STANDARD.decode(data).map_err(|error| format!("histogram: {error}"))?;
-        // The decoder takes as much memory as the header states, before it has read a byte of that. A
-        // compressed one would state it once more, inside.
+        // The decoder allocates as much memory as the header states, before it reads the content. A
+        // compressed histogram would state the length again, inside.
         let word = |at| bytes.get(at..at + 4)?.try_into().ok().map(u32::from_be_bytes);
         let behind_header = bytes.len().saturating_sub(HISTOGRAM_HEADER_BYTES);
         if word(0) != Some(HISTOGRAM_COOKIE) || word(4).is_none_or(|it| it as usize > behind_header)
@@ -72,7 +72,7 @@ impl EncodedHistogram {
     }
 }
 
-/// Times in microseconds; all 0 if there are none.
+/// Times in microseconds; all 0 without samples.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Latency {

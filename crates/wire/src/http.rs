@@ -16,9 +16,9 @@ pub struct HttpResult {
     /// How every result begins.
     #[serde(flatten)]
     pub head: Head,
-    /// What was asked for.
+    /// The requested settings.
     pub settings: Settings,
-    /// What requests over connections have in common.
+    /// The common part of requests over connections.
     #[serde(flatten)]
     pub all: RequestResult,
     /// Bytes of the requests and answers inside the window, before TLS.
@@ -33,24 +33,24 @@ pub struct HttpResult {
     /// From when a request really began to the first byte of the final head of its answer, of the
     /// answers inside the window.
     pub ttfb_us: Latency,
-    /// Time to make a connection, its TLS handshake included, over the whole run.
+    /// Time to open a connection, including its TLS handshake, over the whole run.
     pub connect_us: Latency,
     /// Histograms beside that of the latency; the lab needs them to add several results.
     pub histograms: Option<Histograms>,
     /// The window in intervals.
     #[serde(default)]
     pub time_series: TimeSeries,
-    /// What became of the requests by URL, for the first 100.
+    /// The outcomes of requests by URL, for the first 100.
     #[serde(default)]
     pub urls: Vec<Url>,
-    /// What went wrong, by kind.
+    /// Errors by kind.
     pub errors: Errors,
-    /// The gates that were asked for.
+    /// The requested gates.
     #[serde(default)]
     pub gates: Vec<Gate>,
 }
 
-/// What `load http` was asked for.
+/// The settings of `load http`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[cfg_attr(test, schemars(rename = "HttpSettings"))]
@@ -67,7 +67,7 @@ pub struct Settings {
     pub connections: u64,
     /// Requests in flight per connection, at most.
     pub pipeline: u64,
-    /// Connections have more than one request.
+    /// Connections serve more than one request.
     pub keepalive: bool,
     /// Worker threads.
     #[serde(default)]
@@ -86,10 +86,11 @@ pub struct Settings {
     /// Statuses that count as success.
     #[serde(default)]
     pub expect_status: String,
-    /// What the lengths of content are compared with.
+    /// The reference of content lengths.
     #[serde(default)]
     pub length: Option<Length>,
-    /// What content is compared with, by length and CRC-32: `first`, `file`, or `null` for nothing.
+    /// The reference of content, compared by length and CRC-32: `first`, `file`, or `null` for
+    /// none.
     pub verify_body: Option<String>,
     /// TLS; `null` without.
     pub tls: Option<Tls>,
@@ -101,7 +102,7 @@ pub struct Settings {
     pub duration_s: f64,
 }
 
-/// What the lengths of content are compared with.
+/// The reference of content lengths.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(untagged)]
@@ -112,7 +113,7 @@ pub enum Length {
     Rule(String),
 }
 
-/// TLS: what was asked for, and what came of it.
+/// TLS: the settings, and the results.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Tls {
@@ -134,7 +135,7 @@ pub struct Tls {
     /// Handshakes.
     #[serde(default)]
     pub handshakes: u64,
-    /// Of them, those that resumed a session.
+    /// Handshakes that resumed a session.
     #[serde(default)]
     pub resumed: u64,
 }
@@ -197,7 +198,7 @@ pub struct TimeSeries {
     /// Length of an interval: 1 for windows of up to 300 s, then the length that makes 300
     /// intervals. The last may be shorter.
     pub interval_s: f64,
-    /// From the start of the window to the last thing that happened in it.
+    /// From the start of the window to its last event.
     pub intervals: Vec<Interval>,
 }
 
@@ -220,14 +221,14 @@ pub struct Interval {
     pub max_us: f64,
 }
 
-/// What became of the requests for one URL, over the whole run.
+/// The outcomes of the requests for one URL, over the whole run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Url {
     /// The URL.
     pub url: String,
-    /// Its share of the requests, against the weights of the others.
+    /// Its weight relative to the other URLs.
     pub weight: u32,
     /// Requests sent.
     pub sent: u64,
@@ -237,8 +238,8 @@ pub struct Url {
     pub failed: u64,
 }
 
-/// What went wrong in `load http`, by kind. An answer counts under one kind, the first of status,
-/// length, hash.
+/// Errors of `load http`, by kind. An answer counts under one kind, the first of status, length,
+/// hash.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[cfg_attr(test, schemars(rename = "HttpErrors"))]
@@ -251,9 +252,9 @@ pub struct Errors {
     pub reset: u64,
     /// Connections that the server closed with requests in flight, or inside an answer.
     pub closed_early: u64,
-    /// Connections given up because an answer took longer than `--timeout`.
+    /// Connections abandoned because an answer took longer than `--timeout`.
     pub timeout: u64,
-    /// Connections given up because something came that is not HTTP/1.1.
+    /// Connections abandoned because of an answer that is not HTTP/1.1.
     pub malformed: u64,
     /// Answers with another status than expected.
     pub status: u64,
@@ -266,18 +267,18 @@ pub struct Errors {
 }
 
 impl Errors {
-    /// Connections that broke or were never made.
+    /// Connections that broke or were never established.
     pub fn failures(&self) -> u64 {
         self.connect + self.tls + self.reset + self.closed_early + self.timeout + self.other
     }
 
-    /// Answers that came and were wrong.
+    /// Wrong answers.
     pub fn wrong(&self) -> u64 {
         self.malformed + self.status + self.length + self.hash
     }
 }
 
-/// A limit for use in scripts, and what was measured inside the window.
+/// A limit for use in scripts, and the value measured inside the window.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Gate {
@@ -285,7 +286,7 @@ pub struct Gate {
     pub gate: String,
     /// The largest value that passes.
     pub limit: f64,
-    /// What was measured; `null` if nothing was answered.
+    /// The measured value; `null` if nothing was answered.
     pub measured: Option<f64>,
     /// The measured value is above the limit, or nothing was measured.
     pub breached: bool,
@@ -312,8 +313,8 @@ impl HttpResult {
         None
     }
 
-    /// Adds what another load generator did; the window stays. Intervals, URLs, gates and latencies
-    /// before correction are each one's own, and go.
+    /// Adds the result of another load generator; the window stays. Intervals, URLs, gates and
+    /// latencies before correction belong to a single load generator, and are dropped.
     pub(crate) fn add(&mut self, other: HttpResult) -> Result<(), String> {
         self.head.interrupted |= other.head.interrupted;
         add_counts!(self.settings, other.settings; connections, threads);

@@ -1,16 +1,15 @@
 //! The JSON lines that the programs of twinring print and read, as types (`docs/json.md`).
 //!
 //! A program that prints a line fills one of these types; a program that reads the line
-//! deserialises the same type. A field without a default is one that the lab needs: a result line
-//! of somebody else's load generator must have it. All other fields may be missing, as they are in
-//! older lines.
+//! deserialises the same type. A field without a default is required by the lab: a result line of
+//! any load generator must have it. All other fields may be missing, as in older lines.
 //!
 //! - [`tcp`], [`http`], [`udp`]: results of the load generators; [`requests`] is common to the
 //!   first two, [`load`] to all three.
 //! - [`histogram`]: histograms without loss, and percentiles of them.
 //! - [`serve`]: the lines of a server.
 
-/// Adds the counters of a result to those of another; sums from files may be absurd.
+/// Adds the counters of a result to those of another; sums from files may overflow.
 macro_rules! add_counts {
     ($sum:expr, $other:expr; $($field:ident),+ $(,)?) => {
         $($sum.$field = $sum.$field.saturating_add($other.$field);)+

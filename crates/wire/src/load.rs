@@ -1,10 +1,10 @@
-//! What the lines of all load generators have in common, and the sum of several results.
+//! The common part of the lines of all load generators, and the sum of several results.
 //!
-//! Counts and rates are added. Latencies come from the sum of the histograms, which loses nothing.
-//! Each load generator counts inside its own window; the windows are equally long and open at the
-//! same time but for a little (audited by the lab), so the sum is that of one window of the mean
-//! length. Of what cannot be added without its raw data, the worst is taken, or nothing is left; it
-//! is said where it is done.
+//! Counts and rates are added. Latencies come from the sum of the histograms, which is lossless.
+//! Each load generator counts inside its own window; the windows are equally long and open at
+//! nearly the same time (audited by the lab), so the sum is that of one window of the mean length.
+//! Values that cannot be added without their raw data become the worst of all, or are dropped, as
+//! stated at each.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
@@ -129,10 +129,10 @@ pub enum LoadResult {
 }
 
 impl LoadResult {
-    /// Reads a `result` line. Its schema tells the protocol; a line without one is of TCP.
+    /// Reads a `result` line. Its schema determines the protocol; a line without one is of TCP.
     ///
     /// # Errors
-    /// What is missing or of the wrong kind, or a schema that is not known.
+    /// The missing or wrong field, or an unknown schema.
     pub fn read(line: &Value) -> Result<LoadResult, String> {
         let schema = line.get("schema").map_or(Some(tcp::SCHEMA), Value::as_str);
         let result = match schema {
@@ -144,10 +144,10 @@ impl LoadResult {
         result.map_err(|error| error.to_string())
     }
 
-    /// What several load generators did together.
+    /// The combined result of several load generators.
     ///
     /// # Errors
-    /// When they are of different kinds, none at all, or their histograms cannot be added.
+    /// When they are of different kinds, empty, or their histograms cannot be added.
     pub fn merged(results: Vec<LoadResult>) -> Result<LoadResult, String> {
         let mut results = results.into_iter();
         let mut sum = results.next().ok_or("there is no result")?;
@@ -165,7 +165,7 @@ impl LoadResult {
         Ok(sum)
     }
 
-    /// What requests over connections have in common; nothing of datagrams.
+    /// The common part of requests over connections; `None` for datagrams.
     pub fn requests(&self) -> Option<&RequestResult> {
         match self {
             LoadResult::Tcp(result) => Some(&result.all),

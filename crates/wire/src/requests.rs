@@ -1,4 +1,4 @@
-//! What the results of `twinring load tcp` and `twinring load http` have in common: requests over
+//! The common part of the results of `twinring load tcp` and `twinring load http`: requests over
 //! connections.
 
 use serde::{Deserialize, Serialize};
@@ -49,14 +49,14 @@ pub struct Requests {
     pub sent: u64,
     /// Answered inside the window, whenever they were sent.
     pub answered: u64,
-    /// Given up inside the window, because their connection was lost or their answer was wrong.
+    /// Failed inside the window, because their connection was lost or their answer was wrong.
     #[serde(default)]
     pub failed: u64,
     /// Without an answer when the window ended.
     #[serde(default)]
     pub in_flight_at_end: u64,
     /// Open loop: due before the end of the window and not sent by then, including those of
-    /// connections that could not be made.
+    /// connections that could not be opened.
     #[serde(default)]
     pub unsent: u64,
     /// Unsent for more than a second at the end of the window, or without an answer when the run
@@ -64,7 +64,7 @@ pub struct Requests {
     #[serde(default)]
     pub overdue: u64,
     /// Age of the oldest request without an answer when the run ended, up to a second after the
-    /// window; 0 if all had one. A connection that hangs shows here and in no latency.
+    /// window; 0 if all were answered. A hanging connection shows here and in no latency.
     #[serde(default)]
     pub oldest_in_flight_us: Option<f64>,
     /// `answered` per second of the window.
@@ -89,28 +89,28 @@ pub struct WholeRun {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Connections {
-    /// Asked for, idle ones not counted.
+    /// Requested, without idle ones.
     #[serde(default)]
     pub asked: u64,
     /// Stood before the load began.
     #[serde(default)]
     pub established: u64,
-    /// Got at least one answer.
+    /// Received at least one answer.
     #[serde(default)]
     pub served: u64,
-    /// The largest number that stood and had been answered at the same time.
+    /// The largest number that were established and had been answered at the same time.
     pub served_at_once_max: u64,
-    /// Of the established ones, those that ended early and were not replaced.
+    /// Established ones that ended early and were not replaced.
     #[serde(default)]
     pub lost: u64,
-    /// New connections made in place of ones that had ended.
+    /// New connections that replaced ended ones.
     #[serde(default)]
     pub reconnects: u64,
     /// Only `load tcp`: connections of `--idle` that stood before the load began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_established: Option<u64>,
     /// Only `load http`: connections that the server did not close although it was asked to, or had
-    /// said so.
+    /// announced it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_open: Option<u64>,
     /// Fewest answers inside the window to any established connection.
@@ -121,7 +121,7 @@ pub struct Connections {
 }
 
 impl RequestResult {
-    /// Adds what another load generator did; the window stays.
+    /// Adds the result of another load generator; the window stays.
     pub(crate) fn add(&mut self, other: RequestResult) -> Result<(), String> {
         self.requests.add(&other.requests);
         add_counts!(self.whole_run, other.whole_run; sent, answered, failed, abandoned);

@@ -1,6 +1,6 @@
-//! `docs/json.schema.json` and the tables of fields in `docs/json.md` come out of the types.
+//! `docs/json.schema.json` and the tables of fields in `docs/json.md` are generated from the types.
 //!
-//! `UPDATE_SNAPSHOTS=1 cargo test -p twinring-wire --lib schema::` writes both anew.
+//! `UPDATE_SNAPSHOTS=1 cargo test -p twinring-wire --lib schema::` regenerates both.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ const LINES: [(&str, &str); 6] = [
     ("UdpResult", "The line `result` of `load udp`."),
 ];
 
-/// All lines and what they are made of, by the names of the types.
+/// All lines and their parts, by the names of the types.
 fn schema() -> Value {
     let mut generator = SchemaGenerator::default();
     let lines: [Schema; 6] = [
@@ -52,7 +52,7 @@ fn document(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name)
 }
 
-/// Compares a file of the documentation with what it is to be.
+/// Compares a file of the documentation with its expected content.
 fn assert_document(name: &str, expected: &str) {
     let path = document(name);
     if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
@@ -77,7 +77,7 @@ fn name_of(reference: &Value) -> Option<&str> {
     reference.as_str()?.strip_prefix("#/$defs/")
 }
 
-/// A type in words, with links to those that have tables.
+/// A type as text, with links to those that have tables.
 fn kind(schema: &Value) -> String {
     if let Some(name) = name_of(&schema["$ref"]) {
         return format!("[{name}](#{})", name.to_lowercase());
@@ -174,7 +174,7 @@ fn fields(prefix: &str, value: &Value, into: &mut Vec<String>) {
     }
 }
 
-/// Reads an example as a type and writes it again: it has all fields, and no others.
+/// Reads an example as a type and writes it again: it must have all fields, and no others.
 fn assert_example<T: Serialize + DeserializeOwned>(example: &Value) {
     let read: T = serde_json::from_value(example.clone())
         .unwrap_or_else(|error| panic!("an example in docs/json.md: {error}: {example}"));

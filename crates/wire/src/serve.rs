@@ -10,7 +10,7 @@ use crate::Fields;
 /// The schema of these lines.
 pub const SCHEMA: &str = "twinring.serve/1";
 
-/// The line that says that the service can be used.
+/// The line that announces a ready service.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Ready {
@@ -33,10 +33,10 @@ pub struct Ready {
     /// Why `--engine auto` did not choose io_uring; otherwise `null`.
     #[serde(rename = "why_not")]
     pub fallback_reason: Option<String>,
-    /// For each part of the sandbox, whether it is `on`, and `details` as text for people: what that
-    /// means, or why the part is off.
+    /// For each part of the sandbox, whether it is `on`, and `details` as text for people: its
+    /// effect, or why the part is off.
     pub sandbox: Fields,
-    /// What only this service says.
+    /// Fields of a single service.
     #[serde(flatten)]
     pub details: Map<String, Value>,
 }
@@ -60,7 +60,7 @@ pub struct Statistics {
     /// Since the process started, to a hundredth.
     #[serde(default)]
     pub uptime_s: f64,
-    /// What ended the service; only in the final line.
+    /// The reason for the end of the service; only in the final line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Counters of the service.

@@ -15,9 +15,9 @@ pub struct TcpResult {
     /// How every result begins.
     #[serde(flatten)]
     pub head: Head,
-    /// What was asked for.
+    /// The requested settings.
     pub settings: Settings,
-    /// What requests over connections have in common.
+    /// The common part of requests over connections.
     #[serde(flatten)]
     pub all: RequestResult,
     /// Bytes of the requests and answers counted in `requests`.
@@ -27,7 +27,7 @@ pub struct TcpResult {
     pub errors: Errors,
 }
 
-/// What `load tcp` was asked for.
+/// The settings of `load tcp`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[cfg_attr(test, schemars(rename = "TcpSettings"))]
@@ -73,10 +73,10 @@ pub struct Settings {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Bytes {
-    /// Of what was sent inside the window.
+    /// Bytes of requests sent inside the window.
     #[serde(default)]
     pub sent: u64,
-    /// Of the answers to it, or of those inside the window.
+    /// Bytes of their answers, or of the answers inside the window.
     #[serde(default)]
     pub received: u64,
 }
@@ -90,11 +90,11 @@ pub struct Errors {
     pub connect: u64,
     /// Connections that the server reset.
     pub reset: u64,
-    /// Connections that the server closed although more was to come.
+    /// Connections that the server closed before all answers were received.
     pub closed_early: u64,
-    /// Connections given up because an answer took too long.
+    /// Connections abandoned because an answer took too long.
     pub timeout: u64,
-    /// Connections given up because other bytes came back than were sent.
+    /// Connections abandoned because an answer differed from its request.
     pub mismatch: u64,
     /// Connections lost otherwise.
     pub other: u64,
@@ -124,7 +124,7 @@ impl TcpResult {
         None
     }
 
-    /// Adds what another load generator did; the window stays.
+    /// Adds the result of another load generator; the window stays.
     pub(crate) fn add(&mut self, other: TcpResult) -> Result<(), String> {
         self.head.interrupted |= other.head.interrupted;
         add_counts!(self.settings, other.settings; connections, threads, idle);

@@ -17,31 +17,31 @@ pub struct UdpResult {
     /// How every result begins.
     #[serde(flatten)]
     pub head: Head,
-    /// What was asked for.
+    /// The requested settings.
     pub settings: Settings,
     /// The measured window.
     pub window: Window,
-    /// Packets whose intended time lies in the window, and the replies to them.
+    /// Packets whose intended time is in the window, and the replies to them.
     pub packets: Packets,
     /// `lost / sent`; 0 if nothing was sent.
     pub loss_ratio: f64,
     /// Payload of these packets and of the first replies to them.
     #[serde(default)]
     pub bytes: Bytes,
-    /// Over the streams with replies: each one's estimate at the end.
+    /// Over the streams with replies: the estimate of each at the end.
     pub jitter_us: Jitter,
-    /// From the moment before the kernel got the packet until its reply was taken.
+    /// From the moment before the kernel got the packet until its reply was processed.
     pub round_trip_us: Latency,
     /// From the intended time to the moment before the kernel got the packet.
     pub send_lateness_us: Latency,
-    /// How late the waits for ticks ended. A tick that came while the thread was still busy had no
+    /// How late the waits for ticks ended. A tick that came due while the thread was busy has no
     /// wait.
     #[serde(default)]
     pub wait_overrun_us: Latency,
     /// All values behind these.
     pub histograms: Histograms,
-    /// Packets that the kernel dropped at our sockets; `null` where it does not tell, and then the lab
-    /// does not accept the result.
+    /// Packets that the kernel dropped at our sockets; `null` if it does not report them, and then
+    /// the lab rejects the result.
     pub kernel_drops: Option<u64>,
     /// Streams.
     pub streams: Streams,
@@ -53,7 +53,7 @@ pub struct UdpResult {
     /// Socket buffers.
     #[serde(default)]
     pub socket_buffers: SocketBuffers,
-    /// What the kernel did with large buffers.
+    /// Segmentation and coalescing by the kernel.
     #[serde(default)]
     pub segmentation: Segmentation,
     /// Errors inside the window.
@@ -67,7 +67,7 @@ pub struct UdpResult {
     pub runtime_counters: Fields,
 }
 
-/// What `load udp` was asked for.
+/// The settings of `load udp`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[cfg_attr(test, schemars(rename = "UdpSettings"))]
@@ -81,7 +81,7 @@ pub struct Settings {
     /// `rtp` or `raw`.
     #[serde(default)]
     pub payload: String,
-    /// `each`: a socket for each stream; or `single`: one for each thread.
+    /// `each`: one socket per stream; or `single`: one per thread.
     #[serde(default)]
     pub sockets: String,
     /// `even` or `burst`.
@@ -99,7 +99,7 @@ pub struct Settings {
     /// Distance of ticks.
     #[serde(default)]
     pub tick_us: f64,
-    /// Segmentation by the kernel was asked for.
+    /// Segmentation by the kernel was requested.
     #[serde(default)]
     pub gso: bool,
     /// Replies are compared byte by byte.
@@ -118,8 +118,8 @@ pub struct Settings {
     pub drain_s: f64,
 }
 
-/// Packets whose intended time lies in the window: `due = sent + unsent + refused` and
-/// `sent = received + lost`.
+/// Packets whose intended time is in the window: `due = sent + unsent + refused` and `sent =
+/// received + lost`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Packets {
@@ -127,21 +127,21 @@ pub struct Packets {
     pub due: u64,
     /// The kernel took them.
     pub sent: u64,
-    /// Not handed to the kernel: the load generator was more than 100 ms behind at the end, or held
-    /// as much unsent on the socket as it may.
+    /// Not sent: the load generator was more than 100 ms late at the end, or the socket held its
+    /// maximum of unsent packets.
     pub unsent: u64,
-    /// The kernel did not take them.
+    /// The kernel refused them.
     pub refused: u64,
     /// Got a reply, equal byte by byte if that is verified.
     pub received: u64,
-    /// Got none, until the wait for replies was over.
+    /// Without a reply until the wait for replies ended.
     pub lost: u64,
     /// Further replies.
     pub duplicated: u64,
-    /// First replies that came behind one to a later packet of the stream (RFC 4737).
+    /// First replies that arrived behind one to a later packet of the stream (RFC 4737).
     pub reordered: u64,
-    /// Replies, in the whole run, that name a stream of ours and differ from what was sent; their
-    /// packets stay lost.
+    /// Replies, in the whole run, that belong to a stream of ours and differ from its packet; their
+    /// packets count as lost.
     pub mismatched: u64,
     /// Replies, in the whole run, that name no stream of ours.
     pub foreign: u64,
@@ -156,7 +156,7 @@ pub struct Packets {
 }
 
 impl Packets {
-    /// Due packets that did not come back, for whatever reason.
+    /// The share of due packets without a reply, for any reason.
     pub fn missing_ratio(&self) -> f64 {
         self.due.saturating_sub(self.received) as f64 / self.due.max(1) as f64
     }
@@ -196,9 +196,9 @@ pub struct Histograms {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Streams {
-    /// Asked for.
+    /// Requested.
     pub asked: u64,
-    /// Have a socket.
+    /// With a socket.
     pub opened: u64,
     /// Got a reply inside the window.
     pub answered: u64,
@@ -210,8 +210,8 @@ pub struct Streams {
     pub all: Option<Vec<Stream>>,
 }
 
-/// One stream. On a single socket it is not known to which stream refused packets belong: they show
-/// as sent and lost.
+/// One stream. On a single socket it is not known to which stream refused packets belong: they
+/// count as sent and lost.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
@@ -238,7 +238,7 @@ pub struct Stream {
     pub lateness_us_max: f64,
 }
 
-/// The system calls of one kind inside the window: those that can wait, and those of datagrams.
+/// The system calls of one kind inside the window: those that can block, and those of datagrams.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Call {
@@ -252,7 +252,7 @@ pub struct Call {
     pub time_s: f64,
     /// Share of the run time of all threads.
     pub run_share: f64,
-    /// How long one took on average.
+    /// The mean duration of a call.
     pub mean_us: f64,
     /// How long the longest took.
     pub max_us: f64,
@@ -267,13 +267,13 @@ pub struct RampStep {
     pub packets_per_s: f64,
     /// Sent in all.
     pub sent: u64,
-    /// Of those, without a reply.
+    /// Sent packets without a reply.
     pub lost: u64,
     /// Due and not sent, or refused.
     pub unsent: u64,
     /// How late packets left.
     pub lateness_us_p99_9: f64,
-    /// Nothing was lost, unsent or refused, and `lateness_us_p99_9` stayed within 10 ms.
+    /// No packet was lost, unsent or refused, and `lateness_us_p99_9` stayed within 10 ms.
     pub loss_free: bool,
 }
 
@@ -282,9 +282,9 @@ pub struct RampStep {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct SocketBuffers {
-    /// Receive buffer that was asked for; `null` leaves the system's default.
+    /// Requested receive buffer; `null` leaves the system's default.
     pub asked_bytes: Option<u32>,
-    /// What the kernel counts with: twice the wish, within its limit.
+    /// The size granted by the kernel: twice the requested one, within its limit.
     pub granted_receive_bytes: u64,
     /// The same of the send buffer.
     pub granted_send_bytes: u64,
@@ -295,9 +295,9 @@ pub struct SocketBuffers {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Segmentation {
-    /// The kernel cuts what is sent; otherwise the runtime does.
+    /// The kernel segments sent buffers; otherwise the runtime does.
     pub gso: bool,
-    /// The kernel joins what is received.
+    /// The kernel coalesces received packets.
     pub gro: bool,
     /// Buffers that it would not cut.
     pub fallbacks: u64,
@@ -310,7 +310,7 @@ pub struct Segmentation {
 pub struct Errors {
     /// ICMP errors about our packets, such as "port unreachable".
     pub icmp_refused: u64,
-    /// Packets that the kernel did not take.
+    /// Packets that the kernel refused.
     pub send: u64,
     /// Receives that failed.
     pub receive: u64,
@@ -342,8 +342,9 @@ impl UdpResult {
         None
     }
 
-    /// Adds what another load generator did; the window stays. Single streams, steps of a ramp and
-    /// granted buffers are each one's own: the streams and steps go, the buffers stay the first's.
+    /// Adds the result of another load generator; the window stays. Single streams, ramp steps and
+    /// granted buffers belong to a single load generator: the streams and steps are dropped, the
+    /// buffers stay those of the first.
     pub(crate) fn add(&mut self, other: UdpResult) -> Result<(), String> {
         self.head.interrupted |= other.head.interrupted;
         self.jitter_us.add(&other.jitter_us, self.streams.opened, other.streams.opened);
@@ -384,8 +385,8 @@ impl Packets {
 }
 
 impl Jitter {
-    /// Streams of a load generator are alike; of the hosts the mean is taken, by their streams. Of
-    /// the tails the longer one: it is at least as long as that of all streams together.
+    /// Streams of a load generator are alike; the median of several is the mean, weighted by
+    /// streams. The tail is the longer one: it is at least as long as that of all streams together.
     fn add(&mut self, other: &Jitter, streams: u64, other_streams: u64) {
         let [mine, theirs] = [streams, other_streams].map(|count| count as f64);
         let weighted = |a: f64, b: f64| (a * mine + b * theirs) / (mine + theirs).max(1.0);
@@ -398,7 +399,7 @@ impl Jitter {
     }
 }
 
-/// Calls by name; their parts of the run add up to more than one with several threads already.
+/// Calls by name; with several threads their shares of the run already add up to more than one.
 fn add_calls(mut sum: Vec<Call>, other: Vec<Call>) -> Vec<Call> {
     for call in other {
         let Some(known) = sum.iter_mut().find(|known| known.call == call.call) else {

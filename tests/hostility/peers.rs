@@ -115,10 +115,10 @@ impl Peer {
 
 /// Has all of them write until none can any more, because nobody reads at the other end, or all
 /// is said, or the server has had enough.
-pub(crate) fn write_until_stuck(crowd: &mut [Peer]) {
+pub(crate) fn write_until_stuck(peers: &mut [Peer]) {
     let mut stuck_rounds = 0;
     while stuck_rounds < STUCK_ROUNDS {
-        let written: usize = crowd.iter_mut().map(|peer| peer.write(usize::MAX)).sum();
+        let written: usize = peers.iter_mut().map(|peer| peer.write(usize::MAX)).sum();
         if written > 0 {
             stuck_rounds = 0;
         } else {
@@ -143,8 +143,8 @@ impl Cuts {
     /// Waits until the server has closed its end of all connections of a crowd; it has to print
     /// statistics every second. `before` is how many descriptors it had without them; somebody else
     /// may have come, and files been opened.
-    pub(crate) fn wait(&self, server: &Server, before: usize, crowd: usize) {
-        let expected = self.expected.get() + crowd as u64;
+    pub(crate) fn wait(&self, server: &Server, before: usize, peers: usize) {
+        let expected = self.expected.get() + peers as u64;
         self.expected.set(expected);
         wait_until("the server cuts the attackers", || server.descriptors() <= before + 8);
         // As many may be attackers, with whom it is up some sweeps later.

@@ -1,4 +1,5 @@
-//! Clients of the three kinds of connections, crowds of them, and a witness who is served meanwhile.
+//! Clients of the three kinds of connections, many at a time, and another client that is served
+//! meanwhile.
 
 use crate::support::http::{Site, get, read_response};
 use crate::support::tls::{Identity, VERSIONS, secure_over};
@@ -23,8 +24,8 @@ pub(crate) enum Kind {
 
 pub(crate) const KINDS: [Kind; 3] = [Kind::Echo, Kind::Http, Kind::Https];
 
-/// A server and what is needed to talk to it.
-pub(crate) struct Scene {
+/// A server and the data for its clients.
+pub(crate) struct Setup {
     pub(crate) server: Server,
     pub(crate) target: Target,
     /// Sockets of the server that listen.
@@ -32,9 +33,9 @@ pub(crate) struct Scene {
     _site: Site,
 }
 
-impl Scene {
-    pub(crate) fn start(kind: Kind, engine: &str, arguments: &[&str]) -> Scene {
-        Scene::start_with(Command::new(env!("CARGO_BIN_EXE_twinring")), kind, engine, arguments)
+impl Setup {
+    pub(crate) fn start(kind: Kind, engine: &str, arguments: &[&str]) -> Setup {
+        Setup::start_with(Command::new(env!("CARGO_BIN_EXE_twinring")), kind, engine, arguments)
     }
 
     /// With a command that arguments can be added to.
@@ -43,7 +44,7 @@ impl Scene {
         kind: Kind,
         engine: &str,
         arguments: &[&str],
-    ) -> Scene {
+    ) -> Setup {
         let site = Site::usual();
         let identity = Identity::new();
         let service = if kind == Kind::Echo { "echo" } else { "http" };
@@ -62,11 +63,11 @@ impl Scene {
         };
         let trust = (kind == Kind::Https).then(|| Arc::new(identity.trust(&VERSIONS)));
         let listeners = server.addresses().len();
-        Scene { server, target: Target { kind, address, trust }, listeners, _site: site }
+        Setup { server, target: Target { kind, address, trust }, listeners, _site: site }
     }
 }
 
-/// Where to go, and how to talk there.
+/// The address of a server, and its protocol.
 #[derive(Clone)]
 pub(crate) struct Target {
     kind: Kind,
@@ -76,13 +77,13 @@ pub(crate) struct Target {
 
 impl Target {
     /// Connects, and shakes hands if that is the custom.
-    pub(crate) fn visit(&self) -> Guest {
+    pub(crate) fn connect(&self) -> Session {
         let stream = connect(self.address);
         match &self.trust {
-            None => Guest { kind: self.kind, line: Line::Plain(stream) },
+            None => Session { kind: self.kind, line: Line::Plain(stream) },
             Some(trust) => {
-                let client = secure_over(stream, trust).expect("hands are shaken");
-                Guest { kind: self.kind, line: Line::Secret(Box::new(client)) }
+                let client = secure_over(stream, trust).expect("a TLS handshake");
+                Session { kind: self.kind, line: Line::Tls(Box::new(client)) }
             }
         }
     }
@@ -90,18 +91,18 @@ impl Target {
 
 enum Line {
     Plain(TcpStream),
-    Secret(Box<tls::Client>),
+    Tls(Box<tls::Client>),
 }
 
 /// A client that is connected.
-pub(crate) struct Guest {
+pub(crate) struct Session {
     kind: Kind,
     line: Line,
 }
 
-impl Guest {
-    /// Asks for something, and checks that it comes: 1,000 bytes back, or a small file. False if the
-    /// server says that it has no descriptor for the file just now.
+impl Session {
+    /// Sends a request, and checks the answer: 1,000 bytes back, or a small file. False if the
+    /// server has no descriptor for the file.
     pub(crate) fn ask(&mut self, number: u64) -> bool {
         match (&mut self.line, self.kind) {
             (Line::Plain(stream), Kind::Echo) => {
@@ -109,19 +110,19 @@ impl Guest {
                 true
             }
             (Line::Plain(stream), _) => request(stream, "/hello.txt", HELLO),
-            (Line::Secret(client), _) => request(&mut **client, "/hello.txt", HELLO),
+            (Line::Tls(client), _) => request(&mut **client, "/hello.txt", HELLO),
         }
     }
 
-    /// Asks for more: 50,000 bytes back, or a file that the server has to open.
-    pub(crate) fn ask_for_much(&mut self, number: u64) -> bool {
+    /// Requests more: 50,000 bytes back, or a file that the server has to open.
+    pub(crate) fn request_much(&mut self, number: u64) -> bool {
         match (&mut self.line, self.kind) {
             (Line::Plain(stream), Kind::Echo) => {
                 ping(stream, &pattern(number, 50_000));
                 true
             }
             (Line::Plain(stream), _) => request(stream, "/large.bin", &LARGE),
-            (Line::Secret(client), _) => request(&mut **client, "/large.bin", &LARGE),
+            (Line::Tls(client), _) => request(&mut **client, "/large.bin", &LARGE),
         }
     }
 }
@@ -135,7 +136,7 @@ fn request(line: &mut (impl Read + Write), path: &str, content: &[u8]) -> bool {
     line.flush().expect("the server reads");
     let answer = read_response(line, false);
     match answer.status {
-        // First as one comparison: without optimisation the other takes its time.
+        // First as one comparison: in debug builds the other one is slow.
         200 if answer.body == content => {}
         200 => assert_same(&answer.body, content),
         status => assert_eq!(status, 503, "{}", answer.head),
@@ -143,102 +144,102 @@ fn request(line: &mut (impl Read + Write), path: &str, content: &[u8]) -> bool {
     answer.status == 200
 }
 
-/// Clients at once, a thread each. Each asks until it gets what it wants, coming anew if it was
-/// refused, and then stays until it is sent away.
-pub(crate) struct Crowd {
+/// Concurrent clients, a thread each. Each repeats its request until it is served, reconnecting if
+/// it was refused, and then stays connected until it is released.
+pub(crate) struct Clients {
     served: Arc<AtomicUsize>,
     refused: Arc<AtomicUsize>,
     leave: Arc<AtomicBool>,
-    members: Vec<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
-impl Crowd {
-    pub(crate) fn gather(target: &Target, count: usize) -> Crowd {
-        let mut crowd = Crowd {
+impl Clients {
+    pub(crate) fn gather(target: &Target, count: usize) -> Clients {
+        let mut clients = Clients {
             served: Arc::default(),
             refused: Arc::default(),
             leave: Arc::default(),
-            members: Vec::new(),
+            threads: Vec::new(),
         };
         for number in 0..count as u64 {
-            let (target, leave) = (target.clone(), Arc::clone(&crowd.leave));
-            let (served, refused) = (Arc::clone(&crowd.served), Arc::clone(&crowd.refused));
-            let member = move || {
-                let mut guest = target.visit();
-                while !guest.ask_for_much(number) {
+            let (target, leave) = (target.clone(), Arc::clone(&clients.leave));
+            let (served, refused) = (Arc::clone(&clients.served), Arc::clone(&clients.refused));
+            let client = move || {
+                let mut session = target.connect();
+                while !session.request_much(number) {
                     refused.fetch_add(1, Relaxed);
-                    drop(guest);
+                    drop(session);
                     std::thread::sleep(Duration::from_millis(20));
-                    guest = target.visit();
+                    session = target.connect();
                 }
                 served.fetch_add(1, Relaxed);
                 while !leave.load(Relaxed) {
                     std::thread::sleep(Duration::from_millis(5));
                 }
             };
-            let thread = std::thread::Builder::new().stack_size(256 << 10).spawn(member);
-            crowd.members.push(thread.expect("a thread"));
+            let thread = std::thread::Builder::new().stack_size(256 << 10).spawn(client);
+            clients.threads.push(thread.expect("a thread"));
         }
-        crowd
+        clients
     }
 
-    /// Members that have got what they wanted.
+    /// Clients that were served.
     pub(crate) fn served(&self) -> usize {
         self.served.load(Relaxed)
     }
 
-    /// Times that a member was told to come again.
+    /// How often a client was refused.
     pub(crate) fn refused(&self) -> usize {
         self.refused.load(Relaxed)
     }
 
-    /// From now on everybody leaves who has been served.
-    pub(crate) fn send_away(&self) {
+    /// Disconnects clients that have been served.
+    pub(crate) fn release(&self) {
         self.leave.store(true, Relaxed);
     }
 
     pub(crate) fn wait_until_all_are_served(&self) {
-        let all = self.members.len();
+        let all = self.threads.len();
         wait_until("all are served", || self.served() == all || self.has_failed());
     }
 
     fn has_failed(&self) -> bool {
-        self.members.iter().any(|member| member.is_finished() && !self.leave.load(Relaxed))
+        self.threads.iter().any(|client| client.is_finished() && !self.leave.load(Relaxed))
     }
 
-    /// Waits until all are served and gone.
+    /// Waits until all are served and disconnected.
     pub(crate) fn end(self) {
-        self.send_away();
-        self.members.into_iter().for_each(|member| member.join().expect("a member is content"));
+        self.release();
+        self.threads.into_iter().for_each(|client| client.join().expect("a client was served"));
     }
 }
 
-/// Somebody who was there before, and goes on being served, or should.
-pub(crate) struct Witness {
+/// A client that was connected before, and must still be served.
+pub(crate) struct OtherClient {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Served>,
 }
 
-/// What a witness says.
+/// The results of the other client.
 pub(crate) struct Served {
     times: Vec<Duration>,
     refused: usize,
 }
 
-impl Witness {
-    pub(crate) fn of(target: &Target) -> Witness {
-        let mut guest = target.visit();
-        assert!(guest.ask(0), "nothing has run out yet");
-        Witness::who(move |number| guest.ask(number))
+impl OtherClient {
+    pub(crate) fn of(target: &Target) -> OtherClient {
+        let mut session = target.connect();
+        assert!(session.ask(0), "nothing has run out yet");
+        OtherClient::new(move |number| session.ask(number))
     }
 
-    /// Asks every 2 ms; `ask` says whether it was answered or refused.
-    pub(crate) fn who(mut ask: impl FnMut(u64) -> bool + Send + 'static) -> Witness {
+    /// Sends a request every 2 ms; `ask` returns whether it was answered or refused.
+    pub(crate) fn new(mut ask: impl FnMut(u64) -> bool + Send + 'static) -> OtherClient {
         let stop = Arc::new(AtomicBool::new(false));
         let asked_to_stop = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
             let mut served = Served { times: Vec::new(), refused: 0 };
-            // Once at least, however late this thread comes to its turn.
+            // At least once, however late this thread gets a CPU.
             loop {
                 let began = Instant::now();
                 match ask(served.times.len() as u64) {
@@ -251,14 +252,14 @@ impl Witness {
                 std::thread::sleep(Duration::from_millis(2));
             }
         });
-        Witness { stop, thread }
+        OtherClient { stop, thread }
     }
 
-    /// Fails if the witness was not served.
+    /// Fails if the client was not served.
     pub(crate) fn end(self) -> Served {
         self.stop.store(true, Relaxed);
-        let mut served = self.thread.join().expect("the witness was served");
-        assert!(!served.times.is_empty(), "the witness was never served");
+        let mut served = self.thread.join().expect("the other client was served");
+        assert!(!served.times.is_empty(), "the other client was never served");
         served.times.sort_unstable();
         served
     }
