@@ -1,7 +1,7 @@
-//! Servers under kernel.io_uring_disabled. The setting is that of the whole machine: for some seconds nobody
-//! can make a ring. So this is a program of its own with one test: cargo runs one program after the other,
-//! and .config/nextest.toml has cargo-nextest do the same with this one. Run nothing else that needs io_uring
-//! beside it.
+//! Servers under kernel.io_uring_disabled. The setting applies to the whole machine: for some
+//! seconds no process can create a ring. So this is a separate program with one test: cargo runs
+//! one program after the other, and .config/nextest.toml makes cargo-nextest do the same with this
+//! one. Run nothing else that needs io_uring beside it.
 
 mod support;
 
@@ -56,7 +56,7 @@ fn engines(arguments: &[&str]) -> [(String, String); 3] {
     })
 }
 
-/// As root, in another group, and as nobody: rings for root only, unless it was told to give its rights up.
+/// As root, in another group, and as user nobody: rings for root only, unless it drops its rights.
 fn assert_engines_at_1(sandbox: &[&str]) {
     let keeps_rights = !sandbox.concat().contains("capabilities");
     let other_group = (&["--group", "nogroup"][..], keeps_rights);
@@ -102,7 +102,7 @@ fn servers_start_with_every_setting() {
     assert_eq!(code, Some(1), "{told}");
     assert!(told.contains("io_uring_disabled is 1") && told.contains("fix:"), "{told}");
     drop(disabled);
-    // Nobody at all.
+    // No process at all.
     let disabled = Setting::set("2");
     for (engine, why_not) in engines(&[]) {
         assert_eq!(engine, "epoll");

@@ -1,5 +1,5 @@
-//! What the command and the library say where io_uring is refused. The refusals are real: seccomp
-//! filters and limits, put on a thread whose children inherit them.
+//! The messages of command and library where io_uring is refused. The refusals are real: seccomp
+//! filters and limits, applied to a thread whose children inherit them.
 
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 use serde_json::Value;
@@ -187,7 +187,7 @@ fn epoll_works_under_profiles_that_do_not_know_its_newest_call() {
 
 #[test]
 fn memlock_is_named_where_rings_are_charged_to_it() {
-    // 64 KiB hold the small rings of the probe, 0 none at all.
+    // 64 KiB hold the small rings of the probe, 0 KiB none.
     for kib in [64, 0] {
         let line = without_ipc_lock(|| json(&limited(&format!("-l {kib}"), &["probe", "--json"])));
         assert_eq!(line["environment"]["memlock_bytes"]["soft"], kib * 1024);
@@ -216,7 +216,7 @@ fn exhausted_descriptors_are_an_error_and_not_a_reason_to_fall_back() {
 /// Measuring keeps two CPUs busy for seconds: one at a time.
 static MEASURING: Mutex<()> = Mutex::new(());
 
-/// The price list of the command, run by nobody if this is root.
+/// The price list of the command, run as user nobody if this is root.
 fn measured() -> Value {
     let _alone = MEASURING.lock().unwrap_or_else(PoisonError::into_inner);
     let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
@@ -227,7 +227,8 @@ fn measured() -> Value {
     json(&command.output().unwrap())["prices"].take()
 }
 
-/// What every machine can tell, unless it is so busy that fewer than six rounds fit into the time.
+/// Prices that every machine can measure, unless it is so busy that fewer than six rounds fit into
+/// the time.
 fn assert_measured(prices: &Value, name: &str) {
     let price = &prices[name];
     assert!(price["median"].is_number() || price["unavailable"] == "too little time", "{price}");

@@ -30,7 +30,7 @@ impl Unfinished {
         [Unfinished::Head, Unfinished::Body, Unfinished::Handshake][number % 3]
     }
 
-    /// What it says, again and again: at once up to an offset, and then byte by byte.
+    /// Its text: sent at once up to an offset, and then byte by byte.
     fn text(self) -> (Vec<u8>, usize) {
         match self {
             Unfinished::Head => {
@@ -49,7 +49,7 @@ impl Unfinished {
     }
 }
 
-/// Somebody slow.
+/// A slow client.
 struct Slow {
     peer: Peer,
     unfinished: Unfinished,

@@ -130,7 +130,7 @@ fn a_flood_from_many_addresses_is_answered_byte_for_byte_or_not_at_all() {
     }
 }
 
-/// Who floods cannot keep a server from ending: neither with datagrams nor with connections.
+/// A flood cannot keep a server from ending: neither of datagrams nor of connections.
 #[test]
 fn a_flood_does_not_delay_the_end_of_a_server() {
     for engine in ENGINES {
@@ -192,7 +192,7 @@ impl Drop for Flooding {
     }
 }
 
-/// Sends datagrams that claim to come from anybody.
+/// Sends datagrams with any source address.
 struct Forger(Socket);
 
 impl Forger {
@@ -266,7 +266,7 @@ fn forged_sources_are_answered_once_or_not_at_all_and_memory_has_a_bound() {
             let (ended, attacks) = siege.withstand(|_| forge(&forger, address));
             assert_no_amplifier(&ended);
             let refused = ["not_allowed", "from_self", "bad_source"].map(|name| ended.count(name));
-            // What the kernel had no room for came to nobody's notice.
+            // Datagrams that the kernel dropped were seen by no program.
             let drops = ended.count("kernel_drops");
             let each = attacks * u64::from(FORGED) / 10;
             assert!(refused.iter().all(|count| *count <= each), "{}", ended.last);

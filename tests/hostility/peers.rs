@@ -1,4 +1,4 @@
-//! Many peers of one mind.
+//! Many peers with the same behaviour.
 
 use crate::support::{Server, patient, pattern, socket_from, wait_until, waited};
 use std::cell::Cell;
@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// Addresses that a crowd comes from, so that it never runs out of ports.
+/// Number of source addresses of the peers, so that they never run out of ports.
 const ADDRESSES: usize = 200;
 
-/// Rounds in which nobody could write that make a crowd stuck, and the pause after each.
+/// Rounds without a write after which the peers count as stuck, and the pause after each.
 const STUCK_ROUNDS: u32 = 5;
 const STUCK_PAUSE: Duration = Duration::from_millis(10);
 
@@ -40,10 +40,10 @@ pub(crate) fn narrow_connection(local: Ipv4Addr, address: SocketAddr) -> TcpStre
     patient(socket.into())
 }
 
-/// One of the crowd: a connection that never blocks.
+/// One peer: a connection that never blocks.
 pub(crate) struct Peer {
     stream: TcpStream,
-    /// What it has to say, again and again, up to so many bytes.
+    /// Its text, repeated up to `most` bytes.
     text: Arc<[u8]>,
     most: usize,
     written: usize,
@@ -51,7 +51,7 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Over a connection that stands; says nothing.
+    /// Over an established connection, without a text.
     pub(crate) fn over(stream: TcpStream) -> Peer {
         stream.set_nonblocking(true).expect("a socket");
         Peer { stream, text: Arc::new([]), most: 0, written: 0, gone: false }
@@ -98,8 +98,8 @@ impl Peer {
         }
     }
 
-    /// Reads what is there, at most as much as fits; nothing when there is nothing. The end of what
-    /// the server says does not make this peer go: it may go on writing.
+    /// Reads available data, at most as much as fits; empty without data. After the end of the
+    /// server's stream the peer stays: it may continue to write.
     pub(crate) fn read<'a>(&mut self, into: &'a mut [u8]) -> &'a [u8] {
         if self.gone {
             return &[];
@@ -113,8 +113,8 @@ impl Peer {
     }
 }
 
-/// Has all of them write until none can any more, because nobody reads at the other end, or all
-/// is said, or the server has had enough.
+/// Makes all of them write until none can any more, because the other end does not read, or the
+/// text is complete, or the server has cut them.
 pub(crate) fn write_until_stuck(peers: &mut [Peer]) {
     let mut stuck_rounds = 0;
     while stuck_rounds < STUCK_ROUNDS {
@@ -128,7 +128,7 @@ pub(crate) fn write_until_stuck(peers: &mut [Peer]) {
     }
 }
 
-/// Connections that the server has to cut, of one crowd after the other.
+/// Connections that the server must cut, in several rounds.
 pub(crate) struct Cuts {
     /// Where it counts them.
     counters: &'static [&'static str],
@@ -140,14 +140,14 @@ impl Cuts {
         Cuts { counters, expected: Cell::new(0) }
     }
 
-    /// Waits until the server has closed its end of all connections of a crowd; it has to print
-    /// statistics every second. `before` is how many descriptors it had without them; somebody else
-    /// may have come, and files been opened.
+    /// Waits until the server has closed its end of all connections of a round; it must print
+    /// statistics every second. `before` is its number of descriptors without them; another client
+    /// may have connected, and files been opened.
     pub(crate) fn wait(&self, server: &Server, before: usize, peers: usize) {
         let expected = self.expected.get() + peers as u64;
         self.expected.set(expected);
         wait_until("the server cuts the attackers", || server.descriptors() <= before + 8);
-        // As many may be attackers, with whom it is up some sweeps later.
+        // Up to eight of them may be attackers, which are cut some sweeps later.
         let mut cut = 0;
         let all_are_cut = waited(|| {
             let statistics = server.statistics();

@@ -1,5 +1,5 @@
-//! What every attack has in common: somebody else who is served meanwhile, and the books of the
-//! server before and after.
+//! Common to all attacks: another client that is served meanwhile, and the resources of the server
+//! before and after.
 
 use crate::support::datagrams::client;
 use crate::support::http::{ask_on_buffered, get};
@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 /// freed for the next time, and do not find the same holes twice; a leak comes with each attack.
 const KEPT_BYTES_MAX: u64 = 4 << 20;
 
-/// Memory that may be left beyond what the server had before any attack and its pool, all of whose buffers
-/// may have been in use: the tables of the worker, which have grown. Without glibc the memory of a crowd
-/// stays with the allocator.
+/// Memory that may be left beyond the server's memory before any attack and its pool, all of whose
+/// buffers may have been in use: the tables of the worker, which have grown. Without glibc the
+/// memory of closed connections stays with the allocator.
 const GROWN_BYTES_MAX: u64 = if cfg!(target_env = "gnu") { 4 << 20 } else { u64::MAX };
 
 /// Attacks of a kind until one leaves no more than the one before.
@@ -26,11 +26,11 @@ const ATTACKS_MAX: u64 = 5;
 /// Time between two looks at the memory of the server.
 const SAMPLE_PERIOD: Duration = Duration::from_millis(20);
 
-/// Requests of somebody else on one connection, and the pause between them.
+/// Requests of the other client on one connection, and the pause between them.
 const REQUESTS_PER_CONNECTION: usize = 100;
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// How long somebody else waits for a datagram before it is sent again.
+/// How long the other client waits for a datagram before it sends it again.
 const DATAGRAM_PATIENCE: Duration = Duration::from_millis(100);
 
 /// What a server holds at one moment.
@@ -52,12 +52,12 @@ impl Holding {
             descriptors: server.descriptors(),
             slots: runtime("slots_in_use"),
             buffers: runtime("buffers_in_use"),
-            // A reflector of datagrams has none.
+            // A reflector of datagrams has no connections.
             connections: statistics["service_counters"]["open"].as_u64().unwrap_or(0),
         }
     }
 
-    /// Nobody is there, and nothing is kept for anybody.
+    /// Without connections, and without resources kept for them.
     fn is_free(&self, slots: u64) -> bool {
         (self.connections, self.buffers, self.slots) == (0, 0, slots)
     }
@@ -98,18 +98,18 @@ impl Peak {
     }
 }
 
-/// Somebody who means no harm: one request after the other, and now and then a new connection.
-/// Every answer is checked.
+/// A harmless client: one request after the other, and periodically a new connection. Every answer
+/// is checked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Others {
     Echo(SocketAddr),
     /// Asks for `/hello.txt` of the usual site.
     Http(SocketAddr),
-    /// Sends again what was lost: in a flood, the kernel drops from whoever comes.
+    /// Sends lost datagrams again: in a flood, the kernel drops those of all clients.
     Udp(SocketAddr),
 }
 
-/// What somebody else experienced.
+/// The observations of the other client.
 #[derive(Debug, Default)]
 struct Experience {
     /// From the request, or from the begin of its connection if it is the first there, to the last
@@ -146,7 +146,7 @@ impl Others {
 }
 
 /// Calls `request` with the number of each request, and notes how long it took.
-fn converse(experience: &mut Experience, done: &AtomicBool, mut request: impl FnMut(u64)) {
+fn request_each(experience: &mut Experience, done: &AtomicBool, mut request: impl FnMut(u64)) {
     let mut asked = Instant::now();
     for _ in 0..REQUESTS_PER_CONNECTION {
         request(experience.latencies.len() as u64);
@@ -161,7 +161,7 @@ fn converse(experience: &mut Experience, done: &AtomicBool, mut request: impl Fn
 
 fn echo(address: SocketAddr, experience: &mut Experience, done: &AtomicBool) {
     let mut stream = None;
-    converse(experience, done, |number| {
+    request_each(experience, done, |number| {
         let stream = stream.get_or_insert_with(|| connect(address));
         ping(stream, &pattern(number, 64));
     });
@@ -169,7 +169,7 @@ fn echo(address: SocketAddr, experience: &mut Experience, done: &AtomicBool) {
 
 fn fetch(address: SocketAddr, experience: &mut Experience, done: &AtomicBool) {
     let mut stream = None;
-    converse(experience, done, |_| {
+    request_each(experience, done, |_| {
         let stream = stream.get_or_insert_with(|| BufReader::new(connect(address)));
         let answer = ask_on_buffered(stream, &get("/hello.txt", ""));
         assert_eq!(answer.status, 200);
@@ -181,7 +181,7 @@ fn reflect(address: SocketAddr, experience: &mut Experience, done: &AtomicBool) 
     let socket = client(address);
     socket.set_read_timeout(Some(DATAGRAM_PATIENCE)).expect("a socket");
     let mut sent_again = 0;
-    converse(experience, done, |number| {
+    request_each(experience, done, |number| {
         let datagram = pattern(number, 64);
         let began = Instant::now();
         socket.send(&datagram).expect("room");
@@ -274,7 +274,7 @@ impl Siege {
         })
     }
 
-    /// Waits until the books say so.
+    /// Waits until the counters match.
     fn settled(&self, what: &str, settled: impl Fn(&Holding) -> bool) -> Holding {
         let deadline = Instant::now() + PATIENCE;
         loop {

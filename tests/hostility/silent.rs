@@ -7,11 +7,11 @@ use crate::support::tls::{self, Identity};
 use crate::support::{ENGINES, Server, wait_until};
 use std::net::SocketAddr;
 
-/// What a connection costs that has not said anything; with TLS, its state.
+/// The memory of a silent connection; with TLS, its state.
 const EACH_BYTES_MAX: u64 = 4 << 10;
 const EACH_TLS_BYTES_MAX: u64 = 24 << 10;
 
-/// Longer than somebody else, who is served meanwhile, may be kept from the CPU.
+/// Longer than the other client, which is served meanwhile, may be kept from the CPU.
 const IDLE: &str = "1400ms";
 
 /// Connects to `addresses` in turn, and waits to be thrown out.

@@ -16,8 +16,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// As for those that never read.
 const EACH_BYTES_MAX: u64 = 448 << 10;
 
-/// Has each of the crowd read a byte, and another, and checks those that `expected` knows for the
-/// peer and the place.
+/// Makes each peer read a byte, and another, and checks those that `expected` returns for the peer
+/// and the position.
 fn sip(peers: &mut [Peer], expected: impl Fn(usize, usize) -> Option<u8>) {
     let mut read = vec![0; peers.len()];
     wait_until("all have read enough", || {

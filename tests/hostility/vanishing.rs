@@ -17,13 +17,13 @@ const EACH_BYTES_MAX: u64 = 448 << 10;
 /// How long they are there. What was begun by then is under way.
 const PRESENCE: Duration = Duration::from_millis(200);
 
-/// Longer than somebody else, who is served meanwhile, may be kept from the CPU.
+/// Longer than the other client, which is served meanwhile, may be kept from the CPU.
 const IDLE: &str = "1400ms";
 
 /// The end of the cable that is here, behind the loopback address of the others.
 const LISTEN: [&str; 2] = ["--listen", "10.8.8.1:0"];
 
-/// Half of them say `text`, the others nothing; then all are gone, and the server has to notice.
+/// Half of them send `text`, the others nothing; then all vanish, and the server must notice.
 fn come_and_vanish(server: &Server, machine: &Machine, text: &Arc<[u8]>, cuts: &Cuts) {
     let (before, address) = (server.descriptors(), server.addresses()[1]);
     let (text, count) = (Arc::clone(text), attackers());

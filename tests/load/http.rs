@@ -1,8 +1,8 @@
-//! `twinring load http` against servers of known behaviour, on both engines: requests are what was
-//! asked for, answers are told apart however they come, and the counts balance.
+//! `twinring load http` against servers of known behaviour, on both engines: requests match the
+//! options, answers are separated in any chunks, and the counts balance.
 
 use crate::support::load::{
-    Bounded, answering, converse, engines, http, ok, run_http, serve, sound,
+    Bounded, answering, answer_each, engines, http, ok, run_http, serve, sound,
 };
 use crate::support::wait_until;
 use nix::sys::signal::{Signal, kill};
@@ -27,7 +27,7 @@ fn a_correct_server_has_no_errors_and_all_counts_balance() {
         "-c 2 --verify-body --slo-p99 60s --max-error-rate 0",
     ];
     for (engine, case) in engines().iter().flat_map(|e| cases.iter().map(move |case| (e, case))) {
-        // Who is held up for 300 ms still has a part of the window.
+        // After a delay of 300 ms, a part of the window is left.
         let outcome = run_http(engine, target, &format!("-d 450ms --warmup 50ms {case}"));
         outcome.expect(0, &[]);
         assert_eq!(outcome.result["engine"], *engine);
@@ -82,7 +82,7 @@ fn answers_in_pieces_are_whole_answers() {
     for answer in kinds {
         let bytes = answer.len();
         let target = serve(move |_, stream| {
-            converse(stream, |number, _, stream| {
+            answer_each(stream, |number, _, stream| {
                 let (first, second) = answer.as_bytes().split_at(number.min(answer.len()));
                 let sent = stream.write_all(first);
                 // Long enough for most pieces to arrive alone; nothing depends on it.
@@ -170,7 +170,7 @@ fn urls_come_from_a_file_too() {
 #[test]
 fn an_answer_that_lasts_until_the_end_of_its_connection_is_one() {
     let target = serve(|_, stream| {
-        converse(stream, |_, _, stream| {
+        answer_each(stream, |_, _, stream| {
             let _ = stream.write_all(b"HTTP/1.0 200 OK\r\nDate: x\r\n\r\nall of it");
             false
         });
@@ -210,7 +210,7 @@ fn without_keepalive_each_request_has_a_connection() {
     let counted = Arc::clone(&served);
     let target = serve(move |_, stream| {
         counted.fetch_add(1, Ordering::Relaxed);
-        converse(stream, |number, head, stream| {
+        answer_each(stream, |number, head, stream| {
             assert!(head.contains("\r\nConnection: close\r\n") && number == 0, "{head}");
             let _ = stream.write_all(ok("hello").as_bytes());
             false
@@ -236,7 +236,7 @@ fn without_keepalive_each_request_has_a_connection() {
 #[test]
 fn slow_content_is_long_latency_and_short_time_to_the_first_byte() {
     let target = serve(|_, stream| {
-        converse(stream, |_, _, stream| {
+        answer_each(stream, |_, _, stream| {
             let sent = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhe");
             thread::sleep(Duration::from_millis(50));
             sent.and_then(|()| stream.write_all(b"llo")).is_ok()
@@ -252,15 +252,15 @@ fn slow_content_is_long_latency_and_short_time_to_the_first_byte() {
 }
 
 /// A server that stalls once for 400 ms. A load that waits for it sends nothing meanwhile, so one
-/// request in many is slow; the open loop charges the stall to every request that was due. Both
-/// are reported.
+/// request in many is slow; the open loop charges the stall to every request that was due. Both are
+/// reported.
 #[test]
 fn an_open_loop_counts_requests_delayed_by_a_stall_and_the_uncorrected_latency() {
     for engine in engines() {
         let target = serve(|_, stream| {
             let began = Instant::now();
             let mut stalled = false;
-            converse(stream, |_, _, stream| {
+            answer_each(stream, |_, _, stream| {
                 if !stalled && began.elapsed() > Duration::from_millis(200) {
                     stalled = true;
                     thread::sleep(Duration::from_millis(400));
@@ -268,7 +268,7 @@ fn an_open_loop_counts_requests_delayed_by_a_stall_and_the_uncorrected_latency()
                 stream.write_all(ok("hello").as_bytes()).is_ok()
             });
         });
-        // Long enough for that to be over inside the window if anybody else stalls for a second, too.
+        // Long enough for the stall to end inside the window even with another stall of a second.
         let outcome = run_http(engine, target, "-c 1 -d 2s --warmup 0s --rate 1000");
         outcome.expect(0, &[]);
         // 400 of 2000 requests were held up, evenly between 0 and 400 ms.
@@ -402,11 +402,12 @@ fn requests_in_flight_for_too_long_break_the_gates_too() {
         let load = "-c 150 --rate 50 -d 3s --warmup 0s --slo-p99 1s --max-error-rate 1%";
         let outcome = run_http(engine, target, load);
         outcome.expect(3, &[]);
-        // None; those of a second if the load generator was held up at the end. They are not overdue.
+        // None; or those of a second if the load generator was delayed at the end. They are not
+        // overdue.
         assert!(outcome.number("/requests/unsent") <= 50, "{}", outcome.result);
         let (overdue, abandoned) =
             (outcome.number("/requests/overdue"), outcome.number("/whole_run/abandoned"));
-        // 100, or half of them if somebody was held up for a second.
+        // 100, or half of them after a delay of a second.
         assert!(overdue > 25 && overdue <= abandoned, "{}", outcome.result);
         let gates = outcome.result["gates"].as_array().expect("gates");
         assert!(gates.len() == 2 && gates.iter().all(|it| it["breached"] == true), "{gates:?}");

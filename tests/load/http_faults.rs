@@ -1,7 +1,7 @@
-//! `twinring load http` against servers that are wrong, on both engines: what they do wrong has to
-//! be found and named, and whatever happens the counts have to balance.
+//! `twinring load http` against faulty servers, on both engines: each fault must be detected and
+//! named, and the counts must always balance.
 
-use crate::support::load::{answering, converse, engines, ok, run_http, serve};
+use crate::support::load::{answering, answer_each, engines, ok, run_http, serve};
 use socket2::SockRef;
 use std::io::Write;
 use std::net::TcpStream;
@@ -15,7 +15,7 @@ fn reset(stream: &TcpStream) {
 /// Each tenth answer is wrong in its own way: it fails, and its connection goes on.
 #[test]
 fn wrong_answers_are_counted_by_kind() {
-    let spoiled = |wrong: fn() -> String| {
+    let corrupted = |wrong: fn() -> String| {
         answering(move |number| if number % 10 == 9 { wrong() } else { ok("hello") })
     };
     type Case = (&'static str, fn() -> String, &'static str, i32);
@@ -30,7 +30,7 @@ fn wrong_answers_are_counted_by_kind() {
     for (kind, wrong, arguments, code) in cases {
         for engine in engines() {
             let arguments = arguments.replace("FILE", &file.path().display().to_string());
-            let target = spoiled(wrong);
+            let target = corrupted(wrong);
             let outcome = run_http(engine, target, &format!("-c 1 -n 200 {arguments}"));
             outcome.expect(code, &[(kind, 20)]);
             assert_eq!(outcome.number("/whole_run/answered"), 180);
@@ -85,7 +85,7 @@ fn broken_connections_are_counted_by_kind_and_replaced() {
     ];
     for (kind, breaks, code) in cases {
         let target = serve(move |_, stream| {
-            converse(stream, |number, _, stream| match number {
+            answer_each(stream, |number, _, stream| match number {
                 3 => breaks(stream).is_err(),
                 _ => stream.write_all(ok("hello").as_bytes()).is_ok(),
             });
@@ -106,7 +106,7 @@ fn a_server_may_close_between_answers() {
     let announced = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello";
     for (announces, last) in [(true, 4), (false, 1)] {
         let target = serve(move |_, stream| {
-            converse(stream, |number, _, stream| {
+            answer_each(stream, |number, _, stream| {
                 let answer =
                     if number == last && announces { announced.to_owned() } else { ok("hello") };
                 stream.write_all(answer.as_bytes()).is_ok() && number < last
@@ -128,7 +128,7 @@ fn a_server_may_close_between_answers() {
 #[test]
 fn requests_behind_the_last_answer_of_a_connection_fail() {
     let target = serve(|_, stream| {
-        converse(stream, |number, _, stream| {
+        answer_each(stream, |number, _, stream| {
             let close = if number == 2 { "Connection: close\r\n" } else { "" };
             let answer = format!("HTTP/1.1 200 OK\r\n{close}Content-Length: 0\r\n\r\n");
             // The requests behind are still read, so that the end is no reset.
@@ -171,7 +171,7 @@ fn a_server_that_never_answers_is_a_timeout() {
         outcome.expect(1, &[("timeout", 10)]);
         assert_eq!(outcome.number("/whole_run/failed"), 10);
         assert_eq!(outcome.number("/connections/served"), 0);
-        // The window is over before the timeout: nobody is blamed, nothing is hidden.
+        // The window ends before the timeout: no error is reported, and nothing is hidden.
         let outcome = run_http(engine, target, "-c 5 -d 1200ms --warmup 0s");
         outcome.expect(1, &[]);
         assert_eq!(outcome.number("/whole_run/abandoned"), 5);
@@ -189,7 +189,7 @@ fn a_closed_port_loses_the_connections() {
             drop(listener);
             let talks = streams.into_iter().map(|stream| {
                 thread::spawn(|| {
-                    converse(stream, |number, _, stream| {
+                    answer_each(stream, |number, _, stream| {
                         number < 3 && stream.write_all(ok("hello").as_bytes()).is_ok()
                     });
                 })

@@ -85,7 +85,7 @@ fn a_drained_server_ends_connections_without_errors_in_answers() {
         });
         let ended = server.terminate();
         assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-        // Nobody listens any more, so the load ends before its time.
+        // The server is gone, so the load ends early.
         let outcome = sound(run.output());
         assert!(outcome.number("/requests/answered") > 0);
         assert_eq!(outcome.number("/connections/lost"), 8, "{}", outcome.result);
@@ -97,7 +97,7 @@ fn a_drained_server_ends_connections_without_errors_in_answers() {
 
 #[test]
 fn a_closed_port_names_the_address_and_a_fix() {
-    // Bound and not listening: connecting is refused, and nobody else can take the port.
+    // Bound and not listening: connecting is refused, and no other program can take the port.
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
     let url = format!("http://{}", socket.local_addr().unwrap().as_socket().unwrap());

@@ -53,7 +53,7 @@ impl Secure {
             stream.set_nodelay(true).unwrap();
             let connection = ServerConnection::new(Arc::clone(&config)).unwrap();
             let mut stream = BufReader::new(StreamOwned::new(connection, stream));
-            converse(&mut stream, &answer);
+            answer_each(&mut stream, &answer);
             if ends {
                 let stream = stream.get_mut();
                 stream.conn.send_close_notify();
@@ -63,7 +63,7 @@ impl Secure {
     }
 }
 
-fn converse(stream: &mut BufReader<StreamOwned<ServerConnection, TcpStream>>, answer: &str) {
+fn answer_each(stream: &mut BufReader<StreamOwned<ServerConnection, TcpStream>>, answer: &str) {
     loop {
         let mut head = String::new();
         while !head.ends_with("\r\n\r\n") {
@@ -233,7 +233,7 @@ fn an_answer_that_is_cut_off_inside_tls_is_not_taken_for_whole() {
     }
 }
 
-/// Our own server tells an end that was meant from a cut, and finds none.
+/// Our own server distinguishes an intended end from a cut, and finds no cut.
 #[test]
 fn client_and_server_part_in_order() {
     for engine in engines() {

@@ -1,5 +1,5 @@
-//! `twinring load tcp` against servers of known behaviour, on both engines: what they do wrong has
-//! to be found and named, and whatever happens the counts have to balance.
+//! `twinring load tcp` against servers of known behaviour, on both engines: each fault must be
+//! detected and named, and the counts must always balance.
 
 use crate::support::load::{Bounded, Outcome, RUN_MAX, engines, serve, sound};
 use crate::support::wait_until;
@@ -14,13 +14,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Echoes; `spoil` sees each piece with its position in the stream and may change it.
-fn echo_with(mut stream: TcpStream, mut spoil: impl FnMut(usize, &mut Vec<u8>)) {
+/// Echoes; `corrupt` gets each chunk with its position in the stream and may change it.
+fn echo_with(mut stream: TcpStream, mut corrupt: impl FnMut(usize, &mut Vec<u8>)) {
     let _ = stream.set_nodelay(true);
     let (mut memory, mut position) = (vec![0; 1 << 16], 0);
     while let Ok(bytes @ 1..) = stream.read(&mut memory) {
         let mut piece = memory[..bytes].to_vec();
-        spoil(position, &mut piece);
+        corrupt(position, &mut piece);
         position += bytes;
         if stream.write_all(&piece).is_err() {
             return;
@@ -55,7 +55,7 @@ fn a_correct_echo_has_no_mismatch_and_all_counts_balance() {
         "-c 2 -s 1000 --no-verify",
     ];
     for (engine, case) in engines().iter().flat_map(|e| cases.iter().map(move |case| (e, case))) {
-        // Who is held up for 300 ms still has a part of the window.
+        // After a delay of 300 ms, a part of the window is left.
         let outcome = run(engine, target, &format!("-d 450ms --warmup 50ms {case}"));
         outcome.expect(0, &[]);
         assert_eq!(outcome.result["engine"], *engine);
@@ -196,7 +196,7 @@ fn a_server_that_never_answers_is_a_timeout() {
         outcome.expect(1, &[("timeout", 5)]);
         assert_eq!(outcome.number("/whole_run/failed"), 5);
         assert_eq!(outcome.number("/connections/served"), 0);
-        // The window is over before the timeout: nobody is blamed, nothing is hidden.
+        // The window ends before the timeout: no error is reported, and nothing is hidden.
         let outcome = run(engine, target, "-c 5 -d 1200ms --warmup 0s");
         outcome.expect(1, &[]);
         assert_eq!(outcome.number("/whole_run/abandoned"), 5);
@@ -239,7 +239,7 @@ fn a_slow_answer_is_a_long_latency() {
 }
 
 /// A server that stalls once for 200 ms. A closed loop sends nothing meanwhile, so one request in
-/// many is slow and the 90th percentile is blind to it; the open loop charges the stall to every
+/// many is slow and the 90th percentile does not show it; the open loop charges the stall to every
 /// request that was due.
 #[test]
 fn an_open_loop_counts_requests_delayed_by_a_stall() {
@@ -255,7 +255,7 @@ fn an_open_loop_counts_requests_delayed_by_a_stall() {
             });
         });
         for depth in ["", "--depth 1"] {
-            // Long enough for that to be over inside the window if anybody else stalls, too.
+            // Long enough for the stall to end inside the window even with another stall.
             let arguments = format!("-c 1 -d 900ms --warmup 0s --rate 1000 {depth}");
             let outcome = run(engine, target, &arguments);
             outcome.expect(0, &[]);
@@ -264,14 +264,14 @@ fn an_open_loop_counts_requests_delayed_by_a_stall() {
             assert!(outcome.latency_us("max") >= 180_000.0, "{}", outcome.result);
             assert_eq!(outcome.result["latency_from"], "intended");
             let lag = outcome.result["schedule_lag_us"]["max"].as_f64().unwrap();
-            // With one request in flight the schedule cannot be kept, and that is said too.
+            // With one request in flight the schedule cannot be kept, which is reported too.
             assert!(depth.is_empty() || lag >= 180_000.0, "{}", outcome.result);
             assert!(outcome.number("/whole_run/sent") <= 900);
         }
     }
 }
 
-/// More than can be sent: the generator says what it left out instead of never coming up for air.
+/// More than can be sent: the generator reports unsent requests instead of sending without end.
 #[test]
 fn an_unreachable_rate_reports_unsent_requests() {
     let target = serve(|_, stream| echo(stream));
@@ -329,7 +329,7 @@ fn an_interrupt_reports_the_result_so_far() {
 
 #[test]
 fn a_closed_port_names_the_address_and_a_fix() {
-    // Bound and not listening: connecting is refused, and nobody else can take the port.
+    // Bound and not listening: connecting is refused, and no other program can take the port.
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
     let target = socket.local_addr().unwrap().as_socket().unwrap();

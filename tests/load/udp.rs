@@ -1,5 +1,5 @@
-//! `twinring load udp` against reflectors of known behaviour, on both engines: what they lose,
-//! repeat, swap or change has to be found, and whatever happens the counts have to balance.
+//! `twinring load udp` against reflectors of known behaviour, on both engines: loss, duplicates,
+//! reordering and corruption must be detected, and the counts must always balance.
 
 use crate::support::load::{Bounded, engines};
 use crate::support::{PATIENCE, Server, Signal, wait_until};
@@ -236,7 +236,7 @@ fn known_faults_of_each_stream_are_found() {
 
 #[test]
 fn a_changed_byte_is_detected_and_named() {
-    let spoiling = || {
+    let corrupting = || {
         reflector(|number, mut packet| {
             packet[100] ^= u8::from(number == 5);
             vec![packet]
@@ -244,13 +244,13 @@ fn a_changed_byte_is_detected_and_named() {
     };
     let arguments = "--streams 3 -d 300ms --warmup 0s --drain 1200ms";
     for engine in engines() {
-        let outcome = run(engine, spoiling(), arguments);
+        let outcome = run(engine, corrupting(), arguments);
         assert_eq!((outcome.code, outcome.packets("mismatched")), (1, 3), "{}", outcome.result);
         assert_eq!(outcome.packets("lost"), 3, "a wrong reply is none");
         let first = outcome.result["first_error"].as_str().unwrap();
         assert!(first.contains("packet 5: byte 100 differs"), "{first}");
         assert!(outcome.stderr.contains("3 replies differ"), "{}", outcome.stderr);
-        let unchecked = run(engine, spoiling(), &format!("{arguments} --no-verify"));
+        let unchecked = run(engine, corrupting(), &format!("{arguments} --no-verify"));
         assert_eq!((unchecked.code, unchecked.packets("mismatched")), (0, 0));
         assert_eq!(unchecked.packets("lost"), 0);
     }

@@ -1,5 +1,5 @@
-//! The reflectors are no weapon: they answer whom the operator names, no more than they were sent,
-//! and each only so often.
+//! The reflectors are not an amplifier: they answer listed clients, with no more bytes than
+//! received, and at a limited rate.
 
 use crate::support::datagrams::{assert_balanced, client, reflected};
 use crate::support::namespace::in_a_namespace;
@@ -25,7 +25,7 @@ fn only_this_machine_is_answered_by_default() {
     }
 }
 
-/// Datagrams answered twice are more than was sent: nobody may have that who is not named.
+/// Datagrams answered twice are more than was received: only listed clients may get that.
 #[test]
 fn duplicates_require_listed_clients() {
     let (code, _, stderr) = run(&["serve", "udp", "--allow", "any", "--duplicate", "1"]);
@@ -132,7 +132,7 @@ fn a_source_beyond_its_rate_is_not_answered() {
             let limit = ["--max-rate-per-source", "1"];
             let server = Server::udp(engine, &[&limit[..], mode].concat());
             let client = client(server.address());
-            // One by one, so that none is lost for want of room.
+            // One by one, so that none is lost for lack of space.
             let mut answered = 0;
             client.set_read_timeout(Some(Duration::from_millis(200))).expect("a socket");
             for number in 0..70 {
@@ -160,7 +160,7 @@ fn a_source_beyond_its_rate_is_not_answered() {
     }
 }
 
-/// Whatever comes, and in whatever mode, what goes back is no more than what came.
+/// For any input and in any mode, no more bytes are sent back than received.
 #[test]
 fn no_answer_is_longer_than_its_datagram_or_sent_twice() {
     let modes: [&[&str]; 6] = [

@@ -1,4 +1,5 @@
-//! `twinring serve echo` over real sockets: the same bytes on both engines, whatever peers do.
+//! `twinring serve echo` over real sockets: the same bytes on both engines, with any behaviour of
+//! peers.
 
 use crate::support::*;
 use std::io::{Read, Write};
@@ -109,8 +110,8 @@ fn many_slow_readers_are_bounded_too() {
             }
         });
         let growth = server.memory_bytes().saturating_sub(before);
-        // 256 KiB queued, 128 KiB unread and a piece in hand, for each; on io_uring beside them the pool of the
-        // worker, 128 buffers of 64 KiB, of which an arrival touches pages that nobody had touched before.
+        // 256 KiB queued, 128 KiB unread and a buffer in hand, for each; on io_uring also the pool
+        // of the worker, 128 buffers of 64 KiB, of which an arrival touches new pages.
         let pool = if engine == "io_uring" { 8 << 20 } else { 0 };
         assert!(growth < 10 * (512 << 10) + pool, "{engine}: ten slow readers cost {growth} bytes");
         ping(&connect(server.address()), &pattern(4, 100_000));
@@ -215,7 +216,7 @@ fn degraded_features_echo_the_same_bytes() {
 #[test]
 fn the_port_can_be_bound_again_at_once() {
     for engine in ENGINES {
-        // On an address of its own: nobody else is given the port in between.
+        // On an address of its own: no other program gets the port in between.
         let first = Server::echo_on("127.0.0.9:0", engine, &[]);
         let address = first.address();
         let peers: Vec<TcpStream> = (0..10).map(|_| connect(address)).collect();

@@ -31,7 +31,7 @@ fn out_of_descriptors_it_neither_spins_nor_exits_and_recovers() {
         early.iter().for_each(|peer| ping(peer, b"still served"));
         let accepted = server.sockets() - SOCKETS_WITHOUT_CONNECTIONS;
         assert!((21..64).contains(&accepted), "{engine}: {accepted} connections, 64 descriptors");
-        // Whoever was served leaves, so that others find a descriptor: in the end all were.
+        // Served clients disconnect, so that others get a descriptor: in the end all were served.
         early.clear();
         let mut waiting = late;
         let deadline = Instant::now() + PATIENCE;

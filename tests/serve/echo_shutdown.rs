@@ -7,11 +7,11 @@ use std::net::{Shutdown, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// For tests of who accepts no more: nobody else listens on this address, so a port that is free
-/// again stays so.
+/// For tests of closed listeners: no other program listens on this address, so a free port stays
+/// free.
 const OWN_ADDRESS: &str = "127.0.0.8:0";
 
-/// Who is silent for so long during a drain has nothing more to say.
+/// A connection that is silent for this long during a drain is closed.
 const DRAIN_PAUSE: Duration = Duration::from_millis(100);
 
 #[test]
@@ -43,7 +43,7 @@ fn a_drain_delivers_received_data_to_a_slow_reader() {
         let sent = pattern(1, 32 << 20);
         let slow = connect(server.address());
         // All before the signal: a writer that is kept from the CPU would pause, and a pause ends
-        // the drain. Nobody reads, so most of it is still to be delivered.
+        // the drain. The peer does not read, so most of it is still to be delivered.
         let written = write_until_stuck(&slow, &sent);
         assert!(written < sent.len(), "{engine}: not stuck");
         slow.shutdown(Shutdown::Write).unwrap();
@@ -187,7 +187,7 @@ fn ready_statistics_and_final_lines_keep_the_contract() {
     }
 }
 
-/// The process waited for somebody who does not read, and could not be ended but by SIGKILL.
+/// The process waited for an unread pipe, and could only be ended by SIGKILL.
 #[test]
 fn unread_final_lines_block_no_server() {
     const PIPE_BYTES: usize = 4096;

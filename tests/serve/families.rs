@@ -63,7 +63,7 @@ fn a_machine_whose_ipv6_is_switched_off_serves_the_addresses_of_ipv4() {
     });
 }
 
-/// An address that nobody here has is a mistake, as before.
+/// An address that this machine does not have is an error, as before.
 #[test]
 fn an_address_in_use_is_an_error() {
     let arguments = ["serve", "echo", "--listen", "127.0.0.1:0", "--listen", "[2001:db8::1]:0"];

@@ -122,7 +122,7 @@ fn connections_stay_and_close_as_they_should() {
         assert_eq!(ask_on(&mut stream, kept).field("connection"), Some("keep-alive"));
         assert_eq!(ask_on(&mut stream, kept).body.len(), 36);
         drop(stream);
-        // Whatever comes behind the last request is not answered.
+        // Data behind the last request is not answered.
         let behind = format!("{}{}", get("/", "Connection: close\r\n"), get("/hello.txt", ""));
         assert_eq!(responses(&talk_until_closed(server.address(), behind.as_bytes())).len(), 1);
         let ended = server.terminate();
@@ -131,7 +131,7 @@ fn connections_stay_and_close_as_they_should() {
     }
 }
 
-/// A client that had said that its request was its last was waited for, up to 2 s, to end as well.
+/// A client that had announced its last request was awaited, up to 2 s, until it closed as well.
 #[test]
 fn connections_closed_on_request_free_their_place() {
     let site = Site::usual();
@@ -453,7 +453,7 @@ fn bodies_are_read_and_dropped_within_their_bound() {
             assert_eq!(answers[0].status, status, "{fields}");
             assert_eq!(answers[0].field("connection"), Some("close"), "{fields}");
         }
-        // What nobody wants is not waited for.
+        // A request body that is not needed is not awaited.
         let upload = "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1000000\r\n\r\n";
         let answers = responses(&talk_until_closed(server.address(), upload.as_bytes()));
         assert_eq!((answers.len(), answers[0].status), (1, 405));

@@ -49,7 +49,7 @@ struct Browser {
 }
 
 impl Browser {
-    /// `None` where there is none.
+    /// `None` without a browser.
     fn start() -> Option<Browser> {
         let binary = BROWSERS.into_iter().find(|path| Path::new(path).exists())?;
         let profile = tempfile::tempdir().expect("a directory for temporary files");
@@ -72,7 +72,7 @@ impl Browser {
             .map_while(Result::ok)
             .find_map(|line| line.strip_prefix(listening).map(str::to_owned));
         let url = url.expect("the browser can be spoken to");
-        // What else it says must not fill the pipe.
+        // Its further output must not fill the pipe.
         std::thread::spawn(move || told.count());
         let address = url.strip_prefix("ws://").and_then(|rest| rest.split('/').next());
         let address = address.expect("a URL").parse().expect("an address");
@@ -163,7 +163,7 @@ fn take_pixels(found: &mut Value) -> Vec<Value> {
     frames.filter_map(|frame| frame.as_array_mut()?.pop()).collect()
 }
 
-/// What the access log says of a page that was loaded and then reloaded.
+/// The access log of a page that was loaded and then reloaded.
 fn check_log(engine: &str, log: &Path) {
     let text = std::fs::read_to_string(log).expect("a log");
     let lines: Vec<Value> =
@@ -175,7 +175,7 @@ fn check_log(engine: &str, log: &Path) {
     assert!(count("/", 200) == 1 && count("/", 304) == 1, "{engine}: {text}");
     assert_eq!(count("/large.bin", 304), 2, "{engine}: {text}");
     assert_eq!((count("/large.bin", 206), count("/large.bin", 416)), (4, 2), "{engine}: {text}");
-    // The index of the video lies behind more bytes than a player keeps: it was fetched by itself.
+    // The index of the video is behind more bytes than a player buffers: it was fetched separately.
     let is_index = |line: &&Value| {
         line["target"] == "/video.webm"
             && line["status"] == 206

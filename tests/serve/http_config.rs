@@ -187,7 +187,7 @@ fn check_finds_the_errors_of_a_start_or_prints_ok() {
     }
     assert_eq!(told.len(), 5, "{told:?}");
     assert!(!missing.exists(), "a check makes no files");
-    // Directories of hosts are told with the place of the host.
+    // Errors about directories of hosts have the place of the host.
     let text = "root = \"ROOT\"\n\n[[host]]\nnames = \"a.org\"\nroot = \"/no/such/host\"\n\
                 [[host]]\nnames = \"b.org\"\n[[host]]\nnames = [\"c.org\", \"B.org\"]\n";
     let (_site, _etc, path) = configured(text);
@@ -241,7 +241,7 @@ fn the_example_is_complete_and_right() {
     etc.write("etc/twinring/key.pem", &copy(identity.key()));
     let mut text = whole_example(etc.path());
     if nix::unistd::Uid::effective().is_root() {
-        // The user that it names has to be able to open everything anew.
+        // The configured user must be able to reopen all files.
         set_mode(etc.path(), 0o755);
         for name in ["var/log/twinring", "var/log/twinring/access.log"] {
             let path = etc.path().join(name);
@@ -281,7 +281,7 @@ fn the_example_is_complete_and_right() {
     println!("the example has all {} options", options.len());
 }
 
-/// The identity of all threads of a process, as /proc tells: user, group, groups.
+/// The identities of all threads of a process, from /proc: user, group, groups.
 fn identities(server: &Server) -> HashSet<[String; 3]> {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", server.pid())).expect("it runs");
     // One may have ended since it was listed.
@@ -357,7 +357,7 @@ fn missing_rights_of_the_user_are_reported_at_the_start() {
         let (code, told) = refused(arguments);
         let (code_of_check, told_by_check) = refused(&[arguments, &["--check"]].concat());
         assert_eq!(code_of_check, code, "{arguments:?}");
-        // A start tells root beforehand that it is root.
+        // A start as root first prints that it runs as root.
         assert!(told.ends_with(&told_by_check), "{told:?} {told_by_check:?}");
         (code, told_by_check)
     };
@@ -379,7 +379,7 @@ fn missing_rights_of_the_user_are_reported_at_the_start() {
     let (code, told) = refused_and_by_check(&["--root", root, "--listen", "127.0.0.1:0"]);
     assert!(code == Some(1) && told.contains("may not search --root"), "{told}");
     set_mode(site.path(), 0o755);
-    // The log can be written, but not opened anew: the old one is kept.
+    // The log can be written, but not reopened: the old one stays open.
     let logs = Site::new();
     set_mode(logs.path(), 0o700);
     let log = logs.path().join("access.log");

@@ -4,8 +4,8 @@ use crate::support::http::*;
 use crate::support::*;
 use std::process::Command;
 
-/// Three sites: for `a.example.org`, for what else ends in `.example.org`, and for the rest, if
-/// there is to be one.
+/// Three sites: for `a.example.org`, for other hosts under `.example.org`, and a default, if
+/// requested.
 fn hosts(engine: &str, with_default: bool) -> (Site, Server) {
     let site = Site::new();
     for name in ["default", "exact", "wild"] {

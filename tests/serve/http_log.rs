@@ -216,7 +216,7 @@ fn rotation_under_load_loses_no_line() {
 fn a_slow_log_blocks_no_request_and_counts_dropped_lines() {
     for engine in ENGINES {
         let (site, logs) = (Site::usual(), Site::new());
-        // A pipe that nobody reads is a disk that does not write.
+        // A pipe without a reader is a disk that does not write.
         let fifo = logs.path().join("fifo");
         nix::unistd::mkfifo(&fifo, Mode::S_IRWXU).expect("a pipe");
         let reader = File::options().read(true).write(true).open(&fifo).expect("a pipe");
@@ -290,7 +290,7 @@ fn a_full_disk_is_reported_once_and_recovers() {
             std::thread::sleep(Duration::from_millis(120));
         }
         wait_until("the full disk is told", || server.stderr().contains("No space left"));
-        // None of them comes so late that it is for the new file.
+        // None of them is so late that it belongs to the new file.
         tls::wait_for_count(&server, "log_dropped", 5);
         fs::remove_file(&log).expect("a link");
         server.signal(Signal::SIGUSR1);
@@ -330,7 +330,7 @@ fn a_disk_that_is_full_for_a_while_keeps_lines_whole() {
         });
         fs::remove_file(&filler).expect("a file");
         wait_until("there is room again", || {
-            // Slowly: the room has to last until that is told, perhaps late.
+            // Slowly: the buffer must last until that is reported, perhaps late.
             std::thread::sleep(Duration::from_millis(50));
             requests += 1;
             ask_on(&mut stream, &get("/hello.txt", &agent));
@@ -473,7 +473,8 @@ fn requests_over_tls_are_logged_decrypted() {
     }
 }
 
-/// Where nobody reads what it says, neither the thread that takes signals nor the end waits for that.
+/// If standard error is not read, neither the signal thread nor the end of the process waits for
+/// it.
 #[test]
 fn unread_output_blocks_no_server() {
     const PIPE_BYTES: usize = 4096;

@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
 fn with_admin(engine: &str, site: &Site, arguments: &[&str]) -> (Server, SocketAddr) {
-    // On an address of its own: nobody else is given the port when it is free again.
+    // On an address of its own: no other program gets the port when it is free again.
     let mut all = vec!["--admin", "127.0.0.7:0"];
     all.extend_from_slice(arguments);
     let server = Server::http(engine, site.path(), &all);

@@ -1,4 +1,4 @@
-//! `twinring serve http` and time: who is too slow, who is only slow, and what a shutdown waits for.
+//! Timeouts of `twinring serve http`: stalled peers, slow peers, and the waits of a shutdown.
 
 use crate::support::http::*;
 use crate::support::*;
@@ -148,7 +148,7 @@ fn a_drain_that_takes_too_long_is_cut() {
     }
 }
 
-/// Who read less than 256 KiB in the time was taken for somebody who reads nothing.
+/// A peer that read less than 256 KiB in the time was treated as stalled.
 #[test]
 fn slow_peers_are_served_and_stalled_peers_are_reset() {
     let site = Site::usual();
@@ -191,7 +191,7 @@ fn request_timeouts_hold_during_a_drain() {
         server.signal(Signal::SIGTERM);
         assert_eq!(read_response(&mut begun, false).status, 408);
         let ended = server.wait();
-        // The drain itself has 10 s; who runs behind others may see any of that.
+        // The drain itself has 10 s; a busy machine may use any part of that.
         println!("{engine}: ended after {:.1} s", started.elapsed().as_secs_f64());
         assert_eq!((ended.count("header_timeouts"), ended.count("send_timeouts")), (1, 1));
         assert_eq!((ended.code, ended.count("cut")), (Some(0), 0), "{}", ended.stderr);

@@ -79,8 +79,9 @@ fn an_answer_is_never_a_mix_of_two_versions() {
             });
             assert!(whole > 0 && broken == 0, "{engine} {name}: {whole} whole, {broken} broken");
             println!("{engine} {name}: replaced 60 times, {whole} whole answers");
-            // Emptied and written anew, deleted and made again: whole, absent, or broken off. (Not
-            // cut in the middle or written in place: see the notes on sendfile in `sending`.)
+            // Emptied and rewritten, deleted and created again: complete, absent, or broken off.
+            // (Not truncated in the middle or written in place: see the notes on sendfile in
+            // `sending`.)
             let path = site.path().join(name);
             let (whole, broken) =
                 read_while_changing(&server, &target, |number| match number % 3 {
@@ -399,7 +400,7 @@ fn open_files_give_way_to_other_descriptors() {
         }
         while server.descriptors() < 60 {
             connections.push(connect(server.address()));
-            // Many who wait would take what the files make free.
+            // Many waiting connections would take the descriptors that files release.
             server.wait_for_sockets(SOCKETS_WITHOUT_CONNECTIONS + 1 + connections.len());
         }
         assert_eq!(ask_on(&mut stream, &get("/hello.txt", "")).status, 200, "{engine}");

@@ -58,7 +58,7 @@ fn each_way_answers_with_the_same_bytes() {
     }
 }
 
-/// The counters say that files were sent this way, and in no other.
+/// The counters show that files were sent this way, and in no other.
 fn assert_used(ended: &Ended, strategy: &str) {
     let runtime = &ended.last["runtime_counters"];
     let used = |name: &str| runtime[name].as_u64().expect("a counter") > 0;
@@ -66,7 +66,7 @@ fn assert_used(ended: &Ended, strategy: &str) {
     assert_eq!(used("splices"), strategy == "splice", "{strategy}");
     let refused = ended.stderr.contains("where zerocopy cannot be used");
     assert_eq!(used("zero_copy_sends"), strategy == "zerocopy" && !refused, "{strategy}");
-    // Over loopback, the kernel has to copy; it says of each send that it did.
+    // Over loopback, the kernel has to copy; it reports that for each send.
     assert_eq!(runtime["zero_copy_copied"], runtime["zero_copy_done"]);
     assert!(ended.count("sent_file_bytes") > 5_000_000);
 }

@@ -87,7 +87,7 @@ fn a_worker_in_a_system_call_keeps_no_server_alive() {
     }
 }
 
-/// Reading it was waited for on the thread of the signals, and none was taken any more.
+/// It was read on the signal thread, which then handled no further signal.
 #[test]
 fn a_fifo_in_place_of_the_certificate_is_reported_and_ignored() {
     for engine in ENGINES {
@@ -103,7 +103,7 @@ fn a_fifo_in_place_of_the_certificate_is_reported_and_ignored() {
     }
 }
 
-/// A server that reads its certificate for ever, since a SIGHUP.
+/// A server that has been reading its certificate since a SIGHUP, without end.
 fn reloading(engine: &str, site: &Site, etc: &Path, drain_timeout: &str) -> (DeadMount, Server) {
     let identity = Identity::new();
     let (live, log) = (etc.join("live"), etc.join("access.log"));

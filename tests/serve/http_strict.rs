@@ -59,7 +59,7 @@ fn ambiguous_requests_are_refused_and_the_connection_closed() {
     }
 }
 
-/// What stood behind such a body was answered, as if everybody agreed where the body ends.
+/// Data behind such a body was answered, although recipients disagree on where the body ends.
 #[test]
 fn chunk_sizes_outside_the_grammar_are_refused_and_nothing_behind_them_is_answered() {
     let site = Site::usual();

@@ -1,5 +1,5 @@
-//! `twinring serve http` over TLS: the same answers, kept secret, with an end that can be told from
-//! a cut.
+//! `twinring serve http` over TLS: the same answers, encrypted, with an end that differs from a
+//! cut.
 
 use crate::support::http::*;
 use crate::support::tls::*;
@@ -115,7 +115,7 @@ fn an_end_differs_from_a_cut() {
     for engine in ENGINES {
         let (site, identity, server) = usual(engine, &["--cache-valid", "20ms"]);
         let config = Arc::new(identity.trust(&VERSIONS));
-        // The server ends first, and says so; what the client sends then is not waited for.
+        // The server ends first, with close_notify; later data of the client is not awaited.
         let mut client = secure(encrypted(&server), &config).expect("a handshake");
         let request = get("/large.bin", "Connection: close\r\n");
         client.write_all(request.as_bytes()).expect("the server reads");
@@ -150,11 +150,11 @@ fn an_end_differs_from_a_cut() {
 #[test]
 fn invalid_handshakes_are_refused() {
     for engine in ENGINES {
-        // Longer than those who do shake hands may be kept from the CPU.
+        // Longer than clients that complete the handshake may be kept from the CPU.
         let options = ["--tls-handshake-timeout", "2s", "--stats", "1"];
         let (_site, identity, server) = usual(engine, &options);
         let address = encrypted(&server);
-        // Somebody who forgot the s of https is told so.
+        // A client that uses http instead of https gets a message.
         let answer = talk_until_closed(address, get("/", "").as_bytes());
         assert!(answer.starts_with(b"HTTP/1.1 400 "), "{}", String::from_utf8_lossy(&answer));
         // A fatal alert, and the end.
@@ -182,7 +182,7 @@ fn invalid_handshakes_are_refused() {
         client.sock.write_all(b"\x17\x03\x03\x00\x20tampered with, and 32 bytes long.").unwrap();
         let told = client.read_to_end(&mut Vec::new()).expect_err("an alert").to_string();
         assert!(told.contains("BadRecordMac"), "{told}");
-        // Everybody else is served.
+        // All other clients are served.
         let fine = talk_secure(address, &config, get("/hello.txt", "").as_bytes());
         assert_eq!(responses(&fine.expect("an orderly end"))[0].status, 200);
         wait_for_count(&server, "handshake_timeouts", 2);
@@ -241,7 +241,7 @@ fn a_slow_reader_is_bounded_and_loses_nothing() {
         std::thread::sleep(Duration::from_millis(500));
         let grown = server.memory_bytes().saturating_sub(before);
         assert!(grown < READERS as u64 * (1 << 20) + (8 << 20), "{grown} bytes for {READERS}");
-        // Others are served meanwhile.
+        // Other clients are served meanwhile.
         let small = talk_secure(encrypted(&server), &config, get("/hello.txt", "").as_bytes());
         assert_eq!(responses(&small.expect("an orderly end"))[0].body.len(), 36);
         let first = readers.remove(0);
@@ -332,7 +332,7 @@ fn a_drain_sends_close_notify() {
         assert_eq!(read_response(&mut idle, false).status, 200);
         let mut busy = secure(encrypted(&server), &config).expect("a handshake");
         busy.write_all(b"GET /hello.txt HTTP/1.1\r\nHost: a").expect("the server reads");
-        // One that has said nothing has nothing to finish.
+        // A silent connection has nothing to finish.
         let silent = connect(encrypted(&server));
         // There is a second listener.
         server.wait_for_sockets(SOCKETS_WITHOUT_CONNECTIONS + 1 + 3);
@@ -425,8 +425,8 @@ fn certificates_that_cannot_be_used_end_the_start() {
     }
 }
 
-/// The buffers of an enter are free all at once, and glibc gave them back and took them anew: 31 faults for
-/// each answer on io_uring, and twice the CPU.
+/// The buffers of an enter are freed together, and glibc returned them and allocated them again: 31
+/// faults for each answer on io_uring, and twice the CPU.
 #[test]
 #[cfg_attr(not(target_env = "gnu"), ignore = "only glibc is told to keep memory")]
 fn memory_that_is_free_stays_for_the_next_answer() {

@@ -246,7 +246,8 @@ fn root_with_another_group_has_no_capabilities() {
     }
 }
 
-/// The handler wrote the result of a call that nobody had made into the registers of whatever ran.
+/// The handler wrote the result of a call that was not made into the registers of the interrupted
+/// code.
 #[test]
 fn a_forged_sigsys_is_ignored() {
     for engine in ENGINES {
@@ -327,8 +328,8 @@ fn every_feature_set_works_in_the_sandbox() {
     }
 }
 
-/// The handler that std has for this signal gives it back its effect and returns. Refused that, it
-/// would be called for the same fault again and again, for ever.
+/// The standard library's handler for this signal restores its default effect and returns. If that
+/// is refused, it is called for the same fault again, for ever.
 #[test]
 fn a_crash_ends_the_process() {
     for engine in ENGINES {
@@ -349,8 +350,8 @@ fn a_crash_ends_the_process() {
     }
 }
 
-/// A tree that root reads only by its capabilities would be one of errors once they are gone: that
-/// is said at the start.
+/// A tree that root reads only by its capabilities would cause errors once they are dropped: that
+/// is reported at the start.
 #[test]
 fn a_root_that_needs_capabilities_is_an_error() {
     if !is_root() {

@@ -173,7 +173,7 @@ fn answers_come_from_the_address_of_the_request_on_every_listener() {
     }
 }
 
-/// A datagram whose sender is the reflector itself would go round for ever.
+/// A datagram whose sender is the reflector itself would loop for ever.
 #[test]
 fn datagrams_claiming_to_come_from_the_reflector_are_not_answered() {
     for engine in ENGINES {

@@ -1,4 +1,4 @@
-//! `twinring serve udp` with impairments: what a client counts is what the server says it did.
+//! `twinring serve udp` with impairments: the client's counts match the server's.
 
 use crate::support::datagrams::*;
 use crate::support::*;
@@ -40,8 +40,8 @@ fn found(came: &[u32], sent: u32) -> Found {
     Found { lost, duplicated, exchanged }
 }
 
-/// What a client found after a burst to a server with these impairments, which has to be what the
-/// server says it did.
+/// A client's counts after a burst to a server with these impairments, which must match the
+/// server's.
 fn outcome(engine: &str, arguments: &[&str]) -> Found {
     let server = Server::udp(engine, arguments);
     let client = roomy_client(server.address());
@@ -133,7 +133,7 @@ fn everything_and_nothing_are_shares_too() {
     }
 }
 
-/// Of two sources each exchanges its own datagrams, and a lone one does not wait for ever.
+/// Two sources swap only their own datagrams, and a lone one does not wait for ever.
 #[test]
 fn a_successor_that_never_comes_is_not_waited_for() {
     for engine in ENGINES {
@@ -141,7 +141,7 @@ fn a_successor_that_never_comes_is_not_waited_for() {
         let (one, other) = (client(server.address()), client(server.address()));
         one.send(b"alone").expect("room");
         let mut pairs = 0;
-        // Whoever is kept from the CPU for as long as that has no successor, either.
+        // A sender that is kept from the CPU for that long has no successor, either.
         wait_until("an exchange", || {
             pairs += 1;
             let began = Instant::now();

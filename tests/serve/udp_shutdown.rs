@@ -87,7 +87,7 @@ fn stop_at_once(engine: &str) {
 #[test]
 fn the_address_is_free_as_soon_as_the_server_has_ended() {
     for engine in ENGINES {
-        // On an address of its own: nobody else is given the port in between.
+        // On an address of its own: no other program gets the port in between.
         let first = Server::udp(engine, &["--listen", "127.0.0.9:0"]);
         let address = first.address();
         reflected(&client(address), b"first");

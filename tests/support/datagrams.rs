@@ -4,8 +4,8 @@ use super::{Ended, PATIENCE, pattern};
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Instant;
 
-/// A client on a free port of the address family of `server`, connected: it hears nobody else,
-/// and only the address it has asked.
+/// A client on a free port of the address family of `server`, connected: it receives only from the
+/// address to which it sends.
 pub(crate) fn client(server: SocketAddr) -> UdpSocket {
     let local = if server.is_ipv6() { "[::1]:0" } else { "127.0.0.1:0" };
     let client = UdpSocket::bind(local).expect("a free port");
@@ -53,7 +53,7 @@ pub(crate) fn roomy_client(server: SocketAddr) -> UdpSocket {
     client
 }
 
-/// Sends a burst of numbered datagrams, and says when each left.
+/// Sends a burst of numbered datagrams, and returns when each left.
 pub(crate) fn burst(client: &UdpSocket) -> Vec<Instant> {
     let send = |number| {
         let left = Instant::now();

@@ -30,7 +30,7 @@ const FOPEN_NOFLUSH: u32 = 1 << 5;
 const ROOT_NODE: u64 = 1;
 const FILE_NODE: u64 = 2;
 
-/// A mounted filesystem; unmounted when dropped, which ends whoever waits for it.
+/// A mounted filesystem; unmounted when dropped, which ends all waiting calls.
 pub(crate) struct DeadMount {
     directory: PathBuf,
     /// Removed after the mount is gone.
@@ -48,15 +48,16 @@ impl DeadMount {
         mount
     }
 
-    /// The same over a directory that is there, and hidden meanwhile.
+    /// The same over an existing directory, which is hidden meanwhile.
     pub(crate) fn over(directory: &Path) -> DeadMount {
         DeadMount::at(directory.to_owned(), OPEN)
     }
 
-    /// The same in a directory that is there, and whoever opens the file waits too.
+    /// The same in an existing directory; opening the file blocks, too.
     pub(crate) fn beneath(directory: PathBuf) -> DeadMount {
         let mut mount = DeadMount::at(directory, LOOKUP);
-        // From now on the name is in the kernel's cache: whoever opens it asks for nothing but that.
+        // From now on the name is in the kernel's cache: opening it asks the filesystem for nothing
+        // else.
         let path = mount.directory.join(FILE);
         let found = File::options().read(true).custom_flags(libc::O_PATH).open(path);
         found.expect("it answers so far");
@@ -79,7 +80,7 @@ impl DeadMount {
         &self.directory
     }
 
-    /// Returns when somebody waits for the contents of the file, or to open it.
+    /// Returns when a call waits for the contents of the file, or to open it.
     pub(crate) fn wait_for_a_reader(&mut self) {
         self.wait_for_its_end();
         let mut request = [PollFd::new(self.device.as_fd(), PollFlags::POLLIN)];
@@ -126,7 +127,7 @@ fn serve_until(last: u32, mut device: File) {
         };
         let head = [16 + body.len() as u32, error as u32];
         let reply = [words(&head), longs(&[unique]), body].concat();
-        // Fails when whoever asked has gone.
+        // Fails if the caller has left.
         let _gone = device.write(&reply);
         if operation == last && error == 0 {
             return;

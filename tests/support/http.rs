@@ -105,7 +105,7 @@ impl Response {
     }
 }
 
-/// Reads one answer off a connection. `to_head` says that it has no body, whatever its length.
+/// Reads one answer off a connection. `to_head` means that it has no body, with any length.
 pub(crate) fn read_response(stream: &mut impl Read, to_head: bool) -> Response {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -125,7 +125,7 @@ pub(crate) fn read_response(stream: &mut impl Read, to_head: bool) -> Response {
     response
 }
 
-/// Takes apart all answers in `bytes`, none of them to HEAD.
+/// Parses all answers in `bytes`, none of them to HEAD.
 pub(crate) fn responses(bytes: &[u8]) -> Vec<Response> {
     let mut rest = bytes;
     let mut responses = Vec::new();

@@ -139,8 +139,8 @@ pub(crate) fn run_http(engine: &str, target: SocketAddr, arguments: &str) -> Out
 }
 
 /// Serves a connection: `answer` gets the number of each request, from 0, its head, and the stream,
-/// and says whether to go on.
-pub(crate) fn converse(
+/// and returns whether to continue.
+pub(crate) fn answer_each(
     stream: TcpStream,
     mut answer: impl FnMut(usize, &str, &mut TcpStream) -> bool,
 ) {
@@ -160,11 +160,11 @@ pub(crate) fn converse(
     }
 }
 
-/// Answers every request of every connection with what `answer` says for its number among all.
+/// Answers every request of every connection with the result of `answer` for its number among all.
 pub(crate) fn answering(answer: impl Fn(usize) -> String + Send + Sync + 'static) -> SocketAddr {
     let count = AtomicUsize::new(0);
     serve(move |_, stream| {
-        converse(stream, |_, _, stream| {
+        answer_each(stream, |_, _, stream| {
             let number = count.fetch_add(1, Ordering::Relaxed);
             stream.write_all(answer(number).as_bytes()).is_ok()
         });

@@ -1,5 +1,5 @@
-//! What tests do where something is missing that they need. A suite that cannot run a configuration
-//! fails, so that nobody takes for tested what was not.
+//! Handles missing requirements of tests. A suite that cannot run a configuration fails, so that
+//! nothing untested counts as tested.
 
 use std::fmt::Display;
 
@@ -7,7 +7,7 @@ use std::fmt::Display;
 /// `chromium`, `sshd`, `iproute2`, `perf`.
 const MAY_SKIP: &str = "TWINRING_TEST_MAY_SKIP";
 
-/// Fails the test, unless the environment says that it may be skipped for want of this.
+/// Fails the test, unless the environment allows it to be skipped for lack of this.
 #[track_caller]
 pub(crate) fn missing(what: &str, why: impl Display) {
     let allowed = std::env::var(MAY_SKIP).unwrap_or_default();
@@ -17,7 +17,7 @@ pub(crate) fn missing(what: &str, why: impl Display) {
     println!("skipped for want of {what}: {why}");
 }
 
-/// Whether this is root; without, the test is to be skipped, if it may be.
+/// Whether this is root; otherwise the test is skipped, if allowed.
 #[track_caller]
 pub(crate) fn is_root() -> bool {
     let is_root = nix::unistd::geteuid().is_root();

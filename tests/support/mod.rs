@@ -77,7 +77,7 @@ impl Server {
         Server::spawn(command)
     }
 
-    /// `twinring serve udp --json`, on a free port of 127.0.0.1 unless the arguments say where.
+    /// `twinring serve udp --json`, on a free port of 127.0.0.1 unless the arguments specify one.
     pub(crate) fn udp(engine: &str, arguments: &[&str]) -> Server {
         let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
         command.args(["serve", "udp", "--json", "--engine", engine]).args(arguments);
@@ -333,7 +333,7 @@ pub(crate) fn wait_until(what: &str, condition: impl FnMut() -> bool) {
     assert!(waited(condition), "waited in vain: {what}");
 }
 
-/// A client connection on which nothing can hang for ever.
+/// A client connection with a timeout for every call.
 pub(crate) fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).expect("the server accepts");
     patient(stream)
@@ -373,7 +373,7 @@ pub(crate) fn reset(stream: TcpStream) {
     socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)).expect("a TCP socket");
 }
 
-/// `length` bytes that tell apart position and stream.
+/// `length` bytes that identify position and stream.
 pub(crate) fn pattern(stream: u64, length: usize) -> Vec<u8> {
     let mut state = stream.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let words = (0..length.div_ceil(8)).flat_map(|_| {
@@ -410,9 +410,9 @@ pub(crate) fn write_and_finish(
     })
 }
 
-/// Writes without reading until the connection takes no more; returns how much it took. For longer than
-/// a server may be kept from the CPU: nobody may go on writing behind this, as who writes to a
-/// connection that is reset takes the error away from who reads.
+/// Writes without reading until the connection accepts no more; returns how much it accepted. For
+/// longer than a server may be kept from the CPU: there must be no later writes, because a write to
+/// a reset connection takes the error away from the reader.
 pub(crate) fn write_until_stuck(stream: &TcpStream, bytes: &[u8]) -> usize {
     stream.set_nonblocking(true).unwrap();
     let mut written = 0;

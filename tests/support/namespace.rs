@@ -12,8 +12,9 @@ fn ip(arguments: &str) -> bool {
     output.is_ok_and(|output| output.status.success())
 }
 
-/// Runs a test in a network namespace of its own, whose loopback interface also has 10.9.9.1 to
-/// 10.9.9.3: addresses that are not loopback, and reach nobody. False if that cannot be had.
+/// Runs a test in a separate network namespace, whose loopback interface also has 10.9.9.1 to
+/// 10.9.9.3: addresses that are not loopback, and reach no other machine. False if that is not
+/// possible.
 pub(crate) fn in_a_namespace(test: impl FnOnce() + Send + 'static) -> bool {
     // The namespace is that of the thread, and of the threads and processes that it starts.
     let thread = thread::spawn(move || {
@@ -55,7 +56,7 @@ impl Machine {
         machine
     }
 
-    /// Runs something there. Sockets that it makes stay of that machine, whoever uses them.
+    /// Runs a function there. Sockets that it creates stay in that machine, for any user.
     pub(crate) fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {
         let (done, result) = channel();
         let job = move || drop(done.send(job()));
@@ -63,7 +64,7 @@ impl Machine {
         result.recv().expect("a job without panic")
     }
 
-    /// Pulls the cable, or puts it in again. Whoever is there is gone without a word.
+    /// Cuts or restores the link. Peers behind a cut link vanish without FIN or reset.
     pub(crate) fn set_connected(&self, connected: bool) {
         let state = if connected { "up" } else { "down" };
         assert!(self.run(move || ip(&format!("link set there {state}"))));

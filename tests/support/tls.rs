@@ -106,7 +106,7 @@ pub(crate) fn secure_over(stream: TcpStream, config: &Arc<ClientConfig>) -> io::
     Ok(client)
 }
 
-/// Says that nothing follows.
+/// Sends close_notify.
 pub(crate) fn end(client: &mut Client) {
     client.conn.send_close_notify();
     while client.conn.wants_write() {
@@ -114,8 +114,8 @@ pub(crate) fn end(client: &mut Client) {
     }
 }
 
-/// Sends `bytes` and close_notify, and returns all that comes back until the server says that it
-/// ends too; an end without that is an error.
+/// Sends `bytes` and close_notify, and returns all received data until the server's close_notify;
+/// an end without that is an error.
 pub(crate) fn talk_secure(
     address: SocketAddr,
     config: &Arc<ClientConfig>,

@@ -69,7 +69,7 @@ async fn visit(room: Room, stream: Rc<TcpStream>) {
     let Ok(name) = stream.peer_addr() else { return };
     room.borrow_mut().insert(name, Rc::clone(&stream));
     tell_others(&room, name, "has come").await;
-    let reason = match converse(&room, name, &stream).await {
+    let reason = match serve_lines(&room, name, &stream).await {
         Ok(reason) => reason.to_owned(),
         Err(error) => error.to_string(),
     };
@@ -81,7 +81,7 @@ async fn visit(room: Room, stream: Rc<TcpStream>) {
 }
 
 /// Passes lines on until there are no more; returns why.
-async fn converse(room: &Room, name: SocketAddr, stream: &TcpStream) -> io::Result<&'static str> {
+async fn serve_lines(room: &Room, name: SocketAddr, stream: &TcpStream) -> io::Result<&'static str> {
     let mut unfinished = Vec::new();
     loop {
         let received = race(timeout(IDLE, stream.recv()), shutdown_requested());
@@ -91,7 +91,7 @@ async fn converse(room: &Room, name: SocketAddr, stream: &TcpStream) -> io::Resu
             Either::Right(()) => return Ok("the server closes"),
         };
         if piece.is_empty() {
-            return Ok("end of conversation");
+            return Ok("end of stream");
         }
         unfinished.extend_from_slice(&piece);
         while let Some(end) = unfinished.iter().position(|byte| *byte == b'\n') {

@@ -77,21 +77,21 @@ async fn is_closed(stream: &TcpStream) -> bool {
 /// stay, and a day that passes for all of them at once counts against none.
 async fn spend_the_day(server: SocketAddr, stands_still: Rc<Cell<bool>>, question: Question) {
     let connect = || TcpStream::connect(server);
-    let (busy, quiet) = (connect().await.expect("open"), connect().await.expect("open"));
+    let (busy, idle) = (connect().await.expect("open"), connect().await.expect("open"));
     for _ in 0..9 {
         ask(&busy, question).await;
         sleep(HOUR / 3).await;
     }
-    assert!(is_closed(&quiet).await, "an hour of silence was too much");
-    let quiet = connect().await.expect("the server accepts");
-    ask(&quiet, question).await;
+    assert!(is_closed(&idle).await, "an hour of silence was too much");
+    let idle = connect().await.expect("the server accepts");
+    ask(&idle, question).await;
     stands_still.set(true);
     sleep(HOUR / 60).await;
     // The day is over.
     ask(&busy, question).await;
-    assert!(!is_closed(&quiet).await, "it could not have said anything");
+    assert!(!is_closed(&idle).await, "it could not have said anything");
     sleep(2 * HOUR).await;
-    assert!(is_closed(&quiet).await && is_closed(&busy).await, "an hour of silence was too much");
+    assert!(is_closed(&idle).await && is_closed(&busy).await, "an hour of silence was too much");
     let late = connect().await.expect("the server accepts");
     ask(&late, question).await;
 }

@@ -1,4 +1,5 @@
-//! Rule 7: backpressure in both directions, within bounds, at nobody else's cost.
+//! Rule 7: backpressure in both directions, within bounds, and without an effect on other
+//! connections.
 
 use crate::support::*;
 use std::io::Write;
@@ -22,7 +23,7 @@ fn a_peer_that_does_not_read_blocks_its_sender(configuration: Configuration) {
             let bound = QUEUED_BYTES_MAX + KERNEL_BYTES_MAX + piece;
             let sent = fill(&stream, 1, piece, |sent| assert!(sent < bound, "{sent} queued")).await;
             assert!(sent + piece > QUEUED_BYTES_MAX, "held up after {sent} already");
-            // Others are served meanwhile.
+            // Other connections are served meanwhile.
             let (other, mut peer) = pair().await;
             spawn(echo(other));
             on_thread(move || ping(&mut peer, &pattern(2, 0..10_000))).await;
@@ -35,8 +36,8 @@ fn a_peer_that_does_not_read_blocks_its_sender(configuration: Configuration) {
     });
 }
 
-/// Sends pieces of stream `seed` to a peer that does not read, until nothing goes for some time;
-/// returns how many bytes were taken. `check` is told of each state on the way.
+/// Sends chunks of stream `seed` to a peer that does not read, until nothing is accepted for some
+/// time; returns how many bytes were accepted. `check` is called with each state on the way.
 async fn fill(stream: &TcpStream, seed: u64, piece: usize, check: impl Fn(usize)) -> usize {
     let (mut sent, mut refused) = (0, 0);
     // The kernel moves bytes between its buffers for a while after it has refused some.

@@ -33,7 +33,7 @@ fn fin_follows_a_dropped_stream(configuration: Configuration) {
     });
 }
 
-/// Each of many short connections was told to epoll, only to be closed before the next wait.
+/// Each short connection used to be registered in epoll, only to be closed before the next wait.
 fn a_short_connection_is_not_registered(configuration: Configuration) {
     // All of them within what a task may do in a row.
     const CONNECTIONS: u64 = 8;
@@ -138,7 +138,7 @@ fn a_stream_that_finished_still_receives_everything(configuration: Configuration
     });
 }
 
-/// A peer that is cut off in the middle has to be able to tell.
+/// A peer must be able to detect that the stream was cut off.
 fn a_stream_that_lingers_too_long_does_not_look_complete(configuration: Configuration) {
     let builder = configuration.builder().linger(Duration::from_millis(20));
     run_on(builder, |handle| async move {

@@ -12,7 +12,7 @@ fn accepting_pauses_without_descriptors_and_continues(configuration: Configurati
         let notices = Tally::default();
         let told = notices.clone();
         let builder = configuration.builder().on_notice(move |notice| {
-            // Memory that runs out, as seeded faults have it, is told of once as well.
+            // Exhausted memory, caused by seeded faults, is reported once as well.
             if matches!(notice, Notice::AcceptStalled(_)) {
                 told.add(1);
             }
@@ -21,8 +21,9 @@ fn accepting_pauses_without_descriptors_and_continues(configuration: Configurati
             let listener = listen();
             let address = listener.local_addr();
             // All of them are in the backlog before the first is accepted, so that accepting runs
-            // out, whatever number of descriptors the harness was started with. (Connecting and
-            // accepting in turn, an odd number let the last connect fail, with nothing to accept.)
+            // out of descriptors, with any number that the harness was started with. (When
+            // connecting and accepting in turn, an odd number made the last connect fail, with
+            // nothing to accept.)
             let mut peers: Vec<Peer> = (0..CONNECTIONS)
                 .map(|_| Peer::connect(address).expect("the backlog has room"))
                 .collect();

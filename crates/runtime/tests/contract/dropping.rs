@@ -119,7 +119,7 @@ fn aborted_tasks_drop_streams_with_everything_pending(configuration: Configurati
             stream.set_reset_on_close().expect("a socket");
             drop((stream, peer));
         }
-        // What was pending there must not disturb anybody here.
+        // Operations pending there must not affect this runtime.
         let (stream, mut peer) = pair().await;
         spawn(echo(stream));
         on_thread(move || ping(&mut peer, &pattern(9, 0..100_000))).await;

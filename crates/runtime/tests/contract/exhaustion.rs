@@ -1,4 +1,4 @@
-//! Rule 6: running out of receive buffers is the engine's problem, and parks nobody.
+//! Rule 6: running out of receive buffers is the engine's problem, and blocks no other socket.
 
 use crate::support::*;
 use std::io::{Read, Write};
@@ -17,7 +17,7 @@ contract!(
 /// Some eight of the smallest pools.
 const HELD_PIECES: usize = 32;
 
-/// Each peer sends one message, so that all of the pool can go in one turn.
+/// Each peer sends one message, so that the whole pool can be used up in one turn.
 fn a_task_that_keeps_every_buffer_starves_no_other(configuration: Configuration) {
     run_on(configuration.builder_with("buffer_count=16"), |_| async {
         let mut held = Vec::new();
@@ -103,8 +103,8 @@ fn a_receive_that_waits_for_a_buffer_uses_no_cpu(configuration: Configuration) {
     });
 }
 
-/// Buffers go out again with sends that report nothing when they succeed; a receive that waits
-/// for one must not wait for a completion that never comes.
+/// Buffers are released by sends without a completion; a receive that waits for one must not wait
+/// for a completion that never comes.
 fn buffers_of_silent_sends_reach_waiting_receives(configuration: Configuration) {
     run_on(configuration.builder_with("buffer_count=4,buffer_bytes=4096"), |_| async {
         for round in 0..30 {
@@ -138,8 +138,8 @@ fn buffers_of_silent_sends_reach_waiting_receives(configuration: Configuration) 
     });
 }
 
-/// Each buffer that came back once armed the receives of all who waited, and all but one ended
-/// for want of a buffer again: 140 receives for a message, with 4,000 connections.
+/// Each returned buffer used to arm the receives of all waiting sockets, and all but one ended
+/// again for lack of a buffer: 140 receives per message, with 4,000 connections.
 fn an_empty_pool_does_not_arm_all_receives_at_once(configuration: Configuration) {
     const PEERS: usize = 100;
     const BYTES: usize = 4000;

@@ -66,7 +66,7 @@ fn repeated_ends_of_stream_do_not_starve_others(configuration: Configuration) {
     });
 }
 
-/// A task that was woken used to wait until all tasks that had yielded before were polled again.
+/// A woken task used to wait until all tasks that had yielded before were polled again.
 fn woken_tasks_go_before_yielding_ones(configuration: Configuration) {
     const TASKS: usize = 200;
     configuration.run(async {
@@ -96,7 +96,7 @@ fn woken_tasks_go_before_yielding_ones(configuration: Configuration) {
     });
 }
 
-/// A receiver used to take 32 buffers of 64 KiB before anybody else had a turn.
+/// A receiver used to take 32 buffers of 64 KiB before another task had a turn.
 fn a_task_moves_a_bounded_number_of_bytes_per_poll(configuration: Configuration) {
     const BYTES_MAX: usize = 256 * 1024 + 64 * 1024;
     configuration.run(async {
@@ -121,8 +121,8 @@ fn a_task_moves_a_bounded_number_of_bytes_per_poll(configuration: Configuration)
     });
 }
 
-/// A receive that had waited for a buffer used to take all there were, and the others waited for as
-/// many rounds as there were sockets: with thousands of busy connections for seconds.
+/// A receive that had waited for a buffer used to take all available ones, and the others waited
+/// for as many rounds as there were sockets: with thousands of busy connections for seconds.
 fn an_empty_pool_is_shared_fairly(configuration: Configuration) {
     const STREAMS: usize = 12;
     const PIECES: usize = 16;

@@ -1,5 +1,5 @@
-//! Answers to what arrived together leave together, so that the CPU of the peers is interrupted once
-//! for all of them; nothing else about sending changes.
+//! Answers to messages that arrived together leave together, so that the peers' CPU is interrupted
+//! once for all of them; sending is otherwise unchanged.
 
 use crate::support::*;
 use std::io::{ErrorKind, Read, Write};
@@ -12,7 +12,7 @@ contract!(
     gathered_sends_keep_their_order,
 );
 
-/// Each task, when it has its message, looks whether an answer of those before it has left.
+/// Each task, when it has its message, checks whether an answer of an earlier one has left.
 fn answers_to_simultaneous_messages_leave_together(configuration: Configuration) {
     const STREAMS: usize = 4;
     if configuration.name.contains("sqpoll") || configuration.name.contains("sim") {
@@ -61,7 +61,7 @@ fn answers_to_simultaneous_messages_leave_together(configuration: Configuration)
     });
 }
 
-/// With nothing else in hand there is nothing to wait for: one connection loses no latency.
+/// Without other work there is nothing to gather: a single connection loses no latency.
 fn a_lone_answer_leaves_at_once(configuration: Configuration) {
     if !configuration.is_epoll() || configuration.has_faults() {
         // A ring submits with the next enter, which is the next thing that it does. A fault has a send
@@ -75,7 +75,7 @@ fn a_lone_answer_leaves_at_once(configuration: Configuration) {
             peer.write_all(b"alone").expect("room");
             let message = stream.recv().await.expect("bytes");
             stream.send(message).await.expect("room");
-            // The worker's own thread waits here: what has not left never comes.
+            // The worker's own thread waits here: an unsent answer would never arrive.
             peer.read_exact(&mut [0; 5]).expect("an answer that has left");
         }
     });

@@ -45,7 +45,7 @@ mod backpressure;
 mod cancelling;
 mod closing;
 mod connecting;
-mod conversation;
+mod transcripts;
 mod descriptors;
 mod dropping;
 mod exhaustion;

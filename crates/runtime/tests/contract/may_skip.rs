@@ -3,8 +3,8 @@
 /// Names, separated by commas, of what tests may do without.
 const MAY_SKIP: &str = "TWINRING_TEST_MAY_SKIP";
 
-/// Says that a test is skipped, which passes only where the environment allows it: a suite that skips
-/// what it was written for would be green else.
+/// Skips a test, which passes only if the environment allows it: otherwise a suite that skips its
+/// main subject would be green.
 ///
 /// # Panics
 /// Unless `name` is in `TWINRING_TEST_MAY_SKIP`.

@@ -17,7 +17,7 @@ contract!(
 
 static LETTERS: [u8; 3000] = [b'x'; 3000];
 
-/// The next buffer of a random conversation, and the bytes it stands for.
+/// The next buffer of a random sequence, and its bytes.
 fn random_buffer(random: &mut Random) -> (SendBuf, Vec<u8>) {
     let largest = [1, 10, 300, 5_000, 60_000, 500_000][random.below(6)];
     let bytes = pattern(random.below(1000) as u64, 0..1 + random.below(largest));
@@ -144,7 +144,7 @@ fn a_failed_send_surfaces_at_the_next_call_and_at_close(configuration: Configura
     async fn broken() -> TcpStream {
         let (stream, peer) = pair().await;
         reset(peer);
-        // Taken over; the engine hears of the reset when it sends.
+        // Already connected; the engine notices the reset when it sends.
         while stream.send("lost").await.is_ok() {
             settle().await;
         }

@@ -56,10 +56,10 @@ fn racing_receives_against_timers_loses_no_byte(configuration: Configuration) {
     });
 }
 
-/// A receive ends before the urgent byte. Edge-triggered, that looked like an empty socket, and what was
-/// behind it came with the next segment or never.
+/// A receive ends before the urgent byte. Edge-triggered, that looked like an empty socket, and the
+/// data behind it arrived with the next segment or never.
 fn data_behind_urgent_data_is_received_at_once(configuration: Configuration) {
-    // Multishot receives that a submission thread arms are not always told of it: the hazard
+    // Multishot receives that a submission thread arms do not always report it: the hazard
     // `sqpoll_urgent_data`.
     if configuration.name == "sqpoll" {
         return;
@@ -143,8 +143,8 @@ fn a_reset_is_an_error_and_not_the_end(configuration: Configuration) {
     });
 }
 
-/// liburing issue 1549: a receive that stays armed can lose what came together with data, and a reset does
-/// not come again. Nobody sends here, who would be told of it.
+/// liburing issue 1549: an armed receive can lose a reset that arrives together with data, and the
+/// reset is not repeated. No send follows here that would report it.
 fn a_reset_right_behind_data_is_reported(configuration: Configuration) {
     configuration.run(async {
         for waiting in [false, true] {
@@ -163,7 +163,8 @@ fn a_reset_right_behind_data_is_reported(configuration: Configuration) {
     });
 }
 
-/// The same for who answers what was received: the failure of the send ends the receive, without a wait.
+/// The same for a task that answers received data: the failure of the send ends the receive,
+/// without a wait.
 fn a_send_that_fails_ends_the_receive(configuration: Configuration) {
     configuration.run(async {
         let (stream, mut peer) = pair().await;
@@ -183,8 +184,8 @@ fn a_send_that_fails_ends_the_receive(configuration: Configuration) {
     });
 }
 
-/// The kernel tells one system call of a reset and answers the next with a plain end of stream,
-/// so a send that hears of it first must not make the receive look like a clean end.
+/// The kernel reports a reset to one system call and a plain end of stream to the next, so a send
+/// that gets it first must not make the receive look like a clean end.
 fn a_reset_seen_by_a_sender_is_an_error_to_the_receiver_too(configuration: Configuration) {
     configuration.run(async {
         for waiting in [true, false] {

@@ -1,7 +1,7 @@
-//! Rules 2, 4 and 9 where they meet the pool: whatever is closed, cancelled, dropped or torn down while
-//! data keeps coming, nothing is written into a buffer that was released, and nothing into one that
-//! somebody reads. Debug builds poison what is released and look at it when it leaves the quarantine,
-//! memory of pools that are gone included; what is read is compared here.
+//! Rules 2, 4 and 9 where they involve the pool: sockets are closed, cancelled, dropped or torn
+//! down while data keeps arriving, and nothing is written into a buffer that was released, or that
+//! has a reader. Debug builds poison released buffers and verify them when they leave the
+//! quarantine, including the memory of dropped pools; received data is compared here.
 
 use crate::support::*;
 use std::collections::VecDeque;
@@ -17,10 +17,10 @@ contract!(
     nothing_is_written_late_when_a_runtime_ends_mid_receive,
 );
 
-/// Few small buffers, so that each goes round many times.
+/// Few small buffers, so that each is reused many times.
 const FEW_BUFFERS: &str = "buffer_count=16,buffer_bytes=512";
 
-/// Peers that write their patterns on and on, whatever happens to their connections.
+/// Peers that write their patterns continuously, even if their connections end.
 struct Flood {
     over: Arc<AtomicBool>,
     thread: Outcome<()>,
@@ -66,8 +66,8 @@ async fn flooded(streams: u64) -> (Vec<(u64, Rc<TcpStream>)>, Flood) {
     (ours, Flood::start(peers))
 }
 
-/// Reads for ever, from byte `at` of the pattern, and keeps the last pieces for a while: they have to
-/// stay what they were.
+/// Reads without end, from byte `at` of the pattern, and keeps the last buffers for a while: they
+/// must not change.
 async fn read_and_keep(seed: u64, stream: Rc<TcpStream>, mut at: usize, kept_max: usize) {
     let mut kept: VecDeque<(usize, RecvBuf)> = VecDeque::new();
     while let Ok(piece) = stream.recv().await
@@ -96,7 +96,8 @@ fn nothing_is_written_late_while_streams_come_and_go(configuration: Configuratio
             for (seed, stream) in &streams {
                 let (seed, stream) = (*seed, Rc::clone(stream));
                 readers.push(match seed % 3 {
-                    // An echo hands the buffers themselves on; nobody reads it, so some stay queued.
+                    // An echo passes the buffers themselves on; its peer does not read, so some
+                    // stay queued.
                     0 => spawn(async move {
                         while let Ok(piece) = stream.recv().await
                             && !piece.is_empty()
@@ -147,7 +148,7 @@ fn nothing_is_written_late_when_a_runtime_ends_mid_receive(configuration: Config
             }
             (kept, flood)
         });
-        // The peers go on writing, and what was received is still there.
+        // The peers continue to write, and received data is still there.
         kept.iter().for_each(|(seed, piece)| assert_pattern(*seed, 0, piece));
         // Its end is awaited in another runtime, which gets memory where the last one had it.
         configuration.run(flood.end());

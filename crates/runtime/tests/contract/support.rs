@@ -19,8 +19,8 @@ use twinring::{Builder, EngineChoice, Handle, Runtime, TcpListener, TcpStream};
 
 pub(crate) type Peer = std::net::TcpStream;
 
-/// How long one test may take before it counts as hung. A hang is what most bugs of a driver look
-/// like, and a test that hangs names nobody. Sanitizers make everything slower (`.ci/sanitizers`).
+/// How long one test may take before it counts as hung. Most bugs of a driver show as a hang, and a
+/// hung test reports nothing. Sanitizers make everything slower (`.ci/sanitizers`).
 fn patience() -> Duration {
     let asked = std::env::var("TWINRING_TEST_PATIENCE_S").ok();
     Duration::from_secs(asked.and_then(|seconds| seconds.parse().ok()).unwrap_or(40))
@@ -61,9 +61,9 @@ pub(crate) const sim_uring: Configuration =
 pub(crate) const sim_uring_with_faults: Configuration =
     Configuration { name: "sim_uring_with_faults", engine: EngineChoice::IoUring, options: "" };
 
-/// One test for each rule on each configuration. The tests of a rule live in a module of the same
-/// name, which is no conflict: functions and modules have separate namespaces. A rule that says
-/// `real` and why needs the real kernel; all others run on a simulated machine as well.
+/// One test for each rule on each configuration. The tests of a rule are in a module of the same
+/// name, which is no conflict: functions and modules have separate namespaces. A rule marked
+/// `real`, with a reason, needs the real kernel; all others run on a simulated machine as well.
 macro_rules! contract {
     ($($rule:ident $(real $why:literal)?),* $(,)?) => {
         $(
@@ -145,7 +145,7 @@ impl Configuration {
         self.run_with_handle(|_| main)
     }
 
-    /// As `run`, for those who want to look at the counters.
+    /// Like `run`, for tests that read the counters.
     pub(crate) fn run_with_handle<T, F>(self, main: impl FnOnce(Handle) -> F) -> T
     where
         F: Future<Output = T> + 'static,
@@ -175,7 +175,7 @@ impl Configuration {
 #[cfg(feature = "sim")]
 fn in_a_world<T>(with_faults: bool, rule: impl FnOnce() -> T) -> T {
     use twinring::sim::{ENVIRONMENT, Fault, Faults, World};
-    // Here they would meet the peers too, who make sockets and send without a second thought.
+    // Here they would hit the peers too, which create sockets and send without checks.
     const OF_ANYBODY: &[Fault] =
         &[Fault::NoDescriptor, Fault::FileTableFull, Fault::NoMemory, Fault::NoBuffers];
     let seed = std::env::var(ENVIRONMENT).ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
@@ -327,7 +327,7 @@ pub(crate) fn reset(peer: Peer) {
     drop(peer);
 }
 
-/// An address where nobody listens, and that no other test binds meanwhile.
+/// An address without a listener, which no other test binds meanwhile.
 pub(crate) fn closed_port() -> SocketAddr {
     let listener = std::net::TcpListener::bind(fresh_loopback()).expect("a free port");
     listener.local_addr().expect("a bound socket")
@@ -362,7 +362,7 @@ pub(crate) fn pattern(seed: u64, range: std::ops::Range<usize>) -> Vec<u8> {
     range.map(|position| pattern_byte(seed, position)).collect()
 }
 
-/// Checks that `bytes` are those of stream `seed` from `position`; says where they differ.
+/// Checks that `bytes` are those of stream `seed` from `position`; reports the first difference.
 pub(crate) fn assert_pattern(seed: u64, position: usize, bytes: &[u8]) {
     for (offset, byte) in bytes.iter().enumerate() {
         let at = position + offset;
@@ -473,7 +473,7 @@ pub(crate) async fn yield_now() {
     .await
 }
 
-/// Lets the driver take whatever already happened on loopback.
+/// Lets the driver process all events that have occurred on loopback.
 pub(crate) async fn settle() {
     for _ in 0..8 {
         yield_now().await;

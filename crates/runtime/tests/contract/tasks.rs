@@ -144,7 +144,7 @@ fn a_panic_ends_its_task_alone(configuration: Configuration) {
         assert!(error.to_string().contains("cannot answer 1 bytes"), "{error}");
         let payload = error.into_panic();
         assert_eq!(payload.downcast_ref::<String>().expect("formatted"), "cannot answer 1 bytes");
-        // Destructors: of a task that is aborted, of one that ends, and of an output that nobody wants.
+        // Destructors: of an aborted task, of one that ends, and of an unused output.
         let aborted = spawn(async {
             let _late = PanicsOnDrop;
             std::future::pending::<()>().await;
@@ -166,12 +166,12 @@ fn a_panic_ends_its_task_alone(configuration: Configuration) {
 }
 
 fn a_panic_comes_out_of_the_runtime(configuration: Configuration) {
-    let quiet = |runtime: &dyn Fn()| {
+    let without_output = |runtime: &dyn Fn()| {
         let panic = catch_unwind(AssertUnwindSafe(runtime)).expect_err("a panic");
         assert_eq!(panic.downcast_ref::<&str>(), Some(&"on purpose"));
     };
-    quiet(&|| configuration.run(async { panic!("on purpose") }));
-    quiet(&|| {
+    without_output(&|| configuration.run(async { panic!("on purpose") }));
+    without_output(&|| {
         configuration.run(async {
             let (stream, _peer) = pair().await;
             spawn(async move {

@@ -1,5 +1,5 @@
-//! Rule 4: a runtime that ends leaves no descriptor, no mapping and no hang behind, whatever was
-//! pending. These run in processes of their own, which have no other tests' descriptors.
+//! Rule 4: a runtime that ends leaves no descriptor, no mapping and no hang behind, with any
+//! operation pending. These tests run in processes of their own, without other tests' descriptors.
 
 use crate::support::*;
 use std::io::Write;
@@ -16,7 +16,8 @@ contract!(
 
 const DESCRIPTORS: usize = 4000;
 
-/// Receives, sends to deaf peers, connects that nobody answers, accepts and timers, all at once.
+/// Receives, sends to peers that do not read, connects without an answer, accepts and timers, all
+/// at once.
 async fn leave_everything_pending() -> Vec<Peer> {
     let mut peers = Vec::new();
     for number in 0..300 {

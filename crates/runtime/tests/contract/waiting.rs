@@ -69,7 +69,7 @@ fn a_dropped_future_removes_its_waker(configuration: Configuration) {
     });
 }
 
-/// Whoever leaves a queue by the name of its task takes the others of that task along.
+/// A future that left a queue by the name of its task removed the others of that task, too.
 fn dropping_one_future_leaves_the_other_of_its_task(configuration: Configuration) {
     configuration.run(async move {
         for keeps_first in [true, false] {

@@ -1,4 +1,4 @@
-//! Wakes from other threads: none is lost, however many come.
+//! Wakes from other threads: none is lost, in any number.
 
 use crate::support::*;
 use std::collections::VecDeque;
@@ -63,8 +63,8 @@ fn partner(rounds: usize, from: &Channel, to: &Channel) -> std::thread::JoinHand
     })
 }
 
-/// With two enters in a turn, the first one may take the signal; the second once waited all the
-/// same, for ever.
+/// With two enters in a turn, the first one may take the signal; the second one then waited for
+/// ever.
 fn a_wake_that_comes_while_sends_are_submitted_is_not_lost(configuration: Configuration) {
     const ROUNDS: usize = 1500;
     configuration.run(async {
@@ -127,7 +127,7 @@ fn an_overflow_of_wakes_wakes_all_tasks(configuration: Configuration) {
                 })
             })
             .collect();
-        // Meanwhile one task is woken far more often than an inbox remembers.
+        // Meanwhile one task is woken far more often than an inbox stores.
         let waker = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
         on_thread(move || (0..50_000).for_each(|_| waker.wake_by_ref())).await;
         for thread in threads {
@@ -149,7 +149,7 @@ fn wakers_of_an_ended_runtime_wake_no_task(configuration: Configuration) {
     });
 }
 
-/// Between a waker's note and its signal the worker may already have looked: a level-triggered
+/// Between a waker's note and its signal the worker may already have checked: a level-triggered
 /// watch on the signal must then not report it for ever.
 fn wakes_leave_no_busy_loop_behind(configuration: Configuration) {
     configuration.run_with_handle(|handle| async move {

@@ -24,7 +24,8 @@ fn every_worker_gets_connections_and_drains(configuration: Configuration) {
     let runtime = configuration.builder().workers(WORKERS).build().expect("tried before");
     let handle = runtime.handle();
     let peers = std::thread::spawn(move || {
-        // Spread by a hash of the addresses: that one of two gets none of 40 is next to impossible.
+        // Distributed by a hash of the addresses: it is next to impossible that one of two gets
+        // none of 40.
         let connect = |_| Peer::connect(address).expect("a connection");
         let mut peers: Vec<Peer> = (0..40).map(connect).collect();
         for (seed, peer) in peers.iter_mut().enumerate() {
@@ -82,7 +83,7 @@ fn stop_ends_every_worker(configuration: Configuration) {
     let handle = runtime.handle();
     let (done, wait) = std::sync::mpsc::channel();
     let stopper = std::thread::spawn(move || {
-        // Who is stopped before it begins does not, and worker 0 is to come to its end.
+        // A worker that is stopped before it begins does not begin, and worker 0 must end.
         wait.recv().expect("worker 0 runs");
         std::thread::sleep(Duration::from_millis(5));
         handle.stop();

@@ -54,7 +54,7 @@ fn a_reset_in_the_middle_is_reported_and_kept(configuration: Configuration) {
     });
 }
 
-/// Later sends say that it is broken, and the peer reads a part and then a reset, not an end.
+/// Later sends report the error, and the peer reads a part and then a reset, not an end.
 async fn assert_broken(stream: Rc<TcpStream>, mut peer: Peer) {
     assert_eq!(errno(&stream.send("more").await), libc::ECANCELED);
     assert_eq!(errno(&stream.finish().await), libc::ECANCELED);
@@ -84,7 +84,7 @@ fn a_dropped_file_breaks_the_stream_in_its_middle(configuration: Configuration) 
     in_all_ways(configuration, |tree, _| async move {
         let file = Rc::new(tree.file(1, BYTES).await);
         let (stream, peer, sending) = in_the_middle(&file).await;
-        // Somebody who waits for its end hears of it.
+        // A task that waits for its end gets the error.
         let sender = Rc::clone(&stream);
         let behind = spawn(async move { sender.send("behind").await });
         yield_now().await;

@@ -1,5 +1,5 @@
-//! A file that is not in memory is waited for elsewhere than on the worker. Asserted by what the
-//! runtime counts: no clock tells a cold file from a slow machine.
+//! A worker does not wait for a file that is not in memory. Asserted by the runtime's counters: a
+//! clock cannot distinguish a cold file from a slow machine.
 
 use crate::support::*;
 use crate::tree::*;
@@ -52,7 +52,7 @@ fn a_cold_file_is_sent_without_the_worker(configuration: Configuration) {
             let reading = on_thread(move || read_to_end(&mut reader).expect("no reset"));
             let own = Rc::clone(&file);
             let sending = spawn(async move { stream.send_file(&own, 0, BYTES as u64).await });
-            // Others are served meanwhile.
+            // Other connections are served meanwhile.
             peer = on_thread(move || {
                 ping(&mut peer, &pattern(round, 0..64));
                 peer
@@ -85,7 +85,7 @@ fn a_file_in_memory_needs_no_thread(configuration: Configuration) {
             let (stream, mut reader) = pair().await;
             let reading = on_thread(move || read_to_end(&mut reader).expect("no reset"));
             stream.send_file(&file, 0, BYTES as u64).await.expect("an open stream");
-            // Over the end, which is told apart from bytes that are missing in memory.
+            // Beyond the end, which is different from bytes that are missing in memory.
             assert_eq!(file.read_at(0, BYTES + 10).await.expect("a file").len(), BYTES);
             drop(tree.open(&format!("pattern-1-{BYTES}")).await.metadata().await);
             drop(stream);
@@ -98,7 +98,7 @@ fn a_file_in_memory_needs_no_thread(configuration: Configuration) {
     });
 }
 
-/// Each answer asked anew, with two system calls and more, whether its file is in memory.
+/// Each answer used to check, with two system calls and more, whether its file is in memory.
 fn recently_sent_pages_are_not_checked_again(configuration: Configuration) {
     const SENDS: u64 = 50;
     in_slow_ways(configuration, |handle| async move {

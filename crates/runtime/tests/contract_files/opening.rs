@@ -1,4 +1,4 @@
-//! Opening stays beneath the directory, whatever the path and whoever moves what is on it.
+//! Opening stays beneath the directory, for any path and with concurrent renames.
 
 use crate::support::*;
 use crate::tree::*;

@@ -1,4 +1,4 @@
-//! Reading: what the file has, all of it, whoever carries it out.
+//! Reading returns all of a file's content, on the ring and on threads.
 
 use crate::support::*;
 use crate::tree::*;
@@ -34,7 +34,7 @@ fn metadata_matches_the_filesystem(configuration: Configuration) {
             assert_eq!(modified, (expected.mtime(), expected.mtime_nsec()));
             let changed = (got.changed.seconds, i64::from(got.changed.nanoseconds));
             assert_eq!(changed, (expected.ctime(), expected.ctime_nsec()));
-            // The same open file, after somebody wrote to it.
+            // The same open file, after it was written to.
             tree.write("file", &pattern(1, 0..bytes + 1));
             assert_eq!(file.metadata().await.expect("a file").len, bytes as u64 + 1);
         }
@@ -56,7 +56,7 @@ fn one_status_check_serves_all_that_arrived_together(configuration: Configuratio
                 assert_eq!(recent(), first);
             }
             assert_eq!(handle.counters().syscalls, before + 1);
-            // Who has to know asks, and what was said is then the most recent.
+            // A caller that needs the current metadata reads it, and later calls return the same.
             let now = file.metadata().await.expect("a file");
             assert_eq!(now.len, round as u64 * 1000);
             assert_eq!(recent(), now);
@@ -130,7 +130,7 @@ fn many_files_are_read_at_once(configuration: Configuration) {
     });
 }
 
-/// Replaced and deleted: who has it open reads what it had.
+/// Replaced and deleted: an open file keeps its content.
 fn a_file_outlives_its_name(configuration: Configuration) {
     in_all_ways(configuration, |tree, _| async move {
         tree.write("file", &pattern(4, 0..50_000));
@@ -150,7 +150,7 @@ fn a_file_outlives_its_name(configuration: Configuration) {
     });
 }
 
-/// Those of /proc say that they are empty.
+/// Files of /proc report a length of 0.
 fn files_without_a_length_are_read_to_their_end(configuration: Configuration) {
     in_slow_ways(configuration, |_| async {
         let file = proc().open_file(Path::new("version"), Symlinks::Refuse).await.expect("a file");

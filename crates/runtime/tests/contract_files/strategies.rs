@@ -370,7 +370,7 @@ fn a_cold_file_is_brought_in_first(configuration: Configuration) {
             let counters = handle.counters();
             counters.file_operations + counters.file_jobs
         };
-        // Not every time: where fincore(1) is missing, nobody knows whether the file got cold.
+        // Not every time: without fincore(1), it is unknown whether the file became cold.
         for _ in 0..20 {
             if on_disk {
                 tree.chill("pattern-3-400000");
@@ -439,7 +439,7 @@ fn zero_copy_reports_copies(configuration: Configuration) {
         if handle.counters().zero_copy_sends == 0 {
             return skip("zero_copy", "this kernel sends nothing without a copy");
         }
-        // Within a bounded time all is acknowledged, and the kernel says so.
+        // Within a bounded time all data is acknowledged, and the kernel reports it.
         for _ in 0..500 {
             let counters = handle.counters();
             assert!(counters.zero_copy_done <= counters.zero_copy_sends);

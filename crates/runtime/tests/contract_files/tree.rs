@@ -1,4 +1,4 @@
-//! Directories with files in them, on each kind of ground the runtime tells apart.
+//! Directories with files, on each kind of storage that the runtime distinguishes.
 
 use crate::support::*;
 use std::future::Future;
@@ -12,7 +12,8 @@ use twinring::{Handle, sleep};
 /// Where files are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ground {
-    /// The disk that holds the build, if it is one (and not, say, an overlay: then elsewhere).
+    /// The disk of the build directory, if it is one (and not, for example, an overlay: then
+    /// elsewhere).
     Disk,
     /// /dev/shm.
     Memory,
@@ -46,7 +47,7 @@ impl Tree {
         Tree { root: Dir::open(root).expect("a directory"), below, holder }
     }
 
-    /// The path for everybody else.
+    /// The path for other programs.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.holder.path().join(name)
     }
@@ -76,7 +77,7 @@ impl Tree {
     pub(crate) fn chill(&self, name: &str) {
         let written = std::fs::File::open(self.path(name)).and_then(|file| file.sync_all());
         written.expect("a file on a working disk");
-        // On a busy machine pages stay that somebody else holds just then.
+        // On a busy machine pages may stay because another program uses them.
         for round in 0..100 {
             // coreutils: POSIX_FADV_DONTNEED for the whole file.
             let dropped = Command::new("dd")
@@ -92,7 +93,7 @@ impl Tree {
         panic!("{name} stays in memory");
     }
 
-    /// What fincore(1) of util-linux says, where it is installed.
+    /// The count of fincore(1) of util-linux, if it is installed.
     fn pages_in_memory(&self, name: &str) -> Option<u64> {
         let asked =
             Command::new("fincore").args(["-n", "-o", "PAGES"]).arg(self.path(name)).output();

@@ -1,4 +1,4 @@
-//! What the kernel tells about a datagram beside its bytes, and what a send can ask for.
+//! The kernel's ancillary data of a datagram, and the options of a send.
 
 use crate::peers::*;
 use crate::support::*;
@@ -106,7 +106,8 @@ fn timestamps_never_go_backwards(configuration: Configuration) {
         let epoch = std::time::SystemTime::UNIX_EPOCH;
         let now = || epoch.elapsed().expect("after 1970").as_nanos() as u64;
         for socket in [bind(&options), connect(&options, address_of(&peer))] {
-            // Until the kernel stamps what comes, and not what is read: see `Received::received_ns`.
+            // Until the kernel stamps packets at arrival, and not when they are read: see
+            // `Received::received_ns`.
             while !is_simulated() {
                 peer.send_to(b"does it stamp", socket.local_addr()).expect("room");
                 let sent = now();

@@ -99,7 +99,7 @@ fn cancelling_ends_each_wait_once(configuration: Configuration) {
         for task in waiting {
             assert_eq!(errno(&task.await.expect("not aborted")), libc::ECANCELED);
         }
-        // Later operations are none of its business.
+        // Later operations are not affected.
         peer().send_to(b"later", socket.local_addr()).expect("room");
         assert_eq!(&*socket.recv_from().await.expect("a datagram").data, b"later");
     });

@@ -38,7 +38,7 @@ macro_rules! configurations {
 mod support;
 
 mod ancillary;
-mod conversing;
+mod reflecting;
 mod dropping;
 mod errors;
 mod exhaustion;

@@ -1,4 +1,4 @@
-//! The ways a worker can be told to work: how it receives, and in ticks.
+//! The modes of a worker: kinds of receives, and ticks.
 
 use crate::peers::*;
 use crate::support::*;
@@ -79,8 +79,8 @@ fn single_shot_receives_stay_in_flight(configuration: Configuration) {
     }
 }
 
-/// A fast socket cost io_uring a fifth more than epoll, which takes 64 datagrams with a call. The change
-/// from the ring to calls, and back, swaps and loses nothing.
+/// A fast socket cost io_uring a fifth more than epoll, which takes 64 datagrams per call. The
+/// change from the ring to calls, and back, reorders and loses nothing.
 fn many_at_a_time_are_read_by_calls_and_few_by_the_ring(configuration: Configuration) {
     const AT_A_TIME: usize = 40;
     let changes = !has_faults() && configuration.name == "io_uring";
@@ -147,7 +147,7 @@ fn calls_per_datagram_are_counted(configuration: Configuration) {
         })
     };
     let (sent, received) = calls(false);
-    // A task that has received 32 times gives way, and the worker asks for events meanwhile.
+    // A task that has received 32 times yields, and the worker checks for events meanwhile.
     assert!(sent == 640 && (640..=700).contains(&received), "{received}");
     let (sent, received) = calls(true);
     assert!(sent == 10 && (10..=20).contains(&received), "{received}");
@@ -192,8 +192,8 @@ fn a_tick_wakes_a_worker_once(configuration: Configuration) {
     });
 }
 
-/// A worker without work woke 1,000 times a second for its ticks. Now it sleeps until something arrives,
-/// takes that at once, and ticks again.
+/// A worker without work woke 1,000 times per second for its ticks. Now it sleeps until a datagram
+/// arrives, receives it at once, and ticks again.
 fn a_worker_without_work_does_not_tick(configuration: Configuration) {
     run_on(configuration.builder().tick(MS), |handle| async move {
         let peer = peer();
@@ -282,7 +282,8 @@ fn due_sends_leave_before_arrivals_are_handled(configuration: Configuration) {
             yield_now().await;
             let handled = order.borrow().len();
             from.send(numbered(23, number, 50)).await.expect("room");
-            // What is due after a tick has passed waits for the next: such a tick tells nothing.
+            // A datagram that is due after a tick has passed waits for the next: such a tick shows
+            // nothing.
             if now.missed == 0 && Instant::now() < now.deadline + tick {
                 assert_eq!(handled, 0, "nothing was handled before the sender");
                 expected = Some(number);

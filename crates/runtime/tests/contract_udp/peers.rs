@@ -70,8 +70,8 @@ pub(crate) fn address_of(peer: &Peer) -> SocketAddr {
     peer.local_addr().expect("a bound socket")
 }
 
-/// An address on which nobody receives, and that no other test binds: each is on a loopback
-/// address of its own.
+/// An address without a receiver, which no other test binds: each is on a loopback address of its
+/// own.
 pub(crate) fn closed_udp_port() -> SocketAddr {
     static LAST: AtomicU16 = AtomicU16::new(0);
     let [high, low] = LAST.fetch_add(1, Ordering::Relaxed).to_be_bytes();

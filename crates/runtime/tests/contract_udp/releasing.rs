@@ -1,5 +1,5 @@
-//! Nothing is written into a released buffer, or into one that somebody reads, while sockets and runtimes
-//! go in the middle of a flood: what is for streams in the suite of the same name.
+//! Nothing is written into a released buffer, or into one with a reader, while sockets and runtimes
+//! end in the middle of a flood: for datagrams what the suite of the same name is for streams.
 
 use crate::peers::*;
 use crate::support::*;
@@ -31,7 +31,7 @@ fn flood(targets: Vec<SocketAddr>, over: Arc<AtomicBool>) -> Outcome<()> {
     })
 }
 
-/// Receives for ever, and keeps the last batch: it has to stay what it was.
+/// Receives without end, and keeps the last batch, which must not change.
 async fn receive_and_keep(socket: Rc<UdpSocket>) {
     let (mut kept, mut received) = (Vec::new(), Vec::new());
     while socket.recv_batch(&mut received).await.is_ok() {

@@ -52,7 +52,7 @@ fn a_file_that_ends_early_is_reported() {
     assert!(cut[0] < 20 && cut[1] > 0, "{cut:?} of 20 were cut");
 }
 
-/// Sends a file; true if that said that it was shorter than it is.
+/// Sends a file; true if the send reported fewer bytes than the file has.
 async fn sends_less_of(path: &std::path::Path, content: &[u8]) -> bool {
     let root = Dir::open(path).expect("the directory");
     let file = root.open_file("file".as_ref(), Symlinks::Beneath).await.expect("it is there");
@@ -124,8 +124,8 @@ fn a_file_that_is_cached_needs_a_descriptor_too() {
     world.finish();
 }
 
-/// EAGAIN met a peer that does not wait, which took it for a socket that is full and had sent
-/// nothing: `unread_streams_starve_no_other` waited for its bytes for ever (seed 4).
+/// EAGAIN hit a non-blocking peer, which took it for a full socket and had sent nothing:
+/// `unread_streams_starve_no_other` waited for its bytes for ever (seed 4).
 #[test]
 fn non_blocking_sends_fill_a_socket() {
     in_world(Faults::none().with(Fault::Again, 900_000), async {

@@ -32,7 +32,7 @@ async fn echo(stream: TcpStream) -> io::Result<()> {
 }
 
 /// Sends `bytes` in random looking pieces and reads them back.
-async fn converse(address: SocketAddr, bytes: usize) -> io::Result<usize> {
+async fn echo_bytes(address: SocketAddr, bytes: usize) -> io::Result<usize> {
     let stream = std::rc::Rc::new(TcpStream::connect(address).await?);
     let sender = std::rc::Rc::clone(&stream);
     let sending = spawn(async move {
@@ -58,7 +58,7 @@ async fn converse(address: SocketAddr, bytes: usize) -> io::Result<usize> {
 }
 
 /// A server and ten clients on runtimes of their own; what the clients got, and what happened.
-fn conversation(seed: u64, faults: Faults) -> (Vec<io::Result<usize>>, Summary) {
+fn echo_run(seed: u64, faults: Faults) -> (Vec<io::Result<usize>>, Summary) {
     let world = World::new(seed, faults);
     let runtime = || Runtime::builder().stop_on_panic(true).build().expect("the simulated engine");
     let server = runtime();
@@ -79,7 +79,7 @@ fn conversation(seed: u64, faults: Faults) -> (Vec<io::Result<usize>>, Summary) 
     let serving = serving.expect("a worker");
     let clients: Vec<_> = (0..10)
         .map(|number| {
-            let client = move |_| converse(address, 1000 << number);
+            let client = move |_| echo_bytes(address, 1000 << number);
             runtime().start(client).expect("a worker")
         })
         .collect();
@@ -99,17 +99,17 @@ fn conversation(seed: u64, faults: Faults) -> (Vec<io::Result<usize>>, Summary) 
 fn the_same_seed_gives_the_same_history() {
     for seed in [1, 2, 3] {
         let (first, second) =
-            (conversation(seed, Faults::of_seed(seed)), conversation(seed, Faults::of_seed(seed)));
+            (echo_run(seed, Faults::of_seed(seed)), echo_run(seed, Faults::of_seed(seed)));
         assert_eq!(first.1, second.1, "seed {seed}");
         assert!(first.1.events > 100);
     }
-    let hash = |seed| conversation(seed, Faults::none()).1.trace_hash;
+    let hash = |seed| echo_run(seed, Faults::none()).1.trace_hash;
     assert_ne!(hash(1), hash(2));
 }
 
 #[test]
 fn without_faults_everything_arrives() {
-    let (outcomes, summary) = conversation(4, Faults::none());
+    let (outcomes, summary) = echo_run(4, Faults::none());
     for (number, outcome) in outcomes.into_iter().enumerate() {
         assert_eq!(outcome.expect("no fault"), 1000 << number);
     }
@@ -134,7 +134,7 @@ fn harmless_faults_lose_no_data() {
     ];
     let faults =
         harmless.iter().fold(Faults::none(), |all, (fault, often)| all.with(*fault, *often));
-    let (outcomes, summary) = conversation(5, faults);
+    let (outcomes, summary) = echo_run(5, faults);
     for (number, outcome) in outcomes.into_iter().enumerate() {
         assert_eq!(outcome.expect("nothing broke"), 1000 << number);
     }
@@ -144,7 +144,7 @@ fn harmless_faults_lose_no_data() {
 #[test]
 fn broken_connections_end_with_an_error_and_nothing_is_left_behind() {
     let faults = Faults::none().with(Fault::Reset, 20_000).with(Fault::TimedOut, 20_000);
-    let (outcomes, _) = conversation(6, faults);
+    let (outcomes, _) = echo_run(6, faults);
     let broken = outcomes.iter().filter(|outcome| outcome.is_err()).count();
     assert!(broken > 0 && outcomes.iter().any(Result::is_ok), "{outcomes:?}");
 }
@@ -168,8 +168,8 @@ fn a_day_passes_in_no_time() {
     assert!(began.elapsed() < Duration::from_secs(3600), "the real clock is back");
 }
 
-/// A machine that was suspended, or a process that was stopped: when it goes on, all that was due is
-/// due at once. Nothing fires twice, early or never, and nobody catches up step by step.
+/// A suspended machine, or a stopped process: when it continues, all due timers are due at once.
+/// None fires twice, early or never, and no program catches up step by step.
 #[test]
 fn a_day_in_one_step_fires_each_timer_once() {
     const TIMERS: u64 = 2_000;

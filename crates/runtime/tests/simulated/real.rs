@@ -1,7 +1,7 @@
 //! Faults between the real kernel and the engines: what they found.
 
 use crate::may_skip::skip;
-use crate::{anywhere, converse, echo};
+use crate::{anywhere, echo_bytes, echo};
 use std::io::Write;
 use std::time::Duration;
 use twinring::sim::{Fault, Faults, inject};
@@ -9,7 +9,7 @@ use twinring::{CounterSnapshot, EngineChoice, Runtime, TcpListener, spawn};
 
 /// A hundred kilobytes there and back, over real sockets, for a few seeds; what the engine counted,
 /// if this kernel has it.
-fn conversation(engine: EngineChoice, options: &str, faults: Faults) -> Option<CounterSnapshot> {
+fn echo_run(engine: EngineChoice, options: &str, faults: Faults) -> Option<CounterSnapshot> {
     let mut counted = CounterSnapshot::default();
     for seed in 0..5 {
         inject(seed, faults.clone());
@@ -33,7 +33,7 @@ fn conversation(engine: EngineChoice, options: &str, faults: Faults) -> Option<C
                 let stream = listener.accept().await.expect("a connection");
                 echo(stream).await.expect("the echo goes on");
             });
-            converse(address, 100_000).await.expect("no connection breaks")
+            echo_bytes(address, 100_000).await.expect("no connection breaks")
         });
         assert_eq!(received.expect("the engine works"), 100_000, "seed {seed}");
         counted.merge(&handle.counters());
@@ -46,10 +46,10 @@ fn conversation(engine: EngineChoice, options: &str, faults: Faults) -> Option<C
 fn faults_reach_the_engines() {
     let only = |fault| Faults::none().with(fault, 500_000);
     for engine in [EngineChoice::Epoll, EngineChoice::IoUring] {
-        let Some(quiet) = conversation(engine, "", Faults::none()) else { continue };
+        let Some(baseline) = echo_run(engine, "", Faults::none()) else { continue };
         let count = |fault, of: fn(&CounterSnapshot) -> u64| {
-            let counted = conversation(engine, "", only(fault)).expect("as before");
-            assert!(of(&counted) > of(&quiet), "{engine:?}, {fault}: {counted:?}");
+            let counted = echo_run(engine, "", only(fault)).expect("as before");
+            assert!(of(&counted) > of(&baseline), "{engine:?}, {fault}: {counted:?}");
         };
         count(Fault::ShortSend, |counted| counted.short_sends);
         count(Fault::Again, |counted| counted.eagain);
@@ -68,12 +68,12 @@ fn faults_reach_the_engines() {
 fn an_interrupted_operation_does_not_break_its_stream() {
     let interrupted = Faults::none().with(Fault::Interrupted, 500_000).with(Fault::Again, 500_000);
     for options in ["", "multishot=off", "skip_success=off"] {
-        conversation(EngineChoice::IoUring, options, interrupted.clone());
+        echo_run(EngineChoice::IoUring, options, interrupted.clone());
     }
 }
 
-/// A reset behind data that the kernel keeps to itself, as it does now and then, is found out: by who only
-/// receives, and by who answers.
+/// A reset behind data that the kernel sometimes does not report is detected: by a task that only
+/// receives, and by one that answers.
 #[test]
 fn a_lost_reset_is_found() {
     let mut calls_beside_enters = Vec::new();
@@ -93,7 +93,7 @@ fn a_lost_reset_is_found() {
             assert_eq!(*stream.recv().await.expect("data"), *b"question");
             socket2::SockRef::from(&peer).set_linger(Some(Duration::ZERO)).expect("a socket");
             drop(peer);
-            // The engine is told of it meanwhile, and is not to listen.
+            // The engine gets an event meanwhile, and must ignore it.
             twinring::sleep(Duration::from_millis(20)).await;
             if answering {
                 stream.send(b"answer".to_vec()).await.expect("it is not known yet");
@@ -104,16 +104,16 @@ fn a_lost_reset_is_found() {
         let counted = handle.counters();
         calls_beside_enters.push(counted.syscalls - counted.enters);
     }
-    // Nobody asked for the state of the connection: the send that failed was enough.
+    // The state of the connection was not checked: the failed send was enough.
     assert!(calls_beside_enters[1] < calls_beside_enters[0], "{calls_beside_enters:?}");
 }
 
 #[test]
 fn every_harmless_fault_at_once_changes_no_byte() {
     for seed in 0..4 {
-        conversation(EngineChoice::Epoll, "", Faults::harmless(seed));
-        conversation(EngineChoice::Epoll, "trigger=level", Faults::harmless(seed));
-        conversation(EngineChoice::IoUring, "", Faults::harmless(seed));
-        conversation(EngineChoice::IoUring, "cq_entries=16,sq_entries=8", Faults::harmless(seed));
+        echo_run(EngineChoice::Epoll, "", Faults::harmless(seed));
+        echo_run(EngineChoice::Epoll, "trigger=level", Faults::harmless(seed));
+        echo_run(EngineChoice::IoUring, "", Faults::harmless(seed));
+        echo_run(EngineChoice::IoUring, "cq_entries=16,sq_entries=8", Faults::harmless(seed));
     }
 }

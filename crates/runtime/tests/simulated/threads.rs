@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use twinring::sim::{Fault, Faults, Summary, World};
 use twinring::{Either, Runtime, TcpListener, race, shutdown_requested};
 
-/// They would meet the clients too, who make sockets and send without a second thought.
+/// They would hit the clients too, which create sockets and send without checks.
 const OF_ANYBODY: &[Fault] =
     &[Fault::NoDescriptor, Fault::FileTableFull, Fault::NoMemory, Fault::NoBuffers];
 
@@ -31,7 +31,7 @@ fn talk(address: SocketAddr, seed: u8) {
 }
 
 /// A runtime with two workers on threads, and five blocking clients.
-fn conversation(seed: u64) -> Summary {
+fn echo_run(seed: u64) -> Summary {
     let world = World::new(seed, Faults::harmless(seed).without(OF_ANYBODY));
     let bound = loop {
         if let Ok(bound) = twinring::ListenOptions::default().bind(anywhere(), 2) {
@@ -69,9 +69,9 @@ fn conversation(seed: u64) -> Summary {
 #[test]
 fn threads_take_turns_the_same_way_each_time() {
     for seed in [0, 1, 2] {
-        assert_eq!(conversation(seed), conversation(seed), "seed {seed}");
+        assert_eq!(echo_run(seed), echo_run(seed), "seed {seed}");
     }
-    assert_ne!(conversation(1).trace_hash, conversation(2).trace_hash);
+    assert_ne!(echo_run(1).trace_hash, echo_run(2).trace_hash);
 }
 
 /// What the standard library waits with: all of it by the clock of the world.

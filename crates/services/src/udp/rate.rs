@@ -104,9 +104,9 @@ mod tests {
         let later = start + Duration::from_millis(20);
         let admitted = (0..1000).filter(|_| limit.admits(source(1), 1, later)).count();
         assert_eq!(admitted, 20);
-        let quiet = start + Duration::from_secs(5);
-        assert!(limit.admits(source(1), 100, quiet));
-        assert!(!limit.admits(source(1), 1, quiet));
+        let idle = start + Duration::from_secs(5);
+        assert!(limit.admits(source(1), 100, idle));
+        assert!(!limit.admits(source(1), 1, idle));
     }
 
     #[test]

@@ -110,7 +110,7 @@ pub(crate) struct Kernel {
     events: BTreeMap<(u64, u64), Event>,
     sequence: u64,
     /// When the last event was carried out, or the world last rested.
-    pub(super) quiet_since_ns: u64,
+    pub(super) idle_since_ns: u64,
     /// Payload that programs received.
     pub(super) received_bytes: u64,
     /// The first violated invariant, found where it could not be reported.
@@ -156,7 +156,7 @@ impl Machine {
             names: BTreeMap::new(),
             events: BTreeMap::new(),
             sequence: 0,
-            quiet_since_ns: FIRST_NS,
+            idle_since_ns: FIRST_NS,
             received_bytes: 0,
             wrong: None,
             latency_ns,
@@ -222,7 +222,7 @@ impl Kernel {
         while let Some(entry) = self.events.first_entry()
             && entry.key().0 <= self.clock.get()
         {
-            self.quiet_since_ns = self.clock.get();
+            self.idle_since_ns = self.clock.get();
             match entry.remove() {
                 Event::Told { socket, bits } => self.tell_now(socket, bits),
                 Event::RingWork { ring, id } => self.put_down(ring, id),

@@ -233,11 +233,11 @@ impl Kernel {
     /// The watches of a set without pending events: data and bits.
     pub(crate) fn told_of(&mut self, set: RawFd) -> Vec<Report> {
         let Some(found) = self.polling.sets.get(&set) else { return Vec::new() };
-        let quiet = found.watched.iter().filter(|(_, watch)| !watch.listed);
-        let quiet: Vec<(RawFd, u64)> = quiet.map(|(fd, watch)| (*fd, watch.data)).collect();
+        let unlisted = found.watched.iter().filter(|(_, watch)| !watch.listed);
+        let unlisted: Vec<(RawFd, u64)> = unlisted.map(|(fd, watch)| (*fd, watch.data)).collect();
         let ahead = self.sockets_to_be_told();
         let mut told = Vec::new();
-        for (fd, data) in quiet {
+        for (fd, data) in unlisted {
             let socket = self.socket_of(fd);
             if !ahead.contains(&socket) {
                 told.push(Report { bits: self.bits(socket), data });

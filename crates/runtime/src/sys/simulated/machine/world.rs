@@ -18,8 +18,8 @@ const STEP_NS_MAX: u64 = 20_000;
 /// After an idle period, a step takes this fraction of it, up to a maximum. Otherwise a busy loop
 /// would take thousands of equal steps until a late event: a simulated second would cost a real
 /// one.
-const QUIET_PART: u64 = 16;
-const QUIET_STEP_NS_MAX: u64 = 1_000_000;
+const IDLE_PART: u64 = 16;
+const IDLE_STEP_NS_MAX: u64 = 1_000_000;
 /// How long packets in transit may take at the end: SYNs of abandoned connections.
 const AFTERMATH_NS: u64 = 600_000_000_000;
 /// Steps without the clock advancing to an event: a program runs in circles.
@@ -414,7 +414,7 @@ impl Inner {
 
     fn rest_until(&self, until_ns: u64) {
         self.machine.clock.set(until_ns.max(self.now_ns()));
-        self.machine.kernel.borrow_mut().quiet_since_ns = self.now_ns();
+        self.machine.kernel.borrow_mut().idle_since_ns = self.now_ns();
     }
 
     /// The duration of a step: up to `most_ns`, or more after an idle period.
@@ -422,15 +422,15 @@ impl Inner {
         let now_ns = self.now_ns();
         let mut kernel = self.machine.kernel.borrow_mut();
         let plain_ns = kernel.dice.between(200..most_ns);
-        let quiet_ns = (now_ns - kernel.quiet_since_ns) / QUIET_PART;
+        let idle_ns = (now_ns - kernel.idle_since_ns) / IDLE_PART;
         drop(kernel);
-        if quiet_ns <= plain_ns {
+        if idle_ns <= plain_ns {
             return plain_ns;
         }
         // No future event is skipped.
         let next_ns = self.next_ns(courses).unwrap_or(u64::MAX);
         let ahead_ns = next_ns.saturating_sub(now_ns);
-        plain_ns.max(quiet_ns.min(QUIET_STEP_NS_MAX).min(ahead_ns))
+        plain_ns.max(idle_ns.min(IDLE_STEP_NS_MAX).min(ahead_ns))
     }
 
     /// Runs one of the other programs; false if none can run.

@@ -1,4 +1,4 @@
-//! The pair test: one scripted conversation, every configuration, byte-identical transcripts.
+//! The pair test: one script, every configuration, byte-identical transcripts.
 
 use crate::support::*;
 use proptest::prelude::*;
@@ -7,16 +7,16 @@ use std::io::{Read, Write};
 use std::time::Duration;
 use twinring::{TcpStream, sleep, spawn};
 
-/// What the service is told to do, by a peer that follows the same script.
+/// The steps of the service, known to the peer from the same script.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     /// The peer sends so many bytes, the service answers with their transformation.
     Transform(usize),
-    /// The service sends so many bytes in pieces of the second size.
+    /// The service sends this many bytes in chunks of the second size.
     Pour(usize, usize),
-    /// The peer sends so many bytes, of which the service tells the sum.
+    /// The peer sends this many bytes, and the service returns their sum.
     Sum(usize),
-    /// The service looks away for so many microseconds.
+    /// The service pauses for this many microseconds.
     Rest(u64),
 }
 
@@ -46,10 +46,10 @@ fn any_script() -> impl Strategy<Value = (Vec<Step>, Ending)> {
     (proptest::collection::vec(step, 1..8), ending)
 }
 
-/// Everything either side observed, as bytes.
+/// All bytes that either side observed.
 type Transcript = (Vec<u8>, Vec<u8>);
 
-/// The service's side of the script; returns what it saw.
+/// The service's side of the script; returns its observations.
 async fn serve(stream: TcpStream, script: Vec<Step>, ending: Ending) -> Vec<u8> {
     let mut seen = Vec::new();
     let mut unread = Vec::new();
@@ -100,7 +100,7 @@ async fn serve(stream: TcpStream, script: Vec<Step>, ending: Ending) -> Vec<u8> 
     seen
 }
 
-/// At most `limit` bytes; what was received beyond stays in `unread`.
+/// At most `limit` bytes; further received bytes stay in `unread`.
 async fn take(stream: &TcpStream, unread: &mut Vec<u8>, limit: usize) -> Vec<u8> {
     if unread.is_empty() {
         let piece = stream.recv().await.expect("the peer writes");
@@ -111,7 +111,7 @@ async fn take(stream: &TcpStream, unread: &mut Vec<u8>, limit: usize) -> Vec<u8>
     std::mem::replace(unread, rest)
 }
 
-/// The peer's side, in blocking calls; returns what it saw.
+/// The peer's side, in blocking calls; returns its observations.
 fn follow(mut peer: Peer, script: &[Step], ending: Ending) -> Vec<u8> {
     let mut seen = Vec::new();
     let mut expect = |peer: &mut Peer, bytes: usize| {
@@ -123,7 +123,7 @@ fn follow(mut peer: Peer, script: &[Step], ending: Ending) -> Vec<u8> {
         match *step {
             Step::Transform(bytes) => {
                 let data = pattern(number as u64 + 50, 0..bytes);
-                // Written while the answer comes back: neither side may need the other to stop.
+                // Written while the answer is read: neither side may need the other to stop.
                 let mut writer = peer.try_clone().expect("a descriptor");
                 let writing = std::thread::spawn(move || writer.write_all(&data));
                 expect(&mut peer, bytes);
@@ -154,7 +154,7 @@ fn follow(mut peer: Peer, script: &[Step], ending: Ending) -> Vec<u8> {
     seen
 }
 
-fn converse(configuration: Configuration, script: &[Step], ending: Ending) -> Transcript {
+fn run_script(configuration: Configuration, script: &[Step], ending: Ending) -> Transcript {
     let script = script.to_vec();
     configuration.run(async move {
         let (stream, peer) = narrow_pair().await;
@@ -178,10 +178,10 @@ fn every_configuration_has_the_same_transcript() {
         }
         let mut runner = TestRunner::new(Config { cases: 12, ..Config::default() });
         let outcome = runner.run(&any_script(), |(script, ending)| {
-            let reference = converse(tried[0], &script, ending);
+            let reference = run_script(tried[0], &script, ending);
             for configuration in &tried[1..] {
                 let transcript =
-                    configuration.on_its_machine(|| converse(*configuration, &script, ending));
+                    configuration.on_its_machine(|| run_script(*configuration, &script, ending));
                 let same = transcript == reference;
                 let (name, other) = (configuration.name, tried[0].name);
                 prop_assert!(same, "{} and {} differ in {:?}", name, other, script);
@@ -191,10 +191,10 @@ fn every_configuration_has_the_same_transcript() {
         if let Err(failure) = outcome {
             panic!("{failure}");
         }
-        println!("12 conversations on {} configurations", tried.len());
+        println!("12 scripts on {} configurations", tried.len());
     }
     check(
-        "contract::conversation::every_configuration_has_the_same_transcript",
+        "contract::transcripts::every_configuration_has_the_same_transcript",
         epoll_edge,
         same,
     );
