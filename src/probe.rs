@@ -274,14 +274,14 @@ fn limits(table: &mut Table, found: &Capabilities) {
     table.row("kernel", &env.kernel);
     let disabled = match env.io_uring_disabled {
         None => "absent: the kernel is older than 6.6, or has no io_uring".into(),
-        Some(0) => "0: everybody may".into(),
+        Some(0) => "0: all processes may".into(),
         Some(1) => format!(
             "1: CAP_SYS_ADMIN ({}) or group {} ({})",
             if env.cap_sys_admin { "held" } else { "not held" },
             env.io_uring_group.unwrap_or(-1),
             if env.in_io_uring_group { "a member" } else { "not a member" },
         ),
-        Some(value) => format!("{value}: nobody may"),
+        Some(value) => format!("{value}: no process may"),
     };
     table.row("kernel.io_uring_disabled", &disabled);
     let seccomp = match env.seccomp_filter {

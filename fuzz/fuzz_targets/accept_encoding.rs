@@ -25,6 +25,6 @@ fuzz_target!(|bytes: &[u8]| {
         let lower = field.to_ascii_lowercase();
         assert!(lower.windows(name.len()).any(|part| part == name) || field.contains(&b'*'));
     }
-    // Whoever takes nothing but the identity gets it.
+    // A client that accepts only the identity gets it.
     assert_eq!(chosen_by(&[field, b"br;q=0, gzip;q=0, zstd;q=0"]), Coding::Identity);
 });

@@ -15,7 +15,7 @@ fn begins_alike(address: IpAddr, network: IpAddr, bits: u32) -> bool {
     }
 }
 
-/// Reads a value that was taken, in the way of somebody who has only the standard library.
+/// Parses an accepted value with the standard library only.
 fn is_in(address: IpAddr, value: &str) -> bool {
     let (network, bits) = match value.split_once('/') {
         Some((network, bits)) => (network, Some(bits.parse::<u32>().expect("a number of bits"))),
@@ -38,18 +38,18 @@ fuzz_target!(|bytes: &[u8]| {
     let open = Allowed::read(values.iter().copied(), listen("0.0.0.0:9"));
     let (Some(here), Some(open)) = (here, open) else { return };
     assert_eq!(here.list, open.list);
-    let is_anybody = values.contains(&"any");
+    let is_any = values.contains(&"any");
     if values.is_empty() {
         let expected = (Some(address.is_loopback()), None);
         assert_eq!((here.admits(address), open.admits(address)), expected);
         return;
     }
     let expected =
-        is_anybody || address.is_loopback() || values.iter().any(|value| is_in(address, value));
+        is_any || address.is_loopback() || values.iter().any(|value| is_in(address, value));
     assert_eq!(open.admits(address), Some(expected), "{address} {values:?}");
     assert_eq!(here.admits(address), Some(expected), "{address} {values:?}");
     // What the ready line says can be given again.
-    let told = if is_anybody { &open.list[..] } else { &open.list[1..] };
+    let told = if is_any { &open.list[..] } else { &open.list[1..] };
     let again = Allowed::read(told.iter().map(String::as_str), listen("0.0.0.0:9"));
     let again = again.expect("it is told as it is read");
     assert_eq!((&again.list, again.admits(address)), (&open.list, Some(expected)));

@@ -34,7 +34,7 @@ fn meaning(head: &Head<'_, '_>) -> String {
     )
 }
 
-/// The lines of a head, split by somebody who knows nothing but CR LF.
+/// The lines of a head, split only at CR LF.
 fn lines(head: &[u8]) -> Vec<&[u8]> {
     let text = head.strip_prefix(b"\r\n").unwrap_or(head);
     let mut lines = Vec::new();

@@ -59,8 +59,8 @@ impl AllowArgs {
     /// # Errors
     /// When others can reach it and no client was allowed.
     pub(super) fn list_for(&self, listen: &[SocketAddr]) -> Result<AllowList, String> {
-        if self.is_anybody() {
-            return Ok(AllowList::anybody());
+        if self.is_any() {
+            return Ok(AllowList::any());
         }
         let open = listen.iter().find(|address| !address.ip().to_canonical().is_loopback());
         match open {
@@ -83,13 +83,13 @@ impl AllowArgs {
     }
 
     /// True if all clients are allowed.
-    pub(super) fn is_anybody(&self) -> bool {
+    pub(super) fn is_any(&self) -> bool {
         self.allowed.contains(&Allowed::Any)
     }
 
     /// For the ready line: the allowed clients.
     pub(super) fn list(&self) -> Vec<String> {
-        match self.is_anybody() {
+        match self.is_any() {
             true => vec![Allowed::Any.to_string()],
             false => {
                 let networks = self.allowed.iter().map(Allowed::to_string);

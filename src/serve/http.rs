@@ -28,7 +28,7 @@ use twinring_services::raise_descriptor_limit;
 
 /// Serves files until a signal ends it.
 pub(super) fn serve(args: HttpArgs) -> Result<ExitCode, Box<dyn Error>> {
-    // SIGHUP reads and opens anew what came from files. It is taken even if there is nothing of
+    // SIGHUP reloads certificates and reopens the log. It is handled even if there is none of
     // that kind, as its effect would otherwise be to end the process.
     let signals = Actions::of(&[SIGHUP, SIGUSR1])?;
     if let Err(error) = raise_descriptor_limit() {
@@ -57,7 +57,7 @@ pub(super) fn serve(args: HttpArgs) -> Result<ExitCode, Box<dyn Error>> {
     match prepared {
         Some(mut prepared) if usage.is_empty() => match args.check {
             true => {
-                // This process ends here, so it may become whoever the server would be.
+                // This process ends here, so it may switch to the user of the server.
                 prepared.change_rights(&args, &hosts, || Ok(()))?;
                 print_line("OK");
                 Ok(ExitCode::SUCCESS)

@@ -130,7 +130,7 @@ fn a_full_disk_leaves_a_partial_bundle_that_verifies() {
             let reason = told.lines().last().expect("a reason");
             assert!(reason.contains("No space left") && reason.contains("free some"), "{told}");
             assert!(!told.contains("panicked"), "{told}");
-            assert_eq!(processes_here(), Vec::<String>::new(), "{kib} KiB: somebody is left");
+            assert_eq!(processes_here(), Vec::<String>::new(), "{kib} KiB: a process is left");
             let left = files(disk);
             let drafts =
                 left.iter().filter(|path| path.extension().is_some_and(|it| it == "draft"));

@@ -111,7 +111,7 @@ fn exhaust(kind: Kind, engine: &str) {
     clients.look(&answer);
     let at_first = clients.served.len();
     let open = server.descriptors() - before_clients;
-    assert!(open > 0, "{engine} {kind:?}: nobody was let in");
+    assert!(open > 0, "{engine} {kind:?}: no client was accepted");
     // With memory again, all are accepted.
     limit(server, Resource::As, None);
     if kind == Kind::Https {

@@ -102,7 +102,7 @@ fn a_server_goes_on_without_output() {
                     Err(_) if began.elapsed() < PATIENCE => {
                         std::thread::sleep(Duration::from_millis(10));
                     }
-                    Err(error) => panic!("{engine}: nobody listens: {error}"),
+                    Err(error) => panic!("{engine}: no listener: {error}"),
                 }
             };
             drop(stream);

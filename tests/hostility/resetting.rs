@@ -19,7 +19,7 @@ const STORM: usize = 4;
 /// the kernel holds a backlog of others.
 const GROWTH_BYTES_MAX: u64 = 64 << 20;
 
-/// Begins a conversation, breaks off somewhere, and resets.
+/// Begins a request, stops at any point, and resets.
 fn break_off(
     address: SocketAddr,
     number: usize,

@@ -190,7 +190,7 @@ fn reflect(address: SocketAddr, experience: &mut Experience, done: &AtomicBool) 
             match socket.recv(&mut answer) {
                 Ok(length) if answer[..length] == datagram => break,
                 // An answer to what was given up, and sent again, too early.
-                Ok(length) => assert_eq!(length, datagram.len(), "somebody else's answer"),
+                Ok(length) => assert_eq!(length, datagram.len(), "the answer of another client"),
                 Err(_) => {
                     assert!(began.elapsed() < PATIENCE, "never answered");
                     sent_again += 1;
@@ -248,7 +248,7 @@ impl Siege {
             let is_back = grown.saturating_sub(pool_bytes(&self.server)) <= GROWN_BYTES_MAX;
             if is_back && after.memory_bytes <= before.memory_bytes + KEPT_BYTES_MAX {
                 self.print(&begin, &before, &peak, &after, &others);
-                assert!(!others.latencies.is_empty(), "nobody else was served");
+                assert!(!others.latencies.is_empty(), "the other client was not served");
                 return (self.end(), attacks);
             }
             left_bytes.push(after.memory_bytes);

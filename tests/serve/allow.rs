@@ -71,7 +71,7 @@ fn datagrams_from_others_are_dropped_and_counted() {
                 let ended = server.terminate();
                 assert_eq!((ended.count("not_allowed"), assert_balanced(&ended)), (20, 20));
                 other.set_nonblocking(true).expect("a socket");
-                assert!(other.recv(&mut [0; 2000]).is_err(), "somebody else was answered");
+                assert!(other.recv(&mut [0; 2000]).is_err(), "another client was answered");
             }
             println!("{engine}: 20 dropped, 20 answered, in each of 4 modes");
         }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-/// What one engine made of a fixed set of conversations: every byte that came back, and what the
-/// server counted.
+/// The results of a fixed set of connections on one engine: every byte that came back, and the server's
+/// counters.
 fn transcript(engine: &str) -> (Vec<Vec<u8>>, serde_json::Value) {
     let server = Server::echo(engine, &[]);
     let mut came_back = Vec::new();

@@ -113,7 +113,7 @@ fn a_second_signal_stops_at_once() {
             write_until_stuck(&stuck, &bytes);
             server.signal(signal);
             // It has been heard: two signals that wait to be heard are one.
-            wait_until("nobody is accepted", || TcpStream::connect(address).is_err());
+            wait_until("no connection is accepted", || TcpStream::connect(address).is_err());
             // Not the same moment: that would be one request sent twice, as timeout(1) does.
             std::thread::sleep(Duration::from_millis(200));
             server.signal(signal);

@@ -339,7 +339,7 @@ fn all_threads_become_the_user_and_go_on_serving() {
         let ended = server.terminate();
         assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "nothing to complain of");
         assert_eq!(ended.count("log_lines"), 3);
-        println!("{engine}: every thread is 65534:65533, and the log was opened anew");
+        println!("{engine}: every thread is 65534:65533, and the log was reopened");
     }
 }
 
@@ -393,7 +393,7 @@ fn missing_rights_of_the_user_are_reported_at_the_start() {
     wait_until("it says so", || server.stderr().contains("the old file stays open"));
     std::fs::rename(&log, logs.path().join("old")).expect("a log");
     server.signal(Signal::SIGHUP);
-    wait_until("it is told", || server.stderr().contains("cannot be opened anew"));
+    wait_until("it is told", || server.stderr().contains("cannot be reopened"));
     ask(&server, &get("/large.bin", ""));
     let ended = server.terminate();
     let old = std::fs::read_to_string(logs.path().join("old")).expect("the log");

@@ -139,7 +139,7 @@ fn a_blocked_certificate_delays_no_signal() {
         for signal in [Signal::SIGHUP, Signal::SIGHUP, Signal::SIGUSR1] {
             std::fs::rename(&log, &old).expect("a log");
             server.signal(signal);
-            wait_until("the log is opened anew", || log.exists());
+            wait_until("the log is reopened", || log.exists());
         }
         assert_eq!(ask(&server, &get("/hello.txt", "")).status, 200);
         let mut unfinished = connect(server.address());

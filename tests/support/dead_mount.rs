@@ -85,7 +85,7 @@ impl DeadMount {
         self.wait_for_its_end();
         let mut request = [PollFd::new(self.device.as_fd(), PollFlags::POLLIN)];
         let patience = PollTimeout::try_from(super::PATIENCE).expect("milliseconds");
-        assert_eq!(poll(&mut request, patience), Ok(1), "nobody reads the file");
+        assert_eq!(poll(&mut request, patience), Ok(1), "no reader of the file");
     }
 
     fn wait_for_its_end(&mut self) {

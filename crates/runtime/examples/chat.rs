@@ -1,8 +1,8 @@
 //! A chat room by lines: `cargo run --example chat -- 127.0.0.1:7001 [auto|io_uring|epoll]`, then
 //! `nc 127.0.0.1 7001` in several terminals. Type `quit` into the server to end it.
 //!
-//! It shows what a service is made of: a task for each connection, sending to connections of
-//! other tasks, deadlines for the idle and for the slow, and a shutdown that lets everybody finish.
+//! It shows the parts of a service: a task for each connection, sends to connections of other
+//! tasks, deadlines for idle and slow peers, and a shutdown that lets all connections finish.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -14,16 +14,16 @@ use twinring::{
     Either, Handle, Runtime, TcpListener, TcpStream, race, shutdown_requested, spawn, timeout,
 };
 
-/// Who says nothing for this long has left.
+/// A peer that is silent for this long is disconnected.
 const IDLE: Duration = Duration::from_secs(600);
-/// Who does not read for this long, with all buffers full, is dismissed.
+/// A peer that does not read for this long, with all buffers full, is disconnected.
 const SLOW: Duration = Duration::from_secs(1);
 /// How long the shutdown waits for the last words to be read.
 const FAREWELL: Duration = Duration::from_secs(5);
-/// Bytes of the longest line; it bounds what a peer can make us keep.
+/// Bytes of the longest line; it bounds the memory of a peer's input.
 const LINE_BYTES_MAX: usize = 1024;
 
-/// Everybody present. All tasks run on one thread, so no lock is needed.
+/// All connected peers. All tasks run on one thread, so no lock is needed.
 type Room = Rc<RefCell<BTreeMap<SocketAddr, Rc<TcpStream>>>>;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -56,11 +56,11 @@ async fn serve(address: SocketAddr) -> io::Result<()> {
     }
     let farewell = async {
         for visit in visits {
-            // An error says that the task was aborted, which nobody does here.
+            // An error means that the task was aborted, which does not happen here.
             let _ended = visit.await;
         }
     };
-    // Whoever still does not read by then is cut off when the runtime ends.
+    // Peers that still do not read are cut off when the runtime ends.
     timeout(FAREWELL, farewell).await.or(Ok(()))
 }
 
@@ -76,7 +76,7 @@ async fn visit(room: Room, stream: Rc<TcpStream>) {
     room.borrow_mut().remove(&name);
     tell_others(&room, name, &format!("has left: {reason}")).await;
     let goodbye = format!("Goodbye: {reason}\n");
-    // The connection may be the very thing that broke.
+    // The connection itself may have broken.
     let _best_effort = timeout(SLOW, stream.send(goodbye)).await;
 }
 
@@ -107,11 +107,11 @@ async fn serve_lines(room: &Room, name: SocketAddr, stream: &TcpStream) -> io::R
 
 async fn tell_others(room: &Room, name: SocketAddr, what: &str) {
     let line: Rc<[u8]> = format!("{name} {what}\n").into_bytes().into();
-    // Taken out first: the room changes while this waits.
+    // Copied first: the room changes while this waits.
     let others: Vec<_> = room.borrow().iter().map(|(who, it)| (*who, Rc::clone(it))).collect();
     for (who, stream) in others.into_iter().filter(|(who, _)| *who != name) {
         if !matches!(timeout(SLOW, stream.send(Rc::clone(&line))).await, Ok(Ok(()))) {
-            // Ends the receive of that visit, which then says goodbye.
+            // Ends the receive of that connection, which then says goodbye.
             room.borrow_mut().remove(&who);
             stream.cancel();
         }

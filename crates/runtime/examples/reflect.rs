@@ -4,7 +4,7 @@ use twinring::{Received, Runtime, UdpOptions, UdpSocket};
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let address = std::env::args().nth(1).unwrap_or("127.0.0.1:9000".into()).parse()?;
     let engine = std::env::args().nth(2).unwrap_or("auto".into()).parse()?;
-    // Answers come from the address that was asked, which matters on 0.0.0.0 and [::].
+    // Answers come from the address of the request, which matters on 0.0.0.0 and [::].
     let bound = UdpOptions { pktinfo: true, ..UdpOptions::default() }.bind(address)?;
     Runtime::builder().engine(engine).build()?.block_on(async move {
         let socket = UdpSocket::from_bound(bound)?;

@@ -44,7 +44,7 @@ impl Default for Limits {
         Limits {
             max_connections: usize::MAX,
             max_connections_per_address: usize::MAX,
-            allow: AllowList::anybody(),
+            allow: AllowList::any(),
             idle_timeout: None,
             drain_timeout: Duration::from_secs(10),
         }

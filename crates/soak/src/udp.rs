@@ -29,7 +29,7 @@ pub(crate) fn run(world: &World, plan: &mut Plan) -> Claim {
         copy_ecn: plan.chance(2),
         impairments: plan.chance(4).then(|| impairments(plan)),
         drain_timeout: plan.milliseconds(1, 5_000),
-        allow: AllowList::anybody(),
+        allow: AllowList::any(),
         rate_per_source: None,
     };
     let address = plan.address();

@@ -150,7 +150,7 @@ fn a_reflector_that_wakes_each_millisecond_goes_through_the_day() {
         copy_ecn: false,
         impairments: None,
         drain_timeout: Duration::from_secs(1),
-        allow: AllowList::anybody(),
+        allow: AllowList::any(),
         rate_per_source: Some(100),
     };
     let service = UdpService::bind(&[anywhere()], settings, 1, handle.clone()).expect("a port");

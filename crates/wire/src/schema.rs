@@ -63,7 +63,7 @@ fn assert_document(name: &str, expected: &str) {
     assert!(
         expected == is,
         "docs/{name} differs from the types of crates/wire (first in {differ:#?}); to write it \
-         anew: {HOW}"
+         again: {HOW}"
     );
 }
 

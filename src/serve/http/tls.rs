@@ -44,7 +44,7 @@ impl TlsArgs {
         any.then(|| names[missing])
     }
 
-    /// The files that SIGHUP reads anew.
+    /// The files that SIGHUP reloads.
     pub(super) fn files(&self) -> Vec<PathBuf> {
         self.tls_cert.iter().chain(&self.tls_key).cloned().collect()
     }
@@ -62,7 +62,7 @@ impl TlsArgs {
     }
 }
 
-/// Reads certificate and key anew whenever it is asked to, on a thread of its own: the filesystem
+/// Reloads certificate and key on request, on a separate thread: the filesystem
 /// they are on may never answer.
 pub(super) struct Reloader(SyncSender<()>);
 

@@ -133,7 +133,7 @@ impl UdpArgs {
     /// # Errors
     /// When clients must be allowed, or the reflector would be an open amplifier.
     pub(super) fn allow_list(&self) -> Result<AllowList, String> {
-        if self.allow.is_anybody() && self.duplicate.is_some_and(|percent| percent > 0.0) {
+        if self.allow.is_any() && self.duplicate.is_some_and(|percent| percent > 0.0) {
             return Err(
                 "--duplicate answers with more than was received, so forged sources would make \
                  it an amplifier: list the clients with --allow CIDR instead of any"

@@ -2,7 +2,7 @@
 //!
 //! A task is named by worker, slot and generation, packed into the 64 bits of a waker's data
 //! pointer. Cloning and dropping such a waker does nothing, and a waker that outlives its task
-//! names a generation that no longer exists, so it wakes nobody. No reference counts, no memory
+//! names a generation that no longer exists, so it wakes no task. No reference counts, no memory
 //! to keep alive, and no pointer that is ever followed.
 
 use crate::task::{self, TaskId};

@@ -76,7 +76,7 @@ fn an_unread_stream_stops_its_peer(configuration: Configuration) {
                 Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock),
             }
             let bound = RECEIVED_BYTES_MAX + POOL_BYTES_MAX + KERNEL_BYTES_MAX;
-            assert!(written < bound, "{written} bytes taken from a peer that nobody reads");
+            assert!(written < bound, "{written} bytes taken that the peer does not read");
             settle().await;
         }
         let (other, mut pinging) = pair().await;

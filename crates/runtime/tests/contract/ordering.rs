@@ -128,7 +128,7 @@ fn buffers_received_elsewhere_are_forwarded_in_order(configuration: Configuratio
             }
         });
         let writing = on_thread(move || {
-            std::io::Write::write_all(&mut writer, &pattern(6, 0..TOTAL)).expect("somebody reads");
+            std::io::Write::write_all(&mut writer, &pattern(6, 0..TOTAL)).expect("the server reads");
         });
         let (other, mut peer) = pair().await;
         spawn(echo(other));
@@ -154,8 +154,8 @@ fn a_failed_send_surfaces_at_the_next_call_and_at_close(configuration: Configura
     configuration.run(async move {
         let stream = broken().await;
         for _ in 0..3 {
-            assert!(is_broken(errno(&stream.send("more").await)), "a send to nobody");
-            assert!(is_broken(errno(&stream.flush().await)), "a flush to nobody");
+            assert!(is_broken(errno(&stream.send("more").await)), "a send without a peer");
+            assert!(is_broken(errno(&stream.flush().await)), "a flush without a peer");
         }
         assert!(is_broken(errno(&stream.close().await)), "a close that lost bytes");
         assert!(is_broken(errno(&broken().await.close().await)));
@@ -182,7 +182,7 @@ fn all_waiting_senders_see_a_reset(configuration: Configuration) {
             })
             .collect();
         settle().await;
-        assert!(waiting.iter().all(|task| !task.is_finished()), "somebody does not wait");
+        assert!(waiting.iter().all(|task| !task.is_finished()), "a sender does not wait");
         reset(peer);
         for task in waiting {
             assert_ne!(errno(&task.await.expect("not aborted")), 0);

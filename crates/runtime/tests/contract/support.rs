@@ -491,7 +491,7 @@ pub(crate) fn on_thread<T: Send + 'static>(
     let thread = std::thread::spawn(move || {
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
         let waker = {
-            let mut state = theirs.lock().expect("nobody panics with the lock");
+            let mut state = theirs.lock().expect("no panic with the lock");
             state.finished = true;
             state.waker.take()
         };
@@ -517,7 +517,7 @@ impl<T> Future for Outcome<T> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
         {
-            let mut state = self.state.lock().expect("nobody panics with the lock");
+            let mut state = self.state.lock().expect("no panic with the lock");
             if !state.finished {
                 state.waker = Some(cx.waker().clone());
                 return Poll::Pending;

@@ -20,7 +20,7 @@ enum Step {
     Rest(u64),
 }
 
-/// How the conversation ends.
+/// How the script ends.
 #[derive(Clone, Copy, Debug)]
 enum Ending {
     PeerFinishes,

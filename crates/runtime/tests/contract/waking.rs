@@ -23,7 +23,7 @@ struct Channel(Arc<Mutex<(VecDeque<usize>, Option<Waker>)>>);
 impl Channel {
     fn send(&self, value: usize) {
         let waker = {
-            let mut inner = self.0.lock().expect("nobody panics with the lock");
+            let mut inner = self.0.lock().expect("no panic with the lock");
             inner.0.push_back(value);
             inner.1.take()
         };
@@ -32,7 +32,7 @@ impl Channel {
 
     async fn recv(&self) -> usize {
         poll_fn(|cx| {
-            let mut inner = self.0.lock().expect("nobody panics with the lock");
+            let mut inner = self.0.lock().expect("no panic with the lock");
             match inner.0.pop_front() {
                 Some(value) => Poll::Ready(value),
                 None => {

@@ -129,7 +129,7 @@ fn swapped_links_do_not_lead_out(configuration: Configuration) {
         let swapping = on_thread(move || {
             while !until.load(Ordering::Relaxed) {
                 for (from, to) in [(&sub, &spare), (&link, &sub), (&sub, &link), (&spare, &sub)] {
-                    std::fs::rename(from, to).expect("nobody else renames");
+                    std::fs::rename(from, to).expect("no concurrent rename");
                 }
             }
         });

@@ -16,8 +16,9 @@ contract!(
         real "sends reach a simulated kernel at once",
 );
 
-/// Nobody reads while far more arrives than any queue holds. What was kept is the beginning, in
-/// order; what is missing the kernel has counted; afterwards everything arrives again.
+/// The socket is not read while far more arrives than any queue holds. The kept datagrams are the
+/// first ones, in order; the kernel has counted the missing ones; afterwards everything arrives
+/// again.
 fn unread_datagrams_are_bounded_and_drops_are_counted(configuration: Configuration) {
     const SENT: usize = 4000;
     in_all_ways(configuration, |options, _| async move {

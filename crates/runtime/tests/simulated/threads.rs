@@ -90,7 +90,7 @@ fn locks_channels_and_sleep_wait_in_virtual_time() {
             let (pair, barrier, sender) = (Arc::clone(&pair), Arc::clone(&barrier), sender.clone());
             spawn(move || {
                 sleep(HOUR * number);
-                sender.send(number).expect("somebody listens");
+                sender.send(number).expect("a receiver exists");
                 let (count, changed) = &*pair;
                 let mut count = count.lock().expect("no panic");
                 *count += number;
@@ -120,7 +120,7 @@ fn blocking_sockets_keep_their_promises() {
     let (one, other) = (one.expect("a free port"), other.expect("a free port"));
     one.set_read_timeout(Some(Duration::from_secs(5))).expect("a socket");
     let began = Instant::now();
-    let late = one.recv(&mut [0; 10]).expect_err("nobody sends");
+    let late = one.recv(&mut [0; 10]).expect_err("no sender");
     assert_eq!(late.kind(), std::io::ErrorKind::WouldBlock);
     assert!(began.elapsed() >= Duration::from_secs(5));
     other.send_to(b"hello", one.local_addr().expect("bound")).expect("room");

@@ -67,7 +67,7 @@ impl HttpService {
         let limiter = ConnectionLimiter::new(
             // Files are served to every client that can reach them: an answer goes to a peer that
             // completed the TCP handshake.
-            AllowList::anybody(),
+            AllowList::any(),
             settings.limits.connections,
             settings.limits.connections_per_address,
         );

@@ -13,7 +13,7 @@ pub struct AllowList {
 
 impl AllowList {
     /// Allows every client that can reach the service.
-    pub fn anybody() -> AllowList {
+    pub fn any() -> AllowList {
         AllowList::default()
     }
 
@@ -65,7 +65,7 @@ mod tests {
         }
         for other in ["10.2.0.1", "192.0.2.8", "2001:db9::1", "::ffff:10.2.0.1", "0.0.0.0", "::"] {
             assert!(!some.admits(address(other)), "{other}");
-            assert!(AllowList::anybody().admits(address(other)), "{other}");
+            assert!(AllowList::any().admits(address(other)), "{other}");
         }
         let nobody_else = AllowList::of([]);
         assert!(nobody_else.is_limited() && nobody_else.admits(address("127.0.0.1")));

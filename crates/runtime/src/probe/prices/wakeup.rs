@@ -238,6 +238,6 @@ fn wake_other_cpu(
     };
     let busy = (ended - began).saturating_sub(idle_then.saturating_sub(idle));
     let busy_ns = busy.as_nanos() as f64 / count as f64;
-    let of = |times| median(times).ok_or_else(|| "nobody was woken".to_owned());
+    let of = |times| median(times).ok_or_else(|| "no thread was woken".to_owned());
     Ok(OtherCpu { write_ns: of(writes)?, latency_ns: of(latencies)?, busy_ns })
 }

@@ -42,7 +42,7 @@ fn retry_eintr(mut call: impl FnMut() -> isize) -> io::Result<usize> {
 /// The raw system call, as in [`send`]: recv(3) of the C library is a cancellation point of
 /// pthread, and the bookkeeping for that costs more instructions than all the rest.
 pub(crate) fn recv(socket: RawFd, into: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
-    let nobody = std::ptr::null::<libc::c_void>();
+    let no_address = std::ptr::null::<libc::c_void>();
     retry_eintr(|| {
         // SAFETY: the pointer and length describe a live, exclusively borrowed slice; the kernel
         // writes at most `len` bytes and keeps no reference after the call. Null requests no
@@ -54,8 +54,8 @@ pub(crate) fn recv(socket: RawFd, into: &mut [MaybeUninit<u8>]) -> io::Result<us
                 into.as_mut_ptr(),
                 into.len(),
                 libc::MSG_DONTWAIT,
-                nobody,
-                nobody,
+                no_address,
+                no_address,
             )
         };
         received as isize
@@ -67,7 +67,7 @@ pub(crate) fn recv(socket: RawFd, into: &mut [MaybeUninit<u8>]) -> io::Result<us
 pub(crate) fn send(socket: RawFd, bytes: &[u8], more: bool) -> io::Result<usize> {
     let more = if more { libc::MSG_MORE } else { 0 };
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | more;
-    let nobody = std::ptr::null::<libc::c_void>();
+    let no_address = std::ptr::null::<libc::c_void>();
     retry_eintr(|| {
         // SAFETY: the slice is live for the call and the kernel only reads from it. Null and 0
         // name no address.
@@ -78,7 +78,7 @@ pub(crate) fn send(socket: RawFd, bytes: &[u8], more: bool) -> io::Result<usize>
                 bytes.as_ptr(),
                 bytes.len(),
                 flags,
-                nobody,
+                no_address,
                 0usize,
             )
         };

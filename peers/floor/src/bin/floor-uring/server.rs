@@ -9,7 +9,7 @@
 //!
 //! So no connection ever has data queued behind a send that posts no completion, which nothing
 //! would wake up. A peer that does not take what it is sent leaves this path: the rest is copied
-//! to the heap, its buffers go back to everybody, and its receive is cancelled until it caught up.
+//! to the heap, its buffers return to the pool, and its receive is cancelled until it caught up.
 
 use std::io;
 use std::os::fd::RawFd;

@@ -360,7 +360,7 @@ impl Inner {
                 return ready();
             }
             if looked > OUTSIDERS_PATIENCE {
-                self.fail("everybody waits for somebody else");
+                self.fail("all programs wait for each other");
             }
             looked += crate::sys::interposed::look_away();
         }
@@ -394,7 +394,7 @@ impl Inner {
             if self.step() {
                 at_once += 1;
                 if at_once == STEPS_AT_ONCE_MAX {
-                    self.fail("somebody turns in circles");
+                    self.fail("a program runs in circles");
                 }
                 if self.now_ns() >= limit_ns {
                     return Some(done());
