@@ -1,6 +1,6 @@
 //! Bundles of the lab that were damaged on a disk or edited by hand: `lab verify`, `lab report` and
-//! `lab compare` read them or say why not, and what is rendered anew from whatever raw data there
-//! are holds.
+//! `lab compare` read them or report an error, and a report rendered from readable raw data passes
+//! verification.
 #![no_main]
 
 use libfuzzer_sys::arbitrary::{self, Arbitrary};

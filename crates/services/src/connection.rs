@@ -54,9 +54,9 @@ impl Connection {
     ///
     /// # Errors
     /// When the connection broke or must end.
-    pub async fn finish(&self) -> io::Result<()> {
+    pub async fn shutdown_write(&self) -> io::Result<()> {
         self.tracking.enter(Phase::Sending);
-        let finished = self.tracking.stream().finish().await;
+        let finished = self.tracking.stream().shutdown_write().await;
         self.tracking.enter(Phase::Receiving);
         finished
     }
@@ -89,7 +89,7 @@ impl Connection {
     /// overtake data that the peer has not read yet.
     async fn close_in_order(&self) -> io::Result<()> {
         let _drain = self.tracking.take_ending();
-        self.finish().await?;
+        self.shutdown_write().await?;
         loop {
             match self.tracking.stream().recv().await {
                 Ok(piece) if piece.is_empty() => return Ok(()),

@@ -11,7 +11,7 @@ pub async fn echo(connection: &Connection) -> io::Result<()> {
     loop {
         let piece = connection.recv().await?;
         if piece.is_empty() {
-            return connection.finish().await;
+            return connection.shutdown_write().await;
         }
         connection.send(piece).await?;
     }

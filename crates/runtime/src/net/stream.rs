@@ -123,7 +123,7 @@ impl TcpStream {
     /// ```
     ///
     /// # Errors
-    /// The error of an earlier send; EPIPE after [`finish`](Self::finish); ECANCELED. The bytes
+    /// The error of an earlier send; EPIPE after [`shutdown_write`](Self::shutdown_write); ECANCELED. The bytes
     /// are then not sent.
     pub fn send(&self, buf: impl Into<SendBuf>) -> Send<'_> {
         Send::new(self, buf.into(), false)
@@ -133,7 +133,7 @@ impl TcpStream {
     /// leaves it in place until then. Of several tasks that call this, the last one is woken.
     ///
     /// # Errors
-    /// The error of an earlier send; EPIPE after [`finish`](Self::finish).
+    /// The error of an earlier send; EPIPE after [`shutdown_write`](Self::shutdown_write).
     pub fn poll_send(
         &self,
         cx: &mut Context<'_>,
@@ -157,7 +157,7 @@ impl TcpStream {
 
     /// Like [`send`](Self::send), with more to follow at once: the kernel may keep back a last
     /// segment that is not full (MSG_MORE), so that a header shares a segment with the data behind
-    /// it. If no data follows, the segment leaves after 200 ms, or with [`finish`](Self::finish).
+    /// it. If no data follows, the segment leaves after 200 ms, or with [`shutdown_write`](Self::shutdown_write).
     /// Behind data that is still queued it is an ordinary send.
     ///
     /// # Errors
@@ -185,7 +185,7 @@ impl TcpStream {
     ///
     /// # Errors
     /// As [`flush`](Self::flush).
-    pub async fn finish(&self) -> io::Result<()> {
+    pub async fn shutdown_write(&self) -> io::Result<()> {
         self.worker.driver.borrow_mut().finish(self.key);
         self.flush().await
     }

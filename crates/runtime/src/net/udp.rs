@@ -174,7 +174,7 @@ impl UdpSocket {
     /// # Errors
     /// When the engine has lost the socket.
     pub fn try_send_batch(&self, batch: &mut Vec<Datagram>) -> io::Result<()> {
-        let mut context = Context::from_waker(Waker::noop());
+        let context = Context::from_waker(Waker::noop());
         let mut send = Operation::new(&self.worker, self.key, Side::Send);
         match send.poll(&context, |driver, key, waiter| driver.poll_send_batch(key, waiter, batch)) {
             Poll::Ready(taken) => taken,

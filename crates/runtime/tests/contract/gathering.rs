@@ -89,7 +89,7 @@ async fn send_in_some_way(way: usize, stream: TcpStream) -> std::io::Result<()> 
         0 => {
             stream.send(part(10..300)).await?;
             stream.send(part(300..70_000)).await?;
-            stream.finish().await
+            stream.shutdown_write().await
         }
         1 => {
             stream.send_more(part(10..5000)).await?;

@@ -415,7 +415,7 @@ pub(crate) async fn echo(stream: TcpStream) -> io::Result<()> {
     loop {
         let piece = stream.recv().await?;
         if piece.is_empty() {
-            return stream.finish().await;
+            return stream.shutdown_write().await;
         }
         stream.send(piece).await?;
     }

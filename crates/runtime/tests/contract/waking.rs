@@ -78,7 +78,7 @@ fn a_wake_that_comes_while_sends_are_submitted_is_not_lost(configuration: Config
             assert_eq!(from.recv().await, round);
         }
         partner.join().expect("no panic");
-        stream.finish().await.expect("finished");
+        stream.shutdown_write().await.expect("finished");
         assert_eq!(drain.await, ROUNDS * 8192);
     });
 }

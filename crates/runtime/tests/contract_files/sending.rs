@@ -30,7 +30,7 @@ fn files_of_all_sizes_arrive(configuration: Configuration) {
             let sent = stream.send_file(&file, 0, bytes as u64).await.expect("an open stream");
             assert_eq!(sent, bytes as u64);
             stream.send("trailer").await.expect("an open stream");
-            stream.finish().await.expect("an open stream");
+            stream.shutdown_write().await.expect("an open stream");
             let read = reading.await;
             assert_eq!(read.len(), bytes + 13);
             assert!(read.starts_with(b"header") && read.ends_with(b"trailer"));
@@ -67,7 +67,7 @@ fn narrow_buffers_are_filled_again_and_again(configuration: Configuration) {
         let reading = on_thread(move || read_to_end(&mut peer).expect("no reset"));
         stream.send(pattern(3, 0..100_000)).await.expect("an open stream");
         stream.send_file(&file, 0, BYTES as u64).await.expect("an open stream");
-        stream.finish().await.expect("an open stream");
+        stream.shutdown_write().await.expect("an open stream");
         let read = reading.await;
         assert_eq!(read.len(), 100_000 + BYTES);
         assert_pattern(3, 0, &read[..100_000]);
@@ -99,7 +99,7 @@ fn headers_and_files_arrive_in_order(configuration: Configuration) {
                     stream.send_file(&file, at as u64, len as u64).await.expect("an open stream");
                 }
             }
-            stream.finish().await.expect("an open stream");
+            stream.shutdown_write().await.expect("an open stream");
             assert!(reading.await == expected);
         }
     });
@@ -142,7 +142,7 @@ fn a_file_that_ends_early_is_reported(configuration: Configuration) {
         }
         // What to make of it is the program's business: the stream goes on.
         stream.send("end").await.expect("an open stream");
-        stream.finish().await.expect("an open stream");
+        stream.shutdown_write().await.expect("an open stream");
         let read = reading.await;
         assert_eq!(read.len(), 100_004);
         assert_pattern(6, 0, &read[..100_000]);
@@ -160,7 +160,7 @@ fn a_file_that_shrinks_is_reported(configuration: Configuration) {
         let sender = Rc::clone(&stream);
         let sending = spawn(async move {
             let sent = sender.send_file(&file, 0, BYTES as u64).await.expect("an open stream");
-            sender.finish().await.expect("an open stream");
+            sender.shutdown_write().await.expect("an open stream");
             sent
         });
         settle().await;
@@ -187,7 +187,7 @@ fn only_regular_files_are_sent(configuration: Configuration) {
         assert_eq!(errno(&stream.send_file(&file, u64::MAX, 10).await), libc::EINVAL);
         // Nothing was sent, so nothing is broken.
         stream.send("still").await.expect("an open stream");
-        stream.finish().await.expect("an open stream");
+        stream.shutdown_write().await.expect("an open stream");
         let read = on_thread(move || read_to_end(&mut peer).expect("no reset")).await;
         assert_eq!(read, b"still");
     });
@@ -206,7 +206,7 @@ fn a_header_alone_arrives(configuration: Configuration) {
         stream.send_more(pattern(8, 0..8_000_000)).await.expect("an open stream");
         let reading = on_thread(move || read_to_end(&mut peer).expect("no reset"));
         stream.send_more("two").await.expect("an open stream");
-        stream.finish().await.expect("an open stream");
+        stream.shutdown_write().await.expect("an open stream");
         let read = reading.await;
         assert_eq!(read.len(), 8_000_003);
         assert_pattern(8, 0, &read[..8_000_000]);

@@ -60,7 +60,7 @@ fn each_way_sends_the_same_bytes(configuration: Configuration) {
                 let sent = stream.send_file_by(strategy, &file, at as u64, len as u64).await;
                 assert_eq!(sent.expect("an open stream"), len as u64);
                 stream.send("trailer").await.expect("an open stream");
-                stream.finish().await.expect("an open stream");
+                stream.shutdown_write().await.expect("an open stream");
                 let read = reading.await;
                 assert_eq!(read.len(), len + 13);
                 assert!(read.starts_with(b"header") && read.ends_with(b"trailer"));
@@ -111,7 +111,7 @@ fn each_way_keeps_the_order(configuration: Configuration) {
                 assert_eq!(sent.expect("an open stream"), len as u64);
                 stream.send("behind").await.expect("an open stream");
             }
-            stream.finish().await.expect("an open stream");
+            stream.shutdown_write().await.expect("an open stream");
             assert!(reading.await == expected);
         }
     });
@@ -135,7 +135,7 @@ fn each_way_reports_the_end_of_the_file(configuration: Configuration) {
         let refused = stream.send_file_by(strategy, &file, u64::MAX, 10).await;
         assert_eq!(errno(&refused), libc::EINVAL);
         stream.send("end").await.expect("an open stream");
-        stream.finish().await.expect("an open stream");
+        stream.shutdown_write().await.expect("an open stream");
         let read = reading.await;
         assert_eq!(read.len(), 100_004);
         assert_pattern(6, 0, &read[..100_000]);
@@ -210,7 +210,7 @@ fn each_way_breaks_the_stream_in_its_middle(configuration: Configuration) {
                 assert_eq!(errno(&sending.await.expect("not aborted")), libc::ECANCELED);
             }
             assert_eq!(errno(&behind.await.expect("not aborted")), libc::ECANCELED);
-            assert_eq!(errno(&stream.finish().await), libc::ECANCELED);
+            assert_eq!(errno(&stream.shutdown_write().await), libc::ECANCELED);
             drop(stream);
             settle().await;
             assert_cut_short(peer).await;
@@ -235,7 +235,7 @@ fn each_way_does_nothing_before_its_first_byte(configuration: Configuration) {
         assert_eq!(errno(&sending.await.expect("not aborted")), libc::ECANCELED);
         let reading = on_thread(move || read_to_end(&mut peer).expect("no reset"));
         stream.send_file_by(strategy, &file, 5, 10).await.expect("an open stream");
-        stream.finish().await.expect("an open stream");
+        stream.shutdown_write().await.expect("an open stream");
         let read = reading.await;
         assert_eq!(read.len(), 200_010);
         assert_pattern(2, 0, &read[..200_000]);

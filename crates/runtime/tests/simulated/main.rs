@@ -25,7 +25,7 @@ async fn echo(stream: TcpStream) -> io::Result<()> {
     loop {
         let piece = stream.recv().await?;
         if piece.is_empty() {
-            return stream.finish().await;
+            return stream.shutdown_write().await;
         }
         stream.send(piece).await?;
     }
@@ -42,7 +42,7 @@ async fn echo_bytes(address: SocketAddr, bytes: usize) -> io::Result<usize> {
             sender.send((sent..sent + piece).map(|at| (at / 3) as u8).collect::<Vec<_>>()).await?;
             sent += piece;
         }
-        sender.finish().await
+        sender.shutdown_write().await
     });
     let mut received = 0;
     loop {

@@ -137,7 +137,7 @@ async fn serve_connection(stream: &TcpStream, observer: &Observer) -> io::Result
         }
     };
     stream.send(reply).await?;
-    stream.finish().await?;
+    stream.shutdown_write().await?;
     // Closing before the peer has read everything could reset the connection before that.
     while !stream.recv().await?.is_empty() {}
     Ok(())

@@ -205,12 +205,12 @@ impl Connection {
     ///
     /// # Errors
     /// When the connection broke or must end.
-    pub(super) async fn finish(&self) -> io::Result<()> {
+    pub(super) async fn shutdown(&self) -> io::Result<()> {
         if let Some(tls) = &self.tls {
-            return self.finish_secure(tls).await;
+            return self.shutdown_tls(tls).await;
         }
         self.enter(Phase::Sending);
-        self.stream().finish().await?;
+        self.stream().shutdown_write().await?;
         while !self.recv(Phase::Closing).await?.is_empty() {}
         Ok(())
     }
@@ -221,14 +221,14 @@ impl Connection {
     /// read.
     ///
     /// # Errors
-    /// As for [`finish`](Connection::finish).
-    pub(super) async fn finish_as_asked(&self) -> io::Result<()> {
+    /// As for [`shutdown`](Connection::shutdown).
+    pub(super) async fn close_as_requested(&self) -> io::Result<()> {
         if self.tls.is_some() {
-            return self.finish().await;
+            return self.shutdown().await;
         }
         self.flush().await?;
         match race(self.stream().recv(), ready(())).await {
-            Either::Left(Ok(piece)) if !piece.is_empty() => self.finish().await,
+            Either::Left(Ok(piece)) if !piece.is_empty() => self.shutdown().await,
             Either::Left(received) => received.map(drop),
             Either::Right(()) => Ok(()),
         }
@@ -245,7 +245,7 @@ impl Connection {
             Some(Ending::Failed) if !self.incomplete.get() => Ok(()),
             _ => return self.reset_if_unsent().await,
         };
-        if said.is_err() || self.finish().await.is_err() {
+        if said.is_err() || self.shutdown().await.is_err() {
             self.reset_if_unsent().await;
         }
     }

@@ -112,7 +112,7 @@ pub(super) async fn serve_connection(
         let phase = if input.is_empty() { Phase::Idle } else { Phase::Head };
         let piece = connection.recv(phase).await?;
         if piece.is_empty() {
-            return Box::pin(connection.finish()).await;
+            return Box::pin(connection.shutdown()).await;
         }
         input.add(piece);
         worker.clock.tick();
@@ -169,8 +169,8 @@ pub(super) async fn serve_connection(
 /// data that a close could reset.
 async fn end(connection: &Connection, input: &Input, persistence: Persistence) -> io::Result<()> {
     match persistence == Persistence::ClosesAsAsked && input.is_empty() {
-        true => connection.finish_as_asked().await,
-        false => connection.finish().await,
+        true => connection.close_as_requested().await,
+        false => connection.shutdown().await,
     }
 }
 

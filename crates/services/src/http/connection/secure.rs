@@ -114,9 +114,9 @@ impl Connection {
         Ok(())
     }
 
-    /// Like [`finish`](Connection::finish): announces the end, so that the peer can distinguish it
+    /// Like [`shutdown`](Connection::shutdown): announces the end, so that the peer can distinguish it
     /// from a cut connection.
-    pub(super) async fn finish_secure(&self, tls: &Encryption) -> io::Result<()> {
+    pub(super) async fn shutdown_tls(&self, tls: &Encryption) -> io::Result<()> {
         self.enter(Phase::Sending);
         self.stream().flush().await?;
         match self.close_in_order(tls).await {
@@ -132,7 +132,7 @@ impl Connection {
         if !end.is_empty() {
             self.stream().send(end).await?;
         }
-        self.stream().finish().await?;
+        self.stream().shutdown_write().await?;
         self.enter(Phase::Closing);
         while !self.tracking.recv().await?.is_empty() {}
         Ok(())
