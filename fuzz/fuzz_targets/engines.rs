@@ -22,7 +22,7 @@ use twinring_services::{Connection, Limits, TcpService, echo};
 /// a client may write all of it before it reads.
 const STREAM_BYTES_MAX: usize = 16 * 1024;
 
-/// Pieces that are sent one byte at a time, on request.
+/// Chunks that are sent one byte at a time, on request.
 const TRICKLED_BYTES: usize = 48;
 
 /// How long a service that owes an answer may be silent.
@@ -106,7 +106,7 @@ fn serve_echo(runtime: Runtime) -> Result<SocketAddr, Box<dyn Error>> {
     Ok(address)
 }
 
-/// The pieces of a stream that is cut after these shares of it.
+/// The chunks of a stream that is cut after these shares of it.
 fn cut<'a>(stream: &'a [u8], shares: &[u8], trickles: bool) -> Vec<&'a [u8]> {
     let mut ends: Vec<usize> =
         shares.iter().map(|share| stream.len() * usize::from(*share) / 256).collect();
@@ -116,22 +116,22 @@ fn cut<'a>(stream: &'a [u8], shares: &[u8], trickles: bool) -> Vec<&'a [u8]> {
     ends.push(stream.len());
     ends.sort_unstable();
     let mut begin = 0;
-    let pieces = ends.into_iter().map(|end| &stream[std::mem::replace(&mut begin, end)..end]);
-    pieces.filter(|piece| !piece.is_empty()).collect()
+    let chunks = ends.into_iter().map(|end| &stream[std::mem::replace(&mut begin, end)..end]);
+    chunks.filter(|chunk| !chunk.is_empty()).collect()
 }
 
-/// Sends the pieces and FIN, and returns everything that comes back, and whether that is all.
+/// Sends the chunks and FIN, and returns everything that comes back, and whether that is all.
 ///
 /// # Panics
 /// When nothing comes for too long, or the connection does not end as it should.
-fn talk(server: &Server, address: SocketAddr, pieces: &[&[u8]]) -> (Vec<u8>, bool) {
+fn talk(server: &Server, address: SocketAddr, chunks: &[&[u8]]) -> (Vec<u8>, bool) {
     let told = |error: std::io::Error| panic!("{}: {error}", server.name);
     let mut stream = TcpStream::connect(address).unwrap_or_else(told);
     stream.set_nodelay(true).unwrap_or_else(|error| panic!("{}: {error}", server.name));
     stream.set_read_timeout(Some(PATIENCE)).expect("a time that is not zero");
-    for piece in pieces {
+    for chunk in chunks {
         // The server may have said its last word, and closed.
-        if stream.write_all(piece).is_err() {
+        if stream.write_all(chunk).is_err() {
             break;
         }
     }
@@ -141,7 +141,7 @@ fn talk(server: &Server, address: SocketAddr, pieces: &[&[u8]]) -> (Vec<u8>, boo
     if let Err(error) = stream.read_to_end(&mut answers) {
         // The socket of a client that has asked for the end is closed behind the answer. What it
         // sends all the same resets the connection, and with it goes what is still under way.
-        if error.kind() == ErrorKind::ConnectionReset && asks_for_the_end(pieces) {
+        if error.kind() == ErrorKind::ConnectionReset && asks_for_the_end(chunks) {
             return (answers, false);
         }
         let had = String::from_utf8_lossy(&answers);
@@ -151,8 +151,8 @@ fn talk(server: &Server, address: SocketAddr, pieces: &[&[u8]]) -> (Vec<u8>, boo
 }
 
 /// Whether a request in there may say that it is the last one of its connection.
-fn asks_for_the_end(pieces: &[&[u8]]) -> bool {
-    let stream = pieces.concat().to_ascii_lowercase();
+fn asks_for_the_end(chunks: &[&[u8]]) -> bool {
+    let stream = chunks.concat().to_ascii_lowercase();
     [&b"http/1.0"[..], b"close"].iter().any(|word| stream.windows(word.len()).any(|it| it == *word))
 }
 
@@ -185,10 +185,10 @@ fuzz_target!(|bytes: &[u8]| {
     let is_echo = flags & 1 == 1;
     let mut first: Option<(String, Vec<u8>)> = None;
     for server in pair {
-        for (number, pieces) in ways.iter().enumerate() {
+        for (number, chunks) in ways.iter().enumerate() {
             let (answers, is_all) = match is_echo {
-                true => talk(server, server.echo, pieces),
-                false => talk(server, server.http, pieces),
+                true => talk(server, server.echo, chunks),
+                false => talk(server, server.http, chunks),
             };
             // What a client loses that does not keep its word is its own loss.
             if !is_all && !is_echo {

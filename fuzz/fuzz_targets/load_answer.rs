@@ -1,4 +1,4 @@
-//! The answers that `load http` takes apart: the same in any pieces.
+//! The answers that `load http` takes apart: the same in any chunks.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -9,12 +9,12 @@ fuzz_target!(|bytes: &[u8]| {
     let (to_head, ends) = (kind & 1 == 1, kind & 2 == 2);
     let whole = answers(bytes, bytes.len().max(1), to_head, ends);
     for step in [1, 2, 5, 64] {
-        let pieces = answers(bytes, step, to_head, ends);
-        assert_eq!(pieces.failed, whole.failed, "in pieces of {step}");
+        let chunks = answers(bytes, step, to_head, ends);
+        assert_eq!(chunks.failed, whole.failed, "in chunks of {step}");
         // What was taken before something malformed came is the same, too.
-        assert_eq!(pieces.answers, whole.answers, "in pieces of {step}");
+        assert_eq!(chunks.answers, whole.answers, "in chunks of {step}");
         if !whole.failed {
-            assert_eq!(pieces, whole, "in pieces of {step}");
+            assert_eq!(chunks, whole, "in chunks of {step}");
         }
     }
     let taken: u64 = whole.answers.iter().map(|answer| answer.bytes).sum();

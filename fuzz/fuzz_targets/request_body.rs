@@ -11,13 +11,13 @@ use twinring_services::http::head::Framing;
 /// Longest body that is let through, in bytes.
 const BODY_BYTES_MAX: u64 = 1000;
 
-/// Where the body ends, if it does, when it comes in pieces of `step` bytes.
+/// Where the body ends, if it does, when it comes in parts of `step` bytes.
 fn end(framing: Framing, bytes: &[u8], step: usize) -> Result<Option<usize>, Status> {
     let mut skip = Skip::new(framing, BODY_BYTES_MAX)?;
     let mut taken = 0;
-    for piece in bytes.chunks(step) {
-        let now = skip.take(piece)?;
-        assert!(now == piece.len() || skip.is_done());
+    for part in bytes.chunks(step) {
+        let now = skip.take(part)?;
+        assert!(now == part.len() || skip.is_done());
         taken += now;
         if skip.is_done() {
             return Ok(Some(taken));
@@ -35,7 +35,7 @@ fuzz_target!(|bytes: &[u8]| {
     };
     let whole = end(framing, bytes, bytes.len().max(1));
     for step in [1, 2, 3, 7] {
-        assert_eq!(end(framing, bytes, step), whole, "in pieces of {step}");
+        assert_eq!(end(framing, bytes, step), whole, "in parts of {step}");
     }
     let Ok(Some(length)) = whole else { return };
     assert!(length <= bytes.len());

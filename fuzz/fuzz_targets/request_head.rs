@@ -8,7 +8,7 @@ use twinring_services::http::head::{Framing, Head, HeadLimits, Name, Scan, Stora
 
 const LIMITS: HeadLimits = HeadLimits { head_bytes: 512, target_bytes: 64 };
 
-/// The first outcome that is not "more bytes are needed", with pieces of `step` bytes.
+/// The first outcome that is not "more bytes are needed", with chunks of `step` bytes.
 fn end(bytes: &[u8], step: usize) -> Result<Option<usize>, Status> {
     let mut scan = Scan::default();
     let mut have = 0;
@@ -52,7 +52,7 @@ fn lines(head: &[u8]) -> Vec<&[u8]> {
 fuzz_target!(|bytes: &[u8]| {
     let whole = end(bytes, bytes.len().max(1));
     for step in [1, 2, 3, 7] {
-        assert_eq!(end(bytes, step), whole, "in pieces of {step}");
+        assert_eq!(end(bytes, step), whole, "in chunks of {step}");
     }
     let Ok(Some(length)) = whole else { return };
     assert!(length <= LIMITS.head_bytes);

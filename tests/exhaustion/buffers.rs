@@ -65,7 +65,7 @@ fn thousands_with_data_share_four_small_buffers() {
         let copied_out = &ended.last["runtime_counters"]["copied_out"];
         println!(
             "{engine} {pool}: {CONNECTIONS} connections, {bytes} bytes there and back; {found_none} \
-             receives found no buffer, {copied_out} pieces were copied out; {served}"
+             receives found no buffer, {copied_out} chunks were copied out; {served}"
         );
     }
 }

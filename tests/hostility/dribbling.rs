@@ -75,8 +75,8 @@ impl Slow {
     /// One byte more. What comes back is kept, and does not keep this one from going on.
     fn dribble(&mut self) {
         self.peer.write(1);
-        let mut piece = [0; 1000];
-        self.answer.extend_from_slice(self.peer.read(&mut piece));
+        let mut chunk = [0; 1000];
+        self.answer.extend_from_slice(self.peer.read(&mut chunk));
     }
 
     fn assert_was_told(&self) {

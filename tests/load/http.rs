@@ -67,7 +67,7 @@ fn a_number_of_requests_is_met_exactly() {
     }
 }
 
-/// Every kind of answer, cut in two at every byte: the pieces of request `number` meet at byte
+/// Every kind of answer, cut in two at every byte: the chunks of request `number` meet at byte
 /// `number`.
 #[test]
 fn answers_in_pieces_are_whole_answers() {
@@ -85,7 +85,7 @@ fn answers_in_pieces_are_whole_answers() {
             answer_each(stream, |number, _, stream| {
                 let (first, second) = answer.as_bytes().split_at(number.min(answer.len()));
                 let sent = stream.write_all(first);
-                // Long enough for most pieces to arrive alone; nothing depends on it.
+                // Long enough for most chunks to arrive alone; nothing depends on it.
                 thread::sleep(Duration::from_millis(1));
                 sent.and_then(|()| stream.write_all(second)).is_ok()
             });

@@ -19,10 +19,10 @@ fn echo_with(mut stream: TcpStream, mut corrupt: impl FnMut(usize, &mut Vec<u8>)
     let _ = stream.set_nodelay(true);
     let (mut memory, mut position) = (vec![0; 1 << 16], 0);
     while let Ok(bytes @ 1..) = stream.read(&mut memory) {
-        let mut piece = memory[..bytes].to_vec();
-        corrupt(position, &mut piece);
+        let mut chunk = memory[..bytes].to_vec();
+        corrupt(position, &mut chunk);
         position += bytes;
-        if stream.write_all(&piece).is_err() {
+        if stream.write_all(&chunk).is_err() {
             return;
         }
     }
@@ -90,10 +90,10 @@ fn a_number_of_messages_is_met_exactly() {
 #[test]
 fn one_corrupted_byte_is_found_and_named() {
     let target = serve(|number, stream| {
-        echo_with(stream, |position, piece| {
+        echo_with(stream, |position, chunk| {
             if number % 4 == 3
                 && let Some(byte) =
-                    1000_usize.checked_sub(position).and_then(|at| piece.get_mut(at))
+                    1000_usize.checked_sub(position).and_then(|at| chunk.get_mut(at))
             {
                 *byte ^= 1;
             }
@@ -113,16 +113,16 @@ fn one_corrupted_byte_is_found_and_named() {
 #[test]
 fn lost_bytes_and_surplus_bytes_are_mismatches() {
     let lossy = serve(|_, stream| {
-        echo_with(stream, |position, piece| {
-            if let Some(at) = 1000_usize.checked_sub(position).filter(|at| *at < piece.len()) {
-                piece.remove(at);
+        echo_with(stream, |position, chunk| {
+            if let Some(at) = 1000_usize.checked_sub(position).filter(|at| *at < chunk.len()) {
+                chunk.remove(at);
             }
         });
     });
     let chatty = serve(|_, stream| {
-        echo_with(stream, |position, piece| {
+        echo_with(stream, |position, chunk| {
             if position >= 1000 {
-                piece.push(0);
+                chunk.push(0);
             }
         });
     });
@@ -304,8 +304,8 @@ fn an_interrupt_reports_the_result_so_far() {
         let heard = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&heard);
         let target = serve(move |_, stream| {
-            echo_with(stream, |_, piece| {
-                counted.fetch_add(piece.len(), Ordering::Relaxed);
+            echo_with(stream, |_, chunk| {
+                counted.fetch_add(chunk.len(), Ordering::Relaxed);
             });
         });
         let mut child = command(engine, target, "-c 4 -d 1h --warmup 0s").spawn().unwrap();

@@ -22,14 +22,14 @@ fn transcript(engine: &str) -> (Vec<Vec<u8>>, serde_json::Value) {
         came_back.push(read_to_end(&stream).expect("a clean end"));
         writer.join().unwrap().expect("everything was written");
     }
-    // Many pieces of uneven size on one connection, three of them on their way at any time.
+    // Many chunks of uneven size on one connection, three of them on their way at any time.
     let stream = connect(server.address());
-    let pieces: Vec<Vec<u8>> =
+    let chunks: Vec<Vec<u8>> =
         (0..300).map(|number| pattern(1000 + number, 1 + (number as usize * 37) % 3000)).collect();
-    for (number, piece) in pieces.iter().enumerate() {
-        (&stream).write_all(piece).unwrap();
+    for (number, chunk) in chunks.iter().enumerate() {
+        (&stream).write_all(chunk).unwrap();
         if let Some(earlier) = number.checked_sub(2) {
-            let mut back = vec![0; pieces[earlier].len()];
+            let mut back = vec![0; chunks[earlier].len()];
             (&stream).read_exact(&mut back).unwrap();
             came_back.push(back);
         }

@@ -85,11 +85,11 @@ fn a_slow_reader_gets_everything() {
         let mut stream = connect(server.address());
         stream.write_all(get("/huge.bin", "Connection: close\r\n").as_bytes()).unwrap();
         let mut bytes = Vec::new();
-        let mut piece = vec![0; 200_000];
+        let mut chunk = vec![0; 200_000];
         loop {
-            match stream.read(&mut piece).expect("bytes or the end") {
+            match stream.read(&mut chunk).expect("bytes or the end") {
                 0 => break,
-                read => bytes.extend_from_slice(&piece[..read]),
+                read => bytes.extend_from_slice(&chunk[..read]),
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -159,9 +159,9 @@ fn slow_peers_are_served_and_stalled_peers_are_reset() {
         let mut stream = connect_narrow(server.address());
         stream.write_all(get("/huge.bin", "").as_bytes()).unwrap();
         let (started, mut read) = (Instant::now(), 0);
-        let mut piece = vec![0; 8192];
+        let mut chunk = vec![0; 8192];
         while started.elapsed() < Duration::from_secs(4) {
-            read += stream.read(&mut piece).expect("an answer that goes on");
+            read += stream.read(&mut chunk).expect("an answer that goes on");
             std::thread::sleep(Duration::from_millis(100));
         }
         assert!(read < 1 << 20, "{engine}: too fast for this test: {read} bytes");

@@ -1,5 +1,5 @@
 //! `twinring serve http` against requests that try it: smuggling, ways out of the root, excess,
-//! and every way to cut a request into pieces.
+//! and every way to cut a request into chunks.
 
 use crate::support::http::*;
 use crate::support::*;

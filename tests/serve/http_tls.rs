@@ -206,8 +206,8 @@ fn records_cut_anywhere_are_put_together() {
             while client.conn.wants_write() {
                 client.conn.write_tls(&mut records).expect("memory");
             }
-            for piece in records.chunks(step) {
-                client.sock.write_all(piece).expect("the server reads");
+            for chunk in records.chunks(step) {
+                client.sock.write_all(chunk).expect("the server reads");
                 if step == 1 {
                     std::thread::sleep(Duration::from_micros(200));
                 }
@@ -248,20 +248,20 @@ fn a_slow_reader_is_bounded_and_loses_nothing() {
         drop(readers);
         let mut first = first;
         let mut body = Vec::new();
-        let mut piece = vec![0; 1 << 20];
+        let mut chunk = vec![0; 1 << 20];
         let head = loop {
-            let read = first.read(&mut piece).expect("no reset");
+            let read = first.read(&mut chunk).expect("no reset");
             assert!(read > 0, "an early end");
-            body.extend_from_slice(&piece[..read]);
+            body.extend_from_slice(&chunk[..read]);
             if let Some(end) = body.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
                 break body.drain(..end + 4).collect::<Vec<u8>>();
             }
         };
         assert!(head.starts_with(b"HTTP/1.1 200"));
         while body.len() < BYTES {
-            let read = first.read(&mut piece).expect("no reset");
+            let read = first.read(&mut chunk).expect("no reset");
             assert!(read > 0, "an early end");
-            body.extend_from_slice(&piece[..read]);
+            body.extend_from_slice(&chunk[..read]);
         }
         assert_same(&body, &content);
     }

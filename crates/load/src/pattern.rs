@@ -72,11 +72,11 @@ impl Pattern {
         let (mut at, mut rest) = (offset, received);
         while !rest.is_empty() {
             let expected = self.slice(at, rest.len());
-            let (piece, behind) = rest.split_at(expected.len());
-            if piece != expected {
-                return Err(Difference::find(at, expected, piece));
+            let (chunk, behind) = rest.split_at(expected.len());
+            if chunk != expected {
+                return Err(Difference::find(at, expected, chunk));
             }
-            at += piece.len() as u64;
+            at += chunk.len() as u64;
             rest = behind;
         }
         Ok(())

@@ -85,15 +85,15 @@ async fn serve_lines(room: &Room, name: SocketAddr, stream: &TcpStream) -> io::R
     let mut unfinished = Vec::new();
     loop {
         let received = race(timeout(IDLE, stream.recv()), shutdown_requested());
-        let piece = match received.await {
-            Either::Left(Ok(piece)) => piece?,
+        let chunk = match received.await {
+            Either::Left(Ok(chunk)) => chunk?,
             Either::Left(Err(_elapsed)) => return Ok("idle for too long"),
             Either::Right(()) => return Ok("the server closes"),
         };
-        if piece.is_empty() {
+        if chunk.is_empty() {
             return Ok("end of stream");
         }
-        unfinished.extend_from_slice(&piece);
+        unfinished.extend_from_slice(&chunk);
         while let Some(end) = unfinished.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = unfinished.drain(..=end).collect();
             tell_others(room, name, &format!("says: {}", String::from_utf8_lossy(&line).trim()))

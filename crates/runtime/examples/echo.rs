@@ -13,8 +13,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 async fn echo(stream: TcpStream) {
-    while let Ok(piece) = stream.recv().await
-        && !piece.is_empty()
-        && stream.send(piece).await.is_ok()
+    while let Ok(chunk) = stream.recv().await
+        && !chunk.is_empty()
+        && stream.send(chunk).await.is_ok()
     {}
 }

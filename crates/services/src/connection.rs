@@ -61,8 +61,8 @@ impl Connection {
         finished
     }
 
-    fn count_received(&self, piece: &RecvBuf) {
-        self.counters.received_bytes.add(piece.len() as u64);
+    fn count_received(&self, chunk: &RecvBuf) {
+        self.counters.received_bytes.add(chunk.len() as u64);
         self.tracking.step();
     }
 
@@ -92,8 +92,8 @@ impl Connection {
         self.shutdown_write().await?;
         loop {
             match self.tracking.stream().recv().await {
-                Ok(piece) if piece.is_empty() => return Ok(()),
-                Ok(piece) => self.count_received(&piece),
+                Ok(chunk) if chunk.is_empty() => return Ok(()),
+                Ok(chunk) => self.count_received(&chunk),
                 Err(_) if self.tracking.ending() == Some(Ending::Drain) => return Ok(()),
                 Err(error) => return Err(error),
             }
@@ -129,8 +129,8 @@ impl Future for Receiving<'_> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let connection = self.connection;
         let received = connection.tracking.poll_recv(&mut self.recv, cx);
-        if let Poll::Ready(Ok(piece)) = &received {
-            connection.count_received(piece);
+        if let Poll::Ready(Ok(chunk)) = &received {
+            connection.count_received(chunk);
         }
         received
     }

@@ -9,10 +9,10 @@ use std::io;
 /// When the connection breaks, or is asked to end.
 pub async fn echo(connection: &Connection) -> io::Result<()> {
     loop {
-        let piece = connection.recv().await?;
-        if piece.is_empty() {
+        let chunk = connection.recv().await?;
+        if chunk.is_empty() {
             return connection.shutdown_write().await;
         }
-        connection.send(piece).await?;
+        connection.send(chunk).await?;
     }
 }

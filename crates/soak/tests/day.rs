@@ -61,9 +61,9 @@ async fn ask(stream: &TcpStream, [question, beginning, end]: Question) {
     stream.send(question).await.expect("the server reads");
     let mut got = Vec::new();
     while !got.ends_with(end) {
-        let piece = stream.recv().await.expect("no reset");
-        assert!(!piece.is_empty(), "the server has closed");
-        got.extend_from_slice(&piece);
+        let chunk = stream.recv().await.expect("no reset");
+        assert!(!chunk.is_empty(), "the server has closed");
+        got.extend_from_slice(&chunk);
     }
     assert!(got.starts_with(beginning), "{}", String::from_utf8_lossy(&got));
 }

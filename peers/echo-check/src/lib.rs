@@ -66,7 +66,7 @@ macro_rules! suite {
     };
 }
 
-/// Each of [`CONNECTIONS`] connections writes its own pattern in pieces of random size and reads it
+/// Each of [`CONNECTIONS`] connections writes its own pattern in chunks of random size and reads it
 /// back at the same time, all at once.
 ///
 /// # Errors
@@ -165,7 +165,7 @@ pub fn sigterm(command: &[&str]) -> Outcome {
     server.stop()
 }
 
-/// Sends [`BYTES_PER_CONNECTION`] bytes in pieces, reads them back meanwhile, and expects the end
+/// Sends [`BYTES_PER_CONNECTION`] bytes in chunks, reads them back meanwhile, and expects the end
 /// of stream after a half-close.
 fn echo_whole(address: SocketAddr, seed: usize, pause: Duration) -> Outcome {
     let mut reader = connect(address)?;
@@ -196,11 +196,11 @@ fn ping(stream: &mut TcpStream) -> Outcome {
 
 fn send_pattern(stream: &mut TcpStream, seed: usize, bytes: usize) -> Outcome {
     let data = pattern(seed, bytes);
-    let mut pieces = Pieces::new(seed);
+    let mut chunks = Chunks::new(seed);
     let mut rest = &data[..];
     while !rest.is_empty() {
-        let (piece, next) = rest.split_at(pieces.next().min(rest.len()));
-        stream.write_all(piece).map_err(fails("write"))?;
+        let (chunk, next) = rest.split_at(chunks.next().min(rest.len()));
+        stream.write_all(chunk).map_err(fails("write"))?;
         rest = next;
     }
     Ok(())
@@ -208,14 +208,14 @@ fn send_pattern(stream: &mut TcpStream, seed: usize, bytes: usize) -> Outcome {
 
 fn expect_pattern(stream: &mut TcpStream, seed: usize, bytes: usize, pause: Duration) -> Outcome {
     let expected = pattern(seed, bytes);
-    let mut pieces = Pieces::new(seed + 1000);
+    let mut chunks = Chunks::new(seed + 1000);
     let mut buffer = vec![0; 64 * 1024];
     let mut position = 0;
     while position < bytes {
         if !pause.is_zero() {
             thread::sleep(pause);
         }
-        let room = pieces.next().min(bytes - position);
+        let room = chunks.next().min(bytes - position);
         let received = stream
             .read(&mut buffer[..room])
             .map_err(|error| format!("read at {position} of {bytes}: {error}"))?;
@@ -248,12 +248,12 @@ fn pattern(seed: usize, bytes: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Piece sizes from 1 byte to 64 KB, small ones as likely as large ones.
-struct Pieces(u64);
+/// Chunk sizes from 1 byte to 64 KB, small ones as likely as large ones.
+struct Chunks(u64);
 
-impl Pieces {
+impl Chunks {
     fn new(seed: usize) -> Self {
-        Pieces(seed as u64 + 1)
+        Chunks(seed as u64 + 1)
     }
 
     /// A xorshift generator: the sizes only have to vary, and to be the same in each run.

@@ -86,9 +86,9 @@ impl AnswerParser {
                 }
                 State::Chunked(chunks) => {
                     let content_bytes = &mut self.answer.content_bytes;
-                    chunks.take(rest, |piece| {
-                        *content_bytes += piece.len() as u64;
-                        content(piece);
+                    chunks.take(rest, |part| {
+                        *content_bytes += part.len() as u64;
+                        content(part);
                     })?
                 }
                 State::UntilClose => {
@@ -180,14 +180,14 @@ mod tests {
         inside: bool,
     }
 
-    fn see<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, to_head: bool, finish: bool) -> Seen {
+    fn see<'a>(parts: impl IntoIterator<Item = &'a [u8]>, to_head: bool, finish: bool) -> Seen {
         let (mut parser, mut seen) = (AnswerParser::new(), Seen::default());
         let mut heads = HeadReader::new(to_head);
-        for piece in pieces {
-            let mut rest = piece;
+        for part in parts {
+            let mut rest = part;
             while !rest.is_empty() {
                 let content = &mut seen.content;
-                match parser.take(rest, 7, &mut heads, |piece| content.extend_from_slice(piece)) {
+                match parser.take(rest, 7, &mut heads, |part| content.extend_from_slice(part)) {
                     Ok((taken, answer)) => {
                         rest = &rest[taken..];
                         seen.answers.extend(answer);
@@ -277,8 +277,8 @@ mod tests {
             let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
             cuts.extend([0, bytes.len()]);
             cuts.sort_unstable();
-            let pieces = cuts.windows(2).map(|cut| &bytes[cut[0]..cut[1]]);
-            prop_assert_eq!(see(pieces, false, false), whole);
+            let parts = cuts.windows(2).map(|cut| &bytes[cut[0]..cut[1]]);
+            prop_assert_eq!(see(parts, false, false), whole);
         }
 
         /// Corrupted answers, in one chunk or byte by byte, end in the same error or the same
@@ -369,8 +369,8 @@ mod tests {
     #[test]
     fn a_head_has_a_longest_length() {
         let long = format!("HTTP/1.1 200 OK\r\nX: {}\r\n", "x".repeat(HEAD_BYTES_MAX));
-        for pieces in [vec![long.as_bytes()], long.as_bytes().chunks(1000).collect()] {
-            assert!(see(pieces, false, false).error.is_some());
+        for parts in [vec![long.as_bytes()], long.as_bytes().chunks(1000).collect()] {
+            assert!(see(parts, false, false).error.is_some());
         }
     }
 }

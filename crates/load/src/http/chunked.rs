@@ -25,7 +25,7 @@ impl Chunks {
         let taken = chunked.take(bytes, |event| {
             match event {
                 Event::Chunk(_) => *overhead_bytes = 0,
-                Event::Content(piece) => content(piece),
+                Event::Content(part) => content(part),
                 Event::Overhead => *overhead_bytes += 1,
             }
             match *overhead_bytes <= OVERHEAD_BYTES_MAX {

@@ -220,18 +220,18 @@ impl Connection {
     ) -> Result<Received, Lost> {
         let mut answered_ns = None;
         loop {
-            let piece = match link.poll_recv(cx) {
+            let chunk = match link.poll_recv(cx) {
                 Poll::Pending => return Ok(Received::Everything(answered_ns)),
-                Poll::Ready(Ok(piece)) => piece,
+                Poll::Ready(Ok(chunk)) => chunk,
                 // An idle connection may be ended at any time, and in any way.
                 Poll::Ready(Err(_)) if self.unanswered.is_empty() => return Ok(Received::End),
                 Poll::Ready(Err(error)) => return Err(error.into()),
             };
-            if piece.is_empty() {
+            if chunk.is_empty() {
                 return Ok(Received::End);
             }
             let now_ns = monotonic_ns();
-            link.take(&piece, |bytes| {
+            link.take(&chunk, |bytes| {
                 if self.take(bytes, now_ns, window)? {
                     answered_ns = Some(now_ns);
                 }

@@ -35,12 +35,12 @@ pub struct Outcome {
 pub fn answers(bytes: &[u8], step: usize, to_head: bool, ends: bool) -> Outcome {
     let (mut parser, mut heads) = (AnswerParser::new(), HeadReader::new(to_head));
     let mut outcome = Outcome::default();
-    for mut piece in bytes.chunks(step.max(1)) {
-        while !piece.is_empty() {
+    for mut part in bytes.chunks(step.max(1)) {
+        while !part.is_empty() {
             let content = &mut outcome.content;
-            match parser.take(piece, 1, &mut heads, |bytes| content.extend_from_slice(bytes)) {
+            match parser.take(part, 1, &mut heads, |bytes| content.extend_from_slice(bytes)) {
                 Ok((taken, answer)) => {
-                    piece = &piece[taken..];
+                    part = &part[taken..];
                     outcome.answers.extend(answer.map(seen));
                 }
                 Err(_) => {
@@ -66,7 +66,7 @@ fn seen(answer: Answer) -> Seen {
 pub fn chunked(bytes: &[u8]) -> Option<(Option<usize>, Vec<u8>)> {
     let mut content = Vec::new();
     let (taken, ended) =
-        Chunks::default().take(bytes, |piece| content.extend_from_slice(piece)).ok()?;
+        Chunks::default().take(bytes, |part| content.extend_from_slice(part)).ok()?;
     Some((ended.then_some(taken), content))
 }
 

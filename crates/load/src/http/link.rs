@@ -39,12 +39,12 @@ impl Link {
             if !tls.is_handshaking() {
                 return Ok(());
             }
-            let piece = self.stream.recv().await?;
-            if piece.is_empty() {
+            let chunk = self.stream.recv().await?;
+            if chunk.is_empty() {
                 let what = "the server closed the connection during the TLS handshake";
                 return Err(io::Error::new(io::ErrorKind::UnexpectedEof, what));
             }
-            let refused = tls.decrypt(&piece, |_| Ok::<(), io::Error>(())).err();
+            let refused = tls.decrypt(&chunk, |_| Ok::<(), io::Error>(())).err();
             if let Some(error) = refused {
                 // The alert that gives the server the reason.
                 let alert = tls.pending()?;

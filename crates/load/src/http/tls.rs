@@ -153,14 +153,14 @@ impl TlsSession {
             self.ended = state.peer_has_closed();
             loop {
                 let mut reader = self.client.reader();
-                let piece = match reader.fill_buf() {
+                let chunk = match reader.fill_buf() {
                     Ok([]) => break,
-                    Ok(piece) => piece,
+                    Ok(chunk) => chunk,
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                     Err(error) => return Err(error.into()),
                 };
-                let length = piece.len();
-                plain(piece)?;
+                let length = chunk.len();
+                plain(chunk)?;
                 self.client.reader().consume(length);
             }
         }

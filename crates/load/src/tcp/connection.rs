@@ -179,18 +179,18 @@ impl Connection {
     ) -> Result<Option<u64>, (Trouble, String)> {
         let mut answered_ns = None;
         while !self.is_pausing(cx, window) {
-            let piece = match stream.poll_recv(cx) {
+            let chunk = match stream.poll_recv(cx) {
                 Poll::Pending => break,
-                Poll::Ready(Ok(piece)) => piece,
+                Poll::Ready(Ok(chunk)) => chunk,
                 Poll::Ready(Err(error)) => return Err(lost("receiving", &error)),
             };
-            if piece.is_empty() {
+            if chunk.is_empty() {
                 let what = format!("the server closed it, {} answers short", self.in_flight);
                 return Err((Trouble::ClosedEarly, what));
             }
-            answered_ns = self.take(&piece, window)?.or(answered_ns);
+            answered_ns = self.take(&chunk, window)?.or(answered_ns);
             if self.worker.pace == Pace::SlowReader {
-                let wait_s = piece.len() as f64 / SLOW_READ_BYTES_PER_S as f64;
+                let wait_s = chunk.len() as f64 / SLOW_READ_BYTES_PER_S as f64;
                 self.pause = Some(sleep(Duration::from_secs_f64(wait_s)));
             }
         }
@@ -210,11 +210,11 @@ impl Connection {
     /// Checks received bytes and counts the answers they complete. Returns the time if any.
     fn take(
         &mut self,
-        piece: &[u8],
+        chunk: &[u8],
         window: &Range<u64>,
     ) -> Result<Option<u64>, (Trouble, String)> {
         let verify = self.worker.settings.verify;
-        let bytes = piece.len() as u64;
+        let bytes = chunk.len() as u64;
         if self.received + bytes > self.handed {
             let surplus = self.received + bytes - self.handed;
             let what = format!("received {surplus} bytes that were never sent");
@@ -222,7 +222,7 @@ impl Connection {
         }
         if verify {
             let differs = |difference: Difference| (Trouble::Mismatch, difference.to_string());
-            self.pattern.check(self.received, piece).map_err(differs)?;
+            self.pattern.check(self.received, chunk).map_err(differs)?;
         }
         self.received += bytes;
         self.partial += bytes;

@@ -347,18 +347,18 @@ impl Traffic {
 /// them. Bounded by the unsent bytes of sockets; normally one block circulates.
 #[derive(Default)]
 struct Memory {
-    pieces: VecDeque<Rc<[u8]>>,
+    chunks: VecDeque<Rc<[u8]>>,
 }
 
 impl Memory {
     /// A block of at least `bytes` that is not shared.
     fn take(&mut self, bytes: usize) -> Rc<[u8]> {
         // The least recently used block returns first.
-        match self.pieces.pop_front() {
-            Some(piece) if Rc::strong_count(&piece) == 1 && piece.len() >= bytes => piece,
-            Some(piece) => {
-                if Rc::strong_count(&piece) > 1 {
-                    self.pieces.push_front(piece);
+        match self.chunks.pop_front() {
+            Some(chunk) if Rc::strong_count(&chunk) == 1 && chunk.len() >= bytes => chunk,
+            Some(chunk) => {
+                if Rc::strong_count(&chunk) > 1 {
+                    self.chunks.push_front(chunk);
                 }
                 Rc::from(vec![0; bytes])
             }
@@ -366,8 +366,8 @@ impl Memory {
         }
     }
 
-    fn put(&mut self, piece: Rc<[u8]>) {
-        self.pieces.push_back(piece);
+    fn put(&mut self, chunk: Rc<[u8]>) {
+        self.chunks.push_back(chunk);
     }
 }
 
@@ -386,6 +386,6 @@ mod tests {
         memory.put(second);
         drop(held);
         assert_eq!(memory.take(80).as_ptr(), address);
-        assert_eq!(memory.pieces.len(), 1);
+        assert_eq!(memory.chunks.len(), 1);
     }
 }

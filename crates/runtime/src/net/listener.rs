@@ -33,7 +33,7 @@ pub struct ListenOptions {
     /// net.core.somaxconn. 4,096 by default.
     pub backlog: u32,
     /// Disable Nagle's algorithm on accepted connections, which inherit it from the listener. On
-    /// by default: with it off, a reply sent in two pieces waits for a delayed acknowledgement.
+    /// by default: with it off, a reply sent in two chunks waits for a delayed acknowledgement.
     pub nodelay: bool,
 }
 

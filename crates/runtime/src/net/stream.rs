@@ -285,8 +285,8 @@ impl TcpStream {
 
     /// Counts received bytes against the task's budget.
     fn spend_received(&self, polled: &Poll<io::Result<RecvBuf>>) {
-        if let Poll::Ready(Ok(piece)) = polled {
-            self.worker.executor.spend_bytes(piece.len());
+        if let Poll::Ready(Ok(chunk)) = polled {
+            self.worker.executor.spend_bytes(chunk.len());
         }
     }
 

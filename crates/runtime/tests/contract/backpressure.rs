@@ -18,11 +18,11 @@ const KERNEL_BYTES_MAX: usize = 256 * 1024;
 
 fn a_peer_that_does_not_read_blocks_its_sender(configuration: Configuration) {
     configuration.run(async {
-        for piece in [100, 5_000, 100_000] {
+        for chunk in [100, 5_000, 100_000] {
             let (stream, mut deaf) = narrow_pair().await;
-            let bound = QUEUED_BYTES_MAX + KERNEL_BYTES_MAX + piece;
-            let sent = fill(&stream, 1, piece, |sent| assert!(sent < bound, "{sent} queued")).await;
-            assert!(sent + piece > QUEUED_BYTES_MAX, "held up after {sent} already");
+            let bound = QUEUED_BYTES_MAX + KERNEL_BYTES_MAX + chunk;
+            let sent = fill(&stream, 1, chunk, |sent| assert!(sent < bound, "{sent} queued")).await;
+            assert!(sent + chunk > QUEUED_BYTES_MAX, "held up after {sent} already");
             // Other connections are served meanwhile.
             let (other, mut peer) = pair().await;
             spawn(echo(other));
@@ -38,14 +38,14 @@ fn a_peer_that_does_not_read_blocks_its_sender(configuration: Configuration) {
 
 /// Sends chunks of stream `seed` to a peer that does not read, until nothing is accepted for some
 /// time; returns how many bytes were accepted. `check` is called with each state on the way.
-async fn fill(stream: &TcpStream, seed: u64, piece: usize, check: impl Fn(usize)) -> usize {
+async fn fill(stream: &TcpStream, seed: u64, chunk: usize, check: impl Fn(usize)) -> usize {
     let (mut sent, mut refused) = (0, 0);
     // The kernel moves bytes between its buffers for a while after it has refused some.
     while refused < 5 {
-        match poll_once(stream.send(pattern(seed, sent..sent + piece))).await {
+        match poll_once(stream.send(pattern(seed, sent..sent + chunk))).await {
             Some(result) => {
                 result.expect("the peer is there");
-                sent += piece;
+                sent += chunk;
                 refused = 0;
             }
             None => {

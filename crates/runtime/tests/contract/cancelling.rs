@@ -69,10 +69,10 @@ fn cancelling_loses_nothing_received(configuration: Configuration) {
         let mut received = 0;
         while received < TOTAL {
             match stream.recv().await {
-                Ok(piece) => {
-                    assert!(!piece.is_empty(), "the stream ended early");
-                    assert_pattern(5, received, &piece);
-                    received += piece.len();
+                Ok(chunk) => {
+                    assert!(!chunk.is_empty(), "the stream ended early");
+                    assert_pattern(5, received, &chunk);
+                    received += chunk.len();
                 }
                 Err(error) => assert_eq!(error.raw_os_error(), Some(libc::ECANCELED)),
             }

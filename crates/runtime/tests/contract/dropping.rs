@@ -149,18 +149,18 @@ fn streams_survive_operations_dropped_at_random(configuration: Configuration) {
                 match random.below(4) {
                     0 => {
                         let bytes = random.below(3000);
-                        let piece = pattern(seed + 100, sent..sent + bytes);
-                        if poll_once(stream.send(piece)).await.is_some() {
+                        let chunk = pattern(seed + 100, sent..sent + bytes);
+                        if poll_once(stream.send(chunk)).await.is_some() {
                             sent += bytes;
                         }
                     }
                     1 => drop(poll_once(stream.flush()).await),
                     2 => {
                         let patience = Duration::from_micros(random.below(300) as u64);
-                        if let Ok(piece) = timeout(patience, stream.recv()).await {
-                            let piece = piece.expect("no reset");
-                            assert_pattern(seed, received, &piece);
-                            received += piece.len();
+                        if let Ok(chunk) = timeout(patience, stream.recv()).await {
+                            let chunk = chunk.expect("no reset");
+                            assert_pattern(seed, received, &chunk);
+                            received += chunk.len();
                         }
                     }
                     _ => yield_now().await,

@@ -15,14 +15,14 @@ contract!(
 );
 
 /// Some eight of the smallest pools.
-const HELD_PIECES: usize = 32;
+const HELD_BUFFERS: usize = 32;
 
 /// Each peer sends one message, so that the whole pool can be used up in one turn.
 fn a_task_that_keeps_every_buffer_starves_no_other(configuration: Configuration) {
     run_on(configuration.builder_with("buffer_count=16"), |_| async {
         let mut held = Vec::new();
         let mut holders = Vec::new();
-        for _ in 0..HELD_PIECES {
+        for _ in 0..HELD_BUFFERS {
             holders.push(pair().await);
         }
         for (seed, (stream, peer)) in holders.iter_mut().enumerate() {
@@ -35,8 +35,8 @@ fn a_task_that_keeps_every_buffer_starves_no_other(configuration: Configuration)
         let (stream, mut peer) = pair().await;
         spawn(echo(stream));
         on_thread(move || (0..20).for_each(|seed| ping(&mut peer, &pattern(seed, 0..500)))).await;
-        for (seed, piece) in held.iter().enumerate() {
-            assert_pattern(seed as u64, 0, piece);
+        for (seed, chunk) in held.iter().enumerate() {
+            assert_pattern(seed as u64, 0, chunk);
         }
     });
 }

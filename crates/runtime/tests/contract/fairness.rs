@@ -125,17 +125,17 @@ fn a_task_moves_a_bounded_number_of_bytes_per_poll(configuration: Configuration)
 /// for as many rounds as there were sockets: with thousands of busy connections for seconds.
 fn an_empty_pool_is_shared_fairly(configuration: Configuration) {
     const STREAMS: usize = 12;
-    const PIECES: usize = 16;
+    const CHUNKS: usize = 16;
     if configuration.is_epoll() {
         // A task that is polled finds a buffer; how much it may take is the rule above.
         return;
     }
     run_on(configuration.builder_with("buffer_count=16,buffer_bytes=256"), |_| async {
-        let (total, mut pieces) = (Tally::default(), Vec::new());
+        let (total, mut chunks) = (Tally::default(), Vec::new());
         let (mut streams, mut peers) = (Vec::new(), Vec::new());
         for _ in 0..STREAMS {
             let (stream, mut peer) = pair().await;
-            peer.write_all(&[5; 4 * PIECES * 256]).expect("room");
+            peer.write_all(&[5; 4 * CHUNKS * 256]).expect("room");
             streams.push(stream);
             peers.push(peer);
         }
@@ -143,7 +143,7 @@ fn an_empty_pool_is_shared_fairly(configuration: Configuration) {
         settle().await;
         for stream in streams {
             let (own, total) = (Tally::default(), total.clone());
-            pieces.push(own.clone());
+            chunks.push(own.clone());
             spawn(async move {
                 while !stream.recv().await.expect("bytes").is_empty() {
                     own.add(1);
@@ -151,10 +151,10 @@ fn an_empty_pool_is_shared_fairly(configuration: Configuration) {
                 }
             });
         }
-        while total.get() < STREAMS * PIECES {
+        while total.get() < STREAMS * CHUNKS {
             yield_now().await;
         }
-        let pieces: Vec<usize> = pieces.iter().map(Tally::get).collect();
-        assert!(pieces.iter().all(|own| *own > 0), "not shared: {pieces:?}");
+        let chunks: Vec<usize> = chunks.iter().map(Tally::get).collect();
+        assert!(chunks.iter().all(|own| *own > 0), "not shared: {chunks:?}");
     });
 }

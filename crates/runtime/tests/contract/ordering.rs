@@ -12,7 +12,7 @@ contract!(
     buffers_received_elsewhere_are_forwarded_in_order,
     a_failed_send_surfaces_at_the_next_call_and_at_close,
     all_waiting_senders_see_a_reset,
-    nothing_can_be_sent_after_finish,
+    nothing_can_be_sent_after_shutdown_write,
 );
 
 static LETTERS: [u8; 3000] = [b'x'; 3000];
@@ -120,11 +120,11 @@ fn buffers_received_elsewhere_are_forwarded_in_order(configuration: Configuratio
         let (to, mut reader) = narrow_pair().await;
         spawn(async move {
             loop {
-                let piece = from.recv().await.expect("no reset");
-                if piece.is_empty() {
-                    return to.finish().await;
+                let chunk = from.recv().await.expect("no reset");
+                if chunk.is_empty() {
+                    return to.shutdown_write().await;
                 }
-                to.send(piece).await.expect("sent");
+                to.send(chunk).await.expect("sent");
             }
         });
         let writing = on_thread(move || {
@@ -190,7 +190,7 @@ fn all_waiting_senders_see_a_reset(configuration: Configuration) {
     });
 }
 
-fn nothing_can_be_sent_after_finish(configuration: Configuration) {
+fn nothing_can_be_sent_after_shutdown_write(configuration: Configuration) {
     configuration.run(async {
         let (stream, mut peer) = pair().await;
         stream.send("the last words").await.expect("sent");

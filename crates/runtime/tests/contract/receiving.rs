@@ -1,5 +1,5 @@
 //! Rule 5: received data is a queue of the socket. Nothing is lost with a future, and an empty
-//! piece is the end of the stream and nothing else.
+//! chunk is the end of the stream and nothing else.
 
 use crate::support::*;
 use std::io::Write;
@@ -40,13 +40,13 @@ fn racing_receives_against_timers_loses_no_byte(configuration: Configuration) {
         loop {
             let deadline = sleep(Duration::from_micros(timeouts % 50));
             match race(stream.recv(), deadline).await {
-                Either::Left(piece) => {
-                    let piece = piece.expect("no reset");
-                    if piece.is_empty() {
+                Either::Left(chunk) => {
+                    let chunk = chunk.expect("no reset");
+                    if chunk.is_empty() {
                         break;
                     }
-                    assert_pattern(7, received, &piece);
-                    received += piece.len();
+                    assert_pattern(7, received, &chunk);
+                    received += chunk.len();
                 }
                 Either::Right(()) => timeouts += 1,
             }
@@ -86,9 +86,9 @@ fn the_end_comes_after_the_last_byte_and_stays(configuration: Configuration) {
         let (stream, mut peer) = pair().await;
         for position in 0..20 {
             peer.write_all(&pattern(2, position..position + 1)).expect("room");
-            let piece = stream.recv().await.expect("a byte");
-            assert!(!piece.is_empty(), "an empty piece before the end");
-            assert_pattern(2, position, &piece);
+            let chunk = stream.recv().await.expect("a byte");
+            assert!(!chunk.is_empty(), "an empty chunk before the end");
+            assert_pattern(2, position, &chunk);
         }
         finish(&peer);
         for _ in 0..100 {
@@ -173,13 +173,13 @@ fn a_send_that_fails_ends_the_receive(configuration: Configuration) {
         peer.write_all(&pattern(1, 0..100)).expect("room");
         reset(peer);
         loop {
-            let piece = match stream.recv().await {
-                Ok(piece) => piece,
+            let chunk = match stream.recv().await {
+                Ok(chunk) => chunk,
                 Err(error) => break assert_eq!(error.raw_os_error(), Some(libc::ECONNRESET)),
             };
-            assert!(!piece.is_empty(), "no end without the reset");
+            assert!(!chunk.is_empty(), "no end without the reset");
             // Whether it fails is known after the next turn on io_uring.
-            let _told_to_the_receiver = stream.send(piece).await;
+            let _told_to_the_receiver = stream.send(chunk).await;
         }
     });
 }

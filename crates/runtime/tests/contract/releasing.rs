@@ -70,19 +70,19 @@ async fn flooded(streams: u64) -> (Vec<(u64, Rc<TcpStream>)>, Flood) {
 /// must not change.
 async fn read_and_keep(seed: u64, stream: Rc<TcpStream>, mut at: usize, kept_max: usize) {
     let mut kept: VecDeque<(usize, RecvBuf)> = VecDeque::new();
-    while let Ok(piece) = stream.recv().await
-        && !piece.is_empty()
+    while let Ok(chunk) = stream.recv().await
+        && !chunk.is_empty()
     {
-        let next = at + piece.len();
-        kept.push_back((at, piece));
+        let next = at + chunk.len();
+        kept.push_back((at, chunk));
         at = next;
         while kept.len() > kept_max
-            && let Some((at, piece)) = kept.pop_front()
+            && let Some((at, chunk)) = kept.pop_front()
         {
-            assert_pattern(seed, at, &piece);
+            assert_pattern(seed, at, &chunk);
         }
     }
-    kept.iter().for_each(|(at, piece)| assert_pattern(seed, *at, piece));
+    kept.iter().for_each(|(at, chunk)| assert_pattern(seed, *at, chunk));
 }
 
 fn nothing_is_written_late_while_streams_come_and_go(configuration: Configuration) {
@@ -99,9 +99,9 @@ fn nothing_is_written_late_while_streams_come_and_go(configuration: Configuratio
                     // An echo passes the buffers themselves on; its peer does not read, so some
                     // stay queued.
                     0 => spawn(async move {
-                        while let Ok(piece) = stream.recv().await
-                            && !piece.is_empty()
-                            && stream.send(piece).await.is_ok()
+                        while let Ok(chunk) = stream.recv().await
+                            && !chunk.is_empty()
+                            && stream.send(chunk).await.is_ok()
                         {}
                     }),
                     kept_max => spawn(read_and_keep(seed, stream, 0, kept_max as usize)),
@@ -149,7 +149,7 @@ fn nothing_is_written_late_when_a_runtime_ends_mid_receive(configuration: Config
             (kept, flood)
         });
         // The peers continue to write, and received data is still there.
-        kept.iter().for_each(|(seed, piece)| assert_pattern(*seed, 0, piece));
+        kept.iter().for_each(|(seed, chunk)| assert_pattern(*seed, 0, chunk));
         // Its end is awaited in another runtime, which gets memory where the last one had it.
         configuration.run(flood.end());
     }

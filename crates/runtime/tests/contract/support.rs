@@ -390,9 +390,9 @@ impl Random {
 pub(crate) async fn recv_exactly(stream: &TcpStream, bytes: usize) -> Vec<u8> {
     let mut received = Vec::with_capacity(bytes);
     while received.len() < bytes {
-        let piece = stream.recv().await.expect("received bytes");
-        assert!(!piece.is_empty(), "the stream ended after {} of {bytes}", received.len());
-        received.extend_from_slice(&piece);
+        let chunk = stream.recv().await.expect("received bytes");
+        assert!(!chunk.is_empty(), "the stream ended after {} of {bytes}", received.len());
+        received.extend_from_slice(&chunk);
     }
     assert_eq!(received.len(), bytes, "more came than was sent");
     received
@@ -402,22 +402,22 @@ pub(crate) async fn recv_exactly(stream: &TcpStream, bytes: usize) -> Vec<u8> {
 pub(crate) async fn recv_to_end(stream: &TcpStream) -> io::Result<Vec<u8>> {
     let mut received = Vec::new();
     loop {
-        let piece = stream.recv().await?;
-        if piece.is_empty() {
+        let chunk = stream.recv().await?;
+        if chunk.is_empty() {
             return Ok(received);
         }
-        received.extend_from_slice(&piece);
+        received.extend_from_slice(&chunk);
     }
 }
 
 /// Echoes until the peer finishes, then finishes.
 pub(crate) async fn echo(stream: TcpStream) -> io::Result<()> {
     loop {
-        let piece = stream.recv().await?;
-        if piece.is_empty() {
+        let chunk = stream.recv().await?;
+        if chunk.is_empty() {
             return stream.shutdown_write().await;
         }
-        stream.send(piece).await?;
+        stream.send(chunk).await?;
     }
 }
 

@@ -130,8 +130,8 @@ fn a_panic_ends_its_task_alone(configuration: Configuration) {
         let ((healthy, mut other), (stream, mut peer)) = (pair().await, pair().await);
         spawn(echo(healthy));
         let failing = spawn(async move {
-            let piece = stream.recv().await.expect("a request");
-            panic!("cannot answer {} bytes", piece.len());
+            let chunk = stream.recv().await.expect("a request");
+            panic!("cannot answer {} bytes", chunk.len());
         });
         on_thread(move || {
             // One byte, which seeded faults cannot cut short: what is left unread is a reset.

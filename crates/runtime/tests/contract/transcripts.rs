@@ -33,7 +33,7 @@ fn any_script() -> impl Strategy<Value = (Vec<Step>, Ending)> {
     let size = prop_oneof![1usize..100, 100usize..5000, 5000usize..150_000];
     let step = prop_oneof![
         size.clone().prop_map(Step::Transform),
-        (size.clone(), 1usize..40_000).prop_map(|(bytes, piece)| Step::Pour(bytes, piece)),
+        (size.clone(), 1usize..40_000).prop_map(|(bytes, chunk)| Step::Pour(bytes, chunk)),
         size.prop_map(Step::Sum),
         (0u64..500).prop_map(Step::Rest),
     ];
@@ -58,27 +58,27 @@ async fn serve(stream: TcpStream, script: Vec<Step>, ending: Ending) -> Vec<u8> 
             Step::Transform(bytes) => {
                 let mut left = bytes;
                 while left > 0 {
-                    let piece = take(&stream, &mut unread, left).await;
-                    left -= piece.len();
-                    seen.extend_from_slice(&piece);
-                    let answer: Vec<u8> = piece.iter().map(|byte| !byte).collect();
+                    let chunk = take(&stream, &mut unread, left).await;
+                    left -= chunk.len();
+                    seen.extend_from_slice(&chunk);
+                    let answer: Vec<u8> = chunk.iter().map(|byte| !byte).collect();
                     stream.send(answer).await.expect("the peer reads");
                 }
             }
-            Step::Pour(bytes, piece) => {
-                for start in (0..bytes).step_by(piece) {
-                    let end = bytes.min(start + piece);
-                    let piece = pattern(number as u64, start..end);
-                    stream.send(piece).await.expect("the peer reads");
+            Step::Pour(bytes, chunk) => {
+                for start in (0..bytes).step_by(chunk) {
+                    let end = bytes.min(start + chunk);
+                    let chunk = pattern(number as u64, start..end);
+                    stream.send(chunk).await.expect("the peer reads");
                 }
             }
             Step::Sum(bytes) => {
                 let mut left = bytes;
                 let mut sum = 0u64;
                 while left > 0 {
-                    let piece = take(&stream, &mut unread, left).await;
-                    left -= piece.len();
-                    sum += piece.iter().map(|byte| u64::from(*byte)).sum::<u64>();
+                    let chunk = take(&stream, &mut unread, left).await;
+                    left -= chunk.len();
+                    sum += chunk.iter().map(|byte| u64::from(*byte)).sum::<u64>();
                 }
                 stream.send(sum.to_le_bytes().to_vec()).await.expect("the peer reads");
             }
@@ -103,9 +103,9 @@ async fn serve(stream: TcpStream, script: Vec<Step>, ending: Ending) -> Vec<u8> 
 /// At most `limit` bytes; further received bytes stay in `unread`.
 async fn take(stream: &TcpStream, unread: &mut Vec<u8>, limit: usize) -> Vec<u8> {
     if unread.is_empty() {
-        let piece = stream.recv().await.expect("the peer writes");
-        assert!(!piece.is_empty(), "the peer ended in the middle of the script");
-        unread.extend_from_slice(&piece);
+        let chunk = stream.recv().await.expect("the peer writes");
+        assert!(!chunk.is_empty(), "the peer ended in the middle of the script");
+        unread.extend_from_slice(&chunk);
     }
     let rest = unread.split_off(limit.min(unread.len()));
     std::mem::replace(unread, rest)

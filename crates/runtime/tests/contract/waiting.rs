@@ -83,16 +83,16 @@ fn dropping_one_future_leaves_the_other_of_its_task(configuration: Configuration
             let mut kept = if keeps_first { first } else { second };
             // One byte, which seeded faults cannot cut short.
             peer.write_all(b"n").expect("an open socket");
-            let piece = loop {
+            let chunk = loop {
                 while woken.0.swap(0, Ordering::Relaxed) == 0 {
                     sleep(Duration::from_millis(1)).await;
                 }
                 match Pin::new(&mut kept).poll(cx) {
-                    Poll::Ready(piece) => break piece.expect("received"),
+                    Poll::Ready(chunk) => break chunk.expect("received"),
                     Poll::Pending => assert!(configuration.has_faults(), "woken for nothing"),
                 }
             };
-            assert_eq!(&*piece, b"n");
+            assert_eq!(&*chunk, b"n");
         }
     });
 }

@@ -72,11 +72,11 @@ async fn sends_less_of(path: &std::path::Path, content: &[u8]) -> bool {
 async fn read_to_end(stream: &TcpStream) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     loop {
-        let piece = stream.recv().await?;
-        if piece.is_empty() {
+        let chunk = stream.recv().await?;
+        if chunk.is_empty() {
             return Ok(bytes);
         }
-        bytes.extend_from_slice(&piece);
+        bytes.extend_from_slice(&chunk);
     }
 }
 

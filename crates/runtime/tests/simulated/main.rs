@@ -23,35 +23,35 @@ fn anywhere() -> SocketAddr {
 
 async fn echo(stream: TcpStream) -> io::Result<()> {
     loop {
-        let piece = stream.recv().await?;
-        if piece.is_empty() {
+        let chunk = stream.recv().await?;
+        if chunk.is_empty() {
             return stream.shutdown_write().await;
         }
-        stream.send(piece).await?;
+        stream.send(chunk).await?;
     }
 }
 
-/// Sends `bytes` in random looking pieces and reads them back.
+/// Sends `bytes` in random looking chunks and reads them back.
 async fn echo_bytes(address: SocketAddr, bytes: usize) -> io::Result<usize> {
     let stream = std::rc::Rc::new(TcpStream::connect(address).await?);
     let sender = std::rc::Rc::clone(&stream);
     let sending = spawn(async move {
         let mut sent = 0;
         while sent < bytes {
-            let piece = (sent * 7 % 5000 + 1).min(bytes - sent);
-            sender.send((sent..sent + piece).map(|at| (at / 3) as u8).collect::<Vec<_>>()).await?;
-            sent += piece;
+            let chunk = (sent * 7 % 5000 + 1).min(bytes - sent);
+            sender.send((sent..sent + chunk).map(|at| (at / 3) as u8).collect::<Vec<_>>()).await?;
+            sent += chunk;
         }
         sender.shutdown_write().await
     });
     let mut received = 0;
     loop {
-        let piece = stream.recv().await?;
-        if piece.is_empty() {
+        let chunk = stream.recv().await?;
+        if chunk.is_empty() {
             break;
         }
-        assert!((received..).zip(piece.iter()).all(|(at, byte)| *byte == (at / 3) as u8));
-        received += piece.len();
+        assert!((received..).zip(chunk.iter()).all(|(at, byte)| *byte == (at / 3) as u8));
+        received += chunk.len();
     }
     sending.await.map_err(io::Error::other)??;
     Ok(received)

@@ -125,11 +125,11 @@ async fn serve_connection(stream: &TcpStream, observer: &Observer) -> io::Result
     let mut received = Vec::new();
     let mut scan = Scan::default();
     let reply = loop {
-        let piece = stream.recv().await?;
-        if piece.is_empty() {
+        let chunk = stream.recv().await?;
+        if chunk.is_empty() {
             return Ok(());
         }
-        received.extend_from_slice(&piece);
+        received.extend_from_slice(&chunk);
         match scan.find_end(&received, LIMITS) {
             Ok(None) => {}
             Ok(Some(length)) => break answer(&received[..length], observer),

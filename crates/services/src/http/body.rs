@@ -93,8 +93,8 @@ mod tests {
     fn skipped(framing: Framing, bytes: &[u8], step: usize) -> Result<Option<usize>, Status> {
         let mut skip = Skip::new(framing, 100)?;
         let mut taken = 0;
-        for piece in bytes.chunks(step) {
-            taken += skip.take(piece)?;
+        for part in bytes.chunks(step) {
+            taken += skip.take(part)?;
         }
         Ok(skip.is_done().then_some(taken))
     }

@@ -90,8 +90,8 @@ impl Connection {
         }
         self.enter(phase);
         let received = self.tracking.recv().await;
-        if let Ok(piece) = &received {
-            self.counters.received_bytes.add(piece.len() as u64);
+        if let Ok(chunk) = &received {
+            self.counters.received_bytes.add(chunk.len() as u64);
             if phase == Phase::Idle {
                 self.tracking.continue_in(Phase::Working);
             }
@@ -228,7 +228,7 @@ impl Connection {
         }
         self.flush().await?;
         match race(self.stream().recv(), ready(())).await {
-            Either::Left(Ok(piece)) if !piece.is_empty() => self.shutdown().await,
+            Either::Left(Ok(chunk)) if !chunk.is_empty() => self.shutdown().await,
             Either::Left(received) => received.map(drop),
             Either::Right(()) => Ok(()),
         }

@@ -38,7 +38,7 @@ const ANSWER_ATTEMPTS: u32 = 3;
 /// Received bytes that are not dealt with yet.
 #[derive(Debug, Default)]
 pub(super) struct Input {
-    piece: Option<RecvBuf>,
+    chunk: Option<RecvBuf>,
     /// Bytes that had to be kept, from `start`; then there is no received buffer.
     kept: Vec<u8>,
     start: usize,
@@ -47,40 +47,40 @@ pub(super) struct Input {
 
 impl Input {
     fn bytes(&self) -> &[u8] {
-        self.piece.as_deref().unwrap_or(&self.kept[self.start..])
+        self.chunk.as_deref().unwrap_or(&self.kept[self.start..])
     }
 
     fn is_empty(&self) -> bool {
         self.bytes().is_empty()
     }
 
-    fn add(&mut self, piece: RecvBuf) {
+    fn add(&mut self, chunk: RecvBuf) {
         if self.is_empty() {
             (self.kept, self.start) = (Vec::new(), 0);
-            self.piece = Some(piece);
+            self.chunk = Some(chunk);
         } else {
             self.keep();
             self.kept.drain(..self.start);
             self.start = 0;
-            self.kept.extend_from_slice(&piece);
+            self.kept.extend_from_slice(&chunk);
         }
     }
 
     /// Moves the bytes out of the worker's pool, for the time of a wait.
     fn keep(&mut self) {
-        if let Some(piece) = self.piece.take() {
-            (self.kept, self.start) = (piece.to_vec(), 0);
+        if let Some(chunk) = self.chunk.take() {
+            (self.kept, self.start) = (chunk.to_vec(), 0);
         }
     }
 
     fn consume(&mut self, bytes: usize) {
         self.scan = Scan::default();
-        match &mut self.piece {
-            Some(piece) => piece.advance(bytes),
+        match &mut self.chunk {
+            Some(chunk) => chunk.advance(bytes),
             None => self.start += bytes,
         }
         if self.is_empty() {
-            (self.piece, self.kept, self.start) = (None, Vec::new(), 0);
+            (self.chunk, self.kept, self.start) = (None, Vec::new(), 0);
         }
     }
 }
@@ -110,11 +110,11 @@ pub(super) async fn serve_connection(
     let mut answered = 0;
     loop {
         let phase = if input.is_empty() { Phase::Idle } else { Phase::Head };
-        let piece = connection.recv(phase).await?;
-        if piece.is_empty() {
+        let chunk = connection.recv(phase).await?;
+        if chunk.is_empty() {
             return Box::pin(connection.shutdown()).await;
         }
-        input.add(piece);
+        input.add(chunk);
         worker.clock.tick();
         loop {
             let (reply, persistence) = match next(worker, connection, &mut input, answered) {
@@ -224,7 +224,7 @@ async fn send_collected(connection: &Connection, collected: &mut Vec<u8>) -> io:
 /// nor allocates as long as the cache has a complete answer.
 fn next(worker: &Rc<Worker>, connection: &Connection, input: &mut Input, answered: u64) -> Next {
     let limits = worker.settings.limits.head;
-    let bytes = input.piece.as_deref().unwrap_or(&input.kept[input.start..]);
+    let bytes = input.chunk.as_deref().unwrap_or(&input.kept[input.start..]);
     let length = match input.scan.find_end(bytes, limits) {
         Ok(Some(length)) => length,
         Ok(None) => return Next::More,
@@ -361,11 +361,11 @@ async fn read_body(
         if skip.is_done() {
             return Ok(Ok(()));
         }
-        let piece = connection.recv(Phase::Body).await?;
-        if piece.is_empty() {
+        let chunk = connection.recv(Phase::Body).await?;
+        if chunk.is_empty() {
             return Ok(Err(Status::BAD_REQUEST));
         }
-        input.add(piece);
+        input.add(chunk);
     }
 }
 

@@ -43,7 +43,7 @@ const SEGMENT_BYTES: u64 = 256 * 1024;
 
 /// Bytes that are read, or encrypted, at once. Together with the queue of the stream, a connection
 /// holds this much of a file that its peer does not read.
-const PIECE_BYTES: u64 = 64 * 1024;
+const CHUNK_BYTES: u64 = 64 * 1024;
 
 /// Bytes that are held back until the last check of the file.
 const TAIL_BYTES: u64 = 1024;
@@ -68,9 +68,9 @@ pub(super) async fn send_reply(connection: &Connection, reply: Reply) -> io::Res
 /// Returns when the kernel has all of it: until then its memory counts.
 async fn send_listing(connection: &Connection, listing: &Listing) -> io::Result<()> {
     let whole = 0..listing.content.len();
-    for from in whole.step_by(PIECE_BYTES as usize) {
-        let piece = from..from + PIECE_BYTES as usize;
-        connection.send(SendBuf::shared(Rc::clone(&listing.content), piece)).await?;
+    for from in whole.step_by(CHUNK_BYTES as usize) {
+        let chunk = from..from + CHUNK_BYTES as usize;
+        connection.send(SendBuf::shared(Rc::clone(&listing.content), chunk)).await?;
     }
     connection.flush().await
 }
@@ -119,7 +119,7 @@ async fn send_checked(
     let OpenFile { file, .. } = &*rest.file;
     let mut from = range.start;
     while from < range.end {
-        let length = PIECE_BYTES.min(range.end - from);
+        let length = CHUNK_BYTES.min(range.end - from);
         let bytes = file.read_at(from, length as usize).await?;
         if bytes.len() as u64 != length || !rest.file.is_sound().await? {
             return Err(connection.break_off());

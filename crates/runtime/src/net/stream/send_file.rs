@@ -1,7 +1,7 @@
 //! Sending a file.
 
 use super::TcpStream;
-use crate::driver::pieces::Piece;
+use crate::driver::chunks::Chunk;
 use crate::driver::zero_copy::{self, BUFFER_BYTES, Buffer};
 use crate::driver::{Side, errno};
 use crate::fs::{File, SendStrategy, WARM_BYTES};
@@ -16,7 +16,7 @@ use std::task::Waker;
 
 /// Bytes of one sendfile(2), between which other tasks have their turn. If the network is faster
 /// than the disk, a large one would run for seconds without ever finding the socket full.
-const PIECE_BYTES: usize = WARM_BYTES / 2;
+const CHUNK_BYTES: usize = WARM_BYTES / 2;
 /// Bytes that are read and sent at once if sendfile(2) cannot be used.
 const COPY_BYTES: usize = 64 * 1024;
 
@@ -60,7 +60,7 @@ impl TcpStream {
     ) -> io::Result<u64> {
         let cancels = self.cancels.get();
         let mut watch = self.sends();
-        let mut sending = pin!(self.send_pieces(strategy, file, offset, len));
+        let mut sending = pin!(self.send_chunks(strategy, file, offset, len));
         poll_fn(|cx| {
             self.check_cancelled(cancels)?;
             let polled = sending.as_mut().poll(cx);
@@ -84,7 +84,7 @@ impl TcpStream {
         Operation::new(&self.worker, self.key, Side::Send)
     }
 
-    async fn send_pieces(
+    async fn send_chunks(
         &self,
         strategy: SendStrategy,
         file: &File,
@@ -95,7 +95,7 @@ impl TcpStream {
         while turn.sent < len {
             self.worker.executor.spend_or_yield().await;
             let at = offset.saturating_add(turn.sent);
-            let most = (len - turn.sent).min(PIECE_BYTES as u64) as usize;
+            let most = (len - turn.sent).min(CHUNK_BYTES as u64) as usize;
             let sent = match self.worker.sending.choose(strategy, file, &self.worker) {
                 SendStrategy::Sendfile => turn.send_from_cache(file, at, most).await,
                 SendStrategy::Splice => turn.send_spliced(file, at, most).await,
@@ -150,7 +150,7 @@ impl<'a> Turn<'a> {
     async fn send_from_cache(&mut self, file: &File, at: u64, most: usize) -> io::Result<usize> {
         loop {
             self.bring_in(file, at, most).await?;
-            match self.send(Piece::File { file: file.fd(), offset: at, len: most }) {
+            match self.send(Chunk::File { file: file.fd(), offset: at, len: most }) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.room().await?,
                 sent => return sent,
             }
@@ -184,7 +184,7 @@ impl<'a> Turn<'a> {
                     self.stream.worker.sending.return_pipe(pipe);
                     return Ok(sent);
                 }
-                match self.send(Piece::Piped { pipe: &pipe, len: filled - sent, more }) {
+                match self.send(Chunk::Piped { pipe: &pipe, len: filled - sent, more }) {
                     Ok(bytes) => sent += bytes,
                     Err(error) => break error,
                 }
@@ -218,7 +218,7 @@ impl<'a> Turn<'a> {
         let mut copies = false;
         while !buffer.is_empty() {
             let sent = match copies {
-                true => self.send(Piece::Bytes { bytes: buffer.as_slice(), more }),
+                true => self.send(Chunk::Bytes { bytes: buffer.as_slice(), more }),
                 false => self.send_without_copy(&buffer, more).await,
             };
             match sent {
@@ -256,7 +256,7 @@ impl<'a> Turn<'a> {
         let more = self.sent + (bytes.len() as u64) < self.len;
         let mut left = &bytes[..];
         while !left.is_empty() {
-            match self.send(Piece::Bytes { bytes: left, more }) {
+            match self.send(Chunk::Bytes { bytes: left, more }) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.room().await?,
                 sent => left = &left[sent?..],
             }
@@ -264,8 +264,8 @@ impl<'a> Turn<'a> {
         Ok(bytes.len())
     }
 
-    fn send(&mut self, piece: Piece<'_>) -> io::Result<usize> {
-        let sent = self.stream.worker.driver.borrow_mut().send_piece(self.stream.key, piece);
+    fn send(&mut self, chunk: Chunk<'_>) -> io::Result<usize> {
+        let sent = self.stream.worker.driver.borrow_mut().send_piece(self.stream.key, chunk);
         let bytes = *sent.as_ref().unwrap_or(&0);
         self.sent += bytes as u64;
         self.stream.worker.executor.spend_bytes(bytes);

@@ -163,7 +163,7 @@ pub(crate) unsafe fn transmit(
     };
     // SAFETY: as the caller promises.
     let vectors = unsafe { std::slice::from_raw_parts(header.msg_iov, header.msg_iovlen as _) };
-    let pieces: Vec<&[u8]> = vectors.iter().map(|v| bytes(v.iov_base, v.iov_len)).collect();
+    let chunks: Vec<&[u8]> = vectors.iter().map(|v| bytes(v.iov_base, v.iov_len)).collect();
     let to = decode_address(bytes(header.msg_name, header.msg_namelen as usize));
     let control = bytes(header.msg_control, header.msg_controllen as _);
     let told = decode_control(control);
@@ -175,7 +175,7 @@ pub(crate) unsafe fn transmit(
         from: told.to,
         segment_bytes: segment,
         traffic_class: told.traffic_class,
-        payload: &pieces.concat(),
+        payload: &chunks.concat(),
     };
     kernel.send_datagram(socket, &out)?;
     Ok(out.payload.len())

@@ -16,7 +16,7 @@ pub(crate) use super::real::file::*;
 const READ_BYTES_PER_US: u64 = 2_000;
 
 /// Bytes of a file that are sent to a simulated socket at once.
-const PIECE_BYTES: usize = 64 * 1024;
+const CHUNK_BYTES: usize = 64 * 1024;
 
 pub(crate) fn open_at(dir: BorrowedFd<'_>, path: &CStr, how: &OpenHow) -> io::Result<OwnedFd> {
     // Open files are not counted.
@@ -78,7 +78,7 @@ pub(crate) fn send_file(
         return real::file::send_file(socket, file, offset, len);
     }
     let mut bytes = Vec::new();
-    if read_at(file, offset, &mut bytes, len.min(PIECE_BYTES))? == 0 {
+    if read_at(file, offset, &mut bytes, len.min(CHUNK_BYTES))? == 0 {
         return Ok(0);
     }
     let sent = ask(socket.as_raw_fd(), |kernel, socket| kernel.send_for_engine(socket, &bytes));

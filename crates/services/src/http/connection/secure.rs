@@ -7,7 +7,7 @@ use twinring::{RecvBuf, SendBuf};
 
 /// Bytes of an answer that are encrypted at once; together with the queue of the stream, a
 /// connection holds this much for a peer that does not read.
-const PIECE_BYTES: usize = 64 * 1024;
+const CHUNK_BYTES: usize = 64 * 1024;
 
 /// The first byte of a TLS connection: a record of type handshake.
 const HANDSHAKE_RECORD: u8 = 22;
@@ -26,19 +26,19 @@ impl Connection {
         self.enter(Phase::Silent);
         let mut is_first = true;
         while tls.is_handshaking() {
-            let piece = self.tracking.recv().await?;
+            let chunk = self.tracking.recv().await?;
             // The time for it runs since the accept.
             self.tracking.continue_in(Phase::Handshake);
-            if piece.is_empty() {
+            if chunk.is_empty() {
                 self.tracking.fail();
                 // A client that sent nothing has only checked the port.
                 self.counters.tls_failures.add(u64::from(!is_first));
                 return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
             }
-            if std::mem::replace(&mut is_first, false) && piece[0] != HANDSHAKE_RECORD {
+            if std::mem::replace(&mut is_first, false) && chunk[0] != HANDSHAKE_RECORD {
                 self.counters.tls_failures.add(1);
                 self.tracking.fail();
-                if piece[0].is_ascii_uppercase() {
+                if chunk[0].is_ascii_uppercase() {
                     let answer = in_the_open();
                     let length = answer.len() as u64;
                     self.stream().send(answer).await?;
@@ -46,7 +46,7 @@ impl Connection {
                 }
                 return Err(io::Error::from(io::ErrorKind::InvalidData));
             }
-            let taken = self.take_in(tls, &piece).await;
+            let taken = self.take_in(tls, &chunk).await;
             // Before an error, which may be about data behind the handshake.
             if !tls.is_handshaking() {
                 self.counters.tls_handshakes.add(1);
@@ -62,14 +62,14 @@ impl Connection {
         self.enter(phase);
         let mut plain = tls.opened();
         while plain.is_empty() && !tls.has_ended() {
-            let piece = self.tracking.recv().await?;
-            if piece.is_empty() {
+            let chunk = self.tracking.recv().await?;
+            if chunk.is_empty() {
                 // A third party may have cut the connection. Complete requests are answered
                 // nevertheless: each states its length.
                 tls.end();
                 self.counters.tls_truncated.add(1);
             }
-            self.take_in(tls, &piece).await?;
+            self.take_in(tls, &chunk).await?;
             plain = tls.opened();
         }
         self.counters.received_bytes.add(plain.len() as u64);
@@ -99,10 +99,10 @@ impl Connection {
         self.enter(Phase::Sending);
         let mut left = bytes.as_slice();
         loop {
-            let (piece, rest) = left.split_at(left.len().min(PIECE_BYTES));
-            tls.put(piece)?;
+            let (chunk, rest) = left.split_at(left.len().min(CHUNK_BYTES));
+            tls.put(chunk)?;
             self.stream().send(tls.take()?).await?;
-            self.count_sent(piece.len() as u64);
+            self.count_sent(chunk.len() as u64);
             left = rest;
             if left.is_empty() {
                 break;
