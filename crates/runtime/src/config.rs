@@ -1,16 +1,16 @@
-//! The engine and its features: requested, and in use.
+//! Which engine, and which of its features: asked for, and in use.
 
 use serde::Serialize;
 use std::fmt;
 use std::str::FromStr;
 
-/// The requested engine.
+/// The engine asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EngineChoice {
     /// io_uring where this kernel and container allow it, else epoll.
     #[default]
     Auto,
-    /// io_uring, or an error that names the layer that refuses it.
+    /// io_uring, or an error that names what refuses it.
     IoUring,
     /// epoll.
     Epoll,
@@ -48,7 +48,7 @@ impl fmt::Display for Engine {
     }
 }
 
-/// An invalid `key=value` option.
+/// A `key=value` option that makes no sense.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OptionError {
     key: String,
@@ -78,17 +78,17 @@ pub enum TaskRun {
     Defer,
     /// At the next system call: IORING_SETUP_COOP_TASKRUN, Linux 5.19.
     Coop,
-    /// By interrupting the worker: the only way before Linux 5.19.
+    /// By interrupting the worker: what kernels before 5.19 do.
     None,
 }
 
-/// How receive buffers are provided to the kernel.
+/// How the kernel is given buffers to receive into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Buffers {
     /// A ring of buffers, one for each receive: Linux 5.19.
     Ring,
-    /// A ring of large buffers filled incrementally: Linux 6.12.
+    /// A ring of large buffers filled piece by piece: Linux 6.12.
     Incremental,
     /// IORING_OP_PROVIDE_BUFFERS for each returned buffer: Linux 5.7.
     Legacy,
@@ -102,7 +102,7 @@ pub enum Split {
     Auto,
     /// Always.
     On,
-    /// Off: submission and wait share one enter.
+    /// Never: submission and wait share one enter.
     Off,
 }
 
@@ -114,11 +114,11 @@ pub enum UdpReads {
     Auto,
     /// By a multishot receive.
     Ring,
-    /// By recvmmsg(2), when a poll reports data.
+    /// By recvmmsg(2), when a poll says that there is something.
     Calls,
 }
 
-/// Where operations on files that may wait for a disk are executed.
+/// Who carries out operations on files that may have to wait for a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FileOperations {
@@ -182,12 +182,12 @@ fn power_of_two(text: &str, low: u32, high: u32) -> Option<u32> {
 }
 
 options! {
-    /// Features of io_uring. `None` selects the best that the kernel allows; a feature named here
+    /// Features of io_uring. `None` takes the best that the kernel allows; a feature named here
     /// and refused by the kernel is an error. Parses from `key=value,...`.
     UringOptions {
         /// Multishot accept, receive and poll: one submission, many completions.
         multishot: bool, "on or off", switch;
-        /// How buffers are provided to the kernel.
+        /// How buffers are given to the kernel.
         buffers: Buffers, "ring, incremental or legacy", |text| match text {
             "ring" => Some(Buffers::Ring),
             "incremental" => Some(Buffers::Incremental),
@@ -205,7 +205,7 @@ options! {
             "none" => Some(TaskRun::None),
             _ => None,
         };
-        /// Promises that one thread submits: IORING_SETUP_SINGLE_ISSUER, Linux 6.0.
+        /// Promise that one thread submits: IORING_SETUP_SINGLE_ISSUER, Linux 6.0.
         single_issuer: bool, "on or off", switch;
         /// A kernel thread submits and spins this long (milliseconds) before it sleeps; 0 is off.
         sqpoll_idle_ms: u32, "0 (off) to 10000", |text| number_between(text, 0, 10_000);
@@ -215,9 +215,9 @@ options! {
         no_sqarray: bool, "on or off", switch;
         /// Sends that succeed whole post no completion, Linux 5.17.
         skip_success: bool, "on or off", switch;
-        /// How many sends are gathered until the next enter; `off` submits each at once. Unless it
-        /// is off, a wait that returns as many completions as the kernel runs at a time is followed
-        /// by an enter that takes more, so that the answers leave in one burst.
+        /// How many sends wait for each other and for the next enter; `off` submits each at once. Unless
+        /// it is off, a wait that brings as much as the kernel runs at a time is followed by an enter
+        /// that takes more of what has arrived, so that the answers leave in one burst.
         gather: u32, "on, off or 1 to 512 sends", gather;
         /// Submit sends before waiting instead of together with it.
         split: Split, "auto, on or off", |text| match text {
@@ -228,8 +228,7 @@ options! {
         };
         /// Wait at least this long for more completions (microseconds), Linux 6.12; 0 is off.
         min_wait_us: u32, "0 (off) to 100000", |text| number_between(text, 0, 100_000);
-        /// Count waits as idle time and not as waiting for a disk: IORING_ENTER_NO_IOWAIT, Linux
-        /// 6.15.
+        /// Have waits count as idle time and not as waiting for a disk: IORING_ENTER_NO_IOWAIT, Linux 6.15.
         no_iowait: bool, "on or off", switch;
         /// Pass wait timeouts to the enter itself, Linux 5.11; otherwise as a timeout operation.
         ext_arg: bool, "on or off", switch;
@@ -242,7 +241,7 @@ options! {
             "calls" => Some(UdpReads::Calls),
             _ => None,
         };
-        /// Where operations on files that may wait are executed.
+        /// Who carries out operations on files that may have to wait.
         files: FileOperations, "ring or threads", |text| match text {
             "ring" => Some(FileOperations::Ring),
             "threads" => Some(FileOperations::Threads),
@@ -268,18 +267,17 @@ options! {
         buffer_bytes: u32, "64 to 1048576", |text| number_between(text, 64, 1 << 20);
         /// Number of receive buffers.
         buffer_count: u32, "4 to 32768", |text| number_between(text, 4, 1 << 15);
-        /// How many sends are gathered until the current events have been handled; `off` sends each
-        /// at once.
+        /// How many sends wait until the events in hand have been handled; `off` sends each at once.
         gather: u32, "on, off or 1 to 512 sends", gather;
     }
 }
 
-/// Default size of a receive buffer: 64 KiB, and three cache lines more. A message of 64 KiB then
-/// does not fill it, which would require another read of the socket; and buffers do not all begin
-/// in the same sets of the caches.
+/// Default size of a receive buffer: 64 KiB, and three cache lines more. A message of 64 KiB then does not
+/// fill it, which would call for another look at the socket; and buffers do not all begin in the same
+/// sets of the caches.
 pub(crate) const RECV_BUFFER_BYTES: usize = 64 * 1024 + 192;
 
-/// The maximum of gathered sends on epoll. On io_uring this value means no bound but the queue.
+/// The most sends that wait for each other on epoll. On io_uring this value means no bound but the queue.
 pub(crate) const GATHER_MAX: u32 = 512;
 
 fn gather(text: &str) -> Option<u32> {
@@ -296,7 +294,7 @@ fn gather(text: &str) -> Option<u32> {
 pub enum Trigger {
     /// Once for each change.
     Edge,
-    /// While it is ready.
+    /// As long as it is ready.
     Level,
 }
 
@@ -361,8 +359,7 @@ pub struct EpollFeatures {
 }
 
 impl EpollOptions {
-    /// Fills in the defaults: edge-triggered, sends gathered, 16 buffers of which one is normally
-    /// in use, so that a receive takes all available data and the memory stays in the cache.
+    /// Fills in the defaults: edge-triggered, sends gathered, 16 buffers of which one is normally in use, so that a receive takes all there is and the memory stays in the cache.
     pub fn resolve(&self) -> EpollFeatures {
         EpollFeatures {
             edge_triggered: self.trigger.unwrap_or(Trigger::Edge) == Trigger::Edge,
@@ -398,7 +395,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_parse_and_errors_name_the_value() {
+    fn options_parse_and_name_what_is_wrong() {
         let options: UringOptions =
             "multishot=off, buffers=incremental,sqpoll_idle_ms=50".parse().unwrap();
         assert_eq!(options.multishot, Some(false));

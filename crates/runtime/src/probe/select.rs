@@ -137,7 +137,7 @@ fn check_contradictions(options: &UringOptions) -> Result<(), Refusal> {
     }
 }
 
-/// The features behind the option `multishot`.
+/// What stands behind the option `multishot`.
 const MULTISHOT: &[Feature] =
     &[Feature::MultishotAccept, Feature::MultishotRecv, Feature::MultishotPoll];
 
@@ -276,8 +276,8 @@ impl Wants<'_> {
     }
 }
 
-/// Compares the memory charged for the rings of all workers with the limit. An upper bound: other
-/// processes of the same user share the limit, and their use is not visible.
+/// Compares what the rings of all workers are charged with the limit. An upper bound: other
+/// processes of the same user share the limit, and what they hold cannot be seen.
 fn check_memlock(options: &UringOptions, workers: usize, env: &Environment) -> Result<(), Refusal> {
     let Some(limit) = env.memlock_bytes.soft else { return Ok(()) };
     let (sq, cq) = queue_entries(options);

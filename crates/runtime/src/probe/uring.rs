@@ -73,7 +73,7 @@ const FACTS: [(Feature, &str, &str, Option<&str>); 22] = [
     (F::FileOperations, "IORING_OP_OPENAT2", "5.6", Some("files=ring")),
 ];
 
-/// The features that the engine uses by default.
+/// What the engine takes wherever it can.
 const DEFAULTS: [Feature; 14] = [
     F::CqSize,
     F::SubmitAll,
@@ -454,7 +454,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn facts_have_the_order_of_the_features() {
+    fn facts_stand_in_the_order_of_the_features() {
         for (index, (feature, ..)) in FACTS.into_iter().enumerate() {
             assert_eq!(feature as usize, index);
         }
