@@ -1,4 +1,5 @@
-//! `Accept-Encoding`: what is chosen is there, is wanted, and the order of the list is all one.
+//! `Accept-Encoding`: the chosen coding exists and is accepted, independent of the order of the
+//! list.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! What lab and agent say to each other over ssh: no line makes either end panic, what is read is
-//! written as the same, and clocks and samples can be counted with, whatever they say.
+//! The protocol between lab and agent over ssh: no line causes a panic, parsed lines are written
+//! back equal, and clocks and samples never overflow.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! `--allow`: a network is read as it was meant, or not at all, and who is not in any is not
-//! answered. The first 16 bytes are an address that asks; then a value a line.
+//! `--allow`: a network is parsed correctly or not at all, and an address outside all networks is
+//! not admitted. The first 16 bytes are the address of a client; then one value per line.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -48,7 +48,7 @@ fuzz_target!(|bytes: &[u8]| {
         is_any || address.is_loopback() || values.iter().any(|value| is_in(address, value));
     assert_eq!(open.admits(address), Some(expected), "{address} {values:?}");
     assert_eq!(here.admits(address), Some(expected), "{address} {values:?}");
-    // What the ready line says can be given again.
+    // The list of the ready line can be parsed again.
     let told = if is_any { &open.list[..] } else { &open.list[1..] };
     let again = Allowed::read(told.iter().map(String::as_str), listen("0.0.0.0:9"));
     let again = again.expect("it is told as it is read");

@@ -1,5 +1,5 @@
-//! What the kernel tells beside a datagram, and socket addresses: none makes it panic or read
-//! beyond the end, and what is read is read again from what the kernel would write for it.
+//! Ancillary data of a datagram, and socket addresses: none causes a panic or a read beyond the
+//! end, and parsed data is parsed again from the kernel's encoding of it.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

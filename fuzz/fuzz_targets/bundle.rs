@@ -18,7 +18,7 @@ const RUNS: &str = include_str!("../../crates/lab/tests/data/bundle-2/runs.jsonl
 const FILES: [&str; 5] =
     ["bundle.json", "runs.jsonl", "manifest.sha256", "report.md", "report.html"];
 
-/// What happens to a bundle.
+/// The damage to a bundle.
 #[derive(Arbitrary, Debug)]
 struct Damage {
     /// Which protocol the runs are of, and how many of them there are.
@@ -34,7 +34,7 @@ struct Damage {
 /// A change of one value.
 #[derive(Arbitrary, Debug)]
 struct Edit {
-    /// 0 is `bundle.json`, any other a run.
+    /// 0 is `bundle.json`, any other number a run.
     document: u8,
     /// Which child, at each level.
     path: Vec<u8>,
@@ -119,7 +119,7 @@ fn find<'a>(value: &'a mut Value, path: &[u8]) -> &'a mut Value {
 }
 
 impl Change {
-    /// Changes the last child on the way; `last` says which it is.
+    /// Changes the last child on the path; `last` selects it.
     fn apply(&self, parent: &mut Value, last: u8) {
         let count = children(parent);
         if count == 0 {
@@ -192,7 +192,7 @@ fn scratch(scratch: &Scratch, directory: &Path) {
     fs::write(&path, bytes).expect("room");
 }
 
-/// Whatever it is, something is said about it.
+/// Every bundle gets a verdict or an error.
 fn check(directory: &Path) {
     let said = match verify(directory) {
         Ok(found) => found.to_string(),

@@ -1,4 +1,4 @@
-//! Conditional requests and dates: the order of precedence holds whatever the fields say.
+//! Conditional requests and dates: the order of precedence holds for any fields.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -48,7 +48,7 @@ fuzz_target!(|bytes: &[u8]| {
     assert!(applies || has("If-Range"));
     assert!(!(applies && has("If-Range") && current.weak), "ranges need a strong version");
 
-    // Tags count more than dates, and If-Range means nothing to the conditions.
+    // Tags take precedence over dates, and If-Range does not affect the conditions.
     let changed = fields.clone().into_iter().filter(|(name, _)| {
         *name != "If-Range"
             && !(if_none_match && *name == "If-Modified-Since")
@@ -56,7 +56,7 @@ fuzz_target!(|bytes: &[u8]| {
     });
     let changed: Vec<(&str, &[u8])> = changed.collect();
     assert_eq!(outcome(&changed, &current).map(|(outcome, _)| outcome), Some(found));
-    // What holds for any version holds for this one.
+    // Conditions on any version hold for this one.
     if !if_match && !has("If-Unmodified-Since") {
         fields.push(("If-Match", b"*"));
         fields.push(("If-Unmodified-Since", LATER.as_bytes()));

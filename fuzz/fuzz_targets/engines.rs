@@ -1,8 +1,8 @@
-//! One stream of bytes, cut in two ways, to the same service on both engines, over real sockets: the
-//! answers are the same, and all of them come.
+//! One stream of bytes, split in two ways, to the same service on both engines, over real sockets:
+//! the answers are equal and complete.
 //!
-//! The first byte chooses the service and how the engines are set up, the next six where the stream
-//! is cut; the rest is the stream.
+//! The first byte chooses the service and the engines' options, the next six where the stream is
+//! split; the rest is the stream.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -18,8 +18,8 @@ use twinring_services::http::encoding::Coding;
 use twinring_services::http::{HttpService, HttpSettings, ListingFormat, Site, Sites};
 use twinring_services::{Connection, Limits, TcpService, echo};
 
-/// The longest stream, in bytes. What the service has not read yet has room in the sockets, so that
-/// a client may write all of it before it reads.
+/// The longest stream, in bytes. The sockets can hold all that the service has not read yet, so a
+/// client may write all of it before it reads.
 const STREAM_BYTES_MAX: usize = 16 * 1024;
 
 /// Chunks that are sent one byte at a time, on request.
@@ -28,7 +28,7 @@ const TRICKLED_BYTES: usize = 48;
 /// How long a service that owes an answer may be silent.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// The services on one engine that is set up in one way.
+/// The services on one engine with one set of options.
 struct Server {
     name: String,
     http: SocketAddr,
@@ -39,8 +39,8 @@ struct Server {
 /// coded one, a directory to list.
 const FILES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/files");
 
-/// What is compared: each engine as it is by default, and in ways that are as different as possible.
-/// In the second pair the pool of io_uring is too small for most streams.
+/// The configurations to compare: each engine with its defaults, and with options that are as
+/// different as possible. In the second pair the pool of io_uring is too small for most streams.
 const PAIRS: [[(EngineChoice, &str); 2]; 4] = [
     [(EngineChoice::IoUring, ""), (EngineChoice::Epoll, "")],
     [(EngineChoice::IoUring, "buffer_bytes=256,buffer_count=4"), (EngineChoice::Epoll, "")],
@@ -120,17 +120,17 @@ fn cut<'a>(stream: &'a [u8], shares: &[u8], trickles: bool) -> Vec<&'a [u8]> {
     chunks.filter(|chunk| !chunk.is_empty()).collect()
 }
 
-/// Sends the chunks and FIN, and returns everything that comes back, and whether that is all.
+/// Sends the chunks and FIN, and returns all received data, and whether it is complete.
 ///
 /// # Panics
-/// When nothing comes for too long, or the connection does not end as it should.
+/// When no data arrives for too long, or the connection ends with an error.
 fn talk(server: &Server, address: SocketAddr, chunks: &[&[u8]]) -> (Vec<u8>, bool) {
     let told = |error: std::io::Error| panic!("{}: {error}", server.name);
     let mut stream = TcpStream::connect(address).unwrap_or_else(told);
     stream.set_nodelay(true).unwrap_or_else(|error| panic!("{}: {error}", server.name));
     stream.set_read_timeout(Some(PATIENCE)).expect("a time that is not zero");
     for chunk in chunks {
-        // The server may have said its last word, and closed.
+        // The server may have sent its last answer, and closed.
         if stream.write_all(chunk).is_err() {
             break;
         }
@@ -139,8 +139,8 @@ fn talk(server: &Server, address: SocketAddr, chunks: &[&[u8]]) -> (Vec<u8>, boo
     let _ = stream.shutdown(Shutdown::Write);
     let mut answers = Vec::new();
     if let Err(error) = stream.read_to_end(&mut answers) {
-        // The socket of a client that has asked for the end is closed behind the answer. What it
-        // sends all the same resets the connection, and with it goes what is still under way.
+        // The socket of a client that requested a close is closed behind the answer. Later data of
+        // the client resets the connection, which drops data in transit.
         if error.kind() == ErrorKind::ConnectionReset && asks_for_the_end(chunks) {
             return (answers, false);
         }
@@ -150,14 +150,14 @@ fn talk(server: &Server, address: SocketAddr, chunks: &[&[u8]]) -> (Vec<u8>, boo
     (answers, true)
 }
 
-/// Whether a request in there may say that it is the last one of its connection.
+/// Whether the chunks may contain a request that announces the end of its connection.
 fn asks_for_the_end(chunks: &[&[u8]]) -> bool {
     let stream = chunks.concat().to_ascii_lowercase();
     [&b"http/1.0"[..], b"close"].iter().any(|word| stream.windows(word.len()).any(|it| it == *word))
 }
 
-/// Answers without what may differ: the date, and whether a client that had sent its body already
-/// was told to go on.
+/// Answers without the parts that may differ: the date, and whether a client that had already sent
+/// its body got 100 Continue.
 fn comparable(mut answers: Vec<u8>) -> Vec<u8> {
     const GO_ON: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
     const DATE: &[u8] = b"\r\nDate: ";
@@ -190,7 +190,7 @@ fuzz_target!(|bytes: &[u8]| {
                 true => talk(server, server.echo, chunks),
                 false => talk(server, server.http, chunks),
             };
-            // What a client loses that does not keep its word is its own loss.
+            // A client that sends after its last request may lose data.
             if !is_all && !is_echo {
                 continue;
             }

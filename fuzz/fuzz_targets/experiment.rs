@@ -1,5 +1,5 @@
-//! Experiment files of the lab: what is taken has cells and subjects within bounds, and stays as
-//! it is when no option changes it.
+//! Experiment files of the lab: an accepted file has cells and subjects within bounds, and does not
+//! change without options.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! The expressions of `lab compare --fail-if`: what is read is written so that it is read as the
-//! same, and what is not is shown with a mark beneath it.
+//! The expressions of `lab compare --fail-if`: an accepted one is written and parsed back equal,
+//! and an error marks its place.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! The answers that `load http` takes apart: the same in any chunks.
+//! The answers that `load http` parses: the same result in any chunks.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -11,7 +11,7 @@ fuzz_target!(|bytes: &[u8]| {
     for step in [1, 2, 5, 64] {
         let chunks = answers(bytes, step, to_head, ends);
         assert_eq!(chunks.failed, whole.failed, "in chunks of {step}");
-        // What was taken before something malformed came is the same, too.
+        // The answers before a malformed one are the same, too.
         assert_eq!(chunks.answers, whole.answers, "in chunks of {step}");
         if !whole.failed {
             assert_eq!(chunks, whole, "in chunks of {step}");

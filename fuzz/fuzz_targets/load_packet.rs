@@ -1,5 +1,5 @@
-//! The replies that `load udp` takes: none makes it panic, and one that is taken for a packet is
-//! that packet, byte for byte.
+//! The replies that `load udp` receives: none causes a panic, and a recognised one equals its
+//! packet, byte for byte.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! The requests that `load http` sends for any URL and header fields it takes: our own server
-//! reads each as one request, for that path and host.
+//! The requests of `load http` for any accepted URL and header fields: our own server parses each
+//! as one request, for that path and host.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -28,7 +28,7 @@ fuzz_target!(|text: &str| {
         let head_bytes = &bytes[..bytes.len() - request.body.len()];
         let mut storage = Storage::new();
         let Ok(head) = Head::parse(head_bytes, &mut storage, LIMITS) else {
-            // What the URL says is sent as it stands, and not every path or host is legal.
+            // The URL is sent unchanged, and not every path or host is legal.
             continue;
         };
         assert_eq!(head.method, Method::Get);

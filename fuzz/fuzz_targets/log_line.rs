@@ -1,5 +1,5 @@
-//! The access log: whatever a client sends, it stays within its field of one line, and a reader who
-//! knows nothing but the format finds it there.
+//! The access log: a client's text stays within its field of one line, and a parser that knows only
+//! the format finds it there.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -7,7 +7,7 @@ use serde_json::Value;
 use twinring_services::http::LogFormat;
 use twinring_services::http::fuzzing::{Logged, log_line};
 
-/// What stands between the quotes of a line in the combined format, with the escapes resolved.
+/// The quoted fields of a line in the combined format, with the escapes resolved.
 fn quoted(line: &str) -> Vec<Vec<u8>> {
     let parts: Vec<&str> = line.split('"').collect();
     assert_eq!(parts.len(), 7, "{line}");
@@ -66,7 +66,7 @@ fn check_json(logged: Logged<'_>) {
     assert_eq!(value.as_object().map(|fields| fields.len()), Some(17), "{line}");
 }
 
-// The first byte says what is there; then the fields, each with a line break behind it.
+// The first byte selects the fields; then the fields, each with a line break behind it.
 fuzz_target!(|bytes: &[u8]| {
     let Some((flags, bytes)) = bytes.split_first() else { return };
     let mut parts = bytes.splitn(4, |byte| *byte == b'\n');

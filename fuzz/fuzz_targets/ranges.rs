@@ -1,5 +1,5 @@
-//! `Range`: what is selected exists, is never more than the whole, and selects the same when it is
-//! written down again. The first eight bytes of the input are the length of the file.
+//! `Range`: selected ranges exist, never exceed the file, and are the same when written and parsed
+//! again. The first eight bytes of the input are the length of the file.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

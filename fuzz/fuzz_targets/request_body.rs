@@ -1,5 +1,5 @@
-//! The body of a request: where it ends does not depend on how it was cut, nor on what follows,
-//! and the client of this project, which takes chunks from the same parser, finds the same end.
+//! The body of a request: its end does not depend on how it is split, nor on the data behind it,
+//! and the client of this project, which uses the same parser for chunks, finds the same end.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -8,10 +8,10 @@ use twinring_services::http::Status;
 use twinring_services::http::body::Skip;
 use twinring_services::http::head::Framing;
 
-/// Longest body that is let through, in bytes.
+/// Longest accepted body, in bytes.
 const BODY_BYTES_MAX: u64 = 1000;
 
-/// Where the body ends, if it does, when it comes in parts of `step` bytes.
+/// The end of the body, if it ends, when it arrives in parts of `step` bytes.
 fn end(framing: Framing, bytes: &[u8], step: usize) -> Result<Option<usize>, Status> {
     let mut skip = Skip::new(framing, BODY_BYTES_MAX)?;
     let mut taken = 0;

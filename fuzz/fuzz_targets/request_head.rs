@@ -1,5 +1,5 @@
-//! The head of a request: where it ends does not depend on how it was cut, and what is accepted
-//! can be read in one way only.
+//! The head of a request: its end does not depend on how it is split, and an accepted head has
+//! exactly one reading.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -22,7 +22,7 @@ fn end(bytes: &[u8], step: usize) -> Result<Option<usize>, Status> {
     Ok(None)
 }
 
-/// What a head means, apart from the bytes it is made of.
+/// The meaning of a head, independent of its bytes.
 fn meaning(head: &Head<'_, '_>) -> String {
     let Head { method, target, authority, is_1_0, keep_alive, framing, expects_continue, .. } =
         head;
@@ -60,7 +60,7 @@ fuzz_target!(|bytes: &[u8]| {
     let mut storage = Storage::new();
     let Ok(head) = Head::parse(bytes, &mut storage, LIMITS) else { return };
 
-    // Nothing that another server could take for the end of a line, or of everything.
+    // No byte that another server could take for the end of a line, or of the head.
     let lines = lines(bytes);
     assert!(lines.iter().flat_map(|line| line.iter()).all(|byte| !b"\r\n\0".contains(byte)));
     // The same, read naively: names before the first colon, without space around.
@@ -96,7 +96,7 @@ fuzz_target!(|bytes: &[u8]| {
         }
     }
 
-    // Written down again, in one style, it means the same.
+    // Written again, in one style, it has the same meaning.
     let mut again = [lines[0], b"\r\n"].concat();
     for (name, value) in &fields {
         again.extend([name, &b": "[..], value, b"\r\n"].concat());

@@ -1,5 +1,5 @@
-//! The target of a request and the file it names: never one outside of the root, never a hidden
-//! one, and the same as a second reading that decodes and straightens in another way.
+//! The target of a request and its file: never outside of the root, never hidden, and equal to the
+//! result of a second implementation.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -9,7 +9,7 @@ use std::path::{Component, Path};
 use twinring_services::http::path::{Refusal, clean, encode};
 use twinring_services::http::target::{Target, is_host};
 
-/// All of a path decoded segment by segment; `None` if an encoding is malformed or NUL.
+/// A path decoded segment by segment; `None` if an encoding is malformed or NUL.
 fn decoded(path: &[u8]) -> Option<Vec<Vec<u8>>> {
     let decode = |segment: &[u8]| {
         let mut bytes = Vec::new();
@@ -32,7 +32,7 @@ fn decoded(path: &[u8]) -> Option<Vec<Vec<u8>>> {
     path.split(|byte| *byte == b'/').map(decode).collect()
 }
 
-/// The names that are left when dots are followed; `None` when they lead out.
+/// The names after resolving dots; `None` if they lead out.
 fn straightened(segments: &[Vec<u8>]) -> Option<Vec<&[u8]>> {
     let mut names: Vec<&[u8]> = Vec::new();
     for segment in segments {

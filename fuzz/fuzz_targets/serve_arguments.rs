@@ -1,4 +1,5 @@
-//! The command line of `twinring serve`, one argument a line: it is taken, or something is said
+//! The command line of `twinring serve`, one argument per line: it is accepted, or an error is
+//! reported.
 //! about it.
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! The configuration file of `serve http`: read, or refused with what is wrong and where. Empty
-//! lines and comments change nothing but the numbers of the lines.
+//! The configuration file of `serve http`: accepted, or refused with errors and their lines. Empty
+//! lines and comments change only the numbers of the lines.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,6 +1,6 @@
-//! What every peer does the same way: command line, pinning, limits, SIGTERM, listener, ready line.
+//! The common parts of all peers: command line, pinning, limits, SIGTERM, listener, ready line.
 //!
-//! The peers differ in how they wait for the kernel and move bytes, and in nothing else.
+//! The peers differ only in how they wait for the kernel and move bytes.
 
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -43,7 +43,7 @@ pub struct Common {
 }
 
 impl Common {
-    /// The receive buffer size in bytes: what was asked for, else `default_bytes`.
+    /// The receive buffer size in bytes: the requested one, otherwise `default_bytes`.
     #[must_use]
     pub fn buffer_bytes_or(&self, default_bytes: u32) -> usize {
         self.buffer_bytes.unwrap_or(default_bytes) as usize
@@ -56,7 +56,7 @@ impl Common {
 /// `setsockopt` per connection.
 ///
 /// # Errors
-/// Says what failed: pinning, the signal handler, or the listener.
+/// The step that failed: pinning, the signal handler, or the listener.
 pub fn start(options: &Common) -> io::Result<TcpListener> {
     exit_on_signals()?;
     if let Some(cpu) = options.pin {
@@ -67,7 +67,7 @@ pub fn start(options: &Common) -> io::Result<TcpListener> {
         .map_err(|error| context(&format!("cannot listen on {}", options.listen), error))
 }
 
-/// Prints the one line that says that connections are served from now on.
+/// Prints the line that announces a ready server.
 ///
 /// # Errors
 /// When the address cannot be read or standard output is closed.
@@ -78,7 +78,7 @@ pub fn announce(name: &str, listener: &TcpListener) -> io::Result<()> {
     out.flush()
 }
 
-/// Turns what a peer's body returned into an exit code, with the error on standard error.
+/// Turns the result of a peer into an exit code, with the error on standard error.
 #[must_use]
 pub fn finish(name: &str, result: io::Result<()>) -> ExitCode {
     match result {

@@ -98,7 +98,7 @@ async fn serve(
     loop {
         match incoming.next().await {
             Some(Ok(stream)) => {
-                // A connection's own error ends that connection and nothing else.
+                // An error of a connection ends only that connection.
                 compio::runtime::spawn(async move {
                     let _ = echo(stream, receive, buffer_bytes).await;
                 })
@@ -169,8 +169,8 @@ async fn echo_owned(mut stream: TcpStream, buffer_bytes: usize) -> io::Result<()
     }
 }
 
-/// Receives once into a buffer of its own. Slow readers may hold all of the pool; the others are
-/// served this way meanwhile, for to ask an empty pool again at once would spin.
+/// Receives once into a buffer of its own. Slow readers may hold the whole pool; the others are
+/// served this way meanwhile, because asking an empty pool again at once would spin.
 async fn echo_once(stream: &TcpStream, buffer_bytes: usize) -> io::Result<usize> {
     let (mut reader, mut writer) = (stream, stream);
     let BufResult(received, filled) = reader.read(Vec::with_capacity(buffer_bytes)).await;

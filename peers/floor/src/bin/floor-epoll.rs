@@ -1,4 +1,4 @@
-//! TCP echo on bare epoll: what the interface allows with no runtime in between.
+//! TCP echo on bare epoll: the interface without a runtime in between.
 //!
 //! Per message: its share of one `epoll_wait`, one `recv`, one `send`. Sockets are registered once,
 //! edge-triggered for both directions, and never touched by `epoll_ctl` again. One buffer serves
