@@ -41,7 +41,7 @@ impl UserArgs {
     /// The identity they name, if they do.
     ///
     /// # Errors
-    /// When there is no such user or group, or this process may not become it.
+    /// When unknown user or group, or this process may not become it.
     pub(super) fn identity(&self) -> Result<Option<Identity>, String> {
         if self.user.is_none() && self.group.is_none() {
             return Ok(None);
@@ -88,7 +88,7 @@ fn find_user(text: &str) -> Result<Found, String> {
             Some(user) => user,
             None => return Ok(Found { uid, group: None, listed_as: None }),
         },
-        (None, Err(_)) => return Err(wrong("there is no such user")),
+        (None, Err(_)) => return Err(wrong("unknown user")),
     };
     let listed_as = CString::new(user.name).ok();
     Ok(Found { uid: user.uid, group: Some(user.gid), listed_as })
@@ -99,7 +99,7 @@ fn find_group(text: &str) -> Result<Gid, String> {
     match (Group::from_name(text).map_err(|error| wrong(error.desc()))?, text.parse()) {
         (Some(group), _) => Ok(group.gid),
         (None, Ok(gid)) => Ok(Gid::from_raw(gid)),
-        (None, Err(_)) => Err(wrong("there is no such group")),
+        (None, Err(_)) => Err(wrong("unknown group")),
     }
 }
 
@@ -145,7 +145,7 @@ impl Identity {
     /// When that is refused, or could be undone.
     pub(super) fn assume(&self) -> Result<(), String> {
         let wrong = |what: &str, error: nix::Error| {
-            format!("cannot become {}: {what}: {}", self.name, io::Error::from(error))
+            format!("cannot switch to {}: {what}: {}", self.name, io::Error::from(error))
         };
         if !Uid::effective().is_root() || self.is_assumed() {
             return Ok(());

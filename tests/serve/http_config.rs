@@ -100,7 +100,7 @@ root = "/no/such/host"
     let told: Vec<&str> = told.lines().collect();
     let at = |line: u32| format!("twinring: {}:{line}: ", path.display());
     let expected = [
-        (1, "listn: there is no such key; is `listen` meant?"),
+        (1, "listn: unknown key; did you mean `listen`?"),
         (3, "workers: expected an integer, found string"),
         (4, "max-requests: 0 is not in 1..18446744073709551615"),
         (5, "engine: "),
@@ -110,12 +110,12 @@ root = "/no/such/host"
         (9, "header: the service itself decides on `Date`"),
         (10, "check: this belongs on the command line"),
         (11, "precompressed: "),
-        (12, "table: there is no such key"),
+        (12, "table: unknown key"),
         (13, "host: names are missing"),
         (16, "names: `a:80` is no name of a host"),
         (16, "names: expected a string or strings, found integer"),
-        (17, "roots: there is no such key; is `root` meant?"),
-        (18, "workers: there is no such key"),
+        (17, "roots: unknown key; did you mean `root`?"),
+        (18, "workers: unknown key"),
         (20, "names: expected at least one"),
     ];
     for ((line, words), told) in expected.iter().zip(&told) {
@@ -180,7 +180,7 @@ fn check_finds_the_errors_of_a_start_or_prints_ok() {
         "--spa no.html: No such file",
         "--not-found sub: it is not a regular file",
         "hello.txt",
-        "--user no-such-user: there is no such user",
+        "--user no-such-user: unknown user",
         "--access-log",
     ]) {
         assert!(told.contains(words), "{words:?} is not in {told:?}");
@@ -405,8 +405,8 @@ fn root_without_a_user_is_warned_once_and_wrong_users_are_refused() {
     let site = Site::usual();
     let root = site.path().to_str().expect("text");
     for (arguments, words) in [
-        (["--user", "no-such-user"], "there is no such user"),
-        (["--group", "no-such-group"], "there is no such group"),
+        (["--user", "no-such-user"], "unknown user"),
+        (["--group", "no-such-group"], "unknown group"),
         (["--user", "4000000"], "give a --group, too"),
     ] {
         let base = ["--root", root, "--listen", "127.0.0.1:0"];

@@ -326,7 +326,7 @@ impl UdpResult {
         let packets = &self.packets;
         if packets.mismatched > 0 {
             let count = packets.mismatched;
-            return Some(format!("{count} replies differ from what was sent"));
+            return Some(format!("{count} replies differ from their packets"));
         }
         if packets.received == 0 && !self.head.interrupted {
             let icmp = match self.errors.icmp_refused {

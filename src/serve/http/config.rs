@@ -297,9 +297,9 @@ fn unknown(command: &Command, name: &str) -> String {
     match similar {
         Some(ContextValue::String(option)) => {
             let option = option.trim_start_matches('-');
-            format!("{name}: there is no such key; is `{option}` meant?")
+            format!("{name}: unknown key; did you mean `{option}`?")
         }
-        _ => format!("{name}: there is no such key"),
+        _ => format!("{name}: unknown key"),
     }
 }
 

@@ -115,7 +115,7 @@ fn execute() -> Outcome {
 
 fn keep_capabilities() -> Outcome {
     match caps::read(None, CapSet::Permitted) {
-        Ok(held) if held.is_empty() => Err(io::Error::other("there are none")),
+        Ok(held) if held.is_empty() => Err(io::Error::other("the process has none")),
         Ok(_) => Ok(()),
         Err(error) => Err(io::Error::other(error)),
     }

@@ -110,7 +110,7 @@ fn enforce(rules: &[(PathFd, BitFlags<AccessFs>)]) -> Result<i32, String> {
         (_, LandlockStatus::Available { effective_abi, .. }) => {
             Ok((effective_abi as i32).min(ABI_KNOWN as i32))
         }
-        (_, status) => Err(format!("Landlock does not say what it did: {status:?}")),
+        (_, status) => Err(format!("unexpected Landlock status: {status:?}")),
     }
 }
 

@@ -99,7 +99,7 @@ impl Sending {
             return wanted;
         }
         if !file.may_sendfile() {
-            let why = "the filesystem may have to ask a server, or does not know it";
+            let why = "the filesystem may be remote, or does not support it";
             self.tell(wanted, why, worker);
             return SendStrategy::Read;
         }

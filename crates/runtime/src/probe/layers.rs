@@ -72,7 +72,7 @@ impl Refusal {
 
     /// As the response to an option that was given by name, which is never replaced by a fallback.
     pub(super) fn of_option(mut self, option: &str) -> Refusal {
-        self.what = format!("{option} was asked for: {}", self.what);
+        self.what = format!("{option} was requested: {}", self.what);
         self.fallback = false;
         self
     }

@@ -159,7 +159,7 @@ impl Course for Led {
         for told in told.iter().filter(|told| told.bits & libc::EPOLLIN as u32 != 0) {
             let queue = driver.wait_queue(Key::from_bits(told.data), Side::Receive);
             if queue.is_some_and(|queue| !queue.is_empty()) {
-                return Err("a task waits to receive what is there".into());
+                return Err("a task waits for data that has arrived".into());
             }
         }
         Ok(())

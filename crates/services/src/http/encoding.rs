@@ -46,7 +46,7 @@ impl FromStr for Coding {
             "br" => Ok(Coding::Brotli),
             "gz" => Ok(Coding::Gzip),
             "zst" => Ok(Coding::Zstd),
-            _ => Err(format!("`{text}` is none of br, gz, zst")),
+            _ => Err(format!("`{text}`: expected br, gz or zst")),
         }
     }
 }

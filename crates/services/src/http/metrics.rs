@@ -180,7 +180,7 @@ pub(super) fn render(observer: &Observer) -> String {
     }
     if let Some(log) = &observer.log {
         let (name, lines) = ("twinring_http_access_log_lines_total", log.counts());
-        text.family(name, "Lines of the access log, by what became of them.", "counter");
+        text.family(name, "Lines of the access log, by outcome.", "counter");
         text.sample(name, &["result=\"written\""], lines.written);
         text.sample(name, &["result=\"dropped\""], lines.dropped);
     }

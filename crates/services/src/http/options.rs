@@ -175,7 +175,7 @@ impl FieldRule {
         let line = format!("{name}:{value}\r\n\r\n");
         match httparse::parse_headers(line.as_bytes(), &mut [httparse::EMPTY_HEADER; 2]) {
             Ok(httparse::Status::Complete((length, [Header { .. }]))) if length == line.len() => {}
-            _ => return Err(format!("`{name}: {value}` is no header field")),
+            _ => return Err(format!("`{name}: {value}` is not a header field")),
         }
         let (name, value) = (name.to_owned(), value.to_owned());
         Ok(FieldRule { pattern: glob.compile_matcher(), name, value })

@@ -153,11 +153,11 @@ fn choose(
             Err(Refusal::new(Layer::Options, what, fix))
         };
         if let Some(cpu) = wanted.into_iter().find(|cpu| !allowed.contains(cpu)) {
-            return refuse(format!("CPU {cpu} was asked for, which this process may not use"));
+            return refuse(format!("CPU {cpu} was requested, which this process may not use"));
         }
         if wanted[0] == wanted[1] {
             return refuse(format!(
-                "CPU {} was asked for twice: a CPU cannot notify itself",
+                "CPU {} was requested twice: a CPU cannot notify itself",
                 wanted[0]
             ));
         }

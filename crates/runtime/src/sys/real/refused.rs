@@ -82,7 +82,7 @@ fn tell(number: i64) {
     line.push(NAME.get().and_then(|name| name(number)).unwrap_or("without a name").as_bytes());
     line.push(b" (number ");
     line.push_number(number);
-    line.push(b") with EPERM; further ones of this kind are not told\n");
+    line.push(b") with EPERM; further ones of this kind are not reported\n");
     // SAFETY: pointer and length describe the initialised part of a live array. The result does not
     // matter: the reader may have left.
     unsafe { libc::write(libc::STDERR_FILENO, line.bytes.as_ptr().cast(), line.length) };

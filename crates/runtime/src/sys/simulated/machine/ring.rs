@@ -174,7 +174,7 @@ impl Kernel {
         let names_no_memory = [code::POLL_ADD, code::TIMEOUT, code::ACCEPT];
         let writes = ring.operations.values().any(|op| !names_no_memory.contains(&op.sqe.opcode));
         if writes {
-            self.complain(|| "a ring was closed that had operations under way".into());
+            self.complain(|| "a ring was closed with operations in flight".into());
         }
         true
     }

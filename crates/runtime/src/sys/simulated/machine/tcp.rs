@@ -530,7 +530,7 @@ impl Kernel {
         let Some(tcp) = self.tcp(fd) else { return };
         let missing = tcp.promised.len();
         if missing > 0 && !tcp.excused {
-            self.complain(|| format!("socket {fd} was told the end, {missing} bytes short"));
+            self.complain(|| format!("socket {fd} saw the end of the stream {missing} bytes early"));
         }
     }
 
