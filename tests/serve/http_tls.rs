@@ -298,7 +298,7 @@ fn certificates_are_replaced_under_load() {
             let kept = std::fs::read(identity.certificate()).expect("a file");
             std::fs::write(identity.certificate(), "nonsense").expect("a file");
             server.signal(Signal::SIGHUP);
-            told("it has none in PEM format; the previous certificate stays in use");
+            told("the file has none in PEM format; the previous certificate stays in use");
             std::fs::write(identity.certificate(), &kept).expect("a file");
             let other = Identity::new();
             std::fs::copy(other.key(), identity.key()).expect("a file");
@@ -394,9 +394,9 @@ fn certificates_that_cannot_be_used_end_the_start() {
     let address = holder.local_addr().expect("bound").to_string();
     for (certificate, key, complaint) in [
         (certificate.as_str(), path(other.key()).as_str(), "it is not that of the certificate"),
-        (page.as_str(), key.as_str(), "it has none in PEM format"),
-        (key.as_str(), key.as_str(), "it has none in PEM format"),
-        (certificate.as_str(), certificate.as_str(), "it has none in PEM format"),
+        (page.as_str(), key.as_str(), "the file has none in PEM format"),
+        (key.as_str(), key.as_str(), "the file has none in PEM format"),
+        (certificate.as_str(), certificate.as_str(), "the file has none in PEM format"),
         ("/nowhere", key.as_str(), "No such file"),
         (certificate.as_str(), "/proc", "is a directory"),
     ] {

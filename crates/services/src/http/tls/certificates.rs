@@ -81,7 +81,7 @@ fn load(
         TlsError(format!("cannot use the {what} in {}: {why}", path.display()))
     };
     let bad_pem = |error: pem::Error| match error {
-        pem::Error::NoItemsFound => "it has none in PEM format".to_owned(),
+        pem::Error::NoItemsFound => "the file has none in PEM format".to_owned(),
         error => error.to_string(),
     };
     let read = |what: &str, path: &Path| {
@@ -92,7 +92,7 @@ fn load(
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
     let chain = chain.map_err(|error| wrong("certificate", certificate, &bad_pem(error)))?;
     if chain.is_empty() {
-        return Err(wrong("certificate", certificate, "it has none in PEM format"));
+        return Err(wrong("certificate", certificate, "the file has none in PEM format"));
     }
     let text = read("private key", key)?;
     let private = PrivateKeyDer::from_pem_slice(&text);
