@@ -195,9 +195,9 @@ fn print_once() -> impl Fn(twinring::Notice) + Send + Sync + 'static {
 /// socket that has it.
 fn with_remedy(error: &io::Error, ss: &str) -> String {
     let remedy = match error.kind() {
-        io::ErrorKind::AddrInUse => &format!(
-            "; another socket has this address: `{ss}` shows it; or choose another port"
-        ),
+        io::ErrorKind::AddrInUse => {
+            &format!("; another socket has this address: `{ss}` shows it; or choose another port")
+        }
         io::ErrorKind::PermissionDenied => {
             "; ports below net.ipv4.ip_unprivileged_port_start need CAP_NET_BIND_SERVICE: choose \
              a higher port or grant the capability"

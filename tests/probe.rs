@@ -144,7 +144,10 @@ fn auto_falls_back_to_epoll_with_a_one_line_reason() {
         assert_eq!(engine, Engine::Epoll);
         let fallback_reason = fallback_reason.unwrap();
         assert_eq!(fallback_reason.lines().count(), 1);
-        assert!(fallback_reason.contains("seccomp") && fallback_reason.contains("fix: "), "{fallback_reason}");
+        assert!(
+            fallback_reason.contains("seccomp") && fallback_reason.contains("fix: "),
+            "{fallback_reason}"
+        );
     }
 }
 

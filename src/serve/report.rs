@@ -131,7 +131,8 @@ impl<C: Serialize + 'static> Reporter<C> {
         let addresses: Vec<String> =
             self.subject.addresses.iter().map(SocketAddr::to_string).collect();
         let plural = if self.workers == 1 { "" } else { "s" };
-        let fallback_reason = self.fallback_reason.as_ref().map(|why| format!("; io_uring not used: {why}"));
+        let fallback_reason =
+            self.fallback_reason.as_ref().map(|why| format!("; io_uring not used: {why}"));
         let details = match self.subject.details_text.as_str() {
             "" => String::new(),
             text => format!("; {text}"),

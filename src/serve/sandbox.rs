@@ -227,7 +227,8 @@ impl Sandbox {
             self.note(Part::Ring, false, NO_RING.to_owned());
         } else if let Some(tried) = tried {
             let told = |error| format!("the kernel does not restrict rings (Linux 5.10): {error}");
-            let restricted = tried.map(|()| "restricted to the operations of the service".to_owned());
+            let restricted =
+                tried.map(|()| "restricted to the operations of the service".to_owned());
             self.settle(Part::Ring, restricted.map_err(told))?;
         }
         // Without it the kernel accepts Landlock and filters only from root.

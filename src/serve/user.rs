@@ -67,7 +67,10 @@ impl UserArgs {
         };
         let identity = Identity { name, user, group, groups };
         if !Uid::effective().is_root() && !identity.is_current() {
-            return Err(format!("cannot switch to {}: only root may change its user", identity.name));
+            return Err(format!(
+                "cannot switch to {}: only root may change its user",
+                identity.name
+            ));
         }
         Ok(Some(identity))
     }

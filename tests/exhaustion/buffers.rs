@@ -1,7 +1,7 @@
 //! The smallest pools of receive buffers, and thousands of connections that all have data: every
 //! byte comes back, and clients that send little are served among those that send much.
 
-use crate::clients::{KINDS, Kind, Setup, OtherClient};
+use crate::clients::{KINDS, Kind, OtherClient, Setup};
 use crate::limits::{Usage, clients_leave_nothing, raise_own_limits};
 use crate::support::datagrams::{assert_balanced, client, number_of, numbered};
 use crate::support::{ENGINES, Server, assert_same, connect, pattern, wait_until};

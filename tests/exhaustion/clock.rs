@@ -202,8 +202,9 @@ fn clock_changes_disturb_no_connection() {
             let watched = Arc::downgrade(&alive);
             let storm = scope.spawn(|| clock.storm(watched));
             let mut stream = connect(address);
-            let other =
-                OtherClient::new(move |_| ask_on(&mut stream, &get("/hello.txt", "")).status == 200);
+            let other = OtherClient::new(move |_| {
+                ask_on(&mut stream, &get("/hello.txt", "")).status == 200
+            });
             let runs = [
                 ("tcp", echo.address().to_string(), "-c 20 --rate 2000"),
                 ("http", format!("http://{address}/hello.txt"), "-c 20 --rate 1000"),

@@ -1,8 +1,8 @@
 //! More connections than descriptors: those with a descriptor are served, the others wait in the
 //! backlog, and all are served when descriptors are free again.
 
-use crate::clients::{Clients, KINDS, Kind, Setup, OtherClient};
-use crate::limits::{Usage, clients_leave_nothing, raise_own_limits, raise};
+use crate::clients::{Clients, KINDS, Kind, OtherClient, Setup};
+use crate::limits::{Usage, clients_leave_nothing, raise, raise_own_limits};
 use crate::support::load::{Bounded, command, engines, sound};
 use crate::support::{ENGINES, limited, run_to_its_end, wait_until};
 use rustix::process::Resource;

@@ -7,8 +7,8 @@
 mod support;
 
 mod buffers;
-mod clock;
 mod clients;
+mod clock;
 mod descriptors;
 mod disk;
 mod limits;

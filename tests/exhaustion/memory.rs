@@ -1,7 +1,7 @@
 //! Too little memory, by RLIMIT_AS: resources that do not fit at the start are an error; memory
 //! that connections need later is kept in reserve, and without it no new connection is accepted.
 
-use crate::clients::{KINDS, Kind, Setup, OtherClient};
+use crate::clients::{KINDS, Kind, OtherClient, Setup};
 use crate::limits::{Usage, clients_leave_nothing, limit, raise_own_limits};
 use crate::support::datagrams::{client, reflected};
 use crate::support::http::get;
@@ -128,7 +128,9 @@ fn exhaust(kind: Kind, engine: &str) {
     // Again without a limit: the memory left behind by clients that were all accepted.
     let growth = clients_leave_nothing(TOLERANCE_BYTES, || {
         let clients = Arrivals::new(target.address, count, say);
-        wait_until("all are let in", || server.descriptors() + 1 >= before_clients + count as usize);
+        wait_until("all are let in", || {
+            server.descriptors() + 1 >= before_clients + count as usize
+        });
         drop(clients);
         Usage::at_rest(server, setup.listeners)
     });

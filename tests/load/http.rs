@@ -2,7 +2,7 @@
 //! options, answers are separated in any chunks, and the counts balance.
 
 use crate::support::load::{
-    Bounded, answering, answer_each, engines, http, ok, run_http, serve, sound,
+    Bounded, answer_each, answering, engines, http, ok, run_http, serve, sound,
 };
 use crate::support::wait_until;
 use nix::sys::signal::{Signal, kill};

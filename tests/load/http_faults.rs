@@ -1,7 +1,7 @@
 //! `twinring load http` against faulty servers, on both engines: each fault must be detected and
 //! named, and the counts must always balance.
 
-use crate::support::load::{answering, answer_each, engines, ok, run_http, serve};
+use crate::support::load::{answer_each, answering, engines, ok, run_http, serve};
 use socket2::SockRef;
 use std::io::Write;
 use std::net::TcpStream;

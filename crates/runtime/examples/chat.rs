@@ -81,7 +81,11 @@ async fn visit(room: Room, stream: Rc<TcpStream>) {
 }
 
 /// Passes lines on until there are no more; returns why.
-async fn serve_lines(room: &Room, name: SocketAddr, stream: &TcpStream) -> io::Result<&'static str> {
+async fn serve_lines(
+    room: &Room,
+    name: SocketAddr,
+    stream: &TcpStream,
+) -> io::Result<&'static str> {
     let mut unfinished = Vec::new();
     loop {
         let received = race(timeout(IDLE, stream.recv()), shutdown_requested());

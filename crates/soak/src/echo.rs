@@ -1,7 +1,7 @@
 //! The echo, and requests over TCP.
 
-use crate::programs::{Programs, run_out_of_descriptors};
 use crate::plan::Plan;
+use crate::programs::{Programs, run_out_of_descriptors};
 use crate::{Claim, Unwatched, breaks_nothing, end, hostile, patiently, runtime};
 use std::sync::Arc;
 use std::time::Duration;

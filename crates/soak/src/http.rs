@@ -1,8 +1,8 @@
 //! A file server, and requests over HTTP.
 
-use crate::programs::{Programs, run_out_of_descriptors};
 use crate::operator::{Instruments, check_log};
 use crate::plan::Plan;
+use crate::programs::{Programs, run_out_of_descriptors};
 use crate::site::{Answers, Files, Identities, tls_settings};
 use crate::visitor::{Door, visit};
 use crate::{Claim, Unwatched, breaks_nothing, end, hostile, patiently, runtime};

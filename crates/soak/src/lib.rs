@@ -6,12 +6,12 @@
 //! the command that repeats it.
 #![cfg(feature = "sim")]
 
-mod programs;
 mod echo;
 mod hostile;
 mod http;
 mod operator;
 mod plan;
+mod programs;
 mod site;
 mod udp;
 mod visitor;

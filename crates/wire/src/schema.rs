@@ -15,7 +15,8 @@ use crate::serve::{Ready, Statistics};
 use crate::{HttpResult, TcpResult, UdpResult};
 
 /// Around the tables in the document.
-const BEGIN: &str = "<!-- Generated from the types of crates/wire, see crates/wire/src/schema.rs. -->\n";
+const BEGIN: &str =
+    "<!-- Generated from the types of crates/wire, see crates/wire/src/schema.rs. -->\n";
 const END: &str = "<!-- End of the generated part. -->\n";
 const HOW: &str = "UPDATE_SNAPSHOTS=1 cargo test -p twinring-wire --lib schema::";
 

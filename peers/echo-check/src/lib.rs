@@ -120,7 +120,8 @@ pub fn slow_reader(command: &[&str]) -> Outcome {
     });
     // Time for the sends to get stuck. Should it be too short, the check is only weaker.
     thread::sleep(Duration::from_millis(300));
-    echo_whole(server.address(), 4, Duration::ZERO).map_err(|why| format!("other client: {why}"))?;
+    echo_whole(server.address(), 4, Duration::ZERO)
+        .map_err(|why| format!("other client: {why}"))?;
     expect_pattern(&mut reader, 3, SLOW_READER_BYTES, Duration::from_micros(50))?;
     expect_end(&mut reader)?;
     sender.join().map_err(|_| "the sender panicked")??;

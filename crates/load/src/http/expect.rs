@@ -34,7 +34,9 @@ impl FromStr for Statuses {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
             match (code(first), code(last)) {
                 (Some(first), Some(last)) if first <= last => Ok(first..=last),
-                _ => Err(format!("`{part}` is neither a status from 200 to 599 nor a range of them")),
+                _ => {
+                    Err(format!("`{part}` is neither a status from 200 to 599 nor a range of them"))
+                }
             }
         };
         text.split(',').map(range).collect::<Result<_, _>>().map(Statuses)

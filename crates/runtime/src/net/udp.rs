@@ -176,7 +176,8 @@ impl UdpSocket {
     pub fn try_send_batch(&self, batch: &mut Vec<Datagram>) -> io::Result<()> {
         let context = Context::from_waker(Waker::noop());
         let mut send = Operation::new(&self.worker, self.key, Side::Send);
-        match send.poll(&context, |driver, key, waiter| driver.poll_send_batch(key, waiter, batch)) {
+        match send.poll(&context, |driver, key, waiter| driver.poll_send_batch(key, waiter, batch))
+        {
             Poll::Ready(taken) => taken,
             Poll::Pending => Ok(()),
         }

@@ -140,7 +140,9 @@ pub const HAZARDS: &[Hazard] = &[
         symptom: "a CPU on which a program waits in io_uring shows as 100 % iowait, /proc/pressure/io \
                   as stalled, and the CPU's frequency may be raised, without a real problem",
         source: "liburing#943, netty#16655, compio#957",
-        concerns: Some("every idle worker, in monitoring tools; from 6.15 on no_iowait prevents it"),
+        concerns: Some(
+            "every idle worker, in monitoring tools; from 6.15 on no_iowait prevents it",
+        ),
         ranges: &[(release(6, 1, 39), release(6, 2, 0)), (release(6, 4, 4), release(6, 15, 0))],
     },
     Hazard {

@@ -128,7 +128,8 @@ fn buffers_received_elsewhere_are_forwarded_in_order(configuration: Configuratio
             }
         });
         let writing = on_thread(move || {
-            std::io::Write::write_all(&mut writer, &pattern(6, 0..TOTAL)).expect("the server reads");
+            std::io::Write::write_all(&mut writer, &pattern(6, 0..TOTAL))
+                .expect("the server reads");
         });
         let (other, mut peer) = pair().await;
         spawn(echo(other));

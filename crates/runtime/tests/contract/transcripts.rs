@@ -193,9 +193,5 @@ fn every_configuration_has_the_same_transcript() {
         }
         println!("12 scripts on {} configurations", tried.len());
     }
-    check(
-        "contract::transcripts::every_configuration_has_the_same_transcript",
-        epoll_edge,
-        same,
-    );
+    check("contract::transcripts::every_configuration_has_the_same_transcript", epoll_edge, same);
 }

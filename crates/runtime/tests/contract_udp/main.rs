@@ -38,11 +38,11 @@ macro_rules! configurations {
 mod support;
 
 mod ancillary;
-mod reflecting;
 mod dropping;
 mod errors;
 mod exhaustion;
 mod modes;
 mod peers;
+mod reflecting;
 mod releasing;
 mod segmentation;

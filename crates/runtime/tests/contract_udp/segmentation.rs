@@ -59,10 +59,8 @@ fn a_buffer_is_cut_into_datagrams(configuration: Configuration) {
 fn unsegmented_buffers_keep_their_place(configuration: Configuration) {
     const SEGMENT: usize = 2000;
     const ROUNDS: usize = 20;
-    let test = format!(
-        "segmentation::unsegmented_buffers_keep_their_place::{}",
-        configuration.name
-    );
+    let test =
+        format!("segmentation::unsegmented_buffers_keep_their_place::{}", configuration.name);
     on_a_slow_path(&test, || {
         in_all_ways(configuration, |options, _| async move {
             let to = bind(&UdpOptions { recv_buffer_bytes: Some(32 << 20), ..Default::default() });

@@ -1,7 +1,7 @@
 //! Faults between the real kernel and the engines: what they found.
 
 use crate::may_skip::skip;
-use crate::{anywhere, echo_bytes, echo};
+use crate::{anywhere, echo, echo_bytes};
 use std::io::Write;
 use std::time::Duration;
 use twinring::sim::{Fault, Faults, inject};

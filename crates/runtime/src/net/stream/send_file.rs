@@ -1,7 +1,7 @@
 //! Sending a file.
 
 use super::TcpStream;
-use crate::driver::chunks::Chunk;
+use crate::driver::pieces::Piece;
 use crate::driver::zero_copy::{self, BUFFER_BYTES, Buffer};
 use crate::driver::{Side, errno};
 use crate::fs::{File, SendStrategy, WARM_BYTES};
@@ -150,7 +150,7 @@ impl<'a> Turn<'a> {
     async fn send_from_cache(&mut self, file: &File, at: u64, most: usize) -> io::Result<usize> {
         loop {
             self.bring_in(file, at, most).await?;
-            match self.send(Chunk::File { file: file.fd(), offset: at, len: most }) {
+            match self.send(Piece::File { file: file.fd(), offset: at, len: most }) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.room().await?,
                 sent => return sent,
             }
@@ -184,7 +184,7 @@ impl<'a> Turn<'a> {
                     self.stream.worker.sending.return_pipe(pipe);
                     return Ok(sent);
                 }
-                match self.send(Chunk::Piped { pipe: &pipe, len: filled - sent, more }) {
+                match self.send(Piece::Piped { pipe: &pipe, len: filled - sent, more }) {
                     Ok(bytes) => sent += bytes,
                     Err(error) => break error,
                 }
@@ -218,7 +218,7 @@ impl<'a> Turn<'a> {
         let mut copies = false;
         while !buffer.is_empty() {
             let sent = match copies {
-                true => self.send(Chunk::Bytes { bytes: buffer.as_slice(), more }),
+                true => self.send(Piece::Bytes { bytes: buffer.as_slice(), more }),
                 false => self.send_without_copy(&buffer, more).await,
             };
             match sent {
@@ -256,7 +256,7 @@ impl<'a> Turn<'a> {
         let more = self.sent + (bytes.len() as u64) < self.len;
         let mut left = &bytes[..];
         while !left.is_empty() {
-            match self.send(Chunk::Bytes { bytes: left, more }) {
+            match self.send(Piece::Bytes { bytes: left, more }) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.room().await?,
                 sent => left = &left[sent?..],
             }
@@ -264,8 +264,8 @@ impl<'a> Turn<'a> {
         Ok(bytes.len())
     }
 
-    fn send(&mut self, chunk: Chunk<'_>) -> io::Result<usize> {
-        let sent = self.stream.worker.driver.borrow_mut().send_piece(self.stream.key, chunk);
+    fn send(&mut self, piece: Piece<'_>) -> io::Result<usize> {
+        let sent = self.stream.worker.driver.borrow_mut().send_piece(self.stream.key, piece);
         let bytes = *sent.as_ref().unwrap_or(&0);
         self.sent += bytes as u64;
         self.stream.worker.executor.spend_bytes(bytes);

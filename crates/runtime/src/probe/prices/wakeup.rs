@@ -234,7 +234,9 @@ fn wake_other_cpu(
     });
     counts.wake_ups.count(count, interrupts);
     let Some(((began, idle), (ended, idle_then))) = before.0.zip(after.1) else {
-        return Err(format!("CPU {there} has no idle time by /proc/stat; stop the program that uses it"));
+        return Err(format!(
+            "CPU {there} has no idle time by /proc/stat; stop the program that uses it"
+        ));
     };
     let busy = (ended - began).saturating_sub(idle_then.saturating_sub(idle));
     let busy_ns = busy.as_nanos() as f64 / count as f64;

@@ -530,7 +530,9 @@ impl Kernel {
         let Some(tcp) = self.tcp(fd) else { return };
         let missing = tcp.promised.len();
         if missing > 0 && !tcp.excused {
-            self.complain(|| format!("socket {fd} saw the end of the stream {missing} bytes early"));
+            self.complain(|| {
+                format!("socket {fd} saw the end of the stream {missing} bytes early")
+            });
         }
     }
 
