@@ -99,7 +99,7 @@ fn refuse(problems: &[String], code: u8) -> ExitCode {
 
 type AtEnd = Box<dyn FnOnce(&signals::Received)>;
 
-/// What a service needs besides being run.
+/// The needs of a service besides being run.
 #[derive(Default)]
 struct Hooks {
     /// How long a drain may take.

@@ -28,8 +28,8 @@ use twinring_services::raise_descriptor_limit;
 
 /// Serves files until a signal ends it.
 pub(super) fn serve(args: HttpArgs) -> Result<ExitCode, Box<dyn Error>> {
-    // SIGHUP reloads certificates and reopens the log. It is handled even if there is none of
-    // that kind, as its effect would otherwise be to end the process.
+    // SIGHUP reloads certificates and reopens the log. It is handled even without both, because its
+    // default effect would end the process.
     let signals = Actions::of(&[SIGHUP, SIGUSR1])?;
     if let Err(error) = raise_descriptor_limit() {
         complain(&format!("twinring: cannot raise the limit of open descriptors: {error}"));

@@ -28,7 +28,7 @@ pub(super) struct UserArgs {
 /// The user and groups to switch to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Identity {
-    /// What the operator called it.
+    /// The operator's name for it.
     name: String,
     /// `None` keeps the current user.
     user: Option<Uid>,
@@ -107,7 +107,7 @@ fn find_group(text: &str) -> Result<Gid, String> {
 }
 
 impl Identity {
-    /// What the operator called it.
+    /// The operator's name for it.
     pub(super) fn name(&self) -> &str {
         &self.name
     }

@@ -17,7 +17,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// here; the keys of TLS are the largest part.
 const EACH_BYTES_MAX: u64 = 96 << 10;
 
-/// What a slow peer does not finish.
+/// The part of a request that a slow peer does not finish.
 #[derive(Clone, Copy)]
 enum Unfinished {
     Head,

@@ -41,7 +41,7 @@ fn break_off(
         let _gone_already = stream.shutdown(Shutdown::Write);
     }
     if stage > 2 {
-        // What is there by now: nothing, or a part.
+        // The data that has arrived by now: none, or a part.
         let _part = stream.read(&mut vec![0; 1 + roll(20_000)]);
     }
     if stage == 4 {

@@ -33,7 +33,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// How long the other client waits for a datagram before it sends it again.
 const DATAGRAM_PATIENCE: Duration = Duration::from_millis(100);
 
-/// What a server holds at one moment.
+/// The resources of a server at one moment.
 #[derive(Clone, Copy, Debug)]
 struct Holding {
     memory_bytes: u64,
@@ -218,7 +218,7 @@ pub(crate) struct Siege {
     /// It has to print statistics every second.
     pub(crate) server: Server,
     pub(crate) others: Others,
-    /// What the server may need beyond the baseline while it is attacked.
+    /// The resources that the server may need beyond the baseline while it is attacked.
     pub(crate) growth_bytes_max: u64,
 }
 

@@ -365,7 +365,7 @@ fn an_interrupt_reports_the_result_so_far() {
     }
 }
 
-/// What it had answered until then was quick, and nothing of it failed.
+/// Its answers until then were quick, and none of them failed.
 #[test]
 fn a_server_that_stops_breaks_the_gates_of_an_open_loop() {
     for engine in engines() {

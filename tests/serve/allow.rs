@@ -147,7 +147,7 @@ fn a_source_beyond_its_rate_is_not_answered() {
                 }
             }
             let ended = server.terminate();
-            // What came later than it was waited for.
+            // Late answers count too.
             client.set_nonblocking(true).expect("a socket");
             while client.recv(&mut [0; 2000]).is_ok() {
                 answered += 1;

@@ -104,7 +104,7 @@ fn a_peer_that_stops_reading_is_cut_by_the_idle_timeout_with_a_reset() {
         let stuck = connect(server.address());
         write_until_stuck(&stuck, &bytes);
         server.wait_for_sockets(SOCKETS_WITHOUT_CONNECTIONS);
-        // What was cut short must not look complete.
+        // A truncated answer must not look complete.
         assert!(read_to_end(&stuck).is_err(), "{engine}: a truncated stream ended cleanly");
         assert_eq!(server.terminate().count("idle_closed"), 1);
         println!("{engine}: cut with a reset");

@@ -87,7 +87,7 @@ impl Browser {
         Some(browser)
     }
 
-    /// What the browser answers to a command.
+    /// The browser's answer to a command.
     fn command(&mut self, method: &str, parameters: &Value) -> Value {
         self.commands += 1;
         let mut command = json!({ "id": self.commands, "method": method, "params": parameters });
@@ -135,7 +135,7 @@ impl Drop for Browser {
     }
 }
 
-/// What the script of the page should find.
+/// The expected results of the page's script.
 fn expected() -> Value {
     json!({
         "png": [48, 32],

@@ -199,7 +199,7 @@ fn request_timeouts_hold_during_a_drain() {
     }
 }
 
-/// What came behind a request that waited was answered with the time of that one.
+/// Answers behind a request that waited had the time of that one.
 #[test]
 fn answers_behind_one_that_waits_have_their_own_date() {
     let site = Site::usual();

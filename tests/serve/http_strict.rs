@@ -46,7 +46,7 @@ fn ambiguous_requests_are_refused_and_the_connection_closed() {
     for engine in ENGINES {
         let server = Server::http(engine, site.path(), &[]);
         for request in &requests {
-            // What is hidden behind it must not be answered.
+            // A hidden request behind it must not be answered.
             let hidden = format!("{request}{}", get("/hello.txt", ""));
             let answers = responses(&talk_until_closed(server.address(), hidden.as_bytes()));
             assert_eq!(answers.len(), 1, "{request:?}: {answers:?}");

@@ -25,7 +25,7 @@ fn sizes() -> Vec<usize> {
     sizes
 }
 
-/// What one engine makes of a fixed set of datagrams: all answers, and all counters.
+/// The results of a fixed set of datagrams on one engine: all answers, and all counters.
 fn transcript(engine: &str, way: &[&str]) -> (Vec<Vec<u8>>, serde_json::Value) {
     let server = Server::udp(engine, way);
     let clients: Vec<UdpSocket> = (0..5).map(|_| client(server.address())).collect();

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use twinring_services::udp::SWAP_PATIENCE;
 
-/// What a client found.
+/// The observations of a client.
 #[derive(Debug, PartialEq)]
 struct Found {
     lost: Vec<u32>,

@@ -61,7 +61,7 @@ impl Identity {
         listen.into_iter().chain(files).collect()
     }
 
-    /// What a client needs that trusts what is in the file now.
+    /// The configuration of a client that trusts the certificate now in the file.
     pub(crate) fn trust(&self, versions: &[&'static SupportedProtocolVersion]) -> ClientConfig {
         let certificate = CertificateDer::from_pem_file(self.certificate()).expect("a certificate");
         let mut roots = RootCertStore::empty();
@@ -129,7 +129,7 @@ pub(crate) fn talk_secure(
     Ok(answers)
 }
 
-/// What the server answers to the same bytes without TLS and with it, without dates.
+/// The server's answer to the same bytes without TLS and with it, without dates.
 pub(crate) fn both_ways(
     server: &Server,
     config: &Arc<ClientConfig>,

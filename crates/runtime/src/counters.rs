@@ -110,7 +110,7 @@ counters! {
     pauses,
     /// Received buffers copied to the heap because the pool ran low.
     copied_out,
-    /// Times that accepting stopped for want of descriptors or memory.
+    /// Times that accepting stopped for lack of descriptors or memory.
     accept_stalls,
     /// Connections closed by the linger limit with bytes still unsent.
     lingers_expired,

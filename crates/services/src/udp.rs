@@ -103,7 +103,7 @@ impl UdpService {
         Ok(server)
     }
 
-    /// What the kernel granted each socket.
+    /// The buffer sizes that the kernel granted each socket.
     pub fn granted(&self) -> Granted {
         self.service.granted
     }

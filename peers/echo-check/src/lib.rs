@@ -29,7 +29,7 @@ const STALL: Duration = Duration::from_secs(20);
 /// Descriptors the server gets in [`out_of_descriptors`].
 const SCARCE_DESCRIPTORS: u64 = 32;
 
-/// What a check returns: why it failed.
+/// The result of a check: why it failed.
 pub type Outcome = Result<(), String>;
 
 /// One named check.

@@ -34,8 +34,8 @@ pub(super) struct TlsArgs {
 }
 
 impl TlsArgs {
-    /// What is missing: one of these options is of no use without the others. (Not for clap to
-    /// say, which does not know what the configuration file adds.)
+    /// The missing option: each of these requires the others. (clap cannot check that, because the
+    /// configuration file may have them.)
     pub(super) fn missing(&self) -> Option<&'static str> {
         let given = [!self.listen_tls.is_empty(), self.tls_cert.is_some(), self.tls_key.is_some()];
         let missing = given.iter().position(|given| !given)?;

@@ -107,17 +107,18 @@ impl UdpSocket {
         self.peer
     }
 
-    /// Waits for a datagram and appends what is there, at most 64, to `into`, in the order of
-    /// arrival; returns how many it appended. ICMP errors are counted and waited past.
+    /// Waits for a datagram and appends all available ones, at most 64, to `into`, in the order of
+    /// arrival; returns how many it appended. ICMP errors are counted and do not end the wait.
     ///
     /// # Errors
-    /// What makes the socket itself fail, once; or ECANCELED, see [`cancel`](Self::cancel).
+    /// The error that makes the socket itself fail, once; or ECANCELED, see
+    /// [`cancel`](Self::cancel).
     pub fn recv_batch<'a>(&'a self, into: &'a mut Vec<Received>) -> RecvBatch<'a> {
         self.recv_at_most(BATCH_MAX, into)
     }
 
-    /// As [`recv_batch`](Self::recv_batch), for those who write futures of their own. Of the tasks that
-    /// call this, the last one is woken.
+    /// Like [`recv_batch`](Self::recv_batch), for hand-written futures. Of several tasks that call
+    /// this, the last one is woken.
     ///
     /// # Errors
     /// The error that makes the socket itself fail, once.

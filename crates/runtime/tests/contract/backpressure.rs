@@ -8,7 +8,7 @@ use twinring::{TcpStream, spawn};
 
 contract!(a_peer_that_does_not_read_blocks_its_sender, an_unread_stream_stops_its_peer,);
 
-/// What `TcpStream::send` documents: less than this is queued before it waits.
+/// The bound that `TcpStream::send` documents: less than this is queued before it waits.
 const QUEUED_BYTES_MAX: usize = 256 * 1024;
 /// Received and unread, per stream, in bytes; the receive in progress may add a pool's worth.
 const RECEIVED_BYTES_MAX: usize = 128 * 1024;

@@ -81,7 +81,7 @@ fn a_lone_answer_leaves_at_once(configuration: Configuration) {
     });
 }
 
-/// What a task sends on a stream, and how it ends.
+/// The sends of a task on a stream, and its end.
 async fn send_in_some_way(way: usize, stream: TcpStream) -> std::io::Result<()> {
     let part = |range| pattern(way as u64, range);
     stream.send(part(0..10)).await?;

@@ -61,7 +61,7 @@ fn a_slot_reused_in_the_same_turn_starts_afresh(configuration: Configuration) {
     });
 }
 
-/// What an operator watches, to see that nothing leaks.
+/// The gauges that show an operator that nothing leaks.
 fn gauges_return_to_their_initial_values(configuration: Configuration) {
     const PEERS: u64 = 20;
     let handle = configuration.run_with_handle(|handle| async move {

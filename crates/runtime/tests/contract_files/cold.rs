@@ -20,7 +20,7 @@ contract!(
 
 const BYTES: usize = 3_000_000;
 
-/// What was handed to the ring or to a thread.
+/// Operations passed to the ring or to a thread.
 fn handed_over(counters: &CounterSnapshot) -> u64 {
     counters.file_operations + counters.file_jobs
 }

@@ -140,7 +140,7 @@ fn a_file_that_ends_early_is_reported(configuration: Configuration) {
             let sent = stream.send_file(&file, at, len).await.expect("an open stream");
             assert_eq!(sent, expected);
         }
-        // What to make of it is the program's business: the stream goes on.
+        // The program decides how to handle it: the stream continues.
         stream.send("end").await.expect("an open stream");
         stream.shutdown_write().await.expect("an open stream");
         let read = reading.await;

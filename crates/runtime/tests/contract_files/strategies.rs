@@ -1,4 +1,4 @@
-//! What holds for sendfile(2) holds for every other way to send a file.
+//! The rules for sendfile(2) hold for every other way to send a file.
 
 use crate::reading::{LARGE_BYTES, large};
 use crate::support::*;
@@ -183,7 +183,7 @@ fn each_way_reports_a_reset(configuration: Configuration) {
     });
 }
 
-/// What the peer has is a beginning of the file, and then a reset.
+/// The peer has a beginning of the file, and then gets a reset.
 async fn assert_cut_short(mut peer: Peer) {
     on_thread(move || {
         let mut read = Vec::new();

@@ -255,7 +255,7 @@ fn due_sends_leave_before_arrivals_are_handled(configuration: Configuration) {
         spawn(async move {
             loop {
                 near.recv_from().await.expect("a datagram");
-                // What the sender handed over in this tick has arrived already.
+                // Datagrams that the sender sent in this tick have already arrived.
                 far.set_nonblocking(true).expect("a socket");
                 let mut bytes = [0; 100];
                 let arrived = || {

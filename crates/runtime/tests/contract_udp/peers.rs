@@ -78,7 +78,7 @@ pub(crate) fn closed_udp_port() -> SocketAddr {
     address_of(&peer_at(SocketAddr::from((Ipv4Addr::new(127, 77, high, low), 0))))
 }
 
-/// What a blocking peer gets next.
+/// The next datagram of a blocking peer.
 pub(crate) fn next(peer: &Peer) -> Vec<u8> {
     let mut bytes = vec![0; 70_000];
     let length = peer.recv(&mut bytes).expect("a datagram");

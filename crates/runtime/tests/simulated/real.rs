@@ -41,7 +41,7 @@ fn echo_run(engine: EngineChoice, options: &str, faults: Faults) -> Option<Count
     Some(counted)
 }
 
-/// What is asked for happens, which the engines' own counters show.
+/// Requested faults occur, which the engines' own counters show.
 #[test]
 fn faults_reach_the_engines() {
     let only = |fault| Faults::none().with(fault, 500_000);

@@ -74,7 +74,7 @@ fn threads_take_turns_the_same_way_each_time() {
     assert_ne!(echo_run(1).trace_hash, echo_run(2).trace_hash);
 }
 
-/// What the standard library waits with: all of it by the clock of the world.
+/// The waits of the standard library: all of them by the clock of the world.
 #[test]
 fn locks_channels_and_sleep_wait_in_virtual_time() {
     const HOUR: Duration = Duration::from_secs(3600);

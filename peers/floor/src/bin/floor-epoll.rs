@@ -79,7 +79,7 @@ struct Server {
     receive_bytes: usize,
     /// What one receive takes, behind what waits to be sent.
     buffer: Vec<u8>,
-    /// What waits to be sent, in order: to whom, and where in the buffer it is.
+    /// Gathered sends, in order: the socket, and the place in the buffer.
     gathered: Vec<(RawFd, Range<usize>)>,
     /// Zero: nothing waits.
     gathered_bytes_max: usize,
@@ -95,13 +95,13 @@ struct Connection {
     unsent: Option<Box<Unsent>>,
 }
 
-/// What the socket did not take.
+/// The bytes that the socket did not take.
 struct Unsent {
     bytes: Vec<u8>,
     sent: usize,
 }
 
-/// What becomes of a connection after its turn.
+/// The state of a connection after its turn.
 #[derive(PartialEq, Eq)]
 enum Turn {
     /// The kernel reports when there is more to do.

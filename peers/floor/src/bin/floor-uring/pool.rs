@@ -21,7 +21,7 @@ pub(crate) struct Piece {
     len: u32,
 }
 
-/// What the loop knows of one buffer.
+/// The loop's state of one buffer.
 #[derive(Debug, Clone, Copy, Default)]
 struct Buffer {
     /// Bytes the kernel has filled since the buffer was last given to it.

@@ -497,7 +497,7 @@ impl Kernel {
                 Tried::Over(bytes as i32, CQE_MORE)
             }
             Ok(bytes) => Tried::Over(bytes as i32, 0),
-            // What was sent of it counts.
+            // The part that was sent counts.
             Err(_) if done > 0 => Tried::Failed(done as i32),
             Err(refused) => Tried::Failed(-crate::driver::errno(&refused)),
         }
