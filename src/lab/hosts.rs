@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use twinring_lab::{HostOptions, LabError};
 
 /// Which hosts, and how to get there.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Between hosts")]
 pub(super) struct Hosts {
     /// Host of the server, as ssh knows it; `local` is this one.
