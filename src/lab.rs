@@ -3,6 +3,7 @@
 mod hosts;
 
 use crate::output::{self, complain};
+use crate::values;
 use clap::{Args, Subcommand};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -43,6 +44,14 @@ pub(crate) enum Lab {
     Compare(Compare),
     /// List other people's programs: which are installed, and how to get the others.
     Peers(Peers),
+    /// Write the reports of bundles and an index of them as static pages.
+    Gallery {
+        /// The directory for the pages; it is made if there is none.
+        out: PathBuf,
+        /// The directories of the bundles, in the order of the index.
+        #[arg(required = true)]
+        bundles: Vec<PathBuf>,
+    },
     /// Recompute every figure of a bundle from its raw data, and detect edits.
     Verify {
         /// The directory of the bundle.
@@ -66,9 +75,9 @@ pub(crate) struct Peers {
 }
 
 /// Options of `lab run`; options left out keep the experiment's own values.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct Run {
-    /// A built-in experiment (see `lab list`) or a TOML file.
+    /// A built-in experiment (see `lab list`), a TOML file, or `disputes`: all that are disputed.
     name: String,
     /// Pairs per cell; a verdict needs at least 8.
     #[arg(long)]
@@ -88,8 +97,8 @@ pub(crate) struct Run {
     /// TCP and HTTP: connection counts, for example 1,10,100.
     #[arg(long, value_delimiter = ',')]
     connections: Option<Vec<u32>>,
-    /// Sizes of messages or files in bytes, for example 128,1024,16384.
-    #[arg(long, value_delimiter = ',')]
+    /// Sizes of messages or files, for example 128,1K,16K.
+    #[arg(long, value_delimiter = ',', value_parser = values::size)]
     sizes: Option<Vec<u32>>,
     /// TCP and HTTP: requests in flight per connection.
     #[arg(long, value_delimiter = ',')]
@@ -182,13 +191,15 @@ pub(crate) struct Compare {
 
 pub(crate) fn run(lab: Lab) -> ExitCode {
     let done = match lab {
-        Lab::Run(options) => measure(*options),
+        Lab::Run(options) => measure(&options),
         Lab::List => Ok(tell(&list(), 0)),
         Lab::Show { name, price } => show(&name, price.as_ref()),
         Lab::Report { bundle } => twinring_lab::rerender(&bundle)
             .map(|summary| tell(&twinring_lab::table(&summary, Style::for_stdout()), 0)),
         Lab::Compare(options) => compare(options),
         Lab::Peers(options) => list_peers(&options),
+        Lab::Gallery { out, bundles } => twinring_lab::gallery(&bundles, &out)
+            .map(|index| tell(&format!("{}\n", index.display()), 0)),
         Lab::Verify { bundle } => twinring_lab::verify(&bundle)
             .map(|verification| tell(&format!("{verification}\n"), verification.exit_code())),
     };
@@ -202,7 +213,7 @@ pub(crate) fn run(lab: Lab) -> ExitCode {
 }
 
 /// Prints a result. Returns its exit code, or 1 if it could not be printed.
-fn tell(result: &str, code: u8) -> u8 {
+pub(crate) fn tell(result: &str, code: u8) -> u8 {
     match output::print(result) {
         Ok(()) => code,
         Err(problem) => {
@@ -212,7 +223,27 @@ fn tell(result: &str, code: u8) -> u8 {
     }
 }
 
-fn measure(options: Run) -> Result<u8, LabError> {
+/// The name of all disputed questions together.
+const DISPUTES: &str = "disputes";
+
+/// Runs one experiment, or all that are disputed one after the other; then the exit code is the
+/// largest of theirs.
+fn measure(options: &Run) -> Result<u8, LabError> {
+    let stop = Stop::on_signals().map_err(LabError::signals)?;
+    if options.name != DISPUTES {
+        return measure_one(&options.name, options, &stop);
+    }
+    let mut code = 0;
+    for name in twinring_lab::DISPUTES {
+        if stop.signal().is_none() {
+            code = measure_one(name, options, &stop)?.max(code);
+        }
+    }
+    Ok(code)
+}
+
+fn measure_one(name: &str, options: &Run, stop: &Stop) -> Result<u8, LabError> {
+    let options = options.clone();
     let overrides = Overrides {
         pairs: options.pairs,
         spare_pairs: options.spares,
@@ -237,7 +268,7 @@ fn measure(options: Run) -> Result<u8, LabError> {
     let binary = std::env::current_exe().map_err(|e| LabError::read("the running binary", e))?;
     let outcome = twinring_lab::run(
         &RunOptions {
-            experiment: Experiment::find(&options.name)?.with(&overrides)?,
+            experiment: Experiment::find(name)?.with(&overrides)?,
             out: options.out,
             seed: options.seed,
             helper: vec![OsString::from(&binary), HELPER.into()],
@@ -247,7 +278,7 @@ fn measure(options: Run) -> Result<u8, LabError> {
             hosts: options.hosts.options()?,
             command: std::env::args().collect(),
         },
-        &Stop::on_signals().map_err(LabError::signals)?,
+        stop,
     )?;
     let result = if options.json {
         format!("{}\n", twinring_lab::json_line(&outcome))

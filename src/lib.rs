@@ -1,24 +1,28 @@
 //! The `twinring` command: arguments in, library calls out. It is a library only so that `fuzz/` can
 //! call its parsers.
 
+mod advise;
 mod engine_args;
 mod lab;
 mod load;
 mod output;
 mod probe;
 mod serve;
+mod values;
 
 #[doc(hidden)]
 pub use serve::fuzzing;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
 use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// One network service on two engines, io_uring and epoll, and evidence for which one suits your
 /// workload.
 #[derive(Debug, Parser)]
-#[command(version, arg_required_else_help = true)]
+#[command(name = "twinring", version, arg_required_else_help = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -34,9 +38,21 @@ enum Command {
     Load(Box<load::Load>),
     /// Show what this system allows, what it refuses, and how to fix it.
     Probe(probe::Probe),
+    /// Find out which engine suits a workload on this machine, in a few minutes.
+    Advise(advise::Advise),
     /// Compare engines and servers in paired experiments.
     #[command(subcommand)]
     Lab(lab::Lab),
+    /// Print the completions of a shell, for its directory of completions.
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
+    /// Write the manual pages, one for each command.
+    Man {
+        /// The directory for them, which exists.
+        directory: PathBuf,
+    },
     /// How the lab starts its children.
     #[command(name = lab::HELPER, hide = true)]
     LabHelper {
@@ -52,7 +68,56 @@ pub fn main() -> ExitCode {
         Command::Serve(service) => serve::run(service),
         Command::Load(load) => load::run(*load),
         Command::Probe(probe) => probe::run(&probe),
+        Command::Advise(options) => advise::run(&options),
         Command::Lab(lab) => lab::run(lab),
+        Command::Completions { shell } => completions(shell),
+        Command::Man { directory } => manual(&directory),
         Command::LabHelper { arguments } => twinring_lab::helper(&arguments),
+    }
+}
+
+/// The code of a result that was printed or written, or a complaint.
+fn exit_code(done: Result<(), String>) -> ExitCode {
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => {
+            output::complain(&format!("twinring: {problem}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn completions(shell: Shell) -> ExitCode {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "twinring", &mut script);
+    exit_code(output::print(&String::from_utf8_lossy(&script)))
+}
+
+fn manual(directory: &Path) -> ExitCode {
+    let written = clap_mangen::generate_to(Cli::command(), directory);
+    exit_code(written.map_err(|error| format!("cannot write to {}: {error}", directory.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_has_a_manual_page_and_completions() {
+        Cli::command().debug_assert();
+        let directory = tempfile::tempdir().unwrap();
+        assert_eq!(manual(directory.path()), ExitCode::SUCCESS);
+        for page in
+            ["twinring.1", "twinring-serve-http.1", "twinring-lab-run.1", "twinring-advise.1"]
+        {
+            let text = std::fs::read_to_string(directory.path().join(page)).unwrap();
+            assert!(text.contains(".SH OPTIONS"), "{page}: {text}");
+        }
+        assert!(!directory.path().join("twinring-lab-helper.1").exists());
+        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "twinring", &mut script);
+            assert!(String::from_utf8(script).unwrap().contains("advise"), "{shell}");
+        }
     }
 }

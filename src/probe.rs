@@ -200,7 +200,8 @@ fn engines(table: &mut Table, found: &Capabilities) {
     table.paragraph("       ", epoll, &Style::new());
 }
 
-fn describe(features: &UringFeatures) -> String {
+/// The features of io_uring in words.
+pub(crate) fn describe(features: &UringFeatures) -> String {
     let buffers = match features.buffers {
         Buffers::Ring => "in a ring",
         Buffers::Incremental => "in an incremental ring",

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use twinring_lab::{HostOptions, LabError};
 
 /// The hosts, and how to reach them.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Between hosts")]
 pub(super) struct Hosts {
     /// Host of the server, as ssh resolves it; `local` is this one.

@@ -2,6 +2,7 @@
 
 use super::observe::{JsonMarks, Live};
 use super::{Common, Network, Times, address, finish, prepare, print, refuse, signals};
+use crate::values;
 use clap::Args;
 use std::error::Error;
 use std::net::SocketAddr;
@@ -16,8 +17,8 @@ pub(crate) struct TcpArgs {
     /// Connections that send, in total.
     #[arg(short, long, value_name = "N", default_value_t = 100)]
     connections: u64,
-    /// Size of a request and of its answer.
-    #[arg(short, long, value_name = "BYTES", default_value_t = 128)]
+    /// Size of a request and of its answer, such as 128 or 4K.
+    #[arg(short, long, value_name = "BYTES", default_value = "128", value_parser = values::size)]
     size: u32,
     /// End the window when this many requests, in all, were sent in it and answered.
     #[arg(short = 'n', long, value_name = "N")]

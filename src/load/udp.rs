@@ -2,6 +2,7 @@
 
 use super::observe::{JsonMarks, Live};
 use super::{Common, address, duration, finish, prepare, print, refuse, signals};
+use crate::values;
 use clap::{Args, ValueEnum};
 use std::error::Error;
 use std::net::{IpAddr, SocketAddr};
@@ -21,7 +22,7 @@ pub(crate) struct UdpArgs {
     #[arg(long, value_name = "R", default_value = "50", value_parser = rate)]
     pps: udp::Rate,
     /// Size of a packet: the payload of a datagram, including the RTP header of 12 bytes.
-    #[arg(short, long, value_name = "BYTES", default_value_t = 172)]
+    #[arg(short, long, value_name = "BYTES", default_value = "172", value_parser = values::size)]
     size: u32,
     /// Length of the measured window.
     #[arg(short, long, value_name = "TIME", default_value = "10s", value_parser = duration)]

@@ -9,6 +9,7 @@ use super::{
     timeout, with_remedy,
 };
 use crate::engine_args::EngineArgs;
+use crate::values;
 use clap::Args;
 use std::error::Error;
 use std::io;
@@ -23,7 +24,7 @@ use twinring_services::{Connection, Limits, TcpService, echo, raise_descriptor_l
 #[derive(Debug, Args)]
 pub(crate) struct TcpArgs {
     /// Address to listen on; may be given several times, for IPv4 and IPv6 (`[::1]:7000`).
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7000")]
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7000", value_parser = values::listen)]
     listen: Vec<SocketAddr>,
     #[command(flatten)]
     engine: EngineArgs,

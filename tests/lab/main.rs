@@ -6,6 +6,7 @@ mod http;
 mod measurements;
 #[path = "../support/missing.rs"]
 mod missing;
+mod pages;
 mod peers;
 mod profile;
 mod quick;

@@ -128,7 +128,8 @@ impl LabError {
         }
     }
 
-    pub(crate) fn write(path: &Path, source: io::Error) -> LabError {
+    /// A file could not be written.
+    pub fn write(path: &Path, source: io::Error) -> LabError {
         LabError::Write { path: path.to_owned(), source }
     }
 

@@ -33,6 +33,7 @@
 //! ```
 
 pub mod accounting;
+pub mod advise;
 pub mod audit;
 mod bundle;
 mod commands;
@@ -42,6 +43,7 @@ mod error;
 mod experiment;
 #[doc(hidden)]
 pub mod fuzzing;
+mod gallery;
 mod helper;
 mod host;
 mod lab;
@@ -69,14 +71,16 @@ mod stop;
 pub mod summary;
 mod verify;
 
+pub use advise::Advice;
 pub use error::LabError;
 pub use experiment::{
-    ALIASES, Accounting, AnswersInTime, BUILT_IN, Cell, Correction, EXPERIMENT_BYTES_MAX,
+    ALIASES, Accounting, AnswersInTime, BUILT_IN, Cell, Correction, DISPUTES, EXPERIMENT_BYTES_MAX,
     EXPERIMENT_SCHEMA, Experiment, HttpGrid, HttpPoint, KeepsUp, MIN_PAIRS, NetChoice, NetKind,
     Nginx, Overrides, Pin, Point, Printed, Protocol, Published, PublishedAgainst, PublishedCall,
     PublishedDatagrams, PublishedEcho, PublishedEchoRate, PublishedRate, PublishedRequests, Ready,
     Subject, TcpGrid, TcpPoint, UdpGrid, UnderTest, Until, built_in,
 };
+pub use gallery::{GALLERY_BUNDLES_MAX, gallery};
 pub use helper::helper;
 pub use host::{HostOptions, HostRecord, HostRole, Interface, LOCAL, Offset};
 pub use lab::{Outcome, RunOptions, json_line, run};

@@ -4,6 +4,8 @@ echo_check::suite!(epoll, "floor-epoll");
 echo_check::suite!(epoll_small_buffer, "floor-epoll", "--buffer-bytes", "512");
 echo_check::suite!(epoll_gathered, "floor-epoll", "--gather");
 echo_check::suite!(epoll_gathered_small_buffer, "floor-epoll", "--gather", "--buffer-bytes", "512");
+echo_check::suite!(epoll_rearmed, "floor-epoll", "--rearm");
+echo_check::suite!(epoll_rearmed_small_buffer, "floor-epoll", "--rearm", "--buffer-bytes", "512");
 echo_check::suite!(uring, "floor-uring");
 echo_check::suite!(uring_few_buffers, "floor-uring", "--buffers", "4", "--buffer-bytes", "512");
 echo_check::suite!(uring_split, "floor-uring", "--split");

@@ -8,6 +8,7 @@ use super::site::SiteArgs;
 use super::tls::TlsArgs;
 use crate::engine_args::EngineArgs;
 use crate::serve::user::UserArgs;
+use crate::values;
 use clap::Args;
 use clap::builder::ArgPredicate;
 use std::net::SocketAddr;
@@ -36,7 +37,9 @@ pub(crate) struct HttpArgs {
     #[arg(
         long,
         value_name = "ADDR",
+        help_heading = "Listening",
         default_value = "127.0.0.1:8080",
+        value_parser = values::listen,
         default_value_if("listen_tls", ArgPredicate::IsPresent, None)
     )]
     pub(super) listen: Vec<SocketAddr>,
@@ -56,7 +59,7 @@ pub(crate) struct HttpArgs {
     pub(super) backlog: u32,
     /// Address that answers `/metrics`, `/healthz` and `/readyz`, on its own thread. Do not expose
     /// it.
-    #[arg(long, value_name = "ADDR", help_heading = "Operation")]
+    #[arg(long, value_name = "ADDR", help_heading = "Operation", value_parser = values::listen)]
     pub(super) admin: Option<SocketAddr>,
     #[command(flatten)]
     pub(super) user: UserArgs,

@@ -2,6 +2,7 @@
 
 use super::super::timeout;
 use crate::serve::notices;
+use crate::values;
 use clap::Args;
 use std::io;
 use std::net::SocketAddr;
@@ -16,7 +17,7 @@ use twinring_services::take_no_signals;
 pub(super) struct TlsArgs {
     /// Address to listen on with TLS; may be given several times. Without --listen, the server then
     /// listens on no address without TLS.
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = values::listen)]
     pub(super) listen_tls: Vec<SocketAddr>,
     /// PEM file with the certificate, followed by its chain to one that clients trust. SIGHUP reloads
     /// it and the key, for new connections.

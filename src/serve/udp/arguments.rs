@@ -5,6 +5,7 @@ use super::super::sandbox::SandboxArgs;
 use super::super::user::UserArgs;
 use super::super::{OutputArgs, duration};
 use crate::engine_args::EngineArgs;
+use crate::values;
 use clap::Args;
 use std::net::SocketAddr;
 use std::str::FromStr;
@@ -25,7 +26,7 @@ const COALESCED_BYTES: u32 = 65_535;
 #[derive(Debug, Args)]
 pub(crate) struct UdpArgs {
     /// Address to listen on; may be given several times, for IPv4 and IPv6 (`[::1]:9000`).
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9000")]
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9000", value_parser = values::listen)]
     pub(super) listen: Vec<SocketAddr>,
     #[command(flatten)]
     pub(super) engine: EngineArgs,

@@ -73,8 +73,26 @@ pub const BUILT_IN: &[(&str, &str)] = &[
     ("published-go-uring", include_str!("../../experiments/published-go-uring.toml")),
     ("published-nginx", include_str!("../../experiments/published-nginx.toml")),
     ("published-asyncudp", include_str!("../../experiments/published-asyncudp.toml")),
+    ("dispute-depth", include_str!("../../experiments/disputes/depth.toml")),
+    ("dispute-epoll-ctl", include_str!("../../experiments/disputes/epoll-ctl.toml")),
+    ("dispute-many-connections", include_str!("../../experiments/disputes/many-connections.toml")),
+    ("dispute-naive-ring", include_str!("../../experiments/disputes/naive-ring.toml")),
+    ("dispute-task-work", include_str!("../../experiments/disputes/task-work.toml")),
+    ("dispute-barriers", include_str!("../../experiments/disputes/barriers.toml")),
     ("sandbox-cost", include_str!("../../experiments/sandbox-cost.toml")),
     ("sandbox-cost-epoll", include_str!("../../experiments/sandbox-cost-epoll.toml")),
+];
+
+/// Experiments about what is disputed in public, each with its claims. `lab run disputes` runs all of
+/// them.
+pub const DISPUTES: &[&str] = &[
+    "schedule",
+    "dispute-depth",
+    "dispute-epoll-ctl",
+    "dispute-many-connections",
+    "dispute-naive-ring",
+    "dispute-task-work",
+    "dispute-barriers",
 ];
 
 /// Other names of built-in experiments, by which they were known first.
@@ -143,6 +161,9 @@ pub struct Experiment {
     /// What others have published about the same work.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub published: Vec<Published>,
+    /// What others claim about it, each with its source, in sentences.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub claims: Vec<String>,
     /// What of it could not be done again, and why, in sentences.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_reproduced: Vec<String>,

@@ -81,6 +81,7 @@ impl From<ExperimentV1> for Experiment {
             http: None,
             subjects: old.subjects,
             published: Vec::new(),
+            claims: Vec::new(),
             not_reproduced: Vec::new(),
         }
     }

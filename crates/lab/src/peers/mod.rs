@@ -93,6 +93,9 @@ const OURS: &[&str] = &["--listen", "{addr}", "--pin", "{server_cpu}"];
 /// The same, and receiving from all that one wait reported before sending to any.
 const OURS_GATHERED: &[&str] = &["--listen", "{addr}", "--pin", "{server_cpu}", "--gather"];
 
+/// The same, and registering a socket again after each of its events.
+const OURS_REARMED: &[&str] = &["--listen", "{addr}", "--pin", "{server_cpu}", "--rearm"];
+
 /// Every peer that is known.
 pub const KNOWN: &[Peer] = &[
     Peer {
@@ -151,6 +154,16 @@ pub const KNOWN: &[Peer] = &[
         what: "the same, receiving from all, then sending to all",
         protocol: Protocol::Tcp,
         arguments: OURS_GATHERED,
+        fitted: |point| connection_buffer(point, 64 << 10),
+        port: None,
+        origin: Origin::Cargo,
+    },
+    Peer {
+        name: "floor-epoll-rearmed",
+        program: "floor-epoll",
+        what: "the same, one epoll_ctl more for each message",
+        protocol: Protocol::Tcp,
+        arguments: OURS_REARMED,
         fitted: |point| connection_buffer(point, 64 << 10),
         port: None,
         origin: Origin::Cargo,

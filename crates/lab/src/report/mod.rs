@@ -20,7 +20,7 @@ mod text;
 mod warnings;
 mod words;
 
-pub(crate) use html::html;
+pub(crate) use html::{html, verdict as headline};
 pub use markdown::markdown;
 pub(crate) use markdown::{escape, write_table};
 pub use prices::explain;

@@ -320,7 +320,9 @@ pub(super) fn severity(severity: Severity) -> &'static str {
 /// What a reader has to know before anything else: what was not measured as asked for.
 pub(super) fn notes(bundle: &Bundle) -> Vec<String> {
     let not_run = bundle.not_run.iter().map(|it| format!("{} was not run: {}", it.subject, it.why));
-    bundle.network_fallback.iter().cloned().chain(not_run).chain(state(&bundle.state)).collect()
+    let claims = bundle.experiment.claims.iter().map(|claim| format!("Claimed elsewhere: {claim}"));
+    let fallback = bundle.network_fallback.iter().cloned();
+    claims.chain(fallback).chain(not_run).chain(state(&bundle.state)).collect()
 }
 
 /// How the experiment ended, if it is not complete.

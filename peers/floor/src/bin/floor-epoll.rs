@@ -6,7 +6,8 @@
 //! most one buffer per connection, and nothing more is received from that peer until it is gone.
 //!
 //! With `--gather` what one `epoll_wait` reported is received from all first and sent to all then, so
-//! that sends follow one another in a burst, as those of a ring do.
+//! that sends follow one another in a burst, as those of a ring do. With `--rearm` every message costs
+//! one `epoll_ctl` more, as in servers that register a socket again after each event (EPOLLONESHOT).
 
 use std::io;
 use std::net::TcpListener;
@@ -50,6 +51,9 @@ struct Options {
     /// Send only when all events of one wait have been received from.
     #[arg(long)]
     gather: bool,
+    /// Register each socket again after each of its events.
+    #[arg(long)]
+    rearm: bool,
 }
 
 fn main() -> ExitCode {
@@ -62,6 +66,7 @@ fn run(options: &Options) -> io::Result<()> {
     let receive_bytes = options.common.buffer_bytes_or(DEFAULT_BUFFER_BYTES);
     let gathered_bytes_max = if options.gather { GATHERED_BYTES_MAX } else { 0 };
     let mut server = Server::new(listener, receive_bytes, gathered_bytes_max)?;
+    server.rearm = options.rearm;
     peer_common::announce(NAME, &server.listener)?;
     server.run()
 }
@@ -83,6 +88,8 @@ struct Server {
     gathered: Vec<(RawFd, Range<usize>)>,
     /// Zero: nothing waits.
     gathered_bytes_max: usize,
+    /// Sockets are registered for one event at a time.
+    rearm: bool,
 }
 
 struct Connection {
@@ -129,6 +136,7 @@ impl Server {
             buffer: vec![0; receive_bytes + gathered_bytes_max],
             gathered: Vec::new(),
             gathered_bytes_max,
+            rearm: false,
         })
     }
 
@@ -178,6 +186,12 @@ impl Server {
             })
         };
         match turn {
+            Turn::Waits if self.rearm => {
+                let events = connection.once();
+                if self.epoll.modify(&connection.socket, &mut event(events, descriptor)).is_err() {
+                    self.connections[descriptor as usize] = None;
+                }
+            }
             Turn::Waits => {}
             Turn::Unfinished if connection.unfinished => {}
             Turn::Unfinished => {
@@ -243,15 +257,17 @@ impl Server {
             | EpollFlags::EPOLLRDHUP
             | EpollFlags::EPOLLET;
         let index = socket.as_raw_fd() as usize;
+        let connection = Connection { socket, peer_done: false, unfinished: false, unsent: None };
+        let events = if self.rearm { connection.once() } else { both_ways };
         // Without memory for the registration the connection is closed, the server goes on.
-        if self.epoll.add(&socket, event(both_ways, socket.as_raw_fd())).is_err() {
+        let socket = &connection.socket;
+        if self.epoll.add(socket, event(events, socket.as_raw_fd())).is_err() {
             return;
         }
         if index >= self.connections.len() {
             self.connections.resize_with(index + 1, || None);
         }
-        self.connections[index] =
-            Some(Connection { socket, peer_done: false, unfinished: false, unsent: None });
+        self.connections[index] = Some(connection);
     }
 
     /// The listener stays readable while the backlog is not empty: reported again and again, it
@@ -273,6 +289,16 @@ impl Server {
 }
 
 impl Connection {
+    /// What is waited for with a registration for one event. Being writable is an event at once, so
+    /// it is asked for only when something waits to be sent.
+    fn once(&self) -> EpollFlags {
+        let event = match self.unsent {
+            Some(_) => EpollFlags::EPOLLOUT,
+            None => EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP,
+        };
+        event | EpollFlags::EPOLLET | EpollFlags::EPOLLONESHOT
+    }
+
     fn take_turn(&mut self, buffer: &mut [u8]) -> Turn {
         if self.unsent.is_some() {
             match self.send_rest() {

@@ -80,7 +80,8 @@ fn policy() -> String {
     )
 }
 
-fn verdict(bundle: &Bundle) -> Vec<String> {
+/// What the whole bundle says, in a sentence or two.
+pub(crate) fn verdict(bundle: &Bundle) -> Vec<String> {
     bundle.summary.as_ref().map_or(Vec::new(), |summary| overall(bundle, summary))
 }
 
