@@ -137,6 +137,10 @@ pub(crate) struct Run {
     /// CPU of the load generator, on each client host.
     #[arg(long, value_name = "CPU")]
     client_cpu: Option<usize>,
+    /// Do not measure the machine's prices first, which takes 3 to 5 seconds. The report then does not say what
+    /// they explain.
+    #[arg(long)]
+    no_prices: bool,
     /// Look where the time goes, function by function, and count system calls: two more runs of each
     /// subject in each cell, with perf, that are in no figure.
     #[arg(long)]
@@ -242,6 +246,7 @@ fn measure(options: Run) -> Result<u8, LabError> {
             helper: vec![OsString::from(&binary), HELPER.into()],
             binary,
             peers: options.peers,
+            prices: !options.no_prices,
             profile: options.profile,
             hosts: options.hosts.options()?,
             command: std::env::args().collect(),
