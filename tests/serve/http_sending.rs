@@ -158,10 +158,10 @@ fn a_file_that_is_written_anew_and_longer_breaks_the_answer_off() {
 
 #[test]
 fn each_way_leaves_others_alone_and_nothing_behind() {
+    let site = Site::usual();
+    site.write("huge.bin", &pattern(2, 60_000_000));
     for engine in ENGINES {
         for strategy in STRATEGIES {
-            let site = Site::usual();
-            site.write("huge.bin", &pattern(2, 60_000_000));
             let server = Server::http(engine, site.path(), &["--send", strategy]);
             let before = server.descriptors();
             // Peers that do not read, some of which vanish.
