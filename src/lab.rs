@@ -146,6 +146,10 @@ pub(crate) struct Run {
     /// CPU of the load generator, on each client host.
     #[arg(long, value_name = "CPU")]
     client_cpu: Option<usize>,
+    /// Do not measure the machine's prices first, which takes 3 to 5 seconds. The report then does not
+    /// explain the differences.
+    #[arg(long)]
+    no_prices: bool,
     /// Profile with perf where the time goes, function by function, and count system calls, in two
     /// more runs of each subject in each cell. These runs enter no figure.
     #[arg(long)]
@@ -274,6 +278,7 @@ fn measure_one(name: &str, options: &Run, stop: &Stop) -> Result<u8, LabError> {
             helper: vec![OsString::from(&binary), HELPER.into()],
             binary,
             peers: options.peers,
+            prices: !options.no_prices,
             profile: options.profile,
             hosts: options.hosts.options()?,
             command: std::env::args().collect(),

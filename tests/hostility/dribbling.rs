@@ -1,4 +1,4 @@
-//! Slowloris: heads, bodies and handshakes that come a byte at a time and never end, a thousand of
+//! Slowloris: heads, bodies and handshakes that come a byte at a time and never end, hundreds of
 //! them at once; none goes away before it is thrown out.
 
 use crate::peers::{Peer, attackers, source};

@@ -1,4 +1,4 @@
-//! Floods of datagrams: from a thousand addresses, of every length from none to the longest, and
+//! Floods of datagrams: from many addresses, of every length from none to the longest, and
 //! with forged sources. Nothing is ever answered with more than it was.
 
 use crate::peers::attackers;

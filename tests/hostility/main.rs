@@ -7,7 +7,7 @@
 //! exit code 0 and nothing left. `-- --nocapture` prints a line of figures for each
 //! ([`siege`]); latencies are stated there and not judged, as they are the machine's.
 //!
-//! `TWINRING_ATTACKERS` says how many connections an attack has at once (1,000 without it). Above
+//! `TWINRING_ATTACKERS` says how many connections an attack has at once (250 without it). Above
 //! 4,000, run one test at a time: each takes as many of this process's descriptors.
 
 #[path = "../support/mod.rs"]

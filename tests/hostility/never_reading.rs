@@ -1,4 +1,4 @@
-//! Peers that ask and never read an answer, a thousand at once: their windows shut, and stay shut.
+//! Peers that ask and never read an answer, hundreds at once: their windows shut, and stay shut.
 
 use crate::peers::{Cuts, Peer, attackers, narrow_connection, source, write_until_stuck};
 use crate::siege::{Others, Siege};
@@ -82,10 +82,10 @@ fn http_peers_that_never_read_are_cut_and_leave_nothing() {
     }
 }
 
-/// A tenth of the crowd: shaking hands takes most of the time.
+/// Fewer than the others, as shaking hands takes most of the time, but enough that their memory is returned.
 #[test]
 fn https_peers_that_never_read_are_cut_and_leave_nothing() {
-    let count = attackers() / 10;
+    let count = (attackers() / 10).max(100);
     let (site, identity) = (Site::usual(), Identity::new());
     site.write("huge.bin", &vec![b'x'; 16 << 20]);
     let config = Arc::new(identity.trust(&[&TLS13]));

@@ -15,11 +15,11 @@ const ADDRESSES: usize = 200;
 const STUCK_ROUNDS: u32 = 5;
 const STUCK_PAUSE: Duration = Duration::from_millis(10);
 
-/// How many connections an attack has at once: `TWINRING_ATTACKERS`, or a thousand.
+/// How many connections an attack has at once: `TWINRING_ATTACKERS`, or 250.
 pub(crate) fn attackers() -> usize {
     let descriptors = twinring_services::raise_descriptor_limit().expect("a limit");
     let asked = std::env::var("TWINRING_ATTACKERS").ok();
-    let asked = asked.map_or(1000, |text| text.parse().expect("TWINRING_ATTACKERS: a number"));
+    let asked = asked.map_or(250, |text| text.parse().expect("TWINRING_ATTACKERS: a number"));
     // Both ends have as many, and others want to be served.
     asked.min(descriptors as usize - 500).max(20)
 }

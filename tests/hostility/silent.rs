@@ -1,4 +1,4 @@
-//! Half-open floods: peers that connect and say nothing, a thousand at once.
+//! Half-open floods: peers that connect and say nothing, hundreds at once.
 
 use crate::peers::{Peer, attackers, source};
 use crate::siege::{Others, Siege};

@@ -1,4 +1,4 @@
-//! Peers with a window of hardly more than a byte, which read a byte now and then, a thousand at
+//! Peers with a window of hardly more than a byte, which read a byte now and then, hundreds at
 //! once. They get what they asked for, byte by byte, until they leave in the middle of it.
 
 use crate::peers::{Peer, attackers, source, write_until_stuck};

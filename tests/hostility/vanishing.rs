@@ -1,4 +1,4 @@
-//! Peers that vanish: a thousand on another machine, half of them waiting, half in the middle of an
+//! Peers that vanish: hundreds on another machine, half of them waiting, half in the middle of an
 //! answer, when the cable is cut. No FIN and no reset ever tells the server.
 
 use crate::peers::{Cuts, Peer, attackers};

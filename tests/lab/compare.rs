@@ -51,7 +51,10 @@ fn the_example_workflow_runs() {
     for command in commands {
         let command = command
             .trim_start_matches("sudo ")
-            .replace("--pairs 12 --window 2", "--pairs 1 --window 0.1 --warmup 0.05")
+            .replace(
+                "--pairs 12 --window 2",
+                "--pairs 1 --window 0.1 --warmup 0.05 --spares 0 --no-prices",
+            )
             .replace("bin/old", TWINRING)
             .replace("bin/new", TWINRING)
             .replace("head/baseline", &stored.to_string_lossy())

@@ -3,6 +3,7 @@
 
 mod network;
 
+use crate::support::assert_complete;
 use network::{HOSTS, Network};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -25,11 +26,11 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&both).into_owned()
 }
 
-/// It came to its end, and measured something.
-fn assert_done(output: &Output) -> String {
-    let text = said(output);
-    assert_eq!(output.status.code(), Some(0), "{text}");
-    text
+/// Measures with these arguments, to the end; what was said.
+fn measured(network: &Network, arguments: &[&str]) -> String {
+    let output = network.lab(arguments);
+    assert_complete(&output, &network.bundle());
+    said(&output)
 }
 
 fn json(path: &Path) -> Value {
@@ -98,7 +99,7 @@ fn every_protocol_is_measured_between_two_hosts_and_the_program_is_copied_once()
     let Some(network) = Network::new() else { return };
     let hosts = ["--server-host", "alpha", "--client-host", "beta"];
     let grid = ["quick", "--connections", "10", "--streams", "20", "--sizes", "128"];
-    let text = assert_done(&network.lab(&[&grid[..], &hosts, &SHORT].concat()));
+    let text = measured(&network, &[&grid[..], &hosts, &SHORT].concat());
     assert_eq!(text.matches("copying ").count(), 2, "{text}");
     assert!(text.contains("10 x 128 B between hosts"), "{text}");
     assert!(text.contains("server alpha (10.79.0.2)"), "{text}");
@@ -145,7 +146,7 @@ fn every_protocol_is_measured_between_two_hosts_and_the_program_is_copied_once()
 fn a_copied_program_is_found_again_and_a_changed_one_is_refused(network: &Network) {
     let short = [&["quick", "--protocol", "udp", "--streams", "5"][..], &SHORT].concat();
     let short = [&short[..], &["--server-host", "alpha"]].concat();
-    let text = assert_done(&network.lab(&short));
+    let text = measured(network, &short);
     assert!(!text.contains("copying"), "{text}");
     let versions = fs::read_dir(network.cache("alpha").join("twinring")).unwrap();
     let versions: Vec<_> = versions.map(|entry| entry.unwrap().path()).collect();
@@ -165,7 +166,7 @@ fn two_client_hosts_share_the_load_and_their_results_are_added() {
     let Some(network) = Network::new() else { return };
     let hosts = ["--server-host", "alpha", "--client-host", "beta", "--client-host", "gamma"];
     let grid = ["quick", "--connections", "11", "--streams", "21", "--sizes", "1024"];
-    let text = assert_done(&network.lab(&[&grid[..], &hosts, &SHORT, &THERE].concat()));
+    let text = measured(&network, &[&grid[..], &hosts, &SHORT, &THERE].concat());
     // Neither of one load generator nor of their sum, on TCP, UDP and HTTP.
     assert!(!text.contains("bad result") && !text.contains("unaccounted"), "{text}");
     network.assert_nothing_is_left();
@@ -213,20 +214,17 @@ fn either_side_may_stay_on_the_host_of_the_lab() {
     let Some(network) = Network::new() else { return };
     let tcp = ["quick", "--protocol", "tcp", "--connections", "4", "--sizes", "128"];
     let short = [&tcp[..], &SHORT, &THERE].concat();
-    let only_server = network.lab(&[&short[..], &["--server-host", "alpha"]].concat());
-    assert_done(&only_server);
+    measured(&network, &[&short[..], &["--server-host", "alpha"]].concat());
     let bundle = network.bundle();
     assert_holds(&bundle);
     fed(&runs(&bundle)).into_iter().for_each(|run| assert_whole(run, &["alpha", "local"]));
     let clients = ["--client-host", "beta", "--client-host", "local"];
-    let with_clients = network.lab(&[&short[..], &clients, &["--server-host", "alpha"]].concat());
-    assert_done(&with_clients);
+    measured(&network, &[&short[..], &clients, &["--server-host", "alpha"]].concat());
     let bundle = network.bundle();
     assert_holds(&bundle);
     let whole = |run| assert_whole(run, &["alpha", "beta", "local"]);
     fed(&runs(&bundle)).into_iter().for_each(whole);
-    let only_client = network.lab(&[&short[..], &["--client-host", "beta"]].concat());
-    assert_done(&only_client);
+    measured(&network, &[&short[..], &["--client-host", "beta"]].concat());
     let bundle = network.bundle();
     assert_holds(&bundle);
     for run in fed(&runs(&bundle)) {

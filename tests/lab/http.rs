@@ -1,11 +1,11 @@
 //! HTTP from one end to the other: our own server of files, load generator and lab together.
 
-use crate::support::{Measured, is_disturbed};
+use crate::support::Measured;
 use serde_json::Value;
 
 /// With a short pair of every subject.
 fn measured(arguments: &[&str]) -> Measured {
-    Measured::take(arguments, "1")
+    Measured::take(arguments, "0.6")
 }
 
 /// What the lab relies on, in the words of the load generator: everything is accounted for and as
@@ -22,15 +22,8 @@ fn assert_sound(run: &Value, file_bytes: u64) {
     for (kind, count) in load["errors"].as_object().unwrap() {
         assert_eq!(count, 0, "{kind}: {run}");
     }
-    if is_disturbed(run) {
-        return println!("other processes took the CPUs of run {}", run["index"]);
-    }
-    assert!(is_answered(run), "{run}");
-}
-
-fn is_answered(run: &Value) -> bool {
-    run["load"]["requests"]["answered"].as_u64() > Some(0)
-        && run["failures"] == serde_json::json!([])
+    assert!(answered > 0, "{run}");
+    assert_eq!(run["failures"], serde_json::json!([]), "{run}");
 }
 
 fn engines() -> [&'static str; 4] {

@@ -4,39 +4,34 @@ use crate::support::{bundle_in, lab};
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-/// Runs `quick` with few and short pairs into `out`, with one way of accounting.
-fn quick(out: &str, accounting: &str) -> (Output, PathBuf) {
+/// Runs `quick` with few and short pairs into `out`.
+fn quick(out: &Path, options: &[&str]) -> (Output, PathBuf) {
     let short =
         ["run", "quick", "--pairs", "1", "--spares", "0", "--window", "0.3", "--warmup", "0.1"];
-    let output = lab(&[&short, &["--accounting", accounting, "--out", out][..]].concat());
-    (output, bundle_in(Path::new(out)))
-}
-
-#[test]
-fn quick_measures_both_engines_and_its_bundle_holds() {
-    for accounting in ["idle_clock", "soaker"] {
-        let out = tempfile::tempdir().unwrap();
-        let (output, bundle) = quick(out.path().to_str().unwrap(), accounting);
-        let table = String::from_utf8_lossy(&output.stdout);
-        let said = String::from_utf8_lossy(&output.stderr);
-        // One pair never gives a verdict; on a busy machine not even the pair may count.
-        assert!(table.contains("100 x 128 B") && table.contains("100 x 16 KB"), "{table}{said}");
-        assert!(table.contains("1000 streams x 50/s x 172 B"), "{table}{said}");
-        assert!(table.contains("100 connections x 1 KB over HTTP"), "{table}{said}");
-        assert!(table.contains("io_uring") && table.contains("epoll"), "{table}{said}");
-        assert!(!table.contains("ahead"), "{table}");
-        for file in ["bundle.json", "runs.jsonl", "report.md", "report.html"] {
-            assert!(bundle.join(file).exists(), "{file} is missing: {said}");
-        }
-        let verified = lab(&["verify", bundle.to_str().unwrap()]);
-        assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stdout));
+    let output = lab(&[&short, options, &["--out", out.to_str().unwrap()]].concat());
+    let bundle = bundle_in(out);
+    let table = String::from_utf8_lossy(&output.stdout);
+    assert!(table.contains("io_uring") && table.contains("epoll"), "{output:?}");
+    // One pair never gives a verdict; on a busy machine not even the pair may count.
+    assert!(!table.contains("ahead"), "{table}");
+    for file in ["bundle.json", "runs.jsonl", "report.md", "report.html"] {
+        assert!(bundle.join(file).exists(), "{file} is missing: {output:?}");
     }
+    let verified = lab(&["verify", bundle.to_str().unwrap()]);
+    assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stdout));
+    (output, bundle)
 }
 
+/// With the machine's prices and both engines, over all protocols.
 #[test]
-fn an_edited_figure_is_found() {
+fn quick_measures_both_engines_and_its_bundle_holds_until_it_is_edited() {
     let out = tempfile::tempdir().unwrap();
-    let (_, bundle) = quick(out.path().to_str().unwrap(), "idle_clock");
+    let (output, bundle) = quick(out.path(), &[]);
+    let table = String::from_utf8_lossy(&output.stdout);
+    assert!(table.contains("100 x 128 B") && table.contains("100 x 16 KB"), "{output:?}");
+    assert!(table.contains("1000 streams x 50/s x 172 B"), "{output:?}");
+    assert!(table.contains("100 connections x 1 KB over HTTP"), "{output:?}");
+
     let path = bundle.join("runs.jsonl");
     let text = std::fs::read_to_string(&path).unwrap();
     let edited = text.replacen("\"answered\":", "\"answered\":1", 1);
@@ -44,6 +39,16 @@ fn an_edited_figure_is_found() {
     std::fs::write(&path, edited).unwrap();
     let verified = lab(&["verify", bundle.to_str().unwrap()]);
     assert_eq!(verified.status.code(), Some(1), "{}", String::from_utf8_lossy(&verified.stdout));
+}
+
+#[test]
+fn the_soaker_measures_as_well() {
+    let out = tempfile::tempdir().unwrap();
+    let options = ["--accounting", "soaker", "--protocol", "tcp", "--sizes", "128", "--no-prices"];
+    let (output, bundle) = quick(out.path(), &options);
+    assert!(String::from_utf8_lossy(&output.stdout).contains("100 x 128 B"), "{output:?}");
+    let stored = std::fs::read_to_string(bundle.join("bundle.json")).unwrap();
+    assert!(stored.contains("they were not to be measured"), "{stored}");
 }
 
 #[test]

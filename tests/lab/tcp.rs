@@ -1,7 +1,12 @@
 //! TCP experiments from one end to the other: our own server, load generator and lab together.
 
 use crate::support::Measured;
+use nix::sched::{CpuSet, sched_getaffinity};
+use nix::unistd::Pid;
 use serde_json::Value;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use twinring_lab::{Experiment, Protocol, Subject};
 
 /// All runs of one short pair of everything.
 fn runs(arguments: &[&str]) -> Vec<Value> {
@@ -27,7 +32,7 @@ fn a_rate_is_a_schedule_and_its_latency_counts_from_there() {
 
 #[test]
 fn connections_come_and_go() {
-    let attempt = || runs(&["churn", "--churn", "1,10", "--connections", "10"]);
+    let runs = runs(&["churn", "--churn", "1,10", "--connections", "10"]);
     let come_and_go = |runs: &Vec<Value>| {
         [1, 10].iter().all(|churn| {
             let mut of_cell = runs.iter().filter(|run| run["cell"]["churn"] == *churn);
@@ -37,7 +42,6 @@ fn connections_come_and_go() {
             })
         })
     };
-    let runs = attempt();
     assert!(come_and_go(&runs), "{runs:?}");
 }
 
@@ -53,16 +57,35 @@ fn as_told(key: &str, value: &str) -> (String, Value) {
     (key.to_owned(), told)
 }
 
+/// The features in the ready line of a subject, started as the lab would.
+fn features_of(subject: &Subject) -> Value {
+    let allowed = sched_getaffinity(Pid::from_raw(0)).unwrap();
+    let cpu = (0..CpuSet::count()).find(|cpu| allowed.is_set(*cpu).unwrap()).unwrap().to_string();
+    let mut words = subject.command_template(Protocol::Tcp);
+    for (name, value) in [
+        ("{twinring}", env!("CARGO_BIN_EXE_twinring")),
+        ("{addr}", "127.0.0.1:0"),
+        ("{server_cpu}", &cpu),
+    ] {
+        words.iter_mut().for_each(|word| *word = word.replace(name, value));
+    }
+    let mut command = Command::new(&words[0]);
+    let mut server = command.args(&words[1..]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    let read = BufReader::new(server.stdout.take().unwrap()).read_line(&mut line);
+    server.kill().unwrap();
+    server.wait().unwrap();
+    assert!(read.is_ok() && !line.is_empty(), "{} said nothing: {read:?}", subject.name);
+    serde_json::from_str::<Value>(&line).unwrap()["features"].take()
+}
+
 #[test]
 fn whatever_an_ablation_changes_is_really_changed() {
-    let experiment = twinring_lab::Experiment::find("ablation").unwrap();
-    let attempt = || runs(&["ablation", "--sizes", "128", "--connections", "4"]);
-    let runs = attempt();
+    let experiment = Experiment::find("ablation").unwrap();
     let mut changed = 0;
     for subject in &experiment.subjects {
         let Some(change) = &subject.change else { continue };
-        let run = runs.iter().find(|run| run["subject"] == *subject.name);
-        let features = &run.unwrap_or_else(|| panic!("{} ran", subject.name))["ready"]["features"];
+        let features = features_of(subject);
         for feature in change.split(',') {
             let (key, value) = feature.split_once('=').unwrap();
             let (key, value) = as_told(key, value);

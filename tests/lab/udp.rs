@@ -1,11 +1,11 @@
 //! UDP from one end to the other: our own reflector, simulator and lab together.
 
-use crate::support::{Measured, is_disturbed};
+use crate::support::Measured;
 use serde_json::Value;
 
 /// With a short pair of every subject.
 fn measured(arguments: &[&str]) -> Measured {
-    Measured::take(arguments, "1")
+    Measured::take(arguments, "0.6")
 }
 
 /// What the lab relies on, in the words of the load generator.
@@ -15,18 +15,10 @@ fn assert_sound(run: &Value) {
     let packets = |name: &str| load["packets"][name].as_u64().unwrap();
     assert_eq!(packets("due"), packets("sent") + packets("unsent") + packets("refused"));
     assert_eq!(packets("sent"), packets("received") + packets("lost"));
-    if is_disturbed(run) {
-        return println!("other processes took the CPUs of run {}", run["index"]);
-    }
-    assert!(is_answered(run), "{run}");
-}
-
-/// Packets came back, and calls were timed if they were to be.
-fn is_answered(run: &Value) -> bool {
-    let load = &run["load"];
-    load["packets"]["received"].as_u64() > Some(0)
-        && run["failures"] == serde_json::json!([])
-        && load["calls"].as_array().is_none_or(|calls| !calls.is_empty())
+    assert!(packets("received") > 0, "{run}");
+    assert_eq!(run["failures"], serde_json::json!([]), "{run}");
+    // Calls were timed if they were to be.
+    assert!(load["calls"].as_array().is_none_or(|calls| !calls.is_empty()), "{run}");
 }
 
 #[test]
@@ -57,7 +49,6 @@ fn one_socket_is_measured_with_pending_receives_and_published_figures_beside() {
         let is_it = |run: &&Value| run["load"]["settings"]["pending"] == pending;
         let run = runs.iter().find(is_it).unwrap_or_else(|| panic!("no {pending}: {said}"));
         assert!(run["load"]["calls"].is_array(), "{run}");
-        assert!(is_answered(run) || is_disturbed(run), "{run}");
     }
 }
 

@@ -158,10 +158,10 @@ fn a_file_rewritten_longer_breaks_off_the_answer() {
 
 #[test]
 fn each_strategy_affects_no_other_file_and_leaves_nothing() {
+    let site = Site::usual();
+    site.write("huge.bin", &pattern(2, 60_000_000));
     for engine in ENGINES {
         for strategy in STRATEGIES {
-            let site = Site::usual();
-            site.write("huge.bin", &pattern(2, 60_000_000));
             let server = Server::http(engine, site.path(), &["--send", strategy]);
             let before = server.descriptors();
             // Peers that do not read, some of which vanish.

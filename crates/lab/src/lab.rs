@@ -44,6 +44,9 @@ pub struct RunOptions {
     pub helper: Vec<OsString>,
     /// The directory in which peers are looked for first.
     pub peers: Option<PathBuf>,
+    /// Measure the machine's prices first, which takes seconds; without them, reports do not say what they
+    /// explain.
+    pub prices: bool,
     /// Look with perf, in further runs, where the time goes: see [`crate::profile`].
     pub profile: bool,
     /// Measures between these hosts instead of on this one.
@@ -181,7 +184,10 @@ impl Scene {
             let pin = options.experiment.pin;
             let cpus = Cpus::choose(pin.server_cpu, pin.client_cpu)?;
             // Whoever measures them uses both CPUs, so that this comes before the lab keeps off them.
-            let prices = prices::measure(&options.binary, &cpus, stop);
+            let prices = match options.prices {
+                true => prices::measure(&options.binary, &cpus, stop),
+                false => PriceRecord::none("they were not to be measured"),
+            };
             let quiet = Quiet::keep_to(&cpus.others);
             let networks = net::set_up(options.experiment.net, &cpus)?;
             let machine = Fingerprint::read(&cpus);

@@ -21,6 +21,7 @@
 //!         helper: vec![binary.clone().into(), "lab-helper".into()],
 //!         binary,
 //!         peers: None,
+//!         prices: true,
 //!         profile: false,
 //!         hosts: None,
 //!         command: std::env::args().collect(),

@@ -9,7 +9,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -71,8 +70,6 @@ pub(crate) struct Network {
     _hosts: Vec<Namespace>,
     sshd: Vec<Child>,
     directory: TempDir,
-    /// One network at a time: two labs on two CPUs would only wait for each other.
-    _turn: MutexGuard<'static, ()>,
 }
 
 pub(crate) const HOSTS: [&str; 3] = ["alpha", "beta", "gamma"];
@@ -80,12 +77,10 @@ pub(crate) const HOSTS: [&str; 3] = ["alpha", "beta", "gamma"];
 impl Network {
     /// Makes the hosts, or says why that cannot be done here.
     pub(crate) fn new() -> Option<Network> {
-        static TURN: Mutex<()> = Mutex::new(());
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         if !is_root() {
             return None;
         }
-        match Network::make(turn) {
+        match Network::make() {
             Ok(network) => Some(network),
             Err(why) => {
                 missing("sshd", why);
@@ -94,14 +89,13 @@ impl Network {
         }
     }
 
-    fn make(turn: MutexGuard<'static, ()>) -> Result<Network, String> {
+    fn make() -> Result<Network, String> {
         let sshd = ["/usr/sbin/sshd", "/usr/local/sbin/sshd", "/usr/bin/sshd"];
         let sshd = sshd.into_iter().find(|path| Path::new(path).exists());
         let sshd = sshd.ok_or("no sshd; install openssh-server")?;
         let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
         let hub = Namespace::new()?;
-        let mut network =
-            Network { hub, _hosts: Vec::new(), sshd: Vec::new(), directory, _turn: turn };
+        let mut network = Network { hub, _hosts: Vec::new(), sshd: Vec::new(), directory };
         for name in ["key", "stranger", "host_key"] {
             network.make_key(name)?;
         }

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::path::Path;
 
-use crate::server::{Service, burn, count};
+use crate::server::{Service, count, pause};
 
 pub(crate) const FILES: Service = Service { name: "http", modes: MODES, handle: serve_files };
 
@@ -12,13 +12,13 @@ pub(crate) const FILES: Service = Service { name: "http", modes: MODES, handle: 
 const MODES: &[(&str, &str)] = &[
     ("files", "nothing: it is clean, and speaks the JSON contract"),
     ("foreign", "nothing, and it says nothing either"),
-    ("burn", "uses 20 us of CPU more for every answer"),
-    ("status", "answers every 50th request of a connection with 503"),
-    ("short", "leaves out the last byte of every 50th file, and says so in Content-Length"),
-    ("garble", "changes a byte of every 50th file"),
-    ("malformed", "makes every 50th answer one that is no HTTP"),
-    ("breaks", "closes the connection in the middle of every 50th answer"),
-    ("dies", "ends with code 7 after 2000 answers"),
+    ("burn", "uses 500 us of CPU more for every answer"),
+    ("status", "answers every 10th request of a connection with 503"),
+    ("short", "leaves out the last byte of every 10th file, and says so in Content-Length"),
+    ("garble", "changes a byte of every 10th file"),
+    ("malformed", "makes every 10th answer one that is no HTTP"),
+    ("breaks", "closes the connection in the middle of every 10th answer"),
+    ("dies", "ends with code 7 after 100 answers"),
     ("admits-64", "serves 64 connections and leaves the others in the backlog"),
 ];
 
@@ -31,9 +31,9 @@ fn serve_files(mut stream: TcpStream, mode: &str) -> std::io::Result<()> {
         let Some(Request { path, close }) = read_request(&mut requests)? else { break };
         let mut content = std::fs::read(Path::new(&root).join(path.trim_start_matches('/')))?;
         let mut first = "HTTP/1.1 200 OK";
-        let faulty = number % 50 == 0;
+        let faulty = number % 10 == 0;
+        pause(mode);
         match mode {
-            "burn" => burn(),
             "status" if faulty => first = "HTTP/1.1 503 Service Unavailable",
             "malformed" if faulty => first = "HTTQ/1.1 200 OK",
             "short" if faulty => drop(content.pop()),

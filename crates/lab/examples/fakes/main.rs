@@ -73,6 +73,7 @@ fn lab(experiment: &str, out: &str) -> Result<u8, LabError> {
         helper: vec![binary.clone().into(), "helper".into()],
         binary,
         peers: None,
+        prices: true,
         profile: false,
         hosts: None,
         command: std::env::args().collect(),

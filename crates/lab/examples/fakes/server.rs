@@ -24,19 +24,20 @@ pub(crate) struct Service {
 
 pub(crate) const ECHO: Service = Service { name: "echo", modes: MODES, handle: echo };
 
-/// What the server does beside echoing.
+/// What the server does beside echoing, each answer after a pause: see [`pause`].
 const MODES: &[(&str, &str)] = &[
     ("echo", "nothing: it is clean, and speaks the JSON contract"),
     ("foreign", "nothing, and it says nothing either"),
-    ("burn", "uses 20 us of CPU more for every message"),
+    ("eager", "answers without a pause, as fast as it can"),
+    ("burn", "uses 500 us of CPU more for every message"),
     ("hoards", "keeps a MiB for every connection"),
     ("crowded", "has 200 threads that sleep"),
     ("forks", "has it all done by a child, and says nothing"),
     ("slow", "sleeps 20 ms before every answer"),
-    ("lossy", "drops the first byte of every 50th message of a connection"),
-    ("swallow", "drops the last byte of every 50th message of a connection"),
-    ("garble", "changes a byte of every 50th message of a connection"),
-    ("dies", "ends with code 7 after 2000 messages"),
+    ("lossy", "drops the first byte of every 10th message of a connection"),
+    ("swallow", "drops the last byte of every 10th message of a connection"),
+    ("garble", "changes a byte of every 10th message of a connection"),
+    ("dies", "ends with code 7 after 100 messages"),
     ("admits-64", "serves 64 connections and leaves the others in the backlog"),
     ("deaf", "ignores SIGTERM"),
     ("unready", "never listens"),
@@ -44,6 +45,9 @@ const MODES: &[(&str, &str)] = &[
 ];
 
 static MESSAGES: AtomicU64 = AtomicU64::new(0);
+
+/// Connections that are served now.
+static SERVED: AtomicU64 = AtomicU64::new(0);
 
 pub(crate) fn serve(service: Service, mode: &str, address: &str) -> ExitCode {
     if !service.modes.iter().any(|(known, _)| *known == mode) {
@@ -84,7 +88,11 @@ pub(crate) fn serve(service: Service, mode: &str, address: &str) -> ExitCode {
     let mode = mode.to_owned();
     let handle = {
         let mode = mode.clone();
-        move |stream| drop((service.handle)(stream, &mode))
+        move |stream| {
+            SERVED.fetch_add(1, Ordering::Relaxed);
+            drop((service.handle)(stream, &mode));
+            SERVED.fetch_sub(1, Ordering::Relaxed);
+        }
     };
     thread::spawn(move || {
         for (count, stream) in listener.incoming().flatten().enumerate() {
@@ -164,16 +172,24 @@ pub(crate) fn say_last(service: &str, service_counters: &Value, runtime_counters
 
 /// Counts an answer, and dies with the last of its life.
 pub(crate) fn count(mode: &str) {
-    if MESSAGES.fetch_add(1, Ordering::Relaxed) == 2000 && mode == "dies" {
+    if MESSAGES.fetch_add(1, Ordering::Relaxed) == 100 && mode == "dies" {
         eprintln!("out of cheese");
         std::process::exit(7);
     }
 }
 
-/// Uses the CPU for 20 us.
-pub(crate) fn burn() {
-    let until = Instant::now() + Duration::from_micros(20);
-    while Instant::now() < until {}
+/// What comes before an answer. However many connections there are, a server with pauses answers a
+/// thousand times a second: it leaves the CPUs to the tests beside it, and a busy machine hardly shows.
+pub(crate) fn pause(mode: &str) {
+    if mode == "burn" {
+        let until = Instant::now() + Duration::from_micros(500);
+        while Instant::now() < until {}
+    }
+    match mode {
+        "eager" => {}
+        "slow" => thread::sleep(Duration::from_millis(20)),
+        _ => thread::sleep(Duration::from_millis(SERVED.load(Ordering::Relaxed))),
+    }
 }
 
 fn echo(mut stream: TcpStream, mode: &str) -> std::io::Result<()> {
@@ -186,11 +202,10 @@ fn echo(mut stream: TcpStream, mode: &str) -> std::io::Result<()> {
         if read == 0 {
             break;
         }
-        let faulty = number % 50 == 0;
+        let faulty = number % 10 == 0;
         let mut answer = &mut buffer[..read];
+        pause(mode);
         match mode {
-            "burn" => burn(),
-            "slow" => thread::sleep(Duration::from_millis(20)),
             "lossy" if faulty => answer = &mut answer[1..],
             "swallow" if faulty => answer = &mut answer[..read - 1],
             "garble" if faulty => answer[read / 2] ^= 0x40,

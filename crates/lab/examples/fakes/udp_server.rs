@@ -18,10 +18,10 @@ pub(crate) const MODES: &[(&str, &str)] = &[
     ("foreign", "nothing, and it says nothing either"),
     ("burn", "uses 100 us of CPU more for every packet"),
     ("lossy", "drops every 19th packet, so that every stream has a part of it"),
-    ("garble", "changes a byte of every 50th packet"),
+    ("garble", "changes a byte of every 20th packet"),
     ("dies", "ends with code 7 after 100 packets"),
     ("mute", "listens and never answers"),
-    ("stray", "sends a packet of a stream that does not exist after every 50th"),
+    ("stray", "sends a packet of a stream that does not exist after every 20th"),
     ("spills", "nothing, but it says that packets found its buffer full and completions its queue"),
     ("unbound", "never listens"),
 ];
@@ -76,7 +76,7 @@ fn reflect(socket: &UdpSocket, mode: &str) {
         match mode {
             "mute" => continue,
             "lossy" if number % 19 == 0 => continue,
-            "garble" if number % 50 == 0 => buffer[length - 1] ^= 0x40,
+            "garble" if number % 20 == 0 => buffer[length - 1] ^= 0x40,
             "burn" => {
                 let until = Instant::now() + Duration::from_micros(100);
                 while Instant::now() < until {}
@@ -89,7 +89,7 @@ fn reflect(socket: &UdpSocket, mode: &str) {
         }
         // A client that has gone is no trouble of a reflector.
         let _ = socket.send_to(&buffer[..length], from);
-        if mode == "stray" && number % 50 == 0 {
+        if mode == "stray" && number % 20 == 0 {
             buffer[..4].fill(0xFF);
             let _ = socket.send_to(&buffer[..length], from);
         }

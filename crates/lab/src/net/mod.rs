@@ -14,6 +14,7 @@ mod rtnetlink;
 mod veth;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde::{Deserialize, Serialize};
 
@@ -138,9 +139,10 @@ fn setting_path(name: &str) -> String {
 
 impl Network {
     pub(crate) fn new(record: NetRecord, server: End, clients: Vec<End>) -> Network {
-        // Two labs at once on one loopback should not start at the same port.
-        let spread = (std::process::id() % 100) as u16 * 100;
-        Network { record, server, clients, next_port: PORTS.start + spread }
+        // Two labs at once on one loopback should not start at the same port, in one process or two.
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let spread = (std::process::id() + MADE.fetch_add(1, Ordering::Relaxed)) % 100 * 100;
+        Network { record, server, clients, next_port: PORTS.start + spread as u16 }
     }
 
     /// An address that nobody has for this protocol.

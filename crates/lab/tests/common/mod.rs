@@ -9,19 +9,11 @@ pub(crate) mod records;
 pub(crate) mod stories;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use twinring_lab::audit::{Kind, Severity};
-use twinring_lab::result::RunRecord;
-use twinring_lab::summary::{CellSummary, Summary, summarise};
+use twinring_lab::result::{Bundle, RunRecord};
+use twinring_lab::summary::{CellSummary, Summary};
 use twinring_lab::{Experiment, LabError, Outcome, RunOptions, Stop};
-
-/// Labs that run side by side disturb each other's measurements, so the tests of a binary take
-/// turns. What a failed test leaves behind does not disturb the next.
-pub(crate) fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// The executable of the fakes, beside the directory of the test binaries.
 pub(crate) fn fakes() -> PathBuf {
@@ -32,8 +24,12 @@ pub(crate) fn fakes() -> PathBuf {
     fakes
 }
 
+/// The window of a sketch. The fakes have pauses, so that a third of a second is enough on a busy machine.
+const WINDOW_S: f64 = 0.3;
+
 /// A short experiment of the clean server against `others`.
 pub(crate) struct Sketch<'a> {
+    pub(crate) clean: &'a str,
     pub(crate) others: &'a [&'a str],
     pub(crate) connections: u32,
     pub(crate) pairs: usize,
@@ -44,7 +40,15 @@ pub(crate) struct Sketch<'a> {
 
 impl Default for Sketch<'_> {
     fn default() -> Self {
-        Sketch { others: &[], connections: 4, pairs: 1, net: "lo", client_fault: "", window_s: 1.0 }
+        Sketch {
+            clean: "echo",
+            others: &[],
+            connections: 4,
+            pairs: 1,
+            net: "lo",
+            client_fault: "",
+            window_s: WINDOW_S,
+        }
     }
 }
 
@@ -57,8 +61,8 @@ impl Sketch<'_> {
                  command = [\"{{twinring}}\", \"server\", \"{mode}\", \"{{addr}}\"]\n"
             )
         };
-        let Sketch { others, connections, pairs, net, client_fault, window_s } = self;
-        let subjects: String = ["echo"].iter().chain(*others).copied().map(subject).collect();
+        let Sketch { clean, others, connections, pairs, net, client_fault, window_s } = self;
+        let subjects: String = [clean].into_iter().chain(*others).copied().map(subject).collect();
         format!(
             "schema = \"twinring.lab.experiment/3\"\nname = \"sketch\"\npairs = {pairs}\n\
              net = \"{net}\"\nwarmup_s = 0.1\nwindow_s = {window_s}\n\
@@ -78,8 +82,15 @@ impl Sketch<'_> {
     }
 }
 
+/// Runs an experiment, and takes out of its records what the machine did beside it.
 pub(crate) fn run_text(text: &str, out: &Path, stop: &Stop) -> Result<Outcome, LabError> {
-    let _alone = alone();
+    let mut outcome = run_as_it_is(text, out, stop)?;
+    outcome.bundle = calm(&outcome.directory);
+    Ok(outcome)
+}
+
+/// Runs an experiment whose runs may all be excluded, as other tests use the CPUs.
+pub(crate) fn run_as_it_is(text: &str, out: &Path, stop: &Stop) -> Result<Outcome, LabError> {
     let experiment = Experiment::from_toml(text, "sketch")?;
     twinring_lab::run(&options(experiment, out), stop)
 }
@@ -95,7 +106,7 @@ pub(crate) struct UdpSketch<'a> {
 
 impl Default for UdpSketch<'_> {
     fn default() -> Self {
-        UdpSketch { others: &[], pairs: 1, net: "lo", client_fault: "", window_s: 1.0 }
+        UdpSketch { others: &[], pairs: 1, net: "lo", client_fault: "", window_s: WINDOW_S }
     }
 }
 
@@ -150,7 +161,7 @@ impl Default for HttpSketch<'_> {
             connections: 4,
             pairs: 1,
             client_fault: "",
-            window_s: 1.0,
+            window_s: WINDOW_S,
             grid: "",
             more: "",
         }
@@ -189,10 +200,10 @@ pub(crate) fn runs(outcome: &Outcome) -> Vec<RunRecord> {
     text.lines().map(|line| serde_json::from_str(line).expect("a run")).collect()
 }
 
-/// The first cell, with the machine's other work taken out of the records: for tests that are about
-/// what the two programs of a run did. The hypervisor may have moved the CPUs meanwhile, too.
-pub(crate) fn calmed(outcome: &Outcome) -> CellSummary {
-    let text = std::fs::read_to_string(outcome.directory.join("runs.jsonl")).expect("the runs");
+/// Takes the machine's other work out of a bundle's records: tests are about what the two programs of a
+/// run did. The hypervisor may have moved the CPUs meanwhile, too.
+pub(crate) fn calm(bundle: &Path) -> Bundle {
+    let path = bundle.join("runs.jsonl");
     let calm = |line: &str| {
         let mut run: RunRecord = serde_json::from_str(line).expect("a run");
         run.others = None;
@@ -202,10 +213,17 @@ pub(crate) fn calmed(outcome: &Outcome) -> CellSummary {
             cpu.server_cpu.steal_coarse_s = 0.0;
             cpu.client_cpu.steal_coarse_s = 0.0;
         }
-        run
+        serde_json::to_string(&run).expect("a run") + "\n"
     };
-    let runs: Vec<RunRecord> = text.lines().map(calm).collect();
-    summarise(&outcome.bundle.experiment, outcome.bundle.seed, &runs).cells.remove(0)
+    let runs: String =
+        std::fs::read_to_string(&path).expect("the runs").lines().map(calm).collect();
+    std::fs::write(path, runs).expect("room");
+    twinring_lab::rerender(bundle).expect("a bundle")
+}
+
+/// The first cell.
+pub(crate) fn first_cell(outcome: &Outcome) -> CellSummary {
+    summary(outcome).cells[0].clone()
 }
 
 pub(crate) fn options(experiment: Experiment, out: &Path) -> RunOptions {
@@ -216,6 +234,7 @@ pub(crate) fn options(experiment: Experiment, out: &Path) -> RunOptions {
         binary: fakes(),
         helper: vec![fakes().into(), "helper".into()],
         peers: None,
+        prices: true,
         profile: false,
         hosts: None,
         command: vec!["test".to_owned()],

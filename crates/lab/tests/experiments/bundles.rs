@@ -8,7 +8,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::missing::{is_root, missing};
-use crate::common::{HttpSketch, Sketch, UdpSketch, alone, fakes, run_text, runs, summary, voids};
+use crate::common::{
+    HttpSketch, Sketch, UdpSketch, calm, fakes, run_as_it_is, run_text, runs, summary, voids,
+};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -96,8 +98,8 @@ fn sha256sum_can_read_the_manifest() {
 fn namespaces_are_used_where_rights_allow_and_said_otherwise() {
     let sketch = Sketch { net: "auto", ..Sketch::default() };
     let passes = |outcome: &Outcome| voids(&summary(outcome).cells[0], "echo").is_empty();
-    let attempt = || sketch.run(tempfile::tempdir().unwrap().path()).unwrap();
-    let outcome = attempt();
+    let out = tempfile::tempdir().unwrap();
+    let outcome = sketch.run(out.path()).unwrap();
     let network = &outcome.bundle.networks[0];
     match &outcome.bundle.network_fallback {
         Some(why) => {
@@ -120,7 +122,9 @@ fn each_network_does_what_it_says_and_is_counted() {
         return;
     }
     let out = tempfile::tempdir().unwrap();
-    let outcome = Sketch { net: "all", ..Sketch::default() }.run(out.path()).unwrap();
+    // Of fewer than a thousand answers the audits of a network say nothing.
+    let sketch = Sketch { net: "all", window_s: 1.5, ..Sketch::default() };
+    let outcome = sketch.run(out.path()).unwrap();
     let kinds: Vec<NetKind> = outcome.bundle.networks.iter().map(|it| it.kind).collect();
     assert_eq!(kinds, [NetKind::Rps, NetKind::Lo, NetKind::Napi]);
     let napi = outcome.bundle.networks.last().unwrap();
@@ -152,7 +156,6 @@ fn each_network_does_what_it_says_and_is_counted() {
 
 #[test]
 fn a_network_that_cannot_be_had_is_an_error_that_says_so() {
-    let _alone = alone();
     // A thread without rights: as another user inside a user namespace of its own would be.
     let out = tempfile::tempdir().unwrap();
     let experiment = Sketch { net: "rps", ..Sketch::default() }.text();
@@ -165,7 +168,7 @@ fn a_network_that_cannot_be_had_is_an_error_that_says_so() {
     let copy = out.path().join("fakes");
     fs::copy(fakes(), &copy).unwrap();
     let run = |net: &str| {
-        fs::write(&file, Sketch { net, ..Sketch::default() }.text()).unwrap();
+        fs::write(&file, Sketch { net, window_s: 1.0, ..Sketch::default() }.text()).unwrap();
         let mut command = Command::new(&copy);
         command.arg("lab").arg(&file).arg(out.path().join(net));
         std::os::unix::process::CommandExt::uid(&mut command, 65_534);
@@ -187,8 +190,9 @@ fn a_network_that_cannot_be_had_is_an_error_that_says_so() {
     assert!(said.contains("plain loopback") && said.contains("on lo"), "{said}");
     // Ticks of 10 ms took the place of the idle clock, and nobody was told.
     let coarse = "is known to 2.0 % of the window";
-    assert!(said.contains("coarse CPU time") && said.contains(coarse), "{said}");
     let bundle = bundle_in(&out.path().join("auto")).unwrap();
+    let report = twinring_lab::markdown(&calm(&bundle));
+    assert!(report.contains("coarse CPU time"), "{report}");
     for (name, text) in [("bundle.json", "\"busy_unsure_share\": 0.0"), ("report.md", coarse)] {
         assert!(fs::read_to_string(bundle.join(name)).unwrap().contains(text), "{name}");
     }
@@ -219,9 +223,7 @@ fn a_bundle_of_datagrams_holds_until_any_of_it_is_edited() {
     assert!(verify(directory).unwrap().holds());
     let html = fs::read_to_string(directory.join("report.html")).unwrap();
     assert!(html.contains("20 streams x 50/s x 172 B"));
-    // On a busy machine no run may count.
-    let measured = summary(&outcome).cells[0].subjects.iter().any(|subject| subject.counted > 0);
-    assert_eq!(html.contains("Send lateness"), measured);
+    assert!(html.contains("Send lateness"));
     assert!(!html.contains("http://") && !html.contains("https://"), "it must open offline");
 }
 
@@ -250,16 +252,13 @@ fn a_bundle_of_http_holds_until_any_of_it_is_edited_and_its_files_are_gone() {
     assert!(verify(directory).unwrap().holds());
     let html = fs::read_to_string(directory.join("report.html")).unwrap();
     assert!(html.contains("4 connections x 1000 B over HTTP on lo"));
-    // On a busy machine no run may count.
-    let measured = summary(&outcome).cells[0].subjects.iter().any(|subject| subject.counted > 0);
     let markdown = fs::read_to_string(directory.join("report.md")).unwrap();
-    assert_eq!(markdown.contains("first byte p50, us"), measured, "{markdown}");
+    assert!(markdown.contains("first byte p50, us"), "{markdown}");
     assert!(markdown.contains("content, MB/s"), "{markdown}");
 }
 
 #[test]
 fn an_interrupted_lab_of_http_leaves_a_valid_partial_bundle_without_its_files() {
-    let _alone = alone();
     let out = tempfile::tempdir().unwrap();
     let sketch = HttpSketch { others: &["foreign"], pairs: 100, ..HttpSketch::default() };
     let mut lab = start_lab_on(out.path(), &sketch.text());
@@ -410,15 +409,15 @@ fn field_names(value: &serde_json::Value, names: &mut std::collections::BTreeSet
 fn every_field_is_documented_and_every_file_is_read_back_as_it_was_written() {
     let document = include_str!("../../../../docs/bundle.md");
     let others: &[&str] = &["foreign"];
-    let run = |out: &Path, which: usize| match which {
-        0 => Sketch { others, pairs: 5, net: "auto", ..Sketch::default() }.run(out),
-        1 => UdpSketch { others, ..UdpSketch::default() }.run(out),
-        _ => HttpSketch { others, ..HttpSketch::default() }.run(out),
+    let text = |which: usize| match which {
+        0 => Sketch { others, pairs: 5, net: "auto", ..Sketch::default() }.text(),
+        1 => UdpSketch { others, ..UdpSketch::default() }.text(),
+        _ => HttpSketch { others, ..HttpSketch::default() }.text(),
     };
     let mut names = std::collections::BTreeSet::new();
     for which in 0..3 {
         let out = tempfile::tempdir().unwrap();
-        let outcome = run(out.path(), which).unwrap();
+        let outcome = run_as_it_is(&text(which), out.path(), &Stop::new()).unwrap();
         let read = |name: &str| fs::read_to_string(outcome.directory.join(name)).unwrap();
         let value: serde_json::Value = serde_json::from_str(&read("bundle.json")).unwrap();
         field_names(&value, &mut names);
@@ -502,7 +501,6 @@ fn is_alive(pid: i32) -> bool {
 
 #[test]
 fn an_interrupted_lab_leaves_a_valid_partial_bundle() {
-    let _alone = alone();
     for (signal, code) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 143)] {
         let out = tempfile::tempdir().unwrap();
         let mut lab = start_lab(out.path());
@@ -521,7 +519,6 @@ fn an_interrupted_lab_leaves_a_valid_partial_bundle() {
 
 #[test]
 fn an_interrupted_lab_of_datagrams_leaves_a_valid_partial_bundle() {
-    let _alone = alone();
     let out = tempfile::tempdir().unwrap();
     let sketch = UdpSketch { others: &["lossy"], pairs: 100, net: "auto", ..UdpSketch::default() };
     let mut lab = start_lab_on(out.path(), &sketch.text());
@@ -536,7 +533,6 @@ fn an_interrupted_lab_of_datagrams_leaves_a_valid_partial_bundle() {
 
 #[test]
 fn a_second_signal_stops_at_once_and_nothing_is_left() {
-    let _alone = alone();
     let out = tempfile::tempdir().unwrap();
     let mut lab = start_lab(out.path());
     wait_for_runs(out.path(), 1);
@@ -552,7 +548,6 @@ fn a_second_signal_stops_at_once_and_nothing_is_left() {
 
 #[test]
 fn a_killed_lab_takes_everything_with_it_and_its_bundle_can_be_read() {
-    let _alone = alone();
     let out = tempfile::tempdir().unwrap();
     let mut lab = start_lab(out.path());
     let bundle = wait_for_runs(out.path(), 2);
@@ -621,7 +616,6 @@ fn what_is_not_a_bundle_is_refused() {
 
 #[test]
 fn progress_goes_to_standard_error_only() {
-    let _alone = alone();
     let out = tempfile::tempdir().unwrap();
     let file = out.path().join("short.toml");
     fs::write(&file, Sketch::default().text()).unwrap();

@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use crate::common::{HttpSketch, alone, calmed, fakes, voids};
+use crate::common::{HttpSketch, fakes, first_cell, voids};
 use twinring_lab::audit::{Finding, Kind, Severity};
 use twinring_lab::summary::{CellSummary, Metric, Verdict};
 
@@ -16,7 +16,7 @@ fn cell(sketch: &HttpSketch<'_>) -> CellSummary {
 
 fn once(sketch: &HttpSketch<'_>) -> CellSummary {
     let out = tempfile::tempdir().unwrap();
-    calmed(&sketch.run(out.path()).unwrap())
+    first_cell(&sketch.run(out.path()).unwrap())
 }
 
 /// Asserts that the clean server passes and the other one is named for this.
@@ -106,7 +106,6 @@ fn a_load_generator_that_does_not_look_at_content_is_warned_of() {
 
 #[test]
 fn without_nginx_the_others_are_measured_and_the_report_says_what_to_do() {
-    let _alone = alone();
     let out = tempfile::tempdir().unwrap();
     let more = "[[subjects]]\nname = \"theirs\"\nnginx = { sendfile = true }\n";
     let file = out.path().join("sketch.toml");
@@ -147,7 +146,7 @@ fn nginx_takes_part_if_it_is_installed_and_is_left_out_otherwise() {
     assert_eq!(names, ["files", "theirs", "other"]);
     assert!(runs.contains("sendfile on;") && runs.contains("sendfile off;"), "{runs}");
     assert!(!runs.contains("server_not_ready") && !runs.contains("server_died"), "{runs}");
-    let cell = calmed(&outcome);
+    let cell = first_cell(&outcome);
     let compared: Vec<_> = cell
         .comparisons
         .iter()

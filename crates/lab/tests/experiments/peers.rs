@@ -4,7 +4,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use crate::common::{alone, fakes, options};
+use crate::common::{fakes, options};
 use twinring_lab::result::RunRecord;
 use twinring_lab::{Experiment, LabError, Outcome, Stop, markdown, verify};
 
@@ -17,7 +17,6 @@ fn program(directory: &Path, name: &str, address: &str) {
 }
 
 fn run(out: &Path, directory: &Path, subjects: &str) -> Result<Outcome, LabError> {
-    let _alone = alone();
     let text = format!(
         "schema = \"twinring.lab.experiment/3\"\nname = \"peers\"\npairs = 1\nnet = \"auto\"\n\
          warmup_s = 0.1\nwindow_s = 0.4\n[tcp]\nconnections = [4]\nmessage_bytes = [8192]\n\

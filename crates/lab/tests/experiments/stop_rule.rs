@@ -5,7 +5,7 @@ use twinring_lab::Stop;
 
 #[test]
 fn a_cell_is_measured_until_its_interval_is_narrow_enough() {
-    let sketch = Sketch { others: &["foreign"], pairs: 8, window_s: 0.3, ..Default::default() };
+    let sketch = Sketch { others: &["foreign"], pairs: 8, window_s: 0.1, ..Default::default() };
     let runs_with = |until: &str| {
         let text = sketch.text().replace("net = ", &format!("until = {until}\nnet = "));
         let out = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
 //! Each fault of a fake reflector or simulator is caught and named, and a clean one is left alone.
 
-use crate::common::{UdpSketch, calmed, voids};
+use crate::common::{UdpSketch, first_cell, voids};
 use twinring_lab::audit::{Kind, Severity};
 use twinring_lab::summary::{Bottleneck, CellSummary, Metric, Verdict};
 
@@ -13,7 +13,7 @@ fn cell(sketch: &UdpSketch<'_>) -> CellSummary {
 
 fn once(sketch: &UdpSketch<'_>) -> CellSummary {
     let out = tempfile::tempdir().unwrap();
-    calmed(&sketch.run(out.path()).unwrap())
+    first_cell(&sketch.run(out.path()).unwrap())
 }
 
 /// Asserts that the clean reflector passes and the other one is named for this.

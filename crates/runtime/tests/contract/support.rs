@@ -27,7 +27,7 @@ fn patience() -> Duration {
 }
 
 macro_rules! define_configurations {
-    ($([$name:ident $engine:ident $options:literal])*) => {
+    ($([$name:ident $engine:ident $options:literal $($_further:meta)?])*) => {
         $(
             #[allow(non_upper_case_globals)]
             pub(crate) const $name: Configuration = Configuration {
@@ -95,9 +95,10 @@ macro_rules! define_simulated_tests {
 }
 
 macro_rules! define_tests {
-    ($rule:ident $([$name:ident $engine:ident $options:literal])*) => {
+    ($rule:ident $([$name:ident $engine:ident $options:literal $($further:meta)?])*) => {
         $(
             #[test]
+            $(#[$further])?
             fn $name() {
                 let name = concat!(module_path!(), "::", stringify!($name));
                 crate::support::check(name, crate::support::$name, super::$rule);

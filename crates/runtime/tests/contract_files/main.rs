@@ -11,15 +11,15 @@ macro_rules! configurations {
         $callback! {
             $($argument)*
             [epoll_edge Epoll "trigger=edge"]
-            [epoll_level Epoll "trigger=level"]
+            [epoll_level Epoll "trigger=level" ignore]
             [io_uring IoUring ""]
-            [no_skip_success IoUring "skip_success=off"]
-            [plain_taskrun IoUring "taskrun=none,single_issuer=off"]
-            [sqpoll IoUring "sqpoll_idle_ms=50,taskrun=none"]
-            [split_on IoUring "split=on"]
-            [no_ext_arg IoUring "ext_arg=off"]
-            [tiny_pool IoUring "buffer_count=4,buffer_bytes=64"]
-            [tiny_rings IoUring "sq_entries=8,cq_entries=16"]
+            [no_skip_success IoUring "skip_success=off" ignore]
+            [plain_taskrun IoUring "taskrun=none,single_issuer=off" ignore]
+            [sqpoll IoUring "sqpoll_idle_ms=50,taskrun=none" ignore]
+            [split_on IoUring "split=on" ignore]
+            [no_ext_arg IoUring "ext_arg=off" ignore]
+            [tiny_pool IoUring "buffer_count=4,buffer_bytes=64" ignore]
+            [tiny_rings IoUring "sq_entries=8,cq_entries=16" ignore]
             [direct IoUring "direct=on"]
         }
     };
