@@ -96,6 +96,7 @@ fn advise(options: &Advise) -> Result<u8, LabError> {
                 helper: vec![OsString::from(&binary), HELPER.into()],
                 binary,
                 peers: None,
+                prices: true,
                 profile: false,
                 hosts: None,
                 command: std::env::args().collect(),
@@ -159,7 +160,10 @@ fn ask<T>(
     default: &str,
     read: impl Fn(&str) -> Option<T>,
 ) -> Option<T> {
-    while asks {
+    if !asks {
+        return None;
+    }
+    loop {
         let _reader_is_gone = write!(io::stderr(), "{question} [{default}] ");
         let mut answer = String::new();
         let input = io::Read::take(io::stdin().lock(), ANSWER_BYTES_MAX);
@@ -171,7 +175,6 @@ fn ask<T>(
             return Some(value);
         }
     }
-    None
 }
 
 /// What this kernel and container say about io_uring.
