@@ -14,82 +14,58 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// Something of io_uring that not every kernel has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-#[repr(u8)]
-#[allow(missing_docs, reason = "FACTS describes each")]
-pub enum Feature {
-    CqSize,
-    DisabledRing,
-    SubmitAll,
-    SingleIssuer,
-    DeferTaskrun,
-    CoopTaskrun,
-    NoSqarray,
-    Sqpoll,
-    RegisteredRing,
-    DirectDescriptors,
-    BufferRing,
-    IncrementalBuffers,
-    MultishotPoll,
-    MultishotAccept,
-    MultishotRecv,
-    SkipSuccess,
-    WaitTimeout,
-    MinWait,
-    NoIowait,
-    RecvBundle,
-    ZeroCopySend,
-    FileOperations,
+macro_rules! features {
+    ($($feature:ident: $kernel_name:literal, $since:literal, $option:expr, $default:literal;)*) => {
+        /// Something of io_uring that not every kernel has.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+        #[serde(rename_all = "snake_case")]
+        #[repr(u8)]
+        pub enum Feature {
+            $(#[doc = $kernel_name] $feature,)*
+        }
+
+        /// All features, in the order of the enum, as if none were refused.
+        static FEATURES: [FeatureReport; [$($since),*].len()] = [
+            $(FeatureReport {
+                feature: Feature::$feature,
+                kernel_name: $kernel_name,
+                since: $since,
+                option: $option,
+                default: $default,
+                refusal: None,
+            },)*
+        ];
+    };
+}
+
+// A feature, its name in the kernel, the release that brought it, the option of `--uring` that depends on
+// it, and whether the engine takes it wherever it can.
+features! {
+    CqSize: "IORING_SETUP_CQSIZE", "5.5", Some("cq_entries"), true;
+    DisabledRing: "IORING_SETUP_R_DISABLED", "5.10", None, false;
+    SubmitAll: "IORING_SETUP_SUBMIT_ALL", "5.18", None, true;
+    SingleIssuer: "IORING_SETUP_SINGLE_ISSUER", "6.0", Some("single_issuer"), true;
+    DeferTaskrun: "IORING_SETUP_DEFER_TASKRUN", "6.1", Some("taskrun=defer"), true;
+    CoopTaskrun: "IORING_SETUP_COOP_TASKRUN", "5.19", Some("taskrun=coop"), false;
+    NoSqarray: "IORING_SETUP_NO_SQARRAY", "6.6", Some("no_sqarray"), true;
+    Sqpoll: "IORING_SETUP_SQPOLL", "5.13", Some("sqpoll_idle_ms"), false;
+    RegisteredRing: "IORING_REGISTER_RING_FDS", "5.18", Some("registered_ring"), true;
+    DirectDescriptors: "IORING_RSRC_REGISTER_SPARSE", "5.19", Some("direct"), false;
+    BufferRing: "IORING_REGISTER_PBUF_RING", "5.19", Some("buffers=ring"), true;
+    IncrementalBuffers: "IOU_PBUF_RING_INC", "6.12", Some("buffers=incremental"), false;
+    MultishotPoll: "IORING_POLL_ADD_MULTI", "5.13", Some("multishot"), true;
+    MultishotAccept: "IORING_ACCEPT_MULTISHOT", "5.19", Some("multishot"), true;
+    MultishotRecv: "IORING_RECV_MULTISHOT", "6.0", Some("multishot"), true;
+    SkipSuccess: "IOSQE_CQE_SKIP_SUCCESS", "5.17", Some("skip_success"), true;
+    WaitTimeout: "IORING_ENTER_EXT_ARG", "5.11", Some("ext_arg"), true;
+    MinWait: "IORING_FEAT_MIN_TIMEOUT", "6.12", Some("min_wait_us"), false;
+    NoIowait: "IORING_ENTER_NO_IOWAIT", "6.15", Some("no_iowait"), true;
+    RecvBundle: "IORING_RECVSEND_BUNDLE", "6.10", None, false;
+    ZeroCopySend: "IORING_OP_SEND_ZC", "6.0", None, false;
+    FileOperations: "IORING_OP_OPENAT2", "5.6", Some("files=ring"), true;
 }
 
 use Feature as F;
-
-/// Of each feature, in the order of the enum: its name in the kernel, the release that brought
-/// it, and the option of `--uring` that depends on it.
-const FACTS: [(Feature, &str, &str, Option<&str>); 22] = [
-    (F::CqSize, "IORING_SETUP_CQSIZE", "5.5", Some("cq_entries")),
-    (F::DisabledRing, "IORING_SETUP_R_DISABLED", "5.10", None),
-    (F::SubmitAll, "IORING_SETUP_SUBMIT_ALL", "5.18", None),
-    (F::SingleIssuer, "IORING_SETUP_SINGLE_ISSUER", "6.0", Some("single_issuer")),
-    (F::DeferTaskrun, "IORING_SETUP_DEFER_TASKRUN", "6.1", Some("taskrun=defer")),
-    (F::CoopTaskrun, "IORING_SETUP_COOP_TASKRUN", "5.19", Some("taskrun=coop")),
-    (F::NoSqarray, "IORING_SETUP_NO_SQARRAY", "6.6", Some("no_sqarray")),
-    (F::Sqpoll, "IORING_SETUP_SQPOLL", "5.13", Some("sqpoll_idle_ms")),
-    (F::RegisteredRing, "IORING_REGISTER_RING_FDS", "5.18", Some("registered_ring")),
-    (F::DirectDescriptors, "IORING_RSRC_REGISTER_SPARSE", "5.19", Some("direct")),
-    (F::BufferRing, "IORING_REGISTER_PBUF_RING", "5.19", Some("buffers=ring")),
-    (F::IncrementalBuffers, "IOU_PBUF_RING_INC", "6.12", Some("buffers=incremental")),
-    (F::MultishotPoll, "IORING_POLL_ADD_MULTI", "5.13", Some("multishot")),
-    (F::MultishotAccept, "IORING_ACCEPT_MULTISHOT", "5.19", Some("multishot")),
-    (F::MultishotRecv, "IORING_RECV_MULTISHOT", "6.0", Some("multishot")),
-    (F::SkipSuccess, "IOSQE_CQE_SKIP_SUCCESS", "5.17", Some("skip_success")),
-    (F::WaitTimeout, "IORING_ENTER_EXT_ARG", "5.11", Some("ext_arg")),
-    (F::MinWait, "IORING_FEAT_MIN_TIMEOUT", "6.12", Some("min_wait_us")),
-    (F::NoIowait, "IORING_ENTER_NO_IOWAIT", "6.15", Some("no_iowait")),
-    (F::RecvBundle, "IORING_RECVSEND_BUNDLE", "6.10", None),
-    (F::ZeroCopySend, "IORING_OP_SEND_ZC", "6.0", None),
-    (F::FileOperations, "IORING_OP_OPENAT2", "5.6", Some("files=ring")),
-];
-
-/// What the engine takes wherever it can.
-const DEFAULTS: [Feature; 14] = [
-    F::CqSize,
-    F::SubmitAll,
-    F::SingleIssuer,
-    F::DeferTaskrun,
-    F::NoSqarray,
-    F::RegisteredRing,
-    F::BufferRing,
-    F::MultishotPoll,
-    F::MultishotAccept,
-    F::MultishotRecv,
-    F::SkipSuccess,
-    F::WaitTimeout,
-    F::NoIowait,
-    F::FileOperations,
-];
 
 /// What operations on files need together; without them they go to threads.
 const FILE_OPERATIONS: [u8; 3] = [opcode::OpenAt2::CODE, opcode::Statx::CODE, opcode::Read::CODE];
@@ -216,7 +192,7 @@ impl Uring {
         if !blocked.is_empty() {
             return Err(layers::calls_blocked(&blocked, env));
         }
-        let mut found = Findings { env, features: Vec::with_capacity(FACTS.len()) };
+        let mut found = Findings { env, features: Vec::with_capacity(FEATURES.len()) };
         for (index, (feature, flags)) in SETUP_FLAGS.into_iter().enumerate() {
             let known = at_once && index < COMPATIBLE;
             found.add(feature, if known { Ok(()) } else { setup(flags).map(drop) })?;
@@ -240,6 +216,12 @@ impl Uring {
         })
     }
 
+    /// The features behind an option.
+    pub(super) fn behind(option: &str) -> impl Iterator<Item = Feature> {
+        let features = FEATURES.iter().filter(move |facts| facts.option == Some(option));
+        features.map(|facts| facts.feature)
+    }
+
     /// Why a feature cannot be used.
     ///
     /// # Errors
@@ -261,7 +243,7 @@ impl Uring {
     pub(super) fn without(lacking: &[Feature]) -> Uring {
         let env = Environment::read();
         let mut found = Findings { env: &env, features: Vec::new() };
-        for (feature, ..) in FACTS {
+        for FeatureReport { feature, .. } in FEATURES.clone() {
             let error = lacking.contains(&feature).then_some(libc::EINVAL);
             let outcome = error.map_or(Ok(()), |errno| Err(io::Error::from_raw_os_error(errno)));
             found.add(feature, outcome).unwrap();
@@ -326,17 +308,16 @@ impl Findings<'_> {
     /// # Errors
     /// When resources ran out, which says nothing about the feature.
     fn add(&mut self, feature: Feature, outcome: io::Result<()>) -> Result<(), Refusal> {
-        let (_, kernel_name, since, option) = FACTS[feature as usize];
-        let refusal = outcome
-            .err()
-            .map(|error| layers::feature_refused(kernel_name, since, &error, self.env));
+        let facts = &FEATURES[feature as usize];
+        let refused =
+            |error| layers::feature_refused(facts.kernel_name, facts.since, &error, self.env);
+        let refusal = outcome.err().map(refused);
         if let Some(refusal) = &refusal
             && refusal.layer == Layer::Resources
         {
             return Err(refusal.clone());
         }
-        let default = DEFAULTS.contains(&feature);
-        self.features.push(FeatureReport { feature, kernel_name, since, option, default, refusal });
+        self.features.push(FeatureReport { refusal, ..facts.clone() });
         Ok(())
     }
 
@@ -454,10 +435,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn facts_stand_in_the_order_of_the_features() {
-        for (index, (feature, ..)) in FACTS.into_iter().enumerate() {
-            assert_eq!(feature as usize, index);
-        }
+    fn feature_bits_have_names() {
         assert_eq!(bit_names(0b10_0010), ["NODROP", "FAST_POLL"]);
     }
 
