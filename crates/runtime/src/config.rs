@@ -1,6 +1,8 @@
 //! Which engine, and which of its features: asked for, and in use.
 
-use serde::Serialize;
+use serde::de::IntoDeserializer;
+use serde::de::value::Error;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
@@ -71,7 +73,7 @@ impl fmt::Display for OptionError {
 impl std::error::Error for OptionError {}
 
 /// Where io_uring runs completions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TaskRun {
     /// Only when the worker enters the kernel to wait: IORING_SETUP_DEFER_TASKRUN, Linux 6.1.
@@ -83,7 +85,7 @@ pub enum TaskRun {
 }
 
 /// How the kernel is given buffers to receive into.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Buffers {
     /// A ring of buffers, one for each receive: Linux 5.19.
@@ -95,7 +97,7 @@ pub enum Buffers {
 }
 
 /// When sends are submitted in an enter of their own before the wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Split {
     /// When the queued sends are large or hold much of the pool.
@@ -107,7 +109,7 @@ pub enum Split {
 }
 
 /// How datagram sockets are read on io_uring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UdpReads {
     /// By a multishot receive; sockets with many datagrams at a time by recvmmsg(2).
@@ -119,7 +121,7 @@ pub enum UdpReads {
 }
 
 /// Who carries out operations on files that may have to wait for a disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FileOperations {
     /// The ring: IORING_OP_OPENAT2, STATX and READ, Linux 5.6.
@@ -165,6 +167,40 @@ macro_rules! options {
     };
 }
 
+/// The same, and what a worker runs with: a row is an option, and a feature of the name that is in
+/// use with the type behind `=>`. The features in braces of their own are no options.
+macro_rules! options_and_features {
+    (
+        $(#[$doc:meta])*
+        $name:ident {
+            $($(#[$field_doc:meta])* $field:ident: $type:ty => $used:ty, $expected:literal, $parse:expr;)*
+        }
+        $(#[$features_doc:meta])*
+        $features:ident { $($(#[$own_doc:meta])* $own:ident: $own_type:ty;)* }
+    ) => {
+        options! {
+            $(#[$doc])*
+            $name { $($(#[$field_doc])* $field: $type, $expected, $parse;)* }
+        }
+
+        $(#[$features_doc])*
+        #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+        pub struct $features {
+            $(
+                #[doc = concat!("See [`", stringify!($name), "::", stringify!($field), "`].")]
+                pub $field: $used,
+            )*
+            $($(#[$own_doc])* pub $own: $own_type,)*
+        }
+    };
+}
+
+/// A value by the name that it has in JSON.
+fn named<T: for<'name> Deserialize<'name>>(text: &str) -> Option<T> {
+    let text: serde::de::value::StrDeserializer<'_, Error> = text.into_deserializer();
+    T::deserialize(text).ok()
+}
+
 fn switch(text: &str) -> Option<bool> {
     match text {
         "on" | "true" | "yes" => Some(true),
@@ -181,76 +217,58 @@ fn power_of_two(text: &str, low: u32, high: u32) -> Option<u32> {
     number_between(text, low, high).filter(|number| number.is_power_of_two())
 }
 
-options! {
+options_and_features! {
     /// Features of io_uring. `None` takes the best that the kernel allows; a feature named here
     /// and refused by the kernel is an error. Parses from `key=value,...`.
     UringOptions {
         /// Multishot accept, receive and poll: one submission, many completions.
-        multishot: bool, "on or off", switch;
+        multishot: bool => bool, "on or off", switch;
         /// How buffers are given to the kernel.
-        buffers: Buffers, "ring, incremental or legacy", |text| match text {
-            "ring" => Some(Buffers::Ring),
-            "incremental" => Some(Buffers::Incremental),
-            "legacy" => Some(Buffers::Legacy),
-            _ => None,
-        };
+        buffers: Buffers => Buffers, "ring, incremental or legacy", named;
         /// Size of one buffer in bytes.
-        buffer_bytes: u32, "64 to 1048576", |text| number_between(text, 64, 1 << 20);
+        buffer_bytes: u32 => usize, "64 to 1048576", |text| number_between(text, 64, 1 << 20);
         /// Number of buffers, a power of two.
-        buffer_count: u32, "a power of two from 4 to 32768", |text| power_of_two(text, 4, 1 << 15);
+        buffer_count: u32 => u16, "a power of two from 4 to 32768", |text| power_of_two(text, 4, 1 << 15);
         /// Where completions run.
-        taskrun: TaskRun, "defer, coop or none", |text| match text {
-            "defer" => Some(TaskRun::Defer),
-            "coop" => Some(TaskRun::Coop),
-            "none" => Some(TaskRun::None),
-            _ => None,
-        };
+        taskrun: TaskRun => TaskRun, "defer, coop or none", named;
         /// Promise that one thread submits: IORING_SETUP_SINGLE_ISSUER, Linux 6.0.
-        single_issuer: bool, "on or off", switch;
+        single_issuer: bool => bool, "on or off", switch;
         /// A kernel thread submits and spins this long (milliseconds) before it sleeps; 0 is off.
-        sqpoll_idle_ms: u32, "0 (off) to 10000", |text| number_between(text, 0, 10_000);
+        sqpoll_idle_ms: u32 => u32, "0 (off) to 10000", |text| number_between(text, 0, 10_000);
         /// Name the ring by an index registered with the thread, Linux 5.18.
-        registered_ring: bool, "on or off", switch;
+        registered_ring: bool => bool, "on or off", switch;
         /// Leave out the indirection of the submission queue, Linux 6.6.
-        no_sqarray: bool, "on or off", switch;
+        no_sqarray: bool => bool, "on or off", switch;
         /// Sends that succeed whole post no completion, Linux 5.17.
-        skip_success: bool, "on or off", switch;
+        skip_success: bool => bool, "on or off", switch;
         /// How many sends wait for each other and for the next enter; `off` submits each at once. Unless
         /// it is off, a wait that brings as much as the kernel runs at a time is followed by an enter
         /// that takes more of what has arrived, so that the answers leave in one burst.
-        gather: u32, "on, off or 1 to 512 sends", gather;
+        gather: u32 => u32, "on, off or 1 to 512 sends", gather;
         /// Submit sends before waiting instead of together with it.
-        split: Split, "auto, on or off", |text| match text {
-            "auto" => Some(Split::Auto),
-            "on" => Some(Split::On),
-            "off" => Some(Split::Off),
-            _ => None,
-        };
+        split: Split => Split, "auto, on or off", named;
         /// Wait at least this long for more completions (microseconds), Linux 6.12; 0 is off.
-        min_wait_us: u32, "0 (off) to 100000", |text| number_between(text, 0, 100_000);
+        min_wait_us: u32 => u32, "0 (off) to 100000", |text| number_between(text, 0, 100_000);
         /// Have waits count as idle time and not as waiting for a disk: IORING_ENTER_NO_IOWAIT, Linux 6.15.
-        no_iowait: bool, "on or off", switch;
+        no_iowait: bool => bool, "on or off", switch;
         /// Pass wait timeouts to the enter itself, Linux 5.11; otherwise as a timeout operation.
-        ext_arg: bool, "on or off", switch;
+        ext_arg: bool => bool, "on or off", switch;
         /// Register datagram sockets with the ring, Linux 5.19: one look-up less per operation.
-        direct: bool, "on or off", switch;
+        direct: bool => bool, "on or off", switch;
         /// How datagram sockets are read, where receives are multishot.
-        udp: UdpReads, "auto, ring or calls", |text| match text {
-            "auto" => Some(UdpReads::Auto),
-            "ring" => Some(UdpReads::Ring),
-            "calls" => Some(UdpReads::Calls),
-            _ => None,
-        };
+        udp: UdpReads => UdpReads, "auto, ring or calls", named;
         /// Who carries out operations on files that may have to wait.
-        files: FileOperations, "ring or threads", |text| match text {
-            "ring" => Some(FileOperations::Ring),
-            "threads" => Some(FileOperations::Threads),
-            _ => None,
-        };
+        files: FileOperations => FileOperations, "ring or threads", named;
         /// Entries of the submission queue.
-        sq_entries: u32, "a power of two from 8 to 32768", |text| power_of_two(text, 8, 1 << 15);
+        sq_entries: u32 => u32, "a power of two from 8 to 32768", |text| power_of_two(text, 8, 1 << 15);
         /// Entries of the completion queue.
-        cq_entries: u32, "a power of two from 16 to 65536", |text| power_of_two(text, 16, 1 << 16);
+        cq_entries: u32 => u32, "a power of two from 16 to 65536", |text| power_of_two(text, 16, 1 << 16);
+    }
+
+    /// The features an io_uring worker runs with.
+    UringFeatures {
+        /// Submit the rest of a batch after an entry that fails: IORING_SETUP_SUBMIT_ALL, Linux 5.18.
+        submit_all: bool;
     }
 }
 
@@ -258,11 +276,7 @@ options! {
     /// Features of epoll. Parses from `key=value,...`.
     EpollOptions {
         /// Edge- or level-triggered.
-        trigger: Trigger, "edge or level", |text| match text {
-            "edge" => Some(Trigger::Edge),
-            "level" => Some(Trigger::Level),
-            _ => None,
-        };
+        trigger: Trigger, "edge or level", named;
         /// Size of one receive buffer in bytes.
         buffer_bytes: u32, "64 to 1048576", |text| number_between(text, 64, 1 << 20);
         /// Number of receive buffers.
@@ -289,60 +303,13 @@ fn gather(text: &str) -> Option<u32> {
 }
 
 /// When epoll reports a descriptor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Trigger {
     /// Once for each change.
     Edge,
     /// As long as it is ready.
     Level,
-}
-
-/// The features an io_uring worker runs with.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct UringFeatures {
-    /// See [`UringOptions::multishot`].
-    pub multishot: bool,
-    /// See [`UringOptions::buffers`].
-    pub buffers: Buffers,
-    /// See [`UringOptions::buffer_bytes`].
-    pub buffer_bytes: usize,
-    /// See [`UringOptions::buffer_count`].
-    pub buffer_count: u16,
-    /// See [`UringOptions::taskrun`].
-    pub taskrun: TaskRun,
-    /// See [`UringOptions::single_issuer`].
-    pub single_issuer: bool,
-    /// See [`UringOptions::sqpoll_idle_ms`].
-    pub sqpoll_idle_ms: u32,
-    /// See [`UringOptions::registered_ring`].
-    pub registered_ring: bool,
-    /// See [`UringOptions::no_sqarray`].
-    pub no_sqarray: bool,
-    /// Submit the rest of a batch after an entry that fails: IORING_SETUP_SUBMIT_ALL, Linux 5.18.
-    pub submit_all: bool,
-    /// See [`UringOptions::skip_success`].
-    pub skip_success: bool,
-    /// See [`UringOptions::gather`]; 0 is off.
-    pub gather: u32,
-    /// See [`UringOptions::split`].
-    pub split: Split,
-    /// See [`UringOptions::min_wait_us`].
-    pub min_wait_us: u32,
-    /// See [`UringOptions::no_iowait`].
-    pub no_iowait: bool,
-    /// See [`UringOptions::ext_arg`].
-    pub ext_arg: bool,
-    /// See [`UringOptions::direct`].
-    pub direct: bool,
-    /// See [`UringOptions::udp`].
-    pub udp: UdpReads,
-    /// See [`UringOptions::files`].
-    pub files: FileOperations,
-    /// See [`UringOptions::sq_entries`].
-    pub sq_entries: u32,
-    /// See [`UringOptions::cq_entries`].
-    pub cq_entries: u32,
 }
 
 /// The features an epoll worker runs with.

@@ -104,6 +104,8 @@ pub(crate) struct Outbox {
     held: usize,
     held_bytes: usize,
     segmentation: bool,
+    /// The program has closed the socket; what it handed over is still being sent.
+    pub(crate) closing: bool,
     pub(crate) waiters: WaitQueue,
 }
 
@@ -115,6 +117,7 @@ impl Outbox {
             held: 0,
             held_bytes: 0,
             segmentation,
+            closing: false,
             waiters: WaitQueue::default(),
         }
     }

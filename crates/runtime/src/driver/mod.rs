@@ -16,7 +16,7 @@
 //! 6. Running out of provided buffers pauses that receive until a buffer returns; it neither
 //!    spins nor starves others. Under pressure pieces are copied out, so none can park the pool.
 //! 7. A peer that does not read stops us reading from it within a bound
-//!    (`queues::RECEIVED_BYTES_MAX`, `queues::QUEUED_BYTES_MAX`); all others are served meanwhile.
+//!    (`queues::RECEIVED_BYTES_MAX`, `stream::QUEUED_BYTES_MAX` in `socket`); all others are served meanwhile.
 //! 8. At most one send in flight per stream, short sends continued, order kept. Sends are owned;
 //!    an error surfaces at the next call.
 //! 9. Closing reaches the wire: pending receives are cancelled before the descriptor goes.
@@ -40,11 +40,10 @@ pub(crate) mod datagrams;
 pub(crate) mod epoll;
 #[cfg(all(test, not(loom)))]
 mod foreign_wakers;
-mod linger;
 mod mmsg;
 pub(crate) mod pieces;
-pub(crate) mod queues;
 pub(crate) mod slots;
+mod socket;
 pub(crate) mod uring;
 pub(crate) mod zero_copy;
 
@@ -114,6 +113,138 @@ macro_rules! dispatch {
     };
 }
 
+/// The operations: each is a row here, and a method either of [`socket::Sockets`], above the primitives
+/// of an engine, or of both engines.
+macro_rules! operations {
+    ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => {
+        impl Driver {
+            $($(#[$doc])*
+            #[inline]
+            pub(crate) fn $name(&mut self, $($argument: $type),*) $(-> $result)? {
+                dispatch!(self, driver => driver.$name($($argument),*))
+            })*
+        }
+    };
+}
+
+operations! {
+    /// Takes over a listening socket.
+    fn add_listener(socket: OwnedFd) -> io::Result<Key>;
+
+    /// The next connection of a listener.
+    fn poll_accept(key: Key, waiter: &mut Waiter<'_>) -> Poll<io::Result<OwnedFd>>;
+
+    /// Takes over an accepted socket.
+    fn add_stream(socket: OwnedFd) -> Key;
+
+    /// Takes over a fresh socket and starts to connect it.
+    fn connect(socket: OwnedFd, address: &SockAddr) -> io::Result<Key>;
+
+    /// Ready once a connection that was started stands, or has failed.
+    fn poll_connected(key: Key, waiter: &mut Waiter<'_>) -> Poll<io::Result<()>>;
+
+    /// The next received piece; empty at the end of the stream.
+    fn poll_recv(key: Key, waiter: &mut Waiter<'_>) -> Poll<io::Result<RecvBuf>>;
+
+    /// Takes `buf` over once the stream's queue has room. `more` says that more follows at once.
+    fn poll_send(
+        key: Key, waiter: &mut Waiter<'_>, buf: &mut Option<SendBuf>, more: bool
+    ) -> Poll<io::Result<()>>;
+
+    /// Ready once everything queued, FIN included, is with the kernel.
+    fn poll_flushed(key: Key, waiter: &mut Waiter<'_>) -> Poll<io::Result<()>>;
+
+    /// Queues FIN behind what is queued.
+    fn finish(key: Key);
+
+    /// Drops what is queued for sending, so that a close has nothing to wait for.
+    fn discard(key: Key, wakes: &mut Vec<Waker>);
+
+    /// Ready with the sending half reserved for pieces once all before is with the kernel.
+    fn poll_begin_pieces(key: Key, waiter: &mut Waiter<'_>) -> Poll<io::Result<()>>;
+
+    /// Sends what the socket takes of a piece now; EAGAIN if that is nothing.
+    fn send_piece(key: Key, piece: Piece<'_>) -> io::Result<usize>;
+
+    /// Sends what the socket takes of a buffer, which then stays the kernel's until it says that it
+    /// needs it no more; EAGAIN if that is nothing. `begun` is the caller's: false at the first call.
+    fn poll_zero_copy(
+        key: Key, waiter: &mut Waiter<'_>, buffer: &Buffer, more: bool, begun: &mut bool
+    ) -> Poll<io::Result<usize>>;
+
+    /// Ready when the socket takes more again, or is broken. `asked` is the caller's: false at
+    /// the first call, which therefore always waits.
+    fn poll_room(
+        key: Key, waiter: &mut Waiter<'_>, asked: &mut bool
+    ) -> Poll<io::Result<()>>;
+
+    /// Gives the sending half back; with an errno it is broken from now on, and its close a reset.
+    fn end_pieces(key: Key, broken: Option<i32>, wakes: &mut Vec<Waker>);
+
+    /// Begins an operation on a file, if this engine carries such operations out.
+    fn start_file(op: Box<FileOp>, waiter: &mut Waiter<'_>) -> Start;
+
+    /// Ready when an operation that was begun is over.
+    fn poll_file(
+        key: Key, waiter: &mut Waiter<'_>
+    ) -> Poll<io::Result<(Box<FileOp>, io::Result<usize>)>>;
+
+    /// Gives an operation that was begun up. The waker is to be dropped as that of `forget_waiter`.
+    fn abandon_file(key: Key) -> Option<Waker>;
+
+    /// Gives an operation up that was not begun, because there was no room.
+    fn forget_file(token: &mut WaitToken) -> Option<Waker>;
+
+    /// Takes over a bound or connected datagram socket.
+    fn add_udp(socket: OwnedFd, setup: UdpSetup) -> io::Result<Key>;
+
+    /// Appends at least one and at most `most` received datagrams; how many.
+    fn poll_recv_batch(
+        key: Key, waiter: &mut Waiter<'_>, into: &mut Vec<Received>, most: usize
+    ) -> Poll<io::Result<usize>>;
+
+    /// Takes datagrams over from the front of `batch`; ready when it is empty.
+    fn poll_send_batch(
+        key: Key, waiter: &mut Waiter<'_>, batch: &mut Vec<Datagram>
+    ) -> Poll<io::Result<()>>;
+
+    /// Ready once every datagram taken over is with the kernel, or was counted as not sent.
+    fn poll_datagrams_sent(key: Key, waiter: &mut Waiter<'_>) -> Poll<io::Result<()>>;
+
+    /// Who waits for this side of a socket.
+    fn wait_queue(key: Key, side: Side) -> Option<&mut WaitQueue>;
+
+    /// Collects everybody who waits for this socket.
+    fn wake_waiters(key: Key, wakes: &mut Vec<Waker>);
+
+    /// Gives a socket up. What is queued is still sent, for at most the linger time. Collects the
+    /// wakers of futures that were leaked.
+    fn close(key: Key, wakes: &mut Vec<Waker>);
+
+    /// Hands new operations to the kernel, waits at most `timeout` (`None`: until something
+    /// happens), takes a portion of what happened, and collects whom to wake. While
+    /// `has_arrivals` says that there is more of it, this is the next portion. Fails only if the
+    /// engine as a whole is unusable, as the next two.
+    fn turn(timeout: Option<Duration>, wakes: &mut Vec<Waker>) -> io::Result<()>;
+
+    /// Hands new operations to the kernel now. What has arrived stays for the next `turn` or
+    /// `drain`, as far as the kernel does not report it by itself.
+    fn submit(wakes: &mut Vec<Waker>) -> io::Result<()>;
+
+    /// Takes everything that has arrived, without waiting; bounded if more keeps arriving.
+    fn drain(wakes: &mut Vec<Waker>) -> io::Result<()>;
+
+    /// The moment by which `turn` has to run even if nothing happens.
+    fn next_deadline() -> Option<Instant>;
+
+    /// True while closed streams still send.
+    fn is_lingering() -> bool;
+
+    /// Cancels everything, waits until the kernel holds nothing (for operations on files, `patience` at
+    /// most), closes all descriptors. Collects the wakers of sockets and futures that were leaked.
+    fn teardown(patience: Duration, wakes: &mut Vec<Waker>);
+}
+
 impl Driver {
     pub(crate) fn new(features: &Features, setup: &DriverSetup) -> io::Result<Driver> {
         Ok(match features {
@@ -124,118 +255,6 @@ impl Driver {
                 Driver::Epoll(Box::new(EpollDriver::new(features.clone(), setup)?))
             }
         })
-    }
-
-    /// Takes over a listening socket.
-    pub(crate) fn add_listener(&mut self, socket: OwnedFd) -> io::Result<Key> {
-        dispatch!(self, driver => driver.add_listener(socket))
-    }
-
-    /// The next connection of a listener.
-    pub(crate) fn poll_accept(
-        &mut self,
-        key: Key,
-        waiter: &mut Waiter<'_>,
-    ) -> Poll<io::Result<OwnedFd>> {
-        dispatch!(self, driver => driver.poll_accept(key, waiter))
-    }
-
-    /// Takes over an accepted socket.
-    pub(crate) fn add_stream(&mut self, socket: OwnedFd) -> Key {
-        dispatch!(self, driver => driver.add_stream(socket))
-    }
-
-    /// Takes over a fresh socket and starts to connect it.
-    pub(crate) fn connect(&mut self, socket: OwnedFd, address: &SockAddr) -> io::Result<Key> {
-        match self {
-            Driver::Uring(driver) => Ok(driver.connect(socket, address)),
-            Driver::Epoll(driver) => {
-                set_nonblocking(&socket)?;
-                match SockRef::from(&socket).connect(address) {
-                    Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
-                    // Registered after connect(2): an unconnected socket reports EPOLLHUP.
-                    _ => driver.add_connecting(socket),
-                }
-            }
-        }
-    }
-
-    /// Ready once a connection that was started stands, or has failed.
-    pub(crate) fn poll_connected(
-        &mut self,
-        key: Key,
-        waiter: &mut Waiter<'_>,
-    ) -> Poll<io::Result<()>> {
-        dispatch!(self, driver => driver.poll_connected(key, waiter))
-    }
-
-    /// The next received piece; empty at the end of the stream.
-    pub(crate) fn poll_recv(
-        &mut self,
-        key: Key,
-        waiter: &mut Waiter<'_>,
-    ) -> Poll<io::Result<RecvBuf>> {
-        dispatch!(self, driver => driver.poll_recv(key, waiter))
-    }
-
-    /// Takes `buf` over once the stream's queue has room. `more` says that more follows at once.
-    pub(crate) fn poll_send(
-        &mut self,
-        key: Key,
-        waiter: &mut Waiter<'_>,
-        buf: &mut Option<SendBuf>,
-        more: bool,
-    ) -> Poll<io::Result<()>> {
-        match self {
-            Driver::Uring(driver) => driver.poll_send(key, waiter, buf, more),
-            Driver::Epoll(driver) => driver.poll_send(key, waiter, buf, more),
-        }
-    }
-
-    /// Ready with the sending half reserved for pieces once all before is with the kernel.
-    pub(crate) fn poll_begin_pieces(
-        &mut self,
-        key: Key,
-        waiter: &mut Waiter<'_>,
-    ) -> Poll<io::Result<()>> {
-        dispatch!(self, driver => driver.poll_begin_pieces(key, waiter))
-    }
-
-    /// Sends what the socket takes of a piece now; EAGAIN if that is nothing.
-    pub(crate) fn send_piece(&mut self, key: Key, piece: Piece<'_>) -> io::Result<usize> {
-        dispatch!(self, driver => driver.send_piece(key, piece))
-    }
-
-    /// Sends what the socket takes of a buffer, which then stays the kernel's until it says that it
-    /// needs it no more; EAGAIN if that is nothing. `begun` is the caller's: false at the first call.
-    pub(crate) fn poll_zero_copy(
-        &mut self,
-        key: Key,
-        waiter: &mut Waiter<'_>,
-        buffer: &Buffer,
-        more: bool,
-        begun: &mut bool,
-    ) -> Poll<io::Result<usize>> {
-        match self {
-            Driver::Uring(driver) => driver.poll_zero_copy(key, waiter, buffer, more, begun),
-            Driver::Epoll(driver) => Poll::Ready(driver.send_zero_copy(key, buffer, more)),
-        }
-    }
-
-    /// Ready when the socket takes more again, or is broken. `asked` is the caller's: false at
-    /// the first call, which therefore always waits.
-    pub(crate) fn poll_room(
-        &mut self,
-        key: Key,
-        waiter: &mut Waiter<'_>,
-        asked: &mut bool,
-    ) -> Poll<io::Result<()>> {
-        dispatch!(self, driver => driver.poll_room(key, waiter, asked))
-    }
-
-    /// Gives the sending half back; with an errno it is broken from now on, and its close a reset.
-    pub(crate) fn end_pieces(&mut self, key: Key, broken: Option<i32>, wakes: &mut Vec<Waker>) {
-        dispatch!(self, driver => driver.end_pieces(key, broken, wakes));
     }
 
     /// Lets `wake_waiters` wake a task that waits for something else meanwhile.
@@ -256,104 +275,9 @@ impl Driver {
         self.wait_queue(key, side).and_then(|queue| queue.remove(token))
     }
 
-    /// Who waits for this side of a socket.
-    pub(crate) fn wait_queue(&mut self, key: Key, side: Side) -> Option<&mut WaitQueue> {
-        dispatch!(self, driver => driver.wait_queue(key, side))
-    }
-
-    /// Begins an operation on a file, if this engine carries such operations out.
-    pub(crate) fn start_file(&mut self, op: Box<FileOp>, waiter: &mut Waiter<'_>) -> Start {
-        match self {
-            Driver::Uring(driver) => driver.start_file(op, waiter),
-            Driver::Epoll(_) => Start::NoRing(op),
-        }
-    }
-
-    /// Ready when an operation that was begun is over.
-    pub(crate) fn poll_file(
-        &mut self,
-        key: Key,
-        waiter: &mut Waiter<'_>,
-    ) -> Poll<io::Result<(Box<FileOp>, io::Result<usize>)>> {
-        match self {
-            Driver::Uring(driver) => driver.poll_file(key, waiter),
-            Driver::Epoll(_) => Poll::Ready(Err(closed())),
-        }
-    }
-
-    /// Gives an operation that was begun up. The waker is to be dropped as that of `forget_waiter`.
-    pub(crate) fn abandon_file(&mut self, key: Key) -> Option<Waker> {
-        match self {
-            Driver::Uring(driver) => driver.abandon_file(key),
-            Driver::Epoll(_) => None,
-        }
-    }
-
-    /// Gives an operation up that was not begun, because there was no room.
-    pub(crate) fn forget_file(&mut self, token: &mut WaitToken) -> Option<Waker> {
-        match self {
-            Driver::Uring(driver) => driver.forget_file(token),
-            Driver::Epoll(_) => None,
-        }
-    }
-
-    /// Ready once everything queued, FIN included, is with the kernel.
-    pub(crate) fn poll_flushed(
-        &mut self,
-        key: Key,
-        waiter: &mut Waiter<'_>,
-    ) -> Poll<io::Result<()>> {
-        dispatch!(self, driver => driver.poll_flushed(key, waiter))
-    }
-
-    /// Queues FIN behind what is queued.
-    pub(crate) fn finish(&mut self, key: Key) {
-        dispatch!(self, driver => driver.finish(key));
-    }
-
-    /// Takes over a bound or connected datagram socket.
-    pub(crate) fn add_udp(&mut self, socket: OwnedFd, setup: UdpSetup) -> io::Result<Key> {
-        dispatch!(self, driver => driver.add_udp(socket, setup))
-    }
-
-    /// Appends at least one and at most `most` received datagrams; how many.
-    pub(crate) fn poll_recv_batch(
-        &mut self,
-        key: Key,
-        waiter: &mut Waiter<'_>,
-        into: &mut Vec<Received>,
-        most: usize,
-    ) -> Poll<io::Result<usize>> {
-        dispatch!(self, driver => driver.poll_recv_batch(key, waiter, into, most))
-    }
-
-    /// Takes datagrams over from the front of `batch`; ready when it is empty.
-    pub(crate) fn poll_send_batch(
-        &mut self,
-        key: Key,
-        waiter: &mut Waiter<'_>,
-        batch: &mut Vec<Datagram>,
-    ) -> Poll<io::Result<()>> {
-        dispatch!(self, driver => driver.poll_send_batch(key, waiter, batch))
-    }
-
-    /// Ready once every datagram taken over is with the kernel, or was counted as not sent.
-    pub(crate) fn poll_datagrams_sent(
-        &mut self,
-        key: Key,
-        waiter: &mut Waiter<'_>,
-    ) -> Poll<io::Result<()>> {
-        dispatch!(self, driver => driver.poll_datagrams_sent(key, waiter))
-    }
-
     /// What a datagram socket has counted.
     pub(crate) fn udp_stats(&self, key: Key) -> Option<UdpStats> {
         dispatch!(self, driver => driver.udp_stats(key))
-    }
-
-    /// Collects everybody who waits for this socket.
-    pub(crate) fn wake_waiters(&mut self, key: Key, wakes: &mut Vec<Waker>) {
-        dispatch!(self, driver => driver.wake_waiters(key, wakes));
     }
 
     /// The descriptor, for socket options and addresses; it stays the driver's.
@@ -363,82 +287,14 @@ impl Driver {
         Some(unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
-    /// Drops what is queued for sending, so that a close has nothing to wait for.
-    pub(crate) fn discard(&mut self, key: Key, wakes: &mut Vec<Waker>) {
-        dispatch!(self, driver => driver.discard(key, wakes));
-    }
-
-    /// Gives a socket up. What is queued is still sent, for at most the linger time. Collects the
-    /// wakers of futures that were leaked.
-    pub(crate) fn close(&mut self, key: Key, wakes: &mut Vec<Waker>) {
-        self.wake_waiters(key, wakes);
-        dispatch!(self, driver => driver.close(key));
-    }
-
-    /// Hands new operations to the kernel, waits at most `timeout` (`None`: until something
-    /// happens), takes a portion of what happened, and collects whom to wake. While
-    /// `has_arrivals` says that there is more of it, this is the next portion.
-    ///
-    /// # Errors
-    /// Only what makes the engine as a whole unusable.
-    pub(crate) fn turn(
-        &mut self,
-        timeout: Option<Duration>,
-        wakes: &mut Vec<Waker>,
-    ) -> io::Result<()> {
-        dispatch!(self, driver => driver.turn(timeout, wakes))
-    }
-
     /// True if `turn` has something to take without a wait.
     pub(crate) fn has_arrivals(&self) -> bool {
         dispatch!(self, driver => driver.has_arrivals())
     }
 
-    /// Hands new operations to the kernel now. What has arrived stays for the next `turn` or
-    /// `drain`, as far as the kernel does not report it by itself.
-    ///
-    /// # Errors
-    /// As [`turn`](Driver::turn).
-    pub(crate) fn submit(&mut self, wakes: &mut Vec<Waker>) -> io::Result<()> {
-        match self {
-            Driver::Uring(driver) => driver.submit(wakes),
-            Driver::Epoll(driver) => {
-                driver.submit(wakes);
-                Ok(())
-            }
-        }
-    }
-
-    /// Takes everything that has arrived, without waiting; bounded if more keeps arriving.
-    ///
-    /// # Errors
-    /// As [`turn`](Driver::turn).
-    pub(crate) fn drain(&mut self, wakes: &mut Vec<Waker>) -> io::Result<()> {
-        dispatch!(self, driver => driver.drain(wakes))
-    }
-
-    /// The moment by which `turn` has to run even if nothing happens.
-    pub(crate) fn next_deadline(&mut self) -> Option<Instant> {
-        dispatch!(self, driver => driver.next_deadline())
-    }
-
-    /// True while closed streams still send.
-    pub(crate) fn is_lingering(&mut self) -> bool {
-        dispatch!(self, driver => driver.is_lingering())
-    }
-
     /// What the engine holds at this moment.
     pub(crate) fn in_use(&self) -> InUse {
         dispatch!(self, driver => driver.in_use())
-    }
-
-    /// Cancels everything, waits until the kernel holds nothing (for operations on files, `patience` at
-    /// most), closes all descriptors. Collects the wakers of sockets and futures that were leaked.
-    pub(crate) fn teardown(&mut self, patience: Duration, wakes: &mut Vec<Waker>) {
-        match self {
-            Driver::Uring(driver) => driver.teardown(patience, wakes),
-            Driver::Epoll(driver) => driver.teardown(wakes),
-        }
     }
 }
 

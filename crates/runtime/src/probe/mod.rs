@@ -14,6 +14,8 @@ mod uring;
 pub use self::environment::{Container, Environment, Limit, Rights};
 pub(crate) use self::layers::ring_refused;
 pub use self::layers::{Layer, Refusal};
+#[cfg(test)]
+pub(crate) use self::select::best;
 pub(crate) use self::select::select_uring_with;
 pub use self::select::{select_uring, select_uring_for};
 pub use self::uring::{Feature, FeatureReport, OperationReport, Uring};

@@ -137,26 +137,22 @@ fn check_contradictions(options: &UringOptions) -> Result<(), Refusal> {
     }
 }
 
-/// What stands behind the option `multishot`.
-const MULTISHOT: &[Feature] =
-    &[Feature::MultishotAccept, Feature::MultishotRecv, Feature::MultishotPoll];
-
 fn choose(options: &UringOptions, uring: &Uring) -> Result<UringFeatures, Refusal> {
-    use Feature as F;
     let wants = Wants { uring };
     let sqpoll_idle_ms = options.sqpoll_idle_ms.unwrap_or(0);
     let sqpoll = sqpoll_idle_ms > 0;
     if sqpoll {
-        wants.named("sqpoll_idle_ms", &[F::Sqpoll])?;
+        wants.named("sqpoll_idle_ms", &[])?;
     }
     let min_wait_us = options.min_wait_us.unwrap_or(0);
     if min_wait_us > 0 {
-        wants.named("min_wait_us", &[F::WaitTimeout, F::MinWait])?;
+        wants.named("min_wait_us", &[Feature::WaitTimeout])?;
     }
     if options.udp == Some(UdpReads::Calls) {
-        wants.named("udp=calls", MULTISHOT)?;
+        let multishot: Vec<Feature> = Uring::behind("multishot").collect();
+        wants.named("udp=calls", &multishot)?;
     }
-    let single_issuer = wants.switch(options.single_issuer, "single_issuer", &[F::SingleIssuer])?;
+    let single_issuer = wants.switch(options.single_issuer, "single_issuer")?;
     let buffers = choose_buffers(options.buffers, &wants)?;
     let (buffer_bytes, buffer_count) = match buffers {
         Buffers::Incremental => INCREMENTAL_BUFFERS,
@@ -164,29 +160,24 @@ fn choose(options: &UringOptions, uring: &Uring) -> Result<UringFeatures, Refusa
     };
     let (sq_entries, cq_entries) = queue_entries(options);
     Ok(UringFeatures {
-        multishot: wants.switch(options.multishot, "multishot", MULTISHOT)?,
+        multishot: wants.switch(options.multishot, "multishot")?,
         buffers,
         buffer_bytes: options.buffer_bytes.map_or(buffer_bytes, |bytes| bytes as usize),
         buffer_count: options.buffer_count.map_or(buffer_count, |count| count as u16),
         taskrun: choose_taskrun(options.taskrun, single_issuer, sqpoll, &wants)?,
         single_issuer,
         sqpoll_idle_ms,
-        registered_ring: wants.switch(
-            options.registered_ring,
-            "registered_ring",
-            &[F::RegisteredRing],
-        )?,
-        no_sqarray: wants.switch(options.no_sqarray, "no_sqarray", &[F::NoSqarray])?,
-        submit_all: uring.allows(F::SubmitAll),
-        skip_success: !sqpoll
-            && wants.switch(options.skip_success, "skip_success", &[F::SkipSuccess])?,
+        registered_ring: wants.switch(options.registered_ring, "registered_ring")?,
+        no_sqarray: wants.switch(options.no_sqarray, "no_sqarray")?,
+        submit_all: uring.allows(Feature::SubmitAll),
+        skip_success: !sqpoll && wants.switch(options.skip_success, "skip_success")?,
         gather: options.gather.unwrap_or(GATHER_MAX),
         split: options.split.unwrap_or(Split::Auto),
         min_wait_us,
-        no_iowait: wants.switch(options.no_iowait, "no_iowait", &[F::NoIowait])?,
-        ext_arg: wants.switch(options.ext_arg, "ext_arg", &[F::WaitTimeout])?,
+        no_iowait: wants.switch(options.no_iowait, "no_iowait")?,
+        ext_arg: wants.switch(options.ext_arg, "ext_arg")?,
         direct: match options.direct {
-            Some(true) => wants.switch(options.direct, "direct", &[F::DirectDescriptors])?,
+            Some(true) => wants.switch(options.direct, "direct")?,
             _ => false,
         },
         udp: options.udp.unwrap_or(UdpReads::Auto),
@@ -208,15 +199,14 @@ fn choose_files(
     wants: &Wants<'_>,
 ) -> Result<FileOperations, Refusal> {
     let switch = asked.map(|asked| asked == FileOperations::Ring);
-    let ring = wants.switch(switch, "files=ring", &[Feature::FileOperations])?;
+    let ring = wants.switch(switch, "files=ring")?;
     Ok(if ring { FileOperations::Ring } else { FileOperations::Threads })
 }
 
 fn choose_buffers(asked: Option<Buffers>, wants: &Wants<'_>) -> Result<Buffers, Refusal> {
     match asked {
-        Some(Buffers::Ring) => wants.named("buffers=ring", &[Feature::BufferRing])?,
-        Some(Buffers::Incremental) => wants
-            .named("buffers=incremental", &[Feature::BufferRing, Feature::IncrementalBuffers])?,
+        Some(Buffers::Ring) => wants.named("buffers=ring", &[])?,
+        Some(Buffers::Incremental) => wants.named("buffers=incremental", &[Feature::BufferRing])?,
         Some(Buffers::Legacy) => {}
         // Not incremental buffers, which split large messages at their ends and are no cheaper with
         // small ones: a buffer whose second half stays untouched costs only address space.
@@ -233,10 +223,8 @@ fn choose_taskrun(
     wants: &Wants<'_>,
 ) -> Result<TaskRun, Refusal> {
     match asked {
-        Some(TaskRun::Defer) => {
-            wants.named("taskrun=defer", &[Feature::SingleIssuer, Feature::DeferTaskrun])?;
-        }
-        Some(TaskRun::Coop) => wants.named("taskrun=coop", &[Feature::CoopTaskrun])?,
+        Some(TaskRun::Defer) => wants.named("taskrun=defer", &[Feature::SingleIssuer])?,
+        Some(TaskRun::Coop) => wants.named("taskrun=coop", &[])?,
         Some(TaskRun::None) => {}
         None if sqpoll => return Ok(TaskRun::None),
         None if single_issuer && wants.uring.allows(Feature::DeferTaskrun) => {
@@ -253,27 +241,28 @@ struct Wants<'a> {
 }
 
 impl Wants<'_> {
-    /// All of these, for an option that was given by name.
-    fn named(&self, option: &str, features: &[Feature]) -> Result<(), Refusal> {
-        features
-            .iter()
-            .try_for_each(|feature| self.uring.require(*feature))
+    /// What is behind an option that was given by name, and `beside` it.
+    fn named(&self, option: &str, beside: &[Feature]) -> Result<(), Refusal> {
+        let mut needed = beside.iter().copied().chain(Uring::behind(option));
+        needed
+            .try_for_each(|feature| self.uring.require(feature))
             .map_err(|refusal| refusal.of_option(option))
     }
 
-    /// An option that is on wherever all of these are there.
-    fn switch(
-        &self,
-        asked: Option<bool>,
-        option: &str,
-        features: &[Feature],
-    ) -> Result<bool, Refusal> {
+    /// An option that is on wherever all that is behind it is there.
+    fn switch(&self, asked: Option<bool>, option: &str) -> Result<bool, Refusal> {
         match asked {
             Some(false) => Ok(false),
-            Some(true) => self.named(option, features).map(|()| true),
-            None => Ok(features.iter().all(|feature| self.uring.allows(*feature))),
+            Some(true) => self.named(option, &[]).map(|()| true),
+            None => Ok(Uring::behind(option).all(|feature| self.uring.allows(feature))),
         }
     }
+}
+
+/// The best set, for tests.
+#[cfg(test)]
+pub(crate) fn best() -> UringFeatures {
+    choose(&UringOptions::default(), &Uring::without(&[])).expect("nothing is refused")
 }
 
 /// Compares what the rings of all workers are charged with the limit. An upper bound: other
@@ -303,7 +292,7 @@ mod tests {
 
     #[test]
     fn a_full_kernel_gives_the_best_set() {
-        let features = choose(&UringOptions::default(), &Uring::without(&[])).unwrap();
+        let features = best();
         let expected = UringFeatures {
             multishot: true,
             buffers: Buffers::Ring,

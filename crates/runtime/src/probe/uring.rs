@@ -1,5 +1,5 @@
-//! The features of io_uring here: setup flags, registrations and operations as the kernel reports
-//! them, and behaviour that must be tried.
+//! What io_uring can do here: setup flags, registrations and operations as the kernel answers
+//! them, and behaviour that only shows when it is tried.
 
 use super::environment::Environment;
 use super::layers::{self, Calls, Layer, Refusal};
@@ -14,84 +14,60 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// Something of io_uring that not every kernel has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-#[repr(u8)]
-#[allow(missing_docs, reason = "FACTS describes each")]
-pub enum Feature {
-    CqSize,
-    DisabledRing,
-    SubmitAll,
-    SingleIssuer,
-    DeferTaskrun,
-    CoopTaskrun,
-    NoSqarray,
-    Sqpoll,
-    RegisteredRing,
-    DirectDescriptors,
-    BufferRing,
-    IncrementalBuffers,
-    MultishotPoll,
-    MultishotAccept,
-    MultishotRecv,
-    SkipSuccess,
-    WaitTimeout,
-    MinWait,
-    NoIowait,
-    RecvBundle,
-    ZeroCopySend,
-    FileOperations,
+macro_rules! features {
+    ($($feature:ident: $kernel_name:literal, $since:literal, $option:expr, $default:literal;)*) => {
+        /// Something of io_uring that not every kernel has.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+        #[serde(rename_all = "snake_case")]
+        #[repr(u8)]
+        pub enum Feature {
+            $(#[doc = $kernel_name] $feature,)*
+        }
+
+        /// All features, in the order of the enum, as if none were refused.
+        static FEATURES: [FeatureReport; [$($since),*].len()] = [
+            $(FeatureReport {
+                feature: Feature::$feature,
+                kernel_name: $kernel_name,
+                since: $since,
+                option: $option,
+                default: $default,
+                refusal: None,
+            },)*
+        ];
+    };
+}
+
+// A feature, its name in the kernel, the release that brought it, the option of `--uring` that depends on
+// it, and whether the engine takes it wherever it can.
+features! {
+    CqSize: "IORING_SETUP_CQSIZE", "5.5", Some("cq_entries"), true;
+    DisabledRing: "IORING_SETUP_R_DISABLED", "5.10", None, false;
+    SubmitAll: "IORING_SETUP_SUBMIT_ALL", "5.18", None, true;
+    SingleIssuer: "IORING_SETUP_SINGLE_ISSUER", "6.0", Some("single_issuer"), true;
+    DeferTaskrun: "IORING_SETUP_DEFER_TASKRUN", "6.1", Some("taskrun=defer"), true;
+    CoopTaskrun: "IORING_SETUP_COOP_TASKRUN", "5.19", Some("taskrun=coop"), false;
+    NoSqarray: "IORING_SETUP_NO_SQARRAY", "6.6", Some("no_sqarray"), true;
+    Sqpoll: "IORING_SETUP_SQPOLL", "5.13", Some("sqpoll_idle_ms"), false;
+    RegisteredRing: "IORING_REGISTER_RING_FDS", "5.18", Some("registered_ring"), true;
+    DirectDescriptors: "IORING_RSRC_REGISTER_SPARSE", "5.19", Some("direct"), false;
+    BufferRing: "IORING_REGISTER_PBUF_RING", "5.19", Some("buffers=ring"), true;
+    IncrementalBuffers: "IOU_PBUF_RING_INC", "6.12", Some("buffers=incremental"), false;
+    MultishotPoll: "IORING_POLL_ADD_MULTI", "5.13", Some("multishot"), true;
+    MultishotAccept: "IORING_ACCEPT_MULTISHOT", "5.19", Some("multishot"), true;
+    MultishotRecv: "IORING_RECV_MULTISHOT", "6.0", Some("multishot"), true;
+    SkipSuccess: "IOSQE_CQE_SKIP_SUCCESS", "5.17", Some("skip_success"), true;
+    WaitTimeout: "IORING_ENTER_EXT_ARG", "5.11", Some("ext_arg"), true;
+    MinWait: "IORING_FEAT_MIN_TIMEOUT", "6.12", Some("min_wait_us"), false;
+    NoIowait: "IORING_ENTER_NO_IOWAIT", "6.15", Some("no_iowait"), true;
+    RecvBundle: "IORING_RECVSEND_BUNDLE", "6.10", None, false;
+    ZeroCopySend: "IORING_OP_SEND_ZC", "6.0", None, false;
+    FileOperations: "IORING_OP_OPENAT2", "5.6", Some("files=ring"), true;
 }
 
 use Feature as F;
 
-/// Of each feature, in the order of the enum: its name in the kernel, the release that brought
-/// it, and the option of `--uring` that depends on it.
-const FACTS: [(Feature, &str, &str, Option<&str>); 22] = [
-    (F::CqSize, "IORING_SETUP_CQSIZE", "5.5", Some("cq_entries")),
-    (F::DisabledRing, "IORING_SETUP_R_DISABLED", "5.10", None),
-    (F::SubmitAll, "IORING_SETUP_SUBMIT_ALL", "5.18", None),
-    (F::SingleIssuer, "IORING_SETUP_SINGLE_ISSUER", "6.0", Some("single_issuer")),
-    (F::DeferTaskrun, "IORING_SETUP_DEFER_TASKRUN", "6.1", Some("taskrun=defer")),
-    (F::CoopTaskrun, "IORING_SETUP_COOP_TASKRUN", "5.19", Some("taskrun=coop")),
-    (F::NoSqarray, "IORING_SETUP_NO_SQARRAY", "6.6", Some("no_sqarray")),
-    (F::Sqpoll, "IORING_SETUP_SQPOLL", "5.13", Some("sqpoll_idle_ms")),
-    (F::RegisteredRing, "IORING_REGISTER_RING_FDS", "5.18", Some("registered_ring")),
-    (F::DirectDescriptors, "IORING_RSRC_REGISTER_SPARSE", "5.19", Some("direct")),
-    (F::BufferRing, "IORING_REGISTER_PBUF_RING", "5.19", Some("buffers=ring")),
-    (F::IncrementalBuffers, "IOU_PBUF_RING_INC", "6.12", Some("buffers=incremental")),
-    (F::MultishotPoll, "IORING_POLL_ADD_MULTI", "5.13", Some("multishot")),
-    (F::MultishotAccept, "IORING_ACCEPT_MULTISHOT", "5.19", Some("multishot")),
-    (F::MultishotRecv, "IORING_RECV_MULTISHOT", "6.0", Some("multishot")),
-    (F::SkipSuccess, "IOSQE_CQE_SKIP_SUCCESS", "5.17", Some("skip_success")),
-    (F::WaitTimeout, "IORING_ENTER_EXT_ARG", "5.11", Some("ext_arg")),
-    (F::MinWait, "IORING_FEAT_MIN_TIMEOUT", "6.12", Some("min_wait_us")),
-    (F::NoIowait, "IORING_ENTER_NO_IOWAIT", "6.15", Some("no_iowait")),
-    (F::RecvBundle, "IORING_RECVSEND_BUNDLE", "6.10", None),
-    (F::ZeroCopySend, "IORING_OP_SEND_ZC", "6.0", None),
-    (F::FileOperations, "IORING_OP_OPENAT2", "5.6", Some("files=ring")),
-];
-
-/// What the engine takes wherever it can.
-const DEFAULTS: [Feature; 14] = [
-    F::CqSize,
-    F::SubmitAll,
-    F::SingleIssuer,
-    F::DeferTaskrun,
-    F::NoSqarray,
-    F::RegisteredRing,
-    F::BufferRing,
-    F::MultishotPoll,
-    F::MultishotAccept,
-    F::MultishotRecv,
-    F::SkipSuccess,
-    F::WaitTimeout,
-    F::NoIowait,
-    F::FileOperations,
-];
-
-/// Operations that files need together; without them they go to threads.
+/// What operations on files need together; without them they go to threads.
 const FILE_OPERATIONS: [u8; 3] = [opcode::OpenAt2::CODE, opcode::Statx::CODE, opcode::Read::CODE];
 
 /// The operations that the engine submits: name, code, release.
@@ -110,7 +86,7 @@ const OPERATIONS: [(&str, u8, &str); 9] = [
 const SUBMIT_ALL: u32 = 1 << 7;
 const SINGLE_ISSUER: u32 = 1 << 12;
 
-/// Setup flags with the other flags that they require.
+/// Setup flags with what they need beside them.
 const SETUP_FLAGS: [(Feature, u32); 8] = [
     (F::CqSize, SETUP_CQSIZE),
     (F::DisabledRing, 1 << 6),
@@ -155,20 +131,20 @@ const NO_IOWAIT: u32 = 1 << 17;
 /// How long a wait is tried.
 const TRIAL_WAIT: Duration = Duration::from_micros(100);
 
-/// A feature and its state here.
+/// A feature and what became of it here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FeatureReport {
     /// Which.
     pub feature: Feature,
     /// Its name in the kernel's interface.
     pub kernel_name: &'static str,
-    /// The Linux release that introduced it; distributions may have it earlier.
+    /// The Linux release that brought it; distributions may have it earlier.
     pub since: &'static str,
-    /// The option that depends on it, as in `--uring OPTION`; `None` if there is none.
+    /// The option that depends on it, as in `--uring OPTION`; `None`: nothing does.
     pub option: Option<&'static str>,
-    /// The engine uses it by default.
+    /// The engine takes it wherever it can, without being asked.
     pub default: bool,
-    /// Why it cannot be used; `None` if it can.
+    /// Why not; `None` if it can be used.
     pub refusal: Option<Refusal>,
 }
 
@@ -183,7 +159,7 @@ pub struct OperationReport {
     pub allowed: bool,
 }
 
-/// The features of io_uring here.
+/// What io_uring offers here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Uring {
     /// Names of the feature bits that the kernel sets, behind `IORING_FEAT_`.
@@ -197,7 +173,7 @@ pub struct Uring {
 }
 
 impl Uring {
-    /// Runs all checks and trials: about a millisecond, some hundred at most on a kernel that does
+    /// Asks and tries everything: about a millisecond, some hundred at most on a kernel that does
     /// not answer.
     ///
     /// # Errors
@@ -216,7 +192,7 @@ impl Uring {
         if !blocked.is_empty() {
             return Err(layers::calls_blocked(&blocked, env));
         }
-        let mut found = Findings { env, features: Vec::with_capacity(FACTS.len()) };
+        let mut found = Findings { env, features: Vec::with_capacity(FEATURES.len()) };
         for (index, (feature, flags)) in SETUP_FLAGS.into_iter().enumerate() {
             let known = at_once && index < COMPATIBLE;
             found.add(feature, if known { Ok(()) } else { setup(flags).map(drop) })?;
@@ -240,6 +216,12 @@ impl Uring {
         })
     }
 
+    /// The features behind an option.
+    pub(super) fn behind(option: &str) -> impl Iterator<Item = Feature> {
+        let features = FEATURES.iter().filter(move |facts| facts.option == Some(option));
+        features.map(|facts| facts.feature)
+    }
+
     /// Why a feature cannot be used.
     ///
     /// # Errors
@@ -256,12 +238,12 @@ impl Uring {
         self.features[feature as usize].refusal.is_none()
     }
 
-    /// A kernel with all features except these, for tests of the selection.
+    /// A kernel that has everything except these, for tests of the choice.
     #[cfg(test)]
     pub(super) fn without(lacking: &[Feature]) -> Uring {
         let env = Environment::read();
         let mut found = Findings { env: &env, features: Vec::new() };
-        for (feature, ..) in FACTS {
+        for FeatureReport { feature, .. } in FEATURES.clone() {
             let error = lacking.contains(&feature).then_some(libc::EINVAL);
             let outcome = error.map_or(Ok(()), |errno| Err(io::Error::from_raw_os_error(errno)));
             found.add(feature, outcome).unwrap();
@@ -285,7 +267,7 @@ fn bit_names(bits: u32) -> Vec<&'static str> {
     FEATURE_BITS.into_iter().enumerate().filter(set).map(|(_, name)| name).collect()
 }
 
-/// Checks the requirements of the engine: its operations (Linux 5.7), no lost completions, and
+/// What the engine cannot do without: its operations (Linux 5.7), no lost completions, and
 /// sockets that wait by polling instead of blocking a kernel thread.
 fn list_operations(
     ring: &TrialRing,
@@ -321,22 +303,21 @@ struct Findings<'a> {
 }
 
 impl Findings<'_> {
-    /// Records the result of a feature's trial.
+    /// Records how a feature answered.
     ///
     /// # Errors
-    /// When resources ran out, which is no result for the feature.
+    /// When resources ran out, which says nothing about the feature.
     fn add(&mut self, feature: Feature, outcome: io::Result<()>) -> Result<(), Refusal> {
-        let (_, kernel_name, since, option) = FACTS[feature as usize];
-        let refusal = outcome
-            .err()
-            .map(|error| layers::feature_refused(kernel_name, since, &error, self.env));
+        let facts = &FEATURES[feature as usize];
+        let refused =
+            |error| layers::feature_refused(facts.kernel_name, facts.since, &error, self.env);
+        let refusal = outcome.err().map(refused);
         if let Some(refusal) = &refusal
             && refusal.layer == Layer::Resources
         {
             return Err(refusal.clone());
         }
-        let default = DEFAULTS.contains(&feature);
-        self.features.push(FeatureReport { feature, kernel_name, since, option, default, refusal });
+        self.features.push(FeatureReport { refusal, ..facts.clone() });
         Ok(())
     }
 
@@ -345,7 +326,7 @@ impl Findings<'_> {
         self.add(F::DirectDescriptors, ring.register_files())?;
         let incremental = ring.register_buffers(true);
         if incremental.is_ok() {
-            // The trials below need the plain kind; unregistering came with the ring.
+            // The trials below want the plain kind; taking a ring back came with the ring.
             self.add(F::IncrementalBuffers, ring.unregister_buffers())?;
         } else {
             self.add(F::IncrementalBuffers, incremental)?;
@@ -365,8 +346,8 @@ impl Findings<'_> {
     }
 }
 
-/// Submits an operation that can complete at once and should continue after its first completion,
-/// takes that, and ends the operation. Returns its result.
+/// Submits an operation that has what it needs and should go on after its first completion, takes
+/// that, and ends the operation. Returns its result.
 fn try_multishot(ring: &mut TrialRing, operation: Operation<'_>) -> io::Result<i32> {
     let user_data = ring.submit(operation)?;
     let answer = ring.answer()?.ok_or(io::ErrorKind::TimedOut)?;
@@ -380,7 +361,7 @@ fn try_multishot(ring: &mut TrialRing, operation: Operation<'_>) -> io::Result<i
     }
 }
 
-/// For a kernel that ignores an unknown flag.
+/// For a kernel that ignores what it does not know.
 fn unsupported() -> io::Error {
     io::Error::from_raw_os_error(libc::EINVAL)
 }
@@ -406,7 +387,7 @@ fn try_bundle(ring: &mut TrialRing) -> io::Result<()> {
     let (ours, mut theirs) = UnixStream::pair()?;
     theirs.write_all(b"?")?;
     ring.submit(Operation::RecvBundle(ours.as_fd()))?;
-    // A kernel without the flag refuses it.
+    // A kernel that does not know the flag refuses it.
     match ring.answer()?.ok_or(io::ErrorKind::TimedOut)?.result {
         error if error < 0 => Err(io::Error::from_raw_os_error(-error)),
         _ => Ok(()),
@@ -420,9 +401,9 @@ fn try_skip_success(ring: &mut TrialRing) -> io::Result<()> {
     if first.user_data == second { Ok(()) } else { Err(unsupported()) }
 }
 
-/// Its page is charged while it is in flight, like the ring.
+/// The page it is sent from is charged while it is on its way, like the ring.
 fn try_zero_copy(ring: &mut TrialRing) -> io::Result<()> {
-    // Unix sockets do not support it; a UDP socket connected to itself needs no peer.
+    // Unix sockets cannot; a UDP socket connected to itself needs nobody else.
     let socket = UdpSocket::bind("127.0.0.1:0")?;
     socket.connect(socket.local_addr()?)?;
     ring.submit(Operation::SendZeroCopy(socket.as_fd()))?;
@@ -454,10 +435,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn facts_stand_in_the_order_of_the_features() {
-        for (index, (feature, ..)) in FACTS.into_iter().enumerate() {
-            assert_eq!(feature as usize, index);
-        }
+    fn feature_bits_have_names() {
         assert_eq!(bit_names(0b10_0010), ["NODROP", "FAST_POLL"]);
     }
 

@@ -7,7 +7,6 @@
 //! events have run. A single event has nothing to wait for: what its task sends leaves at once, so
 //! that one connection loses no latency.
 
-use super::stream::Stream;
 use super::{Entry, EpollDriver};
 use crate::buf::SendBuf;
 use crate::driver::slots::Key;
@@ -57,8 +56,7 @@ impl Gather {
         self.sends.len() >= self.sends_max || self.bytes >= BYTES_MAX
     }
 
-    pub(super) fn push(&mut self, key: Key, stream: &mut Stream, buf: SendBuf) {
-        stream.gathered_bytes += buf.len();
+    pub(super) fn push(&mut self, key: Key, buf: SendBuf) {
         self.bytes += buf.len();
         let bytes = if buf.is_pooled() && buf.len() <= COPIED_BYTES_MAX {
             let start = self.copies.len();
@@ -74,23 +72,24 @@ impl Gather {
 impl EpollDriver {
     /// Sends all that waited. Wakes of that are kept in `woken`.
     pub(super) fn send_gathered(&mut self) {
-        if self.gather.sends.is_empty() {
+        let engine = &mut self.engine;
+        if engine.gather.sends.is_empty() {
             return;
         }
-        let mut sends = std::mem::take(&mut self.gather.sends);
+        let mut sends = std::mem::take(&mut engine.gather.sends);
         for (key, bytes) in sends.drain(..) {
             // A stream that was closed meanwhile sent what it had first, or was to be cut off.
             let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else { continue };
             let bytes = match &bytes {
-                Bytes::Copied(range) => &self.gather.copies[range.clone()],
+                Bytes::Copied(range) => &engine.gather.copies[range.clone()],
                 Bytes::Owned(buf) => buf.as_slice(),
             };
-            stream.send_gathered(bytes, &self.shared, &mut self.woken);
+            stream.send_gathered(bytes, &engine.shared, &mut engine.woken);
             // Fails only when the descriptor is gone; the next operation says so.
-            let _said_later = stream.update_interest(&self.epoll, key, &self.shared);
+            let _said_later = stream.update_interest(&engine.epoll, key, &engine.shared);
         }
-        self.gather.sends = sends;
-        self.gather.copies.clear();
-        self.gather.bytes = 0;
+        engine.gather.sends = sends;
+        engine.gather.copies.clear();
+        engine.gather.bytes = 0;
     }
 }

@@ -1,13 +1,16 @@
 //! Sending without a copy on epoll: MSG_ZEROCOPY, whose notifications raise EPOLLERR.
 
-use super::{Entry, EpollDriver, Shared};
+use super::{EpollDriver, Shared};
 use crate::driver::closed;
 use crate::driver::slots::Key;
+use crate::driver::socket::entry;
 use crate::driver::zero_copy::{Buffer, Lent};
 use crate::sys::zero_copy as sys;
+use crate::task::Waiter;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::task::Poll;
 
 /// What the kernel reads from for one socket. The number of notifications is limited by the kernel
 /// (net.core.optmem_max), that of buffers by `driver::zero_copy`.
@@ -53,30 +56,33 @@ impl Outstanding {
 
 impl EpollDriver {
     /// Sends what the socket takes of a buffer now; EAGAIN if that is nothing.
-    pub(crate) fn send_zero_copy(
+    pub(crate) fn poll_zero_copy(
         &mut self,
         key: Key,
+        _waiter: &mut Waiter<'_>,
         buffer: &Buffer,
         more: bool,
-    ) -> io::Result<usize> {
-        let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else { return Err(closed()) };
-        if let Some(error) = stream.queued.error() {
-            return Err(error);
+        _begun: &mut bool,
+    ) -> Poll<io::Result<usize>> {
+        let (stream, engine) = entry!(self, key, Stream);
+        if let Some(error) = stream.sending.error() {
+            return Poll::Ready(Err(error));
         }
-        let counters = &self.shared.counters;
-        if stream.zero_copy.is_none() {
+        let Some(socket) = &stream.socket else { return Poll::Ready(Err(closed())) };
+        let counters = &engine.shared.counters;
+        if stream.own.zero_copy.is_none() {
             counters.syscalls.add(1);
-            sys::enable(stream.socket.as_fd())?;
+            sys::enable(socket.as_fd())?;
         }
-        let outstanding = stream.zero_copy.get_or_insert_default();
+        let outstanding = stream.own.zero_copy.get_or_insert_default();
         counters.syscalls.add(1);
-        let mut sent = sys::send(stream.socket.as_raw_fd(), buffer.as_slice(), more);
+        let mut sent = sys::send(socket.as_raw_fd(), buffer.as_slice(), more);
         if sent.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::ENOBUFS))
-            && outstanding.collect(&stream.socket, &self.shared)
+            && outstanding.collect(socket, &engine.shared)
         {
             // There was no room for a further notification, and now there is.
             counters.syscalls.add(1);
-            sent = sys::send(stream.socket.as_raw_fd(), buffer.as_slice(), more);
+            sent = sys::send(socket.as_raw_fd(), buffer.as_slice(), more);
         }
         match &sent {
             Ok(_) => {
@@ -87,7 +93,7 @@ impl EpollDriver {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => counters.eagain.add(1),
             Err(_) => {}
         }
-        sent
+        Poll::Ready(sent)
     }
 }
 

@@ -1,21 +1,18 @@
-//! Files on io_uring: the operations that may wait for a disk, and sending.
+//! Operations on files that may wait for a disk.
 //!
 //! An operation belongs to a slot, with all memory that the kernel sees of it, until its
 //! completion. A future that is dropped leaves its slot behind as an orphan, and what the
 //! operation opens is closed then.
 
-use super::stream::InFlight;
-use super::{Entry, Op, UringDriver};
-use crate::buf::SendBuf;
+use super::{Op, UringDriver};
 #[cfg(debug_assertions)]
 use crate::buf::quarantine::{self, Buried};
 use crate::config::FileOperations;
-use crate::driver::pieces::Piece;
+use crate::driver::closed;
 use crate::driver::slots::{Key, Slots};
-use crate::driver::{closed, errno, reset_on_close};
 use crate::fs::{FileOp, Start, Storage, WARM_BYTES, What};
+use crate::sys::Mapping;
 use crate::sys::file::STATUS_MASK;
-use crate::sys::{self, Mapping};
 use crate::task::{WaitQueue, WaitToken, Waiter};
 use io_uring::opcode;
 use io_uring::squeue::{Entry as Submission, Flags};
@@ -112,26 +109,25 @@ impl Files {
     }
 }
 
-/// Operations.
 impl UringDriver {
     pub(crate) fn start_file(&mut self, mut op: Box<FileOp>, waiter: &mut Waiter<'_>) -> Start {
-        if self.features.files != FileOperations::Ring || self.torn_down {
+        if self.engine.features.files != FileOperations::Ring || self.engine.torn_down {
             return Start::NoRing(op);
         }
-        if self.files.is_full() {
-            self.files.waiters.add(waiter);
+        if self.engine.files.is_full() {
+            self.engine.files.waiters.add(waiter);
             return Start::Full(op);
         }
-        self.files.waiters.leave(waiter);
+        self.engine.files.waiters.leave(waiter);
         // Memory for the bin is refused: a thread brings its own.
-        let Ok(entry) = self.files.submission(&mut op) else { return Start::NoRing(op) };
+        let Ok(entry) = self.engine.files.submission(&mut op) else { return Start::NoRing(op) };
         let slot = Slot { op, ended: None, waker: Some(waiter.waker()), abandoned: false };
-        let key = self.files.slots.insert(slot);
-        self.files.in_flight += 1;
-        self.counters.file_operations.add(1);
+        let key = self.engine.files.slots.insert(slot);
+        self.engine.files.in_flight += 1;
+        self.engine.counters.file_operations.add(1);
         // SAFETY: the slot owns the memory that the entry names, boxed, until the completion; a slot
         // whose future is gone is kept for that. The bin lives as long as the driver.
-        unsafe { self.ring.push(entry.user_data(Op::File.tag(key))) };
+        unsafe { self.engine.ring.push(entry.user_data(Op::File.tag(key))) };
         Start::OnRing(key)
     }
 
@@ -140,7 +136,7 @@ impl UringDriver {
         key: Key,
         waiter: &mut Waiter<'_>,
     ) -> Poll<io::Result<(Box<FileOp>, io::Result<usize>)>> {
-        let Some(slot) = self.files.slots.get_mut(key) else {
+        let Some(slot) = self.engine.files.slots.get_mut(key) else {
             return Poll::Ready(Err(closed()));
         };
         match slot.ended.take() {
@@ -149,7 +145,7 @@ impl UringDriver {
                 Poll::Pending
             }
             Some(ended) => {
-                let slot = self.files.slots.remove(key);
+                let slot = self.engine.files.slots.remove(key);
                 Poll::Ready(slot.map(|slot| (slot.op, ended)).ok_or_else(closed))
             }
         }
@@ -157,31 +153,31 @@ impl UringDriver {
 
     /// The future is gone. What the kernel still works on is cancelled, if that is possible.
     pub(crate) fn abandon_file(&mut self, key: Key) -> Option<Waker> {
-        let slot = self.files.slots.get_mut(key)?;
+        let slot = self.engine.files.slots.get_mut(key)?;
         let waker = slot.waker.take();
         if slot.ended.is_some() {
-            self.files.forget(key);
+            self.engine.files.forget(key);
         } else if !std::mem::replace(&mut slot.abandoned, true) {
             let cancel = opcode::AsyncCancel::new(Op::File.tag(key)).build();
             // SAFETY: a cancel names no memory.
-            unsafe { self.ring.push_uncounted(cancel) };
+            unsafe { self.engine.ring.push_uncounted(cancel) };
         }
         waker
     }
 
     /// The same for one that found no room.
     pub(crate) fn forget_file(&mut self, token: &mut WaitToken) -> Option<Waker> {
-        self.files.waiters.remove(token)
+        self.engine.files.waiters.remove(token)
     }
 
     pub(super) fn abandon_files(&mut self, wakes: &mut Vec<Waker>) {
-        self.files.waiters.wake(wakes);
-        let keys = self.files.slots.keys();
+        self.engine.files.waiters.wake(wakes);
+        let keys = self.engine.files.slots.keys();
         keys.into_iter().for_each(|key| wakes.extend(self.abandon_file(key)));
     }
 
     pub(super) fn on_file(&mut self, key: Key, result: i32, wakes: &mut Vec<Waker>) {
-        let Some(slot) = self.files.slots.get_mut(key) else { return };
+        let Some(slot) = self.engine.files.slots.get_mut(key) else { return };
         let op = &mut slot.op;
         let ended = match result {
             error if error < 0 => Err(io::Error::from_raw_os_error(-error)),
@@ -201,110 +197,11 @@ impl UringDriver {
         slot.ended = Some(ended);
         wakes.extend(slot.waker.take());
         if slot.abandoned {
-            self.files.forget(key);
+            self.engine.files.forget(key);
         }
-        self.files.in_flight -= 1;
-        if self.files.in_flight == OPERATIONS_MAX / 2 {
-            self.files.waiters.wake(wakes);
+        self.engine.files.in_flight -= 1;
+        if self.engine.files.in_flight == OPERATIONS_MAX / 2 {
+            self.engine.files.waiters.wake(wakes);
         }
-    }
-}
-
-/// Sending.
-impl UringDriver {
-    /// Sends, by a system call of its own, what is to share a segment with what comes next. The
-    /// ring would send it too, but not before the next enter, and a file behind it would have to
-    /// wait for that.
-    pub(super) fn send_ahead(&mut self, key: Key, mut buf: SendBuf) -> Poll<io::Result<()>> {
-        let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else {
-            return Poll::Ready(Err(closed()));
-        };
-        let Some(socket) = &stream.socket else { return Poll::Ready(Err(closed())) };
-        self.counters.syscalls.add(1);
-        match sys::send(socket.as_raw_fd(), buf.as_slice(), true) {
-            Ok(sent) => {
-                self.counters.sent.add(1);
-                buf.advance(sent);
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.counters.eagain.add(1),
-            Err(error) => {
-                // With nothing queued nobody else waits to be told.
-                stream.queued.fail(errno(&error), &mut Vec::new());
-                return Poll::Ready(Err(error));
-            }
-        }
-        if !buf.is_empty() {
-            self.counters.short_sends.add(1);
-            self.push_send(key, InFlight::Waiting(buf.detach()));
-        }
-        Poll::Ready(Ok(()))
-    }
-
-    pub(crate) fn poll_begin_pieces(
-        &mut self,
-        key: Key,
-        waiter: &mut Waiter<'_>,
-    ) -> Poll<io::Result<()>> {
-        let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else {
-            return Poll::Ready(Err(closed()));
-        };
-        let polled = stream.queued.poll_exclusive(waiter, stream.in_flight.is_none());
-        self.held_up |= stream.is_held_up();
-        polled
-    }
-
-    pub(crate) fn send_piece(&mut self, key: Key, piece: Piece<'_>) -> io::Result<usize> {
-        let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else { return Err(closed()) };
-        let Some(socket) = &stream.socket else { return Err(closed()) };
-        if let Some(error) = stream.queued.error() {
-            return Err(error);
-        }
-        piece.send(socket, &mut stream.nonblocking, &self.counters)
-    }
-
-    pub(crate) fn poll_room(
-        &mut self,
-        key: Key,
-        waiter: &mut Waiter<'_>,
-        asked: &mut bool,
-    ) -> Poll<io::Result<()>> {
-        let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else {
-            return Poll::Ready(Err(closed()));
-        };
-        let Some(socket) = &stream.socket else { return Poll::Ready(Err(closed())) };
-        if std::mem::replace(asked, true) && !stream.awaits_room {
-            return Poll::Ready(Ok(()));
-        }
-        stream.queued.waiters.add(waiter);
-        if !std::mem::replace(&mut stream.awaits_room, true) {
-            stream.expected += 1;
-            let entry = opcode::PollAdd::new(Fd(socket.as_raw_fd()), libc::POLLOUT as u32).build();
-            // SAFETY: a poll names no memory.
-            unsafe { self.ring.push(entry.user_data(Op::Room.tag(key))) };
-        }
-        Poll::Pending
-    }
-
-    pub(super) fn on_room(&mut self, key: Key, wakes: &mut Vec<Waker>) {
-        let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else { return };
-        stream.expected -= 1;
-        stream.awaits_room = false;
-        stream.queued.waiters.wake(wakes);
-        self.remove_if_done(key);
-    }
-
-    pub(crate) fn end_pieces(&mut self, key: Key, broken: Option<i32>, wakes: &mut Vec<Waker>) {
-        let broken = match self.abandon_zero_copy(key) {
-            Some(unheard) => broken.or(unheard),
-            None if broken.is_none() => return,
-            None => broken,
-        };
-        let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else { return };
-        if let Some(errno) = broken {
-            stream.queued.fail(errno, wakes);
-            stream.socket.iter().for_each(reset_on_close);
-        }
-        stream.queued.end_exclusive(wakes);
-        self.send_fin_if_due(key);
     }
 }

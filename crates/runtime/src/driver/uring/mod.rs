@@ -16,6 +16,7 @@ mod connect;
 mod files;
 mod listener;
 mod op;
+mod primitives;
 mod provided;
 mod quiet;
 mod receive;
@@ -28,18 +29,17 @@ mod wake;
 mod zero_copy;
 
 use self::files::Files;
-use self::listener::Listener;
 use self::op::Op;
-use self::provided::Groups;
+use self::provided::{Groups, STREAMS};
 use self::quiet::Quiet;
 use self::ring::{Completion, Enter, Ring};
-use self::stream::{InFlight, Stream};
-use self::udp::{Places, RecvOp, SendOp, Udp};
+use self::stream::Stream;
+use self::udp::{Places, RecvOp, SendOp};
 use self::wake::WakeWatch;
 use self::zero_copy::ZeroCopySend;
-use super::linger::Lingering;
 use super::mmsg::{RecvBatch, SendBatch};
 use super::slots::{Key, Slots};
+use super::socket::{self, Sockets};
 use super::{DriverSetup, InUse};
 use crate::config::{Split, UringFeatures};
 use crate::counters::Counters;
@@ -48,7 +48,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Arrivals handled before their tasks run. What a connection needs is then still in the first
 /// level of the cache when its task runs, with any number of connections.
@@ -65,19 +65,16 @@ const SPLIT_BYTES_MIN: usize = 4096;
 /// be a fault of the kernel.
 const SOCKETS_CANCELLED_WITHIN: Duration = Duration::from_secs(10);
 
-enum Entry {
-    Wake(WakeWatch),
-    Listener(Listener),
-    Stream(Stream),
-    Udp(Box<Udp>),
-}
+type Entry = socket::Entry<Uring>;
 
-/// One worker's ring and everything registered with it.
-pub(crate) struct UringDriver {
+/// One worker's ring and the sockets registered with it.
+pub(crate) type UringDriver = Sockets<Uring>;
+
+/// One worker's ring, its memory, and what goes through it.
+pub(crate) struct Uring {
     // Dropped in this order: the ring goes before the memory it was given.
     ring: Ring,
     groups: Groups,
-    entries: Slots<Entry>,
     /// Memory of sendmmsg(2).
     bursts: SendBatch,
     /// Memory of recvmmsg(2), for each geometry of buffers.
@@ -121,7 +118,6 @@ pub(crate) struct UringDriver {
     /// Buffers of streams stayed with readers although all tasks ran: new data is copied out of
     /// the pool.
     pressure: bool,
-    lingering: Lingering,
     quiet: Quiet,
     features: UringFeatures,
     counters: Arc<Counters>,
@@ -135,11 +131,10 @@ impl UringDriver {
         if let Some(uses) = setup.confined {
             restrictions::apply(&ring, uses, &features)?;
         }
-        let mut driver = UringDriver {
+        let engine = Uring {
             ring,
             places: Places::default(),
             groups,
-            entries: Slots::new(),
             sends: Slots::new(),
             receives: Slots::new(),
             bursts: SendBatch::new(),
@@ -161,12 +156,12 @@ impl UringDriver {
             signalled: false,
             fed: Vec::new(),
             pressure: false,
-            lingering: Lingering::new(setup.linger),
             quiet: Quiet::default(),
             features,
             counters: Arc::clone(&setup.counters),
             torn_down: false,
         };
+        let mut driver = Sockets::with(engine, setup.linger);
         let wake = Entry::Wake(WakeWatch { eventfd: setup.wake_fd, armed: false });
         let wake = driver.entries.insert(wake);
         driver.arm_wake(wake);
@@ -180,20 +175,22 @@ impl UringDriver {
         timeout: Option<Duration>,
         wakes: &mut Vec<Waker>,
     ) -> io::Result<()> {
-        self.signalled = false;
-        self.turn = self.turn.wrapping_add(1);
-        if self.arrived.is_empty() {
-            self.intake = self.intake.wrapping_add(1);
+        self.engine.signalled = false;
+        self.engine.turn = self.engine.turn.wrapping_add(1);
+        if self.engine.arrived.is_empty() {
+            self.engine.intake = self.engine.intake.wrapping_add(1);
             self.return_buffers();
-            if self.should_split() {
+            if self.engine.should_split() {
                 // Without collecting: what arrives now would take further buffers, before those
                 // that these sends hold are back.
                 self.enter_and_settle(Enter::Submit, None, wakes)?;
                 self.return_buffers();
             }
-            let arrived = self.ring.has_completions() || !self.arrived.is_empty();
-            let hurry =
-                self.held_up || self.signalled || self.groups.can_feed() || self.quiet.is_due();
+            let arrived = self.engine.ring.has_completions() || !self.engine.arrived.is_empty();
+            let hurry = self.engine.held_up
+                || self.engine.signalled
+                || self.engine.groups.can_feed()
+                || self.engine.quiet.is_due();
             let wait = !hurry && wakes.is_empty() && !arrived;
             let how = if wait { Enter::Wait } else { Enter::Collect };
             self.enter_and_settle(how, timeout, wakes)?;
@@ -206,21 +203,21 @@ impl UringDriver {
 
     /// True if arrivals wait to be handled, so that `turn` will not enter the kernel.
     pub(crate) fn has_arrivals(&self) -> bool {
-        !self.arrived.is_empty()
+        !self.engine.arrived.is_empty()
     }
 
     pub(crate) fn in_use(&self) -> InUse {
-        let datagrams = self.sends.len() + self.receives.len();
+        let datagrams = self.engine.sends.len() + self.engine.receives.len();
         InUse {
             sockets: self.entries.len(),
-            operations: datagrams + self.zero_copies.len() + self.files.len(),
-            buffers: self.groups.buffers_in_use() + self.buffers_of_calls(),
+            operations: datagrams + self.engine.zero_copies.len() + self.engine.files.len(),
+            buffers: self.engine.groups.buffers_in_use() + self.engine.buffers_of_calls(),
         }
     }
 
     fn handle_arrivals(&mut self, most: usize, wakes: &mut Vec<Waker>) {
         for _ in 0..most {
-            let Some(completion) = self.arrived.pop_front() else { return };
+            let Some(completion) = self.engine.arrived.pop_front() else { return };
             self.complete(completion, wakes);
         }
     }
@@ -236,22 +233,24 @@ impl UringDriver {
     /// datagrams as the kernel takes of a socket before it puts it to the end of the line, or if a receive
     /// begins anew. What keeps arriving meanwhile is taken up to half a completion queue.
     pub(crate) fn drain(&mut self, wakes: &mut Vec<Waker>) -> io::Result<()> {
-        self.turn = self.turn.wrapping_add(1);
-        self.intake = self.intake.wrapping_add(1);
-        let most = u64::from(self.features.cq_entries / 2);
-        let put_off = self.arrived.len() as u64;
-        let start = self.counters.completions.get() - put_off;
+        self.engine.turn = self.engine.turn.wrapping_add(1);
+        self.engine.intake = self.engine.intake.wrapping_add(1);
+        let most = u64::from(self.engine.features.cq_entries / 2);
+        let put_off = self.engine.arrived.len() as u64;
+        let start = self.engine.counters.completions.get() - put_off;
         let mut taken = 0;
         loop {
             self.return_buffers();
             self.enter_and_settle(Enter::Drain, None, wakes)?;
             self.handle_arrivals(usize::MAX, wakes);
             let before = taken;
-            taken = self.counters.completions.get() - start;
+            taken = self.engine.counters.completions.get() - start;
             let came = taken - before;
-            let all =
-                came == 0 || self.features.ext_arg && came < AT_A_TIME && self.ring.all_submitted();
-            if (all && !self.groups.can_feed()) || taken >= most {
+            let all = came == 0
+                || self.engine.features.ext_arg
+                    && came < AT_A_TIME
+                    && self.engine.ring.all_submitted();
+            if (all && !self.engine.groups.can_feed()) || taken >= most {
                 break;
             }
         }
@@ -266,18 +265,19 @@ impl UringDriver {
         timeout: Option<Duration>,
         wakes: &mut Vec<Waker>,
     ) -> io::Result<()> {
-        let quick = (self.quick.len(), self.quick_datagrams.len());
-        self.ring.enter(how, timeout)?;
+        let quick = (self.engine.quick.len(), self.engine.quick_datagrams.len());
+        self.engine.ring.enter(how, timeout)?;
         // Completions below may queue further sends; those belong to the next enter.
-        let all_submitted = self.ring.all_submitted();
+        let all_submitted = self.engine.ring.all_submitted();
         let (taken, taken_datagrams) = if all_submitted { quick } else { (0, 0) };
         if all_submitted {
-            self.groups.all_submitted();
+            self.engine.groups.all_submitted();
         }
-        self.quick_bytes = 0;
-        self.ungathered = 0;
+        self.engine.quick_bytes = 0;
+        self.engine.ungathered = 0;
         self.reap(wakes)?;
-        self.held_up = taken < self.quick.len() || taken_datagrams < self.quick_datagrams.len();
+        self.engine.held_up =
+            taken < self.engine.quick.len() || taken_datagrams < self.engine.quick_datagrams.len();
         self.settle(taken, wakes);
         self.settle_datagrams(taken_datagrams, wakes);
         Ok(())
@@ -288,52 +288,165 @@ impl UringDriver {
     /// over before its connection's next request is.
     fn reap(&mut self, wakes: &mut Vec<Waker>) -> io::Result<()> {
         loop {
-            let mut others = std::mem::take(&mut self.completions);
+            let mut others = std::mem::take(&mut self.engine.completions);
             let mut taken = 0;
-            for completion in self.ring.completions() {
+            for completion in self.engine.ring.completions() {
                 taken += 1;
                 if Op::of(completion.user_data).is_some_and(Op::is_arrival) {
-                    self.arrived.push_back(completion);
+                    self.engine.arrived.push_back(completion);
                 } else {
                     others.push(completion);
                 }
             }
-            self.counters.completions.add(taken);
+            self.engine.counters.completions.add(taken);
             for completion in others.drain(..) {
                 self.complete(completion, wakes);
             }
-            self.completions = others;
-            if !self.ring.overflowed() {
+            self.engine.completions = others;
+            if !self.engine.ring.overflowed() {
                 return Ok(());
             }
             // A quick send may have complained into the kernel's overflow list: fetch that
             // before any send is taken for done.
-            self.counters.cq_overflows.add(1);
-            self.ring.enter(Enter::Collect, None)?;
+            self.engine.counters.cq_overflows.add(1);
+            self.engine.ring.enter(Enter::Collect, None)?;
         }
     }
 
-    /// Treats the first `taken` quick sends, which the kernel has run, as sent unless they
-    /// complained: then another send is in flight by now, or none.
-    fn settle(&mut self, taken: usize, wakes: &mut Vec<Waker>) {
-        if taken == 0 {
-            return;
-        }
-        let mut quick = std::mem::take(&mut self.quick);
-        for (key, serial) in quick.drain(..taken) {
-            if let Some(Entry::Stream(stream)) = self.entries.get_mut(key)
-                && stream.in_flight.is_silent(serial)
-            {
-                stream.in_flight = InFlight::None;
-                self.counters.sent.add(1);
-                self.after_send(key, wakes);
+    /// Gives released buffers to the kernel, and those who waited for one another try.
+    fn return_buffers(&mut self) {
+        self.engine.pressure =
+            self.engine.groups.publish(&mut self.engine.ring, self.engine.quick.len());
+        let mut fed = std::mem::take(&mut self.engine.fed);
+        self.engine.groups.take_fed(&mut fed);
+        for key in fed.drain(..) {
+            match self.entries.get_mut(key) {
+                Some(Entry::Stream(stream)) => self.engine.start_fed_receive(key, stream),
+                Some(Entry::Udp(udp)) => {
+                    udp.own.starved = false;
+                    self.engine.start_datagrams(key, udp);
+                }
+                _ => {}
             }
         }
-        // `after_send` queued new sends into `self.quick`; keep the larger allocation.
-        quick.append(&mut self.quick);
-        self.quick = quick;
+        self.engine.fed = fed;
     }
 
+    fn complete(&mut self, completion: Completion, wakes: &mut Vec<Waker>) {
+        let Some(op) = Op::of(completion.user_data) else { return };
+        let key = Key::from_bits(completion.user_data);
+        let Completion { result, flags, .. } = completion;
+        match op {
+            Op::Wake => self.on_wake(key, flags),
+            Op::Accept => self.on_accept(key, result, flags, wakes),
+            Op::Receive => {
+                // First of all, so that the buffer is accounted for whatever becomes of the bytes. An
+                // end of stream usually names no buffer, and must not return one then.
+                let piece = self.engine.groups.get(STREAMS).take(flags, result.max(0) as usize);
+                self.on_stream(key, |engine, stream| {
+                    engine.on_receive(key, stream, (result, flags), piece, wakes);
+                    false
+                });
+            }
+            Op::Send => {
+                self.on_stream(key, |engine, stream| engine.on_send(key, stream, result, wakes))
+            }
+            Op::Connect => self.on_stream(key, |_, stream| {
+                Uring::on_connect(stream, result, wakes);
+                false
+            }),
+            Op::Room => self.on_stream(key, |_, stream| {
+                stream.own.expected -= 1;
+                stream.sending.writable(wakes);
+                false
+            }),
+            Op::ReceiveDatagrams | Op::DatagramsReadable => {
+                let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else { return };
+                let outcome = (result, flags);
+                if op == Op::ReceiveDatagrams {
+                    self.engine.on_datagrams(key, udp, outcome, wakes);
+                } else {
+                    self.engine.on_datagrams_readable(key, udp, outcome, wakes);
+                }
+                if udp.is_done() {
+                    self.remove_if_done(key);
+                }
+            }
+            Op::ReceiveDatagram => self.on_single_datagram(key, result, flags, wakes),
+            Op::SendDatagram => self.on_datagram_sent(key, result, wakes),
+            Op::File => self.on_file(key, result, wakes),
+            Op::SendZeroCopy => self.on_zero_copy(key, result, flags, wakes),
+            Op::Quiet => self.engine.on_quiet(),
+            // The descriptor does not exist: that this is what is wrong shows that the address
+            // is not (kernels before 6.0 refuse an entry with one as EINVAL).
+            Op::SendAddressTrial => self.engine.send_address = Some(result == -libc::EBADF),
+            // A close that skips success completes only when it fails, and is not expected.
+            Op::Close if self.engine.features.skip_success => {}
+            Op::Cancel | Op::Close => self.on_bookkeeping(key),
+        }
+    }
+
+    /// A completion of an operation on a stream: `handle` says whether to close it.
+    #[inline]
+    fn on_stream(&mut self, key: Key, handle: impl FnOnce(&mut Uring, &mut Stream) -> bool) {
+        let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else { return };
+        if handle(&mut self.engine, stream) {
+            self.abandon(key);
+        } else if stream.is_done(self.engine.torn_down) {
+            self.entries.remove(key);
+        }
+    }
+
+    /// Cancels everything and waits for the last completion, so that the kernel holds no pointer
+    /// into our memory when it is freed. Operations on files have `patience` to end: one that waits for
+    /// a filesystem that does not answer cannot be cancelled, and is left to the end of the process.
+    fn tear_down(&mut self, patience: Duration, wakes: &mut Vec<Waker>) {
+        if std::mem::replace(&mut self.engine.torn_down, true) {
+            return;
+        }
+        for key in self.entries.keys() {
+            self.wake_waiters(key, wakes);
+            if let Some(Entry::Stream(stream)) = self.entries.get_mut(key) {
+                stream.cut_off();
+                stream.sending.fail(libc::ECANCELED, wakes);
+            }
+            self.cancel_all(key);
+        }
+        self.abandon_files(wakes);
+        // Each turn makes progress or waits for it.
+        let began = sys::now();
+        while !self.is_drained() {
+            let only_files = self.entries.is_empty();
+            let most = if only_files { patience } else { SOCKETS_CANCELLED_WITHIN };
+            let left = most.saturating_sub(sys::now() - began);
+            if left.is_zero() {
+                break;
+            }
+            let how = if self.engine.held_up { Enter::Collect } else { Enter::Wait };
+            let wait = left.min(Duration::from_millis(10));
+            if self.enter_and_settle(how, Some(wait), wakes).is_err() {
+                break;
+            }
+            self.handle_arrivals(usize::MAX, wakes);
+        }
+        // Leaking is safer than freeing what the kernel may still write to.
+        if !self.is_drained() {
+            std::mem::forget(std::mem::replace(&mut self.engine.files, Files::new()));
+            std::mem::forget(std::mem::replace(&mut self.engine.zero_copies, Slots::new()));
+            std::mem::forget(std::mem::replace(&mut self.entries, Slots::new()));
+            std::mem::forget(std::mem::replace(&mut self.engine.sends, Slots::new()));
+            std::mem::forget(std::mem::replace(&mut self.engine.receives, Slots::new()));
+            self.engine.groups.leak();
+        }
+    }
+
+    /// True when the kernel holds nothing of ours.
+    fn is_drained(&self) -> bool {
+        self.entries.is_empty() && self.engine.files.is_drained()
+    }
+}
+
+impl Uring {
     fn should_split(&self) -> bool {
         let sends = self.quick.len() + self.quick_datagrams.len();
         if sends == 0 {
@@ -350,139 +463,5 @@ impl UringDriver {
                 self.quick_bytes >= sends * SPLIT_BYTES_MIN || self.groups.any_half_used()
             }
         }
-    }
-
-    /// Gives released buffers to the kernel, and those who waited for one another try.
-    fn return_buffers(&mut self) {
-        self.pressure = self.groups.publish(&mut self.ring, self.quick.len());
-        let mut fed = std::mem::take(&mut self.fed);
-        self.groups.take_fed(&mut fed);
-        for key in fed.drain(..) {
-            match self.entries.get_mut(key) {
-                Some(Entry::Stream(stream)) => {
-                    stream.receive.starved = false;
-                    self.start_fed_receive(key);
-                }
-                Some(Entry::Udp(udp)) => {
-                    udp.starved = false;
-                    self.start_datagrams(key);
-                }
-                _ => {}
-            }
-        }
-        self.fed = fed;
-    }
-
-    fn complete(&mut self, completion: Completion, wakes: &mut Vec<Waker>) {
-        let Some(op) = Op::of(completion.user_data) else { return };
-        let key = Key::from_bits(completion.user_data);
-        let Completion { result, flags, .. } = completion;
-        match op {
-            Op::Wake => self.on_wake(key, flags),
-            Op::Accept => self.on_accept(key, result, flags, wakes),
-            Op::Receive => self.on_receive(key, result, flags, wakes),
-            Op::Send => self.on_send(key, result, wakes),
-            Op::Connect => self.on_connect(key, result, wakes),
-            Op::ReceiveDatagrams => self.on_datagrams(key, result, flags, wakes),
-            Op::DatagramsReadable => self.on_datagrams_readable(key, result, flags, wakes),
-            Op::ReceiveDatagram => self.on_single_datagram(key, result, flags, wakes),
-            Op::SendDatagram => self.on_datagram_sent(key, result, wakes),
-            Op::File => self.on_file(key, result, wakes),
-            Op::Room => self.on_room(key, wakes),
-            Op::SendZeroCopy => self.on_zero_copy(key, result, flags, wakes),
-            Op::Quiet => self.on_quiet(),
-            // The descriptor does not exist: that this is what is wrong shows that the address
-            // is not (kernels before 6.0 refuse an entry with one as EINVAL).
-            Op::SendAddressTrial => self.send_address = Some(result == -libc::EBADF),
-            // A close that skips success completes only when it fails, and is not expected.
-            Op::Close if self.features.skip_success => {}
-            Op::Cancel | Op::Close => self.on_bookkeeping(key),
-        }
-    }
-
-    fn expire_lingering(&mut self) {
-        while let Some(key) = self.lingering.pop_expired() {
-            if is_open(&self.entries, key) {
-                if let Some(Entry::Stream(stream)) = self.entries.get(key) {
-                    stream.cut_off();
-                }
-                self.counters.lingers_expired.add(1);
-                self.abandon(key);
-            }
-        }
-    }
-
-    /// The moment by which `turn` has to run even if nothing happens.
-    pub(crate) fn next_deadline(&mut self) -> Option<Instant> {
-        let entries = &self.entries;
-        self.lingering.next_deadline(|key| is_open(entries, key))
-    }
-
-    /// True while closed streams still send.
-    pub(crate) fn is_lingering(&mut self) -> bool {
-        self.next_deadline().is_some()
-    }
-
-    /// Cancels everything and waits for the last completion, so that the kernel holds no pointer
-    /// into our memory when it is freed. Operations on files have `patience` to end: one that waits for
-    /// a filesystem that does not answer cannot be cancelled, and is left to the end of the process.
-    pub(crate) fn teardown(&mut self, patience: Duration, wakes: &mut Vec<Waker>) {
-        if std::mem::replace(&mut self.torn_down, true) {
-            return;
-        }
-        for key in self.entries.keys() {
-            self.wake_waiters(key, wakes);
-            if let Some(Entry::Stream(stream)) = self.entries.get_mut(key) {
-                stream.cut_off();
-                stream.queued.fail(libc::ECANCELED, wakes);
-            }
-            self.cancel_all(key);
-        }
-        self.abandon_files(wakes);
-        // Each turn makes progress or waits for it.
-        let began = sys::now();
-        while !self.is_drained() {
-            let only_files = self.entries.is_empty();
-            let most = if only_files { patience } else { SOCKETS_CANCELLED_WITHIN };
-            let left = most.saturating_sub(sys::now() - began);
-            if left.is_zero() {
-                break;
-            }
-            let how = if self.held_up { Enter::Collect } else { Enter::Wait };
-            let wait = left.min(Duration::from_millis(10));
-            if self.enter_and_settle(how, Some(wait), wakes).is_err() {
-                break;
-            }
-            self.handle_arrivals(usize::MAX, wakes);
-        }
-        // Leaking is safer than freeing what the kernel may still write to.
-        if !self.is_drained() {
-            std::mem::forget(std::mem::replace(&mut self.files, Files::new()));
-            std::mem::forget(std::mem::replace(&mut self.zero_copies, Slots::new()));
-            std::mem::forget(std::mem::replace(&mut self.entries, Slots::new()));
-            std::mem::forget(std::mem::replace(&mut self.sends, Slots::new()));
-            std::mem::forget(std::mem::replace(&mut self.receives, Slots::new()));
-            self.groups.leak();
-        }
-    }
-
-    /// True when the kernel holds nothing of ours.
-    fn is_drained(&self) -> bool {
-        self.entries.is_empty() && self.files.is_drained()
-    }
-}
-
-/// True while the program or a linger keeps the socket's descriptor open.
-fn is_open(entries: &Slots<Entry>, key: Key) -> bool {
-    match entries.get(key) {
-        Some(Entry::Stream(stream)) => stream.socket.is_some(),
-        Some(Entry::Udp(udp)) => udp.socket.is_some(),
-        _ => false,
-    }
-}
-
-impl Drop for UringDriver {
-    fn drop(&mut self) {
-        self.teardown(Duration::ZERO, &mut Vec::new());
     }
 }

@@ -12,13 +12,13 @@
 //! A receive that begins looks at its socket first. So that of a connection which is found to be over is ended,
 //! and begins anew. While a receive goes on getting data it costs two stores, and a place in the queue.
 
-use super::{Entry, Op, UringDriver};
+use super::stream::Stream;
+use super::{Entry, Op, Uring, UringDriver};
 use crate::driver::slots::Key;
 use crate::sys;
 use io_uring::opcode;
 use io_uring::types::Timespec;
 use std::collections::VecDeque;
-use std::os::fd::AsRawFd;
 
 /// Time between two looks.
 static PERIOD: Timespec = Timespec::new().sec(1);
@@ -45,7 +45,7 @@ impl Quiet {
     }
 }
 
-impl UringDriver {
+impl Uring {
     /// From now on, because data came to a receive that goes on.
     pub(super) fn watch(&mut self, key: Key) {
         self.quiet.queue.push_back(key);
@@ -67,42 +67,41 @@ impl UringDriver {
         self.quiet.due = self.quiet.queue.len();
     }
 
+    /// Ends a receive that may have lost how it ended; it begins anew if somebody waits for it.
+    pub(super) fn look_again(&mut self, key: Key, stream: &mut Stream) {
+        if self.features.multishot && !stream.sending.is_closing() {
+            self.pause(key, stream);
+        }
+    }
+}
+
+impl UringDriver {
     /// Looks at some of those that are due, at `most`, but at a share that has all looked at in time however
     /// many they are.
     pub(super) fn look_at_quiet(&mut self, most: usize) {
-        if !self.quiet.is_due() {
+        let engine = &mut self.engine;
+        if !engine.quiet.is_due() {
             return;
         }
-        for _ in 0..self.quiet.due.min(most.max(self.quiet.queue.len() / SHARE)) {
-            self.quiet.due -= 1;
-            let Some(key) = self.quiet.queue.pop_front() else { break };
+        for _ in 0..engine.quiet.due.min(most.max(engine.quiet.queue.len() / SHARE)) {
+            engine.quiet.due -= 1;
+            let Some(key) = engine.quiet.queue.pop_front() else { break };
             let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else { continue };
-            if std::mem::replace(&mut stream.receive.heard, false) {
-                self.quiet.queue.push_back(key);
+            if std::mem::replace(&mut stream.own.receive.heard, false) {
+                engine.quiet.queue.push_back(key);
                 continue;
             }
-            stream.receive.watched = false;
-            self.counters.syscalls.add(1);
-            if stream.socket.as_ref().is_some_and(|it| sys::tcp_is_closed(it.as_raw_fd())) {
-                self.look_again(key);
+            stream.own.receive.watched = false;
+            engine.counters.syscalls.add(1);
+            if stream.fd().is_some_and(sys::tcp_is_closed) {
+                engine.look_again(key, stream);
             }
         }
-        if !self.quiet.is_due() {
-            self.time_quiet();
+        if !engine.quiet.is_due() {
+            engine.time_quiet();
         }
-        if self.quiet.queue.is_empty() {
-            self.quiet.queue = VecDeque::new();
-        }
-    }
-
-    /// Ends a receive that may have lost how it ended; it begins anew if somebody waits for it.
-    pub(super) fn look_again(&mut self, key: Key) {
-        let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else { return };
-        let may_have_lost = self.features.multishot && stream.receive.armed && !stream.closing;
-        if may_have_lost && !stream.receive.pausing {
-            stream.receive.pausing = true;
-            stream.expected += 1;
-            self.push_cancel(key, Op::Receive);
+        if engine.quiet.queue.is_empty() {
+            engine.quiet.queue = VecDeque::new();
         }
     }
 }

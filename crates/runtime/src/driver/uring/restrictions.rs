@@ -102,69 +102,43 @@ impl Allowed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Split, TaskRun, UdpReads, UringOptions};
+    use crate::config::UringOptions;
     use crate::counters::Counters;
     use crate::driver::DriverSetup;
     use crate::driver::uring::ring::Enter;
     use crate::may_skip::skip;
-    use crate::probe::select_uring;
+    use crate::probe::{best, select_uring};
     use io_uring::opcode::{Nop, OpenAt, Socket, Splice, UnlinkAt, Write};
     use io_uring::squeue::Entry;
     use io_uring::types::{Fd, OpenHow};
     use std::sync::Arc;
     use std::time::Duration;
 
-    fn features() -> UringFeatures {
-        UringFeatures {
-            multishot: true,
-            buffers: Buffers::Ring,
-            buffer_bytes: 2048,
-            buffer_count: 512,
-            taskrun: TaskRun::Defer,
-            single_issuer: true,
-            sqpoll_idle_ms: 0,
-            registered_ring: true,
-            no_sqarray: true,
-            submit_all: true,
-            skip_success: true,
-            split: Split::Auto,
-            gather: 0,
-            min_wait_us: 0,
-            no_iowait: true,
-            ext_arg: true,
-            direct: false,
-            udp: UdpReads::Auto,
-            files: FileOperations::Ring,
-            sq_entries: 512,
-            cq_entries: 8192,
-        }
-    }
-
     #[test]
     fn a_ring_may_do_what_its_program_does_and_no_more() {
         let accept = Uses { accept: true, ..Uses::default() };
-        let echo = Allowed::by(accept, &features());
+        let echo = Allowed::by(accept, &best());
         let own = [PollAdd::CODE, AsyncCancel::CODE, Close::CODE, Timeout::CODE];
         let mut expected = [own.as_slice(), &[Accept::CODE, Recv::CODE, Send::CODE]].concat();
         expected.sort_unstable();
         assert_eq!(echo.operations, expected);
         assert_eq!(echo.flags, Flags::BUFFER_SELECT | Flags::SKIP_SUCCESS);
         assert_eq!(echo.registrations, [UNREGISTER_RING_FDS]);
-        let single_shot = UringFeatures { multishot: false, ..features() };
+        let single_shot = UringFeatures { multishot: false, ..best() };
         assert!(!Allowed::by(accept, &single_shot).operations.contains(&Timeout::CODE));
 
-        let http = Allowed::by(Uses { files: true, ..accept }, &features());
+        let http = Allowed::by(Uses { files: true, ..accept }, &best());
         assert!(http.operations.contains(&OpenAt2::CODE));
         assert!(!http.operations.contains(&SendZc::CODE));
-        let on_threads = UringFeatures { files: FileOperations::Threads, ..features() };
+        let on_threads = UringFeatures { files: FileOperations::Threads, ..best() };
         assert_eq!(Allowed::by(Uses { files: true, ..accept }, &on_threads), echo);
 
         let datagrams = Uses { datagrams: true, ..Uses::default() };
-        let direct = UringFeatures { direct: true, ..features() };
+        let direct = UringFeatures { direct: true, ..best() };
         let udp = Allowed::by(datagrams, &direct);
         assert!(!udp.operations.contains(&Accept::CODE));
         assert!(udp.flags.contains(Flags::FIXED_FILE));
-        assert!(!Allowed::by(datagrams, &features()).flags.contains(Flags::FIXED_FILE));
+        assert!(!Allowed::by(datagrams, &best()).flags.contains(Flags::FIXED_FILE));
     }
 
     /// What the kernel says to one operation.

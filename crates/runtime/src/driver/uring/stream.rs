@@ -1,38 +1,32 @@
-//! The state of one TCP socket on io_uring.
+//! What io_uring keeps of one TCP socket beside the common state.
 
+use super::Uring;
 use super::zero_copy::Zero;
 use crate::buf::SendBuf;
-use crate::driver::queues::{End, Fin, Queued, Received};
-use crate::driver::reset_on_close;
+use crate::driver::socket;
+use crate::driver::socket::queues::Unread;
+use crate::driver::socket::stream::End;
+use crate::sys;
 use crate::sys::socket::SockAddr;
-use std::os::fd::OwnedFd;
+
+pub(super) type Stream = socket::Stream<Uring>;
 
 /// The send that is with the kernel.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) enum InFlight {
+    #[default]
     None,
     /// Submitted with MSG_DONTWAIT: it is over when the enter that submits it returns, and
     /// `completes` says whether it then also posts a completion when it succeeds.
-    Quick {
-        buf: SendBuf,
-        completes: bool,
-        serial: u32,
-    },
+    Quick { buf: SendBuf, completes: bool, serial: u32 },
     /// The kernel waits for the peer to make room; always posts a completion.
     Waiting(SendBuf),
 }
 
 impl InFlight {
-    pub(super) fn len(&self) -> usize {
-        match self {
-            InFlight::None => 0,
-            InFlight::Quick { buf, .. } | InFlight::Waiting(buf) => buf.len(),
-        }
-    }
-
-    /// True for the quick send of this number, if it is one that succeeds silently.
-    pub(super) fn is_silent(&self, number: u32) -> bool {
-        matches!(self, InFlight::Quick { completes: false, serial, .. } if *serial == number)
+    /// True for a send that succeeds silently.
+    fn is_silent(&self) -> bool {
+        matches!(self, InFlight::Quick { completes: false, .. })
     }
 
     pub(super) fn is_none(&self) -> bool {
@@ -65,83 +59,56 @@ impl Receive {
     }
 }
 
-pub(super) struct Stream {
-    /// Empty once the close was submitted.
-    pub(super) socket: Option<OwnedFd>,
+#[derive(Default)]
+pub(crate) struct Own {
     /// Completions still to come: one for an armed receive, a send in flight that completes, one
     /// without a copy, a poll for room, a connect, each cancel, and a close that reports.
     pub(super) expected: u32,
     pub(super) receive: Receive,
+    pub(super) unread: Unread,
     pub(super) in_flight: InFlight,
-    /// A poll is with the kernel that ends when the socket takes more.
-    pub(super) awaits_room: bool,
     /// The send of a file's bytes that are not copied.
     pub(super) zero_copy: Zero,
-    /// O_NONBLOCK is set, see `driver::pieces`.
-    pub(super) nonblocking: bool,
     /// The address a pending connect reads from.
     pub(super) connecting: Option<Box<SockAddr>>,
-    /// The program has closed its end; what is queued is still being sent.
-    pub(super) closing: bool,
-    pub(super) received: Received,
-    pub(super) queued: Queued,
 }
 
 impl Stream {
-    pub(super) fn new(socket: OwnedFd) -> Stream {
-        Stream {
-            socket: Some(socket),
-            expected: 0,
-            receive: Receive::default(),
-            in_flight: InFlight::None,
-            awaits_room: false,
-            zero_copy: Zero::None,
-            nonblocking: false,
-            connecting: None,
-            closing: false,
-            received: Received::default(),
-            queued: Queued::default(),
-        }
-    }
-
-    /// True while a closed stream still has bytes to send.
-    pub(super) fn must_linger(&self) -> bool {
-        // Of a file that was given up it is not known yet whether a part of it was sent.
-        let unknown = self.zero_copy == Zero::Abandoned;
-        let unsent = !self.in_flight.is_none() || !self.queued.is_empty() || unknown;
-        unsent && !self.queued.failed()
-    }
-
     /// True unless a receive is with the kernel, waits for a buffer, or is not wanted.
     pub(super) fn may_receive(&self) -> bool {
-        let Receive { armed, starved, .. } = self.receive;
-        !armed && !starved && !self.closing && self.received.end.is_none()
+        let Receive { armed, starved, .. } = self.own.receive;
+        !armed && !starved && !self.sending.is_closing() && self.receiving.end.is_none()
     }
 
     /// What a receive of nothing means.
     pub(super) fn how_it_ended(&self) -> End {
-        let sending = !self.in_flight.is_none();
-        let asked = self.socket.as_ref().map(|it| self.queued.end_of_stream(it, sending));
-        asked.unwrap_or(End::Stream)
+        let sending = !self.own.in_flight.is_none();
+        let is_closed = || self.fd().is_some_and(sys::tcp_is_closed);
+        self.sending.end_of_stream(sending, is_closed)
     }
 
-    /// Before a close that does not wait for what is queued or being sent.
-    pub(super) fn cut_off(&self) {
-        if self.must_linger()
-            && let Some(socket) = &self.socket
-        {
-            reset_on_close(socket);
+    /// True if the send in flight is the quick one of this number and succeeds silently: then its
+    /// bytes.
+    pub(super) fn silent_send(&self, number: u32) -> Option<usize> {
+        match &self.own.in_flight {
+            InFlight::Quick { buf, completes: false, serial } if *serial == number => {
+                Some(buf.len())
+            }
+            _ => None,
         }
     }
 
     /// True if somebody can go on only after the send in flight is known to be over, although
     /// the kernel may have nothing to report about it: then the next enter must not wait.
     pub(super) fn is_held_up(&self) -> bool {
-        let silent = matches!(self.in_flight, InFlight::Quick { completes: false, .. });
-        let somebody_waits = !self.queued.is_empty()
-            || self.queued.fin == Fin::Queued
-            || self.closing
-            || !self.queued.waiters.is_empty();
-        silent && somebody_waits
+        self.own.in_flight.is_silent() && self.sending.is_awaited()
+    }
+
+    /// True when the kernel has nothing of a closed stream any more. `torn_down`: none is closed then.
+    pub(super) fn is_done(&self, torn_down: bool) -> bool {
+        let closed = self.socket.is_none() || torn_down;
+        // A silent quick send is over only when it was settled.
+        let idle = self.own.expected == 0 && !self.own.in_flight.is_silent();
+        self.sending.is_closing() && closed && idle
     }
 }

@@ -34,21 +34,19 @@ use self::direct::Socket;
 use self::memory::{Memory, RECVMSG_HEADER_BYTES};
 use self::room::Room;
 use super::ring::Enter;
-use super::{Entry, Op, UringDriver};
+use super::{Entry, Op, Uring, UringDriver};
 use crate::buf::Pool;
-use crate::datagram::{Received, UdpStats};
-use crate::driver::Side;
-use crate::driver::datagrams::{Outbox, UdpSetup};
+use crate::datagram::Received;
+use crate::driver::datagrams::UdpSetup;
 use crate::driver::slots::Key;
+use crate::driver::socket;
 use crate::sys::datagram::empty_header;
-use crate::task::WaitQueue;
 use io_uring::opcode;
 use io_uring::types::Fd;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
-use std::task::Waker;
 
 /// Datagrams a socket may hold received and unread before its receive is paused, and never more
 /// than half of its buffers. What one turn of the driver delivers comes on top.
@@ -60,14 +58,14 @@ const POOL_COUNT_MAX: u32 = 1 << 15;
 static TRIAL_ADDRESS: [u8; 16] =
     [libc::AF_INET as u8, 0, 0, 9, 127, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0];
 
-pub(super) struct Udp {
+pub(super) type Udp = socket::Udp<Uring>;
+
+/// What io_uring keeps of a datagram socket beside the common state.
+pub(crate) struct Own {
     /// Empty once it was closed.
     pub(super) socket: Option<Socket>,
-    setup: UdpSetup,
     /// Completions still to come, those of sends aside: one for each armed receive and each cancel.
     pub(super) expected: u32,
-    /// The program has closed its end; what it handed over is still being sent.
-    pub(super) closing: bool,
     /// Closed and cancelled: its slot is free after the last completion.
     abandoned: bool,
     memory: Memory,
@@ -89,8 +87,6 @@ pub(super) struct Udp {
     /// The driver's turn in which the oldest of them arrived.
     oldest_turn: u32,
     receive_error: Option<i32>,
-    receive_waiters: WaitQueue,
-    pub(super) outbox: Outbox,
     /// Sends with the kernel, and those among them that succeed silently.
     in_flight: u32,
     silent: u32,
@@ -100,54 +96,36 @@ pub(super) struct Udp {
     /// A send that nothing may follow before it is over: it waits for room, or the kernel may refuse to
     /// cut it.
     alone: Option<Key>,
-    stats: UdpStats,
 }
 
 impl Udp {
-    pub(super) fn wait_queue(&mut self, side: Side) -> &mut WaitQueue {
-        match side {
-            Side::Receive => &mut self.receive_waiters,
-            Side::Send => &mut self.outbox.waiters,
-        }
-    }
-
-    pub(super) fn wake_waiters(&mut self, wakes: &mut Vec<Waker>) {
-        self.receive_waiters.wake(wakes);
-        self.outbox.waiters.wake(wakes);
-    }
-
-    /// True while a closed socket still has datagrams to send.
-    pub(super) fn must_linger(&self) -> bool {
-        !self.outbox.is_settled()
-    }
-
     /// True when a closed socket has nothing to send any more, and is to be abandoned.
-    pub(super) fn has_lingered(&self) -> bool {
-        self.closing && !self.abandoned && !self.must_linger()
+    fn has_lingered(&self) -> bool {
+        self.outbox.closing && !self.own.abandoned && !self.must_linger()
     }
 
     /// As [`Stream::is_held_up`](super::stream::Stream::is_held_up).
     pub(super) fn is_held_up(&self) -> bool {
         let somebody_waits =
-            self.closing || !self.outbox.is_empty() || !self.outbox.waiters.is_empty();
-        self.silent > 0 && somebody_waits
+            self.outbox.closing || !self.outbox.is_empty() || !self.outbox.waiters.is_empty();
+        self.own.silent > 0 && somebody_waits
     }
 
     /// True when the kernel has nothing of a closed socket any more.
     pub(super) fn is_done(&self) -> bool {
-        self.abandoned && self.expected == 0 && self.in_flight == 0
+        self.own.abandoned && self.own.expected == 0 && self.own.in_flight == 0
     }
 
     /// True while no receive may be handed to the kernel.
     fn rests(&self) -> bool {
-        let not_now = self.closing || self.starved || self.paused;
-        not_now || self.receive_error.is_some() || !self.reads.by_ring()
+        let not_now = self.outbox.closing || self.own.starved || self.own.paused;
+        not_now || self.own.receive_error.is_some() || !self.own.reads.by_ring()
     }
 }
 
 impl UringDriver {
     pub(crate) fn add_udp(&mut self, socket: OwnedFd, setup: UdpSetup) -> io::Result<Key> {
-        let multishot = self.features.multishot && setup.pending == 0;
+        let multishot = self.engine.features.multishot && setup.pending == 0;
         let (name_bytes, control_bytes) = setup.name_and_control_bytes();
         let memory = if setup.pending > 0 {
             // Beside those in flight as many as others may be read.
@@ -160,23 +138,26 @@ impl UringDriver {
                 false => 0,
             };
             let bytes = header_bytes + setup.buffer_bytes;
-            Memory::Group(self.groups.for_datagrams(&self.ring, setup.buffer_count, bytes)?)
+            Memory::Group(self.engine.groups.for_datagrams(
+                &self.engine.ring,
+                setup.buffer_count,
+                bytes,
+            )?)
         };
         self.try_send_address();
         let mut template = Box::new(empty_header());
         template.msg_namelen = name_bytes as libc::socklen_t;
         template.msg_controllen = control_bytes as _;
         let room = Room::new(&socket);
-        let socket = match self.features.direct {
-            true => self.places.register(&self.ring, socket),
+        let socket = match self.engine.features.direct {
+            true => self.engine.places.register(&self.engine.ring, socket),
             false => Socket::plain(socket),
         };
-        let udp = Box::new(Udp {
+        let own = Own {
             socket: Some(socket),
             expected: 0,
-            closing: false,
             abandoned: false,
-            reads: reads_of(self.features.udp, multishot, &memory),
+            reads: reads_of(self.engine.features.udp, multishot, &memory),
             memory,
             multishot,
             template,
@@ -189,38 +170,27 @@ impl UringDriver {
             received_max: RECEIVED_MAX.min(usize::from(setup.buffer_count) / 2).max(1),
             oldest_turn: 0,
             receive_error: None,
-            receive_waiters: WaitQueue::default(),
-            outbox: Outbox::new(setup.segmentation),
             in_flight: 0,
             silent: 0,
             room,
             blocked: false,
             alone: None,
-            stats: UdpStats::default(),
-            setup,
-        });
-        Ok(self.entries.insert(Entry::Udp(udp)))
+        };
+        Ok(self.entries.insert(Entry::Udp(Box::new(Udp::new(setup, own)))))
     }
 
     /// Finds out, once, whether IORING_OP_SEND takes a destination (Linux 6.0); until that is
     /// known IORING_OP_SENDMSG carries it.
     fn try_send_address(&mut self) {
-        if self.send_address.is_none() {
-            self.send_address = Some(false);
+        if self.engine.send_address.is_none() {
+            self.engine.send_address = Some(false);
             let entry = opcode::Send::new(Fd(-1), TRIAL_ADDRESS.as_ptr(), 0)
                 .dest_addr(TRIAL_ADDRESS.as_ptr().cast())
                 .dest_addr_len(TRIAL_ADDRESS.len() as u32)
                 .build();
             let nobody = Key::from_bits(0);
             // SAFETY: the address is a constant, and no bytes are sent.
-            unsafe { self.ring.push(entry.user_data(Op::SendAddressTrial.tag(nobody))) };
-        }
-    }
-
-    pub(crate) fn udp_stats(&self, key: Key) -> Option<UdpStats> {
-        match self.entries.get(key)? {
-            Entry::Udp(udp) => Some(udp.stats),
-            _ => None,
+            unsafe { self.engine.ring.push(entry.user_data(Op::SendAddressTrial.tag(nobody))) };
         }
     }
 
@@ -232,42 +202,41 @@ impl UringDriver {
         // An operation that the kernel has not taken yet names the descriptor: then, as with a
         // submission thread, the slot keeps it until its last completion.
         if self.entries.get(key).is_some()
-            && self.ring.enter(Enter::Collect, None).is_ok()
-            && self.ring.all_submitted()
+            && self.engine.ring.enter(Enter::Collect, None).is_ok()
+            && self.engine.ring.all_submitted()
             && let Some(Entry::Udp(udp)) = self.entries.get_mut(key)
-            && let Some(socket) = udp.socket.take()
+            && let Some(socket) = udp.own.socket.take()
         {
-            self.places.release(&self.ring, socket);
+            self.engine.places.release(&self.engine.ring, socket);
         }
     }
 
     /// The kernel has nothing of a socket any more.
     pub(super) fn forget_udp(&mut self, udp: Udp) {
-        udp.singles.iter().for_each(|single| drop(self.receives.remove(*single)));
-        if let Some(socket) = udp.socket {
-            self.places.release(&self.ring, socket);
+        udp.own.singles.iter().for_each(|single| drop(self.engine.receives.remove(*single)));
+        if let Some(socket) = udp.own.socket {
+            self.engine.places.release(&self.engine.ring, socket);
         }
     }
 
     pub(super) fn cancel_all_of_udp(&mut self, key: Key) {
         let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else { return };
-        udp.closing = true;
-        udp.abandoned = true;
-        udp.received.clear();
+        udp.outbox.closing = true;
+        udp.own.abandoned = true;
+        udp.own.received.clear();
         udp.outbox.give_up();
         let mut cancels = Vec::new();
-        if udp.multishot && udp.armed > 0 {
+        if udp.own.multishot && udp.own.armed > 0 {
             cancels.push(Op::ReceiveDatagrams.tag(key));
         }
-        cancels.extend(udp.reads.armed().map(|poll| poll.tag(key)));
-        let armed = udp
-            .singles
-            .iter()
-            .filter(|single| self.receives.get(**single).is_some_and(|receive| receive.armed));
+        cancels.extend(udp.own.reads.armed().map(|poll| poll.tag(key)));
+        let armed = udp.own.singles.iter().filter(|single| {
+            self.engine.receives.get(**single).is_some_and(|receive| receive.armed)
+        });
         cancels.extend(armed.map(|single| Op::ReceiveDatagram.tag(*single)));
-        cancels.extend(udp.alone.map(|send| Op::SendDatagram.tag(send)));
-        udp.expected += cancels.len() as u32;
-        cancels.into_iter().for_each(|operation| self.push_cancel_of(key, operation));
+        cancels.extend(udp.own.alone.map(|send| Op::SendDatagram.tag(send)));
+        udp.own.expected += cancels.len() as u32;
+        cancels.into_iter().for_each(|operation| self.engine.push_cancel_of(key, operation));
         self.remove_if_done(key);
     }
 }

@@ -8,7 +8,7 @@ use io_uring::{cqueue, opcode};
 use std::os::fd::{BorrowedFd, RawFd};
 
 /// The poll on the worker's eventfd.
-pub(super) struct WakeWatch {
+pub(crate) struct WakeWatch {
     pub(super) eventfd: RawFd,
     pub(super) armed: bool,
 }
@@ -18,21 +18,21 @@ impl UringDriver {
         let Some(Entry::Wake(wake)) = self.entries.get_mut(key) else { return };
         wake.armed = true;
         let entry = opcode::PollAdd::new(Fd(wake.eventfd), libc::POLLIN as u32)
-            .multi(self.features.multishot)
+            .multi(self.engine.features.multishot)
             .build();
         // SAFETY: a poll names no memory.
-        unsafe { self.ring.push(entry.user_data(Op::Wake.tag(key))) };
+        unsafe { self.engine.ring.push(entry.user_data(Op::Wake.tag(key))) };
     }
 
     pub(super) fn on_wake(&mut self, key: Key, flags: u32) {
-        self.signalled = true;
+        self.engine.signalled = true;
         if cqueue::more(flags) {
             return;
         }
         if let Some(Entry::Wake(wake)) = self.entries.get_mut(key) {
             wake.armed = false;
         }
-        if self.torn_down {
+        if self.engine.torn_down {
             self.remove_if_done(key);
         } else {
             // A poll that is armed anew reports a level. A signal that came in after its inbox

@@ -5,15 +5,15 @@
 //! nothing to cancel. Its slot keeps the buffer until the second completion, however long the
 //! stream is gone by then.
 
-use super::{Entry, Op, UringDriver};
+use super::{Entry, Op, Uring, UringDriver};
 use crate::driver::closed;
 use crate::driver::slots::Key;
+use crate::driver::socket::entry;
 use crate::driver::zero_copy::{Buffer, Lent};
 use crate::task::Waiter;
 use io_uring::types::Fd;
 use io_uring::{cqueue, opcode};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::task::{Poll, Waker};
 
 /// IORING_SEND_ZC_REPORT_USAGE and IORING_NOTIF_USAGE_ZC_COPIED of linux/io_uring.h (Linux 6.2):
@@ -54,37 +54,34 @@ impl UringDriver {
         more: bool,
         begun: &mut bool,
     ) -> Poll<io::Result<usize>> {
-        let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else {
-            return Poll::Ready(Err(closed()));
-        };
-        if let Zero::Ended(result) = stream.zero_copy {
-            stream.zero_copy = Zero::None;
+        let (stream, engine) = entry!(self, key, Stream);
+        if let Zero::Ended(result) = stream.own.zero_copy {
+            stream.own.zero_copy = Zero::None;
             return Poll::Ready(match usize::try_from(result) {
                 Ok(bytes) => Ok(bytes),
                 Err(_) => Err(io::Error::from_raw_os_error(-result)),
             });
         }
-        if let Some(error) = stream.queued.error() {
+        if let Some(error) = stream.sending.error() {
             return Poll::Ready(Err(error));
         }
-        stream.queued.waiters.add(waiter);
+        stream.sending.waiters.add(waiter);
         if std::mem::replace(begun, true) {
             return Poll::Pending;
         }
-        let Some(socket) = &stream.socket else { return Poll::Ready(Err(closed())) };
+        let Some(fd) = stream.fd() else { return Poll::Ready(Err(closed())) };
         let more = if more { libc::MSG_MORE } else { 0 };
         let bytes = buffer.as_slice();
-        let fd = Fd(socket.as_raw_fd());
-        let entry = opcode::SendZc::new(fd, bytes.as_ptr(), bytes.len() as u32)
+        let entry = opcode::SendZc::new(Fd(fd), bytes.as_ptr(), bytes.len() as u32)
             .flags(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | more)
             .zc_flags(REPORT_USAGE)
             .build();
-        stream.zero_copy = Zero::InFlight;
-        stream.expected += 1;
+        stream.own.zero_copy = Zero::InFlight;
+        stream.own.expected += 1;
         let send = ZeroCopySend { stream: key, lent: buffer.lend(), sent: false };
-        let send = self.zero_copies.insert(send);
+        let send = engine.zero_copies.insert(send);
         // SAFETY: the buffer is lent to the slot in `zero_copies` until its notification.
-        unsafe { self.ring.push(entry.user_data(Op::SendZeroCopy.tag(send))) };
+        unsafe { engine.ring.push(entry.user_data(Op::SendZeroCopy.tag(send))) };
         Poll::Pending
     }
 
@@ -95,10 +92,32 @@ impl UringDriver {
         flags: u32,
         wakes: &mut Vec<Waker>,
     ) {
-        if cqueue::notif(flags) {
-            return self.forget_zero_copy(send, result == USAGE_COPIED);
+        let Some(key) = self.engine.zero_copy_sent(send, result, flags) else { return };
+        let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else { return };
+        stream.own.expected -= 1;
+        match std::mem::replace(&mut stream.own.zero_copy, Zero::Ended(result)) {
+            Zero::Abandoned => {
+                stream.own.zero_copy = Zero::None;
+                let broken = (result > 0).then_some(libc::ECANCELED);
+                stream.end_file(&self.engine.counters, broken, wakes);
+                if stream.sending.is_over() {
+                    self.abandon(key);
+                }
+            }
+            _ => stream.sending.waiters.wake(wakes),
         }
-        let Some(op) = self.zero_copies.get_mut(send) else { return };
+        self.remove_if_done(key);
+    }
+}
+
+impl Uring {
+    /// Accounts for a completion. The stream, if it is the first one of its send.
+    fn zero_copy_sent(&mut self, send: Key, result: i32, flags: u32) -> Option<Key> {
+        if cqueue::notif(flags) {
+            self.forget_zero_copy(send, result == USAGE_COPIED);
+            return None;
+        }
+        let op = self.zero_copies.get_mut(send)?;
         op.sent = result >= 0;
         let key = op.stream;
         if !cqueue::more(flags) {
@@ -110,18 +129,7 @@ impl UringDriver {
         } else if result == -libc::EAGAIN {
             self.counters.eagain.add(1);
         }
-        let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else { return };
-        stream.expected -= 1;
-        match std::mem::replace(&mut stream.zero_copy, Zero::Ended(result)) {
-            Zero::Abandoned => {
-                stream.zero_copy = Zero::None;
-                let broken = (result > 0).then_some(libc::ECANCELED);
-                self.end_pieces(key, broken, wakes);
-                self.close_if_flushed(key);
-            }
-            _ => stream.queued.waiters.wake(wakes),
-        }
-        self.remove_if_done(key);
+        Some(key)
     }
 
     /// The kernel needs the bytes of a send no more.
@@ -132,19 +140,20 @@ impl UringDriver {
             send.lent.give_back();
         }
     }
+}
 
+impl Zero {
     /// For who gives a file up: an errno if a send that nobody has heard of has sent a part of it,
-    /// and `None` if that is not known yet. Then the sending half stays reserved until it is.
-    pub(super) fn abandon_zero_copy(&mut self, key: Key) -> Option<Option<i32>> {
-        let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else { return Some(None) };
-        match stream.zero_copy {
+    /// and `None` if that is not known yet.
+    pub(super) fn give_up(&mut self) -> Option<Option<i32>> {
+        match *self {
             Zero::None => Some(None),
             Zero::Ended(result) => {
-                stream.zero_copy = Zero::None;
+                *self = Zero::None;
                 Some((result > 0).then_some(libc::ECANCELED))
             }
             Zero::InFlight | Zero::Abandoned => {
-                stream.zero_copy = Zero::Abandoned;
+                *self = Zero::Abandoned;
                 None
             }
         }

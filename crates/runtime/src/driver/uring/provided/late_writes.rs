@@ -76,13 +76,13 @@ fn stream_that_receives(driver: &mut UringDriver) -> (Key, UnixStream) {
 
 /// Lets the kernel do what is due, without a look at what it says of it.
 fn let_the_kernel_write(driver: &mut UringDriver) {
-    driver.ring.enter(Enter::Collect, None).expect("the ring works");
-    assert!(driver.ring.has_completions(), "the kernel wrote nothing");
+    driver.engine.ring.enter(Enter::Collect, None).expect("the ring works");
+    assert!(driver.engine.ring.has_completions(), "the kernel wrote nothing");
 }
 
 /// Ends a driver whose notion of its buffers is wrong by now.
 fn give_up(mut driver: UringDriver) {
-    driver.torn_down = true;
+    driver.engine.torn_down = true;
 }
 
 /// What the quarantine says when `leaving` takes memory out of it.
@@ -96,7 +96,7 @@ fn a_buffer_released_under_a_receive_is_found_when_it_is_taken_again() {
     for options in WAYS {
         let Some((mut driver, _eventfd)) = driver(options) else { continue };
         let (_, mut peer) = stream_that_receives(&mut driver);
-        let provided = driver.groups.get(STREAMS);
+        let provided = driver.engine.groups.get(STREAMS);
         let pool = &provided.pool;
         // All that the kernel has, because which of them it takes first is its business; the last
         // ones were kept back.
@@ -108,7 +108,7 @@ fn a_buffer_released_under_a_receive_is_found_when_it_is_taken_again() {
         }
         peer.write_all(b"too late").expect("room");
         let_the_kernel_write(&mut driver);
-        let pool = &driver.groups.get(STREAMS).pool;
+        let pool = &driver.engine.groups.get(STREAMS).pool;
         let said = complaint(|| while pool.take().is_some() {});
         assert!(said.contains("was written to after its release: bytes 0 to 7"), "{said}");
         give_up(driver);
@@ -120,7 +120,7 @@ fn a_pool_freed_under_a_receive_is_found_after_its_end() {
     for options in WAYS {
         let Some((mut driver, _eventfd)) = driver(options) else { continue };
         let (_, mut peer) = stream_that_receives(&mut driver);
-        driver.groups.groups.clear();
+        driver.engine.groups.groups.clear();
         peer.write_all(b"too late").expect("room");
         let_the_kernel_write(&mut driver);
         let said = complaint(quarantine::exhume);
@@ -185,7 +185,7 @@ fn memory_of_a_read_freed_before_its_completion_is_found() {
         return skip("io_uring", "this kernel has no files on rings");
     };
     submit(&mut driver);
-    driver.files.forget(key);
+    driver.engine.files.forget(key);
     peer.write_all(b"too late").expect("room");
     let_the_kernel_write(&mut driver);
     let said = complaint(quarantine::exhume);
@@ -209,7 +209,7 @@ fn what_is_released_in_order_passes() {
                 }
                 _ => peer.write_all(&[round; 5000]).expect("room"),
             }
-            driver.close(key);
+            driver.close(key, &mut Vec::new());
             if round % 2 == 0 {
                 let _into_a_closed_socket = peer.write_all(b"more");
             }

@@ -7,12 +7,12 @@
 //! received, a poll tells when there is something to read, as on epoll. When few come for long the poll
 //! is cancelled, and the multishot receive goes on from there. So the order of arrival stays.
 
-use super::Memory;
+use super::{Memory, Udp};
 use crate::config::UdpReads;
 use crate::datagram::Received;
 use crate::driver::mmsg::{Reading, RecvBatch, Source};
 use crate::driver::slots::Key;
-use crate::driver::uring::{Entry, Op, UringDriver};
+use crate::driver::uring::{Op, Uring};
 use crate::sys::Mapping;
 use io_uring::{cqueue, opcode};
 use std::io;
@@ -105,42 +105,34 @@ impl Reads {
     }
 }
 
-impl UringDriver {
+impl Uring {
     /// Has a socket read by calls from now on, if it was asked for by name.
-    pub(super) fn begin_with_calls(&mut self, key: Key) {
-        if let Some(Entry::Udp(udp)) = self.entries.get_mut(key)
-            && udp.reads.choice == UdpReads::Calls
-            && udp.reads.by_ring()
-            && udp.armed == 0
+    pub(super) fn begin_with_calls(&mut self, key: Key, udp: &mut Udp) {
+        if udp.own.reads.choice == UdpReads::Calls && udp.own.reads.by_ring() && udp.own.armed == 0
         {
-            self.read_by_calls(key);
+            self.read_by_calls(key, udp);
         }
     }
 
     /// Takes note of a datagram that a multishot receive brought, and changes to calls in time.
-    pub(super) fn note_arrival(&mut self, key: Key) {
-        let intake = self.intake;
-        let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else { return };
-        let time = udp.reads.note_arrival(intake);
-        if time && udp.setup.batch && udp.armed > 0 && !udp.rests() {
-            udp.reads.change(State::LeavingRing);
-            udp.expected += 1;
+    pub(super) fn note_arrival(&mut self, key: Key, udp: &mut Udp) {
+        let time = udp.own.reads.note_arrival(self.intake);
+        if time && udp.setup.batch && udp.own.armed > 0 && !udp.rests() {
+            udp.own.reads.change(State::LeavingRing);
+            udp.own.expected += 1;
             self.push_cancel(key, Op::ReceiveDatagrams);
         }
     }
 
     /// The multishot receive of a socket is over.
-    pub(super) fn after_receive(&mut self, key: Key) {
-        if let Some(Entry::Udp(udp)) = self.entries.get(key)
-            && udp.reads.state == State::LeavingRing
-        {
-            self.read_by_calls(key);
+    pub(super) fn after_receive(&mut self, key: Key, udp: &mut Udp) {
+        if udp.own.reads.state == State::LeavingRing {
+            self.read_by_calls(key, udp);
         }
     }
 
-    fn read_by_calls(&mut self, key: Key) {
-        let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else { return };
-        if udp.closing {
+    fn read_by_calls(&mut self, key: Key, udp: &mut Udp) {
+        if udp.outbox.closing {
             return;
         }
         let count = udp.setup.buffer_count.min(BUFFERS_MAX);
@@ -158,29 +150,27 @@ impl UringDriver {
             });
         match batch {
             Some(batch) => {
-                udp.reads.change(State::Calls(batch));
-                self.arm_poll(key);
+                udp.own.reads.change(State::Calls(batch));
+                self.arm_poll(key, udp);
             }
             // No memory: the ring has some.
-            None => self.read_by_ring(key),
+            None => self.read_by_ring(key, udp),
         }
     }
 
     /// Goes back to the ring, and stays with it if that was not planned.
-    fn read_by_ring(&mut self, key: Key) {
-        let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else { return };
-        if !matches!(udp.reads.state, State::LeavingCalls(_)) {
-            udp.reads.choice = UdpReads::Ring;
+    fn read_by_ring(&mut self, key: Key, udp: &mut Udp) {
+        if !matches!(udp.own.reads.state, State::LeavingCalls(_)) {
+            udp.own.reads.choice = UdpReads::Ring;
         }
-        udp.reads.change(State::Ring);
-        self.arm_datagrams(key);
+        udp.own.reads.change(State::Ring);
+        self.arm_datagrams(key, udp);
     }
 
-    fn arm_poll(&mut self, key: Key) {
-        let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else { return };
-        let Some(socket) = &udp.socket else { return };
-        udp.reads.polled = true;
-        udp.expected += 1;
+    fn arm_poll(&mut self, key: Key, udp: &mut Udp) {
+        let Some(socket) = &udp.own.socket else { return };
+        udp.own.reads.polled = true;
+        udp.own.expected += 1;
         let poll = opcode::PollAdd::new(socket.name.fd, libc::POLLIN as u32).multi(true).build();
         let poll = poll.flags(socket.name.flags);
         // SAFETY: a poll names no memory.
@@ -191,42 +181,40 @@ impl UringDriver {
     pub(in crate::driver::uring) fn on_datagrams_readable(
         &mut self,
         key: Key,
-        result: i32,
-        flags: u32,
+        udp: &mut Udp,
+        (result, flags): (i32, u32),
         wakes: &mut Vec<Waker>,
     ) {
-        let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else { return };
-        udp.reads.reading.readable = true;
+        udp.own.reads.reading.readable = true;
         udp.receive_waiters.wake(wakes);
         if cqueue::more(flags) {
             return;
         }
-        udp.reads.polled = false;
-        udp.expected -= 1;
-        match udp.reads.state {
-            _ if udp.closing => {}
-            State::Calls(_) if result >= 0 => self.arm_poll(key),
-            _ => self.read_by_ring(key),
+        udp.own.reads.polled = false;
+        udp.own.expected -= 1;
+        match udp.own.reads.state {
+            _ if udp.outbox.closing => {}
+            State::Calls(_) if result >= 0 => self.arm_poll(key, udp),
+            _ => self.read_by_ring(key, udp),
         }
-        self.remove_if_done(key);
     }
 
     /// Reads a socket by calls, if that is how it is read; `None` if there is nothing.
     pub(super) fn read_datagrams(
         &mut self,
         key: Key,
+        udp: &mut Udp,
         into: &mut Vec<Received>,
         most: usize,
     ) -> Option<io::Result<usize>> {
-        let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else { return None };
-        let (State::Calls(batch) | State::LeavingCalls(batch)) = udp.reads.state else {
+        let (State::Calls(batch) | State::LeavingCalls(batch)) = udp.own.reads.state else {
             return None;
         };
-        let (reads, setup, stats) = (&mut udp.reads, &udp.setup, &mut udp.stats);
+        let (reads, setup, stats) = (&mut udp.own.reads, &udp.setup, &mut udp.stats);
         if !reads.reading.readable {
             return None;
         }
-        let source = Source { fd: udp.socket.as_ref()?.owned.as_raw_fd(), setup, stats };
+        let source = Source { fd: udp.own.socket.as_ref()?.owned.as_raw_fd(), setup, stats };
         let batch = &mut self.batches[batch];
         let read = reads.reading.read(batch, source, into, most, &self.counters);
         if let Some(Ok(came)) = &read {
@@ -235,7 +223,7 @@ impl UringDriver {
         if !reads.reading.readable && reads.note_empty() && reads.polled {
             let State::Calls(batch) = reads.state else { return read };
             reads.change(State::LeavingCalls(batch));
-            udp.expected += 1;
+            udp.own.expected += 1;
             self.push_cancel(key, Op::DatagramsReadable);
         }
         read

@@ -1,84 +1,102 @@
 //! Receiving datagrams.
 
+use super::Udp;
 use super::memory::{Memory, RecvOp, of_multishot};
 use crate::datagram::Received;
-use crate::driver::closed;
 use crate::driver::datagrams::{count_received, is_icmp_error};
 use crate::driver::slots::Key;
-use crate::driver::uring::{Entry, Op, UringDriver};
-use crate::task::Waiter;
+use crate::driver::uring::{Entry, Op, Uring, UringDriver};
 use io_uring::{cqueue, opcode};
 use std::io;
-use std::task::{Poll, Waker};
+use std::task::Waker;
 
 impl UringDriver {
-    pub(crate) fn poll_recv_batch(
+    /// The completion of a single-shot receive.
+    pub(in crate::driver::uring) fn on_single_datagram(
+        &mut self,
+        single: Key,
+        result: i32,
+        flags: u32,
+        wakes: &mut Vec<Waker>,
+    ) {
+        let Some(receive) = self.engine.receives.get_mut(single) else { return };
+        let key = receive.socket;
+        let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else { return };
+        let groups = &mut self.engine.groups;
+        let outcome = receive.finish(result, flags, &udp.setup, &udp.own.memory, groups);
+        udp.own.armed -= 1;
+        udp.own.expected -= 1;
+        self.engine.deliver_datagram(key, udp, outcome, wakes);
+        // Only this one: the others are armed, or wait for the program to read.
+        if let Some(socket) = udp.own.socket.as_ref().filter(|_| !udp.rests())
+            && let Some(receive) = self.engine.receives.get_mut(single)
+            && let Some(entry) = receive.start(socket.name, &udp.setup, &udp.own.memory)
+        {
+            udp.own.armed += 1;
+            udp.own.expected += 1;
+            // SAFETY: the memory of a single receive is boxed in `receives` until its completion.
+            unsafe { self.engine.ring.push(entry.user_data(Op::ReceiveDatagram.tag(single))) };
+        }
+        self.remove_if_done(key);
+    }
+}
+
+impl Uring {
+    /// What was received, or is there to be read.
+    pub(in crate::driver::uring) fn take_datagrams(
         &mut self,
         key: Key,
-        waiter: &mut Waiter<'_>,
+        udp: &mut Udp,
         into: &mut Vec<Received>,
         most: usize,
-    ) -> Poll<io::Result<usize>> {
-        let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else {
-            return Poll::Ready(Err(closed()));
-        };
-        udp.receive_waiters.leave(waiter);
-        if !udp.received.is_empty() {
-            let count = udp.received.len().min(most);
-            into.extend(udp.received.drain(..count));
-            if udp.paused && udp.received.is_empty() {
-                udp.paused = false;
-                self.arm_datagrams(key);
+    ) -> Option<io::Result<usize>> {
+        if !udp.own.received.is_empty() {
+            let count = udp.own.received.len().min(most);
+            into.extend(udp.own.received.drain(..count));
+            if udp.own.paused && udp.own.received.is_empty() {
+                udp.own.paused = false;
+                self.arm_datagrams(key, udp);
             }
-            return Poll::Ready(Ok(count));
+            return Some(Ok(count));
         }
-        if let Some(errno) = udp.receive_error.take() {
-            return Poll::Ready(Err(io::Error::from_raw_os_error(errno)));
+        if let Some(errno) = udp.own.receive_error.take() {
+            return Some(Err(io::Error::from_raw_os_error(errno)));
         }
-        if let Some(read) = self.read_datagrams(key, into, most) {
-            return Poll::Ready(read);
-        }
-        if let Some(Entry::Udp(udp)) = self.entries.get_mut(key) {
-            udp.receive_waiters.add(waiter);
-        }
-        self.arm_datagrams(key);
-        Poll::Pending
+        self.read_datagrams(key, udp, into, most)
     }
 
     /// Starts receives, or queues for a buffer if others do, as in `arm_receive`.
-    pub(super) fn arm_datagrams(&mut self, key: Key) {
-        self.begin_with_calls(key);
-        if let Some(Entry::Udp(udp)) = self.entries.get_mut(key)
-            && let Memory::Group(group) = udp.memory
-            && udp.armed == 0
+    pub(in crate::driver::uring) fn arm_datagrams(&mut self, key: Key, udp: &mut Udp) {
+        self.begin_with_calls(key, udp);
+        if let Memory::Group(group) = udp.own.memory
+            && udp.own.armed == 0
             && !udp.rests()
             && self.groups.is_starved(group)
         {
-            udp.starved = true;
+            udp.own.starved = true;
             self.groups.get(group).starved.push_back(key);
             return;
         }
-        self.start_datagrams(key);
+        self.start_datagrams(key, udp);
     }
 
     /// Hands as many receives to the kernel as there should be, unless it must not have any now.
-    pub(in crate::driver::uring) fn start_datagrams(&mut self, key: Key) {
-        let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else { return };
-        let Some(socket) = udp.socket.as_ref().filter(|_| !udp.rests()) else { return };
+    pub(in crate::driver::uring) fn start_datagrams(&mut self, key: Key, udp: &mut Udp) {
+        let Some(socket) = udp.own.socket.as_ref().filter(|_| !udp.rests()) else { return };
         let name = socket.name;
-        if udp.multishot {
-            if udp.armed == 0
-                && let Memory::Group(group) = udp.memory
+        if udp.own.multishot {
+            if udp.own.armed == 0
+                && let Memory::Group(group) = udp.own.memory
             {
                 let entry = if udp.setup.is_plain() {
                     // MSG_TRUNC makes the kernel tell the whole length of what it cuts.
                     opcode::RecvMulti::new(name.fd, group).flags(libc::MSG_TRUNC).build()
                 } else {
-                    opcode::RecvMsgMulti::new(name.fd, &*udp.template, group).build()
+                    opcode::RecvMsgMulti::new(name.fd, &*udp.own.template, group).build()
                 };
-                udp.armed = 1;
-                udp.expected += 1;
-                if std::mem::replace(&mut udp.again, true) {
+                udp.own.armed = 1;
+                udp.own.expected += 1;
+                if std::mem::replace(&mut udp.own.again, true) {
                     self.counters.rearms.add(1);
                 }
                 let entry = entry.flags(name.flags);
@@ -89,19 +107,19 @@ impl UringDriver {
             return;
         }
         let wanted = udp.setup.pending.max(1);
-        if udp.armed == wanted {
+        if udp.own.armed == wanted {
             return;
         }
-        while (udp.singles.len() as u32) < wanted {
-            udp.singles.push(self.receives.insert(RecvOp::new(key)));
+        while (udp.own.singles.len() as u32) < wanted {
+            udp.own.singles.push(self.receives.insert(RecvOp::new(key)));
         }
-        for single in &udp.singles {
+        for single in &udp.own.singles {
             if let Some(receive) = self.receives.get_mut(*single)
                 && !receive.armed
-                && let Some(entry) = receive.start(name, &udp.setup, &udp.memory)
+                && let Some(entry) = receive.start(name, &udp.setup, &udp.own.memory)
             {
-                udp.armed += 1;
-                udp.expected += 1;
+                udp.own.armed += 1;
+                udp.own.expected += 1;
                 // SAFETY: the memory of a single receive is boxed in `receives` until its completion.
                 unsafe { self.ring.push(entry.user_data(Op::ReceiveDatagram.tag(*single))) };
             }
@@ -112,74 +130,42 @@ impl UringDriver {
     pub(in crate::driver::uring) fn on_datagrams(
         &mut self,
         key: Key,
-        result: i32,
-        flags: u32,
+        udp: &mut Udp,
+        (result, flags): (i32, u32),
         wakes: &mut Vec<Waker>,
     ) {
-        let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else { return };
-        let Memory::Group(group) = udp.memory else { return };
+        let Memory::Group(group) = udp.own.memory else { return };
         let group = self.groups.get(group);
-        let outcome = of_multishot(group, result, flags, &udp.template, &udp.setup);
+        let outcome = of_multishot(group, result, flags, &udp.own.template, &udp.setup);
         let ended = !cqueue::more(flags);
         if ended {
-            udp.armed -= 1;
-            udp.expected -= 1;
+            udp.own.armed -= 1;
+            udp.own.expected -= 1;
         }
         let received = outcome.is_ok();
-        self.deliver_datagram(key, outcome, wakes);
+        self.deliver_datagram(key, udp, outcome, wakes);
         if received {
-            self.note_arrival(key);
+            self.note_arrival(key, udp);
         }
         if ended {
-            self.after_receive(key);
-            self.arm_datagrams(key);
-            self.remove_if_done(key);
+            self.after_receive(key, udp);
+            self.arm_datagrams(key, udp);
         }
-    }
-
-    /// The completion of a single-shot receive.
-    pub(in crate::driver::uring) fn on_single_datagram(
-        &mut self,
-        single: Key,
-        result: i32,
-        flags: u32,
-        wakes: &mut Vec<Waker>,
-    ) {
-        let Some(receive) = self.receives.get_mut(single) else { return };
-        let key = receive.socket;
-        let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else { return };
-        let groups = &mut self.groups;
-        let outcome = receive.finish(result, flags, &udp.setup, &udp.memory, groups);
-        udp.armed -= 1;
-        udp.expected -= 1;
-        self.deliver_datagram(key, outcome, wakes);
-        // Only this one: the others are armed, or wait for the program to read.
-        let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else { return };
-        if let Some(socket) = udp.socket.as_ref().filter(|_| !udp.rests())
-            && let Some(receive) = self.receives.get_mut(single)
-            && let Some(entry) = receive.start(socket.name, &udp.setup, &udp.memory)
-        {
-            udp.armed += 1;
-            udp.expected += 1;
-            // SAFETY: the memory of a single receive is boxed in `receives` until its completion.
-            unsafe { self.ring.push(entry.user_data(Op::ReceiveDatagram.tag(single))) };
-        }
-        self.remove_if_done(key);
     }
 
     fn deliver_datagram(
         &mut self,
         key: Key,
+        udp: &mut Udp,
         outcome: Result<Received, i32>,
         wakes: &mut Vec<Waker>,
     ) {
-        let Some(Entry::Udp(udp)) = self.entries.get_mut(key) else { return };
         match outcome {
-            Ok(_) if udp.closing => {}
+            Ok(_) if udp.outbox.closing => {}
             Ok(mut received) => {
                 self.counters.received.add(1);
                 count_received(&mut udp.stats, &received);
-                let low = match &udp.memory {
+                let low = match &udp.own.memory {
                     Memory::Group(group) => self.groups.get(*group).is_low(),
                     Memory::Own(pool) => pool.released() == 0,
                 };
@@ -187,27 +173,27 @@ impl UringDriver {
                     self.counters.copied_out.add(1);
                     received.data = received.data.detach();
                 }
-                if udp.received.is_empty() {
-                    udp.oldest_turn = self.turn;
+                if udp.own.received.is_empty() {
+                    udp.own.oldest_turn = self.turn;
                 }
-                udp.received.push_back(received);
+                udp.own.received.push_back(received);
                 udp.receive_waiters.wake(wakes);
                 // A large batch that has just come says nothing about the reader.
-                let had_a_turn = udp.oldest_turn != self.turn;
-                if udp.received.len() >= udp.received_max && had_a_turn && !udp.paused {
-                    udp.paused = true;
+                let had_a_turn = udp.own.oldest_turn != self.turn;
+                if udp.own.received.len() >= udp.own.received_max && had_a_turn && !udp.own.paused {
+                    udp.own.paused = true;
                     self.counters.pauses.add(1);
-                    if udp.multishot && udp.armed > 0 {
-                        udp.expected += 1;
+                    if udp.own.multishot && udp.own.armed > 0 {
+                        udp.own.expected += 1;
                         self.push_cancel(key, Op::ReceiveDatagrams);
                     }
                 }
             }
             Err(libc::ENOBUFS) => {
                 self.counters.enobufs.add(1);
-                if let Memory::Group(group) = udp.memory
-                    && !udp.closing
-                    && !std::mem::replace(&mut udp.starved, true)
+                if let Memory::Group(group) = udp.own.memory
+                    && !udp.outbox.closing
+                    && !std::mem::replace(&mut udp.own.starved, true)
                 {
                     self.groups.get(group).starved.push_back(key);
                 }
@@ -218,7 +204,7 @@ impl UringDriver {
             Err(errno) if is_icmp_error(errno) => udp.stats.icmp_errors += 1,
             Err(errno) => {
                 udp.stats.receive_errors += 1;
-                udp.receive_error = Some(errno);
+                udp.own.receive_error = Some(errno);
                 udp.receive_waiters.wake(wakes);
             }
         }

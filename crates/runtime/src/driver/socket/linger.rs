@@ -1,6 +1,6 @@
 //! Sockets that were closed by the program while bytes for the peer were still queued.
 
-use super::slots::Key;
+use crate::driver::slots::Key;
 use crate::sys;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

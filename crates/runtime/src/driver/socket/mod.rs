@@ -1,0 +1,378 @@
+//! What every engine does alike with its sockets, written once: each operation is a transition of the
+//! socket's state ([`stream`]) and, where a kernel is needed, one of the primitives of [`Engine`].
+//!
+//! Everything here is generic over the engine and compiled once for each, so the way of a byte has no
+//! indirect call.
+
+pub(crate) mod linger;
+pub(crate) mod queues;
+pub(crate) mod stream;
+mod streams;
+
+use self::linger::Lingering;
+use self::stream::{Receiving, Sending};
+use super::Side;
+use super::datagrams::{Outbox, UdpSetup};
+use super::slots::{Key, Slots};
+use crate::buf::{RecvBuf, SendBuf};
+use crate::counters::Counters;
+use crate::datagram::{Datagram, Received, UdpStats};
+use crate::sys;
+use crate::task::{WaitQueue, Waiter};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+/// What a key names, if it is of this kind, and the engine beside it; else the end of the operation.
+macro_rules! entry {
+    ($sockets:expr, $key:expr, $kind:ident) => {
+        match $sockets.entries.get_mut($key) {
+            Some($crate::driver::socket::Entry::$kind(entry)) => (entry, &mut $sockets.engine),
+            _ => return Err($crate::driver::closed()).into(),
+        }
+    };
+}
+pub(in crate::driver) use entry;
+
+/// What an engine does below the state of its sockets.
+pub(crate) trait Engine: Sized {
+    /// What it has for the worker's eventfd.
+    type Wake;
+    /// What it keeps for each socket beside the common state.
+    type Listener;
+    type Stream;
+    type Udp;
+
+    fn counters(&self) -> &Counters;
+
+    /// A connection that is there already.
+    fn accept(&mut self, listener: &mut Listener<Self>) -> Option<io::Result<OwnedFd>>;
+
+    /// Somebody waits for a connection.
+    fn await_connection(&mut self, _key: Key, _listener: &mut Listener<Self>) {}
+
+    /// Bytes that are there already. The end is noted in the state.
+    fn receive(&mut self, stream: &mut Stream<Self>) -> Option<RecvBuf>;
+
+    /// Somebody waits for bytes.
+    fn await_bytes(&mut self, key: Key, stream: &mut Stream<Self>) -> io::Result<()>;
+
+    /// Sends a queued buffer, what does not go now later. True if all of it is with the kernel, so
+    /// that the next may follow.
+    fn send(
+        &mut self,
+        key: Key,
+        stream: &mut Stream<Self>,
+        buf: SendBuf,
+        wakes: &mut Vec<Waker>,
+    ) -> bool;
+
+    /// Something waits for the end of what is being sent: a task, FIN, or a close.
+    fn await_sent(&mut self, key: Key, stream: &mut Stream<Self>);
+
+    /// Somebody waits until the socket takes more.
+    fn await_room(&mut self, key: Key, stream: &mut Stream<Self>) -> io::Result<()>;
+
+    /// Sends what it holds back of a stream.
+    fn send_held_back(_sockets: &mut Sockets<Self>, _key: Key) {}
+
+    /// A file was given up: an errno if part of it was sent that nobody has heard of, and `None` if
+    /// that is not known yet.
+    fn give_up_file(&mut self, _stream: &mut Stream<Self>) -> Option<Option<i32>> {
+        Some(None)
+    }
+
+    /// Appends at most `most` datagrams that are there already; how many, or an error, if any.
+    fn receive_batch(
+        &mut self,
+        key: Key,
+        udp: &mut Udp<Self>,
+        into: &mut Vec<Received>,
+        most: usize,
+    ) -> Option<io::Result<usize>>;
+
+    /// Somebody waits for datagrams.
+    fn await_datagrams(&mut self, key: Key, udp: &mut Udp<Self>) -> io::Result<()>;
+
+    /// Sends what is in the outbox, as far as it goes now.
+    fn send_datagrams(&mut self, key: Key, udp: &mut Udp<Self>);
+
+    /// As [`await_sent`](Engine::await_sent), and after datagrams were sent.
+    fn await_datagrams_sent(&mut self, key: Key, udp: &mut Udp<Self>) -> io::Result<()>;
+
+    /// The descriptor of a datagram socket that is open.
+    fn udp_fd(udp: &Udp<Self>) -> Option<RawFd>;
+
+    /// Cancels what is with the kernel and closes the socket.
+    fn close(sockets: &mut Sockets<Self>, key: Key);
+
+    /// Cancels everything, waits until the kernel holds nothing (for operations on files, `patience` at
+    /// most), closes all descriptors. Collects the wakers of sockets and futures that were leaked.
+    fn teardown(sockets: &mut Sockets<Self>, patience: Duration, wakes: &mut Vec<Waker>);
+}
+
+/// A listening socket.
+pub(crate) struct Listener<E: Engine> {
+    /// Empty once it was closed.
+    pub(crate) socket: Option<OwnedFd>,
+    pub(crate) waiters: WaitQueue,
+    pub(crate) own: E::Listener,
+}
+
+/// A connected or connecting TCP socket.
+pub(crate) struct Stream<E: Engine> {
+    /// Empty once the close was submitted.
+    pub(crate) socket: Option<OwnedFd>,
+    /// O_NONBLOCK is set, see `driver::pieces`.
+    pub(crate) nonblocking: bool,
+    pub(crate) receiving: Receiving,
+    pub(crate) sending: Sending,
+    pub(crate) own: E::Stream,
+}
+
+impl<E: Engine> Stream<E> {
+    pub(crate) fn new(socket: OwnedFd, sending: Sending, own: E::Stream) -> Stream<E> {
+        let receiving = Receiving::default();
+        Stream { socket: Some(socket), nonblocking: true, receiving, sending, own }
+    }
+
+    pub(crate) fn fd(&self) -> Option<RawFd> {
+        self.socket.as_ref().map(AsRawFd::as_raw_fd)
+    }
+
+    /// Sends FIN if it has its turn.
+    pub(crate) fn shut_down_if_due(&mut self, counters: &Counters) {
+        if self.sending.take_fin() {
+            self.shut_down(counters);
+        }
+    }
+
+    fn shut_down(&self, counters: &Counters) {
+        if let Some(fd) = self.fd() {
+            counters.syscalls.add(1);
+            // Fails only when the connection is gone, which the receiving side reports.
+            let _reported_by_recv = sys::shutdown_write(fd);
+        }
+    }
+
+    /// Before a close that does not wait for what is still to be sent.
+    pub(crate) fn cut_off(&self) {
+        if self.sending.must_linger()
+            && let Some(socket) = &self.socket
+        {
+            super::reset_on_close(socket);
+        }
+    }
+}
+
+/// A datagram socket.
+pub(crate) struct Udp<E: Engine> {
+    pub(crate) setup: UdpSetup,
+    pub(crate) stats: UdpStats,
+    pub(crate) receive_waiters: WaitQueue,
+    pub(crate) outbox: Outbox,
+    pub(crate) own: E::Udp,
+}
+
+impl<E: Engine> Udp<E> {
+    pub(crate) fn new(setup: UdpSetup, own: E::Udp) -> Udp<E> {
+        Udp {
+            stats: UdpStats::default(),
+            receive_waiters: WaitQueue::default(),
+            outbox: Outbox::new(setup.segmentation),
+            setup,
+            own,
+        }
+    }
+
+    /// True while a closed socket still has datagrams to send.
+    pub(crate) fn must_linger(&self) -> bool {
+        !self.outbox.is_settled()
+    }
+}
+
+/// What a key names.
+pub(crate) enum Entry<E: Engine> {
+    /// The worker's eventfd.
+    Wake(E::Wake),
+    Listener(Listener<E>),
+    Stream(Stream<E>),
+    Udp(Box<Udp<E>>),
+}
+
+/// One worker's engine and the sockets registered with it.
+pub(crate) struct Sockets<E: Engine> {
+    // Dropped in this order: a ring goes before the memory it was given.
+    pub(crate) engine: E,
+    pub(crate) entries: Slots<Entry<E>>,
+    pub(crate) lingering: Lingering,
+}
+
+impl<E: Engine> Sockets<E> {
+    pub(crate) fn with(engine: E, linger: Duration) -> Sockets<E> {
+        Sockets { engine, entries: Slots::new(), lingering: Lingering::new(linger) }
+    }
+
+    /// The next connection of a listener.
+    pub(crate) fn poll_accept(
+        &mut self,
+        key: Key,
+        waiter: &mut Waiter<'_>,
+    ) -> Poll<io::Result<OwnedFd>> {
+        let (listener, engine) = entry!(self, key, Listener);
+        if let Some(accepted) = engine.accept(listener) {
+            return Poll::Ready(accepted);
+        }
+        listener.waiters.add(waiter);
+        engine.await_connection(key, listener);
+        Poll::Pending
+    }
+
+    pub(crate) fn udp_stats(&self, key: Key) -> Option<UdpStats> {
+        match self.entries.get(key)? {
+            Entry::Udp(udp) => Some(udp.stats),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn poll_datagrams_sent(
+        &mut self,
+        key: Key,
+        waiter: &mut Waiter<'_>,
+    ) -> Poll<io::Result<()>> {
+        let (udp, engine) = entry!(self, key, Udp);
+        let polled = udp.outbox.poll_settled(waiter);
+        engine.await_datagrams_sent(key, udp)?;
+        polled.map(Ok)
+    }
+
+    pub(crate) fn poll_recv_batch(
+        &mut self,
+        key: Key,
+        waiter: &mut Waiter<'_>,
+        into: &mut Vec<Received>,
+        most: usize,
+    ) -> Poll<io::Result<usize>> {
+        let (udp, engine) = entry!(self, key, Udp);
+        udp.receive_waiters.leave(waiter);
+        if let Some(received) = engine.receive_batch(key, udp, into, most) {
+            return Poll::Ready(received);
+        }
+        udp.receive_waiters.add(waiter);
+        engine.await_datagrams(key, udp)?;
+        Poll::Pending
+    }
+
+    pub(crate) fn poll_send_batch(
+        &mut self,
+        key: Key,
+        waiter: &mut Waiter<'_>,
+        batch: &mut Vec<Datagram>,
+    ) -> Poll<io::Result<()>> {
+        let (udp, engine) = entry!(self, key, Udp);
+        while udp.outbox.take(batch) {
+            engine.send_datagrams(key, udp);
+        }
+        if !batch.is_empty() {
+            udp.outbox.waiters.add(waiter);
+        }
+        engine.await_datagrams_sent(key, udp)?;
+        if batch.is_empty() { Poll::Ready(Ok(())) } else { Poll::Pending }
+    }
+
+    pub(crate) fn wait_queue(&mut self, key: Key, side: Side) -> Option<&mut WaitQueue> {
+        Some(match (self.entries.get_mut(key)?, side) {
+            (Entry::Stream(stream), Side::Receive) => &mut stream.receiving.waiters,
+            (Entry::Stream(stream), Side::Send) => &mut stream.sending.waiters,
+            (Entry::Udp(udp), Side::Receive) => &mut udp.receive_waiters,
+            (Entry::Udp(udp), Side::Send) => &mut udp.outbox.waiters,
+            (Entry::Listener(listener), _) => &mut listener.waiters,
+            (Entry::Wake(_), _) => return None,
+        })
+    }
+
+    pub(crate) fn wake_waiters(&mut self, key: Key, wakes: &mut Vec<Waker>) {
+        for side in [Side::Receive, Side::Send] {
+            if let Some(queue) = self.wait_queue(key, side) {
+                queue.wake(wakes);
+            }
+        }
+    }
+
+    pub(crate) fn fd(&self, key: Key) -> Option<RawFd> {
+        match self.entries.get(key)? {
+            Entry::Stream(stream) => stream.fd(),
+            Entry::Listener(listener) => listener.socket.as_ref().map(AsRawFd::as_raw_fd),
+            Entry::Udp(udp) => E::udp_fd(udp),
+            Entry::Wake(_) => None,
+        }
+    }
+
+    /// Gives up a socket. What was handed over is still sent, within the linger limit.
+    pub(crate) fn close(&mut self, key: Key, wakes: &mut Vec<Waker>) {
+        self.wake_waiters(key, wakes);
+        E::send_held_back(self, key);
+        match self.entries.get_mut(key) {
+            Some(Entry::Stream(stream)) => {
+                stream.sending.close();
+                if !stream.sending.is_over() {
+                    self.engine.await_sent(key, stream);
+                    return self.lingering.push(key);
+                }
+            }
+            Some(Entry::Udp(udp)) => {
+                udp.outbox.closing = true;
+                if udp.must_linger() {
+                    let _gone_with_the_socket = self.engine.await_datagrams_sent(key, udp);
+                    return self.lingering.push(key);
+                }
+            }
+            Some(Entry::Listener(_)) => {}
+            Some(Entry::Wake(_)) | None => return,
+        }
+        E::close(self, key);
+    }
+
+    pub(crate) fn expire_lingering(&mut self) {
+        while let Some(key) = self.lingering.pop_expired() {
+            if is_open(&self.entries, key) {
+                if let Some(Entry::Stream(stream)) = self.entries.get(key) {
+                    stream.cut_off();
+                }
+                self.engine.counters().lingers_expired.add(1);
+                E::close(self, key);
+            }
+        }
+    }
+
+    /// The moment by which `turn` has to run even if nothing happens.
+    pub(crate) fn next_deadline(&mut self) -> Option<Instant> {
+        let entries = &self.entries;
+        self.lingering.next_deadline(|key| is_open(entries, key))
+    }
+
+    /// True while closed streams still send.
+    pub(crate) fn is_lingering(&mut self) -> bool {
+        self.next_deadline().is_some()
+    }
+
+    pub(crate) fn teardown(&mut self, patience: Duration, wakes: &mut Vec<Waker>) {
+        E::teardown(self, patience, wakes);
+    }
+}
+
+/// True while the program or a linger keeps the socket's descriptor open.
+fn is_open<E: Engine>(entries: &Slots<Entry<E>>, key: Key) -> bool {
+    match entries.get(key) {
+        Some(Entry::Stream(stream)) => stream.socket.is_some(),
+        Some(Entry::Udp(udp)) => E::udp_fd(udp).is_some(),
+        _ => false,
+    }
+}
+
+impl<E: Engine> Drop for Sockets<E> {
+    fn drop(&mut self) {
+        E::teardown(self, Duration::ZERO, &mut Vec::new());
+    }
+}

@@ -1,0 +1,102 @@
+//! Queues of a socket, small as long as they are empty.
+
+use crate::buf::RecvBuf;
+use std::collections::VecDeque;
+
+/// Bytes a socket may hold received and unread before its receive is paused. What one turn of the
+/// driver delivers, at most the pool, comes on top.
+pub(crate) const RECEIVED_BYTES_MAX: usize = 128 * 1024;
+/// Pieces a socket may hold received and unread before its receive is paused.
+pub(crate) const RECEIVED_PIECES_MAX: usize = 64;
+
+/// A queue that is empty most of the time, and then no more than a pointer.
+#[derive(Debug)]
+pub(super) struct Seldom<T>(Option<Box<Items<T>>>);
+
+#[derive(Debug)]
+struct Items<T>(VecDeque<T>);
+
+impl<T> Default for Seldom<T> {
+    fn default() -> Seldom<T> {
+        Seldom(None)
+    }
+}
+
+impl<T> Seldom<T> {
+    pub(super) fn items(&mut self) -> &mut VecDeque<T> {
+        &mut self.0.get_or_insert_with(|| Box::new(Items(VecDeque::new()))).0
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.as_ref().map_or(0, |items| items.0.len())
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub(super) fn pop_front(&mut self) -> Option<T> {
+        self.0.as_mut()?.0.pop_front()
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.0 = None;
+    }
+
+    pub(super) fn map_all(&mut self, change: impl Fn(T) -> T) {
+        if let Some(items) = &mut self.0 {
+            items.0 = std::mem::take(&mut items.0).into_iter().map(change).collect();
+        }
+    }
+}
+
+/// Received and unread.
+#[derive(Debug, Default)]
+pub(crate) struct Unread {
+    /// The oldest piece, in the socket's own memory because there is rarely a second one.
+    first: Option<RecvBuf>,
+    /// Those behind it; empty without a first.
+    more: Seldom<RecvBuf>,
+    bytes: usize,
+    /// The driver's turn in which the oldest piece arrived.
+    oldest_turn: u32,
+}
+
+impl Unread {
+    pub(crate) fn push(&mut self, piece: RecvBuf, turn: u32) {
+        self.bytes += piece.len();
+        if self.first.is_none() {
+            self.oldest_turn = turn;
+            self.first = Some(piece);
+        } else {
+            self.more.items().push_back(piece);
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+
+    /// True when the socket holds as much as it may, although its reader had a turn to take it: a
+    /// large batch that has just come says nothing about the reader.
+    pub(crate) fn is_full(&self, turn: u32) -> bool {
+        self.oldest_turn != turn
+            && (self.bytes >= RECEIVED_BYTES_MAX || self.more.len() >= RECEIVED_PIECES_MAX)
+    }
+
+    #[inline]
+    pub(crate) fn pop(&mut self) -> Option<RecvBuf> {
+        let piece = self.first.take()?;
+        self.first = self.more.pop_front();
+        self.bytes -= piece.len();
+        Some(piece)
+    }
+
+    /// Moves the unread pieces out of the pool: called when they will stay for a while.
+    pub(crate) fn detach(&mut self) -> u64 {
+        let moved = u64::from(self.first.is_some()) + self.more.len() as u64;
+        self.first = self.first.take().map(RecvBuf::detach);
+        self.more.map_all(RecvBuf::detach);
+        moved
+    }
+}

@@ -1,0 +1,146 @@
+//! The operations on streams.
+
+use super::stream::Next;
+use super::{Engine, Entry, Sockets, Stream, entry};
+use crate::buf::RecvBuf;
+use crate::counters::Counters;
+use crate::driver::pieces::Piece;
+use crate::driver::slots::Key;
+use crate::driver::{closed, reset_on_close};
+use crate::task::Waiter;
+use std::io;
+use std::task::{Poll, Waker};
+
+impl<E: Engine> Sockets<E> {
+    pub(crate) fn poll_connected(
+        &mut self,
+        key: Key,
+        waiter: &mut Waiter<'_>,
+    ) -> Poll<io::Result<()>> {
+        entry!(self, key, Stream).0.sending.poll_connected(waiter)
+    }
+
+    pub(crate) fn poll_recv(
+        &mut self,
+        key: Key,
+        waiter: &mut Waiter<'_>,
+    ) -> Poll<io::Result<RecvBuf>> {
+        let (stream, engine) = entry!(self, key, Stream);
+        stream.receiving.waiters.leave(waiter);
+        if let Some(piece) = engine.receive(stream) {
+            return Poll::Ready(Ok(piece));
+        }
+        let polled = stream.receiving.poll_end(waiter);
+        if polled.is_pending() {
+            engine.await_bytes(key, stream)?;
+        }
+        polled
+    }
+
+    pub(crate) fn poll_flushed(
+        &mut self,
+        key: Key,
+        waiter: &mut Waiter<'_>,
+    ) -> Poll<io::Result<()>> {
+        let (stream, engine) = entry!(self, key, Stream);
+        let polled = stream.sending.poll_flushed(waiter);
+        engine.await_sent(key, stream);
+        polled
+    }
+
+    pub(crate) fn finish(&mut self, key: Key) {
+        if let Some(Entry::Stream(stream)) = self.entries.get_mut(key) {
+            stream.sending.finish();
+            self.engine.await_sent(key, stream);
+            stream.shut_down_if_due(self.engine.counters());
+        }
+    }
+
+    pub(crate) fn discard(&mut self, key: Key, wakes: &mut Vec<Waker>) {
+        if let Some(Entry::Stream(stream)) = self.entries.get_mut(key) {
+            stream.sending.fail(libc::ECANCELED, wakes);
+        }
+    }
+
+    pub(crate) fn poll_begin_pieces(
+        &mut self,
+        key: Key,
+        waiter: &mut Waiter<'_>,
+    ) -> Poll<io::Result<()>> {
+        E::send_held_back(self, key);
+        let (stream, engine) = entry!(self, key, Stream);
+        let polled = stream.sending.poll_file(waiter);
+        engine.await_sent(key, stream);
+        polled
+    }
+
+    pub(crate) fn send_piece(&mut self, key: Key, piece: Piece<'_>) -> io::Result<usize> {
+        let (stream, engine) = entry!(self, key, Stream);
+        let Some(socket) = &stream.socket else { return Err(closed()) };
+        if let Some(error) = stream.sending.error() {
+            return Err(error);
+        }
+        piece.send(socket, &mut stream.nonblocking, engine.counters())
+    }
+
+    pub(crate) fn poll_room(
+        &mut self,
+        key: Key,
+        waiter: &mut Waiter<'_>,
+        asked: &mut bool,
+    ) -> Poll<io::Result<()>> {
+        let (stream, engine) = entry!(self, key, Stream);
+        let awaited = stream.sending.awaits_room();
+        let polled = stream.sending.poll_writable(waiter, asked);
+        if polled.is_pending() && !awaited {
+            engine.await_room(key, stream)?;
+        }
+        polled.map(Ok)
+    }
+
+    pub(crate) fn end_pieces(&mut self, key: Key, broken: Option<i32>, wakes: &mut Vec<Waker>) {
+        let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else { return };
+        let unheard = self.engine.give_up_file(stream);
+        let broken = broken.or(unheard.flatten());
+        if unheard.is_none() && broken.is_none() {
+            // The half stays reserved until it is known.
+            return stream.sending.file_is_unknown();
+        }
+        stream.end_file(self.engine.counters(), broken, wakes);
+    }
+}
+
+impl<E: Engine> Stream<E> {
+    /// Gives the sending half back; with an errno it is broken from now on, and its close a reset.
+    pub(crate) fn end_file(
+        &mut self,
+        counters: &Counters,
+        broken: Option<i32>,
+        wakes: &mut Vec<Waker>,
+    ) {
+        if let Some(errno) = broken {
+            self.sending.fail(errno, wakes);
+            self.socket.iter().for_each(reset_on_close);
+        }
+        self.sending.end_file(wakes);
+        self.shut_down_if_due(counters);
+    }
+
+    /// Goes on with what is queued, FIN and the close, when nothing is in the hands of the engine.
+    /// True if the socket is to be closed.
+    pub(crate) fn advance(&mut self, key: Key, engine: &mut E, wakes: &mut Vec<Waker>) -> bool {
+        loop {
+            self.sending.wake_if_room(wakes);
+            match self.sending.next() {
+                Next::Send(buf) => {
+                    if !engine.send(key, self, buf, wakes) {
+                        return false;
+                    }
+                }
+                Next::ShutDown => self.shut_down(engine.counters()),
+                Next::Close => return true,
+                Next::Nothing => return false,
+            }
+        }
+    }
+}
