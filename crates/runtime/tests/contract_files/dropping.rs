@@ -4,7 +4,7 @@ use crate::support::*;
 use crate::tree::*;
 use std::path::Path;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use twinring::fs::Symlinks;
 use twinring::{Runtime, spawn};
 
