@@ -290,7 +290,7 @@ pub(crate) fn listen() -> TcpListener {
 /// One loopback address after the other. A connection that the listener's side ends keeps the
 /// listener's port for a minute (TIME_WAIT), and in a minute the suite makes more listeners than an
 /// address has ports.
-fn fresh_loopback() -> SocketAddr {
+pub(crate) fn fresh_loopback() -> SocketAddr {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let [.., high, low] = NEXT.fetch_add(1, Ordering::Relaxed).to_be_bytes();
     SocketAddr::from(([127, 1, high, low], 0))
