@@ -68,6 +68,7 @@ pub mod statistics;
 mod stop;
 pub mod summary;
 mod verify;
+mod workload;
 
 pub use error::LabError;
 pub use experiment::{
@@ -75,7 +76,7 @@ pub use experiment::{
     EXPERIMENT_SCHEMA, Experiment, HttpGrid, HttpPoint, KeepsUp, MIN_PAIRS, NetChoice, NetKind,
     Nginx, Overrides, Pin, Point, Printed, Protocol, Published, PublishedAgainst, PublishedCall,
     PublishedDatagrams, PublishedEcho, PublishedEchoRate, PublishedRate, PublishedRequests, Ready,
-    Subject, TcpGrid, TcpPoint, UdpGrid, UnderTest, Until, built_in,
+    Subject, TcpGrid, TcpPoint, UdpGrid, UdpPoint, UnderTest, Until, built_in,
 };
 pub use helper::helper;
 pub use host::{HostOptions, HostRecord, HostRole, Interface, LOCAL, Offset};

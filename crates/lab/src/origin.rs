@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 use crate::audit::Severity;
-use crate::experiment::{Cell, NetKind, Point, Subject};
+use crate::experiment::{Cell, NetKind, Subject};
 use crate::host::share::share;
 use crate::result::{Bundle, RunRecord, State};
 use crate::summary::Summary;
@@ -139,24 +139,9 @@ fn known(
         ("client_cpu", client_cpu.to_string()),
         ("engine", subject.load_engine().to_owned()),
     ]);
-    let axes: [(&str, u32); 3] = match cell.point {
-        Point::Tcp(point) => [
-            ("connections", point.connections),
-            ("message_bytes", point.message_bytes),
-            ("depth", point.depth),
-        ],
-        Point::Udp { streams, packets_per_s, message_bytes } => [
-            ("streams", streams),
-            ("packets_per_s", packets_per_s),
-            ("message_bytes", message_bytes),
-        ],
-        Point::Http(point) => [
-            ("connections", point.connections),
-            ("file_bytes", point.file_bytes),
-            ("depth", point.depth),
-        ],
-    };
-    known.extend(axes.map(|(name, value)| (name, value.to_string())));
+    for (_, name, value) in cell.point.load().axes() {
+        known.insert(name, value.to_string());
+    }
     known
 }
 

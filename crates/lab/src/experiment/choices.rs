@@ -4,54 +4,6 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What is spoken between server and load generator.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
-)]
-#[serde(rename_all = "lowercase")]
-pub enum Protocol {
-    /// Connections; the load is `twinring load tcp`.
-    #[default]
-    Tcp,
-    /// Streams of datagrams on a schedule; the load is `twinring load udp`.
-    Udp,
-    /// Files over HTTP/1.1; the load is `twinring load http`.
-    Http,
-}
-
-impl Protocol {
-    /// What is counted: the work of one exchange.
-    pub fn unit(self) -> &'static str {
-        match self {
-            Protocol::Tcp | Protocol::Http => "request",
-            Protocol::Udp => "packet",
-        }
-    }
-}
-
-impl std::str::FromStr for Protocol {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Protocol, String> {
-        match text {
-            "tcp" => Ok(Protocol::Tcp),
-            "udp" => Ok(Protocol::Udp),
-            "http" => Ok(Protocol::Http),
-            _ => Err(format!("`{text}` is none of tcp, udp, http")),
-        }
-    }
-}
-
-impl fmt::Display for Protocol {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Protocol::Tcp => "tcp",
-            Protocol::Udp => "udp",
-            Protocol::Http => "http",
-        })
-    }
-}
-
 /// Which network was asked for. `loopback` and `veth` are the names that `lo` and `rps` had in
 /// experiments and bundles before there was a third network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

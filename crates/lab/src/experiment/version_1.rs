@@ -5,7 +5,7 @@ use crate::placement::Wanted;
 use serde::Deserialize;
 
 use super::choices::{Accounting, NetChoice, Pin};
-use super::tcp::{AnswersInTime, TcpGrid, one, zero};
+use super::{AnswersInTime, TcpGrid};
 use super::{Correction, EXPERIMENT_SCHEMA, Experiment, Subject};
 
 /// The schema of this version.
@@ -33,6 +33,10 @@ pub(super) struct ExperimentV1 {
     subjects: Vec<Subject>,
 }
 
+fn one() -> Vec<u32> {
+    vec![1]
+}
+
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Axes {
@@ -55,8 +59,8 @@ impl From<ExperimentV1> for Experiment {
             connections,
             message_bytes,
             depth,
-            rate_per_s: zero(),
-            churn: zero(),
+            rate_per_s: vec![0],
+            churn: vec![0],
             keeps_up: AnswersInTime::default(),
             warmup_s: None,
             window_s: None,

@@ -9,7 +9,7 @@ use super::protocol::{Hello, Request};
 use super::remote::Remote;
 use super::{End, Host, HostOptions, HostRecord, HostRole, LOCAL, local, share, ssh};
 use crate::error::LabError;
-use crate::experiment::{Accounting, Experiment, NetKind, Pin, Protocol};
+use crate::experiment::{Accounting, Experiment, NetKind, Pin};
 use crate::machine::{Cpus, Fingerprint};
 use crate::net::{self, NetRecord, Network, Place};
 use crate::placement::Wanted;
@@ -51,7 +51,7 @@ pub(crate) fn set_up(
     let parties = meet_all(options, &names, wishes)?;
     let cpus = choose_cpus(&parties, wishes.pin)?;
     let server_ip = server_address(options, &parties)?;
-    let over_tcp = experiment.protocols().any(|protocol| protocol != Protocol::Udp);
+    let over_tcp = experiment.protocols().any(|protocol| protocol.workload().over_tcp);
     check_way(&parties, server_ip, over_tcp)?;
     let mut records = Vec::new();
     for (index, party) in parties.iter().enumerate() {

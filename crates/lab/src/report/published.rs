@@ -312,8 +312,8 @@ fn cpu_rows(published: &PublishedDatagrams, summary: &Summary) -> Vec<Vec<String
 
 /// Our figures of the same work, if this cell has it.
 fn figures<'a>(published: &PublishedDatagrams, cell: &'a CellSummary) -> Option<&'a Figures> {
-    let Point::Udp { streams, packets_per_s, .. } = cell.cell.point else { return None };
-    if (streams, packets_per_s) != (published.streams, published.packets_per_s) {
+    let Point::Udp(point) = cell.cell.point else { return None };
+    if (point.streams, point.packets_per_s) != (published.streams, published.packets_per_s) {
         return None;
     }
     cell.subjects.iter().find(|subject| subject.name == published.subject)?.figures.as_ref()

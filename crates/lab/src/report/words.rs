@@ -372,10 +372,7 @@ pub(super) fn legend(bundle: &Bundle) -> String {
     let experiment = &bundle.experiment;
     let mut per: Vec<&str> = Vec::new();
     for protocol in experiment.protocols() {
-        let what = match protocol {
-            Protocol::Tcp | Protocol::Http => "per request",
-            Protocol::Udp => "per packet that came back",
-        };
+        let what = protocol.workload().per;
         if !per.contains(&what) {
             per.push(what);
         }

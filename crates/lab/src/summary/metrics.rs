@@ -250,12 +250,9 @@ impl Metric {
 
     /// Whether there is such a metric of this protocol.
     pub(crate) fn is_of(self, protocol: Protocol) -> bool {
-        match self.place().0 {
-            Some("datagrams") => protocol == Protocol::Udp,
-            Some("http") => protocol == Protocol::Http,
-            Some("open_loop") => protocol != Protocol::Udp,
-            _ => true,
-        }
+        let Some(group) = self.place().0 else { return true };
+        let has = |protocol: Protocol| protocol.workload().figures.contains(&group);
+        has(protocol) || !Protocol::ALL.iter().any(|it| has(*it))
     }
 
     /// Whether packets that were lost, and sent again after a while, are in it.

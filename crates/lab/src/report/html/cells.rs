@@ -4,7 +4,6 @@ use maud::{Markup, html};
 
 use super::pictures::{parts, subjects};
 use super::{severity_class, tables};
-use crate::experiment::Protocol;
 use crate::report::outcome::Outcome;
 use crate::report::{accounting, columns, plots, table, words};
 use crate::summary::{CellSummary, Summary, Table};
@@ -83,25 +82,25 @@ fn curves_and_bars(cell: &CellSummary) -> Markup {
             (plots::latencies(cell))
         }
     };
-    let protocol = cell.cell.protocol();
+    let (unit, latency) = (cell.cell.protocol().unit(), cell.cell.protocol().workload().latency);
+    let late = cell.subjects.iter().any(|it| !it.lateness_curve.is_empty());
     html! {
         figure {
-            figcaption { (plots::caption(protocol)) " "
+            figcaption { "CPU per " (unit) " "
                 span { "everything that the CPU of each side did" } }
             (parts(cell))
             (plots::stacks(cell))
         }
-        @match protocol {
-            Protocol::Tcp | Protocol::Http => figure.tall { (latencies("Latency")) },
-            Protocol::Udp => {
-                figure { (latencies("Round trip")) }
-                figure {
-                    figcaption { "Send lateness "
-                        span { "against the schedule; all counted runs together" } }
-                    (subjects(&names))
-                    (plots::latenesses(cell))
-                }
+        @if late {
+            figure { (latencies(latency)) }
+            figure {
+                figcaption { "Send lateness "
+                    span { "against the schedule; all counted runs together" } }
+                (subjects(&names))
+                (plots::latenesses(cell))
             }
+        } @else {
+            figure.tall { (latencies(latency)) }
         }
     }
 }

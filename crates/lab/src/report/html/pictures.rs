@@ -2,7 +2,6 @@
 
 use maud::{Markup, html};
 
-use crate::experiment::Protocol;
 use crate::report::plots;
 use crate::report::shape::{Ablation, Curves, Shape};
 use crate::report::{outcome, text};
@@ -57,10 +56,7 @@ pub(super) fn curves(shape: &Shape<'_>) -> Markup {
 
 fn one(curves: &Curves<'_>) -> Markup {
     let names = plots::subjects(curves);
-    let unit = match curves.points.first().map(|(_, cell)| cell.cell.protocol()) {
-        Some(Protocol::Udp) => "packet",
-        _ => "request",
-    };
+    let unit = curves.points.first().map_or("request", |(_, cell)| cell.cell.protocol().unit());
     html! {
         h3 { (curves.common) ", by " (curves.axis.title()) }
         div.plots {

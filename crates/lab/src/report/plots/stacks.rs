@@ -3,7 +3,6 @@
 use maud::{Markup, html};
 
 use super::{WIDTH, place, svg, text};
-use crate::experiment::Protocol;
 use crate::report::words;
 use crate::summary::{CellSummary, Figures, Metric, PARTS, Table};
 
@@ -76,12 +75,4 @@ pub(in crate::report) fn stacks(cell: &CellSummary) -> Markup {
         }
     };
     svg(height * rows.len() as f64 + 2.0, &format!("CPU time per {unit}"), &body)
-}
-
-/// What the bars of a protocol are of.
-pub(in crate::report) fn caption(protocol: Protocol) -> &'static str {
-    match protocol {
-        Protocol::Tcp | Protocol::Http => "CPU per request",
-        Protocol::Udp => "CPU per packet",
-    }
 }
