@@ -113,7 +113,7 @@ pub(crate) struct Run {
     /// interrupted), napi (it polls), all three, or auto: rps where rights allow, else lo.
     #[arg(long, conflicts_with_all = ["server_host", "client_host"])]
     net: Option<NetChoice>,
-    /// How CPU use is found: idle_clock or soaker.
+    /// How CPU use is found: idle_clock, or idle_clock_only without threads, children and memory.
     #[arg(long)]
     accounting: Option<Accounting>,
     /// How the two CPUs have to lie to each other: close (they share a cache), apart or any. A

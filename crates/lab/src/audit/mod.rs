@@ -97,14 +97,6 @@ fn excused(run: &RunRecord, mut findings: Vec<Finding>) -> Vec<Finding> {
     findings
 }
 
-/// Whether something disturbed a run, which spoils its block, by what was found about it.
-pub(crate) fn is_disturbed(run: &RunRecord, found: &[Finding]) -> bool {
-    let has = |severity| found.iter().any(|finding| finding.severity == severity);
-    // In bundles of earlier versions a run that was void as well spoilt no block; they stay as they
-    // were judged.
-    has(Severity::Noise) && (run.version() >= 3 || !has(Severity::Void))
-}
-
 /// Whether packets were sent in the window and none came back, with a load generator that ran to
 /// its end. It is the worst of losses and no fault of the measurement: such a run did not keep up.
 pub(crate) fn is_unanswered(run: &RunRecord) -> bool {
@@ -112,7 +104,7 @@ pub(crate) fn is_unanswered(run: &RunRecord) -> bool {
     let Some(load) = load.udp() else { return false };
     // `twinring load udp` ends with 1 if no packet came back at all.
     let ended = run.client_exit.as_ref().is_some_and(|exit| matches!(exit.code, Some(0 | 1)));
-    ended && run.version() >= 3 && load.packets.sent > 0 && load.packets.received == 0
+    ended && load.packets.sent > 0 && load.packets.received == 0
 }
 
 fn examined(run: &RunRecord) -> Vec<Finding> {
@@ -219,7 +211,7 @@ impl Audit<'_> {
         let severity = match failure {
             // A foreign server that ends badly has served well; ours has to end well.
             Failure::ServerDidNotStop { .. } if self.run.ready.is_none() => Severity::Warning,
-            // The soaker gets no turn when others take the CPU.
+            // The windows of several load generators were apart.
             Failure::NoAccounting { .. } => Severity::Noise,
             _ => Severity::Void,
         };

@@ -65,9 +65,6 @@ pub enum Accounting {
     /// The same, without looking at threads, children and memory: what it takes to see what those
     /// looks cost.
     IdleClockOnly,
-    /// By a process of idle priority on each CPU, which notices when it does not run. The CPU
-    /// then never sleeps, and that changes what is measured; see `docs/accounting.md`.
-    Soaker,
 }
 
 impl std::str::FromStr for Accounting {
@@ -77,8 +74,7 @@ impl std::str::FromStr for Accounting {
         match text {
             "idle_clock" => Ok(Accounting::IdleClock),
             "idle_clock_only" => Ok(Accounting::IdleClockOnly),
-            "soaker" => Ok(Accounting::Soaker),
-            _ => Err(format!("`{text}` is none of idle_clock, idle_clock_only, soaker")),
+            _ => Err(format!("`{text}` is none of idle_clock, idle_clock_only")),
         }
     }
 }
@@ -88,7 +84,6 @@ impl fmt::Display for Accounting {
         f.write_str(match self {
             Accounting::IdleClock => "the kernel's idle clock",
             Accounting::IdleClockOnly => "the kernel's idle clock alone",
-            Accounting::Soaker => "soakers",
         })
     }
 }
@@ -97,7 +92,7 @@ impl fmt::Display for Accounting {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Correction {
-    /// Nothing: each verdict stands for itself, as it did in experiments before version 3.
+    /// Nothing: each verdict stands for itself.
     None,
     /// Of the differences that an experiment claims, at most 5 % are accidents (Benjamini and
     /// Hochberg, Controlling the False Discovery Rate, JRSS B 57(1), 1995).

@@ -9,7 +9,6 @@ mod choices;
 mod published;
 mod source;
 mod subject;
-mod version_1;
 
 use std::path::Path;
 
@@ -33,8 +32,7 @@ pub use crate::workload::{
     UdpPoint, UnderTest,
 };
 
-/// The schema of experiment files. Earlier ones are still read: version 1 knew TCP only, version 2
-/// no correction of many verdicts at once.
+/// The schema of experiment files.
 pub const EXPERIMENT_SCHEMA: &str = "twinring.lab.experiment/3";
 
 /// A name that differs from another by as many letters is taken for a slip of the finger.
@@ -42,9 +40,6 @@ const EDITS_MAX: usize = 2;
 
 /// The largest experiment file that is read; the largest of ours has 20 KB.
 pub const EXPERIMENT_BYTES_MAX: u64 = 1 << 20;
-
-/// The version before, which differs in defaults only.
-const EXPERIMENT_SCHEMA_2: &str = "twinring.lab.experiment/2";
 
 /// Experiments that come with the program: name and text.
 pub const BUILT_IN: &[(&str, &str)] = &[
@@ -219,47 +214,23 @@ impl Experiment {
     /// # Errors
     /// [`LabError::BadExperiment`].
     pub fn from_toml(text: &str, place: &str) -> Result<Experiment, LabError> {
-        #[derive(Deserialize)]
-        struct Head {
-            schema: String,
-        }
         let source = Source::of_file(place, text);
         let bad = |error: toml::de::Error| LabError::BadExperiment {
             place: source.at_offset(error.span().map(|span| span.start)),
             problem: error.message().to_owned(),
             expected: "the fields that `twinring lab show quick` prints".to_owned(),
         };
-        let head: Head = toml::from_str(text).map_err(bad)?;
-        let experiment = if head.schema == version_1::SCHEMA {
-            toml::from_str::<version_1::ExperimentV1>(text).map(Experiment::from)
-        } else {
-            toml::from_str(text).map(|read: Experiment| read.brought_up_to_date())
-        };
-        experiment.map_err(bad)?.resolved(&source)
+        toml::from_str::<Experiment>(text).map_err(bad)?.resolved(&source)
     }
 
-    /// Reads an experiment of any version from a bundle.
+    /// Reads an experiment from a bundle.
     ///
     /// # Errors
     /// What is missing, unknown or wrong in it.
     pub(crate) fn from_stored(value: serde_json::Value) -> Result<Experiment, String> {
-        let schema = value.get("schema").and_then(serde_json::Value::as_str);
-        let experiment = if schema == Some(version_1::SCHEMA) {
-            serde_json::from_value::<version_1::ExperimentV1>(value).map(Experiment::from)
-        } else {
-            serde_json::from_value(value).map(|read: Experiment| read.brought_up_to_date())
-        };
-        let experiment = experiment.map_err(|error| error.to_string())?;
+        let experiment: Experiment =
+            serde_json::from_value(value).map_err(|error| error.to_string())?;
         experiment.resolved(&Source::named("the experiment")).map_err(|error| error.to_string())
-    }
-
-    /// An experiment of the version before as one of this version that means the same.
-    fn brought_up_to_date(mut self) -> Experiment {
-        if self.schema == EXPERIMENT_SCHEMA_2 {
-            self.schema = EXPERIMENT_SCHEMA.to_owned();
-            self.correction = Correction::None;
-        }
-        self
     }
 
     /// Checks everything, and gives each subject what it has of the one it is `from`.

@@ -267,7 +267,7 @@ fn cell_summary(
                 of_it.map(|finding| finding.kind).min()
             };
             let (void, noise) = (first_of(Severity::Void), first_of(Severity::Noise));
-            let disturbed = audit::is_disturbed(run, &found);
+            let disturbed = noise.is_some();
             findings.extend(found);
             let (read, unanswered) = (reading::read(run), audit::is_unanswered(run));
             Judged { run, read, void, noise, disturbed, unanswered }
