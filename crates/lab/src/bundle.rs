@@ -20,7 +20,7 @@ use crate::error::LabError;
 use crate::experiment::Experiment;
 use crate::machine::{self, sha256};
 use crate::report;
-use crate::result::{BUNDLE_SCHEMA, Bundle, EARLIER_BUNDLE_SCHEMA, RunRecord, State};
+use crate::result::{BUNDLE_SCHEMA, Bundle, EARLIER_BUNDLE_SCHEMAS, RunRecord, State};
 
 pub(crate) const BUNDLE_FILE: &str = "bundle.json";
 pub(crate) const RUNS_FILE: &str = "runs.jsonl";
@@ -268,7 +268,7 @@ pub(crate) fn read(directory: &Path) -> Result<Stored, LabError> {
     let mut value: Value = serde_json::from_str(&text)
         .map_err(|error| LabError::not_a_bundle(&path, &error.to_string()))?;
     let schema = value.get("schema").and_then(Value::as_str).unwrap_or("none");
-    if schema != BUNDLE_SCHEMA && schema != EARLIER_BUNDLE_SCHEMA {
+    if schema != BUNDLE_SCHEMA && !EARLIER_BUNDLE_SCHEMAS.contains(&schema) {
         let why = format!("its schema is {schema}, not {BUNDLE_SCHEMA}");
         return Err(LabError::not_a_bundle(&path, &why));
     }

@@ -19,8 +19,8 @@ use crate::summary::{Summary, Warning};
 /// The schema of `bundle.json`. The version before is still read.
 pub const BUNDLE_SCHEMA: &str = "twinring.lab.bundle/4";
 
-/// The schema of `bundle.json` before, which excused voids of disturbed runs.
-pub(crate) const EARLIER_BUNDLE_SCHEMA: &str = "twinring.lab.bundle/3";
+/// The schema of `bundle.json` before: 3 excused voids of disturbed runs.
+pub(crate) const EARLIER_BUNDLE_SCHEMAS: [&str; 1] = ["twinring.lab.bundle/3"];
 
 /// The schema of the lines of `runs.jsonl`.
 pub const RUN_SCHEMA: &str = "twinring.lab.run/4";

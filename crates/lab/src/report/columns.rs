@@ -193,3 +193,17 @@ pub(super) fn ratio(ratio: &Ratio<'_>) -> String {
         (None, it) => interval(it),
     }
 }
+
+/// A title row, then one row of ratios per comparison.
+pub(super) fn ratio_rows(cell: &CellSummary) -> Vec<Vec<String>> {
+    let Some(first) = cell.comparisons.first() else { return Vec::new() };
+    let mut rows = vec![vec!["times better".to_owned()]];
+    let protocol = cell.cell.protocol();
+    rows[0].extend(ratios(first, protocol).into_iter().map(|ratio| ratio.name.to_owned()));
+    for comparison in &cell.comparisons {
+        let mut row = vec![format!("{} : {}", comparison.subject, comparison.baseline)];
+        row.extend(ratios(comparison, protocol).iter().map(ratio));
+        rows.push(row);
+    }
+    rows
+}

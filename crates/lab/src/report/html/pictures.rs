@@ -7,7 +7,8 @@ use crate::report::shape::{Ablation, Curves, Shape};
 use crate::report::{outcome, text};
 use crate::summary::CellSummary;
 
-use super::tables;
+use super::parts::parts;
+use crate::report::document::Part;
 
 /// The subjects by the colours of their lines.
 pub(super) fn subjects(names: &[&str]) -> Markup {
@@ -26,7 +27,7 @@ fn some_subjects(names: &[&str], is_drawn: impl Fn(&str) -> bool) -> Markup {
 }
 
 /// The parts of a bar by their colours.
-pub(super) fn parts(cell: &CellSummary) -> Markup {
+pub(super) fn bar_parts(cell: &CellSummary) -> Markup {
     html! {
         ul.legend {
             @for (number, name) in plots::legend(cell) {
@@ -124,7 +125,7 @@ fn bars(ablation: &Ablation<'_>) -> Markup {
             (plots::bars(ablation))
             details {
                 summary { "As a table" }
-                (tables::simple(&text::ablation(ablation), &text::ablation_title(ablation)))
+                (parts(&[Part::table(&text::ablation_title(ablation), text::ablation(ablation))]))
             }
         }
     }
