@@ -254,7 +254,7 @@ pub(super) fn bottleneck(bottleneck: Option<Bottleneck>) -> &'static str {
 /// What the latencies of a cell mean.
 pub(super) fn load_mode(cell: &CellSummary) -> &'static str {
     match cell.load_mode.as_deref() {
-        _ if cell.cell.protocol() == Protocol::Udp => "from the moment a packet left; ",
+        _ if cell.cell.protocol().workload().on_schedule => "from the moment a packet left; ",
         Some("closed") => "closed loop: a late answer delays the next request; ",
         Some("open") => "open loop, from the intended send time; ",
         _ => "",

@@ -17,12 +17,15 @@ use crate::contract::http::{Errors, Settings};
 use crate::error::LabError;
 use crate::experiment::{Check, Subject};
 use crate::site::nginx;
+use crate::summary::Table;
 
 pub(super) const WORKLOAD: Workload = Workload {
     unit: "request",
     per: "per request",
     latency: "Latency",
     over_tcp: true,
+    on_schedule: false,
+    tables: &[Table::Each, Table::Requests, Table::Http],
     figures: &["http", "open_loop"],
     service: &["http", "--root", "{root}", "{listen}"],
 };
@@ -111,18 +114,12 @@ impl Grid for HttpGrid {
     }
 
     fn points(&self) -> Vec<Point> {
-        let point = |[tls, keepalive, files, file_bytes, depth, connections, rate_per_s]: [u32;
-                         7]| {
+        let point = |axes: [u32; 7]| {
+            let [tls, keepalive, files, file_bytes, depth, connections, rate_per_s] = axes;
             let (keepalive, tls) = (keepalive != 0, tls != 0);
-            Point::Http(HttpPoint {
-                connections,
-                file_bytes,
-                files,
-                depth,
-                keepalive,
-                tls,
-                rate_per_s,
-            })
+            let point =
+                HttpPoint { connections, file_bytes, files, depth, keepalive, tls, rate_per_s };
+            Point::Http(point)
         };
         let HttpGrid { files, file_bytes, depth, connections, rate_per_s, .. } = self;
         let numbers =

@@ -20,7 +20,7 @@ use crate::error::LabError;
 use crate::experiment::{Check, Experiment, NetKind, Subject};
 use crate::host::Host;
 use crate::site::Site;
-use crate::summary::Figures;
+use crate::summary::{Figures, Table};
 
 pub use axis::Axis;
 pub(crate) use axis::{bytes, differ_only_in, rate};
@@ -161,6 +161,10 @@ pub(crate) struct Workload {
     pub(crate) latency: &'static str,
     /// Whether its connections are those of TCP.
     pub(crate) over_tcp: bool,
+    /// Whether the load is always on a schedule, which then gives the throughput.
+    pub(crate) on_schedule: bool,
+    /// Whose columns the first table of a cell has.
+    pub(crate) tables: &'static [Table],
     /// The groups of `figures` in a bundle that not every workload has.
     pub(crate) figures: &'static [&'static str],
     /// What `twinring serve` is told.

@@ -15,12 +15,15 @@ use crate::contract::TcpResult;
 use crate::contract::tcp::Errors;
 use crate::error::LabError;
 use crate::experiment::{Check, Subject};
+use crate::summary::Table;
 
 pub(super) const WORKLOAD: Workload = Workload {
     unit: "request",
     per: "per request",
     latency: "Latency",
     over_tcp: true,
+    on_schedule: false,
+    tables: &[Table::Each, Table::Requests],
     figures: &["open_loop"],
     // Between the namespaces of the lab the load generator is the only one who asks.
     service: &["echo", "--listen", "{addr}", "--allow", "any"],

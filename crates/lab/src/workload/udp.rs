@@ -14,13 +14,15 @@ use crate::commands::Values;
 use crate::contract::{self, UdpResult};
 use crate::error::LabError;
 use crate::experiment::{Check, Subject};
-use crate::summary::{Figures, Metric};
+use crate::summary::{Figures, Metric, Table};
 
 pub(super) const WORKLOAD: Workload = Workload {
     unit: "packet",
     per: "per packet that came back",
     latency: "Round trip",
     over_tcp: false,
+    on_schedule: true,
+    tables: &[Table::Each, Table::Packets],
     figures: &["datagrams"],
     service: &["udp", "--listen", "{addr}", "--allow", "any"],
 };

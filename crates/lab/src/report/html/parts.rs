@@ -70,8 +70,10 @@ fn table(Rows { label, head, rows }: &Rows) -> Markup {
                         @for (column, title) in titles.iter().enumerate() {
                             th scope="col" {
                                 @if title.is_empty() { "subject" } @else { (title) }
-                                @if let Some(unit) = units.first().and_then(|it| it.get(column))
-                                    && !unit.is_empty() { small { (unit) } }
+                                @let unit = units.first().and_then(|it| it.get(column));
+                                @if let Some(unit) = unit.filter(|it| !it.is_empty()) {
+                                    small { (unit) }
+                                }
                             }
                         }
                     } }

@@ -30,7 +30,7 @@ fn parts(rows: &[(&str, &Figures)]) -> Vec<Part> {
         rows.iter().any(|(_, figures)| part.iter().any(|it| figures[*it] >= 0.5))
     };
     let title = |part: &[Metric; 2]| {
-        let mut columns = Metric::columns(Table::Sides);
+        let mut columns = Metric::columns(&[Table::Sides]);
         columns.find(|(metric, ..)| *metric == part[0]).map_or("", |(_, title, _)| title)
     };
     let parts = PARTS.iter().enumerate().filter(|(_, part)| is_there(part));
