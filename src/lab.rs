@@ -122,7 +122,7 @@ pub(crate) struct Run {
     /// interrupted), napi (it polls), all three, or auto: rps if rights allow, otherwise lo.
     #[arg(long, conflicts_with_all = ["server_host", "client_host"])]
     net: Option<NetChoice>,
-    /// How CPU time is measured: idle_clock or soaker.
+    /// How CPU time is measured: idle_clock, or idle_clock_only without threads, children and memory.
     #[arg(long)]
     accounting: Option<Accounting>,
     /// Required cache relation of the two CPUs: close (shared last-level cache), apart or any. A

@@ -1,17 +1,27 @@
 //! `twinring lab compare` as people and workflows call it.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 
 const TWINRING: &str = env!("CARGO_BIN_EXE_twinring");
 
-fn stored() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/lab/tests/data/bundle-2")
+/// A copy of the stored bundle, with summary and reports.
+fn stored() -> tempfile::TempDir {
+    let stored = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/lab/tests/data/bundle");
+    let copy = tempfile::tempdir().unwrap();
+    for name in ["bundle.json", "runs.jsonl"] {
+        std::fs::copy(stored.join(name), copy.path().join(name)).unwrap();
+    }
+    let rendered = Command::new(TWINRING).args(["lab", "report"]).arg(copy.path()).output();
+    assert!(rendered.unwrap().status.success());
+    copy
 }
 
 fn compare(options: &[&str]) -> Output {
+    let stored = stored();
     let mut command = Command::new(TWINRING);
-    command.args(["lab", "compare"]).args([stored(), stored()]).args(options).output().unwrap()
+    let bundles = [stored.path(), stored.path()];
+    command.args(["lab", "compare"]).args(bundles).args(options).output().unwrap()
 }
 
 #[test]
@@ -57,7 +67,7 @@ fn the_example_workflow_runs() {
             )
             .replace("bin/old", TWINRING)
             .replace("bin/new", TWINRING)
-            .replace("head/baseline", &stored.to_string_lossy())
+            .replace("head/baseline", &stored.path().to_string_lossy())
             .replace("\"$GITHUB_STEP_SUMMARY\"", "summary.md");
         let output =
             Command::new("sh").args(["-c", &command]).current_dir(place.path()).output().unwrap();

@@ -351,7 +351,6 @@ fn what_cannot_be_measured_between_hosts_is_a_bad_argument() {
         (&["--server-host", "a", "--client-host", "a"], "given twice"),
         (&["--client-host", "a", "--client-host", "b", "--connections", "1"], "1 x 128 B"),
         (&["--server-host", "a", "--placement", "close"], "--placement any"),
-        (&["--server-host", "a", "--accounting", "soaker"], "idle_clock"),
         (&["--server-address", "10.0.0.1"], "--server-host"),
         (&["--server-host", "a", "--ssh", "ssh 'x"], "--ssh"),
     ] {

@@ -42,9 +42,10 @@ fn quick_measures_both_engines_and_its_bundle_holds_until_it_is_edited() {
 }
 
 #[test]
-fn the_soaker_measures_as_well() {
+fn the_clocks_alone_and_no_prices_are_enough() {
     let out = tempfile::tempdir().unwrap();
-    let options = ["--accounting", "soaker", "--protocol", "tcp", "--sizes", "128", "--no-prices"];
+    let options =
+        ["--accounting", "idle_clock_only", "--protocol", "tcp", "--sizes", "128", "--no-prices"];
     let (output, bundle) = quick(out.path(), &options);
     assert!(String::from_utf8_lossy(&output.stdout).contains("100 x 128 B"), "{output:?}");
     let stored = std::fs::read_to_string(bundle.join("bundle.json")).unwrap();

@@ -3,14 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 
 use crate::error::LabError;
-use crate::experiment::{HttpPoint, Point};
+use crate::experiment::Point;
 use crate::host::End;
 use crate::net::Network;
 use crate::runner::{Bench, Slot};
-use crate::site::{Site, nginx};
+use crate::workload::Place;
 
 /// Writes the configuration of a subject that needs one, and returns it.
 pub(crate) fn configure(
@@ -28,7 +27,7 @@ pub(crate) fn configure(
     Ok(Some(text))
 }
 
-fn option_unless_zero(option: &str, value: u32) -> impl Iterator<Item = String> {
+pub(crate) fn option_unless_zero(option: &str, value: u32) -> impl Iterator<Item = String> {
     let words = (value != 0).then(|| [option.to_owned(), value.to_string()]);
     words.into_iter().flatten()
 }
@@ -36,7 +35,7 @@ fn option_unless_zero(option: &str, value: u32) -> impl Iterator<Item = String> 
 /// What the placeholders of commands stand for in a run.
 pub(crate) struct Values {
     /// Parts of words.
-    texts: BTreeMap<&'static str, String>,
+    texts: BTreeMap<String, String>,
     /// Whole words that stand for any number of words.
     lists: BTreeMap<&'static str, Vec<String>>,
 }
@@ -60,7 +59,8 @@ impl Values {
         // Each load generator's own; the server is told that of the first.
         let is_client = network.clients.iter().any(|client| std::ptr::eq(client, end));
         let client_cpu = if is_client { end.cpu } else { bench.cpus.client };
-        let texts = BTreeMap::from([
+        let mut values = Values { texts: BTreeMap::new(), lists: BTreeMap::new() };
+        for (name, value) in [
             ("{twinring}", end.host.binary(bench.binary).to_owned()),
             ("{addr}", address.to_string()),
             ("{ip}", address.ip().to_string()),
@@ -70,78 +70,27 @@ impl Values {
             ("{server_cpu}", network.server.cpu.to_string()),
             ("{client_cpu}", client_cpu.to_string()),
             ("{engine}", slot.subject.load_engine().to_owned()),
-        ]);
-        let mut values = Values { texts, lists: BTreeMap::new() };
+        ] {
+            values.text(name, value);
+        }
         if let Some(program) = slot.subject.peer.as_ref().and_then(|peer| bench.peers.get(peer)) {
-            values.texts.insert("{peer}", program.display().to_string());
-            values.lists.insert("{peer_options}", slot.subject.peer_options(&slot.cell.point));
+            values.text("{peer}", program.display().to_string());
+            values.list("{peer_options}", slot.subject.peer_options(&slot.cell.point));
         }
-        match point {
-            Point::Tcp(point) => {
-                values.numbers([
-                    ("{connections}", point.connections),
-                    ("{message_bytes}", point.message_bytes),
-                    ("{depth}", point.depth),
-                ]);
-                let churn = option_unless_zero("--churn", point.churn);
-                let options = option_unless_zero("--rate", point.rate_per_s).chain(churn);
-                values.lists.insert("{options}", options.collect());
-            }
-            Point::Udp { streams, packets_per_s, message_bytes } => values.numbers([
-                ("{streams}", streams),
-                ("{packets_per_s}", packets_per_s),
-                ("{message_bytes}", message_bytes),
-            ]),
-            Point::Http(point) => {
-                values.numbers([
-                    ("{connections}", point.connections),
-                    ("{file_bytes}", point.file_bytes),
-                    ("{depth}", point.depth),
-                ]);
-                if let Some(site) = end.host.site(bench.site) {
-                    // They may have to be written to a file there.
-                    let urls = match template.iter().any(|word| word == "{urls}") {
-                        true => end.host.urls(site, point, address)?,
-                        false => Vec::new(),
-                    };
-                    values.http(site, point, address, urls);
-                }
-            }
+        for (_, key, value) in point.load().axes() {
+            values.text(&format!("{{{key}}}"), value.to_string());
         }
+        let place = Place { host: &end.host, site: bench.site, address, template };
+        point.load().fill(&mut values, &place)?;
         Ok(values)
     }
 
-    fn numbers(&mut self, numbers: [(&'static str, u32); 3]) {
-        self.texts.extend(numbers.map(|(name, number)| (name, number.to_string())));
+    pub(crate) fn text(&mut self, name: &str, value: String) {
+        self.texts.insert(name.to_owned(), value);
     }
 
-    fn http(&mut self, site: &Site, point: HttpPoint, address: SocketAddr, urls: Vec<String>) {
-        let text = |path: PathBuf| path.display().to_string();
-        let (certificate, key) = (text(site.certificate()), text(site.key()));
-        self.texts.extend([
-            ("{work}", text(site.directory().to_owned())),
-            ("{config}", text(nginx::path(site.directory()))),
-            ("{root}", text(site.root())),
-            ("{certificate}", certificate.clone()),
-            ("{key}", key.clone()),
-        ]);
-        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
-        let address = address.to_string();
-        let tls = ["--listen-tls", &address, "--tls-cert", &certificate, "--tls-key", &key];
-        let plain = ["--listen", &address];
-        let mut options = vec![site.verify_body(point)];
-        if point.tls {
-            options.extend(["--tls-ca".to_owned(), certificate.clone()]);
-        }
-        if !point.keepalive {
-            options.push("--no-keepalive".to_owned());
-        }
-        options.extend(option_unless_zero("--rate", point.rate_per_s));
-        self.lists.extend([
-            ("{listen}", words(if point.tls { &tls } else { &plain })),
-            ("{urls}", urls),
-            ("{options}", options),
-        ]);
+    pub(crate) fn list(&mut self, name: &'static str, words: Vec<String>) {
+        self.lists.insert(name, words);
     }
 
     /// The command with its placeholders filled in.

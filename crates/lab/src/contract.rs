@@ -6,18 +6,6 @@ pub(crate) use twinring_wire::{http, requests, tcp, udp};
 
 use serde_json::Value;
 
-use crate::experiment::Protocol;
-
-impl From<&LoadResult> for Protocol {
-    fn from(result: &LoadResult) -> Protocol {
-        match result {
-            LoadResult::Tcp(_) => Protocol::Tcp,
-            LoadResult::Udp(_) => Protocol::Udp,
-            LoadResult::Http(_) => Protocol::Http,
-        }
-    }
-}
-
 /// A counter of the server's `final` line.
 pub(crate) fn runtime_counter(final_line: Option<&Value>, name: &str) -> Option<f64> {
     final_line?.get("runtime_counters")?.get(name)?.as_f64()

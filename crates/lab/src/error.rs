@@ -42,22 +42,13 @@ pub enum LabError {
         why: String,
     },
 
-    /// The program of a subject, the load or the soaker could not be started at all.
+    /// The program of a subject or of the load could not be started at all.
     #[error("cannot start `{program}`: {source}; check the path and that it may be executed")]
     Spawn {
         /// The program.
         program: String,
         /// The answer of the system.
         source: io::Error,
-    },
-
-    /// The soaker, on which the primary metric rests, did not work.
-    #[error("the soaker on CPU {cpu} failed: {why}; check that SCHED_IDLE and pinning are allowed")]
-    Soaker {
-        /// The CPU it was to soak.
-        cpu: usize,
-        /// What happened.
-        why: String,
     },
 
     /// A file of the bundle could not be written.

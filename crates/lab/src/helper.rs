@@ -1,9 +1,8 @@
-//! The hidden subcommand: what has to happen inside a child process before it becomes the soaker
-//! or the subject; and the agent of the lab on another host.
+//! The hidden subcommand: what has to happen inside a child process before it becomes the
+//! subject; and the agent of the lab on another host.
 //!
 //! The lab is free of `unsafe`, so nothing runs between `fork` and `exec`. The binary starts
-//! itself instead, sets up its own process with safe calls, and then soaks or executes the real
-//! program. The process keeps its id, so the lab sees the subject itself.
+//! itself instead, sets up its own process with safe calls, and then executes the real program. The process keeps its id, so the lab sees the subject itself.
 
 use std::ffi::OsString;
 use std::io;
@@ -16,11 +15,10 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getppid};
 
+use crate::host;
 use crate::progress::say;
-use crate::{host, soaker};
 
-/// Runs the hidden subcommand with the arguments after its name: `soak CPU PARENT`,
-/// `exec CPU PARENT PROGRAM ARGUMENT…`, or with any CPU `exec any PARENT PROGRAM ARGUMENT…` for
+/// Runs the hidden subcommand with the arguments after its name: `exec CPU PARENT PROGRAM ARGUMENT…`, or with any CPU `exec any PARENT PROGRAM ARGUMENT…` for
 /// programs that look on, or `agent` on another host. Not for people: the lab calls it through
 /// [`crate::RunOptions::helper`].
 pub fn helper(arguments: &[OsString]) -> ExitCode {
@@ -47,9 +45,8 @@ fn enter(arguments: &[OsString]) -> io::Result<ExitCode> {
     let cpu = if anywhere { None } else { Some(number(1)?) };
     let parent = Pid::from_raw(number(2)? as i32);
     die_with(parent)?;
-    match (arguments[0].to_str(), cpu) {
-        (Some("soak"), Some(cpu)) => soaker::soak(cpu, parent),
-        (Some("exec"), cpu) => {
+    match arguments[0].to_str() {
+        Some("exec") => {
             let program = arguments.get(3).ok_or_else(usage)?;
             cpu.map_or(Ok(()), pin)?;
             raise_descriptor_limit()?;

@@ -50,7 +50,6 @@ mod host;
 mod lab;
 mod machine;
 mod net;
-mod origin;
 mod outlook;
 mod paths;
 pub mod peers;
@@ -66,11 +65,11 @@ mod reproduction;
 pub mod result;
 mod runner;
 mod site;
-mod soaker;
 pub mod statistics;
 mod stop;
 pub mod summary;
 mod verify;
+mod workload;
 
 pub use advise::Advice;
 pub use error::LabError;
@@ -79,7 +78,7 @@ pub use experiment::{
     EXPERIMENT_SCHEMA, Experiment, HttpGrid, HttpPoint, KeepsUp, MIN_PAIRS, NetChoice, NetKind,
     Nginx, Overrides, Pin, Point, Printed, Protocol, Published, PublishedAgainst, PublishedCall,
     PublishedDatagrams, PublishedEcho, PublishedEchoRate, PublishedRate, PublishedRequests, Ready,
-    Subject, TcpGrid, TcpPoint, UdpGrid, UnderTest, Until, built_in,
+    Subject, TcpGrid, TcpPoint, UdpGrid, UdpPoint, UnderTest, Until, built_in,
 };
 pub use gallery::{GALLERY_BUNDLES_MAX, gallery};
 pub use helper::helper;

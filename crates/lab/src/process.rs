@@ -131,9 +131,7 @@ pub(crate) fn start(
 }
 
 /// Spawns inside `place` with an own process group, so that a Ctrl-C on the terminal reaches the
-/// lab only and the order of the shutdown is the lab's. The session stays the same on purpose:
-/// with `sched_autogroup` another session would be another scheduling group, and the soaker's
-/// `SCHED_IDLE` would then compete as an equal with the subject instead of yielding to it.
+/// lab only and the order of the shutdown is the lab's.
 pub(crate) fn spawn(place: &Place, words: Vec<OsString>, stdout: Stdio) -> io::Result<Child> {
     place.run(move || {
         let program = words.first().ok_or(io::ErrorKind::InvalidInput)?;

@@ -6,6 +6,7 @@ use std::fs;
 use std::io;
 use std::str::FromStr;
 
+use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{SysconfVar, sysconf};
 use serde::{Deserialize, Serialize};
 
@@ -269,6 +270,12 @@ pub(crate) fn pids() -> io::Result<Vec<i32>> {
 pub(crate) fn numeric_entries(path: &str) -> io::Result<impl Iterator<Item = i32> + use<>> {
     let entries = fs::read_dir(path)?;
     Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()))
+}
+
+/// `CLOCK_MONOTONIC` in nanoseconds, the clock of every mark and record of a run.
+pub(crate) fn now_ns() -> nix::Result<u64> {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC)?;
+    Ok(now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64)
 }
 
 #[cfg(test)]

@@ -16,13 +16,11 @@ use crate::process::Exit;
 use crate::profile::Profile;
 use crate::summary::{Summary, Warning};
 
-/// The schema of `bundle.json`. Earlier versions are still read.
+/// The schema of `bundle.json`. The version before is still read.
 pub const BUNDLE_SCHEMA: &str = "twinring.lab.bundle/4";
 
-/// The schemas of `bundle.json` before: 1 knew TCP only, 2 no verdicts of many cells together, 3
-/// excused voids of disturbed runs.
-pub(crate) const EARLIER_BUNDLE_SCHEMAS: [&str; 3] =
-    ["twinring.lab.bundle/1", "twinring.lab.bundle/2", "twinring.lab.bundle/3"];
+/// The schema of `bundle.json` before: 3 excused voids of disturbed runs.
+pub(crate) const EARLIER_BUNDLE_SCHEMAS: [&str; 1] = ["twinring.lab.bundle/3"];
 
 /// The schema of the lines of `runs.jsonl`.
 pub const RUN_SCHEMA: &str = "twinring.lab.run/4";

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use self::clients::Client;
-use crate::accounting::{Bystanders, Detail, KernelMemory, Meter, ProcessMemory};
+use crate::accounting::{self, Bystanders, Detail, KernelMemory, ProcessMemory};
 use crate::commands::{Values, configure};
 use crate::contract;
 use crate::error::LabError;
@@ -135,7 +135,7 @@ impl Observer for () {
 ///
 /// # Errors
 /// When the run could not even be tried, or not be seen to its end: nothing to start, no port, no
-/// soaker, no connection to a host. Whatever the subjects do wrong is in the record.
+/// connection to a host. Whatever the subjects do wrong is in the record.
 pub(crate) fn run(
     bench: &Bench<'_>,
     network: &mut Network,
@@ -182,10 +182,9 @@ fn try_run(
     let (server, command) = (&network.server, &record.server_command);
     let server = server.host.start(bench.helper, server.cpu, command, Role::Server, sender.clone());
     let server = server.wait()?;
-    let accounting = slot.subject.accounting.unwrap_or(bench.experiment.accounting);
-    let detail = match accounting {
+    let detail = match slot.subject.accounting.unwrap_or(bench.experiment.accounting) {
         Accounting::IdleClockOnly => Detail::Clocks,
-        Accounting::IdleClock | Accounting::Soaker => Detail::Full,
+        Accounting::IdleClock => Detail::Full,
     };
     let mut run = Run {
         bench,
@@ -200,7 +199,7 @@ fn try_run(
         observer,
     };
     if run.wait_until_ready(slot.subject.ready_check(protocol), address)? {
-        let meter = Meter::start(accounting, bench.helper, bench.cpus)?;
+        accounting::prepare();
         run.look_at_memory(true, true)?;
         run.observer.ready(run.server.pid());
         let before = Surroundings::of(network)?;
@@ -212,7 +211,7 @@ fn try_run(
         if one_host {
             run.record.distance = Some(Distance { before_ns, after_ns: round_trip_ns() });
         }
-        run.account(&meter, &clocks);
+        run.account(&clocks);
     } else {
         run.stop_server()?;
     }

@@ -174,6 +174,22 @@ impl LoadResult {
         }
     }
 
+    /// The result of datagrams, if it is one.
+    pub fn udp(&self) -> Option<&UdpResult> {
+        match self {
+            LoadResult::Udp(result) => Some(result),
+            LoadResult::Tcp(_) | LoadResult::Http(_) => None,
+        }
+    }
+
+    /// The result of HTTP, if it is one.
+    pub fn http(&self) -> Option<&HttpResult> {
+        match self {
+            LoadResult::Http(result) => Some(result),
+            LoadResult::Tcp(_) | LoadResult::Udp(_) => None,
+        }
+    }
+
     /// The measured window.
     pub fn window(&self) -> &Window {
         match self {

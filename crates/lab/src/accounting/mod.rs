@@ -11,7 +11,6 @@
 mod counts;
 mod hosts;
 mod memory;
-mod meter;
 mod others;
 mod sample;
 
@@ -21,7 +20,6 @@ pub use counts::Counts;
 pub use hosts::{BetweenHosts, ClientUse};
 pub(crate) use hosts::{ClientWindow, cpu_use_between_hosts};
 pub use memory::{KernelMemory, MemoryUse, ProcessMemory};
-pub(crate) use meter::Meter;
 pub(crate) use others::Bystanders;
 pub use others::OtherProcesses;
 pub(crate) use sample::{Detail, SideSample, Sides, Watched, prepare};
@@ -106,11 +104,11 @@ impl CpuUse {
 pub struct CpuBusy {
     /// Its number.
     pub cpu: usize,
-    /// Time it was not idle, or with soakers, that its soaker did not get: the primary metric.
+    /// Time it was not idle: the primary metric.
     pub busy_s: f64,
     /// How much more or less that may be: the idle clock is rounded to ticks of 10 ms without root,
-    /// and leaves out a stretch of less than a tick that may be open at a sample. Nothing is known of
-    /// that with soakers, and in older bundles.
+    /// and leaves out a stretch of less than a tick that may be open at a sample. Not in older
+    /// bundles.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub busy_unsure_s: Option<f64>,
     /// Softirq and hard interrupts by `/proc/stat`: sampled at ticks, hence coarse.
@@ -182,34 +180,20 @@ pub struct ThreadUse {
 
 /// The difference of two samples of both sides, with the busy time over the client's window, which
 /// `window_ns` gives by the clock of the client's host.
-///
-/// # Errors
-/// What is missing, when the meter does not cover the window.
-pub(crate) fn cpu_use(
-    meter: &Meter,
-    samples: &[Sides; 2],
-    shared: bool,
-    window_ns: [u64; 2],
-) -> Result<CpuUse, String> {
+pub(crate) fn cpu_use(samples: &[Sides; 2], shared: bool, window_ns: [u64; 2]) -> CpuUse {
     let [start, end] = samples;
-    let [server_busy_s, client_busy_s] = meter.busy_s(samples, window_ns)?;
+    let window_s = window_ns[1].saturating_sub(window_ns[0]) as f64 / 1e9;
+    // The samples lie a little behind the marks; the share is what carries over.
+    let busy = |start: &SideSample, end| start.busy(end, start.busy_share(end) * window_s);
     let delay_us = |sides: &Sides, mark: u64| sides.client.at_ns.saturating_sub(mark) as f64 / 1e3;
-    let mut cpus = [
-        start.server.busy(&end.server, server_busy_s),
-        start.client.busy(&end.client, client_busy_s),
-    ];
-    if let Meter::Soakers(_) = meter {
-        cpus.iter_mut().for_each(|cpu| cpu.busy_unsure_s = None);
-    }
-    let [server_cpu, client_cpu] = cpus;
-    Ok(CpuUse {
-        window_s: window_ns[1].saturating_sub(window_ns[0]) as f64 / 1e9,
-        server_cpu,
-        client_cpu,
+    CpuUse {
+        window_s,
+        server_cpu: busy(&start.server, &end.server),
+        client_cpu: busy(&start.client, &end.client),
         server: start.server.process.until(&end.server.process),
         client: start.client.process.until(&end.client.process),
         sample_delay_us: [delay_us(start, window_ns[0]), delay_us(end, window_ns[1])],
         shared: Some(shared),
         between_hosts: None,
-    })
+    }
 }

@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::LabError;
 use crate::procfs::{self, KERNEL_THREADS, TICK_S};
-use crate::soaker;
 
 /// CPU time that went to processes which have nothing to do with the run. It is sampled before
 /// the client starts and after it has ended, so that looking at every process costs nothing
@@ -48,7 +47,7 @@ impl Bystanders {
     /// [`LabError::Machine`] without a clock or `/proc`.
     pub(crate) fn take(roots: &[i32]) -> Result<Bystanders, LabError> {
         let why = |why: String| LabError::Machine { why };
-        let at_ns = soaker::now_ns().map_err(|errno| why(format!("no clock: {errno}")))?;
+        let at_ns = procfs::now_ns().map_err(|errno| why(format!("no clock: {errno}")))?;
         let pids = procfs::pids().map_err(|error| why(format!("/proc: {error}")))?;
         let mut parents = BTreeMap::new();
         let mut processes = BTreeMap::new();

@@ -14,7 +14,6 @@ use super::{Counts, CpuBusy, ProcessUse, ThreadUse};
 use crate::error::LabError;
 use crate::host::Device;
 use crate::procfs::{self, CpuTicks, Idle, TICK_S};
-use crate::soaker;
 
 /// One side, taken at a mark.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -136,7 +135,7 @@ struct Look {
 }
 
 fn now_ns() -> Result<u64, LabError> {
-    soaker::now_ns().map_err(|errno| LabError::Machine { why: format!("no clock: {errno}") })
+    procfs::now_ns().map_err(|errno| LabError::Machine { why: format!("no clock: {errno}") })
 }
 
 impl Look {

@@ -125,7 +125,7 @@ impl Workload {
         let (connections, bytes) = match cell.point {
             Point::Tcp(point) => (point.connections, point.message_bytes),
             Point::Http(point) => (point.connections, point.file_bytes),
-            Point::Udp { streams, message_bytes, .. } => (streams, message_bytes),
+            Point::Udp(point) => (point.streams, point.message_bytes),
         };
         (connections, bytes) == (self.connections, self.bytes)
     }

@@ -162,7 +162,7 @@ impl Kind {
             Kind::ClientFailed => "run the load's command by hand; check descriptors and ports",
             Kind::BadResult => "compare the load's output with docs/json.md",
             Kind::NoAccounting => {
-                "a soaker got no turn around the ends of the window: stop what else runs here"
+                "see that all load generators start at the same time and run to their end"
             }
             Kind::NothingAnswered => {
                 "check the server, and for UDP its receive buffer; make window and warm-up longer"

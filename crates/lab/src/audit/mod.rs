@@ -8,26 +8,25 @@
 //! [`Severity::Warning`] is printed and changes nothing.
 
 mod hosts;
-mod http;
 mod kinds;
 mod network;
 mod requests;
-mod tcp;
-mod udp;
 
 use serde::{Deserialize, Serialize};
 
 use crate::accounting::OtherProcesses;
 use crate::contract::{self, LoadResult};
-use crate::experiment::{Point, Protocol};
 use crate::placement::Wanted;
 use crate::result::{Failure, RunRecord};
+
+pub(crate) use requests::Loop;
 
 pub use hosts::WINDOWS_APART_LIMIT;
 pub use kinds::Kind;
 pub use network::LOST_SHARE;
 pub use requests::{LITTLE_TOLERANCE, SCHEDULE_LAG_LIMIT_US, STALLED_LEAST_US, STALLED_SHARE};
-pub use udp::DUE_TOLERANCE;
+
+pub use crate::workload::DUE_TOLERANCE;
 
 /// The share of the window that the hypervisor may take from a CPU.
 pub const STEAL_LIMIT: f64 = 0.02;
@@ -98,23 +97,14 @@ fn excused(run: &RunRecord, mut findings: Vec<Finding>) -> Vec<Finding> {
     findings
 }
 
-/// Whether something disturbed a run, which spoils its block, by what was found about it.
-pub(crate) fn is_disturbed(run: &RunRecord, found: &[Finding]) -> bool {
-    let has = |severity| found.iter().any(|finding| finding.severity == severity);
-    // In bundles of earlier versions a run that was void as well spoilt no block; they stay as they
-    // were judged.
-    has(Severity::Noise) && (run.version() >= 3 || !has(Severity::Void))
-}
-
 /// Whether packets were sent in the window and none came back, with a load generator that ran to
 /// its end. It is the worst of losses and no fault of the measurement: such a run did not keep up.
 pub(crate) fn is_unanswered(run: &RunRecord) -> bool {
-    let Some(Ok(LoadResult::Udp(load))) = run.load.as_ref().map(LoadResult::read) else {
-        return false;
-    };
+    let Some(Ok(load)) = run.load.as_ref().map(LoadResult::read) else { return false };
+    let Some(load) = load.udp() else { return false };
     // `twinring load udp` ends with 1 if no packet came back at all.
     let ended = run.client_exit.as_ref().is_some_and(|exit| matches!(exit.code, Some(0 | 1)));
-    ended && run.version() >= 3 && load.packets.sent > 0 && load.packets.received == 0
+    ended && load.packets.sent > 0 && load.packets.received == 0
 }
 
 fn examined(run: &RunRecord) -> Vec<Finding> {
@@ -165,13 +155,14 @@ pub fn audit_placement(wanted: Wanted, first: &RunRecord, run: &RunRecord) -> Op
     None
 }
 
-struct Audit<'a> {
-    run: &'a RunRecord,
+/// An audit of one run. The rules of each workload are with it.
+pub(crate) struct Audit<'a> {
+    pub(crate) run: &'a RunRecord,
     findings: Vec<Finding>,
 }
 
 impl Audit<'_> {
-    fn find(&mut self, severity: Severity, kind: Kind, what: String) {
+    pub(crate) fn find(&mut self, severity: Severity, kind: Kind, what: String) {
         let (subject, run) = (self.run.subject.clone(), Some(self.run.index));
         self.findings.push(Finding { kind, severity, subject, run, what });
     }
@@ -191,7 +182,7 @@ impl Audit<'_> {
     }
 
     /// Void, unless so much of the window was taken that no program could have done better.
-    fn void_unless_starved(&mut self, kind: Kind, what: String) {
+    pub(crate) fn void_unless_starved(&mut self, kind: Kind, what: String) {
         let window_s = self.run.cpu.as_ref().map_or(0.0, |cpu| cpu.window_s);
         let taken_s = self.taken_s();
         if taken_s > STARVED_SHARE * window_s {
@@ -201,23 +192,8 @@ impl Audit<'_> {
         self.void(kind, what);
     }
 
-    fn void(&mut self, kind: Kind, what: String) {
+    pub(crate) fn void(&mut self, kind: Kind, what: String) {
         self.find(Severity::Void, kind, what);
-    }
-
-    fn load(&mut self, load: &LoadResult, point: Point) {
-        match (load, point) {
-            (LoadResult::Tcp(load), Point::Tcp(point)) => self.tcp(load, point),
-            (LoadResult::Udp(load), Point::Udp { streams, packets_per_s, message_bytes }) => {
-                self.udp(load, streams, packets_per_s, message_bytes);
-            }
-            (LoadResult::Http(load), Point::Http(point)) => self.http(load, point),
-            _ => {
-                let (got, wanted) = (Protocol::from(load), self.run.cell.protocol());
-                let what = format!("a result of {got} load in a cell of {wanted}");
-                self.void(Kind::BadResult, what);
-            }
-        }
     }
 
     fn failure(&mut self, failure: &Failure) {
@@ -235,14 +211,14 @@ impl Audit<'_> {
         let severity = match failure {
             // A foreign server that ends badly has served well; ours has to end well.
             Failure::ServerDidNotStop { .. } if self.run.ready.is_none() => Severity::Warning,
-            // The soaker gets no turn when others take the CPU.
+            // The windows of several load generators were apart.
             Failure::NoAccounting { .. } => Severity::Noise,
             _ => Severity::Void,
         };
         self.find(severity, kind, what);
     }
 
-    fn overflows(&mut self) {
+    pub(crate) fn overflows(&mut self) {
         let overflows = contract::runtime_counter(self.run.server_final.as_ref(), "cq_overflows");
         if let Some(overflows @ 1.0..) = overflows {
             let what = format!("{overflows} completions overflowed the server's queue");
@@ -296,7 +272,7 @@ impl Audit<'_> {
 
 /// Whether two figures that should be one are further apart than rounding. What is not a number
 /// differs from everything.
-fn differ(a: f64, b: f64) -> bool {
+pub(crate) fn differ(a: f64, b: f64) -> bool {
     let apart = (a - b).abs();
     apart.is_nan() || apart > RECOMPUTED_TOLERANCE * a.abs().max(b.abs()) + 1e-9
 }

@@ -27,17 +27,17 @@ const MANY_IN_FLIGHT: u64 = 10;
 
 /// What a load of requests was to be.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Loop {
+pub(crate) struct Loop {
     /// Connections asked for.
-    pub(super) connections: u64,
+    pub(crate) connections: u64,
     /// Requests kept in flight on each.
-    pub(super) depth: u64,
+    pub(crate) depth: u64,
     /// The next request waits for an answer.
-    pub(super) closed: bool,
+    pub(crate) closed: bool,
     /// Requests per second, where they do not wait for answers.
-    pub(super) rate_per_s: u32,
+    pub(crate) rate_per_s: u32,
     /// A connection stays for all of the run.
-    pub(super) keepalive: bool,
+    pub(crate) keepalive: bool,
 }
 
 impl Loop {
@@ -54,7 +54,7 @@ impl Loop {
 }
 
 impl Audit<'_> {
-    pub(super) fn requests(&mut self, load: &RequestResult, wanted: Loop) {
+    pub(crate) fn requests(&mut self, load: &RequestResult, wanted: Loop) {
         self.balance(load);
         self.admission(load, wanted);
         if !wanted.is_overloaded(load) {

@@ -142,16 +142,16 @@ pub(super) fn changes(a: &Side, b: &Side, machine: &[Difference], asked: &[Metri
     Changes { absolute, relative, verdicts }
 }
 
-/// Whether a change of this metric says anything of a subject. The throughput of datagrams is given by
-/// the schedule.
+/// Whether a change of this metric says anything of a subject. Where there is always a schedule, it gives
+/// the throughput.
 pub(super) fn can_change(metric: Metric, protocol: Protocol) -> bool {
-    let is_given = metric == Metric::RequestsPerS && protocol == Protocol::Udp;
+    let is_given = metric == Metric::RequestsPerS && protocol.workload().on_schedule;
     metric.is_of(protocol) && !is_given
 }
 
 /// The metrics that are compared. Each takes a test by permutation, so not all are.
 fn compared(protocol: Protocol, asked: &[Metric]) -> impl Iterator<Item = Metric> {
-    let is_count = |metric: Metric| Metric::columns(Table::Counts).any(|(it, ..)| it == metric);
+    let is_count = |metric: Metric| Metric::columns(&[Table::Counts]).any(|(it, ..)| it == metric);
     let is_wanted = move |it: &Metric| it.is_headline() || is_count(*it) || asked.contains(it);
     let all = METRICS.iter().copied().filter(is_wanted);
     all.filter(move |metric| can_change(*metric, protocol))

@@ -133,28 +133,17 @@ pub(super) fn work(a: &Bundle, b: &Bundle, cell: Cell, subjects: &[&str]) -> Vec
         let [one, other] = [a, b].map(|bundle| load_command(bundle, protocol, subject));
         found.look(&format!("load generator's command for {subject}"), one, other);
     }
-    if protocol == Protocol::Udp {
-        let under_test = |bundle: &Bundle| match bundle.experiment.under_test(protocol) {
-            UnderTest::Server => "the server",
-            UnderTest::Both => "both sides",
-        };
-        found.look("what is under test", under_test(a), under_test(b));
-    }
+    let under_test = |bundle: &Bundle| match bundle.experiment.under_test(protocol) {
+        UnderTest::Server => "the server",
+        UnderTest::Both => "both sides",
+    };
+    found.look("what is under test", under_test(a), under_test(b));
     found.look("limits of keeping up", keeps_up(a, protocol), keeps_up(b, protocol));
     found.0
 }
 
 fn keeps_up(bundle: &Bundle, protocol: Protocol) -> String {
-    let experiment = &bundle.experiment;
-    let limits = match protocol {
-        Protocol::Tcp => experiment.tcp.as_ref().map(|tcp| serde_json::to_string(&tcp.keeps_up)),
-        Protocol::Udp => experiment.udp.as_ref().map(|udp| serde_json::to_string(&udp.keeps_up)),
-        Protocol::Http => {
-            experiment.http.as_ref().map(|http| serde_json::to_string(&http.keeps_up))
-        }
-    };
-    // Numbers can always be written.
-    limits.and_then(Result::ok).unwrap_or_default()
+    bundle.experiment.grid(protocol).map(|grid| grid.limits()).unwrap_or_default()
 }
 
 fn sharing(bundle: &Bundle) -> &'static str {

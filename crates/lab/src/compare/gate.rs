@@ -1,18 +1,17 @@
 //! The words of `--fail-if`.
 //!
 //! ```text
-//! gate    = [ "possibly" ] [ "relative" ] FIGURE limit { where }
-//!         | "verdict" "changed" { where }
+//! gate    = ( [ "possibly" ] [ "relative" ] FIGURE limit | "verdict changed" )
+//!           [ "of" SUBJECT ] [ "in" CELL ]
 //! limit   = ">" PERCENT "%" | "<" PERCENT "%"
-//! where   = "of" SUBJECT | "in" CELL
 //! ```
 //!
-//! `SUBJECT` and `CELL` are words, or stand in quotes. A cell is written as reports write it, with
-//! its network or without.
+//! A cell is written as reports write it, with its network or without. Quotes around it are optional.
 
 use std::fmt;
 use std::str::FromStr;
 
+use crate::experiment::NetKind;
 use crate::summary::{METRICS, Metric};
 
 /// A condition under which a comparison fails.
@@ -52,28 +51,22 @@ pub(super) enum LimitSide {
     Below,
 }
 
-/// What is wrong with a gate, where, and what was expected there.
+/// What is wrong with a gate, and what was expected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GateError {
-    text: String,
-    /// Characters before the place.
-    at: usize,
     problem: String,
     expected: String,
 }
 
 impl fmt::Display for GateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let GateError { text, at, problem, expected } = self;
-        write!(f, "{problem}; expected {expected}\n  {text}\n  {}^", " ".repeat(*at))
+        write!(f, "{}; expected {}", self.problem, self.expected)
     }
 }
 
 impl std::error::Error for GateError {}
 
 const LIMITS: &str = "`> 3%` for an increase or `< -3%` for a decrease";
-const WHERES: &str = "`of SUBJECT`, `in CELL`, or the end";
-const NAME: &str = "a name, in quotes if there are blanks in it";
 
 impl Gate {
     /// The metric that it is about, if it is about one.
@@ -89,205 +82,82 @@ impl FromStr for Gate {
     type Err = GateError;
 
     fn from_str(text: &str) -> Result<Gate, GateError> {
-        let mut parser = Parser { text, tokens: tokens(text)?, next: 0 };
-        let condition = parser.condition()?;
-        let mut gate = Gate { condition, subject: None, cell: None };
-        while let Some(token) = parser.take() {
-            let place = match token.word() {
-                Some("of") => &mut gate.subject,
-                Some("in") => &mut gate.cell,
-                _ => return Err(parser.unexpected(&token, WHERES)),
-            };
-            if place.is_some() {
-                return Err(parser.unexpected(&token, "each of `of` and `in` once"));
-            }
-            *place = Some(parser.name()?);
-        }
+        let (rest, cell) = named(text, " in ")?;
+        let (rest, subject) = named(rest, " of ")?;
+        let is_verdict = rest.split_whitespace().eq(["verdict", "changed"]);
+        let condition = match is_verdict {
+            true => Condition::VerdictChanged,
+            false => Condition::Change(rest.parse()?),
+        };
         // As cells were called before there was a third network.
-        for (old, new) in [(" on veth", " on rps"), (" on loopback", " on lo")] {
-            if let Some(point) = gate.cell.as_deref().and_then(|it| it.strip_suffix(old)) {
-                gate.cell = Some(format!("{point}{new}"));
-            }
-        }
-        Ok(gate)
+        let cell = cell.map(|cell| match cell.rsplit_once(" on ") {
+            Some((point, net)) => format!("{point} on {}", NetKind::renamed(net)),
+            None => cell,
+        });
+        Ok(Gate { condition, subject, cell })
     }
 }
 
-/// A piece of a gate, and where it begins, in characters.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Token {
-    at: usize,
-    kind: Kind,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Kind {
-    Word(String),
-    Quoted(String),
-    /// One of [`SIGNS`].
-    Sign(char),
-}
-
-const SIGNS: &str = "<>%";
-
-impl Token {
-    fn word(&self) -> Option<&str> {
-        match &self.kind {
-            Kind::Word(word) => Some(word),
-            _ => None,
-        }
+/// What stands before a word, and the name behind it.
+fn named<'a>(text: &'a str, word: &str) -> Result<(&'a str, Option<String>), GateError> {
+    let Some((before, name)) = text.split_once(word) else { return Ok((text, None)) };
+    let name = name.trim();
+    let bare = ['"', '\''].iter().find_map(|it| name.strip_prefix(*it)?.strip_suffix(*it));
+    match bare.unwrap_or(name) {
+        "" => Err(wrong(format!("`{text}` ends"), "a name")),
+        name => Ok((before, Some(name.to_owned()))),
     }
 }
 
-impl fmt::Display for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.kind {
-            Kind::Word(text) | Kind::Quoted(text) => write!(f, "`{text}`"),
-            Kind::Sign(sign) => write!(f, "`{sign}`"),
-        }
-    }
+/// What stands behind a word, if the text begins with it.
+fn behind<'a>(text: &'a str, word: &str) -> Option<&'a str> {
+    text.trim_start().strip_prefix(word).filter(|rest| rest.starts_with(char::is_whitespace))
 }
 
-fn tokens(text: &str) -> Result<Vec<Token>, GateError> {
-    let mut tokens = Vec::new();
-    let mut rest = text.chars().enumerate().peekable();
-    while let Some((at, first)) = rest.next() {
-        let kind = match first {
-            blank if blank.is_whitespace() => continue,
-            sign if SIGNS.contains(sign) => Kind::Sign(sign),
-            quote @ ('"' | '\'') => {
-                let mut quoted = String::new();
-                loop {
-                    match rest.next() {
-                        Some((_, end)) if end == quote => break Kind::Quoted(quoted),
-                        Some((_, inner)) => quoted.push(inner),
-                        None => {
-                            return Err(GateError {
-                                text: text.to_owned(),
-                                at,
-                                problem: "a quote is not closed".to_owned(),
-                                expected: format!("another {quote}"),
-                            });
-                        }
-                    }
-                }
-            }
-            first => {
-                let mut word = String::from(first);
-                let goes_on = |(_, c): &(usize, char)| is_bare(*c);
-                while let Some((_, c)) = rest.next_if(goes_on) {
-                    word.push(c);
-                }
-                Kind::Word(word)
-            }
-        };
-        tokens.push(Token { at, kind });
-    }
-    Ok(tokens)
+fn wrong(problem: String, expected: impl Into<String>) -> GateError {
+    GateError { problem, expected: expected.into() }
 }
 
-/// Whether a character needs no quotes.
-fn is_bare(c: char) -> bool {
-    !c.is_whitespace() && !SIGNS.contains(c) && c != '"' && c != '\''
-}
+impl FromStr for Limit {
+    type Err = GateError;
 
-struct Parser<'a> {
-    text: &'a str,
-    tokens: Vec<Token>,
-    next: usize,
-}
-
-impl Parser<'_> {
-    fn take(&mut self) -> Option<Token> {
-        let token = self.tokens.get(self.next).cloned();
-        self.next += 1;
-        token
-    }
-
-    /// Takes the next word if it is this one.
-    fn take_if(&mut self, word: &str) -> bool {
-        let is_it = self.tokens.get(self.next).and_then(Token::word) == Some(word);
-        self.next += usize::from(is_it);
-        is_it
-    }
-
-    fn error(&self, at: usize, problem: String, expected: &str) -> GateError {
-        GateError { text: self.text.to_owned(), at, problem, expected: expected.to_owned() }
-    }
-
-    fn unexpected(&self, token: &Token, expected: &str) -> GateError {
-        self.error(token.at, token.to_string(), expected)
-    }
-
-    /// The next token, whatever it is.
-    fn expect(&mut self, expected: &str) -> Result<Token, GateError> {
-        let end = self.text.chars().count();
-        self.take().ok_or_else(|| self.error(end, "it ends".to_owned(), expected))
-    }
-
-    fn condition(&mut self) -> Result<Condition, GateError> {
-        if self.take_if("verdict") {
-            let token = self.expect("`changed`")?;
-            return match token.word() {
-                Some("changed") => Ok(Condition::VerdictChanged),
-                _ => Err(self.unexpected(&token, "`changed`")),
-            };
-        }
-        let possibly = self.take_if("possibly");
-        let relative = self.take_if("relative");
-        let headlines: Vec<&str> =
-            METRICS.iter().filter(|it| it.is_headline()).map(|it| it.name()).collect();
-        let figures = format!(
-            "a figure: {}, or another field of `figures`, as notifications or server.user_ns",
-            headlines.join(", ")
-        );
-        let expected = match (possibly, relative) {
-            (false, false) => format!("{figures}; or `verdict changed`"),
-            _ => figures,
-        };
-        let token = self.expect(&expected)?;
-        let metric = token.word().and_then(Metric::named);
-        let metric = metric.ok_or_else(|| self.unexpected(&token, &expected))?;
-        let (side, percent) = self.limit()?;
-        Ok(Condition::Change(Limit { metric, relative, possibly, side, percent }))
-    }
-
-    fn limit(&mut self) -> Result<(LimitSide, f64), GateError> {
-        let token = self.expect(LIMITS)?;
-        let side = match token.kind {
-            Kind::Sign('>') => LimitSide::Above,
-            Kind::Sign('<') => LimitSide::Below,
-            _ => return Err(self.unexpected(&token, LIMITS)),
-        };
-        let number = self.expect("a number")?;
-        let percent = number.word().and_then(|word| word.parse::<f64>().ok());
-        let percent = percent.filter(|percent| percent.is_finite());
-        let percent = percent.ok_or_else(|| self.unexpected(&number, "a number"))?;
-        match self.expect("`%`")? {
-            Token { kind: Kind::Sign('%'), .. } => {}
-            other => return Err(self.unexpected(&other, "`%`")),
-        }
+    fn from_str(text: &str) -> Result<Limit, GateError> {
+        let possibly = behind(text, "possibly");
+        let rest = possibly.unwrap_or(text);
+        let relative = behind(rest, "relative");
+        let rest = relative.unwrap_or(rest);
+        let at = rest.find(['<', '>']).ok_or_else(|| {
+            wrong(format!("`{text}`"), format!("`verdict changed`, or a figure and {LIMITS}"))
+        })?;
+        let (name, limit) = (rest[..at].trim(), &rest[at + 1..]);
+        let side = if rest[at..].starts_with('>') { LimitSide::Above } else { LimitSide::Below };
+        let metric = Metric::named(name).ok_or_else(|| {
+            let headlines = METRICS.iter().filter(|it| it.is_headline()).map(|it| it.name());
+            let headlines = headlines.collect::<Vec<_>>().join(", ");
+            let expected = format!(
+                "`verdict changed`, or a figure: {headlines}, or another field of `figures`, as \
+                 notifications or server.user_ns"
+            );
+            wrong(format!("`{name}`"), expected)
+        })?;
+        let number = limit.trim().strip_suffix('%').ok_or_else(|| {
+            wrong(format!("`{}`", limit.trim()), "a number and `%`, then `of SUBJECT`, `in CELL`")
+        })?;
+        let percent = number.trim().parse::<f64>().ok().filter(|percent| percent.is_finite());
+        let percent = percent.ok_or_else(|| wrong(format!("`{}`", number.trim()), "a number"))?;
         // A limit on the other side of nothing would be breached by no change at all.
         let is_on_its_side = match side {
             LimitSide::Above => percent >= 0.0,
             LimitSide::Below => (-100.0..=0.0).contains(&percent),
         };
         if !is_on_its_side {
-            return Err(self.unexpected(&number, LIMITS));
+            return Err(wrong(format!("`{}`", number.trim()), LIMITS));
         }
-        Ok((side, percent))
-    }
-
-    fn name(&mut self) -> Result<String, GateError> {
-        let token = self.expect(NAME)?;
-        match token.kind {
-            Kind::Word(name) | Kind::Quoted(name) if !name.is_empty() => Ok(name),
-            _ => Err(self.unexpected(&token, NAME)),
-        }
+        let (relative, possibly) = (relative.is_some(), possibly.is_some());
+        Ok(Limit { metric, relative, possibly, side, percent })
     }
 }
 
-/// The shortest way to write it.
 impl fmt::Display for Gate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.condition {
@@ -301,12 +171,9 @@ impl fmt::Display for Gate {
         }
         for (word, name) in [("of", &self.subject), ("in", &self.cell)] {
             let Some(name) = name else { continue };
-            match name {
-                bare if bare.chars().all(is_bare) => write!(f, " {word} {bare}")?,
-                // What was read has at most one kind of quote in it.
-                name if name.contains('"') => write!(f, " {word} '{name}'")?,
-                name => write!(f, " {word} \"{name}\"")?,
-            }
+            let is_bare = name.chars().all(|c| !c.is_whitespace() && c != '"' && c != '\'');
+            let quote = if is_bare { "" } else { "\"" };
+            write!(f, " {word} {quote}{name}{quote}")?;
         }
         Ok(())
     }
@@ -333,7 +200,7 @@ mod tests {
         let plain = limit(Metric::ServerCpuNs, LimitSide::Above, 3.0);
         for (text, condition, subject, cell) in [
             ("server_cpu > 3%", Condition::Change(plain), None, None),
-            ("server_cpu>3 %", Condition::Change(plain), None, None),
+            (" server_cpu>3 % ", Condition::Change(plain), None, None),
             (
                 "throughput < -5% of io_uring in \"100 x 128 B\"",
                 Condition::Change(limit(Metric::RequestsPerS, LimitSide::Below, -5.0)),
@@ -341,14 +208,14 @@ mod tests {
                 Some("100 x 128 B"),
             ),
             (
-                "possibly relative p99.9 > 10% in '100 x 128 B on veth' of \"our own\"",
+                "possibly relative p99.9 > 10% in 2 connections x 1 KB of 3 files on veth",
                 Condition::Change(Limit {
                     relative: true,
                     possibly: true,
                     ..limit(Metric::LatencyUsP99_9, LimitSide::Above, 10.0)
                 }),
-                Some("our own"),
-                Some("100 x 128 B on rps"),
+                None,
+                Some("2 connections x 1 KB of 3 files on rps"),
             ),
             ("verdict changed of io_uring", Condition::VerdictChanged, Some("io_uring"), None),
         ] {
@@ -360,80 +227,46 @@ mod tests {
     }
 
     #[test]
-    fn errors_point_at_the_place_and_say_what_was_expected() {
-        for (text, at, expected) in [
-            ("", 0, "a figure"),
-            ("speed > 3%", 0, "server_cpu, both_cpus"),
-            ("possibly verdict changed", 9, "a figure"),
-            ("verdict differs", 8, "`changed`"),
-            ("p99 10%", 4, "`> 3%`"),
-            ("p99 > ten%", 6, "a number"),
-            ("p99 > nan%", 6, "a number"),
-            ("p99 > 10", 8, "`%`"),
-            ("p99 > 10 in x", 9, "`%`"),
-            ("p99 > -10%", 6, "`> 3%`"),
-            ("throughput < 5%", 13, "`< -3%`"),
-            ("throughput < -101%", 13, "`< -3%`"),
-            ("p99 > 10% for x", 10, "`of SUBJECT`"),
-            ("p99 > 10% of", 12, "a name"),
-            ("p99 > 10% of \"\"", 13, "a name"),
-            ("p99 > 10% of a of b", 15, "once"),
-            ("p99 > 10% in \"100 x", 13, "another \""),
+    fn errors_name_what_is_wrong_and_what_was_expected() {
+        for (text, found, expected) in [
+            ("", "``", "`> 3%`"),
+            ("speed > 3%", "`speed`", "server_cpu, both_cpus"),
+            ("possibly verdict changed", "`possibly verdict changed`", "`> 3%`"),
+            ("p99 10%", "`p99 10%`", "`> 3%`"),
+            ("p99 > ten%", "`ten`", "a number"),
+            ("p99 > nan%", "`nan`", "a number"),
+            ("p99 > 10", "`10`", "`%`"),
+            ("p99 > 10% for x", "`10% for x`", "`of SUBJECT`"),
+            ("p99 > -10%", "`-10`", "`> 3%`"),
+            ("throughput < 5%", "`5`", "`< -3%`"),
+            ("throughput < -101%", "`-101`", "`< -3%`"),
+            ("p99 > 10% of \"\"", "ends", "a name"),
         ] {
-            let error = text.parse::<Gate>().unwrap_err();
-            assert_eq!(error.at, at, "{text}: {error}");
-            assert!(error.expected.contains(expected), "{text}: {error}");
-            let shown = error.to_string();
-            let caret = shown.lines().last().unwrap().strip_prefix("  ").unwrap();
-            assert_eq!(caret.chars().position(|c| c == '^'), Some(at), "{shown}");
+            let GateError { problem, expected: wanted } = text.parse::<Gate>().unwrap_err();
+            assert!(problem.contains(found) && wanted.contains(expected), "{text}: {problem}");
         }
-    }
-
-    fn name() -> impl Strategy<Value = Option<String>> {
-        prop::option::of(
-            "[^\"]{1,12}".prop_filter("no text of blanks only", |text| !text.is_empty()),
-        )
     }
 
     proptest! {
         #[test]
-        fn whatever_is_read_it_is_a_gate_or_an_error_inside_the_text(text in ".{0,60}") {
-            match text.parse::<Gate>() {
-                Ok(gate) => prop_assert_eq!(read(&gate.to_string()), gate),
-                Err(error) => prop_assert!(error.at <= text.chars().count()),
-            }
-        }
-
-        #[test]
-        fn words_in_any_order_never_surprise(
+        fn a_text_is_an_error_or_a_gate_that_is_written_so_that_it_is_read_as_the_same(
             words in prop::collection::vec(prop::sample::select(vec![
                 "possibly", "relative", "server_cpu", "p99.9", "verdict", "changed", ">", "<", "%",
-                "3", "-3", "of", "in", "x", "\"a b\"", "'", "\"",
+                "3", "-3", "of", "in", "x", "\"a b\"", "'", "\"", "on", "veth",
             ]), 0..12),
+            text in ".{0,20}",
         ) {
-            let text = words.join(" ");
-            match text.parse::<Gate>() {
-                Ok(gate) => prop_assert_eq!(read(&gate.to_string()), gate),
-                Err(error) => prop_assert!(error.at <= text.chars().count()),
+            for text in [words.join(" "), text.clone(), format!("p99 > 3% of {text} in {text}")] {
+                if let Ok(gate) = text.parse::<Gate>() {
+                    prop_assert_eq!(read(&gate.to_string()), gate);
+                }
             }
         }
 
         #[test]
-        fn every_gate_is_read_as_it_is_written(
-            metric in prop::sample::select(METRICS),
-            relative: bool,
-            possibly: bool,
-            above: bool,
-            size in 0.0..100.0_f64,
-            subject in name(),
-            cell in name(),
-        ) {
-            let (side, percent) =
-                if above { (LimitSide::Above, size) } else { (LimitSide::Below, -size) };
-            let condition =
-                Condition::Change(Limit { metric, relative, possibly, side, percent });
-            let gate = Gate { condition, subject, cell };
-            prop_assert_eq!(read(&gate.to_string()), gate);
+        fn every_metric_has_gates(metric in prop::sample::select(METRICS), percent in 0..100) {
+            let gate = read(&format!("{metric} > {percent}%"));
+            prop_assert_eq!(gate.metric(), Some(metric));
         }
     }
 }

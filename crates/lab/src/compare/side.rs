@@ -105,8 +105,9 @@ impl Side {
             Some(self.runs.iter().find(|run| run.index == number)?.block)
         };
         let spoilt: BTreeSet<usize> = of(Severity::Noise).filter_map(block_of).collect();
+        let experiment = &self.bundle.experiment;
         let keeps_up =
-            |figures: &Figures| did_its_work(&self.bundle.experiment, figures).unwrap_or(true);
+            |figures: &Figures| did_its_work(experiment, cell.protocol(), figures).unwrap_or(true);
         let counts = |run: &RunRecord, figures: &Figures| {
             run.cell == cell
                 && run.subject == subject

@@ -1,14 +1,13 @@
 //! Whether an experiment makes sense. Each message names the key, and the line that it is in.
 
-use super::http::SET_BYTES_MAX;
 use super::source::Source;
-use super::tcp::{AnswersInTime, Axis};
 use super::{
-    EXPERIMENT_SCHEMA, Experiment, HttpGrid, MIN_PAIRS, Protocol, Published, PublishedDatagrams,
-    PublishedEcho, PublishedEchoRate, PublishedRequests, Subject, TcpGrid, UnderTest,
+    EXPERIMENT_SCHEMA, Experiment, MIN_PAIRS, Protocol, Published, PublishedDatagrams,
+    PublishedEcho, PublishedEchoRate, PublishedRequests, Subject,
 };
 use crate::error::LabError;
 use crate::peers::KNOWN;
+use crate::workload::Points;
 
 /// The most pairs, subjects, published figures and points of an axis that are accepted.
 pub(super) const MAX_PAIRS: usize = 1000;
@@ -20,12 +19,12 @@ const MAX_POINTS: usize = 64;
 const MAX_SECONDS: f64 = 300.0;
 
 /// Refuses with where it is, what was found, and what was expected.
-struct Check<'a> {
+pub(crate) struct Check<'a> {
     source: &'a Source<'a>,
 }
 
 impl Check<'_> {
-    fn unless(
+    pub(crate) fn unless(
         &self,
         right: bool,
         key: &str,
@@ -57,80 +56,29 @@ impl Check<'_> {
         )
     }
 
-    fn axes(&self, section: &str, axes: &[Axis<'_>]) -> Result<(), LabError> {
-        for &(axis, points, least, most) in axes {
-            self.unless(
-                (1..=MAX_POINTS).contains(&points.len())
-                    && points.iter().all(|point| (least..=most).contains(point)),
-                &format!("{section}.{axis}"),
-                format!("{axis} = {points:?}"),
-                &format!("1 to {MAX_POINTS} numbers from {least} to {most}"),
-            )?;
-        }
-        Ok(())
+    fn axis(&self, section: Protocol, axis: &Points<'_>) -> Result<(), LabError> {
+        let Points { key, points, bounds: [least, most], .. } = axis;
+        self.unless(
+            (1..=MAX_POINTS).contains(&points.len())
+                && points.iter().all(|point| (least..=most).contains(&point)),
+            &format!("{section}.{key}"),
+            format!("{key} = {points:?}"),
+            &format!("1 to {MAX_POINTS} numbers from {least} to {most}"),
+        )
     }
 
-    fn load(&self, section: &str, command: &[String], target: &str) -> Result<(), LabError> {
+    pub(crate) fn load(
+        &self,
+        section: &str,
+        command: &[String],
+        target: &str,
+    ) -> Result<(), LabError> {
         self.unless(
             command.iter().any(|word| word.contains(target)),
             &format!("{section}.load"),
             format!("the load's command has no {target}"),
             &format!("a program and arguments, with {target} where the server's address goes"),
         )
-    }
-
-    /// Whether a load that is told of the cell by `{options}` has them.
-    fn options(&self, section: &str, load: &[String], needed: bool) -> Result<(), LabError> {
-        self.unless(
-            !needed || load.iter().any(|word| word == "{options}"),
-            &format!("{section}.load"),
-            "the load's command has no {options}",
-            "the word \"{options}\", which stands for --rate and --churn of the cell",
-        )
-    }
-
-    fn answers(&self, section: &str, limits: &AnswersInTime) -> Result<(), LabError> {
-        self.unless(
-            (0.0..=1.0).contains(&limits.missing_ratio) && limits.latency_us_p99 > 0.0,
-            &format!("{section}.keeps_up"),
-            format!("{limits:?}"),
-            "missing_ratio from 0 to 1 and latency_us_p99 above 0",
-        )
-    }
-
-    fn tcp(&self, tcp: &TcpGrid) -> Result<(), LabError> {
-        self.axes("tcp", &tcp.axes())?;
-        self.answers("tcp", &tcp.keeps_up)?;
-        self.load("tcp", &tcp.load, "{addr}")?;
-        let told = tcp.rate_per_s != [0] || tcp.churn != [0];
-        self.options("tcp", &tcp.load, told)
-    }
-
-    fn http(&self, http: &HttpGrid) -> Result<(), LabError> {
-        self.axes("http", &http.axes())?;
-        self.answers("http", &http.keeps_up)?;
-        for (flag, points) in [("keepalive", &http.keepalive), ("tls", &http.tls)] {
-            let right = matches!(points[..], [_]) || matches!(points[..], [a, b] if a != b);
-            let found = format!("{flag} = {points:?}");
-            self.unless(right, &format!("http.{flag}"), found, "[true], [false], or both")?;
-        }
-        let per_request = http.keepalive.contains(&false);
-        self.unless(
-            !per_request || http.depth == [1],
-            "http.depth",
-            format!("depth = {:?} with a connection for each request", http.depth),
-            "depth = [1] with keepalive = [false]",
-        )?;
-        let most = |axis: &[u32]| axis.iter().copied().max().map_or(0, u64::from);
-        let set_bytes = most(&http.files) * most(&http.file_bytes);
-        self.unless(
-            set_bytes <= SET_BYTES_MAX,
-            "http.files",
-            format!("{set_bytes} bytes in files of one size"),
-            "at most 4 GiB: fewer or smaller files",
-        )?;
-        self.load("http", &http.load, "{urls}")?;
-        self.options("http", &http.load, http.rate_per_s != [0])
     }
 }
 
@@ -158,28 +106,17 @@ impl Experiment {
             check.seconds(&own("warmup_s"), warmup_s, 0.0)?;
             check.seconds(&own("window_s"), window_s, 0.05)?;
         }
-        if let Some(tcp) = &self.tcp {
-            check.tcp(tcp)?;
+        // Nothing is changed: what sets the points of an axis is what lists them.
+        for (protocol, grid) in self.clone().grids_mut() {
+            grid.axes().iter().try_for_each(|axis| check.axis(protocol, axis))?;
+            grid.check(&check, &self.subjects)?;
         }
-        if let Some(udp) = &self.udp {
-            check.axes("udp", &udp.axes())?;
-            check.load("udp", &udp.load, "{addr}")?;
-        }
-        if let Some(http) = &self.http {
-            check.http(http)?;
-        }
-        self.check_under_test(&check)?;
         self.check_subjects(&check)?;
         self.check_published(&check)
     }
 
     fn has_own_pace(&self, protocol: Protocol, key: &str) -> bool {
-        let own = match protocol {
-            Protocol::Tcp => self.tcp.as_ref().map(|grid| (grid.warmup_s, grid.window_s)),
-            Protocol::Udp => self.udp.as_ref().map(|grid| (grid.warmup_s, grid.window_s)),
-            Protocol::Http => self.http.as_ref().map(|grid| (grid.warmup_s, grid.window_s)),
-        };
-        let (warmup_s, window_s) = own.unwrap_or_default();
+        let [warmup_s, window_s] = self.grid(protocol).map(|grid| grid.pace()).unwrap_or_default();
         if key == "warmup_s" { warmup_s } else { window_s }.is_some()
     }
 
@@ -214,36 +151,6 @@ impl Experiment {
             "pairs",
             format!("pairs = {} with [until]", self.pairs),
             "8 or more: an interval of fewer pairs may be narrow by accident",
-        )
-    }
-
-    fn check_under_test(&self, check: &Check<'_>) -> Result<(), LabError> {
-        let follows = |command: &[String]| command.iter().any(|word| word.contains("{engine}"));
-        let tcp = self.tcp.as_ref().map(|grid| ("tcp", &grid.load));
-        let http = self.http.as_ref().map(|grid| ("http", &grid.load));
-        for (section, load) in [tcp, http].into_iter().flatten() {
-            check.unless(
-                !follows(load),
-                &format!("{section}.load"),
-                format!("the load of [{section}] has {{engine}}"),
-                "a fixed engine: the load generator never follows the server's",
-            )?;
-        }
-        let Some(udp) = &self.udp else { return Ok(()) };
-        check.unless(
-            (0.0..=1.0).contains(&udp.keeps_up.missing_ratio)
-                && udp.keeps_up.lateness_us_p99_9 > 0.0,
-            "udp.keeps_up",
-            format!("{:?}", udp.keeps_up),
-            "missing_ratio from 0 to 1 and lateness_us_p99_9 above 0",
-        )?;
-        let differs = follows(&udp.load)
-            || self.subjects.iter().any(|subject| !subject.load_arguments.is_empty());
-        check.unless(
-            udp.under_test == UnderTest::Both || !differs,
-            "udp.load",
-            "the load of [udp] depends on the subject",
-            "under_test = \"both\", or neither {engine} nor load_arguments",
         )
     }
 

@@ -4,54 +4,6 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What is spoken between server and load generator.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
-)]
-#[serde(rename_all = "lowercase")]
-pub enum Protocol {
-    /// Connections; the load is `twinring load tcp`.
-    #[default]
-    Tcp,
-    /// Streams of datagrams on a schedule; the load is `twinring load udp`.
-    Udp,
-    /// Files over HTTP/1.1; the load is `twinring load http`.
-    Http,
-}
-
-impl Protocol {
-    /// What is counted: the work of one exchange.
-    pub fn unit(self) -> &'static str {
-        match self {
-            Protocol::Tcp | Protocol::Http => "request",
-            Protocol::Udp => "packet",
-        }
-    }
-}
-
-impl std::str::FromStr for Protocol {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Protocol, String> {
-        match text {
-            "tcp" => Ok(Protocol::Tcp),
-            "udp" => Ok(Protocol::Udp),
-            "http" => Ok(Protocol::Http),
-            _ => Err(format!("`{text}` is none of tcp, udp, http")),
-        }
-    }
-}
-
-impl fmt::Display for Protocol {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Protocol::Tcp => "tcp",
-            Protocol::Udp => "udp",
-            Protocol::Http => "http",
-        })
-    }
-}
-
 /// Which network was asked for. `loopback` and `veth` are the names that `lo` and `rps` had in
 /// experiments and bundles before there was a third network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -113,9 +65,6 @@ pub enum Accounting {
     /// The same, without looking at threads, children and memory: what it takes to see what those
     /// looks cost.
     IdleClockOnly,
-    /// By a process of idle priority on each CPU, which notices when it does not run. The CPU
-    /// then never sleeps, and that changes what is measured; see `docs/accounting.md`.
-    Soaker,
 }
 
 impl std::str::FromStr for Accounting {
@@ -125,8 +74,7 @@ impl std::str::FromStr for Accounting {
         match text {
             "idle_clock" => Ok(Accounting::IdleClock),
             "idle_clock_only" => Ok(Accounting::IdleClockOnly),
-            "soaker" => Ok(Accounting::Soaker),
-            _ => Err(format!("`{text}` is none of idle_clock, idle_clock_only, soaker")),
+            _ => Err(format!("`{text}` is none of idle_clock, idle_clock_only")),
         }
     }
 }
@@ -136,7 +84,6 @@ impl fmt::Display for Accounting {
         f.write_str(match self {
             Accounting::IdleClock => "the kernel's idle clock",
             Accounting::IdleClockOnly => "the kernel's idle clock alone",
-            Accounting::Soaker => "soakers",
         })
     }
 }
@@ -145,7 +92,7 @@ impl fmt::Display for Accounting {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Correction {
-    /// Nothing: each verdict stands for itself, as it did in experiments before version 3.
+    /// Nothing: each verdict stands for itself.
     None,
     /// Of the differences that an experiment claims, at most 5 % are accidents (Benjamini and
     /// Hochberg, Controlling the False Discovery Rate, JRSS B 57(1), 1995).

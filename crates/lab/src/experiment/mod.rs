@@ -6,13 +6,9 @@
 
 mod check;
 mod choices;
-mod grid;
-mod http;
 mod published;
 mod source;
 mod subject;
-mod tcp;
-mod version_1;
 
 use std::path::Path;
 
@@ -23,19 +19,20 @@ use crate::placement::Wanted;
 
 use source::Source;
 
-pub use choices::{Accounting, Correction, NetChoice, NetKind, Pin, Protocol, Until};
-pub use grid::{Cell, KeepsUp, Point, UdpGrid, UnderTest};
-pub(crate) use grid::{bytes, rate};
-pub use http::{HttpGrid, HttpPoint};
+pub(crate) use check::Check;
+pub use choices::{Accounting, Correction, NetChoice, NetKind, Pin, Until};
 pub use published::{
     Printed, Published, PublishedAgainst, PublishedCall, PublishedDatagrams, PublishedEcho,
     PublishedEchoRate, PublishedRate, PublishedRequests,
 };
 pub use subject::{Nginx, Ready, Subject};
-pub use tcp::{AnswersInTime, TcpGrid, TcpPoint};
 
-/// The schema of experiment files. Earlier ones are still read: version 1 knew TCP only, version 2
-/// no correction of many verdicts at once.
+pub use crate::workload::{
+    AnswersInTime, Cell, HttpGrid, HttpPoint, KeepsUp, Point, Protocol, TcpGrid, TcpPoint, UdpGrid,
+    UdpPoint, UnderTest,
+};
+
+/// The schema of experiment files.
 pub const EXPERIMENT_SCHEMA: &str = "twinring.lab.experiment/3";
 
 /// A name that differs from another by as many letters is taken for a slip of the finger.
@@ -43,9 +40,6 @@ const EDITS_MAX: usize = 2;
 
 /// The largest experiment file that is read; the largest of ours has 20 KB.
 pub const EXPERIMENT_BYTES_MAX: u64 = 1 << 20;
-
-/// The version before, which differs in defaults only.
-const EXPERIMENT_SCHEMA_2: &str = "twinring.lab.experiment/2";
 
 /// Experiments that come with the program: name and text.
 pub const BUILT_IN: &[(&str, &str)] = &[
@@ -241,47 +235,23 @@ impl Experiment {
     /// # Errors
     /// [`LabError::BadExperiment`].
     pub fn from_toml(text: &str, place: &str) -> Result<Experiment, LabError> {
-        #[derive(Deserialize)]
-        struct Head {
-            schema: String,
-        }
         let source = Source::of_file(place, text);
         let bad = |error: toml::de::Error| LabError::BadExperiment {
             place: source.at_offset(error.span().map(|span| span.start)),
             problem: error.message().to_owned(),
             expected: "the fields that `twinring lab show quick` prints".to_owned(),
         };
-        let head: Head = toml::from_str(text).map_err(bad)?;
-        let experiment = if head.schema == version_1::SCHEMA {
-            toml::from_str::<version_1::ExperimentV1>(text).map(Experiment::from)
-        } else {
-            toml::from_str(text).map(|read: Experiment| read.brought_up_to_date())
-        };
-        experiment.map_err(bad)?.resolved(&source)
+        toml::from_str::<Experiment>(text).map_err(bad)?.resolved(&source)
     }
 
-    /// Reads an experiment of any version from a bundle.
+    /// Reads an experiment from a bundle.
     ///
     /// # Errors
     /// What is missing, unknown or wrong in it.
     pub(crate) fn from_stored(value: serde_json::Value) -> Result<Experiment, String> {
-        let schema = value.get("schema").and_then(serde_json::Value::as_str);
-        let experiment = if schema == Some(version_1::SCHEMA) {
-            serde_json::from_value::<version_1::ExperimentV1>(value).map(Experiment::from)
-        } else {
-            serde_json::from_value(value).map(|read: Experiment| read.brought_up_to_date())
-        };
-        let experiment = experiment.map_err(|error| error.to_string())?;
+        let experiment: Experiment =
+            serde_json::from_value(value).map_err(|error| error.to_string())?;
         experiment.resolved(&Source::named("the experiment")).map_err(|error| error.to_string())
-    }
-
-    /// An experiment of the version before as one of this version that means the same.
-    fn brought_up_to_date(mut self) -> Experiment {
-        if self.schema == EXPERIMENT_SCHEMA_2 {
-            self.schema = EXPERIMENT_SCHEMA.to_owned();
-            self.correction = Correction::None;
-        }
-        self
     }
 
     /// Checks everything, and gives each subject what it has of the one it is `from`.
@@ -316,17 +286,8 @@ impl Experiment {
         self.accounting = overrides.accounting.unwrap_or(self.accounting);
         self.window_s = overrides.window_s.unwrap_or(self.window_s);
         self.warmup_s = overrides.warmup_s.unwrap_or(self.warmup_s);
-        if let Some(tcp) = &mut self.tcp {
-            tcp.window_s = overrides.window_s.or(tcp.window_s);
-            tcp.warmup_s = overrides.warmup_s.or(tcp.warmup_s);
-        }
-        if let Some(udp) = &mut self.udp {
-            udp.window_s = overrides.window_s.or(udp.window_s);
-            udp.warmup_s = overrides.warmup_s.or(udp.warmup_s);
-        }
-        if let Some(http) = &mut self.http {
-            http.window_s = overrides.window_s.or(http.window_s);
-            http.warmup_s = overrides.warmup_s.or(http.warmup_s);
+        for (_, grid) in self.grids_mut() {
+            grid.set_pace([overrides.warmup_s, overrides.window_s]);
         }
         if !overrides.subjects.is_empty() {
             self.replace_subjects(&overrides.subjects);
@@ -350,84 +311,58 @@ impl Experiment {
         for subject in self.subjects.iter_mut().filter(|subject| subject.command.is_some()) {
             subject.protocol.get_or_insert(first);
         }
-        let speak = [Protocol::Tcp, Protocol::Udp, Protocol::Http]
-            .map(|protocol| (protocol, subjects.len() == self.subjects_of(protocol).len()));
-        self.keep_protocols(|protocol| speak.contains(&(protocol, true)));
-    }
-
-    fn keep_protocols(&mut self, keep: impl Fn(Protocol) -> bool) {
-        self.tcp.take_if(|_| !keep(Protocol::Tcp));
-        self.udp.take_if(|_| !keep(Protocol::Udp));
-        self.http.take_if(|_| !keep(Protocol::Http));
+        let all_speak = |it: &Protocol| subjects.len() == self.subjects_of(*it).len();
+        let kept: Vec<Protocol> = self.protocols().filter(all_speak).collect();
+        self.keep_protocols(|protocol| kept.contains(&protocol));
     }
 
     fn set_axes(&mut self, overrides: &Overrides) -> Result<(), LabError> {
-        let Overrides { connections, message_bytes, depth, rate_per_s, churn, .. } = overrides;
-        let Overrides { streams, packets_per_s, .. } = overrides;
-        let mut axes: Vec<(&str, &mut Vec<u32>)> = Vec::new();
-        if let Some(tcp) = &mut self.tcp {
-            axes.push(("--connections", &mut tcp.connections));
-            axes.push(("--sizes", &mut tcp.message_bytes));
-            axes.push(("--depth", &mut tcp.depth));
-            axes.push(("--rates", &mut tcp.rate_per_s));
-            axes.push(("--churn", &mut tcp.churn));
-        }
-        if let Some(udp) = &mut self.udp {
-            axes.push(("--streams", &mut udp.streams));
-            axes.push(("--pps", &mut udp.packets_per_s));
-            axes.push(("--sizes", &mut udp.message_bytes));
-        }
-        if let Some(http) = &mut self.http {
-            axes.push(("--connections", &mut http.connections));
-            axes.push(("--sizes", &mut http.file_bytes));
-            axes.push(("--depth", &mut http.depth));
-            axes.push(("--rates", &mut http.rate_per_s));
-        }
         for (option, given) in [
-            ("--connections", connections),
-            ("--sizes", message_bytes),
-            ("--depth", depth),
-            ("--rates", rate_per_s),
-            ("--churn", churn),
-            ("--streams", streams),
-            ("--pps", packets_per_s),
+            ("--connections", &overrides.connections),
+            ("--sizes", &overrides.message_bytes),
+            ("--depth", &overrides.depth),
+            ("--rates", &overrides.rate_per_s),
+            ("--churn", &overrides.churn),
+            ("--streams", &overrides.streams),
+            ("--pps", &overrides.packets_per_s),
         ] {
             let Some(given) = given else { continue };
-            let mut concerned = axes.iter_mut().filter(|(name, _)| *name == option).peekable();
-            if concerned.peek().is_none() {
+            let mut others: Vec<&str> = Vec::new();
+            let mut is_known = false;
+            for axis in self.grids_mut().flat_map(|(_, grid)| grid.axes()) {
+                if axis.option == option {
+                    axis.points.clone_from(given);
+                    is_known = true;
+                } else if !axis.option.is_empty() && !others.contains(&axis.option) {
+                    others.push(axis.option);
+                }
+            }
+            if !is_known {
                 return Err(LabError::BadExperiment {
                     place: "the options".to_owned(),
                     problem: format!("{option} concerns no cell of this experiment"),
-                    expected: "--connections, --depth and --rates for TCP and HTTP, --churn for \
-                               TCP, --streams and --pps for UDP"
-                        .to_owned(),
+                    expected: format!("{}, which its cells have", others.join(", ")),
                 });
             }
-            concerned.for_each(|(_, own)| own.clone_from(given));
         }
         Ok(())
     }
 
     /// Every cell on the given networks, in the order of the report.
     pub fn cells(&self, nets: &[NetKind]) -> Vec<Cell> {
-        let points = || {
-            let tcp = self.tcp.iter().flat_map(TcpGrid::points);
-            let udp = self.udp.iter().flat_map(UdpGrid::points);
-            tcp.chain(udp).chain(self.http.iter().flat_map(HttpGrid::points))
-        };
-        nets.iter().flat_map(|&net| points().map(move |point| Cell { net, point })).collect()
+        let grids = self.protocols().filter_map(|protocol| self.grid(protocol));
+        let points: Vec<Point> = grids.flat_map(|grid| grid.points()).collect();
+        let cell = |net| move |point: &Point| Cell { net, point: *point };
+        nets.iter().flat_map(|net| points.iter().map(cell(*net))).collect()
     }
 
     /// The protocols it has cells of, in the order of the report.
     pub fn protocols(&self) -> impl Iterator<Item = Protocol> {
-        let tcp = self.tcp.is_some().then_some(Protocol::Tcp);
-        let udp = self.udp.is_some().then_some(Protocol::Udp);
-        let http = self.http.is_some().then_some(Protocol::Http);
-        [tcp, udp, http].into_iter().flatten()
+        Protocol::ALL.iter().copied().filter(|protocol| self.grid(*protocol).is_some())
     }
 
     fn first_protocol(&self) -> Protocol {
-        self.protocols().next().unwrap_or_default()
+        self.protocols().next().unwrap_or(Protocol::Tcp)
     }
 
     /// The subjects that speak a protocol, as positions in `subjects`; the first is the baseline.
@@ -475,13 +410,9 @@ impl Experiment {
 
     /// The load generator's command for a protocol and a subject, placeholders still in it.
     pub fn load_template(&self, protocol: Protocol, subject: &Subject) -> Vec<String> {
-        let load = match protocol {
-            Protocol::Tcp => self.tcp.as_ref().map(|grid| &grid.load),
-            Protocol::Udp => self.udp.as_ref().map(|grid| &grid.load),
-            Protocol::Http => self.http.as_ref().map(|grid| &grid.load),
-        };
-        let mut command = load.cloned().unwrap_or_default();
-        if protocol == Protocol::Udp {
+        let load = self.grid(protocol).map(|grid| grid.load().to_vec());
+        let mut command = load.unwrap_or_default();
+        if self.under_test(protocol) == UnderTest::Both {
             command.extend(subject.load_arguments.iter().cloned());
         }
         command
@@ -489,21 +420,13 @@ impl Experiment {
 
     /// Warm-up and window of a protocol's runs, in seconds.
     pub fn pace_s(&self, protocol: Protocol) -> (f64, f64) {
-        let own = match protocol {
-            Protocol::Tcp => self.tcp.as_ref().map(|grid| (grid.warmup_s, grid.window_s)),
-            Protocol::Udp => self.udp.as_ref().map(|grid| (grid.warmup_s, grid.window_s)),
-            Protocol::Http => self.http.as_ref().map(|grid| (grid.warmup_s, grid.window_s)),
-        };
-        let (warmup_s, window_s) = own.unwrap_or_default();
+        let [warmup_s, window_s] = self.grid(protocol).map(|grid| grid.pace()).unwrap_or_default();
         (warmup_s.unwrap_or(self.warmup_s), window_s.unwrap_or(self.window_s))
     }
 
     /// Whose work the verdicts on a protocol are about.
     pub fn under_test(&self, protocol: Protocol) -> UnderTest {
-        match (protocol, &self.udp) {
-            (Protocol::Udp, Some(udp)) => udp.under_test,
-            _ => UnderTest::Server,
-        }
+        self.grid(protocol).map_or(UnderTest::Server, |grid| grid.under_test())
     }
 }
 

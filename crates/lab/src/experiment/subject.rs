@@ -2,8 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::choices::{Accounting, Protocol};
-use super::grid::Point;
+use super::{Accounting, Point, Protocol};
 use crate::error::LabError;
 use crate::peers::Peer;
 
@@ -194,10 +193,10 @@ impl Subject {
 
     /// How readiness is found out.
     pub fn ready_check(&self, protocol: Protocol) -> Ready {
-        self.ready.unwrap_or(match (&self.engine, protocol) {
+        self.ready.unwrap_or(match (&self.engine, protocol.workload().over_tcp) {
             (Some(_), _) => Ready::Json,
-            (None, Protocol::Tcp | Protocol::Http) => Ready::Tcp,
-            (None, Protocol::Udp) => Ready::Udp,
+            (None, true) => Ready::Tcp,
+            (None, false) => Ready::Udp,
         })
     }
 
@@ -213,15 +212,9 @@ impl Subject {
         let (Some(engine), None) = (&self.engine, &self.command) else {
             return self.command.clone().unwrap_or_default();
         };
-        let service: &[&str] = match protocol {
-            // Between the namespaces of the lab the load generator is the only one who asks.
-            Protocol::Tcp => &["echo", "--listen", "{addr}", "--allow", "any"],
-            Protocol::Udp => &["udp", "--listen", "{addr}", "--allow", "any"],
-            Protocol::Http => &["http", "--root", "{root}", "{listen}"],
-        };
         let mut command: Vec<String> = ["{twinring}", "serve"]
             .iter()
-            .chain(service)
+            .chain(protocol.workload().service)
             .chain(&["--engine", engine, "--workers", "1", "--pin", "{server_cpu}", "--json"])
             .map(|word| (*word).to_owned())
             .collect();

@@ -158,19 +158,6 @@ fn nginx_speaks_http_only() {
     assert_eq!(left.subjects_of(Protocol::Http), [0, 1]);
 }
 
-#[test]
-fn experiments_of_the_first_version_are_read() {
-    let old = "schema = \"twinring.lab.experiment/1\"\nname = \"old\"\npairs = 8\nwarmup_s = 0.1\n\
-               window_s = 1.0\n[axes]\nconnections = [1, 2]\nmessage_bytes = [128]\n[load]\n\
-               command = [\"load\", \"{addr}\"]\n[[subjects]]\nname = \"epoll\"\nengine = \"epoll\"\n";
-    let read = Experiment::from_toml(old, "old.toml").unwrap();
-    assert_eq!(read.cells(&[NetKind::Rps]).len(), 2);
-    assert_eq!(read.schema, EXPERIMENT_SCHEMA);
-    let wrong = old.replace("window_s", "windows");
-    let error = Experiment::from_toml(&wrong, "old.toml").unwrap_err().to_string();
-    assert!(error.starts_with("old.toml:5"), "{error}");
-}
-
 /// `quick` with some of its text replaced.
 fn quick_with(from: &str, to: &str) -> Result<Experiment, LabError> {
     let text = BUILT_IN[0].1.replacen(from, to, 1);
@@ -231,13 +218,6 @@ fn a_subject_may_be_another_one_with_a_change() {
     assert!(refused("from = \"base\"", "from = \"more\"").contains("engine of its own"));
     assert!(refused("from = \"base\"\n", "").contains("nothing to change"));
     assert!(refused("from", "engine = \"epoll\"\nfrom").contains("of its own"));
-}
-
-#[test]
-fn experiments_of_version_2_mean_what_they_meant() {
-    let old = quick_with("experiment/3", "experiment/2").unwrap();
-    assert_eq!((old.correction, &*old.schema), (Correction::None, EXPERIMENT_SCHEMA));
-    assert_eq!(quick().correction, Correction::BenjaminiHochberg);
 }
 
 #[test]

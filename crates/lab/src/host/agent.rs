@@ -34,7 +34,6 @@ use crate::net::{self, Place};
 use crate::process::{self, Event, Process, Role};
 use crate::procfs;
 use crate::site::{Made, nginx};
-use crate::soaker;
 
 /// How long the last lines of an ended process may take to be sent.
 const FORWARD_PATIENCE: Duration = Duration::from_secs(5);
@@ -114,7 +113,7 @@ fn listen_to_the_lab(out: Out, inbox: Sender<Inbox>, state: Arc<Shared>) {
             let sent = match serde_json::from_str(&line) {
                 Ok(ToAgent::Alive) => Ok(()),
                 Ok(ToAgent::Ask { id, request: Request::Clock }) => {
-                    let result = soaker::now_ns().map(Value::from).map_err(|e| e.to_string());
+                    let result = procfs::now_ns().map(Value::from).map_err(|e| e.to_string());
                     out.send(&FromAgent::Reply { id, result })
                 }
                 Ok(ToAgent::Ask { id, request }) => {
@@ -203,7 +202,7 @@ impl Agent {
 
     fn answer(&mut self, request: Request) -> Result<Value, String> {
         match request {
-            Request::Clock => reply(soaker::now_ns().map_err(text)?),
+            Request::Clock => reply(procfs::now_ns().map_err(text)?),
             Request::Settle { cpu } => {
                 accounting::prepare();
                 local::keep_off(cpu).map_err(text)?;

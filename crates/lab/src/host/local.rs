@@ -159,9 +159,10 @@ pub(crate) fn connect(address: SocketAddr) -> io::Result<()> {
 /// # Errors
 /// Who or what is in the way.
 pub(crate) fn can_bind(address: SocketAddr, protocol: Protocol) -> io::Result<()> {
-    match protocol {
-        Protocol::Tcp | Protocol::Http => TcpListener::bind(address).map(drop),
-        Protocol::Udp => UdpSocket::bind(address).map(drop),
+    if protocol.workload().over_tcp {
+        TcpListener::bind(address).map(drop)
+    } else {
+        UdpSocket::bind(address).map(drop)
     }
 }
 

@@ -20,8 +20,8 @@ use super::protocol::{self, Ended, FromAgent, HEARTBEAT, Hello, Request, SILENCE
 use super::ssh::{Session, Ssh};
 use crate::error::LabError;
 use crate::process::{Event, Exit, Role};
+use crate::procfs;
 use crate::site::Site;
-use crate::soaker;
 
 /// How long an agent may take for what takes no time.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -147,7 +147,7 @@ impl Remote {
     pub(crate) fn clock(&self) -> Result<Offset, LabError> {
         let ours = || {
             let why = |errno| LabError::Machine { why: format!("no clock: {errno}") };
-            soaker::now_ns().map_err(why)
+            procfs::now_ns().map_err(why)
         };
         Offset::measure(ours, || self.ask(Request::Clock))
     }

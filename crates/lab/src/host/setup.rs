@@ -9,7 +9,7 @@ use super::protocol::{Hello, Request};
 use super::remote::Remote;
 use super::{End, Host, HostOptions, HostRecord, HostRole, LOCAL, local, share, ssh};
 use crate::error::LabError;
-use crate::experiment::{Accounting, Experiment, NetKind, Pin, Protocol};
+use crate::experiment::{Experiment, NetKind, Pin};
 use crate::machine::{Cpus, Fingerprint};
 use crate::net::{self, NetRecord, Network, Place};
 use crate::placement::Wanted;
@@ -51,7 +51,7 @@ pub(crate) fn set_up(
     let parties = meet_all(options, &names, wishes)?;
     let cpus = choose_cpus(&parties, wishes.pin)?;
     let server_ip = server_address(options, &parties)?;
-    let over_tcp = experiment.protocols().any(|protocol| protocol != Protocol::Udp);
+    let over_tcp = experiment.protocols().any(|protocol| protocol.workload().over_tcp);
     check_way(&parties, server_ip, over_tcp)?;
     let mut records = Vec::new();
     for (index, party) in parties.iter().enumerate() {
@@ -137,12 +137,6 @@ fn check(experiment: &Experiment, clients: usize) -> Result<(), LabError> {
         problem: problem.to_owned(),
         expected: expected.to_owned(),
     };
-    let of_subjects = experiment.subjects.iter().filter_map(|subject| subject.accounting);
-    let mut ways = of_subjects.chain([experiment.accounting]);
-    if ways.any(|way| way == Accounting::Soaker) {
-        let problem = "soakers publish by the clock of one machine";
-        return Err(bad(problem, "--accounting idle_clock"));
-    }
     if experiment.placement != Wanted::Any {
         let problem = "CPUs of different machines do not share a cache";
         return Err(bad(problem, "--placement any"));
@@ -455,8 +449,5 @@ mod tests {
         check(&experiment, 2).unwrap();
         experiment.placement = Wanted::Close;
         assert_eq!(check(&experiment, 1).unwrap_err().exit_code(), 2);
-        experiment.placement = Wanted::Any;
-        experiment.accounting = Accounting::Soaker;
-        assert!(check(&experiment, 1).unwrap_err().to_string().contains("idle_clock"));
     }
 }

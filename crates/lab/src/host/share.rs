@@ -13,19 +13,7 @@ fn part(whole: u32, hosts: usize, index: usize) -> u32 {
 /// The load of the host number `index` of `hosts`: its part of the connections, of the rate or of
 /// the streams, and everything else as in the cell.
 pub(crate) fn share(point: Point, hosts: usize, index: usize) -> Point {
-    let mut share = point;
-    match &mut share {
-        Point::Tcp(tcp) => {
-            tcp.connections = part(tcp.connections, hosts, index);
-            tcp.rate_per_s = part(tcp.rate_per_s, hosts, index);
-        }
-        Point::Udp { streams, .. } => *streams = part(*streams, hosts, index),
-        Point::Http(http) => {
-            http.connections = part(http.connections, hosts, index);
-            http.rate_per_s = part(http.rate_per_s, hosts, index);
-        }
-    }
-    share
+    point.load().divided(&|whole| part(whole, hosts, index))
 }
 
 /// Whether every cell has something for each of the hosts.
@@ -42,14 +30,11 @@ pub(crate) fn check(experiment: &Experiment, hosts: usize) -> Result<(), LabErro
         expected: expected.to_owned(),
     };
     for cell in experiment.cells(&[NetKind::Hosts]) {
-        let (count, what, rate_per_s) = match cell.point {
-            Point::Tcp(tcp) => (tcp.connections, "connections", tcp.rate_per_s),
-            Point::Udp { streams, .. } => (streams, "streams", 0),
-            Point::Http(http) => (http.connections, "connections", http.rate_per_s),
-        };
+        let ((axis, count), rate_per_s) = (cell.point.clients(), cell.point.rate_per_s());
         let too_slow = rate_per_s != 0 && (rate_per_s as usize) < hosts;
         if too_slow || (count as usize) < hosts {
             let problem = format!("{cell} cannot be divided among {hosts} client hosts");
+            let what = axis.title();
             let expected = format!("{hosts} {what} or more, and as many requests/s, in every cell");
             return Err(bad(problem, &expected));
         }

@@ -298,10 +298,8 @@ impl Peer {
 
 /// Connections and bytes that each may have on its way at once. Only echo servers are fitted.
 fn load_of(point: &Point) -> (u32, u32) {
-    match point {
-        Point::Tcp(point) => (point.connections, point.message_bytes.saturating_mul(point.depth)),
-        Point::Udp { .. } | Point::Http(_) => (1, 1),
-    }
+    let Point::Tcp(point) = point else { return (1, 1) };
+    (point.connections, point.message_bytes.saturating_mul(point.depth))
 }
 
 fn nothing(_: &Point) -> Vec<String> {

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::experiment::{Cell, Point};
+use crate::experiment::Cell;
 use crate::summary::{Figures, Metric};
 
 pub(crate) use explain::{Error, Explained, Explanation};
@@ -128,13 +128,7 @@ pub(crate) const TERMS: [Term; 5] = [
     },
 ];
 
-/// What a server copies from and to the kernel for a unit of work, in KB. Of a file only the sending
-/// counts, whether its server copies it or not: the lab cannot see that.
+/// What a server copies from and to the kernel for a unit of work, in KB.
 fn copied_kb(cell: &Cell) -> f64 {
-    let bytes = match cell.point {
-        Point::Tcp(point) => 2.0 * f64::from(point.message_bytes),
-        Point::Udp { message_bytes, .. } => 2.0 * f64::from(message_bytes),
-        Point::Http(point) => f64::from(point.file_bytes),
-    };
-    bytes / 1024.0
+    cell.point.load().copied_bytes() / 1024.0
 }

@@ -172,7 +172,7 @@ fn head(line: &str) -> Option<Sample> {
 mod tests {
     use super::super::{Profile, ProfiledRun};
     use super::*;
-    use crate::experiment::{Cell, NetKind, Point};
+    use crate::experiment::{Cell, NetKind, Point, UdpPoint};
 
     /// From `perf script` of Linux 6.1 on Linux 6.18, shortened.
     const RECORDED: &str = "\
@@ -258,7 +258,7 @@ twinring  4300/4300  [001]:
         let deciders = Vec::new();
         let side = Attribution { cpu: 0, samples: u64::MAX - 1, classes, deciders, nameless: 0 };
         assert_eq!(side.of_the_run(), 0);
-        let point = Point::Udp { streams: 1, packets_per_s: 1, message_bytes: 16 };
+        let point = Point::Udp(UdpPoint { streams: 1, packets_per_s: 1, message_bytes: 16 });
         let cell = Cell { net: NetKind::Lo, point };
         let (subject, counts) = ("a".to_owned(), None);
         let run = ProfiledRun { cell, subject, server: Some(side), client: None, counts };

@@ -17,7 +17,7 @@ pub(super) fn tables(cell: &CellSummary) -> Vec<(Vec<Vec<String>>, &'static str)
 fn sides(cell: &CellSummary) -> Vec<Vec<String>> {
     const OWN: [Metric; 2] = [Metric::ServerSyscalls, Metric::CompletionsPerEnter];
     let unit = cell.cell.protocol().unit();
-    let columns: Vec<_> = Metric::columns(Table::Sides).collect();
+    let columns: Vec<_> = Metric::columns(&[Table::Sides]).collect();
     let mut rows = Vec::new();
     for subject in &cell.subjects {
         let Some(figures) = &subject.figures else { continue };

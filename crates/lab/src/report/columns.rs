@@ -4,12 +4,13 @@ use super::words::{self, NOTHING, interval, percent, rare, share, short, whole};
 use crate::experiment::Protocol;
 use crate::statistics::Interval;
 use crate::summary::{CellSummary, Comparison, Figures, Metric, Record, Table, Unit};
+use crate::workload::Workload;
 
 /// The first table of a cell: two title rows, then one row per subject with what it was limited by.
 pub(super) fn figures(cell: &CellSummary) -> Vec<Vec<String>> {
     let protocol = cell.cell.protocol();
     let primary = cell.comparisons.first().map_or(Metric::ServerCpuNs, |it| it.record.metric());
-    let mut columns: Vec<_> = Metric::columns(Table::Figures(protocol)).collect();
+    let mut columns: Vec<_> = Metric::columns(protocol.workload().tables).collect();
     columns.sort_by_key(|(metric, ..)| *metric != primary);
     let below = |(_, _, below): &(_, _, &str)| below.replace("unit", protocol.unit());
     let mut rows = vec![
@@ -50,7 +51,7 @@ pub(super) fn shown(value: Option<f64>, unit: Unit) -> String {
 /// What was counted: a row of titles and one of what they are of, then one row per subject; empty
 /// where nothing was counted, as in older bundles.
 pub(super) fn counts(cell: &CellSummary) -> Vec<Vec<String>> {
-    let columns: Vec<_> = Metric::columns(Table::Counts).collect();
+    let columns: Vec<_> = Metric::columns(&[Table::Counts]).collect();
     let subjects = measured(cell, Table::Counts);
     if subjects.is_empty() {
         return Vec::new();
@@ -76,7 +77,7 @@ pub(super) fn counts(cell: &CellSummary) -> Vec<Vec<String>> {
 /// The subjects that have anything which is in this table for its own sake.
 fn measured(cell: &CellSummary, table: Table) -> Vec<(&str, &Figures)> {
     let has_any = |figures: &Figures| {
-        Metric::columns(table).any(|(it, ..)| it.is_grouped() && figures.get(it).is_some())
+        Metric::columns(&[table]).any(|(it, ..)| it.is_grouped() && figures.get(it).is_some())
     };
     let subjects = cell.subjects.iter().filter_map(|it| Some((&*it.name, it.figures.as_ref()?)));
     subjects.filter(|(_, figures)| has_any(figures)).collect()
@@ -88,10 +89,11 @@ pub(super) fn simple(cell: &CellSummary, table: Table, title: &str) -> Vec<Vec<S
     if subjects.is_empty() {
         return Vec::new();
     }
-    let titles = Metric::columns(table).map(|(_, title, _)| title.to_owned());
+    let tables = [table];
+    let titles = Metric::columns(&tables).map(|(_, title, _)| title.to_owned());
     let mut rows = vec![[title.to_owned()].into_iter().chain(titles).collect::<Vec<String>>()];
     for (name, figures) in subjects {
-        let values = Metric::columns(table).map(|(it, ..)| shown(figures.get(it), it.unit()));
+        let values = Metric::columns(&tables).map(|(it, ..)| shown(figures.get(it), it.unit()));
         rows.push([name.to_owned()].into_iter().chain(values).collect());
     }
     rows
@@ -146,7 +148,7 @@ pub(super) fn published_call_titles() -> Vec<String> {
 /// A ratio of a comparison: its name, its interval if there is one, and whether it may be shown.
 /// What the load generator limited says nothing about the servers.
 pub(super) struct Ratio<'a> {
-    pub(super) name: &'static str,
+    pub(super) name: String,
     pub(super) interval: Option<&'a Interval>,
     pub(super) client_bound: bool,
     /// Why there is none, if so.
@@ -156,33 +158,29 @@ pub(super) struct Ratio<'a> {
 /// The ratios of a comparison, the primary metric first.
 pub(super) fn ratios(comparison: &Comparison, protocol: Protocol) -> Vec<Ratio<'_>> {
     let Comparison { server_cpu, client_cpu, both_cpus, throughput, latency_p99, .. } = comparison;
+    let Workload { unit, latency, on_schedule, .. } = protocol.workload();
     let plain = |name, interval| Ratio { name, interval, client_bound: false, missing: None };
+    let cpu = |what: &str, interval| plain(format!("{what}/{unit}"), interval);
     let client_bound = comparison.throughput_is_client_bound;
     let served = |name, interval| Ratio { client_bound, ..plain(name, interval) };
     let missing = comparison.packets_lost.then_some("packets lost");
-    let latency = |name| Ratio { missing, ..served(name, latency_p99.as_ref()) };
-    let process = plain("its process alone", comparison.server_process.as_ref());
-    match (protocol, comparison.record) {
-        (Protocol::Tcp | Protocol::Http, _) => vec![
-            plain("server CPU/request", server_cpu.as_ref()),
-            plain("both CPUs/request", both_cpus.as_ref()),
-            served("requests/s", throughput.as_ref()),
-            latency("p99 latency"),
-            process,
-        ],
-        (Protocol::Udp, record) => {
-            let mut cpu = [
-                plain("server CPU/packet", server_cpu.as_ref()),
-                plain("client CPU/packet", client_cpu.as_ref()),
-                plain("both CPUs/packet", both_cpus.as_ref()),
-            ];
-            if record == Record::BothCpus {
-                cpu.rotate_right(1);
-            }
-            let rest = [latency("p99 round trip"), process];
-            cpu.into_iter().chain(rest).collect()
-        }
+    let mut ratios = vec![
+        cpu("server CPU", server_cpu.as_ref()),
+        cpu("client CPU", client_cpu.as_ref()),
+        cpu("both CPUs", both_cpus.as_ref()),
+    ];
+    if comparison.record == Record::BothCpus {
+        ratios.rotate_right(1);
     }
+    if !on_schedule {
+        // A load generator that waits for answers has its CPU busy whoever answers.
+        ratios.remove(1);
+        ratios.push(served(format!("{unit}s/s"), throughput.as_ref()));
+    }
+    let latency = format!("p99 {}", latency.to_lowercase());
+    ratios.push(Ratio { missing, ..served(latency, latency_p99.as_ref()) });
+    ratios.push(plain("its process alone".to_owned(), comparison.server_process.as_ref()));
+    ratios
 }
 
 /// A ratio in a table.
@@ -192,4 +190,18 @@ pub(super) fn ratio(ratio: &Ratio<'_>) -> String {
         (None, Some(_)) if ratio.client_bound => "client-bound".to_owned(),
         (None, it) => interval(it),
     }
+}
+
+/// A title row, then one row of ratios per comparison.
+pub(super) fn ratio_rows(cell: &CellSummary) -> Vec<Vec<String>> {
+    let Some(first) = cell.comparisons.first() else { return Vec::new() };
+    let mut rows = vec![vec!["times better".to_owned()]];
+    let protocol = cell.cell.protocol();
+    rows[0].extend(ratios(first, protocol).into_iter().map(|ratio| ratio.name));
+    for comparison in &cell.comparisons {
+        let mut row = vec![format!("{} : {}", comparison.subject, comparison.baseline)];
+        row.extend(ratios(comparison, protocol).iter().map(ratio));
+        rows.push(row);
+    }
+    rows
 }

@@ -1,29 +1,19 @@
 //! What a reader of the verdicts has to know, with advice: the warnings of the bundle and the
 //! findings of all cells, each said once.
 
+use super::document::{Item, Tone};
 use super::{warnings, words};
 use crate::audit::{Finding, Kind, Severity};
 use crate::result::Bundle;
 use crate::summary::Summary;
 
-/// One thing to know, wherever it was found.
-pub(super) struct Gathered {
-    pub(super) severity: Severity,
-    pub(super) title: &'static str,
-    /// How often, and an example.
-    pub(super) what: String,
-    pub(super) advice: String,
-}
-
-impl Gathered {
-    /// All of it, with what to do.
-    pub(super) fn sentence(&self) -> String {
-        let Gathered { severity, title, what, advice } = self;
-        match severity {
-            Severity::Warning => format!("{title}: {what}. Advice: {advice}."),
-            grave => format!("{title} ({}): {what}. Advice: {advice}.", words::severity(*grave)),
-        }
-    }
+/// One thing to know, wherever it was found; `what` is how often, and an example.
+pub(super) fn item(severity: Severity, title: &str, what: &str, advice: &str) -> Item {
+    let mark = match severity {
+        Severity::Warning => title.to_owned(),
+        grave => format!("{title} ({})", words::severity(grave)),
+    };
+    Item { tone: Tone::Finding(severity), mark, text: format!("{what}. Advice: {advice}.") }
 }
 
 /// A finding, with the number of its cell.
@@ -33,13 +23,13 @@ type Found<'a> = (usize, &'a Finding);
 const TOLD_AS_WARNINGS: [Kind; 2] = [Kind::UnequalAdmission, Kind::UnverifiedPayload];
 
 /// Everything there is to know, the gravest first.
-pub(super) fn gathered(bundle: &Bundle, summary: &Summary) -> Vec<Gathered> {
-    let (void, others): (Vec<_>, Vec<_>) =
-        found(summary).into_iter().partition(|it| it.severity == Severity::Void);
+pub(super) fn gathered(bundle: &Bundle, summary: &Summary) -> Vec<Item> {
+    let is_void = |it: &Item| it.tone == Tone::Finding(Severity::Void);
+    let (void, others): (Vec<_>, Vec<_>) = found(summary).into_iter().partition(is_void);
     void.into_iter().chain(warnings::told(bundle)).chain(others).collect()
 }
 
-fn found(summary: &Summary) -> Vec<Gathered> {
+fn found(summary: &Summary) -> Vec<Item> {
     let mut kinds: Vec<((Severity, Kind), Vec<Found<'_>>)> = Vec::new();
     for (cell, found) in summary.cells.iter().enumerate() {
         let is_new = |finding: &&Finding| {
@@ -54,11 +44,8 @@ fn found(summary: &Summary) -> Vec<Gathered> {
         }
     }
     kinds.sort_by_key(|((severity, kind), _)| (std::cmp::Reverse(*severity), *kind));
-    let warning = |((severity, kind), list): &((Severity, Kind), Vec<Found<'_>>)| Gathered {
-        severity: *severity,
-        title: kind.title(),
-        what: what(summary, *severity, list),
-        advice: kind.advice().to_owned(),
+    let warning = |((severity, kind), list): &((Severity, Kind), Vec<Found<'_>>)| {
+        item(*severity, kind.title(), &what(summary, *severity, list), kind.advice())
     };
     kinds.iter().map(warning).collect()
 }

@@ -1,10 +1,11 @@
 //! The summary for people: a table for the terminal, Markdown, and one HTML file.
 //!
-//! All three say the same with the same words, which are in `words`.
+//! What they say is one `document`; its words are in `words`.
 
 mod accounting;
 mod columns;
 mod conditions;
+mod document;
 mod findings;
 mod html;
 mod markdown;

@@ -1,9 +1,7 @@
 //! What the machine charges, and what of the differences that explains: tables and sentences.
 
-use std::fmt::{self, Write};
-
-use super::table::Style;
-use super::text;
+use super::document::{Part, Section, apart};
+use super::table::{self, Style};
 use super::words::{NOTHING, interval, short, whole};
 use crate::error::LabError;
 use crate::prices::{
@@ -174,40 +172,16 @@ pub fn explain(
         expected: "a bundle with prices (`twinring lab run prices`)".to_owned(),
     })?;
     let predicted = other.map(|other| predict(&explanation, other)).transpose()?;
-    let mut out = String::new();
-    // Writing to a String cannot fail.
-    let _ = write_explanation(&mut out, bundle, &explanation, predicted.as_deref(), style);
-    Ok(out)
-}
-
-fn write_explanation(
-    out: &mut String,
-    bundle: &Bundle,
-    explanation: &Explanation<'_>,
-    predicted: Option<&[Predicted<'_>]>,
-    style: Style,
-) -> fmt::Result {
-    writeln!(out, "{}", style.paint("1", TITLE))?;
-    let mut tables = tables(explanation);
-    tables.insert(0, prices(explanation));
-    tables.insert(0, list(bundle));
-    for rows in tables.iter().filter(|rows| rows.len() > 1) {
-        writeln!(out)?;
-        text::lines(rows, text::WIDTH).iter().try_for_each(|line| writeln!(out, "{line}"))?;
-    }
-    writeln!(out)?;
-    let mut sentences = sentences(bundle, explanation);
-    sentences.push(NOTE.to_owned());
-    if let Some(predicted) = predicted {
-        sentences.push(prediction_note(explanation));
-        let rows = predictions(predicted);
-        text::lines(&rows, text::WIDTH).iter().try_for_each(|line| writeln!(out, "{line}"))?;
-        writeln!(out)?;
-    }
-    for sentence in sentences {
-        text::wrapped(&sentence, 0).iter().try_for_each(|line| writeln!(out, "{line}"))?;
-    }
-    Ok(())
+    let tables = [list(bundle), prices(&explanation)].into_iter().chain(tables(&explanation));
+    let predictions = predicted.as_deref().map(predictions);
+    let mut told = sentences(bundle, &explanation);
+    told.push(NOTE.to_owned());
+    told.extend(predicted.map(|_| prediction_note(&explanation)));
+    let tables = apart(TITLE, tables.chain(predictions));
+    let told = told.into_iter().map(Part::plain).collect();
+    let title = Section::new(Some((2, TITLE)), Vec::new());
+    let sections = [title, Section::new(None, tables), Section::new(None, told)];
+    Ok(table::sections(&sections, style))
 }
 
 /// The price list of the machine.

@@ -15,11 +15,6 @@ pub(super) const NOTE: &str = "By perf, in runs of their own that are in no figu
     System calls are of the window, as the kernel counts them; beside them stands what the server \
     itself counted over its whole life.";
 
-/// What could not be done.
-pub(super) fn problems(bundle: &Bundle) -> &[String] {
-    bundle.profile.as_ref().map_or(&[], |profile| &profile.problems)
-}
-
 /// For each cell that was profiled its tables, each with a title row.
 pub(super) fn tables(bundle: &Bundle) -> Vec<Vec<Vec<String>>> {
     let (Some(profile), Some(summary)) = (&bundle.profile, &bundle.summary) else {

@@ -10,7 +10,7 @@ use crate::summary::{CellSummary, Figures, Metric, Summary};
 /// The title of this part of a report.
 pub(super) const TITLE: &str = "Published figures beside ours";
 
-/// The title over the sentences of [`not_reproduced`].
+/// The title over what could not be reproduced, as the experiment says it.
 pub(super) const NOT_REPRODUCED_TITLE: &str = "What could not be reproduced";
 
 /// Under which conditions it was published, each said once.
@@ -66,12 +66,6 @@ pub(super) fn remarks(bundle: &Bundle, summary: &Summary) -> Vec<String> {
     remarks.extend(published.iter().flat_map(notes));
     remarks.extend(published.iter().filter_map(impossible_means));
     remarks
-}
-
-/// What could not be reproduced, as the experiment says it. Its title is
-/// [`NOT_REPRODUCED_TITLE`].
-pub(super) fn not_reproduced(bundle: &Bundle) -> &[String] {
-    &bundle.experiment.not_reproduced
 }
 
 /// How the published ratios of each pair of ours came out, and how that was judged.
@@ -312,8 +306,8 @@ fn cpu_rows(published: &PublishedDatagrams, summary: &Summary) -> Vec<Vec<String
 
 /// Our figures of the same work, if this cell has it.
 fn figures<'a>(published: &PublishedDatagrams, cell: &'a CellSummary) -> Option<&'a Figures> {
-    let Point::Udp { streams, packets_per_s, .. } = cell.cell.point else { return None };
-    if (streams, packets_per_s) != (published.streams, published.packets_per_s) {
+    let Point::Udp(point) = cell.cell.point else { return None };
+    if (point.streams, point.packets_per_s) != (published.streams, published.packets_per_s) {
         return None;
     }
     cell.subjects.iter().find(|subject| subject.name == published.subject)?.figures.as_ref()

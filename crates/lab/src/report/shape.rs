@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use super::outcome::{Judged, grouped, is_change, judged};
 use crate::experiment::{Cell, Experiment, NetKind, Protocol};
 use crate::result::Bundle;
-use crate::summary::axis::{axes, differ_only_in};
-use crate::summary::{Axis, CellSummary, Comparison, Knee, Summary};
+use crate::summary::{CellSummary, Comparison, Knee, Summary};
+use crate::workload::{Axis, differ_only_in};
 
 /// Axes that make good columns of a map, the best first.
 const COLUMNS: [Axis; 4] = [Axis::Connections, Axis::Streams, Axis::RatePerS, Axis::Depth];
@@ -75,7 +75,7 @@ impl<'a> Shape<'a> {
             curves: Vec::new(),
             ablations: ablations(experiment, summary),
         };
-        for protocol in [Protocol::Tcp, Protocol::Udp, Protocol::Http] {
+        for protocol in Protocol::ALL.iter().copied() {
             let cells: Vec<&CellSummary> =
                 summary.cells.iter().filter(|it| it.cell.protocol() == protocol).collect();
             let varied = Varied::among(&cells);
@@ -108,7 +108,7 @@ struct Varied(Vec<(Axis, BTreeSet<u32>)>);
 impl Varied {
     fn among(cells: &[&CellSummary]) -> Varied {
         let mut varied: Vec<(Axis, BTreeSet<u32>)> = Vec::new();
-        for (axis, value) in cells.iter().flat_map(|it| axes(&it.cell)) {
+        for (axis, _, value) in cells.iter().flat_map(|it| it.cell.point.load().axes()) {
             match varied.iter_mut().find(|(known, _)| *known == axis) {
                 Some((_, values)) => drop(values.insert(value)),
                 None => varied.push((axis, BTreeSet::from([value]))),
@@ -141,8 +141,8 @@ impl Varied {
 /// What a cell is besides some of its axes; its network where there are several.
 fn common(cell: &Cell, free: &[Axis], summary: &Summary) -> String {
     let nets: BTreeSet<NetKind> = summary.cells.iter().map(|it| it.cell.net).collect();
-    let fixed = axes(cell).into_iter().filter(|(axis, _)| !free.contains(axis));
-    let mut words: Vec<String> = fixed.filter_map(|(axis, value)| axis.phrase(value)).collect();
+    let fixed = cell.point.load().axes().into_iter().filter(|(axis, ..)| !free.contains(axis));
+    let mut words: Vec<String> = fixed.filter_map(|(axis, _, value)| axis.phrase(value)).collect();
     words.insert(0, cell.protocol().to_string().to_uppercase());
     if nets.len() > 1 {
         words.push(format!("on {}", cell.net));

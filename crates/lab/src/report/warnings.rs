@@ -1,6 +1,7 @@
 //! Warnings, and what many verdicts together mean, in sentences that all reports share.
 
-use super::findings::Gathered;
+use super::document::Item;
+use super::findings::item;
 use crate::audit::Severity;
 use crate::experiment::{Correction, Experiment, MIN_PAIRS};
 use crate::result::Bundle;
@@ -8,7 +9,7 @@ use crate::statistics::CONFIDENCE;
 use crate::summary::{AaCounts, Warning};
 
 /// The warnings of a bundle, those of one kind told once.
-pub(super) fn told(bundle: &Bundle) -> Vec<Gathered> {
+pub(super) fn told(bundle: &Bundle) -> Vec<Item> {
     let mut told: Vec<(&Warning, usize)> = Vec::new();
     for warning in &bundle.warnings {
         match told.iter_mut().find(|(first, _)| first.kind == warning.kind) {
@@ -16,22 +17,17 @@ pub(super) fn told(bundle: &Bundle) -> Vec<Gathered> {
             None => told.push((warning, 1)),
         }
     }
-    told.into_iter().map(|(first, times)| gathered(first, times)).collect()
+    told.into_iter().map(|(first, times)| warning(first, times)).collect()
 }
 
-fn gathered(first: &Warning, times: usize) -> Gathered {
+fn warning(first: &Warning, times: usize) -> Item {
     let Warning { kind, cell, what, advice, .. } = first;
     let cell = cell.map_or(String::new(), |cell| format!("{cell}: "));
     let often = match times {
         1 => String::new(),
         times => format!(" (and {} more of this kind in bundle.json)", times - 1),
     };
-    Gathered {
-        severity: Severity::Warning,
-        title: kind.title(),
-        what: format!("{cell}{what}{often}"),
-        advice: advice.clone(),
-    }
+    item(Severity::Warning, kind.title(), &format!("{cell}{what}{often}"), advice)
 }
 
 /// What was done about the accidents of many verdicts.

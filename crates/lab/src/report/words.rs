@@ -254,7 +254,7 @@ pub(super) fn bottleneck(bottleneck: Option<Bottleneck>) -> &'static str {
 /// What the latencies of a cell mean.
 pub(super) fn load_mode(cell: &CellSummary) -> &'static str {
     match cell.load_mode.as_deref() {
-        _ if cell.cell.protocol() == Protocol::Udp => "from the moment a packet left; ",
+        _ if cell.cell.protocol().workload().on_schedule => "from the moment a packet left; ",
         Some("closed") => "closed loop: a late answer delays the next request; ",
         Some("open") => "open loop, from the intended send time; ",
         _ => "",
@@ -374,10 +374,7 @@ pub(super) fn legend(bundle: &Bundle) -> String {
     let experiment = &bundle.experiment;
     let mut per: Vec<&str> = Vec::new();
     for protocol in experiment.protocols() {
-        let what = match protocol {
-            Protocol::Tcp | Protocol::Http => "per request",
-            Protocol::Udp => "per packet that came back",
-        };
+        let what = protocol.workload().per;
         if !per.contains(&what) {
             per.push(what);
         }

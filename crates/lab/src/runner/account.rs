@@ -1,17 +1,15 @@
 //! What a run cost, from what was looked at.
 
 use super::Run;
-use crate::accounting::{
-    ClientWindow, CpuUse, MemoryUse, Meter, Sides, cpu_use, cpu_use_between_hosts,
-};
+use crate::accounting::{ClientWindow, CpuUse, MemoryUse, Sides, cpu_use, cpu_use_between_hosts};
 use crate::contract::LoadResult;
 use crate::experiment::NetKind;
 use crate::host::Offset;
 use crate::result::Failure;
 
 impl Run<'_> {
-    /// Turns samples and meter into the CPU use of the window.
-    pub(super) fn account(&mut self, meter: &Meter, clocks: &[Offset]) {
+    /// Turns samples into the CPU use of the window.
+    pub(super) fn account(&mut self, clocks: &[Offset]) {
         let mut windows = Vec::new();
         for index in 0..self.clients.len() {
             match self.client_window(index, clocks) {
@@ -32,22 +30,17 @@ impl Run<'_> {
                 kernel_under_load,
             });
         }
-        match self.cpu_use(meter, &windows, clocks) {
+        match self.cpu_use(&windows, clocks) {
             Ok(cpu) => self.record.cpu = Some(cpu),
             Err(why) => self.fail(Failure::NoAccounting { why }),
         }
     }
 
-    fn cpu_use(
-        &self,
-        meter: &Meter,
-        windows: &[ClientWindow],
-        clocks: &[Offset],
-    ) -> Result<CpuUse, String> {
+    fn cpu_use(&self, windows: &[ClientWindow], clocks: &[Offset]) -> Result<CpuUse, String> {
         match (self.network.record.kind, windows) {
             (NetKind::Hosts, _) => cpu_use_between_hosts(windows, clocks[0]),
             (_, [ClientWindow { samples, window_ns, .. }]) => {
-                cpu_use(meter, samples, self.bench.cpus.shared, *window_ns)
+                Ok(cpu_use(samples, self.bench.cpus.shared, *window_ns))
             }
             _ => Err("one host has one load generator".to_owned()),
         }

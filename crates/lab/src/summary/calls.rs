@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::contract::LoadResult;
 use crate::contract::udp::Call;
 use crate::result::RunRecord;
 use crate::statistics::median;
@@ -24,9 +23,10 @@ pub struct CallFigures {
 
 /// The calls of these runs, in the order in which the first run names them.
 pub(super) fn medians<'a>(runs: impl Iterator<Item = &'a RunRecord>) -> Vec<CallFigures> {
-    let of_run = |run: &RunRecord| match run.load_result()?.ok()? {
-        LoadResult::Udp(udp) => Some((udp.window.seconds, udp.calls?)),
-        LoadResult::Tcp(_) | LoadResult::Http(_) => None,
+    let of_run = |run: &RunRecord| {
+        let load = run.load_result()?.ok()?;
+        let udp = load.udp()?;
+        Some((udp.window.seconds, udp.calls.clone()?))
     };
     let runs: Vec<(f64, Vec<Call>)> = runs.filter_map(of_run).collect();
     let mut names: Vec<&str> = Vec::new();

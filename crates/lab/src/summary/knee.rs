@@ -2,9 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::axis::{Axis, differ_only_in};
 use super::{CellSummary, SubjectSummary};
-use crate::experiment::Cell;
+use crate::workload::{Axis, Cell, differ_only_in};
 
 /// The axes along which the offered load grows.
 const LOAD_AXES: [Axis; 3] = [Axis::RatePerS, Axis::PacketsPerS, Axis::Streams];

@@ -70,8 +70,11 @@ pub(crate) enum Several {
 /// A table of the reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Table {
-    /// The first table of a cell, by protocol.
-    Figures(Protocol),
+    /// The first table of a cell: of every workload, of requests, of HTTP, of packets.
+    Each,
+    Requests,
+    Http,
+    Packets,
     Counts,
     /// What only HTTP has.
     Times,
@@ -82,11 +85,10 @@ pub(crate) enum Table {
     Memory,
 }
 
-const REQUESTS: &[Table] = &[Table::Figures(Protocol::Tcp), Table::Figures(Protocol::Http)];
-const HTTP: &[Table] = &[Table::Figures(Protocol::Http)];
-const UDP: &[Table] = &[Table::Figures(Protocol::Udp)];
-const EACH: &[Table] =
-    &[Table::Figures(Protocol::Tcp), Table::Figures(Protocol::Http), Table::Figures(Protocol::Udp)];
+const REQUESTS: &[Table] = &[Table::Requests];
+const HTTP: &[Table] = &[Table::Http];
+const UDP: &[Table] = &[Table::Packets];
+const EACH: &[Table] = &[Table::Each];
 const COUNTS: &[Table] = &[Table::Counts];
 const TIMES: &[Table] = &[Table::Times];
 const DATAGRAMS: &[Table] = &[Table::Datagrams];
@@ -250,12 +252,9 @@ impl Metric {
 
     /// Whether there is such a metric of this protocol.
     pub(crate) fn is_of(self, protocol: Protocol) -> bool {
-        match self.place().0 {
-            Some("datagrams") => protocol == Protocol::Udp,
-            Some("http") => protocol == Protocol::Http,
-            Some("open_loop") => protocol != Protocol::Udp,
-            _ => true,
-        }
+        let Some(group) = self.place().0 else { return true };
+        let has = |protocol: Protocol| protocol.workload().figures.contains(&group);
+        has(protocol) || !Protocol::ALL.iter().any(|it| has(*it))
     }
 
     /// Whether packets that were lost, and sent again after a while, are in it.
@@ -274,12 +273,16 @@ impl Metric {
         (self.row().read)(run).filter(|value| value.is_finite())
     }
 
-    /// The columns of a table of the reports: metric, title, and the line below it.
+    /// The columns of tables of the reports: metric, title, and the line below it.
     pub(crate) fn columns(
-        table: Table,
+        tables: &[Table],
     ) -> impl Iterator<Item = (Metric, &'static str, &'static str)> {
         METRICS.iter().flat_map(move |metric| {
-            let columns = metric.row().columns.iter().filter(move |it| it.tables.contains(&table));
+            let columns = metric
+                .row()
+                .columns
+                .iter()
+                .filter(move |it| it.tables.iter().any(|it| tables.contains(it)));
             columns.map(|it| (*metric, it.title, it.below))
         })
     }

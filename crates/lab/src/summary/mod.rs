@@ -3,7 +3,6 @@
 
 mod alike;
 mod all_pairs;
-pub(crate) mod axis;
 mod calls;
 mod compare;
 mod figures;
@@ -20,14 +19,14 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use crate::audit::{self, Finding, Kind, Severity};
-use crate::experiment::{Cell, Experiment, UnderTest};
+use crate::experiment::{Cell, Experiment, Protocol, UnderTest};
 use crate::placement::Placement;
 use crate::result::RunRecord;
 use crate::statistics::{Drift, Interval, Outliers, median};
 
+pub use crate::workload::Axis;
 pub use alike::{Aa, AaCounts, Resolution};
 pub use all_pairs::{AllPairs, LeftOut};
-pub use axis::Axis;
 pub use calls::CallFigures;
 pub use compare::{Comparison, KeptUp, Placed, Record};
 pub use figures::Figures;
@@ -268,7 +267,7 @@ fn cell_summary(
                 of_it.map(|finding| finding.kind).min()
             };
             let (void, noise) = (first_of(Severity::Void), first_of(Severity::Noise));
-            let disturbed = audit::is_disturbed(run, &found);
+            let disturbed = noise.is_some();
             findings.extend(found);
             let (read, unanswered) = (reading::read(run), audit::is_unanswered(run));
             Judged { run, read, void, noise, disturbed, unanswered }
@@ -282,7 +281,7 @@ fn cell_summary(
     let of_subject =
         |name: &str| counted.iter().copied().filter(|j| j.run.subject == name).collect::<Vec<_>>();
     let protocol = cell.protocol();
-    let did_its_work = |figures: &Figures| did_its_work(experiment, figures);
+    let did_its_work = |figures: &Figures| did_its_work(experiment, protocol, figures);
     let speakers = experiment.subjects_of(protocol);
     let under_test = experiment.under_test(protocol);
     let record = Record::of(under_test);
@@ -361,20 +360,12 @@ fn cell_summary(
 }
 
 /// Whether a run did the work that its schedule asked for; nothing where there is no schedule.
-pub(crate) fn did_its_work(experiment: &Experiment, figures: &Figures) -> Option<bool> {
-    if let Some(missing) = figures.get(Metric::MissingRatio) {
-        let limits = experiment.udp.as_ref().map(|udp| udp.keeps_up).unwrap_or_default();
-        let in_time = figures[Metric::LatenessUsP99_9] <= limits.lateness_us_p99_9;
-        return Some(in_time && missing <= limits.missing_ratio);
-    }
-    let missing = figures.get(Metric::OpenLoopMissingRatio)?;
-    let tcp = experiment.tcp.as_ref().map(|tcp| tcp.keeps_up);
-    let limits = match (figures.get(Metric::ContentBytesPerS), &experiment.http) {
-        (Some(_), Some(http)) => http.keeps_up,
-        _ => tcp.unwrap_or_default(),
-    };
-    let in_time = figures[Metric::LatencyUsP99] <= limits.latency_us_p99;
-    Some(in_time && missing <= limits.missing_ratio)
+pub(crate) fn did_its_work(
+    experiment: &Experiment,
+    protocol: Protocol,
+    figures: &Figures,
+) -> Option<bool> {
+    experiment.grid(protocol)?.did_its_work(figures)
 }
 
 /// How the CPUs lay, by placement.

@@ -5,7 +5,6 @@ use hdrhistogram::Histogram;
 use super::Figures;
 use crate::accounting::{CpuBusy, CpuUse, MemoryUse, OtherProcesses, ProcessUse};
 use crate::contract::{self, HttpResult, LoadResult, UdpResult};
-use crate::experiment::Point;
 use crate::result::RunRecord;
 
 /// A run that has everything which figures need.
@@ -62,9 +61,9 @@ impl Reading<'_> {
         if load.done() == 0 || cpu.window_s <= 0.0 || server_busy_s <= 0.0 {
             return None;
         }
-        let (lateness, overrun) = match &load {
-            LoadResult::Tcp(_) | LoadResult::Http(_) => (None, None),
-            LoadResult::Udp(udp) => {
+        let (lateness, overrun) = match load.udp() {
+            None => (None, None),
+            Some(udp) => {
                 let histograms = &udp.histograms;
                 let [lateness, overrun] = [&histograms.send_lateness, &histograms.wait_overrun];
                 (Some(lateness.decode().ok()?), Some(overrun.decode().ok()?))
@@ -105,17 +104,11 @@ impl Reading<'_> {
     }
 
     pub(super) fn http(&self) -> Option<&HttpResult> {
-        match &self.load {
-            LoadResult::Http(result) => Some(result),
-            LoadResult::Tcp(_) | LoadResult::Udp(_) => None,
-        }
+        self.load.http()
     }
 
     pub(super) fn udp(&self) -> Option<&UdpResult> {
-        match &self.load {
-            LoadResult::Udp(result) => Some(result),
-            LoadResult::Tcp(_) | LoadResult::Http(_) => None,
-        }
+        self.load.udp()
     }
 
     /// CPU time of the server's threads in the kernel: io-wq and SQPOLL.
@@ -135,26 +128,18 @@ impl Reading<'_> {
 
     /// System calls of the server over its whole life, per unit over its whole life.
     pub(super) fn syscalls_per_unit(&self) -> Option<f64> {
-        let units = match &self.load {
-            LoadResult::Tcp(tcp) => tcp.all.whole_run.answered as f64,
-            LoadResult::Http(http) => http.all.whole_run.answered as f64,
+        let units = match self.load.requests() {
+            Some(requests) => requests.whole_run.answered as f64,
             // The load generator's counts are of the window, the server's are of its life.
-            LoadResult::Udp(_) => {
-                contract::service_counter(self.run.server_final.as_ref(), "received")?
-            }
+            None => contract::service_counter(self.run.server_final.as_ref(), "received")?,
         };
         (units > 0.0).then_some(self.runtime_counter("syscalls")? / units)
     }
 
     /// Of requests on a schedule.
     pub(super) fn requests_missing_ratio(&self) -> Option<f64> {
-        let rate_per_s = match self.run.cell.point {
-            Point::Tcp(point) => point.rate_per_s,
-            Point::Http(point) => point.rate_per_s,
-            Point::Udp { .. } => 0,
-        };
         self.load.requests()?.schedule_lag_us.as_ref()?;
-        let due = f64::from(rate_per_s) * self.load.window().seconds;
+        let due = f64::from(self.run.cell.point.rate_per_s()) * self.load.window().seconds;
         // Requests of before the window that are answered in it may be more than those that are
         // answered after it.
         (due > 0.0).then(|| (1.0 - self.done / due).max(0.0))
@@ -172,12 +157,8 @@ impl Reading<'_> {
     /// Growth of memory by connection or stream, from the first to the second; it can be negative.
     pub(super) fn grown(&self, bytes: fn(&MemoryUse) -> [u64; 2]) -> Option<f64> {
         let [before, after] = bytes(self.run.memory.as_ref()?);
-        let connections = f64::from(match self.run.cell.point {
-            Point::Tcp(point) => point.connections,
-            Point::Udp { streams, .. } => streams,
-            Point::Http(point) => point.connections,
-        });
-        Some((after as f64 - before as f64) / connections)
+        let (_, connections) = self.run.cell.point.clients();
+        Some((after as f64 - before as f64) / f64::from(connections))
     }
 }
 

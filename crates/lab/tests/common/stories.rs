@@ -7,7 +7,7 @@ use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 use statrs::distribution::{ContinuousCDF, Normal};
 use twinring_lab::result::Bundle;
-use twinring_lab::{Cell, Experiment, NetKind, Point};
+use twinring_lab::{Cell, Experiment, NetKind, Point, UdpPoint};
 use twinring_wire::EncodedHistogram;
 
 /// Every story, by name.
@@ -170,8 +170,8 @@ fn work(story: &str, subject: &str, cell: &Cell) -> Work {
             let factor = if story == "open-loop" { 0.8 } else { 1.0 };
             of(server_ns * factor, 1900.0 + 0.3 * size)
         }
-        Point::Udp { streams, .. } => {
-            let wait = f64::from(streams).log10();
+        Point::Udp(point) => {
+            let wait = f64::from(point.streams).log10();
             if subject == "epoll" { of(1500.0, 1950.0 + 250.0 * wait) } else { of(1490.0, 2150.0) }
         }
         Point::Http(point) => {
@@ -258,9 +258,7 @@ fn us(values: &Histogram<u64>, share: f64) -> f64 {
 fn run(story: &str, cell: &Cell, block: usize, subject: &str, work: Work) -> Value {
     let offered = match cell.point {
         Point::Tcp(point) if point.rate_per_s > 0 => Some(f64::from(point.rate_per_s)),
-        Point::Udp { streams, packets_per_s, .. } => {
-            Some(f64::from(streams) * f64::from(packets_per_s))
-        }
+        Point::Udp(point) => Some(f64::from(point.streams) * f64::from(point.packets_per_s)),
         _ => None,
     };
     let rate = offered.map_or(work.most_per_s, |offered| offered.min(work.most_per_s));
@@ -301,7 +299,7 @@ fn load(cell: &Cell, done: u64, offered: Option<f64>, work: Work) -> Value {
     let rate = done as f64 / WINDOW_S;
     let cpu = json!({"busiest_thread_share": 0.7, "saturated": false});
     let (connections, depth, http) = match cell.point {
-        Point::Udp { .. } => return udp_load(cell, done, &window, &cpu, work),
+        Point::Udp(_) => return udp_load(cell, done, &window, &cpu, work),
         Point::Tcp(point) => (u64::from(point.connections), u64::from(point.depth), None),
         Point::Http(point) => (u64::from(point.connections), u64::from(point.depth), Some(point)),
     };
@@ -340,9 +338,8 @@ fn load(cell: &Cell, done: u64, offered: Option<f64>, work: Work) -> Value {
 }
 
 fn udp_load(cell: &Cell, done: u64, window: &Value, cpu: &Value, work: Work) -> Value {
-    let Point::Udp { streams, packets_per_s, message_bytes } = cell.point else {
-        panic!("a cell of UDP")
-    };
+    let Point::Udp(point) = cell.point else { panic!("a cell of UDP") };
+    let UdpPoint { streams, packets_per_s, message_bytes } = point;
     let due = (f64::from(streams) * f64::from(packets_per_s) * WINDOW_S) as u64;
     let utilisation = due as f64 / WINDOW_S / work.most_per_s;
     let trips = latencies(160_000.0 / (1.0 - utilisation).max(0.05), done, 2.0);

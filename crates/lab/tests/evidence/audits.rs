@@ -231,19 +231,4 @@ fn a_run_that_was_disturbed_and_is_void_spoils_its_block_too() {
         (cell.spoilt_blocks, other.counted)
     };
     assert_eq!(counted(&records), (1, 8));
-    for record in &mut records {
-        record["schema"] = json!("twinring.lab.run/2");
-    }
-    assert_eq!(counted(&records), (0, 9));
-}
-
-/// Bundles keep the verdicts that they were given.
-#[test]
-fn runs_of_earlier_versions_are_judged_as_they_were() {
-    let mut made = record(0, 0, "io_uring", 1.6);
-    for kind in [Kind::StalledRequest, Kind::OtherProcesses] {
-        flaw(kind).unwrap()(&mut made);
-    }
-    made["schema"] = json!("twinring.lab.run/2");
-    assert_eq!(severity(&audit(&read(made)), Kind::StalledRequest), Some(Severity::Void));
 }

@@ -5,20 +5,21 @@ use std::path::{Path, PathBuf};
 
 use crate::common::records;
 use serde_json::{Value, json};
+use twinring_lab::LabError;
 use twinring_lab::compare::{
     BundleComparison, FigureChange, Finding, Gate, GateOutcome, Options, SubjectChange, bundles,
 };
 use twinring_lab::summary::Metric;
-use twinring_lab::{Experiment, LabError, Protocol};
 
-fn stored(version: u32) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/data/bundle-{version}"))
+/// A path in the crate.
+fn own(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
 /// A bundle of these runs in a new directory; `change` may change the rest of it.
 fn bundle(runs: &[Value], change: impl FnOnce(&mut Value)) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
-    let text = fs::read_to_string(stored(2).join("bundle.json")).unwrap();
+    let text = fs::read_to_string(own("tests/data/bundle/bundle.json")).unwrap();
     let mut bundle: Value = serde_json::from_str(&text).unwrap();
     bundle["experiment"] = serde_json::to_value(records::experiment()).unwrap();
     bundle["summary"] = Value::Null;
@@ -26,39 +27,16 @@ fn bundle(runs: &[Value], change: impl FnOnce(&mut Value)) -> tempfile::TempDir 
         runs.iter().filter_map(|run| run["block"].as_u64()).max().map_or(1, |last| last + 1);
     bundle["experiment"]["pairs"] = json!(blocks);
     change(&mut bundle);
-    let experiment: Experiment = serde_json::from_value(bundle["experiment"].clone()).unwrap();
     fs::write(directory.path().join("bundle.json"), bundle.to_string()).unwrap();
-    let lines: String =
-        runs.iter().map(|run| format!("{}\n", as_run(&experiment, &bundle["cpus"], run))).collect();
+    let on_its_cpu = |run: &Value| {
+        let mut run = run.clone();
+        run["cpu"]["server_cpu"]["cpu"] = bundle["cpus"]["server"].clone();
+        format!("{run}\n")
+    };
+    let lines: String = runs.iter().map(on_its_cpu).collect();
     fs::write(directory.path().join("runs.jsonl"), lines).unwrap();
     twinring_lab::rerender(directory.path()).unwrap();
     directory
-}
-
-/// A run with the commands and the CPUs that the experiment would have given it.
-fn as_run(experiment: &Experiment, cpus: &Value, run: &Value) -> Value {
-    let subject = experiment.subjects.iter().find(|it| run["subject"] == *it.name).unwrap();
-    let server_cpu = cpus["server"].to_string();
-    let fill = |template: Vec<String>| -> Vec<String> {
-        let values = [
-            ("{connections}", "100"),
-            ("{message_bytes}", "128"),
-            ("{depth}", "1"),
-            ("{warmup_ms}", "250"),
-            ("{window_ms}", &format!("{}", experiment.window_s * 1e3)),
-            ("{server_cpu}", &server_cpu),
-            ("{client_cpu}", "1"),
-        ];
-        let fill = |word: String| {
-            values.iter().fold(word, |word, (name, value)| word.replace(name, value))
-        };
-        template.into_iter().map(fill).collect()
-    };
-    let mut run = run.clone();
-    run["server_command"] = json!(fill(subject.command_template(Protocol::Tcp)));
-    run["client_command"] = json!(fill(experiment.load_template(Protocol::Tcp, subject)));
-    run["cpu"]["server_cpu"]["cpu"] = cpus["server"].clone();
-    run
 }
 
 /// Pairs in which epoll needs 1.6 s times `epoll` of CPU and io_uring 1.6 s times `io_uring`.
@@ -183,9 +161,10 @@ fn a_gate_about_nothing_is_an_error_and_says_what_there_is() {
         assert!(said.contains("\"io_uring\"") && said.contains("\"100 x 128 B on rps\""), "{said}");
     }
     // Its throughput is given by the schedule.
-    let udp = stored(2);
+    let udp = crate::tampering::copy();
+    let udp = udp.path();
     let gate = "throughput < -5% in \"10 streams x 50/s x 128 B\"";
-    assert_eq!(try_compare(&udp, &udp, &[gate]).unwrap_err().exit_code(), 2);
+    assert_eq!(try_compare(udp, udp, &[gate]).unwrap_err().exit_code(), 2);
 }
 
 #[test]
@@ -261,7 +240,7 @@ fn another_machine_leaves_only_the_ratios() {
 fn other_work_leaves_nothing_and_other_cells_only_the_common_ones() {
     let a = bundle(&pairs(10, 1.0, 0.8), |_| ());
     let changes: [Changed; 3] = [
-        ("accounting", |it| it["experiment"]["accounting"] = json!("soaker")),
+        ("accounting", |it| it["experiment"]["accounting"] = json!("idle_clock_only")),
         ("load generator's command", |it| {
             it["experiment"]["tcp"]["load"].as_array_mut().unwrap().push(json!("--threads=2"));
         }),
@@ -412,8 +391,9 @@ fn a_bundle_that_does_not_hold_is_refused_unless_it_is_wanted() {
 
 #[test]
 fn bundles_of_every_version_can_be_compared() {
-    for (a, b) in [(1, 1), (1, 2), (2, 2)] {
-        let found = compare(&stored(a), &stored(b), &[]);
+    let (old, new) = (own("../../docs/measurements/http-tls"), crate::tampering::copy());
+    for (a, b) in [(&*old, &*old), (&*old, new.path()), (new.path(), new.path())] {
+        let found = compare(a, b, &[]);
         assert_eq!(found.exit_code(), 0);
         let text = found.table(plain());
         let first = if a == b { "each subject against itself" } else { "nothing is in both" };

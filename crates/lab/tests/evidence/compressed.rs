@@ -34,7 +34,7 @@ fn a_compressed_bundle_is_verified_compared_and_rendered_anew() {
     let manifest = fs::read(bundle.join("manifest.sha256")).unwrap();
     LARGE.iter().for_each(|name| compress(bundle, name, |text| text));
     let found = verify(bundle).unwrap();
-    assert!(found.holds() && found.reports_checked && found.figures > 10, "{found}");
+    assert!(found.holds() && found.figures > 10, "{found}");
     compare::bundles(plain.path(), bundle, &compare::Options::default()).unwrap();
 
     rerender(bundle).unwrap();

@@ -52,7 +52,7 @@ fn pairs(change: impl Fn(&mut Value)) -> Vec<RunRecord> {
 
 /// The report in Markdown of these runs.
 fn report(experiment: &Experiment, runs: &[RunRecord]) -> String {
-    let old = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/bundle-1/bundle.json");
+    let old = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/bundle/bundle.json");
     let mut bundle: Value = serde_json::from_str(&std::fs::read_to_string(old).unwrap()).unwrap();
     bundle["experiment"] = serde_json::to_value(experiment).unwrap();
     bundle["summary"] = serde_json::to_value(summarise(experiment, 1, runs)).unwrap();

@@ -2,12 +2,12 @@
 
 use maud::{Markup, html};
 
-use super::pictures::{parts, subjects};
-use super::{severity_class, tables};
-use crate::experiment::Protocol;
+use super::parts::parts;
+use super::pictures::{bar_parts, subjects};
+use crate::report::document::{self, Detail};
 use crate::report::outcome::Outcome;
-use crate::report::{accounting, columns, plots, table, words};
-use crate::summary::{CellSummary, Summary, Table};
+use crate::report::{plots, words};
+use crate::summary::{CellSummary, Summary};
 
 /// Up to this many cells are open from the start.
 const OPEN: usize = 4;
@@ -55,21 +55,8 @@ fn content(cell: &CellSummary) -> Markup {
                 }
             }
         }
-        (tables::with_units(&columns::figures(cell), "Figures"))
-        (tables::simple(&table::ratios(cell), "Ratios"))
-        (tables::with_units(&columns::counts(cell), "Counts"))
-        @for line in words::placements(cell) { p.small { (line) } }
-        (tables::simple(&columns::simple(cell, Table::Times, "times"), "Times"))
-        (tables::simple(&columns::simple(cell, Table::Datagrams, "datagrams"), "Datagrams"))
-        (tables::simple(&columns::calls(cell), "System calls of the load generator"))
-        @for (rows, note) in accounting::tables(cell) {
-            (tables::simple(&rows, &rows[0][0]))
-            p.small.soft { (note) }
-        }
-        @for note in cell.comparisons.iter().filter_map(words::throughput_note) {
-            p.small { (note) }
-        }
-        (findings(cell))
+        (parts(&document::figures(cell, Detail::Full)))
+        @if cell.findings.is_empty() { p.small.soft { "Every audit of every run passed." } }
     }
 }
 
@@ -83,42 +70,25 @@ fn curves_and_bars(cell: &CellSummary) -> Markup {
             (plots::latencies(cell))
         }
     };
-    let protocol = cell.cell.protocol();
+    let (unit, latency) = (cell.cell.protocol().unit(), cell.cell.protocol().workload().latency);
+    let late = cell.subjects.iter().any(|it| !it.lateness_curve.is_empty());
     html! {
         figure {
-            figcaption { (plots::caption(protocol)) " "
+            figcaption { "CPU per " (unit) " "
                 span { "everything that the CPU of each side did" } }
-            (parts(cell))
+            (bar_parts(cell))
             (plots::stacks(cell))
         }
-        @match protocol {
-            Protocol::Tcp | Protocol::Http => figure.tall { (latencies("Latency")) },
-            Protocol::Udp => {
-                figure { (latencies("Round trip")) }
-                figure {
-                    figcaption { "Send lateness "
-                        span { "against the schedule; all counted runs together" } }
-                    (subjects(&names))
-                    (plots::latenesses(cell))
-                }
+        @if late {
+            figure { (latencies(latency)) }
+            figure {
+                figcaption { "Send lateness "
+                    span { "against the schedule; all counted runs together" } }
+                (subjects(&names))
+                (plots::latenesses(cell))
             }
-        }
-    }
-}
-
-fn findings(cell: &CellSummary) -> Markup {
-    let told = words::told(cell);
-    html! {
-        @if told.is_empty() {
-            p.small.soft { "Every audit of every run passed." }
         } @else {
-            ul.findings {
-                @for told in &told {
-                    li class=(severity_class(told.first.severity)) {
-                        b { (words::severity(told.first.severity)) } ": " (told.sentence())
-                    }
-                }
-            }
+            figure.tall { (latencies(latency)) }
         }
     }
 }

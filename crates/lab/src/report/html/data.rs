@@ -4,10 +4,11 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use maud::{Markup, html};
 
-use super::tables;
+use super::parts::parts;
 use crate::audit::{Finding, Severity};
 use crate::prices::Explanation;
 use crate::report::columns::shown;
+use crate::report::document::{self, Part};
 use crate::report::{prices, words};
 use crate::result::{Bundle, RunRecord};
 use crate::summary::{Figures, METRICS, Metric, Summary, figures_of};
@@ -29,10 +30,7 @@ pub(super) fn section(bundle: &Bundle, runs: &[RunRecord]) -> Markup {
                 "with every histogram), " a href="bundle.json" { "bundle.json" } ", "
                 a href="manifest.sha256" { "manifest.sha256" } ". "
                 code { "twinring lab verify" } " recomputes every figure of this page from them." }
-            @for program in &bundle.programs {
-                p.small.soft { code { (program.path) } ", SHA-256 "
-                    code { (program.sha256.as_deref().unwrap_or("could not be read")) } }
-            }
+            @if let Some(programs) = document::programs(bundle) { (parts(&[programs])) }
             details {
                 summary { "Exact commands" }
                 p.small.soft { "Of the first run of each subject in each cell. The others are in the "
@@ -44,7 +42,7 @@ pub(super) fn section(bundle: &Bundle, runs: &[RunRecord]) -> Markup {
                 @if runs.len() > LISTED_RUNS {
                     p.small { "The first " (LISTED_RUNS) " of " (runs.len()) " runs." }
                 }
-                (tables::simple(&run_rows(listed), "Runs"))
+                (parts(&[Part::table("Runs", run_rows(listed))]))
             }
         }
     }

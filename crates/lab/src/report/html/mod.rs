@@ -4,19 +4,19 @@
 mod cells;
 mod data;
 mod map;
+mod parts;
 mod pictures;
-mod tables;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use sha2::{Digest, Sha256};
 
+use super::document::{self, Detail};
 use super::outcome::{Judged, Outcome, judged, overall};
 use super::plots::{self, IntervalRow};
 use super::shape::Shape;
-use super::{conditions, findings, networks, prices, profile, published, warnings, words};
-use crate::audit::Severity;
+use super::{conditions, networks, prices, warnings, words};
 use crate::experiment::Experiment;
 use crate::prices::Explanation;
 use crate::result::{Bundle, RunRecord};
@@ -60,7 +60,7 @@ pub(crate) fn html(bundle: &Bundle, runs: &[RunRecord]) -> String {
                     @for note in words::notes(bundle) { p.note { strong { (note) } } }
                 }
                 @if let Some(summary) = &bundle.summary { (results(bundle, summary)) }
-                (conditions(bundle))
+                (parts::section("conditions", &document::of_conditions(bundle)))
                 (data::section(bundle, runs))
                 script { (PreEscaped(SCRIPT)) }
             }
@@ -88,21 +88,25 @@ pub(crate) fn verdict(bundle: &Bundle) -> Vec<String> {
 fn results(bundle: &Bundle, summary: &Summary) -> Markup {
     let shape = Shape::of(bundle, summary);
     let all: Vec<Judged<'_>> = judged(summary).collect();
-    let told = findings::gathered(bundle, summary);
+    let told = document::warnings(bundle, summary);
+    let [published, not_reproduced] = document::of_published(bundle, summary);
     let explanation = Explanation::of(bundle);
     html! {
-        (contents(summary, &shape, !told.is_empty(), explanation.is_some()))
-        @for rows in networks::tables(summary) { (tables::simple(&rows, "Networks")) }
+        (contents(summary, &shape, !told.parts.is_empty(), explanation.is_some()))
+        (parts::parts(&document::apart("Networks", networks::tables(summary))))
         (map::section(bundle, summary, &shape))
         (pictures::ablations(&shape))
         (pictures::curves(&shape))
         (verdicts(&bundle.experiment, &all, &shape, summary))
         p.soft.small { (words::legend(bundle)) }
-        @if !told.is_empty() { (warning_list(&told)) }
+        (parts::section("warnings", &told))
         (cells::sections(summary))
         @if let Some(explanation) = &explanation { (price_section(bundle, explanation)) }
-        (profile_section(bundle))
-        (published_section(bundle, summary))
+        @if let Some(profile) = document::of_profile(bundle, Detail::Full) {
+            (parts::section("profile", &profile))
+        }
+        (parts::section("published", &published))
+        (parts::section("not-reproduced", &not_reproduced))
     }
 }
 
@@ -124,34 +128,6 @@ fn contents(summary: &Summary, shape: &Shape<'_>, warned: bool, explained: bool)
                 a href=(format!("#{id}")) { (title) } " "
             }
         }
-    }
-}
-
-fn warning_list(told: &[findings::Gathered]) -> Markup {
-    html! {
-        section #warnings {
-            h2 { "Warnings" }
-            ul.findings {
-                @for warning in told {
-                    li class=(severity_class(warning.severity)) {
-                        b { (warning.title) }
-                        @if warning.severity != Severity::Warning {
-                            " (" (words::severity(warning.severity)) ")"
-                        }
-                        ": " (warning.what) ". "
-                        span.advice { "Advice: " (warning.advice) "." }
-                    }
-                }
-            }
-        }
-    }
-}
-
-fn severity_class(severity: Severity) -> &'static str {
-    match severity {
-        Severity::Void => "void",
-        Severity::Noise => "noise",
-        Severity::Warning => "warning",
     }
 }
 
@@ -271,68 +247,16 @@ fn price_section(bundle: &Bundle, explanation: &Explanation<'_>) -> Markup {
         (it.difference_ns, it.predicted_ns(), it.was_fitted, name)
     };
     let points: Vec<plots::Point> = explanation.differences.iter().map(point).collect();
+    let section = document::of_prices(bundle, explanation, false);
     html! {
         section #prices {
             h2 { (prices::TITLE) }
-            @for sentence in prices::sentences(bundle, explanation) { p { (sentence) } }
-            (tables::simple(&prices::prices(explanation), "Prices"))
+            (parts::parts(&section.parts))
             @if points.len() > 2 {
                 figure {
                     figcaption { "Differences in CPU, ns per request or packet"
                         span { "filled: predicted; hollow: fitted; on the line the model is right" } }
                     (plots::scatter(&points, "measured", "by the model"))
-                }
-            }
-            @for rows in &prices::tables(explanation) { (tables::simple(rows, prices::TITLE)) }
-            p.small.soft { (prices::NOTE) }
-        }
-    }
-}
-
-fn profile_section(bundle: &Bundle) -> Markup {
-    html! {
-        @if bundle.profile.is_some() {
-            section #profile {
-                h2 { (profile::TITLE) }
-                @for problem in profile::problems(bundle) { p.note { strong { (problem) } } }
-                @for rows in profile::tables(bundle) { (tables::simple(&rows, profile::TITLE)) }
-                p.small.soft { (profile::NOTE) }
-            }
-        }
-    }
-}
-
-fn published_section(bundle: &Bundle, summary: &Summary) -> Markup {
-    let all = published::tables(bundle, summary);
-    html! {
-        @if all.iter().any(|rows| !rows.is_empty()) {
-            section #published {
-                h2 { (published::TITLE) }
-                @for rows in &all { (tables::simple(rows, published::TITLE)) }
-                @for remark in published::remarks(bundle, summary) { p.small { (remark) } }
-                @for conditions in published::conditions(bundle) {
-                    p.small.soft { (conditions) }
-                }
-                @if !published::not_reproduced(bundle).is_empty() {
-                    h3 { (published::NOT_REPRODUCED_TITLE) }
-                    ul { @for sentence in published::not_reproduced(bundle) {
-                        li.small { (sentence) }
-                    } }
-                }
-            }
-        }
-    }
-}
-
-fn conditions(bundle: &Bundle) -> Markup {
-    html! {
-        section #conditions {
-            h2 { "Conditions" }
-            table.facts {
-                tbody {
-                    @for (name, value) in conditions::conditions(bundle) {
-                        tr { th scope="row" { (name) } td { (value) } }
-                    }
                 }
             }
         }

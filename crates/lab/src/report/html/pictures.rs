@@ -2,13 +2,13 @@
 
 use maud::{Markup, html};
 
-use crate::experiment::Protocol;
 use crate::report::plots;
 use crate::report::shape::{Ablation, Curves, Shape};
 use crate::report::{outcome, text};
 use crate::summary::CellSummary;
 
-use super::tables;
+use super::parts::parts;
+use crate::report::document::Part;
 
 /// The subjects by the colours of their lines.
 pub(super) fn subjects(names: &[&str]) -> Markup {
@@ -27,7 +27,7 @@ fn some_subjects(names: &[&str], is_drawn: impl Fn(&str) -> bool) -> Markup {
 }
 
 /// The parts of a bar by their colours.
-pub(super) fn parts(cell: &CellSummary) -> Markup {
+pub(super) fn bar_parts(cell: &CellSummary) -> Markup {
     html! {
         ul.legend {
             @for (number, name) in plots::legend(cell) {
@@ -57,10 +57,7 @@ pub(super) fn curves(shape: &Shape<'_>) -> Markup {
 
 fn one(curves: &Curves<'_>) -> Markup {
     let names = plots::subjects(curves);
-    let unit = match curves.points.first().map(|(_, cell)| cell.cell.protocol()) {
-        Some(Protocol::Udp) => "packet",
-        _ => "request",
-    };
+    let unit = curves.points.first().map_or("request", |(_, cell)| cell.cell.protocol().unit());
     html! {
         h3 { (curves.common) ", by " (curves.axis.title()) }
         div.plots {
@@ -128,7 +125,7 @@ fn bars(ablation: &Ablation<'_>) -> Markup {
             (plots::bars(ablation))
             details {
                 summary { "As a table" }
-                (tables::simple(&text::ablation(ablation), &text::ablation_title(ablation)))
+                (parts(&[Part::table(&text::ablation_title(ablation), text::ablation(ablation))]))
             }
         }
     }

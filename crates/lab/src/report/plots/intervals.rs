@@ -36,7 +36,7 @@ pub(in crate::report) fn rows_of(
         let Some(interval) = ratio.interval.filter(|_| !ratio.client_bound) else { continue };
         let of_record = index == 0;
         let pairs: &[f64] = if of_record { &comparison.pair_ratios } else { &[] };
-        let (name, colour) = (ratio.name.to_owned(), colour(subject));
+        let (name, colour) = (ratio.name, colour(subject));
         rows.push(IntervalRow { name, interval, pairs, colour, of_record });
     }
     rows

@@ -17,7 +17,7 @@ pub(super) use curves::{PERCENTILES, cpu, latencies_by_load, ratios, subjects};
 pub(super) use intervals::{IntervalRow, intervals, rows_of};
 pub(super) use percentiles::{latencies, latenesses};
 pub(super) use scatter::{Point, scatter};
-pub(super) use stacks::{caption, legend, stacks};
+pub(super) use stacks::{legend, stacks};
 
 const WIDTH: f64 = 400.0;
 const ROW: f64 = 26.0;

@@ -3,7 +3,6 @@
 use maud::{Markup, html};
 
 use super::{WIDTH, place, svg, text};
-use crate::experiment::Protocol;
 use crate::report::words;
 use crate::summary::{CellSummary, Figures, Metric, PARTS, Table};
 
@@ -31,7 +30,7 @@ fn parts(rows: &[(&str, &Figures)]) -> Vec<Part> {
         rows.iter().any(|(_, figures)| part.iter().any(|it| figures[*it] >= 0.5))
     };
     let title = |part: &[Metric; 2]| {
-        let mut columns = Metric::columns(Table::Sides);
+        let mut columns = Metric::columns(&[Table::Sides]);
         columns.find(|(metric, ..)| *metric == part[0]).map_or("", |(_, title, _)| title)
     };
     let parts = PARTS.iter().enumerate().filter(|(_, part)| is_there(part));
@@ -76,12 +75,4 @@ pub(in crate::report) fn stacks(cell: &CellSummary) -> Markup {
         }
     };
     svg(height * rows.len() as f64 + 2.0, &format!("CPU time per {unit}"), &body)
-}
-
-/// What the bars of a protocol are of.
-pub(in crate::report) fn caption(protocol: Protocol) -> &'static str {
-    match protocol {
-        Protocol::Tcp | Protocol::Http => "CPU per request",
-        Protocol::Udp => "CPU per packet",
-    }
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::experiment::{Cell, Point, bytes, rate};
+use super::Cell;
 
 /// One number of a cell that an experiment may vary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -90,41 +90,34 @@ impl Axis {
 
     /// The cell's value on this axis, if it has the axis.
     pub(crate) fn of(self, cell: &Cell) -> Option<u32> {
-        axes(cell).into_iter().find(|(axis, _)| *axis == self).map(|(_, value)| value)
-    }
-}
-
-/// Every axis of a cell with the cell's value, but for its network.
-pub(crate) fn axes(cell: &Cell) -> Vec<(Axis, u32)> {
-    match cell.point {
-        Point::Tcp(point) => vec![
-            (Axis::Bytes, point.message_bytes),
-            (Axis::Connections, point.connections),
-            (Axis::Depth, point.depth),
-            (Axis::RatePerS, point.rate_per_s),
-            (Axis::Churn, point.churn),
-        ],
-        Point::Udp { streams, packets_per_s, message_bytes } => vec![
-            (Axis::Bytes, message_bytes),
-            (Axis::Streams, streams),
-            (Axis::PacketsPerS, packets_per_s),
-        ],
-        Point::Http(point) => vec![
-            (Axis::Bytes, point.file_bytes),
-            (Axis::Connections, point.connections),
-            (Axis::Files, point.files),
-            (Axis::Depth, point.depth),
-            (Axis::RatePerS, point.rate_per_s),
-            (Axis::Keepalive, point.keepalive.into()),
-            (Axis::Tls, point.tls.into()),
-        ],
+        cell.point.on(self)
     }
 }
 
 /// Whether two cells differ in nothing but these axes.
 pub(crate) fn differ_only_in(free: &[Axis], one: &Cell, other: &Cell) -> bool {
-    let fixed = |cell: &Cell| -> Vec<(Axis, u32)> {
-        axes(cell).into_iter().filter(|(axis, _)| !free.contains(axis)).collect()
+    let fixed = |cell: &Cell| -> Vec<_> {
+        let axes = cell.point.load().axes().into_iter();
+        axes.filter(|(axis, ..)| !free.contains(axis)).collect()
     };
     one.net == other.net && one.protocol() == other.protocol() && fixed(one) == fixed(other)
+}
+
+/// A number of bytes as people write it: `128 B`, `16 KB`.
+pub(crate) fn bytes(count: u32) -> String {
+    match count {
+        0 => "0 B".to_owned(),
+        _ if count.is_multiple_of(1 << 20) => format!("{} MB", count >> 20),
+        _ if count.is_multiple_of(1 << 10) => format!("{} KB", count >> 10),
+        _ => format!("{count} B"),
+    }
+}
+
+/// A rate as people write it: `50`, `200k`, `2M`.
+pub(crate) fn rate(count: u32) -> String {
+    match count {
+        1_000_000.. if count.is_multiple_of(100_000) => format!("{}M", f64::from(count) / 1e6),
+        10_000.. if count.is_multiple_of(1000) => format!("{}k", count / 1000),
+        _ => count.to_string(),
+    }
 }

@@ -1,0 +1,322 @@
+//! A report as a document: what it says, part by part. The terminal, Markdown and HTML lay the
+//! parts out; what is drawn stands in HTML only.
+
+use super::outcome::{self, MARKS, Outcome, judged, overall};
+use super::shape::Shape;
+use super::{
+    accounting, columns, conditions, findings, networks, prices, profile, published, text, words,
+};
+use crate::audit::Severity;
+use crate::prices::Explanation;
+use crate::result::Bundle;
+use crate::summary::{CellSummary, Summary, Table};
+
+/// From this many cells, or comparisons, on the terminal shows verdicts only; figures of each cell
+/// are in the other reports.
+const COMPACT_FROM: usize = 48;
+
+/// How much is said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Detail {
+    /// What a terminal shows.
+    Short,
+    Full,
+}
+
+pub(super) struct Document {
+    pub(super) title: String,
+    pub(super) about: String,
+    pub(super) sections: Vec<Section>,
+}
+
+/// Parts that belong together.
+pub(super) struct Section {
+    /// How deep it is, from 2, and its words.
+    pub(super) heading: Option<(usize, String)>,
+    pub(super) parts: Vec<Part>,
+}
+
+pub(super) enum Part {
+    Text(Tone, String),
+    Items(Vec<Item>),
+    Rows(Rows),
+    /// As a shell takes it.
+    Code(String),
+    /// Space between two tables.
+    Break,
+}
+
+pub(super) struct Item {
+    pub(super) tone: Tone,
+    /// What it is about, in a word or two.
+    pub(super) mark: String,
+    pub(super) text: String,
+}
+
+/// A table.
+pub(super) struct Rows {
+    /// What it is, for those who do not see it.
+    pub(super) label: String,
+    /// Rows of titles; of two, the second has the units. A table of facts has none.
+    pub(super) head: usize,
+    pub(super) rows: Vec<Vec<String>>,
+}
+
+/// What a text is, which is shown by a colour or a weight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tone {
+    Plain,
+    /// How to read something.
+    Soft,
+    Strong,
+    /// What a reader must not miss.
+    Note,
+    Verdict(Outcome),
+    Finding(Severity),
+}
+
+impl Part {
+    pub(super) fn plain(text: impl Into<String>) -> Part {
+        Part::Text(Tone::Plain, text.into())
+    }
+
+    /// A table with one row of titles.
+    pub(super) fn table(label: &str, rows: Vec<Vec<String>>) -> Part {
+        Part::Rows(Rows { label: label.to_owned(), head: 1, rows })
+    }
+
+    fn items(items: impl Iterator<Item = Item>) -> Part {
+        Part::Items(items.collect())
+    }
+
+    fn is_empty(&self) -> bool {
+        match self {
+            Part::Text(_, text) | Part::Code(text) => text.is_empty(),
+            Part::Items(items) => items.is_empty(),
+            Part::Rows(Rows { rows, head, .. }) => rows.len() <= *head,
+            Part::Break => false,
+        }
+    }
+}
+
+impl Section {
+    pub(super) fn new(heading: Option<(usize, &str)>, parts: Vec<Part>) -> Section {
+        let heading = heading.map(|(level, words)| (level, words.to_owned()));
+        Section { heading, parts: parts.into_iter().filter(|part| !part.is_empty()).collect() }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.parts.iter().all(|part| matches!(part, Part::Break))
+    }
+}
+
+fn item(tone: Tone, text: String) -> Item {
+    Item { tone, mark: String::new(), text }
+}
+
+/// Tables with space between them.
+pub(super) fn apart(label: &str, tables: impl IntoIterator<Item = Vec<Vec<String>>>) -> Vec<Part> {
+    let mut parts = Vec::new();
+    for rows in tables.into_iter().filter(|rows| rows.len() > 1) {
+        if !parts.is_empty() {
+            parts.push(Part::Break);
+        }
+        parts.push(Part::table(label, rows));
+    }
+    parts
+}
+
+/// The whole bundle.
+pub(super) fn document(bundle: &Bundle, detail: Detail) -> Document {
+    let experiment = &bundle.experiment;
+    let mut sections = vec![head(bundle)];
+    if let Some(summary) = &bundle.summary {
+        let full = detail == Detail::Full;
+        let shape = Shape::of(bundle, summary);
+        let told = overall(bundle, summary).into_iter().map(|it| Part::Text(Tone::Strong, it));
+        sections.push(Section::new(None, told.collect()));
+        let mut networks = apart("Networks", networks::tables(summary));
+        if !networks.is_empty() && shape.maps.is_empty() && shape.ablations.is_empty() {
+            networks.push(Part::Text(Tone::Soft, format!("{MARKS}.")));
+        }
+        sections.push(Section::new(None, networks));
+        sections.extend(pictures(&shape));
+        if full {
+            sections.push(warnings(bundle, summary));
+        }
+        if !full && summary.cells.len().max(judged(summary).count()) >= COMPACT_FROM {
+            sections.extend(compact(summary, &shape));
+        } else {
+            sections.extend(summary.cells.iter().map(|cell| of_cell(cell, detail)));
+        }
+        if let Some(explanation) = Explanation::of(bundle) {
+            let short = !full && explanation.differences.len() >= COMPACT_FROM;
+            sections.push(of_prices(bundle, &explanation, short));
+        }
+        sections.extend(of_published(bundle, summary));
+        sections.extend(of_profile(bundle, detail));
+        if !full {
+            sections.push(warnings(bundle, summary));
+        }
+        if full || !summary.cells.is_empty() {
+            sections.push(Section::new(None, vec![Part::plain(words::legend(bundle))]));
+        }
+        if full {
+            sections.push(of_conditions(bundle));
+            sections.push(to_repeat(bundle));
+        }
+    }
+    sections.retain(|section| !section.is_empty());
+    let (title, about) = (experiment.name.clone(), experiment.about.clone());
+    Document { title, about, sections }
+}
+
+fn head(bundle: &Bundle) -> Section {
+    let mut parts = vec![Part::plain(words::setting(bundle))];
+    let hosts = conditions::hosts(bundle).into_iter();
+    parts.push(Part::items(hosts.map(|host| item(Tone::Plain, host))));
+    parts.extend(words::notes(bundle).into_iter().map(|note| Part::Text(Tone::Note, note)));
+    Section::new(None, parts)
+}
+
+/// Maps, changes and knees.
+fn pictures(shape: &Shape<'_>) -> Vec<Section> {
+    let picture = |title: String, rows| {
+        let parts = vec![Part::table(&title, rows)];
+        Section::new(Some((3, &title)), parts)
+    };
+    let maps = shape.maps.iter().map(|it| picture(text::map_title(it), text::map(it)));
+    let changes =
+        shape.ablations.iter().map(|it| picture(text::ablation_title(it), text::ablation(it)));
+    let mut sections: Vec<Section> = maps.chain(changes).collect();
+    if let Some(last) = sections.last_mut() {
+        last.parts.push(Part::Text(Tone::Soft, format!("{MARKS}.")));
+    }
+    for curves in &shape.curves {
+        let knee = |it| format!("{}: {}", curves.common, outcome::knee(it));
+        let knees = curves.knees.iter().map(|it| item(Tone::Plain, knee(it)));
+        sections.push(Section::new(None, vec![Part::items(knees)]));
+    }
+    sections
+}
+
+/// What a reader of the verdicts has to know, with advice.
+pub(super) fn warnings(bundle: &Bundle, summary: &Summary) -> Section {
+    let told = findings::gathered(bundle, summary).into_iter();
+    Section::new(Some((2, "Warnings")), vec![Part::items(told)])
+}
+
+/// The verdicts that no map shows.
+fn compact(summary: &Summary, shape: &Shape<'_>) -> [Section; 2] {
+    let unseen = judged(summary).filter(|(_, it)| !shape.shows(it)).map(|(cell, comparison)| {
+        let verdict = format!("{}: {}", cell.cell, words::headline(cell, comparison));
+        item(Tone::Verdict(Outcome::of(comparison)), verdict)
+    });
+    let cells = summary.cells.len();
+    let rest = format!("The figures of the {cells} cells are in report.md and report.html.");
+    let unseen = Section::new(None, vec![Part::items(unseen)]);
+    [unseen, Section::new(None, vec![Part::plain(rest)])]
+}
+
+fn of_cell(cell: &CellSummary, detail: Detail) -> Section {
+    let headline = |it| Part::Text(Tone::Verdict(Outcome::of(it)), words::headline(cell, it));
+    let mut parts: Vec<Part> = cell.comparisons.iter().map(headline).collect();
+    parts.extend(figures(cell, detail));
+    Section::new(Some((2, &cell.cell.to_string())), parts)
+}
+
+/// The tables of a cell, and what was found in it.
+pub(super) fn figures(cell: &CellSummary, detail: Detail) -> Vec<Part> {
+    let full = detail == Detail::Full;
+    let with_units =
+        |label: &str, rows| Part::Rows(Rows { label: label.to_owned(), head: 2, rows });
+    let mut parts = vec![
+        with_units("Figures", columns::figures(cell)),
+        Part::table("Ratios", columns::ratio_rows(cell)),
+        with_units("Counts", columns::counts(cell)),
+    ];
+    if full {
+        parts.push(Part::table("Times", columns::simple(cell, Table::Times, "times")));
+        parts.push(Part::table("Datagrams", columns::simple(cell, Table::Datagrams, "datagrams")));
+    }
+    parts.push(Part::table("System calls of the load generator", columns::calls(cell)));
+    if full {
+        for (rows, note) in accounting::tables(cell) {
+            let label = rows[0][0].clone();
+            parts.push(Part::table(&label, rows));
+            parts.push(Part::Text(Tone::Soft, note.to_owned()));
+        }
+    }
+    parts.extend(words::placements(cell).into_iter().map(Part::plain));
+    let notes = cell.comparisons.iter().filter_map(words::throughput_note);
+    parts.extend(notes.map(|note| Part::Text(Tone::Note, note)));
+    if full {
+        let told = words::told(cell).into_iter().map(|told| Item {
+            tone: Tone::Finding(told.first.severity),
+            mark: words::severity(told.first.severity).to_owned(),
+            text: told.sentence(),
+        });
+        parts.push(Part::items(told));
+    }
+    Section::new(None, parts).parts
+}
+
+/// What the prices explain; in short how well alone.
+pub(super) fn of_prices(bundle: &Bundle, explanation: &Explanation<'_>, short: bool) -> Section {
+    let mut parts: Vec<Part> =
+        prices::sentences(bundle, explanation).into_iter().map(Part::plain).collect();
+    if !short {
+        let list = std::iter::once(prices::prices(explanation));
+        parts.extend(apart(prices::TITLE, list.chain(prices::tables(explanation))));
+        parts.push(Part::Text(Tone::Soft, prices::NOTE.to_owned()));
+    }
+    Section::new(Some((2, prices::TITLE)), parts)
+}
+
+/// What was published beside ours, and what could not be reproduced.
+pub(super) fn of_published(bundle: &Bundle, summary: &Summary) -> [Section; 2] {
+    let mut parts = apart(published::TITLE, published::tables(bundle, summary));
+    parts.extend(published::remarks(bundle, summary).into_iter().map(Part::plain));
+    let conditions = published::conditions(bundle).into_iter();
+    parts.extend(conditions.map(|it| Part::Text(Tone::Soft, it)));
+    let missing = bundle.experiment.not_reproduced.iter().cloned();
+    let missing = Part::items(missing.map(|it| item(Tone::Plain, it)));
+    [
+        Section::new(Some((2, published::TITLE)), parts),
+        Section::new(Some((3, published::NOT_REPRODUCED_TITLE)), vec![missing]),
+    ]
+}
+
+pub(super) fn of_profile(bundle: &Bundle, detail: Detail) -> Option<Section> {
+    let profile = bundle.profile.as_ref()?;
+    let problems = profile.problems.iter().map(|it| Part::Text(Tone::Note, it.clone()));
+    let mut parts: Vec<Part> = problems.collect();
+    parts.extend(apart(profile::TITLE, profile::tables(bundle)));
+    if detail == Detail::Full {
+        parts.push(Part::Text(Tone::Soft, profile::NOTE.to_owned()));
+    }
+    Some(Section::new(Some((2, profile::TITLE)), parts))
+}
+
+pub(super) fn of_conditions(bundle: &Bundle) -> Section {
+    let rows = conditions::conditions(bundle).into_iter().map(|(name, value)| vec![name, value]);
+    let rows = Rows { label: "Conditions".to_owned(), head: 0, rows: rows.collect() };
+    Section::new(Some((2, "Conditions")), vec![Part::Rows(rows)])
+}
+
+fn to_repeat(bundle: &Bundle) -> Section {
+    let mut parts = vec![Part::Code(words::repeat(bundle))];
+    parts.extend(programs(bundle));
+    Section::new(Some((2, "To repeat it")), parts)
+}
+
+/// The hashes of the programs.
+pub(super) fn programs(bundle: &Bundle) -> Option<Part> {
+    let line = |it: &crate::result::Program| {
+        let hash = it.sha256.as_deref().unwrap_or("could not be read");
+        let host = it.host.as_ref().map_or(String::new(), |host| format!(" on {host}"));
+        format!("{hash}  {}{host}", it.path)
+    };
+    let lines: Vec<String> = bundle.programs.iter().map(line).collect();
+    (!lines.is_empty()).then(|| Part::Code(lines.join("\n")))
+}

@@ -1,0 +1,315 @@
+//! HTTP: files of these sizes, requested over this many connections.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::requests::{AnswersInTime, check_load};
+use super::{
+    Axis, Grid, Load, Place, Point, Points, Workload, bytes, combinations, is_nought, is_zero, one,
+    rate, zero,
+};
+use crate::audit::{Audit, Kind, Loop, Severity};
+use crate::commands::{Values, option_unless_zero};
+use crate::contract::HttpResult;
+use crate::contract::http::{Errors, Settings};
+use crate::error::LabError;
+use crate::experiment::{Check, Subject};
+use crate::site::nginx;
+use crate::summary::Table;
+
+pub(super) const WORKLOAD: Workload = Workload {
+    unit: "request",
+    per: "per request",
+    latency: "Latency",
+    over_tcp: true,
+    on_schedule: false,
+    tables: &[Table::Each, Table::Requests, Table::Http],
+    figures: &["http", "open_loop"],
+    service: &["http", "--root", "{root}", "{listen}"],
+};
+
+/// HTTP: every combination of the axes is a cell. The lab makes the files itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HttpGrid {
+    /// Connections open at once.
+    pub connections: Vec<u32>,
+    /// Bytes of one file.
+    pub file_bytes: Vec<u32>,
+    /// Files of that size; with more than one, each request asks for one of them at random.
+    #[serde(default = "one")]
+    pub files: Vec<u32>,
+    /// Requests in flight per connection (pipelining).
+    #[serde(default = "one")]
+    pub depth: Vec<u32>,
+    /// Whether a connection has many requests; `false` is a connection for each request.
+    #[serde(default = "only_true")]
+    pub keepalive: Vec<bool>,
+    /// Whether TLS is spoken.
+    #[serde(default = "only_false")]
+    pub tls: Vec<bool>,
+    /// Requests per second of all connections together, on a schedule (open loop); 0 is a closed
+    /// loop.
+    #[serde(default = "zero", skip_serializing_if = "is_zero")]
+    pub rate_per_s: Vec<u32>,
+    /// When a subject has done the work that a rate asks for.
+    #[serde(default, skip_serializing_if = "AnswersInTime::is_default")]
+    pub keeps_up: AnswersInTime,
+    /// Load before the window opens, in seconds, if other than the experiment's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warmup_s: Option<f64>,
+    /// The measured window, in seconds, if other than the experiment's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window_s: Option<f64>,
+    /// The command of the load generator, with placeholders in braces. It must print the JSON
+    /// lines of `twinring load http`. It never follows the subject's engine.
+    pub load: Vec<String>,
+}
+
+fn only_true() -> Vec<bool> {
+    vec![true]
+}
+
+fn only_false() -> Vec<bool> {
+    vec![false]
+}
+
+/// A point of the grid of HTTP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HttpPoint {
+    /// Connections open at once.
+    pub connections: u32,
+    /// Bytes of one file.
+    pub file_bytes: u32,
+    /// Files of that size.
+    pub files: u32,
+    /// Requests in flight per connection.
+    pub depth: u32,
+    /// Whether a connection has many requests.
+    pub keepalive: bool,
+    /// Whether TLS is spoken.
+    pub tls: bool,
+    /// Requests per second of all connections; 0 is a closed loop.
+    #[serde(default, skip_serializing_if = "is_nought")]
+    pub rate_per_s: u32,
+}
+
+/// The largest file, and the largest set of files of one size, in bytes.
+const FILE_BYTES_MAX: u32 = 64 << 20;
+const SET_BYTES_MAX: u64 = 4 << 30;
+
+impl Grid for HttpGrid {
+    fn axes(&mut self) -> Vec<Points<'_>> {
+        let axis = |key, option, points, bounds| Points { key, option, points, bounds };
+        vec![
+            axis("connections", "--connections", &mut self.connections, [1, 1_000_000]),
+            axis("file_bytes", "--sizes", &mut self.file_bytes, [1, FILE_BYTES_MAX]),
+            axis("files", "", &mut self.files, [1, 1_000_000]),
+            axis("depth", "--depth", &mut self.depth, [1, 10_000]),
+            axis("rate_per_s", "--rates", &mut self.rate_per_s, [0, 100_000_000]),
+        ]
+    }
+
+    fn points(&self) -> Vec<Point> {
+        let point = |axes: [u32; 7]| {
+            let [tls, keepalive, files, file_bytes, depth, connections, rate_per_s] = axes;
+            let (keepalive, tls) = (keepalive != 0, tls != 0);
+            let point =
+                HttpPoint { connections, file_bytes, files, depth, keepalive, tls, rate_per_s };
+            Point::Http(point)
+        };
+        let HttpGrid { files, file_bytes, depth, connections, rate_per_s, .. } = self;
+        let numbers =
+            |flags: &[bool]| flags.iter().map(|flag| u32::from(*flag)).collect::<Vec<_>>();
+        let (tls, keepalive) = (numbers(&self.tls), numbers(&self.keepalive));
+        let all =
+            combinations([&tls, &keepalive, files, file_bytes, depth, connections, rate_per_s]);
+        all.into_iter().map(point).collect()
+    }
+
+    fn check(&self, check: &Check<'_>, _: &[Subject]) -> Result<(), LabError> {
+        self.keeps_up.check("http", check)?;
+        for (flag, points) in [("keepalive", &self.keepalive), ("tls", &self.tls)] {
+            let right = matches!(points[..], [_]) || matches!(points[..], [a, b] if a != b);
+            let found = format!("{flag} = {points:?}");
+            check.unless(right, &format!("http.{flag}"), found, "[true], [false], or both")?;
+        }
+        let per_request = self.keepalive.contains(&false);
+        check.unless(
+            !per_request || self.depth == [1],
+            "http.depth",
+            format!("depth = {:?} with a connection for each request", self.depth),
+            "depth = [1] with keepalive = [false]",
+        )?;
+        let most = |axis: &[u32]| axis.iter().copied().max().map_or(0, u64::from);
+        let set_bytes = most(&self.files) * most(&self.file_bytes);
+        check.unless(
+            set_bytes <= SET_BYTES_MAX,
+            "http.files",
+            format!("{set_bytes} bytes in files of one size"),
+            "at most 4 GiB: fewer or smaller files",
+        )?;
+        check_load("http", check, &self.load, "{urls}", !is_zero(&self.rate_per_s))
+    }
+}
+
+impl Load for HttpPoint {
+    fn axes(&self) -> Vec<(Axis, &'static str, u32)> {
+        vec![
+            (Axis::Bytes, "file_bytes", self.file_bytes),
+            (Axis::Connections, "connections", self.connections),
+            (Axis::Files, "files", self.files),
+            (Axis::Depth, "depth", self.depth),
+            (Axis::RatePerS, "rate_per_s", self.rate_per_s),
+            (Axis::Keepalive, "keepalive", self.keepalive.into()),
+            (Axis::Tls, "tls", self.tls.into()),
+        ]
+    }
+
+    /// Of a file only the sending counts, whether its server copies it or not: the lab cannot see
+    /// that.
+    fn copied_bytes(&self) -> f64 {
+        f64::from(self.file_bytes)
+    }
+
+    fn divided(&self, part: &dyn Fn(u32) -> u32) -> Point {
+        let (connections, rate_per_s) = (part(self.connections), part(self.rate_per_s));
+        Point::Http(HttpPoint { connections, rate_per_s, ..*self })
+    }
+
+    fn fill(&self, values: &mut Values, place: &Place<'_>) -> Result<(), LabError> {
+        let Some(site) = place.host.site(place.site) else { return Ok(()) };
+        let text = |path: PathBuf| path.display().to_string();
+        let (certificate, key) = (text(site.certificate()), text(site.key()));
+        let address = place.address.to_string();
+        let listen: &[&str] = match self.tls {
+            true => &["--listen-tls", &address, "--tls-cert", &certificate, "--tls-key", &key],
+            false => &["--listen", &address],
+        };
+        values.list("{listen}", listen.iter().map(|word| (*word).to_owned()).collect());
+        // They may have to be written to a file there.
+        if place.template.iter().any(|word| word == "{urls}") {
+            values.list("{urls}", place.host.urls(site, *self, place.address)?);
+        }
+        let mut options = vec![site.verify_body(*self)];
+        if self.tls {
+            options.extend(["--tls-ca".to_owned(), certificate.clone()]);
+        }
+        if !self.keepalive {
+            options.push("--no-keepalive".to_owned());
+        }
+        options.extend(option_unless_zero("--rate", self.rate_per_s));
+        values.list("{options}", options);
+        for (name, value) in [
+            ("{work}", text(site.directory().to_owned())),
+            ("{config}", text(nginx::path(site.directory()))),
+            ("{root}", text(site.root())),
+            ("{certificate}", certificate),
+            ("{key}", key),
+        ] {
+            values.text(name, value);
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for HttpPoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let HttpPoint { connections, file_bytes, files, depth, keepalive, tls, rate_per_s } = *self;
+        let plural = if connections == 1 { "" } else { "s" };
+        write!(f, "{connections} connection{plural} x {}", bytes(file_bytes))?;
+        if files != 1 {
+            write!(f, " of {files} files")?;
+        }
+        if depth != 1 {
+            write!(f, " x depth {depth}")?;
+        }
+        if rate_per_s != 0 {
+            write!(f, " at {}/s", rate(rate_per_s))?;
+        }
+        f.write_str(if tls { " over HTTPS" } else { " over HTTP" })?;
+        f.write_str(if keepalive { "" } else { ", a connection per request" })
+    }
+}
+
+/// Rules beside those for all requests.
+impl Audit<'_> {
+    pub(super) fn http(&mut self, load: &HttpResult, point: HttpPoint) {
+        self.settings(&load.settings, point);
+        self.answers(load, point);
+        let wanted = Loop {
+            connections: u64::from(point.connections),
+            depth: u64::from(point.depth),
+            closed: load.settings.mode == "closed",
+            rate_per_s: point.rate_per_s,
+            keepalive: point.keepalive,
+        };
+        self.requests(&load.all, wanted);
+    }
+
+    /// The load asked for is the load that was put on.
+    fn settings(&mut self, settings: &Settings, point: HttpPoint) {
+        let &Settings { urls, connections, pipeline, keepalive, .. } = settings;
+        let is_as_asked = urls == u64::from(point.files)
+            && connections == u64::from(point.connections)
+            && pipeline == u64::from(point.depth)
+            && keepalive == point.keepalive
+            && settings.tls.is_some() == point.tls;
+        if !is_as_asked {
+            let tls = if settings.tls.is_some() { "with TLS" } else { "without TLS" };
+            self.void(
+                Kind::BadResult,
+                format!(
+                    "{point} was asked for, the result is of {connections} connections x depth \
+                     {pipeline} to {urls} files {tls}, keep-alive {keepalive}"
+                ),
+            );
+        }
+    }
+
+    fn answers(&mut self, load: &HttpResult, point: HttpPoint) {
+        let errors = &load.errors;
+        let first = load.all.first_error.as_deref().unwrap_or("not told");
+        if errors.wrong() > 0 {
+            let Errors { malformed, status, length, hash, .. } = errors;
+            self.void(
+                Kind::PayloadMismatch,
+                format!(
+                    "{} wrong answers (malformed {malformed}, status {status}, length {length}, \
+                     content {hash}); the first: {first}",
+                    errors.wrong()
+                ),
+            );
+        }
+        if errors.failures() > 0 {
+            let Errors { connect, tls, reset, closed_early, timeout, other, .. } = errors;
+            self.void(
+                Kind::ClientErrors,
+                format!(
+                    "{} errors (connect {connect}, TLS {tls}, reset {reset}, closed early \
+                     {closed_early}, timeout {timeout}, other {other}); the first: {first}",
+                    errors.failures()
+                ),
+            );
+        }
+        // Whatever the load generator compares answers with, this is what the lab has made.
+        let answered = load.all.requests.answered;
+        let expected = answered * u64::from(point.file_bytes);
+        if errors.wrong() == 0 && load.bytes.bodies != expected {
+            self.void(
+                Kind::PayloadMismatch,
+                format!(
+                    "{answered} answers had {} bytes of content, not {expected}",
+                    load.bytes.bodies
+                ),
+            );
+        }
+        if load.settings.verify_body.is_none() {
+            let what = "status and length were compared, content was not".to_owned();
+            self.find(Severity::Warning, Kind::UnverifiedPayload, what);
+        }
+    }
+}

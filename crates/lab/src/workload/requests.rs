@@ -1,0 +1,80 @@
+//! What workloads of requests and answers have in common.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::LabError;
+use crate::experiment::Check;
+use crate::summary::{Figures, Metric};
+
+/// The limits within which a subject has answered what a schedule asked for. CPU is compared
+/// between runs within them only.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AnswersInTime {
+    /// Most of the requests due in the window that may be unanswered at its end, as a share.
+    pub missing_ratio: f64,
+    /// The longest that the 99th percentile of requests may take, from when they were due, in
+    /// microseconds.
+    pub latency_us_p99: f64,
+}
+
+impl Default for AnswersInTime {
+    fn default() -> AnswersInTime {
+        AnswersInTime { missing_ratio: 0.01, latency_us_p99: 10_000.0 }
+    }
+}
+
+impl AnswersInTime {
+    pub(super) fn is_default(&self) -> bool {
+        *self == AnswersInTime::default()
+    }
+
+    pub(super) fn are_kept(&self, figures: &Figures) -> Option<bool> {
+        let missing = figures.get(Metric::OpenLoopMissingRatio)?;
+        let in_time = figures[Metric::LatencyUsP99] <= self.latency_us_p99;
+        Some(in_time && missing <= self.missing_ratio)
+    }
+
+    /// # Errors
+    /// [`LabError::BadExperiment`].
+    pub(super) fn check(&self, section: &str, check: &Check<'_>) -> Result<(), LabError> {
+        check.unless(
+            (0.0..=1.0).contains(&self.missing_ratio) && self.latency_us_p99 > 0.0,
+            &format!("{section}.keeps_up"),
+            format!("{self:?}"),
+            "missing_ratio from 0 to 1 and latency_us_p99 above 0",
+        )
+    }
+}
+
+/// Checks the command of the load generator, which is told of the cell by `{options}` if `told`.
+///
+/// # Errors
+/// [`LabError::BadExperiment`].
+pub(super) fn check_load(
+    section: &str,
+    check: &Check<'_>,
+    load: &[String],
+    target: &str,
+    told: bool,
+) -> Result<(), LabError> {
+    check.load(section, load, target)?;
+    let key = format!("{section}.load");
+    check.unless(
+        !told || load.iter().any(|word| word == "{options}"),
+        &key,
+        "the load's command has no {options}",
+        "the word \"{options}\", which stands for --rate and --churn of the cell",
+    )?;
+    check.unless(
+        !follows_subject(load),
+        &key,
+        format!("the load of [{section}] has {{engine}}"),
+        "a fixed engine: the load generator never follows the server's",
+    )
+}
+
+/// Whether a command depends on the subject.
+pub(super) fn follows_subject(command: &[String]) -> bool {
+    command.iter().any(|word| word.contains("{engine}"))
+}

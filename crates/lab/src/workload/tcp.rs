@@ -1,0 +1,199 @@
+//! TCP: messages of these sizes over this many connections.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::requests::{AnswersInTime, check_load};
+use super::{
+    Axis, Grid, Load, Place, Point, Points, Workload, bytes, combinations, is_nought, is_zero, one,
+    rate, zero,
+};
+use crate::audit::{Audit, Kind, Loop, Severity};
+use crate::commands::{Values, option_unless_zero};
+use crate::contract::TcpResult;
+use crate::contract::tcp::Errors;
+use crate::error::LabError;
+use crate::experiment::{Check, Subject};
+use crate::summary::Table;
+
+pub(super) const WORKLOAD: Workload = Workload {
+    unit: "request",
+    per: "per request",
+    latency: "Latency",
+    over_tcp: true,
+    on_schedule: false,
+    tables: &[Table::Each, Table::Requests],
+    figures: &["open_loop"],
+    // Between the namespaces of the lab the load generator is the only one who asks.
+    service: &["echo", "--listen", "{addr}", "--allow", "any"],
+};
+
+/// TCP: every combination of the axes is a cell.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TcpGrid {
+    /// Connections open at once.
+    pub connections: Vec<u32>,
+    /// Bytes of one message.
+    pub message_bytes: Vec<u32>,
+    /// Requests in flight per connection.
+    #[serde(default = "one")]
+    pub depth: Vec<u32>,
+    /// Requests per second of all connections together, on a schedule (open loop); 0 is a closed
+    /// loop, in which each answer brings the next request.
+    #[serde(default = "zero", skip_serializing_if = "is_zero")]
+    pub rate_per_s: Vec<u32>,
+    /// Requests after which a connection is closed and made anew; 0 keeps it.
+    #[serde(default = "zero", skip_serializing_if = "is_zero")]
+    pub churn: Vec<u32>,
+    /// When a subject has done the work that a rate asks for.
+    #[serde(default, skip_serializing_if = "AnswersInTime::is_default")]
+    pub keeps_up: AnswersInTime,
+    /// Load before the window opens, in seconds, if other than the experiment's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warmup_s: Option<f64>,
+    /// The measured window, in seconds, if other than the experiment's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window_s: Option<f64>,
+    /// The command of the load generator, with placeholders in braces. It must print the JSON
+    /// lines of `twinring load tcp`. It never follows the subject's engine.
+    pub load: Vec<String>,
+}
+
+/// A point of the grid of TCP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TcpPoint {
+    /// Connections open at once.
+    pub connections: u32,
+    /// Bytes of one message.
+    pub message_bytes: u32,
+    /// Requests in flight per connection; with a rate, those that the load generator may have
+    /// in flight are up to it.
+    pub depth: u32,
+    /// Requests per second of all connections; 0 is a closed loop.
+    #[serde(default, skip_serializing_if = "is_nought")]
+    pub rate_per_s: u32,
+    /// Requests of a connection; 0 if it stays.
+    #[serde(default, skip_serializing_if = "is_nought")]
+    pub churn: u32,
+}
+
+impl Grid for TcpGrid {
+    fn axes(&mut self) -> Vec<Points<'_>> {
+        let axis = |key, option, points, bounds| Points { key, option, points, bounds };
+        vec![
+            axis("connections", "--connections", &mut self.connections, [1, 1_000_000]),
+            axis("message_bytes", "--sizes", &mut self.message_bytes, [1, 64 << 20]),
+            axis("depth", "--depth", &mut self.depth, [1, 100_000]),
+            axis("rate_per_s", "--rates", &mut self.rate_per_s, [0, 100_000_000]),
+            axis("churn", "--churn", &mut self.churn, [0, 1_000_000_000]),
+        ]
+    }
+
+    fn points(&self) -> Vec<Point> {
+        let point = |[message_bytes, depth, churn, connections, rate_per_s]: [u32; 5]| {
+            Point::Tcp(TcpPoint { connections, message_bytes, depth, rate_per_s, churn })
+        };
+        let TcpGrid { connections, message_bytes, depth, rate_per_s, churn, .. } = self;
+        let all = combinations([message_bytes, depth, churn, connections, rate_per_s]);
+        all.into_iter().map(point).collect()
+    }
+
+    fn check(&self, check: &Check<'_>, _: &[Subject]) -> Result<(), LabError> {
+        self.keeps_up.check("tcp", check)?;
+        let told = !is_zero(&self.rate_per_s) || !is_zero(&self.churn);
+        check_load("tcp", check, &self.load, "{addr}", told)
+    }
+}
+
+impl Load for TcpPoint {
+    fn axes(&self) -> Vec<(Axis, &'static str, u32)> {
+        vec![
+            (Axis::Bytes, "message_bytes", self.message_bytes),
+            (Axis::Connections, "connections", self.connections),
+            (Axis::Depth, "depth", self.depth),
+            (Axis::RatePerS, "rate_per_s", self.rate_per_s),
+            (Axis::Churn, "churn", self.churn),
+        ]
+    }
+
+    fn copied_bytes(&self) -> f64 {
+        2.0 * f64::from(self.message_bytes)
+    }
+
+    fn divided(&self, part: &dyn Fn(u32) -> u32) -> Point {
+        let (connections, rate_per_s) = (part(self.connections), part(self.rate_per_s));
+        Point::Tcp(TcpPoint { connections, rate_per_s, ..*self })
+    }
+
+    fn fill(&self, values: &mut Values, _: &Place<'_>) -> Result<(), LabError> {
+        let churn = option_unless_zero("--churn", self.churn);
+        let options = option_unless_zero("--rate", self.rate_per_s).chain(churn);
+        values.list("{options}", options.collect());
+        Ok(())
+    }
+}
+
+impl fmt::Display for TcpPoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let TcpPoint { connections, message_bytes, depth, rate_per_s, churn } = *self;
+        write!(f, "{connections} x {}", bytes(message_bytes))?;
+        if depth != 1 {
+            write!(f, " x depth {depth}")?;
+        }
+        if rate_per_s != 0 {
+            write!(f, " at {}/s", rate(rate_per_s))?;
+        }
+        match churn {
+            0 => Ok(()),
+            1 => f.write_str(", a connection per request"),
+            _ => write!(f, ", a connection per {churn} requests"),
+        }
+    }
+}
+
+/// Rules beside those for all requests.
+impl Audit<'_> {
+    pub(super) fn tcp(&mut self, load: &TcpResult, point: TcpPoint) {
+        self.echoes(load);
+        let settings = &load.settings;
+        let asked = u64::from(point.connections);
+        if settings.connections != asked {
+            let what = format!("{asked} connections asked for, {} set", settings.connections);
+            self.void(Kind::UnequalAdmission, what);
+        }
+        let wanted = Loop {
+            connections: asked,
+            depth: settings.depth,
+            closed: settings.mode == "closed",
+            rate_per_s: point.rate_per_s,
+            keepalive: point.churn == 0,
+        };
+        self.requests(&load.all, wanted);
+    }
+
+    fn echoes(&mut self, load: &TcpResult) {
+        if load.errors.mismatch > 0 {
+            let count = load.errors.mismatch;
+            self.void(Kind::PayloadMismatch, format!("{count} answers differ from what was sent"));
+        }
+        if !load.settings.verify {
+            let what = "answers were counted, not compared".to_owned();
+            self.find(Severity::Warning, Kind::UnverifiedPayload, what);
+        }
+        let failures = load.errors.failures();
+        if failures > 0 {
+            let Errors { connect, reset, closed_early, timeout, other, .. } = load.errors;
+            let first = load.all.first_error.as_deref().unwrap_or("not told");
+            self.void(
+                Kind::ClientErrors,
+                format!(
+                    "{failures} errors (connect {connect}, reset {reset}, closed early \
+                     {closed_early}, timeout {timeout}, other {other}); the first: {first}"
+                ),
+            );
+        }
+    }
+}
