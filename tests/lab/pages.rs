@@ -39,7 +39,7 @@ fn advice_follows_from_the_figures_of_a_bundle() {
     ] {
         assert!(text.contains(expected), "{expected}: {text}");
     }
-    assert!(text.lines().all(|line| line.chars().count() <= 130), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 120), "{text}");
     let html = advise::html(&advice);
     assert!(html.contains("<h1>Use io_uring") && !html.contains("http://"), "{html}");
     let json: serde_json::Value = serde_json::from_str(&advice.json_line()).unwrap();

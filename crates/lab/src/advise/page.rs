@@ -107,7 +107,8 @@ fn follows(row: &Row) -> String {
         Effect::IoUring => "io_uring".to_owned(),
         Effect::Epoll => "epoll".to_owned(),
         Effect::Same => "either".to_owned(),
-        Effect::Unclear => row.verdict.clone(),
+        Effect::Unclear if row.verdict.starts_with("void") => "void".to_owned(),
+        Effect::Unclear => "unclear".to_owned(),
     }
 }
 
@@ -151,6 +152,8 @@ fn remarks(advice: &Advice) -> Vec<String> {
             joined(at_once)
         ));
     }
+    let unclear = advice.asked.iter().filter(|row| row.effect == Effect::Unclear);
+    remarks.extend(unclear.map(|row| format!("On {}: {}.", row.net, row.verdict)));
     if advice.workload.rate_per_s == 0 && advice.workload.protocol != Protocol::Udp {
         remarks.push(
             "The server was saturated. At a low rate wake-ups cost more than requests do: give \
