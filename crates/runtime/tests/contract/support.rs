@@ -259,7 +259,7 @@ pub(crate) fn alone(descriptors: usize, body: impl FnOnce()) {
     let output = Command::new("sh")
         .args(["-c", "ulimit -n \"$0\" && exec \"$@\"", &descriptors.to_string()])
         .arg(std::env::current_exe().expect("the path of this test"))
-        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .args(["--exact", test, "--include-ignored", "--nocapture", "--test-threads=1"])
         .env(ALONE, "1")
         .output()
         .expect("a shell");

@@ -122,7 +122,7 @@ pub(crate) fn on_a_slow_path(test: &str, body: impl FnOnce()) {
     let output = Command::new("unshare")
         .args(["--net", "sh", "-c", &script])
         .arg(std::env::current_exe().expect("the path of this test"))
-        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .args(["--exact", test, "--include-ignored", "--nocapture", "--test-threads=1"])
         .env(SLOW, "1")
         .output();
     let Some(output) = output.ok().filter(|output| output.status.code() != Some(REFUSED)) else {
