@@ -5,8 +5,10 @@ use crate::output::complain;
 use crate::values;
 use clap::{Args, ValueEnum};
 use std::ffi::OsString;
+use std::fs::OpenOptions;
 use std::io::{self, BufRead, IsTerminal, Write};
-use std::path::PathBuf;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use twinring::probe::Capabilities;
 use twinring_lab::advise::{self, Local, Workload};
@@ -106,14 +108,23 @@ fn advise(options: &Advise) -> Result<u8, LabError> {
         let directory = outcome.directory.display().to_string();
         (Advice::of(&workload, &outcome.bundle, &directory, local), outcome.exit_code())
     };
-    if let Some(file) = &options.html {
-        std::fs::write(file, advise::html(&advice)).map_err(|e| LabError::write(file, e))?;
-    }
     let page = match options.json {
         true => format!("{}\n", advice.json_line()),
         false => advise::text(&advice, Style::for_stdout()),
     };
-    Ok(tell(&page, code))
+    let code = tell(&page, code);
+    // Behind the page: if the file cannot be written, minutes of measuring are not lost.
+    if let Some(file) = &options.html {
+        write(file, &advise::html(&advice)).map_err(|error| LabError::write(file, error))?;
+    }
+    Ok(code)
+}
+
+/// Writes a file. A FIFO without a reader is an error, and not waited for.
+fn write(path: &Path, text: &str) -> io::Result<()> {
+    let mut open = OpenOptions::new();
+    open.write(true).create(true).truncate(true).custom_flags(libc::O_NONBLOCK);
+    open.open(path)?.write_all(text.as_bytes())
 }
 
 /// What was asked for. What the options leave open is asked on a terminal.

@@ -3,9 +3,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use maud::{DOCTYPE, Markup, PreEscaped, html};
+use maud::{Markup, html};
 
 use crate::error::LabError;
+use crate::page::page;
 use crate::report;
 use crate::result::Bundle;
 use crate::summary::warnings;
@@ -13,14 +14,6 @@ use crate::verify::recompute;
 
 /// The most bundles on one index.
 pub const GALLERY_BUNDLES_MAX: usize = 1000;
-
-const STYLE: &str = "\
-    :root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif }\
-    body { max-width: 60rem; margin: 2rem auto; padding: 0 1rem }\
-    article { border-top: 1px solid #8886; padding: .5rem 0 }\
-    h1 { font-size: 1.5rem } h2 { font-size: 1.1rem; margin: .5rem 0 0 }\
-    p { margin: .25rem 0 } .soft { opacity: .75; font-size: .9rem }\
-    @media print { body { margin: 0; max-width: none } }";
 
 /// A bundle on the index.
 struct Shown {
@@ -56,19 +49,19 @@ pub fn gallery(bundles: &[PathBuf], out: &Path) -> Result<PathBuf, LabError> {
         if pages.iter().any(|(other, _)| other.file == file) {
             return Err(LabError::not_a_bundle(directory, "another bundle has the same name"));
         }
-        let page = report::html(&bundle, &stored.runs);
-        pages.push((Shown { file, bundle, runs: stored.runs.len() }, page));
+        let report = report::html(&bundle, &stored.runs);
+        pages.push((Shown { file, bundle, runs: stored.runs.len() }, report));
     }
     fs::create_dir_all(out).map_err(|error| LabError::write(out, error))?;
-    let write = |name: &str, page: &str| {
+    let write = |name: &str, text: &str| {
         let path = out.join(name);
-        fs::write(&path, page).map_err(|error| LabError::write(&path, error)).map(|()| path)
+        fs::write(&path, text).map_err(|error| LabError::write(&path, error)).map(|()| path)
     };
-    for (shown, page) in &pages {
-        write(&shown.file, page)?;
+    for (shown, report) in &pages {
+        write(&shown.file, report)?;
     }
     let shown: Vec<&Shown> = pages.iter().map(|(shown, _)| shown).collect();
-    write("index.html", &index(&shown).into_string())
+    write("index.html", &page("Twinring: measurements", &index(&shown)))
 }
 
 /// The last part of a path, of letters that need no quoting in a link.
@@ -84,31 +77,19 @@ fn name_of(directory: &Path) -> String {
 
 fn index(shown: &[&Shown]) -> Markup {
     html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                title { "Twinring: measurements" }
-                link rel="icon" href="data:,";
-                style { (PreEscaped(STYLE)) }
-            }
-            body {
-                h1 { "Measurements of io_uring and epoll" }
-                p {
-                    "Each report was rendered from the raw data of its bundle, which was verified. "
-                    "Ratios are of server CPU per request unless a report says otherwise."
-                }
-                @for Shown { file, bundle, runs } in shown {
-                    article {
-                        h2 { a href=(file) { (file.trim_end_matches(".html")) } }
-                        p { (bundle.experiment.about) }
-                        @for sentence in report::headline(bundle) { p { strong { (sentence) } } }
-                        p.soft {
-                            (bundle.started) ", " (runs) " runs, Linux " (bundle.machine.kernel)
-                            ", " (bundle.machine.cpu_model)
-                        }
-                    }
+        h1 { "Measurements of io_uring and epoll" }
+        p {
+            "Each report was rendered from the raw data of its bundle, which was verified. Ratios are of "
+            "server CPU per request unless a report says otherwise."
+        }
+        @for Shown { file, bundle, runs } in shown {
+            article {
+                h2 { a href=(file) { (file.trim_end_matches(".html")) } }
+                p { (bundle.experiment.about) }
+                @for sentence in report::headline(bundle) { p { strong { (sentence) } } }
+                p.soft {
+                    (bundle.started) ", " (runs) " runs, Linux " (bundle.machine.kernel)
+                    ", " (bundle.machine.cpu_model)
                 }
             }
         }

@@ -51,6 +51,7 @@ mod lab;
 mod machine;
 mod net;
 mod outlook;
+mod page;
 mod paths;
 pub mod peers;
 mod placement;

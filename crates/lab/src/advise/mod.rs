@@ -306,6 +306,8 @@ pub struct Local {
 /// The page.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Advice {
+    /// `result`.
+    pub event: &'static str,
     /// [`ADVICE_SCHEMA`].
     pub schema: &'static str,
     /// What was asked for.
@@ -353,6 +355,7 @@ impl Advice {
     /// Where there is nothing to choose from: io_uring cannot run here.
     pub fn unmeasured(workload: &Workload, local: Local) -> Advice {
         Advice {
+            event: "result",
             schema: ADVICE_SCHEMA,
             workload: *workload,
             choice: Choice::Epoll,

@@ -1,9 +1,10 @@
 //! An [`Advice`] for people: a page for the terminal, and the same as HTML.
 
-use maud::{DOCTYPE, Markup, PreEscaped, html};
+use maud::{Markup, html};
 
 use super::{Advice, Choice, Effect, EngineFigures, Row, Saving, Workload};
 use crate::experiment::{NetKind, Protocol};
+use crate::page::page;
 use crate::report::{Style, align};
 
 /// Columns of the terminal page.
@@ -156,7 +157,7 @@ fn remarks(advice: &Advice) -> Vec<String> {
     remarks.extend(unclear.map(|row| format!("On {}: {}.", row.net, row.verdict)));
     if advice.workload.rate_per_s == 0 && advice.workload.protocol != Protocol::Udp {
         remarks.push(
-            "The server was saturated. At a low rate wake-ups cost more than requests do: give \
+            "Without a rate, the load is as high as it goes. At a low rate wake-ups cost more than requests do: give \
              --rate if your servers are not busy."
                 .to_owned(),
         );
@@ -217,10 +218,10 @@ fn switches(advice: &Advice) -> Vec<String> {
 
 /// The page for a terminal.
 pub fn text(advice: &Advice, style: Style) -> String {
-    let mut page = String::new();
+    let mut all = String::new();
     let mut line = |text: &str| {
-        page.push_str(text.trim_end());
-        page.push('\n');
+        all.push_str(text.trim_end());
+        all.push('\n');
     };
     for part in textwrap::wrap(&answer(advice), WIDTH) {
         line(&style.paint("1", &part));
@@ -268,18 +269,8 @@ pub fn text(advice: &Advice, style: Style) -> String {
         line("");
         line(&format!("Raw data and report: {bundle}"));
     }
-    page
+    all
 }
-
-const STYLE: &str = "\
-    :root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif }\
-    body { max-width: 60rem; margin: 2rem auto; padding: 0 1rem }\
-    h1 { font-size: 1.5rem } h2 { font-size: 1.1rem; margin-top: 2rem }\
-    .scroll { overflow-x: auto } table { border-collapse: collapse; font-size: .9rem }\
-    th, td { padding: .3rem .6rem; text-align: right; border-bottom: 1px solid #8886 }\
-    th:first-child, td:first-child, th:last-child, td:last-child { text-align: left }\
-    .soft { opacity: .75 } code { overflow-wrap: anywhere }\
-    @media print { body { margin: 0; max-width: none } }";
 
 /// The page as HTML that needs nothing else.
 pub fn html(advice: &Advice) -> String {
@@ -300,32 +291,20 @@ pub fn html(advice: &Advice) -> String {
     let list = |title: &str, items: Vec<String>| -> Markup {
         html! { h2 { (title) } ul { @for item in items { li { (item) } } } }
     };
-    let page = html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                title { "Twinring: io_uring or epoll?" }
-                link rel="icon" href="data:,";
-                style { (PreEscaped(STYLE)) }
-            }
-            body {
-                h1 { (answer(advice)) }
-                p { (in_words(&advice.workload)) }
-                p.soft { (advice.machine.join(", ")) }
-                @if !advice.asked.is_empty() { (table(&advice.asked, false)) }
-                @for remark in remarks(advice) { p.soft { (remark) } }
-                (list("What speaks against io_uring here", objections(advice)))
-                (list("What would change the answer", changes(advice)))
-                @if !advice.neighbours.is_empty() { (table(&advice.neighbours, true)) }
-                h2 { "Switches" }
-                @for switch in switches(advice) { p { code { (switch) } } }
-                @if let Some(bundle) = &advice.bundle {
-                    p.soft { "Raw data and report: " code { (bundle) } }
-                }
-            }
+    let body = html! {
+        h1 { (answer(advice)) }
+        p { (in_words(&advice.workload)) }
+        p.soft { (advice.machine.join(", ")) }
+        @if !advice.asked.is_empty() { (table(&advice.asked, false)) }
+        @for remark in remarks(advice) { p.soft { (remark) } }
+        (list("What speaks against io_uring here", objections(advice)))
+        (list("What would change the answer", changes(advice)))
+        @if !advice.neighbours.is_empty() { (table(&advice.neighbours, true)) }
+        h2 { "Switches" }
+        @for switch in switches(advice) { p { code { (switch) } } }
+        @if let Some(bundle) = &advice.bundle {
+            p.soft { "Raw data and report: " code { (bundle) } }
         }
     };
-    page.into_string()
+    page("Twinring: io_uring or epoll?", &body)
 }
