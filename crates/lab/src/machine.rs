@@ -106,7 +106,7 @@ pub struct Fingerprint {
     /// Load average when the experiment began.
     pub load_average: String,
     /// Whether the kernel accounts for the time of interrupts (`CONFIG_IRQ_TIME_ACCOUNTING`), so
-    /// that softirq is counted exactly and charged to nobody; if its configuration can be read.
+    /// that softirq is counted exactly and charged to no process; if its configuration can be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub irq_time_accounting: Option<bool>,
     /// Mitigations by vulnerability.

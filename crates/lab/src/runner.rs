@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use self::clients::Client;
-use crate::accounting::{self, Bystanders, Detail, KernelMemory, ProcessMemory};
+use crate::accounting::{self, BackgroundLoad, Detail, KernelMemory, ProcessMemory};
 use crate::commands::{Values, configure};
 use crate::contract;
 use crate::error::LabError;
@@ -273,7 +273,7 @@ fn blank_record(
 /// What else happens on the hosts of a run, and what their clocks say.
 struct Surroundings {
     /// Of each host; on this host alone there is one for both sides.
-    bystanders: Vec<Bystanders>,
+    background: Vec<BackgroundLoad>,
     clocks: Vec<Offset>,
 }
 
@@ -281,10 +281,10 @@ impl Surroundings {
     fn of(network: &Network) -> Result<Surroundings, LabError> {
         let ends = hosts_of(network);
         let clocks = ends.iter().map(|end| end.host.clock()).collect::<Result<_, _>>()?;
-        let looks: Vec<Soon<Bystanders>> =
-            ends.iter().map(|end| end.host.bystanders(&end.roots)).collect();
-        let bystanders = looks.into_iter().map(Soon::wait).collect::<Result<_, _>>()?;
-        Ok(Surroundings { bystanders, clocks })
+        let looks: Vec<Soon<BackgroundLoad>> =
+            ends.iter().map(|end| end.host.background(&end.roots)).collect();
+        let background = looks.into_iter().map(Soon::wait).collect::<Result<_, _>>()?;
+        Ok(Surroundings { background, clocks })
     }
 }
 
@@ -370,7 +370,7 @@ impl Run<'_> {
         let after = Surroundings::of(self.network)?;
         let clocks = before.clocks.iter().zip(&after.clocks);
         let clocks: Vec<Offset> = clocks.map(|(a, b)| Offset::between(*a, *b)).collect();
-        let mut others = before.bystanders.iter().zip(&after.bystanders).map(|(a, b)| a.until(b));
+        let mut others = before.background.iter().zip(&after.background).map(|(a, b)| a.until(b));
         if self.network.record.kind == NetKind::Hosts {
             let ends = hosts_of(self.network).into_iter().zip(&clocks).zip(others);
             let host = |((end, clock), others): ((&End, &Offset), _)| HostRun {

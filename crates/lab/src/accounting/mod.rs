@@ -20,7 +20,7 @@ pub use counts::Counts;
 pub use hosts::{BetweenHosts, ClientUse};
 pub(crate) use hosts::{ClientWindow, cpu_use_between_hosts};
 pub use memory::{KernelMemory, MemoryUse, ProcessMemory};
-pub(crate) use others::Bystanders;
+pub(crate) use others::BackgroundLoad;
 pub use others::OtherProcesses;
 pub(crate) use sample::{Detail, SideSample, Sides, Watched, prepare};
 
@@ -152,7 +152,7 @@ pub struct ProcessUse {
     pub threads: Vec<ThreadUse>,
     /// Context switches because it waited.
     pub voluntary_switches: u64,
-    /// Context switches because somebody else was let in.
+    /// Context switches because the scheduler ran another thread.
     pub involuntary_switches: u64,
     /// Page faults that took no disk; not known with the idle clock alone, nor in older bundles.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -25,27 +25,27 @@ pub struct OtherProcesses {
 
 /// CPU ticks so far of every process of a host that is not the run's.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Bystanders {
+pub(crate) struct BackgroundLoad {
     /// `CLOCK_MONOTONIC` of the host.
     at_ns: u64,
     /// CPUs that this process may use.
     cpus: usize,
-    processes: BTreeMap<i32, Bystander>,
+    processes: BTreeMap<i32, BackgroundProcess>,
 }
 
 /// A process that is not the run's.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Bystander {
+struct BackgroundProcess {
     name: String,
     ticks: u64,
 }
 
-impl Bystanders {
+impl BackgroundLoad {
     /// Looks at every process of this host but those in `roots` and what has come from them.
     ///
     /// # Errors
     /// [`LabError::Machine`] without a clock or `/proc`.
-    pub(crate) fn take(roots: &[i32]) -> Result<Bystanders, LabError> {
+    pub(crate) fn take(roots: &[i32]) -> Result<BackgroundLoad, LabError> {
         let why = |why: String| LabError::Machine { why };
         let at_ns = procfs::now_ns().map_err(|errno| why(format!("no clock: {errno}")))?;
         let pids = procfs::pids().map_err(|error| why(format!("/proc: {error}")))?;
@@ -56,7 +56,7 @@ impl Bystanders {
             if let Some(stat) = text.as_deref().and_then(procfs::process_stat) {
                 parents.insert(pid, stat.parent);
                 let ticks = stat.user_ticks + stat.system_ticks;
-                processes.insert(pid, Bystander { name: stat.name.to_owned(), ticks });
+                processes.insert(pid, BackgroundProcess { name: stat.name.to_owned(), ticks });
             }
         }
         processes.retain(|pid, _| {
@@ -65,11 +65,11 @@ impl Bystanders {
                 && !roots.iter().any(|root| descends_from(*pid, *root, &parents))
         });
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        Ok(Bystanders { at_ns, cpus, processes })
+        Ok(BackgroundLoad { at_ns, cpus, processes })
     }
 
-    pub(crate) fn until<'end>(&self, end: &'end Bystanders) -> OtherProcesses {
-        let used = |(pid, after): (&i32, &'end Bystander)| {
+    pub(crate) fn until<'end>(&self, end: &'end BackgroundLoad) -> OtherProcesses {
+        let used = |(pid, after): (&i32, &'end BackgroundProcess)| {
             let before = self.processes.get(pid).map_or(0, |before| before.ticks);
             (after.name.as_str(), after.ticks.saturating_sub(before))
         };
@@ -102,11 +102,11 @@ mod tests {
     }
 
     #[test]
-    fn children_are_not_bystanders() {
+    fn children_are_not_background_load() {
         let mut child = std::process::Command::new("sleep").arg("30").spawn().unwrap();
-        let bystanders = Bystanders::take(&[std::process::id() as i32]).unwrap();
-        assert!(!bystanders.processes.contains_key(&(child.id() as i32)));
-        assert!(bystanders.processes.contains_key(&1) || std::process::id() == 1);
+        let background = BackgroundLoad::take(&[std::process::id() as i32]).unwrap();
+        assert!(!background.processes.contains_key(&(child.id() as i32)));
+        assert!(background.processes.contains_key(&1) || std::process::id() == 1);
         child.kill().unwrap();
         child.wait().unwrap();
     }
@@ -114,10 +114,10 @@ mod tests {
     #[test]
     fn another_hosts_looks_can_be_carried_over() {
         let look = |at_ns, ticks| {
-            let busy = Bystander { name: "cc1 (x)".to_owned(), ticks };
-            let look = Bystanders { at_ns, cpus: 64, processes: [(7, busy)].into() };
+            let busy = BackgroundProcess { name: "cc1 (x)".to_owned(), ticks };
+            let look = BackgroundLoad { at_ns, cpus: 64, processes: [(7, busy)].into() };
             let text = serde_json::to_string(&look).unwrap();
-            serde_json::from_str::<Bystanders>(&text).unwrap()
+            serde_json::from_str::<BackgroundLoad>(&text).unwrap()
         };
         let used = look(5, 100).until(&look(1_000_000_005, 150));
         assert_eq!((used.span_s, used.cpus, used.cpu_s), (1.0, 64, 0.5));

@@ -45,8 +45,8 @@ pub struct FigureChange {
     pub(super) estimate: Option<Estimate>,
 }
 
-/// A change in percent of A, with its interval. Where the CPUs lay differently in A and B it is not
-/// the quotient of the two means: only runs with the CPUs alike are compared.
+/// A change in percent of A, with its interval. If the CPUs had another placement in B than in A, it is not
+/// the quotient of the two means: only runs of the same placement are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Change {
     /// The change.
@@ -231,10 +231,10 @@ fn is_client_bound(subject: &crate::summary::SubjectSummary) -> bool {
     subject.bottleneck.is_some_and(crate::summary::Bottleneck::is_client_bound)
 }
 
-/// Why two things were not measured alike, in one sentence.
+/// Why two things were not measured under the same conditions, in one sentence.
 pub(super) fn sentence(differences: &[Difference]) -> String {
     let parts: Vec<String> = differences.iter().map(Difference::to_string).collect();
-    format!("not measured alike: {}", parts.join("; "))
+    format!("not measured under the same conditions: {}", parts.join("; "))
 }
 
 /// The logarithms of a figure, run by run; or of its ratio, pair by pair.

@@ -15,8 +15,8 @@ const YELLOW: &str = "33";
 const RED: &str = "1;31";
 
 /// How to read it.
-const LEGEND: &str = "Changes are of B against A, with intervals at 95 %, between runs with the \
-                      CPUs alike. `worse` and `better` need an interval without 0 and a \
+const LEGEND: &str = "Changes are of B against A, with intervals at 95 %, between runs of the \
+                      same placement. `worse` and `better` need an interval without 0 and a \
                       permutation test that stays under 5 % after correction for all figures \
                       compared. Counts are shown where they changed, and are corrected by \
                       themselves. Runs of A and B are not paired: what changed between the two \

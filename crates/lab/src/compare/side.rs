@@ -104,14 +104,14 @@ impl Side {
             let number = finding.run?;
             Some(self.runs.iter().find(|run| run.index == number)?.block)
         };
-        let spoilt: BTreeSet<usize> = of(Severity::Noise).filter_map(block_of).collect();
+        let excluded: BTreeSet<usize> = of(Severity::Noise).filter_map(block_of).collect();
         let experiment = &self.bundle.experiment;
         let keeps_up =
             |figures: &Figures| did_its_work(experiment, cell.protocol(), figures).unwrap_or(true);
         let counts = |run: &RunRecord, figures: &Figures| {
             run.cell == cell
                 && run.subject == subject
-                && !spoilt.contains(&run.block)
+                && !excluded.contains(&run.block)
                 && keeps_up(figures)
         };
         let observations = self.runs.iter().zip(&self.figures).filter_map(|(run, figures)| {

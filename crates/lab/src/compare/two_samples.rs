@@ -107,7 +107,7 @@ fn too_few(strata: &BTreeMap<Option<Placement>, Stratum>) -> String {
         if parts.is_empty() { "none".to_owned() } else { parts.join(" and ") }
     };
     format!(
-        "too few runs with the CPUs alike: A has {}, B has {}; {MIN_RUNS} of each are needed",
+        "too few runs of the same placement: A has {}, B has {}; {MIN_RUNS} of each are needed",
         side(0),
         side(1)
     )

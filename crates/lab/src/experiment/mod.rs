@@ -116,7 +116,7 @@ pub struct Experiment {
     pub about: String,
     /// Pairs per cell; under [`MIN_PAIRS`] there is no verdict.
     pub pairs: usize,
-    /// How many blocks spoilt by noise may be run again, per cell.
+    /// How many blocks excluded for noise may be run again, per cell.
     #[serde(default)]
     pub spare_pairs: usize,
     /// Goes on beyond `pairs` until the intervals are narrow enough.

@@ -27,7 +27,7 @@ use super::local;
 use super::protocol::{
     self, Ended, FromAgent, HEARTBEAT, MAX_PROCESSES, Request, SILENCE, ToAgent,
 };
-use crate::accounting::{self, Bystanders, KernelMemory, ProcessMemory, SideSample, Watched};
+use crate::accounting::{self, BackgroundLoad, KernelMemory, ProcessMemory, SideSample, Watched};
 use crate::experiment::Nginx;
 use crate::machine::Fingerprint;
 use crate::net::{self, Place};
@@ -222,7 +222,7 @@ impl Agent {
             }
             Request::ProcessMemory { pid } => reply(ProcessMemory::take(pid)),
             Request::KernelMemory => reply(KernelMemory::take()),
-            Request::Bystanders { roots } => reply(Bystanders::take(&roots).map_err(text)?),
+            Request::BackgroundLoad { roots } => reply(BackgroundLoad::take(&roots).map_err(text)?),
             Request::FindNginx => reply(nginx::Installed::find(Nginx::PROGRAM)),
             Request::Hash { programs } => reply(local::hash(programs)),
             Request::MakeSite { grid, seed, certificate } => {

@@ -10,7 +10,8 @@ use super::clock::Offset;
 use super::local::Interface;
 use super::protocol::{self, Ended, FromAgent, ToAgent};
 use crate::accounting::{
-    Bystanders, ClientWindow, KernelMemory, ProcessMemory, SideSample, Sides, cpu_use_between_hosts,
+    BackgroundLoad, ClientWindow, KernelMemory, ProcessMemory, SideSample, Sides,
+    cpu_use_between_hosts,
 };
 use crate::machine::Fingerprint;
 use crate::result::Program;
@@ -24,7 +25,7 @@ const LINES_MAX: usize = 64;
 struct Answers {
     clocks: Vec<u64>,
     sides: Vec<SideSample>,
-    bystanders: Vec<Bystanders>,
+    background: Vec<BackgroundLoad>,
 }
 
 /// Reads `input` as either end of a connection does, and computes what the lab computes from the
@@ -60,11 +61,11 @@ impl Answers {
         check::<Vec<Program>>(&text);
         self.clocks.extend(check::<u64>(&text));
         self.sides.extend(check::<SideSample>(&text));
-        self.bystanders.extend(check::<Bystanders>(&text));
+        self.background.extend(check::<BackgroundLoad>(&text));
     }
 
     fn count(&self) {
-        for pair in self.bystanders.windows(2) {
+        for pair in self.background.windows(2) {
             let others = pair[0].until(&pair[1]);
             assert!(others.cpu_s >= 0.0 && others.span_s >= 0.0, "{others:?}");
         }

@@ -28,7 +28,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::accounting::{
-    Bystanders, Detail, KernelMemory, ProcessMemory, SideSample, Sides, Watched,
+    BackgroundLoad, Detail, KernelMemory, ProcessMemory, SideSample, Sides, Watched,
 };
 use crate::error::LabError;
 use crate::experiment::{HttpGrid, HttpPoint, Nginx, Protocol};
@@ -122,7 +122,7 @@ impl std::fmt::Display for HostRole {
 pub(crate) struct End {
     pub(crate) host: Host,
     pub(crate) cpu: usize,
-    /// Processes of that host whose descendants are no bystanders.
+    /// Processes of that host whose descendants are not background load.
     pub(crate) roots: Vec<i32>,
     /// The device of its network, if that is the lab's or loopback.
     pub(crate) device: Option<Device>,
@@ -243,11 +243,11 @@ impl Host {
     }
 
     /// CPU time so far of processes that do not come from `roots`.
-    pub(crate) fn bystanders(&self, roots: &[i32]) -> Soon<Bystanders> {
+    pub(crate) fn background(&self, roots: &[i32]) -> Soon<BackgroundLoad> {
         match self {
-            Host::Here(_) => Soon::Now(Bystanders::take(roots)),
+            Host::Here(_) => Soon::Now(BackgroundLoad::take(roots)),
             Host::There(remote) => {
-                Soon::Later(remote.begin(Request::Bystanders { roots: roots.to_vec() }))
+                Soon::Later(remote.begin(Request::BackgroundLoad { roots: roots.to_vec() }))
             }
         }
     }

@@ -115,8 +115,8 @@ pub(super) enum Request {
     ProcessMemory { pid: i32 },
     /// Memory of the kernel (`KernelMemory`).
     KernelMemory,
-    /// CPU time of processes that do not come from these (`Bystanders`).
-    Bystanders { roots: Vec<i32> },
+    /// CPU time of processes that do not come from these (`BackgroundLoad`).
+    BackgroundLoad { roots: Vec<i32> },
     /// The nginx of this host (`Result<nginx::Installed, String>`).
     FindNginx,
     /// Makes the files of HTTP in a temporary directory (`Site`).

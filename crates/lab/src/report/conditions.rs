@@ -50,7 +50,7 @@ pub(super) fn conditions(bundle: &Bundle) -> Vec<(String, String)> {
 
 fn interrupts(accounted: Option<bool>) -> &'static str {
     match accounted {
-        Some(true) => "counted exactly by the kernel, charged to nobody",
+        Some(true) => "counted exactly by the kernel, charged to no process",
         Some(false) => "sampled by the kernel, charged to whom they interrupt",
         None => "",
     }

@@ -37,8 +37,8 @@ pub(crate) use metrics::{SIDES, Table, Unit};
 pub(crate) use reading::figures_of;
 pub use verdict::{Claim, RequiredPairs, Verdict};
 pub use warnings::{
-    COARSE_SHARE, DRIFT_FIGURE_PERCENT, DRIFT_RATIO_PERCENT, NOISY_PERCENT, SPOILT_SHARE, Warning,
-    WarningKind, warnings,
+    COARSE_SHARE, DRIFT_FIGURE_PERCENT, DRIFT_RATIO_PERCENT, EXCLUDED_SHARE, NOISY_PERCENT,
+    Warning, WarningKind, warnings,
 };
 
 use compare::{Rules, compare, drift};
@@ -85,8 +85,8 @@ pub struct CellSummary {
     #[serde(default)]
     pub blocks: usize,
     /// How many of them do not count, because the machine was disturbed.
-    #[serde(default)]
-    pub spoilt_blocks: usize,
+    #[serde(default, rename = "spoilt_blocks")]
+    pub excluded_blocks: usize,
     /// How much more or less of a window the busy time of a CPU may be than a run says, at most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub busy_unsure_share: Option<f64>,
@@ -273,11 +273,11 @@ fn cell_summary(
             Judged { run, read, void, noise, disturbed, unanswered }
         })
         .collect();
-    let spoilt = |block: usize| judged.iter().any(|j| j.run.block == block && j.disturbed);
+    let is_excluded = |block: usize| judged.iter().any(|j| j.run.block == block && j.disturbed);
     let counted: Vec<&Judged<'_>> =
-        judged.iter().filter(|j| j.can_count() && !spoilt(j.run.block)).collect();
+        judged.iter().filter(|j| j.can_count() && !is_excluded(j.run.block)).collect();
     let blocks: BTreeSet<usize> = runs.iter().map(|run| run.block).collect();
-    let spoilt_blocks = blocks.iter().filter(|block| spoilt(**block)).count();
+    let excluded_blocks = blocks.iter().filter(|block| is_excluded(**block)).count();
     let of_subject =
         |name: &str| counted.iter().copied().filter(|j| j.run.subject == name).collect::<Vec<_>>();
     let protocol = cell.protocol();
@@ -349,7 +349,7 @@ fn cell_summary(
         subjects,
         comparisons,
         blocks,
-        spoilt_blocks,
+        excluded_blocks,
         busy_unsure_share: runs
             .iter()
             .filter_map(|run| run.cpu.as_ref()?.unsure_share())

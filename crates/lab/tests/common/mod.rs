@@ -20,7 +20,12 @@ pub(crate) fn fakes() -> PathBuf {
     let test = std::env::current_exe().expect("a test knows its path");
     let target = test.parent().and_then(Path::parent).expect("target/PROFILE/deps/TEST");
     let fakes = target.join("examples/fakes");
-    assert!(fakes.exists(), "cargo builds {} with the tests", fakes.display());
+    assert!(
+        fakes.exists(),
+        "{} is missing: cargo builds it with all tests of the crate; for one of them alone, first run \
+         `cargo build -p twinring-lab --example fakes`",
+        fakes.display()
+    );
     fakes
 }
 

@@ -186,7 +186,7 @@ fn a_void_run_in_a_disturbed_block_is_reported_as_void() {
     records[4]["others"]["cpu_s"] = json!(0.2);
     let cell = judge(records.clone());
     assert!(matches!(cell.comparisons[0].verdict, Verdict::Ahead { .. }));
-    assert_eq!((cell.blocks, cell.spoilt_blocks, cell.comparisons[0].pairs), (9, 1, 8));
+    assert_eq!((cell.blocks, cell.excluded_blocks, cell.comparisons[0].pairs), (9, 1, 8));
     records[4]["load"]["connections"]["served_at_once_max"] = json!(64);
     let cell = judge(records.clone());
     assert!(matches!(cell.comparisons[0].verdict, Verdict::Void { .. }));
@@ -228,7 +228,7 @@ fn a_run_that_was_disturbed_and_is_void_spoils_its_block_too() {
         let cell = judge(records.to_vec());
         let void = cell.findings.iter().find(|it| it.severity == Severity::Void).unwrap();
         let other = cell.subjects.iter().find(|it| it.name != void.subject).unwrap();
-        (cell.spoilt_blocks, other.counted)
+        (cell.excluded_blocks, other.counted)
     };
     assert_eq!(counted(&records), (1, 8));
 }

@@ -195,7 +195,7 @@ pairs {
         ["softirq thread" ""]
         "The CPU's softirq thread, exact.";
     ServerSideOutsideNs ClientSideOutsideNs outside_ns (Ns Less Part) ["outside" ""]
-        "The remainder: interrupts and softirq while the CPU had nothing else to do, everybody else, and the lab's look.";
+        "The remainder: interrupts and softirq while the CPU had nothing else to do, the rest of the machine, and the lab's own sampling.";
     ServerSideSoftirqCountedNs ClientSideSoftirqCountedNs softirq_counted_ns (Ns Less Part)
         ["softirq, counted" ""]
         "Softirq and interrupts of the whole CPU by `/proc/stat`, wherever they were charged above. Sampled at ticks, and not while the CPU is idle, unless the kernel accounts for interrupts.";
@@ -203,7 +203,7 @@ pairs {
         "Context switches per unit because the process waited.";
     ServerSidePreemptions ClientSidePreemptions involuntary_switches (Count Less Median)
         ["preempted" "/unit"]
-        "Context switches per unit because somebody else was let in.";
+        "Context switches per unit because the scheduler ran another thread.";
     ServerSideStealShare ClientSideStealShare steal_share (Ratio Neither Median) ["stolen" ""]
         "Share of the window that the hypervisor took of the CPU, in ticks of 10 ms.";
     ServerSideLookShare ClientSideLookShare look_share (Ratio Neither Median) []

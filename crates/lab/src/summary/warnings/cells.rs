@@ -14,8 +14,8 @@ use crate::summary::{
 /// engines for less, and many would for more.
 pub const NOISY_PERCENT: f64 = 5.0;
 
-/// A cell is noisy if more than this share of its blocks was spoilt.
-pub const SPOILT_SHARE: f64 = 0.25;
+/// A cell is noisy if more than this share of its blocks was excluded.
+pub const EXCLUDED_SHARE: f64 = 0.25;
 
 /// How far a ratio has to move over an experiment to be called drifting, in percent.
 pub const DRIFT_RATIO_PERCENT: f64 = 2.0;
@@ -117,10 +117,10 @@ fn pairs_for(comparison: &Comparison, percent: f64) -> String {
 }
 
 fn disturbed(cell: &CellSummary) -> Option<Warning> {
-    let CellSummary { blocks, spoilt_blocks, .. } = cell;
-    let noisy = *spoilt_blocks as f64 > SPOILT_SHARE * *blocks as f64;
+    let CellSummary { blocks, excluded_blocks, .. } = cell;
+    let noisy = *excluded_blocks as f64 > EXCLUDED_SHARE * *blocks as f64;
     let what =
-        format!("{spoilt_blocks} of {blocks} blocks were spoilt by what else the machine did");
+        format!("{excluded_blocks} of {blocks} blocks were spoilt by what else the machine did");
     noisy.then(|| Warning::of(WarningKind::Noisy, what))
 }
 

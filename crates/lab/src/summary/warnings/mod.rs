@@ -13,7 +13,7 @@ use crate::experiment::Cell;
 use crate::result::Bundle;
 
 pub use cells::{
-    COARSE_SHARE, DRIFT_FIGURE_PERCENT, DRIFT_RATIO_PERCENT, NOISY_PERCENT, SPOILT_SHARE,
+    COARSE_SHARE, DRIFT_FIGURE_PERCENT, DRIFT_RATIO_PERCENT, EXCLUDED_SHARE, NOISY_PERCENT,
 };
 pub use kinds::WarningKind;
 
