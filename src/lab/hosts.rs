@@ -3,32 +3,31 @@
 use clap::Args;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use twinring_lab::{HostOptions, LabError};
+use twinring_lab::{HostOptions, LabError, NODE};
 
 /// The hosts, and how to reach them.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Between hosts")]
 pub(super) struct Hosts {
-    /// Host of the server, as ssh resolves it; `local` is this one.
+    /// Host of the server, as the command of --connect knows it; `local` is this one.
     #[arg(long, value_name = "HOST")]
     server_host: Option<String>,
     /// Host of a load generator. Several share the load, and their results are added. Repeatable.
     #[arg(long, value_name = "HOST")]
     client_host: Vec<String>,
     /// Address that the server listens on, and that all client hosts can reach; by default the one by
-    /// which ssh reaches the host.
+    /// which ssh reaches the host, or the only one that it has.
     #[arg(long, value_name = "IP")]
     server_address: Option<IpAddr>,
     /// Path of this program on the other hosts. By default it is copied to their
     /// ~/.cache/twinring, once for each version.
     #[arg(long, value_name = "PATH")]
     remote_binary: Option<PathBuf>,
-    /// Command for ssh and its first arguments, for example 'ssh -F my_config'.
-    #[arg(long, default_value = "ssh", value_name = "COMMAND")]
-    ssh: String,
-    /// Option for ssh, as after its -o. Repeatable.
-    #[arg(long, value_name = "KEY=VALUE")]
-    ssh_option: Vec<String>,
+    /// Command that runs a program on a host, with {node} in place of its name: `ssh -F my_config
+    /// {node}`, `srun --nodelist={node} -N1`, `kubectl exec -i {node} --`, `podman exec -i {node}`,
+    /// `ip netns exec {node}` [default: ssh {node}].
+    #[arg(long, value_name = "COMMAND")]
+    connect: Option<String>,
 }
 
 impl Hosts {
@@ -44,23 +43,25 @@ impl Hosts {
         };
         if self.server_host.is_none() && self.client_host.is_empty() {
             let unused = self.server_address.is_some() || self.remote_binary.is_some();
-            return match unused || !self.ssh_option.is_empty() {
+            return match unused || self.connect.is_some() {
                 true => Err(bad(
                     "the options",
-                    "--server-address, --remote-binary and --ssh-option are for other hosts",
+                    "--server-address, --remote-binary and --connect are for other hosts",
                     "--server-host or --client-host",
                 )),
                 false => Ok(None),
             };
         }
-        let ssh = shlex::split(&self.ssh).filter(|words| !words.is_empty());
-        let ssh = ssh.ok_or_else(|| bad("--ssh", &self.ssh, "a program and arguments"))?;
+        let command = self.connect.unwrap_or_else(|| format!("ssh {NODE}"));
+        let connect = shlex::split(&command)
+            .filter(|words| words.iter().skip(1).any(|word| word.contains(NODE)));
+        let expected = "a program and its arguments, one of them with {node}";
+        let connect = connect.ok_or_else(|| bad("--connect", &command, expected))?;
         Ok(Some(HostOptions {
             server: self.server_host,
             clients: self.client_host,
             server_address: self.server_address,
-            ssh,
-            ssh_options: self.ssh_option,
+            connect,
             remote_binary: self.remote_binary,
         }))
     }

@@ -209,6 +209,29 @@ fn two_client_hosts_share_the_load_and_their_results_are_added() {
     }
 }
 
+/// As with `kubectl exec` or `srun`: there is no SSH_CONNECTION, and no shell in between.
+#[test]
+fn any_command_that_runs_a_program_on_a_host_connects_to_it() {
+    let Some(network) = Network::new() else { return };
+    let [alpha, beta] = [0, 1].map(|index| network.process_on(index).to_string());
+    let connect = format!("env {} nsenter --net -t {{node}}", network.environment("alpha"));
+    let hosts = ["--server-host", &alpha, "--client-host", &beta, "--connect", &connect];
+    let tcp = ["quick", "--protocol", "tcp", "--connections", "4", "--sizes", "128"];
+    measured(&network, &[&tcp[..], &SHORT, &hosts].concat());
+    network.assert_nothing_is_left();
+    let bundle = network.bundle();
+    assert_holds(&bundle);
+    for run in fed(&runs(&bundle)) {
+        assert_whole(run, &[&alpha, &beta]);
+        assert!(run["server_command"].to_string().contains("10.79.0.2:"), "{run}");
+    }
+    let stored = json(&bundle.join("bundle.json"));
+    assert_eq!(stored["hosts"][1]["address"], "10.79.0.3");
+    let nowhere = ["--server-host", "1", "--connect", "/no/such/command {node}"];
+    let text = said(&network.lab(&[&tcp[..], &SHORT, &nowhere].concat()));
+    assert!(text.contains("/no/such/command") && text.contains("--connect"), "{text}");
+}
+
 #[test]
 fn either_side_may_stay_on_the_host_of_the_lab() {
     let Some(network) = Network::new() else { return };
@@ -322,7 +345,7 @@ fn a_host_that_cannot_be_used_is_an_error_that_says_why() {
         }
         network.assert_nothing_is_left();
     };
-    let refused = ["host `stranger`", "no login by ssh", "Permission denied"];
+    let refused = ["host `stranger`", "there is no way to it", "Permission denied"];
     fails(&["--server-host", "stranger"], &refused);
     fails(&["--server-host", "no-such-host.invalid"], &["host `no-such-host.invalid`", "resolve"]);
     let missing = ["--server-host", "alpha", "--remote-binary", "/no/such/twinring"];
@@ -339,7 +362,8 @@ fn a_host_that_cannot_be_used_is_an_error_that_says_why() {
     fails(&foreign, &["host `alpha`", "cannot listen on 10.79.0.9", "--server-address"]);
     fails(&own, &["host `beta`", "cannot connect to the server's host at 127.0.0.1"]);
     // The user's options come before those of the lab.
-    let port = ["--server-host", "alpha", "--ssh-option", "Port=23"];
+    let ssh = format!("ssh -F {} -o Port=23 {{node}}", network.path("ssh_config").display());
+    let port = ["--server-host", "alpha", "--connect", &ssh];
     fails(&port, &["host `alpha`", "Connection refused"]);
     assert!(!network.path("bundles").exists());
 }
@@ -352,7 +376,8 @@ fn what_cannot_be_measured_between_hosts_is_a_bad_argument() {
         (&["--client-host", "a", "--client-host", "b", "--connections", "1"], "1 x 128 B"),
         (&["--server-host", "a", "--placement", "close"], "--placement any"),
         (&["--server-address", "10.0.0.1"], "--server-host"),
-        (&["--server-host", "a", "--ssh", "ssh 'x"], "--ssh"),
+        (&["--server-host", "a", "--connect", "ssh '{node}"], "--connect"),
+        (&["--server-host", "a", "--connect", "ssh a"], "{node}"),
     ] {
         let run = ["lab", "run", "quick", "--protocol", "tcp"];
         let output = Command::new(BINARY).args(run).args(arguments).output().unwrap();

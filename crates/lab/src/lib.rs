@@ -83,7 +83,7 @@ pub use experiment::{
 };
 pub use gallery::{GALLERY_BUNDLES_MAX, gallery};
 pub use helper::helper;
-pub use host::{HostOptions, HostRecord, HostRole, Interface, LOCAL, Offset};
+pub use host::{HostOptions, HostRecord, HostRole, Interface, LOCAL, NODE, Offset};
 pub use lab::{Outcome, RunOptions, json_line, run};
 pub use machine::{Cpus, Fingerprint};
 pub use net::NetRecord;

@@ -125,17 +125,15 @@ impl Network {
             fs::create_dir(directory).unwrap();
         }
         let of = |name: &str| self.path(name).display().to_string();
-        let (cache, temporary) = (self.cache(name), self.temporary(name));
         let configuration = self.write(
             &format!("sshd_{name}"),
             &format!(
                 "Port 22\nListenAddress 0.0.0.0\nHostKey {}\nAuthorizedKeysFile {}\nPidFile none\n\
                  ClientAliveInterval 5\nClientAliveCountMax 2\nUsePAM no\nStrictModes no\nPermitRootLogin prohibit-password\nLogLevel ERROR\n\
-                 SetEnv XDG_CACHE_HOME={} TMPDIR={}\n",
+                 SetEnv {}\n",
                 of("host_key"),
                 of("authorized"),
-                cache.display(),
-                temporary.display()
+                self.environment(name)
             ),
         );
         let log = self.path(&format!("log_{name}"));
@@ -213,6 +211,17 @@ impl Network {
         self.path(&format!("cache_{host}"))
     }
 
+    /// A process in the namespace of a host.
+    pub(crate) fn process_on(&self, index: usize) -> u32 {
+        self.sshd[index].id()
+    }
+
+    /// What sshd sets for those who log in on a host.
+    pub(crate) fn environment(&self, host: &str) -> String {
+        let (cache, temporary) = (self.cache(host), self.temporary(host));
+        format!("XDG_CACHE_HOME={} TMPDIR={}", cache.display(), temporary.display())
+    }
+
     fn temporary(&self, host: &str) -> PathBuf {
         self.path(&format!("tmp_{host}"))
     }
@@ -225,9 +234,13 @@ impl Network {
 
     /// Starts `lab run` with these arguments; its bundles go to a directory of this network.
     pub(crate) fn start(&self, arguments: &[&str]) -> Child {
-        let ssh = format!("ssh -F {}", self.path("ssh_config").display());
+        let ssh = format!("ssh -F {} {{node}}", self.path("ssh_config").display());
         let mut command = Command::new(BINARY);
-        command.args(["lab", "run"]).args(arguments).args(["--ssh", &ssh, "--out"]);
+        command.args(["lab", "run"]).args(arguments);
+        if !arguments.contains(&"--connect") {
+            command.args(["--connect", &ssh]);
+        }
+        command.arg("--out");
         command.arg(self.path("bundles")).stdout(Stdio::piped()).stderr(Stdio::piped());
         self.hub.run(move || command.spawn()).unwrap()
     }

@@ -1,9 +1,9 @@
 //! The agent: the lab's hands on another host.
 //!
-//! It runs behind ssh, as the hidden subcommand `lab-helper agent`, and does what it is asked on
+//! It runs behind a pipe, as the hidden subcommand `lab-helper agent`, and does what it is asked on
 //! its standard input. It ends, and everything it has started or made ends with it, when that
 //! input ends, when the lab is silent for too long, or by a signal. So nothing is left behind,
-//! whatever happens to the lab, to ssh or to the network.
+//! whatever happens to the lab, to the pipe or to the network.
 
 use std::collections::HashMap;
 use std::ffi::OsString;

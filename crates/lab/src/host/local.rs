@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::ifaddrs::getifaddrs;
+use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
@@ -25,6 +25,9 @@ const LISTEN_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long an attempt to connect may take.
 const CONNECT_PATIENCE: Duration = Duration::from_millis(1500);
+
+/// Addresses that a host tells of itself at most.
+const ADDRESSES_MAX: usize = 64;
 
 /// The network device that carries the traffic of a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,7 +65,29 @@ pub(crate) fn hello(binary: &Path) -> io::Result<Hello> {
         pid_namespace,
         cores,
         connection: connection.as_deref().and_then(ends_of_connection),
+        addresses: addresses(),
     })
+}
+
+/// Addresses of this host that others may reach it at: those of devices other than loopback, except
+/// for link-local ones, which mean nothing without a device.
+fn addresses() -> Vec<IpAddr> {
+    let Ok(devices) = getifaddrs() else { return Vec::new() };
+    let addresses = devices.filter_map(|device| address_of(&device));
+    addresses
+        .filter(|ip| match ip {
+            IpAddr::V4(ip) => !ip.is_loopback() && !ip.is_link_local(),
+            IpAddr::V6(ip) => !ip.is_loopback() && !ip.is_unicast_link_local(),
+        })
+        .take(ADDRESSES_MAX)
+        .collect()
+}
+
+fn address_of(device: &InterfaceAddress) -> Option<IpAddr> {
+    let address = device.address.as_ref()?;
+    let v4 = address.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
+    let v6 = || address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip()));
+    v4.or_else(v6)
 }
 
 /// Which boot of which machine this is, and whose process ids are seen.
@@ -100,13 +125,8 @@ pub(crate) fn keep_off(cpu: usize) -> io::Result<()> {
 
 /// The device that has this address.
 pub(crate) fn interface(ip: IpAddr) -> Option<Interface> {
-    let has_it = |device: &nix::ifaddrs::InterfaceAddress| {
-        let address = device.address.as_ref()?;
-        let v4 = address.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
-        let v6 = || address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip()));
-        (v4.or_else(v6)? == ip).then(|| device.interface_name.clone())
-    };
-    let name = getifaddrs().ok()?.find_map(|device| has_it(&device))?;
+    let device = getifaddrs().ok()?.find(|device| address_of(device) == Some(ip))?;
+    let name = device.interface_name;
     let sys = format!("/sys/class/net/{name}");
     let driver = fs::read_link(format!("{sys}/device/driver")).ok();
     let queues = fs::read_dir(format!("{sys}/queues")).into_iter().flatten().flatten();

@@ -1,7 +1,7 @@
-//! Where a process runs and is looked at: on this host, or on another one behind ssh.
+//! Where a process runs and is looked at: on this host, or on another one.
 //!
 //! On another host an [`agent`] does what the lab does here: it is the same program, started there
-//! through the system's `ssh` ([`ssh`]), and does it with the same functions ([`local`]). Lab and
+//! through a command such as `ssh` ([`transport`]), and does it with the same functions ([`local`]). Lab and
 //! agent speak a small [`protocol`] over the connection; [`remote`] is the lab's end of it. The
 //! hosts' clocks are told from each other in [`clock`]. [`setup`] connects to the hosts of an
 //! experiment and makes a network of them, [`share`] divides the load among the client hosts.
@@ -14,7 +14,7 @@ mod protocol;
 mod remote;
 mod setup;
 pub(crate) mod share;
-mod ssh;
+mod transport;
 
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
@@ -49,22 +49,24 @@ pub(crate) use setup::{Between, Wishes, set_up};
 /// The word that makes the hidden subcommand the agent.
 pub(crate) const AGENT: &str = "agent";
 
+/// Stands for the name of the host in the command to connect.
+pub const NODE: &str = "{node}";
+
 /// What the host of the lab itself is called.
 pub const LOCAL: &str = "local";
 
 /// Which hosts to measure between, and how to get there.
 #[derive(Debug, Clone, Default)]
 pub struct HostOptions {
-    /// The host of the server, as ssh knows it; [`LOCAL`] or nothing for this one.
+    /// The host of the server, as the command to connect knows it; [`LOCAL`] or nothing for this one.
     pub server: Option<String>,
     /// The hosts of the load generators; none for this one.
     pub clients: Vec<String>,
     /// The address that the server listens on, if it is not to be found out.
     pub server_address: Option<IpAddr>,
-    /// The command for ssh and its first arguments; `ssh` if there are none.
-    pub ssh: Vec<String>,
-    /// Options for ssh, as after its `-o`.
-    pub ssh_options: Vec<String>,
+    /// The command that runs a program on a host and connects its standard input and output, in
+    /// words, one with [`NODE`].
+    pub connect: Vec<String>,
     /// Where this program is on the other hosts; by default it is copied there.
     pub remote_binary: Option<PathBuf>,
 }

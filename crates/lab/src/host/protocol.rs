@@ -18,7 +18,7 @@ use crate::process::Exit;
 use crate::site::Certificate;
 
 /// Name and version of this protocol. Only equal ones understand each other.
-pub(super) const PROTOCOL: &str = "twinring.lab.agent/1";
+pub(super) const PROTOCOL: &str = "twinring.lab.agent/2";
 
 /// How often either side says that it is there. It is a hundred bytes, so a window that is open
 /// hardly feels it.
@@ -158,8 +158,11 @@ pub(crate) struct Hello {
     pub(crate) pid_namespace: String,
     /// The CPUs it may use, each with the hardware threads of its core.
     pub(crate) cores: BTreeMap<usize, Vec<usize>>,
-    /// Addresses of the ssh connection, as this host sees them: the peer's and its own.
+    /// Addresses of the connection, if it is one of ssh, as this host sees them: the peer's and its
+    /// own.
     pub(crate) connection: Option<[IpAddr; 2]>,
+    /// Addresses that other hosts may reach it at.
+    pub(crate) addresses: Vec<IpAddr>,
 }
 
 /// Writes a line and sends it off.

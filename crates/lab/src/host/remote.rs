@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use super::clock::Offset;
 use super::protocol::{self, Ended, FromAgent, HEARTBEAT, Hello, Request, SILENCE, ToAgent};
-use super::ssh::{Session, Ssh};
+use super::transport::{Pipe, Session};
 use crate::error::LabError;
 use crate::process::{Event, Exit, Role};
 use crate::procfs;
@@ -37,7 +37,7 @@ pub(crate) struct Remote {
     /// What the user calls the host.
     name: String,
     hello: Hello,
-    ssh: Arc<Mutex<Ssh>>,
+    pipe: Arc<Mutex<Pipe>>,
     shared: Arc<Shared>,
     /// The files of HTTP on that host, once they have been made.
     site: OnceLock<Site>,
@@ -78,19 +78,19 @@ pub(crate) struct Pending<T> {
 impl Remote {
     /// Takes over a session whose agent has said hello.
     pub(super) fn new(name: &str, session: Box<Session>) -> Remote {
-        let Session { ssh, input, output, hello } = *session;
+        let Session { pipe, input, output, hello } = *session;
         let shared = Arc::new(Shared {
             name: name.to_owned(),
             input: Mutex::new(Some(input)),
             heard: Mutex::new(Instant::now()),
             state: Mutex::new(State::default()),
         });
-        let ssh = Arc::new(Mutex::new(ssh));
-        read(output, shared.clone(), ssh.clone());
+        let pipe = Arc::new(Mutex::new(pipe));
+        read(output, shared.clone(), pipe.clone());
         send_heartbeats(shared.clone());
-        watch(&shared, &ssh);
+        watch(&shared, &pipe);
         let (site, next) = (OnceLock::new(), AtomicU64::new(0));
-        Remote { name: name.to_owned(), hello, ssh, shared, site, next }
+        Remote { name: name.to_owned(), hello, pipe, shared, site, next }
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -170,14 +170,14 @@ impl Remote {
 
 impl Drop for Remote {
     fn drop(&mut self) {
-        let mut ssh = lock(&self.ssh);
+        let mut pipe = lock(&self.pipe);
         // Its input ends, and the agent with it. If somebody is stuck in writing, nobody reads.
         match self.shared.input.try_lock() {
             Ok(mut input) => drop(input.take()),
-            Err(_) => ssh.kill(),
+            Err(_) => pipe.kill(),
         }
-        if !ssh.ends_within(CLOSE_PATIENCE) {
-            ssh.kill();
+        if !pipe.ends_within(CLOSE_PATIENCE) {
+            pipe.kill();
         }
     }
 }
@@ -242,7 +242,7 @@ impl Shared {
     }
 }
 
-fn read(mut output: BufReader<ChildStdout>, shared: Arc<Shared>, ssh: Arc<Mutex<Ssh>>) {
+fn read(mut output: BufReader<ChildStdout>, shared: Arc<Shared>, pipe: Arc<Mutex<Pipe>>) {
     thread::spawn(move || {
         let why = loop {
             match protocol::read_line(&mut output) {
@@ -253,13 +253,13 @@ fn read(mut output: BufReader<ChildStdout>, shared: Arc<Shared>, ssh: Arc<Mutex<
                     }
                     Err(error) => break format!("the agent said what it should not: {error}"),
                 },
-                Ok(None) => break "the ssh connection was lost".to_owned(),
-                Err(error) => break format!("the ssh connection was lost: {error}"),
+                Ok(None) => break "the connection was lost".to_owned(),
+                Err(error) => break format!("the connection was lost: {error}"),
             }
         };
         // A connection that the lab has closed itself is not lost.
         let closed = shared.input.try_lock().is_ok_and(|input| input.is_none());
-        let why = if closed { why } else { lock(&ssh).why(&why) };
+        let why = if closed { why } else { lock(&pipe).why(&why) };
         shared.lose(why);
     });
 }
@@ -273,20 +273,20 @@ fn send_heartbeats(shared: Arc<Shared>) {
     });
 }
 
-/// Ends ssh when the agent is silent; the thread that reads from it then says that it is lost.
-fn watch(shared: &Arc<Shared>, ssh: &Arc<Mutex<Ssh>>) {
-    let (shared, ssh) = (Arc::downgrade(shared), Arc::downgrade(ssh));
+/// Ends the command when the agent is silent; the thread that reads from it then says that it is lost.
+fn watch(shared: &Arc<Shared>, pipe: &Arc<Mutex<Pipe>>) {
+    let (shared, pipe) = (Arc::downgrade(shared), Arc::downgrade(pipe));
     thread::spawn(move || {
-        while let (Some(shared), Some(ssh)) = (shared.upgrade(), ssh.upgrade()) {
+        while let (Some(shared), Some(pipe)) = (shared.upgrade(), pipe.upgrade()) {
             if lock(&shared.state).lost.is_some() {
                 return;
             }
             if lock(&shared.heard).elapsed() > SILENCE {
                 shared.lose(format!("nothing was heard of it for {} s", SILENCE.as_secs()));
-                lock(&ssh).kill();
+                lock(&pipe).kill();
                 return;
             }
-            drop((shared, ssh));
+            drop((shared, pipe));
             thread::sleep(HEARTBEAT);
         }
     });

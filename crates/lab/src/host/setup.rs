@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::protocol::{Hello, Request};
 use super::remote::Remote;
-use super::{End, Host, HostOptions, HostRecord, HostRole, LOCAL, local, share, ssh};
+use super::{End, Host, HostOptions, HostRecord, HostRole, LOCAL, local, share, transport};
 use crate::error::LabError;
 use crate::experiment::{Experiment, NetKind, Pin};
 use crate::machine::{Cpus, Fingerprint};
@@ -124,7 +124,10 @@ fn names(options: &HostOptions) -> Result<Vec<String>, LabError> {
             ));
         }
         if name.is_empty() || name.starts_with('-') {
-            return Err(bad(format!("`{name}`"), "a name that ssh knows, or `local`"));
+            return Err(bad(
+                format!("`{name}`"),
+                "a name that the command to connect knows, or `local`",
+            ));
         }
     }
     Ok(names)
@@ -157,7 +160,7 @@ impl Party {
                 .map_err(|error| LabError::Machine { why: error.to_string() })?;
             return Ok(Party { host: Host::Here(Place::Here), hello });
         }
-        let session = ssh::connect(options, name, wishes.binary, wishes.helper)?;
+        let session = transport::connect(options, name, wishes.binary, wishes.helper)?;
         let remote = Arc::new(Remote::new(name, session));
         Ok(Party { hello: remote.hello().clone(), host: Host::There(remote) })
     }
@@ -186,11 +189,11 @@ impl Party {
         server_ip: IpAddr,
         before: &[Party],
     ) -> Result<HostRecord, LabError> {
-        let Hello { hostname, binary, sha256, version, connection, .. } = &self.hello;
+        let Hello { hostname, binary, sha256, version, connection, addresses, .. } = &self.hello;
         let role = if index == 0 { HostRole::Server } else { HostRole::Client };
         let address = match role {
             HostRole::Server => Some(server_ip),
-            HostRole::Client => connection.map(|[_, own]| own),
+            HostRole::Client => connection.map(|[_, own]| own).or_else(|| only(addresses)),
         };
         let (machine, interface, settings) = match &self.host {
             Host::Here(_) => {
@@ -286,32 +289,40 @@ fn choose_cpu(
     cpu.or(others).or_else(|| cores.keys().next()).copied().ok_or_else(|| "it has none".to_owned())
 }
 
-/// The address that the server listens on: as told, or the one by which ssh gets there.
+/// The address that the server listens on: as told; or the one by which ssh gets there; or the only
+/// one that it has.
 fn server_address(options: &HostOptions, parties: &[Party]) -> Result<IpAddr, LabError> {
     if let Some(address) = options.server_address {
         return Ok(address);
     }
     let (server, clients) = (&parties[0], &parties[1..]);
-    let failed = |why: String| LabError::Host {
-        host: server.host.name().to_owned(),
-        why: format!("{why}; give the address that the client hosts reach it at, --server-address"),
+    let mut seen: Vec<IpAddr> = match server.host {
+        Host::There(_) => server.hello.connection.map(|[_, own]| own).into_iter().collect(),
+        Host::Here(_) => {
+            clients.iter().filter_map(|client| Some(client.hello.connection?[0])).collect()
+        }
     };
-    if let Host::There(_) = server.host {
-        let [_, own] = server
-            .hello
-            .connection
-            .ok_or_else(|| failed("SSH_CONNECTION does not tell its address".to_owned()))?;
-        return Ok(own);
+    if seen.is_empty() {
+        seen.clone_from(&server.hello.addresses);
     }
-    let mut seen: Vec<IpAddr> =
-        clients.iter().filter_map(|client| Some(client.hello.connection?[0])).collect();
     seen.sort_unstable();
     seen.dedup();
-    match seen[..] {
-        [one] => Ok(one),
-        [] => Err(failed("SSH_CONNECTION does not tell its address".to_owned())),
-        _ => Err(failed(format!("the client hosts see it under different addresses, {seen:?}"))),
+    if let Some(one) = only(&seen) {
+        return Ok(one);
     }
+    let seen: Vec<String> = seen.iter().map(IpAddr::to_string).collect();
+    let why = match seen.is_empty() {
+        true => "it has no address but those of loopback".to_owned(),
+        false => format!("it has several addresses, {}", seen.join(", ")),
+    };
+    Err(LabError::Host {
+        host: server.host.name().to_owned(),
+        why: format!("{why}; give the address that the client hosts reach it at, --server-address"),
+    })
+}
+
+fn only(addresses: &[IpAddr]) -> Option<IpAddr> {
+    if let [one] = addresses { Some(*one) } else { None }
 }
 
 /// Whether the server can listen there and every client gets through.
@@ -366,7 +377,7 @@ mod tests {
             assert!(error.to_string().contains("given twice"), "{error}");
             assert_eq!(error.exit_code(), 2);
         }
-        // It would be taken for an option of ssh.
+        // It would be taken for an option of the command.
         assert!(of("-oProxyCommand=x", &["b"]).is_err());
     }
 
@@ -398,6 +409,7 @@ mod tests {
                 pid_namespace: String::new(),
                 cores: cores.iter().cloned().collect(),
                 connection: None,
+                addresses: Vec::new(),
             },
         }
     }

@@ -1,5 +1,5 @@
-//! How the agent gets to another host and is started there: by the system's `ssh`, with all that
-//! its configuration says of the host.
+//! How the agent gets to another host and is started there: by a command that opens a pipe to a
+//! program there, such as `ssh HOST`, `kubectl exec -i HOST --` or `ip netns exec HOST`.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -17,7 +17,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use super::protocol::{self, FromAgent, Hello, PROTOCOL};
-use super::{AGENT, HostOptions};
+use super::{AGENT, HostOptions, NODE};
 use crate::error::LabError;
 use crate::machine::{PROGRAM_BYTES_MAX, sha256_of};
 use crate::process::keep_tail;
@@ -25,7 +25,7 @@ use crate::progress::say;
 
 /// Options that follow the user's own, so that theirs win: ssh takes the first value it is given.
 /// Nothing can be asked on a terminal, nothing is forwarded, and a dead connection is noticed.
-const OPTIONS: &[&str] = &[
+const SSH_OPTIONS: &[&str] = &[
     "BatchMode=yes",
     "ConnectTimeout=10",
     "ServerAliveInterval=5",
@@ -43,7 +43,7 @@ const HELLO_PATIENCE: Duration = Duration::from_secs(60);
 /// How long the program may take to be copied.
 const COPY_PATIENCE: Duration = Duration::from_secs(600);
 
-/// How long ssh may take to end after its output has.
+/// How long the command may take to end after its output has.
 const END_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Lines that a login shell may print before ours.
@@ -53,18 +53,18 @@ const MAX_FOREIGN_LINES: usize = 1000;
 const FOUND: &str = "twinring-agent found";
 const MISSING: &str = "twinring-agent missing";
 
-/// An ssh process with an agent at its other end.
+/// A pipe with an agent at its other end.
 pub(super) struct Session {
-    pub(super) ssh: Ssh,
+    pub(super) pipe: Pipe,
     pub(super) input: ChildStdin,
     pub(super) output: BufReader<ChildStdout>,
     pub(super) hello: Hello,
 }
 
-/// Logs in on `host` and starts the agent there, after copying this program if it is missing.
+/// Starts the agent on `host`, after copying this program if it is missing there.
 ///
 /// # Errors
-/// [`LabError::Host`]: what ssh or the host said, and what to do.
+/// [`LabError::Host`]: what the command or the host said, and what to do.
 pub(super) fn connect(
     options: &HostOptions,
     host: &str,
@@ -140,14 +140,15 @@ impl Way<'_> {
             "if [ -x {program} ]; then echo {FOUND}; exec {program} {words}; \
              else echo \"{MISSING} $(uname -sm)\"; fi"
         );
-        let mut ssh = Ssh::start(self.options, self.host, &script, Stdio::piped())?;
-        let (Some(input), Some(output)) = (ssh.child.stdin.take(), ssh.child.stdout.take()) else {
-            return Err("ssh has no pipes".to_owned());
+        let mut pipe = Pipe::open(self.options, self.host, &script, Stdio::piped())?;
+        let (Some(input), Some(output)) = (pipe.child.stdin.take(), pipe.child.stdout.take())
+        else {
+            return Err("the command has no pipes".to_owned());
         };
         let first = first_words(output);
         match first.recv_timeout(HELLO_PATIENCE) {
             Ok(First::Hello(hello, output)) => {
-                Ok(Start::Session(Box::new(Session { ssh, input, output, hello: *hello })))
+                Ok(Start::Session(Box::new(Session { pipe, input, output, hello: *hello })))
             }
             Ok(First::Stranger(protocol)) => Err(format!(
                 "the agent there speaks {protocol}, this lab speaks {PROTOCOL}; use the same \
@@ -160,13 +161,13 @@ impl Way<'_> {
                         "the agent did not start; if the program cannot run there, build it \
                              there and give its path with --remote-binary"
                     }
-                    false => "no login by ssh",
+                    false => "there is no way to it",
                 };
-                Err(ssh.why(what))
+                Err(pipe.why(what))
             }
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
                 let patience = HELLO_PATIENCE.as_secs();
-                Err(ssh.why(&format!("no agent after {patience} s")))
+                Err(pipe.why(&format!("no agent after {patience} s")))
             }
         }
     }
@@ -194,11 +195,12 @@ impl Way<'_> {
              {{ rm -f \"$d/new.$$\"; exit 1; }}"
         );
         let file = File::open(binary).map_err(|error| format!("{}: {error}", binary.display()))?;
-        let mut ssh = Ssh::start(self.options, self.host, &script, Stdio::from(file))?;
-        if ssh.ends_within(COPY_PATIENCE) && ssh.child.wait().is_ok_and(|status| status.success()) {
+        let mut pipe = Pipe::open(self.options, self.host, &script, Stdio::from(file))?;
+        if pipe.ends_within(COPY_PATIENCE) && pipe.child.wait().is_ok_and(|status| status.success())
+        {
             return Ok(());
         }
-        Err(ssh.why("the program could not be copied"))
+        Err(pipe.why("the program could not be copied"))
     }
 }
 
@@ -250,39 +252,54 @@ fn quoted(word: &str) -> Result<String, String> {
     Ok(quoted.into_owned())
 }
 
-/// A running `ssh`. Dropping it kills it and what it started (a proxy command).
-pub(super) struct Ssh {
+/// The words of the command by which `host` runs `script` in a POSIX shell.
+///
+/// ssh joins its arguments and hands them to the login shell there, whatever that is, so the shell
+/// and its script are one quoted argument. Other commands start the program that they are given.
+fn command_line(template: &[String], host: &str, script: &str) -> Result<Vec<String>, String> {
+    let place = template.iter().rposition(|word| word.contains(NODE));
+    let place = place.ok_or_else(|| format!("the command has no {NODE}"))?;
+    let mut words: Vec<String> = template.iter().map(|word| word.replace(NODE, host)).collect();
+    let program = Path::new(&words[0]).file_name();
+    if program.is_some_and(|name| name == "ssh") {
+        let options = SSH_OPTIONS.iter().flat_map(|option| ["-o", option]).chain(["--"]);
+        words.splice(place..place, options.map(str::to_owned));
+        words.push(format!("sh -c {}", quoted(script)?));
+    } else {
+        words.extend(["sh", "-c", script].map(str::to_owned));
+    }
+    Ok(words)
+}
+
+/// A running command that leads to a host. Dropping it kills it and what it started (such as a proxy
+/// command).
+pub(super) struct Pipe {
     child: Child,
     stderr_tail: Arc<Mutex<Vec<u8>>>,
     reader: Option<JoinHandle<()>>,
     reaped: bool,
 }
 
-impl Ssh {
-    /// Has `script` run by a POSIX shell on `host`, whatever the login shell there is.
-    fn start(options: &HostOptions, host: &str, script: &str, input: Stdio) -> Result<Ssh, String> {
-        let default = ["ssh".to_owned()];
-        let words = if options.ssh.is_empty() { &default[..] } else { &options.ssh[..] };
-        let (program, arguments) = words.split_first().ok_or("no command for ssh")?;
-        let own = OPTIONS.iter().map(|option| (*option).to_owned());
-        let all = options.ssh_options.iter().cloned().chain(own);
-        let mut child = Command::new(program)
-            .args(arguments)
-            .args(all.flat_map(|option| ["-o".to_owned(), option]))
-            .args(["--", host])
-            .arg(format!("sh -c {}", quoted(script)?))
+impl Pipe {
+    /// Has `script` run by a POSIX shell on `host`.
+    fn open(options: &HostOptions, host: &str, script: &str, input: Stdio) -> Result<Pipe, String> {
+        let words = command_line(&options.connect, host, script)?;
+        let mut child = Command::new(&words[0])
+            .args(&words[1..])
             .stdin(input)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             // A Ctrl-C on the terminal reaches the lab only, which ends things in order.
             .process_group(0)
             .spawn()
-            .map_err(|error| format!("`{program}` cannot be started: {error}; install OpenSSH"))?;
+            .map_err(|error| {
+                format!("`{}` cannot be started: {error}; install it, or see --connect", words[0])
+            })?;
         let stderr_tail = Arc::new(Mutex::new(Vec::new()));
         let tail = stderr_tail.clone();
         let reader =
             child.stderr.take().map(|stderr| thread::spawn(move || keep_tail(stderr, &tail)));
-        Ok(Ssh { child, stderr_tail, reader, reaped: false })
+        Ok(Pipe { child, stderr_tail, reader, reaped: false })
     }
 
     pub(super) fn ends_within(&mut self, patience: Duration) -> bool {
@@ -305,7 +322,7 @@ impl Ssh {
         }
     }
 
-    /// What happened, and what ssh or the host said about it.
+    /// What happened, and what the command or the host said about it.
     pub(super) fn why(&mut self, what: &str) -> String {
         let ended = self.ends_within(END_PATIENCE);
         let deadline = Instant::now() + END_PATIENCE;
@@ -323,8 +340,41 @@ impl Ssh {
     }
 }
 
-impl Drop for Ssh {
+impl Drop for Pipe {
     fn drop(&mut self) {
         self.kill();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(template: &str) -> Vec<String> {
+        let template = shlex::split(template).unwrap();
+        command_line(&template, "n1", "echo 'a b'").unwrap()
+    }
+
+    #[test]
+    fn ssh_gets_one_quoted_argument_and_our_options_behind_the_users() {
+        let words = words("/usr/bin/ssh -F mine -l me {node}");
+        assert_eq!(words[..5], ["/usr/bin/ssh", "-F", "mine", "-l", "me"]);
+        assert_eq!(words[5..7], ["-o", "BatchMode=yes"]);
+        let [.., dashes, node, command] = &words[..] else { panic!("{words:?}") };
+        assert_eq!([&**dashes, node], ["--", "n1"]);
+        assert_eq!(shlex::split(command).unwrap(), ["sh", "-c", "echo 'a b'"]);
+    }
+
+    #[test]
+    fn other_commands_get_the_program_and_its_arguments() {
+        let shell = ["sh", "-c", "echo 'a b'"];
+        for (template, before) in [
+            ("kubectl exec -i {node} --", &["kubectl", "exec", "-i", "n1", "--"][..]),
+            ("srun --nodelist={node} -N1", &["srun", "--nodelist=n1", "-N1"]),
+            ("ip netns exec {node}", &["ip", "netns", "exec", "n1"]),
+        ] {
+            assert_eq!(words(template), [before, &shell].concat());
+        }
+        assert!(command_line(&["ssh".to_owned()], "n1", "").is_err());
     }
 }
