@@ -10,6 +10,7 @@ mod pages;
 mod peers;
 mod profile;
 mod quick;
+mod slurm;
 mod support;
 mod tcp;
 mod udp;
