@@ -7,6 +7,7 @@ use clap::Args;
 use std::error::Error;
 use std::net::SocketAddr;
 use std::process::ExitCode;
+use twinring_load::schedule::Arrivals;
 use twinring_load::tcp;
 
 #[derive(Debug, Args)]
@@ -33,6 +34,10 @@ pub(crate) struct TcpArgs {
     /// scheduled time.
     #[arg(long, value_name = "R", help_heading = "Pattern")]
     rate: Option<u64>,
+    /// How the requests of --rate follow each other: at equal distances (periodic), or independently
+    /// of each other, as those of many users do (poisson).
+    #[arg(long, value_name = "HOW", requires = "rate", default_value_t, help_heading = "Pattern")]
+    arrivals: Arrivals,
     /// Close each connection after this many answers and make a new one.
     ///
     /// Above 14,000 a minute from one address to one port, the kernel has to search for a port that is
@@ -73,6 +78,7 @@ impl TcpArgs {
             uring,
             epoll,
             rate_per_s: self.rate,
+            arrivals: self.arrivals,
             churn: self.churn,
             idle: self.idle,
             slow_reader: self.slow_reader,

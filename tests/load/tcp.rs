@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
+use twinring_load::schedule::{Arrivals, Schedule};
 
 /// Echoes; `corrupt` gets each chunk with its position in the stream and may change it.
 fn echo_with(mut stream: TcpStream, mut corrupt: impl FnMut(usize, &mut Vec<u8>)) {
@@ -282,6 +283,25 @@ fn an_unreachable_rate_reports_unsent_requests() {
         assert!(sent > 0);
         assert_eq!(sent + outcome.number("/requests/unsent"), 50_000_000);
     }
+}
+
+/// As many requests as a Poisson process has in that time, which is known: the schedule is the same in
+/// every run.
+#[test]
+fn requests_arrive_as_independently_as_asked_for() {
+    let target = serve(|_, stream| echo(stream));
+    let due = Schedule::new(0, 500, 1, Arrivals::Poisson).due(0, 500_000_000 - 1);
+    let periodic = Schedule::new(0, 500, 1, Arrivals::Periodic).due(0, 500_000_000 - 1);
+    assert_ne!(due, periodic);
+    for engine in engines() {
+        let arguments = "-c 1 -d 500ms --warmup 0s --rate 500 --arrivals poisson";
+        let outcome = run(engine, target, arguments);
+        outcome.expect(0, &[]);
+        assert_eq!(outcome.number("/whole_run/sent") + outcome.number("/requests/unsent"), due);
+        assert_eq!(outcome.result["settings"]["arrivals"], "poisson");
+    }
+    let refused = command("epoll", target, "-c 1 --arrivals poisson").output().unwrap();
+    assert_eq!(refused.status.code(), Some(2));
 }
 
 #[test]

@@ -77,6 +77,9 @@ pub struct Settings {
     /// Requests a second in an open loop.
     #[serde(default)]
     pub rate_per_s: Option<u64>,
+    /// How the requests of an open loop follow each other: `periodic` or `poisson`.
+    #[serde(default)]
+    pub arrivals: Option<String>,
     /// Number of requests after which the window ends.
     #[serde(default)]
     pub requests: Option<u64>,

@@ -47,6 +47,9 @@ pub struct Settings {
     /// Requests a second in an open loop.
     #[serde(default)]
     pub rate_per_s: Option<u64>,
+    /// How the requests of an open loop follow each other: `periodic` or `poisson`.
+    #[serde(default)]
+    pub arrivals: Option<String>,
     /// Requests per connection before it reconnects.
     #[serde(default)]
     pub churn: Option<u64>,

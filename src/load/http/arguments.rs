@@ -8,6 +8,7 @@ use twinring_load::http::{
     BODY_BYTES_MAX, ExpectedBody, ExpectedLength, HeaderName, HeaderValue, Method, Request,
     Settings, Statuses, Target, TlsSettings,
 };
+use twinring_load::schedule::Arrivals;
 
 #[derive(Debug, Args)]
 pub(crate) struct HttpArgs {
@@ -33,6 +34,10 @@ pub(crate) struct HttpArgs {
     /// scheduled time.
     #[arg(long, value_name = "R", help_heading = "Pattern")]
     rate: Option<u64>,
+    /// How the requests of --rate follow each other: at equal distances (periodic), or independently
+    /// of each other, as those of many users do (poisson).
+    #[arg(long, value_name = "HOW", requires = "rate", default_value_t, help_heading = "Pattern")]
+    arrivals: Arrivals,
     /// Requests in flight per connection, at most.
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Pattern")]
     pipeline: u32,
@@ -128,6 +133,7 @@ impl HttpArgs {
             uring,
             epoll,
             rate_per_s: self.rate,
+            arrivals: self.arrivals,
             warmup,
             duration,
             requests: self.requests,

@@ -4,7 +4,7 @@ use super::expect::{ExpectedBody, ExpectedLength, Statuses};
 use super::target::{Request, Target};
 use super::tls::TlsSettings;
 use crate::limits;
-use crate::schedule::RATE_PER_S_MAX;
+use crate::schedule::{Arrivals, RATE_PER_S_MAX};
 use http::Method;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -48,6 +48,8 @@ pub struct Settings {
     pub epoll: EpollOptions,
     /// Requests per second: makes it an open loop.
     pub rate_per_s: Option<u64>,
+    /// How the requests of an open loop follow each other.
+    pub arrivals: Arrivals,
     /// Load before the window.
     pub warmup: Duration,
     /// Length of the window; with `requests`, its longest.
@@ -99,6 +101,7 @@ impl Settings {
             uring: UringOptions::default(),
             epoll: EpollOptions::default(),
             rate_per_s: None,
+            arrivals: Arrivals::default(),
             warmup: Duration::from_secs(1),
             duration: Duration::from_secs(10),
             requests: None,
@@ -113,6 +116,11 @@ impl Settings {
             slo_p99: None,
             max_error_rate: None,
         })
+    }
+
+    /// What an open loop keeps to.
+    pub(super) fn schedule(&self) -> Option<(u64, Arrivals)> {
+        self.rate_per_s.map(|rate| (rate, self.arrivals))
     }
 
     /// Checks whether the settings are valid.
@@ -210,6 +218,7 @@ impl Settings {
             threads: self.threads as u64,
             mode: if self.rate_per_s.is_some() { "open" } else { "closed" }.to_owned(),
             rate_per_s: self.rate_per_s,
+            arrivals: self.schedule().map(|(_, arrivals)| arrivals.to_string()),
             requests: self.requests,
             seed: self.seed,
             expect_status: self.statuses.to_string(),

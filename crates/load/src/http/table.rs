@@ -39,7 +39,10 @@ impl Table<'_> {
         }
         write!(f, "load          {} connections, ", grouped(asked.connections))?;
         match asked.rate_per_s {
-            Some(rate) => write!(f, "open loop at {} requests/s", grouped(rate))?,
+            Some(rate) => {
+                let arrivals = asked.arrivals.as_deref().unwrap_or("periodic");
+                write!(f, "open loop at {} requests/s, {arrivals}", grouped(rate))?;
+            }
             None => write!(f, "closed loop")?,
         }
         match (asked.keepalive, asked.pipeline) {

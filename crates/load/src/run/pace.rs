@@ -92,6 +92,7 @@ pub(crate) fn instant_at(ns: u64) -> Instant {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::schedule::Arrivals;
     use proptest::prelude::*;
 
     proptest! {
@@ -102,7 +103,7 @@ mod tests {
             rate in 1u64..1_000_000, connections in 1u64..1000, round in 0u64..1000,
             rounds_late in 0u64..50, rest in any::<prop::sample::Index>(),
         ) {
-            let (schedule, last) = (Schedule::new(0, rate, connections), connections - 1);
+            let (schedule, last) = (Schedule::new(0, rate, connections, Arrivals::Periodic), connections - 1);
             // Within the round, so many rounds later.
             let late = schedule.intended_ns(last, round + rounds_late);
             let length = schedule.intended_ns(last, round + rounds_late + 1) - late;

@@ -6,7 +6,7 @@ use super::pace::{Connections, Loaded, instant_at, keep_pace, watch};
 use super::unsent::{OVERDUE, Unsent};
 use crate::cpu::{CpuStart, CpuUse};
 use crate::recorder::{Recorder, Trouble, histogram};
-use crate::schedule::Schedule;
+use crate::schedule::{Arrivals, Schedule};
 use hdrhistogram::Histogram;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -59,9 +59,15 @@ impl Thread {
     }
 
     /// Waits for the moment at which the traffic begins; with a rate, fixes the schedule.
-    pub(crate) async fn first_moment(&self, warmup: Duration, rate: Option<u64>, connections: u64) {
+    pub(crate) async fn first_moment(
+        &self,
+        warmup: Duration,
+        rate: Option<(u64, Arrivals)>,
+        connections: u64,
+    ) {
         let first_ns = self.control.window().start - warmup.as_nanos() as u64;
-        self.schedule.set(rate.map(|rate| Schedule::new(first_ns, rate, connections)));
+        let schedule = |(rate, arrivals)| Schedule::new(first_ns, rate, connections, arrivals);
+        self.schedule.set(rate.map(schedule));
         race(sleep_until(instant_at(first_ns)), shutdown_requested()).await;
     }
 

@@ -60,13 +60,14 @@ impl Unsent {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::schedule::{Arrivals, RATE_PER_S_MAX};
 
     const MS: u64 = 1_000_000;
 
     /// Two connections in turn, 1,000 requests per second: each has one every 2 ms.
     fn unsent(sent: u64, end_ms: u64) -> Unsent {
         let mut unsent = Unsent::none();
-        unsent.add(&Schedule::new(0, 1000, 2), 0, sent, end_ms * MS);
+        unsent.add(&Schedule::new(0, 1000, 2, Arrivals::Periodic), 0, sent, end_ms * MS);
         unsent
     }
 
@@ -103,7 +104,7 @@ mod tests {
     #[test]
     fn very_many_are_counted_in_a_moment() {
         let mut unsent = Unsent::none();
-        unsent.add(&Schedule::new(0, crate::schedule::RATE_PER_S_MAX, 1), 0, 7, 3_600_000 * MS);
+        unsent.add(&Schedule::new(0, RATE_PER_S_MAX, 1, Arrivals::Periodic), 0, 7, 3_600_000 * MS);
         assert_eq!(unsent.count, 3_600_000 * MS - 7);
         assert_eq!(unsent.waited_ns.len(), unsent.count);
         let mut both = Unsent::none();

@@ -1,7 +1,7 @@
 //! The settings of a load.
 
 use crate::limits::{self, CONNECTIONS_MAX, between};
-use crate::schedule::RATE_PER_S_MAX;
+use crate::schedule::{Arrivals, RATE_PER_S_MAX};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use twinring::{EngineChoice, EpollOptions, UringOptions};
@@ -57,6 +57,8 @@ pub struct Settings {
     pub epoll: EpollOptions,
     /// Requests per second: makes it an open loop.
     pub rate_per_s: Option<u64>,
+    /// How the requests of an open loop follow each other.
+    pub arrivals: Arrivals,
     /// Requests per connection before it is closed and replaced.
     pub churn: Option<u64>,
     /// Further connections that only stay open.
@@ -93,6 +95,7 @@ impl Settings {
             uring: UringOptions::default(),
             epoll: EpollOptions::default(),
             rate_per_s: None,
+            arrivals: Arrivals::default(),
             churn: None,
             idle: 0,
             slow_reader: false,
@@ -104,6 +107,11 @@ impl Settings {
             timeout: Duration::from_secs(5),
             local: Vec::new(),
         }
+    }
+
+    /// What an open loop keeps to.
+    pub(super) fn schedule(&self) -> Option<(u64, Arrivals)> {
+        self.rate_per_s.map(|rate| (rate, self.arrivals))
     }
 
     /// Checks whether the settings are valid.
@@ -171,6 +179,7 @@ impl Settings {
             threads: self.threads as u64,
             mode: if self.pace() == Pace::Open { "open" } else { "closed" }.to_owned(),
             rate_per_s: self.rate_per_s,
+            arrivals: self.schedule().map(|(_, arrivals)| arrivals.to_string()),
             churn: self.churn,
             idle: self.idle,
             slow_reader: self.slow_reader,

@@ -28,7 +28,10 @@ impl Table<'_> {
         writeln!(f, "target        {}", self.0.head.target)?;
         write!(f, "load          {} connections x {} B, ", asked.connections, asked.message_bytes)?;
         match asked.rate_per_s {
-            Some(rate) => write!(f, "open loop at {} requests/s", grouped(rate))?,
+            Some(rate) => {
+                let arrivals = asked.arrivals.as_deref().unwrap_or("periodic");
+                write!(f, "open loop at {} requests/s, {arrivals}", grouped(rate))?;
+            }
             None if asked.slow_reader => write!(f, "slow readers")?,
             None => write!(f, "closed loop, depth {}", asked.depth)?,
         }

@@ -90,7 +90,7 @@ impl Worker {
     /// Starts the traffic.
     async fn begin(self: &Rc<Worker>, streams: Vec<(u64, TcpStream)>) -> Connections<Connection> {
         let settings = &self.settings;
-        let (warmup, rate) = (settings.warmup, settings.rate_per_s);
+        let (warmup, rate) = (settings.warmup, settings.schedule());
         self.thread.first_moment(warmup, rate, settings.connections).await;
         let mut connections = Connections::new();
         for (number, stream) in streams {
