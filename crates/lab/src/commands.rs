@@ -8,6 +8,7 @@ use crate::error::LabError;
 use crate::experiment::Point;
 use crate::host::End;
 use crate::net::Network;
+use crate::peers::{PLAIN_LOAD, PLAIN_LOAD_WORD};
 use crate::runner::{Bench, Slot};
 use crate::workload::Place;
 
@@ -76,6 +77,9 @@ impl Values {
         if let Some(program) = slot.subject.peer.as_ref().and_then(|peer| bench.peers.get(peer)) {
             values.text("{peer}", program.display().to_string());
             values.list("{peer_options}", slot.subject.peer_options(&slot.cell.point));
+        }
+        if let Some(program) = bench.peers.get(PLAIN_LOAD.name) {
+            values.text(PLAIN_LOAD_WORD, program.display().to_string());
         }
         for (_, key, value) in point.load().axes() {
             values.text(&format!("{{{key}}}"), value.to_string());

@@ -17,8 +17,8 @@ use crate::machine::{Cpus, Fingerprint};
 use crate::net::{self, Network, Networks};
 use crate::outlook::too_few_pairs;
 use crate::paths::{Paths, for_anywhere};
-use crate::peers::Places;
 use crate::peers::find::Found;
+use crate::peers::{PLAIN_LOAD, PLAIN_LOAD_WORD, Places};
 use crate::plan::{Block, Group, groups, plan, two_more};
 use crate::prices::{self, PriceRecord};
 use crate::profile;
@@ -230,7 +230,11 @@ struct Possible {
 fn possible(options: &RunOptions, server: &Host) -> Result<Possible, LabError> {
     let mut experiment = options.experiment.clone();
     // Whoever measures no peer has nothing to do with their places.
-    let looks = options.peers.is_some() || experiment.subjects.iter().any(|it| it.peer.is_some());
+    let asks = experiment
+        .grids_mut()
+        .any(|(_, it)| it.second_load().iter().any(|word| word == PLAIN_LOAD_WORD));
+    let is_peer = |subject: &Subject| subject.peer.is_some();
+    let looks = options.peers.is_some() || asks || experiment.subjects.iter().any(is_peer);
     let places = looks.then(|| Places::new(options.peers.as_deref(), &options.binary));
     let places = places.transpose()?;
     let asked_for = experiment.subjects.iter().any(|subject| subject.nginx.is_some());
@@ -239,6 +243,12 @@ fn possible(options: &RunOptions, server: &Host) -> Result<Possible, LabError> {
         false => Ok(None),
     };
     let mut peers = Found::new();
+    if let (true, Some(places)) = (asks, &places) {
+        let program = places.find(&PLAIN_LOAD);
+        let program = program
+            .map_err(|absent| LabError::Machine { why: PLAIN_LOAD.why_left_out(&absent) })?;
+        peers.insert(PLAIN_LOAD.name.to_owned(), program);
+    }
     let mut why_not = |subject: &Subject| -> Option<String> {
         if subject.nginx.is_some() {
             return installed.as_ref().err().cloned();
@@ -444,14 +454,14 @@ fn programs(
         for protocol in experiment.protocols() {
             for index in experiment.subjects_of(protocol) {
                 let subject = &experiment.subjects[index];
-                let command = match position {
-                    0 => subject.command_template(protocol),
-                    _ => experiment.load_template(protocol, subject),
+                let commands = match position {
+                    0 => vec![subject.command_template(protocol)],
+                    _ => experiment.load_templates(protocol, subject),
                 };
-                paths.extend(program(&end.host, &command));
+                paths.extend(commands.iter().filter_map(|it| program(&end.host, it)));
             }
         }
-        paths.retain(|path| path != "{peer}");
+        paths.retain(|path| path != "{peer}" && path != PLAIN_LOAD_WORD);
         paths.sort_unstable();
         paths.dedup();
         // Our own program has told its hash already.

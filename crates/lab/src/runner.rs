@@ -30,6 +30,7 @@ use crate::process::{Event, Role};
 use crate::result::{ClientRun, Failure, HostRun, RUN_SCHEMA, RunRecord};
 use crate::site::{Site, nginx};
 use crate::stop::Stop;
+use crate::workload::Axis;
 
 /// How long a server may take until it can be used.
 const READY_PATIENCE: Duration = Duration::from_secs(10);
@@ -227,7 +228,9 @@ fn blank_record(
 ) -> Result<RunRecord, LabError> {
     let protocol = slot.cell.protocol();
     let of_server = slot.subject.command_template(protocol);
-    let of_client = bench.experiment.load_template(protocol, slot.subject);
+    let generator = slot.cell.point.on(Axis::Generator).unwrap_or(0) as usize;
+    let mut of_clients = bench.experiment.load_templates(protocol, slot.subject).into_iter();
+    let of_client = of_clients.nth(generator).unwrap_or_default();
     let clients = &network.clients;
     let command = |end, point, template: &[String]| {
         Ok::<_, LabError>(

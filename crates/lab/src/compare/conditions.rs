@@ -165,8 +165,9 @@ fn accounting(bundle: &Bundle, name: &str) -> Accounting {
 
 fn load_command(bundle: &Bundle, protocol: Protocol, name: &str) -> String {
     let experiment = &bundle.experiment;
-    let command = subject(bundle, name).map(|subject| experiment.load_template(protocol, subject));
-    command.unwrap_or_default().join(" ")
+    let commands =
+        subject(bundle, name).map(|subject| experiment.load_templates(protocol, subject));
+    commands.unwrap_or_default().concat().join(" ")
 }
 
 /// What a reader has to know, though it does not prevent the comparison.

@@ -67,15 +67,10 @@ impl Check<'_> {
         )
     }
 
-    pub(crate) fn load(
-        &self,
-        section: &str,
-        command: &[String],
-        target: &str,
-    ) -> Result<(), LabError> {
+    pub(crate) fn load(&self, key: &str, command: &[String], target: &str) -> Result<(), LabError> {
         self.unless(
             command.iter().any(|word| word.contains(target)),
-            &format!("{section}.load"),
+            key,
             format!("the load's command has no {target}"),
             &format!("a program and arguments, with {target} where the server's address goes"),
         )

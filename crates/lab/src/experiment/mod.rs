@@ -50,6 +50,7 @@ pub const BUILT_IN: &[(&str, &str)] = &[
     ("churn", include_str!("../../experiments/churn.toml")),
     ("streaming", include_str!("../../experiments/streaming.toml")),
     ("open-loop", include_str!("../../experiments/open-loop.toml")),
+    ("second-opinion", include_str!("../../experiments/second-opinion.toml")),
     ("ablation", include_str!("../../experiments/ablation.toml")),
     ("schedule", include_str!("../../experiments/schedule.toml")),
     ("prices", include_str!("../../experiments/prices.toml")),
@@ -408,14 +409,17 @@ impl Experiment {
         if speakers.iter().all(has_twin) { aa } else { contests }
     }
 
-    /// The load generator's command for a protocol and a subject, placeholders still in it.
-    pub fn load_template(&self, protocol: Protocol, subject: &Subject) -> Vec<String> {
-        let load = self.grid(protocol).map(|grid| grid.load().to_vec());
-        let mut command = load.unwrap_or_default();
-        if self.under_test(protocol) == UnderTest::Both {
-            command.extend(subject.load_arguments.iter().cloned());
-        }
-        command
+    /// The commands of the load generators for a protocol and a subject, placeholders still in them:
+    /// of the first, and of the second if there is one.
+    pub fn load_templates(&self, protocol: Protocol, subject: &Subject) -> Vec<Vec<String>> {
+        let Some(grid) = self.grid(protocol) else { return Vec::new() };
+        let commands = [grid.load(), grid.second_load()].into_iter().filter(|it| !it.is_empty());
+        let for_subject = |command: &[String]| {
+            let both = self.under_test(protocol) == UnderTest::Both;
+            let own = subject.load_arguments.iter().filter(|_| both);
+            command.iter().chain(own).cloned().collect()
+        };
+        commands.map(for_subject).collect()
     }
 
     /// Warm-up and window of a protocol's runs, in seconds.

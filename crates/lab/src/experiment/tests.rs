@@ -1,4 +1,5 @@
 use super::*;
+use crate::workload::Axis;
 
 fn quick() -> Experiment {
     Experiment::find("quick").unwrap()
@@ -73,7 +74,7 @@ fn a_load_may_follow_the_subject_only_if_both_sides_are_under_test() {
     };
     assert!(refused("under_test = \"both\"", "").contains("depends on the subject"));
     let tcp = refused("\"--engine\", \"io_uring\"", "\"--engine\", \"{engine}\"");
-    assert!(tcp.contains("[tcp]"), "{tcp}");
+    assert!(tcp.contains("tcp.load"), "{tcp}");
 }
 
 #[test]
@@ -134,7 +135,7 @@ fn nonsense_about_http_is_refused() {
         ("keepalive = [false]", "files = [1000000]\nfile_bytess = [1]", "file_bytess"),
         ("[512, 10_240]", "[60_000_000]\nfiles = [1000]", "60000000000 bytes"),
         ("\"{urls}\", ", "", "no {urls}"),
-        ("\"--engine\", \"io_uring\"", "\"--engine\", \"{engine}\"", "[http] has {engine}"),
+        ("\"--engine\", \"io_uring\"", "\"--engine\", \"{engine}\"", "http.load has {engine}"),
         ("against = [\"nginx\"]", "against = [\"apache\"]", "`apache`"),
         ("against = [\"nginx\"]", "against = [\"io_uring\"]", "`io_uring`"),
         ("sendfile = true }", "sendfile = true, directives = [\"gzip on\"] }", "`gzip on`"),
@@ -145,6 +146,25 @@ fn nonsense_about_http_is_refused() {
         let error = refused(from, to);
         assert!(error.contains(said), "{to}: {error}");
     }
+}
+
+#[test]
+fn a_second_load_generator_doubles_the_cells() {
+    let both = Experiment::find("second-opinion").unwrap();
+    let points = both.grid(Protocol::Tcp).unwrap().points();
+    let generators: Vec<_> = points.iter().map(|it| it.on(Axis::Generator)).collect();
+    assert_eq!(generators, [0, 1].repeat(4).into_iter().map(Some).collect::<Vec<_>>());
+    assert_eq!(points[1].load().to_string(), "100 x 128 B, second generator");
+    let [first, second] = &both.load_templates(Protocol::Tcp, &both.subjects[0])[..] else {
+        panic!("two commands");
+    };
+    assert_eq!((&*first[0], &*second[0]), ("{twinring}", "{plain-load}"));
+    // It asks both servers alike.
+    let text = built_in("second-opinion").unwrap();
+    let follows = text.replacen("{plain-load}\", ", "{plain-load}\", \"--engine={engine}\", ", 1);
+    let error = Experiment::from_toml(&follows, "mine.toml").unwrap_err().to_string();
+    assert!(error.contains("tcp.second_load has {engine}"), "{error}");
+    assert_eq!(quick().load_templates(Protocol::Tcp, &quick().subjects[0]).len(), 1);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-use super::{KNOWN, Origin, Peer};
+use super::{KNOWN, Origin, PLAIN_LOAD, Peer};
 use crate::error::LabError;
 use crate::progress::say;
 use crate::stop::Stop;
@@ -42,8 +42,8 @@ pub fn build(directory: &Path, stop: &Stop) -> Result<Vec<Built>, LabError> {
         let why = format!("{} is not there: run it in a checkout of twinring", manifest.display());
         return Err(LabError::Machine { why });
     }
-    let of_cargo: Vec<&Peer> =
-        KNOWN.iter().filter(|peer| matches!(peer.origin, Origin::Cargo)).collect();
+    let all = KNOWN.iter().chain([&PLAIN_LOAD]);
+    let of_cargo: Vec<&Peer> = all.filter(|peer| matches!(peer.origin, Origin::Cargo)).collect();
     let mut cargo: Vec<String> =
         ["build", "--release", "--manifest-path", "peers/Cargo.toml", "--target-dir"]
             .iter()

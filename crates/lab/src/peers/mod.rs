@@ -96,7 +96,22 @@ const OURS_GATHERED: &[&str] = &["--listen", "{addr}", "--pin", "{server_cpu}", 
 /// The same, and registering a socket again after each of its events.
 const OURS_REARMED: &[&str] = &["--listen", "{addr}", "--pin", "{server_cpu}", "--rearm"];
 
-/// Every peer that is known.
+/// Stands for the program of [`PLAIN_LOAD`] in the command of a load generator.
+pub(crate) const PLAIN_LOAD_WORD: &str = "{plain-load}";
+
+/// A load generator, and no server: the second opinion on ours.
+pub(crate) const PLAIN_LOAD: Peer = Peer {
+    name: "plain-load",
+    program: "plain-load",
+    what: "load generator on bare epoll",
+    protocol: Protocol::Tcp,
+    arguments: &[],
+    fitted: nothing,
+    port: None,
+    origin: Origin::Cargo,
+};
+
+/// Every server that is known.
 pub const KNOWN: &[Peer] = &[
     Peer {
         name: "tokio",
@@ -351,7 +366,14 @@ mod tests {
     use crate::experiment::TcpPoint;
 
     fn options(name: &str, connections: u32, message_bytes: u32) -> String {
-        let point = TcpPoint { connections, message_bytes, depth: 1, rate_per_s: 0, churn: 0 };
+        let point = TcpPoint {
+            connections,
+            message_bytes,
+            depth: 1,
+            rate_per_s: 0,
+            churn: 0,
+            generator: 0,
+        };
         Peer::find(name).unwrap().options(&Point::Tcp(point)).join(" ")
     }
 

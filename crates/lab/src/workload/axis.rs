@@ -28,6 +28,8 @@ pub enum Axis {
     Keepalive,
     /// 1 if TLS is spoken.
     Tls,
+    /// 1 if the experiment's second load generator asks.
+    Generator,
 }
 
 impl Axis {
@@ -44,6 +46,7 @@ impl Axis {
             Axis::Files => "files",
             Axis::Keepalive => "connections",
             Axis::Tls => "encryption",
+            Axis::Generator => "load generator",
         }
     }
 
@@ -57,6 +60,8 @@ impl Axis {
             (Axis::Keepalive, _) => "stay".to_owned(),
             (Axis::Tls, 0) => "none".to_owned(),
             (Axis::Tls, _) => "TLS".to_owned(),
+            (Axis::Generator, 0) => "first".to_owned(),
+            (Axis::Generator, _) => "second".to_owned(),
             (_, value) => rate(value),
         }
     }
@@ -75,6 +80,7 @@ impl Axis {
             (Axis::Churn, 2..) => Some(format!("a connection per {value} requests")),
             (Axis::Files, 2..) => Some(format!("{value} files")),
             (Axis::Tls, 1..) => Some("TLS".to_owned()),
+            (Axis::Generator, 1..) => Some("second load generator".to_owned()),
             _ => None,
         }
     }

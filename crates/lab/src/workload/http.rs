@@ -152,7 +152,7 @@ impl Grid for HttpGrid {
             format!("{set_bytes} bytes in files of one size"),
             "at most 4 GiB: fewer or smaller files",
         )?;
-        check_load("http", check, &self.load, "{urls}", !is_zero(&self.rate_per_s))
+        check_load("http.load", check, &self.load, "{urls}", !is_zero(&self.rate_per_s))
     }
 }
 

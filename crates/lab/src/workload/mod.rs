@@ -239,6 +239,11 @@ pub(crate) trait Grid: Common {
     /// [`LabError::BadExperiment`] for the first thing that is wrong.
     fn check(&self, check: &Check<'_>, subjects: &[Subject]) -> Result<(), LabError>;
 
+    /// The command of another load generator, if the cells are measured with two.
+    fn second_load(&self) -> &[String] {
+        &[]
+    }
+
     /// Whose work the verdicts are about.
     fn under_test(&self) -> UnderTest {
         UnderTest::Server
@@ -380,6 +385,6 @@ mod tests {
     }
 
     fn is_optional(key: &str) -> bool {
-        matches!(key, "rate_per_s" | "churn")
+        matches!(key, "rate_per_s" | "churn" | "generator")
     }
 }

@@ -52,24 +52,23 @@ impl AnswersInTime {
 /// # Errors
 /// [`LabError::BadExperiment`].
 pub(super) fn check_load(
-    section: &str,
+    key: &str,
     check: &Check<'_>,
     load: &[String],
     target: &str,
     told: bool,
 ) -> Result<(), LabError> {
-    check.load(section, load, target)?;
-    let key = format!("{section}.load");
+    check.load(key, load, target)?;
     check.unless(
         !told || load.iter().any(|word| word == "{options}"),
-        &key,
+        key,
         "the load's command has no {options}",
         "the word \"{options}\", which stands for --rate and --churn of the cell",
     )?;
     check.unless(
         !follows_subject(load),
-        &key,
-        format!("the load of [{section}] has {{engine}}"),
+        key,
+        format!("{key} has {{engine}}"),
         "a fixed engine: the load generator never follows the server's",
     )
 }

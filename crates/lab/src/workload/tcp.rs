@@ -59,6 +59,10 @@ pub struct TcpGrid {
     /// The command of the load generator, with placeholders in braces. It must print the JSON
     /// lines of `twinring load tcp`. It never follows the subject's engine.
     pub load: Vec<String>,
+    /// The command of another load generator. Every cell is then measured with either, and verdicts
+    /// that depend on it are warned of. `{plain-load}` is one on bare epoll.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub second_load: Vec<String>,
 }
 
 /// A point of the grid of TCP.
@@ -78,6 +82,9 @@ pub struct TcpPoint {
     /// Requests of a connection; 0 if it stays.
     #[serde(default, skip_serializing_if = "is_nought")]
     pub churn: u32,
+    /// 1 if the experiment's second load generator asks.
+    #[serde(default, skip_serializing_if = "is_nought")]
+    pub generator: u32,
 }
 
 impl Grid for TcpGrid {
@@ -93,18 +100,30 @@ impl Grid for TcpGrid {
     }
 
     fn points(&self) -> Vec<Point> {
-        let point = |[message_bytes, depth, churn, connections, rate_per_s]: [u32; 5]| {
-            Point::Tcp(TcpPoint { connections, message_bytes, depth, rate_per_s, churn })
+        let point = |[message_bytes, depth, churn, connections, rate_per_s, generator]: [u32;
+                         6]| {
+            let point =
+                TcpPoint { connections, message_bytes, depth, rate_per_s, churn, generator };
+            Point::Tcp(point)
         };
         let TcpGrid { connections, message_bytes, depth, rate_per_s, churn, .. } = self;
-        let all = combinations([message_bytes, depth, churn, connections, rate_per_s]);
+        let generators: &[u32] = if self.second_load.is_empty() { &[0] } else { &[0, 1] };
+        let all = combinations([message_bytes, depth, churn, connections, rate_per_s, generators]);
         all.into_iter().map(point).collect()
     }
 
     fn check(&self, check: &Check<'_>, _: &[Subject]) -> Result<(), LabError> {
         self.keeps_up.check("tcp", check)?;
         let told = !is_zero(&self.rate_per_s) || !is_zero(&self.churn);
-        check_load("tcp", check, &self.load, "{addr}", told)
+        check_load("tcp.load", check, &self.load, "{addr}", told)?;
+        if self.second_load.is_empty() {
+            return Ok(());
+        }
+        check_load("tcp.second_load", check, &self.second_load, "{addr}", told)
+    }
+
+    fn second_load(&self) -> &[String] {
+        &self.second_load
     }
 }
 
@@ -116,6 +135,7 @@ impl Load for TcpPoint {
             (Axis::Depth, "depth", self.depth),
             (Axis::RatePerS, "rate_per_s", self.rate_per_s),
             (Axis::Churn, "churn", self.churn),
+            (Axis::Generator, "generator", self.generator),
         ]
     }
 
@@ -138,7 +158,7 @@ impl Load for TcpPoint {
 
 impl fmt::Display for TcpPoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let TcpPoint { connections, message_bytes, depth, rate_per_s, churn } = *self;
+        let TcpPoint { connections, message_bytes, depth, rate_per_s, churn, generator } = *self;
         write!(f, "{connections} x {}", bytes(message_bytes))?;
         if depth != 1 {
             write!(f, " x depth {depth}")?;
@@ -147,10 +167,11 @@ impl fmt::Display for TcpPoint {
             write!(f, " at {}/s", rate(rate_per_s))?;
         }
         match churn {
-            0 => Ok(()),
-            1 => f.write_str(", a connection per request"),
-            _ => write!(f, ", a connection per {churn} requests"),
+            0 => {}
+            1 => f.write_str(", a connection per request")?,
+            _ => write!(f, ", a connection per {churn} requests")?,
         }
+        if generator == 0 { Ok(()) } else { f.write_str(", second generator") }
     }
 }
 

@@ -133,7 +133,7 @@ impl Grid for UdpGrid {
     }
 
     fn check(&self, check: &Check<'_>, subjects: &[Subject]) -> Result<(), LabError> {
-        check.load("udp", &self.load, "{addr}")?;
+        check.load("udp.load", &self.load, "{addr}")?;
         check.unless(
             (0.0..=1.0).contains(&self.keeps_up.missing_ratio)
                 && self.keeps_up.lateness_us_p99_9 > 0.0,

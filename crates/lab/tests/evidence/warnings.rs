@@ -197,3 +197,24 @@ fn every_kind_has_a_title_of_its_own_and_advice() {
     assert!(WarningKind::ALL.iter().all(|kind| kind.advice().len() > 20));
     assert!(WarningKind::ALL.is_sorted());
 }
+
+#[test]
+fn a_ratio_that_depends_on_who_asks_is_told() {
+    let with_two = |second_ratio: f64| {
+        let mut experiment = experiment();
+        let tcp = experiment.tcp.as_mut().unwrap();
+        tcp.second_load = ["{plain-load}", "{addr}"].map(str::to_owned).to_vec();
+        let mut runs = pairs(10, 1.25);
+        runs.extend(pairs(10, second_ratio).into_iter().map(|mut run| {
+            run["cell"]["generator"] = json!(1);
+            run["index"] = json!(run["index"].as_u64().unwrap() + 20);
+            run
+        }));
+        bundle(experiment, runs)
+    };
+    assert_eq!(with_two(1.25).warnings, []);
+    let bundle = with_two(1.05);
+    let warning = only(&bundle, WarningKind::DependsOnGenerator);
+    assert!(warning.what.contains("1.25") && warning.what.contains("1.05"), "{warning:?}");
+    assert!(warning.cell.unwrap().to_string().contains("second generator"), "{warning:?}");
+}

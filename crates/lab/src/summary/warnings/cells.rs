@@ -9,6 +9,7 @@ use crate::statistics::{CONFIDENCE, Drift};
 use crate::summary::{
     AaCounts, Bottleneck, CellSummary, Comparison, Metric, SubjectSummary, Summary, Verdict,
 };
+use crate::workload::{Axis, differ_only_in};
 
 /// A comparison that would not have seen this many percent says little: hardly anybody would change
 /// engines for less, and many would for more.
@@ -45,10 +46,38 @@ pub(super) fn warnings(experiment: &Experiment, summary: &Summary) -> Vec<Warnin
             found.extend(drifting_figure(cell, subject, looks));
         }
         found.extend(findings(cell));
+        found.extend(depends_on_generator(cell, summary));
         found.sort_by_key(|warning| warning.kind);
         warnings.extend(found.into_iter().map(|warning| warning.in_cell(cell.cell)));
     }
     warnings
+}
+
+/// Comparisons that come out otherwise with the first load generator than with the second.
+fn depends_on_generator(second: &CellSummary, summary: &Summary) -> Vec<Warning> {
+    if Axis::Generator.of(&second.cell) != Some(1) {
+        return Vec::new();
+    }
+    let differs = |first: &CellSummary| {
+        Axis::Generator.of(&first.cell) == Some(0)
+            && differ_only_in(&[Axis::Generator], &first.cell, &second.cell)
+    };
+    let Some(first) = summary.cells.iter().find(|cell| differs(cell)) else { return Vec::new() };
+    let warn = |two: &Comparison| {
+        let same = |one: &&Comparison| one.subject == two.subject && one.baseline == two.baseline;
+        let one = first.comparisons.iter().find(same)?;
+        let [one_ratio, two_ratio] = [one, two].map(|it| it.server_cpu.as_ref());
+        let (one_ratio, two_ratio) = (one_ratio?, two_ratio?);
+        let apart = one_ratio.high < two_ratio.low || two_ratio.high < one_ratio.low;
+        apart.then(|| {
+            let what = format!(
+                "{} and {}: {:.3} with the first load generator, {:.3} with the second",
+                two.subject, two.baseline, one_ratio.ratio, two_ratio.ratio
+            );
+            Warning::of(WarningKind::DependsOnGenerator, what).about(&two.subject)
+        })
+    };
+    second.comparisons.iter().filter_map(warn).collect()
 }
 
 /// How exact the CPU figures of a run are, if that can matter.

@@ -10,6 +10,8 @@ pub enum WarningKind {
     AaFalseVerdict,
     /// The load generator was the bottleneck.
     ClientBound,
+    /// The ratio depends on which load generator asks.
+    DependsOnGenerator,
     /// Not all connections or streams were served.
     UnequalAdmission,
     /// Nobody looked at all of the bytes that came back.
@@ -38,9 +40,10 @@ pub enum WarningKind {
 
 impl WarningKind {
     /// All of them, in their order.
-    pub const ALL: [WarningKind; 14] = [
+    pub const ALL: [WarningKind; 15] = [
         WarningKind::AaFalseVerdict,
         WarningKind::ClientBound,
+        WarningKind::DependsOnGenerator,
         WarningKind::UnequalAdmission,
         WarningKind::UnverifiedPayload,
         WarningKind::TooFewPairs,
@@ -60,6 +63,7 @@ impl WarningKind {
         match self {
             WarningKind::AaFalseVerdict => "false difference",
             WarningKind::ClientBound => "client-bound",
+            WarningKind::DependsOnGenerator => "depends on the load generator",
             WarningKind::UnequalAdmission => "unequal admission",
             WarningKind::UnverifiedPayload => "payload not verified",
             WarningKind::TooFewPairs => "too few pairs",
@@ -86,6 +90,10 @@ impl WarningKind {
             WarningKind::ClientBound => {
                 "compare CPU per request only: its requests per second are a lower bound, and its \
                  latency contains the load generator's queue"
+            }
+            WarningKind::DependsOnGenerator => {
+                "quote both ratios: the servers met different patterns of arrivals (compare the \
+                 completions per wait and the notifications per request)"
             }
             WarningKind::UnequalAdmission => {
                 "raise the server's backlog, connection or descriptor limit until all are served"
