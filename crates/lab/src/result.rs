@@ -16,14 +16,16 @@ use crate::process::Exit;
 use crate::profile::Profile;
 use crate::summary::{Summary, Warning};
 
-/// The schema of `bundle.json`. The version before is still read.
-pub const BUNDLE_SCHEMA: &str = "twinring.lab.bundle/4";
+/// The schema of `bundle.json`. The two versions before are still read.
+pub const BUNDLE_SCHEMA: &str = "twinring.lab.bundle/5";
 
-/// The schema of `bundle.json` before: 3 excused voids of disturbed runs.
-pub(crate) const EARLIER_BUNDLE_SCHEMAS: [&str; 1] = ["twinring.lab.bundle/3"];
+/// Earlier schemas of `bundle.json`: 3 excused voids of disturbed runs, and both had intervals and
+/// verdicts of another procedure.
+pub(crate) const EARLIER_BUNDLE_SCHEMAS: [&str; 2] =
+    ["twinring.lab.bundle/3", "twinring.lab.bundle/4"];
 
 /// The schema of the lines of `runs.jsonl`.
-pub const RUN_SCHEMA: &str = "twinring.lab.run/4";
+pub const RUN_SCHEMA: &str = "twinring.lab.run/5";
 
 /// The number at the end of a schema; 0 if there is none.
 pub(crate) fn version(schema: &str) -> u32 {

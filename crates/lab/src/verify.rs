@@ -187,20 +187,24 @@ fn check_summary(
         }
         return Ok(());
     };
-    let stored = &with_current_names(stored.clone());
-    let mut computed = serde_json::to_value(computed).map_err(|error| LabError::NotABundle {
+    let unreadable = |error: serde_json::Error| LabError::NotABundle {
         path: BUNDLE_FILE.into(),
         why: error.to_string(),
-    })?;
-    if bundle.schema != BUNDLE_SCHEMA {
-        let schema = &bundle.schema;
-        found
-            .notes
-            .push(format!("it is of {schema}: figures that later versions add are not in it"));
-        rename_back(&mut computed);
-        keep_what_is_stored(stored, &mut computed);
+    };
+    let mut computed = serde_json::to_value(computed).map_err(unreadable)?;
+    if bundle.schema == BUNDLE_SCHEMA {
+        compare(stored, &computed, "summary", found);
+        return Ok(());
     }
-    compare(stored, &computed, "summary", found);
+    found.notes.push(format!(
+        "it is of {}: its intervals, verdicts and texts are of an earlier method and are not checked; \
+         `twinring lab report` computes them anew",
+        bundle.schema
+    ));
+    let mut stored = with_current_names(stored.clone());
+    keep_figures(&mut stored);
+    keep_what_is_stored(&stored, &mut computed);
+    compare(&stored, &computed, "summary", found);
     Ok(())
 }
 
@@ -224,12 +228,15 @@ fn check_warnings(
     Ok(())
 }
 
-/// Gives networks the names that they have now.
+/// Gives networks and counts the names that they have now.
 fn with_current_names(mut stored: Value) -> Value {
     let inside: Vec<&mut Value> = match &mut stored {
         Value::Object(fields) => {
             if let Some(Value::String(net)) = fields.get_mut("net") {
                 *net = NetKind::renamed(net).to_owned();
+            }
+            if let Some(excluded) = fields.remove("spoilt_blocks") {
+                fields.insert("excluded_blocks".to_owned(), excluded);
             }
             fields.values_mut().collect()
         }
@@ -242,15 +249,40 @@ fn with_current_names(mut stored: Value) -> Value {
     stored
 }
 
-/// Up to version 3 the p value that a comparison had to reach was called `level`, as the primary
-/// metric by itself still is.
-fn rename_back(computed: &mut Value) {
-    let cells = computed["cells"].as_array_mut().into_iter().flatten();
-    let comparisons = cells.filter_map(|cell| cell["comparisons"].as_array_mut()).flatten();
-    for comparison in comparisons.filter_map(Value::as_object_mut) {
-        if let Some(needed) = comparison.remove("p_value_needed") {
-            comparison.insert("level".to_owned(), needed);
+/// What up to version 4 was computed by another procedure or put into other words: the ends of
+/// intervals, tests, verdicts, and sentences.
+const OF_EARLIER_METHOD: [&str; 14] = [
+    "low",
+    "high",
+    "low_ns",
+    "high_ns",
+    "confidence",
+    "q_value",
+    "p_value_needed",
+    "required_pairs",
+    "verdict",
+    "placed",
+    "aa",
+    "what",
+    "would_change",
+    "equivalence",
+];
+
+/// Takes out of a summary of an earlier version what cannot be computed again.
+fn keep_figures(stored: &mut Value) {
+    match stored {
+        Value::Object(fields) => {
+            fields.retain(|key, _| !OF_EARLIER_METHOD.contains(&key.as_str()));
+            // The p value of an interval, and the level that it was judged at; not that of a drift,
+            // nor the primary metric by itself.
+            if fields.contains_key("detectable_percent") {
+                fields.remove("p_value");
+            }
+            fields.retain(|key, value| key != "level" || value.is_object());
+            fields.values_mut().for_each(keep_figures);
         }
+        Value::Array(values) => values.iter_mut().for_each(keep_figures),
+        _ => {}
     }
 }
 
@@ -267,6 +299,10 @@ fn keep_what_is_stored(stored: &Value, computed: &mut Value) {
             for (stored, computed) in stored.iter().zip(computed) {
                 keep_what_is_stored(stored, computed);
             }
+        }
+        // Fewer than 5 pairs had no ratio.
+        (Value::Null, computed) if computed["pairs"].as_u64().is_some_and(|it| it < 5) => {
+            *computed = Value::Null;
         }
         _ => {}
     }

@@ -79,7 +79,10 @@ fn in_words(workload: &Workload) -> String {
 
 fn saving(saving: Option<Saving>) -> String {
     match saving {
-        Some(Saving { percent, low, high }) => format!("{percent:.0} % [{low:.0}, {high:.0}]"),
+        Some(Saving { percent, low: Some(low), high: Some(high) }) => {
+            format!("{percent:.0} % [{low:.0}, {high:.0}]")
+        }
+        Some(Saving { percent, .. }) => format!("{percent:.0} %"),
         None => "-".to_owned(),
     }
 }
@@ -137,7 +140,7 @@ fn remarks(advice: &Advice) -> Vec<String> {
     }
     let mut remarks = vec![
         "Cores are what a million requests/s take, interrupts and softirq included. Both engines \
-         gather their sends alike. In brackets the interval at 95 %."
+         gather their sends. In brackets the 95 % interval."
             .to_owned(),
     ];
     let at_once: Vec<String> = advice

@@ -354,9 +354,11 @@ fn verdict_change(
 /// seen, or among how many, is no part of that.
 fn found(verdict: &Option<Verdict>) -> Option<(&'static str, Option<&str>)> {
     match verdict.as_ref()? {
-        Verdict::Ahead { winner } => Some(("ahead", Some(winner))),
-        Verdict::OnlyOneKeepsUp { winner } => Some(("keeps up", Some(winner))),
-        Verdict::NoDifference { .. } | Verdict::NotAfterCorrection { .. } => Some(("none", None)),
+        Verdict::Ahead { winner, .. } => Some(("ahead", Some(winner))),
+        Verdict::OnlyOneKeepsRate { winner } => Some(("keeps the rate", Some(winner))),
+        Verdict::Equivalent { .. }
+        | Verdict::NoDifference { .. }
+        | Verdict::NotAfterCorrection { .. } => Some(("none", None)),
         _ => None,
     }
 }

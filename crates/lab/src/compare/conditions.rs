@@ -138,7 +138,7 @@ pub(super) fn work(a: &Bundle, b: &Bundle, cell: Cell, subjects: &[&str]) -> Vec
         UnderTest::Both => "both sides",
     };
     found.look("what is under test", under_test(a), under_test(b));
-    found.look("limits of keeping up", keeps_up(a, protocol), keeps_up(b, protocol));
+    found.look("limits of keeping the rate", keeps_up(a, protocol), keeps_up(b, protocol));
     found.0
 }
 

@@ -128,6 +128,12 @@ impl Experiment {
             format!("spare_pairs = {}", self.spare_pairs),
             "at most 1000 to spare",
         )?;
+        check.unless(
+            (0.1..=50.0).contains(&self.equivalence_percent),
+            "equivalence_percent",
+            format!("equivalence_percent = {}", self.equivalence_percent),
+            "0.1 to 50 percent",
+        )?;
         let Some(until) = self.until else { return Ok(()) };
         check.unless(
             (0.1..=1000.0).contains(&until.interval_percent),

@@ -126,6 +126,9 @@ pub struct Experiment {
     /// What is done about the accidents of many verdicts at once.
     #[serde(default)]
     pub correction: Correction,
+    /// Two subjects are equivalent if neither needs this many percent less than the other.
+    #[serde(default = "usual_equivalence_percent")]
+    pub equivalence_percent: f64,
     /// The network between server and client.
     #[serde(default)]
     pub net: NetChoice,
@@ -162,6 +165,11 @@ pub struct Experiment {
     /// What of it could not be done again, and why, in sentences.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_reproduced: Vec<String>,
+}
+
+/// Hardly any service changes its engine for less.
+fn usual_equivalence_percent() -> f64 {
+    3.0
 }
 
 /// What the command line changes in an experiment. `None` leaves the experiment's own value.
@@ -402,7 +410,7 @@ impl Experiment {
             }
         }
         let is_aa = |contest: &&(usize, usize)| {
-            self.subjects[contest.0].is_alike(&self.subjects[contest.1])
+            self.subjects[contest.0].is_twin_of(&self.subjects[contest.1])
         };
         let aa: Vec<(usize, usize)> = contests.iter().filter(is_aa).copied().collect();
         let has_twin = |speaker: &usize| aa.iter().any(|(a, b)| a == speaker || b == speaker);

@@ -180,7 +180,7 @@ impl Subject {
     }
 
     /// Whether two subjects differ in nothing but their names.
-    pub(crate) fn is_alike(&self, other: &Subject) -> bool {
+    pub(crate) fn is_twin_of(&self, other: &Subject) -> bool {
         let nameless = |subject: &Subject| Subject {
             name: String::new(),
             against: Vec::new(),

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::outcome::{Judged, Outcome, grouped, judged};
 use super::words::{NOTHING, rare};
 use crate::experiment::{Cell, NetKind};
-use crate::statistics::Interval;
+use crate::statistics::{Ends, Interval};
 use crate::summary::{CellSummary, Comparison, Metric, SubjectSummary, Summary};
 
 /// The tables of an experiment on several networks, each with its title row: the verdicts on each two
@@ -56,9 +56,10 @@ fn verdict(comparison: &Comparison) -> String {
     let outcome = Outcome::of(comparison);
     match (outcome, comparison.of_record()) {
         (Outcome::Void | Outcome::Behind, _) | (_, None) => outcome.mark().to_owned(),
-        (_, Some(Interval { ratio, low, high, .. })) => {
+        (_, Some(Interval { ratio, ends: Some(Ends { low, high }), .. })) => {
             format!("{ratio:.2} [{low:.2}, {high:.2}] {}", outcome.mark())
         }
+        (_, Some(Interval { ratio, ends: None, .. })) => format!("{ratio:.2} {}", outcome.mark()),
     }
 }
 

@@ -18,17 +18,19 @@ pub(super) enum Side {
 pub(super) enum Outcome {
     /// This one needs less CPU.
     Ahead(Side),
-    /// Only this one does the work.
-    KeepsUp(Side),
+    /// Only this one keeps the rate.
+    KeepsRate(Side),
+    /// They are equivalent within the bound.
+    Equivalent,
     /// No difference was detected.
     Same,
-    /// A difference that may be an accident among so many comparisons.
+    /// A difference that may be chance among so many comparisons.
     Uncertain,
     /// A difference between a subject and itself.
     Impossible,
     /// There are too few pairs for a verdict.
     Few,
-    /// There are too few pairs in which both did the work.
+    /// There are too few pairs in which both kept the rate.
     Behind,
     /// An audit failed.
     Void,
@@ -40,11 +42,12 @@ impl Outcome {
             if *winner == comparison.baseline { Side::Baseline } else { Side::Subject }
         };
         match &comparison.verdict {
-            Verdict::Ahead { winner } => Outcome::Ahead(side(winner)),
-            Verdict::OnlyOneKeepsUp { winner } => Outcome::KeepsUp(side(winner)),
-            Verdict::NoDifference { .. } | Verdict::Alike { .. } => Outcome::Same,
+            Verdict::Ahead { winner, .. } => Outcome::Ahead(side(winner)),
+            Verdict::OnlyOneKeepsRate { winner } => Outcome::KeepsRate(side(winner)),
+            Verdict::Equivalent { .. } => Outcome::Equivalent,
+            Verdict::NoDifference { .. } | Verdict::AaPassed { .. } => Outcome::Same,
             Verdict::NotAfterCorrection { .. } => Outcome::Uncertain,
-            Verdict::FalseDifference { .. } => Outcome::Impossible,
+            Verdict::AaFailed { .. } => Outcome::Impossible,
             Verdict::TooFewPairs { .. } | Verdict::TooFewForSoMany { .. } => Outcome::Few,
             Verdict::UnequalWork { .. } => Outcome::Behind,
             Verdict::Void { .. } => Outcome::Void,
@@ -54,8 +57,9 @@ impl Outcome {
     /// What is behind a ratio in a map of letters.
     pub(super) fn mark(self) -> &'static str {
         match self {
-            Outcome::Ahead(Side::Subject) | Outcome::KeepsUp(Side::Subject) => "▲",
-            Outcome::Ahead(Side::Baseline) | Outcome::KeepsUp(Side::Baseline) => "▼",
+            Outcome::Ahead(Side::Subject) | Outcome::KeepsRate(Side::Subject) => "▲",
+            Outcome::Ahead(Side::Baseline) | Outcome::KeepsRate(Side::Baseline) => "▼",
+            Outcome::Equivalent => "≈",
             Outcome::Same => "=",
             Outcome::Uncertain => "~",
             Outcome::Impossible => "!",
@@ -68,8 +72,8 @@ impl Outcome {
     /// The class of what tells about it in HTML.
     pub(super) fn class(self) -> &'static str {
         match self {
-            Outcome::Ahead(_) | Outcome::KeepsUp(_) => "ahead",
-            Outcome::Same => "same",
+            Outcome::Ahead(_) | Outcome::KeepsRate(_) => "ahead",
+            Outcome::Same | Outcome::Equivalent => "same",
             Outcome::Few | Outcome::Behind | Outcome::Uncertain => "few",
             Outcome::Void | Outcome::Impossible => "void",
         }
@@ -79,7 +83,7 @@ impl Outcome {
 /// The ratio and the mark of a verdict, as short as it gets; `times` is the ratio to be shown.
 pub(super) fn entry(comparison: &Comparison, times: Option<f64>) -> String {
     match (Outcome::of(comparison), times) {
-        (Outcome::KeepsUp(side), _) => format!("only {}", winner(comparison, side)),
+        (Outcome::KeepsRate(side), _) => format!("only {}", winner(comparison, side)),
         (outcome @ (Outcome::Void | Outcome::Behind), _) => outcome.mark().to_owned(),
         (outcome, Some(times)) => format!("{times:.2} {}", outcome.mark()),
         (outcome, None) => outcome.mark().to_owned(),
@@ -94,10 +98,10 @@ fn winner(comparison: &Comparison, side: Side) -> &str {
 }
 
 /// What the marks mean.
-pub(super) const MARKS: &str = "▲ the subject needs less CPU, ▼ the baseline does, = no difference \
-                                was detected, ~ one that may be an accident among so many, ? too \
-                                few pairs, behind: too few in which both kept \
-                                up, void: an audit failed";
+pub(super) const MARKS: &str = "▲ the subject needs less CPU, ▼ the baseline does, ≈ equivalent, \
+                                = no difference was detected, ~ one that may be chance among so \
+                                many, ? too few pairs, behind: too few in which both kept the \
+                                rate, void: an audit failed";
 
 /// Whether a comparison is of a subject with the one that it was made from.
 pub(super) fn is_change(experiment: &Experiment, comparison: &Comparison) -> bool {
@@ -183,9 +187,9 @@ fn contest(these: &[Judged<'_>]) -> String {
             let what = format!("{name} needs less CPU in {cells}");
             parts.push(format!("{what} ({other} needs {times} times as much there)"));
         }
-        match of(Outcome::KeepsUp(side)).count() {
+        match of(Outcome::KeepsRate(side)).count() {
             0 => {}
-            cells => parts.push(format!("only {name} keeps up in {cells}")),
+            cells => parts.push(format!("only {name} keeps the rate in {cells}")),
         }
     }
     let seen: Vec<f64> = these.iter().filter_map(|(_, it)| would_have_seen(it)).collect();
@@ -194,11 +198,17 @@ fn contest(these: &[Judged<'_>]) -> String {
     } else {
         format!(" (would have seen {} %)", range(&seen))
     };
+    let equivalent = these.iter().find_map(|(_, it)| match it.verdict {
+        Verdict::Equivalent { within_percent, .. } => Some(within_percent),
+        _ => None,
+    });
+    let equivalent = format!("they are equivalent within {} %", equivalent.unwrap_or_default());
     for (outcome, what, in_all, more) in [
+        (Outcome::Equivalent, &*equivalent, "all", ""),
         (Outcome::Same, "no difference was detected", "any", &*seen),
-        (Outcome::Uncertain, "a difference may be an accident among so many", "all", ""),
+        (Outcome::Uncertain, "a difference may be chance among so many", "all", ""),
         (Outcome::Few, "there are too few pairs for a verdict", "all", ""),
-        (Outcome::Behind, "one or both kept up in too few pairs", "all", ""),
+        (Outcome::Behind, "one or both kept the rate in too few pairs", "all", ""),
         (Outcome::Void, "an audit failed", "all", ""),
     ] {
         match of(outcome).count() {
@@ -267,17 +277,23 @@ fn largest_effect<'a>(change: &[Judged<'a>], ahead: Side) -> Option<(f64, &'a st
     effects.max_by(|a, b| a.0.ln().abs().total_cmp(&b.0.ln().abs()))
 }
 
-/// How far a subject kept up.
+/// Up to which load a subject kept the rate.
 pub(super) fn knee(knee: &Knee) -> String {
     let Knee { axis, subject, .. } = knee;
     let point = |value: u32| axis.phrase(value).unwrap_or_else(|| axis.label(value));
     match (knee.keeps_up_to, knee.falls_behind_at) {
         (Some(kept), Some(behind)) => {
-            format!("{subject} keeps up to {}, and no longer at {}", point(kept), point(behind))
+            format!(
+                "{subject} keeps the rate up to {}, and no longer at {}",
+                point(kept),
+                point(behind)
+            )
         }
-        (Some(kept), None) => format!("{subject} keeps up to {}, the most tried", point(kept)),
+        (Some(kept), None) => {
+            format!("{subject} keeps the rate up to {}, the most tried", point(kept))
+        }
         (None, Some(behind)) => {
-            format!("{subject} does not keep up at {}, the least tried", point(behind))
+            format!("{subject} does not keep the rate at {}, the least tried", point(behind))
         }
         (None, None) => format!("{subject}: not known"),
     }

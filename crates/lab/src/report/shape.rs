@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use super::outcome::{Judged, grouped, is_change, judged};
 use crate::experiment::{Cell, Experiment, NetKind, Protocol};
 use crate::result::Bundle;
+use crate::statistics::Ends;
 use crate::summary::{CellSummary, Comparison, Knee, Summary};
 use crate::workload::{Axis, differ_only_in};
 
@@ -63,8 +64,10 @@ pub(super) struct Change<'a> {
     pub(super) comparison: &'a Comparison,
     /// The features that were changed, as the experiment has them.
     pub(super) what: Option<&'a str>,
-    /// How many times the CPU of its origin it needs; lower and upper end.
-    pub(super) times: Option<[f64; 3]>,
+    /// How many times the CPU of its origin it needs.
+    pub(super) times: Option<f64>,
+    /// The interval of that, if there is one.
+    pub(super) ends: Option<Ends>,
 }
 
 impl<'a> Shape<'a> {
@@ -255,7 +258,7 @@ fn ablations<'a>(experiment: &'a Experiment, summary: &'a Summary) -> Vec<Ablati
             let Some((cell, first)) = group.first().copied() else { continue };
             let mut changes: Vec<Change<'a>> =
                 group.iter().map(|(_, comparison)| change(experiment, comparison)).collect();
-            let cost = |it: &Change<'_>| it.times.map_or(0.0, |[times, ..]| times);
+            let cost = |it: &Change<'_>| it.times.unwrap_or(0.0);
             changes.sort_by(|a, b| cost(b).total_cmp(&cost(a)));
             ablations.push(Ablation { cell, origin: &first.baseline, changes });
         }
@@ -265,8 +268,13 @@ fn ablations<'a>(experiment: &'a Experiment, summary: &'a Summary) -> Vec<Ablati
 
 fn change<'a>(experiment: &'a Experiment, comparison: &'a Comparison) -> Change<'a> {
     let subject = experiment.subjects.iter().find(|it| it.name == comparison.subject);
-    let times = comparison.of_record().map(|it| [1.0 / it.ratio, 1.0 / it.high, 1.0 / it.low]);
-    Change { comparison, what: subject.and_then(|it| it.change.as_deref()), times }
+    let ratio = comparison.of_record();
+    Change {
+        comparison,
+        what: subject.and_then(|it| it.change.as_deref()),
+        times: ratio.map(|it| 1.0 / it.ratio),
+        ends: ratio.and_then(|it| it.ends).map(Ends::inverse),
+    }
 }
 
 impl Curves<'_> {

@@ -115,8 +115,8 @@ fn code(tone: Tone) -> &'static str {
         Tone::Finding(Severity::Void) => RED,
         Tone::Finding(_) => YELLOW,
         Tone::Verdict(outcome) => match outcome {
-            Outcome::Ahead(_) | Outcome::KeepsUp(_) => GREEN,
-            Outcome::Same => BOLD,
+            Outcome::Ahead(_) | Outcome::KeepsRate(_) => GREEN,
+            Outcome::Same | Outcome::Equivalent => BOLD,
             Outcome::Few | Outcome::Behind | Outcome::Uncertain => YELLOW,
             Outcome::Void | Outcome::Impossible => RED,
         },

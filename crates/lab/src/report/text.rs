@@ -2,6 +2,7 @@
 
 use super::outcome::{Outcome, entry};
 use super::shape::{Ablation, Change, Map};
+use crate::statistics::Ends;
 
 /// Columns of a terminal that text is made for.
 pub(super) const WIDTH: usize = 100;
@@ -38,12 +39,14 @@ pub(super) fn map_title(map: &Map<'_>) -> String {
 pub(super) fn ablation(ablation: &Ablation<'_>) -> Vec<Vec<String>> {
     let titles = ["change", "times the CPU", "interval", "features"];
     let row = |change: &Change<'_>| {
-        let [times, low, high] = change.times.unwrap_or([f64::NAN; 3]);
-        let known = change.times.is_some() && Outcome::of(change.comparison) != Outcome::Void;
+        let times = change.times.filter(|_| Outcome::of(change.comparison) != Outcome::Void);
+        let ends = change.ends.filter(|_| times.is_some());
         vec![
             change.comparison.subject.clone(),
-            entry(change.comparison, known.then_some(times)),
-            if known { format!("[{low:.3}, {high:.3}]") } else { super::words::NOTHING.to_owned() },
+            entry(change.comparison, times),
+            ends.map_or(super::words::NOTHING.to_owned(), |Ends { low, high }| {
+                format!("[{low:.3}, {high:.3}]")
+            }),
             change.what.unwrap_or_default().to_owned(),
         ]
     };

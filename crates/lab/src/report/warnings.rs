@@ -30,16 +30,16 @@ fn warning(first: &Warning, times: usize) -> Item {
     item(Severity::Warning, kind.title(), &format!("{cell}{what}{often}"), advice)
 }
 
-/// What was done about the accidents of many verdicts.
+/// What was done about false positives among many verdicts.
 pub(super) fn many_verdicts(experiment: &Experiment) -> &'static str {
     match experiment.correction {
         Correction::BenjaminiHochberg => {
             "All verdicts are judged together: of the differences that an experiment claims, at most \
-             5 % are accidents on average (Benjamini and Hochberg)."
+             5 % are false on average, and so of the equivalences (Benjamini and Hochberg)."
         }
         Correction::None => {
-            "Where there is no difference, each verdict still has a chance of 5 % to claim one; the \
-             more verdicts, the likelier that one of them does."
+            "Where there is no difference, each verdict still claims one with a probability of 5 %; \
+             the more verdicts, the likelier that one of them does."
         }
     }
 }
@@ -49,19 +49,20 @@ pub(super) fn aa(counts: &AaCounts) -> String {
     let AaCounts { groups, false_verdicts, chance } = counts;
     if *groups == 0 {
         return format!(
-            "subjects compared with themselves: fewer than {MIN_PAIRS} pairs, no check"
+            "A/A: fewer than {MIN_PAIRS} pairs of subjects compared with themselves, no check"
         );
     }
     let found = match false_verdicts {
         0 => "none shows a difference".to_owned(),
         count => format!(
-            "{count} show a difference that cannot be (as many or more would by chance with a \
-             probability of {:.0} %)",
+            "{count} show a difference, which is a false positive (as many or more would by chance \
+             with a probability of {:.0} %)",
             chance * 100.0
         ),
     };
-    let outcome = if *chance > 1.0 - CONFIDENCE { "as it should be" } else { "too many" };
+    let outcome = if *chance > 1.0 - CONFIDENCE { "passed" } else { "failed" };
     format!(
-        "subjects compared with themselves: of {groups} groups of {MIN_PAIRS} pairs {found}: {outcome}"
+        "A/A {outcome}: of {groups} groups of {MIN_PAIRS} pairs of subjects compared with themselves \
+         {found}"
     )
 }

@@ -4,10 +4,10 @@ use super::columns;
 use crate::audit::{Finding, Severity};
 use crate::experiment::{Experiment, Protocol, UdpGrid, UnderTest};
 use crate::result::{Bundle, State};
-use crate::statistics::{CONFIDENCE, Interval, MAX_REQUIRED_PAIRS};
+use crate::statistics::{CONFIDENCE, Ends, Interval, MAX_REQUIRED_PAIRS};
 use crate::summary::{
-    Bottleneck, CellSummary, Claim, Comparison, LeftOut, Metric, Placed, PlacementSummary, Record,
-    RequiredPairs, Resolution, SubjectSummary, Verdict,
+    Bottleneck, CellSummary, Claim, Comparison, Judgement, LeftOut, Metric, Placed,
+    PlacementSummary, Record, RequiredPairs, Resolution, SubjectSummary, Verdict, WouldChange,
 };
 
 /// What a number that is not there looks like.
@@ -59,11 +59,26 @@ pub(super) fn share(share: f64) -> String {
     }
 }
 
-/// `1.25 [1.22, 1.28]`.
+/// `1.25 [1.22, 1.28]`, or `1.25 [–]` of too few pairs for an interval.
 pub(super) fn interval(interval: Option<&Interval>) -> String {
-    match interval {
-        Some(Interval { ratio, low, high, .. }) => format!("{ratio:.3} [{low:.3}, {high:.3}]"),
-        None => NOTHING.to_owned(),
+    interval.map_or(NOTHING.to_owned(), |it| ends(it.ratio, it.ends))
+}
+
+/// A ratio with its interval in brackets.
+pub(super) fn ends(ratio: f64, ends: Option<Ends>) -> String {
+    match ends {
+        Some(Ends { low, high }) => format!("{ratio:.3} [{low:.3}, {high:.3}]"),
+        None => format!("{ratio:.3} [{NOTHING}]"),
+    }
+}
+
+/// An interval with its level, in a sentence.
+fn at_level(ends: Option<Ends>, confidence: f64) -> String {
+    // One decimal where it is no whole number: 96.4 %.
+    let percent = (confidence * 1000.0).round() / 10.0;
+    match ends {
+        Some(Ends { low, high }) => format!("{percent} % interval {low:.3} to {high:.3}"),
+        None => format!("too few pairs for a {percent} % interval"),
     }
 }
 
@@ -77,77 +92,115 @@ pub(super) fn claim_and_figures(
     let both = || format!("{subject} and {baseline}: {verdict}");
     match (verdict, comparison.of_record()) {
         (
-            Verdict::Ahead { winner }
+            Verdict::Ahead { winner, .. }
             | Verdict::NotAfterCorrection { claim: Claim::Ahead, winner, .. }
-            | Verdict::FalseDifference { winner },
+            | Verdict::AaFailed { winner },
             Some(interval),
         ) => {
-            let Interval { ratio, low, high, pairs, .. } = *interval;
-            // Said from the winner's side, whoever is the baseline.
-            let (loser, ratio, low, high) = if winner == baseline {
-                (subject, 1.0 / ratio, 1.0 / high, 1.0 / low)
-            } else {
-                (baseline, ratio, low, high)
+            let Interval { ratio, ends, pairs, .. } = *interval;
+            // From the winner's side, whichever is the baseline.
+            let inverted = winner == baseline;
+            let (loser, ratio, ends) = match inverted {
+                true => (subject, 1.0 / ratio, ends.map(Ends::inverse)),
+                false => (baseline, ratio, ends),
             };
             let figures = format!(
-                "{loser} needs {ratio:.3} times its {record} [{low:.3}, {high:.3}], {pairs} pairs{}{}",
-                accident(comparison),
-                all_pairs(comparison, winner == baseline)
+                "{loser} needs {ratio:.3} times its {record}, {}, {pairs} pairs{}{}",
+                at_level(ends, comparison.confidence),
+                q_value(comparison),
+                beside(comparison, inverted)
             );
             (verdict.to_string(), Some(figures))
         }
         (
             Verdict::NoDifference { would_have_seen_percent: seen }
-            | Verdict::Alike { would_have_seen_percent: seen },
+            | Verdict::Equivalent { would_have_seen_percent: seen, .. }
+            | Verdict::AaPassed { would_have_seen_percent: seen },
             Some(interval),
         ) => {
-            let Interval { ratio, low, high, pairs, .. } = interval;
+            let Interval { ratio, ends, pairs, .. } = interval;
+            let (range, resolution) = match (verdict, comparison.equivalence) {
+                // The interval of the test that it rests on.
+                (Verdict::Equivalent { .. }, Some(it)) => {
+                    (at_level(it.ends, it.confidence), String::new())
+                }
+                _ => (at_level(*ends, comparison.confidence), resolution(comparison, *seen)),
+            };
             let figures = format!(
-                "{baseline} needs {ratio:.3} times the {} [{low:.3}, {high:.3}], {pairs} pairs{}{}",
+                "{baseline} needs {ratio:.3} times the {}, {range}, {pairs} pairs{resolution}{}",
                 record.replacen(" per ", &format!(" of {subject} per "), 1),
-                resolution(comparison, *seen),
-                all_pairs(comparison, false)
+                beside(comparison, false)
             );
             (both(), Some(figures))
         }
-        (Verdict::OnlyOneKeepsUp { .. } | Verdict::NotAfterCorrection { .. }, _) => {
+        (Verdict::OnlyOneKeepsRate { .. } | Verdict::NotAfterCorrection { .. }, _) => {
             (verdict.to_string(), kept_up(cell, comparison))
         }
         (Verdict::UnequalWork { .. }, _) => (both(), kept_up(cell, comparison)),
         (Verdict::TooFewPairs { .. }, _) => {
-            let all = all_pairs(comparison, false);
+            let all = beside(comparison, false);
             (both(), all.strip_prefix("; ").map(str::to_owned))
         }
         _ => (both(), None),
     }
 }
 
-/// The ratio with nothing left out, and what is left out for which reason; nothing if all count.
-/// `inverted` is said from the baseline's side.
-fn all_pairs(comparison: &Comparison, inverted: bool) -> String {
-    let Some(all) = comparison.all_pairs.as_ref().filter(|it| !it.left_out.is_empty()) else {
-        return String::new();
-    };
-    let why = |it: &LeftOut| format!("{} {}", it.pairs, it.why.title());
-    let why: Vec<String> = all.left_out.iter().map(why).collect();
-    let ratio = all.ratio.map(|ratio| if inverted { 1.0 / ratio } else { ratio });
-    let ratio = ratio.map_or(NOTHING.to_owned(), |ratio| format!("{ratio:.3}"));
-    format!("; {ratio} over all {} pairs (left out: {})", all.pairs, why.join(", "))
+/// What stands beside a verdict: the ratio over all pairs if some are left out, over each placement of
+/// the CPUs if there were several, what is left out, and what would change the verdict. `inverted` is
+/// from the baseline's side.
+fn beside(comparison: &Comparison, inverted: bool) -> String {
+    let mut parts = Vec::new();
+    if let Some(all) = &comparison.all_pairs {
+        let shown = |ratio: f64, range: Option<Ends>| match inverted {
+            true => ends(1.0 / ratio, range.map(Ends::inverse)),
+            false => ends(ratio, range),
+        };
+        if !all.left_out.is_empty() {
+            let why = |it: &LeftOut| format!("{} {}", it.pairs, it.why.title());
+            let why: Vec<String> = all.left_out.iter().map(why).collect();
+            let ratio = all.ratio.map_or(NOTHING.to_owned(), |ratio| shown(ratio, all.ends));
+            let pairs = all.pairs;
+            parts.push(format!("{ratio} over all {pairs} pairs (left out: {})", why.join(", ")));
+        }
+        let placed = |it: &Placed| {
+            let Placed { placement, ratio } = it;
+            format!("{} over {} pairs {placement}", shown(ratio.ratio, ratio.ends), ratio.pairs)
+        };
+        let placed: Vec<String> = all.placed.iter().map(placed).collect();
+        parts.extend((!placed.is_empty()).then(|| placed.join(", ")));
+    }
+    let would_change = would_change(comparison);
+    parts.extend((!would_change.is_empty()).then(|| format!("would change with {would_change}")));
+    parts.iter().map(|part| format!("; {part}")).collect()
 }
 
-/// Among so many comparisons, how probable an accident is; where that took the verdict back.
-fn accident(comparison: &Comparison) -> String {
+/// Which other choice of pairs would lead to which verdict.
+fn would_change(comparison: &Comparison) -> String {
+    let one = |it: &WouldChange| {
+        let to = match it.to {
+            Judgement::SubjectAhead => format!("{} ahead", comparison.subject),
+            Judgement::BaselineAhead => format!("{} ahead", comparison.baseline),
+            Judgement::Equivalent => "equivalent".to_owned(),
+            Judgement::NoDifference => "no difference detected".to_owned(),
+        };
+        format!("{} ({to})", it.with.title())
+    };
+    comparison.would_change.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+/// The q value, where it took the claim back.
+fn q_value(comparison: &Comparison) -> String {
     match (&comparison.verdict, comparison.q_value) {
         (Verdict::NotAfterCorrection { .. }, Some(q_value)) => format!(", q = {q_value:.3}"),
         _ => String::new(),
     }
 }
 
-/// What it would take to see less than `seen` percent; for a subject and itself, what numbers of
-/// pairs see.
+/// How many pairs would detect less than `seen` percent; for a subject and itself, what numbers of
+/// pairs detect.
 fn resolution(comparison: &Comparison, seen: f64) -> String {
     if let Some(aa) = &comparison.aa {
-        let one = |it: &Resolution| format!("{} pairs see {:.1} %", it.pairs, it.percent);
+        let one = |it: &Resolution| format!("{} pairs detect {:.1} %", it.pairs, it.percent);
         let seen: Vec<String> = aa.resolution.iter().map(one).collect();
         return if seen.is_empty() { String::new() } else { format!("; {}", seen.join(", ")) };
     }
@@ -169,7 +222,7 @@ pub(super) fn of_record(record: Record, protocol: Protocol) -> String {
     format!("{cpu} per {}", protocol.unit())
 }
 
-/// Who kept up how often, and how far the others were behind.
+/// How often each kept the rate, and how far it was behind.
 fn kept_up(cell: &CellSummary, comparison: &Comparison) -> Option<String> {
     let kept = comparison.kept_up?;
     let one = |name: &str, times: usize| {
@@ -185,7 +238,7 @@ fn kept_up(cell: &CellSummary, comparison: &Comparison) -> Option<String> {
             .then(|| format!("in {} runs nothing came back at all", subject.unanswered));
         let how: Vec<String> = behind.into_iter().chain(nothing).collect();
         let how = if how.is_empty() { String::new() } else { format!(" ({})", how.join("; ")) };
-        Some(format!("{name} kept up in {times} of {} pairs{how}", comparison.pairs))
+        Some(format!("{name} kept the rate in {times} of {} pairs{how}", comparison.pairs))
     };
     let subject = one(&comparison.subject, kept.subject)?;
     Some(format!("{subject}, {}", one(&comparison.baseline, kept.baseline)?))
@@ -210,8 +263,7 @@ pub(super) fn throughput_note(comparison: &Comparison) -> Option<String> {
     })
 }
 
-/// How the CPUs lay to each other in a cell, if that is known; and what it did to the ratios, if
-/// they lay in more than one way.
+/// How the CPUs lay to each other in a cell, if that is known.
 pub(super) fn placements(cell: &CellSummary) -> Vec<String> {
     let one = |it: &PlacementSummary| {
         let PlacementSummary { placement, blocks, round_trip_ns } = it;
@@ -227,24 +279,13 @@ pub(super) fn placements(cell: &CellSummary) -> Vec<String> {
         }
         several => {
             let counts: Vec<String> = several.iter().map(one).collect();
-            let mut lines = vec![format!(
+            vec![format!(
                 "the hypervisor moved the CPUs: {} blocks (the time is that of a cache line there \
                  and back); --placement close measures one of them",
                 counts.join(" and ")
-            )];
-            lines.extend(cell.comparisons.iter().filter_map(placed));
-            lines
+            )]
         }
     }
-}
-
-fn placed(comparison: &Comparison) -> Option<String> {
-    let one = |it: &Placed| {
-        format!("{} {} in {} pairs", it.placement, interval(Some(&it.ratio)), it.ratio.pairs)
-    };
-    let ratios: Vec<String> = comparison.placed.iter().map(one).collect();
-    let Comparison { subject, baseline, .. } = comparison;
-    (!ratios.is_empty()).then(|| format!("{subject} : {baseline}: {}", ratios.join(", ")))
 }
 
 pub(super) fn bottleneck(bottleneck: Option<Bottleneck>) -> &'static str {
@@ -261,7 +302,7 @@ pub(super) fn load_mode(cell: &CellSummary) -> &'static str {
     }
 }
 
-/// Runs that count, out of those made; and in how many of these it kept up.
+/// Runs that count, out of those made; and in how many of these it kept the rate.
 pub(super) fn counted(subject: &SubjectSummary) -> String {
     let SubjectSummary { counted, runs, .. } = subject;
     match subject.kept_up {
@@ -380,8 +421,9 @@ pub(super) fn legend(bundle: &Bundle) -> String {
         }
     }
     let mut text = format!(
-        "Ratios are above 1 where the subject is better than {}; intervals at {} on the geometric \
-         mean of the pairs. Server CPU is everything its CPU did, interrupts included, {}.",
+        "Ratios are above 1 where the subject is better than {}; in brackets the interval at {} on \
+         the geometric mean of the pairs, by the sign-flip test ([{NOTHING}]: fewer than 6 pairs have \
+         none). Server CPU is everything its CPU did, interrupts included, {}.",
         baselines(experiment),
         confidence(bundle),
         per.join(" and ")
@@ -406,7 +448,7 @@ pub(super) fn legend_of_maps(bundle: &Bundle) -> String {
     records.dedup();
     format!(
         "Ratios of the {}: above 1 the subject is better, below 1 the baseline. Grey: no difference \
-         was detected. Hatched: too few pairs (?), too few in which both kept up (behind), or an \
+         was detected. Hatched: too few pairs (?), too few in which both kept the rate (behind), or an \
          audit failed (void).",
         records.join(" and the ")
     )
@@ -437,7 +479,7 @@ fn baselines(experiment: &Experiment) -> String {
     names.join(" or ")
 }
 
-/// What is under test in UDP cells, and what keeping up means.
+/// What is under test in UDP cells, and what keeping the rate means.
 fn schedule(udp: &UdpGrid) -> String {
     let both = match udp.under_test {
         UnderTest::Server => "",
@@ -448,7 +490,7 @@ fn schedule(udp: &UdpGrid) -> String {
     };
     format!(
         "{both} UDP is sent on a schedule, so CPU is compared at equal work: between runs that kept \
-         up, with at most {} % of the packets due not back, and 99.9 % of them sent at most {} ms \
+         the rate, with at most {} % of the packets due not back, and 99.9 % of them sent at most {} ms \
          late.",
         udp.keeps_up.missing_ratio * 100.0,
         udp.keeps_up.lateness_us_p99_9 / 1e3

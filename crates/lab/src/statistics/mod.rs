@@ -7,23 +7,22 @@
 mod correction;
 mod outliers;
 mod power;
+mod sign_flip;
 #[cfg(test)]
 mod simulations;
 #[cfg(test)]
 mod tests;
 mod trend;
 
-use oorandom::Rand64;
 use serde::{Deserialize, Serialize};
-use statrs::distribution::{Binomial, ContinuousCDF, DiscreteCDF, Normal, StudentsT};
+use statrs::distribution::{Binomial, ContinuousCDF, DiscreteCDF, StudentsT};
+
+use sign_flip::SubsetMeans;
 
 pub use correction::{STOP_RULE_PENALTY, benjamini_hochberg, level_for};
 pub use outliers::Outliers;
 pub use power::{MAX_REQUIRED_PAIRS, detectable_percent, least_pairs, required_pairs};
 pub use trend::{Drift, drift};
-
-/// Resamples of the bootstrap.
-pub const RESAMPLES: usize = 10_000;
 
 /// The share of intervals that hold the true ratio.
 pub const CONFIDENCE: f64 = 0.95;
@@ -31,129 +30,136 @@ pub const CONFIDENCE: f64 = 0.95;
 /// The chance with which [`Interval::detectable_percent`] would have been found.
 pub const POWER: f64 = 0.80;
 
-/// Under this many pairs resampling has too little to choose from.
-pub const MIN_PAIRS_FOR_INTERVAL: usize = 5;
-
-/// Up to this many pairs the sign-flip test goes through all assignments of signs.
-const EXACT_PAIRS: usize = 16;
-
-/// Assignments drawn at random when there are too many.
-const RANDOM_FLIPS: usize = 20_000;
+/// Fewer values than this say nothing about how they scatter or whether they drift.
+pub const MIN_VALUES: usize = 5;
 
 /// What the pairs say about a ratio.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
     /// Geometric mean of the per-pair ratios.
     pub ratio: f64,
-    /// Lower end of the interval at [`CONFIDENCE`].
-    pub low: f64,
-    /// Upper end.
-    pub high: f64,
+    /// Where the true ratio lies; none of so few pairs that the test cannot reject any ratio. At
+    /// 95 % that is fewer than 6.
+    #[serde(flatten)]
+    pub ends: Option<Ends>,
     /// How many pairs.
     pub pairs: usize,
     /// Probability of a mean at least this far from equal if the two subjects did not differ, by
-    /// the sign-flip test.
+    /// the sign-flip test. The interval excludes 1 exactly if this is at most its level.
     pub p_value: f64,
     /// The smallest difference in percent that pairs which scatter like these would have shown
     /// with probability [`POWER`].
     pub detectable_percent: f64,
 }
 
-impl Interval {
-    /// From its lower to its upper end, in percent of the lower.
-    pub fn width_percent(&self) -> f64 {
-        (self.high / self.low - 1.0) * 100.0
+/// The two ends of an interval.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Ends {
+    /// The lower one.
+    pub low: f64,
+    /// The upper one.
+    pub high: f64,
+}
+
+impl Ends {
+    fn of_logs([low, high]: [f64; 2]) -> Ends {
+        Ends { low: low.exp(), high: high.exp() }
     }
 
-    /// Whether the interval lies on one side of 1 and the sign-flip test agrees.
-    pub fn shows_a_difference(&self) -> bool {
-        self.claim_p_value() <= 1.0 - CONFIDENCE
+    /// The same interval of the inverse ratio.
+    pub fn inverse(self) -> Ends {
+        Ends { low: 1.0 / self.high, high: 1.0 / self.low }
     }
 
-    /// The p value with which this interval claims a difference: that of the sign-flip test if the
-    /// interval lies on one side of 1, else 1. It is never smaller than that of the test, so what
-    /// holds for p values holds for it: corrected for many comparisons, it decides alone.
-    pub fn claim_p_value(&self) -> f64 {
-        if self.low > 1.0 || self.high < 1.0 { self.p_value } else { 1.0 }
+    /// Whether a ratio of 1 is outside.
+    pub fn excludes_one(self) -> bool {
+        self.low > 1.0 || self.high < 1.0
     }
 }
 
-/// The interval of per-pair ratios, or nothing for fewer than [`MIN_PAIRS_FOR_INTERVAL`] of them
-/// or any that is not a positive number. The same seed gives the same interval.
+impl Interval {
+    /// From its lower to its upper end, in percent of the lower; nothing without ends.
+    pub fn width_percent(&self) -> Option<f64> {
+        self.ends.map(|Ends { low, high }| (high / low - 1.0) * 100.0)
+    }
+
+    /// Whether the test shows a difference at the usual level.
+    pub fn shows_a_difference(&self) -> bool {
+        self.p_value <= 1.0 - CONFIDENCE
+    }
+}
+
+/// Whether two are equivalent: two one-sided sign-flip tests, of "at least this much less" and of "at
+/// least this much more".
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Equivalence {
+    /// The bound: the ratio is within it if neither of the two is this many percent better.
+    pub bound_percent: f64,
+    /// The interval at twice the level of each test, 90 % unless the experiment stopped by a rule; it
+    /// lies within the bounds exactly if both tests reject.
+    #[serde(flatten)]
+    pub ends: Option<Ends>,
+    /// Its confidence.
+    pub confidence: f64,
+    /// The larger p value of the two tests.
+    pub p_value: f64,
+    /// The q value among all comparisons of the experiment, if it corrects for their number. At most
+    /// 5 % is needed for a claim.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub q_value: Option<f64>,
+}
+
+/// The interval of two or more per-pair ratios, or nothing of fewer, or if any is not a positive
+/// number. The same seed gives the same interval.
 pub fn interval(ratios: &[f64], seed: u64) -> Option<Interval> {
     interval_at(ratios, seed, CONFIDENCE)
 }
 
 /// As [`interval`], at another confidence.
 pub fn interval_at(ratios: &[f64], seed: u64, confidence: f64) -> Option<Interval> {
-    interval_with(ratios, seed, RESAMPLES, confidence)
-}
-
-fn interval_with(ratios: &[f64], seed: u64, resamples: usize, confidence: f64) -> Option<Interval> {
-    let usable = |ratio: &f64| ratio.is_finite() && *ratio > 0.0;
-    if ratios.len() < MIN_PAIRS_FOR_INTERVAL || !ratios.iter().all(usable) {
-        return None;
-    }
-    let logs: Vec<f64> = ratios.iter().map(|ratio| ratio.ln()).collect();
-    let (mean, deviation) = mean_and_deviation(&logs);
-    let mut random = Rand64::new(u128::from(seed));
-    let [low, high] = bootstrap(&logs, &mut random, resamples, confidence);
+    let logs = logs_of(ratios)?;
+    let means = SubsetMeans::of(&logs, seed);
     Some(Interval {
-        ratio: mean.exp(),
-        low: low.exp(),
-        high: high.exp(),
+        ratio: means.mean().exp(),
+        ends: means.interval(1.0 - confidence).map(Ends::of_logs),
         pairs: logs.len(),
-        p_value: sign_flip_p_value(&logs, &mut random),
-        detectable_percent: detectable_percent(deviation, logs.len(), 1.0 - CONFIDENCE),
+        p_value: means.p_value(0.0),
+        detectable_percent: detectable_percent(deviation(&logs), logs.len(), 1.0 - CONFIDENCE),
     })
 }
 
-/// The expanded percentile interval of the mean, by resampling pairs with replacement (Hesterberg,
-/// What Teachers Should Know About the Bootstrap, The American Statistician 69(4), 2015). The plain
-/// percentile interval is too narrow for few pairs; this one takes quantiles further out, by as
-/// much as it takes to be right for values from a normal distribution.
-fn bootstrap(logs: &[f64], random: &mut Rand64, resamples: usize, confidence: f64) -> [f64; 2] {
-    let count = logs.len();
-    let mut means: Vec<f64> = (0..resamples)
-        .map(|_| {
-            let draw = |_| logs[random.rand_range(0..count as u64) as usize];
-            (0..count).map(draw).sum::<f64>() / count as f64
-        })
-        .collect();
-    means.sort_unstable_by(f64::total_cmp);
-    let tail = expanded_tail(count, confidence);
-    [tail, 1.0 - tail].map(|share| quantile(&means, share))
-}
-
-/// The share of resamples to leave out on each side.
-fn expanded_tail(count: usize, confidence: f64) -> f64 {
-    let pairs = count as f64;
-    let reach = student_quantile(count - 1, 1.0 - (1.0 - confidence) / 2.0);
-    Normal::standard().cdf(-(pairs / (pairs - 1.0)).sqrt() * reach)
-}
-
-/// The two-sided sign-flip (Fisher-Pitman) test of "no difference": if swapping the two labels of
-/// a pair changes nothing, every assignment of signs to the log ratios was equally likely.
-fn sign_flip_p_value(logs: &[f64], random: &mut Rand64) -> f64 {
-    let observed = logs.iter().sum::<f64>().abs();
-    // Sums that differ by rounding only are equal.
-    let limit = observed * (1.0 - 1e-9);
-    let reaches = |signs: u64| {
-        let signed = |(bit, log): (usize, &f64)| if signs >> bit & 1 == 1 { -log } else { *log };
-        logs.iter().enumerate().map(signed).sum::<f64>().abs() >= limit
+/// Whether these ratios are within so many percent of 1, judged at the level of each test that belongs
+/// to this confidence of a two-sided interval. Nothing of fewer than two ratios.
+pub fn equivalence(
+    ratios: &[f64],
+    seed: u64,
+    confidence: f64,
+    bound_percent: f64,
+) -> Option<Equivalence> {
+    let means = SubsetMeans::of(&logs_of(ratios)?, seed);
+    let bound = (bound_percent / 100.0).ln_1p();
+    let level = 1.0 - confidence;
+    // A mean on the far side of a bound speaks for it, with more than half of the assignments.
+    let one_sided = |shift: f64, rejects: bool| match rejects {
+        true => means.p_value(shift) / 2.0,
+        false => 1.0 - means.p_value(shift) / 2.0,
     };
-    if logs.len() <= EXACT_PAIRS {
-        let assignments = 1_u64 << logs.len();
-        return (0..assignments).filter(|signs| reaches(*signs)).count() as f64
-            / assignments as f64;
-    }
-    let far = (0..RANDOM_FLIPS).filter(|_| {
-        let sum: f64 =
-            logs.iter().map(|log| if random.rand_u64() >> 63 == 1 { -log } else { *log }).sum();
-        sum.abs() >= limit
-    });
-    // The observed assignment is one of the possible ones.
-    (far.count() + 1) as f64 / (RANDOM_FLIPS + 1) as f64
+    let below = one_sided(-bound, means.mean() > -bound);
+    let above = one_sided(bound, means.mean() < bound);
+    Some(Equivalence {
+        bound_percent,
+        ends: means.interval(2.0 * level).map(Ends::of_logs),
+        confidence: 1.0 - 2.0 * level,
+        p_value: below.max(above),
+        q_value: None,
+    })
+}
+
+/// The logarithms of two or more positive ratios.
+fn logs_of(ratios: &[f64]) -> Option<Vec<f64>> {
+    let usable = |ratio: &f64| ratio.is_finite() && *ratio > 0.0;
+    let all = ratios.len() > 1 && ratios.iter().all(usable);
+    all.then(|| ratios.iter().map(|ratio| ratio.ln()).collect())
 }
 
 fn student_quantile(freedom: usize, share: f64) -> f64 {
@@ -161,11 +167,11 @@ fn student_quantile(freedom: usize, share: f64) -> f64 {
     StudentsT::new(0.0, 1.0, freedom as f64).map_or(f64::INFINITY, |t| t.inverse_cdf(share))
 }
 
-fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
+fn deviation(values: &[f64]) -> f64 {
     let count = values.len() as f64;
     let mean = values.iter().sum::<f64>() / count;
     let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
-    (mean, (squares / (count - 1.0)).sqrt())
+    (squares / (count - 1.0)).sqrt()
 }
 
 /// Quantile of sorted values, linear between neighbours.
@@ -201,7 +207,5 @@ pub fn at_least(least: u64, of: u64, chance: f64) -> f64 {
 
 /// The standard deviation of the logarithms of these ratios, of two at least.
 pub fn scatter(ratios: &[f64]) -> Option<f64> {
-    let logs: Vec<f64> = ratios.iter().map(|ratio| ratio.ln()).collect();
-    let usable = logs.len() > 1 && logs.iter().all(|log| log.is_finite());
-    usable.then(|| mean_and_deviation(&logs).1)
+    logs_of(ratios).map(|logs| deviation(&logs))
 }

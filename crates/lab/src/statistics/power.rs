@@ -1,9 +1,10 @@
 //! What so many pairs can show, and how many it takes to show something.
 
-use super::{EXACT_PAIRS, POWER, RANDOM_FLIPS, student_quantile};
+use super::sign_flip::{DRAWN_SUBSETS, EXACT_VALUES};
+use super::{POWER, student_quantile};
 use crate::experiment::MIN_PAIRS;
 
-/// More pairs than this are not worth stating: nobody runs them.
+/// More pairs than this are not worth stating.
 pub const MAX_REQUIRED_PAIRS: usize = 10_000;
 
 /// The difference in percent that a paired t test of this many pairs, two at least, at this level
@@ -17,16 +18,16 @@ pub fn detectable_percent(deviation: f64, pairs: usize, level: f64) -> f64 {
 /// The fewest pairs whose sign-flip test can give a p value of `level` at all; none if it draws its
 /// assignments of signs at random and has too few of them.
 pub fn least_pairs(level: f64) -> Option<usize> {
-    let exact = (1..=EXACT_PAIRS).find(|pairs| smallest_p_value(*pairs) <= level);
-    exact.or_else(|| (smallest_p_value(EXACT_PAIRS + 1) <= level).then_some(EXACT_PAIRS + 1))
+    let exact = (1..=EXACT_VALUES).find(|pairs| smallest_p_value(*pairs) <= level);
+    exact.or_else(|| (smallest_p_value(EXACT_VALUES + 1) <= level).then_some(EXACT_VALUES + 1))
 }
 
 /// Of all assignments of signs, at least the observed one and its mirror image are as far out.
 fn smallest_p_value(pairs: usize) -> f64 {
-    if pairs <= EXACT_PAIRS {
+    if pairs <= EXACT_VALUES {
         2.0 / (1_u64 << pairs) as f64
     } else {
-        1.0 / (RANDOM_FLIPS + 1) as f64
+        1.0 / (DRAWN_SUBSETS + 1) as f64
     }
 }
 

@@ -2,11 +2,10 @@
 
 use super::*;
 
-// Computed with scipy 1.17.1 and numpy 2.4.6, x = log(ratios), n = len(x):
+// Computed with Python's itertools and fractions, and scipy 1.17.1, x = log(ratios), n = len(x):
 //   exp(mean(x))
-//   a = norm.cdf(-sqrt(n/(n-1)) * t.ppf(.975, n-1))
-//   exp(bootstrap((x,), mean, confidence_level=1-2*a, n_resamples=1_000_000,
-//                 method='percentile', random_state=default_rng(1)).confidence_interval)
+//   the means of all subsets of x but the empty one, sorted; m = floor(0.05 * 2**n / 2):
+//   exp of the m-th smallest and of the m-th largest
 //   permutation_test((x,), mean, permutation_type='samples', n_resamples=inf).pvalue
 //   expm1((t.ppf(.975, n-1) + t.ppf(.8, n-1)) * x.std(ddof=1) / sqrt(n)) * 100
 struct Reference {
@@ -22,24 +21,24 @@ const REFERENCES: &[Reference] = &[
     Reference {
         ratios: &[1.21, 1.25, 1.19, 1.28, 1.23, 1.17, 1.26, 1.30],
         ratio: 1.235540961832966,
-        low: 1.1985122238742918,
-        high: 1.2721534222792943,
+        low: 1.196408008726994,
+        high: 1.2765008597719816,
         p_value: 0.0078125,
         detectable_percent: 4.266304077808414,
     },
     Reference {
         ratios: &[1.02, 0.97, 1.05, 0.99, 0.96, 1.03, 1.01, 0.98, 1.04],
         ratio: 1.005100562979071,
-        low: 0.9808639243507498,
-        high: 1.029653680198365,
+        low: 0.9798229424426945,
+        high: 1.0323936133270315,
         p_value: 0.6796875,
         detectable_percent: 3.4584383957050586,
     },
     Reference {
         ratios: &[1.01, 1.03, 0.995, 1.04, 1.02, 1.05, 0.99, 1.03],
         ratio: 1.020433278847087,
-        low: 1.0029743879981832,
-        high: 1.0374305145540912,
+        low: 1.0015811652653883,
+        high: 1.0399519219656264,
         p_value: 0.046875,
         detectable_percent: 2.419461747363822,
     },
@@ -53,8 +52,9 @@ fn figures_agree_with_an_independent_computation() {
         assert!(close(found.ratio, *ratio, 1e-12), "{found:?}");
         assert!(close(found.p_value, *p_value, 1e-12), "{found:?}");
         assert!(close(found.detectable_percent, *detectable_percent, 1e-6), "{found:?}");
-        // Two random resamplings differ by their sampling error, here under 0.2 %.
-        assert!(close(found.low, *low, 0.002) && close(found.high, *high, 0.002), "{found:?}");
+        let ends = found.ends.unwrap();
+        assert!(close(ends.low, *low, 1e-12) && close(ends.high, *high, 1e-12), "{found:?}");
+        assert_eq!(ends.excludes_one(), found.shows_a_difference());
     }
 }
 
@@ -64,27 +64,55 @@ fn quantiles_are_those_of_the_published_tables() {
     for (freedom, upper) in [(7, 2.365), (10, 2.228), (30, 2.042)] {
         assert!((student_quantile(freedom, 0.975) - upper).abs() < 5e-4);
     }
-    // With many pairs nothing is left to expand.
-    assert!((expanded_tail(100_000, CONFIDENCE) - 0.025).abs() < 1e-4);
 }
 
 #[test]
-fn the_same_seed_gives_the_same_interval() {
-    let ratios = [1.1, 1.2, 1.15, 1.3, 1.05, 1.22, 1.18, 1.09];
+fn the_seed_matters_only_where_subsets_are_drawn() {
+    let ratios: Vec<f64> = (0..17).map(|at| 1.0 + f64::from(at * 5 % 17) / 50.0).collect();
     assert_eq!(interval(&ratios, 9), interval(&ratios, 9));
-    assert_ne!(interval(&ratios, 9).unwrap().low, interval(&ratios, 10).unwrap().low);
+    assert_ne!(interval(&ratios, 9), interval(&ratios, 10));
+    assert_eq!(interval(&ratios[..16], 9), interval(&ratios[..16], 10));
 }
 
 #[test]
 fn what_cannot_be_judged_is_not() {
-    assert_eq!(interval(&[1.1; 4], 1), None);
+    assert_eq!(interval(&[1.1], 1), None);
     assert_eq!(interval(&[1.0, 1.1, f64::NAN, 1.0, 1.0], 1), None);
     assert_eq!(interval(&[1.0, 1.1, 0.0, 1.0, 1.0], 1), None);
+    // Five pairs have a ratio, and whatever they are no interval.
+    let five = interval(&[1.1; 5], 1).unwrap();
+    assert_eq!((five.ends, five.width_percent(), five.p_value), (None, None, 2.0 / 32.0));
     let equal = interval(&[1.1; 8], 1).unwrap();
-    assert!((equal.low - 1.1).abs() < 1e-12 && (equal.high - 1.1).abs() < 1e-12);
+    let ends = equal.ends.unwrap();
+    assert!((ends.low - 1.1).abs() < 1e-12 && (ends.high - 1.1).abs() < 1e-12);
     assert!(equal.shows_a_difference());
     let one = interval(&[1.0; 8], 1).unwrap();
     assert!(!one.shows_a_difference() && one.p_value == 1.0);
+}
+
+#[test]
+fn equivalence_is_two_one_sided_tests() {
+    let close = [1.01, 0.995, 1.004, 0.99, 1.008, 0.998, 1.002, 0.993];
+    let found = equivalence(&close, 1, CONFIDENCE, 3.0).unwrap();
+    // All pairs are within the bound, so both tests have the smallest p value there is.
+    assert_eq!(found.p_value, 1.0 / 256.0);
+    let ends = found.ends.unwrap();
+    assert!(1.0 / 1.03 < ends.low && ends.high < 1.03, "{found:?}");
+    assert!((found.confidence - 0.9).abs() < 1e-12);
+    // On average beyond the bound.
+    let beyond = equivalence(&close.map(|it| it * 1.05), 1, CONFIDENCE, 3.0).unwrap();
+    assert!(beyond.p_value > 0.9, "{beyond:?}");
+    // A difference can be significant and too small to matter.
+    let small = close.map(|it| it * 1.012);
+    assert!(interval(&small, 1).unwrap().shows_a_difference());
+    assert!(equivalence(&small, 1, CONFIDENCE, 3.0).unwrap().p_value <= 0.05);
+    // And the interval lies within the bounds exactly if both tests reject.
+    for shift in [0.97, 0.98, 0.985, 1.0, 1.015, 1.02, 1.03] {
+        let found = equivalence(&close.map(|it| it * shift), 1, CONFIDENCE, 3.0).unwrap();
+        let ends = found.ends.unwrap();
+        let within = 1.0 / 1.03 < ends.low && ends.high < 1.03;
+        assert_eq!(within, found.p_value <= 1.0 - CONFIDENCE, "{found:?}");
+    }
 }
 
 #[test]

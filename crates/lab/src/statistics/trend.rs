@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{ContinuousCDF, Normal};
 
-use super::{MIN_PAIRS_FOR_INTERVAL, median};
+use super::{MIN_VALUES, median};
 
 /// Up to this many values the distribution is computed exactly.
 const EXACT_VALUES: usize = 100;
@@ -19,7 +19,7 @@ pub struct Drift {
 }
 
 /// The drift of series of (position, value), each in the order of time, or nothing for fewer than
-/// [`MIN_PAIRS_FOR_INTERVAL`] values in all. Values are positive.
+/// [`MIN_VALUES`] values in all. Values are positive.
 ///
 /// It is the test of Mann and Kendall (H. B. Mann, Econometrica 13, 1945) in the form for several
 /// seasons (R. M. Hirsch, J. R. Slack, R. A. Smith, Water Resources Research 18(1), 1982): only
@@ -32,7 +32,7 @@ pub fn drift(series: &[Vec<(f64, f64)>]) -> Option<Drift> {
         .map(|values| values.iter().map(|(at, value)| (*at, value.ln())).collect())
         .collect();
     let all = || logs.iter().flatten();
-    if all().count() < MIN_PAIRS_FOR_INTERVAL || all().any(|(_, log)| !log.is_finite()) {
+    if all().count() < MIN_VALUES || all().any(|(_, log)| !log.is_finite()) {
         return None;
     }
     let pairs = || {

@@ -3,14 +3,15 @@
 use serde::{Deserialize, Serialize};
 
 use super::Judged;
-use super::alike::{self, Aa};
+use super::aa::{self, Aa};
 use super::all_pairs::AllPairs;
 use super::figures::Figures;
 use super::metrics::Metric;
+use super::sensitivity::WouldChange;
 use super::verdict::{RequiredPairs, Verdict, verdict};
 use crate::experiment::UnderTest;
 use crate::placement::Placement;
-use crate::statistics::{self, CONFIDENCE, Drift, Interval};
+use crate::statistics::{self, CONFIDENCE, Drift, Equivalence, Interval};
 
 /// A subject against the baseline. Every ratio is above 1 where the subject is better: less CPU,
 /// more throughput, lower latency. A unit is a request or a packet.
@@ -29,9 +30,12 @@ pub struct Comparison {
     /// did the work that was asked for.
     pub pair_ratios: Vec<f64>,
     /// Confidence of its intervals: more than 95 % if the experiment decided by their width when to
-    /// stop.
+    /// stop. The test of each interval has the level that belongs to it.
     #[serde(default = "usual_confidence")]
     pub confidence: f64,
+    /// Whether the two are equivalent by the primary metric.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub equivalence: Option<Equivalence>,
     /// CPU of the server's CPU per unit.
     pub server_cpu: Option<Interval>,
     /// CPU time of the server's process alone, by its own clock, per unit: what most benchmarks
@@ -53,15 +57,15 @@ pub struct Comparison {
     /// The load generator was the bottleneck of one of them and is not under test, so the ratio of
     /// throughput says nothing about the servers.
     pub throughput_is_client_bound: bool,
-    /// The primary metric by placement of the CPUs, if the pairs have several.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub placed: Vec<Placed>,
-    /// Who did the work that was asked for, where there is a schedule to keep.
+    /// Which of the two kept the rate that was asked for, where there is a schedule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_up: Option<KeptUp>,
-    /// The ratio without anything left out, and what is left out.
+    /// The ratio without anything left out, over each placement of the CPUs, and what is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub all_pairs: Option<AllPairs>,
+    /// Other choices of pairs that lead to another judgement.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub would_change: Vec<WouldChange>,
     /// Whether the ratio moved while it was measured.
     #[serde(default)]
     pub drift: Option<Drift>,
@@ -75,7 +79,7 @@ pub struct Comparison {
     /// The p value that this comparison had to reach, given what the others claim.
     #[serde(default, skip_serializing_if = "Option::is_none", alias = "level")]
     pub p_value_needed: Option<f64>,
-    /// What it tells about the method, if the two are the same but for their names.
+    /// What it shows about the method, if the two are the same but for their names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aa: Option<Aa>,
     /// What may be said.
@@ -123,16 +127,7 @@ impl Comparison {
     }
 }
 
-/// A ratio of the primary metric over the pairs of one placement.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Placed {
-    /// How the CPUs lay to each other.
-    pub placement: Placement,
-    /// The ratio.
-    pub ratio: Interval,
-}
-
-/// In how many pairs the work was done that was asked for.
+/// In how many pairs the rate that was asked for was kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptUp {
     /// By the baseline.
@@ -144,7 +139,7 @@ pub struct KeptUp {
 }
 
 impl KeptUp {
-    /// The pairs in which exactly one kept up: the subject, the baseline.
+    /// The pairs in which exactly one kept the rate: the subject, the baseline.
     fn alone(&self) -> [u64; 2] {
         [self.subject, self.baseline].map(|kept| (kept - self.both) as u64)
     }
@@ -196,24 +191,6 @@ impl EqualWork<'_> {
     }
 }
 
-/// The ratios of the primary metric by placement; none if all pairs are of one.
-fn placed(
-    pairs: &[EqualWork<'_>],
-    record: Record,
-    interval: &dyn Fn(&[f64]) -> Option<Interval>,
-) -> Vec<Placed> {
-    let of = |placement: Placement| -> Option<Placed> {
-        let these = pairs.iter().filter(|pair| pair.placement == Some(placement));
-        let ratios: Vec<f64> = these.map(|pair| pair.ratio(record)).collect();
-        let ratio = interval(&ratios)?;
-        Some(Placed { placement, ratio })
-    };
-    match (of(Placement::Close), of(Placement::Apart)) {
-        (Some(close), Some(apart)) => vec![close, apart],
-        _ => Vec::new(),
-    }
-}
-
 /// The drift of values, each with its placement and its position in time. Only values of the same
 /// placement are compared with each other.
 pub(super) fn drift(values: &[(Option<Placement>, usize, f64)]) -> Option<Drift> {
@@ -237,11 +214,11 @@ pub(super) struct Rules<'a> {
     /// Packets of one of them were lost.
     pub(super) lost: bool,
     /// They are the same but for their names.
-    pub(super) alike: bool,
-    /// What p values are multiplied by.
-    pub(super) penalty: f64,
-    /// Of the intervals.
+    pub(super) same: bool,
+    /// Of the intervals, which decides the level of the tests.
     pub(super) confidence: f64,
+    /// What counts as equivalent, in percent.
+    pub(super) equivalence_percent: f64,
     /// Why there can be no verdict, if so.
     pub(super) void: Option<String>,
 }
@@ -258,10 +235,10 @@ pub(super) fn compare(
         // Something was asked for, and nothing came back.
         None => Some(false),
     };
-    let keeps_up = |figures: Option<&Figures>| work(figures).unwrap_or(true);
+    let keeps_rate = |figures: Option<&Figures>| work(figures).unwrap_or(true);
     let equal: Vec<EqualWork<'_>> = pairs
         .iter()
-        .filter(|pair| keeps_up(pair.baseline) && keeps_up(pair.subject))
+        .filter(|pair| keeps_rate(pair.baseline) && keeps_rate(pair.subject))
         .filter_map(|pair| {
             let Pair { index, placement, .. } = *pair;
             Some(EqualWork { index, placement, baseline: pair.baseline?, subject: pair.subject? })
@@ -269,8 +246,8 @@ pub(super) fn compare(
         .collect();
     let scheduled = pairs.iter().any(|it| work(it.baseline).or(work(it.subject)).is_some());
     let kept_up = scheduled.then(|| KeptUp {
-        baseline: pairs.iter().filter(|pair| keeps_up(pair.baseline)).count(),
-        subject: pairs.iter().filter(|pair| keeps_up(pair.subject)).count(),
+        baseline: pairs.iter().filter(|pair| keeps_rate(pair.baseline)).count(),
+        subject: pairs.iter().filter(|pair| keeps_rate(pair.subject)).count(),
         both: equal.len(),
     });
     let interval = |ratios: &[f64]| statistics::interval_at(ratios, seed, confidence);
@@ -288,6 +265,12 @@ pub(super) fn compare(
         baseline: rules.baseline.to_owned(),
         pairs: pairs.len(),
         record,
+        equivalence: statistics::equivalence(
+            &pair_ratios,
+            seed,
+            confidence,
+            rules.equivalence_percent,
+        ),
         server_cpu: less(Metric::ServerCpuNs),
         server_process: less(Metric::ServerProcessNs),
         client_cpu: less(Metric::ClientCpuNs),
@@ -296,22 +279,22 @@ pub(super) fn compare(
         latency_p99: less(Metric::LatencyUsP99).filter(|_| !rules.lost),
         packets_lost: rules.lost,
         throughput_is_client_bound: rules.client_bound,
-        placed: placed(&equal, record, &interval),
         kept_up,
         all_pairs: None,
+        would_change: Vec::new(),
         drift: drift(&equal.iter().map(in_time).collect::<Vec<_>>()),
         required_pairs: Vec::new(),
         q_value: None,
         p_value_needed: None,
-        aa: rules.alike.then(|| alike::check(&pair_ratios, seed)),
+        aa: rules.same.then(|| aa::check(&pair_ratios, seed)),
         pair_ratios,
         confidence,
         verdict: Verdict::TooFewPairs { pairs: pairs.len() },
     };
     comparison.verdict = match rules.void {
         Some(why) => Verdict::Void { why },
-        None if rules.alike => alike::suited(verdict(&comparison, rules.penalty)),
-        None => verdict(&comparison, rules.penalty),
+        None if rules.same => aa::suited(verdict(&comparison)),
+        None => verdict(&comparison),
     };
     comparison
 }

@@ -10,22 +10,24 @@ use crate::statistics;
 /// The primary metric of one subject: CPU per unit in nanoseconds, of the runs that count and did
 /// the work that was asked for.
 ///
-/// The interval holds what differs from run to run for every subject alike, such as where the
+/// The interval holds what differs from run to run for all subjects, such as where the
 /// hypervisor had put the CPUs. Pairs have no part of that, so the interval of a ratio may exclude 1
 /// although two of these overlap; verdicts rest on the ratio.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Level {
     /// Geometric mean.
     pub mean_ns: f64,
-    /// Lower end of its interval at [`statistics::CONFIDENCE`].
-    pub low_ns: f64,
+    /// Lower end of its interval at [`statistics::CONFIDENCE`]; none of fewer than 6 runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub low_ns: Option<f64>,
     /// Upper end.
-    pub high_ns: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub high_ns: Option<f64>,
     /// Of how many runs.
     pub runs: usize,
 }
 
-/// The level of these runs; nothing for fewer than [`statistics::MIN_PAIRS_FOR_INTERVAL`].
+/// The level of these runs; nothing for fewer than [`statistics::MIN_VALUES`].
 pub(super) fn level(
     record: Record,
     counted: &[&Judged<'_>],
@@ -36,11 +38,12 @@ pub(super) fn level(
         counted.iter().filter_map(|judged| judged.read.as_ref()).map(|read| &read.figures);
     let at_work = figures.filter(|figures| did_its_work(figures).unwrap_or(true));
     let values: Vec<f64> = at_work.map(|figures| figures[record.metric()]).collect();
-    let interval = statistics::interval(&values, seed)?;
+    let interval =
+        statistics::interval(&values, seed).filter(|_| values.len() >= statistics::MIN_VALUES)?;
     Some(Level {
         mean_ns: interval.ratio,
-        low_ns: interval.low,
-        high_ns: interval.high,
+        low_ns: interval.ends.map(|it| it.low),
+        high_ns: interval.ends.map(|it| it.high),
         runs: values.len(),
     })
 }

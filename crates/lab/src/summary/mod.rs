@@ -1,7 +1,7 @@
 //! From raw runs to figures and verdicts. Everything printed anywhere is computed here, and only
 //! from the run records and the experiment, so that `twinring lab verify` can do it again.
 
-mod alike;
+mod aa;
 mod all_pairs;
 mod calls;
 mod compare;
@@ -10,6 +10,7 @@ mod knee;
 mod level;
 mod metrics;
 mod reading;
+mod sensitivity;
 mod verdict;
 mod warnings;
 
@@ -25,16 +26,17 @@ use crate::result::RunRecord;
 use crate::statistics::{Drift, Interval, Outliers, median};
 
 pub use crate::workload::Axis;
-pub use alike::{Aa, AaCounts, Resolution};
-pub use all_pairs::{AllPairs, LeftOut};
+pub use aa::{Aa, AaCounts, Resolution};
+pub use all_pairs::{AllPairs, LeftOut, Placed};
 pub use calls::CallFigures;
-pub use compare::{Comparison, KeptUp, Placed, Record};
+pub use compare::{Comparison, KeptUp, Record};
 pub use figures::Figures;
 pub use knee::Knee;
 pub use level::Level;
 pub use metrics::{Better, METRICS, Metric, PARTS};
 pub(crate) use metrics::{SIDES, Table, Unit};
 pub(crate) use reading::figures_of;
+pub use sensitivity::{Judgement, Selection, WouldChange};
 pub use verdict::{Claim, RequiredPairs, Verdict};
 pub use warnings::{
     COARSE_SHARE, DRIFT_FIGURE_PERCENT, DRIFT_RATIO_PERCENT, EXCLUDED_SHARE, NOISY_PERCENT,
@@ -64,7 +66,7 @@ pub struct Summary {
     /// themselves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aa: Option<AaCounts>,
-    /// How far subjects kept up, where load was offered on a schedule at several rates.
+    /// Up to which load subjects kept the rate, where it was offered on a schedule at several rates.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub knees: Vec<Knee>,
 }
@@ -85,7 +87,7 @@ pub struct CellSummary {
     #[serde(default)]
     pub blocks: usize,
     /// How many of them do not count, because the machine was disturbed.
-    #[serde(default, rename = "spoilt_blocks")]
+    #[serde(default, alias = "spoilt_blocks")]
     pub excluded_blocks: usize,
     /// How much more or less of a window the busy time of a CPU may be than a run says, at most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -121,7 +123,7 @@ pub struct SubjectSummary {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_up: Option<usize>,
     /// Of how many of them nothing came back although packets were sent; they have no figures, and
-    /// did not keep up.
+    /// did not keep the rate.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub unanswered: usize,
     /// Outliers among them, by the primary metric. They count all the same.
@@ -196,7 +198,7 @@ pub fn summarise(experiment: &Experiment, seed: u64, runs: &[RunRecord]) -> Summ
     let mut cells: Vec<CellSummary> =
         cells.map(|cell| cell_summary(experiment, seed, cell, &of_cell(cell))).collect();
     verdict::judge_together(experiment, &mut cells);
-    let (aa, knees) = (alike::totals(&cells), knee::knees(&cells));
+    let (aa, knees) = (aa::totals(&cells), knee::knees(&cells));
     Summary { cells, runs: runs.len(), aa, knees }
 }
 
@@ -215,12 +217,14 @@ pub(crate) fn is_narrow(
     let is_in = |name: &String| group.iter().any(|it| experiment.subjects[*it].name == *name);
     let of_group = |it: &&Comparison| is_in(&it.subject) && is_in(&it.baseline);
     summary.comparisons.iter().filter(of_group).all(|comparison| {
-        // Who keeps up may not decide when to stop: a verdict that is looked for until it is there
-        // is found too often. How often both do so together says nothing about who does.
+        // Which of them keeps the rate may not decide when to stop: a verdict that is looked for until
+        // it is there is found too often. How often both keep it does not say which one does.
         let seldom = |kept: &KeptUp| 2 * kept.both < comparison.pairs;
         let hopeless = comparison.kept_up.as_ref().is_some_and(seldom);
         let settled = hopeless || matches!(comparison.verdict, Verdict::Void { .. });
-        let narrow = |interval: &Interval| interval.width_percent() <= until.interval_percent;
+        let narrow = |interval: &Interval| {
+            interval.width_percent().is_some_and(|width| width <= until.interval_percent)
+        };
         settled || comparison.pairs >= until.max_pairs || comparison.of_record().is_some_and(narrow)
     })
 }
@@ -312,18 +316,18 @@ fn cell_summary(
         .contests(protocol)
         .into_iter()
         .filter_map(|(baseline, subject)| {
-            let alike = experiment.subjects[baseline].is_alike(&experiment.subjects[subject]);
-            Some((speaker(baseline)?, speaker(subject)?, alike))
+            let same = experiment.subjects[baseline].is_twin_of(&experiment.subjects[subject]);
+            Some((speaker(baseline)?, speaker(subject)?, same))
         })
-        .map(|(baseline, subject, alike)| {
+        .map(|(baseline, subject, same)| {
             let [baseline, subject] = [&subjects[baseline], &subjects[subject]];
             let rules = Rules {
                 baseline: &baseline.name,
                 subject: &subject.name,
                 record,
-                alike,
-                penalty: verdict::penalty(experiment),
-                confidence: verdict::confidence(experiment, runs),
+                same,
+                confidence: verdict::confidence(experiment),
+                equivalence_percent: experiment.equivalence_percent,
                 did_its_work: &did_its_work,
                 seed,
                 client_bound: under_test == UnderTest::Server
@@ -333,7 +337,9 @@ fn cell_summary(
             };
             let counted = [baseline, subject].map(|it| of_subject(&it.name));
             let mut comparison = compare(rules, &counted[0], &counted[1]);
-            comparison.all_pairs = Some(all_pairs::all_pairs(&comparison, &judged, &did_its_work));
+            let every = all_pairs::ratios(&comparison, &judged, &did_its_work);
+            comparison.would_change = sensitivity::would_change(&comparison, &every, seed);
+            comparison.all_pairs = Some(all_pairs::all_pairs(&comparison, &judged, &every, seed));
             comparison
         })
         .collect();

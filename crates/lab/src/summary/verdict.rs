@@ -5,13 +5,12 @@ use serde::{Deserialize, Serialize};
 use super::CellSummary;
 use super::compare::Comparison;
 use crate::experiment::{Correction, Experiment, MIN_PAIRS};
-use crate::result::RunRecord;
 use crate::statistics::{
-    self, CONFIDENCE, Interval, STOP_RULE_PENALTY, benjamini_hochberg, detectable_percent,
-    least_pairs, level_for, required_pairs,
+    self, CONFIDENCE, STOP_RULE_PENALTY, benjamini_hochberg, detectable_percent, least_pairs,
+    level_for, required_pairs,
 };
 
-/// The differences for which the pairs are told that would show them, in percent.
+/// The differences whose number of pairs is stated, in percent.
 const ASKED_PERCENT: [f64; 3] = [1.0, 2.0, 5.0];
 
 /// What may be said about a pair of subjects in a cell.
@@ -22,15 +21,19 @@ pub enum Verdict {
     Ahead {
         /// Which.
         winner: String,
+        /// The difference is shown to be below this many percent; left out if it is not.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        by_less_than_percent: Option<f64>,
     },
-    /// One of them does the work that was asked for in pairs in which the other does not, and the
-    /// sign test says that this is no accident.
-    OnlyOneKeepsUp {
+    /// One of them keeps the rate that was asked for in pairs in which the other does not, and the
+    /// sign test shows that this is not chance.
+    #[serde(alias = "only_one_keeps_up")]
+    OnlyOneKeepsRate {
         /// Which.
         winner: String,
     },
-    /// It would be one of the above if this were the only comparison; among so many it may be an
-    /// accident.
+    /// It would be one of the above if this were the only comparison; among so many it may be
+    /// chance.
     NotAfterCorrection {
         /// Which of the above.
         claim: Claim,
@@ -39,9 +42,16 @@ pub enum Verdict {
         /// How many comparisons were judged together.
         comparisons: usize,
     },
-    /// Nothing can be said but how large a difference would have been seen.
+    /// Neither needs this many percent less than the other.
+    Equivalent {
+        /// The bound.
+        within_percent: f64,
+        /// What a test of difference would have detected, with the power of [`statistics::POWER`].
+        would_have_seen_percent: f64,
+    },
+    /// No difference was detected, and equivalence is not shown either.
     NoDifference {
-        /// In percent, with the power of [`statistics::POWER`].
+        /// The difference that would have been detected, with the power of [`statistics::POWER`].
         would_have_seen_percent: f64,
     },
     /// There are fewer than [`MIN_PAIRS`] pairs.
@@ -58,18 +68,20 @@ pub enum Verdict {
         /// How many pairs could; none if no number could.
         needed: Option<usize>,
     },
-    /// There are fewer than [`MIN_PAIRS`] pairs in which both did the work that was asked for.
+    /// There are fewer than [`MIN_PAIRS`] pairs in which both kept the rate.
     UnequalWork {
         /// How many there are.
         pairs: usize,
     },
     /// The two are the same but for their names, and no difference was detected.
-    Alike {
+    #[serde(alias = "alike")]
+    AaPassed {
         /// In percent, with the power of [`statistics::POWER`].
         would_have_seen_percent: f64,
     },
-    /// The two are the same but for their names, and a difference was detected.
-    FalseDifference {
+    /// The two are the same but for their names, and a difference was detected: a false positive.
+    #[serde(alias = "false_difference")]
+    AaFailed {
         /// Who seems to win.
         winner: String,
     },
@@ -86,27 +98,37 @@ pub enum Verdict {
 pub enum Claim {
     /// It needs less CPU.
     Ahead,
-    /// It alone does the work that was asked for.
-    OnlyOneKeepsUp,
+    /// It alone keeps the rate that was asked for.
+    #[serde(alias = "only_one_keeps_up")]
+    OnlyOneKeepsRate,
 }
 
 impl std::fmt::Display for Verdict {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Verdict::Ahead { winner } => write!(f, "{winner} ahead"),
-            Verdict::OnlyOneKeepsUp { winner } => write!(f, "only {winner} keeps up"),
+            Verdict::Ahead { winner, by_less_than_percent } => {
+                write!(f, "{winner} ahead")?;
+                match by_less_than_percent {
+                    Some(bound) => write!(f, ", by less than {bound} %"),
+                    None => Ok(()),
+                }
+            }
+            Verdict::OnlyOneKeepsRate { winner } => write!(f, "only {winner} keeps the rate"),
             Verdict::NotAfterCorrection { claim, winner, comparisons } => {
                 match claim {
                     Claim::Ahead => write!(f, "{winner} seems ahead")?,
-                    Claim::OnlyOneKeepsUp => write!(f, "only {winner} seems to keep up")?,
+                    Claim::OnlyOneKeepsRate => write!(f, "only {winner} seems to keep the rate")?,
                 }
                 write!(f, ", but not after correction for {comparisons} comparisons")
+            }
+            Verdict::Equivalent { within_percent, .. } => {
+                write!(f, "equivalent within {within_percent} %")
             }
             Verdict::NoDifference { would_have_seen_percent: percent } => {
                 write!(f, "no difference detected (would have seen {percent:.1} %)")
             }
             Verdict::TooFewPairs { pairs } => {
-                write!(f, "no verdict: {pairs} of the {MIN_PAIRS} pairs that one needs")
+                write!(f, "no verdict: {pairs} pairs, and {MIN_PAIRS} are needed")
             }
             Verdict::TooFewForSoMany { pairs, comparisons, needed } => {
                 write!(
@@ -122,15 +144,14 @@ impl std::fmt::Display for Verdict {
             Verdict::UnequalWork { pairs } => {
                 write!(
                     f,
-                    "no verdict: both kept up with the schedule in {pairs} of the {MIN_PAIRS} \
-                     pairs that one needs"
+                    "no verdict: both kept the rate in {pairs} pairs, and {MIN_PAIRS} are needed"
                 )
             }
-            Verdict::Alike { would_have_seen_percent: percent } => {
-                write!(f, "alike, as it should be (would have seen {percent:.1} %)")
+            Verdict::AaPassed { would_have_seen_percent: percent } => {
+                write!(f, "A/A passed (would have seen {percent:.1} %)")
             }
-            Verdict::FalseDifference { winner } => {
-                write!(f, "a difference that cannot be: {winner} ahead")
+            Verdict::AaFailed { winner } => {
+                write!(f, "A/A failed, a false positive: {winner} ahead")
             }
             Verdict::Void { why } => write!(f, "void: {why}"),
         }
@@ -147,23 +168,20 @@ pub struct RequiredPairs {
     pub pairs: Option<usize>,
 }
 
-/// What p values of an experiment's ratios are multiplied by, for how it decided to stop. Who keeps
-/// up has no part in that.
-pub(super) fn penalty(experiment: &Experiment) -> f64 {
+/// What p values of an experiment's ratios are multiplied by, for how it decided to stop. The test of
+/// who keeps the rate has no part in that.
+fn penalty(experiment: &Experiment) -> f64 {
     if experiment.until.is_some() { STOP_RULE_PENALTY } else { 1.0 }
 }
 
-/// The confidence of the intervals of these runs, which is as much higher as p values are
-/// multiplied, so that an interval that holds 1 and a verdict that claims a difference do not stand
-/// side by side.
-pub(super) fn confidence(experiment: &Experiment, runs: &[&RunRecord]) -> f64 {
-    let is_widened = runs.iter().all(|run| run.version() >= 4);
-    let penalty = if is_widened { penalty(experiment) } else { 1.0 };
-    1.0 - (1.0 - CONFIDENCE) / penalty
+/// The confidence of the intervals of an experiment, which is as much higher as p values are
+/// multiplied: what is outside an interval is what its test rejects.
+pub(super) fn confidence(experiment: &Experiment) -> f64 {
+    1.0 - (1.0 - CONFIDENCE) / penalty(experiment)
 }
 
-/// The verdict of a comparison by itself. Who does the work comes before what it costs.
-pub(super) fn verdict(comparison: &Comparison, penalty: f64) -> Verdict {
+/// The verdict of a comparison by itself. Who keeps the rate comes before what it costs.
+pub(super) fn verdict(comparison: &Comparison) -> Verdict {
     let Comparison { subject, baseline, pairs, kept_up, .. } = comparison;
     if *pairs < MIN_PAIRS {
         return Verdict::TooFewPairs { pairs: *pairs };
@@ -171,24 +189,29 @@ pub(super) fn verdict(comparison: &Comparison, penalty: f64) -> Verdict {
     if let Some(kept) = kept_up {
         if kept.sign_test() <= 1.0 - CONFIDENCE {
             let winner = if kept.subject > kept.baseline { subject } else { baseline };
-            return Verdict::OnlyOneKeepsUp { winner: winner.clone() };
+            return Verdict::OnlyOneKeepsRate { winner: winner.clone() };
         }
         if kept.both < MIN_PAIRS {
             return Verdict::UnequalWork { pairs: kept.both };
         }
     }
+    let level = 1.0 - comparison.confidence;
+    let bound = comparison.equivalence.filter(|it| it.p_value <= level).map(|it| it.bound_percent);
     match comparison.of_record() {
         None => Verdict::TooFewPairs { pairs: *pairs },
-        Some(interval) if interval.claim_p_value() * penalty > 1.0 - CONFIDENCE => {
-            let level = (1.0 - CONFIDENCE) / penalty;
-            let would_have_seen_percent = would_have_seen(comparison, level)
-                .filter(|_| penalty > 1.0)
-                .unwrap_or(interval.detectable_percent);
-            Verdict::NoDifference { would_have_seen_percent }
+        Some(interval) if interval.p_value <= level => {
+            let winner = if interval.ratio > 1.0 { subject } else { baseline };
+            Verdict::Ahead { winner: winner.clone(), by_less_than_percent: bound }
         }
         Some(interval) => {
-            let winner = if interval.ratio > 1.0 { subject } else { baseline };
-            Verdict::Ahead { winner: winner.clone() }
+            let would_have_seen_percent =
+                would_have_seen(comparison, level).unwrap_or(interval.detectable_percent);
+            match bound {
+                Some(within_percent) => {
+                    Verdict::Equivalent { within_percent, would_have_seen_percent }
+                }
+                None => Verdict::NoDifference { would_have_seen_percent },
+            }
         }
     }
 }
@@ -214,10 +237,9 @@ fn evidence(comparison: &Comparison, penalty: f64) -> Option<Evidence> {
         Verdict::Void { .. } | Verdict::TooFewPairs { .. } => return None,
         _ => comparison.kept_up.filter(|kept| kept.can_decide()).map(|kept| kept.sign_test()),
     };
-    let enough = |interval: &&Interval| interval.pairs >= MIN_PAIRS;
-    let of_record = comparison.of_record().filter(enough).map(Interval::claim_p_value);
+    let of_record = comparison.of_record().filter(|it| it.pairs >= MIN_PAIRS).map(|it| it.p_value);
     let (p_value, penalty) = match (&comparison.verdict, of_record) {
-        (Verdict::OnlyOneKeepsUp { .. }, _) | (_, None) => (sign_test?, 1.0),
+        (Verdict::OnlyOneKeepsRate { .. }, _) | (_, None) => (sign_test?, 1.0),
         (_, Some(of_record)) => (of_record, penalty),
     };
     // Two tests have two chances to be wrong.
@@ -226,13 +248,13 @@ fn evidence(comparison: &Comparison, penalty: f64) -> Option<Evidence> {
     Some(Evidence { p_value: (p_value * multiplied_by).min(1.0), multiplied_by })
 }
 
-/// Judges the comparisons of an experiment together: takes verdicts back that may be accidents
-/// among so many, and tells for each how small a p value it takes, and how many pairs that.
+/// Judges the comparisons of an experiment together: takes claims back that may be chance among so
+/// many, and states for each how small a p value it takes, and how many pairs that.
 pub(super) fn judge_together(experiment: &Experiment, cells: &mut [CellSummary]) {
     let (correction, penalty) = (experiment.correction, penalty(experiment));
     let comparisons = cells.iter_mut().flat_map(|cell| &mut cell.comparisons);
     // Subjects compared with themselves check the method; they are no part of what it is used for.
-    let (family, others): (Vec<_>, Vec<_>) = comparisons
+    let (mut family, others): (Vec<_>, Vec<_>) = comparisons
         .map(|comparison| (evidence(comparison, penalty), comparison))
         .partition(|(evidence, comparison)| evidence.is_some() && comparison.aa.is_none());
     let alone = 1.0 - CONFIDENCE;
@@ -245,6 +267,11 @@ pub(super) fn judge_together(experiment: &Experiment, cells: &mut [CellSummary])
     let count = q_values.len();
     let is_claimed = |q_value: f64| q_value <= alone;
     let claimed = q_values.iter().filter(|q_value| is_claimed(**q_value)).count();
+    if correction == Correction::BenjaminiHochberg {
+        let comparisons: Vec<&mut Comparison> =
+            family.iter_mut().map(|(_, comparison)| &mut **comparison).collect();
+        correct_equivalence(comparisons, penalty);
+    }
     for ((evidence, comparison), q_value) in family.into_iter().zip(q_values) {
         let level = match correction {
             Correction::None => alone / penalty,
@@ -257,40 +284,62 @@ pub(super) fn judge_together(experiment: &Experiment, cells: &mut [CellSummary])
         comparison.p_value_needed = Some(level);
         comparison.required_pairs = required(comparison, level);
         if correction == Correction::BenjaminiHochberg {
-            corrected(comparison, is_claimed(q_value), level, count);
+            comparison.verdict = corrected(comparison, is_claimed(q_value), level, count);
         }
     }
 }
 
-/// Corrects the verdict of one among `count` comparisons.
-fn corrected(comparison: &mut Comparison, claimed: bool, level: f64, count: usize) {
+/// Gives each comparison the q value of its equivalence: claims of equivalence are judged together
+/// like those of differences.
+fn correct_equivalence(mut family: Vec<&mut Comparison>, penalty: f64) {
+    family.retain(|it| it.pair_ratios.len() >= MIN_PAIRS);
+    let mut all: Vec<_> = family.iter_mut().filter_map(|it| it.equivalence.as_mut()).collect();
+    let p_values: Vec<f64> = all.iter().map(|it| (it.p_value * penalty).min(1.0)).collect();
+    for (equivalence, q_value) in all.iter_mut().zip(benjamini_hochberg(&p_values)) {
+        equivalence.q_value = Some(q_value);
+    }
+}
+
+/// The verdict of one among `count` comparisons; `claimed` says whether its difference stands.
+fn corrected(comparison: &Comparison, claimed: bool, level: f64, count: usize) -> Verdict {
     let not_after_correction = |claim, winner: &String| Verdict::NotAfterCorrection {
         claim,
         winner: winner.clone(),
         comparisons: count,
     };
-    let corrected = match &comparison.verdict {
-        Verdict::Ahead { winner } if !claimed => not_after_correction(Claim::Ahead, winner),
-        Verdict::OnlyOneKeepsUp { winner } if !claimed => {
-            not_after_correction(Claim::OnlyOneKeepsUp, winner)
+    let stands = |q_value: f64| q_value <= 1.0 - CONFIDENCE;
+    let equivalence = comparison.equivalence.filter(|it| it.q_value.is_some_and(stands));
+    let bound = equivalence.map(|it| it.bound_percent);
+    let seen = would_have_seen(comparison, level);
+    match (&comparison.verdict, bound, seen) {
+        (Verdict::Ahead { winner, .. }, _, _) if claimed => {
+            Verdict::Ahead { winner: winner.clone(), by_less_than_percent: bound }
         }
-        Verdict::NoDifference { .. } => {
+        (
+            Verdict::Ahead { .. } | Verdict::Equivalent { .. } | Verdict::NoDifference { .. },
+            Some(within_percent),
+            Some(would_have_seen_percent),
+        ) => Verdict::Equivalent { within_percent, would_have_seen_percent },
+        (Verdict::Ahead { winner, .. }, _, _) => not_after_correction(Claim::Ahead, winner),
+        (Verdict::OnlyOneKeepsRate { winner }, _, _) if !claimed => {
+            not_after_correction(Claim::OnlyOneKeepsRate, winner)
+        }
+        (Verdict::Equivalent { .. } | Verdict::NoDifference { .. }, _, seen) => {
             let (pairs, needed) = (comparison.pair_ratios.len(), least_pairs(level));
-            match (needed, would_have_seen(comparison, level)) {
+            match (needed, seen) {
                 (Some(needed), Some(would_have_seen_percent)) if needed <= pairs => {
                     Verdict::NoDifference { would_have_seen_percent }
                 }
                 _ => Verdict::TooFewForSoMany { pairs, comparisons: count, needed },
             }
         }
-        verdict => verdict.clone(),
-    };
-    comparison.verdict = corrected;
+        (verdict, _, _) => verdict.clone(),
+    }
 }
 
-/// How many pairs would show the differences that people ask for.
+/// How many pairs would show [`ASKED_PERCENT`].
 fn required(comparison: &Comparison, level: f64) -> Vec<RequiredPairs> {
-    let enough = comparison.pair_ratios.len() >= statistics::MIN_PAIRS_FOR_INTERVAL;
+    let enough = comparison.pair_ratios.len() >= statistics::MIN_VALUES;
     let scatter = statistics::scatter(&comparison.pair_ratios).filter(|_| enough);
     let Some(scatter) = scatter else { return Vec::new() };
     let required =

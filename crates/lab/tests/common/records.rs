@@ -105,8 +105,12 @@ pub(crate) fn pairs(count: usize, ratio: f64) -> Vec<Value> {
 }
 
 pub(crate) fn judge(records: Vec<Value>) -> CellSummary {
+    judge_by(&experiment(), records)
+}
+
+pub(crate) fn judge_by(experiment: &Experiment, records: Vec<Value>) -> CellSummary {
     let runs: Vec<RunRecord> = records.into_iter().map(read).collect();
-    let mut summary = summarise(&experiment(), 1, &runs);
+    let mut summary = summarise(experiment, 1, &runs);
     assert_eq!(summary.cells.len(), 1);
     summary.cells.remove(0)
 }

@@ -276,7 +276,7 @@ fn run(story: &str, cell: &Cell, block: usize, subject: &str, work: Work) -> Val
     let engine = if subject.contains("epoll") { "epoll" } else { "io_uring" };
     let calls = if engine == "epoll" { 2.1 } else { 0.31 };
     json!({
-        "schema": "twinring.lab.run/4", "index": 0, "block": block, "subject": subject,
+        "schema": "twinring.lab.run/5", "index": 0, "block": block, "subject": subject,
         "cell": cell, "at_s": 0.0,
         "server_command": ["/usr/local/bin/twinring", "serve", story, "--listen", "10.0.0.1:20000",
             "--engine", engine, "--workers", "1", "--pin", "0", "--json"],
@@ -412,7 +412,7 @@ fn make_partial(bundle: &mut Value, runs: &mut Vec<Value>) {
 
 fn bundle_of(experiment: &Experiment) -> Value {
     json!({
-        "schema": "twinring.lab.bundle/4", "lab_version": "0.1.0",
+        "schema": "twinring.lab.bundle/5", "lab_version": "0.1.0",
         "started": "2026-11-22T06:00:00Z", "state": {"is": "complete"}, "experiment": experiment,
         "command": ["twinring", "lab", "run", experiment.name], "seed": 7,
         "programs": [{"path": "/usr/local/bin/twinring", "sha256": "9680aaa19df57a5284913190dcbd2ebd85a3c24c86f8ef6aed49927f47d6ff98"}],

@@ -11,7 +11,7 @@ const FILE_BYTES: u64 = 1024;
 /// A flawless run of HTTP.
 fn http(index: usize, block: usize, subject: &str, server_busy_s: f64) -> Value {
     let mut run = record(index, block, subject, server_busy_s);
-    run["schema"] = json!("twinring.lab.run/4");
+    run["schema"] = json!("twinring.lab.run/5");
     run["cell"] = json!({"net": "rps", "connections": CONNECTIONS, "file_bytes": FILE_BYTES,
         "files": 1, "depth": 1, "keepalive": true, "tls": false});
     let load = &mut run["load"];
@@ -125,9 +125,9 @@ fn a_difference_is_found_and_further_comparisons_are_made() {
         .iter()
         .map(|it| (it.subject.as_str(), it.baseline.as_str(), it.verdict.clone()))
         .collect();
-    let ahead = Verdict::Ahead { winner: "io_uring".to_owned() };
+    let ahead = Verdict::Ahead { winner: "io_uring".to_owned(), by_less_than_percent: None };
     assert_eq!(said[0], ("io_uring", "epoll", ahead.clone()));
-    assert!(matches!(said[1], ("third", "epoll", Verdict::NoDifference { .. })), "{said:?}");
+    assert!(matches!(said[1], ("third", "epoll", Verdict::Equivalent { .. })), "{said:?}");
     assert_eq!(said[2], ("third", "io_uring", ahead));
     assert_eq!(said.len(), 3);
     let figures = cell.subjects[0].figures.as_ref().unwrap();

@@ -20,7 +20,7 @@ fn one_placement_is_told_and_changes_nothing() {
     let cell = judge(all_placed(pairs(8, 1.25), 80.0));
     assert!(cell.findings.is_empty(), "{:?}", cell.findings);
     assert!(matches!(cell.comparisons[0].verdict, Verdict::Ahead { .. }));
-    assert!(cell.comparisons[0].placed.is_empty());
+    assert!(cell.comparisons[0].all_pairs.as_ref().unwrap().placed.is_empty());
     let [placement] = &cell.placements[..] else { panic!("{:?}", cell.placements) };
     assert_eq!((placement.placement, placement.blocks), (Placement::Close, 8));
     assert!((80.0..83.5).contains(&placement.round_trip_ns));
@@ -46,7 +46,8 @@ fn pairs_of_several_placements_are_told_apart() {
     let cell = judge(records);
     let blocks: Vec<_> = cell.placements.iter().map(|it| (it.placement, it.blocks)).collect();
     assert_eq!(blocks, [(Placement::Close, 9), (Placement::Apart, 9)]);
-    let ratios: Vec<f64> = cell.comparisons[0].placed.iter().map(|it| it.ratio.ratio).collect();
+    let all = cell.comparisons[0].all_pairs.as_ref().unwrap();
+    let ratios: Vec<f64> = all.placed.iter().map(|it| it.ratio.ratio).collect();
     assert!((ratios[0] - 1.3).abs() < 0.02 && (ratios[1] - 1.05).abs() < 0.02, "{ratios:?}");
 }
 

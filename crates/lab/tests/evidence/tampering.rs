@@ -195,7 +195,7 @@ fn runs_left_out_doubled_swapped_or_renamed_are_found() {
 fn a_run_that_claims_another_schema_is_found() {
     let directory = copy();
     let runs = fs::read_to_string(directory.path().join("runs.jsonl")).unwrap();
-    let edited = runs.replacen("twinring.lab.run/4", "twinring.lab.run/3", 1);
+    let edited = runs.replacen("twinring.lab.run/5", "twinring.lab.run/3", 1);
     let found = problems_with(directory.path(), "runs.jsonl", &edited);
     assert!(found.iter().any(|it| it.contains("several schemas")), "{found:?}");
 }

@@ -47,7 +47,7 @@ fn record(index: usize, block: usize, subject: &str, made: Made) -> Value {
         "voluntary_switches": 10, "involuntary_switches": 0});
     let exit = json!({"code": 0, "signal": null, "unasked": false, "killed": false});
     json!({
-        "schema": "twinring.lab.run/4", "index": index, "block": block, "subject": subject,
+        "schema": "twinring.lab.run/5", "index": index, "block": block, "subject": subject,
         "cell": {"net": "rps", "streams": STREAMS, "packets_per_s": 50, "message_bytes": 172},
         "at_s": 1.0, "server_command": ["server"], "client_command": ["client"],
         "ready": {"event": "ready"}, "failures": [], "server_exit": exit, "client_exit": exit,
@@ -130,7 +130,10 @@ fn the_verdict_is_about_both_sides_and_each_has_its_interval() {
     let cell = judge(pairs(8, |_| FLAWLESS, better));
     assert_eq!(cell.findings, []);
     let comparison = &cell.comparisons[0];
-    assert_eq!(comparison.verdict, Verdict::Ahead { winner: "io_uring".to_owned() });
+    assert_eq!(
+        comparison.verdict,
+        Verdict::Ahead { winner: "io_uring".to_owned(), by_less_than_percent: None }
+    );
     assert_eq!(comparison.record, Record::BothCpus);
     for (interval, ratio) in [
         (comparison.both_cpus, 1.5 / (0.5 + 1.0 / 1.5)),
@@ -138,7 +141,8 @@ fn the_verdict_is_about_both_sides_and_each_has_its_interval() {
         (comparison.server_cpu, 1.0),
     ] {
         let interval = interval.unwrap();
-        assert!(interval.low <= ratio && ratio <= interval.high, "{ratio}: {interval:?}");
+        let ends = interval.ends.unwrap();
+        assert!(ends.low <= ratio && ratio <= ends.high, "{ratio}: {interval:?}");
     }
     let figures = cell.subjects[0].figures.as_ref().unwrap();
     // 0.5 s and 1 s of 100,000 packets.
@@ -159,7 +163,10 @@ fn with_a_fixed_client_the_verdict_is_about_the_server() {
     let better = |_| Made { server_busy_s: 0.4, client_busy_s: 1.5, ..FLAWLESS };
     let cell = judge_as(UnderTest::Server, pairs(8, |_| FLAWLESS, better));
     let comparison = &cell.comparisons[0];
-    assert_eq!(comparison.verdict, Verdict::Ahead { winner: "io_uring".to_owned() });
+    assert_eq!(
+        comparison.verdict,
+        Verdict::Ahead { winner: "io_uring".to_owned(), by_less_than_percent: None }
+    );
     assert_eq!(comparison.record, Record::ServerCpu);
 }
 
@@ -172,13 +179,13 @@ fn who_keeps_the_schedule_comes_before_who_is_cheaper() {
     ] {
         let cell = judge(pairs(8, |_| behind, |_| FLAWLESS));
         let comparison = &cell.comparisons[0];
-        assert_eq!(comparison.verdict, Verdict::OnlyOneKeepsUp { winner: "io_uring".to_owned() });
+        assert_eq!(comparison.verdict, Verdict::OnlyOneKeepsRate { winner: "io_uring".to_owned() });
         assert!(comparison.pair_ratios.is_empty() && comparison.both_cpus.is_none());
         assert_eq!([cell.subjects[0].kept_up, cell.subjects[1].kept_up], [Some(0), Some(8)]);
         // And the other way round.
         let cell = judge(pairs(8, |_| FLAWLESS, |_| behind));
         let winner = "epoll".to_owned();
-        assert_eq!(cell.comparisons[0].verdict, Verdict::OnlyOneKeepsUp { winner });
+        assert_eq!(cell.comparisons[0].verdict, Verdict::OnlyOneKeepsRate { winner });
     }
 }
 
@@ -207,7 +214,7 @@ fn who_gets_nothing_back_does_not_keep_up() {
         assert_eq!(subject.kept_up, Some(14 - silent));
         assert!(cell.findings.iter().all(|it| it.severity == Severity::Warning));
         let winner = "epoll".to_owned();
-        assert_eq!(cell.comparisons[0].verdict, Verdict::OnlyOneKeepsUp { winner });
+        assert_eq!(cell.comparisons[0].verdict, Verdict::OnlyOneKeepsRate { winner });
     }
     let neither = pairs(8, |_| nothing, |_| nothing).into_iter().map(silent).collect();
     assert_eq!(judge(neither).comparisons[0].verdict, Verdict::UnequalWork { pairs: 0 });
@@ -231,10 +238,10 @@ fn who_keeps_up_and_who_is_cheaper_are_corrected_for_being_two_questions() {
     let all = judge(pairs(13, sometimes, |_| FLAWLESS));
     let winner = "io_uring".to_owned();
     // Six pairs of thirteen, and seven left: only the first question can be answered.
-    assert_eq!(all.comparisons[0].verdict, Verdict::OnlyOneKeepsUp { winner: winner.clone() });
+    assert_eq!(all.comparisons[0].verdict, Verdict::OnlyOneKeepsRate { winner: winner.clone() });
     let cell = judge(pairs(14, sometimes, |_| FLAWLESS));
     let comparison = &cell.comparisons[0];
-    let claim = Claim::OnlyOneKeepsUp;
+    let claim = Claim::OnlyOneKeepsRate;
     assert_eq!(comparison.verdict, Verdict::NotAfterCorrection { claim, winner, comparisons: 1 });
     assert!((comparison.q_value.unwrap() - 4.0 / 64.0).abs() < 1e-9);
 }
@@ -255,7 +262,10 @@ fn a_few_late_runs_are_no_verdict_and_their_pairs_are_left_out() {
     let comparison = &cell.comparisons[0];
     assert_eq!(comparison.kept_up.unwrap().both, 8);
     assert_eq!((comparison.pairs, comparison.pair_ratios.len()), (11, 8));
-    assert_eq!(comparison.verdict, Verdict::Ahead { winner: "io_uring".to_owned() });
+    assert_eq!(
+        comparison.verdict,
+        Verdict::Ahead { winner: "io_uring".to_owned(), by_less_than_percent: None }
+    );
 }
 
 #[test]

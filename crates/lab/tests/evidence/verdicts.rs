@@ -1,18 +1,27 @@
 //! Verdicts and audits on records made by hand, where every figure is known.
 
-use crate::common::records::{ANSWERED, WINDOW_S, histogram, judge, pairs, read, record};
+use crate::common::records::{
+    ANSWERED, WINDOW_S, experiment, histogram, judge, judge_by, pairs, read, record,
+};
 use serde_json::{Value, json};
+use twinring_lab::Experiment;
 use twinring_lab::audit::{Finding, Kind, Severity, audit};
-use twinring_lab::summary::{Bottleneck, CellSummary, Metric, Verdict};
+use twinring_lab::summary::{
+    Bottleneck, CellSummary, Judgement, Metric, Selection, Verdict, WouldChange,
+};
 
 #[test]
 fn a_difference_is_found_whoever_has_the_advantage() {
     for (ratio, winner) in [(1.25, "io_uring"), (0.8, "epoll")] {
         let cell = judge(pairs(8, ratio));
         let comparison = &cell.comparisons[0];
-        assert_eq!(comparison.verdict, Verdict::Ahead { winner: winner.to_owned() });
+        assert_eq!(
+            comparison.verdict,
+            Verdict::Ahead { winner: winner.to_owned(), by_less_than_percent: None }
+        );
         let interval = comparison.server_cpu.unwrap();
-        assert!(interval.low < ratio && ratio < interval.high, "{interval:?}");
+        let ends = interval.ends.unwrap();
+        assert!(ends.low < ratio && ratio < ends.high, "{interval:?}");
         assert!(cell.findings.is_empty(), "{:?}", cell.findings);
         let figures = cell.subjects[0].figures.as_ref().unwrap();
         // 1.6 s of 200,000 requests.
@@ -27,12 +36,67 @@ fn a_difference_is_found_whoever_has_the_advantage() {
 
 #[test]
 fn without_a_difference_the_resolution_is_stated() {
+    let experiment = Experiment { equivalence_percent: 0.1, ..experiment() };
     let Verdict::NoDifference { would_have_seen_percent } =
-        judge(pairs(10, 1.0)).comparisons[0].verdict
+        judge_by(&experiment, pairs(10, 1.0)).comparisons[0].verdict
     else {
         panic!("a difference out of nothing")
     };
     assert!((0.3..3.0).contains(&would_have_seen_percent), "{would_have_seen_percent}");
+}
+
+#[test]
+fn two_that_differ_by_less_than_matters_are_equivalent() {
+    let comparison = judge(pairs(10, 1.0)).comparisons.remove(0);
+    let Verdict::Equivalent { within_percent, .. } = comparison.verdict else {
+        panic!("{:?}", comparison.verdict)
+    };
+    assert_eq!(comparison.verdict.to_string(), "equivalent within 3 %");
+    let equivalence = comparison.equivalence.unwrap();
+    let ends = equivalence.ends.unwrap();
+    assert!(1.0 / 1.03 < ends.low && ends.high < 1.03, "{equivalence:?}");
+    assert_eq!(within_percent, 3.0);
+    // A difference may be certain, and below the bound.
+    let small = judge(pairs(10, 1.015)).comparisons.remove(0);
+    assert_eq!(small.verdict.to_string(), "io_uring ahead, by less than 3 %");
+}
+
+#[test]
+fn what_would_change_a_verdict_is_stated() {
+    let clear = judge(pairs(9, 1.25)).comparisons.remove(0);
+    assert_eq!(clear.would_change, []);
+    // Excluded blocks in which the other one is ahead, by far.
+    let mut records = pairs(8, 1.25);
+    for (at, mut record) in pairs(16, 0.5).split_off(16).into_iter().enumerate() {
+        record["others"]["cpu_s"] = json!(1.0);
+        record["index"] = json!(16 + at);
+        records.push(record);
+    }
+    let comparison = judge(records).comparisons.remove(0);
+    assert!(matches!(comparison.verdict, Verdict::Ahead { .. }));
+    let all = comparison.all_pairs.unwrap();
+    assert_eq!((all.pairs, all.left_out[0].pairs), (16, 8));
+    assert!(all.ratio.unwrap() < 0.9 && all.ends.is_some(), "{all:?}");
+    let changed: Vec<_> = comparison.would_change.iter().map(|it| it.with).collect();
+    assert_eq!(changed, [Selection::AllBlocks]);
+    // A single pair that decides: without it the seven others are significant.
+    let mut records = pairs(8, 1.25);
+    records[1]["cpu"]["server_cpu"]["busy_s"] = json!(1.99);
+    records[0]["cpu"]["server_cpu"]["busy_s"] = json!(0.9);
+    let comparison = judge(records).comparisons.remove(0);
+    assert!(matches!(comparison.verdict, Verdict::NoDifference { .. }), "{:?}", comparison.verdict);
+    let change = WouldChange { with: Selection::OnePairLess, to: Judgement::SubjectAhead };
+    assert_eq!(comparison.would_change, [change]);
+}
+
+#[test]
+fn five_pairs_have_a_ratio_and_no_interval() {
+    let comparison = judge(pairs(5, 1.25)).comparisons.remove(0);
+    assert_eq!(comparison.verdict, Verdict::TooFewPairs { pairs: 5 });
+    let interval = comparison.server_cpu.unwrap();
+    assert!((interval.ratio - 1.25).abs() < 0.02 && interval.ends.is_none(), "{interval:?}");
+    let json = serde_json::to_value(interval).unwrap();
+    assert!(json.get("low").is_none() && json.get("high").is_none(), "{json}");
 }
 
 #[test]
@@ -202,7 +266,7 @@ fn who_leaves_requests_unanswered_does_not_keep_up_and_is_not_cheaper_for_it() {
     let cell = judge_on_schedule((0..8).flat_map(pair).collect());
     assert_eq!(cell.subjects.iter().map(|it| it.kept_up).collect::<Vec<_>>(), [Some(0), Some(8)]);
     let winner = "io_uring".to_owned();
-    assert_eq!(cell.comparisons[0].verdict, Verdict::OnlyOneKeepsUp { winner });
+    assert_eq!(cell.comparisons[0].verdict, Verdict::OnlyOneKeepsRate { winner });
     assert!(cell.comparisons[0].server_cpu.is_none());
     assert!(cell.findings.is_empty(), "{:?}", cell.findings);
     let figures = cell.subjects[0].figures.as_ref().unwrap();

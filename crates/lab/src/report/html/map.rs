@@ -77,7 +77,8 @@ fn tile((cell, comparison): Judged<'_>, summary: &Summary) -> Markup {
             a href=(format!("#cell-{number}"))
                 aria-label=(format!("{}: {told}", cell.cell)) {
                 (entry(comparison, ratio))
-                @if let Some(it) = comparison.of_record().filter(|_| has_ratio(comparison)) {
+                @let ends = comparison.of_record().and_then(|it| it.ends);
+                @if let Some(it) = ends.filter(|_| has_ratio(comparison)) {
                     small { (format!("{:.2}–{:.2}", it.low, it.high)) }
                 }
                 span.tip aria-hidden="true" { b { (cell.cell) } ": " (told) }
@@ -88,7 +89,7 @@ fn tile((cell, comparison): Judged<'_>, summary: &Summary) -> Markup {
 
 /// Whether the ratio says something: not of what an audit has voided, nor of unequal work.
 fn has_ratio(comparison: &Comparison) -> bool {
-    !matches!(Outcome::of(comparison), Outcome::Void | Outcome::Behind | Outcome::KeepsUp(_))
+    !matches!(Outcome::of(comparison), Outcome::Void | Outcome::Behind | Outcome::KeepsRate(_))
 }
 
 /// The class that gives a tile its colour.
@@ -101,10 +102,10 @@ fn class(comparison: &Comparison) -> String {
     };
     match Outcome::of(comparison) {
         Outcome::Ahead(side) => step(side),
-        // Whoever alone does the work is as far ahead as one can be.
-        Outcome::KeepsUp(Side::Subject) => format!("up{}", STEPS.len() + 1),
-        Outcome::KeepsUp(Side::Baseline) => format!("down{}", STEPS.len() + 1),
-        Outcome::Same | Outcome::Uncertain => "same".to_owned(),
+        // The only one that keeps the rate is as far ahead as possible.
+        Outcome::KeepsRate(Side::Subject) => format!("up{}", STEPS.len() + 1),
+        Outcome::KeepsRate(Side::Baseline) => format!("down{}", STEPS.len() + 1),
+        Outcome::Equivalent | Outcome::Same | Outcome::Uncertain => "same".to_owned(),
         Outcome::Few | Outcome::Behind | Outcome::Void | Outcome::Impossible => {
             "hatched".to_owned()
         }
@@ -135,7 +136,7 @@ fn legend() -> Markup {
             (side("baseline", "down", "▼ the baseline needs less CPU: the subject needs so many times as much"))
             dt { "no verdict for either" }
             dd {
-                span.same { "= no difference detected, ~ perhaps an accident" }
+                span.same { "≈ equivalent, = no difference detected, ~ not after correction" }
                 span.hatched { "? too few pairs, behind, void" }
             }
         }

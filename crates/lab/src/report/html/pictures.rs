@@ -46,7 +46,7 @@ pub(super) fn curves(shape: &Shape<'_>) -> Markup {
                 @for curves in &shape.curves { (one(curves)) }
                 p.soft.small {
                     "Bands are 95 % intervals on the geometric mean of the runs. They hold what "
-                    "differs from run to run for every subject alike; pairs have no part of that, "
+                    "differs from run to run for all subjects; pairs have no part of that, "
                     "so a ratio can be decided although bands overlap. Hollow points: nothing was "
                     "detected."
                 }
@@ -77,7 +77,7 @@ fn one(curves: &Curves<'_>) -> Markup {
             @if curves.is_load {
                 figure {
                     figcaption { "Latency against load "
-                        span { "medians of the runs; upright: the last point that a subject kept up "
+                        span { "medians of the runs; upright: the last point at which a subject kept the rate "
                             "with" } }
                     (subjects(&names))
                     ul.legend {

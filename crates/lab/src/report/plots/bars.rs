@@ -6,12 +6,14 @@ use super::axis::Axis;
 use super::{ROW, WIDTH, line, place, short_ratio, svg, text};
 use crate::report::outcome::{Outcome, Side};
 use crate::report::shape::{Ablation, Change};
+use crate::report::words;
+use crate::statistics::Ends;
 
 /// The class of a bar: costs, saves, or nothing that was detected.
 fn class(outcome: Outcome) -> &'static str {
     match outcome {
-        Outcome::Ahead(Side::Baseline) | Outcome::KeepsUp(Side::Baseline) => "costs",
-        Outcome::Ahead(Side::Subject) | Outcome::KeepsUp(Side::Subject) => "saves",
+        Outcome::Ahead(Side::Baseline) | Outcome::KeepsRate(Side::Baseline) => "costs",
+        Outcome::Ahead(Side::Subject) | Outcome::KeepsRate(Side::Subject) => "saves",
         _ => "undetected",
     }
 }
@@ -21,7 +23,9 @@ pub(in crate::report) fn bars(ablation: &Ablation<'_>) -> Markup {
     let (left, right) = (8.0, WIDTH - 64.0);
     let row_height = 1.6 * ROW;
     let bottom = 4.0 + row_height * ablation.changes.len() as f64;
-    let ends = ablation.changes.iter().filter_map(|it| it.times).flatten();
+    let ends = ablation.changes.iter().flat_map(|it| {
+        it.times.into_iter().chain(it.ends.into_iter().flat_map(|it| [it.low, it.high]))
+    });
     let (low, high) =
         ends.fold((0.95, 1.05), |(low, high): (f64, f64), end| (low.min(end), high.max(end)));
     let axis = Axis::log(low * 0.98, high * 1.02, left, right);
@@ -55,21 +59,27 @@ fn title(change: &Change<'_>) -> String {
 
 fn bar(change: &Change<'_>, axis: &Axis, y: f64) -> Markup {
     let outcome = Outcome::of(change.comparison);
-    let Some([times, low, high]) = change.times.filter(|_| outcome != Outcome::Void) else {
+    let Some(times) = change.times.filter(|_| outcome != Outcome::Void) else {
         return text(axis.at(1.0) + 8.0, y + 14.0, "tick", &change.comparison.verdict.to_string());
     };
     let (from, to) = (axis.at(1.0), axis.at(times));
     html! {
         rect x=(place(from.min(to))) y=(place(y + 3.0)) width=(place((to - from).abs().max(1.0)))
             height="14" class=(class(outcome)) {
-            title { (change.comparison.subject) ": " (format!("{times:.3} [{low:.3}, {high:.3}]"))
+            title { (change.comparison.subject) ": " (words::ends(times, change.ends))
                 " times the CPU. " (change.comparison.verdict) }
         }
-        (line((axis.at(low), y + 10.0), (axis.at(high), y + 10.0), "error"))
-        @for end in [low, high] {
-            (line((axis.at(end), y + 6.0), (axis.at(end), y + 14.0), "error"))
+        @if let Some(Ends { low, high }) = change.ends {
+            (line((axis.at(low), y + 10.0), (axis.at(high), y + 10.0), "error"))
+            @for end in [low, high] {
+                (line((axis.at(end), y + 6.0), (axis.at(end), y + 14.0), "error"))
+            }
         }
         (text(WIDTH - 6.0, y + 14.0, "label end", &format!("{times:.2}{}",
-            if outcome == Outcome::Same { " =" } else { "" })))
+            match outcome {
+                Outcome::Same => " =",
+                Outcome::Equivalent => " ≈",
+                _ => "",
+            })))
     }
 }

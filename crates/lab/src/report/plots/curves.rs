@@ -111,7 +111,9 @@ pub(in crate::report) fn cpu(curves: &Curves<'_>) -> Markup {
     let levels: Vec<Vec<(u32, [f64; 3])>> = names
         .iter()
         .map(|name| {
-            along(curves, name, |it| it.level.map(|it| [it.mean_ns, it.low_ns, it.high_ns]))
+            along(curves, name, |it| {
+                it.level.and_then(|it| Some([it.mean_ns, it.low_ns?, it.high_ns?]))
+            })
         })
         .collect();
     let all = || levels.iter().flatten().flat_map(|(_, ends)| ends.iter().copied());
@@ -157,7 +159,9 @@ pub(in crate::report) fn ratios(curves: &Curves<'_>) -> Markup {
         })
         .collect();
     let intervals = || contests.iter().flatten().filter_map(|(_, it)| it.of_record());
-    let ends = intervals().flat_map(|it| [it.low, it.high]);
+    let ends = intervals().flat_map(|it| {
+        [it.ratio].into_iter().chain(it.ends.into_iter().flat_map(|it| [it.low, it.high]))
+    });
     let (low, high) =
         ends.fold((0.95, 1.05), |(low, high): (f64, f64), end| (low.min(end), high.max(end)));
     if intervals().count() == 0 {
@@ -179,9 +183,11 @@ pub(in crate::report) fn ratios(curves: &Curves<'_>) -> Markup {
             g class=(hue(subject)) {
                 (polyline(drawn.iter().map(|(x, _, it)| (*x, y.at(it.ratio))), "curve thin"))
                 @for (x, comparison, it) in &drawn {
-                    (line((*x, y.at(it.low)), (*x, y.at(it.high)), "whisker"))
+                    @if let Some(ends) = it.ends {
+                        (line((*x, y.at(ends.low)), (*x, y.at(ends.high)), "whisker"))
+                    }
                     @let class = match Outcome::of(comparison) {
-                        Outcome::Ahead(_) | Outcome::KeepsUp(_) => "mean",
+                        Outcome::Ahead(_) | Outcome::KeepsRate(_) => "mean",
                         _ => "hollow",
                     };
                     circle cx=(place(*x)) cy=(place(y.at(it.ratio))) r="4" class=(class) {

@@ -6,7 +6,7 @@ use super::axis::Axis;
 use super::{ROW, WIDTH, colour, label_width, line, place, short_ratio, svg, text};
 use crate::experiment::Protocol;
 use crate::report::{columns, words};
-use crate::statistics::Interval;
+use crate::statistics::{Ends, Interval};
 use crate::summary::Comparison;
 
 /// A row of an interval plot.
@@ -54,7 +54,8 @@ pub(in crate::report) fn intervals(
     let (left, row_height) = if above { (12.0, 1.6 * ROW) } else { (labels, ROW) };
     let bottom = 14.0 + row_height * rows.len() as f64;
     let ends = rows.iter().flat_map(|row| {
-        [row.interval.low, row.interval.high].into_iter().chain(row.pairs.iter().copied())
+        let ends = row.interval.ends.into_iter().flat_map(|it| [it.low, it.high]);
+        ends.chain([row.interval.ratio]).chain(row.pairs.iter().copied())
     });
     let (low, high) =
         ends.fold((0.95, 1.05), |(low, high): (f64, f64), end| (low.min(end), high.max(end)));
@@ -96,9 +97,11 @@ fn mark(row: &IntervalRow<'_>, axis: &Axis, y: f64) -> Markup {
             @for pair in row.pairs {
                 circle cx=(place(axis.at(*pair))) cy=(place(y)) r="2.5" class="pair" {}
             }
-            (line((axis.at(row.interval.low), y), (axis.at(row.interval.high), y), "whisker"))
-            @for end in [row.interval.low, row.interval.high] {
-                (line((axis.at(end), y - 5.0), (axis.at(end), y + 5.0), "whisker"))
+            @if let Some(Ends { low, high }) = row.interval.ends {
+                (line((axis.at(low), y), (axis.at(high), y), "whisker"))
+                @for end in [low, high] {
+                    (line((axis.at(end), y - 5.0), (axis.at(end), y + 5.0), "whisker"))
+                }
             }
             circle cx=(place(axis.at(row.interval.ratio))) cy=(place(y)) r="4.5" class="mean" {
                 title { (row.name) ": " (words::interval(Some(row.interval))) }

@@ -11,8 +11,7 @@ use crate::summary::{
 };
 use crate::workload::{Axis, differ_only_in};
 
-/// A comparison that would not have seen this many percent says little: hardly anybody would change
-/// engines for less, and many would for more.
+/// A comparison that would not have detected this many percent is noisy.
 pub const NOISY_PERCENT: f64 = 5.0;
 
 /// A cell is noisy if more than this share of its blocks was excluded.
@@ -21,15 +20,15 @@ pub const EXCLUDED_SHARE: f64 = 0.25;
 /// How far a ratio has to move over an experiment to be called drifting, in percent.
 pub const DRIFT_RATIO_PERCENT: f64 = 2.0;
 
-/// The same of a subject's figure: pairs take a part of that out.
+/// The same of a subject's figure: pairs cancel a part of that.
 pub const DRIFT_FIGURE_PERCENT: f64 = 5.0;
 
-/// A CPU time that is known only to this share of the window is told of: it is a tenth of what
-/// verdicts are about.
+/// A CPU time that is precise only to this share of the window causes a warning: it is a tenth of
+/// the differences that verdicts are about.
 pub const COARSE_SHARE: f64 = 0.002;
 
 pub(super) fn warnings(experiment: &Experiment, summary: &Summary) -> Vec<Warning> {
-    let looks = looks(summary);
+    let looks = trends(summary);
     let mut warnings: Vec<Warning> = summary.aa.iter().filter_map(false_verdicts).collect();
     for cell in &summary.cells {
         let fixed_load = experiment.under_test(cell.cell.protocol()) == UnderTest::Server;
@@ -90,7 +89,7 @@ fn coarse(cell: &CellSummary) -> Option<Warning> {
     let most =
         of_figures.reduce(f64::max).map(|most| format!(", {most:.1} % of a server's figure"));
     let what = format!(
-        "the busy time of a CPU in a run is known to {:.1} % of the window{}",
+        "the busy time of a CPU in a run is precise to {:.1} % of the window{}",
         unsure * 100.0,
         most.unwrap_or_default()
     );
@@ -101,7 +100,7 @@ fn false_verdicts(aa: &AaCounts) -> Option<Warning> {
     let AaCounts { groups, false_verdicts, chance } = aa;
     let what = format!(
         "{false_verdicts} of {groups} groups of {MIN_PAIRS} pairs of a subject with itself show a \
-         difference; by chance it would be as many with a probability of {:.1} %",
+         difference; the probability of as many or more by chance is {:.1} %",
         chance * 100.0
     );
     (*chance <= 1.0 - CONFIDENCE).then(|| Warning::of(WarningKind::AaFalseVerdict, what))
@@ -113,9 +112,9 @@ fn pairs_and_noise(comparison: &Comparison) -> Option<Warning> {
         Verdict::TooFewPairs { .. }
         | Verdict::TooFewForSoMany { .. }
         | Verdict::UnequalWork { .. } => WarningKind::TooFewPairs,
-        Verdict::FalseDifference { .. } => WarningKind::AaFalseVerdict,
+        Verdict::AaFailed { .. } => WarningKind::AaFalseVerdict,
         Verdict::NoDifference { would_have_seen_percent }
-        | Verdict::Alike { would_have_seen_percent }
+        | Verdict::AaPassed { would_have_seen_percent }
             if *would_have_seen_percent > NOISY_PERCENT =>
         {
             WarningKind::Noisy
@@ -124,10 +123,10 @@ fn pairs_and_noise(comparison: &Comparison) -> Option<Warning> {
     };
     let what = match verdict {
         Verdict::NoDifference { would_have_seen_percent }
-        | Verdict::Alike { would_have_seen_percent } => {
+        | Verdict::AaPassed { would_have_seen_percent } => {
             format!(
-                "{subject} and {baseline}: only a difference of {would_have_seen_percent:.1} % or \
-                 more would probably have been seen{}",
+                "{subject} and {baseline}: differences below {would_have_seen_percent:.1} % would \
+                 probably not have been detected{}",
                 pairs_for(comparison, NOISY_PERCENT)
             )
         }
@@ -140,7 +139,7 @@ fn pairs_and_noise(comparison: &Comparison) -> Option<Warning> {
 fn pairs_for(comparison: &Comparison, percent: f64) -> String {
     let required = comparison.required_pairs.iter().find(|it| it.percent == percent);
     match required.and_then(|required| required.pairs) {
-        Some(pairs) => format!("; {percent} % would take about {pairs} pairs"),
+        Some(pairs) => format!("; {percent} % takes about {pairs} pairs"),
         None => String::new(),
     }
 }
@@ -149,12 +148,12 @@ fn disturbed(cell: &CellSummary) -> Option<Warning> {
     let CellSummary { blocks, excluded_blocks, .. } = cell;
     let noisy = *excluded_blocks as f64 > EXCLUDED_SHARE * *blocks as f64;
     let what =
-        format!("{excluded_blocks} of {blocks} blocks were spoilt by what else the machine did");
+        format!("{excluded_blocks} of {blocks} blocks were excluded because of background load");
     noisy.then(|| Warning::of(WarningKind::Noisy, what))
 }
 
-/// How many trends are looked at: with each one grows the chance to see one that is none.
-fn looks(summary: &Summary) -> usize {
+/// How many trends are tested: with each one grows the probability of a false alarm.
+fn trends(summary: &Summary) -> usize {
     let of_cell = |cell: &CellSummary| {
         let figures = cell.subjects.iter().filter(|it| it.drift.is_some()).count();
         figures + cell.comparisons.iter().filter(|it| it.drift.is_some()).count()
@@ -162,7 +161,7 @@ fn looks(summary: &Summary) -> usize {
     summary.cells.iter().map(of_cell).sum()
 }
 
-/// Whether something moved by so much that it matters, and is no accident among so many looks
+/// Whether something moved by so much that it matters, and significantly among so many tests
 /// (Bonferroni: the share of experiments with any false alarm stays under 5 %).
 fn moved(drift: Option<&Drift>, looks: usize, least_percent: f64) -> Option<&Drift> {
     drift.filter(|drift| {
@@ -175,13 +174,13 @@ fn drifting_ratio(comparison: &Comparison, looks: usize) -> Option<Warning> {
     let Comparison { subject, baseline, .. } = comparison;
     let what = format!(
         "the ratio of {subject} and {baseline} moved by {:+.1} % from the first pair to the last \
-         (p = {:.4}): one figure for all of them says too little",
+         (p = {:.4}): one figure does not describe all of them",
         drift.percent, drift.p_value
     );
     Some(Warning::of(WarningKind::Drifting, what).about(subject))
 }
 
-/// A figure that moved is said where no ratio of it did; else that says it.
+/// A figure that moved is reported where no ratio of it moved; otherwise the ratio is.
 fn drifting_figure(cell: &CellSummary, subject: &SubjectSummary, looks: usize) -> Option<Warning> {
     let drift = moved(subject.drift.as_ref(), looks, DRIFT_FIGURE_PERCENT)?;
     let name = &subject.name;
@@ -190,8 +189,8 @@ fn drifting_figure(cell: &CellSummary, subject: &SubjectSummary, looks: usize) -
     let ratio_moved = concerned
         .any(|comparison| moved(comparison.drift.as_ref(), looks, DRIFT_RATIO_PERCENT).is_some());
     let what = format!(
-        "CPU of {name} moved by {:+.1} % from the first run to the last (p = {:.4}), but its ratio \
-         to others did not: pairs take it out",
+        "the CPU of {name} moved by {:+.1} % from the first run to the last (p = {:.4}), but its \
+         ratio to others did not: the pairs cancel it",
         drift.percent, drift.p_value
     );
     (!ratio_moved).then(|| Warning::of(WarningKind::Drifting, what).about(name))
@@ -201,7 +200,7 @@ fn client_bound(subject: &SubjectSummary) -> Option<Warning> {
     let figures = subject.figures.as_ref()?;
     let percent = |share: f64| share * 100.0;
     let what = format!(
-        "for {} the load generator's CPU was busy for {:.0} % of the window (its busiest thread for \
+        "with {} the load generator's CPU was busy for {:.0} % of the window (its busiest thread for \
          {:.0} %), the server's for {:.0} %",
         subject.name,
         percent(figures[Metric::ClientBusyShare]),

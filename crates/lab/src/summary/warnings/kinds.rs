@@ -14,17 +14,17 @@ pub enum WarningKind {
     DependsOnGenerator,
     /// Not all connections or streams were served.
     UnequalAdmission,
-    /// Nobody looked at all of the bytes that came back.
+    /// The bytes that came back were not all compared.
     UnverifiedPayload,
     /// There are too few pairs for a verdict.
     TooFewPairs,
-    /// Differences that matter could not have been seen, or much was disturbed.
+    /// Differences that matter could not have been detected, or many blocks were excluded.
     Noisy,
     /// A figure or a ratio moved while it was measured.
     Drifting,
     /// Some runs lie far from the others.
     Outliers,
-    /// CPU time is known to a part of the window only.
+    /// CPU time is precise only to a part of the window.
     CoarseCpu,
     /// Loopback charges the receiver's work to the sender.
     LoopbackAccounting,
@@ -34,7 +34,7 @@ pub enum WarningKind {
     VirtualMachine,
     /// The clock of the CPUs is not fixed.
     Turbo,
-    /// Mitigations make system calls dearer.
+    /// Mitigations make system calls more expensive.
     Mitigations,
 }
 
@@ -61,7 +61,7 @@ impl WarningKind {
     /// The kind in words.
     pub fn title(self) -> &'static str {
         match self {
-            WarningKind::AaFalseVerdict => "false difference",
+            WarningKind::AaFalseVerdict => "false positive",
             WarningKind::ClientBound => "client-bound",
             WarningKind::DependsOnGenerator => "depends on the load generator",
             WarningKind::UnequalAdmission => "unequal admission",
@@ -83,9 +83,9 @@ impl WarningKind {
     pub fn advice(self) -> &'static str {
         match self {
             WarningKind::AaFalseVerdict => {
-                "one of twenty such verdicts is an accident; if it comes again, something that the \
-                 lab does not see favours one place in the order of runs: doubt small differences \
-                 on this machine"
+                "one of twenty A/A tests fails by chance; if it fails again, something that the lab \
+                 does not measure favours one place in the order of runs: do not trust small \
+                 differences on this machine"
             }
             WarningKind::ClientBound => {
                 "compare CPU per request only: its requests per second are a lower bound, and its \
@@ -99,43 +99,45 @@ impl WarningKind {
                 "raise the server's backlog, connection or descriptor limit until all are served"
             }
             WarningKind::UnverifiedPayload => {
-                "have the load generator compare what comes, or do not trust what is cheap"
+                "have the load generator verify the payload, or do not trust a low cost"
             }
             WarningKind::TooFewPairs => {
-                "measure more: --pairs, and spare_pairs where noise is common"
+                "measure more pairs (--pairs), and give replacements where noise is common \
+                 (spare_pairs)"
             }
             WarningKind::Noisy => {
-                "more pairs (--until), longer windows, or a quieter machine; no difference detected \
-                 does not mean that there is none"
+                "measure more pairs (--until), use longer windows or a quieter machine; that no \
+                 difference was detected does not mean that there is none"
             }
             WarningKind::Drifting => {
-                "find what changes (heat, a neighbour, memory that fills up) and measure again: the \
-                 ratio of an hour later may be another one"
+                "find what changes (heat, a neighbour, memory that fills up) and measure again: an \
+                 hour later the ratio may differ"
             }
             WarningKind::Outliers => {
-                "they count: look at these runs in runs.jsonl, and measure more pairs if the \
-                 interval is wide because of them"
+                "they count; look at these runs in runs.jsonl, and measure more pairs if they make \
+                 the interval wide"
             }
             WarningKind::CoarseCpu => {
-                "run it as root, for the kernel's idle clock in nanoseconds, or with longer windows"
+                "run the lab as root, for the kernel's idle clock in nanoseconds, or use longer \
+                 windows"
             }
             WarningKind::LoopbackAccounting => {
                 "compare CPU of both sides, or measure on the other networks (as root, --net all)"
             }
             WarningKind::SharedCore => {
-                "use a machine with two cores to spare, or --server-cpu and --client-cpu"
+                "use a machine with two free cores, or choose them by --server-cpu and --client-cpu"
             }
             WarningKind::VirtualMachine => {
-                "repeat it where it is to run: interrupts and wake-ups cost more in a virtual \
-                 machine, and the hypervisor moves its CPUs (--placement close)"
+                "repeat it on the machine that will run the service: interrupts and wake-ups cost \
+                 more in a virtual machine, and the hypervisor moves its CPUs (--placement close)"
             }
             WarningKind::Turbo => {
-                "fix the clock (governor performance, no boost) for small differences; pairs take \
-                 out what changes slowly"
+                "fix the clock (governor performance, no boost) to measure small differences; pairs \
+                 cancel slow changes"
             }
             WarningKind::Mitigations => {
-                "they are part of the result: system calls cost more with them, which favours who \
-                 makes fewer; compare only with machines that have the same"
+                "they are part of the result: they make system calls more expensive, which favours \
+                 the subject that makes fewer; compare only with machines that have the same"
             }
         }
     }

@@ -26,8 +26,8 @@ fn of_machine(machine: &Fingerprint) -> impl Iterator<Item = Warning> + use<> {
 
 fn loopback(bundle: &Bundle) -> Option<Warning> {
     let used = bundle.networks.iter().any(|network| network.kind == NetKind::Lo);
-    let what = "on `lo` the kernel does the receiver's work on the CPU of the sender: a part of \
-                what the server costs is charged to the load generator, and the other way round";
+    let what = "on `lo` the kernel does the receive work on the CPU of the sender: a part of the \
+                server's cost is charged to the load generator, and vice versa";
     used.then(|| Warning::of(WarningKind::LoopbackAccounting, what.to_owned()))
 }
 
@@ -37,7 +37,7 @@ fn shared_core(bundle: &Bundle) -> Option<Warning> {
         (true, _) => format!("server and load generator share CPU {}", cpus.server),
         (false, true) => format!(
             "CPU {} of the server and CPU {} of the load generator are threads of one core: each \
-             is slower while the other works",
+             is slower while the other is busy",
             cpus.server, cpus.client
         ),
         (false, false) => return None,
@@ -47,7 +47,7 @@ fn shared_core(bundle: &Bundle) -> Option<Warning> {
 
 fn virtual_machine(machine: &Fingerprint) -> Option<Warning> {
     let product = machine.virtualisation.as_ref()?;
-    let what = format!("it was measured in a virtual machine ({product})");
+    let what = format!("the machine is virtual ({product})");
     Some(Warning::of(WarningKind::VirtualMachine, what))
 }
 

@@ -7,7 +7,7 @@ use super::verdict::Verdict;
 use crate::experiment::MIN_PAIRS;
 use crate::statistics::{self, CONFIDENCE, at_least, detectable_percent};
 
-/// The numbers of pairs for which it is told what they would detect.
+/// The numbers of pairs whose resolution is stated.
 const ASKED_PAIRS: [usize; 3] = [MIN_PAIRS, 2 * MIN_PAIRS, 4 * MIN_PAIRS];
 
 /// A subject compared with itself under another name (A/A).
@@ -47,7 +47,7 @@ impl AaCounts {
     }
 }
 
-/// What the per-pair ratios of a subject and itself tell.
+/// What the per-pair ratios of a subject and itself show.
 pub(super) fn check(ratios: &[f64], seed: u64) -> Aa {
     let groups = ratios.chunks_exact(MIN_PAIRS);
     let is_false = |group: &&[f64]| {
@@ -62,14 +62,15 @@ pub(super) fn check(ratios: &[f64], seed: u64) -> Aa {
     Aa { counts, resolution: resolution.unwrap_or_default() }
 }
 
-/// What a verdict means for two subjects that are alike.
+/// What a verdict means for a subject and itself.
 pub(super) fn suited(verdict: Verdict) -> Verdict {
     match verdict {
-        Verdict::Ahead { winner } | Verdict::OnlyOneKeepsUp { winner } => {
-            Verdict::FalseDifference { winner }
+        Verdict::Ahead { winner, .. } | Verdict::OnlyOneKeepsRate { winner } => {
+            Verdict::AaFailed { winner }
         }
-        Verdict::NoDifference { would_have_seen_percent } => {
-            Verdict::Alike { would_have_seen_percent }
+        Verdict::NoDifference { would_have_seen_percent }
+        | Verdict::Equivalent { would_have_seen_percent, .. } => {
+            Verdict::AaPassed { would_have_seen_percent }
         }
         other => other,
     }
