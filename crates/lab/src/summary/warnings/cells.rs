@@ -67,7 +67,8 @@ fn depends_on_generator(second: &CellSummary, summary: &Summary) -> Vec<Warning>
         let one = first.comparisons.iter().find(same)?;
         let [one_ratio, two_ratio] = [one, two].map(|it| it.server_cpu.as_ref());
         let (one_ratio, two_ratio) = (one_ratio?, two_ratio?);
-        let apart = one_ratio.high < two_ratio.low || two_ratio.high < one_ratio.low;
+        let (one_ends, two_ends) = (one_ratio.ends?, two_ratio.ends?);
+        let apart = one_ends.high < two_ends.low || two_ends.high < one_ends.low;
         apart.then(|| {
             let what = format!(
                 "{} and {}: {:.3} with the first load generator, {:.3} with the second",
