@@ -109,9 +109,10 @@ impl WorkerCounters {
 impl WorkerCounters {
     /// The work of this worker.
     pub(super) fn work(&self) -> Work {
-        let open = self.accepted.get().saturating_sub(self.closed.get());
+        let (closed, accepted) = (self.closed.get(), self.accepted.get());
         let bytes = self.received_bytes.get() + self.sent_bytes.get();
-        Work { units: self.requests.get(), bytes, open, ..Work::default() }
+        let open = accepted.saturating_sub(closed);
+        Work { units: self.requests.get(), bytes, accepted, open, ..Work::default() }
     }
 }
 

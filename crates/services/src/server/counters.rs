@@ -45,8 +45,10 @@ impl WorkerCounters {
     /// The work of this worker. Its service sees no messages: a unit is a received byte.
     pub(crate) fn work(&self) -> Work {
         let units = self.received_bytes.get();
-        let open = self.accepted.get().saturating_sub(self.closed.get());
-        Work { units, bytes: units + self.sent_bytes.get(), open, ..Work::default() }
+        let (closed, accepted) = (self.closed.get(), self.accepted.get());
+        let bytes = units + self.sent_bytes.get();
+        let open = accepted.saturating_sub(closed);
+        Work { units, bytes, accepted, open, ..Work::default() }
     }
 }
 

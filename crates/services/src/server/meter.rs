@@ -14,12 +14,26 @@ pub struct Work {
     pub units: u64,
     /// Bytes received and sent.
     pub bytes: u64,
+    /// Connections that were accepted; 0 for UDP, as for `open`.
+    pub accepted: u64,
     /// Open connections.
     pub open: u64,
     /// The durations of requests that the service measured, in all, and their number.
     pub latency_us: u64,
     /// See `latency_us`.
     pub latencies: u64,
+}
+
+impl Work {
+    /// Adds the work of another worker.
+    pub fn merge(&mut self, other: &Work) {
+        self.units += other.units;
+        self.bytes += other.bytes;
+        self.accepted += other.accepted;
+        self.open += other.open;
+        self.latency_us += other.latency_us;
+        self.latencies += other.latencies;
+    }
 }
 
 /// One reading of a worker.
