@@ -64,7 +64,7 @@ pub struct EngineSide {
     pub connections: u64,
     /// Open connections; 0 for UDP.
     pub open: u64,
-    /// CPU time for a unit; `null` without work.
+    /// CPU time for a unit, over all compared slices; `null` without one.
     pub cpu_us_per_unit: Option<f64>,
     /// Bytes received and sent for a unit; `null` without work.
     pub bytes_per_unit: Option<f64>,

@@ -9,7 +9,7 @@ pub(super) use page::WithEngines;
 
 use super::notices::tell;
 use crate::engine_args::EngineArgs;
-use compare::{History, Side, UNITS_MIN, log_ratio};
+use compare::{History, Side, UNITS_MIN};
 use decide::{Decision, ERROR_RATE, NEEDED, Slice};
 use serde_json::{Value, json};
 use std::io;
@@ -217,8 +217,7 @@ impl Live {
         let before = std::mem::replace(&mut state.before, now.to_vec());
         let side = |engine| self.side(engine, &before, now);
         let (uring, epoll) = (side(Engine::IoUring), side(Engine::Epoll));
-        let log_ratio = log_ratio(uring, epoll);
-        state.history.add(log_ratio);
+        let log_ratio = state.history.add(uring, epoll);
         let (units, bytes) = (uring.units + epoll.units, (uring.bytes + epoll.bytes) as f64);
         if let Some(decision) = &mut state.decision {
             decision.add(Slice { log_ratio, units, bytes });
@@ -257,6 +256,8 @@ impl Live {
         (details, text)
     }
 
+    /// The workers of an engine. Its CPU per unit is left to the compared slices: the time without
+    /// work, and the first requests of cold caches, would hide it.
     fn engine_side(&self, engine: Engine) -> EngineSide {
         let readings = self.meters.read();
         let of_engine =
@@ -279,7 +280,7 @@ impl Live {
             bytes: work.bytes,
             connections: work.accepted,
             open: work.open,
-            cpu_us_per_unit: per_unit(sum.user_us + sum.system_us),
+            cpu_us_per_unit: None,
             bytes_per_unit: per_unit(work.bytes),
             latency_us_mean: (work.latencies > 0)
                 .then(|| work.latency_us as f64 / work.latencies as f64),
@@ -288,9 +289,11 @@ impl Live {
 
     /// The comparison so far.
     pub(super) fn engines(&self) -> Engines {
-        let (io_uring, epoll) =
-            (self.engine_side(Engine::IoUring), self.engine_side(Engine::Epoll));
+        let mut io_uring = self.engine_side(Engine::IoUring);
+        let mut epoll = self.engine_side(Engine::Epoll);
         let state = self.state();
+        io_uring.cpu_us_per_unit = state.history.uring.cost();
+        epoll.cpu_us_per_unit = state.history.epoll.cost();
         let estimate = state.history.estimate();
         let cautions = self.cautions(&io_uring, &epoll);
         Engines {
@@ -318,6 +321,9 @@ impl Live {
         if self.in_turns {
             let why = "with one worker the engines take new connections in turn, not side by side";
             cautions.push(why.to_owned());
+        }
+        if uring.cpu_us_per_unit.is_none() {
+            return cautions;
         }
         let fewest = uring.connections.min(epoll.connections);
         if self.unit != Unit::Datagram && fewest < CONNECTIONS_FEW {

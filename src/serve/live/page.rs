@@ -1,11 +1,11 @@
 //! The comparison on the admin service: `/engines`, `/engines.json`, and metrics.
 
 use super::{Live, verdict};
-use maud::{DOCTYPE, html};
+use maud::{DOCTYPE, Markup, PreEscaped, html};
 use std::sync::Arc;
 use twinring_services::Stage;
 use twinring_services::http::{Exposition, Pages};
-use twinring_wire::engines::{EngineSide, Engines};
+use twinring_wire::engines::{Adaptive, EngineSide, Engines};
 
 /// The pages of a service, and those of its comparison if it has one.
 pub(in crate::serve) struct WithEngines<P> {
@@ -46,28 +46,6 @@ const STYLE: &str = "\
     td{font-variant-numeric:tabular-nums}";
 
 fn page(engines: &Engines) -> String {
-    let sides = [&engines.io_uring, &engines.epoll];
-    let unit = &engines.unit;
-    let number = |value: f64| match value {
-        value if value >= 1000.0 => format!("{value:.0}"),
-        value => format!("{value:.2}"),
-    };
-    let some = |value: Option<f64>| value.map_or("–".to_owned(), number);
-    let rows: [(String, fn(&EngineSide) -> Option<f64>); 7] = [
-        (format!("CPU per {unit}, us"), |side| side.cpu_us_per_unit),
-        ("CPU in user mode, s".to_owned(), |side| Some(side.cpu_user_s)),
-        ("CPU in the kernel, s".to_owned(), |side| Some(side.cpu_system_s)),
-        (format!("units ({unit})"), |side| Some(side.units)),
-        (format!("bytes per {unit}"), |side| side.bytes_per_unit),
-        ("mean latency, us".to_owned(), |side| side.latency_us_mean),
-        ("share of the units, %".to_owned(), |_| None),
-    ];
-    let all: f64 = sides.iter().map(|side| side.units).sum();
-    let counts: [(&str, fn(&EngineSide) -> u64); 3] = [
-        ("workers", |side| side.workers as u64),
-        ("connections", |side| side.connections),
-        ("open now", |side| side.open),
-    ];
     let page = html! {
         (DOCTYPE)
         html lang="en" {
@@ -76,38 +54,13 @@ fn page(engines: &Engines) -> String {
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta http-equiv="refresh" content="5";
                 title { "Engines · twinring" }
-                style { (maud::PreEscaped(STYLE)) }
+                style { (PreEscaped(STYLE)) }
             }
             body {
                 h1 { "Engines" }
                 p { strong { (verdict(engines)) } }
-                table {
-                    tr { th { "" } th { "io_uring" } th { "epoll" } }
-                    @for (name, count) in counts {
-                        tr { td { (name) } @for side in sides { td { (count(side)) } } }
-                    }
-                    @for (name, value) in &rows[..6] {
-                        tr { td { (name) } @for side in sides { td { (some(value(side))) } } }
-                    }
-                    tr {
-                        td { (rows[6].0) }
-                        @for side in sides { td { (number(side.units * 100.0 / all.max(1.0))) } }
-                    }
-                }
-                @if let Some(adaptive) = &engines.adaptive {
-                    p {
-                        "New connections go to "
-                        (adaptive.new_connections_to.as_deref().unwrap_or("both engines")) ". "
-                        "Trials: " (adaptive.trials) ", decided: " (adaptive.decided)
-                        ", moves: " (adaptive.moves) ". Evidence for io_uring "
-                        (number(adaptive.evidence_io_uring)) ", for epoll "
-                        (number(adaptive.evidence_epoll)) ", of " (adaptive.evidence_needed)
-                        " needed."
-                    }
-                    @if let Some(why) = &adaptive.not_steered {
-                        p { "Connections cannot be steered: " (why) "." }
-                    }
-                }
+                (table(engines))
+                @if let Some(adaptive) = &engines.adaptive { (trials(adaptive)) }
                 p {
                     (engines.slices_compared) " slices of " (engines.slice_s) " s were compared, "
                     (engines.slices_left_out) " were left out, because an engine did fewer than "
@@ -126,6 +79,59 @@ fn page(engines: &Engines) -> String {
         }
     };
     page.into_string()
+}
+
+/// A row of the table: its name, and its value for an engine, if there is one.
+type Row = (String, fn(&EngineSide) -> Option<f64>);
+
+fn number(value: f64) -> String {
+    match value {
+        value if value.fract() == 0.0 || value >= 1000.0 => format!("{value:.0}"),
+        value => format!("{value:.2}"),
+    }
+}
+
+fn table(engines: &Engines) -> Markup {
+    let unit = &engines.unit;
+    let rows: [Row; 9] = [
+        (format!("CPU per {unit}, us"), |side| side.cpu_us_per_unit),
+        ("CPU in user mode, s".to_owned(), |side| Some(side.cpu_user_s)),
+        ("CPU in the kernel, s".to_owned(), |side| Some(side.cpu_system_s)),
+        (format!("units ({unit})"), |side| Some(side.units)),
+        (format!("bytes per {unit}"), |side| side.bytes_per_unit),
+        ("mean latency, us".to_owned(), |side| side.latency_us_mean),
+        ("workers".to_owned(), |side| Some(side.workers as f64)),
+        ("connections".to_owned(), |side| Some(side.connections as f64)),
+        ("open now".to_owned(), |side| Some(side.open as f64)),
+    ];
+    html! {
+        table {
+            tr { th { "" } th { "io_uring" } th { "epoll" } }
+            @for (name, value) in &rows {
+                tr {
+                    td { (name) }
+                    @for side in [&engines.io_uring, &engines.epoll] {
+                        td { (value(side).map_or("–".to_owned(), number)) }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn trials(adaptive: &Adaptive) -> Markup {
+    html! {
+        p {
+            "New connections go to "
+            (adaptive.new_connections_to.as_deref().unwrap_or("both engines")) ". Trials: "
+            (adaptive.trials) ", decided: " (adaptive.decided) ", moves: " (adaptive.moves)
+            ". Evidence for io_uring " (number(adaptive.evidence_io_uring)) ", for epoll "
+            (number(adaptive.evidence_epoll)) ", of " (adaptive.evidence_needed) " needed."
+        }
+        @if let Some(why) = &adaptive.not_steered {
+            p { "Connections cannot be steered: " (why) "." }
+        }
+    }
 }
 
 fn metrics(engines: &Engines) -> String {

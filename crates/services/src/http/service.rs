@@ -14,7 +14,7 @@ use super::worker::Worker;
 use crate::descriptors::descriptor_limit;
 use crate::server::{
     AllowList, ConnectionLimiter, Connections, DRAIN_SWEEP, Ending, Limit, Listener, Refused,
-    Server, Service, Tracking, WorkerService,
+    Server, Service, Tracking, Work, WorkerService,
 };
 use std::fmt::Display;
 use std::io;
@@ -132,8 +132,12 @@ impl Service for Http {
         listeners: Vec<Listener<Option<Tls>>>,
     ) -> io::Result<()> {
         let part = Rc::new(Worker::new(&server.service, worker));
-        let counters = Arc::clone(&part.counters);
-        let _metering = server.meter(worker, move || counters.work());
+        let (counters, log) = (Arc::clone(&part.counters), part.log.clone());
+        let _metering = server.meter(worker, move || {
+            let latency = log.as_ref().map(|log| log.latency());
+            let (latency_us, latencies) = latency.unwrap_or_default();
+            Work { latency_us, latencies, ..counters.work() }
+        });
         let outcome = server.serve(listeners, &part).await;
         if let Some(log) = &part.log {
             log.end().await;
