@@ -100,6 +100,12 @@ impl EngineArgs {
         self.compares() && self.workers == Some(1)
     }
 
+    /// The CPU that a worker is pinned to.
+    pub(crate) fn cpu_of(&self, worker: usize) -> Option<usize> {
+        let cpus = &self.pin.as_ref()?.0;
+        cpus.get(worker % cpus.len().max(1)).copied()
+    }
+
     pub(crate) fn mode(&self) -> Mode {
         self.engine
     }

@@ -141,8 +141,9 @@ where
     let live = hooks.live;
     let run = prepare(Box::new(move || match sealing.seal(json) {
         Ok(report) => {
-            ready.ready(&report);
+            // First, so that whoever reads the ready line finds the comparison running.
             live.iter().for_each(Live::start);
+            ready.ready(&report);
             if sealing.only_checks() {
                 handle.shutdown();
             }

@@ -218,7 +218,11 @@ impl<C: Serialize + 'static> Reporter<C> {
             return print_json(&statistics);
         }
         if let Some(engines) = &statistics.engines {
-            complain(&live::summary(engines));
+            // Each period the result is enough.
+            complain(&match reason {
+                Some(_) => live::summary(engines),
+                None => format!("engines: {}", live::verdict(engines)),
+            });
         }
         if let (None, Some(row)) = (reason, &self.subject.row) {
             return complain(&row(statistics.uptime_s, &counters));

@@ -222,6 +222,7 @@ impl Sandbox {
             streams: self.uses.accept || paths.own_process,
             datagrams: self.uses.datagrams,
             files: self.uses.files,
+            idle_clock: engine != second,
             paths: paths.by_name(),
         };
         let tried = self.restricts_rings.take();

@@ -140,6 +140,21 @@ fn datagrams_are_reflected_by_both_and_adaptive_has_a_page() {
     assert_eq!(sum(&ended.last["engines"], "units"), 200.0);
 }
 
+/// Root may read the idle clocks, and the server has opened them before it gave up that right.
+#[test]
+fn busy_time_of_pinned_cpus_is_shown_if_it_can_be_read() {
+    let readable = std::fs::File::open("/proc/timer_list").is_ok();
+    for (cpus, expected) in [("0,1", readable), ("0", false)] {
+        let server = Server::echo("both", &[&SLICE[..], &ADMIN, &["--pin", cpus]].concat());
+        let engines = engines_json(admin_of(&server));
+        for engine in ENGINES {
+            let busy_s = engines[engine]["cpu_busy_s"].as_f64();
+            assert_eq!(busy_s.is_some(), expected, "{cpus}: {engines}");
+        }
+        assert_eq!(server.terminate().code, Some(0));
+    }
+}
+
 #[test]
 fn servers_without_a_comparison_have_no_page_and_no_field() {
     for engine in ENGINES {

@@ -56,6 +56,9 @@ pub struct EngineSide {
     pub cpu_user_s: f64,
     /// CPU time of their threads in the kernel. Softirq work on other CPUs is not in there.
     pub cpu_system_s: f64,
+    /// Time in which the CPUs of its workers were not idle, softirq and all other work included;
+    /// `null` unless the engines are pinned to different CPUs and root started the server.
+    pub cpu_busy_s: Option<f64>,
     /// Units of work.
     pub units: f64,
     /// Bytes received and sent.

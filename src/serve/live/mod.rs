@@ -1,6 +1,7 @@
 //! The live comparison: workers of both engines serve the same addresses, and each slice of time
 //! compares their CPU per unit of work (docs/live.md).
 
+mod busy;
 mod compare;
 mod decide;
 mod page;
@@ -9,6 +10,7 @@ pub(super) use page::WithEngines;
 
 use super::notices::tell;
 use crate::engine_args::EngineArgs;
+use busy::BusyClock;
 use compare::{History, Side, UNITS_MIN};
 use decide::{Decision, ERROR_RATE, NEEDED, Slice};
 use serde_json::{Value, json};
@@ -88,6 +90,8 @@ pub(super) struct Live {
     meters: Meters,
     steerer: Option<Steerer>,
     epoll_features: Features,
+    /// Of the CPUs that the workers are pinned to.
+    busy: Option<BusyClock>,
     state: Mutex<State>,
 }
 
@@ -151,12 +155,18 @@ impl Live {
             not_steered: None,
         };
         let (meters, state) = (server.meters(), Mutex::new(state));
-        let live = Live { unit, slice, in_turns, meters, steerer, epoll_features, state };
+        let cpus_of = |engine| {
+            let workers = (0..runtime.workers()).filter(|worker| engine_of(*worker) == engine);
+            workers.filter_map(|worker| args.cpu_of(worker)).collect()
+        };
+        let busy = BusyClock::open(cpus_of(Engine::IoUring), cpus_of(Engine::Epoll));
+        let live = Live { unit, slice, in_turns, meters, steerer, epoll_features, busy, state };
         Ok((server, Some(Arc::new(live))))
     }
 
     /// Compares slice after slice, on a thread of its own, until the process ends.
     pub(super) fn start(self: &Arc<Live>) {
+        self.busy.iter().for_each(BusyClock::start);
         let live = Arc::clone(self);
         let thread = std::thread::Builder::new().name("engines".to_owned());
         if let Err(error) = thread.spawn(move || live.run()) {
@@ -280,6 +290,7 @@ impl Live {
             bytes: work.bytes,
             connections: work.accepted,
             open: work.open,
+            cpu_busy_s: self.busy.as_ref().and_then(|busy| busy.busy_s(engine)),
             cpu_us_per_unit: None,
             bytes_per_unit: per_unit(work.bytes),
             latency_us_mean: (work.latencies > 0)
@@ -367,6 +378,9 @@ pub(super) fn verdict(engines: &Engines) -> String {
     let (unit, slices, slice_s) = (&engines.unit, engines.slices_kept, engines.slice_s);
     let Some(ratio) = engines.ratio else {
         let (least, left_out) = (engines.units_min, engines.slices_left_out);
+        if left_out == 0 {
+            return "no slice of time has ended yet".to_owned();
+        }
         return format!(
             "no slice to compare: in none of {left_out} did both engines serve {least} units ({unit})"
         );

@@ -93,10 +93,11 @@ fn number(value: f64) -> String {
 
 fn table(engines: &Engines) -> Markup {
     let unit = &engines.unit;
-    let rows: [Row; 9] = [
+    let rows: [Row; 10] = [
         (format!("CPU per {unit}, us"), |side| side.cpu_us_per_unit),
         ("CPU in user mode, s".to_owned(), |side| Some(side.cpu_user_s)),
         ("CPU in the kernel, s".to_owned(), |side| Some(side.cpu_system_s)),
+        ("busy time of its CPUs, s".to_owned(), |side| side.cpu_busy_s),
         (format!("units ({unit})"), |side| Some(side.units)),
         (format!("bytes per {unit}"), |side| side.bytes_per_unit),
         ("mean latency, us".to_owned(), |side| side.latency_us_mean),
