@@ -1,9 +1,11 @@
 //! `twinring serve`: from arguments to a running service, and its exit code.
 
+mod admin;
 mod allow;
 mod families;
 pub mod fuzzing;
 mod http;
+mod live;
 mod notices;
 mod report;
 mod sandbox;
@@ -13,6 +15,7 @@ mod udp;
 mod user;
 
 use clap::{Args, Subcommand};
+use live::Live;
 use report::{Reporter, Subject, complain};
 use sandbox::{Paths, Sandbox};
 use serde::Serialize;
@@ -81,9 +84,10 @@ impl Drop for Told {
 fn become_unprivileged(
     sandbox: &mut Sandbox,
     runtime: &Runtime,
+    paths: &Paths,
     identity: Option<&Identity>,
 ) -> Result<(), String> {
-    sandbox.enter(runtime.features().engine(), &Paths::default(), identity)?;
+    sandbox.enter(runtime, paths, identity)?;
     identity.map_or(Ok(()), Identity::assume)
 }
 
@@ -104,6 +108,8 @@ type AtEnd = Box<dyn FnOnce(&signals::Received)>;
 struct Hooks {
     /// How long a drain may take.
     drain_timeout: Duration,
+    /// The comparison of the engines.
+    live: Option<Arc<Live>>,
     /// Actions on signals that do not end it.
     signals: signals::Actions,
     /// Called when all workers have ended, before the last line of its report. It may wait for a
@@ -127,13 +133,16 @@ where
     Fut: Future<Output = io::Result<()>> + 'static,
 {
     let signals = signals::watch(runtime.handle(), hooks.signals, hooks.drain_timeout)?;
-    let reporter = Arc::new(Reporter::new(subject, output.json, &runtime));
+    let reporter = Arc::new(Reporter::new(subject, output.json, &runtime, hooks.live.clone()));
     let (ready, sandbox) = (Arc::clone(&reporter), Arc::new(sandbox));
     let (sealing, handle, json) = (Arc::clone(&sandbox), runtime.handle(), output.json);
     let unsealed = Arc::new(OnceLock::new());
     let problem = Arc::clone(&unsealed);
+    let live = hooks.live;
     let run = prepare(Box::new(move || match sealing.seal(json) {
         Ok(report) => {
+            // First, so that whoever reads the ready line finds the comparison running.
+            live.iter().for_each(Live::start);
             ready.ready(&report);
             if sealing.only_checks() {
                 handle.shutdown();

@@ -108,6 +108,14 @@ fn servers_start_with_every_setting() {
         assert_eq!(engine, "epoll");
         assert!(why_not.contains("io_uring_disabled is 2"), "{why_not}");
     }
+    // Both engines cannot be compared, which is said once; the server serves.
+    let server = Server::echo("both", &["--workers", "1"]);
+    assert_eq!((&server.ready["engine"], &server.ready["workers"]), (&"epoll".into(), &1.into()));
+    let ended = server.terminate();
+    assert_eq!((ended.code, &ended.last["engines"]), (Some(0), &serde_json::Value::Null));
+    let told = "--engine both: io_uring cannot be used";
+    assert_eq!(ended.stderr.matches(told).count(), 1, "{}", ended.stderr);
+    assert!(ended.stderr.contains("io_uring_disabled is 2"), "{}", ended.stderr);
     drop(disabled);
     let _everybody = Setting::set("0");
     assert!(engines(&[]).iter().all(|(engine, _)| engine == "io_uring"));

@@ -8,11 +8,12 @@ mod tls;
 
 pub(super) use arguments::HttpArgs;
 
-use super::report::{Subject, complain, print_line};
+use super::live::{Live, Unit, WithEngines};
+use super::report::{Subject, complain, engine_name, print_line};
 use super::sandbox::Sandbox;
 use super::signals::Actions;
 use super::user::{self, Identity, Served};
-use super::{Hooks, USAGE, families, operate, print_once, refuse, with_remedy};
+use super::{Hooks, USAGE, admin, families, operate, print_once, refuse, with_remedy};
 use config::{Configuration, HostArgs};
 use signal_hook::consts::{SIGHUP, SIGUSR1};
 use site::SiteArgs;
@@ -23,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tls::Reloader;
 use twinring::{ListenOptions, Runtime};
-use twinring_services::http::{AccessLog, Admin, HttpService, HttpSettings, Tls};
+use twinring_services::http::{AccessLog, HttpService, HttpSettings, Tls};
 use twinring_services::raise_descriptor_limit;
 
 /// Serves files until a signal ends it.
@@ -86,10 +87,10 @@ impl Prepared {
         // The service flushes before it closes; what is then still unsent was cut on purpose.
         let builder = args.engine.runtime().linger(Duration::ZERO).on_notice(print_once());
         let mut sandbox = Sandbox::new(&args.sandbox, args.uses());
-        let runtime = sandbox
-            .confine(builder, &args.engine, identity.as_ref().and_then(Option::as_ref))
-            .build();
-        let runtime = runtime.map_err(|error| problems.push(error.to_string())).ok();
+        let identified = identity.as_ref().and_then(Option::as_ref);
+        let builder = sandbox.confine(builder, &args.engine, identified);
+        let runtime =
+            args.engine.build(builder).map_err(|error| problems.push(error.to_string())).ok();
         Some(Prepared { settings, tls: tls?, runtime: runtime?, identity: identity?, sandbox })
     }
 
@@ -106,8 +107,7 @@ impl Prepared {
     ) -> Result<L, String> {
         let sites = hosts.iter().map(|host| &host.site).chain([&args.site]);
         let served: Vec<Served> = sites.filter_map(SiteArgs::served).collect();
-        let engine = self.runtime.features().engine();
-        self.sandbox.enter(engine, &args.paths(hosts), self.identity.as_ref())?;
+        self.sandbox.enter(&self.runtime, &args.paths(hosts), self.identity.as_ref())?;
         let log = open_log()?;
         let changed = drop_rights(self.identity.as_ref(), &self.sandbox)?;
         if let Some(unreadable) = served.iter().find_map(Served::unreadable) {
@@ -146,8 +146,8 @@ fn run(
             .map_err(|error| with_remedy(&error, "ss -ltnp"))?,
         None => service,
     };
-    let admin = args.admin.map(Admin::bind).transpose();
-    let admin = admin.map_err(|error| with_remedy(&error, "ss -ltnp"))?;
+    let (service, live) = Live::prepare(&args.engine, &prepared.runtime, Unit::Request, service)?;
+    let admin = args.admin.bind()?;
     if prepared.identity.is_none() && user::is_root() {
         complain("twinring: the server runs with the rights of root; --user NAME drops them");
     }
@@ -158,7 +158,7 @@ fn run(
         Some(log) => service.log_to(log),
         None => service,
     };
-    let observer = service.observer(runtime.features().engine());
+    let observer = service.observer(engine_name(runtime.features(), live.is_some()));
     let counters = observer.clone();
     let mut subject = Subject::new("http", service.addresses(), move || counters.counters());
     if let encrypted @ [_, ..] = &service.addresses()[plain..] {
@@ -166,12 +166,9 @@ fn run(
         let text = format!("TLS on {}", list.join(", "));
         subject = subject.with_details("tls", &encrypted, text);
     }
-    if let Some(admin) = &admin {
-        let address = admin.address();
-        subject = subject.with_details("admin", &address, format!("admin on {address}"));
-    }
+    let subject = admin::with_details(subject, admin.as_ref());
     let drain_timeout = args.drain_timeout();
-    let mut hooks = Hooks { drain_timeout, signals, ..Hooks::default() };
+    let mut hooks = Hooks { drain_timeout, signals, live: live.clone(), ..Hooks::default() };
     for signal in [SIGHUP, SIGUSR1] {
         let log = log.clone();
         hooks.signals.on(signal, move || log.iter().for_each(AccessLog::reopen));
@@ -180,10 +177,13 @@ fn run(
         let reloader = Reloader::start(tls)?;
         hooks.signals.on(SIGHUP, move || reloader.request());
     }
-    let admin = admin.map(|admin| admin.start(observer)).transpose()?;
+    let pages = WithEngines { pages: observer, live };
+    let end_admin = admin::start(admin, pages)?;
     hooks.at_end = Some(Box::new(move |signals| {
         log.iter().for_each(|log| log::finish(log, signals));
-        drop(admin);
+        if let Some(end) = end_admin {
+            end(signals);
+        }
     }));
     operate(runtime, subject, &args.output, hooks, sandbox, |ready| {
         let service = Arc::new(service.on_ready(ready));

@@ -2,6 +2,7 @@
 
 pub(super) use crate::output::complain;
 
+use super::live::{self, Live};
 use super::sandbox::Report;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -92,11 +93,22 @@ pub(super) struct Reporter<C> {
     started: Instant,
     handle: Handle,
     stage: Mutex<Stage>,
+    live: Option<Arc<Live>>,
 }
 
 impl<C: Serialize + 'static> Reporter<C> {
-    pub(super) fn new(subject: Subject<C>, json: bool, runtime: &Runtime) -> Reporter<C> {
+    pub(super) fn new(
+        mut subject: Subject<C>,
+        json: bool,
+        runtime: &Runtime,
+        live: Option<Arc<Live>>,
+    ) -> Reporter<C> {
+        if let Some(live) = &live {
+            let (details, text) = live.details();
+            subject = subject.with_details("engines", &details, text);
+        }
         Reporter {
+            live,
             subject,
             json,
             features: runtime.features().clone(),
@@ -108,6 +120,10 @@ impl<C: Serialize + 'static> Reporter<C> {
         }
     }
 
+    fn engine(&self) -> String {
+        engine_name(&self.features, self.live.is_some())
+    }
+
     /// Prints the line on standard output that announces a ready service.
     pub(super) fn ready(&self, sandbox: &Report) {
         let mut stage = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
@@ -117,7 +133,7 @@ impl<C: Serialize + 'static> Reporter<C> {
             schema: SCHEMA.to_owned(),
             service: self.subject.name.to_owned(),
             listen: self.subject.addresses.clone(),
-            engine: self.features.engine().to_string(),
+            engine: self.engine(),
             workers: self.workers,
             pid: std::process::id(),
             features: Fields::of(&self.features),
@@ -141,7 +157,7 @@ impl<C: Serialize + 'static> Reporter<C> {
             "ready: {} on {}, engine {}, {} worker{plural} ({}){details}; {sandbox}{}",
             self.subject.name,
             addresses.join(", "),
-            self.features.engine(),
+            ready.engine,
             self.workers,
             as_text(&ready.features),
             fallback_reason.unwrap_or_default(),
@@ -191,14 +207,22 @@ impl<C: Serialize + 'static> Reporter<C> {
             event: event.to_owned(),
             schema: SCHEMA.to_owned(),
             service: self.subject.name.to_owned(),
-            engine: self.features.engine().to_string(),
+            engine: self.engine(),
             uptime_s: (self.started.elapsed().as_secs_f64() * 100.0).round() / 100.0,
+            engines: self.live.as_ref().map(|live| live.engines()),
             reason: reason.map(str::to_owned),
             service_counters: Fields::of(&counters),
             runtime_counters: Fields::of(&self.handle.counters()),
         };
         if self.json {
             return print_json(&statistics);
+        }
+        if let Some(engines) = &statistics.engines {
+            // Each period the result is enough.
+            complain(&match reason {
+                Some(_) => live::summary(engines),
+                None => format!("engines: {}", live::verdict(engines)),
+            });
         }
         if let (None, Some(row)) = (reason, &self.subject.row) {
             return complain(&row(statistics.uptime_s, &counters));
@@ -210,6 +234,14 @@ impl<C: Serialize + 'static> Reporter<C> {
             as_text(&statistics.service_counters),
             as_text(&statistics.runtime_counters),
         ));
+    }
+}
+
+/// The engine in use, or both.
+pub(super) fn engine_name(features: &Features, compares: bool) -> String {
+    match compares {
+        true => "io_uring+epoll".to_owned(),
+        false => features.engine().to_string(),
     }
 }
 

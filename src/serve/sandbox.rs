@@ -25,7 +25,7 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use twinring::confine::Uses;
 use twinring::probe::{Environment, Rights};
-use twinring::{Builder, Engine};
+use twinring::{Builder, Engine, Runtime};
 
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Sandbox")]
@@ -209,17 +209,20 @@ impl Sandbox {
     /// When a named part is not supported.
     pub(super) fn enter(
         &mut self,
-        engine: Engine,
+        runtime: &Runtime,
         paths: &Paths,
         identity: Option<&Identity>,
     ) -> Result<(), String> {
+        // With both engines, the second worker has the other one.
+        let (engine, second) = (runtime.features().engine(), runtime.features_of(1).engine());
         self.needs = Needs {
             uring: engine == Engine::IoUring,
             // The operator's own service always runs on epoll.
-            epoll: engine == Engine::Epoll || paths.own_process,
+            epoll: [engine, second].contains(&Engine::Epoll) || paths.own_process,
             streams: self.uses.accept || paths.own_process,
             datagrams: self.uses.datagrams,
             files: self.uses.files,
+            idle_clock: engine != second,
             paths: paths.by_name(),
         };
         let tried = self.restricts_rings.take();

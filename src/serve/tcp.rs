@@ -1,8 +1,10 @@
 //! Services over TCP: `twinring serve echo`.
 
+use super::admin::{self, AdminArgs};
 use super::allow::AllowArgs;
-use super::report::{Subject, complain};
-use super::sandbox::{Sandbox, SandboxArgs};
+use super::live::{Live, Unit, WithEngines};
+use super::report::{Subject, complain, engine_name};
+use super::sandbox::{Paths, Sandbox, SandboxArgs};
 use super::user::UserArgs;
 use super::{
     Hooks, OutputArgs, USAGE, become_unprivileged, duration, families, operate, print_once, refuse,
@@ -50,6 +52,8 @@ pub(crate) struct TcpArgs {
           value_parser = clap::value_parser!(u32).range(1..=65_535))]
     backlog: u32,
     #[command(flatten)]
+    admin: AdminArgs,
+    #[command(flatten)]
     user: UserArgs,
     #[command(flatten)]
     sandbox: SandboxArgs,
@@ -78,7 +82,7 @@ where
     let identity = args.user.identity()?;
     let uses = Uses { accept: true, ..Uses::default() };
     let mut sandbox = Sandbox::new(&args.sandbox, uses);
-    let runtime = sandbox.confine(builder, &args.engine, identity.as_ref()).build()?;
+    let runtime = args.engine.build(sandbox.confine(builder, &args.engine, identity.as_ref()))?;
     let handle = runtime.handle();
     let options = ListenOptions { backlog: args.backlog, ..ListenOptions::default() };
     let most = |limit: Option<u32>| limit.map_or(usize::MAX, |limit| limit as usize);
@@ -92,12 +96,19 @@ where
     let [listen] = families::available([&args.listen]);
     let service = TcpService::bind(serve, &listen, &options, limits, runtime.workers(), handle)
         .map_err(|error| with_remedy(&error, "ss -ltnp"))?;
+    let (service, live) = Live::prepare(&args.engine, &runtime, Unit::KibReceived, service)?;
     let subject = Subject::new(name, service.addresses(), service.counters());
     let allowed = args.allow.list();
     let subject =
         subject.with_details("allow", &allowed, format!("answers {}", allowed.join(", ")));
-    become_unprivileged(&mut sandbox, &runtime, identity.as_ref())?;
-    let hooks = Hooks { drain_timeout: args.drain_timeout, ..Hooks::default() };
+    let admin = args.admin.bind()?;
+    let subject = admin::with_details(subject, admin.as_ref());
+    let paths = Paths { own_process: admin.is_some(), ..Paths::default() };
+    become_unprivileged(&mut sandbox, &runtime, &paths, identity.as_ref())?;
+    let engine = engine_name(runtime.features(), live.is_some());
+    let observer = service.plain_observer(name, engine, service.counters());
+    let at_end = admin::start(admin, WithEngines { pages: observer, live: live.clone() })?;
+    let hooks = Hooks { drain_timeout: args.drain_timeout, live, at_end, ..Hooks::default() };
     operate(runtime, subject, &args.output, hooks, sandbox, |ready| {
         let service = Arc::new(service.on_ready(ready));
         move |worker| Arc::clone(&service).run(worker)

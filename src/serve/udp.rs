@@ -5,9 +5,10 @@ mod table;
 
 pub(super) use arguments::UdpArgs;
 
-use super::report::{Subject, complain};
-use super::sandbox::Sandbox;
-use super::{Hooks, USAGE, become_unprivileged, families, operate, refuse, with_remedy};
+use super::live::{Live, Unit, WithEngines};
+use super::report::{Subject, complain, engine_name};
+use super::sandbox::{Paths, Sandbox};
+use super::{Hooks, USAGE, admin, become_unprivileged, families, operate, refuse, with_remedy};
 use serde::Serialize;
 use std::error::Error;
 use std::process::ExitCode;
@@ -44,7 +45,7 @@ pub(super) fn serve(args: &UdpArgs) -> Result<ExitCode, Box<dyn Error>> {
     let identity = args.user.identity()?;
     let uses = Uses { datagrams: true, ..Uses::default() };
     let mut sandbox = Sandbox::new(&args.sandbox, uses);
-    let runtime = sandbox.confine(builder, &args.engine, identity.as_ref()).build()?;
+    let runtime = args.engine.build(sandbox.confine(builder, &args.engine, identity.as_ref()))?;
     let settings = UdpSettings {
         options: args.options(),
         copy_ecn: args.copy_ecn,
@@ -68,12 +69,19 @@ pub(super) fn serve(args: &UdpArgs) -> Result<ExitCode, Box<dyn Error>> {
     };
     let allowed = args.allow.list();
     let table = Table::new(impairments.is_some());
+    let (service, live) = Live::prepare(&args.engine, &runtime, Unit::Datagram, service)?;
     let subject = Subject::new("udp", service.addresses(), service.counters())
         .with_details("udp", &details, args.details_text(granted))
         .with_details("allow", &allowed, format!("answers {}", allowed.join(", ")))
         .with_table(move |uptime_s, counters| table.row(uptime_s, counters));
-    become_unprivileged(&mut sandbox, &runtime, identity.as_ref())?;
-    let hooks = Hooks { drain_timeout: args.drain_timeout, ..Hooks::default() };
+    let admin = args.admin.bind()?;
+    let subject = admin::with_details(subject, admin.as_ref());
+    let paths = Paths { own_process: admin.is_some(), ..Paths::default() };
+    become_unprivileged(&mut sandbox, &runtime, &paths, identity.as_ref())?;
+    let engine = engine_name(runtime.features(), live.is_some());
+    let observer = service.plain_observer("udp", engine, service.counters());
+    let at_end = admin::start(admin, WithEngines { pages: observer, live: live.clone() })?;
+    let hooks = Hooks { drain_timeout: args.drain_timeout, live, at_end, ..Hooks::default() };
     operate(runtime, subject, &args.output, hooks, sandbox, |ready| {
         let service = Arc::new(service.on_ready(ready));
         move |worker| Arc::clone(&service).run(worker)

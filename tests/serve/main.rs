@@ -7,6 +7,7 @@ mod allow;
 mod echo;
 mod echo_limits;
 mod echo_shutdown;
+mod engines;
 mod families;
 mod http;
 mod http_browser;

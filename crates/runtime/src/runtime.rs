@@ -182,6 +182,8 @@ impl Handle {
 pub struct Runtime {
     builder: Builder,
     features: Features,
+    /// Of the workers with odd numbers, if they use the other engine.
+    second: Option<Features>,
     fallback_reason: Option<String>,
     shared: Arc<Shared>,
 }
@@ -198,9 +200,15 @@ impl Runtime {
         Builder::default()
     }
 
-    /// The engine in use and its features.
+    /// The engine in use and its features; those of worker 0, if the workers differ.
     pub fn features(&self) -> &Features {
         &self.features
+    }
+
+    /// The engine of a worker and its features. They differ between workers only with
+    /// [`Builder::side_by_side`].
+    pub fn features_of(&self, worker: usize) -> &Features {
+        self.second.as_ref().filter(|_| worker % 2 == 1).unwrap_or(&self.features)
     }
 
     /// Why `Auto` did not choose io_uring; `None` if it did or was not requested.

@@ -42,9 +42,10 @@ mod tls;
 mod worker;
 
 pub use access_log::{AccessLog, LogFormat, LogSettings, LogTarget};
-pub use admin::{Admin, RunningAdmin};
+pub use admin::{Admin, Pages, RunningAdmin};
 pub use counters::HttpCounters;
 pub use hosts::{HostName, Site, Sites};
+pub use metrics::{Exposition, PlainObserver};
 pub use observer::Observer;
 pub use options::{
     CacheLimits, FieldRule, HttpLimits, HttpSettings, ListingFormat, SENDFILE_ABOVE_MAX, Timeouts,

@@ -8,9 +8,13 @@ mod connections;
 mod counters;
 mod drain;
 mod limits;
+mod meter;
+mod stage;
 
 pub use allow_list::AllowList;
 pub use counters::ServiceCounters;
+pub use meter::{Meters, Reading, Work};
+pub use stage::{Stage, Steerer};
 
 pub(crate) use accept::{end_vital, spawn_vital};
 pub(crate) use allow_list::is_one_host;
@@ -18,6 +22,8 @@ pub(crate) use connections::{Connections, Ending, Limit, Tracked, Tracking};
 pub(crate) use counters::{Count, WorkerCounters};
 pub(crate) use drain::DRAIN_SWEEP;
 pub(crate) use limits::{ConnectionLimiter, Refused, network_of};
+pub(crate) use meter::Metering;
+pub(crate) use stage::SharedStage;
 
 use accept::{Acceptors, accept};
 use drain::{drain, watch};
@@ -28,6 +34,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use twinring::net::Steering;
 use twinring::{BoundListener, Handle, ListenOptions, TcpListener, TcpStream};
 
 /// A service, bound and ready to run on the workers of a runtime.
@@ -39,12 +46,22 @@ pub struct Server<S: Service> {
     sockets: Mutex<Vec<Vec<S::Socket>>>,
     workers_starting: AtomicUsize,
     on_ready: Box<dyn Fn() + Send + Sync>,
+    pub(crate) stage: Arc<SharedStage>,
+    meters: Meters,
+    /// The time between two readings; `None` is none.
+    meter_period: Option<Duration>,
 }
 
 /// The service that a [`Server`] runs.
 pub trait Service: Sized {
     /// A bound socket of one worker.
     type Socket;
+
+    /// Steers what arrives at the address of a socket, which `workers` share.
+    ///
+    /// # Errors
+    /// When descriptors have run out.
+    fn steering(socket: &Self::Socket, workers: usize) -> io::Result<Steering>;
 
     /// Runs one worker's part until the runtime is asked to shut down and the drain has ended.
     ///
@@ -72,6 +89,9 @@ impl<S: Service> Server<S> {
             sockets: Mutex::new((0..workers).map(|_| Vec::new()).collect()),
             workers_starting: AtomicUsize::new(workers),
             on_ready: Box::new(|| {}),
+            stage: Arc::default(),
+            meters: Meters::new(workers),
+            meter_period: None,
         }
     }
 
@@ -96,6 +116,41 @@ impl<S: Service> Server<S> {
         self
     }
 
+    /// Makes each worker read its work and its CPU time every `period`.
+    pub fn metered(mut self, period: Duration) -> Server<S> {
+        self.meter_period = Some(period);
+        self
+    }
+
+    /// The readings of the workers, which outlive the service. See [`metered`](Server::metered).
+    pub fn meters(&self) -> Meters {
+        self.meters.clone()
+    }
+
+    /// Begins to read a worker, if the service is metered.
+    pub(crate) fn meter(
+        &self,
+        worker: usize,
+        work: impl Fn() -> Work + 'static,
+    ) -> Option<Metering> {
+        let period = self.meter_period?;
+        Some(Metering::start(&self.meters, worker, period, work))
+    }
+
+    /// Prepares the steering of new connections or datagrams between the workers.
+    ///
+    /// # Errors
+    /// When descriptors have run out.
+    pub fn steered(mut self) -> io::Result<(Server<S>, Steerer)> {
+        let workers = self.workers();
+        let sockets = self.sockets.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let of_first = sockets.iter().take(1).flatten();
+        let steering = of_first.map(|socket| S::steering(socket, workers));
+        self.stage.steer_by(steering.collect::<io::Result<_>>()?);
+        let steerer = Steerer(Arc::clone(&self.stage));
+        Ok((self, steerer))
+    }
+
     /// The addresses it listens on, with the ports that the kernel chose.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
@@ -105,10 +160,10 @@ impl<S: Service> Server<S> {
         &self.handle
     }
 
-    /// To be called by each worker when it is ready; `last` is called by the last one.
-    pub(crate) fn worker_is_ready(&self, last: impl FnOnce()) {
+    /// To be called by each worker when it is ready.
+    pub(crate) fn worker_is_ready(&self) {
         if self.workers_starting.fetch_sub(1, Ordering::AcqRel) == 1 {
-            last();
+            self.stage.ready();
             (self.on_ready)();
         }
     }
@@ -167,9 +222,6 @@ pub(crate) trait WorkerService: 'static {
         None
     }
 
-    /// All workers accept.
-    fn all_are_ready(&self) {}
-
     /// The service shuts down.
     fn begin_drain(&self) {}
 }
@@ -207,10 +259,14 @@ impl<S: Service<Socket = Listener<T>>, T: Clone + 'static> Server<S> {
         let open = |(bound, of_listener)| Ok((TcpListener::from_bound(bound)?, of_listener));
         let listeners = listeners.into_iter().map(open).collect::<io::Result<Vec<_>>>()?;
         let acceptors = listeners.into_iter().map(|(listener, of_listener)| {
-            let service = Rc::clone(service);
+            let (service, stage) = (Rc::clone(service), Arc::clone(&self.stage));
             async move {
                 let start = |stream| service.start(stream, &of_listener);
-                accept(&listener, start, || service.begin_drain()).await
+                let at_shutdown = || {
+                    stage.begin_drain();
+                    service.begin_drain();
+                };
+                accept(&listener, start, at_shutdown).await
             }
         });
         let acceptors = Acceptors::spawn(&self.handle, acceptors);
@@ -218,7 +274,7 @@ impl<S: Service<Socket = Listener<T>>, T: Clone + 'static> Server<S> {
             let service = Rc::clone(service);
             spawn_vital(&self.handle, async move { watch(&*service, period).await })
         });
-        self.worker_is_ready(|| service.all_are_ready());
+        self.worker_is_ready();
         let mut outcome = acceptors.ended().await;
         if let Some(watch) = watch {
             outcome = outcome.and(end_vital(watch).await);

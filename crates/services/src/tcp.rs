@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
+use twinring::net::Steering;
 use twinring::{Handle, ListenOptions, TcpStream, spawn};
 
 /// A drain ends a connection that has been idle for this long: it has no work to finish.
@@ -103,6 +104,10 @@ where
 {
     type Socket = Listener<()>;
 
+    fn steering((listener, ()): &Listener<()>, workers: usize) -> io::Result<Steering> {
+        listener.steering(workers)
+    }
+
     async fn run(
         server: &TcpService<S>,
         worker: usize,
@@ -117,6 +122,8 @@ where
             counters: Arc::clone(&counters[worker]),
             connections: Connections::new(),
         });
+        let counters = Arc::clone(&counters[worker]);
+        let _metering = server.meter(worker, move || counters.work());
         server.serve(listeners, &part).await
     }
 }

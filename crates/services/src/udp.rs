@@ -24,7 +24,7 @@ pub use impairment::{
 };
 pub use rate::SOURCES_MAX;
 
-use crate::server::{AllowList, Server, Service, end_vital, spawn_vital};
+use crate::server::{AllowList, Server, Service, Work, end_vital, spawn_vital};
 use counters::StatsRequest;
 use reflector::{Impaired, Port, Straight, reflect};
 use std::convert::Infallible;
@@ -34,7 +34,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use twinring::net::Granted;
+use twinring::net::{Granted, Steering};
 use twinring::{BoundUdp, Handle, UdpOptions, UdpSocket, shutdown_requested};
 
 /// The longest configurable drain.
@@ -123,6 +123,10 @@ impl UdpService {
 impl Service for Udp {
     type Socket = BoundUdp;
 
+    fn steering(socket: &BoundUdp, workers: usize) -> io::Result<Steering> {
+        socket.steering(workers)
+    }
+
     async fn run(server: &UdpService, worker: usize, sockets: Vec<BoundUdp>) -> io::Result<()> {
         let settings = &server.service.settings;
         let own: Rc<[SocketAddr]> = server.addresses().into();
@@ -150,8 +154,11 @@ impl Service for Udp {
                 })
             })
             .collect();
-        server.worker_is_ready(|| {});
+        let metered = Rc::clone(&ports);
+        let _metering = server.meter(worker, move || work(&metered));
+        server.worker_is_ready();
         shutdown_requested().await;
+        server.stage.begin_drain();
         let deadline = Instant::now() + settings.drain_timeout.min(DRAIN_MAX);
         ports.iter().for_each(|port| port.drain(deadline));
         let mut outcome = Ok(());
@@ -162,6 +169,19 @@ impl Service for Udp {
     }
 }
 
+fn sum(ports: &[Rc<Port>]) -> UdpCounters {
+    let mut sum = UdpCounters::default();
+    ports.iter().for_each(|port| sum.merge(&port.counters()));
+    sum
+}
+
+/// The work of a worker: the datagrams that it answered.
+fn work(ports: &[Rc<Port>]) -> Work {
+    let counters = sum(ports);
+    let bytes = counters.received_bytes + counters.sent_bytes;
+    Work { units: counters.sockets.sent, bytes, ..Work::default() }
+}
+
 /// Replies to requests for the counters of one worker, and stores the final ones when the worker
 /// ends, also by a panic.
 struct Stats {
@@ -170,22 +190,16 @@ struct Stats {
 }
 
 impl Stats {
-    fn counters(&self) -> UdpCounters {
-        let mut sum = UdpCounters::default();
-        self.ports.iter().for_each(|port| sum.merge(&port.counters()));
-        sum
-    }
-
     async fn answer(self) -> io::Result<Infallible> {
         loop {
             poll_fn(|cx| self.request.poll_sent(cx)).await;
-            self.request.answer(self.counters());
+            self.request.answer(sum(&self.ports));
         }
     }
 }
 
 impl Drop for Stats {
     fn drop(&mut self) {
-        self.request.close(self.counters());
+        self.request.close(sum(&self.ports));
     }
 }

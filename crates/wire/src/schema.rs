@@ -10,6 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
+use crate::engines::Engines;
 use crate::load::Mark;
 use crate::serve::{Ready, Statistics};
 use crate::{HttpResult, TcpResult, UdpResult};
@@ -21,9 +22,13 @@ const END: &str = "<!-- End of the generated part. -->\n";
 const HOW: &str = "UPDATE_SNAPSHOTS=1 cargo test -p twinring-wire --lib schema::";
 
 /// The lines, in the order of the document.
-const LINES: [(&str, &str); 6] = [
+const LINES: [(&str, &str); 7] = [
     ("Ready", "The line `ready` of `serve`."),
     ("Statistics", "The lines `stats` and `final` of `serve`."),
+    (
+        "Engines",
+        "The comparison of the engines: `/engines.json` of `serve`, and a field of its statistics.",
+    ),
     ("Mark", "The lines `window_start` and `window_end` of `load`."),
     ("TcpResult", "The line `result` of `load tcp`."),
     ("HttpResult", "The line `result` of `load http`."),
@@ -33,9 +38,10 @@ const LINES: [(&str, &str); 6] = [
 /// All lines and their parts, by the names of the types.
 fn schema() -> Value {
     let mut generator = SchemaGenerator::default();
-    let lines: [Schema; 6] = [
+    let lines: [Schema; 7] = [
         generator.subschema_for::<Ready>(),
         generator.subschema_for::<Statistics>(),
+        generator.subschema_for::<Engines>(),
         generator.subschema_for::<Mark>(),
         generator.subschema_for::<TcpResult>(),
         generator.subschema_for::<HttpResult>(),
@@ -196,6 +202,7 @@ fn the_examples_of_the_document_have_the_fields_of_the_types() {
         match (text("event").as_str(), text("schema").as_str()) {
             ("ready", _) => assert_example::<Ready>(&example),
             ("final", _) => assert_example::<Statistics>(&example),
+            ("engines", _) => assert_example::<Engines>(&example),
             ("window_start" | "window_end", _) => assert_example::<Mark>(&example),
             ("result", crate::tcp::SCHEMA) => assert_example::<TcpResult>(&example),
             ("result", crate::http::SCHEMA) => assert_example::<HttpResult>(&example),
@@ -204,5 +211,5 @@ fn the_examples_of_the_document_have_the_fields_of_the_types() {
         }
         seen.insert(text("event") + &text("schema"), Value::Null);
     }
-    assert_eq!(seen.len(), 7, "docs/json.md has an example of each line: {seen:?}");
+    assert_eq!(seen.len(), 8, "docs/json.md has an example of each line: {seen:?}");
 }

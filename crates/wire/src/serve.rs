@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::Fields;
+use crate::engines::Engines;
 
 /// The schema of these lines.
 pub const SCHEMA: &str = "twinring.serve/1";
@@ -22,15 +23,15 @@ pub struct Ready {
     pub service: String,
     /// Addresses of the service.
     pub listen: Vec<SocketAddr>,
-    /// The engine in use.
+    /// The engine in use; `io_uring+epoll` with `--engine both` and `adaptive`.
     pub engine: String,
     /// Worker threads.
     pub workers: usize,
     /// Process ID.
     pub pid: u32,
-    /// The features that the engine in use really has.
+    /// The features that the engine in use really has; those of io_uring if both are in use.
     pub features: Fields,
-    /// Why `--engine auto` did not choose io_uring; otherwise `null`.
+    /// Why `--engine auto`, `both` or `adaptive` did not choose io_uring; otherwise `null`.
     #[serde(rename = "why_not")]
     pub fallback_reason: Option<String>,
     /// For each part of the sandbox, whether it is `on`, and `details` as text for people: its
@@ -60,6 +61,9 @@ pub struct Statistics {
     /// Since the process started, to a hundredth.
     #[serde(default)]
     pub uptime_s: f64,
+    /// The comparison of the engines; only with `--engine both` and `adaptive`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engines: Option<Engines>,
     /// The reason for the end of the service; only in the final line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,

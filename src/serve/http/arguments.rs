@@ -1,5 +1,6 @@
 //! The arguments of the HTTP service.
 
+use super::super::admin::AdminArgs;
 use super::super::sandbox::{Paths, SandboxArgs};
 use super::super::{OutputArgs, duration, timeout};
 use super::config::HostArgs;
@@ -57,10 +58,8 @@ pub(crate) struct HttpArgs {
     #[arg(long, value_name = "N", help_heading = "Limits", default_value_t = 4096,
           value_parser = clap::value_parser!(u32).range(1..=65_535))]
     pub(super) backlog: u32,
-    /// Address that answers `/metrics`, `/healthz` and `/readyz`, on its own thread. Do not expose
-    /// it.
-    #[arg(long, value_name = "ADDR", help_heading = "Operation", value_parser = values::listen)]
-    pub(super) admin: Option<SocketAddr>,
+    #[command(flatten)]
+    pub(super) admin: AdminArgs,
     #[command(flatten)]
     pub(super) user: UserArgs,
     #[command(flatten)]
@@ -165,7 +164,7 @@ impl HttpArgs {
             read: sites.filter_map(SiteArgs::root).map(Path::to_owned).collect(),
             read_files: self.tls.files(),
             written: self.log.file().into_iter().collect(),
-            own_process: self.admin.is_some(),
+            own_process: self.admin.is_wanted(),
         }
     }
 

@@ -48,6 +48,9 @@ const FILES: &str = "\
     cachestat fstat fstatfs getdents64 lseek newfstatat openat2 pipe2 pread64 preadv2 sendfile \
     splice statx";
 
+/// The idle clocks of CPUs, which a comparison of engines reads from a file that is open.
+const IDLE_CLOCK: &str = "pread64";
+
 /// Files by their names: certificates, the access log, /proc/self. Landlock limits which. (musl uses
 /// the older calls.)
 const PATHS: &str = "fstat getdents64 lseek lstat newfstatat open stat statx";
@@ -79,6 +82,7 @@ pub(super) struct Needs {
     pub(super) streams: bool,
     pub(super) datagrams: bool,
     pub(super) files: bool,
+    pub(super) idle_clock: bool,
     pub(super) paths: bool,
 }
 
@@ -95,6 +99,7 @@ impl Needs {
             (self.streams, STREAMS),
             (self.datagrams, DATAGRAMS),
             (self.files, FILES),
+            (self.idle_clock, IDLE_CLOCK),
             (self.paths, PATHS),
         ];
         let needed = groups.into_iter().filter(|(needed, _)| *needed);
@@ -324,6 +329,7 @@ mod tests {
             streams: true,
             datagrams: true,
             files: true,
+            idle_clock: true,
             paths: true,
         };
         let conditional = all.conditional().expect("conditions");

@@ -80,7 +80,7 @@ pub(super) fn summary(abi: i32, paths: &Paths) -> String {
         left.push("writes its log");
     }
     if left.is_empty() {
-        left.push("no file system");
+        left.push(if paths.own_process { "reads /proc/self" } else { "no file system" });
     }
     left.extend((abi >= ABI::V4 as i32).then_some("no TCP bind or connect"));
     left.join(", ")

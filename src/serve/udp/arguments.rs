@@ -1,5 +1,6 @@
 //! The arguments of the reflector.
 
+use super::super::admin::AdminArgs;
 use super::super::allow::AllowArgs;
 use super::super::sandbox::SandboxArgs;
 use super::super::user::UserArgs;
@@ -105,6 +106,8 @@ pub(crate) struct UdpArgs {
     #[arg(long, value_name = "PPS", help_heading = "Limits",
           value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub(super) max_rate_per_source: Option<u32>,
+    #[command(flatten)]
+    pub(super) admin: AdminArgs,
     #[command(flatten)]
     pub(super) user: UserArgs,
     #[command(flatten)]

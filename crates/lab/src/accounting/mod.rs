@@ -22,6 +22,7 @@ pub(crate) use hosts::{ClientWindow, cpu_use_between_hosts};
 pub use memory::{KernelMemory, MemoryUse, ProcessMemory};
 pub(crate) use others::BackgroundLoad;
 pub use others::OtherProcesses;
+pub use sample::idle_ns;
 pub(crate) use sample::{Detail, SideSample, Sides, Watched, prepare};
 
 /// CPU use of one run, inside the measured window.

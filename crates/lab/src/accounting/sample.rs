@@ -198,6 +198,12 @@ fn softirq_threads() -> &'static BTreeMap<usize, i32> {
     THREADS.get_or_init(|| procfs::threads_per_cpu("ksoftirqd"))
 }
 
+/// Time that a CPU has been idle so far, from the text of `/proc/timer_list`. The first call reads
+/// /sys, so it has to come before a sandbox.
+pub fn idle_ns(timer_list: &str, cpu: usize) -> Option<u64> {
+    procfs::idle(timer_list, cpu, nohz_full().contains(&cpu)).map(|idle| idle.ns)
+}
+
 /// The CPUs that may work without a tick.
 fn nohz_full() -> &'static [usize] {
     static CPUS: OnceLock<Vec<usize>> = OnceLock::new();

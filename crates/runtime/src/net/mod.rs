@@ -1,11 +1,13 @@
 //! Sockets: the only API that services see.
 
 mod listener;
+mod steering;
 mod stream;
 mod udp;
 mod udp_options;
 
 pub use listener::{BoundListener, ListenOptions, TcpListener};
+pub use steering::{Steering, Targets};
 pub use stream::{Connect, Recv, Send, TcpStream};
 pub use udp::{RecvBatch, SendBatch, UdpSocket};
 pub use udp_options::{BoundUdp, Granted, UdpOptions};

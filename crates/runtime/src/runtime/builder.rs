@@ -1,7 +1,7 @@
 //! The settings of a runtime, and the choice of its engine.
 
 use super::{Notice, RUNNING, Runtime, RuntimeError, Shared, tick};
-use crate::config::{EngineChoice, EpollOptions, Features, UringOptions};
+use crate::config::{Engine, EngineChoice, EpollOptions, Features, UringOptions};
 use crate::confine::Uses;
 use crate::counters::Counters;
 use crate::probe::{self, Rights};
@@ -16,6 +16,7 @@ pub(super) type NoticeHandler = Arc<dyn Fn(Notice) + Send + Sync>;
 #[derive(Clone)]
 pub struct Builder {
     pub(super) engine: EngineChoice,
+    side_by_side: bool,
     pub(super) uring: UringOptions,
     pub(super) epoll: EpollOptions,
     pub(super) workers: usize,
@@ -46,6 +47,7 @@ impl Default for Builder {
     fn default() -> Builder {
         Builder {
             engine: EngineChoice::Auto,
+            side_by_side: false,
             uring: UringOptions::default(),
             epoll: EpollOptions::default(),
             workers: 1,
@@ -66,6 +68,14 @@ impl Builder {
     /// The engine; `Auto` by default.
     pub fn engine(mut self, engine: EngineChoice) -> Builder {
         self.engine = engine;
+        self
+    }
+
+    /// Runs the two engines beside each other, to compare them under the same traffic: workers with
+    /// an even number use io_uring, those with an odd number epoll. Off by default, and without
+    /// effect if the chosen engine is epoll.
+    pub fn side_by_side(mut self, on: bool) -> Builder {
+        self.side_by_side = on;
         self
     }
 
@@ -181,6 +191,8 @@ impl Builder {
                 Err(refusal) => return Err(RuntimeError::new(refusal.to_string(), None)),
             },
         };
+        let second = (self.side_by_side && features.engine() == Engine::IoUring)
+            .then(|| Features::Epoll(self.epoll.resolve()));
         let counters = |_| Arc::new(Counters::with_call_times(self.call_times));
         let workers = (0..self.workers).map(counters).collect();
         let shared = Arc::new(Shared {
@@ -189,6 +201,6 @@ impl Builder {
             blocking: Arc::default(),
             workers,
         });
-        Ok(Runtime { builder: self, features, fallback_reason, shared })
+        Ok(Runtime { builder: self, features, second, fallback_reason, shared })
     }
 }

@@ -94,8 +94,9 @@ impl Worker {
             counters: Arc::clone(&counters),
             linger: builder.linger,
         };
-        let driver = Driver::new(&runtime.features, &setup).map_err(|error| {
-            let engine = runtime.features.engine();
+        let features = runtime.features_of(index);
+        let driver = Driver::new(features, &setup).map_err(|error| {
+            let engine = features.engine();
             let what = format!("setting up {engine} for worker {index}");
             match probe::ring_refused(&error).filter(|_| engine == Engine::IoUring) {
                 Some(refusal) => RuntimeError::new(format!("{what}: {refusal}"), None),

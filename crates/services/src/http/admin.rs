@@ -7,10 +7,10 @@
 use super::date::Clock;
 use super::head::{Head, HeadLimits, Method, Scan, Storage};
 use super::metrics;
-use super::observer::{Observer, Stage};
 use super::response::{Persistence, begin, content_length, field, message};
 use super::status::Status;
 use super::target::Target;
+use crate::server::Stage;
 use std::cell::Cell;
 use std::fmt;
 use std::io;
@@ -32,6 +32,21 @@ const CONNECTION_MAX: Duration = Duration::from_secs(5);
 
 /// Bounds of a request.
 const LIMITS: HeadLimits = HeadLimits { head_bytes: 8 * 1024, target_bytes: 1024 };
+
+/// The content of the admin service.
+pub trait Pages: Send + Sync + 'static {
+    /// For `/readyz`.
+    fn stage(&self) -> Stage;
+
+    /// For `/metrics`: the text format of Prometheus.
+    fn metrics(&self) -> String;
+
+    /// A further page: its media type, and its content.
+    fn page(&self, path: &str) -> Option<(&'static str, String)> {
+        let _none = path;
+        None
+    }
+}
 
 /// The bound address of the admin service, which does not answer yet.
 #[derive(Debug)]
@@ -61,14 +76,14 @@ impl Admin {
     ///
     /// # Errors
     /// When the thread or its engine cannot be started.
-    pub fn start(self, observer: Observer) -> io::Result<RunningAdmin> {
+    pub fn start(self, pages: impl Pages) -> io::Result<RunningAdmin> {
         let runtime = Runtime::builder().engine(EngineChoice::Epoll).build()?;
         let handle = runtime.handle();
         let thread = std::thread::Builder::new().name("admin".to_owned()).spawn(move || {
-            let observer = Arc::new(observer);
+            let pages: Arc<dyn Pages> = Arc::new(pages);
             // An error means that it was stopped, or that the listener failed: then the port is
             // closed, which monitoring notices.
-            let _stopped = runtime.block_on(serve(self.listener, observer));
+            let _stopped = runtime.block_on(serve(self.listener, pages));
         })?;
         Ok(RunningAdmin { handle, thread: Some(thread) })
     }
@@ -94,7 +109,7 @@ impl Drop for RunningAdmin {
     }
 }
 
-async fn serve(listener: BoundListener, observer: Arc<Observer>) -> io::Result<()> {
+async fn serve(listener: BoundListener, pages: Arc<dyn Pages>) -> io::Result<()> {
     let listener = TcpListener::from_bound(listener)?;
     let open = Rc::new(Cell::new(0));
     loop {
@@ -103,11 +118,11 @@ async fn serve(listener: BoundListener, observer: Arc<Observer>) -> io::Result<(
             continue;
         }
         open.set(open.get() + 1);
-        let (closed, observer) = (Open(Rc::clone(&open)), Arc::clone(&observer));
+        let (closed, pages) = (Open(Rc::clone(&open)), Arc::clone(&pages));
         spawn(async move {
             let _closed = closed;
             // A peer that is too slow, or leaves, gets no answer.
-            let _late_or_gone = timeout(CONNECTION_MAX, serve_connection(&stream, &observer)).await;
+            let _late_or_gone = timeout(CONNECTION_MAX, serve_connection(&stream, &*pages)).await;
         });
     }
 }
@@ -121,7 +136,7 @@ impl Drop for Open {
     }
 }
 
-async fn serve_connection(stream: &TcpStream, observer: &Observer) -> io::Result<()> {
+async fn serve_connection(stream: &TcpStream, pages: &dyn Pages) -> io::Result<()> {
     let mut received = Vec::new();
     let mut scan = Scan::default();
     let reply = loop {
@@ -132,7 +147,7 @@ async fn serve_connection(stream: &TcpStream, observer: &Observer) -> io::Result
         received.extend_from_slice(&chunk);
         match scan.find_end(&received, LIMITS) {
             Ok(None) => {}
-            Ok(Some(length)) => break answer(&received[..length], observer),
+            Ok(Some(length)) => break answer(&received[..length], pages),
             Err(status) => break say(status, false),
         }
     };
@@ -143,7 +158,7 @@ async fn serve_connection(stream: &TcpStream, observer: &Observer) -> io::Result
     Ok(())
 }
 
-fn answer(head: &[u8], observer: &Observer) -> Vec<u8> {
+fn answer(head: &[u8], pages: &dyn Pages) -> Vec<u8> {
     let mut storage = Storage::new();
     let head = match Head::parse(head, &mut storage, LIMITS) {
         Ok(head) => head,
@@ -156,14 +171,17 @@ fn answer(head: &[u8], observer: &Observer) -> Vec<u8> {
         _ => return say(Status::METHOD_NOT_ALLOWED, false),
     };
     match path {
-        "/metrics" => text(Status::OK, metrics::CONTENT_TYPE, &metrics::render(observer), to_head),
+        "/metrics" => text(Status::OK, metrics::CONTENT_TYPE, &pages.metrics(), to_head),
         "/healthz" => plain(Status::OK, "ok\n", to_head),
-        "/readyz" => match observer.stage() {
+        "/readyz" => match pages.stage() {
             Stage::Ready => plain(Status::OK, "ready\n", to_head),
             Stage::Starting => plain(Status::UNAVAILABLE, "starting\n", to_head),
             Stage::Draining => plain(Status::UNAVAILABLE, "draining\n", to_head),
         },
-        _ => say(Status::NOT_FOUND, to_head),
+        other => match pages.page(other) {
+            Some((media_type, content)) => text(Status::OK, media_type, &content, to_head),
+            None => say(Status::NOT_FOUND, to_head),
+        },
     }
 }
 

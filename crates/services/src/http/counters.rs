@@ -1,7 +1,7 @@
 //! The counters of the HTTP service. As for every service, each worker writes its own.
 
 use super::status::Status;
-use crate::server::Count;
+use crate::server::{Count, Work};
 use serde::Serialize;
 
 macro_rules! counters {
@@ -103,6 +103,16 @@ impl WorkerCounters {
             _ => &self.responses_5xx,
         };
         class.add(1);
+    }
+}
+
+impl WorkerCounters {
+    /// The work of this worker.
+    pub(super) fn work(&self) -> Work {
+        let (closed, accepted) = (self.closed.get(), self.accepted.get());
+        let bytes = self.received_bytes.get() + self.sent_bytes.get();
+        let open = accepted.saturating_sub(closed);
+        Work { units: self.requests.get(), bytes, accepted, open, ..Work::default() }
     }
 }
 

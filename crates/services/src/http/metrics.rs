@@ -3,13 +3,18 @@
 //! There is no histogram of durations: it would cost every request two readings of the clock. The
 //! access log has the duration of each.
 
+use super::admin::Pages;
 use super::counters::WorkerCounters;
 use super::observer::Observer;
+use crate::server::{Server, Service, SharedStage, Stage};
 use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage};
 use nix::sys::time::TimeValLike;
+use serde::Serialize;
 use serde_json::Value;
 use std::fmt::{Display, Write};
-use std::time::UNIX_EPOCH;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+use twinring::Handle;
 
 /// The media type of the text.
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -131,20 +136,20 @@ const OF_WORKERS: &[(&str, &str, &str, &[Series])] = &[
     ),
 ];
 
-/// The text.
+/// A text of metrics.
 #[derive(Debug, Default)]
-struct Exposition(String);
+pub struct Exposition(String);
 
 impl Exposition {
     /// Begins a family of series.
-    fn family(&mut self, name: &str, help: &str, kind: &str) {
+    pub fn family(&mut self, name: &str, help: &str, kind: &str) {
         // Writing into memory does not fail; the same holds below.
         let _written = write!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
     }
 
     /// Adds a sample to the family of that name. The labels contain no characters that need
     /// escaping.
-    fn sample(&mut self, name: &str, labels: &[&str], value: impl Display) {
+    pub fn sample(&mut self, name: &str, labels: &[&str], value: impl Display) {
         let labels: Vec<&str> = labels.iter().copied().filter(|label| !label.is_empty()).collect();
         let _written = match labels.is_empty() {
             true => writeln!(self.0, "{name} {value}"),
@@ -152,8 +157,13 @@ impl Exposition {
         };
     }
 
+    /// The text so far.
+    pub fn into_text(self) -> String {
+        self.0
+    }
+
     /// A family of one series without labels.
-    fn single(&mut self, name: &str, help: &str, kind: &str, value: impl Display) {
+    pub fn single(&mut self, name: &str, help: &str, kind: &str, value: impl Display) {
         self.family(name, help, kind);
         self.sample(name, &[], value);
     }
@@ -162,10 +172,7 @@ impl Exposition {
 /// Renders all current metrics.
 pub(super) fn render(observer: &Observer) -> String {
     let mut text = Exposition::default();
-    text.family("twinring_build_info", "The version that runs, and its engine.", "gauge");
-    let version = format!("version=\"{}\"", env!("CARGO_PKG_VERSION"));
-    let engine = format!("engine=\"{}\"", observer.engine);
-    text.sample("twinring_build_info", &[&version, &engine], 1);
+    append_build(&mut text, &observer.engine);
     let ready = u8::from(observer.is_ready());
     text.single("twinring_http_ready", "1 while new connections are wanted.", "gauge", ready);
     for (name, help, kind, series) in OF_WORKERS.iter().copied() {
@@ -184,15 +191,94 @@ pub(super) fn render(observer: &Observer) -> String {
         text.sample(name, &["result=\"written\""], lines.written);
         text.sample(name, &["result=\"dropped\""], lines.dropped);
     }
-    append_runtime(&mut text, observer);
-    append_process(&mut text, observer);
+    append_runtime(&mut text, &observer.handle);
+    append_process(&mut text, observer.started);
     text.0
 }
 
+/// Shows the metrics of a service that has no others than its counters.
+pub struct PlainObserver<C> {
+    name: &'static str,
+    counters: Box<dyn Fn() -> C + Send + Sync>,
+    engine: String,
+    handle: Handle,
+    stage: Arc<SharedStage>,
+    started: SystemTime,
+}
+
+impl<C> std::fmt::Debug for PlainObserver<C> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PlainObserver").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl<S: Service> Server<S> {
+    /// Shows the metrics of the service, under its name; `engine` is its engine.
+    pub fn plain_observer<C: Serialize + 'static>(
+        &self,
+        name: &'static str,
+        engine: impl Display,
+        counters: impl Fn() -> C + Send + Sync + 'static,
+    ) -> PlainObserver<C> {
+        PlainObserver {
+            name,
+            counters: Box::new(counters),
+            engine: engine.to_string(),
+            handle: self.handle().clone(),
+            stage: Arc::clone(&self.stage),
+            started: SystemTime::now(),
+        }
+    }
+}
+
+impl<C: Serialize + 'static> Pages for PlainObserver<C> {
+    fn stage(&self) -> Stage {
+        self.stage.get()
+    }
+
+    fn metrics(&self) -> String {
+        let mut text = Exposition::default();
+        append_build(&mut text, &self.engine);
+        // Numbers serialise without fail.
+        let counters = serde_json::to_value((self.counters)()).unwrap_or_default();
+        for (name, value) in counters.as_object().into_iter().flatten() {
+            let (prefix, service) = (format!("twinring_{}_{name}", self.name), self.name);
+            let what = format!("{name} of the service {service}, over all workers.");
+            match value {
+                // These go up and down.
+                Value::Number(number) if ["open", "waiting"].contains(&name.as_str()) => {
+                    text.single(&prefix, &format!("The gauge {what}"), "gauge", number);
+                }
+                Value::Number(number) => {
+                    let prefix = format!("{prefix}_total");
+                    text.single(&prefix, &format!("The counter {what}"), "counter", number);
+                }
+                Value::Object(parts) => {
+                    let prefix = format!("{prefix}_total");
+                    text.family(&prefix, &format!("The counters {what}"), "counter");
+                    for (part, number) in parts {
+                        text.sample(&prefix, &[&format!("kind=\"{part}\"")], number);
+                    }
+                }
+                _ => {}
+            }
+        }
+        append_runtime(&mut text, &self.handle);
+        append_process(&mut text, self.started);
+        text.0
+    }
+}
+
+fn append_build(text: &mut Exposition, engine: &str) {
+    text.family("twinring_build_info", "The version that runs, and its engine.", "gauge");
+    let version = format!("version=\"{}\"", env!("CARGO_PKG_VERSION"));
+    text.sample("twinring_build_info", &[&version, &format!("engine=\"{engine}\"")], 1);
+}
+
 /// Counters of the runtime, under the names that the statistics of the command use.
-fn append_runtime(text: &mut Exposition, observer: &Observer) {
+fn append_runtime(text: &mut Exposition, handle: &Handle) {
     // Numbers serialise without fail.
-    let counters = serde_json::to_value(observer.handle.counters()).unwrap_or_default();
+    let counters = serde_json::to_value(handle.counters()).unwrap_or_default();
     for (name, value) in counters.as_object().into_iter().flatten() {
         // The other fields are derived from these.
         let Some(value) = value.as_u64() else { continue };
@@ -213,7 +299,7 @@ fn append_runtime(text: &mut Exposition, observer: &Observer) {
 }
 
 /// The usual process metrics of Prometheus. Values that the system does not provide are left out.
-fn append_process(text: &mut Exposition, observer: &Observer) {
+fn append_process(text: &mut Exposition, started: SystemTime) {
     if let Ok(usage) = getrusage(UsageWho::RUSAGE_SELF) {
         let us = (usage.user_time() + usage.system_time()).num_microseconds();
         let help = "CPU time of the process, user and system.";
@@ -234,7 +320,7 @@ fn append_process(text: &mut Exposition, observer: &Observer) {
     if let Ok((soft, _)) = getrlimit(Resource::RLIMIT_NOFILE) {
         text.single("process_max_fds", "Descriptors that may be open.", "gauge", soft);
     }
-    let started = observer.started.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    let started = started.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     let help = "When the service was bound, in seconds since 1970.";
     text.single("process_start_time_seconds", help, "gauge", started);
 }

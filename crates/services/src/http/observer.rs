@@ -1,40 +1,14 @@
 //! The service as seen from other threads.
 
 use super::access_log::AccessLog;
+use super::admin::Pages;
 use super::counters::{HttpCounters, WorkerCounters};
+use super::metrics;
+use crate::server::{SharedStage, Stage};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::SystemTime;
-use twinring::{Engine, Handle};
-
-/// The stage of the service. It only advances.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
-    Starting,
-    /// All workers accept.
-    Ready,
-    /// At least one worker was asked to finish.
-    Draining,
-}
-
-/// The stage, for all threads to see.
-#[derive(Debug, Default)]
-pub(super) struct SharedStage(AtomicU8);
-
-impl SharedStage {
-    pub(super) fn advance_to(&self, stage: Stage) {
-        self.0.fetch_max(stage as u8, Ordering::AcqRel);
-    }
-
-    fn get(&self) -> Stage {
-        match self.0.load(Ordering::Acquire) {
-            0 => Stage::Starting,
-            1 => Stage::Ready,
-            _ => Stage::Draining,
-        }
-    }
-}
+use twinring::Handle;
 
 /// Reads the counters and the stage of the service. It outlives the service.
 #[derive(Clone)]
@@ -42,7 +16,7 @@ pub struct Observer {
     pub(super) workers: Vec<Arc<WorkerCounters>>,
     pub(super) log: Option<AccessLog>,
     pub(super) handle: Handle,
-    pub(super) engine: Engine,
+    pub(super) engine: String,
     pub(super) stage: Arc<SharedStage>,
     pub(super) started: SystemTime,
 }
@@ -68,8 +42,14 @@ impl Observer {
     pub fn is_ready(&self) -> bool {
         self.stage.get() == Stage::Ready
     }
+}
 
-    pub(super) fn stage(&self) -> Stage {
+impl Pages for Observer {
+    fn stage(&self) -> Stage {
         self.stage.get()
+    }
+
+    fn metrics(&self) -> String {
+        metrics::render(self)
     }
 }

@@ -3,7 +3,7 @@
 use super::access_log::AccessLog;
 use super::connection::{Connection, Phase};
 use super::counters::WorkerCounters;
-use super::observer::{Observer, SharedStage, Stage};
+use super::observer::Observer;
 use super::options::HttpSettings;
 use super::reply::Reply;
 use super::requests::serve_connection;
@@ -14,14 +14,16 @@ use super::worker::Worker;
 use crate::descriptors::descriptor_limit;
 use crate::server::{
     AllowList, ConnectionLimiter, Connections, DRAIN_SWEEP, Ending, Limit, Listener, Refused,
-    Server, Service, Tracking, WorkerService,
+    Server, Service, Tracking, Work, WorkerService,
 };
+use std::fmt::Display;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
-use twinring::{Engine, Handle, ListenOptions, TcpStream, spawn};
+use twinring::net::Steering;
+use twinring::{Handle, ListenOptions, TcpStream, spawn};
 
 /// The longest and the shortest time between two sweeps over the connections.
 const SWEEP_MAX: Duration = Duration::from_secs(1);
@@ -46,7 +48,6 @@ pub struct Http {
     pub(super) counters: Vec<Arc<WorkerCounters>>,
     pub(super) limiter: Arc<ConnectionLimiter>,
     pub(super) log: Option<AccessLog>,
-    pub(super) stage: Arc<SharedStage>,
 }
 
 impl HttpService {
@@ -76,7 +77,6 @@ impl HttpService {
             counters: (0..workers).map(|_| Arc::default()).collect(),
             limiter,
             log: None,
-            stage: Arc::default(),
         };
         let mut server = Server::new(http, workers, handle);
         server.listen(addresses, options, &None)?;
@@ -105,14 +105,14 @@ impl HttpService {
 
     /// A reader of the counters that outlives the service and works on any thread. `engine` is the
     /// engine of the service.
-    pub fn observer(&self, engine: Engine) -> Observer {
-        let Http { counters, log, stage, .. } = &self.service;
+    pub fn observer(&self, engine: impl Display) -> Observer {
+        let Http { counters, log, .. } = &self.service;
         Observer {
             workers: counters.clone(),
             log: log.clone(),
             handle: self.handle().clone(),
-            engine,
-            stage: Arc::clone(stage),
+            engine: engine.to_string(),
+            stage: Arc::clone(&self.stage),
             started: SystemTime::now(),
         }
     }
@@ -122,12 +122,22 @@ impl Service for Http {
     /// With the TLS that is spoken there.
     type Socket = Listener<Option<Tls>>;
 
+    fn steering((listener, _): &Self::Socket, workers: usize) -> io::Result<Steering> {
+        listener.steering(workers)
+    }
+
     async fn run(
         server: &HttpService,
         worker: usize,
         listeners: Vec<Listener<Option<Tls>>>,
     ) -> io::Result<()> {
         let part = Rc::new(Worker::new(&server.service, worker));
+        let (counters, log) = (Arc::clone(&part.counters), part.log.clone());
+        let _metering = server.meter(worker, move || {
+            let latency = log.as_ref().map(|log| log.latency());
+            let (latency_us, latencies) = latency.unwrap_or_default();
+            Work { latency_us, latencies, ..counters.work() }
+        });
         let outcome = server.serve(listeners, &part).await;
         if let Some(log) = &part.log {
             log.end().await;
@@ -227,12 +237,7 @@ impl WorkerService for Worker {
         self.close_forgotten_files()
     }
 
-    fn all_are_ready(&self) {
-        self.stage.advance_to(Stage::Ready);
-    }
-
     fn begin_drain(&self) {
-        self.stage.advance_to(Stage::Draining);
         self.draining.set(true);
     }
 }

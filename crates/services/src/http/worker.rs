@@ -8,7 +8,6 @@ use super::counters::WorkerCounters;
 use super::date::Clock;
 use super::index::Listings;
 use super::inflight::{InflightLoads, Outcome};
-use super::observer::SharedStage;
 use super::options::HttpSettings;
 use super::resource::{Missing, Resource, find};
 use super::service::Http;
@@ -34,7 +33,6 @@ pub(super) struct Worker {
     pub(super) limiter: Arc<ConnectionLimiter>,
     pub(super) connections: Rc<Connections<Connection>>,
     pub(super) log: Option<Rc<WorkerLog>>,
-    pub(super) stage: Arc<SharedStage>,
     /// The service shuts down: every answer is the last one of its connection.
     pub(super) draining: Cell<bool>,
     /// When unused files were last closed.
@@ -57,7 +55,6 @@ impl Worker {
             limiter: Arc::clone(&http.limiter),
             connections: Connections::new(),
             log: log.map(Rc::new),
-            stage: Arc::clone(&http.stage),
             draining: Cell::new(false),
             looked_for_forgotten: Cell::new(Instant::now()),
         }

@@ -3,6 +3,7 @@
 //! Each worker is the only writer of its own [`WorkerCounters`], so a count is a load and a store
 //! and no locked instruction. Any thread may read them at any time.
 
+use super::meter::Work;
 use serde::Serialize;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -38,6 +39,17 @@ pub(crate) struct WorkerCounters {
     pub(crate) cut: Count,
     pub(crate) received_bytes: Count,
     pub(crate) sent_bytes: Count,
+}
+
+impl WorkerCounters {
+    /// The work of this worker. Its service sees no messages: a unit is a received byte.
+    pub(crate) fn work(&self) -> Work {
+        let units = self.received_bytes.get();
+        let (closed, accepted) = (self.closed.get(), self.accepted.get());
+        let bytes = units + self.sent_bytes.get();
+        let open = accepted.saturating_sub(closed);
+        Work { units, bytes, accepted, open, ..Work::default() }
+    }
 }
 
 /// Counters of a service, summed over its workers, at one moment.

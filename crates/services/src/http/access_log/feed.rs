@@ -53,6 +53,8 @@ pub(in super::super) struct WorkerLog {
     clock: Clock,
     /// A task waits to pass the buffer on.
     is_due: Cell<bool>,
+    /// Microseconds of all answered requests, and their number.
+    latency: Cell<(u64, u64)>,
 }
 
 #[derive(Debug, Default)]
@@ -78,7 +80,13 @@ impl WorkerLog {
             shared,
             clock: Clock::new(),
             is_due: Cell::new(false),
+            latency: Cell::default(),
         }
+    }
+
+    /// Microseconds of all answered requests, and their number.
+    pub(in super::super) fn latency(&self) -> (u64, u64) {
+        self.latency.get()
     }
 
     /// Passes the buffer on; false if the writing thread is too far behind.
@@ -312,7 +320,13 @@ impl ConnectionLog {
         let Pending { text, entries, sent_before } = &mut *pending;
         self.log.clock.tick();
         let mut left = sent.saturating_sub(*sent_before);
+        let now = self.log.clock.now();
         for entry in entries.drain(..count) {
+            let duration = now.saturating_duration_since(entry.began);
+            if entry.answer.is_some() {
+                let (us, requests) = self.log.latency.get();
+                self.log.latency.set((us + duration.as_micros() as u64, requests + 1));
+            }
             let bytes = entry.answer.map_or(0, |answer| answer.bytes.min(left));
             left -= bytes;
             let of = |range: Option<Range<usize>>| range.map(|range| &text[range]);
@@ -338,7 +352,7 @@ impl ConnectionLog {
                 status,
                 bytes,
                 body_bytes: bytes.saturating_sub(head_bytes),
-                duration: self.log.clock.now().saturating_duration_since(entry.began),
+                duration,
                 outcome,
                 worker: self.log.number,
             });

@@ -1,0 +1,52 @@
+//! `--admin`: the address of a server for its operator.
+
+use super::live::WithEngines;
+use super::report::Subject;
+use super::{AtEnd, with_remedy};
+use crate::values;
+use clap::Args;
+use std::io;
+use std::net::SocketAddr;
+use twinring_services::http::{Admin, Pages};
+
+#[derive(Debug, Args)]
+pub(super) struct AdminArgs {
+    /// Address that answers `/metrics`, `/healthz` and `/readyz`, on its own thread; and `/engines`
+    /// and `/engines.json` with --engine both or adaptive. Do not expose it.
+    #[arg(long, value_name = "ADDR", help_heading = "Operation", value_parser = values::listen)]
+    admin: Option<SocketAddr>,
+}
+
+impl AdminArgs {
+    pub(super) fn is_wanted(&self) -> bool {
+        self.admin.is_some()
+    }
+
+    /// Binds the address.
+    ///
+    /// # Errors
+    /// When it cannot be bound.
+    pub(super) fn bind(&self) -> Result<Option<Admin>, String> {
+        let admin = self.admin.map(Admin::bind).transpose();
+        admin.map_err(|error| with_remedy(&error, "ss -ltnp"))
+    }
+}
+
+/// Adds the address to the ready line.
+pub(super) fn with_details<C>(subject: Subject<C>, admin: Option<&Admin>) -> Subject<C> {
+    let Some(address) = admin.map(Admin::address) else { return subject };
+    subject.with_details("admin", &address, format!("admin on {address}"))
+}
+
+/// Starts the admin service; the result ends it.
+///
+/// # Errors
+/// When its thread or engine cannot be started.
+pub(super) fn start(
+    admin: Option<Admin>,
+    pages: WithEngines<impl Pages>,
+) -> io::Result<Option<AtEnd>> {
+    let Some(admin) = admin else { return Ok(None) };
+    let running = admin.start(pages)?;
+    Ok(Some(Box::new(move |_| drop(running))))
+}
