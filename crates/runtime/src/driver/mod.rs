@@ -146,6 +146,9 @@ operations! {
     /// The next received piece; empty at the end of the stream.
     fn poll_recv(key: Key, waiter: &mut Waiter<'_>) -> Poll<io::Result<RecvBuf>>;
 
+    /// Copies the next received bytes without taking them: how many, and 0 at the end of the stream.
+    fn poll_peek(key: Key, waiter: &mut Waiter<'_>, into: &mut [u8]) -> Poll<io::Result<usize>>;
+
     /// Takes `buf` over once the stream's queue has room. `more` says that more follows at once.
     fn poll_send(
         key: Key, waiter: &mut Waiter<'_>, buf: &mut Option<SendBuf>, more: bool

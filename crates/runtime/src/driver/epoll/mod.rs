@@ -363,6 +363,10 @@ impl Engine for Epoll {
         stream.try_receive(&self.shared)
     }
 
+    fn peek(&mut self, stream: &mut Stream, into: &mut [u8]) -> Option<usize> {
+        stream.try_peek(into, &self.shared)
+    }
+
     #[inline]
     fn await_bytes(&mut self, key: Key, stream: &mut Stream) -> io::Result<()> {
         stream.own.masked = false;

@@ -55,6 +55,9 @@ pub(crate) trait Engine: Sized {
     /// Bytes that are there already. The end is noted in the state.
     fn receive(&mut self, stream: &mut Stream<Self>) -> Option<RecvBuf>;
 
+    /// Copies bytes that are there already, and leaves them there. The end is noted in the state.
+    fn peek(&mut self, stream: &mut Stream<Self>, into: &mut [u8]) -> Option<usize>;
+
     /// Somebody waits for bytes.
     fn await_bytes(&mut self, key: Key, stream: &mut Stream<Self>) -> io::Result<()>;
 

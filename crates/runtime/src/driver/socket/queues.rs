@@ -39,6 +39,10 @@ impl<T> Seldom<T> {
         self.0.as_mut()?.0.pop_front()
     }
 
+    fn iter(&self) -> impl Iterator<Item = &T> {
+        self.0.iter().flat_map(|items| &items.0)
+    }
+
     pub(super) fn clear(&mut self) {
         self.0 = None;
     }
@@ -90,6 +94,18 @@ impl Unread {
         self.first = self.more.pop_front();
         self.bytes -= piece.len();
         Some(piece)
+    }
+
+    /// Copies the oldest bytes, as many as fit.
+    pub(crate) fn copy_to(&self, into: &mut [u8]) -> usize {
+        let mut copied = 0;
+        for piece in self.first.iter().chain(self.more.iter()) {
+            let rest = &mut into[copied..];
+            let bytes = rest.len().min(piece.len());
+            rest[..bytes].copy_from_slice(&piece[..bytes]);
+            copied += bytes;
+        }
+        copied
     }
 
     /// Moves the unread pieces out of the pool: called when they will stay for a while.

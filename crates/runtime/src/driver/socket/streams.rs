@@ -37,6 +37,24 @@ impl<E: Engine> Sockets<E> {
         polled
     }
 
+    pub(crate) fn poll_peek(
+        &mut self,
+        key: Key,
+        waiter: &mut Waiter<'_>,
+        into: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        let (stream, engine) = entry!(self, key, Stream);
+        stream.receiving.waiters.leave(waiter);
+        if let Some(bytes) = engine.peek(stream, into) {
+            return Poll::Ready(Ok(bytes));
+        }
+        let polled = stream.receiving.poll_peek_end(waiter);
+        if polled.is_pending() {
+            engine.await_bytes(key, stream)?;
+        }
+        polled.map(|end| end.map(|()| 0))
+    }
+
     pub(crate) fn poll_flushed(
         &mut self,
         key: Key,

@@ -1,7 +1,7 @@
 //! The same calls on sockets of the real kernel and on simulated ones have the same results.
 
 use super::poll::{Epoll, Event};
-use super::{recv, send, shutdown_write};
+use super::{peek, recv, send, shutdown_write};
 use crate::sys::faults::Faults;
 use crate::sys::machine::world::World;
 use crate::sys::socket::{SockRef, Socket};
@@ -16,6 +16,7 @@ use std::time::Duration;
 enum Call {
     Send(usize),
     Recv(usize),
+    Peek(usize),
     Finish,
     Close,
     Reset,
@@ -29,6 +30,7 @@ fn any_script() -> impl Strategy<Value = Script> {
     let call = prop_oneof![
         4 => (1usize..2000).prop_map(Call::Send),
         4 => (1usize..3000).prop_map(Call::Recv),
+        1 => (1usize..3000).prop_map(Call::Peek),
         2 => Just(Call::Finish),
         1 => Just(Call::Close),
         1 => Just(Call::Reset),
@@ -92,6 +94,7 @@ fn act(end: &mut Option<OwnedFd>, call: Call) -> String {
             let mut into = vec![MaybeUninit::uninit(); bytes];
             format!("{:?}", recv(fd, &mut into).map_err(errno))
         }
+        Call::Peek(bytes) => format!("{:?}", peek(fd, &mut vec![0; bytes]).map_err(errno)),
         Call::Finish => format!("{:?}", shutdown_write(fd).map_err(errno)),
         Call::TakeError => {
             let error = SockRef::from(&*socket).take_error();

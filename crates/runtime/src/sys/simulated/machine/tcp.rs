@@ -235,21 +235,35 @@ impl Kernel {
         Ok(fd)
     }
 
+    /// How many bytes a receive of at most so many finds; `None` at the end of the stream.
+    fn receivable(&mut self, fd: RawFd, most: usize) -> io::Result<Option<usize>> {
+        let Some(tcp) = self.tcp(fd) else { return Err(error(libc::EBADF)) };
+        if !tcp.inbox.is_empty() {
+            return Ok(Some(most.min(tcp.inbox.len())));
+        }
+        // Behind the peer's FIN there is only the end of the stream (SOCK_DONE).
+        if tcp.peer_finished {
+            return Ok(None);
+        }
+        match tcp.errno.take() {
+            Some(errno) => Err(error(errno)),
+            None if tcp.broken => Ok(None),
+            None => Err(error(libc::EAGAIN)),
+        }
+    }
+
+    /// recv(2) with MSG_PEEK, without waiting.
+    pub(super) fn peek(&mut self, fd: RawFd, into: &mut [u8]) -> io::Result<usize> {
+        let Some(bytes) = self.receivable(fd, into.len())? else { return Ok(0) };
+        if let Some(tcp) = self.tcp(fd) {
+            into[..bytes].copy_from_slice(&tcp.beginning(bytes));
+        }
+        Ok(bytes)
+    }
+
     /// recv(2) without waiting.
     pub(super) fn recv(&mut self, fd: RawFd, into: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
-        let Some(tcp) = self.tcp(fd) else { return Err(error(libc::EBADF)) };
-        if tcp.inbox.is_empty() {
-            // Behind the peer's FIN there is only the end of the stream (SOCK_DONE).
-            if tcp.peer_finished {
-                return Ok(0);
-            }
-            return match tcp.errno.take() {
-                Some(errno) => Err(error(errno)),
-                None if tcp.broken => Ok(0),
-                None => Err(error(libc::EAGAIN)),
-            };
-        }
-        let mut bytes = into.len().min(tcp.inbox.len());
+        let Some(mut bytes) = self.receivable(fd, into.len())? else { return Ok(0) };
         if self.dice.strikes(Fault::ShortReceive) {
             bytes = self.dice.part(bytes);
             self.owe(fd, IN);
