@@ -5,8 +5,8 @@ use crate::sys;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Closed sockets that still send, each with the moment at which that ends. All wait equally
-/// long, so the queue is in order of their deadlines.
+/// Closed sockets that still send, each with its deadline. All have the same linger time, so the queue
+/// is in order of the deadlines.
 #[derive(Debug)]
 pub(crate) struct Lingering {
     queue: VecDeque<(Instant, Key)>,
@@ -22,7 +22,7 @@ impl Lingering {
         self.queue.push_back((sys::now() + self.limit, key));
     }
 
-    /// Keys whose time is up; those that closed meanwhile are for the caller to ignore.
+    /// The next key whose deadline has passed. The caller ignores sockets that were closed earlier.
     pub(crate) fn pop_expired(&mut self) -> Option<Key> {
         let (deadline, key) = *self.queue.front()?;
         if deadline > sys::now() {
@@ -32,7 +32,7 @@ impl Lingering {
         Some(key)
     }
 
-    /// When to look again, given whether the socket in front is still `open`.
+    /// The next deadline of a socket that is still `open`.
     pub(crate) fn next_deadline(&mut self, open: impl Fn(Key) -> bool) -> Option<Instant> {
         while let Some((deadline, key)) = self.queue.front() {
             if open(*key) {

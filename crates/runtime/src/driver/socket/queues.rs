@@ -1,15 +1,15 @@
-//! Queues of a socket, small as long as they are empty.
+//! Queues of a socket, which are small while they are empty.
 
 use crate::buf::RecvBuf;
 use std::collections::VecDeque;
 
-/// Bytes a socket may hold received and unread before its receive is paused. What one turn of the
-/// driver delivers, at most the pool, comes on top.
+/// Received and unread bytes of a socket at which its receive is paused. The data of one turn of the
+/// driver, at most the pool, can come on top.
 pub(crate) const RECEIVED_BYTES_MAX: usize = 128 * 1024;
-/// Pieces a socket may hold received and unread before its receive is paused.
+/// Received and unread pieces of a socket at which its receive is paused.
 pub(crate) const RECEIVED_PIECES_MAX: usize = 64;
 
-/// A queue that is empty most of the time, and then no more than a pointer.
+/// A queue that is empty most of the time, when it is only a pointer.
 #[derive(Debug)]
 pub(super) struct Seldom<T>(Option<Box<Items<T>>>);
 
@@ -54,7 +54,7 @@ impl<T> Seldom<T> {
     }
 }
 
-/// Received and unread.
+/// Data that was received and not yet read.
 #[derive(Debug, Default)]
 pub(crate) struct Unread {
     /// The oldest piece, in the socket's own memory because there is rarely a second one.
@@ -81,8 +81,8 @@ impl Unread {
         self.first.is_none()
     }
 
-    /// True when the socket holds as much as it may, although its reader had a turn to take it: a
-    /// large batch that has just come says nothing about the reader.
+    /// True when the socket holds as much as it may, although its reader had a turn to take it: a large
+    /// batch that has just arrived does not mean that the reader is slow.
     pub(crate) fn is_full(&self, turn: u32) -> bool {
         self.oldest_turn != turn
             && (self.bytes >= RECEIVED_BYTES_MAX || self.more.len() >= RECEIVED_PIECES_MAX)
@@ -108,7 +108,7 @@ impl Unread {
         copied
     }
 
-    /// Moves the unread pieces out of the pool: called when they will stay for a while.
+    /// Moves the unread pieces out of the pool; called when they will stay for a while.
     pub(crate) fn detach(&mut self) -> u64 {
         let moved = u64::from(self.first.is_some()) + self.more.len() as u64;
         self.first = self.first.take().map(RecvBuf::detach);

@@ -118,10 +118,10 @@ impl<E: Engine> Sockets<E> {
 
     pub(crate) fn end_pieces(&mut self, key: Key, broken: Option<i32>, wakes: &mut Vec<Waker>) {
         let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else { return };
-        let unheard = self.engine.give_up_file(stream);
-        let broken = broken.or(unheard.flatten());
-        if unheard.is_none() && broken.is_none() {
-            // The half stays reserved until it is known.
+        let unreported = self.engine.give_up_file(stream);
+        let broken = broken.or(unreported.flatten());
+        if unreported.is_none() && broken.is_none() {
+            // The half stays reserved until that is known.
             return stream.sending.file_is_unknown();
         }
         stream.end_file(self.engine.counters(), broken, wakes);
@@ -129,7 +129,7 @@ impl<E: Engine> Sockets<E> {
 }
 
 impl<E: Engine> Stream<E> {
-    /// Gives the sending half back; with an errno it is broken from now on, and its close a reset.
+    /// Releases the sending half. With an errno it is broken from now on, and a close sends a reset.
     pub(crate) fn end_file(
         &mut self,
         counters: &Counters,
@@ -144,8 +144,8 @@ impl<E: Engine> Stream<E> {
         self.shut_down_if_due(counters);
     }
 
-    /// Goes on with what is queued, FIN and the close, when nothing is in the hands of the engine.
-    /// True if the socket is to be closed.
+    /// Continues with the queue, FIN and the close, once the engine has no send in progress. True if the
+    /// socket is to be closed.
     pub(crate) fn advance(&mut self, key: Key, engine: &mut E, wakes: &mut Vec<Waker>) -> bool {
         loop {
             self.sending.wake_if_room(wakes);
