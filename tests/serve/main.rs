@@ -4,6 +4,7 @@
 mod support;
 
 mod allow;
+mod discard;
 mod echo;
 mod echo_limits;
 mod echo_shutdown;
