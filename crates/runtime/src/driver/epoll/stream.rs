@@ -199,7 +199,7 @@ impl Stream {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 shared.counters.eagain.add(1);
             }
-            Err(error) => self.sending.fail(errno(&error), wakes),
+            Err(error) => self.send_failed(errno(&error), wakes),
         }
         if taken < bytes.len() {
             shared.counters.short_sends.add(1);

@@ -10,7 +10,7 @@ pub(crate) mod stream;
 mod streams;
 
 use self::linger::Lingering;
-use self::stream::{Receiving, Sending};
+use self::stream::{End, Receiving, Sending};
 use super::Side;
 use super::datagrams::{Outbox, UdpSetup};
 use super::slots::{Key, Slots};
@@ -157,6 +157,17 @@ impl<E: Engine> Stream<E> {
             counters.syscalls.add(1);
             // Fails only when the connection has ended, which the receiving side reports.
             let _reported_by_recv = sys::shutdown_write(fd);
+        }
+    }
+
+    /// A send failed, and its bytes are lost. If the kernel had no memory for it, the connection is still
+    /// open: then the receiving half ends too, or this end would wait for the answer to what the peer
+    /// never got, and the close is a reset, or the peer would take the rest for all of it.
+    pub(crate) fn send_failed(&mut self, errno: i32, wakes: &mut Vec<Waker>) {
+        self.sending.fail(errno, wakes);
+        if matches!(errno, libc::ENOMEM | libc::ENOBUFS) {
+            self.receiving.finish(End::Error(errno), wakes);
+            self.socket.iter().for_each(super::reset_on_close);
         }
     }
 

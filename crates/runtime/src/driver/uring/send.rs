@@ -139,7 +139,7 @@ impl Uring {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.counters.eagain.add(1),
             Err(error) => {
                 // With an empty queue there are no other waiters.
-                stream.sending.fail(errno(&error), &mut Vec::new());
+                stream.send_failed(errno(&error), &mut Vec::new());
                 return Err(error);
             }
         }
@@ -174,7 +174,7 @@ impl Uring {
             // A send that waited in a worker thread was interrupted: nothing was sent.
             error if error == -libc::EINTR => {}
             error => {
-                stream.sending.fail(-error, wakes);
+                stream.send_failed(-error, wakes);
                 // A task that answers received data receives again, and does not check whether the
                 // answer was sent.
                 self.look_again(key, stream);
