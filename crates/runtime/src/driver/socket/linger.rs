@@ -43,3 +43,29 @@ impl Lingering {
         None
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::slots::Slots;
+
+    #[test]
+    fn sockets_expire_in_order_after_the_limit_and_closed_ones_have_no_deadline() {
+        let mut slots = Slots::new();
+        let (first, second) = (slots.insert(()), slots.insert(()));
+        let mut expired = Lingering::new(Duration::ZERO);
+        expired.push(first);
+        expired.push(second);
+        assert_eq!([(); 3].map(|()| expired.pop_expired()), [Some(first), Some(second), None]);
+        const HOUR: Duration = Duration::from_secs(3600);
+        let mut lingering = Lingering::new(HOUR);
+        let before = sys::now();
+        lingering.push(first);
+        lingering.push(second);
+        assert_eq!(lingering.pop_expired(), None);
+        let deadline = lingering.next_deadline(|key| key == second).expect("it is open");
+        assert!((before + HOUR..=sys::now() + HOUR).contains(&deadline));
+        assert_eq!(lingering.queue.len(), 1, "the closed one has left the queue");
+        assert_eq!(lingering.next_deadline(|_| false), None);
+    }
+}
