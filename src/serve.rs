@@ -38,6 +38,8 @@ const PROBLEMS_MAX: usize = 50;
 pub(crate) enum Service {
     /// Send every byte back to where it came from (TCP).
     Echo(Box<tcp::TcpArgs>),
+    /// Read every byte and answer none (TCP).
+    Discard(Box<tcp::TcpArgs>),
     /// Serve the files of a directory over HTTP/1.1.
     Http(Box<http::HttpArgs>),
     /// Send every datagram back to its sender (UDP), impaired on request.
@@ -62,6 +64,7 @@ pub(crate) fn run(service: Service) -> ExitCode {
     let _told = Told;
     let outcome = match service {
         Service::Echo(args) => tcp::serve_echo(&args),
+        Service::Discard(args) => tcp::serve_discard(&args),
         Service::Http(args) => http::serve(*args),
         Service::Udp(args) => udp::serve(&args),
     };

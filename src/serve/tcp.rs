@@ -1,4 +1,4 @@
-//! Services over TCP: `twinring serve echo`.
+//! Services over TCP: `twinring serve echo` and `twinring serve discard`.
 
 use super::admin::{self, AdminArgs};
 use super::allow::AllowArgs;
@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use twinring::ListenOptions;
 use twinring::confine::Uses;
-use twinring_services::{Connection, Limits, TcpService, echo, raise_descriptor_limit};
+use twinring_services::{Connection, Limits, TcpService, discard, echo, raise_descriptor_limit};
 
 #[derive(Debug, Args)]
 pub(crate) struct TcpArgs {
@@ -63,6 +63,10 @@ pub(crate) struct TcpArgs {
 
 pub(super) fn serve_echo(args: &TcpArgs) -> Result<ExitCode, Box<dyn Error>> {
     serve("echo", echo::echo, args)
+}
+
+pub(super) fn serve_discard(args: &TcpArgs) -> Result<ExitCode, Box<dyn Error>> {
+    serve("discard", discard::discard, args)
 }
 
 /// Runs a TCP service until a signal ends it.

@@ -1,6 +1,7 @@
 //! `twinring lab`, from the command line to the bundle.
 
 mod compare;
+mod examples;
 mod hosts;
 mod http;
 mod measurements;

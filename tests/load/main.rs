@@ -5,6 +5,7 @@ mod support;
 
 mod http;
 mod http_faults;
+mod http_gates;
 mod http_serve;
 mod http_tls;
 mod tcp;

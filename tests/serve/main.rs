@@ -4,6 +4,7 @@
 mod support;
 
 mod allow;
+mod discard;
 mod echo;
 mod echo_limits;
 mod echo_shutdown;
@@ -14,8 +15,10 @@ mod http_browser;
 mod http_config;
 mod http_hosts;
 mod http_log;
+mod http_log_disk;
 mod http_metrics;
 mod http_patience;
+mod http_ranges;
 mod http_robust;
 mod http_sending;
 mod http_shutdown;

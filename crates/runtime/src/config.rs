@@ -1,4 +1,4 @@
-//! Which engine, and which of its features: asked for, and in use.
+//! The engine and its features: requested, and in use.
 
 use serde::de::IntoDeserializer;
 use serde::de::value::Error;
@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// The engine asked for.
+/// The requested engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EngineChoice {
     /// io_uring where this kernel and container allow it, else epoll.
     #[default]
     Auto,
-    /// io_uring, or an error that names what refuses it.
+    /// io_uring, or an error that names the layer that refuses it.
     IoUring,
     /// epoll.
     Epoll,
@@ -80,11 +80,11 @@ pub enum TaskRun {
     Defer,
     /// At the next system call: IORING_SETUP_COOP_TASKRUN, Linux 5.19.
     Coop,
-    /// By interrupting the worker: what kernels before 5.19 do.
+    /// By interrupting the worker, as kernels before 5.19 do.
     None,
 }
 
-/// How the kernel is given buffers to receive into.
+/// How buffers to receive into are given to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Buffers {
@@ -116,11 +116,11 @@ pub enum UdpReads {
     Auto,
     /// By a multishot receive.
     Ring,
-    /// By recvmmsg(2), when a poll says that there is something.
+    /// By recvmmsg(2), when a poll reports data.
     Calls,
 }
 
-/// Who carries out operations on files that may have to wait for a disk.
+/// Where operations on files that may have to wait for a disk are executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FileOperations {
@@ -241,9 +241,9 @@ options_and_features! {
         no_sqarray: bool => bool, "on or off", switch;
         /// Sends that succeed whole post no completion, Linux 5.17.
         skip_success: bool => bool, "on or off", switch;
-        /// How many sends wait for each other and for the next enter; `off` submits each at once. Unless
-        /// it is off, a wait that brings as much as the kernel runs at a time is followed by an enter
-        /// that takes more of what has arrived, so that the answers leave in one burst.
+        /// How many sends wait for the next enter; `off` submits each at once. Unless it is off, a
+        /// wait that returns as many completions as the kernel runs at a time is followed by an
+        /// enter that takes more, so that the answers leave in one burst.
         gather: u32 => u32, "on, off or 1 to 512 sends", gather;
         /// Submit sends before waiting instead of together with it.
         split: Split => Split, "auto, on or off", named;
@@ -257,7 +257,7 @@ options_and_features! {
         direct: bool => bool, "on or off", switch;
         /// How datagram sockets are read, where receives are multishot.
         udp: UdpReads => UdpReads, "auto, ring or calls", named;
-        /// Who carries out operations on files that may have to wait.
+        /// Where operations on files that may have to wait are executed.
         files: FileOperations => FileOperations, "ring or threads", named;
         /// Entries of the submission queue.
         sq_entries: u32 => u32, "a power of two from 8 to 32768", |text| power_of_two(text, 8, 1 << 15);
@@ -281,17 +281,19 @@ options! {
         buffer_bytes: u32, "64 to 1048576", |text| number_between(text, 64, 1 << 20);
         /// Number of receive buffers.
         buffer_count: u32, "4 to 32768", |text| number_between(text, 4, 1 << 15);
-        /// How many sends wait until the events in hand have been handled; `off` sends each at once.
+        /// How many sends wait until the current events have been handled; `off` sends each at
+        /// once.
         gather: u32, "on, off or 1 to 512 sends", gather;
     }
 }
 
-/// Default size of a receive buffer: 64 KiB, and three cache lines more. A message of 64 KiB then does not
-/// fill it, which would call for another look at the socket; and buffers do not all begin in the same
-/// sets of the caches.
+/// Default size of a receive buffer: 64 KiB, and three cache lines more. A message of 64 KiB then
+/// does not fill it, which would require another system call; and buffers do not all begin in the
+/// same sets of the caches.
 pub(crate) const RECV_BUFFER_BYTES: usize = 64 * 1024 + 192;
 
-/// The most sends that wait for each other on epoll. On io_uring this value means no bound but the queue.
+/// The maximum number of sends that wait on epoll. On io_uring this value means no bound but the
+/// queue.
 pub(crate) const GATHER_MAX: u32 = 512;
 
 fn gather(text: &str) -> Option<u32> {

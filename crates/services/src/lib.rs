@@ -7,6 +7,7 @@
 
 mod connection;
 mod descriptors;
+pub mod discard;
 pub mod echo;
 pub mod http;
 mod server;

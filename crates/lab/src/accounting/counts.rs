@@ -31,6 +31,10 @@ pub struct Counts {
     /// process: on `lo` that is the namespace of both sides, and of everybody else in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tcp_retransmits: Option<u64>,
+    /// Connections that a listener of the network namespace dropped, most of them because its accept
+    /// queue was full (`ListenDrops` of `/proc/net/netstat`); not in older bundles.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listen_drops: Option<u64>,
     /// Packets that the device of the network dropped, either way (`/proc/net/dev`): a veth does so
     /// when 256 packets wait for its NAPI.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -51,6 +55,7 @@ impl Counts {
         let (interrupts, softirqs) = (of("/proc/interrupts"), of("/proc/softirqs"));
         sides.map(|(cpu, pid, device)| {
             let snmp = of(&format!("/proc/{pid}/net/snmp"));
+            let netstat = of(&format!("/proc/{pid}/net/netstat"));
             let devices = device.map(|_| of(&format!("/proc/{pid}/net/dev"))).unwrap_or_default();
             Counts {
                 function_call_interrupts: procfs::count_of_cpu(&interrupts, "CAL", cpu),
@@ -58,6 +63,7 @@ impl Counts {
                 net_rx_runs: procfs::count_of_cpu(&softirqs, "NET_RX", cpu),
                 steered: procfs::steered(softnet_stat, cpu),
                 tcp_retransmits: procfs::snmp(&snmp, "Tcp", "RetransSegs"),
+                listen_drops: procfs::snmp(&netstat, "TcpExt", "ListenDrops"),
                 device_drops: device.and_then(|it| procfs::device_drops(&devices, &it.name)),
                 napi_threads_ns: device.and_then(napi_threads_ns),
             }
@@ -84,6 +90,7 @@ impl Counts {
             net_rx_runs: of(|it| it.net_rx_runs),
             steered: of(|it| it.steered),
             tcp_retransmits: of(|it| it.tcp_retransmits),
+            listen_drops: of(|it| it.listen_drops),
             device_drops: of(|it| it.device_drops),
             napi_threads_ns: of(|it| it.napi_threads_ns),
         }
@@ -170,7 +177,8 @@ mod tests {
         let pid = std::process::id() as i32;
         let [counts, nobody] = Counts::take([(0, pid, Some(&device)), (1 << 20, pid, None)], "");
         assert!(counts.net_rx_runs.is_some() && counts.device_drops.is_some(), "{counts:?}");
-        assert!(counts.tcp_retransmits.is_some() && counts.napi_threads_ns.is_none());
+        assert!(counts.tcp_retransmits.is_some() && counts.listen_drops.is_some(), "{counts:?}");
+        assert!(counts.napi_threads_ns.is_none());
         assert_eq!((nobody.net_rx_runs, nobody.device_drops), (None, None));
     }
 }

@@ -382,7 +382,7 @@ fn the_peers_are_compared_with_both_of_our_engines() {
         speakers.map(|it| peers.subjects[it].name.as_str()).collect::<Vec<_>>()
     };
     assert_eq!(names(Protocol::Http), ["epoll", "io_uring", "nginx"]);
-    assert_eq!(names(Protocol::Tcp).len(), 10);
+    assert_eq!(names(Protocol::Tcp).len(), 11);
 }
 
 #[test]

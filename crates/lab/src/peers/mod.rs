@@ -154,6 +154,16 @@ pub const KNOWN: &[Peer] = &[
         origin: Origin::Go("go-net"),
     },
     Peer {
+        name: "tokio-uring",
+        program: "tokio-uring-echo",
+        what: "tokio-uring, one thread",
+        protocol: Protocol::Tcp,
+        arguments: OURS,
+        fitted: |point| connection_buffer(point, 32 << 10),
+        port: None,
+        origin: Origin::Cargo,
+    },
+    Peer {
         name: "floor-epoll",
         program: "floor-epoll",
         what: "a bare epoll loop, no runtime",

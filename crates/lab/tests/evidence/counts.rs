@@ -39,7 +39,8 @@ fn counted_as(
 
 fn interrupts(calls: u64, reschedules: u64) -> Value {
     json!({"function_call_interrupts": calls, "reschedule_interrupts": reschedules,
-        "net_rx_runs": calls, "steered": calls, "tcp_retransmits": 3, "device_drops": 2})
+        "net_rx_runs": calls, "steered": calls, "tcp_retransmits": 3, "device_drops": 2,
+        "listen_drops": 1})
 }
 
 /// A CPU that polls while it is idle is told without an interrupt.
@@ -66,6 +67,8 @@ fn both_sides_are_counted_once_each() {
     assert_eq!(on_rps[Metric::Notifications], 0.75 + 200.0 / ANSWERED as f64);
     assert_eq!((on_rps[Metric::NetRxRuns], on_rps[Metric::ServerPageFaults]), (0.75, 0.01));
     assert_eq!(lost.map(|it| on_rps[it]), [6.0, 4.0]);
+    // Of the server's listeners only.
+    assert_eq!(on_rps[Metric::ListenDrops], 1.0);
     // Both sides are in one network namespace there.
     assert_eq!(lost.map(|it| on_lo[it]), [3.0, 2.0]);
 }

@@ -56,7 +56,7 @@ const fn aligned(bytes: usize) -> usize {
     bytes.next_multiple_of(size_of::<usize>())
 }
 
-/// Room that data of this length takes: CMSG_SPACE.
+/// The space that data of this length takes: CMSG_SPACE.
 const fn space(data_bytes: usize) -> usize {
     aligned(HEADER_BYTES) + aligned(data_bytes)
 }
@@ -64,7 +64,7 @@ const fn space(data_bytes: usize) -> usize {
 const PKTINFO_V4_BYTES: usize = size_of::<libc::in_pktinfo>();
 const PKTINFO_V6_BYTES: usize = size_of::<libc::in6_pktinfo>();
 
-/// What a socket wants to be told about each datagram.
+/// The ancillary data that a socket wants for each datagram.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Wanted {
     pub(crate) pktinfo: bool,
@@ -74,12 +74,12 @@ pub(crate) struct Wanted {
     pub(crate) drop_marks: bool,
 }
 
-/// Ancillary bytes of a receive that wants everything, on IPv6.
+/// Ancillary bytes of a receive with all of it, on IPv6.
 pub(crate) const RECV_CONTROL_BYTES_MAX: usize =
     space(PKTINFO_V6_BYTES) + space(4) + space(4) + space(16) + space(4);
 
 impl Wanted {
-    /// Room that the ancillary data of one receive takes.
+    /// The space that the ancillary data of one receive takes.
     pub(crate) fn control_bytes(self, ipv6: bool) -> usize {
         let pktinfo = if ipv6 { PKTINFO_V6_BYTES } else { PKTINFO_V4_BYTES };
         [
@@ -95,7 +95,7 @@ impl Wanted {
     }
 }
 
-/// What the kernel told about a received datagram.
+/// The ancillary data of a received datagram.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RecvControl {
     pub(crate) to: Option<IpAddr>,
@@ -105,7 +105,7 @@ pub(crate) struct RecvControl {
     pub(crate) kernel_drops: Option<u32>,
 }
 
-/// Reads ancillary data. Unknown messages and malformed ends are passed over.
+/// Reads ancillary data. Unknown messages and malformed ends are skipped.
 pub(crate) fn decode_control(control: &[u8]) -> RecvControl {
     let mut told = RecvControl::default();
     for (level, kind, data) in messages(control) {
@@ -156,7 +156,7 @@ pub(crate) fn messages(mut control: &[u8]) -> impl Iterator<Item = (i32, i32, &[
     })
 }
 
-/// What a send tells the kernel beside destination and payload.
+/// The ancillary data of a send.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SendControl {
     pub(crate) from: Option<IpAddr>,
@@ -164,7 +164,7 @@ pub(crate) struct SendControl {
     pub(crate) traffic_class: Option<u8>,
 }
 
-/// Ancillary bytes of a send that tells everything, on IPv6.
+/// Ancillary bytes of a send with all of it, on IPv6.
 pub(crate) const SEND_CONTROL_BYTES_MAX: usize = space(PKTINFO_V6_BYTES) + space(2) + space(4);
 
 impl SendControl {
@@ -286,7 +286,7 @@ mod tests {
             prop_assert_eq!(decode_control(&bytes), told);
         }
 
-        /// Nothing that stands in a control buffer can panic, or be read beyond its end.
+        /// No content of a control buffer causes a panic or a read beyond its end.
         #[test]
         fn any_bytes_are_survived(
             bytes in proptest::collection::vec(any::<u8>(), 0..200),
@@ -316,7 +316,7 @@ mod tests {
             prop_assert_eq!(length == 0, control.is_empty());
             let read: Vec<_> = messages(&bytes[..length]).collect();
             prop_assert_eq!(read.len(), present.iter().filter(|present| **present).count());
-            // Source address and traffic class come back in the form they go out.
+            // Source address and traffic class are received in the form in which they are sent.
             let told = decode_control(&bytes[..length]);
             prop_assert_eq!(told.to, control.from);
             if control.traffic_class.is_some_and(|_| cfg!(target_endian = "little")) {

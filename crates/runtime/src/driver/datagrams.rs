@@ -1,5 +1,4 @@
-//! What both engines keep for a UDP socket: how it was set up, and what was handed over for
-//! sending.
+//! The state of a UDP socket on both engines: its setup, and the datagrams to send.
 
 use super::ancillary::{NAME_BYTES, SendControl, Wanted};
 use crate::buf::SendBuf;
@@ -12,10 +11,10 @@ use std::task::Poll;
 
 /// Datagrams that one `recv_batch` delivers at most, and one recvmmsg(2) or sendmmsg(2) carries.
 pub(crate) const BATCH_MAX: usize = 64;
-/// Datagrams a socket may hold handed over and unsent before `send_batch` waits.
+/// Unsent datagrams of a socket at which `send_batch` waits.
 pub(crate) const HELD_DATAGRAMS_MAX: usize = 1024;
-/// Bytes a socket may hold handed over and unsent before `send_batch` waits. One further datagram
-/// of any size is accepted while less than this is held.
+/// Unsent bytes of a socket at which `send_batch` waits. While there are fewer, one further datagram of
+/// any size is accepted.
 pub(crate) const HELD_BYTES_MAX: usize = 1024 * 1024;
 
 /// Segments the kernel cuts one buffer into at most: UDP_MAX_SEGMENTS, 64 until Linux 6.9.
@@ -23,7 +22,7 @@ const SEGMENTS_MAX: usize = 64;
 /// Bytes of one buffer the kernel cuts at most: the longest UDP payload on IPv4.
 const SEGMENTED_BYTES_MAX: usize = 65_507;
 
-/// What a driver has to know of a UDP socket.
+/// The setup of a UDP socket.
 #[derive(Clone, Debug)]
 pub(crate) struct UdpSetup {
     /// The peer of a connected socket.
@@ -55,7 +54,7 @@ impl UdpSetup {
         (name, self.wanted.control_bytes(self.ipv6))
     }
 
-    /// What this socket has to tell the kernel beside payload and destination.
+    /// The ancillary data of a datagram: what the kernel needs beside payload and destination.
     pub(crate) fn control_for(&self, datagram: &Datagram) -> SendControl {
         SendControl {
             from: datagram.from,
@@ -66,7 +65,7 @@ impl UdpSetup {
 }
 
 /// ICMP errors as connected sockets report them: icmp_err_convert in the kernel. EMSGSIZE is not
-/// among them, as it nearly always is about the datagram at hand.
+/// among them, as it nearly always concerns the datagram being sent.
 pub(crate) fn is_icmp_error(errno: i32) -> bool {
     [
         libc::ECONNREFUSED,
@@ -94,17 +93,17 @@ pub(crate) struct Outgoing {
     pub(crate) retried: bool,
 }
 
-/// Handed over and not yet taken by the kernel, or (io_uring) not yet known to be.
+/// Datagrams that the kernel has not accepted yet, or (io_uring) is not yet known to have accepted.
 #[derive(Debug)]
 pub(crate) struct Outbox {
-    /// Not with the kernel. Those in front were there, were refused, and go before all others.
+    /// Not with the kernel. Those in front were submitted and refused, and go before all others.
     queue: VecDeque<Outgoing>,
     refused: usize,
-    /// Datagrams and bytes held in all, those with the kernel included.
+    /// All datagrams and bytes held, including those with the kernel.
     held: usize,
     held_bytes: usize,
     segmentation: bool,
-    /// The program has closed the socket; what it handed over is still being sent.
+    /// The program has closed the socket, and its datagrams are still being sent.
     pub(crate) closing: bool,
     pub(crate) waiters: WaitQueue,
 }
@@ -122,17 +121,17 @@ impl Outbox {
         }
     }
 
-    /// True when nothing is held: all is with the kernel, or was given up and counted.
+    /// True when nothing is held: every datagram was sent, or counted as not sent.
     pub(crate) fn is_settled(&self) -> bool {
         self.held == 0
     }
 
-    /// True when nothing waits to be handed to the kernel.
+    /// True when no datagram waits to be submitted.
     pub(crate) fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// Datagrams, and buffers to be cut into some, that wait to be handed to the kernel.
+    /// Datagrams, and buffers to be cut into datagrams, that wait to be submitted.
     pub(crate) fn len(&self) -> usize {
         self.queue.len()
     }
@@ -147,12 +146,12 @@ impl Outbox {
         self.queue.front().is_some_and(|outgoing| outgoing.datagram.segment_bytes.is_some())
     }
 
-    /// True while datagrams that the kernel has refused wait to be handed over again.
+    /// True while datagrams that the kernel has refused wait to be submitted again.
     pub(crate) fn has_refused(&self) -> bool {
         self.refused > 0
     }
 
-    /// Drops what waits to be handed to the kernel.
+    /// Drops the datagrams that wait to be submitted.
     pub(crate) fn give_up(&mut self) {
         for outgoing in std::mem::take(&mut self.queue) {
             self.forget(&outgoing);
@@ -160,7 +159,7 @@ impl Outbox {
         self.refused = 0;
     }
 
-    /// The datagrams to hand to the kernel, in order.
+    /// The datagrams to submit, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Outgoing> {
         self.queue.iter()
     }
@@ -206,20 +205,20 @@ impl Outbox {
         }
     }
 
-    /// The next datagram to hand to the kernel.
+    /// The next datagram to submit.
     pub(crate) fn pop(&mut self) -> Option<Outgoing> {
         self.refused = self.refused.saturating_sub(1);
         self.queue.pop_front()
     }
 
-    /// As [`pop`](Outbox::pop), while nothing is with the kernel: if this comes back, it goes before what
-    /// was refused before it, which has not been handed over again.
+    /// As [`pop`](Outbox::pop), while nothing is with the kernel: if this is refused, it goes before those
+    /// that were refused earlier and not submitted again.
     pub(crate) fn pop_alone(&mut self) -> Option<Outgoing> {
         self.refused = 0;
         self.queue.pop_front()
     }
 
-    /// The kernel took it.
+    /// The kernel accepted it.
     pub(crate) fn sent(&mut self, outgoing: &Outgoing, stats: &mut UdpStats) {
         stats.sent += outgoing.datagram.datagrams() as u64;
         self.forget(outgoing);
@@ -230,7 +229,7 @@ impl Outbox {
         self.held_bytes -= outgoing.datagram.data.len();
     }
 
-    /// The kernel did not take it: it goes again before everything newer, or is counted as lost.
+    /// The kernel refused it: it is sent again before all newer ones, or counted as lost.
     pub(crate) fn refuse(&mut self, mut outgoing: Outgoing, errno: i32, stats: &mut UdpStats) {
         let segmented = outgoing.datagram.segment_bytes.is_some();
         match errno {
@@ -244,8 +243,8 @@ impl Outbox {
                 outgoing.retried = true;
                 self.requeue(outgoing);
             }
-            // EIO: the device cannot checksum what is cut. EINVAL and, since Linux 6.14, EMSGSIZE:
-            // the kernel does not cut this one, as when a segment is larger than the path takes.
+            // EIO: the device cannot checksum the segments. EINVAL and, since Linux 6.14, EMSGSIZE: the
+            // kernel does not cut this one, as when a segment is larger than the path MTU.
             libc::EIO | libc::EINVAL | libc::EMSGSIZE if segmented => {
                 stats.gso_fallbacks += 1;
                 self.segmentation &= errno != libc::EIO;
@@ -263,7 +262,7 @@ impl Outbox {
         }
     }
 
-    /// Puts back what the kernel has not taken, behind what was put back before it.
+    /// Puts back a datagram that the kernel has refused, behind those put back earlier.
     pub(crate) fn requeue(&mut self, outgoing: Outgoing) {
         self.queue.insert(self.refused, outgoing);
         self.refused += 1;
@@ -325,7 +324,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the kernel cuts and refuses, the same segments go out in the same order.
+        /// The same segments go out in the same order, regardless of what the kernel cuts and refuses.
         #[test]
         fn segmentation_loses_and_reorders_nothing(
             bytes in 1usize..200_000, segment in 1u16..9000, supported: bool,
@@ -364,7 +363,7 @@ mod tests {
         assert_eq!((stats.send_errors.refused, stats.send_errors.total()), (1, 1));
     }
 
-    /// The first of two that were to go again, refused once more, came behind the second.
+    /// Regression: when the first of two retries was refused again, it was sent behind the second.
     #[test]
     fn what_is_refused_twice_keeps_its_place() {
         let mut outbox = Outbox::new(true);

@@ -1,4 +1,4 @@
-//! Wakers whose clone, wake and drop use the runtime again, as those of an executor within a task may.
+//! Wakers whose clone, wake and drop use the runtime, as those of an executor inside a task may.
 
 use crate::runtime::current;
 use crate::time::sleep;
@@ -55,7 +55,7 @@ fn wake_by_ref(data: *const ()) {
 fn drop_waker(data: *const ()) {
     calls(data).drops.fetch_add(1, Relaxed);
     use_the_runtime();
-    // SAFETY: as in `calls`; nobody uses this waker any more.
+    // SAFETY: as in `calls`; this waker is not used afterwards.
     unsafe { Arc::decrement_strong_count(data.cast::<Calls>()) };
 }
 
@@ -71,16 +71,16 @@ fn use_the_runtime() {
     if INSIDE.replace(true) {
         return;
     }
-    let nobody = &mut Context::from_waker(Waker::noop());
-    let _nothing = pin!(stream.recv()).poll(nobody);
-    let _sent = stream.poll_send(nobody, &mut Some("x".into()));
+    let no_waker = &mut Context::from_waker(Waker::noop());
+    let _nothing = pin!(stream.recv()).poll(no_waker);
+    let _sent = stream.poll_send(no_waker, &mut Some("x".into()));
     stream.cancel();
     drop(TcpListener::bind("127.0.0.1:0".parse().unwrap()).unwrap());
-    assert!(pin!(sleep(Duration::from_secs(9))).poll(nobody).is_pending());
-    let _begun = pin!(current().blocking().run(|| ())).poll(nobody);
+    assert!(pin!(sleep(Duration::from_secs(9))).poll(no_waker).is_pending());
+    let _begun = pin!(current().blocking().run(|| ())).poll(no_waker);
     let task = spawn(std::future::pending::<()>());
     task.abort();
-    assert!(pin!(shutdown_requested()).poll(nobody).is_pending());
+    assert!(pin!(shutdown_requested()).poll(no_waker).is_pending());
     INSIDE.set(false);
 }
 
@@ -123,9 +123,9 @@ async fn everything_that_waits() {
     wait_and_give_up("shutdown_requested", shutdown_requested()).await;
     let job = current().blocking().run(|| std::thread::sleep(Duration::from_millis(100)));
     wait_and_give_up("job", job).await;
-    let nobody = &mut Context::from_waker(Waker::noop());
+    let no_waker = &mut Context::from_waker(Waker::noop());
     let mut filler = Some(vec![0; 8 << 20].into());
-    assert!(stream.poll_send(nobody, &mut filler).is_ready());
+    assert!(stream.poll_send(no_waker, &mut filler).is_ready());
     wait_and_give_up("send", stream.send("more")).await;
     wait_and_give_up("flush", stream.flush()).await;
     // Woken by an event, and by a cancellation.

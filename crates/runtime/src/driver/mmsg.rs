@@ -1,5 +1,5 @@
-//! The memory of batched datagram calls: message headers and what they point at, set up once and
-//! used again for every call.
+//! The memory of batched datagram calls: message headers and the memory they point to, set up once and
+//! reused for every call.
 
 use crate::buf::{Pool, RecvBuf};
 use crate::calls::{Call, Calls};
@@ -24,8 +24,8 @@ fn empty_headers() -> Vec<libc::mmsghdr> {
     (0..BATCH_MAX).map(|_| libc::mmsghdr { msg_hdr: empty_header(), msg_len: 0 }).collect()
 }
 
-/// Datagrams asked for at least. Each costs a header to prepare, so a socket on which few arrive
-/// asks for few; one more than come shows that the socket is empty.
+/// The minimum number of datagrams that a receive requests. Each costs a header to prepare, so a socket
+/// on which few arrive requests few. Requesting one more than there are shows that the socket is empty.
 const ASKED_MIN: usize = 4;
 
 /// A socket, for its receives.
@@ -37,14 +37,14 @@ pub(super) struct Source<'a> {
 
 /// How far a socket has been read.
 ///
-/// A receive that brought fewer datagrams than it had room for has emptied the socket. (It may
-/// also have met an error behind the last datagram; then that error came during the call, and its
-/// event is still to come.) A single recvmsg(2) says so only by EAGAIN.
+/// A receive that returned fewer datagrams than it had room for has emptied the socket. (It may also
+/// have found an error behind the last datagram. That error occurred during the call, so its event is
+/// still to come.) A single recvmsg(2) shows this only by EAGAIN.
 #[derive(Debug)]
 pub(super) struct Reading {
     /// Set by an event, cleared by a receive that emptied the socket.
     pub(super) readable: bool,
-    /// Datagrams that the next receive asks for.
+    /// Datagrams that the next receive requests.
     asked: usize,
 }
 
@@ -53,8 +53,8 @@ impl Reading {
         Reading { readable, asked: ASKED_MIN }
     }
 
-    /// Appends datagrams of `source` to `into`, `most` of them, and says how many; `None` if it has
-    /// none. ICMP errors are counted and read past.
+    /// Appends at most `most` datagrams of `source` to `into` and returns how many; `None` if there are
+    /// none. ICMP errors are counted and skipped.
     pub(super) fn read(
         &mut self,
         batch: &mut RecvBatch,
@@ -71,7 +71,7 @@ impl Reading {
                 Ok((came, asked)) => {
                     let single = !setup.batch || asked == 1;
                     self.readable = single || came == asked;
-                    // Grown at once, as each further call costs more than headers do.
+                    // Grown immediately, as a further call costs more than headers do.
                     let next = if came == asked { 4 * asked } else { (asked / 2).max(2 * came) };
                     self.asked = next.clamp(ASKED_MIN, BATCH_MAX);
                     counters.received.add(came as u64);
@@ -137,7 +137,7 @@ impl RecvBatch {
     }
 
     /// Receives at most `most` datagrams with one system call, without waiting, and appends them
-    /// to `into`. Returns how many came and how many there was room for.
+    /// to `into`. Returns how many arrived and how many there was room for.
     fn receive(
         &mut self,
         fd: RawFd,
@@ -160,12 +160,12 @@ impl RecvBatch {
             1
         };
         into.extend((0..count).filter_map(|at| self.received(at, setup)));
-        // The last buffers move to the places of those that were filled.
+        // The last buffers take the places of those that were filled.
         self.ready.drain(..count);
         Ok((count, asked))
     }
 
-    /// Points headers at memory; returns how many, at least 1.
+    /// Points headers to memory; returns how many, at least 1.
     fn prepare(&mut self, setup: &UdpSetup, most: usize) -> usize {
         while self.ready.len() < most
             && let Some(id) = self.pool.take()
@@ -194,7 +194,7 @@ impl RecvBatch {
         count
     }
 
-    /// What the header at this place was filled with; `None` if it has no readable sender.
+    /// The datagram of the header at this index; `None` if it has no readable sender.
     fn received(&mut self, at: usize, setup: &UdpSetup) -> Option<Received> {
         let header = &self.headers[at];
         let bytes = (header.msg_len as usize).min(self.bytes);
@@ -240,7 +240,7 @@ impl SendBatch {
     }
 
     /// Sends from the front of an outbox, of which nothing is with the kernel, with one system call, and
-    /// books what came of it. False if the send buffer is full.
+    /// records the results. False if the send buffer is full.
     pub(super) fn send_from(
         &mut self,
         outbox: &mut Outbox,
@@ -273,12 +273,12 @@ impl SendBatch {
         }
     }
 
-    /// Sends the first datagrams of `queue` with one system call, without waiting; how many.
+    /// Sends the first datagrams of `queue` with one system call, without waiting; returns how many.
     ///
     /// # Errors
-    /// Why the first was not sent. An error of a later one ends the batch before it. Such an
-    /// error, if it was an ICMP error about something sent earlier, is lost with that (sendmmsg(2)),
-    /// and the datagram in whose place it came is sent by the next call.
+    /// The error of the first datagram. An error of a later one ends the batch before it. If that was an
+    /// ICMP error about an earlier datagram, it is lost (sendmmsg(2)), and the datagram that it ended the
+    /// batch before is sent by the next call.
     fn send<'a>(
         &mut self,
         fd: RawFd,

@@ -1,7 +1,7 @@
 //! The driver contract, and the choice between its implementations.
 //!
-//! A driver belongs to one worker thread. It owns the sockets registered with it; everything else
-//! names them by [`Key`]. The contract, which the suite in `tests/contract/` checks once per
+//! A driver belongs to one worker thread. It owns the sockets registered with it; other code refers
+//! to them by [`Key`]. The contract, which the suite in `tests/contract/` checks once per
 //! engine and once per degraded feature set:
 //!
 //! 1. A key is slot and generation; late completions for a slot that was reused find nothing. A
@@ -14,7 +14,8 @@
 //! 5. Received data is a queue of the socket: dropping `recv()` loses nothing. An empty buffer
 //!    is the end of the stream and nothing else.
 //! 6. Running out of provided buffers pauses that receive until a buffer returns; it neither
-//!    spins nor starves others. Under pressure pieces are copied out, so none can park the pool.
+//!    spins nor starves others. Under pressure received data is copied out of the pool, so no reader
+//!    can hold all of it.
 //! 7. A peer that does not read stops us reading from it within a bound
 //!    (`queues::RECEIVED_BYTES_MAX`, `stream::QUEUED_BYTES_MAX` in `socket`); all others are served meanwhile.
 //! 8. At most one send in flight per stream, short sends continued, order kept. Sends are owned;
@@ -22,18 +23,19 @@
 //! 9. Closing reaches the wire: pending receives are cancelled before the descriptor goes.
 //! 10. EMFILE on accept is an ordinary error here; the listener (`net::TcpListener`) waits.
 //! 11. An idle connection holds no receive buffer.
-//! 12. Datagrams are queued and sent whole; what the kernel does not take is sent again or
+//! 12. Datagrams are queued and sent whole; those that the kernel does not accept are sent again or
 //!     counted (`datagrams::Outbox`). An ICMP error ends neither receiving nor sending.
-//! 13. A file is sent piece by piece, by non-blocking system calls, while it has the sending half
-//!     of its stream to itself; other sends and FIN wait behind it. What may wait for a disk is an
+//! 13. A file is sent in pieces, by non-blocking system calls, while it has the sending half of its
+//!     stream to itself; other sends and FIN wait behind it. A read that may wait for a disk is an
 //!     operation that owns its memory like any other (`uring::files`, `crate::blocking`).
-//! 14. A buffer that is sent without a copy is written to again only after the kernel has said
-//!     that it needs it no more; where nobody will hear of that, it is unmapped (`zero_copy`).
+//! 14. A buffer that is sent without a copy is written to again only after the kernel has reported
+//!     that it no longer needs it. If that report cannot be received, the buffer is unmapped
+//!     (`zero_copy`).
 //!
-//! Operations are polled: they register the task's waker and the driver's `turn` hands it back
-//! when it is worth asking again. Wakers are collected during a turn and called after it, cloned
-//! before the driver is borrowed and dropped after that ([`Waiter`]), so no foreign code runs meanwhile.
-//! A future that is dropped takes its waker out: only futures that exist wait.
+//! Operations are polled: they register the task's waker, and the driver's `turn` returns it when the
+//! operation should be polled again. Wakers are collected during a turn and called after it, cloned
+//! before the driver is borrowed and dropped after that ([`Waiter`]), so no foreign code runs
+//! while it is borrowed. A future that is dropped removes its waker.
 
 pub(crate) mod ancillary;
 pub(crate) mod datagrams;
@@ -71,26 +73,26 @@ use std::time::{Duration, Instant};
 pub(crate) struct DriverSetup {
     /// Becomes readable when another thread wakes this worker; lives longer than the driver.
     pub(crate) wake_fd: RawFd,
-    /// What the kernel is to restrict a ring to.
+    /// The operations that the kernel is to restrict a ring to.
     pub(crate) confined: Option<Uses>,
     pub(crate) counters: Arc<Counters>,
     /// How long a closed stream may go on sending what is queued.
     pub(crate) linger: Duration,
 }
 
-/// What a future waits for at a socket.
+/// The side of a socket that a future waits for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Side {
-    /// For what comes: bytes, datagrams, connections.
+    /// Incoming: bytes, datagrams, connections.
     Receive,
-    /// For what goes: room, the end of what is queued, a connection that is being made.
+    /// Outgoing: free space, the end of the queue, a connection that is being made.
     Send,
 }
 
-/// What an engine holds.
+/// The resources that an engine holds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InUse {
-    /// Sockets, of all kinds, until their last operation is over.
+    /// Sockets of all kinds, until their last operation is over.
     pub(crate) sockets: usize,
     /// Operations that have a slot of their own.
     pub(crate) operations: usize,
@@ -140,108 +142,112 @@ operations! {
     /// Takes over a fresh socket and starts to connect it.
     fn connect(socket: OwnedFd, address: &SockAddr) -> io::Result<Key>;
 
-    /// Ready once a connection that was started stands, or has failed.
+    /// Ready once a connection attempt has succeeded or failed.
     fn poll_connected(key: Key, waiter: &mut Waiter<'_>) -> Poll<io::Result<()>>;
 
     /// The next received piece; empty at the end of the stream.
     fn poll_recv(key: Key, waiter: &mut Waiter<'_>) -> Poll<io::Result<RecvBuf>>;
 
-    /// Takes `buf` over once the stream's queue has room. `more` says that more follows at once.
+    /// Copies the next received bytes without taking them: how many, and 0 at the end of the stream.
+    fn poll_peek(key: Key, waiter: &mut Waiter<'_>, into: &mut [u8]) -> Poll<io::Result<usize>>;
+
+    /// Takes `buf` once the stream's queue has room. `more`: further data follows immediately.
     fn poll_send(
         key: Key, waiter: &mut Waiter<'_>, buf: &mut Option<SendBuf>, more: bool
     ) -> Poll<io::Result<()>>;
 
-    /// Ready once everything queued, FIN included, is with the kernel.
+    /// Ready once the kernel has everything that was queued, FIN included.
     fn poll_flushed(key: Key, waiter: &mut Waiter<'_>) -> Poll<io::Result<()>>;
 
     /// Queues FIN behind what is queued.
     fn finish(key: Key);
 
-    /// Drops what is queued for sending, so that a close has nothing to wait for.
+    /// Drops all data that is queued for sending, so that a close does not wait for it.
     fn discard(key: Key, wakes: &mut Vec<Waker>);
 
-    /// Ready with the sending half reserved for pieces once all before is with the kernel.
+    /// Ready, with the sending half reserved for pieces of a file, once the kernel has all earlier data.
     fn poll_begin_pieces(key: Key, waiter: &mut Waiter<'_>) -> Poll<io::Result<()>>;
 
-    /// Sends what the socket takes of a piece now; EAGAIN if that is nothing.
+    /// Sends as much of a piece as the socket accepts now; EAGAIN if it accepts nothing.
     fn send_piece(key: Key, piece: Piece<'_>) -> io::Result<usize>;
 
-    /// Sends what the socket takes of a buffer, which then stays the kernel's until it says that it
-    /// needs it no more; EAGAIN if that is nothing. `begun` is the caller's: false at the first call.
+    /// Sends as much of a buffer as the socket accepts; EAGAIN if it accepts nothing. The kernel keeps
+    /// the buffer until it reports that it no longer needs it. `begun` belongs to the caller and is false
+    /// at the first call.
     fn poll_zero_copy(
         key: Key, waiter: &mut Waiter<'_>, buffer: &Buffer, more: bool, begun: &mut bool
     ) -> Poll<io::Result<usize>>;
 
-    /// Ready when the socket takes more again, or is broken. `asked` is the caller's: false at
-    /// the first call, which therefore always waits.
+    /// Ready when the socket accepts more again, or is broken. `asked` belongs to the caller and is false
+    /// at the first call, which therefore always waits.
     fn poll_room(
         key: Key, waiter: &mut Waiter<'_>, asked: &mut bool
     ) -> Poll<io::Result<()>>;
 
-    /// Gives the sending half back; with an errno it is broken from now on, and its close a reset.
+    /// Releases the sending half. With an errno it is broken from now on, and a close sends a reset.
     fn end_pieces(key: Key, broken: Option<i32>, wakes: &mut Vec<Waker>);
 
-    /// Begins an operation on a file, if this engine carries such operations out.
+    /// Begins an operation on a file, if this engine supports such operations.
     fn start_file(op: Box<FileOp>, waiter: &mut Waiter<'_>) -> Start;
 
-    /// Ready when an operation that was begun is over.
+    /// Ready when an operation that was started is complete.
     fn poll_file(
         key: Key, waiter: &mut Waiter<'_>
     ) -> Poll<io::Result<(Box<FileOp>, io::Result<usize>)>>;
 
-    /// Gives an operation that was begun up. The waker is to be dropped as that of `forget_waiter`.
+    /// Abandons an operation that was started. Drop the waker as that of `forget_waiter`.
     fn abandon_file(key: Key) -> Option<Waker>;
 
-    /// Gives an operation up that was not begun, because there was no room.
+    /// Abandons an operation that was not started, because there was no room.
     fn forget_file(token: &mut WaitToken) -> Option<Waker>;
 
     /// Takes over a bound or connected datagram socket.
     fn add_udp(socket: OwnedFd, setup: UdpSetup) -> io::Result<Key>;
 
-    /// Appends at least one and at most `most` received datagrams; how many.
+    /// Appends at least one and at most `most` received datagrams; returns how many.
     fn poll_recv_batch(
         key: Key, waiter: &mut Waiter<'_>, into: &mut Vec<Received>, most: usize
     ) -> Poll<io::Result<usize>>;
 
-    /// Takes datagrams over from the front of `batch`; ready when it is empty.
+    /// Takes datagrams from the front of `batch`; ready when it is empty.
     fn poll_send_batch(
         key: Key, waiter: &mut Waiter<'_>, batch: &mut Vec<Datagram>
     ) -> Poll<io::Result<()>>;
 
-    /// Ready once every datagram taken over is with the kernel, or was counted as not sent.
+    /// Ready once every datagram that was taken is with the kernel, or was counted as not sent.
     fn poll_datagrams_sent(key: Key, waiter: &mut Waiter<'_>) -> Poll<io::Result<()>>;
 
-    /// Who waits for this side of a socket.
+    /// The waiters of this side of a socket.
     fn wait_queue(key: Key, side: Side) -> Option<&mut WaitQueue>;
 
-    /// Collects everybody who waits for this socket.
+    /// Collects the wakers of all waiters of this socket.
     fn wake_waiters(key: Key, wakes: &mut Vec<Waker>);
 
-    /// Gives a socket up. What is queued is still sent, for at most the linger time. Collects the
-    /// wakers of futures that were leaked.
+    /// Closes a socket. Queued data is still sent, for at most the linger time. Collects the wakers of
+    /// futures that were leaked.
     fn close(key: Key, wakes: &mut Vec<Waker>);
 
-    /// Hands new operations to the kernel, waits at most `timeout` (`None`: until something
-    /// happens), takes a portion of what happened, and collects whom to wake. While
-    /// `has_arrivals` says that there is more of it, this is the next portion. Fails only if the
-    /// engine as a whole is unusable, as the next two.
+    /// Submits new operations to the kernel, waits at most `timeout` (`None`: until an event occurs),
+    /// handles a portion of the events, and collects the wakers to call. While `has_arrivals` returns
+    /// true, the next call handles the next portion without waiting. This and the next two fail only if
+    /// the engine as a whole is unusable.
     fn turn(timeout: Option<Duration>, wakes: &mut Vec<Waker>) -> io::Result<()>;
 
-    /// Hands new operations to the kernel now. What has arrived stays for the next `turn` or
-    /// `drain`, as far as the kernel does not report it by itself.
+    /// Submits new operations to the kernel now. Events stay for the next `turn` or `drain`, unless the
+    /// kernel reports them by itself.
     fn submit(wakes: &mut Vec<Waker>) -> io::Result<()>;
 
-    /// Takes everything that has arrived, without waiting; bounded if more keeps arriving.
+    /// Handles all events so far, without waiting; bounded if more keep arriving.
     fn drain(wakes: &mut Vec<Waker>) -> io::Result<()>;
 
-    /// The moment by which `turn` has to run even if nothing happens.
+    /// When `turn` has to run even without events.
     fn next_deadline() -> Option<Instant>;
 
     /// True while closed streams still send.
     fn is_lingering() -> bool;
 
-    /// Cancels everything, waits until the kernel holds nothing (for operations on files, `patience` at
-    /// most), closes all descriptors. Collects the wakers of sockets and futures that were leaked.
+    /// Cancels everything, waits until the kernel holds nothing (at most `patience` for operations on
+    /// files), closes all descriptors. Collects the wakers of sockets and futures that were leaked.
     fn teardown(patience: Duration, wakes: &mut Vec<Waker>);
 }
 
@@ -257,15 +263,15 @@ impl Driver {
         })
     }
 
-    /// Lets `wake_waiters` wake a task that waits for something else meanwhile.
+    /// Lets `wake_waiters` wake a task that is waiting for something else.
     pub(crate) fn watch_sends(&mut self, key: Key, waiter: &mut Waiter<'_>) {
         if let Some(queue) = self.wait_queue(key, Side::Send) {
             queue.add(waiter);
         }
     }
 
-    /// A future that may wait for this socket is gone. The waker is to be dropped when the driver is
-    /// not borrowed any more.
+    /// A future that may wait for this socket was dropped. Drop the waker when the driver is no longer
+    /// borrowed.
     pub(crate) fn forget_waiter(
         &mut self,
         key: Key,
@@ -275,7 +281,7 @@ impl Driver {
         self.wait_queue(key, side).and_then(|queue| queue.remove(token))
     }
 
-    /// What a datagram socket has counted.
+    /// The counters of a datagram socket.
     pub(crate) fn udp_stats(&self, key: Key) -> Option<UdpStats> {
         dispatch!(self, driver => driver.udp_stats(key))
     }
@@ -287,12 +293,12 @@ impl Driver {
         Some(unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
-    /// True if `turn` has something to take without a wait.
+    /// True if `turn` has events to handle without waiting.
     pub(crate) fn has_arrivals(&self) -> bool {
         dispatch!(self, driver => driver.has_arrivals())
     }
 
-    /// What the engine holds at this moment.
+    /// The resources that the engine holds now.
     pub(crate) fn in_use(&self) -> InUse {
         dispatch!(self, driver => driver.in_use())
     }
@@ -306,7 +312,7 @@ fn too_many_geometries() -> io::Error {
     )
 }
 
-/// What an operation on a socket that the driver no longer has reports.
+/// The error of an operation on a socket that the driver no longer has.
 fn closed() -> io::Error {
     io::Error::from_raw_os_error(libc::EBADF)
 }
@@ -316,11 +322,11 @@ pub(crate) fn errno(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(libc::EIO)
 }
 
-/// Makes the close of a stream that is cut off before everything was sent a reset: after FIN the
-/// peer would take the part it got for the whole.
+/// Makes the close of a stream that has unsent data a reset: after FIN the peer would take the data
+/// that it got for all of it.
 fn reset_on_close(socket: &OwnedFd) {
-    // Fails only when the connection is gone, and then there is nobody to tell.
-    let _gone = SockRef::from(&socket.as_fd()).set_linger(Some(Duration::ZERO));
+    // Fails only when the connection has ended, and then there is no peer to inform.
+    let _connection_has_ended = SockRef::from(&socket.as_fd()).set_linger(Some(Duration::ZERO));
 }
 
 fn set_nonblocking(socket: &OwnedFd) -> io::Result<()> {

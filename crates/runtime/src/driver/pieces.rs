@@ -1,9 +1,9 @@
-//! Sending a file: pieces that go to the kernel by a system call, past the queue of the stream.
+//! Sending a file: pieces that are sent by a system call, bypassing the queue of the stream.
 //!
-//! The same on both engines, which differ in how they wait for room. sendfile(2) and splice(2) wait
-//! for the peer unless the socket is O_NONBLOCK. Accepted sockets are that from the beginning; on
-//! io_uring one that was connected becomes it with its first file, and stays it. The ring goes on
-//! waiting, as it looks at the flags of each receive and send instead.
+//! This is the same on both engines, which differ in how they wait for free space. sendfile(2) and
+//! splice(2) wait for the peer unless the socket is O_NONBLOCK. Accepted sockets always are; on io_uring,
+//! one that was connected is set to it by its first file. Operations of the ring still wait, because the
+//! ring considers the flags of each receive and send instead.
 
 use crate::counters::Counters;
 use crate::sys;
@@ -11,20 +11,20 @@ use crate::sys::pipe::Pipe;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// What is to be sent next.
+/// The next piece to send.
 #[derive(Clone, Copy)]
 pub(crate) enum Piece<'a> {
     /// A part of a file, `len` bytes from `offset`, that is in the page cache.
     File { file: BorrowedFd<'a>, offset: u64, len: usize },
-    /// What a pipe holds, behind which comes `more`.
+    /// The content of a pipe, with `more` to follow.
     Piped { pipe: &'a Pipe, len: usize, more: bool },
-    /// Bytes, behind which comes `more`.
+    /// Bytes, with `more` to follow.
     Bytes { bytes: &'a [u8], more: bool },
 }
 
 impl Piece<'_> {
-    /// Sends what the socket takes now; EAGAIN if that is nothing. `nonblocking` says that the
-    /// socket is O_NONBLOCK already.
+    /// Sends as much as the socket accepts now; EAGAIN if it accepts nothing. `nonblocking`: the socket
+    /// is already O_NONBLOCK.
     pub(super) fn send(
         &self,
         socket: &OwnedFd,

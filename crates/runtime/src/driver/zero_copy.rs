@@ -1,13 +1,12 @@
-//! Buffers that the kernel goes on reading from after a send has returned.
+//! Buffers from which the kernel still reads after a send has returned.
 //!
-//! Until the kernel says that it needs such a buffer no more, the buffer must not be written to,
-//! or the peer would get what is written. So it goes back to its pool only then. If nobody will
-//! hear of it (the socket was closed, the runtime ends), the memory is unmapped instead: what the
-//! kernel holds references on is the pages, which live on without our mapping and which then
-//! nobody can write to.
+//! Until the kernel reports that it no longer needs such a buffer, the buffer must not be written to, or
+//! the peer would receive what is written. It returns to its pool only then. If the report cannot be
+//! received (the socket was closed, the runtime ends), the memory is unmapped instead: the kernel holds
+//! references to the pages, which outlive our mapping and can then no longer be written to.
 //!
-//! Debug builds poison what comes back: a kernel that reads from it all the same sends poison, which
-//! no test takes for its bytes.
+//! Debug builds poison buffers that return. A kernel that still reads from one then sends poison, which
+//! fails every test that compares bytes.
 
 #[cfg(debug_assertions)]
 use crate::buf::quarantine;
@@ -20,21 +19,21 @@ use std::rc::Rc;
 
 /// Bytes of one buffer.
 pub(crate) const BUFFER_BYTES: usize = 64 * 1024;
-/// Buffers of one worker, 16 MiB together. Peers that do not read can hold them all, so who finds
-/// none has to copy instead of waiting for one.
+/// Buffers of one worker, 16 MiB together. Peers that do not read can hold all of them, so a sender
+/// that finds none copies instead of waiting.
 const BUFFERS_MAX: usize = 256;
 
 /// The buffers of one worker.
 #[derive(Default)]
 pub(crate) struct Buffers {
     spare: RefCell<Vec<Mapping>>,
-    /// Those that exist, spare or not.
+    /// All buffers, whether in use or spare.
     count: Cell<usize>,
 }
 
 impl Buffers {
-    /// A buffer with what `read` puts into its first `len` bytes. `None` if all are in use, or
-    /// there is no memory for a further one.
+    /// A buffer whose first `len` bytes were filled by `read`. `None` if all are in use, or there is no
+    /// memory for another one.
     pub(crate) fn filled(
         self: &Rc<Buffers>,
         len: usize,
@@ -42,8 +41,8 @@ impl Buffers {
     ) -> Option<io::Result<Buffer>> {
         let memory = self.take()?;
         let len = len.min(BUFFER_BYTES);
-        // SAFETY: the mapping has BUFFER_BYTES initialised bytes, of which nobody else has a
-        // reference: not the kernel either, or it would not have come back.
+        // SAFETY: the mapping has BUFFER_BYTES initialised bytes, to which there is no
+        // other reference: the kernel has none either, or the buffer would not have returned.
         let bytes = unsafe { std::slice::from_raw_parts_mut(memory.start().as_ptr(), len) };
         let read = read(bytes);
         let owner = Owner {
@@ -79,20 +78,20 @@ fn bytes_of(memory: &Mapping) -> &[u8] {
 struct Owner {
     memory: ManuallyDrop<Mapping>,
     buffers: Rc<Buffers>,
-    /// The kernel may read from it for ever, as far as we know.
+    /// The kernel may still read from it, and it is not known for how long.
     lost: Cell<bool>,
 }
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        // SAFETY: taken once, here, and not used any more.
+        // SAFETY: taken once, here, and not used afterwards.
         let memory = unsafe { ManuallyDrop::take(&mut self.memory) };
         if self.lost.get() {
             self.buffers.count.set(self.buffers.count.get() - 1);
             drop(memory);
         } else {
             #[cfg(debug_assertions)]
-            // SAFETY: as in `filled`: it has come back.
+            // SAFETY: as in `filled`: the buffer has returned.
             quarantine::poison(unsafe {
                 std::slice::from_raw_parts_mut(memory.start().as_ptr(), BUFFER_BYTES)
             });
@@ -108,7 +107,7 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    /// What is still to be sent.
+    /// The bytes that are still to be sent.
     pub(crate) fn as_slice(&self) -> &[u8] {
         &bytes_of(&self.owner.memory)[self.range.clone()]
     }
@@ -122,20 +121,20 @@ impl Buffer {
         self.range.start = (self.range.start + bytes).min(self.range.end);
     }
 
-    /// What is noted of a send from it, until the kernel gives it back.
+    /// The record of a send from it, until the kernel returns the buffer.
     pub(super) fn lend(&self) -> Lent {
         Lent { owner: Rc::clone(&self.owner) }
     }
 }
 
-/// A send from a buffer that the kernel may still read from. Dropped without having been given
-/// back, it costs the memory of the buffer.
+/// A send from a buffer that the kernel may still read from. If it is dropped before the buffer has
+/// returned, the buffer's memory is unmapped.
 pub(super) struct Lent {
     owner: Rc<Owner>,
 }
 
 impl Lent {
-    /// The kernel needs it no more.
+    /// The kernel no longer needs it.
     pub(super) fn give_back(self) {
         let lost = self.owner.lost.get();
         let owner = Rc::clone(&self.owner);
@@ -150,17 +149,17 @@ impl Drop for Lent {
     }
 }
 
-/// What sending without a copy says if this piece has to be copied, although others need not: the
-/// kernel's memory for notifications (net.core.optmem_max), or for locked pages (ulimit -l), is
-/// used up.
+/// The error of a send without a copy if this piece has to be copied, although others need not: the
+/// kernel's limit of memory for notifications (net.core.optmem_max) or for locked pages (ulimit -l) is
+/// reached.
 pub(crate) fn is_exhausted(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM))
 }
 
-/// What it says if this kernel or this kind of socket never does it. EPERM and EACCES are of
-/// filters.
+/// The error if this kernel or this kind of socket does not support it. EPERM and EACCES come from
+/// filters of system calls.
 pub(crate) fn is_refusal(error: &io::Error) -> bool {
-    /// What the kernel says inside where it means EOPNOTSUPP.
+    /// The kernel's internal errno for EOPNOTSUPP.
     const ENOTSUPP: i32 = 524;
     const REFUSALS: [i32; 7] = [
         libc::EINVAL,
@@ -200,7 +199,7 @@ mod tests {
         assert_eq!((buffers.spare.borrow().len(), buffers.count.get()), (1, 1));
     }
 
-    /// What the peer would get from a kernel that had it still.
+    /// The bytes that a peer would receive from a kernel that still reads the buffer.
     #[test]
     #[cfg(debug_assertions)]
     fn what_has_come_back_is_poison_and_stays_it() {

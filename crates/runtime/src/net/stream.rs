@@ -103,6 +103,28 @@ impl TcpStream {
         polled
     }
 
+    /// Copies the next received bytes into `into` and leaves them to be received: at least one, and 0
+    /// only at the end of the stream or if `into` is empty. It waits for the first byte, not until
+    /// `into` is full: called again, it returns the same bytes, and more if more has arrived.
+    ///
+    /// # Errors
+    /// As [`recv`](Self::recv), which still returns the error that broke the connection.
+    pub async fn peek(&self, into: &mut [u8]) -> io::Result<usize> {
+        if into.is_empty() {
+            return Ok(0);
+        }
+        let cancels = self.cancels.get();
+        let mut peek = Operation::new(&self.worker, self.key, Side::Receive);
+        poll_fn(|cx| {
+            self.check_cancelled(cancels)?;
+            if !self.spend(cx) {
+                return Poll::Pending;
+            }
+            peek.poll(cx, |driver, key, waiter| driver.poll_peek(key, waiter, into))
+        })
+        .await
+    }
+
     /// Sends `buf`; returns once it is queued: all of it or, if the future is dropped before,
     /// nothing. Less than 256 KiB are queued per connection before this waits for the peer; one
     /// buffer of any size fits beside them.

@@ -241,7 +241,7 @@ struct Wants<'a> {
 }
 
 impl Wants<'_> {
-    /// What is behind an option that was given by name, and `beside` it.
+    /// The features behind an option that was given by name, and those `beside` it.
     fn named(&self, option: &str, beside: &[Feature]) -> Result<(), Refusal> {
         let mut needed = beside.iter().copied().chain(Uring::behind(option));
         needed
@@ -249,7 +249,7 @@ impl Wants<'_> {
             .map_err(|refusal| refusal.of_option(option))
     }
 
-    /// An option that is on wherever all that is behind it is there.
+    /// An option that is on if all features behind it are available.
     fn switch(&self, asked: Option<bool>, option: &str) -> Result<bool, Refusal> {
         match asked {
             Some(false) => Ok(false),
@@ -266,7 +266,7 @@ pub(crate) fn best() -> UringFeatures {
 }
 
 /// Compares what the rings of all workers are charged with the limit. An upper bound: other
-/// processes of the same user share the limit, and what they hold cannot be seen.
+/// processes of the same user share the limit, and the memory that they hold cannot be seen.
 fn check_memlock(options: &UringOptions, workers: usize, env: &Environment) -> Result<(), Refusal> {
     let Some(limit) = env.memlock_bytes.soft else { return Ok(()) };
     let (sq, cq) = queue_entries(options);
@@ -421,8 +421,8 @@ mod tests {
         check_memlock(&default, 1, &env).unwrap();
         let refusal = check_memlock(&default, 2, &env).unwrap_err();
         assert!(refusal.fix.contains("or CAP_IPC_LOCK"), "{refusal}");
-        // A process that has it, and drops it before the rings are created, is not advised to get
-        // it.
+        // A process that has it, and drops it before the rings are created, is not advised to
+        // obtain it.
         env.cap_ipc_lock = true;
         let refusal = check_memlock(&default, 2, &env).unwrap_err();
         assert!(refusal.fix.contains("keep CAP_IPC_LOCK"), "{refusal}");

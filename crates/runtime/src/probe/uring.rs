@@ -1,5 +1,5 @@
-//! What io_uring can do here: setup flags, registrations and operations as the kernel answers
-//! them, and behaviour that only shows when it is tried.
+//! The features of io_uring on this machine: setup flags, registrations and operations as the
+//! kernel reports them, and behaviour that shows only when it is tried.
 
 use super::environment::Environment;
 use super::layers::{self, Calls, Layer, Refusal};
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 macro_rules! features {
     ($($feature:ident: $kernel_name:literal, $since:literal, $option:expr, $default:literal;)*) => {
-        /// Something of io_uring that not every kernel has.
+        /// A feature of io_uring that not every kernel has.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
         #[serde(rename_all = "snake_case")]
         #[repr(u8)]
@@ -67,7 +67,8 @@ features! {
 
 use Feature as F;
 
-/// What operations on files need together; without them they go to threads.
+/// The features that operations on files need together; without them, threads execute the
+/// operations.
 const FILE_OPERATIONS: [u8; 3] = [opcode::OpenAt2::CODE, opcode::Statx::CODE, opcode::Read::CODE];
 
 /// The operations that the engine submits: name, code, release.
@@ -131,10 +132,10 @@ const NO_IOWAIT: u32 = 1 << 17;
 /// How long a wait is tried.
 const TRIAL_WAIT: Duration = Duration::from_micros(100);
 
-/// A feature and what became of it here.
+/// A feature and whether it can be used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FeatureReport {
-    /// Which.
+    /// The feature.
     pub feature: Feature,
     /// Its name in the kernel's interface.
     pub kernel_name: &'static str,
@@ -159,7 +160,7 @@ pub struct OperationReport {
     pub allowed: bool,
 }
 
-/// What io_uring offers here.
+/// The capabilities of io_uring on this machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Uring {
     /// Names of the feature bits that the kernel sets, behind `IORING_FEAT_`.
@@ -173,8 +174,8 @@ pub struct Uring {
 }
 
 impl Uring {
-    /// Asks and tries everything: about a millisecond, some hundred at most on a kernel that does
-    /// not answer.
+    /// Queries and tries everything: about a millisecond, and at most some hundred on a kernel that
+    /// does not answer.
     ///
     /// # Errors
     /// When io_uring as a whole cannot be used.
@@ -267,7 +268,7 @@ fn bit_names(bits: u32) -> Vec<&'static str> {
     FEATURE_BITS.into_iter().enumerate().filter(set).map(|(_, name)| name).collect()
 }
 
-/// What the engine cannot do without: its operations (Linux 5.7), no lost completions, and
+/// The features that the engine requires: its operations (Linux 5.7), no lost completions, and
 /// sockets that wait by polling instead of blocking a kernel thread.
 fn list_operations(
     ring: &TrialRing,
@@ -303,10 +304,10 @@ struct Findings<'a> {
 }
 
 impl Findings<'_> {
-    /// Records how a feature answered.
+    /// Records the result of a feature.
     ///
     /// # Errors
-    /// When resources ran out, which says nothing about the feature.
+    /// When resources ran out, which leaves the feature unknown.
     fn add(&mut self, feature: Feature, outcome: io::Result<()>) -> Result<(), Refusal> {
         let facts = &FEATURES[feature as usize];
         let refused =
@@ -346,8 +347,8 @@ impl Findings<'_> {
     }
 }
 
-/// Submits an operation that has what it needs and should go on after its first completion, takes
-/// that, and ends the operation. Returns its result.
+/// Submits an operation that should continue after its first completion, takes that completion, and
+/// ends the operation. Returns its result.
 fn try_multishot(ring: &mut TrialRing, operation: Operation<'_>) -> io::Result<i32> {
     let user_data = ring.submit(operation)?;
     let answer = ring.answer()?.ok_or(io::ErrorKind::TimedOut)?;
@@ -361,7 +362,7 @@ fn try_multishot(ring: &mut TrialRing, operation: Operation<'_>) -> io::Result<i
     }
 }
 
-/// For a kernel that ignores what it does not know.
+/// For kernels that ignore unknown flags.
 fn unsupported() -> io::Error {
     io::Error::from_raw_os_error(libc::EINVAL)
 }
@@ -387,7 +388,7 @@ fn try_bundle(ring: &mut TrialRing) -> io::Result<()> {
     let (ours, mut theirs) = UnixStream::pair()?;
     theirs.write_all(b"?")?;
     ring.submit(Operation::RecvBundle(ours.as_fd()))?;
-    // A kernel that does not know the flag refuses it.
+    // A kernel without the flag refuses it.
     match ring.answer()?.ok_or(io::ErrorKind::TimedOut)?.result {
         error if error < 0 => Err(io::Error::from_raw_os_error(-error)),
         _ => Ok(()),
@@ -401,9 +402,9 @@ fn try_skip_success(ring: &mut TrialRing) -> io::Result<()> {
     if first.user_data == second { Ok(()) } else { Err(unsupported()) }
 }
 
-/// The page it is sent from is charged while it is on its way, like the ring.
+/// The page it is sent from is charged while it is in transit, like the ring.
 fn try_zero_copy(ring: &mut TrialRing) -> io::Result<()> {
-    // Unix sockets cannot; a UDP socket connected to itself needs nobody else.
+    // Unix sockets cannot; a UDP socket connected to itself needs no peer.
     let socket = UdpSocket::bind("127.0.0.1:0")?;
     socket.connect(socket.local_addr()?)?;
     ring.submit(Operation::SendZeroCopy(socket.as_fd()))?;

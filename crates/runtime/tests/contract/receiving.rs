@@ -16,6 +16,7 @@ contract!(
     a_send_that_fails_ends_the_receive,
     a_reset_seen_by_a_sender_is_an_error_to_the_receiver_too,
     several_receivers_share_one_stream,
+    peeking_takes_nothing,
     data_behind_urgent_data_is_received_at_once
         real "simulated sockets have no urgent data",
 );
@@ -241,5 +242,42 @@ fn several_receivers_share_one_stream(configuration: Configuration) {
         }
         writer.await;
         assert_eq!(received, 70_000);
+    });
+}
+
+fn peeking_takes_nothing(configuration: Configuration) {
+    configuration.run(async {
+        let (stream, mut peer) = pair().await;
+        let mut into = [0; 300];
+        assert!(poll_once(stream.peek(&mut into)).await.is_none());
+        assert_eq!(stream.peek(&mut []).await.expect("nothing to wait for"), 0);
+        const TOTAL: usize = 1000;
+        let writer = on_thread(move || {
+            peer.write_all(&pattern(3, 0..TOTAL)).expect("room");
+            peer
+        });
+        let mut received = 0;
+        while received < TOTAL {
+            for room in [1, 7, into.len()] {
+                let peeked = stream.peek(&mut into[..room]).await.expect("no reset");
+                assert!((1..=room).contains(&peeked), "{peeked} of {room}");
+                assert_pattern(3, received, &into[..peeked]);
+            }
+            let chunk = stream.recv().await.expect("no reset");
+            assert_pattern(3, received, &chunk);
+            received += chunk.len();
+        }
+        finish(&writer.await);
+        for _ in 0..2 {
+            assert_eq!(stream.peek(&mut into).await.expect("the end"), 0);
+        }
+        assert!(stream.recv().await.expect("the end").is_empty());
+        let (stream, peer) = pair().await;
+        reset(peer);
+        for _ in 0..2 {
+            assert_eq!(errno(&stream.peek(&mut into).await), libc::ECONNRESET);
+        }
+        assert_eq!(errno(&stream.recv().await), libc::ECONNRESET);
+        assert_eq!(stream.peek(&mut into).await.expect("then the end"), 0);
     });
 }

@@ -4,6 +4,7 @@
 
 mod busy;
 mod faults;
+mod hazards;
 #[path = "../contract/may_skip.rs"]
 mod may_skip;
 mod real;

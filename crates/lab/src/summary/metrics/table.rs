@@ -101,6 +101,9 @@ single {
     Drops "counts.drops" (PerRun Less Mean) [COUNTS "drops" "/run"]
         "Packets dropped at the devices and the receive backlogs of either side, per run."
         |it| it.cpu.drops(it.run.cell.net)? as f64;
+    ListenDrops "counts.listen_drops" (PerRun Less Mean) [COUNTS "not accepted" "/run"]
+        "Connections that the server's listeners dropped, most of them because the accept queue was full, per run."
+        |it| it.cpu.server_cpu.counts.listen_drops? as f64;
     ServerBusyShare "server_busy_share" (OfWindow Neither Median) [EACH "server CPU" "busy"]
         "Share of the window in which the server's CPU was busy."
         |it| it.cpu.server_cpu.busy_s / it.cpu.window_s;

@@ -1,5 +1,4 @@
-//! What bytes in the place of ancillary data and addresses come to, for the fuzz targets of
-//! `fuzz/`, and for tests.
+//! Arbitrary bytes as ancillary data and addresses, for the fuzz targets of `fuzz/` and for tests.
 
 use super::{
     NAME_BYTES, RECV_CONTROL_BYTES_MAX, RecvControl, SEND_CONTROL_BYTES_MAX, SendControl, Writer,
@@ -7,13 +6,14 @@ use super::{
 };
 use std::net::IpAddr;
 
-/// The most bytes that are looked at: a few times what a receive has room for.
+/// The maximum number of bytes that are parsed: several times the space of a receive.
 const INPUT_BYTES_MAX: usize = 512;
 
-/// Looks at `input` as at ancillary data, and as at a socket address.
+/// Parses `input` as ancillary data and as a socket address.
 ///
 /// # Panics
-/// When what is read is not what is written for it, or depends on what was cut off.
+/// When writing the parsed values and parsing them again gives other values, or when the result depends
+/// on bytes that were cut off.
 pub fn check_ancillary(input: &[u8]) {
     let input = &input[..input.len().min(INPUT_BYTES_MAX)];
     let told = decode_control(input);
@@ -36,7 +36,7 @@ pub fn check_ancillary(input: &[u8]) {
     check_sent(&told);
 }
 
-/// An answer with what was told of a datagram goes out so that it is told the same.
+/// Sending a reply with the ancillary data of a datagram gives the receiver the same data.
 fn check_sent(told: &RecvControl) {
     let RecvControl { to, segment_bytes, traffic_class, .. } = *told;
     let control = SendControl { from: to, segment_bytes, traffic_class };

@@ -1,11 +1,11 @@
-//! Sends that wait for each other until the events in hand are worked off.
+//! Sends that wait until all tasks of the current events have run.
 //!
-//! A send to a socket of another CPU ends with telling that CPU that something has arrived: over veth
-//! with receive steering by an interrupt, unless that CPU is still busy with what came before. Sends
-//! in a burst share one interrupt: an echo of 100 x 128 B over such a network takes 1.23 [1.18, 1.29]
-//! times less CPU. A ring gathers its sends by itself; here they are held back until the tasks of all reported
-//! events have run. A single event has nothing to wait for: what its task sends leaves at once, so
-//! that one connection loses no latency.
+//! A send to a socket of another CPU ends by notifying that CPU: over veth with receive steering by
+//! an interrupt, unless that CPU is still busy with earlier work. Sends in a burst share one
+//! interrupt: an echo of 100 x 128 B over such a network takes 1.23 [1.18, 1.29] times less CPU. A
+//! ring gathers its sends by itself; here they are held back until the tasks of all reported events
+//! have run. With a single event there is nothing to wait for: its task's sends leave at once, so
+//! that a single connection loses no latency.
 
 use super::{Entry, EpollDriver};
 use crate::buf::SendBuf;
@@ -16,7 +16,7 @@ use std::ops::Range;
 const BYTES_MAX: usize = 128 * 1024;
 
 /// Received bytes up to this number are copied out of their buffer, so that the next receive finds
-/// the same buffer, still in the cache. For more the copy costs more than another buffer does.
+/// the same buffer, still in the cache. For more bytes the copy costs more than another buffer.
 const COPIED_BYTES_MAX: usize = 4096;
 
 enum Bytes {
@@ -41,7 +41,7 @@ impl Gather {
         Gather { sends, copies, bytes: 0, sends_max: sends_max as usize, several: false }
     }
 
-    /// Takes note of how many events a wait has reported.
+    /// Notes how many events a wait has reported.
     pub(super) fn begin(&mut self, events: usize) {
         self.several = events > 1;
     }
@@ -70,7 +70,7 @@ impl Gather {
 }
 
 impl EpollDriver {
-    /// Sends all that waited. Wakes of that are kept in `woken`.
+    /// Sends all that waited. The wakers of that are kept in `woken`.
     pub(super) fn send_gathered(&mut self) {
         let engine = &mut self.engine;
         if engine.gather.sends.is_empty() {
@@ -78,14 +78,14 @@ impl EpollDriver {
         }
         let mut sends = std::mem::take(&mut engine.gather.sends);
         for (key, bytes) in sends.drain(..) {
-            // A stream that was closed meanwhile sent what it had first, or was to be cut off.
+            // A stream that was closed in between sent its data first, or was to be cut off.
             let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else { continue };
             let bytes = match &bytes {
                 Bytes::Copied(range) => &engine.gather.copies[range.clone()],
                 Bytes::Owned(buf) => buf.as_slice(),
             };
             stream.send_gathered(bytes, &engine.shared, &mut engine.woken);
-            // Fails only when the descriptor is gone; the next operation says so.
+            // Fails only when the descriptor is gone, which the next operation reports.
             let _said_later = stream.update_interest(&engine.epoll, key, &engine.shared);
         }
         engine.gather.sends = sends;

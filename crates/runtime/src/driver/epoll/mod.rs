@@ -1,12 +1,12 @@
-//! The epoll engine: readiness from the kernel, the system calls made here.
+//! The epoll engine: the kernel reports readiness, and the engine makes the system calls.
 //!
-//! Edge-triggered, it registers each descriptor once and never calls epoll_ctl(2) again; an accepted
-//! one not before the next wait, so that a connection that is served and closed by then costs no
-//! registration. A receive or send is tried first and waits only when the kernel says EAGAIN; a receive that did
-//! not fill its buffer has emptied the socket, so the EAGAIN is not asked for (this costs 15 % in
-//! an echo). The exceptions are a hang-up, whose edge may have been reported together with the last
-//! bytes, and urgent data, before which a receive ends: after EPOLLRDHUP and EPOLLPRI the socket is
-//! read until it says EAGAIN, or that it has ended.
+//! Edge-triggered, it registers each descriptor once and never calls epoll_ctl(2) again; an
+//! accepted one not before the next wait, so that a connection that is served and closed by then
+//! costs no registration. A receive or send is tried first and waits only when the kernel says
+//! EAGAIN; a receive that did not fill its buffer has emptied the socket, so no second call is made
+//! for the EAGAIN (it would cost 15 % in an echo). The exceptions are a hang-up, whose edge may
+//! have been reported together with the last bytes, and urgent data, before which a receive ends:
+//! after EPOLLRDHUP and EPOLLPRI the socket is read until EAGAIN or the end.
 
 mod files;
 mod gather;
@@ -41,8 +41,8 @@ use std::time::Duration;
 
 /// Events taken per wait; more stay in the kernel for the next turn.
 const EVENTS_PER_TURN: usize = 512;
-/// Events handled before their tasks run. What a connection needs is then still in the first
-/// level of the cache when its task runs, with any number of connections.
+/// Events handled before their tasks run. The state of a connection is then still in the
+/// first-level cache when its task runs, with any number of connections.
 const PORTION: usize = 32;
 /// Waits in a row that take events, when each finds as many as fit.
 const DRAIN_TURNS_MAX: usize = 64;
@@ -50,8 +50,9 @@ const DRAIN_TURNS_MAX: usize = 64;
 type Entry = socket::Entry<Epoll>;
 type Listener = socket::Listener<Epoll>;
 
-/// What epoll keeps of a listener beside the common state. Always edge-triggered: a level-triggered one
-/// would report its backlog again and again while accepting is stalled for want of descriptors.
+/// The state of a listener on epoll, beside the common state. Always edge-triggered: a
+/// level-triggered one would report its backlog again and again while accepting is stalled for lack
+/// of descriptors.
 pub(crate) struct Accepting {
     ready: bool,
 }
@@ -59,7 +60,7 @@ pub(crate) struct Accepting {
 /// One worker's epoll set and the sockets registered in it.
 pub(crate) type EpollDriver = Sockets<Epoll>;
 
-/// One worker's epoll set, and what goes beside it.
+/// One worker's epoll set and its state.
 pub(crate) struct Epoll {
     epoll: EpollSet,
     events: Vec<Event>,
@@ -70,7 +71,7 @@ pub(crate) struct Epoll {
     unregistered: Vec<Key>,
     /// The tasks that the last gathered sends woke have run, and no wait came since.
     waits_next: bool,
-    /// Who is to be woken by what was sent outside of a turn.
+    /// Wakers to call because of sends outside of a turn.
     woken: Vec<Waker>,
     shared: Shared,
 }
@@ -78,11 +79,11 @@ pub(crate) struct Epoll {
 /// Pools for datagrams a worker makes at most: one for each buffer geometry its sockets ask for.
 const DATAGRAM_POOLS_MAX: usize = 63;
 
-/// What every operation needs beside its socket.
+/// The state that every operation needs beside its socket.
 struct Shared {
-    /// What streams receive into.
+    /// The pool that streams receive into.
     pool: Rc<Pool>,
-    /// What datagram sockets receive into, one for each geometry.
+    /// The pools that datagram sockets receive into, one for each geometry.
     datagrams: Vec<RecvBatch>,
     sends: SendBatch,
     features: EpollFeatures,
@@ -148,8 +149,8 @@ impl EpollDriver {
         self.register(fd, interest, key)
     }
 
-    /// Epoll reports what a socket is ready for when it is registered, so nothing is missed. A stream
-    /// that cannot be registered, for want of memory or watches, has failed.
+    /// Epoll reports the readiness of a socket when it is registered, so nothing is missed. A
+    /// stream that cannot be registered, for lack of memory or watches, has failed.
     fn register_accepted(&mut self, wakes: &mut Vec<Waker>) {
         let mut accepted = std::mem::take(&mut self.engine.unregistered);
         for key in accepted.drain(..) {
@@ -207,7 +208,7 @@ impl EpollDriver {
             return accepts;
         }
         let Some(buf) = buf.take().filter(|buf| !buf.is_empty()) else { return accepts };
-        // What is behind a queue waits for the peer, and what more belongs to waits for nothing.
+        // Data behind a queue waits for the peer, and data with `more` does not wait.
         let gather = &mut engine.gather;
         if gather.is_on() && !stream.sending.is_queued() && !more {
             stream.sending.accept(buf.len());
@@ -234,8 +235,8 @@ impl EpollDriver {
     ) -> io::Result<()> {
         if !self.has_arrivals() {
             self.submit(wakes)?;
-            // Those who waited for that may be about to close what was never registered. Once between
-            // two waits: a task that sends again and again must not keep events waiting.
+            // The tasks woken by that may close streams that were never registered. Once between
+            // two waits: a task that sends repeatedly must not delay events.
             let woken = !wakes.is_empty() && !self.engine.unregistered.is_empty();
             if woken && !std::mem::replace(&mut self.engine.waits_next, true) {
                 return Ok(());
@@ -255,7 +256,7 @@ impl EpollDriver {
         Ok(())
     }
 
-    /// True if events wait to be handled, so that `turn` will not call the kernel.
+    /// True if events wait to be handled, so that `turn` does not call the kernel.
     pub(crate) fn has_arrivals(&self) -> bool {
         self.engine.next_event < self.engine.events.len()
     }
@@ -289,13 +290,13 @@ impl EpollDriver {
         }
     }
 
-    /// Takes all that has been reported, without waiting.
+    /// Handles all events so far, without waiting.
     pub(crate) fn drain(&mut self, wakes: &mut Vec<Waker>) -> io::Result<()> {
         self.submit(wakes)?;
         self.register_accepted(wakes);
         self.handle_events(usize::MAX, wakes);
-        // A full list may not be all. Edge-triggered, what is reported goes out of the list; a
-        // level-triggered set reports the same sockets again, so one round has to do.
+        // A full list may not be all. Edge-triggered, an event is reported once; a level-triggered
+        // set reports the same sockets again, so there is only one round.
         let most = if self.engine.shared.features.edge_triggered { DRAIN_TURNS_MAX } else { 1 };
         for _ in 0..most {
             self.wait(Some(Duration::ZERO))?;
@@ -311,7 +312,7 @@ impl EpollDriver {
         let finished = match self.entries.get_mut(key) {
             Some(Entry::Stream(stream)) => {
                 stream.on_event(bits, key, &mut self.engine, wakes);
-                // Fails only when the descriptor is gone; the next operation says so.
+                // Fails only when the descriptor is gone, which the next operation reports.
                 let _said_later =
                     stream.update_interest(&self.engine.epoll, key, &self.engine.shared);
                 stream.sending.is_over()
@@ -363,6 +364,10 @@ impl Engine for Epoll {
         stream.try_receive(&self.shared)
     }
 
+    fn peek(&mut self, stream: &mut Stream, into: &mut [u8]) -> Option<usize> {
+        stream.try_peek(into, &self.shared)
+    }
+
     #[inline]
     fn await_bytes(&mut self, key: Key, stream: &mut Stream) -> io::Result<()> {
         stream.own.masked = false;
@@ -380,7 +385,7 @@ impl Engine for Epoll {
     }
 
     fn await_sent(&mut self, key: Key, stream: &mut Stream) {
-        // When nobody reads any more, unread bytes would report for ever if level-triggered. Fails only
+        // Unread bytes that no task reads would be reported for ever if level-triggered. Fails only
         // when the descriptor is gone.
         let _gone_with_the_socket = stream.update_interest(&self.epoll, key, &self.shared);
     }
@@ -424,7 +429,7 @@ impl Engine for Epoll {
         Some(udp.fd())
     }
 
-    /// Closing the descriptor takes it out of the epoll set, as nobody duplicates it.
+    /// Closing the descriptor removes it from the epoll set, because it is never duplicated.
     fn close(sockets: &mut Sockets<Epoll>, key: Key) {
         if sockets.entries.remove(key).is_some() {
             sockets.engine.shared.counters.syscalls.add(1);

@@ -17,27 +17,27 @@ const HANG_UP: i32 = libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR;
 
 pub(super) type Stream = socket::Stream<Epoll>;
 
-/// What epoll keeps of a stream beside the common state. Nothing is kept unread here: bytes wait in the
-/// kernel.
+/// The state of a stream on epoll, beside the common state. Unread bytes stay in the kernel.
 pub(crate) struct Own {
     /// Set by an event, cleared by a receive that emptied the socket. Starts out set: the first
     /// receive is tried without waiting for an event.
     readable: bool,
-    /// A receive that is short says nothing: the peer finished or the connection broke, and the socket is
-    /// to say how it ended; or there is urgent data, and a receive ends before it (tcp(7)).
+    /// A short receive does not mean that the socket is empty: the peer has finished or the
+    /// connection is broken, and a further receive reports which; or there is urgent data, before
+    /// which a receive ends (tcp(7)).
     read_on: bool,
-    /// Level-triggered only: bytes arrived that nobody waits for, so reading is not watched until
-    /// somebody does. Masking after every event instead would cost two epoll_ctl a message.
+    /// Level-triggered only: bytes arrived that no task waits for, so reading is not watched until
+    /// one does. Masking after every event instead would cost two epoll_ctl for each message.
     pub(super) masked: bool,
     registered: bool,
-    /// What epoll watches for, or will; changes only when level-triggered.
+    /// The events that epoll watches for, or will; changes only when level-triggered.
     interest: i32,
-    /// What the kernel reads from; there once something was sent without a copy.
+    /// The buffers that the kernel reads from; present once something was sent without a copy.
     pub(super) zero_copy: Option<Box<Outstanding>>,
 }
 
 impl Own {
-    /// `registered`: it is, or will be at once.
+    /// `registered`: it is, or will be immediately.
     pub(super) fn new(interest: i32, registered: bool) -> Own {
         let (readable, read_on, masked) = (true, false, false);
         Own { readable, read_on, masked, registered, interest, zero_copy: None }
@@ -55,7 +55,7 @@ impl Stream {
         }
     }
 
-    /// The descriptor, which is open as long as there is the entry.
+    /// The descriptor, which is open as long as the entry exists.
     fn open_fd(&self) -> RawFd {
         self.fd().unwrap_or(-1)
     }
@@ -71,7 +71,7 @@ impl Stream {
         self.sending.fail(errno, wakes);
     }
 
-    /// What is there already, unless the end was found.
+    /// The bytes that have already arrived, unless the end was found.
     #[inline]
     pub(super) fn try_receive(&mut self, shared: &Shared) -> Option<RecvBuf> {
         if self.own.readable && self.receiving.end.is_none() { self.receive(shared) } else { None }
@@ -113,10 +113,30 @@ impl Stream {
         None
     }
 
+    /// One recv(2) with MSG_PEEK; `None` when there is nothing, or the end was found.
+    pub(super) fn try_peek(&mut self, into: &mut [u8], shared: &Shared) -> Option<usize> {
+        if !self.own.readable || self.receiving.end.is_some() {
+            return None;
+        }
+        shared.counters.syscalls.add(1);
+        match sys::peek(self.open_fd(), into) {
+            Ok(bytes) if bytes > 0 => return Some(bytes),
+            // Nothing follows the end, so this takes nothing.
+            Ok(_) => drop(self.receive(shared)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                shared.counters.eagain.add(1);
+                self.own.readable = false;
+            }
+            // The socket reports an error once.
+            Err(error) => self.receiving.end = Some(End::Error(errno(&error))),
+        }
+        None
+    }
+
     /// Sends or queues a buffer that was accepted; nothing of this stream is gathered.
     pub(super) fn send(&mut self, mut buf: SendBuf, more: bool, shared: &Shared) -> io::Result<()> {
         if !self.sending.is_queued() {
-            // With nothing queued nobody else waits to be told of a failure.
+            // With an empty queue there are no other waiters to inform of a failure.
             let sent = self.send_bytes(buf.as_slice(), more, shared, &mut Vec::new());
             buf.advance(sent);
         }
@@ -128,7 +148,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Sends what was gathered, or queues what the kernel does not take; a failure is kept in the
+    /// Sends gathered data, and queues what the kernel does not accept; a failure is kept in the
     /// state.
     pub(super) fn send_gathered(&mut self, bytes: &[u8], shared: &Shared, wakes: &mut Vec<Waker>) {
         if self.sending.failed() {
@@ -143,7 +163,8 @@ impl Stream {
         self.sending.wake_if_room(wakes);
     }
 
-    /// Sends what the kernel takes of a queued buffer, and puts the rest back; false if there is one.
+    /// Sends as much of a queued buffer as the kernel accepts, and puts the rest back; false if
+    /// there is a rest.
     pub(super) fn send_queued(
         &mut self,
         mut buf: SendBuf,
@@ -159,7 +180,7 @@ impl Stream {
         whole
     }
 
-    /// Sends what the kernel takes; a failure is kept in the state.
+    /// Sends as much as the kernel accepts; a failure is kept in the state.
     fn send_bytes(
         &mut self,
         bytes: &[u8],
@@ -178,7 +199,7 @@ impl Stream {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 shared.counters.eagain.add(1);
             }
-            Err(error) => self.sending.fail(errno(&error), wakes),
+            Err(error) => self.send_failed(errno(&error), wakes),
         }
         if taken < bytes.len() {
             shared.counters.short_sends.add(1);
@@ -193,7 +214,8 @@ impl Stream {
         engine: &mut Epoll,
         wakes: &mut Vec<Waker>,
     ) {
-        // A notification looks like an error. One that broke the connection says EPOLLHUP too.
+        // A notification looks like an error. An error that broke the connection also sets
+        // EPOLLHUP.
         if bits & libc::EPOLLERR != 0
             && let Some(outstanding) = &mut self.own.zero_copy
             && let Some(socket) = &self.socket
@@ -201,7 +223,7 @@ impl Stream {
         {
             bits &= !libc::EPOLLERR;
         }
-        // A peer that was quick to answer and to finish did so in the event that says it is connected.
+        // A quick peer may have answered and finished in the event that reports the connection.
         self.own.read_on |= bits & (HANG_UP | libc::EPOLLPRI) != 0;
         if self.sending.is_connecting() {
             return self.on_connected(&engine.shared, wakes);
@@ -213,7 +235,7 @@ impl Stream {
         }
         if bits & (libc::EPOLLOUT | libc::EPOLLHUP | libc::EPOLLERR) != 0 {
             if self.sending.is_queued() {
-                // Whether it is to be closed then is asked after every event.
+                // Whether it is to be closed then is checked after every event.
                 self.advance(key, engine, wakes);
                 self.sending.wake_if_room(wakes);
             } else {
@@ -228,7 +250,7 @@ impl Stream {
         self.sending.connected(outcome.map_err(|error| errno(&error)), wakes);
     }
 
-    /// Level-triggered only: watch for what somebody waits for, and for nothing else.
+    /// Level-triggered only: watches only for events that a task waits for.
     #[inline]
     pub(super) fn update_interest(
         &mut self,
@@ -248,7 +270,7 @@ impl Stream {
         if sending || self.sending.awaits_room() {
             wanted |= libc::EPOLLOUT;
         }
-        // EPOLLHUP and EPOLLERR cannot be masked; edge-triggered they report only once.
+        // EPOLLHUP and EPOLLERR cannot be masked; edge-triggered they are reported only once.
         if wanted == 0 {
             wanted = libc::EPOLLET;
         }

@@ -1,7 +1,7 @@
 //! UDP sockets on epoll: recvmmsg(2) and sendmmsg(2), or one call per datagram as an option.
 //!
-//! EPOLLOUT is watched only while a send is blocked. A UDP socket reports it anew whenever a
-//! packet has left, as long as there is room: edge-triggered, each send would cost an event.
+//! EPOLLOUT is watched only while a send is blocked. A UDP socket reports it again whenever a
+//! packet has left, as long as there is free space: edge-triggered, each send would cost an event.
 
 use super::{Epoll, Shared};
 use crate::datagram::Received;
@@ -17,17 +17,17 @@ const READABLE: i32 = libc::EPOLLIN | libc::EPOLLERR | libc::EPOLLHUP;
 
 pub(super) type Udp = socket::Udp<Epoll>;
 
-/// What epoll keeps of a datagram socket beside the common state.
+/// The state of a datagram socket on epoll, beside the common state.
 pub(crate) struct Own {
     socket: OwnedFd,
     /// Index of the pool that fits, in [`Shared::datagrams`].
     group: usize,
     reading: Reading,
-    /// Level-triggered only: datagrams arrived that nobody waits for.
+    /// Level-triggered only: datagrams arrived that no task waits for.
     pub(super) masked: bool,
     /// What epoll watches for.
     interest: i32,
-    /// The send buffer was full: EPOLLOUT says when it is not.
+    /// The send buffer was full: EPOLLOUT reports when it is not.
     blocked: bool,
 }
 
@@ -82,7 +82,7 @@ impl Udp {
         }
     }
 
-    /// Watches for what matters now: rarely a change when edge-triggered.
+    /// Watches for the events that are needed now; rarely a change when edge-triggered.
     pub(super) fn update_interest(
         &mut self,
         epoll: &EpollSet,
@@ -92,7 +92,7 @@ impl Udp {
         let edge = shared.features.edge_triggered;
         let mut wanted = Udp::first_interest(edge);
         if !edge && (self.own.masked || self.outbox.closing) {
-            // An error cannot be masked; edge-triggered it reports only once.
+            // An error cannot be masked; edge-triggered it is reported only once.
             wanted = libc::EPOLLET;
         }
         if self.own.blocked {

@@ -12,13 +12,13 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::task::Poll;
 
-/// What the kernel reads from for one socket. The number of notifications is limited by the kernel
-/// (net.core.optmem_max), that of buffers by `driver::zero_copy`.
+/// The buffers of one socket that the kernel reads from. The kernel limits the number of
+/// notifications (net.core.optmem_max), `driver::zero_copy` that of buffers.
 #[derive(Default)]
 pub(super) struct Outstanding {
-    /// Number of the send that `lent` begins with.
+    /// Number of the first send in `lent`.
     first: u32,
-    /// One for each send; empty when its buffer is back.
+    /// One for each send; empty when its buffer has returned.
     lent: VecDeque<Option<Lent>>,
 }
 
@@ -39,7 +39,7 @@ impl Outstanding {
         returned
     }
 
-    /// Takes what is in the error queue of the socket; true if that was anything.
+    /// Reads the error queue of the socket; true if it was not empty.
     pub(super) fn collect(&mut self, socket: &OwnedFd, shared: &Shared) -> bool {
         let mut any = false;
         loop {
@@ -55,7 +55,7 @@ impl Outstanding {
 }
 
 impl EpollDriver {
-    /// Sends what the socket takes of a buffer now; EAGAIN if that is nothing.
+    /// Sends as much of a buffer as the socket accepts now; EAGAIN if it accepts nothing.
     pub(crate) fn poll_zero_copy(
         &mut self,
         key: Key,
@@ -80,7 +80,7 @@ impl EpollDriver {
         if sent.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::ENOBUFS))
             && outstanding.collect(socket, &engine.shared)
         {
-            // There was no room for a further notification, and now there is.
+            // There was no memory for another notification, and now there is.
             counters.syscalls.add(1);
             sent = sys::send(socket.as_raw_fd(), buffer.as_slice(), more);
         }

@@ -5,8 +5,8 @@ use crate::sys;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Closed sockets that still send, each with the moment at which that ends. All wait equally
-/// long, so the queue is in order of their deadlines.
+/// Closed sockets that still send, each with its deadline. All have the same linger time, so the queue
+/// is in order of the deadlines.
 #[derive(Debug)]
 pub(crate) struct Lingering {
     queue: VecDeque<(Instant, Key)>,
@@ -22,7 +22,7 @@ impl Lingering {
         self.queue.push_back((sys::now() + self.limit, key));
     }
 
-    /// Keys whose time is up; those that closed meanwhile are for the caller to ignore.
+    /// The next key whose deadline has passed. The caller ignores sockets that were closed earlier.
     pub(crate) fn pop_expired(&mut self) -> Option<Key> {
         let (deadline, key) = *self.queue.front()?;
         if deadline > sys::now() {
@@ -32,7 +32,7 @@ impl Lingering {
         Some(key)
     }
 
-    /// When to look again, given whether the socket in front is still `open`.
+    /// The next deadline of a socket that is still `open`.
     pub(crate) fn next_deadline(&mut self, open: impl Fn(Key) -> bool) -> Option<Instant> {
         while let Some((deadline, key)) = self.queue.front() {
             if open(*key) {
@@ -41,5 +41,31 @@ impl Lingering {
             self.queue.pop_front();
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::slots::Slots;
+
+    #[test]
+    fn sockets_expire_in_order_after_the_limit_and_closed_ones_have_no_deadline() {
+        let mut slots = Slots::new();
+        let (first, second) = (slots.insert(()), slots.insert(()));
+        let mut expired = Lingering::new(Duration::ZERO);
+        expired.push(first);
+        expired.push(second);
+        assert_eq!([(); 3].map(|()| expired.pop_expired()), [Some(first), Some(second), None]);
+        const HOUR: Duration = Duration::from_secs(3600);
+        let mut lingering = Lingering::new(HOUR);
+        let before = sys::now();
+        lingering.push(first);
+        lingering.push(second);
+        assert_eq!(lingering.pop_expired(), None);
+        let deadline = lingering.next_deadline(|key| key == second).expect("it is open");
+        assert!((before + HOUR..=sys::now() + HOUR).contains(&deadline));
+        assert_eq!(lingering.queue.len(), 1, "the closed one has left the queue");
+        assert_eq!(lingering.next_deadline(|_| false), None);
     }
 }

@@ -1,8 +1,8 @@
-//! What every engine does alike with its sockets, written once: each operation is a transition of the
-//! socket's state ([`stream`]) and, where a kernel is needed, one of the primitives of [`Engine`].
+//! The operations on sockets, written once for all engines: each is a transition of the socket's state
+//! ([`stream`]) and, where a kernel is needed, one of the primitives of [`Engine`].
 //!
-//! Everything here is generic over the engine and compiled once for each, so the way of a byte has no
-//! indirect call.
+//! This code is generic over the engine and compiled once for each, so the path of a byte has no indirect
+//! call.
 
 pub(crate) mod linger;
 pub(crate) mod queues;
@@ -10,7 +10,7 @@ pub(crate) mod stream;
 mod streams;
 
 use self::linger::Lingering;
-use self::stream::{Receiving, Sending};
+use self::stream::{End, Receiving, Sending};
 use super::Side;
 use super::datagrams::{Outbox, UdpSetup};
 use super::slots::{Key, Slots};
@@ -24,7 +24,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-/// What a key names, if it is of this kind, and the engine beside it; else the end of the operation.
+/// The entry of a key, if it is of this kind, and the engine; otherwise returns an error from the caller.
 macro_rules! entry {
     ($sockets:expr, $key:expr, $kind:ident) => {
         match $sockets.entries.get_mut($key) {
@@ -35,31 +35,34 @@ macro_rules! entry {
 }
 pub(in crate::driver) use entry;
 
-/// What an engine does below the state of its sockets.
+/// The primitives of an engine, below the state of its sockets.
 pub(crate) trait Engine: Sized {
-    /// What it has for the worker's eventfd.
+    /// Its state for the worker's eventfd.
     type Wake;
-    /// What it keeps for each socket beside the common state.
+    /// Its state for each kind of socket, beside the common state.
     type Listener;
     type Stream;
     type Udp;
 
     fn counters(&self) -> &Counters;
 
-    /// A connection that is there already.
+    /// A connection that has already arrived.
     fn accept(&mut self, listener: &mut Listener<Self>) -> Option<io::Result<OwnedFd>>;
 
-    /// Somebody waits for a connection.
+    /// A task waits for a connection.
     fn await_connection(&mut self, _key: Key, _listener: &mut Listener<Self>) {}
 
-    /// Bytes that are there already. The end is noted in the state.
+    /// Bytes that have already arrived. The end is noted in the state.
     fn receive(&mut self, stream: &mut Stream<Self>) -> Option<RecvBuf>;
 
-    /// Somebody waits for bytes.
+    /// Copies bytes that have already arrived, without taking them. The end is noted in the state.
+    fn peek(&mut self, stream: &mut Stream<Self>, into: &mut [u8]) -> Option<usize>;
+
+    /// A task waits for bytes.
     fn await_bytes(&mut self, key: Key, stream: &mut Stream<Self>) -> io::Result<()>;
 
-    /// Sends a queued buffer, what does not go now later. True if all of it is with the kernel, so
-    /// that the next may follow.
+    /// Sends a queued buffer, and later the part that the kernel does not accept now. True if the kernel
+    /// has all of it, so that the next may follow.
     fn send(
         &mut self,
         key: Key,
@@ -68,22 +71,23 @@ pub(crate) trait Engine: Sized {
         wakes: &mut Vec<Waker>,
     ) -> bool;
 
-    /// Something waits for the end of what is being sent: a task, FIN, or a close.
+    /// A task, FIN or a close waits until the data that is being sent is with the kernel.
     fn await_sent(&mut self, key: Key, stream: &mut Stream<Self>);
 
-    /// Somebody waits until the socket takes more.
+    /// A task waits until the socket accepts more.
     fn await_room(&mut self, key: Key, stream: &mut Stream<Self>) -> io::Result<()>;
 
-    /// Sends what it holds back of a stream.
+    /// Sends the data of a stream that the engine holds back.
     fn send_held_back(_sockets: &mut Sockets<Self>, _key: Key) {}
 
-    /// A file was given up: an errno if part of it was sent that nobody has heard of, and `None` if
-    /// that is not known yet.
+    /// A task has stopped sending a file. Returns an errno if part of the file was sent without being
+    /// reported, and `None` if that is not known yet.
     fn give_up_file(&mut self, _stream: &mut Stream<Self>) -> Option<Option<i32>> {
         Some(None)
     }
 
-    /// Appends at most `most` datagrams that are there already; how many, or an error, if any.
+    /// Appends at most `most` datagrams that have already arrived. Returns how many, or an error; `None`
+    /// if there are none.
     fn receive_batch(
         &mut self,
         key: Key,
@@ -92,10 +96,10 @@ pub(crate) trait Engine: Sized {
         most: usize,
     ) -> Option<io::Result<usize>>;
 
-    /// Somebody waits for datagrams.
+    /// A task waits for datagrams.
     fn await_datagrams(&mut self, key: Key, udp: &mut Udp<Self>) -> io::Result<()>;
 
-    /// Sends what is in the outbox, as far as it goes now.
+    /// Sends as much of the outbox as the kernel accepts now.
     fn send_datagrams(&mut self, key: Key, udp: &mut Udp<Self>);
 
     /// As [`await_sent`](Engine::await_sent), and after datagrams were sent.
@@ -104,11 +108,11 @@ pub(crate) trait Engine: Sized {
     /// The descriptor of a datagram socket that is open.
     fn udp_fd(udp: &Udp<Self>) -> Option<RawFd>;
 
-    /// Cancels what is with the kernel and closes the socket.
+    /// Cancels the operations of the socket and closes it.
     fn close(sockets: &mut Sockets<Self>, key: Key);
 
-    /// Cancels everything, waits until the kernel holds nothing (for operations on files, `patience` at
-    /// most), closes all descriptors. Collects the wakers of sockets and futures that were leaked.
+    /// Cancels everything, waits until the kernel holds nothing (at most `patience` for operations on
+    /// files), closes all descriptors. Collects the wakers of sockets and futures that were leaked.
     fn teardown(sockets: &mut Sockets<Self>, patience: Duration, wakes: &mut Vec<Waker>);
 }
 
@@ -141,7 +145,7 @@ impl<E: Engine> Stream<E> {
         self.socket.as_ref().map(AsRawFd::as_raw_fd)
     }
 
-    /// Sends FIN if it has its turn.
+    /// Sends FIN if it is due.
     pub(crate) fn shut_down_if_due(&mut self, counters: &Counters) {
         if self.sending.take_fin() {
             self.shut_down(counters);
@@ -151,12 +155,23 @@ impl<E: Engine> Stream<E> {
     fn shut_down(&self, counters: &Counters) {
         if let Some(fd) = self.fd() {
             counters.syscalls.add(1);
-            // Fails only when the connection is gone, which the receiving side reports.
+            // Fails only when the connection has ended, which the receiving side reports.
             let _reported_by_recv = sys::shutdown_write(fd);
         }
     }
 
-    /// Before a close that does not wait for what is still to be sent.
+    /// A send failed, and its bytes are lost. If the kernel had no memory for it, the connection is still
+    /// open: then the receiving half ends too, or this end would wait for the answer to what the peer
+    /// never got, and the close is a reset, or the peer would take the rest for all of it.
+    pub(crate) fn send_failed(&mut self, errno: i32, wakes: &mut Vec<Waker>) {
+        self.sending.fail(errno, wakes);
+        if matches!(errno, libc::ENOMEM | libc::ENOBUFS) {
+            self.receiving.finish(End::Error(errno), wakes);
+            self.socket.iter().for_each(super::reset_on_close);
+        }
+    }
+
+    /// Called before a close that does not wait for unsent data.
     pub(crate) fn cut_off(&self) {
         if self.sending.must_linger()
             && let Some(socket) = &self.socket
@@ -192,7 +207,7 @@ impl<E: Engine> Udp<E> {
     }
 }
 
-/// What a key names.
+/// The entry that a key refers to.
 pub(crate) enum Entry<E: Engine> {
     /// The worker's eventfd.
     Wake(E::Wake),
@@ -203,7 +218,7 @@ pub(crate) enum Entry<E: Engine> {
 
 /// One worker's engine and the sockets registered with it.
 pub(crate) struct Sockets<E: Engine> {
-    // Dropped in this order: a ring goes before the memory it was given.
+    // Dropped in this order: a ring before the memory that it uses.
     pub(crate) engine: E,
     pub(crate) entries: Slots<Entry<E>>,
     pub(crate) lingering: Lingering,
@@ -309,7 +324,7 @@ impl<E: Engine> Sockets<E> {
         }
     }
 
-    /// Gives up a socket. What was handed over is still sent, within the linger limit.
+    /// Closes a socket. Queued data is still sent, within the linger limit.
     pub(crate) fn close(&mut self, key: Key, wakes: &mut Vec<Waker>) {
         self.wake_waiters(key, wakes);
         E::send_held_back(self, key);
@@ -346,7 +361,7 @@ impl<E: Engine> Sockets<E> {
         }
     }
 
-    /// The moment by which `turn` has to run even if nothing happens.
+    /// When `turn` has to run even without events.
     pub(crate) fn next_deadline(&mut self) -> Option<Instant> {
         let entries = &self.entries;
         self.lingering.next_deadline(|key| is_open(entries, key))

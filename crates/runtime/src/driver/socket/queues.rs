@@ -1,15 +1,15 @@
-//! Queues of a socket, small as long as they are empty.
+//! Queues of a socket, which are small while they are empty.
 
 use crate::buf::RecvBuf;
 use std::collections::VecDeque;
 
-/// Bytes a socket may hold received and unread before its receive is paused. What one turn of the
-/// driver delivers, at most the pool, comes on top.
+/// Received and unread bytes of a socket at which its receive is paused. The data of one turn of the
+/// driver, at most the pool, can come on top.
 pub(crate) const RECEIVED_BYTES_MAX: usize = 128 * 1024;
-/// Pieces a socket may hold received and unread before its receive is paused.
+/// Received and unread pieces of a socket at which its receive is paused.
 pub(crate) const RECEIVED_PIECES_MAX: usize = 64;
 
-/// A queue that is empty most of the time, and then no more than a pointer.
+/// A queue that is empty most of the time, when it is only a pointer.
 #[derive(Debug)]
 pub(super) struct Seldom<T>(Option<Box<Items<T>>>);
 
@@ -39,6 +39,10 @@ impl<T> Seldom<T> {
         self.0.as_mut()?.0.pop_front()
     }
 
+    fn iter(&self) -> impl Iterator<Item = &T> {
+        self.0.iter().flat_map(|items| &items.0)
+    }
+
     pub(super) fn clear(&mut self) {
         self.0 = None;
     }
@@ -50,7 +54,7 @@ impl<T> Seldom<T> {
     }
 }
 
-/// Received and unread.
+/// Data that was received and not yet read.
 #[derive(Debug, Default)]
 pub(crate) struct Unread {
     /// The oldest piece, in the socket's own memory because there is rarely a second one.
@@ -77,8 +81,8 @@ impl Unread {
         self.first.is_none()
     }
 
-    /// True when the socket holds as much as it may, although its reader had a turn to take it: a
-    /// large batch that has just come says nothing about the reader.
+    /// True when the socket holds as much as it may, although its reader had a turn to take it: a large
+    /// batch that has just arrived does not mean that the reader is slow.
     pub(crate) fn is_full(&self, turn: u32) -> bool {
         self.oldest_turn != turn
             && (self.bytes >= RECEIVED_BYTES_MAX || self.more.len() >= RECEIVED_PIECES_MAX)
@@ -92,11 +96,116 @@ impl Unread {
         Some(piece)
     }
 
-    /// Moves the unread pieces out of the pool: called when they will stay for a while.
+    /// Copies the oldest bytes, as many as fit.
+    pub(crate) fn copy_to(&self, into: &mut [u8]) -> usize {
+        let mut copied = 0;
+        for piece in self.first.iter().chain(self.more.iter()) {
+            let rest = &mut into[copied..];
+            let bytes = rest.len().min(piece.len());
+            rest[..bytes].copy_from_slice(&piece[..bytes]);
+            copied += bytes;
+        }
+        copied
+    }
+
+    /// Moves the unread pieces out of the pool; called when they will stay for a while.
     pub(crate) fn detach(&mut self) -> u64 {
         let moved = u64::from(self.first.is_some()) + self.more.len() as u64;
         self.first = self.first.take().map(RecvBuf::detach);
         self.more.map_all(RecvBuf::detach);
         moved
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buf::Pool;
+    use proptest::prelude::*;
+    use std::rc::Rc;
+
+    fn piece(byte: u8, bytes: usize) -> RecvBuf {
+        RecvBuf::from(vec![byte; bytes])
+    }
+
+    proptest! {
+        /// Against a model: pieces come out whole and in order, and a copy takes none.
+        #[test]
+        fn unread_data_is_a_queue(
+            steps in proptest::collection::vec((0u8..4, 1usize..3000), 0..60),
+        ) {
+            let (mut unread, mut model) = (Unread::default(), VecDeque::new());
+            for (step, (kind, bytes)) in steps.into_iter().enumerate() {
+                match kind {
+                    0 | 1 => {
+                        unread.push(piece(step as u8, bytes), 0);
+                        model.push_back(vec![step as u8; bytes]);
+                    }
+                    2 => {
+                        let popped = unread.pop().map(|piece| piece.to_vec());
+                        prop_assert_eq!(popped, model.pop_front());
+                    }
+                    _ => {
+                        let mut copy = vec![0; bytes];
+                        let copied = unread.copy_to(&mut copy);
+                        let all: Vec<u8> = model.iter().flatten().copied().collect();
+                        prop_assert_eq!(&copy[..copied], &all[..bytes.min(all.len())]);
+                        prop_assert_eq!(unread.detach(), model.len() as u64);
+                    }
+                }
+                prop_assert_eq!(unread.is_empty(), model.is_empty());
+            }
+            let bytes: usize = model.iter().map(Vec::len).sum();
+            prop_assert_eq!(unread.is_full(1), bytes >= RECEIVED_BYTES_MAX);
+            while let Some(expected) = model.pop_front() {
+                prop_assert_eq!(unread.pop().map(|piece| piece.to_vec()), Some(expected));
+            }
+            prop_assert!(unread.pop().is_none() && unread.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_socket_is_full_at_its_bounds_after_its_reader_had_a_turn() {
+        let mut unread = Unread::default();
+        unread.push(piece(1, 128 * 1024 - 2), 7);
+        assert!(!unread.is_full(8));
+        unread.push(piece(2, 1), 8);
+        assert!(!unread.is_full(8));
+        unread.push(piece(2, 1), 8);
+        assert!(unread.is_full(8) && !unread.is_full(7), "of the turn of the oldest piece");
+        unread.pop().unwrap();
+        assert_eq!((unread.bytes, unread.is_full(9)), (2, false));
+        unread.pop().unwrap();
+        unread.pop().unwrap();
+        // One piece and 64 behind it, none of them large.
+        for count in 1..=65 {
+            assert!(!unread.is_full(10));
+            unread.push(piece(3, 1), if count == 1 { 9 } else { 10 });
+        }
+        assert!(unread.is_full(10) && !unread.is_full(9));
+    }
+
+    #[test]
+    fn detached_pieces_have_left_the_pool() {
+        let pool = Rc::new(Pool::new(4, 64).unwrap());
+        let mut unread = Unread::default();
+        for byte in [5, 6, 7] {
+            let id = pool.take().unwrap();
+            pool.with_writable(id, |memory| _ = memory[0].write(byte));
+            unread.push(RecvBuf::from_pool(&pool, id, 0, 1), 0);
+        }
+        assert_eq!((pool.in_use(), unread.detach(), pool.in_use()), (3, 3, 0));
+        let left = std::iter::from_fn(|| unread.pop()).map(|piece| piece[0]);
+        assert_eq!(left.collect::<Vec<u8>>(), [5, 6, 7]);
+    }
+
+    #[test]
+    fn an_empty_queue_is_only_a_pointer_again_after_it_was_cleared() {
+        let mut queue = Seldom::default();
+        queue.items().extend([1, 2]);
+        queue.map_all(|item| item * 10);
+        assert_eq!((queue.len(), queue.pop_front(), queue.is_empty()), (2, Some(10), false));
+        queue.clear();
+        assert!(queue.is_empty() && queue.0.is_none() && queue.pop_front().is_none());
     }
 }

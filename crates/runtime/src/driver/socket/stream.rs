@@ -1,8 +1,8 @@
-//! The state of a stream that all engines keep alike: what was handed over and not yet sent, whether
-//! and how each half ends, and who waits.
+//! The state of a stream, the same on all engines: its unsent data, whether and how each half has
+//! ended, and its waiters.
 //!
-//! There is no kernel here. An engine tells what has happened (`sent`, `fail`, `connected`, ...), and
-//! asks what it is to do when it has nothing of the stream in its hands ([`Sending::next`]).
+//! There is no kernel here. An engine reports events (`sent`, `fail`, `connected`, ...), and asks
+//! for the next action when it has no send of the stream in progress ([`Sending::next`]).
 
 use super::queues::Seldom;
 use crate::buf::{RecvBuf, SendBuf};
@@ -23,7 +23,7 @@ pub(crate) enum End {
     Error(i32),
 }
 
-/// The receiving half. What was received is the engine's, or still the kernel's.
+/// The receiving half. Received data is with the engine, or still with the kernel.
 #[derive(Debug, Default)]
 pub(crate) struct Receiving {
     pub(crate) end: Option<End>,
@@ -37,8 +37,8 @@ impl Receiving {
         self.waiters.wake(wakes);
     }
 
-    /// What a receive finds behind the last byte: the error once, then the end of the stream for
-    /// ever. Waits while the half goes on.
+    /// The result of a receive behind the last byte: the error once, then the end of the stream for
+    /// ever. Waits while the half is open.
     pub(crate) fn poll_end(&mut self, waiter: &mut Waiter<'_>) -> Poll<io::Result<RecvBuf>> {
         match self.end {
             None => {
@@ -52,6 +52,14 @@ impl Receiving {
             }
         }
     }
+
+    /// The same for a peek, which leaves the error to the next receive.
+    pub(crate) fn poll_peek_end(&mut self, waiter: &mut Waiter<'_>) -> Poll<io::Result<()>> {
+        let end = self.end;
+        let polled = self.poll_end(waiter);
+        self.end = end;
+        polled.map(|end| end.map(drop))
+    }
 }
 
 /// Whether and how the sending half is being closed.
@@ -64,17 +72,17 @@ enum Fin {
     Sent,
 }
 
-/// Whether a file has the sending half to itself: it is sent past the queue, and all else waits.
+/// Whether a file has the sending half to itself: it bypasses the queue, and all other sends wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum File {
     #[default]
     None,
     Sending,
-    /// It was given up, and it is not known yet whether the last send of it has sent anything.
+    /// Its task has stopped, and it is not known yet whether its last send has sent anything.
     Unknown,
 }
 
-/// What an engine that has nothing of a stream in its hands does next.
+/// The next action of an engine that has no send of the stream in progress.
 #[derive(Debug)]
 pub(crate) enum Next {
     Send(SendBuf),
@@ -85,13 +93,13 @@ pub(crate) enum Next {
     Nothing,
 }
 
-/// The sending half: a connection that is being made, what was handed over and not yet sent, a file in
-/// its place, FIN and the close behind them.
+/// The sending half: a connection that is being made, unsent data or a file, and FIN and the close
+/// behind them.
 #[derive(Debug, Default)]
 pub(crate) struct Sending {
     queue: Seldom<SendBuf>,
-    /// Bytes that were handed over and are not known to be with the kernel: those queued and those in
-    /// the hands of the engine. Counts for nothing once the half has failed.
+    /// Bytes that were accepted and are not known to be with the kernel: those queued, and those of
+    /// the engine's current send. Ignored once the half has failed.
     unsent: usize,
     error: Option<i32>,
     fin: Fin,
@@ -107,7 +115,7 @@ impl Sending {
         Sending { connecting: true, ..Sending::default() }
     }
 
-    /// Ready once the connection stands, or has failed.
+    /// Ready once the connection attempt has succeeded or failed.
     pub(crate) fn poll_connected(&mut self, waiter: &mut Waiter<'_>) -> Poll<io::Result<()>> {
         if self.connecting {
             self.waiters.add(waiter);
@@ -120,7 +128,7 @@ impl Sending {
         self.connecting
     }
 
-    /// The connection stands, or has failed with this errno.
+    /// The connection attempt has succeeded, or failed with this errno.
     pub(crate) fn connected(&mut self, outcome: Result<(), i32>, wakes: &mut Vec<Waker>) {
         self.connecting = false;
         if let Err(errno) = outcome {
@@ -129,7 +137,7 @@ impl Sending {
         self.waiters.wake(wakes);
     }
 
-    /// Ready when a buffer may be handed over, by [`accept`](Sending::accept).
+    /// Ready when a buffer may be accepted, by [`accept`](Sending::accept).
     #[inline]
     pub(crate) fn poll_accept(&mut self, waiter: &mut Waiter<'_>) -> Poll<io::Result<()>> {
         self.check()?;
@@ -140,7 +148,7 @@ impl Sending {
         Poll::Pending
     }
 
-    /// A buffer of so many bytes was handed over, to be sent or queued.
+    /// Accepts a buffer of this many bytes, to be sent or queued.
     #[inline]
     pub(crate) fn accept(&mut self, bytes: usize) {
         self.unsent += bytes;
@@ -151,12 +159,12 @@ impl Sending {
         self.queue.items().push_back(buf);
     }
 
-    /// Puts back what the kernel did not take of the buffer that was next.
+    /// Puts back the part of the next buffer that the kernel did not accept.
     pub(crate) fn put_back(&mut self, buf: SendBuf) {
         self.queue.items().push_front(buf);
     }
 
-    /// Moves what is queued out of the receive pool: called when it will stay for a while.
+    /// Moves queued data out of the receive pool; called when it will stay for a while.
     pub(crate) fn detach(&mut self) {
         self.queue.map_all(SendBuf::detach);
     }
@@ -167,18 +175,18 @@ impl Sending {
         !self.queue.is_empty()
     }
 
-    /// True if something is in the hands of the engine and nothing is queued.
+    /// True if the engine has a send in progress and nothing is queued.
     pub(crate) fn is_in_hand(&self) -> bool {
         self.is_unsent() && self.queue.is_empty()
     }
 
-    /// The kernel has taken so many bytes.
+    /// The kernel has accepted this many bytes.
     #[inline]
     pub(crate) fn sent(&mut self, bytes: usize) {
         self.unsent = self.unsent.saturating_sub(bytes);
     }
 
-    /// What to do next, if nothing is in the hands of the engine.
+    /// The next action, if the engine has no send in progress.
     pub(crate) fn next(&mut self) -> Next {
         if let Some(buf) = self.queue.pop_front() {
             Next::Send(buf)
@@ -191,7 +199,7 @@ impl Sending {
         }
     }
 
-    /// Wakes who waits for room, if there is some.
+    /// Wakes the waiters if there is room.
     pub(crate) fn wake_if_room(&mut self, wakes: &mut Vec<Waker>) {
         if self.has_room() {
             self.waiters.wake(wakes);
@@ -202,12 +210,12 @@ impl Sending {
         self.file == File::None && self.unsent < QUEUED_BYTES_MAX
     }
 
-    /// True while bytes were handed over that the kernel has not taken, and may still take.
+    /// True while the kernel has not accepted all bytes, and may still accept them.
     pub(crate) fn is_unsent(&self) -> bool {
         self.unsent > 0 && !self.failed()
     }
 
-    /// True if the end of what the engine has in its hands has consequences.
+    /// True if anything waits for the end of the engine's current send.
     pub(crate) fn is_awaited(&self) -> bool {
         let behind = self.is_queued() || self.fin == Fin::Queued || self.closing;
         behind || !self.waiters.is_empty()
@@ -220,7 +228,7 @@ impl Sending {
         }
     }
 
-    /// True, once, when FIN has its turn.
+    /// True, once, when FIN is due.
     pub(crate) fn take_fin(&mut self) -> bool {
         let idle = self.file == File::None && self.unsent == 0 && !self.failed();
         let due = idle && self.fin == Fin::Queued;
@@ -242,7 +250,7 @@ impl Sending {
         Poll::Pending
     }
 
-    /// Ready with the half reserved for a file once all before is with the kernel.
+    /// Ready, with the half reserved for a file, once the kernel has all earlier data.
     pub(crate) fn poll_file(&mut self, waiter: &mut Waiter<'_>) -> Poll<io::Result<()>> {
         self.check()?;
         if self.unsent == 0 && self.file == File::None {
@@ -253,19 +261,19 @@ impl Sending {
         Poll::Pending
     }
 
-    /// What a file has sent last is not known yet, and it was given up.
+    /// The task of a file has stopped, and the result of its last send is not known yet.
     pub(crate) fn file_is_unknown(&mut self) {
         self.file = File::Unknown;
     }
 
-    /// The file is sent, or was given up, and the half free again.
+    /// The file was sent, or its task has stopped: the half is free again.
     pub(crate) fn end_file(&mut self, wakes: &mut Vec<Waker>) {
         self.file = File::None;
         self.waiters.wake(wakes);
     }
 
-    /// Ready when the socket takes more. `asked` is the caller's: false at the first call, which
-    /// therefore always waits. From then on the engine waits for `writable`.
+    /// Ready when the socket accepts more. `asked` belongs to the caller and is false at the first
+    /// call, which therefore always waits. The engine then waits for `writable`.
     pub(crate) fn poll_writable(&mut self, waiter: &mut Waiter<'_>, asked: &mut bool) -> Poll<()> {
         if std::mem::replace(asked, true) && !self.awaits_room {
             return Poll::Ready(());
@@ -279,7 +287,7 @@ impl Sending {
         self.awaits_room
     }
 
-    /// The socket takes more, or is broken.
+    /// The socket accepts more, or is broken.
     pub(crate) fn writable(&mut self, wakes: &mut Vec<Waker>) {
         if std::mem::take(&mut self.awaits_room) {
             self.waiters.wake(wakes);
@@ -313,10 +321,10 @@ impl Sending {
         }
     }
 
-    /// What a receive of nothing means, with `sending` saying that a send is with the kernel. The
-    /// kernel tells of a reset only once, to whichever call asks first. If that was a send, the next
-    /// receive looks like a clean end of the stream; and a send that had sent a part reports the
-    /// part instead of the reset. The state of the connection tells (`is_closed`): after the peer's FIN
+    /// The meaning of a receive of zero bytes; `sending`: a send is with the kernel. The kernel
+    /// reports a reset once, to the first call. If that was a send, the next receive looks like a
+    /// clean end of the stream; and a send that had sent a part reports the part instead of the
+    /// reset. The state of the connection shows the difference (`is_closed`): after the peer's FIN
     /// alone it is not closed.
     pub(crate) fn end_of_stream(&self, sending: bool, is_closed: impl FnOnce() -> bool) -> End {
         let sending = sending || self.file != File::None;
@@ -338,12 +346,12 @@ impl Sending {
         self.closing
     }
 
-    /// True while a close has to wait for what is still to be sent.
+    /// True while a close has to wait for unsent data.
     pub(crate) fn must_linger(&self) -> bool {
         (self.unsent > 0 || self.file == File::Unknown) && !self.failed()
     }
 
-    /// True when a socket that the program has closed has nothing left to send.
+    /// True when a closed socket has no unsent data.
     pub(crate) fn is_over(&self) -> bool {
         self.closing && !self.must_linger()
     }
@@ -365,11 +373,12 @@ mod tests {
         result.err().and_then(|error| error.raw_os_error())
     }
 
-    /// A stream on an engine whose kernel takes bytes when the test says so.
+    /// A stream on an engine whose kernel accepts bytes when the test allows it.
     #[derive(Default)]
     struct Bench {
         sending: Sending,
-        /// Puts back what the kernel does not take, as on epoll, or keeps it in hand, as on io_uring.
+        /// Puts back the bytes that the kernel does not accept, as epoll does, or keeps them, as
+        /// io_uring does.
         puts_back: bool,
         in_hand: Option<SendBuf>,
         room: usize,

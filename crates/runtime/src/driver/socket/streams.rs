@@ -37,6 +37,24 @@ impl<E: Engine> Sockets<E> {
         polled
     }
 
+    pub(crate) fn poll_peek(
+        &mut self,
+        key: Key,
+        waiter: &mut Waiter<'_>,
+        into: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        let (stream, engine) = entry!(self, key, Stream);
+        stream.receiving.waiters.leave(waiter);
+        if let Some(bytes) = engine.peek(stream, into) {
+            return Poll::Ready(Ok(bytes));
+        }
+        let polled = stream.receiving.poll_peek_end(waiter);
+        if polled.is_pending() {
+            engine.await_bytes(key, stream)?;
+        }
+        polled.map(|end| end.map(|()| 0))
+    }
+
     pub(crate) fn poll_flushed(
         &mut self,
         key: Key,
@@ -100,10 +118,10 @@ impl<E: Engine> Sockets<E> {
 
     pub(crate) fn end_pieces(&mut self, key: Key, broken: Option<i32>, wakes: &mut Vec<Waker>) {
         let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else { return };
-        let unheard = self.engine.give_up_file(stream);
-        let broken = broken.or(unheard.flatten());
-        if unheard.is_none() && broken.is_none() {
-            // The half stays reserved until it is known.
+        let unreported = self.engine.give_up_file(stream);
+        let broken = broken.or(unreported.flatten());
+        if unreported.is_none() && broken.is_none() {
+            // The half stays reserved until that is known.
             return stream.sending.file_is_unknown();
         }
         stream.end_file(self.engine.counters(), broken, wakes);
@@ -111,7 +129,7 @@ impl<E: Engine> Sockets<E> {
 }
 
 impl<E: Engine> Stream<E> {
-    /// Gives the sending half back; with an errno it is broken from now on, and its close a reset.
+    /// Releases the sending half. With an errno it is broken from now on, and a close sends a reset.
     pub(crate) fn end_file(
         &mut self,
         counters: &Counters,
@@ -126,8 +144,8 @@ impl<E: Engine> Stream<E> {
         self.shut_down_if_due(counters);
     }
 
-    /// Goes on with what is queued, FIN and the close, when nothing is in the hands of the engine.
-    /// True if the socket is to be closed.
+    /// Continues with the queue, FIN and the close, once the engine has no send in progress. True if the
+    /// socket is to be closed.
     pub(crate) fn advance(&mut self, key: Key, engine: &mut E, wakes: &mut Vec<Waker>) -> bool {
         loop {
             self.sending.wake_if_room(wakes);

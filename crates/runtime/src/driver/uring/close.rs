@@ -1,4 +1,4 @@
-//! Closing and cancelling, whatever it is that occupies a slot.
+//! Closing and cancelling, for every kind of slot.
 
 use super::ring::Enter;
 use super::stream::InFlight;
@@ -23,8 +23,8 @@ impl UringDriver {
             && let Some(Entry::Stream(stream)) = self.entries.get_mut(key)
             && let Some(socket) = stream.socket.take()
         {
-            // What is still queued, when the linger limit has passed, has nowhere to go: a send
-            // that ends from now on must find nothing to go on with, so that the slot gets free.
+            // Data that is still queued when the linger limit has passed is dropped: a send that
+            // ends from now on must find nothing to continue with, so that the slot becomes free.
             stream.sending.fail(libc::ECANCELED, &mut Vec::new());
             let entry = opcode::Close::new(Fd(socket.into_raw_fd())).build();
             let entry = if engine.features.skip_success {
@@ -39,12 +39,12 @@ impl UringDriver {
         self.remove_if_done(key);
     }
 
-    /// Cancels the accept and closes the socket, at once, because a listening socket is also the
-    /// claim to its port: who drops a listener may bind the next one before the driver's turn.
+    /// Cancels the accept and closes the socket, at once, because a listening socket also holds its
+    /// port: a program may drop a listener and bind the next one before the driver's turn.
     fn close_listener(&mut self, key: Key) {
         self.cancel_all(key);
-        // An accept or a cancel that the kernel has not taken yet names the descriptor: then, as
-        // with a submission thread, the slot keeps it until its last completion.
+        // An accept or a cancel that was not submitted yet refers to the descriptor: then, as with
+        // a submission thread, the slot keeps it until its last completion.
         if self.entries.get(key).is_some()
             && self.engine.ring.enter(Enter::Collect, None).is_ok()
             && self.engine.ring.all_submitted()

@@ -1,8 +1,8 @@
 //! Operations on files that may wait for a disk.
 //!
 //! An operation belongs to a slot, with all memory that the kernel sees of it, until its
-//! completion. A future that is dropped leaves its slot behind as an orphan, and what the
-//! operation opens is closed then.
+//! completion. A future that is dropped leaves its slot as an orphan, and a file that the operation
+//! opens is closed at the completion.
 
 use super::{Op, UringDriver};
 #[cfg(debug_assertions)]
@@ -27,11 +27,12 @@ const OPERATIONS_MAX: usize = 256;
 /// The operations of one worker.
 pub(super) struct Files {
     slots: Slots<Slot>,
-    /// Those that are with the kernel; the others wait for their futures to look.
+    /// Those that are with the kernel; the others are complete, and their futures have not been
+    /// polled.
     in_flight: usize,
     waiters: WaitQueue,
-    /// Where bytes go that are read only to have them in the page cache. The kernel writes here
-    /// for any number of reads at once, and nobody ever looks.
+    /// The destination of reads that only fill the page cache. The kernel writes here for any
+    /// number of reads at once, and the content is never used.
     bin: Option<Mapping>,
 }
 
@@ -57,14 +58,14 @@ impl Files {
         self.in_flight == 0
     }
 
-    /// True if an operation has to wait for others. Who comes does not overtake those who wait: they are
-    /// called when half the room is free.
+    /// True if an operation has to wait for others. FIFO: newcomers queue behind waiters, which are
+    /// woken when half the capacity is free.
     fn is_full(&self) -> bool {
         let least = if self.waiters.is_empty() { OPERATIONS_MAX } else { OPERATIONS_MAX / 2 + 1 };
         self.in_flight >= least
     }
 
-    /// Frees an operation that nobody waits for, with its memory.
+    /// Frees an operation without a future, with its memory.
     pub(super) fn forget(&mut self, key: Key) {
         let forgotten = self.slots.remove(key);
         #[cfg(debug_assertions)]
@@ -73,8 +74,8 @@ impl Files {
         drop(forgotten);
     }
 
-    /// The submission for an operation. Its memory is that of the operation, which has to stay
-    /// where it is until the completion, or the bin's.
+    /// The submission for an operation. Its memory is that of the operation, which has to stay in
+    /// place until the completion, or the bin's.
     fn submission(&mut self, op: &mut FileOp) -> io::Result<Submission> {
         let fd = Fd(op.on.fd.as_raw_fd());
         let entry = match op.what {
@@ -102,8 +103,8 @@ impl Files {
                 opcode::Read::new(fd, into, op.len as u32).offset(op.offset).build()
             }
         };
-        // Without asking first whether it can be had without waiting: a filesystem of elsewhere
-        // may ask its server even for that.
+        // Without first trying a lookup that does not wait: a network filesystem may ask its server
+        // even for that.
         let elsewhere = op.on.storage == Storage::Elsewhere;
         Ok(if elsewhere { entry.flags(Flags::ASYNC) } else { entry })
     }
@@ -119,7 +120,7 @@ impl UringDriver {
             return Start::Full(op);
         }
         self.engine.files.waiters.leave(waiter);
-        // Memory for the bin is refused: a thread brings its own.
+        // There is no memory for the bin: a thread has its own.
         let Ok(entry) = self.engine.files.submission(&mut op) else { return Start::NoRing(op) };
         let slot = Slot { op, ended: None, waker: Some(waiter.waker()), abandoned: false };
         let key = self.engine.files.slots.insert(slot);
@@ -151,7 +152,7 @@ impl UringDriver {
         }
     }
 
-    /// The future is gone. What the kernel still works on is cancelled, if that is possible.
+    /// The future was dropped. An operation that is with the kernel is cancelled, if possible.
     pub(crate) fn abandon_file(&mut self, key: Key) -> Option<Waker> {
         let slot = self.engine.files.slots.get_mut(key)?;
         let waker = slot.waker.take();

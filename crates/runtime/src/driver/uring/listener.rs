@@ -1,4 +1,4 @@
-//! Listeners: one multishot accept, and the connections that it brought.
+//! Listeners: one multishot accept, and the connections that it has accepted.
 
 use super::{Entry, Op, Uring, UringDriver};
 use crate::driver::slots::Key;
@@ -19,7 +19,7 @@ const FLAGS: libc::c_int = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
 
 pub(super) type Listener = socket::Listener<Uring>;
 
-/// What io_uring keeps of a listener beside the common state.
+/// The state of a listener on io_uring, beside the common state.
 #[derive(Default)]
 pub(crate) struct Own {
     pub(super) armed: bool,

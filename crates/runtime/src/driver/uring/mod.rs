@@ -1,15 +1,15 @@
-//! The io_uring engine: operations handed to the kernel, completions taken from it.
+//! The io_uring engine: operations are submitted to the kernel, and completions taken from it.
 //!
 //! One turn of the loop: give released buffers back, submit what the tasks queued and wait in
 //! the same enter, take the completions, settle the sends. Receives and accepts are multishot,
 //! so a connection costs one submission in its life and one completion for each piece of data.
 //!
 //! Sends are submitted with MSG_DONTWAIT and, where the kernel can, without a completion for
-//! success. Such a send is over when the enter that submitted it has returned: either it posted
-//! a completion because it was short or failed, or it was sent whole and its buffer is free.
-//! The order in `UringDriver::turn` follows from it: completions first, then `settle` treats
-//! every quick send that did not complain as done. And since a silent success wakes nobody, the
-//! enter must not wait while anything is held up behind one.
+//! success. Such a send is over when the enter that submitted it has returned: either it posted a
+//! completion because it was short or failed, or it was sent whole and its buffer is free. The
+//! order in `UringDriver::turn` follows from it: completions first, then `settle` treats every
+//! quick send that posted no error as done. Since a silent success wakes no task, the enter must
+//! not wait while anything waits for one.
 
 mod close;
 mod connect;
@@ -50,19 +50,19 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-/// Arrivals handled before their tasks run. What a connection needs is then still in the first
-/// level of the cache when its task runs, with any number of connections.
+/// Arrivals handled before their tasks run. The state of a connection is then still in the
+/// first-level cache when its task runs, with any number of connections.
 const PORTION: usize = 32;
 
-/// Datagrams of a socket that the kernel takes at a time (MULTISHOT_MAX_RETRY, io_uring/net.c).
+/// Datagrams of a socket that the kernel receives at a time (MULTISHOT_MAX_RETRY, io_uring/net.c).
 const AT_A_TIME: u64 = 32;
 
 /// Queued sends of at least this size on average go out in an enter of their own, so that their
 /// buffers are free again before more data arrives.
 const SPLIT_BYTES_MIN: usize = 4096;
 
-/// How long the end of a driver waits for cancelled operations on sockets; one that takes longer would
-/// be a fault of the kernel.
+/// How long teardown waits for cancelled operations on sockets; one that takes longer would be a
+/// fault of the kernel.
 const SOCKETS_CANCELLED_WITHIN: Duration = Duration::from_secs(10);
 
 type Entry = socket::Entry<Uring>;
@@ -70,27 +70,27 @@ type Entry = socket::Entry<Uring>;
 /// One worker's ring and the sockets registered with it.
 pub(crate) type UringDriver = Sockets<Uring>;
 
-/// One worker's ring, its memory, and what goes through it.
+/// One worker's ring, its memory, and its operations.
 pub(crate) struct Uring {
-    // Dropped in this order: the ring goes before the memory it was given.
+    // Dropped in this order: the ring before the memory that it uses.
     ring: Ring,
     groups: Groups,
     /// Memory of sendmmsg(2).
     bursts: SendBatch,
     /// Memory of recvmmsg(2), for each geometry of buffers.
     batches: Vec<RecvBatch>,
-    /// Datagram operations that are with the kernel: the memory that they name.
+    /// The memory of datagram operations that are with the kernel.
     sends: Slots<Box<SendOp>>,
     receives: Slots<Box<RecvOp>>,
     /// Datagram sockets that are registered with the ring.
     places: Places,
-    /// Memory of sends that are over, for the next ones.
+    /// Memory of completed sends, for the next ones.
     #[expect(clippy::vec_box, reason = "they move between here and `sends` without being copied")]
     spare_sends: Vec<Box<SendOp>>,
     files: Files,
-    /// Sends that the kernel may still read from, their streams' or not.
+    /// Sends whose buffers the kernel may still read, including those of closed streams.
     zero_copies: Slots<ZeroCopySend>,
-    /// Whether IORING_OP_SEND takes an address; `None` until somebody needs to know.
+    /// Whether IORING_OP_SEND takes an address; `None` until it is needed.
     send_address: Option<bool>,
     /// Empty between turns, kept for its allocation.
     completions: Vec<Completion>,
@@ -98,7 +98,7 @@ pub(crate) struct Uring {
     arrived: VecDeque<Completion>,
     /// Silent quick sends, by stream and serial number, to settle after the enter that takes them.
     quick: Vec<(Key, u32)>,
-    /// The same for datagrams, by operation: a key whose operation is gone has complained.
+    /// The same for datagrams, by operation: a key whose operation is gone has posted an error.
     quick_datagrams: Vec<Key>,
     quick_bytes: usize,
     /// Quick sends since the last enter, for `UringOptions::gather`.
@@ -107,11 +107,11 @@ pub(crate) struct Uring {
     serial: u32,
     /// Number of this turn.
     turn: u32,
-    /// Number of the wait or drain that brought what is being handled, in one turn or several.
+    /// Number of the wait or drain whose completions are being handled, in one turn or several.
     intake: u32,
-    /// Somebody is held up behind a quick send: the next enter must not wait.
+    /// A task waits for a quick send: the next enter must not wait.
     held_up: bool,
-    /// Another thread signalled during this turn: the worker has to look at its inbox first.
+    /// Another thread signalled during this turn: the worker has to check its inbox first.
     signalled: bool,
     /// Sockets that may receive again; empty between turns, kept for its allocation.
     fed: Vec<Key>,
@@ -222,16 +222,17 @@ impl UringDriver {
         }
     }
 
-    /// Hands queued operations to the kernel now, and leaves what has arrived for later.
+    /// Submits queued operations now, and leaves completions for later.
     pub(crate) fn submit(&mut self, wakes: &mut Vec<Waker>) -> io::Result<()> {
         // First, because a receive that is submitted without a buffer ends at once.
         self.return_buffers();
         self.enter_and_settle(Enter::Submit, None, wakes)
     }
 
-    /// Takes all that has arrived, without waiting. One enter is not enough if it brings as many
-    /// datagrams as the kernel takes of a socket before it puts it to the end of the line, or if a receive
-    /// begins anew. What keeps arriving meanwhile is taken up to half a completion queue.
+    /// Takes all that has arrived, without waiting. One enter is not enough if it returns as many
+    /// datagrams as the kernel receives from a socket before it moves on to the next, or if a
+    /// receive starts again. Completions that keep arriving are taken up to half a completion
+    /// queue.
     pub(crate) fn drain(&mut self, wakes: &mut Vec<Waker>) -> io::Result<()> {
         self.engine.turn = self.engine.turn.wrapping_add(1);
         self.engine.intake = self.engine.intake.wrapping_add(1);
@@ -306,14 +307,14 @@ impl UringDriver {
             if !self.engine.ring.overflowed() {
                 return Ok(());
             }
-            // A quick send may have complained into the kernel's overflow list: fetch that
-            // before any send is taken for done.
+            // The error of a quick send may be in the kernel's overflow list: fetch that before any
+            // send is treated as done.
             self.engine.counters.cq_overflows.add(1);
             self.engine.ring.enter(Enter::Collect, None)?;
         }
     }
 
-    /// Gives released buffers to the kernel, and those who waited for one another try.
+    /// Gives released buffers to the kernel, and lets receives that waited for a buffer try again.
     fn return_buffers(&mut self) {
         self.engine.pressure =
             self.engine.groups.publish(&mut self.engine.ring, self.engine.quick.len());
@@ -340,8 +341,8 @@ impl UringDriver {
             Op::Wake => self.on_wake(key, flags),
             Op::Accept => self.on_accept(key, result, flags, wakes),
             Op::Receive => {
-                // First of all, so that the buffer is accounted for whatever becomes of the bytes. An
-                // end of stream usually names no buffer, and must not return one then.
+                // First, so that the buffer is accounted for regardless of the bytes. An end of
+                // stream usually has no buffer, and must not return one then.
                 let piece = self.engine.groups.get(STREAMS).take(flags, result.max(0) as usize);
                 self.on_stream(key, |engine, stream| {
                     engine.on_receive(key, stream, (result, flags), piece, wakes);
@@ -377,8 +378,8 @@ impl UringDriver {
             Op::File => self.on_file(key, result, wakes),
             Op::SendZeroCopy => self.on_zero_copy(key, result, flags, wakes),
             Op::Quiet => self.engine.on_quiet(),
-            // The descriptor does not exist: that this is what is wrong shows that the address
-            // is not (kernels before 6.0 refuse an entry with one as EINVAL).
+            // EBADF, because the descriptor does not exist, shows that the address was accepted
+            // (kernels before 6.0 refuse an entry with one as EINVAL).
             Op::SendAddressTrial => self.engine.send_address = Some(result == -libc::EBADF),
             // A close that skips success completes only when it fails, and is not expected.
             Op::Close if self.engine.features.skip_success => {}
@@ -398,8 +399,9 @@ impl UringDriver {
     }
 
     /// Cancels everything and waits for the last completion, so that the kernel holds no pointer
-    /// into our memory when it is freed. Operations on files have `patience` to end: one that waits for
-    /// a filesystem that does not answer cannot be cancelled, and is left to the end of the process.
+    /// into our memory when it is freed. Operations on files may take `patience`: one that waits
+    /// for a filesystem that does not answer cannot be cancelled, and remains until the process
+    /// ends.
     fn tear_down(&mut self, patience: Duration, wakes: &mut Vec<Waker>) {
         if std::mem::replace(&mut self.engine.torn_down, true) {
             return;
@@ -429,7 +431,7 @@ impl UringDriver {
             }
             self.handle_arrivals(usize::MAX, wakes);
         }
-        // Leaking is safer than freeing what the kernel may still write to.
+        // Leaking is safer than freeing memory that the kernel may still write to.
         if !self.is_drained() {
             std::mem::forget(std::mem::replace(&mut self.engine.files, Files::new()));
             std::mem::forget(std::mem::replace(&mut self.engine.zero_copies, Slots::new()));
@@ -452,7 +454,7 @@ impl Uring {
         if sends == 0 {
             return false;
         }
-        // Sockets without a buffer may be waiting for those that these sends hold.
+        // Sockets without a buffer may wait for those that these sends hold.
         if self.groups.any_starved() {
             return true;
         }

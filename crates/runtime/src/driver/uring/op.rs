@@ -1,8 +1,8 @@
-//! What is asked of the kernel, as the user data of a completion says it.
+//! The kinds of operations, as encoded in the user data of a completion.
 
 use crate::driver::slots::Key;
 
-/// What an operation is; with the key of its slot it forms the user data.
+/// The kind of an operation; with the key of its slot it forms the user data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Op {
@@ -15,7 +15,7 @@ pub(super) enum Op {
     Close,
     /// A multishot receive of datagrams.
     ReceiveDatagrams,
-    /// A poll that tells when a socket that is read by calls has something.
+    /// A poll that reports when a socket that is read by system calls has data.
     DatagramsReadable,
     /// A single-shot receive of a datagram; its key names a [`super::RecvOp`].
     ReceiveDatagram,
@@ -25,7 +25,7 @@ pub(super) enum Op {
     SendAddressTrial,
     /// An operation on a file; its key names a slot of [`super::Files`].
     File,
-    /// A poll that ends when a stream takes more.
+    /// A poll that ends when a stream accepts more.
     Room,
     /// A send without a copy; its key names a [`super::ZeroCopySend`].
     SendZeroCopy,
@@ -53,7 +53,7 @@ impl Op {
         Op::Quiet,
     ];
 
-    /// True for what peers cause, and not the program.
+    /// True for events that peers cause, and not the program.
     pub(super) fn is_arrival(self) -> bool {
         let of_datagrams = [Op::ReceiveDatagrams, Op::DatagramsReadable, Op::ReceiveDatagram];
         matches!(self, Op::Accept | Op::Receive) || of_datagrams.contains(&self)

@@ -41,6 +41,10 @@ impl Engine for Uring {
         stream.own.unread.pop()
     }
 
+    fn peek(&mut self, stream: &mut Stream, into: &mut [u8]) -> Option<usize> {
+        Some(stream.own.unread.copy_to(into)).filter(|bytes| *bytes > 0)
+    }
+
     #[inline]
     fn await_bytes(&mut self, key: Key, stream: &mut Stream) -> io::Result<()> {
         self.arm_receive(key, stream);

@@ -31,20 +31,20 @@ pub(super) const STREAMS: u16 = 0;
 /// different buffer geometries its datagram sockets may ask for in all.
 const GROUPS_MAX: usize = 64;
 
-/// Bytes that the kernel may receive on streams before they are taken, as near as can be told
-/// beforehand. What a turn receives and sends again then stays in the second-level cache, as with
-/// epoll, whose one buffer is always warm; with large pieces that is worth more than the receives
-/// that end for want of a buffer.
+/// Bytes that the kernel may receive on streams before they are taken, as far as can be predicted.
+/// The data that a turn receives and sends again then stays in the second-level cache, as with
+/// epoll, whose one buffer is always warm. With large pieces that saves more than the receives that
+/// end for lack of a buffer cost.
 const WARM_BYTES: usize = 384 * 1024;
 
 /// Bytes that all sockets that wait for a buffer may receive until the first of them has its turn
-/// again: what the last in the queue has to wait for, about 10 ms.
+/// again. The last in the queue waits that long, about 10 ms.
 const ROUND_BYTES: usize = 8 * 1024 * 1024;
 
 /// The least that a socket receives in such a round.
 const PIECE_BYTES_MIN: usize = 4096;
 
-/// Mean from which pieces are too large to share a buffer that is filled piece by piece.
+/// Mean size from which pieces are too large to share a buffer that is filled piece by piece.
 const LARGE_PIECE_BYTES: usize = 24 * 1024;
 
 /// All buffers of a worker that the kernel receives into, by group number.
@@ -114,7 +114,8 @@ impl Groups {
         }
     }
 
-    /// The kernel has taken all submissions: who was fed has a buffer, or had nothing to receive.
+    /// The kernel has taken all submissions: each socket that was tried again has a buffer, or had
+    /// nothing to receive.
     pub(super) fn all_submitted(&mut self) {
         self.groups.iter_mut().for_each(|group| group.fed = 0);
     }
@@ -259,7 +260,7 @@ impl Provided {
         share.max(PIECE_BYTES_MIN).min(self.bytes)
     }
 
-    /// True if nearly all buffers are in use: what comes now must not stay in the pool.
+    /// True if nearly all buffers are in use: data that arrives now must not stay in the pool.
     pub(super) fn is_low(&self) -> bool {
         self.pool.is_low()
     }
@@ -271,7 +272,7 @@ impl Provided {
     }
 
     /// Publishes all but the reserve, from which data would have to be copied out, unless readers
-    /// stay with the other buffers. A turn that uses every buffer thus copies nothing.
+    /// keep the other buffers. A turn that uses every buffer thus copies nothing.
     fn publish_with_reserve(&mut self, ring: &mut Ring, in_transit: usize) -> bool {
         let most = self.most_with_kernel();
         self.publish(ring, self.pool.reserve(), most);

@@ -1,16 +1,18 @@
-//! Receives that data came to, and then nothing: a second or two later their sockets are looked at, because
-//! the kernel may have lost a reset.
+//! Lost resets: a receive that got data and then nothing has its socket checked a second or two
+//! later, because the kernel may have lost a reset.
 //!
-//! A multishot receive is woken by what happens to its socket. After a wake-up the kernel receives what there
-//! is; if the socket then says that it is empty, the next wake-up is waited for. A reset that came
-//! together with the data is seen by neither, and nothing comes behind it: the receive stays armed for
-//! ever. (FIN is not lost like that: behind it the socket does not say that it is empty, `tcp_inq_hint`
-//! in net/ipv4/tcp.c.) Data and reset between two wake-ups are told apart since March 2026 (commit
-//! a68ed2df7213, liburing issue 1549); both of them while the receive is being armed are not: Linux 6.18.44
-//! loses one in 18,000 of connections that a client on another CPU makes, uses, and resets.
+//! Events of its socket wake a multishot receive. After a wake-up the kernel receives the available
+//! data; if the socket then reports that it is empty, the kernel waits for the next wake-up. A
+//! reset that arrived together with the data is noticed by neither, and no further event follows:
+//! the receive stays armed for ever. (FIN is not lost in this way: with it the socket does not
+//! report that it is empty, `tcp_inq_hint` in net/ipv4/tcp.c.) Data and reset between two wake-ups
+//! are distinguished since March 2026 (commit a68ed2df7213, liburing issue 1549); both of them
+//! while the receive is being armed are not: Linux 6.18.44 loses one reset in 18,000 connections
+//! that a client on another CPU makes, uses and resets.
 //!
-//! A receive that begins looks at its socket first. So that of a connection which is found to be over is ended,
-//! and begins anew. While a receive goes on getting data it costs two stores, and a place in the queue.
+//! A new receive checks its socket first. If a connection is found to have ended, its receive is
+//! therefore ended and started again. While data arrives, the cost is two stores and an entry of
+//! the queue.
 
 use super::stream::Stream;
 use super::{Entry, Op, Uring, UringDriver};
@@ -20,19 +22,19 @@ use io_uring::opcode;
 use io_uring::types::Timespec;
 use std::collections::VecDeque;
 
-/// Time between two looks.
+/// Time between two checks of a socket.
 static PERIOD: Timespec = Timespec::new().sec(1);
 
-/// One in so many is looked at in a turn of the driver, at least.
+/// At least one in this many due sockets is checked in one turn of the driver.
 const SHARE: usize = 16;
 
-/// Receives that got data since they were looked at. A socket is in it once, and its key until the next look
-/// when it was closed: so it holds no more than the sockets that are open, and those that were in the last
-/// period.
+/// Receives that got data since they were last checked. A socket is in it once. The key of a closed
+/// one stays until the next check, so the queue is bounded by the sockets that are open or were in
+/// the last period.
 #[derive(Debug, Default)]
 pub(super) struct Quiet {
     queue: VecDeque<Key>,
-    /// How many of those in front are to be looked at.
+    /// How many at the front are due to be checked.
     due: usize,
     /// A timer is with the kernel.
     timed: bool,
@@ -46,7 +48,7 @@ impl Quiet {
 }
 
 impl Uring {
-    /// From now on, because data came to a receive that goes on.
+    /// Watches a receive from now on, because it got data and stays armed.
     pub(super) fn watch(&mut self, key: Key) {
         self.quiet.queue.push_back(key);
         self.time_quiet();
@@ -61,13 +63,13 @@ impl Uring {
         }
     }
 
-    /// A period is over. Or the timer failed: a look that is early does no harm.
+    /// A period is over, or the timer failed: an early check does no harm.
     pub(super) fn on_quiet(&mut self) {
         self.quiet.timed = false;
         self.quiet.due = self.quiet.queue.len();
     }
 
-    /// Ends a receive that may have lost how it ended; it begins anew if somebody waits for it.
+    /// Ends a receive that may have lost a reset; it starts again if a task waits for it.
     pub(super) fn look_again(&mut self, key: Key, stream: &mut Stream) {
         if self.features.multishot && !stream.sending.is_closing() {
             self.pause(key, stream);
@@ -76,8 +78,8 @@ impl Uring {
 }
 
 impl UringDriver {
-    /// Looks at some of those that are due, at `most`, but at a share that has all looked at in time however
-    /// many they are.
+    /// Checks some of the due sockets: at most `most`, or a larger share if all could not be
+    /// checked in time otherwise.
     pub(super) fn look_at_quiet(&mut self, most: usize) {
         let engine = &mut self.engine;
         if !engine.quiet.is_due() {

@@ -1,5 +1,5 @@
-//! Receiving on streams: armed once, a piece for each completion, a pause when nobody reads, a
-//! place in the queue when the pool is dry.
+//! Receiving on streams: a receive is armed once and each completion delivers a piece. It is paused
+//! when the task does not read, and queues for a buffer when the pool is empty.
 
 use super::provided::STREAMS;
 use super::stream::Stream;
@@ -13,9 +13,9 @@ use io_uring::{cqueue, opcode};
 use std::task::Waker;
 
 impl Uring {
-    /// Starts a receive, or queues for a buffer if others do. They come first because one receive
-    /// can take all there are: a single fast peer would get each turn's buffers and those others
-    /// none, ever.
+    /// Starts a receive, or queues for a buffer if others do. Waiters come first because one
+    /// receive can take all buffers: a single fast peer would get those of each turn, and the
+    /// others none.
     pub(super) fn arm_receive(&mut self, key: Key, stream: &mut Stream) {
         if !self.groups.is_starved(STREAMS) {
             self.start_receive(key, stream, self.features.multishot);
@@ -64,7 +64,7 @@ impl Uring {
         unsafe { self.ring.push(entry.user_data(Op::Receive.tag(key))) };
     }
 
-    /// A completion of the receive, with what it brought.
+    /// A completion of the receive, with its data.
     pub(super) fn on_receive(
         &mut self,
         key: Key,
@@ -94,8 +94,8 @@ impl Uring {
                     self.wait_for_buffer(key, stream);
                 }
             }
-            // Ours: the receive was paused, or the stream is closing. (EINTR: one that had got into a
-            // worker thread, which was told to look at its signals.)
+            // Ours: the receive was paused, or the stream is closing. (EINTR: one that ran in a
+            // worker thread, which was interrupted.)
             error if matches!(-error, libc::ECANCELED | libc::EINTR) => {}
             error => stream.receiving.finish(End::Error(-error), wakes),
         }
@@ -120,7 +120,7 @@ impl Uring {
         }
     }
 
-    /// Cancels a receive, which starts again when somebody waits for it. False if there is none.
+    /// Cancels a receive, which starts again when a task waits for it. False if there is none.
     pub(super) fn pause(&mut self, key: Key, stream: &mut Stream) -> bool {
         let receive = &mut stream.own.receive;
         if !receive.armed || std::mem::replace(&mut receive.pausing, true) {

@@ -1,8 +1,8 @@
-//! What a confined ring may still be asked to do: IORING_REGISTER_RESTRICTIONS, Linux 5.10.
+//! The operations that a confined ring may still do: IORING_REGISTER_RESTRICTIONS, Linux 5.10.
 //!
-//! System call filters do not see what goes through a ring. The kernel has a list of its own for
-//! that, which a ring takes once, while it is disabled, and keeps until it is closed: an operation,
-//! a flag or a registration that is not on it ends with EACCES (io_uring_register(2)).
+//! Filters of system calls do not see the operations of a ring. For them the kernel has a list of
+//! its own, which is set once, while a ring is disabled, and holds until it is closed: an
+//! operation, a flag or a registration that is not on it ends with EACCES (io_uring_register(2)).
 
 use super::ring::Ring;
 use crate::config::{Buffers, FileOperations, UringFeatures};
@@ -21,7 +21,7 @@ const REGISTER_FILES2: u8 = 13;
 const UNREGISTER_RING_FDS: u8 = 21;
 const REGISTER_PBUF_RING: u8 = 22;
 
-/// What a ring may be asked to do.
+/// The operations and registrations that a ring may do.
 #[derive(Debug, PartialEq, Eq)]
 struct Allowed {
     /// Operations, by IORING_OP_* number.
@@ -48,7 +48,7 @@ pub(super) fn apply(ring: &Ring, uses: Uses, features: &UringFeatures) -> io::Re
 impl Allowed {
     /// The operations that the driver's files next to this one queue for these uses.
     fn by(uses: Uses, features: &UringFeatures) -> Allowed {
-        // The wake-up by other threads, and the end of everything.
+        // Wake-ups by other threads, and teardown.
         let mut operations = vec![PollAdd::CODE, AsyncCancel::CODE, Close::CODE];
         let mut flags = Flags::BUFFER_SELECT;
         let mut registrations = Vec::new();
@@ -59,7 +59,7 @@ impl Allowed {
             registrations.push(UNREGISTER_RING_FDS);
         }
         let streams = uses.accept || uses.connect;
-        // The end of a wait, where the wait cannot say itself; looks at receives that are quiet.
+        // The timeout of a wait, where the enter does not take one; checks for lost resets.
         if !features.ext_arg || features.multishot && streams {
             operations.push(Timeout::CODE);
         }
@@ -141,7 +141,7 @@ mod tests {
         assert!(!Allowed::by(datagrams, &best()).flags.contains(Flags::FIXED_FILE));
     }
 
-    /// What the kernel says to one operation.
+    /// The result of one operation.
     fn ask(ring: &mut Ring, entry: Entry) -> i32 {
         // SAFETY: these entries name no memory, or descriptors that do not exist.
         unsafe { ring.push(entry.user_data(7)) };
@@ -152,7 +152,8 @@ mod tests {
         completions[0]
     }
 
-    /// With paths and descriptors that do not exist, so that even what is allowed does no harm.
+    /// With paths and descriptors that do not exist, so that even allowed operations have no
+    /// effect.
     #[test]
     fn a_restricted_ring_refuses_what_is_not_on_its_list() {
         let features = match select_uring(&UringOptions::default()) {

@@ -13,11 +13,11 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
-/// User data of operations whose completion nobody waits for.
+/// User data of operations whose completion is ignored.
 pub(super) const NOBODY: u64 = u64::MAX;
 
-/// Deferred work that the kernel runs before it looks whether there is a completion
-/// (IO_LOCAL_TW_DEFAULT_MAX in io_uring.c). After as many, there may be more.
+/// Deferred work that the kernel runs before it checks for completions (IO_LOCAL_TW_DEFAULT_MAX in
+/// io_uring.c). After that many, there may be more.
 const BURST_MIN: usize = 20;
 
 /// Completions that are taken beyond those of a wait. More would leave the cache before they are
@@ -32,15 +32,15 @@ pub(super) struct Ring {
     ext_arg: bool,
     skip_success: bool,
     min_wait_us: u32,
-    /// What every wait is told beside its own: [`ring::ENTER_NO_IOWAIT`] or nothing.
+    /// Flags of every wait beside its own: [`ring::ENTER_NO_IOWAIT`] or none.
     wait_flags: u32,
     /// Completions that one drain takes.
     drain_most: u32,
-    /// What a wait leaves with the kernel is taken before anything is answered: [`BURST_MIN`].
+    /// Completions that a wait leaves in the kernel are taken before tasks run: [`BURST_MIN`].
     takes_bursts: bool,
-    /// What the last timeout operation points to. The kernel may take such an entry later than
-    /// the enter that was to submit it, so this lives as long as the ring; an entry that is late
-    /// finds a later timeout here, which is as good.
+    /// The memory that the last timeout operation points to. The kernel may take such an entry
+    /// later than the enter that was to submit it, so this lives as long as the ring. A late entry
+    /// finds a later timeout here, which works as well.
     timespec: Box<types::Timespec>,
     counters: Arc<Counters>,
 }
@@ -89,9 +89,9 @@ impl Ring {
     /// Queues an operation.
     ///
     /// # Safety
-    /// What the entry names (bytes, addresses, message headers) stays where it is, and valid for what
-    /// the kernel does with it, until the last completion of the operation was taken. The driver's
-    /// slots own it that long.
+    /// The memory that the entry refers to (bytes, addresses, message headers) must stay in place
+    /// and valid until the last completion of the operation was taken. The driver's slots own it
+    /// that long.
     pub(super) unsafe fn push(&mut self, entry: Entry) {
         self.counters.submissions.add(1);
         // SAFETY: the obligation is the caller's.
@@ -103,8 +103,8 @@ impl Ring {
     /// Queues an operation whose outcome does not matter.
     ///
     /// # Safety
-    /// As for [`push`](Ring::push); nobody learns of the completion, so what the entry names lives as
-    /// long as the ring.
+    /// As for [`push`](Ring::push). The completion is ignored, so the memory that the entry refers
+    /// to must live as long as the ring.
     pub(super) unsafe fn push_uncounted(&mut self, entry: Entry) {
         let flags = match self.skip_success {
             true => squeue::Flags::SKIP_SUCCESS,
@@ -136,9 +136,8 @@ impl Ring {
         self.backlog.is_empty() && self.uring.queued() == 0
     }
 
-    /// Submits everything that is queued, without waiting and without running what the kernel has
-    /// deferred: completions of receives stay where they are. Calls the kernel only if something
-    /// is queued.
+    /// Submits everything that is queued, without waiting and without running the kernel's deferred
+    /// work: completions of receives stay there. Calls the kernel only if something is queued.
     fn submit(&mut self) -> io::Result<()> {
         loop {
             self.refill();
@@ -154,7 +153,7 @@ impl Ring {
         }
     }
 
-    /// Submits everything that is queued and, if told to wait, waits for a completion at most
+    /// Submits everything that is queued and, if requested, waits for a completion at most
     /// `timeout` (`None`: for ever).
     pub(super) fn enter(&mut self, how: Enter, timeout: Option<Duration>) -> io::Result<()> {
         if how == Enter::Submit {
@@ -171,7 +170,7 @@ impl Ring {
             && let Some(timeout) = timeout
         {
             self.push_timeout(timeout);
-            // A wait whose timeout found the queue full would have no end.
+            // A wait whose timeout found the queue full would never end.
             wait = self.backlog.is_empty();
         }
         loop {
@@ -189,9 +188,9 @@ impl Ring {
         }
     }
 
-    /// Takes more of what has arrived if a wait brought as much as the kernel runs at a time. What is
-    /// answered then leaves in one burst, for which the CPU of the peer is interrupted less often: over
-    /// a veth pair with receive steering 0.5 times in place of 0.87 for each of 100 x 1024 bytes.
+    /// Takes more completions if a wait returned as many as the kernel runs at a time. The answers
+    /// then leave in one burst, for which the CPU of the peer is interrupted less often: over a
+    /// veth pair with receive steering 0.5 times instead of 0.87 for each of 100 x 1024 bytes.
     fn take_burst(&mut self) -> io::Result<()> {
         if self.takes_bursts && self.uring.arrived() >= BURST_MIN {
             self.enter_once(ring::ENTER_GETEVENTS, BURST_MAX, Some(Duration::ZERO))?;
@@ -205,7 +204,7 @@ impl Ring {
         completions: u32,
         timeout: Option<Duration>,
     ) -> io::Result<()> {
-        // A drain asks for many and gives them no time: that is no wait.
+        // A drain requests many with a timeout of zero: that is not a wait.
         let wait = completions > 0 && timeout != Some(Duration::ZERO);
         let mut to_submit = self.uring.queued() as u32;
         if self.sqpoll {
@@ -274,18 +273,18 @@ impl Ring {
 /// What an enter is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Enter {
-    /// To hand operations over.
+    /// To submit operations.
     Submit,
-    /// Also to take what has completed.
+    /// Also to take completions.
     Collect,
-    /// Also to have the kernel run everything that it has deferred, where it can be told to. It does
-    /// so in portions of 20 (IO_LOCAL_TW_DEFAULT_MAX) or of as many completions as are waited for.
+    /// Also to make the kernel run all deferred work, where that can be requested. It does so in
+    /// portions of 20 (IO_LOCAL_TW_DEFAULT_MAX) or of as many completions as are waited for.
     Drain,
-    /// Also to wait until something has.
+    /// Also to wait for a completion.
     Wait,
 }
 
-/// What the kernel says of one operation.
+/// A completion of one operation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Completion {
     pub(super) user_data: u64,

@@ -1,5 +1,5 @@
-//! Sending on streams: a quick send that ends with its enter, and one that waits for the peer with
-//! what that left.
+//! Sending on streams: a quick send that ends with its enter, and one for the rest, which waits for
+//! the peer.
 
 use super::ring::Enter;
 use super::stream::{InFlight, Stream};
@@ -53,8 +53,8 @@ impl UringDriver {
         Poll::Ready(Ok(()))
     }
 
-    /// Treats the first `taken` quick sends, which the kernel has run, as sent unless they
-    /// complained: then another send is in flight by now, or none.
+    /// Treats the first `taken` quick sends, which the kernel has run, as sent unless they posted
+    /// an error: then another send is in flight by now, or none.
     pub(super) fn settle(&mut self, taken: usize, wakes: &mut Vec<Waker>) {
         if taken == 0 {
             return;
@@ -79,10 +79,10 @@ impl UringDriver {
 }
 
 impl Uring {
-    /// Submits a send that ends at once, sent whole or not.
+    /// Submits a send that ends immediately, whether it was sent whole or not.
     pub(super) fn send_quick(&mut self, key: Key, stream: &mut Stream, buf: SendBuf) {
-        // A submission thread would run the send at a time we do not learn, so there every send
-        // has to complete.
+        // A submission thread runs the send at an unknown time, so there every send has to
+        // complete.
         let completes = !self.features.skip_success
             || self.features.sqpoll_idle_ms > 0
             || buf.len() > SEND_BYTES_MAX;
@@ -95,8 +95,8 @@ impl Uring {
         self.ungathered += 1;
         if self.ungathered >= self.features.gather && self.features.gather < GATHER_MAX {
             self.ungathered = 0;
-            // What it completes is taken, and what it sent settled, after the next enter, which also
-            // reports the error of a ring that is broken.
+            // Its completions are taken and its sends settled after the next enter, which also
+            // reports the error of a broken ring.
             let _reported_then = self.ring.enter(Enter::Submit, None);
         }
     }
@@ -124,9 +124,9 @@ impl Uring {
         unsafe { self.ring.push(entry.user_data(Op::Send.tag(key))) };
     }
 
-    /// Sends, by a system call of its own, what is to share a segment with what comes next. The
-    /// ring would send it too, but not before the next enter, and a file behind it would have to
-    /// wait for that.
+    /// Sends data that is to share a segment with the data behind it, by a system call of its own.
+    /// The ring would send it only at the next enter, for which a file behind it would have to
+    /// wait.
     fn send_ahead(&mut self, key: Key, stream: &mut Stream, mut buf: SendBuf) -> io::Result<()> {
         let fd = stream.fd().ok_or_else(closed)?;
         self.counters.syscalls.add(1);
@@ -138,8 +138,8 @@ impl Uring {
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.counters.eagain.add(1),
             Err(error) => {
-                // With nothing queued nobody else waits to be told.
-                stream.sending.fail(errno(&error), &mut Vec::new());
+                // With an empty queue there are no other waiters.
+                stream.send_failed(errno(&error), &mut Vec::new());
                 return Err(error);
             }
         }
@@ -174,8 +174,9 @@ impl Uring {
             // A send that waited in a worker thread was interrupted: nothing was sent.
             error if error == -libc::EINTR => {}
             error => {
-                stream.sending.fail(-error, wakes);
-                // Who answers what was received asks for more, and not whether that was sent.
+                stream.send_failed(-error, wakes);
+                // A task that answers received data receives again, and does not check whether the
+                // answer was sent.
                 self.look_again(key, stream);
             }
         }

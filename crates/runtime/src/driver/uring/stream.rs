@@ -1,4 +1,4 @@
-//! What io_uring keeps of one TCP socket beside the common state.
+//! The state of a TCP socket on io_uring, beside the common state.
 
 use super::Uring;
 use super::zero_copy::Zero;
@@ -45,14 +45,14 @@ pub(super) struct Receive {
     pub(super) starved: bool,
     /// Was armed before: arming again counts as a re-arm.
     pub(super) again: bool,
-    /// In the queue of `quiet.rs`.
+    /// In the queue of `quiet.rs`, which checks for lost resets.
     pub(super) watched: bool,
-    /// Got data since it was looked at there.
+    /// Got data since the last check there.
     pub(super) heard: bool,
 }
 
 impl Receive {
-    /// Notes that data came. True if nobody watches it yet.
+    /// Notes that data arrived. True if the receive is not watched yet.
     pub(super) fn note_data(&mut self) -> bool {
         self.heard = true;
         !std::mem::replace(&mut self.watched, true)
@@ -80,7 +80,7 @@ impl Stream {
         !armed && !starved && !self.sending.is_closing() && self.receiving.end.is_none()
     }
 
-    /// What a receive of nothing means.
+    /// The meaning of a receive of zero bytes.
     pub(super) fn how_it_ended(&self) -> End {
         let sending = !self.own.in_flight.is_none();
         let is_closed = || self.fd().is_some_and(sys::tcp_is_closed);
@@ -98,8 +98,8 @@ impl Stream {
         }
     }
 
-    /// True if somebody can go on only after the send in flight is known to be over, although
-    /// the kernel may have nothing to report about it: then the next enter must not wait.
+    /// True if a task, FIN or a close waits for the send in flight, although the kernel may post no
+    /// completion for it: then the next enter must not wait.
     pub(super) fn is_held_up(&self) -> bool {
         self.own.in_flight.is_silent() && self.sending.is_awaited()
     }

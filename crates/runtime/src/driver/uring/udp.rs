@@ -60,7 +60,7 @@ static TRIAL_ADDRESS: [u8; 16] =
 
 pub(super) type Udp = socket::Udp<Uring>;
 
-/// What io_uring keeps of a datagram socket beside the common state.
+/// The state of a datagram socket on io_uring, beside the common state.
 pub(crate) struct Own {
     /// Empty once it was closed.
     pub(super) socket: Option<Socket>,
@@ -71,7 +71,7 @@ pub(crate) struct Own {
     memory: Memory,
     multishot: bool,
     reads: Reads,
-    /// What a multishot recvmsg is told: the lengths to reserve.
+    /// The lengths that a multishot recvmsg reserves.
     template: Box<libc::msghdr>,
     /// Single-shot receives: their memory.
     singles: Vec<Key>,
@@ -195,11 +195,11 @@ impl UringDriver {
     }
 
     /// Cancels what is with the kernel and closes the socket, at once where that is possible,
-    /// because a bound socket is also the claim to its port: who drops one may bind the next
-    /// before the driver's turn.
+    /// because a bound socket also holds its port: a program may drop one and bind the next before
+    /// the driver's turn.
     pub(super) fn abandon_udp(&mut self, key: Key) {
         self.cancel_all_of_udp(key);
-        // An operation that the kernel has not taken yet names the descriptor: then, as with a
+        // An operation that was not submitted yet refers to the descriptor: then, as with a
         // submission thread, the slot keeps it until its last completion.
         if self.entries.get(key).is_some()
             && self.engine.ring.enter(Enter::Collect, None).is_ok()

@@ -1,4 +1,4 @@
-//! Being woken by other threads.
+//! Wake-ups by other threads.
 
 use super::{Entry, Op, UringDriver};
 use crate::driver::slots::Key;
@@ -35,9 +35,9 @@ impl UringDriver {
         if self.engine.torn_down {
             self.remove_if_done(key);
         } else {
-            // A poll that is armed anew reports a level. A signal that came in after its inbox
-            // was emptied (the waker notes first and signals then) would end every wait from now
-            // on. Nothing is lost with it: the worker looks at the note before it waits.
+            // A poll that is armed again reports a level. A signal that arrived after the inbox was
+            // emptied (a waker first adds to the inbox and then signals) would end every further
+            // wait. Clearing it loses nothing: the worker checks the inbox before it waits.
             if let Some(Entry::Wake(wake)) = self.entries.get(key) {
                 // SAFETY: the worker keeps its eventfd open longer than its driver.
                 sys::eventfd_clear(unsafe { BorrowedFd::borrow_raw(wake.eventfd) });

@@ -1,9 +1,9 @@
-//! Sending without a copy on io_uring: IORING_OP_SEND_ZC, which completes when it has sent, and a
-//! second time when the kernel needs the bytes no more.
+//! Sending without a copy on io_uring: IORING_OP_SEND_ZC, which completes when it has sent, and
+//! again when the kernel no longer needs the bytes.
 //!
 //! It is submitted with MSG_DONTWAIT, so it is over with the enter that submits it, and there is
-//! nothing to cancel. Its slot keeps the buffer until the second completion, however long the
-//! stream is gone by then.
+//! nothing to cancel. Its slot keeps the buffer until the second completion, even if the stream was
+//! closed long before.
 
 use super::{Entry, Op, Uring, UringDriver};
 use crate::driver::closed;
@@ -17,7 +17,7 @@ use std::io;
 use std::task::{Poll, Waker};
 
 /// IORING_SEND_ZC_REPORT_USAGE and IORING_NOTIF_USAGE_ZC_COPIED of linux/io_uring.h (Linux 6.2):
-/// asks for, and is, the news that the kernel copied after all.
+/// request and report that the kernel copied the bytes after all.
 const REPORT_USAGE: u16 = 1 << 3;
 const USAGE_COPIED: i32 = i32::MIN;
 
@@ -25,8 +25,8 @@ const USAGE_COPIED: i32 = i32::MIN;
 pub(super) struct ZeroCopySend {
     stream: Key,
     lent: Lent,
-    /// It has sent something. One that failed may have a second completion too, which counts for
-    /// nothing.
+    /// It has sent something. One that failed may have a second completion too, which is not
+    /// counted.
     sent: bool,
 }
 
@@ -37,15 +37,15 @@ pub(super) enum Zero {
     None,
     /// Its first completion is still to come.
     InFlight,
-    /// The same, and whoever sent it has given up.
+    /// The same, and the sending task has stopped.
     Abandoned,
-    /// Nobody has asked yet how it ended: bytes, or an errno below 0.
+    /// Complete, and the result was not read yet: bytes, or a negative errno.
     Ended(i32),
 }
 
 impl UringDriver {
-    /// Sends what the socket takes of a buffer; EAGAIN if that is nothing. `begun` is the caller's:
-    /// false at the first call.
+    /// Sends as much of a buffer as the socket accepts; EAGAIN if it accepts nothing. `begun`
+    /// belongs to the caller and is false at the first call.
     pub(crate) fn poll_zero_copy(
         &mut self,
         key: Key,
@@ -132,7 +132,7 @@ impl Uring {
         Some(key)
     }
 
-    /// The kernel needs the bytes of a send no more.
+    /// The kernel no longer needs the bytes of a send.
     fn forget_zero_copy(&mut self, send: Key, copied: bool) {
         if let Some(send) = self.zero_copies.remove(send) {
             self.counters.zero_copy_done.add(u64::from(send.sent));
@@ -143,8 +143,8 @@ impl Uring {
 }
 
 impl Zero {
-    /// For who gives a file up: an errno if a send that nobody has heard of has sent a part of it,
-    /// and `None` if that is not known yet.
+    /// A task has stopped sending a file: an errno if a send whose result it did not read has sent
+    /// a part of it, and `None` if that is not known yet.
     pub(super) fn give_up(&mut self) -> Option<Option<i32>> {
         match *self {
             Zero::None => Some(None),

@@ -25,7 +25,7 @@ macro_rules! faults {
             /// All kinds.
             pub const ALL: &[Fault] = &[$(Fault::$name),*];
 
-            /// The maximum probability of each, per million.
+            /// The maximum probability of each in a mix, per million.
             const MOST_PER_MILLION: &[u32] = &[$($most),*];
         }
 
@@ -80,9 +80,16 @@ faults! {
     DatagramReordered = "datagrams reordered", 100_000;
     /// A file ends in the middle of being read or sent.
     FileTruncated = "files truncated", 5_000;
-    /// An armed receive does not report a reset behind data (`driver/uring/quiet.rs`). Only between
-    /// a real kernel and io_uring.
+    /// An armed receive does not report a reset behind data (`driver/uring/quiet.rs`). Only with
+    /// io_uring.
     LostReset = "resets lost", 300_000;
+    /// A receive or send of a ring on a stream fails with ENOMEM although memory is free. It ends
+    /// the connection, so it is part of no mix.
+    OperationNoMemory = "ENOMEM of operations", 0;
+    /// The creation of a ring fails with ENOMEM. Part of no mix.
+    RingNoMemory = "ENOMEM of rings", 0;
+    /// A wait ends up to a second after its timeout. Part of no mix.
+    WaitOverrun = "waits overrun", 0;
 }
 
 /// How often each kind of fault happens.
@@ -104,9 +111,9 @@ impl Faults {
         if random.rand_range(0..8) == 0 {
             return Faults::none();
         }
-        let mut draw = |most: &u32| match random.rand_range(0..2) {
-            0 => 0,
-            _ => (most >> random.rand_range(0..10)).max(1),
+        let mut draw = |most: &u32| match *most > 0 && random.rand_range(0..2) == 1 {
+            true => (most >> random.rand_range(0..10)).max(1),
+            false => 0,
         };
         Faults { per_million: Fault::MOST_PER_MILLION.iter().map(&mut draw).collect() }
     }

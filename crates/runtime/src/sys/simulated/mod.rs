@@ -69,6 +69,13 @@ pub(crate) fn recv(socket: RawFd, into: &mut [MaybeUninit<u8>]) -> io::Result<us
     }
 }
 
+pub(crate) fn peek(socket: RawFd, into: &mut [u8]) -> io::Result<usize> {
+    match ask(socket, |kernel, socket| kernel.peek_for_engine(socket, into)) {
+        Some(peeked) => peeked,
+        None => real::peek(socket, calls::part(socket, Way::In, into)?),
+    }
+}
+
 pub(crate) fn send(socket: RawFd, bytes: &[u8], more: bool) -> io::Result<usize> {
     match ask(socket, |kernel, socket| kernel.send_for_engine(socket, bytes)) {
         Some(sent) => sent,

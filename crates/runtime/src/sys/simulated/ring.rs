@@ -44,7 +44,11 @@ impl Uring {
         let entries = setup.sq_entries as usize;
         match world::machine() {
             Some(machine) => {
-                let fd = own(ask_machine(Some(machine), |kernel| kernel.ring_create(setup))?);
+                let create = || {
+                    let machine = Some(machine.clone());
+                    ask_machine(machine, |kernel| kernel.ring_create(setup))
+                };
+                let fd = own(charged(create)?);
                 Ok(Uring::Simulated(Ring { fd, entries, queue: RefCell::default() }))
             }
             None => {

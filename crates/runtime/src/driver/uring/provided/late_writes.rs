@@ -1,6 +1,6 @@
 //! Shows that the quarantine of debug builds finds what a real kernel writes into memory that was
-//! released too early. Each test arms a receive, breaks the rule by a back door, lets data come,
-//! and expects the complaint.
+//! released too early. Each test arms a receive, breaks the rule on purpose, lets data arrive, and
+//! expects the report.
 
 use super::{Kind, STREAMS};
 use crate::buf::quarantine;
@@ -38,7 +38,8 @@ const WAYS: [&str; 6] = [
     "taskrun=coop,buffers=ring",
 ];
 
-/// A driver and the eventfd that it watches; `None`, said aloud, if this kernel refuses the options.
+/// A driver and the eventfd that it watches; `None`, with a message, if this kernel refuses the
+/// options.
 fn driver(options: &str) -> Option<(UringDriver, OwnedFd)> {
     let options: UringOptions = options.parse().expect("options");
     let features = match select_uring(&options) {
@@ -74,18 +75,18 @@ fn stream_that_receives(driver: &mut UringDriver) -> (Key, UnixStream) {
     (key, peer)
 }
 
-/// Lets the kernel do what is due, without a look at what it says of it.
+/// Lets the kernel run what is due, without taking completions.
 fn let_the_kernel_write(driver: &mut UringDriver) {
     driver.engine.ring.enter(Enter::Collect, None).expect("the ring works");
     assert!(driver.engine.ring.has_completions(), "the kernel wrote nothing");
 }
 
-/// Ends a driver whose notion of its buffers is wrong by now.
+/// Ends a driver whose records of its buffers are wrong by now.
 fn give_up(mut driver: UringDriver) {
     driver.engine.torn_down = true;
 }
 
-/// What the quarantine says when `leaving` takes memory out of it.
+/// The report of the quarantine when `leaving` takes memory out of it.
 fn complaint(leaving: impl FnOnce()) -> String {
     let panic = catch_unwind(AssertUnwindSafe(leaving)).expect_err("a late write was not found");
     *panic.downcast::<String>().expect("a message")
@@ -98,8 +99,8 @@ fn a_buffer_released_under_a_receive_is_found_when_it_is_taken_again() {
         let (_, mut peer) = stream_that_receives(&mut driver);
         let provided = driver.engine.groups.get(STREAMS);
         let pool = &provided.pool;
-        // All that the kernel has, because which of them it takes first is its business; the last
-        // ones were kept back.
+        // All that the kernel has, because it may take any of them first; the last ones were kept
+        // back.
         for id in pool.released()..pool.count() {
             match &provided.kind {
                 Kind::Incremental(..) => pool.end_kernel_hold(id as u16),
@@ -193,7 +194,7 @@ fn memory_of_a_read_freed_before_its_completion_is_found() {
     give_up(driver);
 }
 
-/// The other side: what was released in order passes, whatever came in between.
+/// The counterpart: memory that was released correctly passes, whatever arrived in between.
 #[test]
 fn what_is_released_in_order_passes() {
     for options in WAYS {

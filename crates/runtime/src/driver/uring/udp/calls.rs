@@ -1,11 +1,13 @@
 //! Sockets that are read by recvmmsg(2), where many datagrams come at a time.
 //!
 //! A multishot receive costs a completion and a buffer of the ring for each datagram: 1,485 of our
-//! instructions for one that is reflected, where recvmmsg(2) takes 996. It is ahead where few datagrams come at a time, which it brings with the wait itself, and with
-//! many sockets. So a socket begins with one (`udp=auto`). When many datagrams have come at a time
-//! several times in a row, the receive is cancelled, and after its last completion, which is behind all that it
-//! received, a poll tells when there is something to read, as on epoll. When few come for long the poll
-//! is cancelled, and the multishot receive goes on from there. So the order of arrival stays.
+//! instructions for one that is reflected, where recvmmsg(2) takes 996. It is faster when few
+//! datagrams arrive at a time, which the wait itself returns, and with many sockets. A socket
+//! therefore begins with one (`udp=auto`). When many datagrams have arrived at a time several times
+//! in a row, the receive is cancelled. After its last completion, which follows all that it
+//! received, a poll reports when there is data to read, as on epoll. When few arrive for a long
+//! time, the poll is cancelled and the multishot receive continues. The order of arrival is
+//! preserved.
 
 use super::{Memory, Udp};
 use crate::config::UdpReads;
@@ -19,10 +21,12 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::task::Waker;
 
-/// So many datagrams that a wait brings are many, and so few before the socket is empty are few.
+/// A wait that returns this many datagrams counts as many, and this few before the socket is empty
+/// as few.
 const MANY: u32 = 16;
 const FEW: u32 = 8;
-/// Waits in a row with many that begin reading by calls, and times in a row with few that end it.
+/// Waits in a row with many, after which calls are used, and times in a row with few, after which
+/// the ring is.
 const MANY_IN_A_ROW: u32 = 4;
 const FEW_IN_A_ROW: u32 = 64;
 
@@ -34,11 +38,11 @@ const BUFFERS_MAX: u16 = 256;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Ring,
-    /// By the ring; the receive was cancelled, and its last completion is to come.
+    /// By the ring; the receive was cancelled, and its last completion has not arrived.
     LeavingRing,
     /// By calls, out of a pool with this index.
     Calls(usize),
-    /// By calls; the poll was cancelled, and its last completion is to come.
+    /// By calls; the poll was cancelled, and its last completion has not arrived.
     LeavingCalls(usize),
 }
 
@@ -106,7 +110,7 @@ impl Reads {
 }
 
 impl Uring {
-    /// Has a socket read by calls from now on, if it was asked for by name.
+    /// Reads a socket by calls from now on, if that was requested by name.
     pub(super) fn begin_with_calls(&mut self, key: Key, udp: &mut Udp) {
         if udp.own.reads.choice == UdpReads::Calls && udp.own.reads.by_ring() && udp.own.armed == 0
         {
@@ -140,7 +144,8 @@ impl Uring {
         let batches = &mut self.batches;
         let batch =
             batches.iter().position(|batch| batch.has_geometry(count, bytes)).or_else(|| {
-                // The ring can go on without, and an allocation that fails elsewhere ends the process.
+                // The ring can continue without it, and an allocation that fails elsewhere ends the
+                // process.
                 if !Mapping::leaves_reserve(usize::from(count) * bytes) {
                     return None;
                 }
@@ -153,12 +158,12 @@ impl Uring {
                 udp.own.reads.change(State::Calls(batch));
                 self.arm_poll(key, udp);
             }
-            // No memory: the ring has some.
+            // No memory for it: the ring has its own.
             None => self.read_by_ring(key, udp),
         }
     }
 
-    /// Goes back to the ring, and stays with it if that was not planned.
+    /// Returns to the ring, and stays with it if that was not planned.
     fn read_by_ring(&mut self, key: Key, udp: &mut Udp) {
         if !matches!(udp.own.reads.state, State::LeavingCalls(_)) {
             udp.own.reads.choice = UdpReads::Ring;
@@ -235,8 +240,8 @@ impl Uring {
     }
 }
 
-/// True if a socket with this memory can be read by calls: receives that each bring a buffer are asked
-/// for by name.
+/// True if a socket with this memory can be read by calls: receives that each have a buffer are
+/// requested by name.
 pub(super) fn reads_of(choice: UdpReads, multishot: bool, memory: &Memory) -> Reads {
     match (multishot, memory) {
         (true, Memory::Group(_)) => Reads::new(choice),

@@ -1,6 +1,5 @@
-//! Sockets registered with the ring: its operations then find them in a table of the ring's own,
-//! and not in the descriptor table of the process, whose look-up takes and drops a reference each
-//! time.
+//! Sockets registered with the ring: its operations then find them in a table of the ring instead
+//! of the descriptor table of the process, where each look-up takes and drops a reference.
 //!
 //! Not the default. Before Linux 6.13 a socket that was taken out of the table is closed only when
 //! every operation is over that began before, other sockets' multishot receives included.
@@ -14,10 +13,10 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 /// descriptors.
 const PLACES_MAX: u32 = 1 << 15;
 const PLACES_MIN: u32 = 1 << 4;
-/// What the kernel takes for an empty place.
+/// The descriptor that the kernel treats as an empty place.
 const NOBODY: RawFd = -1;
 
-/// A socket, and how operations name it.
+/// A socket, and how operations refer to it.
 pub(in crate::driver::uring) struct Socket {
     pub(in crate::driver::uring) owned: OwnedFd,
     pub(super) name: Name,
@@ -30,7 +29,7 @@ impl Socket {
     }
 }
 
-/// What an entry carries: a descriptor, or with the flag a place in the table.
+/// The descriptor of an entry, or with the flag its place in the table.
 #[derive(Clone, Copy)]
 pub(in crate::driver::uring) struct Name {
     pub(super) fd: Fd,
@@ -49,7 +48,8 @@ pub(in crate::driver::uring) struct Places {
 }
 
 impl Places {
-    /// Puts a socket into the table. Without a table, or a place in it, it goes by its descriptor.
+    /// Puts a socket into the table. Without a table, or a place in it, operations use its
+    /// descriptor.
     pub(super) fn register(&mut self, ring: &Ring, socket: OwnedFd) -> Socket {
         let length = *self.length.get_or_insert_with(|| {
             let halves = |length: &u32| Some(length / 2).filter(|half| *half >= PLACES_MIN);

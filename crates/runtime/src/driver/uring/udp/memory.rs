@@ -1,5 +1,5 @@
-//! Memory that datagram operations name: it must stay where it is, and unchanged, while the
-//! kernel has the operation, so it lives in boxes that the driver keeps in tables of its own.
+//! The memory of datagram operations. It must stay in place and unchanged while the kernel has the
+//! operation, so it is in boxes that the driver keeps in tables of its own.
 
 use super::direct::Name;
 use crate::buf::{Pool, RecvBuf};
@@ -52,8 +52,8 @@ impl SendOp {
         })
     }
 
-    /// Takes `outgoing` over and describes its sending. The entry names memory of this box and of
-    /// the datagram: both stay as they are until [`finish`](SendOp::finish).
+    /// Takes `outgoing` and describes its send. The entry refers to memory of this box and of the
+    /// datagram: both stay unchanged until [`finish`](SendOp::finish).
     pub(in crate::driver::uring) fn start(
         &mut self,
         name: Name,
@@ -68,7 +68,7 @@ impl SendOp {
         let control = setup.control_for(datagram);
         self.addressed = name_bytes > 0 && send_address && control.is_empty();
         if control.is_empty() && (name_bytes == 0 || send_address) {
-            // A longer one is too long for UDP as well: the kernel will say so.
+            // A longer one is too long for UDP as well: the kernel refuses it.
             let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
             let mut send = opcode::Send::new(name.fd, bytes.as_ptr(), length).flags(flags);
             if name_bytes > 0 {
@@ -101,9 +101,9 @@ impl SendOp {
 
 /// Where the buffers of a socket come from.
 pub(in crate::driver::uring) enum Memory {
-    /// The kernel picks one of a group when a datagram comes.
+    /// The kernel picks one of a group when a datagram arrives.
     Group(u16),
-    /// Each receive brings one, out of a pool of the socket's own.
+    /// Each receive has one, from a pool of the socket.
     Own(Rc<Pool>),
 }
 
@@ -111,7 +111,7 @@ pub(in crate::driver::uring) enum Memory {
 pub(in crate::driver::uring) struct RecvOp {
     pub(in crate::driver::uring) socket: Key,
     pub(in crate::driver::uring) armed: bool,
-    /// The buffer it brought.
+    /// Its buffer.
     buffer: Option<u16>,
     name: [u8; NAME_BYTES],
     control: [u8; RECV_CONTROL_BYTES_MAX],
@@ -132,7 +132,7 @@ impl RecvOp {
         })
     }
 
-    /// Describes the receive. The entry names memory of this box and of the pool. `None` if the
+    /// Describes the receive. The entry refers to memory of this box and of the pool. `None` if the
     /// pool has no buffer left.
     pub(in crate::driver::uring) fn start(
         &mut self,
@@ -150,7 +150,7 @@ impl RecvOp {
         };
         self.armed = true;
         let bytes = setup.buffer_bytes;
-        // MSG_TRUNC makes the kernel tell the whole length of what it cuts.
+        // MSG_TRUNC makes the kernel report the whole length of a datagram that it cuts.
         let entry = if setup.is_plain() {
             opcode::Recv::new(name.fd, address, bytes as u32)
                 .buf_group(group)
@@ -173,7 +173,7 @@ impl RecvOp {
         Some(entry.flags(flags | name.flags))
     }
 
-    /// The kernel is done with it: what it delivered, or its errno.
+    /// The kernel is done with it: the datagram, or its errno.
     pub(in crate::driver::uring) fn finish(
         &mut self,
         result: i32,
@@ -206,7 +206,7 @@ impl RecvOp {
     }
 }
 
-/// What one completion of a multishot receive delivered, or its errno.
+/// The datagram of one completion of a multishot receive, or its errno.
 pub(in crate::driver::uring) fn of_multishot(
     group: &mut Provided,
     result: i32,

@@ -42,7 +42,7 @@ impl UringDriver {
 }
 
 impl Uring {
-    /// What was received, or is there to be read.
+    /// Takes datagrams that were received, or can be read now.
     pub(in crate::driver::uring) fn take_datagrams(
         &mut self,
         key: Key,
@@ -80,7 +80,7 @@ impl Uring {
         self.start_datagrams(key, udp);
     }
 
-    /// Hands as many receives to the kernel as there should be, unless it must not have any now.
+    /// Submits as many receives as there should be, unless there must be none now.
     pub(in crate::driver::uring) fn start_datagrams(&mut self, key: Key, udp: &mut Udp) {
         let Some(socket) = udp.own.socket.as_ref().filter(|_| !udp.rests()) else { return };
         let name = socket.name;
@@ -89,7 +89,8 @@ impl Uring {
                 && let Memory::Group(group) = udp.own.memory
             {
                 let entry = if udp.setup.is_plain() {
-                    // MSG_TRUNC makes the kernel tell the whole length of what it cuts.
+                    // MSG_TRUNC makes the kernel report the whole length of a datagram that it
+                    // cuts.
                     opcode::RecvMulti::new(name.fd, group).flags(libc::MSG_TRUNC).build()
                 } else {
                     opcode::RecvMsgMulti::new(name.fd, &*udp.own.template, group).build()
@@ -178,7 +179,7 @@ impl Uring {
                 }
                 udp.own.received.push_back(received);
                 udp.receive_waiters.wake(wakes);
-                // A large batch that has just come says nothing about the reader.
+                // A large batch that has just arrived does not mean that the reader is slow.
                 let had_a_turn = udp.own.oldest_turn != self.turn;
                 if udp.own.received.len() >= udp.own.received_max && had_a_turn && !udp.own.paused {
                     udp.own.paused = true;
@@ -198,8 +199,8 @@ impl Uring {
                     self.groups.get(group).starved.push_back(key);
                 }
             }
-            // Ours: the receive was paused, or the socket is closing. (EINTR: one that had got
-            // into a worker thread.)
+            // Ours: the receive was paused, or the socket is closing. (EINTR: one that ran in a
+            // worker thread.)
             Err(libc::ECANCELED | libc::EINTR) => {}
             Err(errno) if is_icmp_error(errno) => udp.stats.icmp_errors += 1,
             Err(errno) => {

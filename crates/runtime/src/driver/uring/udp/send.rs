@@ -8,17 +8,16 @@ use io_uring::squeue::Flags;
 use std::os::fd::AsRawFd;
 use std::task::Waker;
 
-/// So many datagrams of one socket go by sendmmsg(2): there the ring has no batch to offer that the
-/// call has not, and an operation for each costs more. Fewer wait for the next enter, which takes
-/// those of all sockets.
+/// From this number on, datagrams of one socket are sent by sendmmsg(2): an operation for each
+/// would cost more. Fewer wait for the next enter, which submits those of all sockets.
 const BURST_MIN: usize = 8;
 
 /// Memory of finished sends kept for the next ones, by number of datagrams.
 const SPARE_SENDS_MAX: usize = 4096;
 
 impl UringDriver {
-    /// Treats the first `taken` silent sends, which the kernel has run, as sent unless they
-    /// complained: then their operation is gone.
+    /// Treats the first `taken` silent sends, which the kernel has run, as sent unless they posted
+    /// an error: then their operation is gone.
     pub(in crate::driver::uring) fn settle_datagrams(
         &mut self,
         taken: usize,
@@ -84,23 +83,23 @@ impl UringDriver {
 impl Uring {
     /// Submits what is queued, unless earlier datagrams have to go first.
     pub(in crate::driver::uring) fn submit_datagrams(&mut self, key: Key, udp: &mut Udp) {
-        // A submission thread would run the send at a time we do not learn, so there every send
-        // has to complete.
+        // A submission thread runs the send at an unknown time, so there every send has to
+        // complete.
         let can_be_silent = self.features.skip_success && self.features.sqpoll_idle_ms == 0;
         let send_address = self.send_address == Some(true);
         let Some(socket) = &udp.own.socket else { return };
         let name = socket.name;
         let (setup, stats) = (&udp.setup, &mut udp.stats);
-        // Nothing may be under way that they would overtake.
+        // No earlier datagram may be in flight, or they would overtake it.
         let mut at_once =
             setup.batch && setup.pending == 0 && udp.own.in_flight == 0 && !udp.own.blocked;
-        // What is to be cut, too: the kernel may refuse to, and sendmmsg(2) stops there.
+        // A buffer that is to be cut, too: the kernel may refuse it, and sendmmsg(2) stops there.
         while at_once && (udp.outbox.len() >= BURST_MIN || udp.outbox.next_is_cut()) {
             let fd = socket.owned.as_raw_fd();
             at_once = self.bursts.send_from(&mut udp.outbox, fd, setup, stats, &self.counters);
             udp.own.blocked = !at_once;
         }
-        // Those that were refused go when all that were with them are over.
+        // Refused ones are sent again when all that were submitted with them are complete.
         let held_back = udp.outbox.has_refused() && udp.own.in_flight > 0;
         while udp.own.alone.is_none() && !held_back {
             let Some(bytes) = udp.outbox.next_bytes() else { break };
@@ -138,11 +137,11 @@ impl Uring {
         self.held_up |= udp.is_held_up();
     }
 
-    /// All sends in flight are over: the next, and whoever waits. True if there is none.
+    /// All sends in flight are complete: sends the next and wakes waiters. True if there is none.
     fn after_datagrams(&mut self, key: Key, udp: &mut Udp, wakes: &mut Vec<Waker>) -> bool {
         udp.own.room.reset();
         if udp.own.abandoned {
-            // One that was refused since then has come back.
+            // One that was refused since then was put back.
             udp.outbox.give_up();
         }
         self.submit_datagrams(key, udp);

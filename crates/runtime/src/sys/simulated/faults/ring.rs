@@ -1,6 +1,6 @@
-//! Faults between the real kernel and a ring: operations that request less than they were told to,
-//! or are not executed at all, and completions that come later and reordered. A kernel may do all
-//! of that.
+//! Faults between the real kernel and a ring: operations that request less than the program did, or
+//! are not executed at all, and completions that come later and reordered. A kernel may do all of
+//! that.
 //!
 //! A refused operation goes to the kernel as a no-op with the same user data, whose completion then
 //! reports the refusal; like a refused operation, it never ran.
@@ -30,6 +30,10 @@ pub(crate) fn refusal(dice: &mut Dice, sqe: &Sqe, stream: bool) -> Option<i32> {
         (Fault::Cancelled, libc::ECANCELED),
         (Fault::Interrupted, libc::EINTR),
     ];
+    let moves_bytes = matches!(sqe.opcode, code::RECV | code::SEND);
+    if stream && moves_bytes && dice.strikes(Fault::OperationNoMemory) {
+        return Some(libc::ENOMEM);
+    }
     const OF_ACCEPTS: &[(Fault, i32)] =
         &[(Fault::Cancelled, libc::ECANCELED), (Fault::Interrupted, libc::EINTR)];
     match sqe.opcode {
@@ -71,7 +75,7 @@ struct Pending {
     refused: Option<i32>,
     /// It has received data and continues, since then.
     heard: Option<Instant>,
-    /// It ends because of that, and the program hears of it.
+    /// It ends because of a cancellation, and the program sees its completion.
     cancelled: bool,
 }
 

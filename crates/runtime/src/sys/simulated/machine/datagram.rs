@@ -182,7 +182,7 @@ impl Kernel {
         };
         let takers: Vec<RawFd> = bound.iter().filter(takes).copied().collect();
         if takers.is_empty() {
-            // ICMP: port unreachable, of which only a connected socket hears.
+            // ICMP: port unreachable, which only a connected socket reports.
             if let Ok(udp) = self.udp(sender)
                 && udp.peer == Some(to)
             {

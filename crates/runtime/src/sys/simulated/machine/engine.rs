@@ -36,6 +36,11 @@ impl Kernel {
         self.recv_accounted(fd, into)
     }
 
+    pub(crate) fn peek_for_engine(&mut self, fd: RawFd, into: &mut [u8]) -> io::Result<usize> {
+        self.may_refuse(fd, IN)?;
+        self.peek(fd, into)
+    }
+
     pub(super) fn recv_accounted(
         &mut self,
         fd: RawFd,

@@ -4,7 +4,6 @@
 //! epoll set then lists the socket. A wait goes through the list, reads the current bits of each,
 //! and reports the watched ones. A level-triggered socket stays on the list as long as it has any;
 //! an edge-triggered one returns with the next event.
-//! the list as long as it has any; one that is watched by edge comes back when something happens again.
 
 use super::kernel::{Event, Kernel, error};
 use super::socket::{Kind, Socket};
@@ -22,9 +21,9 @@ const EDGE: u32 = libc::EPOLLET as u32;
 /// Bits that are always reported.
 const ALWAYS: u32 = ERR | HUP;
 
-/// How late a fault has something reported.
+/// The maximum delay of an event that a fault delays.
 const LATE_NS: std::ops::Range<u64> = 1_000_000..20_000_000;
-/// When a socket is reported again of which a call got less than there was.
+/// When a socket is reported again after a call that got less than available.
 const AGAIN_NS: std::ops::Range<u64> = 1_000..1_000_000;
 
 /// One descriptor in a set.

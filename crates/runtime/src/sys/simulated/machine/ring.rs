@@ -6,13 +6,13 @@
 //! continues until no more data is available. Completions that find their queue full wait behind
 //! it.
 
+mod attempts;
+
 use super::kernel::{Event, Kernel, error};
-use super::poll::{ERR, HUP, IN, OUT, RDHUP};
+use super::poll::{ERR, HUP, IN, RDHUP};
 use super::ring_memory::Group;
-use super::socket::Kind;
 use crate::config::TaskRun;
 use crate::sys::faults::Fault;
-use crate::sys::faults::ring::refusal;
 use crate::sys::ring::Setup;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -103,18 +103,23 @@ const CQE_NOTIFICATION: u32 = 1 << 3;
 const IN_A_ROW: u32 = 32;
 const WORK_AT_ONCE: usize = 20;
 
+/// A reset this soon after data may have arrived together with it.
+const TOGETHER_NS: u64 = 200_000_000;
+
 /// An operation that has not ended.
 struct Operation {
     sqe: Sqe,
     /// The descriptor at which it waits, and the bits.
     waits: Option<(RawFd, u32)>,
-    /// Trying it again is put down as work.
+    /// A retry is queued as work.
     queued: bool,
     /// The part that was sent.
     done: usize,
+    /// The last completion of a multishot operation that continues.
+    heard_ns: Option<u64>,
 }
 
-/// The outcome of a try.
+/// The outcome of an attempt.
 pub(super) enum Tried {
     /// It is over, with this result and these flags; true if that is a success.
     Over(i32, u32),
@@ -151,6 +156,9 @@ impl Kernel {
         if self.open >= self.descriptors_max {
             return Err(error(libc::EMFILE));
         }
+        if self.dice.strikes(Fault::RingNoMemory) {
+            return Err(error(libc::ENOMEM));
+        }
         self.open += 1;
         let fd = self.next_fd();
         let ring = Ring {
@@ -167,7 +175,8 @@ impl Kernel {
         Ok(fd)
     }
 
-    /// close(2) of a ring; false if it is none. Its remaining operations would have been cancelled.
+    /// close(2) of a ring; false if it is not a ring. Its remaining operations would have been
+    /// cancelled.
     pub(super) fn close_ring(&mut self, fd: RawFd) -> bool {
         let Some(ring) = self.rings.remove(&fd) else { return false };
         self.open -= 1;
@@ -183,7 +192,7 @@ impl Kernel {
         self.rings.get_mut(&fd).ok_or_else(|| error(libc::EBADF))
     }
 
-    /// Registers a table of so many empty places, or puts descriptors into it.
+    /// Registers a table of `count` empty places.
     pub(crate) fn ring_files(&mut self, ring: RawFd, count: u32) -> io::Result<()> {
         let ring = self.ring(ring)?;
         if !ring.files.is_empty() {
@@ -210,7 +219,7 @@ impl Kernel {
     /// Takes an entry and tries it.
     ///
     /// # Safety
-    /// The memory that it names stays valid until its last completion.
+    /// The memory that it refers to stays valid until its last completion.
     pub(crate) unsafe fn ring_submit(&mut self, ring: RawFd, mut sqe: Sqe) -> io::Result<()> {
         let found = self.ring(ring)?;
         if sqe.flags & SQE_FIXED_FILE != 0 {
@@ -218,7 +227,7 @@ impl Kernel {
         }
         found.last += 1;
         let id = found.last;
-        let operation = Operation { sqe, waits: None, queued: false, done: 0 };
+        let operation = Operation { sqe, waits: None, queued: false, done: 0, heard_ns: None };
         found.operations.insert(id, operation);
         match sqe.opcode {
             code::ASYNC_CANCEL => self.cancel(ring, id, sqe.addr),
@@ -262,7 +271,7 @@ impl Kernel {
         let strikes = self.dice.strikes(Fault::Overflow);
         let Some(ring) = self.rings.get_mut(&ring) else { return };
         let full = ring.queue.len() >= ring.setup.cq_entries as usize || !ring.overflow.is_empty();
-        // An empty queue accepts at least one; otherwise no one would come for the others.
+        // An empty queue accepts at least one; otherwise the program would not take the others.
         match full || strikes && !ring.queue.is_empty() {
             true => ring.overflow.push_back(completion),
             false => ring.queue.push_back(completion),
@@ -277,6 +286,10 @@ impl Kernel {
             operation.queued = false;
             operation.waits = None;
             let (sqe, done) = (operation.sqe, operation.done);
+            let heard_ns = operation.heard_ns;
+            if self.loses_reset(&sqe, heard_ns) {
+                return self.wait_at(ring, id, sqe.fd, IN | RDHUP);
+            }
             match self.attempt(ring, &sqe, done, id) {
                 Tried::Over(result, flags) => {
                     return self.end(ring, id, result, flags, result >= 0);
@@ -287,7 +300,8 @@ impl Kernel {
                     if ends {
                         return self.end(ring, id, result, flags, false);
                     }
-                    let flags = flags | CQE_MORE;
+                    let (flags, now_ns) = (flags | CQE_MORE, self.now_ns());
+                    self.set_heard(ring, id, now_ns);
                     self.post(ring, Cqe { user_data: sqe.user_data, result, flags });
                     if sqe.opcode == code::POLL_ADD {
                         return self.wait_at(ring, id, sqe.fd, sqe.op_flags);
@@ -302,6 +316,24 @@ impl Kernel {
                 }
             }
         }
+    }
+
+    fn set_heard(&mut self, ring: RawFd, id: u64, now_ns: u64) {
+        let operation = self.rings.get_mut(&ring).and_then(|ring| ring.operations.get_mut(&id));
+        operation.into_iter().for_each(|operation| operation.heard_ns = Some(now_ns));
+    }
+
+    /// As in Linux (liburing issue 1549): a multishot receive that has taken data does not notice a
+    /// reset that arrived together with it, and waits for a further event.
+    fn loses_reset(&mut self, sqe: &Sqe, heard_ns: Option<u64>) -> bool {
+        let now_ns = self.now_ns();
+        let together = heard_ns.is_some_and(|since_ns| now_ns - since_ns < TOGETHER_NS);
+        if sqe.opcode != code::RECV || !together {
+            return false;
+        }
+        let socket = self.socket_of(sqe.fd);
+        let is_reset = self.tcp(socket).is_some_and(|tcp| tcp.is_reset());
+        is_reset && self.dice.strikes(Fault::LostReset)
     }
 
     fn wait_at(&mut self, ring: RawFd, id: u64, fd: RawFd, bits: u32) {
@@ -349,7 +381,8 @@ impl Kernel {
         }
     }
 
-    /// Does work, at most as much as the kernel does in one go; moves on what waits behind the queue.
+    /// Does queued work, at most as much as the kernel does at once, and moves completions from the
+    /// overflow list to the queue.
     pub(crate) fn ring_work(&mut self, ring: RawFd, least: u32) -> io::Result<()> {
         let at_once = WORK_AT_ONCE.max(least as usize);
         for _ in 0..at_once {
@@ -370,7 +403,7 @@ impl Kernel {
         Ok(self.ring(ring)?.setup.taskrun == TaskRun::Defer)
     }
 
-    /// Completions that are there.
+    /// The number of completions in the queue.
     pub(crate) fn ring_arrived(&self, ring: RawFd) -> usize {
         self.rings.get(&ring).map_or(0, |ring| ring.queue.len())
     }
@@ -390,75 +423,6 @@ impl Kernel {
         })
     }
 
-    /// One try.
-    fn attempt(&mut self, ring: RawFd, sqe: &Sqe, done: usize, id: u64) -> Tried {
-        let socket = self.socket_of(sqe.fd);
-        let stream = self.is_stream(socket).unwrap_or(false);
-        if done == 0
-            && let Some(errno) = refusal(&mut self.dice, sqe, stream)
-        {
-            return Tried::Failed(-errno);
-        }
-        match sqe.opcode {
-            code::NOP => Tried::Over(0, 0),
-            code::POLL_ADD => {
-                let bits = self.bits(socket) & (sqe.op_flags | ERR | HUP);
-                match bits {
-                    0 => Tried::Waits(socket, sqe.op_flags),
-                    _ if sqe.len & POLL_MULTI != 0 => Tried::More(bits as i32, 0),
-                    _ => Tried::Over(bits as i32, 0),
-                }
-            }
-            code::ACCEPT => match self.accept(socket) {
-                Ok(fd) if sqe.ioprio & ACCEPT_MULTISHOT != 0 => Tried::More(fd, 0),
-                result => over(result, socket, IN),
-            },
-            code::CONNECT => self.try_connect(sqe, socket),
-            code::CLOSE => match self.close(sqe.fd) {
-                Ok(()) => Tried::Over(0, 0),
-                Err(refused) => Tried::Failed(-crate::driver::errno(&refused)),
-            },
-            code::TIMEOUT => self.try_timeout(sqe, done, id, ring),
-            code::SEND | code::SENDMSG | code::SEND_ZC => {
-                self.try_send(ring, sqe, socket, done, id)
-            }
-            code::RECV | code::RECVMSG => self.try_receive(ring, sqe, socket),
-            code::PROVIDE_BUFFERS => self.provide(ring, sqe),
-            code::OPENAT2 | code::STATX | code::READ => self.try_file(ring, sqe, done, id),
-            _ => Tried::Failed(-libc::EINVAL),
-        }
-    }
-
-    fn try_connect(&mut self, sqe: &Sqe, socket: RawFd) -> Tried {
-        let fresh = matches!(self.sockets.get(&socket).map(|s| &s.kind), Some(Kind::Fresh));
-        if fresh {
-            // SAFETY: the entry names an address that the driver keeps until the completion.
-            let Some(to) = (unsafe { super::ring_memory::address(sqe) }) else {
-                return Tried::Failed(-libc::EAFNOSUPPORT);
-            };
-            if let Err(refused) = self.connect(socket, to) {
-                return Tried::Failed(-crate::driver::errno(&refused));
-            }
-        }
-        if !self.is_ready(socket, super::kernel::Op::Connect) {
-            return Tried::Waits(socket, OUT | ERR | HUP);
-        }
-        match self.take_error(socket) {
-            Ok(0) => Tried::Over(0, 0),
-            Ok(errno) => Tried::Failed(-errno),
-            Err(refused) => Tried::Failed(-crate::driver::errno(&refused)),
-        }
-    }
-
-    fn try_timeout(&mut self, sqe: &Sqe, done: usize, id: u64, ring: RawFd) -> Tried {
-        if done > 0 {
-            return Tried::Failed(-libc::ETIME);
-        }
-        self.set_done(ring, id, 1);
-        // SAFETY: the entry names a timespec that lives as long as the ring.
-        Tried::Later(unsafe { super::ring_memory::nanoseconds(sqe) })
-    }
-
     pub(super) fn set_done(&mut self, ring: RawFd, id: u64, done: usize) {
         if let Some(operation) =
             self.rings.get_mut(&ring).and_then(|ring| ring.operations.get_mut(&id))
@@ -467,74 +431,16 @@ impl Kernel {
         }
     }
 
-    /// The kernel needs a buffer no more that it did not copy.
+    /// The kernel no longer needs a buffer that it did not copy.
     pub(super) fn ring_notify(&mut self, ring: RawFd, user_data: u64) {
         self.post(ring, Cqe { user_data, result: 0, flags: CQE_NOTIFICATION });
-    }
-
-    fn try_send(&mut self, ring: RawFd, sqe: &Sqe, socket: RawFd, done: usize, id: u64) -> Tried {
-        let waits = sqe.op_flags & libc::MSG_DONTWAIT as u32 == 0;
-        // SAFETY: the entry names bytes, an address and a header that the driver keeps until the last
-        // completion.
-        let (sent, whole) = unsafe { self.send_of_entry(sqe, socket, done) };
-        let all = sqe.op_flags & libc::MSG_WAITALL as u32 != 0;
-        let (sent, stuck) = match sent {
-            Ok(bytes) => (Ok(done + bytes), all && done + bytes < whole),
-            Err(refused) if refused.kind() == io::ErrorKind::WouldBlock => (Ok(done), true),
-            Err(refused) => (Err(refused), false),
-        };
-        match sent {
-            Ok(bytes) if stuck && waits => {
-                self.set_done(ring, id, bytes);
-                Tried::Waits(socket, OUT)
-            }
-            Ok(0) if stuck => Tried::Failed(-libc::EAGAIN),
-            Ok(bytes) if stuck => Tried::Failed(bytes as i32),
-            Ok(bytes) if sqe.opcode == code::SEND_ZC => {
-                let after_ns = 2 * self.travel_ns();
-                let user_data = sqe.user_data;
-                self.schedule(after_ns, Event::RingReleased { ring, user_data });
-                Tried::Over(bytes as i32, CQE_MORE)
-            }
-            Ok(bytes) => Tried::Over(bytes as i32, 0),
-            // The part that was sent counts.
-            Err(_) if done > 0 => Tried::Failed(done as i32),
-            Err(refused) => Tried::Failed(-crate::driver::errno(&refused)),
-        }
-    }
-
-    fn try_receive(&mut self, ring: RawFd, sqe: &Sqe, socket: RawFd) -> Tried {
-        // SAFETY: the entry names memory that the driver keeps until the last completion, or a group
-        // whose buffers are the kernel's.
-        let received = unsafe { self.receive_of_entry(ring, sqe, socket) };
-        match received {
-            Ok((bytes, flags)) if sqe.ioprio & RECV_MULTISHOT != 0 && bytes.goes_on => {
-                Tried::More(bytes.count as i32, flags)
-            }
-            Ok((bytes, flags)) => Tried::Over(bytes.count as i32, flags),
-            Err(refused) if refused.kind() == io::ErrorKind::WouldBlock => {
-                match sqe.op_flags & libc::MSG_DONTWAIT as u32 {
-                    0 => Tried::Waits(socket, IN | RDHUP),
-                    _ => Tried::Failed(-libc::EAGAIN),
-                }
-            }
-            Err(refused) => Tried::Failed(-crate::driver::errno(&refused)),
-        }
     }
 }
 
 impl Operation {
-    /// Neither waits at a socket nor to be tried: it is with a disk or a timer.
+    /// Waits neither at a socket nor for a retry: it is with a disk or a timer.
     fn is_at_work(&self) -> bool {
         let cancellable = self.sqe.opcode == code::TIMEOUT;
         self.waits.is_none() && !self.queued && !cancellable
-    }
-}
-
-fn over(result: io::Result<RawFd>, socket: RawFd, bits: u32) -> Tried {
-    match result {
-        Ok(value) => Tried::Over(value, 0),
-        Err(refused) if refused.kind() == io::ErrorKind::WouldBlock => Tried::Waits(socket, bits),
-        Err(refused) => Tried::Failed(-crate::driver::errno(&refused)),
     }
 }

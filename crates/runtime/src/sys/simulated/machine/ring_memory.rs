@@ -1,5 +1,5 @@
-//! What entries of a simulated ring name: buffers, addresses, message headers, files. All of it belongs to
-//! the driver, which keeps it as long as a kernel would need it to.
+//! The memory that entries of a simulated ring refer to: buffers, addresses, message headers,
+//! files. It belongs to the driver, which keeps it as long as a kernel needs it.
 
 use super::datagram::Outbound;
 use super::kernel::{Kernel, error};
@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 const CQE_BUFFER: u32 = 1;
 const CQE_BUFFER_MORE: u32 = 1 << 4;
 
-/// Where buffers to receive into come from.
+/// The source of buffers to receive into.
 pub(crate) enum Group {
     /// A ring of entries in memory of the driver.
     Ring { start: *mut BufRingEntry, count: u16, head: u16, incremental: bool },
@@ -39,7 +39,7 @@ struct Buffer {
 /// The result of a receive.
 pub(super) struct Got {
     pub(super) count: usize,
-    /// A multishot receive is not over with it.
+    /// A multishot receive continues after it.
     pub(super) goes_on: bool,
 }
 
@@ -126,7 +126,7 @@ unsafe fn vector_bytes(sqe: &Sqe) -> usize {
 
 impl Kernel {
     /// # Safety
-    /// `start` names memory for so many entries that lives as long as the ring.
+    /// `start` points to memory for all entries that lives as long as the ring.
     pub(crate) unsafe fn ring_buffers(
         &mut self,
         ring: RawFd,

@@ -1,0 +1,75 @@
+//! TCP echo on tokio-uring: one task and one owned buffer per connection.
+
+use std::io;
+use std::process::ExitCode;
+
+use clap::Parser;
+use peer_common::{ACCEPT_RETRY, Common};
+use tokio_uring::net::{TcpListener, TcpStream};
+
+const NAME: &str = "tokio-uring-echo";
+
+/// Holds a whole 16 KB message of the comparison, with room for a second one that came meanwhile.
+const DEFAULT_BUFFER_BYTES: u32 = 32 * 1024;
+
+/// Submission entries: one receive or one send per connection, for 4,000 connections at once.
+const SUBMISSION_ENTRIES: u32 = 4096;
+
+/// Completion entries: room for 15,000 connections that all complete in one batch.
+const COMPLETION_ENTRIES: u32 = 16384;
+
+/// TCP echo server on tokio-uring.
+#[derive(Parser)]
+#[command(name = NAME, version)]
+struct Options {
+    #[command(flatten)]
+    common: Common,
+}
+
+fn main() -> ExitCode {
+    peer_common::finish(NAME, run(&Options::parse().common))
+}
+
+fn run(options: &Common) -> io::Result<()> {
+    let listener = peer_common::start(options)?;
+    let mut ring = tokio_uring::uring_builder();
+    ring.setup_cqsize(COMPLETION_ENTRIES);
+    tokio_uring::builder()
+        .entries(SUBMISSION_ENTRIES)
+        .uring_builder(&ring)
+        .start(serve(listener, options.buffer_bytes_or(DEFAULT_BUFFER_BYTES)))
+}
+
+async fn serve(listener: std::net::TcpListener, buffer_bytes: usize) -> io::Result<()> {
+    peer_common::announce(NAME, &listener)?;
+    let listener = TcpListener::from_std(listener);
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                // A connection's own error ends that connection and nothing else.
+                tokio_uring::spawn(async move {
+                    let _ = echo(stream, buffer_bytes).await;
+                });
+            }
+            Err(error) if peer_common::out_of_resources(&error) => {
+                tokio::time::sleep(ACCEPT_RETRY).await;
+            }
+            // Errors of a connection that died in the backlog: accept(2) says to go on.
+            Err(_) => {}
+        }
+    }
+}
+
+async fn echo(stream: TcpStream, buffer_bytes: usize) -> io::Result<()> {
+    let mut buffer = Vec::with_capacity(buffer_bytes);
+    loop {
+        let (received, filled) = stream.read(buffer).await;
+        if received? == 0 {
+            return Ok(());
+        }
+        let (sent, returned) = stream.write_all(filled).await;
+        sent?;
+        buffer = returned;
+        buffer.clear();
+    }
+}
