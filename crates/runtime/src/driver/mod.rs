@@ -151,6 +151,9 @@ operations! {
         key: Key, waiter: &mut Waiter<'_>, buf: &mut Option<SendBuf>, more: bool
     ) -> Poll<io::Result<()>>;
 
+    /// Ready when `poll_send` would take a buffer over.
+    fn poll_send_ready(key: Key, waiter: &mut Waiter<'_>) -> Poll<io::Result<()>>;
+
     /// Ready once everything queued, FIN included, is with the kernel.
     fn poll_flushed(key: Key, waiter: &mut Waiter<'_>) -> Poll<io::Result<()>>;
 
@@ -216,6 +219,14 @@ operations! {
 
     /// Collects everybody who waits for this socket.
     fn wake_waiters(key: Key, wakes: &mut Vec<Waker>);
+
+    /// The descriptor of a socket, for code outside of the runtime: it stays open until the program gives
+    /// the socket up, even beyond the end of the runtime, and may be duplicated.
+    fn lend_fd(key: Key) -> Option<RawFd>;
+
+    /// Takes the descriptor of a flushed stream out of the driver, with what was received and not
+    /// taken, if no receive is with the kernel; otherwise ends that.
+    fn release(key: Key) -> Option<io::Result<(OwnedFd, Vec<RecvBuf>)>>;
 
     /// Gives a socket up. What is queued is still sent, for at most the linger time. Collects the
     /// wakers of futures that were leaked.
@@ -284,6 +295,18 @@ impl Driver {
     pub(crate) fn fd(&self, key: Key) -> Option<BorrowedFd<'_>> {
         let fd = dispatch!(self, driver => driver.fd(key))?;
         // SAFETY: the driver owns the descriptor, and closes none while it is borrowed.
+        Some(unsafe { BorrowedFd::borrow_raw(fd) })
+    }
+
+    /// The descriptor of a socket that `owner` closes when it is dropped, and not before.
+    pub(crate) fn lend<'a, Owner>(
+        &mut self,
+        _owner: &'a Owner,
+        key: Key,
+    ) -> Option<BorrowedFd<'a>> {
+        let fd = self.lend_fd(key)?;
+        // SAFETY: the owner lives as long as the reference, so the program does not close the socket
+        // meanwhile; the end of the runtime does not close a descriptor that was lent (`leak_lent`).
         Some(unsafe { BorrowedFd::borrow_raw(fd) })
     }
 

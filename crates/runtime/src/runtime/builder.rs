@@ -1,6 +1,7 @@
 //! The settings of a runtime, and the choice of its engine.
 
 use super::{Notice, RUNNING, Runtime, RuntimeError, Shared, tick};
+use crate::blocking;
 use crate::config::{EngineChoice, EpollOptions, Features, UringOptions};
 use crate::confine::Uses;
 use crate::counters::Counters;
@@ -186,7 +187,8 @@ impl Builder {
         let shared = Arc::new(Shared {
             stage: AtomicU8::new(RUNNING),
             inboxes: Mutex::default(),
-            blocking: Arc::default(),
+            blocking: Arc::new(blocking::Pool::for_files()),
+            spawned: Arc::new(blocking::Pool::for_spawned()),
             workers,
         });
         Ok(Runtime { builder: self, features, fallback_reason, shared })
