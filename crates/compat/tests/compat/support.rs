@@ -86,7 +86,7 @@ pub(crate) fn write_all(peer: &mut Peer, bytes: &[u8]) {
 
 /// Bytes in which lost, repeated and swapped parts show.
 pub(crate) fn pattern(bytes: usize) -> Vec<u8> {
-    (0..bytes).map(|at| (at ^ (at >> 8) ^ (at >> 16) * 7) as u8).collect()
+    (0..bytes).map(|at| (at ^ (at >> 8) ^ ((at >> 16) * 7)) as u8).collect()
 }
 
 /// Polls a future once, and drops it if it is not ready.
