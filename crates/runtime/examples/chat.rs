@@ -1,4 +1,4 @@
-//! A chat room by lines: `cargo run --example chat -- 127.0.0.1:7001 [auto|io_uring|epoll]`, then
+//! A chat room by lines: `cargo run -p twinring --example chat -- 127.0.0.1:7001 [auto|io_uring|epoll]`, then
 //! `nc 127.0.0.1 7001` in several terminals. Type `quit` into the server to end it.
 //!
 //! It shows the parts of a service: a task for each connection, sends to connections of other

@@ -1,4 +1,4 @@
-//! An echo server: `cargo run --example echo -- 127.0.0.1:7000 [auto|io_uring|epoll]`.
+//! An echo server: `cargo run -p twinring --example echo -- 127.0.0.1:7000 [auto|io_uring|epoll]`.
 use twinring::{Runtime, TcpListener, TcpStream, spawn};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

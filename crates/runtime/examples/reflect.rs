@@ -1,4 +1,4 @@
-//! A UDP reflector: `cargo run --example reflect -- 127.0.0.1:9000 [auto|io_uring|epoll]`.
+//! A UDP reflector: `cargo run -p twinring --example reflect -- 127.0.0.1:9000 [auto|io_uring|epoll]`.
 use twinring::{Received, Runtime, UdpOptions, UdpSocket};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -1,14 +1,16 @@
-//! A few threads for blocking work: files on an engine, or a filesystem, that cannot be used
-//! otherwise.
+//! Threads for blocking work: a few for files on an engine, or a filesystem, that cannot be used
+//! otherwise, and more for what the program asks for ([`spawn_blocking`]).
 //!
 //! The threads belong to the runtime, are started on demand, and inherit the CPU of the worker that
 //! starts them. Work arrives through a bounded queue; callers wait while it is full. A job owns all
 //! that it uses, so a running job keeps its memory when its future is dropped.
 
+use crate::runtime::current;
 use crate::sys;
 use crate::sys::Mapping;
-use crate::sys::thread::JoinHandle;
-use crate::task::{WaitQueue, WaitToken, Waiter};
+use crate::sys::thread;
+use crate::task::{JoinHandle, WaitQueue, WaitToken, Waiter};
+use crate::time::sleep;
 use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
@@ -18,8 +20,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// Threads of one runtime. Jobs wait for a disk, so a few more than a disk serves in parallel.
-const THREADS_MAX: usize = 4;
+/// Threads for files. Jobs wait for a disk, so a few more than a disk serves in parallel.
+const FILE_THREADS_MAX: usize = 4;
+/// Threads for the program's own blocking work. Name servers that do not answer, for which a job
+/// waits up to half a minute, do not soon hold up all of them.
+const SPAWNED_THREADS_MAX: usize = 64;
+/// How long work waits until another thread is tried, if not even one can be started.
+const NO_THREAD_PAUSE: Duration = Duration::from_millis(100);
 /// Memory that must be left for another thread to be started: a stack of 2 MiB and its overhead.
 /// The standard library starts a thread with an alternative signal stack, and ends the process if
 /// it cannot allocate that (std/src/sys/pal/unix/stack_overflow.rs).
@@ -28,9 +35,11 @@ const THREAD_BYTES: usize = 4 << 20;
 const QUEUE_MAX: usize = 256;
 type Work = Box<dyn FnOnce() + Send>;
 
-/// The threads of one runtime.
-#[derive(Default)]
+/// Threads of one runtime.
 pub(crate) struct Pool {
+    /// The names of its threads begin so.
+    name: &'static str,
+    threads_max: usize,
     state: Mutex<State>,
     /// Work was queued, or the pool closed.
     work: Condvar,
@@ -41,7 +50,7 @@ pub(crate) struct Pool {
 #[derive(Default)]
 struct State {
     queue: VecDeque<Work>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Vec<thread::JoinHandle<()>>,
     /// Running threads, and those among them that wait for work.
     alive: usize,
     idle: usize,
@@ -66,6 +75,21 @@ impl fmt::Debug for Pool {
 }
 
 impl Pool {
+    /// For operations on files.
+    pub(crate) fn for_files() -> Pool {
+        Pool::new("twinring-file", FILE_THREADS_MAX)
+    }
+
+    /// For work of the program.
+    pub(crate) fn for_spawned() -> Pool {
+        Pool::new("twinring-blocking", SPAWNED_THREADS_MAX)
+    }
+
+    fn new(name: &'static str, threads_max: usize) -> Pool {
+        let (state, work, ended) = Default::default();
+        Pool { name, threads_max, state, work, ended }
+    }
+
     /// A job that is queued when it is polled first.
     pub(crate) fn run<T: Send + 'static>(
         self: &Arc<Pool>,
@@ -138,11 +162,11 @@ impl Pool {
 
     /// Starts a thread if no thread is free for one more job; false without any thread.
     fn has_thread(self: &Arc<Pool>, state: &mut State) -> bool {
-        let needs_one = state.queue.len() >= state.idle && state.alive < THREADS_MAX;
+        let needs_one = state.queue.len() >= state.idle && state.alive < self.threads_max;
         if needs_one && Mapping::fits(THREAD_BYTES) {
             let pool = Arc::clone(self);
-            let name = format!("twinring-file-{}", state.alive);
-            let started = sys::thread::Builder::new().name(name).spawn(move || pool.serve());
+            let name = format!("{}-{}", self.name, state.alive);
+            let started = thread::Builder::new().name(name).spawn(move || pool.serve());
             if let Ok(thread) = started {
                 state.threads.push(thread);
                 state.alive += 1;
@@ -267,6 +291,44 @@ impl<T> Drop for Job<T> {
     }
 }
 
+/// Runs blocking work on another thread: calls that wait, or that compute for more than a fraction
+/// of a millisecond, would hold up all connections of a worker.
+///
+/// A runtime has at most 64 such threads, started on demand, and queues 256 jobs; further ones wait
+/// in their tasks. A thread can only be used once the caller awaits something. Dropping the handle
+/// detaches the work. [`JoinHandle::abort`] gives it up: it does not begin, or its result is
+/// dropped. When the runtime ends, running work has a second to end (half of one after a requested
+/// shutdown); then its thread is abandoned, see
+/// [`Notice::BlockingStuck`](crate::Notice::BlockingStuck).
+///
+/// A panic of `work` is that of a task, see [`spawn`](crate::spawn).
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let text = twinring::spawn_blocking(|| std::fs::read_to_string("/etc/hosts")).await??;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Panics
+/// Outside a twinring runtime.
+pub fn spawn_blocking<T>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T>
+where
+    T: Send + 'static,
+{
+    let worker = current();
+    let mut job = worker.spawned().run(work);
+    JoinHandle::spawn(&worker, async move {
+        loop {
+            // The pool outlives the tasks: an error says that there is no memory for any thread.
+            match (&mut job).await {
+                Ok(output) => return output,
+                Err(_no_thread) => sleep(NO_THREAD_PAUSE).await,
+            }
+        }
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -288,8 +350,8 @@ mod tests {
         let (end, gate) = mpsc::channel();
         let (begun, begins) = mpsc::channel();
         let gate = Arc::new(Mutex::new(gate));
-        let pool = Arc::new(Pool::default());
-        for _ in 0..THREADS_MAX {
+        let pool = Arc::new(Pool::for_files());
+        for _ in 0..FILE_THREADS_MAX {
             assert!(pool.run_detached(stuck(&begun, &gate)).is_ok());
             begins.recv().unwrap();
         }
@@ -298,7 +360,7 @@ mod tests {
         }
         assert!(pool.run_detached(stuck(&begun, &gate)).is_err(), "full");
         let patience = Duration::from_millis(10);
-        assert_eq!(pool.close(patience), THREADS_MAX, "stuck threads");
+        assert_eq!(pool.close(patience), FILE_THREADS_MAX, "stuck threads");
         assert!(pool.run_detached(stuck(&begun, &gate)).is_err(), "closed");
         drop(end);
         let mut state = pool.lock();
@@ -324,11 +386,11 @@ mod tests {
         let (end, gate) = mpsc::channel();
         let (begun, begins) = mpsc::channel();
         let gate = Arc::new(Mutex::new(gate));
-        let pool = Arc::new(Pool::default());
+        let pool = Arc::new(Pool::for_files());
         let called = Arc::new(Called::default());
         let waker = Waker::from(Arc::clone(&called));
         let mut cx = Context::from_waker(&waker);
-        for _ in 0..THREADS_MAX {
+        for _ in 0..FILE_THREADS_MAX {
             assert!(pool.run_detached(stuck(&begun, &gate)).is_ok());
             begins.recv().unwrap();
         }

@@ -53,6 +53,7 @@ mod sys;
 mod task;
 pub mod time;
 
+pub use blocking::spawn_blocking;
 pub use buf::{RecvBuf, SendBuf};
 pub use calls::CallTime;
 pub use config::{
@@ -63,6 +64,7 @@ pub use counters::{CounterSnapshot, OverrunSummary};
 pub use datagram::{Datagram, Ecn, Received, SendErrors, UdpStats};
 pub use net::{
     BoundListener, BoundUdp, ListenOptions, TcpListener, TcpStream, UdpOptions, UdpSocket,
+    UnixListener, UnixStream,
 };
 pub use race::{Either, race};
 pub use runtime::{

@@ -75,6 +75,9 @@ pub enum Notice {
     /// At the end of the runtime this many threads are blocked in a filesystem that does not
     /// answer. They are abandoned, and end with their operation or with the process.
     FilesystemStuck(usize),
+    /// At the end of the runtime this many threads are still busy with work of
+    /// [`spawn_blocking`](crate::spawn_blocking). They are abandoned, and end with their work or with the process.
+    BlockingStuck(usize),
     /// Files are read and sent, because the requested strategy cannot be used, for all files or for
     /// this one.
     SendStrategy {
@@ -101,6 +104,11 @@ impl fmt::Display for Notice {
             Notice::SendStrategy { wanted, why } => {
                 write!(f, "files are read and sent, because {wanted} cannot be used: {why}")
             }
+            Notice::BlockingStuck(threads) => write!(
+                f,
+                "{threads} threads are left with blocking work that does not end; they end with \
+                 the process"
+            ),
             Notice::FilesystemStuck(threads) => write!(
                 f,
                 "{threads} threads are left waiting in a filesystem that does not answer (is its \
@@ -118,8 +126,10 @@ const STOPPING: u8 = 2;
 struct Shared {
     stage: AtomicU8,
     inboxes: Mutex<Vec<Arc<Inbox>>>,
-    /// Threads for blocking work; none until they are needed.
+    /// Threads for blocking work on files; none until they are needed.
     blocking: Arc<blocking::Pool>,
+    /// Likewise for [`spawn_blocking`](crate::spawn_blocking).
+    spawned: Arc<blocking::Pool>,
     workers: Vec<Arc<Counters>>,
 }
 
@@ -314,9 +324,15 @@ struct CloseBlocking<'a> {
 impl Drop for CloseBlocking<'_> {
     fn drop(&mut self) {
         let shared = &self.runtime.shared;
-        let stuck = shared.blocking.close(shared.patience());
-        if stuck > 0 {
-            (self.runtime.builder.on_notice)(Notice::FilesystemStuck(stuck));
+        let notice = &self.runtime.builder.on_notice;
+        for (pool, stuck) in [
+            (&shared.blocking, Notice::FilesystemStuck as fn(usize) -> Notice),
+            (&shared.spawned, Notice::BlockingStuck),
+        ] {
+            let threads = pool.close(shared.patience());
+            if threads > 0 {
+                notice(stuck(threads));
+            }
         }
     }
 }

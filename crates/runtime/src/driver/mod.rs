@@ -156,7 +156,14 @@ operations! {
         key: Key, waiter: &mut Waiter<'_>, buf: &mut Option<SendBuf>, more: bool
     ) -> Poll<io::Result<()>>;
 
+<<<<<<< HEAD
     /// Ready once the kernel has everything that was queued, FIN included.
+=======
+    /// Ready when `poll_send` would take a buffer over.
+    fn poll_send_ready(key: Key, waiter: &mut Waiter<'_>) -> Poll<io::Result<()>>;
+
+    /// Ready once everything queued, FIN included, is with the kernel.
+>>>>>>> compat
     fn poll_flushed(key: Key, waiter: &mut Waiter<'_>) -> Poll<io::Result<()>>;
 
     /// Queues FIN behind what is queued.
@@ -223,8 +230,21 @@ operations! {
     /// Collects the wakers of all waiters of this socket.
     fn wake_waiters(key: Key, wakes: &mut Vec<Waker>);
 
+<<<<<<< HEAD
     /// Closes a socket. Queued data is still sent, for at most the linger time. Collects the wakers of
     /// futures that were leaked.
+=======
+    /// The descriptor of a socket, for code outside of the runtime: it stays open until the program gives
+    /// the socket up, even beyond the end of the runtime, and may be duplicated.
+    fn lend_fd(key: Key) -> Option<RawFd>;
+
+    /// Takes the descriptor of a flushed stream out of the driver, with what was received and not
+    /// taken, if no receive is with the kernel; otherwise ends that.
+    fn release(key: Key) -> Option<io::Result<(OwnedFd, Vec<RecvBuf>)>>;
+
+    /// Gives a socket up. What is queued is still sent, for at most the linger time. Collects the
+    /// wakers of futures that were leaked.
+>>>>>>> compat
     fn close(key: Key, wakes: &mut Vec<Waker>);
 
     /// Submits new operations to the kernel, waits at most `timeout` (`None`: until an event occurs),
@@ -293,7 +313,23 @@ impl Driver {
         Some(unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
+<<<<<<< HEAD
     /// True if `turn` has events to handle without waiting.
+=======
+    /// The descriptor of a socket that `owner` closes when it is dropped, and not before.
+    pub(crate) fn lend<'a, Owner>(
+        &mut self,
+        _owner: &'a Owner,
+        key: Key,
+    ) -> Option<BorrowedFd<'a>> {
+        let fd = self.lend_fd(key)?;
+        // SAFETY: the owner lives as long as the reference, so the program does not close the socket
+        // meanwhile; the end of the runtime does not close a descriptor that was lent (`leak_lent`).
+        Some(unsafe { BorrowedFd::borrow_raw(fd) })
+    }
+
+    /// True if `turn` has something to take without a wait.
+>>>>>>> compat
     pub(crate) fn has_arrivals(&self) -> bool {
         dispatch!(self, driver => driver.has_arrivals())
     }

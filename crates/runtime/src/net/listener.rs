@@ -1,6 +1,10 @@
 //! Listening and accepting.
 
+<<<<<<< HEAD
 use super::{Operation, Steering, TcpStream, close, internet_address, patiently, with_socket};
+=======
+use super::{Operation, TcpStream, close, internet_address, lend, patiently, with_socket};
+>>>>>>> compat
 use crate::driver::Side;
 use crate::driver::slots::Key;
 use crate::runtime::{Notice, Worker, current};
@@ -14,7 +18,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
@@ -120,9 +124,14 @@ impl BoundListener {
 
 /// A listening TCP socket of the current worker.
 pub struct TcpListener {
+    acceptor: Acceptor,
+    address: SocketAddr,
+}
+
+/// A listening socket of any kind.
+pub(super) struct Acceptor {
     worker: Rc<Worker>,
     key: Key,
-    address: SocketAddr,
     /// Connections that may be accepted before the next check of the memory.
     accepts_left: Cell<u32>,
     told_of_descriptors: Cell<bool>,
@@ -159,16 +168,22 @@ impl TcpListener {
     /// # Panics
     /// Outside a twinring runtime.
     pub fn from_bound(bound: BoundListener) -> io::Result<TcpListener> {
-        let worker = current();
-        let key = worker.driver.borrow_mut().add_listener(OwnedFd::from(bound.socket))?;
-        Ok(TcpListener {
-            worker,
-            key,
-            address: bound.address,
-            accepts_left: Cell::new(0),
-            told_of_descriptors: Cell::new(false),
-            told_of_memory: Cell::new(false),
-        })
+        let acceptor = Acceptor::new(OwnedFd::from(bound.socket))?;
+        Ok(TcpListener { acceptor, address: bound.address })
+    }
+
+    /// Adds a listening socket of the standard library to the current worker. Accepted connections
+    /// inherit its options, such as TCP_NODELAY: set it, or call
+    /// [`set_nodelay`](TcpStream::set_nodelay) on each.
+    ///
+    /// # Errors
+    /// When the engine cannot register it, or it is no Internet socket.
+    ///
+    /// # Panics
+    /// Outside a twinring runtime.
+    pub fn from_std(listener: std::net::TcpListener) -> io::Result<TcpListener> {
+        let address = listener.local_addr()?;
+        Ok(TcpListener { acceptor: Acceptor::new(OwnedFd::from(listener))?, address })
     }
 
     /// The address it is bound to.
@@ -186,6 +201,51 @@ impl TcpListener {
     /// # Errors
     /// When the listening socket itself is unusable.
     pub async fn accept(&self) -> io::Result<TcpStream> {
+        self.acceptor.accept().await
+    }
+
+    /// The sizes of receive and send buffer that the kernel gave the listener, which accepted
+    /// connections inherit.
+    ///
+    /// # Errors
+    /// Those of getsockopt(2).
+    pub fn buffer_sizes(&self) -> io::Result<(usize, usize)> {
+        with_socket(&self.acceptor.worker, self.acceptor.key, |socket| {
+            Ok((socket.recv_buffer_size()?, socket.send_buffer_size()?))
+        })
+    }
+}
+
+impl AsFd for TcpListener {
+    /// For socket options; see [`TcpStream`]'s.
+    ///
+    /// # Panics
+    /// After the end of its runtime.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.acceptor.as_fd()
+    }
+}
+
+impl AsFd for Acceptor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        lend(self, &self.worker, self.key)
+    }
+}
+
+impl Acceptor {
+    pub(super) fn new(socket: OwnedFd) -> io::Result<Acceptor> {
+        let worker = current();
+        let key = worker.driver.borrow_mut().add_listener(socket)?;
+        Ok(Acceptor {
+            worker,
+            key,
+            accepts_left: Cell::new(0),
+            told_of_descriptors: Cell::new(false),
+            told_of_memory: Cell::new(false),
+        })
+    }
+
+    pub(super) async fn accept(&self) -> io::Result<TcpStream> {
         loop {
             if !self.has_memory() {
                 self.wait_for_memory("less than 16 MiB of memory is left").await;
@@ -258,20 +318,9 @@ impl TcpListener {
             Either::Left(()) | Either::Right(()) => {}
         }
     }
-
-    /// The sizes of receive and send buffer that the kernel gave the listener, which accepted
-    /// connections inherit.
-    ///
-    /// # Errors
-    /// Those of getsockopt(2).
-    pub fn buffer_sizes(&self) -> io::Result<(usize, usize)> {
-        with_socket(&self.worker, self.key, |socket| {
-            Ok((socket.recv_buffer_size()?, socket.send_buffer_size()?))
-        })
-    }
 }
 
-impl Drop for TcpListener {
+impl Drop for Acceptor {
     fn drop(&mut self) {
         close(&self.worker, self.key, |_, _| {});
     }

@@ -1,16 +1,28 @@
 //! Sockets: the only API that services see.
 
 mod listener;
+<<<<<<< HEAD
 mod steering;
+=======
+mod names;
+mod split;
+>>>>>>> compat
 mod stream;
 mod udp;
 mod udp_options;
+mod unix;
 
 pub use listener::{BoundListener, ListenOptions, TcpListener};
+<<<<<<< HEAD
 pub use steering::{Steering, Targets};
+=======
+pub use names::resolve;
+pub use split::{RecvHalf, SendHalf};
+>>>>>>> compat
 pub use stream::{Connect, Recv, Send, TcpStream};
 pub use udp::{RecvBatch, SendBatch, UdpSocket};
 pub use udp_options::{BoundUdp, Granted, UdpOptions};
+pub use unix::{UnixListener, UnixStream};
 
 use crate::driver::slots::Key;
 use crate::driver::{Driver, Side};
@@ -20,6 +32,7 @@ use crate::sys::socket::{SockAddr, SockRef};
 use crate::task::{WaitToken, Waiter};
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::task::{Context, Waker};
 use std::time::Duration;
@@ -94,6 +107,15 @@ fn close(worker: &Worker, key: Key, before: impl FnOnce(&mut Driver, &mut Vec<Wa
         driver.close(key, &mut wakes);
     }
     worker.wake_descriptor_waiters();
+}
+
+/// The descriptor of a socket that `owner` closes when it is dropped.
+///
+/// # Panics
+/// After the end of the runtime, which is a mistake in the program and not in its input.
+fn lend<'a, Owner>(owner: &'a Owner, worker: &Worker, key: Key) -> BorrowedFd<'a> {
+    let fd = worker.driver.borrow_mut().lend(owner, key);
+    fd.expect("a socket has no descriptor after the end of its runtime")
 }
 
 /// Calls `f` with the descriptor of a socket of the driver.

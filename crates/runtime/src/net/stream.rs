@@ -2,20 +2,20 @@
 
 mod send_file;
 
-use super::{Operation, close, forget_waiter, internet_address, with_socket};
+use super::{Operation, close, forget_waiter, internet_address, lend, with_socket};
 use crate::buf::{RecvBuf, SendBuf};
-use crate::driver::Side;
 use crate::driver::slots::Key;
+use crate::driver::{Driver, Side};
 use crate::runtime::{Worker, current};
 use crate::sys;
-use crate::sys::socket::{Domain, Protocol, Socket, Type};
-use crate::task::{WaitToken, Waiter};
+use crate::sys::socket::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
+use crate::task::{WaitToken, Waiter, yield_now};
 use std::cell::Cell;
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -71,10 +71,54 @@ impl TcpStream {
     /// Like [`connect`](TcpStream::connect), from a local address; port 0 lets the kernel choose
     /// one per destination, so many more connections than ephemeral ports are possible.
     pub fn connect_from(local: Option<SocketAddr>, address: SocketAddr) -> Connect {
-        Connect {
-            started: start_connect(local, address).map_err(Some),
-            token: WaitToken::default(),
+        match socket_for(local, address) {
+            Ok(socket) => connect_socket(socket, &address.into()),
+            Err(error) => Connect { started: Err(Some(error)), token: WaitToken::default() },
         }
+    }
+
+    /// Adds a connected socket of the standard library to the current worker.
+    ///
+    /// # Errors
+    /// Those of fcntl(2).
+    ///
+    /// # Panics
+    /// Outside a twinring runtime.
+    pub fn from_std(stream: std::net::TcpStream) -> io::Result<TcpStream> {
+        TcpStream::from_fd(OwnedFd::from(stream))
+    }
+
+    pub(super) fn from_fd(socket: OwnedFd) -> io::Result<TcpStream> {
+        SockRef::from(&socket).set_nonblocking(true)?;
+        let worker = current();
+        let key = worker.driver.borrow_mut().add_stream(socket);
+        Ok(TcpStream::new(worker, key))
+    }
+
+    /// Sends queued data, and gives the socket to the standard library, in blocking mode, with the
+    /// bytes that were received and not taken by [`recv`](Self::recv).
+    ///
+    /// # Errors
+    /// The error that broke the connection.
+    pub async fn into_std(self) -> io::Result<(std::net::TcpStream, Vec<u8>)> {
+        let (socket, unread) = self.into_fd().await?;
+        Ok((std::net::TcpStream::from(socket), unread))
+    }
+
+    pub(super) async fn into_fd(self) -> io::Result<(OwnedFd, Vec<u8>)> {
+        // Nobody else waits any more: a receive that is waited for would begin again when it ends.
+        self.cancel();
+        self.flush().await?;
+        let (socket, unread) = loop {
+            let released = self.worker.driver.borrow_mut().release(self.key);
+            match released {
+                Some(released) => break released?,
+                // Its receive ends within the next turns of the engine.
+                None => yield_now().await,
+            }
+        };
+        SockRef::from(&socket).set_nonblocking(false)?;
+        Ok((socket, unread.iter().flat_map(|chunk| chunk.iter()).copied().collect()))
     }
 
     /// The next received bytes, in order; empty at the end of the stream, for ever after.
@@ -166,14 +210,54 @@ impl TcpStream {
             return Poll::Pending;
         }
         let bytes = buf.as_ref().map_or(0, SendBuf::len);
-        let mut token = self.send_token.take();
-        let mut waiter = Waiter::new(cx, &mut token);
-        let polled = self.worker.driver.borrow_mut().poll_send(self.key, &mut waiter, buf, false);
-        drop(waiter);
-        self.send_token.set(token);
+        let polled =
+            self.poll_sending(cx, |driver, key, waiter| driver.poll_send(key, waiter, buf, false));
         if polled.is_ready() {
             self.worker.executor.spend_bytes(bytes);
         }
+        polled
+    }
+
+    /// Ready when [`poll_send`](Self::poll_send) would take a buffer: for writers that copy their
+    /// bytes only when they can be queued. Of several tasks that call this, `poll_send`,
+    /// [`poll_flush`](Self::poll_flush) or [`poll_shutdown_write`](Self::poll_shutdown_write), the
+    /// last one is woken.
+    ///
+    /// # Errors
+    /// As [`poll_send`](Self::poll_send).
+    pub fn poll_send_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_sending(cx, Driver::poll_send_ready)
+    }
+
+    /// Like [`flush`](Self::flush), for hand-written futures.
+    ///
+    /// # Errors
+    /// The error that broke the connection.
+    pub fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_sending(cx, Driver::poll_flushed)
+    }
+
+    /// Like [`shutdown_write`](Self::shutdown_write), for hand-written futures.
+    ///
+    /// # Errors
+    /// The error that broke the connection.
+    pub fn poll_shutdown_write(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_sending(cx, |driver, key, waiter| {
+            driver.finish(key);
+            driver.poll_flushed(key, waiter)
+        })
+    }
+
+    fn poll_sending<T>(
+        &self,
+        cx: &Context<'_>,
+        ask: impl FnOnce(&mut Driver, Key, &mut Waiter<'_>) -> Poll<T>,
+    ) -> Poll<T> {
+        let mut token = self.send_token.take();
+        let mut waiter = Waiter::new(cx, &mut token);
+        let polled = ask(&mut self.worker.driver.borrow_mut(), self.key, &mut waiter);
+        drop(waiter);
+        self.send_token.set(token);
         polled
     }
 
@@ -208,7 +292,7 @@ impl TcpStream {
     /// # Errors
     /// As [`flush`](Self::flush).
     pub async fn shutdown_write(&self) -> io::Result<()> {
-        self.worker.driver.borrow_mut().finish(self.key);
+        self.finish();
         self.flush().await
     }
 
@@ -252,6 +336,20 @@ impl TcpStream {
     /// Those of getsockname(2).
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         with_socket(&self.worker, self.key, |socket| socket.local_addr()).and_then(internet_address)
+    }
+
+    pub(super) fn unix_address(
+        &self,
+        ask: impl FnOnce(SockRef<'_>) -> io::Result<SockAddr>,
+    ) -> io::Result<std::os::unix::net::SocketAddr> {
+        let address = with_socket(&self.worker, self.key, ask)?;
+        let not_unix = || io::Error::new(io::ErrorKind::InvalidData, "not a Unix socket");
+        address.as_unix().ok_or_else(not_unix)
+    }
+
+    /// Queues FIN behind all queued data.
+    pub(super) fn finish(&self) {
+        self.worker.driver.borrow_mut().finish(self.key);
     }
 
     /// Sets TCP_NODELAY.
@@ -322,6 +420,22 @@ impl TcpStream {
     }
 }
 
+impl AsFd for TcpStream {
+    /// For socket options that have no method here. The engine reads from the socket and writes to
+    /// it: do neither through the descriptor. With the `socket2` crate:
+    ///
+    /// ```ignore
+    /// let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(60));
+    /// SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
+    /// ```
+    ///
+    /// # Panics
+    /// After the end of its runtime.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        lend(self, &self.worker, self.key)
+    }
+}
+
 impl Drop for TcpStream {
     fn drop(&mut self) {
         close(&self.worker, self.key, |driver, wakes| {
@@ -332,16 +446,22 @@ impl Drop for TcpStream {
     }
 }
 
-fn start_connect(local: Option<SocketAddr>, address: SocketAddr) -> io::Result<TcpStream> {
+/// Starts to connect a fresh socket.
+pub(super) fn connect_socket(socket: Socket, address: &SockAddr) -> Connect {
+    let worker = current();
+    let started = worker.driver.borrow_mut().connect(OwnedFd::from(socket), address);
+    let started = started.map(|key| TcpStream::new(worker, key)).map_err(Some);
+    Connect { started, token: WaitToken::default() }
+}
+
+fn socket_for(local: Option<SocketAddr>, address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_tcp_nodelay(true)?;
     if let Some(local) = local {
         sys::bind_address_no_port(socket.as_raw_fd())?;
         socket.bind(&local.into())?;
     }
-    let worker = current();
-    let key = worker.driver.borrow_mut().connect(OwnedFd::from(socket), &address.into())?;
-    Ok(TcpStream::new(worker, key))
+    Ok(socket)
 }
 
 /// The future of [`TcpStream::connect`]. Dropping it abandons the attempt.

@@ -1,7 +1,12 @@
 //! The settings of a runtime, and the choice of its engine.
 
 use super::{Notice, RUNNING, Runtime, RuntimeError, Shared, tick};
+<<<<<<< HEAD
 use crate::config::{Engine, EngineChoice, EpollOptions, Features, UringOptions};
+=======
+use crate::blocking;
+use crate::config::{EngineChoice, EpollOptions, Features, UringOptions};
+>>>>>>> compat
 use crate::confine::Uses;
 use crate::counters::Counters;
 use crate::probe::{self, Rights};
@@ -198,7 +203,8 @@ impl Builder {
         let shared = Arc::new(Shared {
             stage: AtomicU8::new(RUNNING),
             inboxes: Mutex::default(),
-            blocking: Arc::default(),
+            blocking: Arc::new(blocking::Pool::for_files()),
+            spawned: Arc::new(blocking::Pool::for_spawned()),
             workers,
         });
         Ok(Runtime { builder: self, features, second, fallback_reason, shared })

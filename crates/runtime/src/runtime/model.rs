@@ -10,6 +10,7 @@
 //! CONTRIBUTING.md has the command.
 
 use super::{DRAINING, RUNNING, STOPPING, Shared};
+use crate::blocking;
 use crate::driver::slots::Key;
 use crate::sync::{AtomicU8, Mutex};
 use crate::sys::waker::waker;
@@ -169,7 +170,8 @@ fn no_shutdown_is_missed() {
             let shared = Arc::new(Shared {
                 stage: AtomicU8::new(RUNNING),
                 inboxes: Mutex::new(vec![Arc::clone(machine.registration.inbox())]),
-                blocking: Arc::default(),
+                blocking: Arc::new(blocking::Pool::for_files()),
+                spawned: Arc::new(blocking::Pool::for_spawned()),
                 workers: Vec::new(),
             });
             let threads = [DRAINING, STOPPING].map(|stage| {

@@ -163,7 +163,12 @@ impl Worker {
         }
     }
 
-    /// Threads for blocking work.
+    /// Threads for work of the program.
+    pub(crate) fn spawned(&self) -> &Arc<blocking::Pool> {
+        &self.shared.spawned
+    }
+
+    /// Threads for blocking work on files.
     pub(crate) fn blocking(&self) -> &Arc<blocking::Pool> {
         &self.shared.blocking
     }

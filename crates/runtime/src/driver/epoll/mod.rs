@@ -336,6 +336,15 @@ impl EpollDriver {
     }
 }
 
+impl Epoll {
+    /// Takes a descriptor that lives on out of the set.
+    fn forget_descriptor(&self, fd: RawFd) {
+        self.shared.counters.syscalls.add(1);
+        // Fails if it was closed before it was registered.
+        let _not_there = self.epoll.remove(fd);
+    }
+}
+
 impl Engine for Epoll {
     type Wake = ();
     type Listener = Accepting;
@@ -357,6 +366,11 @@ impl Engine for Epoll {
             }
             other => Some(other),
         }
+    }
+
+    fn end_receive(&mut self, _key: Key, stream: &mut Stream) -> Option<Vec<RecvBuf>> {
+        stream.fd().into_iter().for_each(|fd| self.forget_descriptor(fd));
+        Some(Vec::new())
     }
 
     #[inline]
@@ -429,8 +443,17 @@ impl Engine for Epoll {
         Some(udp.fd())
     }
 
+<<<<<<< HEAD
     /// Closing the descriptor removes it from the epoll set, because it is never duplicated.
+=======
+    /// Closing the descriptor takes it out of the epoll set, unless the program has duplicated it.
+>>>>>>> compat
     fn close(sockets: &mut Sockets<Epoll>, key: Key) {
+        if sockets.end_loan(key)
+            && let Some(fd) = sockets.fd(key)
+        {
+            sockets.engine.forget_descriptor(fd);
+        }
         if sockets.entries.remove(key).is_some() {
             sockets.engine.shared.counters.syscalls.add(1);
         }

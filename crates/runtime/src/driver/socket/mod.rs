@@ -18,8 +18,11 @@ use crate::buf::{RecvBuf, SendBuf};
 use crate::counters::Counters;
 use crate::datagram::{Datagram, Received, UdpStats};
 use crate::sys;
+use crate::sys::socket::SockRef;
 use crate::task::{WaitQueue, Waiter};
+use std::collections::HashSet;
 use std::io;
+use std::net::Shutdown;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
@@ -52,7 +55,15 @@ pub(crate) trait Engine: Sized {
     /// A task waits for a connection.
     fn await_connection(&mut self, _key: Key, _listener: &mut Listener<Self>) {}
 
+<<<<<<< HEAD
     /// Bytes that have already arrived. The end is noted in the state.
+=======
+    /// What was received and not taken, if the kernel has no receive of the stream and reports no
+    /// events of it; otherwise ends the receive.
+    fn end_receive(&mut self, key: Key, stream: &mut Stream<Self>) -> Option<Vec<RecvBuf>>;
+
+    /// Bytes that are there already. The end is noted in the state.
+>>>>>>> compat
     fn receive(&mut self, stream: &mut Stream<Self>) -> Option<RecvBuf>;
 
     /// Copies bytes that have already arrived, without taking them. The end is noted in the state.
@@ -222,11 +233,14 @@ pub(crate) struct Sockets<E: Engine> {
     pub(crate) engine: E,
     pub(crate) entries: Slots<Entry<E>>,
     pub(crate) lingering: Lingering,
+    /// Sockets whose descriptor the program has seen, until they are closed.
+    lent: HashSet<Key>,
 }
 
 impl<E: Engine> Sockets<E> {
     pub(crate) fn with(engine: E, linger: Duration) -> Sockets<E> {
-        Sockets { engine, entries: Slots::new(), lingering: Lingering::new(linger) }
+        let (entries, lent) = (Slots::new(), HashSet::new());
+        Sockets { engine, entries, lingering: Lingering::new(linger), lent }
     }
 
     /// The next connection of a listener.
@@ -324,7 +338,44 @@ impl<E: Engine> Sockets<E> {
         }
     }
 
+<<<<<<< HEAD
     /// Closes a socket. Queued data is still sent, within the linger limit.
+=======
+    pub(crate) fn lend_fd(&mut self, key: Key) -> Option<RawFd> {
+        let fd = self.fd(key)?;
+        self.lent.insert(key);
+        Some(fd)
+    }
+
+    /// A socket is about to be closed. True if the program may have duplicated its descriptor, so that
+    /// this does not end what the kernel does with it.
+    pub(crate) fn end_loan(&mut self, key: Key) -> bool {
+        !self.lent.is_empty() && self.lent.remove(&key)
+    }
+
+    /// At the end of the runtime: a number that the program may still use as a descriptor must not
+    /// become that of another file. Such sockets are shut down, and their descriptors are leaked. They
+    /// are few: the program has to have leaked them too, or moved them out of the runtime.
+    fn leak_lent(&mut self) {
+        for key in std::mem::take(&mut self.lent) {
+            let socket = match self.entries.get_mut(key) {
+                Some(Entry::Stream(stream)) if !stream.sending.is_closing() => {
+                    stream.cut_off();
+                    &mut stream.socket
+                }
+                Some(Entry::Listener(listener)) => &mut listener.socket,
+                _ => continue,
+            };
+            if let Some(socket) = socket.take() {
+                // Fails if the connection is gone.
+                let _shut_down = SockRef::from(&socket).shutdown(Shutdown::Both);
+                std::mem::forget(socket);
+            }
+        }
+    }
+
+    /// Gives up a socket. What was handed over is still sent, within the linger limit.
+>>>>>>> compat
     pub(crate) fn close(&mut self, key: Key, wakes: &mut Vec<Waker>) {
         self.wake_waiters(key, wakes);
         E::send_held_back(self, key);
@@ -373,6 +424,7 @@ impl<E: Engine> Sockets<E> {
     }
 
     pub(crate) fn teardown(&mut self, patience: Duration, wakes: &mut Vec<Waker>) {
+        self.leak_lent();
         E::teardown(self, patience, wakes);
     }
 }
@@ -388,6 +440,6 @@ fn is_open<E: Engine>(entries: &Slots<Entry<E>>, key: Key) -> bool {
 
 impl<E: Engine> Drop for Sockets<E> {
     fn drop(&mut self) {
-        E::teardown(self, Duration::ZERO, &mut Vec::new());
+        self.teardown(Duration::ZERO, &mut Vec::new());
     }
 }

@@ -9,6 +9,7 @@ use crate::driver::slots::Key;
 use crate::driver::{closed, reset_on_close};
 use crate::task::Waiter;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::task::{Poll, Waker};
 
 impl<E: Engine> Sockets<E> {
@@ -37,6 +38,7 @@ impl<E: Engine> Sockets<E> {
         polled
     }
 
+<<<<<<< HEAD
     pub(crate) fn poll_peek(
         &mut self,
         key: Key,
@@ -53,6 +55,19 @@ impl<E: Engine> Sockets<E> {
             engine.await_bytes(key, stream)?;
         }
         polled.map(|end| end.map(|()| 0))
+=======
+    pub(crate) fn poll_send_ready(
+        &mut self,
+        key: Key,
+        waiter: &mut Waiter<'_>,
+    ) -> Poll<io::Result<()>> {
+        let (stream, engine) = entry!(self, key, Stream);
+        let polled = stream.sending.poll_accept(waiter);
+        if polled.is_pending() {
+            engine.await_sent(key, stream);
+        }
+        polled
+>>>>>>> compat
     }
 
     pub(crate) fn poll_flushed(
@@ -64,6 +79,16 @@ impl<E: Engine> Sockets<E> {
         let polled = stream.sending.poll_flushed(waiter);
         engine.await_sent(key, stream);
         polled
+    }
+
+    pub(crate) fn release(&mut self, key: Key) -> Option<io::Result<(OwnedFd, Vec<RecvBuf>)>> {
+        let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else {
+            return Some(Err(closed()));
+        };
+        let unread = self.engine.end_receive(key, stream)?;
+        self.end_loan(key);
+        let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else { return None };
+        Some(stream.socket.take().ok_or_else(closed).map(|socket| (socket, unread)))
     }
 
     pub(crate) fn finish(&mut self, key: Key) {

@@ -36,6 +36,14 @@ impl Engine for Uring {
         self.arm_accept(key, listener);
     }
 
+    fn end_receive(&mut self, key: Key, stream: &mut Stream) -> Option<Vec<RecvBuf>> {
+        if stream.own.receive.armed {
+            self.pause(key, stream);
+            return None;
+        }
+        Some(std::iter::from_fn(|| stream.own.unread.pop()).collect())
+    }
+
     #[inline]
     fn receive(&mut self, stream: &mut Stream) -> Option<RecvBuf> {
         stream.own.unread.pop()

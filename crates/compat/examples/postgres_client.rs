@@ -1,0 +1,121 @@
+//! `cargo run -p twinring-compat --example postgres_client -- [auto|io_uring|epoll] [ADDRESS]`
+//!
+//! Queries by tokio-postgres, many at once on one connection. Without an address (of a server that
+//! asks for no password), a server in this program answers each query with its text.
+
+use futures_util::future::try_join_all;
+use futures_util::{AsyncReadExt, AsyncWriteExt};
+use std::error::Error;
+use std::io;
+use std::net::SocketAddr;
+use tokio_postgres::{NoTls, SimpleQueryMessage};
+use twinring::{Runtime, TcpListener, TcpStream};
+use twinring_compat::Compat;
+
+/// Bytes of the longest message that the server reads.
+const MESSAGE_BYTES_MAX: usize = 64 * 1024;
+
+#[allow(dead_code, reason = "tests call `serve` and `ask`")]
+fn main() -> Result<(), Box<dyn Error>> {
+    let engine = std::env::args().nth(1).unwrap_or("auto".into()).parse()?;
+    let address = std::env::args().nth(2).map(|address| address.parse()).transpose()?;
+    Runtime::builder().engine(engine).build()?.block_on(async move {
+        let address = match address {
+            Some(address) => address,
+            None => {
+                let listener = TcpListener::bind("127.0.0.1:0".parse()?)?;
+                let address = listener.local_addr();
+                twinring::spawn(serve(listener));
+                address
+            }
+        };
+        let queries = ["SELECT 1", "SELECT 2", "SELECT 3"].map(str::to_owned);
+        println!("{:?}", ask(address, &queries).await?);
+        Ok(())
+    })?
+}
+
+/// Sends all queries at once, and returns the first value of each answer.
+pub(crate) async fn ask(
+    address: SocketAddr,
+    queries: &[String],
+) -> Result<Vec<String>, Box<dyn Error>> {
+    let stream = Compat::new(TcpStream::connect(address).await?);
+    let mut config = tokio_postgres::Config::new();
+    let (client, connection) = config.user("postgres").connect_raw(stream, NoTls).await?;
+    let connection = twinring::spawn(connection);
+    let answers = try_join_all(queries.iter().map(|query| client.simple_query(query))).await?;
+    let first_value = |answer: Vec<SimpleQueryMessage>| {
+        answer.iter().find_map(|message| match message {
+            SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+            _ => None,
+        })
+    };
+    let values = answers.into_iter().filter_map(first_value).collect();
+    drop(client);
+    connection.await??;
+    Ok(values)
+}
+
+/// A server that answers each query with its text.
+pub(crate) async fn serve(listener: TcpListener) -> io::Result<()> {
+    loop {
+        let stream = Compat::new(listener.accept().await?);
+        twinring::spawn(async move {
+            if let Err(error) = serve_queries(stream).await {
+                eprintln!("connection: {error}");
+            }
+        });
+    }
+}
+
+async fn serve_queries(mut stream: Compat<TcpStream>) -> io::Result<()> {
+    let _startup = read_body(&mut stream).await?;
+    let (welcome, ready) = (message(b'R', &[0; 4]), message(b'Z', b"I"));
+    stream.write_all(&[welcome, ready.clone()].concat()).await?;
+    let mut kind = [0];
+    while stream.read(&mut kind).await? > 0 {
+        let body = read_body(&mut stream).await?;
+        match kind[0] {
+            b'Q' => {
+                let text = body.strip_suffix(&[0]).ok_or(io::ErrorKind::InvalidData)?;
+                // One column, named "query", of the type text (25).
+                let column: [&[u8]; 4] = [
+                    &1_u16.to_be_bytes(),
+                    b"query\0",
+                    &[0, 0, 0, 0, 0, 0, 0, 0, 0, 25],
+                    &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0],
+                ];
+                let length = (text.len() as u32).to_be_bytes();
+                let row: [&[u8]; 3] = [&1_u16.to_be_bytes(), &length, text];
+                let answer = [
+                    message(b'T', &column.concat()),
+                    message(b'D', &row.concat()),
+                    message(b'C', b"SELECT 1\0"),
+                    ready.clone(),
+                ];
+                stream.write_all(&answer.concat()).await?;
+            }
+            b'X' => break,
+            _ => return Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+    stream.close().await
+}
+
+fn message(kind: u8, body: &[u8]) -> Vec<u8> {
+    let length = (body.len() as u32 + 4).to_be_bytes();
+    [&[kind], &length[..], body].concat()
+}
+
+async fn read_body(stream: &mut Compat<TcpStream>) -> io::Result<Vec<u8>> {
+    let mut length = [0; 4];
+    stream.read_exact(&mut length).await?;
+    let length = u32::from_be_bytes(length) as usize;
+    if !(4..=MESSAGE_BYTES_MAX).contains(&length) {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let mut body = vec![0; length - 4];
+    stream.read_exact(&mut body).await?;
+    Ok(body)
+}

@@ -1,0 +1,150 @@
+//! The traits of hyper 1.
+
+use crate::{Compat, Socket, ThreadBound};
+use hyper::rt::{Read, ReadBufCursor, Sleep, Write};
+use send_wrapper::SendWrapper;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+impl<S: Socket + Unpin> Read for Compat<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        mut buf: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        let room = buf.remaining();
+        self.get_mut().poll_read_with(cx, room, |bytes| buf.put_slice(bytes)).map_ok(drop)
+    }
+}
+
+impl<S: Socket + Unpin> Write for Compat<S> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_write_bytes(cx, buf)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_shut_down(cx)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_write_slices(cx, bufs)
+    }
+}
+
+impl<T: Read + Unpin> Read for ThreadBound<T> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.project().poll_read(cx, buf)
+    }
+}
+
+impl<T: Write + Unpin> Write for ThreadBound<T> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.project().poll_write(cx, buf)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.project().poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.project().poll_shutdown(cx)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.get().is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.project().poll_write_vectored(cx, bufs)
+    }
+}
+
+/// Runs hyper's tasks on the worker that calls it, with [`twinring::spawn`]. Its futures need not be
+/// `Send`: the streams of an HTTP/2 connection run on the thread of the connection.
+///
+/// # Panics
+/// `execute` panics outside a twinring runtime.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Executor;
+
+impl<F> hyper::rt::Executor<F> for Executor
+where
+    F: Future + 'static,
+    F::Output: 'static,
+{
+    fn execute(&self, future: F) {
+        drop(twinring::spawn(future));
+    }
+}
+
+/// Hyper's timer, on the timer wheel of the worker: for `header_read_timeout`, `keep_alive_interval`
+/// and the like.
+///
+/// # Panics
+/// A sleep panics when it is polled outside a twinring runtime, and when it is polled or dropped on
+/// another thread than the one that made it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Timer;
+
+impl hyper::rt::Timer for Timer {
+    fn sleep(&self, duration: Duration) -> Pin<Box<dyn Sleep>> {
+        Box::pin(BoundSleep { inner: SendWrapper::new(twinring::sleep(duration)) })
+    }
+
+    fn sleep_until(&self, deadline: Instant) -> Pin<Box<dyn Sleep>> {
+        Box::pin(BoundSleep { inner: SendWrapper::new(twinring::sleep_until(deadline)) })
+    }
+
+    fn reset(&self, sleep: &mut Pin<Box<dyn Sleep>>, new_deadline: Instant) {
+        match sleep.as_mut().downcast_mut_pin::<BoundSleep>() {
+            // Without a new allocation.
+            Some(ours) => *ours.get_mut().inner = twinring::sleep_until(new_deadline),
+            None => *sleep = self.sleep_until(new_deadline),
+        }
+    }
+}
+
+/// Hyper demands `Send` and `Sync` of a sleep, although it stays with its connection.
+struct BoundSleep {
+    inner: SendWrapper<twinring::Sleep>,
+}
+
+impl Future for BoundSleep {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        Pin::new(&mut *self.get_mut().inner).poll(cx)
+    }
+}
+
+impl Sleep for BoundSleep {}

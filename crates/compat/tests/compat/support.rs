@@ -1,0 +1,102 @@
+//! Runs each test on both engines, and blocking peers on threads of their own.
+
+#[path = "../../../runtime/tests/contract/may_skip.rs"]
+mod may_skip;
+
+use std::future::Future;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+use twinring::{EngineChoice, Runtime, TcpListener, TcpStream};
+
+pub(crate) type Peer = std::net::TcpStream;
+
+/// How long a test may take before it counts as hung.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A module for each of the tests, which has one test for each engine.
+macro_rules! on_both_engines {
+    ($($test:ident),* $(,)?) => {
+        $(
+            mod $test {
+                #[test]
+                fn epoll() {
+                    crate::support::run(twinring::EngineChoice::Epoll, super::$test);
+                }
+
+                #[test]
+                fn io_uring() {
+                    crate::support::run(twinring::EngineChoice::IoUring, super::$test);
+                }
+            }
+        )*
+    };
+}
+
+/// Runs a test on a runtime of its own, on which each task that panics fails it.
+pub(crate) fn run<F: Future<Output = ()> + 'static>(engine: EngineChoice, test: fn() -> F) {
+    let runtime = match Runtime::builder().engine(engine).stop_on_panic(true).build() {
+        Ok(runtime) => runtime,
+        Err(error) => return may_skip::skip("io_uring", error),
+    };
+    let finished = runtime.block_on(async move { twinring::timeout(PATIENCE, test()).await });
+    finished.expect("the engine works").expect("the test hangs");
+}
+
+pub(crate) fn loopback() -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, 0))
+}
+
+pub(crate) fn listen() -> TcpListener {
+    TcpListener::bind(loopback()).expect("a free port")
+}
+
+/// Both ends of a connection: ours, and a peer's with blocking calls.
+pub(crate) async fn pair() -> (TcpStream, Peer) {
+    let listener = listen();
+    let peer = Peer::connect(listener.local_addr()).expect("the backlog has room");
+    (listener.accept().await.expect("a connection"), peer)
+}
+
+/// Both ends of a connection of this worker.
+pub(crate) async fn own_pair() -> (TcpStream, TcpStream) {
+    let listener = listen();
+    let connected = TcpStream::connect(listener.local_addr()).await.expect("a listener");
+    (listener.accept().await.expect("a connection"), connected)
+}
+
+/// Runs blocking code on a thread of its own, at once.
+pub(crate) fn on_thread<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> impl Future<Output = T> {
+    let (done, result) = async_channel::bounded(1);
+    std::thread::spawn(move || done.send_blocking(work()));
+    async move { result.recv().await.expect("the peer's thread panicked") }
+}
+
+/// Reads to the end of the stream.
+pub(crate) fn read_to_end(peer: &mut Peer) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    peer.read_to_end(&mut bytes).map(|_| bytes)
+}
+
+pub(crate) fn write_all(peer: &mut Peer, bytes: &[u8]) {
+    peer.write_all(bytes).expect("the other end reads");
+}
+
+/// Bytes in which lost, repeated and swapped parts show.
+pub(crate) fn pattern(bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|at| (at ^ (at >> 8) ^ ((at >> 16) * 7)) as u8).collect()
+}
+
+/// Polls a future once, and drops it if it is not ready.
+pub(crate) async fn poll_once<F: Future>(future: F) -> Option<F::Output> {
+    let mut future = std::pin::pin!(future);
+    std::future::poll_fn(|cx| {
+        std::task::Poll::Ready(match future.as_mut().poll(cx) {
+            std::task::Poll::Ready(output) => Some(output),
+            std::task::Poll::Pending => None,
+        })
+    })
+    .await
+}

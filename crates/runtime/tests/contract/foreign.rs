@@ -1,0 +1,256 @@
+//! Sockets of the standard library, descriptors for other code, names, halves, blocking work: what
+//! applications bring along.
+
+use crate::support::*;
+use socket2::{SockRef, TcpKeepalive};
+use std::io::{Read, Write};
+use std::net::TcpListener as StdListener;
+use std::os::fd::AsFd;
+use std::sync::mpsc;
+use std::time::Duration;
+use twinring::net::resolve;
+use twinring::{Notice, TcpListener, TcpStream, spawn, spawn_blocking};
+
+contract!(
+    sockets_come_from_the_standard_library real "simulated machines have their own descriptors",
+    a_stream_goes_to_the_standard_library_with_all_bytes real "simulated machines have their own descriptors",
+    options_are_set_through_the_descriptor real "simulated machines have their own descriptors",
+    a_duplicate_keeps_the_connection_and_no_events real "simulated machines have their own descriptors",
+    a_descriptor_that_was_lent_outlives_the_runtime real "simulated machines have their own descriptors",
+    names_are_resolved_without_blocking real "simulated machines have no resolver",
+    halves_end_one_after_the_other,
+    ready_to_send_means_that_the_send_is_taken,
+    blocking_work_runs_beside_the_worker,
+    blocking_work_that_panics_is_a_panic_of_its_task,
+    blocking_work_that_does_not_end_is_abandoned real "it blocks for ever on a real thread",
+);
+
+fn sockets_come_from_the_standard_library(configuration: Configuration) {
+    configuration.run(async {
+        let listener = StdListener::bind(fresh_loopback()).expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        let listener = TcpListener::from_std(listener).expect("a socket");
+        assert_eq!(listener.local_addr(), address);
+        let client = Peer::connect(address).expect("the backlog has room");
+        let server = listener.accept().await.expect("a connection");
+        let client = TcpStream::from_std(client).expect("a socket");
+        spawn(echo(server));
+        client.send("there and back").await.expect("room");
+        assert_eq!(recv_exactly(&client, 14).await, b"there and back");
+    });
+}
+
+fn a_stream_goes_to_the_standard_library_with_all_bytes(configuration: Configuration) {
+    configuration.run(async {
+        for (armed, unread) in [(false, 0), (true, 0), (true, 100_000)] {
+            let (stream, mut peer) = pair().await;
+            if armed {
+                assert!(poll_once(stream.recv()).await.is_none());
+            }
+            peer.write_all(&pattern(1, 0..unread)).expect("room");
+            settle().await;
+            stream.send(pattern(2, 0..200_000)).await.expect("room");
+            let theirs = on_thread(move || {
+                peer.write_all(&pattern(1, unread..unread + 50_000)).expect("room");
+                finish(&peer);
+                read_to_end(&mut peer).expect("no reset")
+            });
+            let (mut stream, mut received) = stream.into_std().await.expect("no error");
+            let ours = on_thread(move || {
+                // Blocking calls work, and what was queued before is in front.
+                stream.read_to_end(&mut received).expect("no reset");
+                stream.write_all(b"the end").expect("room");
+                received
+            });
+            let received = ours.await;
+            assert_eq!(received.len(), unread + 50_000);
+            assert_pattern(1, 0, &received);
+            let theirs = theirs.await;
+            assert_pattern(2, 0, &theirs[..200_000]);
+            assert_eq!(&theirs[200_000..], b"the end");
+        }
+    });
+}
+
+fn options_are_set_through_the_descriptor(configuration: Configuration) {
+    configuration.run(async {
+        let listener = listen();
+        SockRef::from(&listener).set_keepalive(true).expect("SO_KEEPALIVE");
+        let _peer = Peer::connect(listener.local_addr()).expect("the backlog has room");
+        let stream = listener.accept().await.expect("a connection");
+        assert!(SockRef::from(&stream).keepalive().expect("inherited"));
+        let minute = Duration::from_secs(60);
+        let keepalive = TcpKeepalive::new().with_time(minute);
+        SockRef::from(&stream).set_tcp_keepalive(&keepalive).expect("TCP_KEEPIDLE");
+        assert_eq!(SockRef::from(&stream).tcp_keepalive_time().expect("set"), minute);
+    });
+}
+
+/// Closing a descriptor that has a duplicate does not take it out of an epoll set: level-triggered,
+/// its events would keep the worker busy for ever.
+fn a_duplicate_keeps_the_connection_and_no_events(configuration: Configuration) {
+    configuration.run_with_handle(|handle| async move {
+        let (stream, mut peer) = pair().await;
+        let duplicate = stream.as_fd().try_clone_to_owned().expect("a descriptor");
+        assert!(poll_once(stream.recv()).await.is_none());
+        settle().await;
+        drop(stream);
+        settle().await;
+        peer.write_all(b"for the duplicate").expect("connected");
+        settle().await;
+        let before = handle.counters().waits;
+        twinring::sleep(Duration::from_millis(20)).await;
+        let waits = handle.counters().waits - before;
+        assert!(waits < 100, "{waits} waits while nothing happens");
+        let mut duplicate = Peer::from(duplicate);
+        duplicate.set_nonblocking(false).expect("a socket");
+        let read = on_thread(move || {
+            let mut bytes = [0; 17];
+            duplicate.read_exact(&mut bytes).map(|()| bytes)
+        });
+        assert_eq!(&read.await.expect("connected"), b"for the duplicate");
+    });
+}
+
+/// Its number must not become that of another file while somebody may still use it.
+fn a_descriptor_that_was_lent_outlives_the_runtime(configuration: Configuration) {
+    let (stream, mut peer) = configuration.run(async {
+        let (stream, peer) = pair().await;
+        stream.send("goodbye").await.expect("room");
+        stream.flush().await.expect("connected");
+        let _lent = stream.as_fd();
+        (stream, peer)
+    });
+    // The connection is closed all the same.
+    assert_eq!(read_to_end(&mut peer).expect("no reset"), b"goodbye");
+    drop(stream);
+}
+
+fn names_are_resolved_without_blocking(configuration: Configuration) {
+    configuration.run(async {
+        let listener = listen();
+        let port = listener.local_addr().port();
+        let addresses = resolve(("localhost", port)).await.expect("every machine has it");
+        assert!(addresses.iter().any(|address| address.ip().is_loopback()), "{addresses:?}");
+        let literal = resolve(listener.local_addr().to_string()).await.expect("an address");
+        assert_eq!(literal, [listener.local_addr()]);
+        resolve("no port here").await.expect_err("no port");
+        let stream = TcpStream::connect_to(listener.local_addr().to_string()).await;
+        let address = stream.expect("a listener").peer_addr().expect("connected");
+        assert_eq!(address, listener.local_addr());
+        // The second address of a name, if the first does not answer.
+        let closed = closed_port();
+        let both: &'static [_] = Vec::leak(vec![closed, address]);
+        let stream = TcpStream::connect_to(both).await.expect("one of them listens");
+        assert_eq!(stream.peer_addr().expect("connected"), address);
+        let refused = TcpStream::connect_to(closed).await.expect_err("nobody listens");
+        assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+    });
+}
+
+fn halves_end_one_after_the_other(configuration: Configuration) {
+    configuration.run(async {
+        let (stream, mut peer) = pair().await;
+        let (receiver, sender) = stream.into_split();
+        let theirs = on_thread(move || {
+            let received = read_to_end(&mut peer).expect("no reset");
+            peer.write_all(b"late answer").expect("it still reads");
+            received
+        });
+        let sending = spawn(async move {
+            for start in (0..500_000).step_by(50_000) {
+                sender.send(pattern(4, start..start + 50_000)).await.expect("the peer reads");
+            }
+        });
+        let mut answer = Vec::new();
+        loop {
+            let chunk = receiver.recv().await.expect("no reset");
+            if chunk.is_empty() {
+                break;
+            }
+            answer.extend_from_slice(&chunk);
+        }
+        assert_eq!(answer, b"late answer");
+        sending.await.expect("no panic");
+        let received = theirs.await;
+        assert_eq!(received.len(), 500_000);
+        assert_pattern(4, 0, &received);
+    });
+}
+
+fn ready_to_send_means_that_the_send_is_taken(configuration: Configuration) {
+    configuration.run(async {
+        let (stream, mut peer) = narrow_pair().await;
+        let mut queued = 0;
+        for round in 0.. {
+            // A task that sends much has to let others have their turn.
+            yield_now().await;
+            let ready = poll_once(std::future::poll_fn(|cx| stream.poll_send_ready(cx))).await;
+            let mut buf = Some(pattern(5, queued..queued + 100_000).into());
+            let taken = poll_once(std::future::poll_fn(|cx| stream.poll_send(cx, &mut buf))).await;
+            assert_eq!(ready.is_some(), taken.is_some(), "round {round}");
+            let Some(taken) = taken else { break };
+            taken.expect("connected");
+            queued += 100_000;
+            assert!(queued < 4_000_000, "there is no end of it");
+        }
+        let flushed = poll_once(std::future::poll_fn(|cx| stream.poll_flush(cx))).await;
+        assert!(flushed.is_none(), "the peer does not read");
+        let theirs = on_thread(move || read_to_end(&mut peer).expect("no reset"));
+        std::future::poll_fn(|cx| stream.poll_send_ready(cx)).await.expect("room again");
+        std::future::poll_fn(|cx| stream.poll_shutdown_write(cx)).await.expect("all is sent");
+        let received = theirs.await;
+        assert_eq!(received.len(), queued);
+        assert_pattern(5, 0, &received);
+        let late = poll_once(std::future::poll_fn(|cx| stream.poll_send_ready(cx))).await;
+        assert_eq!(errno(&late.expect("no wait")), libc::EPIPE);
+    });
+}
+
+fn blocking_work_runs_beside_the_worker(configuration: Configuration) {
+    configuration.run(async {
+        let (go_on, gate) = mpsc::channel();
+        let work = spawn_blocking(move || gate.recv().expect("a message from the worker"));
+        let (name, here) =
+            (spawn_blocking(|| std::thread::current().id()), std::thread::current().id());
+        assert_ne!(name.await.expect("no panic"), here);
+        assert!(!work.is_finished());
+        go_on.send(42).expect("it waits");
+        assert_eq!(work.await.expect("no panic"), 42);
+        // Given up before it began: nothing is left of it.
+        spawn_blocking(|| unreachable!("aborted")).abort();
+        let many: Vec<_> = (0..300).map(|number| spawn_blocking(move || number)).collect();
+        for (number, one) in many.into_iter().enumerate() {
+            assert_eq!(one.await.expect("no panic"), number);
+        }
+    });
+}
+
+fn blocking_work_that_panics_is_a_panic_of_its_task(configuration: Configuration) {
+    run_on(configuration.builder().stop_on_panic(false), |handle| async move {
+        let failed = spawn_blocking(|| -> u8 { panic!("on purpose") }).await;
+        assert!(failed.expect_err("a panic").is_panic());
+        assert_eq!(handle.counters().panics, 1);
+        assert_eq!(spawn_blocking(|| 7).await.expect("the thread lives on"), 7);
+    });
+}
+
+fn blocking_work_that_does_not_end_is_abandoned(configuration: Configuration) {
+    let (told, notices) = mpsc::channel();
+    let (end, gate) = mpsc::channel::<()>();
+    let builder = configuration.builder().on_notice(move |notice| {
+        told.send(notice).expect("the test waits");
+    });
+    run_on(builder, |_| async move {
+        let (begun, begins) = mpsc::channel();
+        let _detached = spawn_blocking(move || {
+            begun.send(()).expect("the test waits");
+            gate.recv().unwrap_or_default();
+        });
+        while begins.try_recv().is_err() {
+            settle().await;
+        }
+    });
+    assert_eq!(notices.try_recv(), Ok(Notice::BlockingStuck(1)));
+    drop(end);
+}

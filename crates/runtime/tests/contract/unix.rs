@@ -1,0 +1,229 @@
+//! Unix stream sockets keep the rules of TCP streams.
+
+use crate::support::*;
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream as Peer;
+use std::path::PathBuf;
+use std::time::Duration;
+use twinring::{UnixListener, UnixStream, spawn, timeout};
+
+contract!(
+    an_echo_both_ways real "simulated machines have no Unix sockets",
+    a_peer_that_does_not_read_stops_the_sender real "simulated machines have no Unix sockets",
+    a_dropped_receive_loses_nothing real "simulated machines have no Unix sockets",
+    connecting_waits_while_the_backlog_is_full real "simulated machines have no Unix sockets",
+    errors_name_the_path real "simulated machines have no Unix sockets",
+    a_peer_that_goes_away_is_an_error real "simulated machines have no Unix sockets",
+    sockets_come_and_go_from_the_standard_library real "simulated machines have no Unix sockets",
+);
+
+fn directory() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a directory")
+}
+
+async fn echo(stream: UnixStream) -> io::Result<()> {
+    loop {
+        let chunk = stream.recv().await?;
+        if chunk.is_empty() {
+            return stream.shutdown_write().await;
+        }
+        stream.send(chunk).await?;
+    }
+}
+
+async fn recv_to_end(stream: &UnixStream) -> Vec<u8> {
+    let mut received = Vec::new();
+    loop {
+        let chunk = stream.recv().await.expect("no error");
+        if chunk.is_empty() {
+            return received;
+        }
+        received.extend_from_slice(&chunk);
+    }
+}
+
+fn an_echo_both_ways(configuration: Configuration) {
+    configuration.run(async {
+        let directory = directory();
+        let path = directory.path().join("socket");
+        let listener = UnixListener::bind(&path).expect("a new path");
+        let server = spawn(async move {
+            let stream = listener.accept().await.expect("a connection");
+            let address = stream.local_addr().expect("a socket");
+            echo(stream).await.expect("no error");
+            address.as_pathname().map(PathBuf::from)
+        });
+        let stream = UnixStream::connect(&path).await.expect("a listener");
+        let peer = stream.peer_addr().expect("connected");
+        assert_eq!(peer.as_pathname(), Some(&*path));
+        let sent = pattern(1, 0..3_000_000);
+        let send = async {
+            for chunk in sent.chunks(50_000) {
+                stream.send(chunk.to_vec()).await.expect("the other end reads");
+            }
+            stream.shutdown_write().await.expect("the other end reads");
+        };
+        let (received, ()) = both(recv_to_end(&stream), send).await;
+        assert!(received == sent);
+        assert_eq!(server.await.expect("no panic"), Some(path));
+    });
+}
+
+/// Awaits two futures at once.
+async fn both<A: Future, B: Future>(one: A, other: B) -> (A::Output, B::Output) {
+    let (mut one, mut other) = (Box::pin(one), Box::pin(other));
+    let (mut first, mut second) = (None, None);
+    std::future::poll_fn(|cx| {
+        if first.is_none() {
+            first = ready(one.as_mut().poll(cx));
+        }
+        if second.is_none() {
+            second = ready(other.as_mut().poll(cx));
+        }
+        match (first.take(), second.take()) {
+            (Some(one), Some(other)) => std::task::Poll::Ready((one, other)),
+            (one, other) => {
+                (first, second) = (one, other);
+                std::task::Poll::Pending
+            }
+        }
+    })
+    .await
+}
+
+fn ready<T>(polled: std::task::Poll<T>) -> Option<T> {
+    match polled {
+        std::task::Poll::Ready(output) => Some(output),
+        std::task::Poll::Pending => None,
+    }
+}
+
+fn a_peer_that_does_not_read_stops_the_sender(configuration: Configuration) {
+    configuration.run(async {
+        let (ours, mut theirs) = Peer::pair().expect("a pair");
+        let stream = UnixStream::from_std(ours).expect("a socket");
+        let mut sent = 0;
+        while timeout(Duration::from_millis(100), stream.send(pattern(2, sent..sent + 60_000)))
+            .await
+            .is_ok_and(|queued| queued.is_ok())
+        {
+            sent += 60_000;
+            assert!(sent < 4_000_000, "there is no end of it");
+        }
+        drop(stream);
+        let received = on_thread(move || {
+            let mut bytes = Vec::new();
+            theirs.read_to_end(&mut bytes).map(|_| bytes)
+        });
+        let received = received.await.expect("no reset");
+        assert_eq!(received.len(), sent);
+        assert_pattern(2, 0, &received);
+    });
+}
+
+fn a_dropped_receive_loses_nothing(configuration: Configuration) {
+    configuration.run(async {
+        let (ours, mut theirs) = Peer::pair().expect("a pair");
+        let stream = UnixStream::from_std(ours).expect("a socket");
+        for round in 0_usize..20 {
+            assert!(poll_once(stream.recv()).await.is_none());
+            let sent = pattern(3, round..round + 100);
+            theirs.write_all(&sent).expect("room");
+            let mut received = Vec::new();
+            while received.len() < sent.len() {
+                received.extend_from_slice(&stream.recv().await.expect("bytes"));
+            }
+            assert_eq!(received, sent);
+        }
+    });
+}
+
+/// Epoll's connect(2) says EAGAIN then, and nothing tells when there is room.
+fn connecting_waits_while_the_backlog_is_full(configuration: Configuration) {
+    configuration.run(async {
+        let directory = directory();
+        let path = directory.path().join("socket");
+        let listener = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None);
+        let listener = listener.expect("a socket");
+        listener.bind(&socket2::SockAddr::unix(&path).expect("a path")).expect("a new path");
+        listener.listen(0).expect("a bound socket");
+        let first = UnixStream::connect(&path).await.expect("the backlog has room for one");
+        let second = spawn({
+            let path = path.clone();
+            async move { UnixStream::connect(path).await }
+        });
+        settle().await;
+        assert!(!second.is_finished(), "there is no room");
+        let accepting = on_thread(move || {
+            let mut accepted = Vec::new();
+            for _ in 0..2 {
+                accepted.push(listener.accept().expect("a connection"));
+            }
+            accepted.len()
+        });
+        second.await.expect("no panic").expect("room at last");
+        assert_eq!(accepting.await, 2);
+        drop(first);
+    });
+}
+
+fn errors_name_the_path(configuration: Configuration) {
+    configuration.run(async {
+        let directory = directory();
+        let path = directory.path().join("socket");
+        let missing = UnixStream::connect(&path).await.expect_err("no listener");
+        assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+        let listener = UnixListener::bind(&path).expect("a new path");
+        let taken = UnixListener::bind(&path).expect_err("it exists");
+        assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
+        assert!(taken.to_string().contains(&*path.to_string_lossy()), "{taken}");
+        drop(listener);
+        let refused = UnixStream::connect(&path).await.expect_err("nobody listens");
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+        let too_long = UnixStream::connect("x".repeat(200)).await.expect_err("108 bytes at most");
+        assert_eq!(too_long.kind(), io::ErrorKind::InvalidInput);
+    });
+}
+
+fn a_peer_that_goes_away_is_an_error(configuration: Configuration) {
+    configuration.run(async {
+        let (ours, theirs) = Peer::pair().expect("a pair");
+        let stream = UnixStream::from_std(ours).expect("a socket");
+        assert!(poll_once(stream.recv()).await.is_none());
+        drop(theirs);
+        assert!(stream.recv().await.expect("the end").is_empty());
+        // The first send may be queued before the error is known.
+        let failed = loop {
+            if let Err(error) = stream.send("hello?").await {
+                break error;
+            }
+            settle().await;
+        };
+        assert_eq!(failed.kind(), io::ErrorKind::BrokenPipe);
+    });
+}
+
+fn sockets_come_and_go_from_the_standard_library(configuration: Configuration) {
+    configuration.run(async {
+        let directory = directory();
+        let path = directory.path().join("socket");
+        let listener = std::os::unix::net::UnixListener::bind(&path).expect("a new path");
+        let listener = UnixListener::from_std(listener).expect("a socket");
+        let (one, other) = UnixStream::pair().expect("a pair");
+        let mut client = Peer::connect(&path).expect("a listener");
+        let served = listener.accept().await.expect("a connection");
+        assert!(poll_once(served.recv()).await.is_none());
+        one.send("between two of ours").await.expect("room");
+        assert_eq!(&other.recv().await.expect("bytes")[..], b"between two of ours");
+        client.write_all(b"before").expect("room");
+        settle().await;
+        let (mut served, mut unread) = served.into_std().await.expect("no error");
+        client.write_all(b" and after").expect("room");
+        client.shutdown(std::net::Shutdown::Write).expect("connected");
+        let all = on_thread(move || {
+            served.read_to_end(&mut unread).expect("no reset");
+            unread
+        });
+        assert_eq!(all.await, b"before and after");
+    });
+}
