@@ -156,14 +156,10 @@ operations! {
         key: Key, waiter: &mut Waiter<'_>, buf: &mut Option<SendBuf>, more: bool
     ) -> Poll<io::Result<()>>;
 
-<<<<<<< HEAD
-    /// Ready once the kernel has everything that was queued, FIN included.
-=======
     /// Ready when `poll_send` would take a buffer over.
     fn poll_send_ready(key: Key, waiter: &mut Waiter<'_>) -> Poll<io::Result<()>>;
 
-    /// Ready once everything queued, FIN included, is with the kernel.
->>>>>>> compat
+    /// Ready once the kernel has everything that was queued, FIN included.
     fn poll_flushed(key: Key, waiter: &mut Waiter<'_>) -> Poll<io::Result<()>>;
 
     /// Queues FIN behind what is queued.
@@ -230,10 +226,6 @@ operations! {
     /// Collects the wakers of all waiters of this socket.
     fn wake_waiters(key: Key, wakes: &mut Vec<Waker>);
 
-<<<<<<< HEAD
-    /// Closes a socket. Queued data is still sent, for at most the linger time. Collects the wakers of
-    /// futures that were leaked.
-=======
     /// The descriptor of a socket, for code outside of the runtime: it stays open until the program gives
     /// the socket up, even beyond the end of the runtime, and may be duplicated.
     fn lend_fd(key: Key) -> Option<RawFd>;
@@ -242,9 +234,8 @@ operations! {
     /// taken, if no receive is with the kernel; otherwise ends that.
     fn release(key: Key) -> Option<io::Result<(OwnedFd, Vec<RecvBuf>)>>;
 
-    /// Gives a socket up. What is queued is still sent, for at most the linger time. Collects the
-    /// wakers of futures that were leaked.
->>>>>>> compat
+    /// Closes a socket. Queued data is still sent, for at most the linger time. Collects the wakers of
+    /// futures that were leaked.
     fn close(key: Key, wakes: &mut Vec<Waker>);
 
     /// Submits new operations to the kernel, waits at most `timeout` (`None`: until an event occurs),
@@ -313,9 +304,6 @@ impl Driver {
         Some(unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
-<<<<<<< HEAD
-    /// True if `turn` has events to handle without waiting.
-=======
     /// The descriptor of a socket that `owner` closes when it is dropped, and not before.
     pub(crate) fn lend<'a, Owner>(
         &mut self,
@@ -328,8 +316,7 @@ impl Driver {
         Some(unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
-    /// True if `turn` has something to take without a wait.
->>>>>>> compat
+    /// True if `turn` has events to handle without waiting.
     pub(crate) fn has_arrivals(&self) -> bool {
         dispatch!(self, driver => driver.has_arrivals())
     }

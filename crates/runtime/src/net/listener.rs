@@ -1,10 +1,8 @@
 //! Listening and accepting.
 
-<<<<<<< HEAD
-use super::{Operation, Steering, TcpStream, close, internet_address, patiently, with_socket};
-=======
-use super::{Operation, TcpStream, close, internet_address, lend, patiently, with_socket};
->>>>>>> compat
+use super::{
+    Operation, Steering, TcpStream, close, internet_address, lend, patiently, with_socket,
+};
 use crate::driver::Side;
 use crate::driver::slots::Key;
 use crate::runtime::{Notice, Worker, current};

@@ -1,24 +1,18 @@
 //! Sockets: the only API that services see.
 
 mod listener;
-<<<<<<< HEAD
-mod steering;
-=======
 mod names;
 mod split;
->>>>>>> compat
+mod steering;
 mod stream;
 mod udp;
 mod udp_options;
 mod unix;
 
 pub use listener::{BoundListener, ListenOptions, TcpListener};
-<<<<<<< HEAD
-pub use steering::{Steering, Targets};
-=======
 pub use names::resolve;
 pub use split::{RecvHalf, SendHalf};
->>>>>>> compat
+pub use steering::{Steering, Targets};
 pub use stream::{Connect, Recv, Send, TcpStream};
 pub use udp::{RecvBatch, SendBatch, UdpSocket};
 pub use udp_options::{BoundUdp, Granted, UdpOptions};

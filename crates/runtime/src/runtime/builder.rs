@@ -1,12 +1,8 @@
 //! The settings of a runtime, and the choice of its engine.
 
 use super::{Notice, RUNNING, Runtime, RuntimeError, Shared, tick};
-<<<<<<< HEAD
-use crate::config::{Engine, EngineChoice, EpollOptions, Features, UringOptions};
-=======
 use crate::blocking;
-use crate::config::{EngineChoice, EpollOptions, Features, UringOptions};
->>>>>>> compat
+use crate::config::{Engine, EngineChoice, EpollOptions, Features, UringOptions};
 use crate::confine::Uses;
 use crate::counters::Counters;
 use crate::probe::{self, Rights};

@@ -443,11 +443,7 @@ impl Engine for Epoll {
         Some(udp.fd())
     }
 
-<<<<<<< HEAD
-    /// Closing the descriptor removes it from the epoll set, because it is never duplicated.
-=======
-    /// Closing the descriptor takes it out of the epoll set, unless the program has duplicated it.
->>>>>>> compat
+    /// Closing the descriptor removes it from the epoll set, unless the program has duplicated it.
     fn close(sockets: &mut Sockets<Epoll>, key: Key) {
         if sockets.end_loan(key)
             && let Some(fd) = sockets.fd(key)

@@ -55,15 +55,11 @@ pub(crate) trait Engine: Sized {
     /// A task waits for a connection.
     fn await_connection(&mut self, _key: Key, _listener: &mut Listener<Self>) {}
 
-<<<<<<< HEAD
-    /// Bytes that have already arrived. The end is noted in the state.
-=======
     /// What was received and not taken, if the kernel has no receive of the stream and reports no
     /// events of it; otherwise ends the receive.
     fn end_receive(&mut self, key: Key, stream: &mut Stream<Self>) -> Option<Vec<RecvBuf>>;
 
-    /// Bytes that are there already. The end is noted in the state.
->>>>>>> compat
+    /// Bytes that have already arrived. The end is noted in the state.
     fn receive(&mut self, stream: &mut Stream<Self>) -> Option<RecvBuf>;
 
     /// Copies bytes that have already arrived, without taking them. The end is noted in the state.
@@ -338,9 +334,6 @@ impl<E: Engine> Sockets<E> {
         }
     }
 
-<<<<<<< HEAD
-    /// Closes a socket. Queued data is still sent, within the linger limit.
-=======
     pub(crate) fn lend_fd(&mut self, key: Key) -> Option<RawFd> {
         let fd = self.fd(key)?;
         self.lent.insert(key);
@@ -374,8 +367,7 @@ impl<E: Engine> Sockets<E> {
         }
     }
 
-    /// Gives up a socket. What was handed over is still sent, within the linger limit.
->>>>>>> compat
+    /// Closes a socket. Queued data is still sent, within the linger limit.
     pub(crate) fn close(&mut self, key: Key, wakes: &mut Vec<Waker>) {
         self.wake_waiters(key, wakes);
         E::send_held_back(self, key);

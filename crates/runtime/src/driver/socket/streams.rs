@@ -38,7 +38,6 @@ impl<E: Engine> Sockets<E> {
         polled
     }
 
-<<<<<<< HEAD
     pub(crate) fn poll_peek(
         &mut self,
         key: Key,
@@ -55,7 +54,8 @@ impl<E: Engine> Sockets<E> {
             engine.await_bytes(key, stream)?;
         }
         polled.map(|end| end.map(|()| 0))
-=======
+    }
+
     pub(crate) fn poll_send_ready(
         &mut self,
         key: Key,
@@ -67,7 +67,6 @@ impl<E: Engine> Sockets<E> {
             engine.await_sent(key, stream);
         }
         polled
->>>>>>> compat
     }
 
     pub(crate) fn poll_flushed(
