@@ -46,6 +46,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+// Without a feature there is nothing to adapt to.
+#![cfg_attr(
+    not(any(feature = "tokio", feature = "futures", feature = "hyper")),
+    allow(dead_code, unused_imports)
+)]
+
 mod compat;
 #[cfg(feature = "futures")]
 mod for_futures;
