@@ -40,6 +40,14 @@ pub(crate) enum Lab {
         /// The directory of the bundle.
         bundle: PathBuf,
     },
+    /// Join bundles of one experiment, from several occasions or machines, into a new one.
+    Merge {
+        /// The directory of the new bundle; there must be none yet.
+        out: PathBuf,
+        /// The directories of the bundles.
+        #[arg(required = true, num_args = 2..)]
+        bundles: Vec<PathBuf>,
+    },
     /// Compare two bundles, cell by cell and subject by subject, and judge gates on the changes.
     Compare(Compare),
     /// List other people's programs: which are installed, and how to get the others.
@@ -74,11 +82,42 @@ pub(crate) struct Peers {
     json: bool,
 }
 
+/// What changes an experiment: one that is continued stays as it is.
+const EXPERIMENT_OPTIONS: [&str; 21] = [
+    "name",
+    "pairs",
+    "spares",
+    "window",
+    "warmup",
+    "protocol",
+    "connections",
+    "sizes",
+    "depth",
+    "rates",
+    "churn",
+    "until",
+    "streams",
+    "pps",
+    "net",
+    "accounting",
+    "placement",
+    "subject",
+    "server_cpu",
+    "client_cpu",
+    "server_host",
+];
+
 /// Options of `lab run`; options left out keep the experiment's own values.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Run {
     /// A built-in experiment (see `lab list`), a TOML file, or `disputes`: all that are disputed.
-    name: String,
+    #[arg(required_unless_present = "add")]
+    name: Option<String>,
+    /// Run the experiment of this bundle once more and add the runs to it as a further occasion, hours
+    /// later on the same machine. Three occasions or more give an interval that holds the spread
+    /// between them.
+    #[arg(long, value_name = "BUNDLE", conflicts_with_all = EXPERIMENT_OPTIONS)]
+    add: Option<PathBuf>,
     /// Pairs per cell; a verdict needs at least 8.
     #[arg(long)]
     pairs: Option<usize>,
@@ -200,6 +239,8 @@ pub(crate) fn run(lab: Lab) -> ExitCode {
         Lab::Show { name, price } => show(&name, price.as_ref()),
         Lab::Report { bundle } => twinring_lab::rerender(&bundle)
             .map(|summary| tell(&twinring_lab::table(&summary, Style::for_stdout()), 0)),
+        Lab::Merge { out, bundles } => twinring_lab::merge(&out, &bundles)
+            .map(|bundle| tell(&twinring_lab::table(&bundle, Style::for_stdout()), 0)),
         Lab::Compare(options) => compare(options),
         Lab::Peers(options) => list_peers(&options),
         Lab::Gallery { out, bundles } => twinring_lab::gallery(&bundles, &out)
@@ -234,8 +275,9 @@ const DISPUTES: &str = "disputes";
 /// largest of theirs.
 fn measure(options: &Run) -> Result<u8, LabError> {
     let stop = Stop::on_signals().map_err(LabError::signals)?;
-    if options.name != DISPUTES {
-        return measure_one(&options.name, options, &stop);
+    let name = options.name.as_deref().unwrap_or_default();
+    if name != DISPUTES {
+        return measure_one(name, options, &stop);
     }
     let mut code = 0;
     for name in twinring_lab::DISPUTES {
@@ -270,9 +312,13 @@ fn measure_one(name: &str, options: &Run, stop: &Stop) -> Result<u8, LabError> {
         subjects: options.subject,
     };
     let binary = std::env::current_exe().map_err(|e| LabError::read("the running binary", e))?;
-    let outcome = twinring_lab::run(
+    let experiment = match &options.add {
+        Some(bundle) => twinring_lab::add_to(bundle)?,
+        None => Experiment::find(name)?.with(&overrides)?,
+    };
+    let mut outcome = twinring_lab::run(
         &RunOptions {
-            experiment: Experiment::find(name)?.with(&overrides)?,
+            experiment,
             out: options.out,
             seed: options.seed,
             helper: vec![OsString::from(&binary), HELPER.into()],
@@ -285,6 +331,10 @@ fn measure_one(name: &str, options: &Run, stop: &Stop) -> Result<u8, LabError> {
         },
         stop,
     )?;
+    if let Some(directory) = options.add.filter(|_| outcome.exit_code() == 0) {
+        outcome.bundle = twinring_lab::add(&directory, &outcome.directory)?;
+        outcome.directory = directory;
+    }
     let result = if options.json {
         format!("{}\n", twinring_lab::json_line(&outcome))
     } else {

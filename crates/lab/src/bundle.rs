@@ -141,6 +141,26 @@ impl Writer {
     }
 }
 
+/// Replaces the raw data of a bundle, or writes those of a new one.
+///
+/// # Errors
+/// [`LabError::Write`].
+pub(crate) fn write_runs(directory: &Path, runs: &[RunRecord]) -> Result<(), LabError> {
+    let path = directory.join(RUNS_FILE);
+    let mut content = Vec::new();
+    for run in runs {
+        serde_json::to_writer(&mut content, run)
+            .map_err(|error| LabError::write(&path, error.into()))?;
+        content.push(b'\n');
+        if content.len() as u64 > RUNS_BYTES_MAX {
+            let message = format!("it would have more than {RUNS_BYTES_MAX} bytes");
+            let too_large = io::Error::new(io::ErrorKind::FileTooLarge, message);
+            return Err(LabError::write(&path, too_large));
+        }
+    }
+    Draft::write(directory, RUNS_FILE, &content)?.put()
+}
+
 /// Keeps the room that [`give_up`] needs.
 fn reserve(directory: &Path) -> Result<(), LabError> {
     let path = directory.join(RESERVE_FILE);

@@ -93,6 +93,15 @@ pub enum LabError {
         why: String,
     },
 
+    /// Bundles that are not of the same experiment, or not of one machine where they have to be.
+    #[error("{path} cannot be joined: {why}")]
+    CannotJoin {
+        /// The bundle.
+        path: PathBuf,
+        /// What differs.
+        why: String,
+    },
+
     /// A host of the experiment cannot be used, or not any more.
     #[error("host `{host}`: {why}")]
     Host {

@@ -107,6 +107,7 @@ pub fn run(options: &RunOptions, stop: &Stop) -> Result<Outcome, LabError> {
         not_run,
         machine,
         cpus,
+        occasions: Vec::new(),
         hosts,
         summary: None,
         warnings: Vec::new(),

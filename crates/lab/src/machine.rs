@@ -29,6 +29,17 @@ pub struct Cpus {
     pub others: Vec<usize>,
 }
 
+impl Fingerprint {
+    /// Whether two fingerprints are of one machine as far as they tell: its kernel and settings may
+    /// have changed in between.
+    pub fn is_same_machine(&self, other: &Fingerprint) -> bool {
+        let of = |it: &Fingerprint| {
+            (it.cpu_model.clone(), it.cpus_online, it.caches.clone(), it.virtualisation.clone())
+        };
+        of(self) == of(other)
+    }
+}
+
 impl Cpus {
     /// Chooses two CPUs among those this process may use: of different cores if there are, the
     /// first ones not given by the caller.

@@ -62,6 +62,10 @@ pub struct Bundle {
     pub not_run: Vec<NotRun>,
     /// The machine; between hosts, the server's.
     pub machine: Fingerprint,
+    /// Each occasion on which runs were made, if there were several; what this bundle says of
+    /// programs, CPUs and machine is then that of the first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub occasions: Vec<Occasion>,
     /// Every host, the server's first, if the experiment was between hosts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<HostRecord>,
@@ -77,6 +81,52 @@ pub struct Bundle {
     /// Where the time goes by perf, if that was asked for. These runs are in no figure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<Profile>,
+}
+
+/// One run of an experiment from its start to its end, hours or machines apart from the others.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Occasion {
+    /// When it began, in UTC.
+    pub started: String,
+    /// Version of the lab that measured.
+    pub lab_version: String,
+    /// The command.
+    pub command: Vec<String>,
+    /// Seed of the order of its runs.
+    pub seed: u64,
+    /// Programs that were measured or measured with.
+    pub programs: Vec<Program>,
+    /// Which CPU did what.
+    pub cpus: Cpus,
+    /// The machine.
+    pub machine: Fingerprint,
+    /// What the machine charges.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prices: Option<PriceRecord>,
+}
+
+impl Bundle {
+    /// The occasions of its runs, one or more.
+    pub fn all_occasions(&self) -> Vec<Occasion> {
+        if !self.occasions.is_empty() {
+            return self.occasions.clone();
+        }
+        vec![Occasion {
+            started: self.started.clone(),
+            lab_version: self.lab_version.clone(),
+            command: self.command.clone(),
+            seed: self.seed,
+            programs: self.programs.clone(),
+            cpus: self.cpus.clone(),
+            machine: self.machine.clone(),
+            prices: self.prices.clone(),
+        }]
+    }
+
+    /// The CPUs that runs of this occasion were on.
+    pub(crate) fn cpus_of(&self, occasion: usize) -> &Cpus {
+        self.occasions.get(occasion).map_or(&self.cpus, |it| &it.cpus)
+    }
 }
 
 /// A subject that cannot run on this machine.
@@ -130,6 +180,9 @@ pub struct RunRecord {
     pub schema: String,
     /// Number of the run, from 0, in the order of time.
     pub index: usize,
+    /// Number of the occasion, from 0: see [`Bundle::occasions`].
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub occasion: usize,
     /// The cell.
     pub cell: Cell,
     /// Number of the block within the cell, from 0. Runs of one block are paired.
@@ -174,6 +227,10 @@ pub struct RunRecord {
     pub clients: Vec<ClientRun>,
     /// What went wrong while running; judged by [`crate::audit`].
     pub failures: Vec<Failure>,
+}
+
+fn is_zero(number: &usize) -> bool {
+    *number == 0
 }
 
 impl RunRecord {

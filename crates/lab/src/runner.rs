@@ -251,6 +251,7 @@ fn blank_record(
     Ok(RunRecord {
         schema: RUN_SCHEMA.to_owned(),
         index: slot.index,
+        occasion: 0,
         cell: slot.cell,
         block: slot.block,
         subject: slot.subject.name.clone(),

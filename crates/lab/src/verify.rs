@@ -117,13 +117,23 @@ fn check_runs(bundle: &Bundle, runs: &[RunRecord], found: &mut Verification) {
         let (own, schema) = (&bundle.schema, &run.schema);
         found.problems.push(format!("it is of {own}, and has runs of {schema}, which is newer"));
     }
-    let schemas: BTreeSet<&str> = runs.iter().map(|run| run.schema.as_str()).collect();
-    if schemas.len() > 1 {
-        found.problems.push(format!("runs of several schemas: {schemas:?}"));
+    let mut schemas: BTreeMap<usize, BTreeSet<&str>> = BTreeMap::new();
+    for run in runs {
+        schemas.entry(run.occasion).or_default().insert(&run.schema);
     }
+    for (occasion, schemas) in schemas.iter().filter(|(_, schemas)| schemas.len() > 1) {
+        found
+            .problems
+            .push(format!("occasion {occasion} has runs of several schemas: {schemas:?}"));
+    }
+    let occasions = bundle.occasions.len().max(1);
     let experiment = &bundle.experiment;
     let nets: Vec<NetKind> = bundle.networks.iter().map(|network| network.kind).collect();
     let cells: BTreeSet<Cell> = experiment.cells(&nets).into_iter().collect();
+    let cpus_of = |occasion: usize| {
+        let cpus = bundle.cpus_of(occasion);
+        (cpus.server, cpus.client)
+    };
     let mut seen: BTreeMap<(Cell, usize), Vec<&str>> = BTreeMap::new();
     for (position, run) in runs.iter().enumerate() {
         let mut speakers = experiment.subjects_of(run.cell.protocol()).into_iter();
@@ -137,7 +147,9 @@ fn check_runs(bundle: &Bundle, runs: &[RunRecord], found: &mut Verification) {
             format!("the experiment has no subject {} in {}", run.subject, run.cell)
         } else if of_block.contains(&run.subject.as_str()) {
             format!("{} ran twice in block {} of {}", run.subject, run.block, run.cell)
-        } else if cpus.is_some_and(|cpus| cpus != (bundle.cpus.server, bundle.cpus.client)) {
+        } else if run.occasion >= occasions {
+            format!("the bundle has no occasion {}", run.occasion)
+        } else if cpus.is_some_and(|cpus| cpus != cpus_of(run.occasion)) {
             "it was measured on other CPUs".to_owned()
         } else {
             of_block.push(&run.subject);

@@ -3,7 +3,7 @@
 use crate::experiment::NetKind;
 use crate::host::{HostRecord, Interface, Offset};
 use crate::machine::Fingerprint;
-use crate::result::Bundle;
+use crate::result::{Bundle, Occasion};
 
 /// The conditions, as name and value.
 pub(super) fn conditions(bundle: &Bundle) -> Vec<(String, String)> {
@@ -34,6 +34,12 @@ pub(super) fn conditions(bundle: &Bundle) -> Vec<(String, String)> {
         }
     }
     fact("why not another network", bundle.network_fallback.clone().unwrap_or_default());
+    for (number, occasion) in bundle.occasions.iter().enumerate() {
+        let Occasion { started, machine, seed, .. } = occasion;
+        let what =
+            format!("{started}, {}, Linux {}, seed {seed}", machine.cpu_model, machine.kernel);
+        fact(&format!("occasion {number}"), what);
+    }
     if bundle.hosts.is_empty() {
         fact("CPUs used", cpus(bundle));
         for (name, value) in machine_facts(&bundle.machine) {

@@ -48,7 +48,9 @@ impl Outcome {
             Verdict::NoDifference { .. } | Verdict::AaPassed { .. } => Outcome::Same,
             Verdict::NotAfterCorrection { .. } => Outcome::Uncertain,
             Verdict::AaFailed { .. } => Outcome::Impossible,
-            Verdict::TooFewPairs { .. } | Verdict::TooFewForSoMany { .. } => Outcome::Few,
+            Verdict::TooFewPairs { .. }
+            | Verdict::TooFewOccasions { .. }
+            | Verdict::TooFewForSoMany { .. } => Outcome::Few,
             Verdict::UnequalWork { .. } => Outcome::Behind,
             Verdict::Void { .. } => Outcome::Void,
         }

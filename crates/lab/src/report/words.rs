@@ -3,10 +3,11 @@
 use super::columns;
 use crate::audit::{Finding, Severity};
 use crate::experiment::{Experiment, Protocol, UdpGrid, UnderTest};
+use crate::machine::Fingerprint;
 use crate::result::{Bundle, State};
-use crate::statistics::{CONFIDENCE, Ends, Interval, MAX_REQUIRED_PAIRS};
+use crate::statistics::{CONFIDENCE, Ends, Interval, MAX_REQUIRED_PAIRS, Spread};
 use crate::summary::{
-    Bottleneck, CellSummary, Claim, Comparison, Judgement, LeftOut, Metric, Placed,
+    Bottleneck, CellSummary, Claim, Comparison, Judgement, LeftOut, Metric, OnOccasion, Placed,
     PlacementSummary, Record, RequiredPairs, Resolution, SubjectSummary, Verdict, WouldChange,
 };
 
@@ -137,7 +138,7 @@ pub(super) fn claim_and_figures(
             (verdict.to_string(), kept_up(cell, comparison))
         }
         (Verdict::UnequalWork { .. }, _) => (both(), kept_up(cell, comparison)),
-        (Verdict::TooFewPairs { .. }, _) => {
+        (Verdict::TooFewPairs { .. } | Verdict::TooFewOccasions { .. }, _) => {
             let all = beside(comparison, false);
             (both(), all.strip_prefix("; ").map(str::to_owned))
         }
@@ -149,7 +150,7 @@ pub(super) fn claim_and_figures(
 /// the CPUs if there were several, what is left out, and what would change the verdict. `inverted` is
 /// from the baseline's side.
 fn beside(comparison: &Comparison, inverted: bool) -> String {
-    let mut parts = Vec::new();
+    let mut parts = vec![occasions(comparison, inverted)];
     if let Some(all) = &comparison.all_pairs {
         let shown = |ratio: f64, range: Option<Ends>| match inverted {
             true => ends(1.0 / ratio, range.map(Ends::inverse)),
@@ -172,6 +173,22 @@ fn beside(comparison: &Comparison, inverted: bool) -> String {
     let would_change = would_change(comparison);
     parts.extend((!would_change.is_empty()).then(|| format!("would change with {would_change}")));
     parts.iter().map(|part| format!("; {part}")).collect()
+}
+
+/// The ratio on each occasion and how far apart they are, or that there was one only.
+fn occasions(comparison: &Comparison, inverted: bool) -> String {
+    let Some(Spread { percent, occasions }) = comparison.spread else {
+        return "one occasion".to_owned();
+    };
+    let one = |it: &OnOccasion| {
+        let Interval { ratio, ends: range, .. } = it.ratio;
+        match inverted {
+            true => ends(1.0 / ratio, range.map(Ends::inverse)),
+            false => ends(ratio, range),
+        }
+    };
+    let ratios: Vec<String> = comparison.occasions.iter().map(one).collect();
+    format!("{occasions} occasions, {percent:.1} % apart: {}", ratios.join(", "))
 }
 
 /// Which other choice of pairs would lead to which verdict.
@@ -388,13 +405,28 @@ pub(super) fn setting(bundle: &Bundle) -> String {
         .map(|protocol| format!("{} s", experiment.pace_s(protocol).1))
         .collect();
     windows.dedup();
-    format!(
-        "{runs} runs of {} {}, seed {}, {}",
-        windows.join(" and "),
-        nets.join(" and "),
-        bundle.seed,
-        bundle.started
-    )
+    let [windows, nets] = [windows.join(" and "), nets.join(" and ")];
+    let Bundle { seed, started, occasions, .. } = bundle;
+    match &occasions[..] {
+        [] => format!("{runs} runs of {windows} {nets}, seed {seed}, {started}"),
+        [.., last] => {
+            let mut machines: Vec<&Fingerprint> = Vec::new();
+            for occasion in occasions {
+                if !machines.iter().any(|it| it.is_same_machine(&occasion.machine)) {
+                    machines.push(&occasion.machine);
+                }
+            }
+            let count = occasions.len();
+            let machines = match machines.len() {
+                1 => "one machine".to_owned(),
+                several => format!("{several} machines"),
+            };
+            let last = &last.started;
+            format!(
+                "{runs} runs of {windows} {nets}, {count} occasions on {machines}, {started} to {last}"
+            )
+        }
+    }
 }
 
 /// The command that repeats the experiment with the same order of runs.

@@ -5,6 +5,7 @@
 //! gives the sources and shows how these choices were checked.
 
 mod correction;
+mod occasions;
 mod outliers;
 mod power;
 mod sign_flip;
@@ -20,6 +21,7 @@ use statrs::distribution::{Binomial, ContinuousCDF, DiscreteCDF, StudentsT};
 use sign_flip::SubsetMeans;
 
 pub use correction::{STOP_RULE_PENALTY, benjamini_hochberg, level_for};
+pub use occasions::{MIN_OCCASIONS, Spread};
 pub use outliers::Outliers;
 pub use power::{MAX_REQUIRED_PAIRS, detectable_percent, least_pairs, required_pairs};
 pub use trend::{Drift, drift};
@@ -126,6 +128,66 @@ pub fn interval_at(ratios: &[f64], seed: u64, confidence: f64) -> Option<Interva
         p_value: means.p_value(0.0),
         detectable_percent: detectable_percent(deviation(&logs), logs.len(), 1.0 - CONFIDENCE),
     })
+}
+
+/// Per-pair ratios, each with the number of its occasion.
+pub type OfOccasions = [(usize, f64)];
+
+/// The ratios of each occasion that has [`MIN_VALUES`] of them or more, if those are several.
+fn several(ratios: &OfOccasions) -> Option<Vec<Vec<f64>>> {
+    let by_occasion = by_occasion(ratios).into_iter().map(|(_, ratios)| ratios);
+    let all: Vec<Vec<f64>> = by_occasion.filter(|it| it.len() >= MIN_VALUES).collect();
+    (all.len() > 1).then_some(all)
+}
+
+/// The ratios of each occasion, in the order of the occasions.
+pub fn by_occasion(ratios: &OfOccasions) -> Vec<(usize, Vec<f64>)> {
+    let mut all: Vec<(usize, Vec<f64>)> = Vec::new();
+    for (occasion, ratio) in ratios {
+        match all.iter_mut().find(|(known, _)| known == occasion) {
+            Some((_, ratios)) => ratios.push(*ratio),
+            None => all.push((*occasion, vec![*ratio])),
+        }
+    }
+    all.sort_by_key(|(occasion, _)| *occasion);
+    all
+}
+
+/// The interval of ratios of one occasion or of several: as [`interval_at`], or pooled over the
+/// occasions.
+pub fn interval_of(ratios: &OfOccasions, seed: u64, confidence: f64) -> Option<Interval> {
+    match several(ratios) {
+        Some(occasions) => occasions::pooled(&occasions, confidence),
+        None => {
+            let all: Vec<f64> = ratios.iter().map(|(_, ratio)| *ratio).collect();
+            interval_at(&all, seed, confidence)
+        }
+    }
+}
+
+/// How far apart the occasions are, if there are several.
+pub fn spread_of(ratios: &OfOccasions) -> Option<Spread> {
+    let means = several(ratios)?.into_iter().filter_map(|it| {
+        let logs = logs_of(&it)?;
+        Some((logs.iter().sum::<f64>() / logs.len() as f64).exp())
+    });
+    occasions::spread(means)
+}
+
+/// As [`equivalence`], of ratios of one occasion or of several; none of two occasions.
+pub fn equivalence_of(
+    ratios: &OfOccasions,
+    seed: u64,
+    confidence: f64,
+    bound_percent: f64,
+) -> Option<Equivalence> {
+    match several(ratios) {
+        Some(occasions) => occasions::pooled_equivalence(&occasions, confidence, bound_percent),
+        None => {
+            let all: Vec<f64> = ratios.iter().map(|(_, ratio)| *ratio).collect();
+            equivalence(&all, seed, confidence, bound_percent)
+        }
+    }
 }
 
 /// Whether these ratios are within so many percent of 1, judged at the level of each test that belongs

@@ -50,13 +50,14 @@ pub struct LeftOut {
 /// The ratio of one pair, whether it counts or not.
 pub(super) struct EveryRatio {
     placement: Option<Placement>,
+    occasion: usize,
     ratio: f64,
 }
 
 /// The ratios of these, or of those of one placement.
-pub(super) fn of_placement(every: &[EveryRatio], only: Option<Placement>) -> Vec<f64> {
+pub(super) fn of_placement(every: &[EveryRatio], only: Option<Placement>) -> Vec<(usize, f64)> {
     let these = every.iter().filter(|it| only.is_none() || it.placement == only);
-    these.map(|it| it.ratio).collect()
+    these.map(|it| (it.occasion, it.ratio)).collect()
 }
 
 /// The runs of both in each block that has them.
@@ -77,12 +78,17 @@ pub(super) fn ratios(
 ) -> Vec<EveryRatio> {
     let works = |it: &&Figures| did_its_work(it).unwrap_or(true);
     let ratio = |[baseline, subject]: [&Judged<'_>; 2]| {
-        let placement = baseline.run.distance.and_then(|distance| distance.placement());
+        let baseline_run = baseline.run;
+        let placement = baseline_run.distance.and_then(|distance| distance.placement());
         let metric = comparison.record.metric();
         let [baseline, subject] =
             [baseline, subject].map(|it| Some(it.figures().filter(works)?[metric]));
         let ratio = baseline? / subject?;
-        (ratio.is_finite() && ratio > 0.0).then_some(EveryRatio { placement, ratio })
+        (ratio.is_finite() && ratio > 0.0).then_some(EveryRatio {
+            placement,
+            occasion: baseline_run.occasion,
+            ratio,
+        })
     };
     blocks(comparison, judged).into_iter().filter_map(ratio).collect()
 }
@@ -109,7 +115,7 @@ pub(super) fn all_pairs(
         }
     }
     let of = |placement| {
-        statistics::interval_at(&of_placement(every, placement), seed, comparison.confidence)
+        statistics::interval_of(&of_placement(every, placement), seed, comparison.confidence)
     };
     let one = |placement| Some(Placed { placement, ratio: of(Some(placement))? });
     let placements: BTreeSet<Placement> = every.iter().filter_map(|it| it.placement).collect();

@@ -1,5 +1,7 @@
 //! A subject against the baseline: ratios with intervals, and what may be said.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::Judged;
@@ -11,7 +13,7 @@ use super::sensitivity::WouldChange;
 use super::verdict::{RequiredPairs, Verdict, verdict};
 use crate::experiment::UnderTest;
 use crate::placement::Placement;
-use crate::statistics::{self, CONFIDENCE, Drift, Equivalence, Interval};
+use crate::statistics::{self, CONFIDENCE, Drift, Equivalence, Interval, OfOccasions, Spread};
 
 /// A subject against the baseline. Every ratio is above 1 where the subject is better: less CPU,
 /// more throughput, lower latency. A unit is a request or a packet.
@@ -33,6 +35,13 @@ pub struct Comparison {
     /// stop. The test of each interval has the level that belongs to it.
     #[serde(default = "usual_confidence")]
     pub confidence: f64,
+    /// The primary metric on each occasion, if there were several; every ratio above and below is
+    /// then pooled over them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub occasions: Vec<OnOccasion>,
+    /// How far apart these are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spread: Option<Spread>,
     /// Whether the two are equivalent by the primary metric.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub equivalence: Option<Equivalence>,
@@ -127,6 +136,15 @@ impl Comparison {
     }
 }
 
+/// A ratio of the primary metric over the pairs of one occasion.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct OnOccasion {
+    /// Its number.
+    pub occasion: usize,
+    /// The ratio.
+    pub ratio: Interval,
+}
+
 /// In how many pairs the rate that was asked for was kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptUp {
@@ -160,6 +178,7 @@ impl KeptUp {
 struct Pair<'a> {
     /// Number of the baseline's run, in the order of time.
     index: usize,
+    occasion: usize,
     /// How the CPUs lay.
     placement: Option<Placement>,
     baseline: Option<&'a Figures>,
@@ -172,7 +191,8 @@ fn pairs<'a>(baseline: &[&'a Judged<'_>], subject: &[&'a Judged<'_>]) -> Vec<Pai
         let of_subject = subject.iter().find(|judged| judged.run.block == run.block)?;
         let placement = run.distance.and_then(|distance| distance.placement());
         let [baseline, subject] = [of_baseline.figures(), of_subject.figures()];
-        Some(Pair { index: run.index, placement, baseline, subject })
+        let (index, occasion) = (run.index, run.occasion);
+        Some(Pair { index, occasion, placement, baseline, subject })
     };
     baseline.iter().filter_map(pair).collect()
 }
@@ -180,6 +200,7 @@ fn pairs<'a>(baseline: &[&'a Judged<'_>], subject: &[&'a Judged<'_>]) -> Vec<Pai
 /// A pair whose runs both did the work that was asked for.
 struct EqualWork<'a> {
     index: usize,
+    occasion: usize,
     placement: Option<Placement>,
     baseline: &'a Figures,
     subject: &'a Figures,
@@ -191,14 +212,17 @@ impl EqualWork<'_> {
     }
 }
 
-/// The drift of values, each with its placement and its position in time. Only values of the same
-/// placement are compared with each other.
-pub(super) fn drift(values: &[(Option<Placement>, usize, f64)]) -> Option<Drift> {
-    let of = |placement: Option<Placement>| -> Vec<(f64, f64)> {
-        let these = values.iter().filter(|(at, ..)| *at == placement);
-        these.map(|(_, index, value)| (*index as f64, *value)).collect()
-    };
-    statistics::drift(&[None, Some(Placement::Close), Some(Placement::Apart)].map(of))
+/// What values have to have in common to be compared for a drift: placement and occasion.
+pub(super) type Stratum = (Option<Placement>, usize);
+
+/// The drift of values, each with its stratum and its position in time. Only values of the same
+/// stratum are compared with each other.
+pub(super) fn drift(values: &[(Stratum, usize, f64)]) -> Option<Drift> {
+    let mut series: BTreeMap<Stratum, Vec<(f64, f64)>> = BTreeMap::new();
+    for (stratum, index, value) in values {
+        series.entry(*stratum).or_default().push((*index as f64, *value));
+    }
+    statistics::drift(&series.into_values().collect::<Vec<_>>())
 }
 
 /// Who is compared, and by which rules.
@@ -240,8 +264,9 @@ pub(super) fn compare(
         .iter()
         .filter(|pair| keeps_rate(pair.baseline) && keeps_rate(pair.subject))
         .filter_map(|pair| {
-            let Pair { index, placement, .. } = *pair;
-            Some(EqualWork { index, placement, baseline: pair.baseline?, subject: pair.subject? })
+            let Pair { index, occasion, placement, .. } = *pair;
+            let (baseline, subject) = (pair.baseline?, pair.subject?);
+            Some(EqualWork { index, occasion, placement, baseline, subject })
         })
         .collect();
     let scheduled = pairs.iter().any(|it| work(it.baseline).or(work(it.subject)).is_some());
@@ -250,23 +275,34 @@ pub(super) fn compare(
         subject: pairs.iter().filter(|pair| keeps_rate(pair.subject)).count(),
         both: equal.len(),
     });
-    let interval = |ratios: &[f64]| statistics::interval_at(ratios, seed, confidence);
-    let less = |metric: Metric| {
-        let ratio = |pair: &EqualWork<'_>| pair.baseline[metric] / pair.subject[metric];
-        interval(&equal.iter().map(ratio).collect::<Vec<f64>>())
+    let interval = |ratios: &OfOccasions| statistics::interval_of(ratios, seed, confidence);
+    let ratios = |metric: Metric| -> Vec<(usize, f64)> {
+        let ratio = |it: &EqualWork<'_>| (it.occasion, it.baseline[metric] / it.subject[metric]);
+        equal.iter().map(ratio).collect()
     };
+    let less = |metric: Metric| interval(&ratios(metric));
     let rate = Metric::RequestsPerS;
-    let rates = |pair: &Pair<'_>| Some(pair.subject?[rate] / pair.baseline?[rate]);
-    let throughput: Vec<f64> = pairs.iter().filter_map(rates).collect();
-    let pair_ratios: Vec<f64> = equal.iter().map(|pair| pair.ratio(record)).collect();
-    let in_time = |pair: &EqualWork<'_>| (pair.placement, pair.index, pair.ratio(record));
+    let rates = |pair: &Pair<'_>| Some((pair.occasion, pair.subject?[rate] / pair.baseline?[rate]));
+    let throughput: Vec<(usize, f64)> = pairs.iter().filter_map(rates).collect();
+    let primary = ratios(record.metric());
+    let pair_ratios: Vec<f64> = primary.iter().map(|(_, ratio)| *ratio).collect();
+    let in_time =
+        |pair: &EqualWork<'_>| ((pair.placement, pair.occasion), pair.index, pair.ratio(record));
+    let occasions =
+        statistics::by_occasion(&primary).into_iter().filter_map(|(occasion, ratios)| {
+            let ratio = statistics::interval_at(&ratios, seed, confidence)?;
+            Some(OnOccasion { occasion, ratio })
+        });
+    let occasions: Vec<OnOccasion> = occasions.collect();
     let mut comparison = Comparison {
         subject: rules.subject.to_owned(),
         baseline: rules.baseline.to_owned(),
         pairs: pairs.len(),
         record,
-        equivalence: statistics::equivalence(
-            &pair_ratios,
+        occasions: if occasions.len() > 1 { occasions } else { Vec::new() },
+        spread: statistics::spread_of(&primary),
+        equivalence: statistics::equivalence_of(
+            &primary,
             seed,
             confidence,
             rules.equivalence_percent,

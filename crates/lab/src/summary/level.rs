@@ -34,12 +34,12 @@ pub(super) fn level(
     did_its_work: &dyn Fn(&Figures) -> Option<bool>,
     seed: u64,
 ) -> Option<Level> {
-    let figures =
-        counted.iter().filter_map(|judged| judged.read.as_ref()).map(|read| &read.figures);
-    let at_work = figures.filter(|figures| did_its_work(figures).unwrap_or(true));
-    let values: Vec<f64> = at_work.map(|figures| figures[record.metric()]).collect();
-    let interval =
-        statistics::interval(&values, seed).filter(|_| values.len() >= statistics::MIN_VALUES)?;
+    let figures = counted.iter().filter_map(|it| Some((it.run.occasion, it.figures()?)));
+    let at_work = figures.filter(|(_, figures)| did_its_work(figures).unwrap_or(true));
+    let values: Vec<(usize, f64)> =
+        at_work.map(|(occasion, figures)| (occasion, figures[record.metric()])).collect();
+    let interval = statistics::interval_of(&values, seed, statistics::CONFIDENCE)
+        .filter(|_| values.len() >= statistics::MIN_VALUES)?;
     Some(Level {
         mean_ns: interval.ratio,
         low_ns: interval.ends.map(|it| it.low),

@@ -29,7 +29,7 @@ pub use crate::workload::Axis;
 pub use aa::{Aa, AaCounts, Resolution};
 pub use all_pairs::{AllPairs, LeftOut, Placed};
 pub use calls::CallFigures;
-pub use compare::{Comparison, KeptUp, Record};
+pub use compare::{Comparison, KeptUp, OnOccasion, Record};
 pub use figures::Figures;
 pub use knee::Knee;
 pub use level::Level;
@@ -406,7 +406,7 @@ fn subject_summary(
         .iter()
         .filter_map(|j| {
             let placement = j.run.distance.and_then(|distance| distance.placement());
-            Some((placement, j.run.index, j.figures()?[record.metric()]))
+            Some(((placement, j.run.occasion), j.run.index, j.figures()?[record.metric()]))
         })
         .collect();
     SubjectSummary {

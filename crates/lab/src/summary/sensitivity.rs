@@ -89,16 +89,19 @@ pub(super) fn would_change(
         comparison.verdict,
         Verdict::Ahead { .. } | Verdict::Equivalent { .. } | Verdict::NoDifference { .. }
     );
+    // Over several occasions, the occasion is what varies most: the ratio of each is beside the verdict.
+    let is_judged = is_judged && comparison.occasions.is_empty();
     let own = judge(comparison, ratios, seed).filter(|_| is_judged);
     let Some(own) = own else { return Vec::new() };
-    let placed = |placement| of_placement(every, Some(placement));
+    let chosen = |placement| of_placement(every, placement).into_iter().map(|it| it.1).collect();
+    let placed = |placement| chosen(Some(placement));
     let mut choices = without_an_extreme(ratios).map(|it| (Selection::OnePairLess, it)).to_vec();
     let others = [
-        (Selection::AllBlocks, of_placement(every, None)),
+        (Selection::AllBlocks, chosen(None)),
         (Selection::Close, placed(Placement::Close)),
         (Selection::Apart, placed(Placement::Apart)),
     ];
-    choices.extend(others.into_iter().filter(|(_, it)| it.len() >= MIN_PAIRS));
+    choices.extend(others.into_iter().filter(|(_, it): &(_, Vec<f64>)| it.len() >= MIN_PAIRS));
     let mut changes: Vec<WouldChange> = Vec::new();
     for (with, chosen) in choices {
         let to = judge(comparison, &chosen, seed).unwrap_or(own);

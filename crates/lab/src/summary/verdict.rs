@@ -6,8 +6,8 @@ use super::CellSummary;
 use super::compare::Comparison;
 use crate::experiment::{Correction, Experiment, MIN_PAIRS};
 use crate::statistics::{
-    self, CONFIDENCE, STOP_RULE_PENALTY, benjamini_hochberg, detectable_percent, least_pairs,
-    level_for, required_pairs,
+    self, CONFIDENCE, MIN_OCCASIONS, STOP_RULE_PENALTY, Spread, benjamini_hochberg,
+    detectable_percent, least_pairs, level_for, required_pairs,
 };
 
 /// The differences whose number of pairs is stated, in percent.
@@ -58,6 +58,11 @@ pub enum Verdict {
     TooFewPairs {
         /// How many there are.
         pairs: usize,
+    },
+    /// The runs are of two occasions, whose spread says next to nothing.
+    TooFewOccasions {
+        /// How many there are.
+        occasions: usize,
     },
     /// However large a difference, so few pairs could not show it among so many comparisons.
     TooFewForSoMany {
@@ -130,6 +135,9 @@ impl std::fmt::Display for Verdict {
             Verdict::TooFewPairs { pairs } => {
                 write!(f, "no verdict: {pairs} pairs, and {MIN_PAIRS} are needed")
             }
+            Verdict::TooFewOccasions { occasions } => {
+                write!(f, "no verdict: {occasions} occasions, and {MIN_OCCASIONS} are needed")
+            }
             Verdict::TooFewForSoMany { pairs, comparisons, needed } => {
                 write!(
                     f,
@@ -195,6 +203,10 @@ pub(super) fn verdict(comparison: &Comparison) -> Verdict {
             return Verdict::UnequalWork { pairs: kept.both };
         }
     }
+    let few = comparison.spread.filter(|it| it.occasions < MIN_OCCASIONS);
+    if let Some(Spread { occasions, .. }) = few {
+        return Verdict::TooFewOccasions { occasions };
+    }
     let level = 1.0 - comparison.confidence;
     let bound = comparison.equivalence.filter(|it| it.p_value <= level).map(|it| it.bound_percent);
     match comparison.of_record() {
@@ -218,6 +230,10 @@ pub(super) fn verdict(comparison: &Comparison) -> Verdict {
 
 /// The difference in percent that its pairs would have shown at this level.
 fn would_have_seen(comparison: &Comparison, level: f64) -> Option<f64> {
+    if comparison.spread.is_some() {
+        // By the spread of the occasions, at the usual level.
+        return comparison.of_record().map(|it| it.detectable_percent);
+    }
     let ratios = &comparison.pair_ratios;
     Some(detectable_percent(statistics::scatter(ratios)?, ratios.len(), level))
 }
@@ -234,7 +250,9 @@ struct Evidence {
 /// Nothing, if the comparison could not have claimed anything whatever its figures were.
 fn evidence(comparison: &Comparison, penalty: f64) -> Option<Evidence> {
     let sign_test = match &comparison.verdict {
-        Verdict::Void { .. } | Verdict::TooFewPairs { .. } => return None,
+        Verdict::Void { .. } | Verdict::TooFewPairs { .. } | Verdict::TooFewOccasions { .. } => {
+            return None;
+        }
         _ => comparison.kept_up.filter(|kept| kept.can_decide()).map(|kept| kept.sign_test()),
     };
     let of_record = comparison.of_record().filter(|it| it.pairs >= MIN_PAIRS).map(|it| it.p_value);
@@ -327,7 +345,9 @@ fn corrected(comparison: &Comparison, claimed: bool, level: f64, count: usize) -
         (Verdict::Equivalent { .. } | Verdict::NoDifference { .. }, _, seen) => {
             let (pairs, needed) = (comparison.pair_ratios.len(), least_pairs(level));
             match (needed, seen) {
-                (Some(needed), Some(would_have_seen_percent)) if needed <= pairs => {
+                (Some(needed), Some(would_have_seen_percent))
+                    if needed <= pairs || comparison.spread.is_some() =>
+                {
                     Verdict::NoDifference { would_have_seen_percent }
                 }
                 _ => Verdict::TooFewForSoMany { pairs, comparisons: count, needed },
@@ -339,7 +359,9 @@ fn corrected(comparison: &Comparison, claimed: bool, level: f64, count: usize) -
 
 /// How many pairs would show [`ASKED_PERCENT`].
 fn required(comparison: &Comparison, level: f64) -> Vec<RequiredPairs> {
-    let enough = comparison.pair_ratios.len() >= statistics::MIN_VALUES;
+    // More pairs do not bring occasions closer to each other.
+    let enough =
+        comparison.pair_ratios.len() >= statistics::MIN_VALUES && comparison.occasions.is_empty();
     let scatter = statistics::scatter(&comparison.pair_ratios).filter(|_| enough);
     let Some(scatter) = scatter else { return Vec::new() };
     let required =

@@ -133,6 +133,7 @@ pub(crate) fn bundle(experiment: Experiment, records: Vec<Value>) -> Bundle {
         network_fallback: None,
         not_run: Vec::new(),
         machine: Fingerprint::default(),
+        occasions: Vec::new(),
         hosts: Vec::new(),
         summary: Some(summary),
         warnings: Vec::new(),

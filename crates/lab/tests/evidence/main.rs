@@ -13,6 +13,7 @@ mod foreign_files;
 mod hosts;
 mod http_verdicts;
 mod many_verdicts;
+mod occasions;
 mod placements;
 mod prices;
 mod published;

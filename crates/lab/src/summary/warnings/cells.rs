@@ -111,6 +111,7 @@ fn pairs_and_noise(comparison: &Comparison) -> Option<Warning> {
     let Comparison { subject, baseline, verdict, .. } = comparison;
     let kind = match verdict {
         Verdict::TooFewPairs { .. }
+        | Verdict::TooFewOccasions { .. }
         | Verdict::TooFewForSoMany { .. }
         | Verdict::UnequalWork { .. } => WarningKind::TooFewPairs,
         Verdict::AaFailed { .. } => WarningKind::AaFalseVerdict,

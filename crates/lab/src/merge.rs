@@ -1,0 +1,148 @@
+//! Joins bundles of one experiment: occasions hours apart, or several machines.
+//!
+//! Each keeps its runs as they are, but for the numbers of run, block and occasion. The summary is
+//! computed anew from all of them.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+
+use crate::bundle::{self, Stored};
+use crate::error::LabError;
+use crate::experiment::{Cell, Experiment};
+use crate::prices::PriceRecord;
+use crate::progress::say;
+use crate::result::{BUNDLE_SCHEMA, Bundle, RunRecord, State};
+use crate::summary::{summarise, warnings};
+
+/// The most occasions of one bundle.
+pub const MERGED_OCCASIONS_MAX: usize = 64;
+
+/// Joins bundles of the same experiment into a new one.
+///
+/// # Errors
+/// [`LabError::CannotJoin`] when they are of different experiments or networks, or `out` is there
+/// already; when a bundle cannot be read or the new one cannot be written.
+pub fn merge(out: &Path, bundles: &[impl AsRef<Path>]) -> Result<Bundle, LabError> {
+    if out.exists() {
+        return Err(cannot(out, "it is there already; give the name of a new directory"));
+    }
+    let mut joined: Option<Stored> = None;
+    for path in bundles {
+        let next = bundle::read(path.as_ref())?;
+        joined = Some(match joined {
+            None => next,
+            Some(joined) => join(joined, next, path.as_ref())?,
+        });
+    }
+    let joined = joined.ok_or_else(|| cannot(out, "there are no bundles to join"))?;
+    fs::create_dir_all(out).map_err(|error| LabError::write(out, error))?;
+    write(out, joined)
+}
+
+/// The experiment of a bundle, to be run on another occasion.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn add_to(directory: &Path) -> Result<Experiment, LabError> {
+    Ok(bundle::read(directory)?.bundle.experiment)
+}
+
+/// Adds the runs of `other`, made on the same machine, to the bundle in `directory` as a further
+/// occasion, and removes `other`. What differs between the two is said.
+///
+/// # Errors
+/// [`LabError::CannotJoin`] when the machine or the experiment is another one; then both bundles
+/// stay as they are. When one cannot be read or written.
+pub fn add(directory: &Path, other: &Path) -> Result<Bundle, LabError> {
+    let (stored, next) = (bundle::read(directory)?, bundle::read(other)?);
+    let [before, after] = [&stored.bundle, &next.bundle].map(|it| &it.machine);
+    if !before.is_same_machine(after) {
+        let why = "the machine is another one (processor, CPUs or caches differ); `twinring lab \
+                   merge` joins bundles of several machines";
+        return Err(cannot(other, why));
+    }
+    let hashes = |it: &Bundle| it.programs.iter().map(|it| it.sha256.clone()).collect::<Vec<_>>();
+    for (what, differs) in [
+        ("the kernel", before.kernel != after.kernel),
+        ("the mitigations", before.mitigations != after.mitigations),
+        ("the CPUs used", stored.bundle.cpus != next.bundle.cpus),
+        ("the programs", hashes(&stored.bundle) != hashes(&next.bundle)),
+    ] {
+        if differs {
+            say(&format!("not the same as on the first occasion: {what}"));
+        }
+    }
+    let bundle = write(directory, join(stored, next, other)?)?;
+    // All of it is in the other bundle now.
+    fs::remove_dir_all(other).map_err(|error| LabError::write(other, error))?;
+    Ok(bundle)
+}
+
+fn cannot(path: &Path, why: &str) -> LabError {
+    LabError::CannotJoin { path: path.to_owned(), why: why.to_owned() }
+}
+
+/// Writes runs, summary and reports.
+fn write(directory: &Path, joined: Stored) -> Result<Bundle, LabError> {
+    let Stored { mut bundle, runs, .. } = joined;
+    bundle.schema = BUNDLE_SCHEMA.to_owned();
+    bundle.summary = Some(summarise(&bundle.experiment, bundle.seed, &runs));
+    bundle.warnings = warnings(&bundle);
+    bundle::write_runs(directory, &runs)?;
+    bundle::finish(directory, &bundle, &runs)?;
+    Ok(bundle)
+}
+
+/// Appends the runs of one bundle to those of another.
+fn join(first: Stored, second: Stored, path: &Path) -> Result<Stored, LabError> {
+    let (mut bundle, mut runs) = (first.bundle, first.runs);
+    let next = second.bundle;
+    let kinds = |it: &Bundle| it.networks.iter().map(|network| network.kind).collect::<Vec<_>>();
+    let occasions = [bundle.all_occasions(), next.all_occasions()].concat();
+    for (is_right, why) in [
+        (bundle.experiment == next.experiment, "it is of another experiment"),
+        (kinds(&bundle) == kinds(&next), "it was measured on other networks"),
+        (bundle.hosts.is_empty() && next.hosts.is_empty(), "it was measured between hosts"),
+        (
+            occasions.len() <= MERGED_OCCASIONS_MAX,
+            "there would be more occasions than one bundle may have",
+        ),
+        (
+            !first.cut_off && !second.cut_off,
+            "its last run was cut off; `twinring lab report` first",
+        ),
+    ] {
+        if !is_right {
+            return Err(cannot(path, why));
+        }
+    }
+    let machine = &bundle.machine;
+    if !occasions.iter().all(|it| it.machine.is_same_machine(machine)) {
+        bundle.prices = Some(PriceRecord::none("the occasions are of several machines"));
+    }
+    // Perf looked at one occasion only.
+    bundle.profile = None;
+    if bundle.state == State::Complete {
+        bundle.state = next.state.clone();
+    }
+    let before = bundle.all_occasions().len();
+    append(&mut runs, second.runs, before);
+    bundle.occasions = occasions;
+    Ok(Stored { bundle, summary: None, runs, cut_off: false })
+}
+
+/// Numbers the runs of further occasions behind those that are there, in every cell.
+fn append(runs: &mut Vec<RunRecord>, next: Vec<RunRecord>, occasions: usize) {
+    let mut blocks: HashMap<Cell, usize> = HashMap::new();
+    for run in &*runs {
+        let after = blocks.entry(run.cell).or_default();
+        *after = (*after).max(run.block + 1);
+    }
+    for mut run in next {
+        run.index = runs.len();
+        run.occasion += occasions;
+        run.block += blocks.get(&run.cell).copied().unwrap_or(0);
+        runs.push(run);
+    }
+}
