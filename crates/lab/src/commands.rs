@@ -10,7 +10,7 @@ use crate::host::End;
 use crate::net::Network;
 use crate::peers::{PLAIN_LOAD, PLAIN_LOAD_WORD};
 use crate::runner::{Bench, Slot};
-use crate::workload::Place;
+use crate::workload::{Arrivals, Place};
 
 /// Writes the configuration of a subject that needs one, and returns it.
 pub(crate) fn configure(
@@ -84,7 +84,9 @@ impl Values {
         for (_, key, value) in point.load().axes() {
             values.text(&format!("{{{key}}}"), value.to_string());
         }
-        let place = Place { host: &end.host, site: bench.site, address, template };
+        let grid = bench.experiment.grid(slot.cell.protocol());
+        let arrivals = grid.map_or(Arrivals::Periodic, |grid| grid.arrivals());
+        let place = Place { host: &end.host, site: bench.site, address, arrivals, template };
         point.load().fill(&mut values, &place)?;
         Ok(values)
     }

@@ -76,11 +76,12 @@ mod workload;
 pub use advise::Advice;
 pub use error::LabError;
 pub use experiment::{
-    ALIASES, Accounting, AnswersInTime, BUILT_IN, Cell, Correction, DISPUTES, EXPERIMENT_BYTES_MAX,
-    EXPERIMENT_SCHEMA, Experiment, HttpGrid, HttpPoint, KeepsUp, MIN_PAIRS, NetChoice, NetKind,
-    Nginx, Overrides, Pin, Point, Printed, Protocol, Published, PublishedAgainst, PublishedCall,
-    PublishedDatagrams, PublishedEcho, PublishedEchoRate, PublishedRate, PublishedRequests, Ready,
-    Subject, TcpGrid, TcpPoint, UdpGrid, UdpPoint, UnderTest, Until, built_in,
+    ALIASES, Accounting, AnswersInTime, Arrivals, BUILT_IN, Cell, Correction, DISPUTES,
+    EXPERIMENT_BYTES_MAX, EXPERIMENT_SCHEMA, Experiment, HttpGrid, HttpPoint, KeepsUp, MIN_PAIRS,
+    NetChoice, NetKind, Nginx, Overrides, Pin, Point, Printed, Protocol, Published,
+    PublishedAgainst, PublishedCall, PublishedDatagrams, PublishedEcho, PublishedEchoRate,
+    PublishedRate, PublishedRequests, Ready, Subject, TcpGrid, TcpPoint, UdpGrid, UdpPoint,
+    UnderTest, Until, built_in,
 };
 pub use gallery::{GALLERY_BUNDLES_MAX, gallery};
 pub use helper::helper;

@@ -28,8 +28,8 @@ pub use published::{
 pub use subject::{Nginx, Ready, Subject};
 
 pub use crate::workload::{
-    AnswersInTime, Cell, HttpGrid, HttpPoint, KeepsUp, Point, Protocol, TcpGrid, TcpPoint, UdpGrid,
-    UdpPoint, UnderTest,
+    AnswersInTime, Arrivals, Cell, HttpGrid, HttpPoint, KeepsUp, Point, Protocol, TcpGrid,
+    TcpPoint, UdpGrid, UdpPoint, UnderTest,
 };
 
 /// The schema of experiment files.

@@ -5,13 +5,13 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::requests::{AnswersInTime, check_load};
+use super::requests::{AnswersInTime, Arrivals, check_load};
 use super::{
     Axis, Grid, Load, Place, Point, Points, Workload, bytes, combinations, is_nought, is_zero, one,
     rate, zero,
 };
 use crate::audit::{Audit, Kind, Loop, Severity};
-use crate::commands::{Values, option_unless_zero};
+use crate::commands::Values;
 use crate::contract::HttpResult;
 use crate::contract::http::{Errors, Settings};
 use crate::error::LabError;
@@ -54,6 +54,9 @@ pub struct HttpGrid {
     /// loop.
     #[serde(default = "zero", skip_serializing_if = "is_zero")]
     pub rate_per_s: Vec<u32>,
+    /// How the requests of a schedule follow each other, if not at equal distances.
+    #[serde(default, skip_serializing_if = "Arrivals::is_default")]
+    pub arrivals: Arrivals,
     /// When a subject has done the work that a rate asks for.
     #[serde(default, skip_serializing_if = "AnswersInTime::is_default")]
     pub keeps_up: AnswersInTime,
@@ -154,6 +157,10 @@ impl Grid for HttpGrid {
         )?;
         check_load("http.load", check, &self.load, "{urls}", !is_zero(&self.rate_per_s))
     }
+
+    fn arrivals(&self) -> Arrivals {
+        self.arrivals
+    }
 }
 
 impl Load for HttpPoint {
@@ -201,7 +208,7 @@ impl Load for HttpPoint {
         if !self.keepalive {
             options.push("--no-keepalive".to_owned());
         }
-        options.extend(option_unless_zero("--rate", self.rate_per_s));
+        options.extend(place.arrivals.options(self.rate_per_s));
         values.list("{options}", options);
         for (name, value) in [
             ("{work}", text(site.directory().to_owned())),

@@ -25,7 +25,7 @@ use crate::summary::{Figures, Table};
 pub use axis::Axis;
 pub(crate) use axis::{bytes, differ_only_in, rate};
 pub use http::{HttpGrid, HttpPoint};
-pub use requests::AnswersInTime;
+pub use requests::{AnswersInTime, Arrivals};
 pub use tcp::{TcpGrid, TcpPoint};
 pub use udp::{DUE_TOLERANCE, KeepsUp, UdpGrid, UdpPoint, UnderTest};
 
@@ -196,6 +196,8 @@ pub(crate) struct Place<'a> {
     pub(crate) site: Option<&'a Site>,
     /// The server's address.
     pub(crate) address: SocketAddr,
+    /// How the requests of a schedule follow each other.
+    pub(crate) arrivals: Arrivals,
     /// The command, placeholders still in it.
     pub(crate) template: &'a [String],
 }
@@ -238,6 +240,11 @@ pub(crate) trait Grid: Common {
     /// # Errors
     /// [`LabError::BadExperiment`] for the first thing that is wrong.
     fn check(&self, check: &Check<'_>, subjects: &[Subject]) -> Result<(), LabError>;
+
+    /// How the requests of a schedule follow each other.
+    fn arrivals(&self) -> Arrivals {
+        Arrivals::Periodic
+    }
 
     /// The command of another load generator, if the cells are measured with two.
     fn second_load(&self) -> &[String] {

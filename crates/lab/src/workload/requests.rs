@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::commands::option_unless_zero;
 use crate::error::LabError;
 use crate::experiment::Check;
 use crate::summary::{Figures, Metric};
@@ -44,6 +45,33 @@ impl AnswersInTime {
             format!("{self:?}"),
             "missing_ratio from 0 to 1 and latency_us_p99 above 0",
         )
+    }
+}
+
+/// How the requests of a schedule follow each other.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Arrivals {
+    /// At equal distances.
+    #[default]
+    Periodic,
+    /// Independently of each other.
+    Poisson,
+}
+
+impl Arrivals {
+    pub(super) fn is_default(&self) -> bool {
+        *self == Arrivals::default()
+    }
+
+    /// The options of the load generator for a schedule of this rate; none for 0.
+    pub(super) fn options(self, rate_per_s: u32) -> impl Iterator<Item = String> {
+        let arrivals: &[&str] = match self {
+            Arrivals::Poisson if rate_per_s != 0 => &["--arrivals", "poisson"],
+            _ => &[],
+        };
+        let arrivals = arrivals.iter().map(|word| (*word).to_owned());
+        option_unless_zero("--rate", rate_per_s).chain(arrivals)
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::requests::{AnswersInTime, check_load};
+use super::requests::{AnswersInTime, Arrivals, check_load};
 use super::{
     Axis, Grid, Load, Place, Point, Points, Workload, bytes, combinations, is_nought, is_zero, one,
     rate, zero,
@@ -44,6 +44,9 @@ pub struct TcpGrid {
     /// loop, in which each answer brings the next request.
     #[serde(default = "zero", skip_serializing_if = "is_zero")]
     pub rate_per_s: Vec<u32>,
+    /// How the requests of a schedule follow each other, if not at equal distances.
+    #[serde(default, skip_serializing_if = "Arrivals::is_default")]
+    pub arrivals: Arrivals,
     /// Requests after which a connection is closed and made anew; 0 keeps it.
     #[serde(default = "zero", skip_serializing_if = "is_zero")]
     pub churn: Vec<u32>,
@@ -122,6 +125,10 @@ impl Grid for TcpGrid {
         check_load("tcp.second_load", check, &self.second_load, "{addr}", told)
     }
 
+    fn arrivals(&self) -> Arrivals {
+        self.arrivals
+    }
+
     fn second_load(&self) -> &[String] {
         &self.second_load
     }
@@ -148,9 +155,9 @@ impl Load for TcpPoint {
         Point::Tcp(TcpPoint { connections, rate_per_s, ..*self })
     }
 
-    fn fill(&self, values: &mut Values, _: &Place<'_>) -> Result<(), LabError> {
+    fn fill(&self, values: &mut Values, place: &Place<'_>) -> Result<(), LabError> {
         let churn = option_unless_zero("--churn", self.churn);
-        let options = option_unless_zero("--rate", self.rate_per_s).chain(churn);
+        let options = place.arrivals.options(self.rate_per_s).chain(churn);
         values.list("{options}", options.collect());
         Ok(())
     }
