@@ -273,7 +273,8 @@ fn an_interrupted_lab_of_http_leaves_a_valid_partial_bundle_without_its_files() 
 /// another procedure, and some fields had other names.
 #[test]
 fn bundles_of_earlier_versions_are_verified_by_their_figures_and_rendered_anew() {
-    let old = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/measurements/published-frevib");
+    let old =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/measurements/published-frevib");
     let out = tempfile::tempdir().unwrap();
     for name in files(&old) {
         fs::copy(old.join(&name), out.path().join(&name)).unwrap();
