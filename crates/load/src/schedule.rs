@@ -7,7 +7,7 @@
 //! together, so a server that works in batches finds few to work on. *Poisson*: requests arrive
 //! independently of each other, as those of many users do, and so sometimes together. A Poisson
 //! process of which one knows how many events an interval has is that number of times, drawn
-//! uniformly and sorted; so each [`TOGETHER`] requests arrive in the time that they take at the rate,
+//! uniformly and sorted; so each 16,384 requests arrive in the time that they take at the rate,
 //! and the number of requests in a window is the same as for periodic ones. The times are drawn once
 //! from a fixed seed and repeat: every subject gets the same schedule.
 
