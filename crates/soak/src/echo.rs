@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use twinring::ListenOptions;
 use twinring::sim::World;
-use twinring_load::schedule::Arrivals;
 use twinring_load::tcp::{Load, LoadError, Settings};
 use twinring_services::{Connection, Limits, TcpService, echo};
 
@@ -89,7 +88,6 @@ fn settings(plan: &mut Plan, target: std::net::SocketAddr) -> Settings {
         depth: Some(plan.about(1, depth_max) as u32),
         threads: plan.about(1, connections.min(3)) as usize,
         rate_per_s: plan.sometimes(4, 1, 2_000).filter(|_| !slow_reader),
-        arrivals: *plan.one_of(&[Arrivals::Periodic, Arrivals::Poisson]),
         churn: plan.sometimes(4, 1, 100).filter(|_| !slow_reader),
         idle: plan.sometimes(4, 1, 10).unwrap_or(0),
         slow_reader,
