@@ -1,7 +1,7 @@
 //! Joins bundles of one experiment: occasions hours apart, or several machines.
 //!
 //! Each keeps its runs as they are, but for the numbers of run, block and occasion. The summary is
-//! computed anew from all of them.
+//! computed again from all of them.
 
 use std::collections::HashMap;
 use std::fs;
