@@ -29,8 +29,10 @@ fn said(output: &Output) -> String {
 /// Measures with these arguments, to the end; what was said.
 fn measured(network: &Network, arguments: &[&str]) -> String {
     let output = network.lab(arguments);
+    let text = said(&output);
+    assert!(network.path("bundles").exists(), "{text}");
     assert_complete(&output, &network.bundle());
-    said(&output)
+    text
 }
 
 fn json(path: &Path) -> Value {
@@ -209,12 +211,16 @@ fn two_client_hosts_share_the_load_and_their_results_are_added() {
     }
 }
 
-/// As with `kubectl exec` or `srun`: there is no SSH_CONNECTION, and no shell in between.
+/// As with `ip netns exec` or `srun`: no sshd and no shell in between, and the SSH_CONNECTION of the
+/// lab's own login is inherited, whose addresses are of another network.
 #[test]
 fn any_command_that_runs_a_program_on_a_host_connects_to_it() {
     let Some(network) = Network::new() else { return };
     let [alpha, beta] = [0, 1].map(|index| network.process_on(index).to_string());
-    let connect = format!("env {} nsenter --net -t {{node}}", network.environment("alpha"));
+    // Of the login that the lab itself was started from, in another network.
+    let inherited = "SSH_CONNECTION='192.0.2.1 40000 192.0.2.2 22'";
+    let environment = network.environment("alpha");
+    let connect = format!("env {inherited} {environment} nsenter --net -t {{node}}");
     let hosts = ["--server-host", &alpha, "--client-host", &beta, "--connect", &connect];
     let tcp = ["quick", "--protocol", "tcp", "--connections", "4", "--sizes", "128"];
     measured(&network, &[&tcp[..], &SHORT, &hosts].concat());

@@ -64,17 +64,26 @@ pub(crate) fn hello(binary: &Path) -> io::Result<Hello> {
         boot_id,
         pid_namespace,
         cores,
-        connection: connection.as_deref().and_then(ends_of_connection),
+        // Inherited by what a login starts in another network (`ip netns exec`), where it means
+        // nothing: the address that sshd was reached at is one of this host's.
+        connection: connection
+            .as_deref()
+            .and_then(ends_of_connection)
+            .filter(|[_, own]| own_addresses().contains(own)),
         addresses: addresses(),
     })
+}
+
+fn own_addresses() -> Vec<IpAddr> {
+    let devices = getifaddrs().into_iter().flatten();
+    devices.filter_map(|device| address_of(&device)).collect()
 }
 
 /// Addresses of this host that others may reach it at: those of devices other than loopback, except
 /// for link-local ones, which mean nothing without a device.
 fn addresses() -> Vec<IpAddr> {
-    let Ok(devices) = getifaddrs() else { return Vec::new() };
-    let addresses = devices.filter_map(|device| address_of(&device));
-    addresses
+    own_addresses()
+        .into_iter()
         .filter(|ip| match ip {
             IpAddr::V4(ip) => !ip.is_loopback() && !ip.is_link_local(),
             IpAddr::V6(ip) => !ip.is_loopback() && !ip.is_unicast_link_local(),
