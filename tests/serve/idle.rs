@@ -11,6 +11,8 @@ use std::time::Duration;
 /// reset, and once for what their peers took.
 const SETTLING: Duration = Duration::from_secs(4);
 const WATCHED: Duration = Duration::from_secs(4);
+const WINDOWS: usize = 3;
+const RUNS_MAX: u64 = 2;
 const CONNECTIONS: usize = 100;
 
 /// How often threads of a server were given a CPU so far.
@@ -68,14 +70,28 @@ fn a_server_without_traffic_sleeps() {
         }
     }
     std::thread::sleep(SETTLING);
-    let before: Vec<u64> = servers.iter().map(|(_, _, server)| runs(server)).collect();
-    std::thread::sleep(WATCHED);
-    for ((engine, service, server), before) in servers.iter().zip(before) {
-        let runs = runs(server) - before;
-        assert!(runs <= 2, "{engine}: an idle {service} ran {runs} times in {WATCHED:?}");
+    // Preempted once more, a thread counts as run; on a busy machine that says nothing. What wakes up
+    // by itself does so in every window.
+    let mut awake: Vec<_> = servers.iter().collect();
+    for _ in 0..WINDOWS {
+        let before: Vec<u64> = awake.iter().map(|(_, _, server)| runs(server)).collect();
+        std::thread::sleep(WATCHED);
+        let watched = awake.into_iter().zip(before);
+        awake =
+            watched.filter(|(it, before)| runs(&it.2) - before > RUNS_MAX).map(|it| it.0).collect();
+        if awake.is_empty() {
+            break;
+        }
+    }
+    let awake: Vec<_> =
+        awake.iter().map(|(engine, service, _)| format!("{engine}: {service}")).collect();
+    assert!(
+        awake.is_empty(),
+        "more than {RUNS_MAX} runs in each {WATCHED:?} without traffic: {awake:?}"
+    );
+    for (_, service, server) in &servers {
         if *service == "udp" {
             reflected(&client(server.address()), b"and again");
         }
-        println!("{engine}: {service}, {runs} runs");
     }
 }
