@@ -113,8 +113,23 @@ fn host_facts(host: &HostRecord) -> Vec<(String, String)> {
     facts
 }
 
-/// One line for each host, where there are several: what a reader has to know of the machines.
-pub(super) fn hosts(bundle: &Bundle) -> Vec<String> {
+/// A line for each machine: what a reader has to know of it.
+pub(super) fn machines(bundle: &Bundle) -> Vec<String> {
+    if bundle.hosts.is_empty() {
+        let version = &bundle.lab_version;
+        return vec![format!("{}, Twinring {version}", in_short(&bundle.machine))];
+    }
+    hosts(bundle)
+}
+
+/// Processors and kernel.
+fn in_short(machine: &Fingerprint) -> String {
+    let kernel = machine.kernel.split(' ').next().unwrap_or_default();
+    let virtual_machine = if machine.virtualisation.is_some() { ", virtual" } else { "" };
+    format!("{} CPUs {}{virtual_machine}, Linux {kernel}", machine.cpus_online, machine.cpu_model)
+}
+
+fn hosts(bundle: &Bundle) -> Vec<String> {
     let one = |host: &HostRecord| {
         let HostRecord { role, name, cpu, machine, .. } = host;
         let address = host.address.map_or(String::new(), |address| format!(" ({address})"));

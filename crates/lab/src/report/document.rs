@@ -173,8 +173,10 @@ pub(super) fn document(bundle: &Bundle, detail: Detail) -> Document {
 
 fn head(bundle: &Bundle) -> Section {
     let mut parts = vec![Part::plain(words::setting(bundle))];
-    let hosts = conditions::hosts(bundle).into_iter();
-    parts.push(Part::items(hosts.map(|host| item(Tone::Plain, host))));
+    match &conditions::machines(bundle)[..] {
+        [one] => parts.push(Part::plain(one)),
+        several => parts.push(Part::items(several.iter().map(|it| item(Tone::Plain, it.clone())))),
+    }
     parts.extend(words::notes(bundle).into_iter().map(|note| Part::Text(Tone::Note, note)));
     Section::new(None, parts)
 }

@@ -12,8 +12,8 @@ use crate::summary::{CellSummary, Comparison, Metric, SubjectSummary, Summary};
 /// that were compared, then the notifications of each subject if they were counted. None if there is one
 /// network only.
 pub(super) fn tables(summary: &Summary) -> Vec<Vec<Vec<String>>> {
-    let nets: BTreeSet<NetKind> = summary.cells.iter().map(|it| it.cell.net).collect();
-    if nets.len() < 2 {
+    let nets = nets(summary);
+    if !are_several(summary) {
         return Vec::new();
     }
     let all: Vec<Judged<'_>> = judged(summary).collect();
@@ -32,6 +32,14 @@ pub(super) fn tables(summary: &Summary) -> Vec<Vec<Vec<String>>> {
     tables.push(table("notifications per request or packet", &nets, counts.collect()));
     tables.retain(|rows| rows.len() > 1);
     tables
+}
+
+fn nets(summary: &Summary) -> BTreeSet<NetKind> {
+    summary.cells.iter().map(|it| it.cell.net).collect()
+}
+
+pub(super) fn are_several(summary: &Summary) -> bool {
+    nets(summary).len() > 1
 }
 
 /// An entry: its row, its column, what stands there.

@@ -1,7 +1,7 @@
 //! Verdicts counted: what a whole experiment says, in a sentence or two.
 
 use super::warnings;
-use super::words::{self, short};
+use super::words;
 use crate::experiment::Experiment;
 use crate::result::Bundle;
 use crate::summary::{CellSummary, Comparison, Knee, Summary, Verdict};
@@ -130,8 +130,41 @@ pub(super) fn overall(bundle: &Bundle, summary: &Summary) -> Vec<String> {
     let contests = grouped(&contests, |it| [&*it.subject, &*it.baseline]);
     let changes = grouped(&changes, |it| [&*it.baseline, ""]);
     let method = summary.aa.iter().map(warnings::aa);
-    let judged = contests.iter().map(|it| contest(it)).chain(changes.iter().map(|it| worth(it)));
-    method.chain(judged).collect()
+    let (judged, open): (Vec<_>, Vec<_>) =
+        contests.iter().partition(|it| it.iter().any(|(_, one)| is_judged(one)));
+    // One contest alone says why it has no verdict.
+    let (judged, open) =
+        if open.len() > 1 { (judged, open) } else { (contests.iter().collect(), Vec::new()) };
+    let sentences = judged.into_iter().map(|it| contest(it));
+    let open = (!open.is_empty()).then(|| without_verdict(&open));
+    method.chain(sentences).chain(open).chain(changes.iter().map(|it| worth(it))).collect()
+}
+
+/// Whether a comparison came to any conclusion.
+fn is_judged(comparison: &Comparison) -> bool {
+    !matches!(Outcome::of(comparison), Outcome::Few | Outcome::Behind | Outcome::Void)
+}
+
+/// Those that have no verdict in any cell, in one sentence.
+fn without_verdict(contests: &[&Vec<Judged<'_>>]) -> String {
+    let pairs: Vec<&Comparison> = contests.iter().filter_map(|it| Some(it.first()?.1)).collect();
+    let mut baselines: Vec<&str> = pairs.iter().map(|it| &*it.baseline).collect();
+    baselines.dedup();
+    let against = |baseline: &&str| {
+        let subjects = pairs.iter().filter(|it| it.baseline == *baseline).map(|it| &*it.subject);
+        format!("{} against {baseline}", subjects.collect::<Vec<_>>().join(", "))
+    };
+    let named: Vec<String> = baselines.iter().map(against).collect();
+    let is = |wanted: Outcome| {
+        contests.iter().flat_map(|it| it.iter()).any(|(_, it)| Outcome::of(it) == wanted)
+    };
+    let why = [
+        (Outcome::Few, "too few pairs"),
+        (Outcome::Behind, "too few pairs in which both kept the rate"),
+        (Outcome::Void, "an audit that failed"),
+    ];
+    let why: Vec<&str> = why.into_iter().filter(|it| is(it.0)).map(|it| it.1).collect();
+    format!("No verdict in any cell, for {}: {}.", why.join(" or "), named.join("; "))
 }
 
 /// A comparison with the cell that it is of.
@@ -185,9 +218,15 @@ fn contest(these: &[Judged<'_>]) -> String {
     for (side, name, other) in both {
         let times: Vec<f64> = of(Outcome::Ahead(side)).filter_map(|it| times(it, side)).collect();
         if !times.is_empty() {
-            let (cells, times) = (times.len(), range(&times));
-            let what = format!("{name} needs less CPU in {cells}");
-            parts.push(format!("{what} ({other} needs {times} times as much there)"));
+            let cells = times.len();
+            let saved: Vec<f64> = times.iter().map(|times| saved_percent(*times)).collect();
+            let saved = range(&saved);
+            let of = match (parts.is_empty(), these.len()) {
+                (true, all) if all == cells => format!("all {all} cells"),
+                (true, all) => format!("{cells} of {all} cells"),
+                (false, _) => cells.to_string(),
+            };
+            parts.push(format!("{name} needs {saved} % less CPU than {other} in {of}"));
         }
         match of(Outcome::KeepsRate(side)).count() {
             0 => {}
@@ -219,7 +258,18 @@ fn contest(these: &[Judged<'_>]) -> String {
             cells => parts.push(format!("{what} in {cells}{more}")),
         }
     }
-    format!("Of {} cells with {subject} and {baseline}: {}.", these.len(), parts.join("; "))
+    let all = parts.join("; ");
+    let is_led = these.iter().any(|(_, it)| matches!(Outcome::of(it), Outcome::Ahead(_)));
+    if is_led {
+        format!("{all}.")
+    } else {
+        format!("{subject} and {baseline}, {} cells: {all}.", these.len())
+    }
+}
+
+/// How much less CPU one needs of which the other needs so many times as much.
+pub(super) fn saved_percent(times: f64) -> f64 {
+    (1.0 - 1.0 / times) * 100.0
 }
 
 /// How many times the CPU of this side the other one needs.
@@ -236,11 +286,15 @@ fn would_have_seen(comparison: &Comparison) -> Option<f64> {
     }
 }
 
-/// `1.04 to 1.42`, or `1.04`.
-fn range(ratios: &[f64]) -> String {
-    let low = ratios.iter().copied().fold(f64::INFINITY, f64::min);
-    let high = ratios.iter().copied().fold(0.0, f64::max);
-    let [low, high] = [short(low), short(high)];
+/// `3.5 to 18`, or `3.5`: percents.
+fn range(percents: &[f64]) -> String {
+    let low = percents.iter().copied().fold(f64::INFINITY, f64::min);
+    let high = percents.iter().copied().fold(0.0, f64::max);
+    let rounded = |percent: f64| match percent {
+        10.0.. => format!("{percent:.0}"),
+        _ => format!("{percent:.1}"),
+    };
+    let [low, high] = [low, high].map(rounded);
     if low == high { low } else { format!("{low} to {high}") }
 }
 

@@ -1,6 +1,6 @@
 //! Numbers and sentences that all reports share.
 
-use super::columns;
+use super::{columns, outcome};
 use crate::audit::{Finding, Severity};
 use crate::experiment::{Experiment, Protocol, UdpGrid, UnderTest};
 use crate::machine::Fingerprint;
@@ -106,7 +106,8 @@ pub(super) fn claim_and_figures(
                 false => (baseline, ratio, ends),
             };
             let figures = format!(
-                "{loser} needs {ratio:.3} times its {record}, {}, {pairs} pairs{}{}",
+                "{:.1} % less {record}; {loser} needs {ratio:.3} times as much, {}, {pairs} pairs{}{}",
+                outcome::saved_percent(ratio),
                 at_level(ends, comparison.confidence),
                 q_value(comparison),
                 beside(comparison, inverted)

@@ -6,6 +6,7 @@ mod data;
 mod map;
 mod parts;
 mod pictures;
+mod ranking;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -53,7 +54,7 @@ pub(crate) fn html(bundle: &Bundle, runs: &[RunRecord]) -> String {
                     p.soft.small { "Twinring lab, " (experiment.name) }
                     h1 { (title) }
                     p.soft { (words::setting(bundle)) }
-                    @for host in conditions::hosts(bundle) { p.soft { (host) } }
+                    @for machine in conditions::machines(bundle) { p.soft { (machine) } }
                 }
                 section #verdict aria-label="Verdict" {
                     @for sentence in verdict(bundle) { p.claim { (sentence) } }
@@ -91,12 +92,21 @@ fn results(bundle: &Bundle, summary: &Summary) -> Markup {
     let told = document::warnings(bundle, summary);
     let [published, not_reproduced] = document::of_published(bundle, summary);
     let explanation = Explanation::of(bundle);
+    let ranking = ranking::section(bundle, &all);
+    let there = [!ranking.0.is_empty(), !told.parts.is_empty(), explanation.is_some()];
     html! {
-        (contents(summary, &shape, !told.parts.is_empty(), explanation.is_some()))
-        (parts::parts(&document::apart("Networks", networks::tables(summary))))
+        (contents(summary, &shape, there))
+        (ranking)
         (map::section(bundle, summary, &shape))
         (pictures::ablations(&shape))
         (pictures::curves(&shape))
+        @let networks = networks::tables(summary);
+        @if !networks.is_empty() {
+            section #networks {
+                h2 { "Networks" }
+                (parts::parts(&document::apart("Networks", networks)))
+            }
+        }
         (verdicts(&bundle.experiment, &all, &shape, summary))
         p.soft.small { (words::legend(bundle)) }
         (parts::section("warnings", &told))
@@ -111,11 +121,14 @@ fn results(bundle: &Bundle, summary: &Summary) -> Markup {
 }
 
 /// Links to what this page has.
-fn contents(summary: &Summary, shape: &Shape<'_>, warned: bool, explained: bool) -> Markup {
+fn contents(summary: &Summary, shape: &Shape<'_>, there: [bool; 3]) -> Markup {
+    let [ranked, warned, explained] = there;
     let parts = [
+        ("ranking", "Ranking", ranked),
         ("map", "Map", !shape.maps.is_empty()),
         ("changes", "Changes", !shape.ablations.is_empty()),
         ("curves", "Curves", !shape.curves.is_empty()),
+        ("networks", "Networks", networks::are_several(summary)),
         ("warnings", "Warnings", warned),
         ("cells", "Cells", !summary.cells.is_empty()),
         ("prices", "Prices", explained),
