@@ -8,7 +8,7 @@ use crate::error::LabError;
 use crate::experiment::Point;
 use crate::host::End;
 use crate::net::Network;
-use crate::peers::{PLAIN_LOAD, PLAIN_LOAD_WORD};
+use crate::peers::SECOND_LOADS;
 use crate::runner::{Bench, Slot};
 use crate::workload::{Arrivals, Place};
 
@@ -78,8 +78,10 @@ impl Values {
             values.text("{peer}", program.display().to_string());
             values.list("{peer_options}", slot.subject.peer_options(&slot.cell.point));
         }
-        if let Some(program) = bench.peers.get(PLAIN_LOAD.name) {
-            values.text(PLAIN_LOAD_WORD, program.display().to_string());
+        for load in &SECOND_LOADS {
+            if let Some(program) = bench.peers.get(load.name) {
+                values.text(&load.word(), program.display().to_string());
+            }
         }
         for (_, key, value) in point.load().axes() {
             values.text(&format!("{{{key}}}"), value.to_string());

@@ -18,7 +18,7 @@ use crate::net::{self, Network, Networks};
 use crate::outlook::too_few_pairs;
 use crate::paths::{Paths, for_anywhere};
 use crate::peers::find::Found;
-use crate::peers::{PLAIN_LOAD, PLAIN_LOAD_WORD, Places};
+use crate::peers::{Peer, Places, SECOND_LOADS};
 use crate::plan::{Block, Group, groups, plan, two_more};
 use crate::prices::{self, PriceRecord};
 use crate::profile;
@@ -231,11 +231,13 @@ struct Possible {
 fn possible(options: &RunOptions, server: &Host) -> Result<Possible, LabError> {
     let mut experiment = options.experiment.clone();
     // Whoever measures no peer has nothing to do with their places.
-    let asks = experiment
-        .grids_mut()
-        .any(|(_, it)| it.second_load().iter().any(|word| word == PLAIN_LOAD_WORD));
+    let commands: Vec<Vec<String>> =
+        experiment.grids_mut().map(|(_, it)| it.second_load().to_vec()).collect();
+    let asks = |load: &&Peer| commands.iter().flatten().any(|word| *word == load.word());
+    let asking: Vec<&Peer> = SECOND_LOADS.iter().filter(asks).collect();
     let is_peer = |subject: &Subject| subject.peer.is_some();
-    let looks = options.peers.is_some() || asks || experiment.subjects.iter().any(is_peer);
+    let looks =
+        options.peers.is_some() || !asking.is_empty() || experiment.subjects.iter().any(is_peer);
     let places = looks.then(|| Places::new(options.peers.as_deref(), &options.binary));
     let places = places.transpose()?;
     let asked_for = experiment.subjects.iter().any(|subject| subject.nginx.is_some());
@@ -244,11 +246,11 @@ fn possible(options: &RunOptions, server: &Host) -> Result<Possible, LabError> {
         false => Ok(None),
     };
     let mut peers = Found::new();
-    if let (true, Some(places)) = (asks, &places) {
-        let program = places.find(&PLAIN_LOAD);
-        let program = program
-            .map_err(|absent| LabError::Machine { why: PLAIN_LOAD.why_left_out(&absent) })?;
-        peers.insert(PLAIN_LOAD.name.to_owned(), program);
+    for (load, places) in asking.into_iter().zip(places.iter().cycle()) {
+        let program = places
+            .find(load)
+            .map_err(|absent| LabError::Machine { why: load.why_left_out(&absent) })?;
+        peers.insert(load.name.to_owned(), program);
     }
     let mut why_not = |subject: &Subject| -> Option<String> {
         if subject.nginx.is_some() {
@@ -462,7 +464,9 @@ fn programs(
                 paths.extend(commands.iter().filter_map(|it| program(&end.host, it)));
             }
         }
-        paths.retain(|path| path != "{peer}" && path != PLAIN_LOAD_WORD);
+        paths.retain(|path| {
+            path != "{peer}" && SECOND_LOADS.iter().all(|load| *path != load.word())
+        });
         paths.sort_unstable();
         paths.dedup();
         // Our own program has told its hash already.

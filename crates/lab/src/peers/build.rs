@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-use super::{KNOWN, Origin, PLAIN_LOAD, Peer};
+use super::{KNOWN, Origin, Peer, SECOND_LOADS};
 use crate::error::LabError;
 use crate::progress::say;
 use crate::stop::Stop;
@@ -42,7 +42,7 @@ pub fn build(directory: &Path, stop: &Stop) -> Result<Vec<Built>, LabError> {
         let why = format!("{} is not there: run it in a checkout of twinring", manifest.display());
         return Err(LabError::Machine { why });
     }
-    let all = KNOWN.iter().chain([&PLAIN_LOAD]);
+    let all = KNOWN.iter().chain(&SECOND_LOADS);
     let of_cargo: Vec<&Peer> = all.filter(|peer| matches!(peer.origin, Origin::Cargo)).collect();
     let mut cargo: Vec<String> =
         ["build", "--release", "--manifest-path", "peers/Cargo.toml", "--target-dir"]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::{KNOWN, Origin, PLAIN_LOAD, Peer, Places};
+use super::{KNOWN, Origin, Peer, Places, SECOND_LOADS};
 use crate::experiment::Nginx;
 use crate::machine::{PROGRAM_BYTES_MAX, sha256_of};
 use crate::site::nginx;
@@ -44,7 +44,7 @@ pub struct PeerState {
 
 /// Every known peer and whether it is in one of the places.
 pub fn list(places: &Places) -> Vec<PeerState> {
-    KNOWN.iter().chain([&PLAIN_LOAD]).map(|peer| state(peer, places)).collect()
+    KNOWN.iter().chain(&SECOND_LOADS).map(|peer| state(peer, places)).collect()
 }
 
 fn state(peer: &'static Peer, places: &Places) -> PeerState {

@@ -96,20 +96,30 @@ const OURS_GATHERED: &[&str] = &["--listen", "{addr}", "--pin", "{server_cpu}", 
 /// The same, and registering a socket again after each of its events.
 const OURS_REARMED: &[&str] = &["--listen", "{addr}", "--pin", "{server_cpu}", "--rearm"];
 
-/// Stands for the program of [`PLAIN_LOAD`] in the command of a load generator.
-pub(crate) const PLAIN_LOAD_WORD: &str = "{plain-load}";
-
-/// A load generator, and no server: the second opinion on ours.
-pub(crate) const PLAIN_LOAD: Peer = Peer {
-    name: "plain-load",
-    program: "plain-load",
-    what: "load generator on bare epoll",
-    protocol: Protocol::Tcp,
-    arguments: &[],
-    fitted: nothing,
-    port: None,
-    origin: Origin::Cargo,
-};
+/// Load generators, and no servers: second opinions on ours. In a command the name in braces stands
+/// for the program.
+pub(crate) const SECOND_LOADS: [Peer; 2] = [
+    Peer {
+        name: "plain-load",
+        program: "plain-load",
+        what: "load generator on bare epoll",
+        protocol: Protocol::Tcp,
+        arguments: &[],
+        fitted: nothing,
+        port: None,
+        origin: Origin::Cargo,
+    },
+    Peer {
+        name: "h2load",
+        program: "h2load-window",
+        what: "load generator h2load of nghttp2",
+        protocol: Protocol::Http,
+        arguments: &[],
+        fitted: nothing,
+        port: None,
+        origin: Origin::Cargo,
+    },
+];
 
 /// Every server that is known.
 pub const KNOWN: &[Peer] = &[
@@ -286,6 +296,11 @@ impl Peer {
     pub(crate) fn command_template(&self, more: &[String]) -> Vec<String> {
         let words = ["{peer}"].iter().chain(self.arguments).chain(&["{peer_options}"]);
         words.map(|word| (*word).to_owned()).chain(more.iter().cloned()).collect()
+    }
+
+    /// What stands for its program in the command of a load generator.
+    pub(crate) fn word(&self) -> String {
+        format!("{{{}}}", self.name)
     }
 
     /// Why it is left out, and what to do.

@@ -113,6 +113,7 @@ mod tests {
         keepalive: true,
         tls: false,
         rate_per_s: 0,
+        generator: 0,
     };
 
     fn configuration(built: &str, nginx: &Nginx, point: HttpPoint) -> String {

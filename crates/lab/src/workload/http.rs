@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::requests::{AnswersInTime, Arrivals, check_load};
 use super::{
-    Axis, Grid, Load, Place, Point, Points, Workload, bytes, combinations, is_nought, is_zero, one,
-    rate, zero,
+    Axis, Grid, Load, Place, Point, Points, Workload, bytes, combinations, generators, is_nought,
+    is_zero, one, rate, zero,
 };
 use crate::audit::{Audit, Kind, Loop, Severity};
 use crate::commands::Values;
@@ -69,6 +69,10 @@ pub struct HttpGrid {
     /// The command of the load generator, with placeholders in braces. It must print the JSON
     /// lines of `twinring load http`. It never follows the subject's engine.
     pub load: Vec<String>,
+    /// The command of another load generator. Every cell is then measured with either, and verdicts
+    /// that depend on it are warned of. `{h2load}` is that of nghttp2.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub second_load: Vec<String>,
 }
 
 fn only_true() -> Vec<bool> {
@@ -98,6 +102,9 @@ pub struct HttpPoint {
     /// Requests per second of all connections; 0 is a closed loop.
     #[serde(default, skip_serializing_if = "is_nought")]
     pub rate_per_s: u32,
+    /// 1 if the experiment's second load generator asks.
+    #[serde(default, skip_serializing_if = "is_nought")]
+    pub generator: u32,
 }
 
 /// The largest file, and the largest set of files of one size, in bytes.
@@ -117,19 +124,36 @@ impl Grid for HttpGrid {
     }
 
     fn points(&self) -> Vec<Point> {
-        let point = |axes: [u32; 7]| {
-            let [tls, keepalive, files, file_bytes, depth, connections, rate_per_s] = axes;
+        let point = |axes: [u32; 8]| {
+            let [tls, keepalive, files, file_bytes, depth, connections, rate_per_s, generator] =
+                axes;
             let (keepalive, tls) = (keepalive != 0, tls != 0);
-            let point =
-                HttpPoint { connections, file_bytes, files, depth, keepalive, tls, rate_per_s };
-            Point::Http(point)
+            Point::Http(HttpPoint {
+                connections,
+                file_bytes,
+                files,
+                depth,
+                keepalive,
+                tls,
+                rate_per_s,
+                generator,
+            })
         };
         let HttpGrid { files, file_bytes, depth, connections, rate_per_s, .. } = self;
         let numbers =
             |flags: &[bool]| flags.iter().map(|flag| u32::from(*flag)).collect::<Vec<_>>();
         let (tls, keepalive) = (numbers(&self.tls), numbers(&self.keepalive));
-        let all =
-            combinations([&tls, &keepalive, files, file_bytes, depth, connections, rate_per_s]);
+        let generators = generators(&self.second_load);
+        let all = combinations([
+            &tls,
+            &keepalive,
+            files,
+            file_bytes,
+            depth,
+            connections,
+            rate_per_s,
+            generators,
+        ]);
         all.into_iter().map(point).collect()
     }
 
@@ -155,7 +179,16 @@ impl Grid for HttpGrid {
             format!("{set_bytes} bytes in files of one size"),
             "at most 4 GiB: fewer or smaller files",
         )?;
-        check_load("http.load", check, &self.load, "{urls}", !is_zero(&self.rate_per_s))
+        let told = !is_zero(&self.rate_per_s);
+        check_load("http.load", check, &self.load, "{urls}", told)?;
+        if self.second_load.is_empty() {
+            return Ok(());
+        }
+        check_load("http.second_load", check, &self.second_load, "{urls}", told)
+    }
+
+    fn second_load(&self) -> &[String] {
+        &self.second_load
     }
 
     fn arrivals(&self) -> Arrivals {
@@ -173,6 +206,7 @@ impl Load for HttpPoint {
             (Axis::RatePerS, "rate_per_s", self.rate_per_s),
             (Axis::Keepalive, "keepalive", self.keepalive.into()),
             (Axis::Tls, "tls", self.tls.into()),
+            (Axis::Generator, "generator", self.generator),
         ]
     }
 
@@ -225,7 +259,8 @@ impl Load for HttpPoint {
 
 impl fmt::Display for HttpPoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let HttpPoint { connections, file_bytes, files, depth, keepalive, tls, rate_per_s } = *self;
+        let HttpPoint { connections, file_bytes, files, depth, .. } = *self;
+        let HttpPoint { keepalive, tls, rate_per_s, generator, .. } = *self;
         let plural = if connections == 1 { "" } else { "s" };
         write!(f, "{connections} connection{plural} x {}", bytes(file_bytes))?;
         if files != 1 {
@@ -238,7 +273,8 @@ impl fmt::Display for HttpPoint {
             write!(f, " at {}/s", rate(rate_per_s))?;
         }
         f.write_str(if tls { " over HTTPS" } else { " over HTTP" })?;
-        f.write_str(if keepalive { "" } else { ", a connection per request" })
+        f.write_str(if keepalive { "" } else { ", a connection per request" })?;
+        f.write_str(if generator == 0 { "" } else { ", second generator" })
     }
 }
 

@@ -257,6 +257,11 @@ pub(crate) trait Grid: Common {
     }
 }
 
+/// The axis of load generators: ours, and a second one if there is one.
+fn generators(second_load: &[String]) -> &'static [u32] {
+    if second_load.is_empty() { &[0] } else { &[0, 1] }
+}
+
 /// Every combination of these axes; the points of the last one are next to each other.
 fn combinations<const N: usize>(axes: [&[u32]; N]) -> Vec<[u32; N]> {
     let mut all = vec![[0; N]];

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::requests::{AnswersInTime, Arrivals, check_load};
 use super::{
-    Axis, Grid, Load, Place, Point, Points, Workload, bytes, combinations, is_nought, is_zero, one,
-    rate, zero,
+    Axis, Grid, Load, Place, Point, Points, Workload, bytes, combinations, generators, is_nought,
+    is_zero, one, rate, zero,
 };
 use crate::audit::{Audit, Kind, Loop, Severity};
 use crate::commands::{Values, option_unless_zero};
@@ -110,7 +110,7 @@ impl Grid for TcpGrid {
             Point::Tcp(point)
         };
         let TcpGrid { connections, message_bytes, depth, rate_per_s, churn, .. } = self;
-        let generators: &[u32] = if self.second_load.is_empty() { &[0] } else { &[0, 1] };
+        let generators = generators(&self.second_load);
         let all = combinations([message_bytes, depth, churn, connections, rate_per_s, generators]);
         all.into_iter().map(point).collect()
     }
