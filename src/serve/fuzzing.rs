@@ -21,7 +21,7 @@ pub struct Configured {
 pub fn configuration(name: &str, text: &str) -> Configured {
     let file = File { path: Path::new(name), text };
     match config::merge(&file, ["twinring", "serve", "http"].map(OsString::from).to_vec()) {
-        Ok(Configuration { args, hosts, problems }) => {
+        Ok(Configuration { args, hosts, problems, .. }) => {
             Configured { options: Some(format!("{args:?} {hosts:?}")), problems }
         }
         Err(problems) => Configured { options: None, problems },

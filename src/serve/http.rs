@@ -3,6 +3,7 @@
 mod arguments;
 pub(super) mod config;
 mod log;
+mod reload;
 mod site;
 mod tls;
 
@@ -14,7 +15,9 @@ use super::sandbox::Sandbox;
 use super::signals::Actions;
 use super::user::{self, Identity, Served};
 use super::{Hooks, USAGE, admin, families, operate, print_once, refuse, with_remedy};
+use clap::ArgMatches;
 use config::{Configuration, HostArgs};
+use reload::{Reloader, Running};
 use signal_hook::consts::{SIGHUP, SIGUSR1};
 use site::SiteArgs;
 use std::error::Error;
@@ -22,32 +25,24 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
-use tls::Reloader;
 use twinring::{ListenOptions, Runtime};
 use twinring_services::http::{AccessLog, HttpService, HttpSettings, Tls};
 use twinring_services::raise_descriptor_limit;
 
 /// Serves files until a signal ends it.
 pub(super) fn serve(args: HttpArgs) -> Result<ExitCode, Box<dyn Error>> {
-    // SIGHUP reloads certificates and reopens the log. It is handled even without both, because its
-    // default effect would end the process.
+    // SIGHUP reloads the configuration and reopens the log. It is handled even without both, because
+    // its default effect would end the process.
     let signals = Actions::of(&[SIGHUP, SIGUSR1])?;
     if let Err(error) = raise_descriptor_limit() {
         complain(&format!("twinring: cannot raise the limit of open descriptors: {error}"));
     }
-    let (args, hosts, mut usage) = match &args.config {
-        None => (args, Vec::new(), Vec::new()),
-        Some(path) => match config::read(path) {
-            Ok(Configuration { args, hosts, problems }) => (args, hosts, problems),
-            Err(problems) => return Ok(refuse(&problems, USAGE)),
-        },
+    let configuration = match config::read(args.config.as_deref()) {
+        Ok(configuration) => configuration,
+        Err(problems) => return Ok(refuse(&problems, USAGE)),
     };
-    if !args.site.has_root() && hosts.is_empty() && usage.is_empty() {
-        usage.push("no directory to serve: give --root DIR".to_owned());
-    }
-    if let Some(missing) = args.tls.missing() {
-        usage.push(format!("for TLS, {missing} is missing"));
-    }
+    let mut usage = configuration.usage();
+    let Configuration { args, hosts, options, .. } = configuration;
     let mut problems = Vec::new();
     let prepared = Prepared::new(&args, &hosts, &mut problems);
     if args.check {
@@ -63,7 +58,7 @@ pub(super) fn serve(args: HttpArgs) -> Result<ExitCode, Box<dyn Error>> {
                 print_line("OK");
                 Ok(ExitCode::SUCCESS)
             }
-            false => run(&args, &hosts, prepared, signals),
+            false => run(&args, &hosts, options, prepared, signals),
         },
         _ => Ok(refuse(&usage, code)),
     }
@@ -82,7 +77,7 @@ impl Prepared {
     /// `None` if a problem makes it incomplete.
     fn new(args: &HttpArgs, hosts: &[HostArgs], problems: &mut Vec<String>) -> Option<Prepared> {
         let settings = args.settings(hosts, problems);
-        let tls = args.tls.tls().map_err(|error| problems.push(error.to_string())).ok();
+        let tls = args.tls.tls(hosts).map_err(|error| problems.push(error.to_string())).ok();
         let identity = args.user.identity().map_err(|problem| problems.push(problem)).ok();
         // The service flushes before it closes; what is then still unsent was cut on purpose.
         let builder = args.engine.runtime().linger(Duration::ZERO).on_notice(print_once());
@@ -118,9 +113,13 @@ impl Prepared {
         if let Some(problem) = args.log.check_rotation() {
             complain(&format!("twinring: as {who}: {problem}"));
         }
-        if let Some(Err(error)) = self.tls.as_ref().map(Tls::reload) {
+        let certificates = self.tls.as_ref().map(|tls| tls.load(&args.tls.settings(hosts)));
+        if let Some(Err(error)) = certificates {
+            complain(&format!("twinring: as {who}: {error}; SIGHUP will reload nothing"));
+        }
+        if let Some(Err(error)) = args.config.as_ref().map(std::fs::File::open) {
             complain(&format!(
-                "twinring: as {who}: {error}; after SIGHUP the previous certificate stays in use"
+                "twinring: as {who}: cannot read --config: {error}; SIGHUP will reload nothing"
             ));
         }
         Ok(log)
@@ -130,6 +129,7 @@ impl Prepared {
 fn run(
     args: &HttpArgs,
     hosts: &[HostArgs],
+    started: ArgMatches,
     mut prepared: Prepared,
     signals: Actions,
 ) -> Result<ExitCode, Box<dyn Error>> {
@@ -173,8 +173,11 @@ fn run(
         let log = log.clone();
         hooks.signals.on(signal, move || log.iter().for_each(AccessLog::reopen));
     }
-    if let Some(tls) = tls {
-        let reloader = Reloader::start(tls)?;
+    if args.config.is_some() || tls.is_some() {
+        let config = args.config.clone();
+        let reach = sandbox.reach(&args.paths(hosts));
+        let settings = service.settings();
+        let reloader = Reloader::start(Running { config, started, settings, tls, reach })?;
         hooks.signals.on(SIGHUP, move || reloader.request());
     }
     let pages = WithEngines { pages: observer, live };

@@ -12,7 +12,7 @@ mod filter;
 mod paths;
 mod rights;
 
-pub(super) use paths::Paths;
+pub(super) use paths::{Paths, Reach};
 
 use super::user::Identity;
 use crate::engine_args::EngineArgs;
@@ -257,6 +257,11 @@ impl Sandbox {
             self.settle(Part::Capabilities, dropped)?;
         }
         Ok(())
+    }
+
+    /// The directories that are left, if Landlock limits them.
+    pub(super) fn reach(&self, paths: &Paths) -> Option<Reach> {
+        self.restricted.as_ref().map(|_| Reach::of(paths))
     }
 
     /// True if the process had more rights before [`enter`](Sandbox::enter), as any user.

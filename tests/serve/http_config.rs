@@ -237,8 +237,10 @@ fn the_example_is_complete_and_right() {
     etc.write("var/log/twinring/access.log", b"");
     let identity = Identity::new();
     let copy = |from: PathBuf| std::fs::read(from).expect("a file");
-    etc.write("etc/twinring/chain.pem", &copy(identity.certificate()));
-    etc.write("etc/twinring/key.pem", &copy(identity.key()));
+    for (certificate, key) in [("chain.pem", "key.pem"), ("example.org.pem", "example.org.key")] {
+        etc.write(&format!("etc/twinring/{certificate}"), &copy(identity.certificate()));
+        etc.write(&format!("etc/twinring/{key}"), &copy(identity.key()));
+    }
     let mut text = whole_example(etc.path());
     if nix::unistd::Uid::effective().is_root() {
         // The configured user must be able to reopen all files.

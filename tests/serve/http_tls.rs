@@ -298,7 +298,7 @@ fn certificates_are_replaced_under_load() {
             let kept = std::fs::read(identity.certificate()).expect("a file");
             std::fs::write(identity.certificate(), "nonsense").expect("a file");
             server.signal(Signal::SIGHUP);
-            told("the file has none in PEM format; the previous certificate stays in use");
+            told("the file has none in PEM format");
             std::fs::write(identity.certificate(), &kept).expect("a file");
             let other = Identity::new();
             std::fs::copy(other.key(), identity.key()).expect("a file");
@@ -307,7 +307,7 @@ fn certificates_are_replaced_under_load() {
             secure(address, &old).expect("the certificate in use");
             identity.renew();
             server.signal(Signal::SIGHUP);
-            told("certificate and key were reloaded");
+            told("sites, certificates, limits and timeouts were reloaded");
             let new = Arc::new(identity.trust(&VERSIONS));
             secure(address, &new).expect("the new certificate");
             secure(address, &old).expect_err("the old one is not shown any more");

@@ -22,12 +22,18 @@ pub(crate) const VERSIONS: [&SupportedProtocolVersion; 2] = [&TLS13, &TLS12];
 /// A certificate for `localhost` and its key, in files.
 pub(crate) struct Identity {
     directory: tempfile::TempDir,
+    name: &'static str,
 }
 
 impl Identity {
     pub(crate) fn new() -> Identity {
+        Identity::of("localhost")
+    }
+
+    /// The same for another host.
+    pub(crate) fn of(name: &'static str) -> Identity {
         let directory = tempfile::tempdir().expect("a directory for temporary files");
-        let identity = Identity { directory };
+        let identity = Identity { directory, name };
         identity.renew();
         identity
     }
@@ -42,7 +48,7 @@ impl Identity {
 
     /// Puts another certificate and key into the files.
     pub(crate) fn renew(&self) {
-        let names = vec!["localhost".to_owned()];
+        let names = vec![self.name.to_owned()];
         let made = rcgen::generate_simple_self_signed(names).expect("a certificate");
         std::fs::write(self.certificate(), made.cert.pem()).expect("a file");
         std::fs::write(self.key(), made.signing_key.serialize_pem()).expect("a file");
@@ -97,7 +103,16 @@ pub(crate) fn secure(address: SocketAddr, config: &Arc<ClientConfig>) -> io::Res
 }
 
 pub(crate) fn secure_over(stream: TcpStream, config: &Arc<ClientConfig>) -> io::Result<Client> {
-    let name = ServerName::try_from("localhost").expect("a name");
+    secure_for("localhost", stream, config)
+}
+
+/// The same, with a host name that the server is told and its certificate must have.
+pub(crate) fn secure_for(
+    host: &'static str,
+    stream: TcpStream,
+    config: &Arc<ClientConfig>,
+) -> io::Result<Client> {
+    let name = ServerName::try_from(host).expect("a name");
     let connection = ClientConnection::new(Arc::clone(config), name).expect("a configuration");
     let mut client = StreamOwned::new(connection, stream);
     while client.conn.is_handshaking() {

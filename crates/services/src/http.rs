@@ -19,6 +19,7 @@ pub mod date;
 pub mod encoding;
 #[doc(hidden)]
 pub mod fuzzing;
+mod generation;
 pub mod head;
 mod hosts;
 mod index;
@@ -44,6 +45,7 @@ mod worker;
 pub use access_log::{AccessLog, LogFormat, LogSettings, LogTarget};
 pub use admin::{Admin, Pages, RunningAdmin};
 pub use counters::HttpCounters;
+pub use generation::LiveSettings;
 pub use hosts::{HostName, Site, Sites};
 pub use metrics::{Exposition, PlainObserver};
 pub use observer::Observer;
@@ -52,4 +54,4 @@ pub use options::{
 };
 pub use service::{Http, HttpService};
 pub use status::Status;
-pub use tls::{MinVersion, Tls, TlsError, TlsSettings};
+pub use tls::{CertificateFiles, MinVersion, Tls, TlsError, TlsSettings, TlsUpdate};

@@ -53,7 +53,7 @@ impl Instruments {
     fn renew(&self, round: usize) {
         if let Some((tls, settings)) = &self.tls {
             Identities::all().install(round, settings);
-            tls.reload().expect("a certificate and its key");
+            tls.install(tls.load(settings).expect("a certificate and its key"));
         }
     }
 

@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::sleep;
 use tempfile::TempDir;
 use twinring::fs::Dir;
-use twinring_services::http::{HostName, MinVersion, Site, Sites, TlsSettings};
+use twinring_services::http::{CertificateFiles, HostName, MinVersion, Site, Sites, TlsSettings};
 
 const CHANGING_BYTES_MAX: u64 = 300 * 1024;
 const CHANGES_MAX: u64 = 40;
@@ -191,8 +191,9 @@ impl Identities {
     /// Installs one of them into the files that a server reads.
     pub(crate) fn install(&self, number: usize, settings: &TlsSettings) {
         let (certificate, key) = &self.certificates[number % self.certificates.len()];
-        fs::write(&settings.certificate, certificate).expect("a file");
-        fs::write(&settings.key, key).expect("a file");
+        let files = settings.default.as_ref().expect("a certificate");
+        fs::write(&files.certificate, certificate).expect("a file");
+        fs::write(&files.key, key).expect("a file");
     }
 
     /// The configuration of a client that trusts all of them.
@@ -214,9 +215,10 @@ impl Identities {
 
 /// Where a server finds its certificate and key.
 pub(crate) fn tls_settings(files: &Files, plan: &mut Plan) -> TlsSettings {
+    let (certificate, key) = (files.path("certificate.pem"), files.path("key.pem"));
     TlsSettings {
-        certificate: files.path("certificate.pem"),
-        key: files.path("key.pem"),
+        default: Some(CertificateFiles { certificate, key }),
+        hosts: Vec::new(),
         min_version: *plan.one_of(&[MinVersion::Tls12, MinVersion::Tls13]),
     }
 }

@@ -13,7 +13,7 @@ use crate::values;
 use clap::Args;
 use clap::builder::ArgPredicate;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 use twinring::confine::Uses;
 use twinring::fs::SendStrategy;
@@ -25,7 +25,8 @@ use twinring_services::http::{
 #[derive(Debug, Args)]
 pub(crate) struct HttpArgs {
     /// TOML file with further options, named as here without their dashes, and a [[host]] with
-    /// `names` for each virtual host. The command line takes precedence.
+    /// `names` for each virtual host. The command line takes precedence. SIGHUP reloads it: sites,
+    /// certificates, limits of requests and timeouts, all or nothing.
     #[arg(long, value_name = "FILE", help_heading = "Operation")]
     pub(super) config: Option<PathBuf>,
     /// Check options, configuration file, directories, certificates and rights, as the user of the
@@ -66,6 +67,10 @@ pub(crate) struct HttpArgs {
     pub(super) log: LogArgs,
     #[command(flatten)]
     pub(super) sandbox: SandboxArgs,
+    /// Directory that the sandbox leaves readable, besides the roots: for roots that a reload adds.
+    /// May be given several times.
+    #[arg(long, value_name = "DIR", help_heading = "Sandbox")]
+    sandbox_read: Vec<PathBuf>,
     #[command(flatten)]
     pub(super) output: OutputArgs,
 }
@@ -160,9 +165,11 @@ impl HttpArgs {
     /// The files that the service needs as long as it runs.
     pub(super) fn paths(&self, hosts: &[HostArgs]) -> Paths {
         let sites = hosts.iter().map(|host| &host.site).chain([&self.site]);
+        let roots = sites.filter_map(SiteArgs::root);
         Paths {
-            read: sites.filter_map(SiteArgs::root).map(Path::to_owned).collect(),
-            read_files: self.tls.files(),
+            read: roots.chain(&self.sandbox_read).cloned().collect(),
+            // On SIGHUP the configuration file is read again.
+            read_files: self.tls.files(hosts).into_iter().chain(self.config.clone()).collect(),
             written: self.log.file().into_iter().collect(),
             own_process: self.admin.is_wanted(),
         }

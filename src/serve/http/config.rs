@@ -7,6 +7,7 @@
 
 use super::HttpArgs;
 use super::site::SiteArgs;
+use super::tls::CertificateArgs;
 use clap::builder::ValueParser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
@@ -19,13 +20,17 @@ use std::ops::Range;
 use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
-use twinring_services::http::HostName;
+use twinring_services::http::{CertificateFiles, HostName};
 
 /// The largest file that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Options that are not allowed in the file.
 const COMMAND_LINE_ONLY: [&str; 4] = ["config", "check", "help", "sandbox-check"];
+
+/// Options of the whole that a host does not have without saying so: it has the certificate of the
+/// whole as the default.
+const NOT_INHERITED: [&str; 2] = ["tls-cert", "tls-key"];
 
 /// A virtual host of the file.
 #[derive(Debug)]
@@ -34,6 +39,17 @@ pub(in crate::serve) struct HostArgs {
     pub(super) place: String,
     pub(super) names: Vec<HostName>,
     pub(super) site: SiteArgs,
+    /// Its own certificate, if it has one.
+    pub(super) certificate: Option<CertificateFiles>,
+}
+
+/// The options of a host.
+#[derive(Debug, Args)]
+struct HostOptions {
+    #[command(flatten)]
+    site: SiteArgs,
+    #[command(flatten)]
+    certificate: CertificateArgs,
 }
 
 /// The options of command line and file together.
@@ -43,15 +59,79 @@ pub(in crate::serve) struct Configuration {
     pub(in crate::serve) hosts: Vec<HostArgs>,
     /// The errors of the file; the other fields have the rest of it.
     pub(in crate::serve) problems: Vec<String>,
+    /// The values of all options but those of hosts.
+    pub(super) options: ArgMatches,
 }
 
-/// Merges command line and file.
+impl Configuration {
+    /// The errors of the file, and options that are missing in both.
+    pub(super) fn usage(&self) -> Vec<String> {
+        let Configuration { args, hosts, problems, .. } = self;
+        let mut usage = problems.clone();
+        if !args.site.has_root() && hosts.is_empty() && usage.is_empty() {
+            usage.push("no directory to serve: give --root DIR".to_owned());
+        }
+        if let Some(missing) = args.tls.missing(hosts) {
+            usage.push(format!("for TLS, {missing} is missing"));
+        }
+        usage
+    }
+}
+
+/// Options whose values a reload replaces; `[[host]]` is replaced, too.
+pub(super) const RELOADED: [&str; 25] = [
+    "autoindex",
+    "body-timeout",
+    "cache-bytes",
+    "cache-control",
+    "cache-files",
+    "cache-valid",
+    "header",
+    "header-timeout",
+    "idle-timeout",
+    "index",
+    "max-body-bytes",
+    "max-header-bytes",
+    "max-requests",
+    "max-uri-bytes",
+    "not-found",
+    "precompressed",
+    "root",
+    "send-timeout",
+    "sendfile-above",
+    "spa",
+    "symlinks",
+    "tls-cert",
+    "tls-handshake-timeout",
+    "tls-key",
+    "tls-min-version",
+];
+
+/// The names of the options whose values differ.
+pub(super) fn differences(one: &ArgMatches, other: &ArgMatches) -> Vec<String> {
+    let values = |matches: &ArgMatches, id: &str| -> Vec<OsString> {
+        let raw = matches.try_get_raw(id).ok().flatten();
+        raw.into_iter().flatten().map(OsString::from).collect()
+    };
+    let command = HttpArgs::augment_args(Command::new("http"));
+    let mut names = Vec::new();
+    for arg in command.get_arguments() {
+        let (id, Some(name)) = (arg.get_id().as_str(), arg.get_long()) else { continue };
+        if values(one, id) != values(other, id) {
+            names.push(name.to_owned());
+        }
+    }
+    names
+}
+
+/// Merges command line and file, if there is one.
 ///
 /// # Errors
 /// The errors, if they prevent further checks.
-pub(super) fn read(path: &Path) -> Result<Configuration, Vec<String>> {
-    let text = text_of(path).map_err(|problem| vec![problem])?;
-    merge(&File { path, text: &text }, std::env::args_os().collect())
+pub(super) fn read(path: Option<&Path>) -> Result<Configuration, Vec<String>> {
+    let text = path.map(text_of).transpose().map_err(|problem| vec![problem])?;
+    let file = File { path: path.unwrap_or(Path::new("")), text: text.as_deref().unwrap_or("") };
+    merge(&file, std::env::args_os().collect())
 }
 
 /// Adds the options of a file to the arguments of the command.
@@ -99,7 +179,7 @@ pub(in crate::serve) fn merge(
     };
     let mut reader = Reader { file, problems };
     let hosts = hosts.map(|hosts| reader.hosts(hosts, &all)).unwrap_or_default();
-    Ok(Configuration { args, hosts, problems: in_order(reader.problems) })
+    Ok(Configuration { args, hosts, problems: in_order(reader.problems), options: all })
 }
 
 fn text_of(path: &Path) -> Result<String, String> {
@@ -221,7 +301,7 @@ impl Reader<'_> {
         span: Range<usize>,
         defaults: &ArgMatches,
     ) -> Option<HostArgs> {
-        let command = SiteArgs::augment_args(Command::new("host"));
+        let command = HostOptions::augment_args(Command::new("host"));
         let before = self.problems.len();
         let mut names = None;
         let mut own = HashSet::new();
@@ -238,7 +318,9 @@ impl Reader<'_> {
             self.complain(span.clone(), "host: names are missing, such as names = [\"a.org\"]");
         }
         for arg in command.get_arguments().filter(|arg| !own.contains(arg.get_id())) {
-            let Some(name) = arg.get_long() else { continue };
+            let Some(name) = arg.get_long().filter(|name| !NOT_INHERITED.contains(name)) else {
+                continue;
+            };
             for value in defaults.get_raw(arg.get_id().as_str()).into_iter().flatten() {
                 let mut argument = OsString::from(format!("--{name}="));
                 argument.push(value);
@@ -248,11 +330,17 @@ impl Reader<'_> {
         if self.problems.len() > before {
             return None;
         }
-        let site = command.try_get_matches_from(arguments);
-        let site = site.and_then(|matches| SiteArgs::from_arg_matches(&matches));
-        match site {
-            Ok(site) if site.has_root() => {
-                Some(HostArgs { place: self.file.place(&span), names: names?, site })
+        let options = command.try_get_matches_from(arguments);
+        let options = options.and_then(|matches| HostOptions::from_arg_matches(&matches));
+        match options {
+            Ok(HostOptions { site, certificate }) if site.has_root() => {
+                if let Some(missing) = certificate.missing() {
+                    let missing = missing.trim_start_matches("--").trim_end_matches(" FILE");
+                    self.complain(span, &format!("host: {missing} is missing"));
+                    return None;
+                }
+                let (place, certificate) = (self.file.place(&span), certificate.files());
+                Some(HostArgs { place, names: names?, site, certificate })
             }
             Ok(_) => {
                 self.complain(span, "host: root is missing, here and for the whole");

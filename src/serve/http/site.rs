@@ -93,8 +93,8 @@ impl SiteArgs {
     }
 
     /// The directory whose files are served.
-    pub(super) fn root(&self) -> Option<&Path> {
-        self.root.as_deref()
+    pub(super) fn root(&self) -> Option<&PathBuf> {
+        self.root.as_ref()
     }
 
     /// The files that the service must be able to read later on.

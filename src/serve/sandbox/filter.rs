@@ -51,9 +51,9 @@ const FILES: &str = "\
 /// The idle clocks of CPUs, which a comparison of engines reads from a file that is open.
 const IDLE_CLOCK: &str = "pread64";
 
-/// Files by their names: certificates, the access log, /proc/self. Landlock limits which. (musl uses
-/// the older calls.)
-const PATHS: &str = "fstat getdents64 lseek lstat newfstatat open stat statx";
+/// Files by their names: configuration, certificates, the access log, /proc/self. Landlock limits
+/// which. A reload checks roots. (musl uses the older calls.)
+const PATHS: &str = "faccessat faccessat2 fstat getdents64 lseek lstat newfstatat open stat statx";
 
 /// The allowed commands of fcntl(2). Not F_SETOWN and F_SETSIG, which make the kernel send any signal
 /// to any process of this user when a packet arrives.

@@ -63,7 +63,7 @@ impl Connection {
         Connection {
             tracking,
             tls,
-            file_strategy: worker.settings.send,
+            file_strategy: worker.generation().settings.send,
             counters: Arc::clone(&worker.counters),
             incomplete: Cell::new(false),
             sent: Cell::new(0),

@@ -111,15 +111,65 @@ impl fmt::Display for HostName {
     }
 }
 
+/// Values by the name of a host. An exact name counts before a wildcard, and a longer wildcard
+/// before a shorter one.
+#[derive(Clone, Debug)]
+pub(super) struct HostMap<T> {
+    exact: HashMap<Vec<u8>, T>,
+    /// By the suffix after `*.`.
+    wildcards: HashMap<Vec<u8>, T>,
+}
+
+impl<T> Default for HostMap<T> {
+    fn default() -> HostMap<T> {
+        HostMap { exact: HashMap::new(), wildcards: HashMap::new() }
+    }
+}
+
+impl<T> HostMap<T> {
+    /// Adds a value; false if the name has one already.
+    pub(super) fn add(&mut self, name: &HostName, value: T) -> bool {
+        let map = if name.is_wildcard { &mut self.wildcards } else { &mut self.exact };
+        match map.entry(name.name.clone().into_bytes()) {
+            Entry::Vacant(free) => {
+                free.insert(value);
+                true
+            }
+            Entry::Occupied(_) => false,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.exact.is_empty() && self.wildcards.is_empty()
+    }
+
+    /// The value for `host:port`.
+    pub(super) fn find(&self, host: &[u8]) -> Option<&T> {
+        let name = name_in(host);
+        if name.len() > NAME_BYTES_MAX {
+            return None;
+        }
+        if let Some(value) = self.exact.get(&*name) {
+            return Some(value);
+        }
+        let mut rest = &*name;
+        while let Some(dot) = memchr::memchr(b'.', rest) {
+            rest = &rest[dot + 1..];
+            if let Some(value) = self.wildcards.get(rest) {
+                return Some(value);
+            }
+        }
+        None
+    }
+}
+
 /// The sites of a service, and the hosts that they belong to.
 #[derive(Clone, Debug, Default)]
 pub struct Sites {
     all: Vec<Site>,
     /// For hosts without a site; without a default they get 421.
     default: Option<usize>,
-    exact: HashMap<Vec<u8>, usize>,
-    /// By the suffix after `*.`; the longest match counts.
-    wildcards: HashMap<Vec<u8>, usize>,
+    by_host: HostMap<usize>,
 }
 
 impl Sites {
@@ -138,10 +188,8 @@ impl Sites {
         let number = self.all.len();
         self.all.push(site);
         for name in names {
-            let map = if name.is_wildcard { &mut self.wildcards } else { &mut self.exact };
-            match map.entry(name.name.clone().into_bytes()) {
-                Entry::Vacant(free) => drop(free.insert(number)),
-                Entry::Occupied(_) => return Err(name.clone()),
+            if !self.by_host.add(name, number) {
+                return Err(name.clone());
             }
         }
         Ok(())
@@ -158,33 +206,23 @@ impl Sites {
 
     /// The number of the site for a request, if there is one.
     pub(super) fn find(&self, head: &Head<'_, '_>) -> Option<usize> {
-        if self.exact.is_empty() && self.wildcards.is_empty() {
+        if self.by_host.is_empty() {
             return self.default;
         }
-        // RFC 9112 section 3.2.2: with a target in absolute form, that counts and not the field.
-        let host = match head.authority {
-            Some(authority) => Some(authority.as_bytes()),
-            None => head.value(Name::Host),
-        };
-        host.and_then(|host| self.of_host(host)).or(self.default)
+        requested_host(head).and_then(|host| self.of_host(host)).or(self.default)
     }
 
     fn of_host(&self, host: &[u8]) -> Option<usize> {
-        let name = name_in(host);
-        if name.len() > NAME_BYTES_MAX {
-            return None;
-        }
-        if let Some(site) = self.exact.get(&*name) {
-            return Some(*site);
-        }
-        let mut rest = &*name;
-        while let Some(dot) = memchr::memchr(b'.', rest) {
-            rest = &rest[dot + 1..];
-            if let Some(site) = self.wildcards.get(rest) {
-                return Some(*site);
-            }
-        }
-        None
+        self.by_host.find(host).copied()
+    }
+}
+
+/// The host, with a port if there is one, that a request is for.
+pub(super) fn requested_host<'a>(head: &Head<'_, 'a>) -> Option<&'a [u8]> {
+    // RFC 9112 section 3.2.2: with a target in absolute form, that counts and not the field.
+    match head.authority {
+        Some(authority) => Some(authority.as_bytes()),
+        None => head.value(Name::Host),
     }
 }
 

@@ -10,6 +10,7 @@ mod answer;
 use self::answer::Answer;
 use super::body::Skip;
 use super::connection::{Connection, Phase};
+use super::generation::Generation;
 use super::head::{Framing, Head, Method, Scan, Storage};
 use super::path::clean;
 use super::reply::{Reply, ResponseContext, preferred, reply};
@@ -215,7 +216,8 @@ async fn send_collected(connection: &Connection, collected: &mut Vec<u8>) -> io:
 /// Takes the next request off the input. Nearly every request takes this path, so it neither waits
 /// nor allocates as long as the cache has a complete answer.
 fn next(worker: &Rc<Worker>, connection: &Connection, input: &mut Input, answered: u64) -> Next {
-    let limits = worker.settings.limits.head;
+    let generation = worker.generation();
+    let limits = generation.settings.limits.head;
     let bytes = input.chunk.as_deref().unwrap_or(&input.kept[input.start..]);
     let length = match input.scan.find_end(bytes, limits) {
         Ok(Some(length)) => length,
@@ -227,7 +229,7 @@ fn next(worker: &Rc<Worker>, connection: &Connection, input: &mut Input, answere
         Ok(head) => head,
         Err(status) => return Next::Refuse(status),
     };
-    let is_last = answered + 1 >= worker.settings.limits.requests || worker.draining.get();
+    let is_last = answered + 1 >= generation.settings.limits.requests || worker.draining.get();
     let is_plain = matches!(head.method, Method::Get | Method::Head);
     let persistence = match (head.keep_alive && !is_last, head.is_1_0) {
         // Behind a body some clients send a line too many.
@@ -238,7 +240,7 @@ fn next(worker: &Rc<Worker>, connection: &Connection, input: &mut Input, answere
         (true, true) => Persistence::StaysFor1_0,
         (true, false) => Persistence::Stays,
     };
-    let next = match cached_reply(worker, &head, persistence) {
+    let next = match cached_reply(worker, &generation, &head, persistence) {
         Some(reply) => {
             worker.counters.count_answer(reply.status);
             worker.counters.cache_hits.add(1);
@@ -263,6 +265,7 @@ fn next(worker: &Rc<Worker>, connection: &Connection, input: &mut Input, answere
 /// unchanged.
 fn cached_reply(
     worker: &Rc<Worker>,
+    generation: &Rc<Generation>,
     head: &Head<'_, '_>,
     persistence: Persistence,
 ) -> Option<Reply> {
@@ -270,8 +273,8 @@ fn cached_reply(
     if !matches!(head.method, Method::Get | Method::Head) || head.framing != Framing::Empty {
         return None;
     }
-    let site = worker.settings.sites.find(head)?;
-    let resource = worker.cached(site, &clean(path.as_bytes()).ok()?)?;
+    let site = generation.settings.sites.find(head)?;
+    let resource = worker.cached(generation, site, &clean(path.as_bytes()).ok()?)?;
     let variant = preferred(head, &resource)?;
     if variant.file.as_ref().is_some_and(|file| !file.is_unchanged()) {
         return None;
@@ -293,9 +296,11 @@ async fn exchange(
     mut persistence: Persistence,
 ) -> io::Result<Persistence> {
     connection.enter(Phase::Working);
+    let generation = worker.generation();
+    let limits = &generation.settings.limits;
     let body = {
         let mut storage = Storage::new();
-        let parsed = Head::parse(&head, &mut storage, worker.settings.limits.head);
+        let parsed = Head::parse(&head, &mut storage, limits.head);
         parsed.map(|head| (head.framing, head.expects_continue, head.method))
     };
     let accepted = match body {
@@ -305,23 +310,21 @@ async fn exchange(
             persistence = Persistence::Closes;
             Ok(())
         }
-        Ok((framing, expects_continue, _)) => {
-            match Skip::new(framing, worker.settings.limits.body_bytes) {
-                Ok(skip) => {
-                    if expects_continue {
-                        connection.send(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
-                    }
-                    read_body(connection, input, skip).await?
+        Ok((framing, expects_continue, _)) => match Skip::new(framing, limits.body_bytes) {
+            Ok(skip) => {
+                if expects_continue {
+                    connection.send(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
                 }
-                Err(status) => Err(status),
+                read_body(connection, input, skip).await?
             }
-        }
+            Err(status) => Err(status),
+        },
         Err(status) => Err(status),
     };
     connection.enter(Phase::Working);
     let reply = match accepted {
         Ok(()) => {
-            let reply = Box::pin(answer(worker, &head, persistence)).await;
+            let reply = Box::pin(answer(worker, generation, &head, persistence)).await;
             worker.counters.count_answer(reply.status);
             reply
         }
@@ -362,12 +365,19 @@ async fn read_body(
 }
 
 /// The answer to a request whose body was read.
-async fn answer(worker: &Rc<Worker>, head: &[u8], persistence: Persistence) -> Reply {
+async fn answer(
+    worker: &Rc<Worker>,
+    generation: Rc<Generation>,
+    head: &[u8],
+    persistence: Persistence,
+) -> Reply {
     worker.clock.tick();
     let mut storage = Storage::new();
-    match Head::parse(head, &mut storage, worker.settings.limits.head) {
-        Ok(head) => match worker.settings.sites.find(&head) {
-            Some(site) => Answer { worker, site, head: &head, persistence }.find().await,
+    match Head::parse(head, &mut storage, generation.settings.limits.head) {
+        Ok(head) => match generation.settings.sites.find(&head) {
+            Some(site) => {
+                Answer { worker, generation, site, head: &head, persistence }.find().await
+            }
             None => misdirected(worker, &head, persistence),
         },
         Err(status) => refusal(worker, status),

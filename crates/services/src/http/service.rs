@@ -3,6 +3,7 @@
 use super::access_log::AccessLog;
 use super::connection::{Connection, Phase};
 use super::counters::WorkerCounters;
+use super::generation::LiveSettings;
 use super::observer::Observer;
 use super::options::HttpSettings;
 use super::reply::Reply;
@@ -11,7 +12,6 @@ use super::response::{Persistence, message};
 use super::status::Status;
 use super::tls::Tls;
 use super::worker::Worker;
-use crate::descriptors::descriptor_limit;
 use crate::server::{
     AllowList, ConnectionLimiter, Connections, DRAIN_SWEEP, Ending, Limit, Listener, Refused,
     Server, Service, Tracking, Work, WorkerService,
@@ -43,7 +43,7 @@ pub type HttpService = Server<Http>;
 
 /// See [`HttpService`].
 pub struct Http {
-    pub(super) settings: Arc<HttpSettings>,
+    pub(super) settings: LiveSettings,
     /// Of each worker.
     pub(super) counters: Vec<Arc<WorkerCounters>>,
     pub(super) limiter: Arc<ConnectionLimiter>,
@@ -58,13 +58,10 @@ impl HttpService {
     pub fn bind(
         addresses: &[SocketAddr],
         options: &ListenOptions,
-        mut settings: HttpSettings,
+        settings: HttpSettings,
         workers: usize,
         handle: Handle,
     ) -> io::Result<HttpService> {
-        // The other half is for connections.
-        let files_max = usize::try_from(descriptor_limit() / 2).unwrap_or(usize::MAX);
-        settings.cache.files = settings.cache.files.min(files_max);
         let limiter = ConnectionLimiter::new(
             // Files are served to every client that can reach them: an answer goes to a peer that
             // completed the TCP handshake.
@@ -73,7 +70,7 @@ impl HttpService {
             settings.limits.connections_per_address,
         );
         let http = Http {
-            settings: Arc::new(settings),
+            settings: LiveSettings::new(settings),
             counters: (0..workers).map(|_| Arc::default()).collect(),
             limiter,
             log: None,
@@ -101,6 +98,11 @@ impl HttpService {
     pub fn log_to(mut self, log: &AccessLog) -> HttpService {
         self.service.log = Some(log.clone());
         self
+    }
+
+    /// The settings, to replace them while the service runs.
+    pub fn settings(&self) -> LiveSettings {
+        self.service.settings.clone()
     }
 
     /// A reader of the counters that outlives the service and works on any thread. `engine` is the
@@ -193,7 +195,7 @@ impl WorkerService for Worker {
     }
 
     fn limit(&self, phase: Phase) -> Option<Limit<Phase>> {
-        let timeouts = &self.settings.timeouts;
+        let timeouts = self.generation().settings.timeouts;
         let time = match phase {
             Phase::Silent | Phase::Handshake => timeouts.handshake,
             Phase::Idle => timeouts.idle,
@@ -222,7 +224,7 @@ impl WorkerService for Worker {
     }
 
     fn sweep_period(&self) -> Option<Duration> {
-        let timeouts = &self.settings.timeouts;
+        let timeouts = self.generation().settings.timeouts;
         let all =
             [timeouts.handshake, timeouts.header, timeouts.body, timeouts.idle, timeouts.send];
         let shortest = all.into_iter().min().unwrap_or(SWEEP_MAX);
@@ -230,7 +232,7 @@ impl WorkerService for Worker {
     }
 
     fn drain_timeout(&self) -> Duration {
-        self.settings.timeouts.drain
+        self.generation().settings.timeouts.drain
     }
 
     fn housekeeping(&self) -> Option<Instant> {

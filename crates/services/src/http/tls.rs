@@ -8,14 +8,16 @@ pub use certificates::TlsError;
 
 pub(super) use encryption::Encryption;
 
+use super::hosts::HostName;
 use certificates::Certificates;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::server::ProducesTickets;
 use rustls::version::{TLS12, TLS13};
 use rustls::{ServerConfig, SupportedProtocolVersion};
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 /// The ALPN name of the protocol that is served.
 const PROTOCOL: &[u8] = b"http/1.1";
@@ -51,67 +53,100 @@ impl FromStr for MinVersion {
     }
 }
 
-/// How TLS is set up.
-#[derive(Clone, Debug)]
-pub struct TlsSettings {
+/// A certificate and its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificateFiles {
     /// PEM file with the certificate of the server, followed by its chain to one that clients
     /// trust.
     pub certificate: PathBuf,
     /// PEM file with the private key of the first certificate.
     pub key: PathBuf,
+}
+
+/// How TLS is set up.
+#[derive(Clone, Debug, Default)]
+pub struct TlsSettings {
+    /// For clients that send no host name, or one that has no certificate of its own. Without it,
+    /// their handshakes fail.
+    pub default: Option<CertificateFiles>,
+    /// Certificates of hosts.
+    pub hosts: Vec<(Vec<HostName>, CertificateFiles)>,
     /// See there.
     pub min_version: MinVersion,
 }
 
 /// TLS for the connections of a service, of all workers. Cheap to clone.
 #[derive(Clone)]
-pub struct Tls {
-    config: Arc<ServerConfig>,
-    certificates: Arc<Certificates>,
+pub struct Tls(Arc<Shared>);
+
+struct Shared {
+    /// Tickets stay valid when certificates are replaced.
+    ticketer: Arc<dyn ProducesTickets>,
+    current: RwLock<Arc<ServerConfig>>,
 }
+
+/// Certificates that were read and checked, and are not in use yet.
+#[derive(Debug)]
+pub struct TlsUpdate(Arc<ServerConfig>);
 
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tls").field("certificates", &self.certificates).finish_non_exhaustive()
+        f.debug_struct("Tls").finish_non_exhaustive()
     }
 }
 
 impl Tls {
-    /// Reads certificate and key. Sessions are resumed by tickets, so the server stores no
+    /// Reads certificates and keys. Sessions are resumed by tickets, so the server stores no
     /// sessions; the ticket keys exist in this process only, and change every six hours.
     ///
     /// # Errors
     /// When a file cannot be read or has no usable content, or when the key does not match the
     /// certificate; the message names the file.
     pub fn new(settings: &TlsSettings) -> Result<Tls, TlsError> {
-        let provider = Arc::new(provider());
-        let certificates = Certificates::read(settings, Arc::clone(&provider))?;
-        let certificates = Arc::new(certificates);
-        let wrong = |error| TlsError::new(format!("cannot set up TLS: {error}"));
-        let resolver = Arc::clone(&certificates);
-        let mut config = ServerConfig::builder_with_provider(provider)
-            .with_protocol_versions(&settings.min_version.versions())
-            .map_err(wrong)?
-            .with_no_client_auth()
-            .with_cert_resolver(resolver);
-        config.alpn_protocols = vec![PROTOCOL.to_vec()];
-        config.ticketer = aws_lc_rs::Ticketer::new().map_err(wrong)?;
-        Ok(Tls { config: Arc::new(config), certificates })
+        let ticketer = aws_lc_rs::Ticketer::new().map_err(not_set_up)?;
+        let TlsUpdate(config) = configure(settings, &ticketer)?;
+        Ok(Tls(Arc::new(Shared { ticketer, current: RwLock::new(config) })))
     }
 
-    /// Reads certificate and key again, for new connections. Blocks on the filesystem: for ever, if
-    /// it does not answer.
+    /// Reads certificates and keys again, without using them. Blocks on the filesystem: for ever,
+    /// if it does not answer.
     ///
     /// # Errors
-    /// As [`new`](Tls::new); the previous ones then stay in use.
-    pub fn reload(&self) -> Result<(), TlsError> {
-        self.certificates.reload()
+    /// As [`new`](Tls::new).
+    pub fn load(&self, settings: &TlsSettings) -> Result<TlsUpdate, TlsError> {
+        configure(settings, &self.0.ticketer)
+    }
+
+    /// Uses an update for new connections.
+    pub fn install(&self, TlsUpdate(config): TlsUpdate) {
+        *self.0.current.write().unwrap_or_else(PoisonError::into_inner) = config;
     }
 
     /// The server's end of a new connection.
     pub(super) fn accept(&self) -> Result<Encryption, rustls::Error> {
-        Encryption::new(Arc::clone(&self.config))
+        let current = self.0.current.read().unwrap_or_else(PoisonError::into_inner);
+        Encryption::new(Arc::clone(&current))
     }
+}
+
+fn configure(
+    settings: &TlsSettings,
+    ticketer: &Arc<dyn ProducesTickets>,
+) -> Result<TlsUpdate, TlsError> {
+    let provider = Arc::new(provider());
+    let certificates = Certificates::read(settings, &provider)?;
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&settings.min_version.versions())
+        .map_err(not_set_up)?
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::new(certificates));
+    config.alpn_protocols = vec![PROTOCOL.to_vec()];
+    config.ticketer = Arc::clone(ticketer);
+    Ok(TlsUpdate(Arc::new(config)))
+}
+
+fn not_set_up(error: rustls::Error) -> TlsError {
+    TlsError::new(format!("cannot set up TLS: {error}"))
 }
 
 /// The cryptographic implementation. aws-lc-rs is the default of rustls, uses CPU features (vector

@@ -2,17 +2,16 @@
 //! lookup of a path.
 
 use super::access_log::WorkerLog;
-use super::cache::Cache;
 use super::connection::Connection;
 use super::counters::WorkerCounters;
 use super::date::Clock;
+use super::generation::{Generation, LiveSettings};
 use super::index::Listings;
-use super::inflight::{InflightLoads, Outcome};
-use super::options::HttpSettings;
+use super::inflight::Outcome;
 use super::resource::{Missing, Resource, find};
 use super::service::Http;
 use crate::server::{ConnectionLimiter, Connections};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,9 +23,9 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(30);
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Worker {
-    pub(super) settings: Arc<HttpSettings>,
-    pub(super) cache: Cache,
-    inflight: InflightLoads,
+    live: LiveSettings,
+    current: RefCell<Rc<Generation>>,
+    workers: usize,
     pub(super) listings: Listings,
     pub(super) clock: Clock,
     pub(super) counters: Arc<WorkerCounters>,
@@ -42,13 +41,12 @@ pub(super) struct Worker {
 impl Worker {
     /// Number `number` of the workers of `http`, which share the bounds of the cache.
     pub(super) fn new(http: &Http, number: usize) -> Worker {
-        let (limits, sites) = (http.settings.cache, http.settings.sites.count());
         let workers = http.counters.len();
         let log = http.log.as_ref().and_then(|log| log.of_worker(number));
         Worker {
-            settings: Arc::clone(&http.settings),
-            cache: Cache::new(limits.bytes / workers, limits.files.div_ceil(workers), sites),
-            inflight: InflightLoads::default(),
+            live: http.settings.clone(),
+            current: RefCell::new(Rc::new(http.settings.generation(workers))),
+            workers,
             listings: Listings::default(),
             clock: Clock::new(),
             counters: Arc::clone(&http.counters[number]),
@@ -60,60 +58,86 @@ impl Worker {
         }
     }
 
+    /// The current settings and what belongs to them.
+    pub(super) fn generation(&self) -> Rc<Generation> {
+        let mut current = self.current.borrow_mut();
+        if current.number != self.live.replaced() {
+            *current = Rc::new(self.live.generation(self.workers));
+        }
+        Rc::clone(&current)
+    }
+
     /// The cached resource of a clean path of a site, if it is not too old. In the second half of
     /// its lifetime it is refreshed, behind the answers, so requests for popular files never wait
     /// for that.
-    pub(super) fn cached(self: &Rc<Worker>, site: usize, path: &[u8]) -> Option<Rc<Resource>> {
-        let resource = self.cache.get(site, path)?;
+    pub(super) fn cached(
+        self: &Rc<Worker>,
+        generation: &Rc<Generation>,
+        site: usize,
+        path: &[u8],
+    ) -> Option<Rc<Resource>> {
+        let resource = generation.cache.get(site, path)?;
         let age = self.clock.now().saturating_duration_since(resource.checked.get());
-        let valid = self.settings.cache.valid;
+        let valid = generation.settings.cache.valid;
         if age >= valid {
             return None;
         }
         if age >= valid / 2 && !resource.refreshing.replace(true) {
             let (worker, path) = (Rc::clone(self), path.to_vec());
+            let generation = Rc::clone(generation);
             spawn(async move {
                 // A missing file is reported to the next request too.
-                let _resource = worker.load(site, &path).await;
+                let _resource = worker.load(&generation, site, &path).await;
             });
         }
         Some(resource)
     }
 
     /// The resource of a clean path of a site. Concurrent requests share one load.
-    pub(super) async fn resource(self: &Rc<Worker>, site: usize, path: &[u8]) -> Outcome {
-        if let Some(resource) = self.cached(site, path) {
+    pub(super) async fn resource(
+        self: &Rc<Worker>,
+        generation: &Rc<Generation>,
+        site: usize,
+        path: &[u8],
+    ) -> Outcome {
+        if let Some(resource) = self.cached(generation, site, path) {
             self.counters.cache_hits.add(1);
             return Ok(resource);
         }
-        let valid = self.settings.cache.valid;
-        match self.inflight.join(site, path, valid).await {
+        let valid = generation.settings.cache.valid;
+        match generation.inflight.join(site, path, valid).await {
             Some(outcome) => {
                 self.counters.cache_misses.add(1);
                 self.clock.tick();
                 outcome
             }
-            None => self.fresh_resource(site, path).await,
+            None => self.fresh_resource(generation, site, path).await,
         }
     }
 
     /// The same, checked in the file system after this call.
-    pub(super) async fn fresh_resource(&self, site: usize, path: &[u8]) -> Outcome {
+    pub(super) async fn fresh_resource(
+        &self,
+        generation: &Generation,
+        site: usize,
+        path: &[u8],
+    ) -> Outcome {
         self.counters.cache_misses.add(1);
-        let outcome = self.inflight.lead(site, path, Instant::now(), self.load(site, path)).await;
+        let load = self.load(generation, site, path);
+        let outcome = generation.inflight.lead(site, path, Instant::now(), load).await;
         self.clock.tick();
         outcome
     }
 
     /// Checks the file system, and reads the file if it has changed.
-    async fn load(&self, site: usize, path: &[u8]) -> Outcome {
+    async fn load(&self, generation: &Generation, site: usize, path: &[u8]) -> Outcome {
         let asked = Instant::now();
-        let mut loaded = self.load_asked_at(site, path, asked).await;
-        if matches!(loaded, Err(Missing::Exhausted)) && self.cache.forget_all_files() {
-            loaded = self.load_asked_at(site, path, asked).await;
+        let mut loaded = self.load_asked_at(generation, site, path, asked).await;
+        if matches!(loaded, Err(Missing::Exhausted)) && generation.cache.forget_all_files() {
+            loaded = self.load_asked_at(generation, site, path, asked).await;
         }
         if loaded.is_err() {
-            self.cache.remove(site, path);
+            generation.cache.remove(site, path);
         }
         self.count_cache();
         loaded
@@ -122,7 +146,7 @@ impl Worker {
     fn count_cache(&self) {
         // An open file must be closed some day.
         self.connections.activity().note();
-        let (bytes, files) = self.cache.load();
+        let (bytes, files) = self.current.borrow().cache.load();
         self.counters.cache_bytes.set(bytes as u64);
         self.counters.cache_files.set(files as u64);
     }
@@ -132,17 +156,24 @@ impl Worker {
     pub(super) fn close_forgotten_files(&self) -> Option<Instant> {
         if self.looked_for_forgotten.get().elapsed() >= FORGOTTEN_AFTER {
             self.looked_for_forgotten.set(Instant::now());
-            self.cache.forget_unwanted_files();
+            self.generation().cache.forget_unwanted_files();
             self.count_cache();
         }
-        let (_, files) = self.cache.load();
+        let (_, files) = self.current.borrow().cache.load();
         (files > 0).then(|| self.looked_for_forgotten.get() + FORGOTTEN_AFTER)
     }
 
-    async fn load_asked_at(&self, site: usize, path: &[u8], asked: Instant) -> Outcome {
-        let files = self.settings.sites.site(site);
+    async fn load_asked_at(
+        &self,
+        generation: &Generation,
+        site: usize,
+        path: &[u8],
+        asked: Instant,
+    ) -> Outcome {
+        let Generation { settings, cache, .. } = generation;
+        let files = settings.sites.site(site);
         let found = find(files, path).await?;
-        if let Some(known) = self.cache.get(site, path)
+        if let Some(known) = cache.get(site, path)
             && known.is_of(&found, &self.clock)
         {
             known.checked.set(asked.max(known.checked.get()));
@@ -150,13 +181,13 @@ impl Worker {
             return Ok(known);
         }
         self.counters.cache_loads.add(1);
-        let above = self.settings.sendfile_above;
+        let above = settings.sendfile_above;
         let resource = Rc::new(Resource::load(files, above, found, asked, &self.clock).await?);
         // A later request may have finished earlier.
-        match self.cache.get(site, path) {
+        match cache.get(site, path) {
             Some(newer) if newer.checked.get() > asked => Ok(newer),
             _ => {
-                self.cache.insert(site, path, &resource);
+                cache.insert(site, path, &resource);
                 Ok(resource)
             }
         }

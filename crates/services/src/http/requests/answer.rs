@@ -1,5 +1,6 @@
 //! The search for the answer to one request.
 
+use crate::http::generation::Generation;
 use crate::http::head::{Head, Method};
 use crate::http::hosts::Site;
 use crate::http::index::{ENTRIES_MAX, render};
@@ -23,6 +24,7 @@ const ANSWER_ATTEMPTS: u32 = 3;
 /// The search for an answer.
 pub(super) struct Answer<'a> {
     pub(super) worker: &'a Rc<Worker>,
+    pub(super) generation: Rc<Generation>,
     pub(super) site: usize,
     pub(super) head: &'a Head<'a, 'a>,
     pub(super) persistence: Persistence,
@@ -44,7 +46,7 @@ impl Answer<'_> {
     }
 
     fn site(&self) -> &Site {
-        self.worker.settings.sites.site(self.site)
+        self.generation.settings.sites.site(self.site)
     }
 
     async fn file(&self, path: &[u8], query: Option<&str>) -> Reply {
@@ -96,9 +98,9 @@ impl Answer<'_> {
     ) -> Result<Reply, Missing> {
         for attempt in 0..ANSWER_ATTEMPTS {
             let resource = match attempt {
-                0 => self.worker.resource(self.site, path).await?,
+                0 => self.worker.resource(&self.generation, self.site, path).await?,
                 // An existing load may have begun before the write.
-                _ => self.worker.fresh_resource(self.site, path).await?,
+                _ => self.worker.fresh_resource(&self.generation, self.site, path).await?,
             };
             let Some(variant) = choose(&resource) else { break };
             let change = match &variant.file {
@@ -109,7 +111,7 @@ impl Answer<'_> {
             if change == Change::Nothing || change == Change::Grew && attempt > 0 {
                 return Ok(answer(variant));
             }
-            self.worker.cache.remove(self.site, path);
+            self.generation.cache.remove(self.site, path);
         }
         Err(Missing::Failed(Status::UNAVAILABLE))
     }

@@ -1,6 +1,7 @@
-//! The certificate that a server shows, and its key: read from files, and replaced while it runs.
+//! The certificates that a server shows, by host name, and their keys.
 
-use super::TlsSettings;
+use super::{CertificateFiles, TlsSettings};
+use crate::http::hosts::HostMap;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -8,8 +9,8 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use std::error::Error;
 use std::fmt;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::path::Path;
+use std::sync::Arc;
 
 /// The longest file that is read. Chains have a few kilobytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -32,43 +33,45 @@ impl fmt::Display for TlsError {
 
 impl Error for TlsError {}
 
-/// Selects a certificate: currently the same for all clients. A selection by host name would go
-/// into [`resolve`](ResolvesServerCert::resolve).
+/// Selects a certificate by the name that the client expects (SNI, RFC 6066).
+#[derive(Default)]
 pub(super) struct Certificates {
-    certificate: PathBuf,
-    key: PathBuf,
-    provider: Arc<CryptoProvider>,
-    current: RwLock<Arc<CertifiedKey>>,
+    /// For clients that send no name, or one without a certificate of its own.
+    default: Option<Arc<CertifiedKey>>,
+    by_host: HostMap<Arc<CertifiedKey>>,
 }
 
 impl fmt::Debug for Certificates {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let files = (&self.certificate, &self.key);
-        f.debug_struct("Certificates").field("files", &files).finish_non_exhaustive()
+        f.debug_struct("Certificates").finish_non_exhaustive()
     }
 }
 
 impl Certificates {
     pub(super) fn read(
         settings: &TlsSettings,
-        provider: Arc<CryptoProvider>,
+        provider: &CryptoProvider,
     ) -> Result<Certificates, TlsError> {
-        let TlsSettings { certificate, key, .. } = settings.clone();
-        let current = RwLock::new(Arc::new(load(&certificate, &key, &provider)?));
-        Ok(Certificates { certificate, key, provider, current })
-    }
-
-    /// Loads the current content of the files; keeps the previous one if that fails.
-    pub(super) fn reload(&self) -> Result<(), TlsError> {
-        let new = load(&self.certificate, &self.key, &self.provider)?;
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
-        Ok(())
+        let load =
+            |files: &CertificateFiles| load(&files.certificate, &files.key, provider).map(Arc::new);
+        let default = settings.default.as_ref().map(load).transpose()?;
+        let mut certificates = Certificates { default, ..Certificates::default() };
+        for (names, files) in &settings.hosts {
+            let certificate = load(files)?;
+            for name in names {
+                if !certificates.by_host.add(name, Arc::clone(&certificate)) {
+                    return Err(TlsError(format!("{name} has two certificates")));
+                }
+            }
+        }
+        Ok(certificates)
     }
 }
 
 impl ResolvesServerCert for Certificates {
-    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner)))
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let own = hello.server_name().and_then(|name| self.by_host.find(name.as_bytes()));
+        own.or(self.default.as_ref()).map(Arc::clone)
     }
 }
 

@@ -1,0 +1,125 @@
+//! The reload on SIGHUP: all of the configuration that can change while the server runs, or nothing.
+
+use super::HttpArgs;
+use super::config::{self, Configuration, HostArgs, RELOADED};
+use super::site::SiteArgs;
+use crate::serve::notices;
+use crate::serve::sandbox::Reach;
+use crate::serve::user::Served;
+use clap::ArgMatches;
+use std::io;
+use std::path::PathBuf;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use twinring_services::http::{HttpSettings, LiveSettings, Tls, TlsUpdate};
+use twinring_services::take_no_signals;
+
+/// Errors that the message of a failed reload has; further ones are counted.
+const PROBLEMS_TOLD_MAX: usize = 10;
+
+/// What a reload replaces, and what it is compared with.
+pub(super) struct Running {
+    /// The configuration file, if there is one.
+    pub(super) config: Option<PathBuf>,
+    /// The options that the server was started with.
+    pub(super) started: ArgMatches,
+    pub(super) settings: LiveSettings,
+    pub(super) tls: Option<Tls>,
+    /// The directories that the sandbox leaves, if it limits them.
+    pub(super) reach: Option<Reach>,
+}
+
+/// Reloads on request, on a separate thread: the filesystem of the files may never answer.
+pub(super) struct Reloader(SyncSender<()>);
+
+impl Reloader {
+    /// # Errors
+    /// When the thread cannot be started.
+    pub(super) fn start(running: Running) -> io::Result<Reloader> {
+        // One request waits behind the one under way, and stands for all that come meanwhile.
+        let (requests, received) = sync_channel(1);
+        std::thread::Builder::new().name("reload".to_owned()).spawn(move || {
+            take_no_signals();
+            received.iter().for_each(|()| running.reload());
+        })?;
+        Ok(Reloader(requests))
+    }
+
+    /// Returns at once.
+    pub(super) fn request(&self) {
+        let _one_waits_already = self.0.try_send(());
+    }
+}
+
+impl Running {
+    /// Replaces everything or nothing, and tells the operator in one message.
+    fn reload(&self) {
+        match self.load() {
+            Ok((settings, certificates)) => {
+                let mut what = String::from("sites");
+                if let (Some(tls), Some(certificates)) = (&self.tls, certificates) {
+                    tls.install(certificates);
+                    what.push_str(", certificates");
+                }
+                self.settings.replace(settings);
+                notices::tell(format!("twinring: {what}, limits and timeouts were reloaded"));
+            }
+            Err(problems) => {
+                let told = &problems[..problems.len().min(PROBLEMS_TOLD_MAX)];
+                let mut text = told.join("; ");
+                if let more @ 1.. = problems.len() - told.len() {
+                    text.push_str(&format!("; and {more} more"));
+                }
+                notices::tell(format!(
+                    "twinring: nothing was reloaded, the previous configuration stays in use: {text}"
+                ));
+            }
+        }
+    }
+
+    /// Reads and checks everything, without a change.
+    fn load(&self) -> Result<(HttpSettings, Option<TlsUpdate>), Vec<String>> {
+        let configuration = config::read(self.config.as_deref())?;
+        let mut problems = configuration.usage();
+        let Configuration { args, hosts, options, .. } = configuration;
+        let fixed = config::differences(&self.started, &options);
+        let fixed: Vec<_> =
+            fixed.into_iter().filter(|name| !RELOADED.contains(&name.as_str())).collect();
+        if !fixed.is_empty() {
+            let fixed = fixed.join(", ");
+            problems.push(format!("{fixed}: cannot change while the server runs; restart it"));
+        }
+        let settings = args.settings(&hosts, &mut problems);
+        problems.extend(unreadable(&args, &hosts, self.reach.as_ref()));
+        let certificates = match &self.tls {
+            Some(tls) => tls.load(&args.tls.settings(&hosts)).map(Some),
+            None => Ok(None),
+        };
+        let certificates = certificates.map_err(|error| problems.push(error.to_string()));
+        match certificates {
+            Ok(certificates) if problems.is_empty() => Ok((settings, certificates)),
+            _ => Err(problems),
+        }
+    }
+}
+
+/// The roots that the server may not read with the rights that it has kept.
+fn unreadable(args: &HttpArgs, hosts: &[HostArgs], reach: Option<&Reach>) -> Vec<String> {
+    let mut problems = Vec::new();
+    for site in hosts.iter().map(|host| &host.site).chain([&args.site]) {
+        let Some(root) = site.root() else { continue };
+        if reach.is_some_and(|reach| !reach.includes(root)) {
+            problems.push(format!(
+                "the sandbox keeps the server from reading --root {}: restart it, or list the \
+                 directory with --sandbox-read",
+                root.display()
+            ));
+        } else if let Some(why) =
+            SiteArgs::served(site).and_then(|served| Served::unreadable(&served))
+        {
+            problems.push(format!("this user {why}"));
+        }
+    }
+    problems.sort();
+    problems.dedup();
+    problems
+}
