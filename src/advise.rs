@@ -164,7 +164,7 @@ fn workload(options: &Advise) -> Workload {
     }
 }
 
-/// Asks until the answer can be read; nothing at the end of input, or if there is nobody to ask.
+/// Asks until the answer can be read; nothing at the end of input, or if standard input is no terminal.
 fn ask<T>(
     asks: bool,
     question: &str,

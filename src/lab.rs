@@ -54,7 +54,7 @@ pub(crate) enum Lab {
     Peers(Peers),
     /// Write the reports of bundles and an index of them as static pages.
     Gallery {
-        /// The directory for the pages; it is made if there is none.
+        /// The directory for the pages; created if it does not exist.
         out: PathBuf,
         /// The directories of the bundles, in the order of the index.
         #[arg(required = true)]
@@ -272,7 +272,7 @@ pub(crate) fn tell(result: &str, code: u8) -> u8 {
 const DISPUTES: &str = "disputes";
 
 /// Runs one experiment, or all that are disputed one after the other; then the exit code is the
-/// largest of theirs.
+/// largest value of the options.
 fn measure(options: &Run) -> Result<u8, LabError> {
     let stop = Stop::on_signals().map_err(LabError::signals)?;
     let name = options.name.as_deref().unwrap_or_default();

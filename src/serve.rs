@@ -49,7 +49,7 @@ pub(crate) enum Service {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Output")]
 struct OutputArgs {
-    /// Print one line of counters every so many seconds.
+    /// Print one line of counters every SECS seconds.
     #[arg(long, value_name = "SECS", value_parser = clap::value_parser!(u32).range(1..=86_400))]
     stats: Option<u32>,
     /// Print JSON lines on standard output.
@@ -144,7 +144,7 @@ where
     let live = hooks.live;
     let run = prepare(Box::new(move || match sealing.seal(json) {
         Ok(report) => {
-            // First, so that whoever reads the ready line finds the comparison running.
+            // First, so that the comparison runs before the ready line is printed.
             live.iter().for_each(Live::start);
             ready.ready(&report);
             if sealing.only_checks() {

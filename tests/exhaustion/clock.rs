@@ -43,7 +43,7 @@ impl WallClock {
         clock
     }
 
-    /// Sets the clock to so many seconds before or after that of the machine.
+    /// Sets the clock a number of seconds before or after that of the machine.
     fn set_off(&self, seconds: i64) {
         let ns = seconds * 1_000_000_000;
         self.offset.write_all_at(&ns.to_ne_bytes(), 0).expect("a file of 8 bytes");

@@ -15,7 +15,7 @@ const THREADS: usize = 2;
 /// Those that are open at once are as many as the threads that make them.
 const GROWTH_BYTES_MAX: u64 = 4 << 20;
 
-/// Of so many connections one closes in good order; all of them would leave their ports in
+/// One of this number of connections closes in good order; all of them would leave their ports in
 /// TIME-WAIT.
 const IN_ORDER: usize = 16;
 

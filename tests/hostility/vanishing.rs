@@ -1,5 +1,5 @@
 //! Peers that vanish: hundreds on another machine, half of them waiting, half in the middle of an
-//! answer, when the cable is cut. No FIN and no reset ever tells the server.
+//! answer, when the cable is cut. The server gets neither FIN nor reset.
 
 use crate::peers::{Cuts, Peer, attackers};
 use crate::siege::{Others, Siege};

@@ -63,7 +63,7 @@ fn is_starved(run: &Value) -> bool {
     failures.iter().all(comes_of_it) && (late || !failures.is_empty())
 }
 
-/// The runs in which nobody was starved, which are some of each cell.
+/// The runs in which no process was starved, which are some of each cell.
 fn fed(runs: &[Value]) -> Vec<&Value> {
     let (starved, fed): (Vec<_>, Vec<_>) = runs.iter().partition(|run| is_starved(run));
     for run in starved {
@@ -120,7 +120,7 @@ fn every_protocol_is_measured_between_two_hosts_and_the_program_is_copied_once()
         assert!(run["client_command"].to_string().contains("cache_beta"), "{run}");
         assert!(run.get("clients").is_none(), "{run}");
     }
-    // The files were made on both hosts, alike: the load generator compared them.
+    // Both hosts made the same files: the load generator compared them.
     let is_http = |run: &&Value| run["load"]["schema"] == "twinring.load.http/1";
     let http = fed(&runs).into_iter().find(is_http).unwrap();
     assert_eq!(http["load"]["settings"]["verify_body"], "file", "{http}");
@@ -297,7 +297,7 @@ fn a_lost_connection_leaves_a_partial_bundle_and_nothing_on_any_host() {
     assert!(stored["state"]["error"].as_str().unwrap().contains("beta"), "{}", stored["state"]);
 }
 
-/// Nothing tells either end: each notices by itself that the other has gone silent.
+/// Neither end gets an error: each notices that the other has gone silent.
 #[test]
 fn a_cut_cable_ends_both_the_experiment_and_what_runs_behind_it() {
     let Some(network) = Network::new() else { return };

@@ -1,4 +1,4 @@
-//! `twinring lab peers`: what is here, what is not, and building it.
+//! `twinring lab peers`: lists the peers present and missing, and builds them.
 
 use serde_json::Value;
 use std::fs::{self, Permissions};
@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 /// Runs `lab peers` in `directory`, with `path` as PATH. The binary is a copy, so that what cargo
-/// has put beside it is none of its peers.
+/// has put beside it does not count as a peer.
 fn peers(directory: &Path, path: &Path, arguments: &[&str]) -> Output {
     let binary = directory.join("bin/twinring");
     if !binary.exists() {
@@ -130,7 +130,7 @@ fn building_needs_a_checkout_and_says_what_failed_and_what_that_needs() {
 
     fs::create_dir_all(base.path().join("peers/go-net")).unwrap();
     fs::write(base.path().join("peers/Cargo.toml"), "").unwrap();
-    // It leaves a program where it was told to, and talks on standard output.
+    // It leaves a program in the requested place, and prints to standard output.
     let build = "[ \"$6\" = peers/target ] || exit 9\n/bin/mkdir -p peers/target/release\n\
                  echo compiling\n/bin/cp /bin/true peers/target/release/tokio-echo";
     script(&path, "cargo", build);

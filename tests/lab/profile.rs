@@ -122,7 +122,7 @@ fn polled() -> (Value, Output) {
     (polled, output)
 }
 
-/// Work of a polling thread is the server's, and is told apart.
+/// Work of a polling thread is the server's, and is listed separately.
 #[test]
 fn the_polling_thread_of_io_uring_is_a_part_of_its_own() {
     let cpu_s = |thread: &Value| thread["cpu_s"].as_f64().unwrap();

@@ -365,7 +365,7 @@ fn an_interrupt_reports_the_result_so_far() {
     }
 }
 
-/// The schedule goes on while the last answer is waited for.
+/// The schedule continues while the last answer is awaited.
 #[test]
 fn a_number_of_requests_is_sent_completely() {
     for engine in engines() {

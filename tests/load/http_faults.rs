@@ -12,7 +12,7 @@ fn reset(stream: &TcpStream) {
     SockRef::from(stream).set_linger(Some(Duration::ZERO)).unwrap();
 }
 
-/// Each tenth answer is wrong in its own way: it fails, and its connection goes on.
+/// Each tenth answer is wrong in its own way: it fails, and its connection stays in use.
 #[test]
 fn wrong_answers_are_counted_by_kind() {
     let corrupted = |wrong: fn() -> String| {

@@ -1,4 +1,4 @@
-//! `twinring serve` on machines without IPv6, told to listen on addresses of both families.
+//! `twinring serve` on machines without IPv6, asked to listen on addresses of both families.
 
 use crate::support::namespace::in_a_namespace;
 use crate::support::*;

@@ -1,4 +1,4 @@
-//! `twinring serve udp` over real sockets: the same datagrams on both engines, whatever peers do.
+//! `twinring serve udp` over real sockets: the same datagrams on both engines, for any behaviour of peers.
 
 use crate::support::datagrams::*;
 use crate::support::*;
@@ -119,7 +119,7 @@ fn senders_that_are_gone_do_not_disturb_the_others() {
         let stays = client(server.address());
         for number in 0..200 {
             let gone = client(server.address());
-            (0..3).for_each(|_| drop(gone.send(b"I shall not hear the answer")));
+            (0..3).for_each(|_| drop(gone.send(b"this socket is closed before the answer")));
             drop(gone);
             reflected(&stays, &numbered(2, number, 200));
         }

@@ -1,6 +1,6 @@
 //! `cargo run -p twinring-compat --features sim --example simulated -- 20`
 //!
-//! Hyper's server and client, over HTTP/1.1 and HTTP/2, on so many simulated machines, with the
+//! Hyper's server and client, over HTTP/1.1 and HTTP/2, on a number of simulated machines, with the
 //! short sends, late events and full queues that each seed chooses. Minutes pass in a moment, and a
 //! failure can be repeated: it names its seed.
 

@@ -32,7 +32,7 @@ enum Place {
     Extension(u64, Extension),
     /// The LF behind the size.
     SizeEnd(u64),
-    /// So many bytes are left of the chunk.
+    /// The number of bytes left of the chunk.
     Data(u64),
     /// CR and LF behind the chunk.
     DataEnd,

@@ -52,7 +52,7 @@ fn bytes_max(name: &str) -> u64 {
     if name == RUNS_FILE { RUNS_BYTES_MAX } else { OTHER_BYTES_MAX }
 }
 
-/// The content of a file of a bundle, which whoever reads it has to bound.
+/// The content of a file of a bundle. The reader has to bound it.
 fn open(directory: &Path, name: &str) -> io::Result<Content> {
     Content::open(directory, name, bytes_max(name))
 }
@@ -104,7 +104,7 @@ impl Writer {
         let runs = runs.map_err(|error| LabError::write(&path, error))?;
         let written = write_bundle(directory, bundle).and_then(|()| reserve(directory));
         written.inspect_err(|_| {
-            // Without that it is no bundle: nothing is left that nobody could read.
+            // A directory without this file is no bundle, so it is not left behind.
             for name in [RUNS_FILE, BUNDLE_FILE, RESERVE_FILE] {
                 let _ = fs::remove_file(directory.join(name));
             }
@@ -262,7 +262,7 @@ impl Draft {
 }
 
 impl Drop for Draft {
-    /// One that was not put in place is of no use.
+    /// Deletes a temporary file that was not renamed into place.
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.draft);
     }

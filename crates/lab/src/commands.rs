@@ -57,7 +57,7 @@ impl Values {
     ) -> Result<Values, LabError> {
         let millis = |seconds: f64| format!("{}", (seconds * 1e3).round());
         let (warmup_s, window_s) = bench.experiment.pace_s(slot.cell.protocol());
-        // Each load generator's own; the server is told that of the first.
+        // Each load generator's own; the server gets that of the first.
         let is_client = network.clients.iter().any(|client| std::ptr::eq(client, end));
         let client_cpu = if is_client { end.cpu } else { bench.cpus.client };
         let mut values = Values { texts: BTreeMap::new(), lists: BTreeMap::new() };

@@ -66,7 +66,7 @@ pub struct Outcome {
 
 impl Outcome {
     /// The exit code of the command: 128 + the signal for an interrupted experiment; 1 when every
-    /// comparison is void, so that nothing could be measured; else 0, whatever the verdicts are.
+    /// comparison is void, so that nothing could be measured; else 0, for any verdicts.
     pub fn exit_code(&self) -> u8 {
         if let State::Interrupted { signal } = self.bundle.state {
             return (128 + signal) as u8;
@@ -80,7 +80,7 @@ impl Outcome {
 
 /// Runs an experiment and writes its bundle.
 ///
-/// Progress goes to standard error. On return, by whatever way, every process the lab started has
+/// Progress goes to standard error. On return, also with an error, every process the lab started has
 /// ended, and its namespaces with them.
 ///
 /// # Errors
@@ -184,7 +184,7 @@ impl Scene {
         let Some(between) = &options.hosts else {
             let pin = options.experiment.pin;
             let cpus = Cpus::choose(pin.server_cpu, pin.client_cpu)?;
-            // Whoever measures them uses both CPUs, so that this comes before the lab keeps off them.
+            // Measuring prices uses both CPUs, so it comes before the lab leaves them.
             let prices = match options.prices {
                 true => prices::measure(&options.binary, &cpus, stop),
                 false => PriceRecord::none("they were not to be measured"),
@@ -227,10 +227,10 @@ struct Possible {
 }
 
 /// # Errors
-/// When nobody is left to speak a protocol of the experiment, or a place for peers is no directory.
+/// When no subject is left for a protocol of the experiment, or a place for peers is no directory.
 fn possible(options: &RunOptions, server: &Host) -> Result<Possible, LabError> {
     let mut experiment = options.experiment.clone();
-    // Whoever measures no peer has nothing to do with their places.
+    // Without a peer in the experiment their places do not matter.
     let commands: Vec<Vec<String>> =
         experiment.grids_mut().map(|(_, it)| it.second_load().to_vec()).collect();
     let asks = |load: &&Peer| commands.iter().flatten().any(|word| *word == load.word());
@@ -469,7 +469,7 @@ fn programs(
         });
         paths.sort_unstable();
         paths.dedup();
-        // Our own program has told its hash already.
+        // The hash of our own program is recorded already.
         let known = hosts.get(position).map(|host| &host.binary);
         paths.retain(|path| known.is_none_or(|known| known.path != *path));
         programs.extend(known.cloned());

@@ -1,10 +1,10 @@
 //! The lab of Twinring: paired experiments on processes, with intervals, audits and bundles.
 //!
-//! The lab starts programs and reads what they print; it knows nothing of how they are made. An
+//! The lab starts programs and reads what they print; it does not depend on their code. An
 //! [`Experiment`] names the subjects and, for TCP, UDP and HTTP, the grid of cells. [`run`] measures
 //! every cell in interleaved pairs, audits every run, and writes a bundle: a directory with the raw
 //! data, the figures and verdicts computed from them, and reports. [`verify`] computes everything
-//! again from the raw data; [`rerender`] renders it anew. `docs/method.md` explains the method.
+//! again from the raw data; [`rerender`] renders it again. `docs/method.md` explains the method.
 //!
 //! ```no_run
 //! use twinring_lab::{Experiment, Overrides, RunOptions, Stop};

@@ -110,7 +110,7 @@ pub struct Fingerprint {
     pub clocksource: String,
     /// Frequency governor of the server's CPU, if it has one.
     pub governor: Option<String>,
-    /// Boost or turbo, if the machine tells.
+    /// Boost or turbo, if the machine reports it.
     pub boost: Option<String>,
     /// Memory in KiB.
     pub memory_kib: u64,

@@ -1,4 +1,4 @@
-//! How long an experiment takes, told before it is run.
+//! An estimate of how long an experiment takes, printed before it runs.
 
 use crate::experiment::{Cell, Correction, Experiment, MIN_PAIRS, Protocol};
 use crate::plan::groups;
@@ -48,7 +48,7 @@ impl Outlook {
     }
 }
 
-/// What a block of so many runs takes.
+/// The duration of a block with this number of runs.
 pub(crate) fn block_s(experiment: &Experiment, runs: usize, protocol: Protocol) -> f64 {
     let (warmup_s, window_s) = experiment.pace_s(protocol);
     runs as f64 * (warmup_s + window_s + OVERHEAD_S)
@@ -62,7 +62,7 @@ fn block_sizes(experiment: &Experiment, cell: &Cell) -> Vec<(usize, Protocol)> {
 }
 
 /// Says so if the pairs cannot be enough: the more comparisons are judged together, the more a lone
-/// difference has to be sure. Better told before hours than after them.
+/// difference has to be sure. The user learns this before the experiment, not after hours of it.
 pub(crate) fn too_few_pairs(experiment: &Experiment, comparisons: usize) -> Option<String> {
     let count = match experiment.correction {
         Correction::None => 1,

@@ -98,7 +98,7 @@ pub enum Placement {
 }
 
 impl Placement {
-    /// The placement that a round trip tells of.
+    /// The placement that follows from a round trip.
     pub(crate) fn of(round_trip_ns: f64) -> Placement {
         if round_trip_ns < CLOSE_NS { Placement::Close } else { Placement::Apart }
     }

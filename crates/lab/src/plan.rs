@@ -1,7 +1,7 @@
 //! In which order things are run.
 //!
 //! A block runs every subject of a group once. Blocks come in twos, a random order and then its
-//! mirror image (A B B A), so that a machine that slowly changes favours nobody. Groups take turns,
+//! mirror image (A B B A), so that slow changes of the machine favour no subject. Groups take turns,
 //! in a random order each round, so that a bad minute is spread over all of them and an
 //! interrupted experiment has something of everything.
 //!

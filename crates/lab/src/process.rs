@@ -165,8 +165,8 @@ impl Process {
         }
     }
 
-    /// Waits for the end up to `patience`; then kills whatever is left of the group and reaps.
-    /// `asked` says whether the process had been told to stop.
+    /// Waits for the end up to `patience`; then kills the rest of the group and reaps.
+    /// `asked` says whether the process had been asked to stop.
     pub(crate) fn finish(&mut self, patience: Duration, asked: bool) -> Exit {
         let deadline = Instant::now() + patience;
         while !self.has_ended() && Instant::now() < deadline {
@@ -212,7 +212,7 @@ impl Drop for Process {
     }
 }
 
-/// What a process may say in all, lines and what it takes to hold them. The lab reads while it goes on,
+/// The most output of a process that is kept: its lines and the memory to hold them. The lab reads while it goes on,
 /// and one that talks faster than the lab reads would fill its memory.
 const MAX_SAID_BYTES: usize = 64 << 20;
 /// What it takes to hold a line, besides its bytes.
@@ -235,7 +235,7 @@ fn forward_lines(stdout: impl Read, role: Role, events: &Sender<Event>) {
         }
     }
     let _ = events.send(Event::Closed(role));
-    // A writer must never block because nobody reads, nor be ended by a closed pipe.
+    // A writer must never block on a full pipe, nor be ended by a closed one.
     let _ = io::copy(&mut stdout, &mut io::sink());
 }
 

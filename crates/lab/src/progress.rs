@@ -78,7 +78,7 @@ impl Progress {
     }
 }
 
-/// A line on standard error. If that is full or gone there is nobody to tell, and eprintln! would
+/// A line on standard error. If that is full or closed, the line is lost; eprintln! would
 /// panic.
 pub(crate) fn say(line: &str) {
     let _nobody_reads = writeln!(stderr().lock(), "{line}");

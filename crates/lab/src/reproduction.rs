@@ -31,7 +31,7 @@ pub(crate) enum Outcome {
     Opposite,
     /// Our interval holds the published ratio, but a tie as well.
     Undecided,
-    /// The load generator was the bottleneck here, so our ratio is none of servers.
+    /// The load generator was the bottleneck here, so our ratio does not compare servers.
     ClientBound,
     /// Here are too few pairs, or an audit failed.
     NoVerdict,
@@ -212,7 +212,7 @@ pub(crate) fn is_same_work(
     }
 }
 
-/// The longest mean latency in milliseconds that a closed loop of so many connections can have at
+/// The longest mean latency in milliseconds that a closed loop of `connections` can have at
 /// this rate: Little's law, with every connection waiting all the time.
 pub(crate) fn longest_mean_ms(connections: u32, requests_per_s: f64) -> f64 {
     f64::from(connections) / requests_per_s * 1e3

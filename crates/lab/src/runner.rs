@@ -125,7 +125,7 @@ pub(crate) trait Observer {
     fn at(&mut self, mark: Mark, server: i32, client: i32);
 }
 
-/// Nobody.
+/// No profile.
 impl Observer for () {
     fn ready(&mut self, _: i32) {}
 
@@ -136,7 +136,7 @@ impl Observer for () {
 ///
 /// # Errors
 /// When the run could not even be tried, or not be seen to its end: nothing to start, no port, no
-/// connection to a host. Whatever the subjects do wrong is in the record.
+/// connection to a host. Failures of the subjects are in the record.
 pub(crate) fn run(
     bench: &Bench<'_>,
     network: &mut Network,

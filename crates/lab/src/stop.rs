@@ -10,7 +10,7 @@ use signal_hook::iterator::Signals;
 
 use crate::process::Event;
 
-/// A request to stop, shared by whoever may make it and the experiment. Clones are the same
+/// A request to stop, shared by those that may make it and the experiment. Clones are the same
 /// request.
 #[derive(Debug, Clone, Default)]
 pub struct Stop {
@@ -24,7 +24,7 @@ struct State {
 }
 
 impl Stop {
-    /// A request that nobody has made yet.
+    /// A request that has not been made yet.
     pub fn new() -> Stop {
         Stop::default()
     }

@@ -349,7 +349,7 @@ fn compare(stored: &Value, computed: &Value, path: &str, found: &mut Verificatio
     }
 }
 
-/// A bundle whose summary is computed again from its raw data, whatever stands in it.
+/// A bundle whose summary is computed again from its raw data, ignoring the recorded one.
 ///
 /// # Errors
 /// When the bundle cannot be read.
@@ -364,7 +364,7 @@ pub fn is_bundle(directory: &Path) -> bool {
     bundle::has(directory, BUNDLE_FILE)
 }
 
-/// Computes the summary of a bundle again and writes reports and manifest anew, also for a bundle
+/// Computes the summary of a bundle again and writes reports and manifest again, also for a bundle
 /// whose lab was killed.
 ///
 /// # Errors

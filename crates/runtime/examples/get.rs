@@ -15,7 +15,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let engine = std::env::args().nth(3).unwrap_or("auto".into()).parse()?;
     Runtime::builder().engine(engine).build()?.block_on(async move {
         let answer = timeout(Duration::from_secs(10), get(host, &path)).await??;
-        // Standard output may be a pipe that nobody reads.
+        // Standard output may be a pipe that is not read.
         spawn_blocking(move || std::io::stdout().write_all(&answer)).await??;
         Ok(())
     })?

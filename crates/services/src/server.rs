@@ -48,7 +48,7 @@ pub struct Server<S: Service> {
     on_ready: Box<dyn Fn() + Send + Sync>,
     pub(crate) stage: Arc<SharedStage>,
     meters: Meters,
-    /// The time between two readings; `None` is none.
+    /// The time between two readings; `None` reads nothing.
     meter_period: Option<Duration>,
 }
 

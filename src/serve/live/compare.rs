@@ -193,7 +193,7 @@ mod tests {
         }
     }
 
-    /// Symmetric noise, neighbours alike or not: the interval misses the truth about as often as it
+    /// Symmetric noise, correlated in time or not: the interval misses the truth about as often as it
     /// says.
     #[test]
     fn the_interval_covers_the_truth_in_95_percent() {

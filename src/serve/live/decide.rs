@@ -4,7 +4,7 @@
 //! A trial gives both engines new connections and bets on the slices. For each engine there is a
 //! bet that it needs less CPU than the other by more than [`MARGIN`]: its capital starts at 1, and a
 //! slice multiplies it by 1 + b or 1 - b. If the engine is not ahead, that is, if a slice is won with
-//! a probability of at most one half whatever happened before, then the capital is a non-negative
+//! a probability of at most one half, given everything before, then the capital is a non-negative
 //! supermartingale, and so is the mean over several b. By Ville's inequality (Étude critique de la
 //! notion de collectif, 1939) it ever reaches c with a probability of at most 1 / c, however often
 //! one looks. (G. Shafer, "Testing by betting", Journal of the Royal Statistical Society A 184, 2021.)
@@ -25,7 +25,7 @@ pub(super) const MARGIN: f64 = 1.03;
 /// ones find what is not.
 const BETS: [f64; 3] = [0.25, 0.5, 0.75];
 
-/// A trial ends undecided after so many compared slices, and after so many slices in all.
+/// A trial ends undecided after this number of compared slices, and this number of slices in all.
 const COMPARED_MAX: u32 = 120;
 const TRIAL_MAX: u32 = 600;
 
@@ -36,7 +36,7 @@ pub(super) const PAUSE: u32 = 300;
 const USUAL: u32 = 10;
 
 /// Traffic has changed if its rate, or its bytes per unit, are beyond this factor of the usual ones
-/// for so many slices in a row. A trial then begins early.
+/// for this number of slices in a row. A trial then begins early.
 const CHANGE: f64 = 2.0;
 const CHANGED: u32 = 10;
 

@@ -1,4 +1,4 @@
-//! What the traits promise, whatever the library above.
+//! The contracts of the traits, independent of the library on top.
 
 use crate::support::*;
 use std::io::{self, IoSlice};
@@ -112,7 +112,7 @@ async fn a_peer_that_does_not_read_stops_the_writer() {
     stream.set_send_buffer_bytes(32 * 1024).expect("SO_SNDBUF");
     let mut stream = Compat::new(Rc::new(stream));
     let mut written = 0;
-    // Whatever the kernel's buffers hold, in the end it takes no more.
+    // However large the kernel's buffers are, they are full in the end.
     while let Ok(bytes) =
         twinring::timeout(Duration::from_millis(200), stream.write(&[7; 100_000])).await
     {

@@ -170,7 +170,7 @@ pub(crate) fn say_last(service: &str, service_counters: &Value, runtime_counters
     println!("{}", json!(line));
 }
 
-/// Counts an answer, and dies with the last of its life.
+/// Counts an answer; in the mode `dies` the last one ends the process.
 pub(crate) fn count(mode: &str) {
     if MESSAGES.fetch_add(1, Ordering::Relaxed) == 100 && mode == "dies" {
         eprintln!("out of cheese");

@@ -71,7 +71,7 @@ impl ClientWindow {
 /// The CPU use of a run with these load generators; `server_clock` is that of the server's host.
 ///
 /// # Errors
-/// When the windows of all load generators were never open at once, or nobody sampled meanwhile.
+/// When the windows of all load generators were never open at once, or no sample was taken meanwhile.
 pub(crate) fn cpu_use_between_hosts(
     clients: &[ClientWindow],
     server_clock: Offset,

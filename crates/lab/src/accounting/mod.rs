@@ -6,7 +6,7 @@
 //!
 //! The server's and the client's side are sampled each on its own (`SideSample`), and the busy
 //! share of a CPU follows from its own side's clock alone: they may be on different hosts. Only how
-//! late the samples were is told by the client's clock, which is the one that the window is of.
+//! late the samples were is measured by the client's clock, which also defines the window.
 
 mod counts;
 mod hosts;

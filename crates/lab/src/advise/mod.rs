@@ -120,7 +120,7 @@ impl Workload {
         }
     }
 
-    /// Whether a cell is the workload itself, on whatever network.
+    /// Whether a cell is the workload itself, on any network.
     fn is(&self, cell: &Cell) -> bool {
         let (connections, bytes) = match cell.point {
             Point::Tcp(point) => (point.connections, point.message_bytes),
@@ -298,7 +298,7 @@ fn choice(rows: &[Row]) -> Choice {
     }
 }
 
-/// What the machine says of io_uring, by whoever probed it: the lab itself knows nothing of rings.
+/// The machine's support of io_uring. The caller probes it: the lab itself does not use io_uring.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Local {
     /// Why io_uring cannot run here and what to do, if it cannot.

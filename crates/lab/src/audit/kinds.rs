@@ -50,7 +50,7 @@ pub enum Kind {
     LateSample,
     /// Several load generators did not load at the same time.
     WindowsApart,
-    /// Nobody looked at the bytes that came back.
+    /// The bytes that came back were not verified.
     UnverifiedPayload,
     /// Packets came that no stream had sent.
     ForeignPackets,

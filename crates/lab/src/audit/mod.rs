@@ -229,7 +229,7 @@ impl Audit<'_> {
     fn environment(&mut self) {
         if let Some(cpu) = &self.run.cpu {
             for busy in cpu.cpus() {
-                // One tick is the least that can be told from nothing.
+                // One tick is the smallest time that can be distinguished from none.
                 let limit = (STEAL_LIMIT * cpu.window_s).max(0.011);
                 if busy.steal_coarse_s > limit {
                     let taken = busy.steal_coarse_s * 1e3;

@@ -12,7 +12,7 @@ pub const LOST_SHARE: f64 = 1e-4;
 /// 300 or more.
 const POLLED_LEAST_NS: u64 = 20;
 
-/// Fewer notifications per request than this are none: bursts share one, but not so many.
+/// Fewer notifications per request count as none: a burst shares one, but bursts are not that large.
 const NOTIFIED_LEAST: f64 = 0.001;
 
 /// More than this, of packets that were steered to another CPU, are not the receive work of the
@@ -62,7 +62,7 @@ impl Audit<'_> {
     }
 }
 
-/// What a network did that it should not, if its counts say so. On one CPU nobody has to be told.
+/// What a network did that it should not, if its counts say so. On one CPU no notification is needed.
 fn mismatch(cpu: &CpuUse, net: NetKind, done: u64) -> Option<String> {
     if cpu.is_shared() {
         return None;

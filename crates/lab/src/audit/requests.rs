@@ -1,4 +1,4 @@
-//! Rules for requests over connections, whatever protocol they are of.
+//! Rules for requests over connections, of any protocol.
 
 use super::{Audit, Kind, Severity, differ};
 use crate::contract::requests::RequestResult;

@@ -15,7 +15,7 @@ const WINDOW_BYTES_MAX: u64 = 128 << 20;
 
 /// Reads a file as it was written, whether it lies there plain or compressed.
 ///
-/// Nothing about the size of a compressed file bounds its content: whoever reads does.
+/// The size of a compressed file does not bound its content, so the reader does.
 pub(crate) enum Content {
     Plain(File),
     Compressed(Box<StreamingDecoder<BufReader<Take<File>>, ruzstd::decoding::FrameDecoder>>),

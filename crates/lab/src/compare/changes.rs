@@ -157,7 +157,7 @@ fn compared(protocol: Protocol, asked: &[Metric]) -> impl Iterator<Item = Metric
     all.filter(move |metric| can_change(*metric, protocol))
 }
 
-/// Who was compared with whom, in either bundle: baseline, subject.
+/// Which subjects were compared, in either bundle: baseline, subject.
 fn contests(a: &Side, b: &Side, cell: Cell) -> Vec<(String, String)> {
     let mut contests = a.contests(cell);
     let others = b.contests(cell).into_iter().filter(|contest| !contests.contains(contest));

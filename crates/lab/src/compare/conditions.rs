@@ -1,4 +1,4 @@
-//! Whether two bundles were measured alike. Absolute figures say something about a change only if
+//! Whether two bundles were measured under the same conditions. Absolute figures say something about a change only if
 //! everything else stayed as it was; the ratio between two subjects of one bundle needs less.
 
 use std::collections::BTreeMap;
@@ -63,7 +63,7 @@ impl Differences {
     }
 }
 
-/// What makes absolute figures of the two incomparable, whatever the cell: another machine, or
+/// What makes absolute figures of the two incomparable in every cell: another machine, or
 /// the same one under other conditions.
 pub(super) fn machine(a: &Bundle, b: &Bundle) -> Vec<Difference> {
     let mut found = Differences::default();

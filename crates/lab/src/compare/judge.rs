@@ -14,7 +14,7 @@ use crate::statistics::CONFIDENCE;
 pub struct GateResult {
     /// The gate, as it was understood.
     pub gate: String,
-    /// The gravest of what was found.
+    /// The most severe result.
     pub outcome: GateOutcome,
     /// Everything it was judged by.
     pub judged: Vec<Judged>,

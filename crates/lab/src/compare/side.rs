@@ -63,7 +63,7 @@ impl Side {
         speakers.map(|position| self.bundle.experiment.subjects[position].name.as_str())
     }
 
-    /// Who is compared with whom in a cell: baseline, subject.
+    /// The subjects compared in a cell: baseline, subject.
     pub(super) fn contests(&self, cell: Cell) -> Vec<(String, String)> {
         let experiment = &self.bundle.experiment;
         let name = |position: usize| experiment.subjects[position].name.clone();

@@ -319,7 +319,7 @@ fn check_listening(check: &Check<'_>, subject: &Subject, index: usize) -> Result
         return Ok(());
     }
     if subject.peer.is_some() {
-        // The lab knows how it is told, or that it has a port of its own.
+        // The lab knows how to pass it, or that it has a port of its own.
         return Ok(());
     }
     let listens = |word: &String| word.contains("{addr}") || word.contains("{port}");

@@ -153,7 +153,7 @@ pub enum NetKind {
     /// Two namespaces and a veth pair, received from by a thread of the kernel (threaded NAPI) on the
     /// CPU of each end: the receiver's CPU polls.
     Napi,
-    /// Whatever lies between the hosts of the experiment.
+    /// The network between the hosts of the experiment.
     Hosts,
 }
 

@@ -306,7 +306,7 @@ impl Experiment {
         }
         self.set_axes(overrides)?;
         if let Some(interval_percent) = overrides.until_percent {
-            // As many pairs as an experiment may have: whoever asks for a width wants to get it.
+            // As many pairs as an experiment may have: the width decides when it ends.
             let max_pairs = self.until.map_or(check::MAX_PAIRS, |until| until.max_pairs);
             self.until = Some(Until { interval_percent, max_pairs });
         }
@@ -389,7 +389,7 @@ impl Experiment {
         self.subjects.iter().enumerate().filter_map(speaks).collect()
     }
 
-    /// Who is compared with whom in the cells of a protocol, as positions in `subjects`: baseline,
+    /// The comparisons in the cells of a protocol, as positions in `subjects`: baseline,
     /// subject. Everybody with the first, or with the one it is `from`; and as `against` says. If
     /// every one of them has another that is the same but for its name, only with that one: who
     /// asks that, asks about the method.

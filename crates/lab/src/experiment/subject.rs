@@ -244,7 +244,7 @@ mod tests {
         assert_eq!(plain.ready_check(Protocol::Udp), Ready::Json);
         let udp = plain.command_template(Protocol::Udp);
         assert_eq!(udp[..3], ["{twinring}", "serve", "udp"]);
-        // Whoever is asked beyond loopback has to know whom to answer.
+        // A server beyond loopback needs the list of clients that it may answer.
         for command in [&udp, &command] {
             assert_eq!(command[5..7], ["--allow", "any"]);
         }

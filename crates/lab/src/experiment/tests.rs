@@ -161,7 +161,7 @@ fn a_second_load_generator_doubles_the_cells() {
     assert_eq!((&*first[0], &*second[0]), ("{twinring}", "{plain-load}"));
     let http = both.load_templates(Protocol::Http, &both.subjects[0]);
     assert_eq!(http.iter().map(|it| &*it[0]).collect::<Vec<_>>(), ["{twinring}", "{h2load}"]);
-    // It asks both servers alike.
+    // It sends the same requests to both servers.
     let text = built_in("second-opinion").unwrap();
     let follows = text.replacen("{plain-load}\", ", "{plain-load}\", \"--engine={engine}\", ", 1);
     let error = Experiment::from_toml(&follows, "mine.toml").unwrap_err().to_string();

@@ -3,7 +3,7 @@
 //! It runs behind a pipe, as the hidden subcommand `lab-helper agent`, and does what it is asked on
 //! its standard input. It ends, and everything it has started or made ends with it, when that
 //! input ends, when the lab is silent for too long, or by a signal. So nothing is left behind,
-//! whatever happens to the lab, to the pipe or to the network.
+//! even if the lab, the pipe or the network fails.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -104,7 +104,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Reads standard input. The clock is told here, so that no other work delays it.
+/// Reads standard input. Requests for the time are answered here, so that no other work delays them.
 fn listen_to_the_lab(out: Out, inbox: Sender<Inbox>, state: Arc<Shared>) {
     thread::spawn(move || {
         let mut input = BufReader::new(io::stdin());
@@ -119,7 +119,7 @@ fn listen_to_the_lab(out: Out, inbox: Sender<Inbox>, state: Arc<Shared>) {
                 Ok(ToAgent::Ask { id, request }) => {
                     inbox.send(Inbox::Ask { id, request }).map_err(io::Error::other)
                 }
-                // A lab of another version; it sees from the first line that this is none of its.
+                // A lab of another version; it sees from the first line that the versions differ.
                 Err(_) => break,
             };
             if sent.is_err() {
@@ -148,7 +148,7 @@ fn send_heartbeats(out: Out) {
     });
 }
 
-/// Ends the agent when the lab is silent. It may then be stuck in a write that nobody reads, so
+/// Ends the agent when the lab is silent. It may then be blocked in a write to a full pipe, so
 /// the end is not left to it.
 fn watch(inbox: Sender<Inbox>, state: Arc<Shared>) {
     *lock(&state.heard) = Some(Instant::now());
@@ -166,7 +166,7 @@ fn watch(inbox: Sender<Inbox>, state: Arc<Shared>) {
 fn end_anyway(state: &Shared) -> ! {
     thread::sleep(LINGER);
     if let Some(directory) = &*lock(&state.directory) {
-        // There is nobody left to tell.
+        // The lab is gone: there is no one left to report to.
         let _ = fs::remove_dir_all(directory);
     }
     std::process::exit(1)
@@ -271,7 +271,7 @@ impl Agent {
             return Err(format!("{MAX_PROCESSES} processes run already"));
         }
         let (sender, events) = channel();
-        // The lab knows the role; here a process is told by its number.
+        // The lab knows the role; here a process is identified by its number.
         let process =
             process::start(&self.helper, &Place::Here, cpu, command, Role::Server, sender);
         let process = process.map_err(text)?;

@@ -1,4 +1,4 @@
-//! The clocks of two hosts, told from each other.
+//! The offset between the clocks of two hosts.
 //!
 //! `CLOCK_MONOTONIC` counts from the boot of each host. The lab asks the other host for its time a
 //! few times and keeps the quickest answer: somewhere between question and answer the other clock

@@ -26,7 +26,7 @@ const LISTEN_PATIENCE: Duration = Duration::from_secs(5);
 /// How long an attempt to connect may take.
 const CONNECT_PATIENCE: Duration = Duration::from_millis(1500);
 
-/// Addresses that a host tells of itself at most.
+/// The most addresses that a host reports.
 const ADDRESSES_MAX: usize = 64;
 
 /// The network device that carries the traffic of a host.
@@ -159,7 +159,7 @@ pub(crate) fn interface(ip: IpAddr) -> Option<Interface> {
 /// # Errors
 /// Most often that this host does not have the address.
 pub(crate) fn listen(ip: IpAddr) -> io::Result<u16> {
-    // Among the ports that runs use, so that a firewall treats both alike.
+    // Among the ports that runs use, so that a firewall treats both the same.
     let listener = crate::net::PORTS
         .rev()
         .find_map(|port| TcpListener::bind((ip, port)).ok())
@@ -183,7 +183,7 @@ pub(crate) fn connect(address: SocketAddr) -> io::Result<()> {
     TcpStream::connect_timeout(&address, CONNECT_PATIENCE).map(drop)
 }
 
-/// Whether nobody has the address.
+/// Whether no interface of this host has the address.
 ///
 /// # Errors
 /// Who or what is in the way.
@@ -235,7 +235,7 @@ mod tests {
         let port = listen(ip).unwrap();
         connect(SocketAddr::new(ip, port)).unwrap();
         assert_eq!(interface(ip).unwrap().name, "lo");
-        // Of a block reserved for documentation (RFC 5737): nobody has it.
+        // Of a block reserved for documentation (RFC 5737): no host has it.
         let nobody: IpAddr = "192.0.2.1".parse().unwrap();
         assert!(interface(nobody).is_none() && listen(nobody).is_err());
         assert!(can_bind(SocketAddr::new(nobody, 0), Protocol::Udp).is_err());

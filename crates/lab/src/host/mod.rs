@@ -3,7 +3,7 @@
 //! On another host an [`agent`] does what the lab does here: it is the same program, started there
 //! through a command such as `ssh` ([`transport`]), and does it with the same functions ([`local`]). Lab and
 //! agent speak a small [`protocol`] over the connection; [`remote`] is the lab's end of it. The
-//! hosts' clocks are told from each other in [`clock`]. [`setup`] connects to the hosts of an
+//! offset between the hosts' clocks is measured in [`clock`]. [`setup`] connects to the hosts of an
 //! experiment and makes a network of them, [`share`] divides the load among the client hosts.
 
 mod agent;
@@ -451,8 +451,8 @@ impl Process {
         }
     }
 
-    /// Waits for the end up to `patience`; then kills whatever is left of the group and reaps.
-    /// `asked` says whether the process had been told to stop.
+    /// Waits for the end up to `patience`; then kills the rest of the group and reaps.
+    /// `asked` says whether the process had been asked to stop.
     pub(crate) fn finish(&mut self, patience: Duration, asked: bool) -> Result<Exit, LabError> {
         match self {
             Process::Here(process) => Ok(process.finish(patience, asked)),

@@ -1,7 +1,7 @@
 //! What the lab and its agent on another host say to each other: one JSON object per line, the
 //! lab's on the agent's standard input, the agent's on its standard output.
 //!
-//! Whoever reads is bounded in the length of a line and in how long the other side may be silent.
+//! Readers bound the length of a line and the time for which the other side may be silent.
 //! Both sides say that they are alive every [`HEARTBEAT`].
 
 use std::collections::BTreeMap;

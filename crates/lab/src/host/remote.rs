@@ -171,7 +171,7 @@ impl Remote {
 impl Drop for Remote {
     fn drop(&mut self) {
         let mut pipe = lock(&self.pipe);
-        // Its input ends, and the agent with it. If somebody is stuck in writing, nobody reads.
+        // Its input ends, and the agent with it. If a writer is blocked, the agent no longer reads.
         match self.shared.input.try_lock() {
             Ok(mut input) => drop(input.take()),
             Err(_) => pipe.kill(),
@@ -203,7 +203,7 @@ impl<T: DeserializeOwned> Pending<T> {
 }
 
 impl Shared {
-    /// What cannot be written is noticed by whoever reads.
+    /// A failed write is noticed by the reader.
     fn say(&self, message: &ToAgent) {
         if let Some(input) = &mut *lock(&self.input) {
             let _ = protocol::write(input, message);
@@ -214,7 +214,7 @@ impl Shared {
         let mut state = lock(&self.state);
         match message {
             FromAgent::Reply { id, result } => {
-                // Whoever asked may have stopped waiting.
+                // The requester may have stopped waiting.
                 let _ = state.waiting.remove(&id).map(|waiting| waiting.send(result));
             }
             FromAgent::Line { process, line } => {
@@ -234,7 +234,7 @@ impl Shared {
     fn lose(&self, why: String) {
         let mut state = lock(&self.state);
         let why = state.lost.get_or_insert(why).clone();
-        // Whoever waits for an answer finds its sender gone.
+        // Those who wait for an answer find its sender closed.
         state.waiting.clear();
         for (_, events) in std::mem::take(&mut state.processes).into_values() {
             let _ = events.send(Event::Lost { host: self.name.clone(), why: why.clone() });
@@ -251,7 +251,7 @@ fn read(mut output: BufReader<ChildStdout>, shared: Arc<Shared>, pipe: Arc<Mutex
                         *lock(&shared.heard) = Instant::now();
                         shared.dispatch(message);
                     }
-                    Err(error) => break format!("the agent said what it should not: {error}"),
+                    Err(error) => break format!("unexpected line from the agent: {error}"),
                 },
                 Ok(None) => break "the connection was lost".to_owned(),
                 Err(error) => break format!("the connection was lost: {error}"),
@@ -292,7 +292,7 @@ fn watch(shared: &Arc<Shared>, pipe: &Arc<Mutex<Pipe>>) {
     });
 }
 
-/// A program that was told to start on another host.
+/// A program on another host, requested to start.
 pub(crate) struct Starting {
     process: RemoteProcess,
     pid: Pending<i32>,

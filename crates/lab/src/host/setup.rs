@@ -175,7 +175,7 @@ impl Party {
             self.is_same_machine(other) && self.hello.pid_namespace == other.hello.pid_namespace
         };
         let mut roots: Vec<i32> = parties.iter().filter(sees).map(|it| it.hello.pid).collect();
-        // Agents and the lab; it may watch from a host that is none of the experiment's.
+        // Agents and the lab; the lab's host need not be one of the experiment.
         if [&*self.hello.boot_id, &*self.hello.pid_namespace] == local::kernel_and_processes() {
             roots.push(std::process::id() as i32);
         }

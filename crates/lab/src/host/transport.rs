@@ -254,7 +254,7 @@ fn quoted(word: &str) -> Result<String, String> {
 
 /// The words of the command by which `host` runs `script` in a POSIX shell.
 ///
-/// ssh joins its arguments and hands them to the login shell there, whatever that is, so the shell
+/// ssh joins its arguments and hands them to the login shell there, which can be any, so the shell
 /// and its script are one quoted argument. Other commands start the program that they are given.
 fn command_line(template: &[String], host: &str, script: &str) -> Result<Vec<String>, String> {
     let place = template.iter().rposition(|word| word.contains(NODE));

@@ -1,7 +1,7 @@
 //! The network between server and client.
 //!
 //! Three of them differ in who does the receive work: on loopback (`lo`) the sender's CPU; on a veth
-//! pair with receive steering (`rps`) the receiver's CPU, which an interrupt tells so; on a veth pair
+//! pair with receive steering (`rps`) the receiver's CPU, which an interrupt notifies it; on a veth pair
 //! with threaded NAPI (`napi`) a thread of the kernel on the receiver's CPU, which polls. Both veth
 //! pairs join two network namespaces.
 //!
@@ -145,7 +145,7 @@ impl Network {
         Network { record, server, clients, next_port: PORTS.start + spread as u16 }
     }
 
-    /// An address that nobody has for this protocol.
+    /// An address that is free for this protocol.
     ///
     /// # Errors
     /// [`LabError::Net`] when none of the ports can be bound, [`LabError::Host`].

@@ -22,7 +22,7 @@ const CLIENT_IP: Ipv4Addr = Ipv4Addr::new(10, 231, 77, 2);
 const PREFIX_LEN: u8 = 30;
 
 /// The setting that decides most about a TCP comparison. A new namespace starts with the machine's
-/// default; it is written to both ends all the same, so that they are equal whatever happens.
+/// default; it is still written to both ends, so that they are certainly equal.
 const CONGESTION_CONTROL: &str = "net.ipv4.tcp_congestion_control";
 
 /// Connections that may be in TIME_WAIT, where `tcp_time_wait` puts them after its end closed first

@@ -81,7 +81,7 @@ impl Places {
         }
         directories.extend(binary.parent().map(Path::to_owned));
         directories.push(current.join(BUILT));
-        // What PATH has relative to the current directory is none of a measured program's places.
+        // A relative entry of PATH is no place for a program to be measured.
         let path = path.map(std::env::split_paths).into_iter().flatten();
         directories.extend(path.filter(|directory| directory.is_absolute()));
         Ok(Places { directories })

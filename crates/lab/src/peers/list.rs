@@ -73,7 +73,7 @@ fn state(peer: &'static Peer, places: &Places) -> PeerState {
     }
 }
 
-/// The list as text: what is here and where, then how to get the rest.
+/// The list as text: the peers present and their places, then how to get the others.
 pub fn table(peers: &[PeerState]) -> String {
     let name_width = peers.iter().map(|peer| peer.name.len()).max().unwrap_or(0);
     let what_width = peers.iter().map(|peer| peer.what.len()).max().unwrap_or(0);

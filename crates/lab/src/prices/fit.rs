@@ -1,6 +1,6 @@
 //! Prices that explain differences best: non-negative least squares, of what the cells can tell apart.
 
-/// From this share of a column on that follows from the others, they are not told apart.
+/// If at least this share of a column follows from the others, their prices are not separated.
 const ALIKE_SHARE: f64 = 0.95;
 
 /// Less than this share of what is to be explained, at the price it has or at 1 us, is no ground for a price.
@@ -207,7 +207,7 @@ mod tests {
             prop_assert!((together - 800.0).abs() < 30.0 && (found.prices[1] - 300.0).abs() < 30.0, "{:?}", found);
         }
 
-        /// Whatever the numbers are, prices are finite and not below 0.
+        /// For all numbers, prices are finite and not below 0.
         #[test]
         fn anything_has_an_answer(
             rows in prop::collection::vec(prop::collection::vec(-1e6..1e6_f64, 4), 0..12),

@@ -52,7 +52,7 @@ fn output_of(
     let stdout = child.stdout.take();
     let reader = thread::spawn(move || {
         let mut text = Vec::new();
-        // Whoever prints more finds the pipe closed.
+        // A program that prints more finds the pipe closed.
         let read = stdout.map(|it| it.take(OUTPUT_BYTES_MAX).read_to_end(&mut text));
         read.is_some_and(|read| read.is_ok()).then_some(text)
     });

@@ -1,7 +1,7 @@
-//! What a sample of the profile was doing, told by the names of the functions on its stack.
+//! What a sample of the profile was doing, by the names of the functions on its stack.
 //!
 //! The innermost function that any rule knows decides, so that helpers which everybody uses
-//! (copying, locking, allocating) count for whoever called them: `tcp_recvmsg` under `io_recv` is
+//! (copying, locking, allocating) count for their caller: `tcp_recvmsg` under `io_recv` is
 //! the network stack, and so is a copy under `tcp_recvmsg`; what `io_recv` itself does is io_uring.
 
 use serde::{Deserialize, Serialize};

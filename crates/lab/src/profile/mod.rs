@@ -1,7 +1,7 @@
 //! `--profile`: where the CPUs' time goes, function by function, and how often a server calls the
 //! kernel. Both are measured by perf in runs of their own behind the measured pairs, one of each
 //! for every subject and cell, because looking costs time. These runs count for no figure and no
-//! verdict. Whatever perf cannot do here is said, and spoils nothing.
+//! verdict. What perf cannot do here is reported, and does not affect the measurement.
 
 mod classes;
 mod counts;

@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Pause between two looks at it.
 const TICK: Duration = Duration::from_millis(1);
 
-/// How much of what it complains about is kept, from the end.
+/// How much of its standard error is kept, from the end.
 const MOST_WORDS: usize = 400;
 
 /// Which perf there is.
@@ -39,7 +39,7 @@ pub(super) fn version() -> Result<String, String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// A perf that runs and counts or samples while it is told to. Dropping it ends it.
+/// A running perf that counts or samples while enabled. Dropping it ends it.
 pub(super) struct Perf {
     child: Child,
     control: File,
@@ -68,7 +68,7 @@ impl Perf {
             mkfifo(pipe, Mode::S_IRUSR | Mode::S_IWUSR).map_err(|e| io(pipe, e.into()))?;
         }
         let complaints = File::create(&errors).map_err(|e| io(&errors, e))?;
-        // Through the helper, so that it dies with the lab.
+        // Through the helper, so that it ends with the lab.
         let (program, first) = helper.split_first().ok_or("the lab has no helper")?;
         let child = Command::new(program)
             .args(first)
@@ -124,7 +124,7 @@ impl Perf {
     /// Sends an order and waits until perf has carried it out.
     fn order(&mut self, order: &str) -> Result<(), String> {
         let sent = self.control.write_all(format!("{order}\n").as_bytes());
-        sent.map_err(|error| format!("perf cannot be told: {error}"))?;
+        sent.map_err(|error| format!("perf cannot be controlled: {error}"))?;
         let deadline = Instant::now() + PATIENCE;
         let mut answer = [0; 16];
         loop {
@@ -178,7 +178,7 @@ impl Perf {
 impl Drop for Perf {
     fn drop(&mut self) {
         if !self.ended {
-            // Whatever it was doing is of no use any more. What it started is in its group, and the
+            // Its result is no longer needed. What it started is in its group, and the
             // group's id is its own until it is reaped.
             let _ = killpg(Pid::from_raw(self.child.id() as i32), Signal::SIGKILL);
             let _ = self.child.wait();

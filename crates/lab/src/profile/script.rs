@@ -126,7 +126,7 @@ impl Collector {
 /// What `perf script` calls a function that it has no name for.
 const UNKNOWN: &str = "[unknown]";
 
-/// Threads of the kernel belong to nobody, and work for everybody.
+/// Threads of the kernel belong to no process, and work for all of them.
 fn is_kernel_thread(program: &str) -> bool {
     const BEGINNINGS: &[&str] = &[
         "swapper",

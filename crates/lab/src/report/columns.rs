@@ -173,7 +173,7 @@ pub(super) fn ratios(comparison: &Comparison, protocol: Protocol) -> Vec<Ratio<'
         ratios.rotate_right(1);
     }
     if !on_schedule {
-        // A load generator that waits for answers has its CPU busy whoever answers.
+        // A load generator that waits for answers keeps its CPU busy with any server.
         ratios.remove(1);
         ratios.push(served(format!("{unit}s/s"), throughput.as_ref()));
     }

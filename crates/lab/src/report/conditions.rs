@@ -62,7 +62,7 @@ fn interrupts(accounted: Option<bool>) -> &'static str {
     }
 }
 
-/// What is told of every machine.
+/// What is reported of every machine.
 fn machine_facts(machine: &Fingerprint) -> Vec<(String, String)> {
     let fact = |name: &str, value: String| (name.to_owned(), value);
     let virtual_machine = machine.virtualisation.clone().unwrap_or_else(|| "no".to_owned());
@@ -89,7 +89,7 @@ fn machine_facts(machine: &Fingerprint) -> Vec<(String, String)> {
     facts
 }
 
-/// What is told of a host of several.
+/// What is reported of one of several hosts.
 fn host_facts(host: &HostRecord) -> Vec<(String, String)> {
     let fact = |name: &str, value: String| (name.to_owned(), value);
     let mut facts = vec![

@@ -22,7 +22,7 @@ type Found<'a> = (usize, &'a Finding);
 /// Findings that the bundle has warnings about as well.
 const TOLD_AS_WARNINGS: [Kind; 2] = [Kind::UnequalAdmission, Kind::UnverifiedPayload];
 
-/// Everything there is to know, the gravest first.
+/// All findings, the most severe first.
 pub(super) fn gathered(bundle: &Bundle, summary: &Summary) -> Vec<Item> {
     let is_void = |it: &Item| it.tone == Tone::Finding(Severity::Void);
     let (void, others): (Vec<_>, Vec<_>) = found(summary).into_iter().partition(is_void);
@@ -56,7 +56,7 @@ fn what(summary: &Summary, severity: Severity, list: &[Found<'_>]) -> String {
     let mut subjects: Vec<&str> = list.iter().map(|(_, it)| it.subject.as_str()).collect();
     subjects.sort_unstable();
     subjects.dedup();
-    // Noise is about the machine, whoever was running.
+    // Noise is about the machine, not about the subject that was running.
     let of = match severity {
         Severity::Noise => String::new(),
         Severity::Void | Severity::Warning => format!(" of {}", subjects.join(", ")),

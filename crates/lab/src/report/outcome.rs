@@ -24,7 +24,7 @@ pub(super) enum Outcome {
     Equivalent,
     /// No difference was detected.
     Same,
-    /// A difference that may be chance among so many comparisons.
+    /// A difference that may be chance, given the number of comparisons.
     Uncertain,
     /// A difference between a subject and itself.
     Impossible,
@@ -71,7 +71,7 @@ impl Outcome {
         }
     }
 
-    /// The class of what tells about it in HTML.
+    /// The HTML class of its text.
     pub(super) fn class(self) -> &'static str {
         match self {
             Outcome::Ahead(_) | Outcome::KeepsRate(_) => "ahead",

@@ -114,7 +114,7 @@ pub(crate) fn align(rows: &[Vec<String>]) -> Vec<String> {
     rows.iter().map(|row| line(row).trim_end().to_owned()).collect()
 }
 
-/// Text in lines of at most [`WIDTH`] columns where words allow, indented by so many.
+/// Text in lines of at most [`WIDTH`] columns where words allow, indented by `indent`.
 pub(super) fn wrapped(text: &str, indent: usize) -> Vec<String> {
     let indent = " ".repeat(indent);
     let options = textwrap::Options::new(WIDTH)

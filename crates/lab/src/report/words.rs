@@ -331,17 +331,17 @@ pub(super) fn counted(subject: &SubjectSummary) -> String {
     }
 }
 
-/// Findings of one kind about one subject, told once.
+/// Findings of one kind about one subject, merged into one.
 pub(super) struct Told<'a> {
     pub(super) first: &'a Finding,
     pub(super) times: usize,
 }
 
-/// The findings of a cell without repetitions, the gravest first.
+/// The findings of a cell without repetitions, the most severe first.
 pub(super) fn told(cell: &CellSummary) -> Vec<Told<'_>> {
     let mut told: Vec<Told<'_>> = Vec::new();
     for finding in &cell.findings {
-        // Noise is about the machine, whoever was running.
+        // Noise is about the machine, not about the subject that was running.
         let same = |it: &&mut Told<'_>| {
             it.first.kind == finding.kind
                 && (it.first.subject == finding.subject || finding.severity == Severity::Noise)

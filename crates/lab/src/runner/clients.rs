@@ -114,7 +114,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Sees every client to its end; `asked` says whether they had been told to stop.
+    /// Waits for every client to end; `asked` says whether they had been asked to stop.
     fn finish_clients(&mut self, asked: bool) -> Result<(), LabError> {
         for index in 0..self.clients.len() {
             let client = &mut self.clients[index];

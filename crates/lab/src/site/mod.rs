@@ -3,10 +3,10 @@
 //!
 //! - `root/512.bin`: the file of 512 bytes; `root/512/0.bin` and on: a set of such files;
 //! - `certificate.pem`, `key.pem`: where a cell speaks TLS;
-//! - `urls.txt`, `nginx.conf`: written anew for each run that needs them.
+//! - `urls.txt`, `nginx.conf`: written again for each run that needs them.
 //!
 //! The content of the files is random and follows from the seed of the experiment. No two files
-//! are alike, so that one that is sent in place of another is noticed.
+//! have the same content, so that one sent in place of another is noticed.
 
 pub(crate) mod nginx;
 

@@ -49,7 +49,7 @@ impl Installed {
         }
     }
 
-    /// Its version as it tells it, for example `nginx/1.22.1`.
+    /// Its version as it prints it, for example `nginx/1.22.1`.
     pub(crate) fn version(&self) -> Option<String> {
         let line = self.built.lines().find(|line| line.contains("version:"))?;
         Some(line.rsplit_once(' ')?.1.to_owned())

@@ -190,7 +190,7 @@ pub fn equivalence_of(
     }
 }
 
-/// Whether these ratios are within so many percent of 1, judged at the level of each test that belongs
+/// Whether these ratios are within a number of percent of 1, judged at the level of each test that belongs
 /// to this confidence of a two-sided interval. Nothing of fewer than two ratios.
 pub fn equivalence(
     ratios: &[f64],

@@ -1,4 +1,4 @@
-//! What so many pairs can show, and how many it takes to show something.
+//! What a number of pairs can show, and how many it takes to show a difference.
 
 use super::sign_flip::{DRAWN_SUBSETS, EXACT_VALUES};
 use super::{POWER, student_quantile};

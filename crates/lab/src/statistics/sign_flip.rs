@@ -39,7 +39,7 @@ impl SubsetMeans {
         let clean = |mean: f64| if mean.abs() <= rounding { 0.0 } else { mean };
         let (mut smaller, mut larger) = (Vec::new(), Vec::new());
         let mut add = |sum: f64, chosen: usize| {
-            // The observed assignment again: as far out as itself, whatever the shift.
+            // The observed assignment again: as far out as itself, for any shift.
             let mut pair = [f64::NEG_INFINITY, f64::INFINITY];
             if chosen > 0 && chosen < count {
                 let own = clean(sum / chosen as f64);

@@ -126,7 +126,7 @@ fn frequencies(
 /// Deviation of the pairs in all simulations.
 const DEVIATION: f64 = 0.03;
 
-/// Upper end of what a true share of 5 % gives in so many experiments: three standard errors.
+/// Upper end of what a true share of 5 % gives in `EXPERIMENTS` experiments: three standard errors.
 fn at_most_5_percent(experiments: u64) -> f64 {
     0.05 + 3.0 * (0.05 * 0.95 / experiments as f64).sqrt()
 }

@@ -79,7 +79,7 @@ fn what_cannot_be_judged_is_not() {
     assert_eq!(interval(&[1.1], 1), None);
     assert_eq!(interval(&[1.0, 1.1, f64::NAN, 1.0, 1.0], 1), None);
     assert_eq!(interval(&[1.0, 1.1, 0.0, 1.0, 1.0], 1), None);
-    // Five pairs have a ratio, and whatever they are no interval.
+    // Five pairs have a ratio, but never an interval.
     let five = interval(&[1.1; 5], 1).unwrap();
     assert_eq!((five.ends, five.width_percent(), five.p_value), (None, None, 2.0 / 32.0));
     let equal = interval(&[1.1; 8], 1).unwrap();

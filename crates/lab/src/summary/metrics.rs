@@ -61,7 +61,7 @@ pub enum Better {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Several {
     Median,
-    /// Of what is rare a median would often say that there is none.
+    /// The median of a rare count is often zero.
     Mean,
     /// The mean share of the busy time of its side, of the median of that: so parts still add up.
     Part,

@@ -287,7 +287,7 @@ mod tests {
         let threads = [("server", 0.9), ("iou-wrk", 0.3), ("iou-sqp", 0.1), ("iou-wrk", 0.1)];
         let used = cpu(0.9, process(1.4, 0.5, &threads));
         let [server, client] = sides(&used, 0.9, 1e9);
-        // Counted in two seconds, told of one.
+        // Counted in two seconds, reported per second.
         let expected = [0.35, 0.1, 0.2, 0.05, 0.05, 0.15];
         for (part, expected) in parts(&server).into_iter().zip(expected) {
             assert!((part - expected).abs() < 1e-9, "{server:?}");

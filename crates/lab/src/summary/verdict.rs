@@ -92,7 +92,7 @@ pub enum Verdict {
     },
     /// An audit failed.
     Void {
-        /// Which, and for whom.
+        /// Which audit, and of which subject.
         why: String,
     },
 }

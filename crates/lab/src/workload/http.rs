@@ -338,7 +338,7 @@ impl Audit<'_> {
                 ),
             );
         }
-        // Whatever the load generator compares answers with, this is what the lab has made.
+        // The lab made the files, so it knows the right answer independently of the load generator.
         let answered = load.all.requests.answered;
         let expected = answered * u64::from(point.file_bytes);
         if errors.wrong() == 0 && load.bytes.bodies != expected {

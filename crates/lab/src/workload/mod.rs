@@ -167,7 +167,7 @@ pub(crate) struct Workload {
     pub(crate) tables: &'static [Table],
     /// The groups of `figures` in a bundle that not every workload has.
     pub(crate) figures: &'static [&'static str],
-    /// What `twinring serve` is told.
+    /// The options of `twinring serve`.
     pub(crate) service: &'static [&'static str],
 }
 
@@ -202,7 +202,7 @@ pub(crate) struct Place<'a> {
     pub(crate) template: &'a [String],
 }
 
-/// What each grid has, whatever its axes are.
+/// What each grid has, independent of its axes.
 pub(crate) trait Common {
     /// Warm-up and window in seconds, where they are other than the experiment's.
     fn pace(&self) -> [Option<f64>; 2];

@@ -75,7 +75,7 @@ impl Arrivals {
     }
 }
 
-/// Checks the command of the load generator, which is told of the cell by `{options}` if `told`.
+/// Checks the command of the load generator, which gets the cell by `{options}` if `told`.
 ///
 /// # Errors
 /// [`LabError::BadExperiment`].

@@ -47,7 +47,7 @@ pub struct TcpGrid {
     /// How the requests of a schedule follow each other, if not at equal distances.
     #[serde(default, skip_serializing_if = "Arrivals::is_default")]
     pub arrivals: Arrivals,
-    /// Requests after which a connection is closed and made anew; 0 keeps it.
+    /// Requests after which a connection is closed and another one opened; 0 keeps it.
     #[serde(default = "zero", skip_serializing_if = "is_zero")]
     pub churn: Vec<u32>,
     /// When a subject has done the work that a rate asks for.

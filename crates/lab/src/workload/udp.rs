@@ -308,7 +308,7 @@ impl Audit<'_> {
             && load.packets.received > 0
             && rate * load.window.seconds > MANY_PACKETS
         {
-            // An overloaded server drops whoever comes at the wrong moment, and a schedule brings the
+            // An overloaded server drops packets that arrive at the wrong moment, and a schedule brings the
             // same streams at the same moment again. What they lost is in the loss.
             let what = format!("{} streams got nothing back", streams.opened - streams.answered);
             self.find(Severity::Warning, Kind::StarvedConnection, what);

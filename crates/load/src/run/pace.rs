@@ -104,7 +104,7 @@ mod tests {
             rounds_late in 0u64..50, rest in any::<prop::sample::Index>(),
         ) {
             let (schedule, last) = (Schedule::new(0, rate, connections, Arrivals::Periodic), connections - 1);
-            // Within the round, so many rounds later.
+            // Within the round, some rounds later.
             let late = schedule.intended_ns(last, round + rounds_late);
             let length = schedule.intended_ns(last, round + rounds_late + 1) - late;
             let now_ns = late + rest.index(length as usize) as u64;

@@ -47,7 +47,7 @@ pub(crate) fn check(memory: &[u8], what: impl FnOnce() -> String) {
     );
 }
 
-/// Memory that was freed for good.
+/// Memory that was returned to the allocator.
 pub(crate) enum Buried {
     Pages(Mapping),
     Heap(Vec<u8>),
@@ -115,7 +115,7 @@ thread_local! {
 }
 
 /// Keeps freed memory, poisoned, for a while: a late write by the kernel would otherwise hit the
-/// next owner of the memory, or no one would see it.
+/// next owner of the memory, or it would go unnoticed.
 ///
 /// # Panics
 /// If older memory, which is freed to make space, was written to.

@@ -106,7 +106,7 @@ impl TcpStream {
     }
 
     pub(super) async fn into_fd(self) -> io::Result<(OwnedFd, Vec<u8>)> {
-        // Nobody else waits any more: a receive that is waited for would begin again when it ends.
+        // No other task waits: a receive that is waited for would begin again when it ends.
         self.cancel();
         self.flush().await?;
         let (socket, unread) = loop {

@@ -48,7 +48,7 @@ pub(super) struct Ticks {
     overrun: Cell<Option<Duration>>,
     /// Consecutive ticks without an arrival or a timer.
     idle: Cell<u32>,
-    /// So many of them begin a rest.
+    /// The number of them that begin a rest.
     idle_max: u32,
 }
 

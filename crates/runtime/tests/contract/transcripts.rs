@@ -10,7 +10,7 @@ use twinring::{TcpStream, sleep, spawn};
 /// The steps of the service, known to the peer from the same script.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// The peer sends so many bytes, the service answers with their transformation.
+    /// The peer sends a number of bytes, the service answers with their transformation.
     Transform(usize),
     /// The service sends this many bytes in chunks of the second size.
     Pour(usize, usize),

@@ -138,7 +138,7 @@ fn a_dropped_receive_loses_nothing(configuration: Configuration) {
     });
 }
 
-/// Epoll's connect(2) says EAGAIN then, and nothing tells when there is room.
+/// Epoll's connect(2) says EAGAIN then, and no event reports when there is room.
 fn connecting_waits_while_the_backlog_is_full(configuration: Configuration) {
     configuration.run(async {
         let directory = directory();

@@ -1,4 +1,4 @@
-//! A stream that sends a file goes on with everything else, and so do all others.
+//! While a stream sends a file, its other operations and all other streams make progress.
 
 use crate::support::*;
 use crate::tree::*;

@@ -1,4 +1,4 @@
-//! What programs that never rest cost. One that goes on for a simulated second must not take this
+//! The cost of programs that are never idle. One that runs for a simulated second must not take this
 //! CPU for more than that, or the rules of the contract suite do not come to their end.
 
 use crate::anywhere;

@@ -66,7 +66,7 @@ fn heat_map(map: &Map<'_>, summary: &Summary) -> Markup {
     }
 }
 
-/// One cell of a map. The link leads to the figures; what it tells stands below the map while it has
+/// One cell of a map. The link leads to the figures; its text stands below the map while it has
 /// the focus.
 fn tile((cell, comparison): Judged<'_>, summary: &Summary) -> Markup {
     let ratio = comparison.of_record().map(|it| it.ratio);

@@ -33,7 +33,7 @@ fn curves(cell: &CellSummary, label: &str, pick: fn(&SubjectSummary) -> &Curve) 
         return html! {};
     }
     let y = Axis::log(low * 0.9, high * 1.1, bottom, top);
-    // One in so many requests is slower: an even step for each factor of ten.
+    // Each factor of ten in the number of slower requests is an even step.
     let x = Axis::log(1.0, 10_000.0, left, right);
     let slower = |quantile: f64| 1.0 / (1.0 - quantile);
     let path = |curve: &[(f64, f64)]| {

@@ -95,7 +95,7 @@ impl Groups {
     }
 
     /// Gives released buffers to the kernel; `in_transit` of the streams' are about to come back.
-    /// Returns whether readers keep so many of those that new data has to be copied out of the pool.
+    /// Returns whether readers keep so many buffers that new data has to be copied out of the pool.
     pub(super) fn publish(&mut self, ring: &mut Ring, in_transit: usize) -> bool {
         let (streams, others) = self.groups.split_at_mut(1);
         others.iter_mut().for_each(|group| group.publish(ring, 0, group.pool.count()));

@@ -169,7 +169,7 @@ pub(crate) fn sleeping_eventfd() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) })
 }
 
-/// A file in memory of so many bytes, all of them there.
+/// A file in memory with this number of bytes, all of them allocated.
 pub(crate) struct MemoryFile {
     fd: OwnedFd,
     memory: Mapping,

@@ -53,7 +53,7 @@ impl Epoll {
     pub(crate) fn remove(&self, target: RawFd) -> io::Result<()> {
         match self {
             Epoll::Real(epoll) => epoll.remove(target),
-            // Nobody duplicates a descriptor of a simulated machine: closing it is enough.
+            // Descriptors of a simulated machine are not duplicated: closing it is enough.
             Epoll::Simulated(_) => Ok(()),
         }
     }

@@ -188,7 +188,7 @@ fn options() -> impl Strategy<Value = Impairments> {
 }
 
 proptest! {
-    /// Whatever is switched on: everything that is not counted as dropped comes out, as often as
+    /// With every combination of options: what is not counted as dropped comes out, as often as
     /// the counts say, in order but for the exchanges that were counted, and not before its time.
     #[test]
     fn counts_match_the_outcome(

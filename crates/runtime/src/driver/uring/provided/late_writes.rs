@@ -194,7 +194,7 @@ fn memory_of_a_read_freed_before_its_completion_is_found() {
     give_up(driver);
 }
 
-/// The counterpart: memory that was released correctly passes, whatever arrived in between.
+/// The counterpart: memory that was released correctly passes, independent of what arrived in between.
 #[test]
 fn what_is_released_in_order_passes() {
     for options in WAYS {

@@ -117,7 +117,7 @@ impl Kernel {
         }
         let mut received = Vec::with_capacity(most.min(RECEIVE_BYTES_MAX));
         let bytes = self.recv(fd, received.spare_capacity_mut())?;
-        // SAFETY: `recv` has written so many.
+        // SAFETY: `recv` has initialized this number of bytes.
         unsafe { received.set_len(bytes) };
         match bytes {
             0 if most > 0 => self.was_told_the_end(fd),

@@ -50,7 +50,7 @@ impl Kernel {
         match bytes {
             0 if !into.is_empty() => self.was_told_the_end(fd),
             _ => {
-                // SAFETY: `recv` has written so many of them.
+                // SAFETY: `recv` has initialized this number of bytes.
                 let received =
                     unsafe { std::slice::from_raw_parts(into.as_ptr().cast::<u8>(), bytes) };
                 self.received(fd, received);
