@@ -259,7 +259,7 @@ impl Sandbox {
         Ok(())
     }
 
-    /// The directories that are left, if Landlock limits them.
+    /// The directories that stay readable, if Landlock limits them.
     pub(super) fn reach(&self, paths: &Paths) -> Option<Reach> {
         self.restricted.as_ref().map(|_| Reach::of(paths))
     }

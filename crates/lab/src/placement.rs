@@ -1,7 +1,7 @@
 //! How far apart two CPUs are, just now.
 //!
 //! A hypervisor moves the virtual CPUs of a machine between real cores, every few seconds or
-//! minutes, and tells nobody. What is measured between a server on one CPU and a client on another
+//! minutes, without notice. What is measured between a server on one CPU and a client on another
 //! then changes more than with any engine: in an echo of 128 bytes at 100 connections, from
 //! 590,000 to 390,000 requests a second and from 1.6 to 2.3 us of server CPU for each, when the
 //! two go from cores that share a cache to cores that do not. A run is therefore measured together

@@ -210,7 +210,7 @@ fn check_summary(
     }
     found.notes.push(format!(
         "it is of {}: its intervals, verdicts and texts are of an earlier method and are not checked; \
-         `twinring lab report` computes them anew",
+         `twinring lab report` computes them again",
         bundle.schema
     ));
     let mut stored = with_current_names(stored.clone());

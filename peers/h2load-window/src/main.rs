@@ -95,15 +95,21 @@ fn run(options: &Options) -> io::Result<u64> {
             totals.read(&line);
         }
     }
-    let usage = child.wait()?;
-    if !usage.success() || window.iter().any(|it| it.monotonic_ns == 0) {
-        return Err(io::Error::other(format!("h2load ended without a window: {usage}")));
+    let status = child.wait()?;
+    if !status.success() || window.iter().any(|it| it.monotonic_ns == 0) {
+        return Err(io::Error::other(format!("h2load ended without a window: {status}")));
     }
     let log = BufReader::new(log.reopen()?).lines();
     let answers = log.map(|line| Answer::read(&line?)).collect::<io::Result<Vec<_>>>()?;
-    let result = result(options, window, &totals, &answers);
+    let result = result(options, version()?, window, &totals, &answers);
     say(&serde_json::to_string(&result)?)?;
     Ok(result.all.requests.answered)
+}
+
+/// `h2load nghttp2/1.52.0`: results depend on it, and it comes with the system.
+fn version() -> io::Result<String> {
+    let output = Command::new("h2load").arg("--version").output()?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
 fn say(line: &str) -> io::Result<()> {

@@ -32,7 +32,7 @@ impl Answer {
             return Err(io::Error::other(format!("a line of h2load's log: {line:?}")));
         };
         let [start_us, latency_us] = [start_us, latency_us].map(|it| it.max(0) as u64);
-        // A request that failed has the status -1.
+        // -1 is a request without an answer; here 0.
         let status = u64::try_from(status).unwrap_or(0);
         Ok(Answer { end_us: start_us + latency_us, latency_us, status })
     }
@@ -65,6 +65,7 @@ impl Totals {
 
 pub(crate) fn result(
     options: &Options,
+    version: String,
     [start, end]: [Moment; 2],
     totals: &Totals,
     answers: &[Answer],
@@ -78,10 +79,11 @@ pub(crate) fn result(
     }
     let answered = latency_ns.len();
     let all_answered = answers.iter().filter(good).count() as u64;
-    let wrong = answers.iter().filter(|it| it.status >= 300 || it.status == 100).count() as u64;
     let failed = answers.len() as u64 - all_answered;
+    let wrong = failed - answers.iter().filter(|it| it.status == 0).count() as u64;
     let seconds = (end.monotonic_ns - start.monotonic_ns) as f64 / 1e9;
-    // Of whole answers, each of which has the size of the file; h2load counts no bytes by request.
+    // h2load counts the bytes of all answers together, those of the warm-up included: they must be
+    // whole files.
     let size = u64::from(options.size);
     let is_whole =
         size > 0 && totals.bodies.is_multiple_of(size) && totals.bodies >= answered * size;
@@ -93,7 +95,7 @@ pub(crate) fn result(
             event: "result".to_owned(),
             schema: SCHEMA.to_owned(),
             target: options.url.clone(),
-            engine: "h2load".to_owned(),
+            engine: version,
             ..Head::default()
         },
         settings: Settings {

@@ -67,8 +67,8 @@ pub(crate) struct HttpArgs {
     pub(super) log: LogArgs,
     #[command(flatten)]
     pub(super) sandbox: SandboxArgs,
-    /// Directory that the sandbox leaves readable, besides the roots: for roots that a reload adds.
-    /// May be given several times.
+    /// Directory that the sandbox keeps readable besides the roots, for roots that a reload adds. May
+    /// be given several times.
     #[arg(long, value_name = "DIR", help_heading = "Sandbox")]
     sandbox_read: Vec<PathBuf>,
     #[command(flatten)]

@@ -28,8 +28,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Options that are not allowed in the file.
 const COMMAND_LINE_ONLY: [&str; 4] = ["config", "check", "help", "sandbox-check"];
 
-/// Options of the whole that a host does not have without saying so: it has the certificate of the
-/// whole as the default.
+/// Options that a host does not inherit: without a certificate of its own, it has the default one.
 const NOT_INHERITED: [&str; 2] = ["tls-cert", "tls-key"];
 
 /// A virtual host of the file.

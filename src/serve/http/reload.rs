@@ -24,7 +24,7 @@ pub(super) struct Running {
     pub(super) started: ArgMatches,
     pub(super) settings: LiveSettings,
     pub(super) tls: Option<Tls>,
-    /// The directories that the sandbox leaves, if it limits them.
+    /// The directories that the sandbox keeps readable, if it limits them.
     pub(super) reach: Option<Reach>,
 }
 

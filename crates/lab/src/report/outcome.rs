@@ -161,10 +161,10 @@ fn without_verdict(contests: &[&Vec<Judged<'_>>]) -> String {
     let why = [
         (Outcome::Few, "too few pairs"),
         (Outcome::Behind, "too few pairs in which both kept the rate"),
-        (Outcome::Void, "an audit that failed"),
+        (Outcome::Void, "failed audits"),
     ];
     let why: Vec<&str> = why.into_iter().filter(|it| is(it.0)).map(|it| it.1).collect();
-    format!("No verdict in any cell, for {}: {}.", why.join(" or "), named.join("; "))
+    format!("No verdict in any cell ({}): {}.", why.join(", "), named.join("; "))
 }
 
 /// A comparison with the cell that it is of.

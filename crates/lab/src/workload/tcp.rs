@@ -25,7 +25,7 @@ pub(super) const WORKLOAD: Workload = Workload {
     on_schedule: false,
     tables: &[Table::Each, Table::Requests],
     figures: &["open_loop"],
-    // Between the namespaces of the lab the load generator is the only one who asks.
+    // Only the load generator reaches the namespaces of the lab.
     service: &["echo", "--listen", "{addr}", "--allow", "any"],
 };
 

@@ -28,7 +28,7 @@ fn told(directory: &Path) -> String {
 const LARGE: [&str; 3] = ["runs.jsonl", "bundle.json", "report.html"];
 
 #[test]
-fn a_compressed_bundle_is_verified_compared_and_rendered_anew() {
+fn a_compressed_bundle_is_verified_compared_and_rendered_again() {
     let (plain, bundle) = (copy(), copy());
     let bundle = bundle.path();
     let manifest = fs::read(bundle.join("manifest.sha256")).unwrap();

@@ -1,6 +1,6 @@
 //! Reports of bundles made by hand: what they say, word for word, and what they are made of.
 //!
-//! `UPDATE_SNAPSHOTS=1 cargo test -p twinring-lab --test evidence report::` writes the expected files anew.
+//! `UPDATE_SNAPSHOTS=1 cargo test -p twinring-lab --test evidence report::` writes the expected files again.
 
 use std::path::Path;
 

@@ -200,7 +200,7 @@ fn a_run_that_claims_another_schema_is_found() {
     assert!(found.iter().any(|it| it.contains("several schemas")), "{found:?}");
 }
 
-/// Whoever rewrites the manifest as well is not found: `twinring lab report` writes reports anew.
+/// Unless the manifest was rewritten as well; `twinring lab report` then writes the reports again.
 #[test]
 fn edited_reports_and_conditions_are_found_by_their_hashes() {
     let directory = copy();

@@ -76,7 +76,7 @@ fn an_edited_bundle_with_a_new_manifest_is_still_found_out() {
     let names_it = |problem: &String| problem.contains("counted");
     assert!(!found.holds() && found.problems.iter().any(names_it), "{found}");
     assert!(!found.problems.iter().any(|problem| problem.contains("manifest")), "{found}");
-    // Rendering it anew computes the figures from the raw data.
+    // Rendering it again computes the figures from the raw data.
     rerender(&outcome.directory).unwrap();
     assert!(verify(&outcome.directory).unwrap().holds());
 }
@@ -272,7 +272,7 @@ fn an_interrupted_lab_of_http_leaves_a_valid_partial_bundle_without_its_files() 
 /// Its runs are of the version that excused voids of disturbed runs; then intervals and verdicts were of
 /// another procedure, and some fields had other names.
 #[test]
-fn bundles_of_earlier_versions_are_verified_by_their_figures_and_rendered_anew() {
+fn bundles_of_earlier_versions_are_verified_by_their_figures_and_rendered_again() {
     let old =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/measurements/published-frevib");
     let out = tempfile::tempdir().unwrap();

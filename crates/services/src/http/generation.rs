@@ -62,7 +62,7 @@ fn bounded(mut settings: HttpSettings) -> HttpSettings {
     settings
 }
 
-/// See the module.
+/// One state of the settings, with what depends on it.
 #[derive(Debug)]
 pub(super) struct Generation {
     pub(super) number: u64,

@@ -8,6 +8,7 @@ use crate::report::plots::{self, IntervalRow};
 use crate::report::words;
 use crate::result::Bundle;
 use crate::statistics::Interval;
+use crate::summary::{Comparison, Record};
 
 /// Fewer subjects beside a baseline need no ranking.
 const SUBJECTS_MIN: usize = 3;
@@ -15,6 +16,7 @@ const SUBJECTS_MIN: usize = 3;
 /// What one baseline and its subjects did on one network.
 struct Ranking<'a> {
     baseline: &'a str,
+    record: Record,
     protocol: Protocol,
     net: NetKind,
     cells: usize,
@@ -45,8 +47,8 @@ pub(super) fn section(bundle: &Bundle, all: &[Judged<'_>]) -> Markup {
             section #ranking {
                 h2 { "Ranking" }
                 p.soft.small {
-                    "Geometric means over the cells in which every subject has a ratio; they have "
-                    "no interval, because cells are chosen, not drawn."
+                    "Geometric means over the cells in which every subject has a ratio. They have "
+                    "no interval: the cells are no random sample."
                 }
                 div.plots { @for it in &rankings { (figure(it)) } }
             }
@@ -82,14 +84,14 @@ fn rank<'a>(contests: &[Judged<'a>], (protocol, net): (Protocol, NetKind)) -> Op
         let mean = ratios.iter().map(|ratio| ratio.ln()).sum::<f64>() / ratios.len() as f64;
         ranked.push((&*subject[0].1.subject, mean.exp(), ratios));
     }
-    let baseline = &*first[0].1.baseline;
-    ranked.push((baseline, 1.0, Vec::new()));
+    let Comparison { baseline, record, .. } = first[0].1;
+    ranked.push((&**baseline, 1.0, Vec::new()));
     ranked.sort_by(|a, b| b.1.total_cmp(&a.1));
-    Some(Ranking { baseline, protocol, net, cells: shared.len(), ranked })
+    Some(Ranking { baseline, record: *record, protocol, net, cells: shared.len(), ranked })
 }
 
 fn figure(ranking: &Ranking<'_>) -> Markup {
-    let Ranking { baseline, protocol, net, cells, ranked } = ranking;
+    let Ranking { baseline, record, protocol, net, cells, ranked } = ranking;
     let interval = |ratio: f64| Interval {
         ratio,
         ends: None,
@@ -109,7 +111,7 @@ fn figure(ranking: &Ranking<'_>) -> Markup {
             of_record: name == baseline,
         })
         .collect();
-    let record = words::of_record(crate::summary::Record::ServerCpu, *protocol);
+    let record = words::of_record(*record, *protocol);
     html! {
         figure {
             figcaption { (record) " beside " (baseline) ", " (net.phrase()) " "
