@@ -106,7 +106,8 @@ impl Running {
 fn unreadable(args: &HttpArgs, hosts: &[HostArgs], reach: Option<&Reach>) -> Vec<String> {
     let mut problems = Vec::new();
     for site in hosts.iter().map(|host| &host.site).chain([&args.site]) {
-        let Some(root) = site.root() else { continue };
+        // A root that does not exist is an error of the settings already.
+        let Some(root) = site.root().filter(|root| root.exists()) else { continue };
         if reach.is_some_and(|reach| !reach.includes(root)) {
             problems.push(format!(
                 "the sandbox keeps the server from reading --root {}: restart it, or list the \
