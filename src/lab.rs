@@ -83,7 +83,7 @@ pub(crate) struct Peers {
 }
 
 /// What changes an experiment: one that is continued stays as it is.
-const EXPERIMENT_OPTIONS: [&str; 21] = [
+const EXPERIMENT_OPTIONS: [&str; 22] = [
     "name",
     "pairs",
     "spares",
@@ -94,6 +94,7 @@ const EXPERIMENT_OPTIONS: [&str; 21] = [
     "sizes",
     "depth",
     "rates",
+    "load_percent",
     "churn",
     "until",
     "streams",
@@ -145,6 +146,10 @@ pub(crate) struct Run {
     /// TCP and HTTP: requests per second on a schedule, for example 50000,100000; 0 is a closed loop.
     #[arg(long, value_delimiter = ',', value_name = "R")]
     rates: Option<Vec<u32>>,
+    /// TCP and HTTP: the rate as a percentage of what the slowest subject can serve, which is found
+    /// out first; 0 is a closed loop. For example 50,0.
+    #[arg(long, value_delimiter = ',', value_name = "PERCENT", conflicts_with = "rates")]
+    load_percent: Option<Vec<u32>>,
     /// TCP: requests after which a connection is replaced by a new one; 0 keeps it.
     #[arg(long, value_delimiter = ',', value_name = "N")]
     churn: Option<Vec<u32>>,
@@ -300,6 +305,7 @@ fn measure_one(name: &str, options: &Run, stop: &Stop) -> Result<u8, LabError> {
         message_bytes: options.sizes,
         depth: options.depth,
         rate_per_s: options.rates,
+        load_percent: options.load_percent,
         churn: options.churn,
         until_percent: options.until,
         streams: options.streams,

@@ -31,6 +31,28 @@ fn a_rate_is_a_schedule_and_its_latency_counts_from_there() {
 }
 
 #[test]
+fn a_share_of_what_can_be_served_is_one_rate_for_everybody() {
+    let runs = runs(&["quick", "--protocol", "tcp", "--load-percent", "20,0", "--sizes", "128"]);
+    let cell = |percent: Option<u64>| {
+        let is_it = move |run: &&Value| run["cell"]["load_percent"].as_u64() == percent;
+        runs.iter().filter(is_it).collect::<Vec<_>>()
+    };
+    let (paced, saturated) = (cell(Some(20)), cell(None));
+    assert!(paced.len() >= 2 && saturated.len() >= 2, "{runs:?}");
+    let rate = paced[0]["rate_per_s"].as_u64().expect("a rate was found");
+    assert!(rate > 0 && paced.iter().all(|run| run["rate_per_s"] == rate));
+    for run in paced {
+        assert_eq!(run["load"]["settings"]["rate_per_s"], rate);
+    }
+    for run in saturated {
+        assert_eq!(
+            (&run["load"]["settings"]["mode"], run.get("rate_per_s")),
+            (&"closed".into(), None)
+        );
+    }
+}
+
+#[test]
 fn connections_come_and_go() {
     let runs = runs(&["churn", "--churn", "1,10", "--connections", "10"]);
     let come_and_go = |runs: &Vec<Value>| {

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use crate::error::LabError;
 use crate::experiment::Point;
 use crate::host::End;
+use crate::host::share::part;
 use crate::net::Network;
 use crate::peers::SECOND_LOADS;
 use crate::runner::{Bench, Slot};
@@ -58,8 +59,8 @@ impl Values {
         let millis = |seconds: f64| format!("{}", (seconds * 1e3).round());
         let (warmup_s, window_s) = bench.experiment.pace_s(slot.cell.protocol());
         // Each load generator's own; the server gets that of the first.
-        let is_client = network.clients.iter().any(|client| std::ptr::eq(client, end));
-        let client_cpu = if is_client { end.cpu } else { bench.cpus.client };
+        let index = network.clients.iter().position(|client| std::ptr::eq(client, end));
+        let client_cpu = if index.is_some() { end.cpu } else { bench.cpus.client };
         let mut values = Values { texts: BTreeMap::new(), lists: BTreeMap::new() };
         for (name, value) in [
             ("{twinring}", end.host.binary(bench.binary).to_owned()),
@@ -88,7 +89,11 @@ impl Values {
         }
         let grid = bench.experiment.grid(slot.cell.protocol());
         let arrivals = grid.map_or(Arrivals::Periodic, |grid| grid.arrivals());
-        let place = Place { host: &end.host, site: bench.site, address, arrivals, template };
+        let parts = network.clients.len();
+        let found = slot.rate_per_s.map(|rate| part(rate, parts, index.unwrap_or(0)));
+        let rate_per_s = found.unwrap_or(point.rate_per_s());
+        let (host, site) = (&end.host, bench.site);
+        let place = Place { host, site, address, rate_per_s, arrivals, template };
         point.load().fill(&mut values, &place)?;
         Ok(values)
     }

@@ -23,6 +23,7 @@ use crate::plan::{Block, Group, groups, plan, two_more};
 use crate::prices::{self, PriceRecord};
 use crate::profile;
 use crate::progress::{Progress, say};
+use crate::rates::Rates;
 use crate::result::{BUNDLE_SCHEMA, Bundle, NotRun, Program, RunRecord, State};
 use crate::runner::{self, Bench, Slot};
 use crate::site::{self, Certificate, Made, nginx};
@@ -346,6 +347,8 @@ fn measure(
     if let Some(warning) = too_few_pairs(experiment, comparisons) {
         say(&warning);
     }
+    let rates = Rates::find(bench, networks, &cells, &groups, &mut progress)?;
+    let Some(rates) = rates else { return Ok(Ended::Stopped) };
     while let Some(block) = blocks.pop_front() {
         let group = &groups[block.group];
         let cell = cells[group.cell];
@@ -364,7 +367,8 @@ fn measure(
             let network = networks.iter_mut().find(|network| network.record.kind == cell.net);
             // The cells were made from these networks.
             let Some(network) = network else { continue };
-            let slot = Slot { index: runs.len(), cell, block: *number, subject };
+            let rate_per_s = rates.of(&cell);
+            let slot = Slot { index: runs.len(), cell, block: *number, subject, rate_per_s };
             let Some(run) = runner::run(bench, network, &slot)? else { return Ok(Ended::Stopped) };
             let run = bench.paths.hidden_in(run);
             writer.append(&run)?;

@@ -62,6 +62,7 @@ mod process;
 mod procfs;
 pub mod profile;
 mod progress;
+mod rates;
 mod report;
 mod reproduction;
 pub mod result;

@@ -30,6 +30,13 @@ impl Outlook {
         let nets = experiment.net.kinds();
         let cells = experiment.cells(nets);
         let mut outlook = Outlook::default();
+        for cell in cells.iter().filter(|cell| cell.point.load_percent() > 0) {
+            // Each subject once, to find the rate.
+            let protocol = cell.protocol();
+            let seconds = block_s(experiment, experiment.subjects_of(protocol).len(), protocol);
+            outlook.seconds += seconds;
+            outlook.seconds_most += seconds;
+        }
         for (runs, protocol) in cells.iter().flat_map(|cell| block_sizes(experiment, cell)) {
             let pairs = experiment.pairs;
             let pairs_max = experiment.until.map_or(pairs, |until| pairs.max(until.max_pairs));

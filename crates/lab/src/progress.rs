@@ -57,6 +57,11 @@ impl Progress {
         self.bar.set_position(self.begun);
     }
 
+    /// A run that only finds a rate.
+    pub(crate) fn look(&self, cell: &Cell, subject: &str) {
+        self.bar.set_message(format!("{cell}, {subject}: what it can serve"));
+    }
+
     /// Runs that are not made after all.
     pub(crate) fn skip(&mut self, runs: usize) {
         let length = self.bar.length().unwrap_or(0);

@@ -189,6 +189,10 @@ pub struct RunRecord {
     pub block: usize,
     /// Name of the subject.
     pub subject: String,
+    /// Requests per second that were asked for, where the cell says a share of what the slowest
+    /// subject can serve.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate_per_s: Option<u32>,
     /// Seconds since the experiment began.
     pub at_s: f64,
     /// The server's command, without the paths of this machine.
@@ -238,6 +242,11 @@ impl RunRecord {
     /// versions keep the verdicts that they were given.
     pub(crate) fn version(&self) -> u32 {
         version(&self.schema)
+    }
+
+    /// Requests per second that were asked for; 0 in a closed loop.
+    pub(crate) fn rate_per_s(&self) -> u32 {
+        self.rate_per_s.unwrap_or(self.cell.point.rate_per_s())
     }
 
     /// What the load generator reports, or all of them together; nothing if there is none.

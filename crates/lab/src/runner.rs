@@ -74,6 +74,8 @@ pub(crate) struct Slot<'a> {
     pub(crate) cell: Cell,
     pub(crate) block: usize,
     pub(crate) subject: &'a Subject,
+    /// Requests per second, where the cell says a share of what can be served.
+    pub(crate) rate_per_s: Option<u32>,
 }
 
 impl Bench<'_> {
@@ -255,6 +257,7 @@ fn blank_record(
         cell: slot.cell,
         block: slot.block,
         subject: slot.subject.name.clone(),
+        rate_per_s: slot.rate_per_s,
         at_s: bench.began.elapsed().as_secs_f64(),
         server_command: command(&network.server, slot.cell.point, &of_server)?,
         server_config: configure(bench, network, slot, address)?,

@@ -50,6 +50,7 @@ pub const BUILT_IN: &[(&str, &str)] = &[
     ("churn", include_str!("../../experiments/churn.toml")),
     ("streaming", include_str!("../../experiments/streaming.toml")),
     ("open-loop", include_str!("../../experiments/open-loop.toml")),
+    ("load-curve", include_str!("../../experiments/load-curve.toml")),
     ("second-opinion", include_str!("../../experiments/second-opinion.toml")),
     ("ablation", include_str!("../../experiments/ablation.toml")),
     ("schedule", include_str!("../../experiments/schedule.toml")),
@@ -193,6 +194,8 @@ pub struct Overrides {
     pub depth: Option<Vec<u32>>,
     /// Requests per second of TCP and HTTP; 0 is a closed loop.
     pub rate_per_s: Option<Vec<u32>>,
+    /// The rate as a percentage of what the slowest subject can serve; 0 is a closed loop.
+    pub load_percent: Option<Vec<u32>>,
     /// Requests of a connection of TCP; 0 keeps it.
     pub churn: Option<Vec<u32>>,
     /// Goes on until the intervals are at most this wide, in percent.
@@ -331,6 +334,7 @@ impl Experiment {
             ("--sizes", &overrides.message_bytes),
             ("--depth", &overrides.depth),
             ("--rates", &overrides.rate_per_s),
+            ("--load-percent", &overrides.load_percent),
             ("--churn", &overrides.churn),
             ("--streams", &overrides.streams),
             ("--pps", &overrides.packets_per_s),

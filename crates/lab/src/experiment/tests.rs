@@ -199,16 +199,32 @@ fn what_makes_no_sense_is_named_with_its_line_too() {
         ("message_bytes = [128, 16384]", "message_bytes = [0]", "numbers from 1 to"),
         ("name = \"epoll\"", "name = \"a b\"", "1-40 letters"),
         ("engine = \"epoll\"", "engine = \"kqueue\"", "io_uring or epoll"),
-        ("connections = [100]", "connections = [100]\nrate_per_s = [9000]", "\"{options}\""),
     ] {
         let error = quick_with(from, to).unwrap_err().to_string();
-        let line = match to.contains("rate") {
-            true => line_of("load = [") + 1,
-            false => line_of(from),
-        };
+        let line = line_of(from);
         assert!(error.starts_with(&format!("mine.toml:{line}: ")), "{to}: {error}");
         assert!(error.contains(expected), "{to}: {error}");
     }
+}
+
+#[test]
+fn a_rate_is_given_once_and_reaches_the_load_generator() {
+    let with = |from: &str, to: &str| {
+        let text = built_in("tcp-grid").unwrap().replacen(from, to, 1);
+        Experiment::from_toml(&text, "mine.toml")
+    };
+    for (from, to, expected) in [
+        ("load_percent = [50, 0]", "load_percent = [50]\nrate_per_s = [9000]", "one of them"),
+        ("load_percent = [50, 0]", "load_percent = [101]", "numbers from 0 to 100"),
+        ("\"{addr}\", \"{options}\",", "\"{addr}\",", "\"{options}\""),
+    ] {
+        let error = with(from, to).unwrap_err().to_string();
+        assert!(error.contains(expected), "{to}: {error}");
+    }
+    let half = with("load_percent = [50, 0]", "load_percent = [50]").unwrap();
+    let points = half.grid(Protocol::Tcp).unwrap().points();
+    assert!(points.iter().all(|it| it.load_percent() == 50 && it.saturated().load_percent() == 0));
+    assert_eq!(points[0].load().to_string(), "1 x 128 B at 50 % load");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::experiment::{Experiment, NetKind, Point};
 
 /// The part of `whole` that the host number `index` of `hosts` takes: what cannot be divided goes
 /// to the first ones.
-fn part(whole: u32, hosts: usize, index: usize) -> u32 {
+pub(crate) fn part(whole: u32, hosts: usize, index: usize) -> u32 {
     let hosts = u32::try_from(hosts).unwrap_or(u32::MAX).max(1);
     whole / hosts + u32::from((index as u32) < whole % hosts)
 }

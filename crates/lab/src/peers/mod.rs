@@ -396,6 +396,7 @@ mod tests {
             message_bytes,
             depth: 1,
             rate_per_s: 0,
+            load_percent: 0,
             churn: 0,
             generator: 0,
         };

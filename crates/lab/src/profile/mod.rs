@@ -130,7 +130,7 @@ fn profile_all(
     if let Err(why) = &events {
         profile.add_problem(why.clone());
     }
-    for (cell, subject) in worth_profiling(measured) {
+    for (cell, subject, rate_per_s) in worth_profiling(measured) {
         if bench.stop.signal().is_some() {
             break;
         }
@@ -139,7 +139,7 @@ fn profile_all(
         let network = networks.iter_mut().find(|network| network.record.kind == cell.net);
         let (Some(known), Some(network)) = (known, network) else { continue };
         say(&format!("profiling {subject} in {cell}"));
-        let slot = Slot { index: 0, cell, block: 0, subject: known };
+        let slot = Slot { index: 0, cell, block: 0, subject: known, rate_per_s };
         let (server, client) = sample(bench, network, &slot, scratch, profile)?;
         let counts = match &events {
             Ok(events) => count(bench, network, &slot, scratch, events, profile)?,
@@ -150,12 +150,12 @@ fn profile_all(
     Ok(())
 }
 
-/// Who was measured in which cell and never voided, in the order of time.
-fn worth_profiling(measured: &[RunRecord]) -> Vec<(Cell, String)> {
-    let mut found: Vec<(Cell, String)> = Vec::new();
+/// Who was measured in which cell, at which rate if the lab found it, and never voided.
+fn worth_profiling(measured: &[RunRecord]) -> Vec<(Cell, String, Option<u32>)> {
+    let mut found: Vec<(Cell, String, Option<u32>)> = Vec::new();
     let mut void = Vec::new();
     for run in measured {
-        let one = (run.cell, run.subject.clone());
+        let one = (run.cell, run.subject.clone(), run.rate_per_s);
         if audit(run).iter().any(|finding| finding.severity == Severity::Void) {
             void.push(one.clone());
         }

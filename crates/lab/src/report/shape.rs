@@ -11,11 +11,19 @@ use crate::summary::{CellSummary, Comparison, Knee, Summary};
 use crate::workload::{Axis, differ_only_in};
 
 /// Axes that make good columns of a map, the best first.
-const COLUMNS: [Axis; 4] = [Axis::Connections, Axis::Streams, Axis::RatePerS, Axis::Depth];
+const COLUMNS: [Axis; 5] =
+    [Axis::Connections, Axis::Streams, Axis::RatePerS, Axis::LoadPercent, Axis::Depth];
 
 /// Axes that make good rows, the best first.
-const ROWS: [Axis; 6] =
-    [Axis::Bytes, Axis::PacketsPerS, Axis::RatePerS, Axis::Depth, Axis::Churn, Axis::Files];
+const ROWS: [Axis; 7] = [
+    Axis::Bytes,
+    Axis::PacketsPerS,
+    Axis::RatePerS,
+    Axis::Depth,
+    Axis::Churn,
+    Axis::Files,
+    Axis::LoadPercent,
+];
 
 /// Points that make a curve of an axis.
 const CURVE_POINTS: usize = 3;
@@ -135,7 +143,8 @@ impl Varied {
     fn curve_axis(&self, map: Option<[Axis; 2]>) -> Option<Axis> {
         let [rows, columns] =
             map.map_or([None, None], |[rows, columns]| [Some(rows), Some(columns)]);
-        let candidates = [Some(Axis::RatePerS), columns, rows].into_iter().flatten();
+        let candidates =
+            [Some(Axis::RatePerS), Some(Axis::LoadPercent), columns, rows].into_iter().flatten();
         let others = COLUMNS.into_iter().chain(ROWS);
         candidates.chain(others).find(|axis| self.points(*axis) >= CURVE_POINTS)
     }
@@ -228,7 +237,8 @@ fn curves<'a>(
     cells: &[&'a CellSummary],
     axis: Axis,
 ) -> Vec<Curves<'a>> {
-    let on_axis = |it: &&&CellSummary| axis != Axis::RatePerS || axis.is_offered_load(&it.cell);
+    let paced = matches!(axis, Axis::RatePerS | Axis::LoadPercent);
+    let on_axis = |it: &&&CellSummary| !paced || axis.is_offered_load(&it.cell);
     let cells: Vec<&CellSummary> = cells.iter().filter(on_axis).copied().collect();
     let curve = |mut family: Vec<&'a CellSummary>| {
         family.sort_by_key(|it| axis.of(&it.cell));

@@ -256,6 +256,7 @@ mod tests {
             keepalive: true,
             tls,
             rate_per_s: 0,
+            load_percent: 0,
             generator: 0,
         };
         assert_eq!(site.urls(point(1, false), server).unwrap(), ["http://127.0.0.1:9/10.bin"]);

@@ -113,6 +113,7 @@ mod tests {
         keepalive: true,
         tls: false,
         rate_per_s: 0,
+        load_percent: 0,
         generator: 0,
     };
 

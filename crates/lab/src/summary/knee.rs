@@ -6,7 +6,7 @@ use super::{CellSummary, SubjectSummary};
 use crate::workload::{Axis, Cell, differ_only_in};
 
 /// The axes along which the offered load grows.
-const LOAD_AXES: [Axis; 3] = [Axis::RatePerS, Axis::PacketsPerS, Axis::Streams];
+const LOAD_AXES: [Axis; 4] = [Axis::RatePerS, Axis::LoadPercent, Axis::PacketsPerS, Axis::Streams];
 
 /// How far a subject kept up along an axis of offered load. It keeps up at a point if it did in at
 /// least half of the runs that count.

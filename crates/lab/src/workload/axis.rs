@@ -18,6 +18,9 @@ pub enum Axis {
     PacketsPerS,
     /// Requests per second of all connections; 0 is a closed loop.
     RatePerS,
+    /// Requests per second, as a percentage of what the slowest subject can serve; 0 is a closed
+    /// loop.
+    LoadPercent,
     /// Requests in flight per connection.
     Depth,
     /// Requests of a connection; 0 if it stays.
@@ -41,6 +44,7 @@ impl Axis {
             Axis::Bytes => "size",
             Axis::PacketsPerS => "packets/s per stream",
             Axis::RatePerS => "requests/s",
+            Axis::LoadPercent => "load",
             Axis::Depth => "requests in flight per connection",
             Axis::Churn => "requests per connection",
             Axis::Files => "files",
@@ -55,6 +59,8 @@ impl Axis {
         match (self, value) {
             (Axis::Bytes, value) => bytes(value),
             (Axis::RatePerS, 0) => "closed loop".to_owned(),
+            (Axis::LoadPercent, 0) => "saturated".to_owned(),
+            (Axis::LoadPercent, value) => format!("{value} %"),
             (Axis::Churn, 0) => "all".to_owned(),
             (Axis::Keepalive, 0) => "one per request".to_owned(),
             (Axis::Keepalive, _) => "stay".to_owned(),
@@ -75,6 +81,7 @@ impl Axis {
             (Axis::Bytes, _) => Some(bytes(value)),
             (Axis::PacketsPerS, _) => Some(format!("{} packets/s per stream", rate(value))),
             (Axis::RatePerS, 1..) => Some(format!("{} requests/s", rate(value))),
+            (Axis::LoadPercent, 1..) => Some(format!("{value} % load")),
             (Axis::Depth, 2..) => Some(format!("depth {value}")),
             (Axis::Churn, 1) | (Axis::Keepalive, 0) => Some("a connection per request".to_owned()),
             (Axis::Churn, 2..) => Some(format!("a connection per {value} requests")),
@@ -88,7 +95,7 @@ impl Axis {
     /// Whether more of it is more work per second that is due, whoever can do it.
     pub(crate) fn is_offered_load(self, cell: &Cell) -> bool {
         match self {
-            Axis::RatePerS => Axis::RatePerS.of(cell).is_some_and(|rate| rate > 0),
+            Axis::RatePerS | Axis::LoadPercent => self.of(cell).is_some_and(|load| load > 0),
             Axis::PacketsPerS | Axis::Streams => true,
             _ => false,
         }

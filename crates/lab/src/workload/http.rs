@@ -5,10 +5,10 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::requests::{AnswersInTime, Arrivals, check_load};
+use super::requests::{AnswersInTime, Arrivals, check_load, check_pace, phrase_pace};
 use super::{
     Axis, Grid, Load, Place, Point, Points, Workload, bytes, combinations, generators, is_nought,
-    is_zero, one, rate, zero,
+    is_zero, one, zero,
 };
 use crate::audit::{Audit, Kind, Loop, Severity};
 use crate::commands::Values;
@@ -54,6 +54,9 @@ pub struct HttpGrid {
     /// loop.
     #[serde(default = "zero", skip_serializing_if = "is_zero")]
     pub rate_per_s: Vec<u32>,
+    /// The rate instead as a percentage of what the slowest subject can serve, as in TCP.
+    #[serde(default = "zero", skip_serializing_if = "is_zero")]
+    pub load_percent: Vec<u32>,
     /// How the requests of a schedule follow each other, if not at equal distances.
     #[serde(default, skip_serializing_if = "Arrivals::is_default")]
     pub arrivals: Arrivals,
@@ -102,6 +105,10 @@ pub struct HttpPoint {
     /// Requests per second of all connections; 0 is a closed loop.
     #[serde(default, skip_serializing_if = "is_nought")]
     pub rate_per_s: u32,
+    /// The rate as a percentage of what the slowest subject can serve; 0 is a closed loop, or
+    /// `rate_per_s`.
+    #[serde(default, skip_serializing_if = "is_nought")]
+    pub load_percent: u32,
     /// 1 if the experiment's second load generator asks.
     #[serde(default, skip_serializing_if = "is_nought")]
     pub generator: u32,
@@ -120,13 +127,14 @@ impl Grid for HttpGrid {
             axis("files", "", &mut self.files, [1, 1_000_000]),
             axis("depth", "--depth", &mut self.depth, [1, 10_000]),
             axis("rate_per_s", "--rates", &mut self.rate_per_s, [0, 100_000_000]),
+            axis("load_percent", "--load-percent", &mut self.load_percent, [0, 100]),
         ]
     }
 
     fn points(&self) -> Vec<Point> {
-        let point = |axes: [u32; 8]| {
-            let [tls, keepalive, files, file_bytes, depth, connections, rate_per_s, generator] =
-                axes;
+        let point = |axes: [u32; 9]| {
+            let [tls, keepalive, files, file_bytes, depth, connections, ..] = axes;
+            let [.., rate_per_s, load_percent, generator] = axes;
             let (keepalive, tls) = (keepalive != 0, tls != 0);
             Point::Http(HttpPoint {
                 connections,
@@ -136,6 +144,7 @@ impl Grid for HttpGrid {
                 keepalive,
                 tls,
                 rate_per_s,
+                load_percent,
                 generator,
             })
         };
@@ -152,6 +161,7 @@ impl Grid for HttpGrid {
             depth,
             connections,
             rate_per_s,
+            &self.load_percent,
             generators,
         ]);
         all.into_iter().map(point).collect()
@@ -179,7 +189,7 @@ impl Grid for HttpGrid {
             format!("{set_bytes} bytes in files of one size"),
             "at most 4 GiB: fewer or smaller files",
         )?;
-        let told = !is_zero(&self.rate_per_s);
+        let told = check_pace("http", check, &self.rate_per_s, &self.load_percent)?;
         check_load("http.load", check, &self.load, "{urls}", told)?;
         if self.second_load.is_empty() {
             return Ok(());
@@ -204,6 +214,7 @@ impl Load for HttpPoint {
             (Axis::Files, "files", self.files),
             (Axis::Depth, "depth", self.depth),
             (Axis::RatePerS, "rate_per_s", self.rate_per_s),
+            (Axis::LoadPercent, "load_percent", self.load_percent),
             (Axis::Keepalive, "keepalive", self.keepalive.into()),
             (Axis::Tls, "tls", self.tls.into()),
             (Axis::Generator, "generator", self.generator),
@@ -242,7 +253,7 @@ impl Load for HttpPoint {
         if !self.keepalive {
             options.push("--no-keepalive".to_owned());
         }
-        options.extend(place.arrivals.options(self.rate_per_s));
+        options.extend(place.arrivals.options(place.rate_per_s));
         values.list("{options}", options);
         for (name, value) in [
             ("{work}", text(site.directory().to_owned())),
@@ -260,7 +271,7 @@ impl Load for HttpPoint {
 impl fmt::Display for HttpPoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let HttpPoint { connections, file_bytes, files, depth, .. } = *self;
-        let HttpPoint { keepalive, tls, rate_per_s, generator, .. } = *self;
+        let HttpPoint { keepalive, tls, generator, .. } = *self;
         let plural = if connections == 1 { "" } else { "s" };
         write!(f, "{connections} connection{plural} x {}", bytes(file_bytes))?;
         if files != 1 {
@@ -269,9 +280,7 @@ impl fmt::Display for HttpPoint {
         if depth != 1 {
             write!(f, " x depth {depth}")?;
         }
-        if rate_per_s != 0 {
-            write!(f, " at {}/s", rate(rate_per_s))?;
-        }
+        phrase_pace(f, self.rate_per_s, self.load_percent)?;
         f.write_str(if tls { " over HTTPS" } else { " over HTTP" })?;
         f.write_str(if keepalive { "" } else { ", a connection per request" })?;
         f.write_str(if generator == 0 { "" } else { ", second generator" })
@@ -287,7 +296,7 @@ impl Audit<'_> {
             connections: u64::from(point.connections),
             depth: u64::from(point.depth),
             closed: load.settings.mode == "closed",
-            rate_per_s: point.rate_per_s,
+            rate_per_s: self.run.rate_per_s(),
             keepalive: point.keepalive,
         };
         self.requests(&load.all, wanted);

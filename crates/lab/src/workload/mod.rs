@@ -196,6 +196,8 @@ pub(crate) struct Place<'a> {
     pub(crate) site: Option<&'a Site>,
     /// The server's address.
     pub(crate) address: SocketAddr,
+    /// Requests per second that the load generator is to send; 0 is a closed loop.
+    pub(crate) rate_per_s: u32,
     /// How the requests of a schedule follow each other.
     pub(crate) arrivals: Arrivals,
     /// The command, placeholders still in it.
@@ -327,7 +329,21 @@ impl Point {
         on(Axis::Connections).or_else(|| on(Axis::Streams)).unwrap_or((Axis::Connections, 1))
     }
 
-    /// Requests per second on a schedule; 0 where there is none.
+    /// The rate as a percentage of what the slowest subject can serve; 0 where it is not.
+    pub(crate) fn load_percent(&self) -> u32 {
+        self.on(Axis::LoadPercent).unwrap_or(0)
+    }
+
+    /// The same load in a closed loop, in which each answer brings the next request.
+    pub(crate) fn saturated(self) -> Point {
+        match self {
+            Point::Tcp(point) => Point::Tcp(TcpPoint { load_percent: 0, ..point }),
+            Point::Http(point) => Point::Http(HttpPoint { load_percent: 0, ..point }),
+            Point::Udp(_) => self,
+        }
+    }
+
+    /// Requests per second on a schedule that the experiment gives; 0 where there is none.
     pub(crate) fn rate_per_s(&self) -> u32 {
         self.on(Axis::RatePerS).unwrap_or(0)
     }
@@ -397,6 +413,6 @@ mod tests {
     }
 
     fn is_optional(key: &str) -> bool {
-        matches!(key, "rate_per_s" | "churn" | "generator")
+        matches!(key, "rate_per_s" | "load_percent" | "churn" | "generator")
     }
 }

@@ -1,7 +1,10 @@
 //! What workloads of requests and answers have in common.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
+use super::{is_zero, rate};
 use crate::commands::option_unless_zero;
 use crate::error::LabError;
 use crate::experiment::Check;
@@ -72,6 +75,39 @@ impl Arrivals {
         };
         let arrivals = arrivals.iter().map(|word| (*word).to_owned());
         option_unless_zero("--rate", rate_per_s).chain(arrivals)
+    }
+}
+
+/// Checks the axes that say how requests are paced; returns whether any cell has a schedule.
+///
+/// # Errors
+/// [`LabError::BadExperiment`].
+pub(super) fn check_pace(
+    section: &str,
+    check: &Check<'_>,
+    rate_per_s: &[u32],
+    load_percent: &[u32],
+) -> Result<bool, LabError> {
+    let [by_rate, by_load] = [rate_per_s, load_percent].map(|axis| !is_zero(axis));
+    check.unless(
+        !(by_rate && by_load),
+        &format!("{section}.load_percent"),
+        "both rate_per_s and load_percent are given",
+        "one of them: both say how many requests/s there are",
+    )?;
+    Ok(by_rate || by_load)
+}
+
+/// How the requests of a cell are paced, where they have a schedule.
+pub(super) fn phrase_pace(
+    f: &mut fmt::Formatter<'_>,
+    rate_per_s: u32,
+    load_percent: u32,
+) -> fmt::Result {
+    match (rate_per_s, load_percent) {
+        (0, 0) => Ok(()),
+        (0, _) => write!(f, " at {load_percent} % load"),
+        _ => write!(f, " at {}/s", rate(rate_per_s)),
     }
 }
 

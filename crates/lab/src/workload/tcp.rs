@@ -4,10 +4,10 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::requests::{AnswersInTime, Arrivals, check_load};
+use super::requests::{AnswersInTime, Arrivals, check_load, check_pace, phrase_pace};
 use super::{
     Axis, Grid, Load, Place, Point, Points, Workload, bytes, combinations, generators, is_nought,
-    is_zero, one, rate, zero,
+    is_zero, one, zero,
 };
 use crate::audit::{Audit, Kind, Loop, Severity};
 use crate::commands::{Values, option_unless_zero};
@@ -44,6 +44,10 @@ pub struct TcpGrid {
     /// loop, in which each answer brings the next request.
     #[serde(default = "zero", skip_serializing_if = "is_zero")]
     pub rate_per_s: Vec<u32>,
+    /// The rate instead as a percentage of what the slowest subject can serve, which the lab finds
+    /// out for each cell before it compares: equal work that all can do. 0 is a closed loop.
+    #[serde(default = "zero", skip_serializing_if = "is_zero")]
+    pub load_percent: Vec<u32>,
     /// How the requests of a schedule follow each other, if not at equal distances.
     #[serde(default, skip_serializing_if = "Arrivals::is_default")]
     pub arrivals: Arrivals,
@@ -82,6 +86,10 @@ pub struct TcpPoint {
     /// Requests per second of all connections; 0 is a closed loop.
     #[serde(default, skip_serializing_if = "is_nought")]
     pub rate_per_s: u32,
+    /// The rate as a percentage of what the slowest subject can serve; 0 is a closed loop, or
+    /// `rate_per_s`.
+    #[serde(default, skip_serializing_if = "is_nought")]
+    pub load_percent: u32,
     /// Requests of a connection; 0 if it stays.
     #[serde(default, skip_serializing_if = "is_nought")]
     pub churn: u32,
@@ -98,26 +106,44 @@ impl Grid for TcpGrid {
             axis("message_bytes", "--sizes", &mut self.message_bytes, [1, 64 << 20]),
             axis("depth", "--depth", &mut self.depth, [1, 100_000]),
             axis("rate_per_s", "--rates", &mut self.rate_per_s, [0, 100_000_000]),
+            axis("load_percent", "--load-percent", &mut self.load_percent, [0, 100]),
             axis("churn", "--churn", &mut self.churn, [0, 1_000_000_000]),
         ]
     }
 
     fn points(&self) -> Vec<Point> {
-        let point = |[message_bytes, depth, churn, connections, rate_per_s, generator]: [u32;
-                         6]| {
-            let point =
-                TcpPoint { connections, message_bytes, depth, rate_per_s, churn, generator };
-            Point::Tcp(point)
+        let point = |axes: [u32; 7]| {
+            let [message_bytes, depth, churn, connections, rate_per_s, load_percent, generator] =
+                axes;
+            Point::Tcp(TcpPoint {
+                connections,
+                message_bytes,
+                depth,
+                rate_per_s,
+                load_percent,
+                churn,
+                generator,
+            })
         };
-        let TcpGrid { connections, message_bytes, depth, rate_per_s, churn, .. } = self;
+        let TcpGrid { connections, message_bytes, depth, rate_per_s, load_percent, churn, .. } =
+            self;
         let generators = generators(&self.second_load);
-        let all = combinations([message_bytes, depth, churn, connections, rate_per_s, generators]);
+        let all = combinations([
+            message_bytes,
+            depth,
+            churn,
+            connections,
+            rate_per_s,
+            load_percent,
+            generators,
+        ]);
         all.into_iter().map(point).collect()
     }
 
     fn check(&self, check: &Check<'_>, _: &[Subject]) -> Result<(), LabError> {
         self.keeps_up.check("tcp", check)?;
-        let told = !is_zero(&self.rate_per_s) || !is_zero(&self.churn);
+        let paced = check_pace("tcp", check, &self.rate_per_s, &self.load_percent)?;
+        let told = paced || !is_zero(&self.churn);
         check_load("tcp.load", check, &self.load, "{addr}", told)?;
         if self.second_load.is_empty() {
             return Ok(());
@@ -141,6 +167,7 @@ impl Load for TcpPoint {
             (Axis::Connections, "connections", self.connections),
             (Axis::Depth, "depth", self.depth),
             (Axis::RatePerS, "rate_per_s", self.rate_per_s),
+            (Axis::LoadPercent, "load_percent", self.load_percent),
             (Axis::Churn, "churn", self.churn),
             (Axis::Generator, "generator", self.generator),
         ]
@@ -157,7 +184,7 @@ impl Load for TcpPoint {
 
     fn fill(&self, values: &mut Values, place: &Place<'_>) -> Result<(), LabError> {
         let churn = option_unless_zero("--churn", self.churn);
-        let options = place.arrivals.options(self.rate_per_s).chain(churn);
+        let options = place.arrivals.options(place.rate_per_s).chain(churn);
         values.list("{options}", options.collect());
         Ok(())
     }
@@ -165,14 +192,12 @@ impl Load for TcpPoint {
 
 impl fmt::Display for TcpPoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let TcpPoint { connections, message_bytes, depth, rate_per_s, churn, generator } = *self;
+        let TcpPoint { connections, message_bytes, depth, churn, generator, .. } = *self;
         write!(f, "{connections} x {}", bytes(message_bytes))?;
         if depth != 1 {
             write!(f, " x depth {depth}")?;
         }
-        if rate_per_s != 0 {
-            write!(f, " at {}/s", rate(rate_per_s))?;
-        }
+        phrase_pace(f, self.rate_per_s, self.load_percent)?;
         match churn {
             0 => {}
             1 => f.write_str(", a connection per request")?,
@@ -196,7 +221,7 @@ impl Audit<'_> {
             connections: asked,
             depth: settings.depth,
             closed: settings.mode == "closed",
-            rate_per_s: point.rate_per_s,
+            rate_per_s: self.run.rate_per_s(),
             keepalive: point.churn == 0,
         };
         self.requests(&load.all, wanted);

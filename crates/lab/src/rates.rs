@@ -1,0 +1,98 @@
+//! The rates of cells that say only a share of what can be served: equal work that every subject
+//! can do, on any machine.
+//!
+//! Before anything is compared, each subject serves the same cell in a closed loop once. The
+//! slowest of them is 100 %. These runs are in no figure: what they decide, the rate, stands in
+//! each run that follows.
+
+use std::collections::HashMap;
+
+use crate::error::LabError;
+use crate::experiment::Cell;
+use crate::net::Network;
+use crate::plan::Group;
+use crate::progress::Progress;
+use crate::runner::{self, Bench, Slot};
+use crate::summary::{Metric, figures_of};
+
+/// The digits of a rate: more would claim a precision that one run does not have.
+const DIGITS: u32 = 2;
+
+/// The requests per second of each cell that does not say them itself.
+#[derive(Debug, Default)]
+pub(crate) struct Rates(HashMap<Cell, u32>);
+
+impl Rates {
+    /// Nothing for a cell that says its rate, or is a closed loop.
+    pub(crate) fn of(&self, cell: &Cell) -> Option<u32> {
+        self.0.get(cell).copied()
+    }
+
+    /// Finds the rates of all cells; nothing when it was stopped before.
+    ///
+    /// # Errors
+    /// When a run could not even be tried, or no subject answers anything in a cell.
+    pub(crate) fn find(
+        bench: &Bench<'_>,
+        networks: &mut [Network],
+        cells: &[Cell],
+        groups: &[Group],
+        progress: &mut Progress,
+    ) -> Result<Option<Rates>, LabError> {
+        let mut found = Rates::default();
+        for (number, cell) in cells.iter().enumerate() {
+            let percent = cell.point.load_percent();
+            if percent == 0 {
+                continue;
+            }
+            let saturated = Cell { point: cell.point.saturated(), ..*cell };
+            let mut least: Option<f64> = None;
+            for subject in subjects(groups, number) {
+                let subject = &bench.experiment.subjects[subject];
+                let network = networks.iter_mut().find(|it| it.record.kind == cell.net);
+                // The cells were made from these networks.
+                let Some(network) = network else { continue };
+                progress.look(&saturated, &subject.name);
+                let slot = Slot { index: 0, cell: saturated, block: 0, subject, rate_per_s: None };
+                let Some(run) = runner::run(bench, network, &slot)? else { return Ok(None) };
+                let served = figures_of(&run).map(|it| it[Metric::RequestsPerS]);
+                least = served.into_iter().chain(least).min_by(f64::total_cmp);
+            }
+            let rate_per_s = least.map_or(0, |least| rounded(least * f64::from(percent) / 100.0));
+            if rate_per_s == 0 {
+                let why = format!("no rate for {cell}: nobody answered in a closed loop");
+                return Err(LabError::Machine { why });
+            }
+            progress.say(&format!("{cell}: {rate_per_s} requests/s"));
+            found.0.insert(*cell, rate_per_s);
+        }
+        Ok(Some(found))
+    }
+}
+
+/// Whoever is run in a cell.
+fn subjects(groups: &[Group], cell: usize) -> Vec<usize> {
+    let of_cell = groups.iter().filter(|group| group.cell == cell);
+    let mut subjects: Vec<usize> = of_cell.flat_map(|group| group.subjects.clone()).collect();
+    subjects.sort_unstable();
+    subjects.dedup();
+    subjects
+}
+
+/// The rate without the digits that mean nothing, never more than it is.
+fn rounded(rate_per_s: f64) -> u32 {
+    let whole = rate_per_s as u32;
+    let unit = 10_u32.pow(whole.checked_ilog10().unwrap_or(0).saturating_sub(DIGITS - 1));
+    whole / unit * unit
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_has_two_digits_and_is_never_more_than_what_was_found() {
+        let rates = [0.4, 7.9, 99.9, 123.4, 98_765.4, 1_999_999.0];
+        assert_eq!(rates.map(rounded), [0, 7, 99, 120, 98_000, 1_900_000]);
+    }
+}
