@@ -1,6 +1,7 @@
 //! Which figures and ratios the reports show for each protocol.
 
-use super::words::{self, NOTHING, interval, percent, rare, share, short, whole};
+use super::numbers::{NOTHING, interval, percent, rare, share, short, whole};
+use super::words;
 use crate::experiment::Protocol;
 use crate::statistics::Interval;
 use crate::summary::{CellSummary, Comparison, Figures, Metric, Record, Table, Unit};

@@ -1,7 +1,7 @@
 //! What others have published about the same work, beside what was measured here.
 
 use super::columns::{call_row, published_call_titles};
-use super::words::{NOTHING, interval, percent, short, whole};
+use super::numbers::{NOTHING, interval, percent, short, whole};
 use crate::experiment::{Point, Printed, Published, PublishedDatagrams};
 use crate::reproduction::{self, Beside, Outcome};
 use crate::result::Bundle;
