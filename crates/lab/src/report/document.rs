@@ -254,12 +254,12 @@ pub(super) fn figures(cell: &CellSummary, detail: Detail) -> Vec<Part> {
     let notes = cell.comparisons.iter().filter_map(verdicts::throughput_note);
     parts.extend(notes.map(|note| Part::Text(Tone::Note, note)));
     if full {
-        let told = words::told(cell).into_iter().map(|told| Item {
-            tone: Tone::Finding(told.first.severity),
-            mark: words::severity(told.first.severity).to_owned(),
-            text: told.sentence(),
+        let findings = words::finding_groups(cell).into_iter().map(|group| Item {
+            tone: Tone::Finding(group.first.severity),
+            mark: words::severity(group.first.severity).to_owned(),
+            text: group.sentence(),
         });
-        parts.push(Part::items(told));
+        parts.push(Part::items(findings));
     }
     Section::new(None, parts).parts
 }

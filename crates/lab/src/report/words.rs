@@ -61,30 +61,30 @@ pub(super) fn counted(subject: &SubjectSummary) -> String {
 }
 
 /// Findings of one kind about one subject, merged into one.
-pub(super) struct Told<'a> {
+pub(super) struct FindingGroup<'a> {
     pub(super) first: &'a Finding,
     pub(super) times: usize,
 }
 
 /// The findings of a cell without repetitions, the most severe first.
-pub(super) fn told(cell: &CellSummary) -> Vec<Told<'_>> {
-    let mut told: Vec<Told<'_>> = Vec::new();
+pub(super) fn finding_groups(cell: &CellSummary) -> Vec<FindingGroup<'_>> {
+    let mut groups: Vec<FindingGroup<'_>> = Vec::new();
     for finding in &cell.findings {
         // Noise is about the machine, not about the subject that was running.
-        let same = |it: &&mut Told<'_>| {
+        let same = |it: &&mut FindingGroup<'_>| {
             it.first.kind == finding.kind
                 && (it.first.subject == finding.subject || finding.severity == Severity::Noise)
         };
-        match told.iter_mut().find(same) {
+        match groups.iter_mut().find(same) {
             Some(known) => known.times += 1,
-            None => told.push(Told { first: finding, times: 1 }),
+            None => groups.push(FindingGroup { first: finding, times: 1 }),
         }
     }
-    told.sort_by_key(|it| (std::cmp::Reverse(it.first.severity), it.first.kind));
-    told
+    groups.sort_by_key(|it| (std::cmp::Reverse(it.first.severity), it.first.kind));
+    groups
 }
 
-impl Told<'_> {
+impl FindingGroup<'_> {
     /// What was found, where, how often, and what to do.
     pub(super) fn sentence(&self) -> String {
         let Finding { kind, subject, run, what, .. } = self.first;
