@@ -8,11 +8,10 @@
 use std::collections::HashMap;
 
 use crate::error::LabError;
-use crate::experiment::Cell;
-use crate::net::Network;
-use crate::plan::Group;
+use crate::experiment::{Cell, Experiment};
 use crate::progress::Progress;
-use crate::runner::{self, Bench, Slot};
+use crate::runner::Slot;
+use crate::schedule::Machine;
 use crate::summary::{Metric, figures_of};
 
 /// The digits of a rate: more would claim a precision that one run does not have.
@@ -33,32 +32,28 @@ impl Rates {
     /// # Errors
     /// When a run could not even be tried, or no subject answers anything in a cell.
     pub(crate) fn find(
-        bench: &Bench<'_>,
-        networks: &mut [Network],
+        experiment: &Experiment,
         cells: &[Cell],
-        groups: &[Group],
-        progress: &mut Progress,
+        machine: &mut dyn Machine,
+        progress: &Progress,
     ) -> Result<Option<Rates>, LabError> {
         let mut found = Rates::default();
-        for (number, cell) in cells.iter().enumerate() {
-            let percent = cell.point.load_percent();
-            if percent == 0 {
+        for cell in cells {
+            let percent = f64::from(cell.point.load_percent());
+            if percent == 0.0 {
                 continue;
             }
             let saturated = Cell { point: cell.point.saturated(), ..*cell };
-            let mut least: Option<f64> = None;
-            for subject in subjects(groups, number) {
-                let subject = &bench.experiment.subjects[subject];
-                let network = networks.iter_mut().find(|it| it.record.kind == cell.net);
-                // The cells were made from these networks.
-                let Some(network) = network else { continue };
+            let mut slowest: Option<f64> = None;
+            for subject in experiment.subjects_of(cell.protocol()) {
+                let subject = &experiment.subjects[subject];
                 progress.look(&saturated, &subject.name);
                 let slot = Slot { index: 0, cell: saturated, block: 0, subject, rate_per_s: None };
-                let Some(run) = runner::run(bench, network, &slot)? else { return Ok(None) };
+                let Some(run) = machine.run(&slot)? else { return Ok(None) };
                 let served = figures_of(&run).map(|it| it[Metric::RequestsPerS]);
-                least = served.into_iter().chain(least).min_by(f64::total_cmp);
+                slowest = served.into_iter().chain(slowest).min_by(f64::total_cmp);
             }
-            let rate_per_s = least.map_or(0, |least| rounded(least * f64::from(percent) / 100.0));
+            let rate_per_s = slowest.map_or(0, |served| rounded(served * percent / 100.0));
             if rate_per_s == 0 {
                 let why = format!("no rate for {cell}: nobody answered in a closed loop");
                 return Err(LabError::Machine { why });
@@ -68,15 +63,6 @@ impl Rates {
         }
         Ok(Some(found))
     }
-}
-
-/// Whoever is run in a cell.
-fn subjects(groups: &[Group], cell: usize) -> Vec<usize> {
-    let of_cell = groups.iter().filter(|group| group.cell == cell);
-    let mut subjects: Vec<usize> = of_cell.flat_map(|group| group.subjects.clone()).collect();
-    subjects.sort_unstable();
-    subjects.dedup();
-    subjects
 }
 
 /// The rate without the digits that mean nothing, never more than it is.

@@ -21,13 +21,13 @@ pub(super) fn told(bundle: &Bundle) -> Vec<Item> {
 }
 
 fn warning(first: &Warning, times: usize) -> Item {
-    let Warning { kind, cell, what, advice, .. } = first;
+    let Warning { kind, cell, what, .. } = first;
     let cell = cell.map_or(String::new(), |cell| format!("{cell}: "));
     let often = match times {
         1 => String::new(),
         times => format!(" (and {} more of this kind in bundle.json)", times - 1),
     };
-    item(Severity::Warning, kind.title(), &format!("{cell}{what}{often}"), advice)
+    item(Severity::Warning, kind.title(), &format!("{cell}{what}{often}"), kind.advice())
 }
 
 /// What was done about false positives among many verdicts.

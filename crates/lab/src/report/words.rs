@@ -1,285 +1,14 @@
-//! Numbers and sentences that all reports share.
+//! Sentences that all reports share.
 
-use super::{columns, outcome};
+use super::columns;
+use super::numbers::NOTHING;
+use super::verdicts::of_record;
 use crate::audit::{Finding, Severity};
-use crate::experiment::{Experiment, Protocol, UdpGrid, UnderTest};
+use crate::experiment::{Experiment, UdpGrid, UnderTest};
 use crate::machine::Fingerprint;
 use crate::result::{Bundle, State};
-use crate::statistics::{CONFIDENCE, Ends, Interval, MAX_REQUIRED_PAIRS, Spread};
-use crate::summary::{
-    Bottleneck, CellSummary, Claim, Comparison, Judgement, LeftOut, Metric, OnOccasion, Placed,
-    PlacementSummary, Record, RequiredPairs, Resolution, SubjectSummary, Verdict, WouldChange,
-};
-
-/// What a number that is not there looks like.
-pub(super) const NOTHING: &str = "–";
-
-/// A whole number with its thousands set apart.
-pub(super) fn whole(value: f64) -> String {
-    let digits = format!("{:.0}", value.abs());
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    if value <= -0.5 { format!("-{text}") } else { text }
-}
-
-/// Three significant digits or more.
-pub(crate) fn short(value: f64) -> String {
-    match value.abs() {
-        100.0.. => whole(value),
-        10.0.. => format!("{value:.1}"),
-        _ => format!("{value:.2}"),
-    }
-}
-
-/// A count that may be far below 1.
-pub(super) fn rare(value: f64) -> String {
-    match value {
-        0.0 => "0".to_owned(),
-        10.0.. => short(value),
-        _ if value < 0.001 => "< 0.001".to_owned(),
-        _ => format!("{value:.3}"),
-    }
-}
-
-pub(super) fn percent(share: f64) -> String {
-    format!("{:.1} %", share * 100.0)
-}
-
-/// A share that is nothing or very little most of the time, in percent.
-pub(super) fn share(share: f64) -> String {
-    match share * 100.0 {
-        0.0 => "0 %".to_owned(),
-        percent if percent < 0.001 => "< 0.001 %".to_owned(),
-        percent if percent < 1.0 => format!("{percent:.3} %"),
-        percent => format!("{percent:.1} %"),
-    }
-}
-
-/// `1.25 [1.22, 1.28]`, or `1.25 [–]` of too few pairs for an interval.
-pub(super) fn interval(interval: Option<&Interval>) -> String {
-    interval.map_or(NOTHING.to_owned(), |it| ends(it.ratio, it.ends))
-}
-
-/// A ratio with its interval in brackets.
-pub(super) fn ends(ratio: f64, ends: Option<Ends>) -> String {
-    match ends {
-        Some(Ends { low, high }) => format!("{ratio:.3} [{low:.3}, {high:.3}]"),
-        None => format!("{ratio:.3} [{NOTHING}]"),
-    }
-}
-
-/// An interval with its level, in a sentence.
-fn at_level(ends: Option<Ends>, confidence: f64) -> String {
-    // One decimal where it is no whole number: 96.4 %.
-    let percent = (confidence * 1000.0).round() / 10.0;
-    match ends {
-        Some(Ends { low, high }) => format!("{percent} % interval {low:.3} to {high:.3}"),
-        None => format!("too few pairs for a {percent} % interval"),
-    }
-}
-
-/// The verdict in words, and the figures it rests on.
-pub(super) fn claim_and_figures(
-    cell: &CellSummary,
-    comparison: &Comparison,
-) -> (String, Option<String>) {
-    let Comparison { subject, baseline, verdict, .. } = comparison;
-    let record = of_record(comparison.record, cell.cell.protocol());
-    let both = || format!("{subject} and {baseline}: {verdict}");
-    match (verdict, comparison.of_record()) {
-        (
-            Verdict::Ahead { winner, .. }
-            | Verdict::NotAfterCorrection { claim: Claim::Ahead, winner, .. }
-            | Verdict::AaFailed { winner },
-            Some(interval),
-        ) => {
-            let Interval { ratio, ends, pairs, .. } = *interval;
-            // From the winner's side, whichever is the baseline.
-            let inverted = winner == baseline;
-            let (loser, ratio, ends) = match inverted {
-                true => (subject, 1.0 / ratio, ends.map(Ends::inverse)),
-                false => (baseline, ratio, ends),
-            };
-            let figures = format!(
-                "{:.1} % less {record}; {loser} needs {ratio:.3} times as much, {}, {pairs} pairs{}{}",
-                outcome::saved_percent(ratio),
-                at_level(ends, comparison.confidence),
-                q_value(comparison),
-                beside(comparison, inverted)
-            );
-            (verdict.to_string(), Some(figures))
-        }
-        (
-            Verdict::NoDifference { would_have_seen_percent: seen }
-            | Verdict::Equivalent { would_have_seen_percent: seen, .. }
-            | Verdict::AaPassed { would_have_seen_percent: seen },
-            Some(interval),
-        ) => {
-            let Interval { ratio, ends, pairs, .. } = interval;
-            let (range, resolution) = match (verdict, comparison.equivalence) {
-                // The interval of the test that it rests on.
-                (Verdict::Equivalent { .. }, Some(it)) => {
-                    (at_level(it.ends, it.confidence), String::new())
-                }
-                _ => (at_level(*ends, comparison.confidence), resolution(comparison, *seen)),
-            };
-            let figures = format!(
-                "{baseline} needs {ratio:.3} times the {}, {range}, {pairs} pairs{resolution}{}",
-                record.replacen(" per ", &format!(" of {subject} per "), 1),
-                beside(comparison, false)
-            );
-            (both(), Some(figures))
-        }
-        (Verdict::OnlyOneKeepsRate { .. } | Verdict::NotAfterCorrection { .. }, _) => {
-            (verdict.to_string(), kept_up(cell, comparison))
-        }
-        (Verdict::UnequalWork { .. }, _) => (both(), kept_up(cell, comparison)),
-        (Verdict::TooFewPairs { .. } | Verdict::TooFewOccasions { .. }, _) => {
-            let all = beside(comparison, false);
-            (both(), all.strip_prefix("; ").map(str::to_owned))
-        }
-        _ => (both(), None),
-    }
-}
-
-/// What stands beside a verdict: the ratio over all pairs if some are left out, over each placement of
-/// the CPUs if there were several, what is left out, and what would change the verdict. `inverted` is
-/// from the baseline's side.
-fn beside(comparison: &Comparison, inverted: bool) -> String {
-    let mut parts = vec![occasions(comparison, inverted)];
-    if let Some(all) = &comparison.all_pairs {
-        let shown = |ratio: f64, range: Option<Ends>| match inverted {
-            true => ends(1.0 / ratio, range.map(Ends::inverse)),
-            false => ends(ratio, range),
-        };
-        if !all.left_out.is_empty() {
-            let why = |it: &LeftOut| format!("{} {}", it.pairs, it.why.title());
-            let why: Vec<String> = all.left_out.iter().map(why).collect();
-            let ratio = all.ratio.map_or(NOTHING.to_owned(), |ratio| shown(ratio, all.ends));
-            let pairs = all.pairs;
-            parts.push(format!("{ratio} over all {pairs} pairs (left out: {})", why.join(", ")));
-        }
-        let placed = |it: &Placed| {
-            let Placed { placement, ratio } = it;
-            format!("{} over {} pairs {placement}", shown(ratio.ratio, ratio.ends), ratio.pairs)
-        };
-        let placed: Vec<String> = all.placed.iter().map(placed).collect();
-        parts.extend((!placed.is_empty()).then(|| placed.join(", ")));
-    }
-    let would_change = would_change(comparison);
-    parts.extend((!would_change.is_empty()).then(|| format!("would change with {would_change}")));
-    parts.iter().map(|part| format!("; {part}")).collect()
-}
-
-/// The ratio on each occasion and how far apart they are, or that there was one only.
-fn occasions(comparison: &Comparison, inverted: bool) -> String {
-    let Some(Spread { percent, occasions }) = comparison.spread else {
-        return "one occasion".to_owned();
-    };
-    let one = |it: &OnOccasion| {
-        let Interval { ratio, ends: range, .. } = it.ratio;
-        match inverted {
-            true => ends(1.0 / ratio, range.map(Ends::inverse)),
-            false => ends(ratio, range),
-        }
-    };
-    let ratios: Vec<String> = comparison.occasions.iter().map(one).collect();
-    format!("{occasions} occasions, {percent:.1} % apart: {}", ratios.join(", "))
-}
-
-/// Which other choice of pairs would lead to which verdict.
-fn would_change(comparison: &Comparison) -> String {
-    let one = |it: &WouldChange| {
-        let to = match it.to {
-            Judgement::SubjectAhead => format!("{} ahead", comparison.subject),
-            Judgement::BaselineAhead => format!("{} ahead", comparison.baseline),
-            Judgement::Equivalent => "equivalent".to_owned(),
-            Judgement::NoDifference => "no difference detected".to_owned(),
-        };
-        format!("{} ({to})", it.with.title())
-    };
-    comparison.would_change.iter().map(one).collect::<Vec<_>>().join(", ")
-}
-
-/// The q value, where it took the claim back.
-fn q_value(comparison: &Comparison) -> String {
-    match (&comparison.verdict, comparison.q_value) {
-        (Verdict::NotAfterCorrection { .. }, Some(q_value)) => format!(", q = {q_value:.3}"),
-        _ => String::new(),
-    }
-}
-
-/// How many pairs would detect less than `seen` percent; for a subject and itself, what numbers of
-/// pairs detect.
-fn resolution(comparison: &Comparison, seen: f64) -> String {
-    if let Some(aa) = &comparison.aa {
-        let one = |it: &Resolution| format!("{} pairs detect {:.1} %", it.pairs, it.percent);
-        let seen: Vec<String> = aa.resolution.iter().map(one).collect();
-        return if seen.is_empty() { String::new() } else { format!("; {}", seen.join(", ")) };
-    }
-    let mut smaller = comparison.required_pairs.iter().filter(|it| it.percent < seen);
-    let pairs = |it: &RequiredPairs| match it.pairs {
-        Some(pairs) => format!("{} % would take about {pairs} pairs", it.percent),
-        None => format!("{} % would take more than {MAX_REQUIRED_PAIRS} pairs", it.percent),
-    };
-    // The largest that was not seen is the next one to ask for.
-    smaller.next_back().map_or(String::new(), |it| format!("; {}", pairs(it)))
-}
-
-/// The primary metric in words.
-pub(super) fn of_record(record: Record, protocol: Protocol) -> String {
-    let cpu = match record {
-        Record::ServerCpu => "server CPU",
-        Record::BothCpus => "CPU on both sides",
-    };
-    format!("{cpu} per {}", protocol.unit())
-}
-
-/// How often each kept the rate, and how far it was behind.
-fn kept_up(cell: &CellSummary, comparison: &Comparison) -> Option<String> {
-    let kept = comparison.kept_up?;
-    let one = |name: &str, times: usize| {
-        let subject = cell.subjects.iter().find(|subject| subject.name == name)?;
-        let behind = subject.figures.as_ref().and_then(|figures| {
-            Some(format!(
-                "{} of the packets not back, p99.9 sent {} ms late",
-                share(figures.get(Metric::MissingRatio)?),
-                short(figures.get(Metric::LatenessUsP99_9)? / 1e3)
-            ))
-        });
-        let nothing = (subject.unanswered > 0)
-            .then(|| format!("in {} runs nothing came back at all", subject.unanswered));
-        let how: Vec<String> = behind.into_iter().chain(nothing).collect();
-        let how = if how.is_empty() { String::new() } else { format!(" ({})", how.join("; ")) };
-        Some(format!("{name} kept the rate in {times} of {} pairs{how}", comparison.pairs))
-    };
-    let subject = one(&comparison.subject, kept.subject)?;
-    Some(format!("{subject}, {}", one(&comparison.baseline, kept.baseline)?))
-}
-
-/// The verdict with its figures, as one sentence.
-pub(super) fn headline(cell: &CellSummary, comparison: &Comparison) -> String {
-    match claim_and_figures(cell, comparison) {
-        (claim, Some(figures)) => format!("{claim}: {figures}"),
-        (claim, None) => claim,
-    }
-}
-
-/// What has to be said about the throughput, if anything.
-pub(super) fn throughput_note(comparison: &Comparison) -> Option<String> {
-    comparison.throughput_is_client_bound.then(|| {
-        format!(
-            "{} and {}: the load generator was the bottleneck of one of them, so its throughput is \
-             a lower bound and only CPU per request can be compared",
-            comparison.subject, comparison.baseline
-        )
-    })
-}
+use crate::statistics::CONFIDENCE;
+use crate::summary::{Bottleneck, CellSummary, PlacementSummary, Record, SubjectSummary};
 
 /// How the CPUs lay to each other in a cell, if that is known.
 pub(super) fn placements(cell: &CellSummary) -> Vec<String> {
@@ -332,30 +61,30 @@ pub(super) fn counted(subject: &SubjectSummary) -> String {
 }
 
 /// Findings of one kind about one subject, merged into one.
-pub(super) struct Told<'a> {
+pub(super) struct FindingGroup<'a> {
     pub(super) first: &'a Finding,
     pub(super) times: usize,
 }
 
 /// The findings of a cell without repetitions, the most severe first.
-pub(super) fn told(cell: &CellSummary) -> Vec<Told<'_>> {
-    let mut told: Vec<Told<'_>> = Vec::new();
+pub(super) fn finding_groups(cell: &CellSummary) -> Vec<FindingGroup<'_>> {
+    let mut groups: Vec<FindingGroup<'_>> = Vec::new();
     for finding in &cell.findings {
         // Noise is about the machine, not about the subject that was running.
-        let same = |it: &&mut Told<'_>| {
+        let same = |it: &&mut FindingGroup<'_>| {
             it.first.kind == finding.kind
                 && (it.first.subject == finding.subject || finding.severity == Severity::Noise)
         };
-        match told.iter_mut().find(same) {
+        match groups.iter_mut().find(same) {
             Some(known) => known.times += 1,
-            None => told.push(Told { first: finding, times: 1 }),
+            None => groups.push(FindingGroup { first: finding, times: 1 }),
         }
     }
-    told.sort_by_key(|it| (std::cmp::Reverse(it.first.severity), it.first.kind));
-    told
+    groups.sort_by_key(|it| (std::cmp::Reverse(it.first.severity), it.first.kind));
+    groups
 }
 
-impl Told<'_> {
+impl FindingGroup<'_> {
     /// What was found, where, how often, and what to do.
     pub(super) fn sentence(&self) -> String {
         let Finding { kind, subject, run, what, .. } = self.first;
@@ -528,21 +257,4 @@ fn schedule(udp: &UdpGrid) -> String {
         udp.keeps_up.missing_ratio * 100.0,
         udp.keeps_up.lateness_us_p99_9 / 1e3
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_are_easy_to_read() {
-        assert_eq!(whole(1_234_567.4), "1,234,567");
-        assert_eq!(whole(999.6), "1,000");
-        assert_eq!(whole(0.2), "0");
-        assert_eq!(whole(-1234.0), "-1,234");
-        assert_eq!([short(0.5), short(12.34), short(1234.5)], ["0.50", "12.3", "1,234"]);
-        assert_eq!(percent(0.5), "50.0 %");
-        let shares = [0.0, 0.000_001, 0.000_5, 0.25].map(share);
-        assert_eq!(shares, ["0 %", "< 0.001 %", "0.050 %", "25.0 %"]);
-    }
 }

@@ -17,6 +17,7 @@ pub(crate) fn experiment() -> Experiment {
     let overrides = Overrides {
         message_bytes: Some(vec![128]),
         protocol: Some(Protocol::Tcp),
+        load_percent: Some(vec![0]),
         ..Overrides::default()
     };
     Experiment::find("quick").unwrap().with(&overrides).unwrap()

@@ -118,8 +118,8 @@ impl WarningKind {
                  the interval wide"
             }
             WarningKind::CoarseCpu => {
-                "run the lab as root, for the kernel's idle clock in nanoseconds, or use longer \
-                 windows"
+                "use longer windows; if the lab did not run as root, run it as root: only then can it \
+                 read the kernel's idle clock in nanoseconds"
             }
             WarningKind::LoopbackAccounting => {
                 "compare CPU of both sides, or measure on the other networks (as root, --net all)"
