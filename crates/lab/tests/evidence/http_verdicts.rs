@@ -34,7 +34,8 @@ fn findings(change: impl FnOnce(&mut Value)) -> Vec<Finding> {
 }
 
 fn judge(records: Vec<Value>, more: &str) -> CellSummary {
-    let overrides = Overrides { protocol: Some(Protocol::Http), ..Overrides::default() };
+    let (protocol, load_percent) = (Some(Protocol::Http), Some(vec![0]));
+    let overrides = Overrides { protocol, load_percent, ..Overrides::default() };
     let text = twinring_lab::BUILT_IN[0].1.to_owned() + more;
     let experiment = Experiment::from_toml(&text, "quick").unwrap().with(&overrides).unwrap();
     let runs: Vec<_> = records.into_iter().map(read).collect();
