@@ -1,5 +1,6 @@
 //! TCP connections.
 
+mod exact;
 mod send_file;
 
 use super::{Operation, close, forget_waiter, internet_address, lend, with_socket};
@@ -8,7 +9,7 @@ use crate::driver::slots::Key;
 use crate::driver::{Driver, Side};
 use crate::runtime::{Worker, current};
 use crate::sys;
-use crate::sys::socket::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
+use crate::sys::socket::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 use crate::task::{WaitToken, Waiter, yield_now};
 use std::cell::Cell;
 use std::fmt;
@@ -19,6 +20,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 /// A TCP connection of the current worker.
 ///
@@ -360,6 +362,54 @@ impl TcpStream {
         with_socket(&self.worker, self.key, |socket| socket.set_tcp_nodelay(nodelay))
     }
 
+    /// The value of TCP_NODELAY.
+    ///
+    /// # Errors
+    /// Those of getsockopt(2).
+    pub fn nodelay(&self) -> io::Result<bool> {
+        with_socket(&self.worker, self.key, |socket| socket.tcp_nodelay())
+    }
+
+    /// Probes the peer when nothing was received for `idle`, then every `interval`; after `probes`
+    /// without an answer the connection fails with ETIMEDOUT (SO_KEEPALIVE, TCP_KEEPIDLE,
+    /// TCP_KEEPINTVL, TCP_KEEPCNT). The kernel counts in whole seconds, from 1 to 32,767, and 1 to
+    /// 127 probes. `None` turns it off, which is the default.
+    ///
+    /// # Errors
+    /// Those of setsockopt(2).
+    pub fn set_keepalive(&self, keepalive: Option<Keepalive>) -> io::Result<()> {
+        with_socket(&self.worker, self.key, |socket| match keepalive {
+            None => socket.set_keepalive(false),
+            Some(Keepalive { idle, interval, probes }) => socket.set_tcp_keepalive(
+                &TcpKeepalive::new().with_time(idle).with_interval(interval).with_retries(probes),
+            ),
+        })
+    }
+
+    /// The limit of hops of sent packets: IP_TTL, or IPV6_UNICAST_HOPS.
+    ///
+    /// # Errors
+    /// Those of getsockopt(2).
+    pub fn ttl(&self) -> io::Result<u32> {
+        let ipv6 = self.local_addr()?.is_ipv6();
+        with_socket(&self.worker, self.key, |socket| match ipv6 {
+            true => socket.unicast_hops_v6(),
+            false => socket.ttl_v4(),
+        })
+    }
+
+    /// Sets the limit of hops of sent packets.
+    ///
+    /// # Errors
+    /// Those of setsockopt(2).
+    pub fn set_ttl(&self, hops: u32) -> io::Result<()> {
+        let ipv6 = self.local_addr()?.is_ipv6();
+        with_socket(&self.worker, self.key, |socket| match ipv6 {
+            true => socket.set_unicast_hops_v6(hops),
+            false => socket.set_ttl_v4(hops),
+        })
+    }
+
     /// Requests a receive buffer size (SO_RCVBUF) and returns the granted one, which is twice the
     /// request for the kernel's bookkeeping, within net.core.rmem_max.
     ///
@@ -388,9 +438,7 @@ impl TcpStream {
     /// # Errors
     /// Those of setsockopt(2).
     pub fn set_reset_on_close(&self) -> io::Result<()> {
-        with_socket(&self.worker, self.key, |socket| {
-            socket.set_linger(Some(std::time::Duration::ZERO))
-        })?;
+        with_socket(&self.worker, self.key, |socket| socket.set_linger(Some(Duration::ZERO)))?;
         self.resets.set(true);
         Ok(())
     }
@@ -425,9 +473,12 @@ impl AsFd for TcpStream {
     /// it: do neither through the descriptor. With the `socket2` crate:
     ///
     /// ```ignore
-    /// let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(60));
-    /// SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
+    /// SockRef::from(&stream).set_tcp_user_timeout(Some(Duration::from_secs(30)))?;
     /// ```
+    ///
+    /// Do not set SO_LINGER to a time: the kernel then blocks the worker in the close. Queued data
+    /// is sent after the drop anyway (see [`Builder::linger`](crate::Builder::linger)), and
+    /// [`set_reset_on_close`](TcpStream::set_reset_on_close) is the other use of it.
     ///
     /// # Panics
     /// After the end of its runtime.
@@ -443,6 +494,24 @@ impl Drop for TcpStream {
                 driver.discard(self.key, wakes);
             }
         });
+    }
+}
+
+/// When an idle connection is probed, see [`TcpStream::set_keepalive`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keepalive {
+    /// Without received data for this long, the first probe is sent. 60 seconds by default.
+    pub idle: Duration,
+    /// Time between probes. 10 seconds by default.
+    pub interval: Duration,
+    /// Unanswered probes after which the connection fails. 6 by default.
+    pub probes: u32,
+}
+
+impl Default for Keepalive {
+    fn default() -> Keepalive {
+        let (idle, interval) = (Duration::from_secs(60), Duration::from_secs(10));
+        Keepalive { idle, interval, probes: 6 }
     }
 }
 
