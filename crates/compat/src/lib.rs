@@ -61,6 +61,7 @@ mod for_hyper;
 mod for_quinn;
 #[cfg(feature = "tokio")]
 mod for_tokio;
+mod shared_methods;
 mod socket;
 mod thread_bound;
 
