@@ -144,13 +144,13 @@ impl AsyncUdpSocket for Socket {
             // A longer datagram is none that the peer was allowed to send.
             let bytes = received.data.len().min(buf.len());
             buf[..bytes].copy_from_slice(&received.data[..bytes]);
-            let mut told = RecvMeta::default();
-            told.addr = received.from;
-            told.len = bytes;
-            told.stride = received.segment_bytes.map_or(bytes, usize::from);
-            told.ecn = received.traffic_class.and_then(EcnCodepoint::from_bits);
-            told.dst_ip = received.to;
-            *meta = told;
+            *meta = RecvMeta {
+                addr: received.from,
+                len: bytes,
+                stride: received.segment_bytes.map_or(bytes, usize::from),
+                ecn: received.traffic_class.and_then(EcnCodepoint::from_bits),
+                dst_ip: received.to,
+            };
         }
         Poll::Ready(Ok(count))
     }

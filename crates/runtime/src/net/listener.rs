@@ -37,7 +37,7 @@ pub struct ListenOptions {
     /// Disable Nagle's algorithm on accepted connections, which inherit it from the listener. On
     /// by default: with it off, a reply sent in two chunks waits for a delayed acknowledgement.
     pub nodelay: bool,
-    /// An IPv6 socket accepts IPv6 alone, so that 0.0.0.0 and [::] can be used together. On by
+    /// An IPv6 socket accepts IPv6 alone, so that `0.0.0.0` and `[::]` can be used together. On by
     /// default. Off, `[::]` accepts IPv4 too, with addresses such as `::ffff:192.0.2.1`.
     pub only_v6: bool,
 }

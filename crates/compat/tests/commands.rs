@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -34,11 +35,15 @@ impl Example {
     }
 }
 
+/// The root of the repository.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
 fn examples() -> Vec<Example> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut examples = Vec::new();
     for package in ["crates/runtime", "crates/compat"] {
-        let package = root.join(package);
+        let package = root().join(package);
         for entry in std::fs::read_dir(package.join("examples")).unwrap() {
             let path = entry.unwrap().path();
             let text = std::fs::read_to_string(&path).unwrap();
@@ -56,13 +61,11 @@ fn every_example_begins_with_its_command() {
     assert!(examples.len() >= 10, "{} examples", examples.len());
     for example in examples {
         let manifest = std::fs::read_to_string(example.package.join("Cargo.toml")).unwrap();
-        let manifest: toml::Table = manifest.parse().unwrap();
-        let package = manifest["package"]["name"].as_str().unwrap();
-        let declared = manifest.get("example").and_then(toml::Value::as_array);
-        let features = declared.into_iter().flatten().find_map(|declared| {
-            let ours = declared["name"].as_str() == Some(&example.name);
-            ours.then(|| declared["required-features"][0].as_str().unwrap().to_owned())
-        });
+        let name_of = |line: &str| line.split('"').nth(1).map(str::to_owned);
+        let package = manifest.lines().find_map(|line| name_of(line.strip_prefix("name =")?));
+        let package = package.expect("a name");
+        let declared = format!("name = \"{}\"\nrequired-features =", example.name);
+        let features = manifest.split_once(&declared).and_then(|(_, after)| name_of(after));
         let features = features.map_or(String::new(), |features| format!("--features {features} "));
         let expected = format!("cargo run -p {package} {features}--example {} -- ", example.name);
         let command = example.command().join(" ") + " ";
@@ -74,8 +77,7 @@ fn every_example_begins_with_its_command() {
 #[test]
 #[ignore = "builds the examples with the features that they name"]
 fn every_example_runs_by_its_command() {
-    let directory = tempfile::tempdir().unwrap();
-    let socket = directory.path().join("socket");
+    let socket = Path::new("/tmp").join(format!("twinring-example-{}", std::process::id()));
     let web = Running::start(&find("http_server"), &free_port());
     for example in examples() {
         println!("{}", example.name);
@@ -105,6 +107,7 @@ fn every_example_runs_by_its_command() {
                 let _server = Running::start(&example, &path);
                 let stream = eventually(|| UnixStream::connect(&socket).ok());
                 assert_eq!(exchange(stream, b"hello", 5), b"hello");
+                std::fs::remove_file(&socket).unwrap();
             }
             "reflect" => {
                 let server = Running::start(&example, &free_port());
@@ -140,7 +143,7 @@ fn free_port() -> String {
 
 fn run(command: &[String]) -> Command {
     let mut run = Command::new(&command[0]);
-    run.args(&command[1..]).current_dir(env!("CARGO_MANIFEST_DIR"));
+    run.args(&command[1..]).current_dir(root());
     run
 }
 
@@ -155,28 +158,21 @@ fn output(command: &[String]) -> String {
 /// A server, which ends with the test.
 struct Running {
     address: String,
-    /// The example itself: ending cargo would leave it running.
+    /// Cargo, which leads a process group with the example in it.
     process: Child,
 }
 
 impl Running {
     fn start(example: &Example, address: &str) -> Running {
-        let mut command = example.command_at(address);
-        // Builds, and says where the program is.
-        let at = command.iter().position(|word| word == "--").expect("arguments");
-        let arguments = command.split_off(at + 1);
-        command.pop();
-        command[1] = "build".to_owned();
-        command.push("--message-format=json-render-diagnostics".to_owned());
-        let built = output(&command);
-        let program = built.lines().rev().find_map(|line| {
-            let message: serde_json::Value = serde_json::from_str(line).ok()?;
-            Some(message.get("executable")?.as_str()?.to_owned())
-        });
-        let process = Command::new(program.expect("a program"))
-            .args(arguments)
+        // Built first, because building takes longer than an example may take to start.
+        let mut build = example.command();
+        build.truncate(build.iter().position(|word| word == "--").expect("arguments"));
+        build[1] = "build".to_owned();
+        output(&build);
+        let process = run(&example.command_at(address))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            .process_group(0)
             .spawn()
             .unwrap();
         Running { address: address.to_owned(), process }
@@ -195,7 +191,8 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let _gone = self.process.kill();
+        let group = format!("-{}", self.process.id());
+        let _gone = Command::new("kill").args(["-KILL", "--", &group]).status();
         let _reaped = self.process.wait();
     }
 }
