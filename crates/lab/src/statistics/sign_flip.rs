@@ -187,6 +187,25 @@ mod tests {
         assert!(SubsetMeans::of(&values[..5], 1).interval(0.1).is_some());
     }
 
+    /// A subset without a value, or of all of them, has no mean, and is the observed assignment again.
+    #[test]
+    fn a_drawn_subset_may_be_the_observed_assignment() {
+        let values: Vec<f64> = (1..=17).map(|at| f64::from(at) / 100.0).collect();
+        let mut seen = [0, 0];
+        for seed in 0..32 {
+            let mut random = Rand64::new(u128::from(seed));
+            let chosen: Vec<usize> =
+                (0..DRAWN_SUBSETS).map(|_| drawn(&values, &mut random).1).collect();
+            let [none, all] = [0, 17].map(|count| chosen.iter().filter(|it| **it == count).count());
+            let means = SubsetMeans::of(&values, seed);
+            let count = |means: &[f64], mean| means.iter().filter(|it| **it == mean).count();
+            assert_eq!(count(&means.smaller, f64::NEG_INFINITY), none + all);
+            assert_eq!(count(&means.larger, f64::INFINITY), none + all);
+            seen = [seen[0] + none, seen[1] + all];
+        }
+        assert!(seen.iter().all(|times| *times > 0), "{seen:?}");
+    }
+
     #[test]
     fn drawn_subsets_come_close_to_all_of_them() {
         let values: Vec<f64> = (0..16).map(|at| f64::from(at * 37 % 16) / 100.0 - 0.06).collect();

@@ -10,7 +10,7 @@ use crate::statistics::Interval;
 
 /// Ratios with their intervals, by metric. Each is above 1 where the subject is better.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Ratios(BTreeMap<Metric, Interval>);
+pub(crate) struct Ratios(BTreeMap<Metric, Interval>);
 
 impl Ratios {
     /// The ratios that there are.
