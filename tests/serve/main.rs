@@ -19,6 +19,7 @@ mod http_log_disk;
 mod http_metrics;
 mod http_patience;
 mod http_ranges;
+mod http_redirects;
 mod http_reload;
 mod http_robust;
 mod http_sending;

@@ -2,7 +2,7 @@
 //!
 //! The path of a request: `requests` receives it, `head` parses it, `path` turns its target into a
 //! file name, `cache` or `resource` find the file, `reply` builds the answer (with `conditional`,
-//! `range`, `encoding`), and `sending` sends it. `service` is the service that `crate::server`
+//! `range`, `encoding`), and `sending` sends it. `redirect` comes before all files. `service` is the service that `crate::server`
 //! runs, `connection` is one connection, and `tls` encrypts it.
 //!
 //! For the operator, `hosts` selects the site, `access_log` logs the requests, and `admin` reports
@@ -31,6 +31,7 @@ mod open_file;
 mod options;
 pub mod path;
 pub mod range;
+mod redirect;
 mod reply;
 mod requests;
 mod resource;
@@ -52,6 +53,7 @@ pub use observer::Observer;
 pub use options::{
     CacheLimits, FieldRule, HttpLimits, HttpSettings, ListingFormat, SENDFILE_ABOVE_MAX, Timeouts,
 };
+pub use redirect::{HttpsAddress, REDIRECTS_MAX, RedirectRule, Redirects};
 pub use service::{Http, HttpService};
 pub use status::Status;
 pub use tls::{CertificateFiles, MinVersion, Tls, TlsError, TlsSettings, TlsUpdate};

@@ -6,7 +6,9 @@ use clap::Args;
 use std::path::{Path, PathBuf};
 use twinring::fs::{Dir, Symlinks};
 use twinring_services::http::encoding::Coding;
-use twinring_services::http::{FieldRule, ListingFormat, Site};
+use twinring_services::http::{
+    FieldRule, HttpsAddress, ListingFormat, RedirectRule, Redirects, Site,
+};
 
 #[derive(Debug, Args)]
 pub(super) struct SiteArgs {
@@ -19,6 +21,8 @@ pub(super) struct SiteArgs {
     files: FileArgs,
     #[command(flatten)]
     fields: FieldArgs,
+    #[command(flatten)]
+    redirects: RedirectArgs,
 }
 
 #[derive(Debug, Args)]
@@ -61,6 +65,22 @@ struct FieldArgs {
     headers: Vec<FieldRule>,
 }
 
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Redirects")]
+struct RedirectArgs {
+    /// Redirect GET and HEAD without TLS to https with status 301: on port 443 of the requested host,
+    /// or as given. The path and the query stay as they are.
+    #[arg(long, value_name = "PORT|HOST[:PORT]", num_args = 0..=1, require_equals = true,
+          default_missing_value = "443")]
+    redirect_to_https: Option<HttpsAddress>,
+    /// Redirect GET and HEAD of a path, with status 301 unless it is given: `/old=/new`,
+    /// `/old/*=/new/*`, `/a=307:/b`, `/*=308:https://example.org/*`. `/old/*` stands for all paths
+    /// beneath `/old/`; an exact path counts before it, and a longer one before a shorter one. The
+    /// query is kept. May be given several times, up to 1000.
+    #[arg(long, value_name = "FROM=[STATUS:]TO")]
+    redirect: Vec<RedirectRule>,
+}
+
 /// The value of `--autoindex`; a separate type because clap reads an `Option` as an optional argument.
 #[derive(Clone, Copy, Debug)]
 struct Autoindex(Option<ListingFormat>);
@@ -88,8 +108,10 @@ fn file_name(text: &str) -> Result<String, String> {
 }
 
 impl SiteArgs {
-    pub(super) fn has_root(&self) -> bool {
-        self.root.is_some()
+    /// True if there is anything to serve.
+    pub(super) fn has_content(&self) -> bool {
+        let RedirectArgs { redirect_to_https, redirect } = &self.redirects;
+        self.root.is_some() || redirect_to_https.is_some() || !redirect.is_empty()
     }
 
     /// The directory whose files are served.
@@ -105,10 +127,28 @@ impl SiteArgs {
         Served::open(self.root.as_ref()?, relative.collect(), lists)
     }
 
-    /// The site, if there is a root. Adds unusable directories and files to `problems`; `place` is
+    /// The site, if it has content. Adds unusable directories and files to `problems`; `place` is
     /// where they are named.
     pub(super) fn site(&self, place: &str, problems: &mut Vec<String>) -> Option<Site> {
-        let path = self.root.as_ref()?;
+        if !self.has_content() {
+            return None;
+        }
+        let RedirectArgs { redirect_to_https, redirect } = &self.redirects;
+        let redirects = Redirects::new(redirect, redirect_to_https.clone())
+            .map_err(|problem| problems.push(format!("{place}{problem}")))
+            .unwrap_or_default();
+        match &self.root {
+            Some(path) => Some(Site { redirects, ..self.files_of(path, place, problems)? }),
+            None => Some(Site {
+                fields: self.fields.headers.clone(),
+                redirects,
+                ..Site::without_files()
+            }),
+        }
+    }
+
+    /// The site without its redirects.
+    fn files_of(&self, path: &Path, place: &str, problems: &mut Vec<String>) -> Option<Site> {
         let root = match Dir::open(path) {
             Ok(root) => root,
             Err(error) => {

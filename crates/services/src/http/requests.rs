@@ -240,10 +240,11 @@ fn next(worker: &Rc<Worker>, connection: &Connection, input: &mut Input, answere
         (true, true) => Persistence::StaysFor1_0,
         (true, false) => Persistence::Stays,
     };
-    let next = match cached_reply(worker, &generation, &head, persistence) {
+    let is_secure = connection.tls.is_some();
+    let reply = immediate_reply(worker, &generation, &head, persistence, is_secure);
+    let next = match reply {
         Some(reply) => {
             worker.counters.count_answer(reply.status);
-            worker.counters.cache_hits.add(1);
             Next::Reply(reply, persistence)
         }
         None => Next::Exchange(bytes[..length].to_vec(), persistence),
@@ -261,24 +262,33 @@ fn next(worker: &Rc<Worker>, connection: &Connection, input: &mut Input, answere
     next
 }
 
-/// The answer, if it can be built without waiting: it is in memory, or its file is open and
-/// unchanged.
-fn cached_reply(
+/// The answer, if it can be built without waiting: a redirect, or a file that is in memory, or open
+/// and unchanged.
+fn immediate_reply(
     worker: &Rc<Worker>,
     generation: &Rc<Generation>,
     head: &Head<'_, '_>,
     persistence: Persistence,
+    is_secure: bool,
 ) -> Option<Reply> {
     let Target::Resource { path, .. } = head.target else { return None };
     if !matches!(head.method, Method::Get | Method::Head) || head.framing != Framing::Empty {
         return None;
     }
     let site = generation.settings.sites.find(head)?;
+    if !generation.settings.sites.site(site).redirects.is_empty() {
+        let generation = Rc::clone(generation);
+        let answer = Answer { worker, generation, site, head, persistence, is_secure };
+        if let Some(reply) = answer.redirect() {
+            return Some(reply);
+        }
+    }
     let resource = worker.cached(generation, site, &clean(path.as_bytes()).ok()?)?;
     let variant = preferred(head, &resource)?;
     if variant.file.as_ref().is_some_and(|file| !file.is_unchanged()) {
         return None;
     }
+    worker.counters.cache_hits.add(1);
     Some(reply(head, variant, ResponseContext { clock: &worker.clock, persistence }))
 }
 
@@ -324,7 +334,8 @@ async fn exchange(
     connection.enter(Phase::Working);
     let reply = match accepted {
         Ok(()) => {
-            let reply = Box::pin(answer(worker, generation, &head, persistence)).await;
+            let is_secure = connection.tls.is_some();
+            let reply = Box::pin(answer(worker, generation, &head, persistence, is_secure)).await;
             worker.counters.count_answer(reply.status);
             reply
         }
@@ -370,13 +381,15 @@ async fn answer(
     generation: Rc<Generation>,
     head: &[u8],
     persistence: Persistence,
+    is_secure: bool,
 ) -> Reply {
     worker.clock.tick();
     let mut storage = Storage::new();
     match Head::parse(head, &mut storage, generation.settings.limits.head) {
         Ok(head) => match generation.settings.sites.find(&head) {
             Some(site) => {
-                Answer { worker, generation, site, head: &head, persistence }.find().await
+                let head = &head;
+                Answer { worker, generation, site, head, persistence, is_secure }.find().await
             }
             None => misdirected(worker, &head, persistence),
         },

@@ -28,12 +28,17 @@ pub(super) struct Answer<'a> {
     pub(super) site: usize,
     pub(super) head: &'a Head<'a, 'a>,
     pub(super) persistence: Persistence,
+    /// The connection uses TLS.
+    pub(super) is_secure: bool,
 }
 
 impl Answer<'_> {
     pub(super) async fn find(&self) -> Reply {
         match (self.head.method, self.head.target) {
             (Method::Get | Method::Head, Target::Resource { path, query }) => {
+                if let Some(reply) = self.redirect() {
+                    return reply;
+                }
                 match clean(path.as_bytes()) {
                     Ok(path) => self.file(&path, query).await,
                     Err(Refusal::NotServed) => self.not_found().await,
@@ -43,6 +48,19 @@ impl Answer<'_> {
             (Method::Options, _) => self.message(Status::NO_CONTENT, &[]),
             (_, _) => self.message(Status::METHOD_NOT_ALLOWED, &[]),
         }
+    }
+
+    /// The answer, if the request is redirected.
+    pub(super) fn redirect(&self) -> Option<Reply> {
+        let redirects = &self.site().redirects;
+        if redirects.is_empty() {
+            return None;
+        }
+        Some(match redirects.find(self.head, self.is_secure)? {
+            (status, Some(location)) => self.message(status, &[("Location", &location)]),
+            // HTTP/1.0, or an empty field: a location needs the host.
+            (_, None) => self.message(Status::BAD_REQUEST, &[]),
+        })
     }
 
     fn site(&self) -> &Site {
@@ -141,7 +159,8 @@ impl Answer<'_> {
             b"/" => Path::new("."),
             path => Path::new(OsStr::from_bytes(&path[1..])),
         };
-        let entries = site.root.list(relative, site.symlinks, ENTRIES_MAX).await?;
+        let root = site.root.as_ref().ok_or(Missing::Nothing)?;
+        let entries = root.list(relative, site.symlinks, ENTRIES_MAX).await?;
         let (content_type, content) = render(format, path, &entries);
         let mut reply = begin(Status::OK, &self.worker.clock, self.persistence);
         field(&mut reply, "Content-Type", content_type);
