@@ -158,6 +158,10 @@ fn run(
         Some(log) => service.log_to(log),
         None => service,
     };
+    let service = match &admin {
+        Some(_) => service.with_durations(),
+        None => service,
+    };
     let observer = service.observer(engine_name(runtime.features(), live.is_some()));
     let counters = observer.clone();
     let mut subject = Subject::new("http", service.addresses(), move || counters.counters());

@@ -16,6 +16,7 @@ pub mod conditional;
 mod connection;
 mod counters;
 pub mod date;
+mod durations;
 pub mod encoding;
 #[doc(hidden)]
 pub mod fuzzing;

@@ -65,6 +65,10 @@ pub(crate) struct HttpArgs {
     pub(super) user: UserArgs,
     #[command(flatten)]
     pub(super) log: LogArgs,
+    /// Send the field `Server-Timing` with the time from a request to its answer. It tells every
+    /// client how long files take, and with that which ones are cached.
+    #[arg(long, help_heading = "Operation")]
+    server_timing: bool,
     #[command(flatten)]
     pub(super) sandbox: SandboxArgs,
     /// Directory that the sandbox keeps readable besides the roots, for roots that a reload adds. May
@@ -194,6 +198,7 @@ impl HttpArgs {
             },
             sendfile_above: self.cache.sendfile_above,
             send: self.cache.send,
+            server_timing: self.server_timing,
             limits: self.limits.limits(),
             timeouts: Timeouts {
                 handshake: self.tls.tls_handshake_timeout,

@@ -78,7 +78,7 @@ impl Configuration {
 }
 
 /// Options whose values a reload replaces; `[[host]]` is replaced, too.
-pub(super) const RELOADED: [&str; 27] = [
+pub(super) const RELOADED: [&str; 28] = [
     "autoindex",
     "body-timeout",
     "cache-bytes",
@@ -100,6 +100,7 @@ pub(super) const RELOADED: [&str; 27] = [
     "root",
     "send-timeout",
     "sendfile-above",
+    "server-timing",
     "spa",
     "symlinks",
     "tls-cert",

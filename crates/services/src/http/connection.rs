@@ -5,6 +5,8 @@ mod secure;
 
 use super::access_log::ConnectionLog;
 use super::counters::WorkerCounters;
+use super::durations::Timing;
+use super::reply::Reply;
 use super::tls::Encryption;
 use super::worker::Worker;
 use crate::server::{Ending, Tracked, Tracking};
@@ -50,6 +52,8 @@ pub(super) struct Connection {
     sent: Cell<u64>,
     /// Pending entries of the access log, if there is one.
     pub(super) log: Option<Box<ConnectionLog>>,
+    /// Pending durations, if they are measured.
+    pub(super) timing: Option<Box<Timing>>,
 }
 
 impl Connection {
@@ -68,6 +72,7 @@ impl Connection {
             incomplete: Cell::new(false),
             sent: Cell::new(0),
             log,
+            timing: worker.durations.is_some().then(Box::default),
         }
     }
 
@@ -184,6 +189,26 @@ impl Connection {
     /// Bytes of answers that were handed over for sending so far.
     pub(super) fn sent(&self) -> u64 {
         self.sent.get()
+    }
+
+    /// The last request got this reply, which is to be sent, and the connection stays or not.
+    pub(super) fn answered(&self, reply: &Reply, stays: bool) {
+        if let Some(log) = &self.log {
+            log.answered(reply, stays, self.sent());
+        }
+        if let Some(timing) = &self.timing {
+            timing.answered(reply.status);
+        }
+    }
+
+    /// All answers so far were handed over for sending.
+    pub(super) fn settle(&self) {
+        if let Some(log) = &self.log {
+            log.settle(self.sent());
+        }
+        if let Some(timing) = &self.timing {
+            timing.settle();
+        }
     }
 
     /// Records whether an answer is in progress. If the connection ends then, it is reset: FIN

@@ -222,6 +222,12 @@ impl Sites {
         self.default.map(|site| (site, String::new())).into_iter().chain(named)
     }
 
+    /// The first name of a site; none for the default.
+    pub(super) fn name(&self, number: usize) -> Option<String> {
+        let (name, _) = self.names.iter().find(|(_, site)| *site == number)?;
+        Some(name.to_string())
+    }
+
     /// Number of sites.
     pub(super) fn count(&self) -> usize {
         self.all.len()

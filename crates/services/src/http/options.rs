@@ -26,6 +26,8 @@ pub struct HttpSettings {
     pub limits: HttpLimits,
     /// Timeouts of requests and answers.
     pub timeouts: Timeouts,
+    /// Answers have the field `Server-Timing`. Off by default: it tells clients what is cached.
+    pub server_timing: bool,
 }
 
 impl HttpSettings {
@@ -38,6 +40,7 @@ impl HttpSettings {
             send: SendStrategy::Sendfile,
             limits: HttpLimits::default(),
             timeouts: Timeouts::default(),
+            server_timing: false,
         }
     }
 }

@@ -21,6 +21,7 @@ use super::target::Target;
 use super::worker::Worker;
 use std::io;
 use std::rc::Rc;
+use std::time::Instant;
 use twinring::RecvBuf;
 
 /// Answers to pipelined requests are collected up to this many bytes before they are sent. No
@@ -117,8 +118,14 @@ pub(super) async fn serve_connection(
                     let reply = refusal(worker, status);
                     if let Some(log) = &connection.log {
                         log.received(input.bytes(), None, worker.clock.now());
-                        log.answered(&reply, false, connection.sent());
                     }
+                    if let Some(timing) = &connection.timing {
+                        let generation = worker.generation();
+                        generation
+                            .durations(None)
+                            .inspect(|of| timing.begin(of, worker.clock.now()));
+                    }
+                    connection.answered(&reply, false);
                     (reply, Persistence::Closes)
                 }
                 slow => {
@@ -136,9 +143,7 @@ pub(super) async fn serve_connection(
             answered += 1;
             if collected.is_empty() && (input.is_empty() || !persistence.stays()) {
                 connection.send(reply.message).await?;
-                if let Some(log) = &connection.log {
-                    log.settle(connection.sent());
-                }
+                connection.settle();
             } else {
                 collected.extend_from_slice(reply.message.as_slice());
             }
@@ -179,9 +184,7 @@ async fn take_time(
             exchange(worker, connection, input, head, persistence).await
         }
         Next::Reply(reply, persistence) => {
-            if let Some(log) = &connection.log {
-                log.answered(&reply, persistence.stays(), connection.sent());
-            }
+            connection.answered(&reply, persistence.stays());
             send_waiting(worker, connection, reply).await?;
             Ok(persistence)
         }
@@ -192,9 +195,7 @@ async fn take_time(
 /// Sends an answer of which a part may not be in memory.
 async fn send_waiting(worker: &Worker, connection: &Connection, reply: Reply) -> io::Result<()> {
     send_reply(connection, reply).await?;
-    if let Some(log) = &connection.log {
-        log.settle(connection.sent());
-    }
+    connection.settle();
     // Requests behind it have waited.
     worker.clock.tick();
     Ok(())
@@ -205,9 +206,7 @@ async fn send_collected(connection: &Connection, collected: &mut Vec<u8>) -> io:
         true => Ok(()),
         false => {
             connection.send(std::mem::take(collected)).await?;
-            if let Some(log) = &connection.log {
-                log.settle(connection.sent());
-            }
+            connection.settle();
             Ok(())
         }
     }
@@ -251,12 +250,16 @@ fn next(worker: &Rc<Worker>, connection: &Connection, input: &mut Input, answere
     };
     if let Some(log) = &connection.log {
         log.received(&bytes[..length], Some(&head), worker.clock.now());
-        // A file goes behind the collected answers, which are logged first.
-        if let Next::Reply(reply, persistence) = &next
-            && reply.rest.is_none()
-        {
-            log.answered(reply, persistence.stays(), connection.sent());
-        }
+    }
+    if let Some(timing) = &connection.timing {
+        let site = generation.settings.sites.find(&head);
+        generation.durations(site).inspect(|of| timing.begin(of, worker.clock.now()));
+    }
+    // A file goes behind the collected answers, which are logged first.
+    if let Next::Reply(reply, persistence) = &next
+        && reply.rest.is_none()
+    {
+        connection.answered(reply, persistence.stays());
     }
     input.consume(length);
     next
@@ -280,7 +283,7 @@ fn immediate_reply(
         let generation = Rc::clone(generation);
         let answer = Answer { worker, generation, site, head, persistence, is_secure };
         if let Some(reply) = answer.redirect() {
-            return Some(reply);
+            return Some(timed(reply, worker, &answer.generation, worker.clock.now()));
         }
     }
     let resource = worker.cached(generation, site, &clean(path.as_bytes()).ok()?)?;
@@ -289,7 +292,18 @@ fn immediate_reply(
         return None;
     }
     worker.counters.cache_hits.add(1);
-    Some(reply(head, variant, ResponseContext { clock: &worker.clock, persistence }))
+    let reply = reply(head, variant, ResponseContext { clock: &worker.clock, persistence });
+    Some(timed(reply, worker, generation, worker.clock.now()))
+}
+
+/// The answer with `Server-Timing`, if that is wanted: the time since `began`.
+fn timed(reply: Reply, worker: &Worker, generation: &Generation, began: Instant) -> Reply {
+    if !generation.settings.server_timing {
+        return reply;
+    }
+    worker.clock.tick();
+    let ms = worker.clock.now().saturating_duration_since(began).as_secs_f64() * 1e3;
+    reply.with_field("Server-Timing", &format!("total;dur={ms:.3}"))
 }
 
 fn refusal(worker: &Worker, status: Status) -> Reply {
@@ -345,9 +359,7 @@ async fn exchange(
         }
     };
     drop(head);
-    if let Some(log) = &connection.log {
-        log.answered(&reply, persistence.stays(), connection.sent());
-    }
+    connection.answered(&reply, persistence.stays());
     send_waiting(worker, connection, reply).await?;
     Ok(persistence)
 }
@@ -386,15 +398,28 @@ async fn answer(
     worker.clock.tick();
     let mut storage = Storage::new();
     match Head::parse(head, &mut storage, generation.settings.limits.head) {
-        Ok(head) => match generation.settings.sites.find(&head) {
-            Some(site) => {
-                let head = &head;
-                Answer { worker, generation, site, head, persistence, is_secure }.find().await
-            }
-            None => misdirected(worker, &head, persistence),
-        },
+        Ok(head) => answer_to(worker, generation, &head, persistence, is_secure).await,
         Err(status) => refusal(worker, status),
     }
+}
+
+/// The answer to a request without its body.
+async fn answer_to(
+    worker: &Rc<Worker>,
+    generation: Rc<Generation>,
+    head: &Head<'_, '_>,
+    persistence: Persistence,
+    is_secure: bool,
+) -> Reply {
+    let began = worker.clock.now();
+    let reply = match generation.settings.sites.find(head) {
+        Some(site) => {
+            let generation = Rc::clone(&generation);
+            Answer { worker, generation, site, head, persistence, is_secure }.find().await
+        }
+        None => misdirected(worker, head, persistence),
+    };
+    timed(reply, worker, &generation, began)
 }
 
 /// The answer to a request for a host that has no site.

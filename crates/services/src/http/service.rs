@@ -3,6 +3,7 @@
 use super::access_log::AccessLog;
 use super::connection::{Connection, Phase};
 use super::counters::WorkerCounters;
+use super::durations::WorkerDurations;
 use super::generation::LiveSettings;
 use super::observer::Observer;
 use super::options::HttpSettings;
@@ -48,6 +49,8 @@ pub struct Http {
     pub(super) counters: Vec<Arc<WorkerCounters>>,
     pub(super) limiter: Arc<ConnectionLimiter>,
     pub(super) log: Option<AccessLog>,
+    /// Of each worker; none if they are not measured.
+    pub(super) durations: Vec<Arc<WorkerDurations>>,
 }
 
 impl HttpService {
@@ -74,6 +77,7 @@ impl HttpService {
             counters: (0..workers).map(|_| Arc::default()).collect(),
             limiter,
             log: None,
+            durations: Vec::new(),
         };
         let mut server = Server::new(http, workers, handle);
         server.listen(addresses, options, &None)?;
@@ -100,6 +104,13 @@ impl HttpService {
         self
     }
 
+    /// Measures the durations of requests, for an observer.
+    pub fn with_durations(mut self) -> HttpService {
+        let workers = self.service.counters.len();
+        self.service.durations = (0..workers).map(|_| Arc::default()).collect();
+        self
+    }
+
     /// The settings, to replace them while the service runs.
     pub fn settings(&self) -> LiveSettings {
         self.service.settings.clone()
@@ -108,9 +119,10 @@ impl HttpService {
     /// A reader of the counters that outlives the service and works on any thread. `engine` is the
     /// engine of the service.
     pub fn observer(&self, engine: impl Display) -> Observer {
-        let Http { counters, log, .. } = &self.service;
+        let Http { counters, log, durations, .. } = &self.service;
         Observer {
             workers: counters.clone(),
+            durations: durations.clone(),
             log: log.clone(),
             handle: self.handle().clone(),
             engine: engine.to_string(),
