@@ -2,7 +2,7 @@
 //!
 //! The path of a request: `requests` receives it, `head` parses it, `path` turns its target into a
 //! file name, `cache` or `resource` find the file, `reply` builds the answer (with `conditional`,
-//! `range`, `encoding`), and `sending` sends it. `redirect` comes before all files. `service` is the service that `crate::server`
+//! `range`, `encoding`), and `sending` sends it. `redirect` and `auth` come before all files. `service` is the service that `crate::server`
 //! runs, `connection` is one connection, and `tls` encrypts it.
 //!
 //! For the operator, `hosts` selects the site, `access_log` logs the requests, and `admin` reports
@@ -10,6 +10,7 @@
 
 mod access_log;
 mod admin;
+mod auth;
 pub mod body;
 mod cache;
 pub mod conditional;
@@ -31,6 +32,7 @@ mod observer;
 mod open_file;
 mod options;
 pub mod path;
+mod path_rules;
 pub mod range;
 mod redirect;
 mod reply;
@@ -46,6 +48,7 @@ mod worker;
 
 pub use access_log::{AccessLog, LogFormat, LogSettings, LogTarget};
 pub use admin::{Admin, Pages, RunningAdmin};
+pub use auth::{Auth, AuthRule, Credentials, Realm, Users};
 pub use counters::HttpCounters;
 pub use generation::LiveSettings;
 pub use hosts::{HostName, Site, Sites};
@@ -54,6 +57,7 @@ pub use observer::Observer;
 pub use options::{
     CacheLimits, FieldRule, HttpLimits, HttpSettings, ListingFormat, SENDFILE_ABOVE_MAX, Timeouts,
 };
+pub use path_rules::PathPattern;
 pub use redirect::{HttpsAddress, REDIRECTS_MAX, RedirectRule, Redirects};
 pub use service::{Http, HttpService};
 pub use status::Status;

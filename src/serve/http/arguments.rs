@@ -169,11 +169,18 @@ impl HttpArgs {
     /// The files that the service needs as long as it runs.
     pub(super) fn paths(&self, hosts: &[HostArgs]) -> Paths {
         let sites = hosts.iter().map(|host| &host.site).chain([&self.site]);
-        let roots = sites.filter_map(SiteArgs::root);
+        let roots = sites.clone().filter_map(SiteArgs::root);
+        let users = sites.flat_map(SiteArgs::user_files).cloned();
         Paths {
             read: roots.chain(&self.sandbox_read).cloned().collect(),
             // On SIGHUP the configuration file is read again.
-            read_files: self.tls.files(hosts).into_iter().chain(self.config.clone()).collect(),
+            read_files: self
+                .tls
+                .files(hosts)
+                .into_iter()
+                .chain(self.config.clone())
+                .chain(users)
+                .collect(),
             written: self.log.file().into_iter().collect(),
             own_process: self.admin.is_wanted(),
         }

@@ -78,8 +78,10 @@ impl Configuration {
 }
 
 /// Options whose values a reload replaces; `[[host]]` is replaced, too.
-pub(super) const RELOADED: [&str; 28] = [
+pub(super) const RELOADED: [&str; 30] = [
     "autoindex",
+    "basic-auth",
+    "basic-auth-realm",
     "body-timeout",
     "cache-bytes",
     "cache-control",

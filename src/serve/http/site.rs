@@ -4,10 +4,12 @@
 use crate::serve::user::Served;
 use clap::Args;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use twinring::fs::{Dir, Symlinks};
 use twinring_services::http::encoding::Coding;
 use twinring_services::http::{
-    FieldRule, HttpsAddress, ListingFormat, RedirectRule, Redirects, Site,
+    Auth, AuthRule, FieldRule, HttpsAddress, ListingFormat, Realm, RedirectRule, Redirects, Site,
+    Users,
 };
 
 #[derive(Debug, Args)]
@@ -23,6 +25,8 @@ pub(super) struct SiteArgs {
     fields: FieldArgs,
     #[command(flatten)]
     redirects: RedirectArgs,
+    #[command(flatten)]
+    auth: AuthArgs,
 }
 
 #[derive(Debug, Args)]
@@ -81,6 +85,32 @@ struct RedirectArgs {
     redirect: Vec<RedirectRule>,
 }
 
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Passwords")]
+struct AuthArgs {
+    /// Ask for a user and a password beneath a directory: `/private/*=/etc/twinring/users`. The file
+    /// has lines USER:HASH, as `htpasswd -B` writes them (bcrypt, with a cost up to 14). May be given
+    /// several times; a longer path counts before a shorter one. Use it with TLS only.
+    #[arg(long, value_name = "PATH/*=FILE")]
+    basic_auth: Vec<AuthRule>,
+    /// The name that clients show when they ask for a password.
+    #[arg(long, value_name = "TEXT", default_value = "Restricted")]
+    basic_auth_realm: Realm,
+}
+
+impl AuthArgs {
+    /// The protected directories, with the users of each. Errors are added to `problems`.
+    fn auth(&self, place: &str, problems: &mut Vec<String>) -> Auth {
+        let read = |rule: &AuthRule| Users::read(&rule.file).map(|users| (rule, Arc::new(users)));
+        let users: Result<Vec<_>, String> = self.basic_auth.iter().map(read).collect();
+        let auth = users.and_then(|users| {
+            let rules = users.into_iter().map(|(rule, users)| (rule.paths.clone(), users));
+            Auth::new(self.basic_auth_realm.clone(), rules)
+        });
+        auth.map_err(|problem| problems.push(format!("{place}{problem}"))).unwrap_or_default()
+    }
+}
+
 /// The value of `--autoindex`; a separate type because clap reads an `Option` as an optional argument.
 #[derive(Clone, Copy, Debug)]
 struct Autoindex(Option<ListingFormat>);
@@ -119,6 +149,11 @@ impl SiteArgs {
         self.root.as_ref()
     }
 
+    /// The files of users, which a reload reads again.
+    pub(super) fn user_files(&self) -> impl Iterator<Item = &PathBuf> {
+        self.auth.basic_auth.iter().map(|rule| &rule.file)
+    }
+
     /// The files that the service must be able to read later on.
     pub(super) fn served(&self) -> Option<Served> {
         let named = [&self.files.spa, &self.files.not_found].into_iter().flatten();
@@ -137,8 +172,9 @@ impl SiteArgs {
         let redirects = Redirects::new(redirect, redirect_to_https.clone())
             .map_err(|problem| problems.push(format!("{place}{problem}")))
             .unwrap_or_default();
+        let auth = self.auth.auth(place, problems);
         match &self.root {
-            Some(path) => Some(Site { redirects, ..self.files_of(path, place, problems)? }),
+            Some(path) => Some(Site { redirects, auth, ..self.files_of(path, place, problems)? }),
             None => Some(Site {
                 fields: self.fields.headers.clone(),
                 redirects,

@@ -1,5 +1,6 @@
 //! Virtual hosts: selects the files and rules for the host name of a request.
 
+use super::auth::Auth;
 use super::encoding::Coding;
 use super::head::Head;
 use super::head::Name;
@@ -41,6 +42,8 @@ pub struct Site {
     pub fields: Vec<FieldRule>,
     /// Redirects, which come before files.
     pub redirects: Redirects,
+    /// Directories that need a password.
+    pub auth: Auth,
 }
 
 impl Site {
@@ -62,7 +65,13 @@ impl Site {
             cache_control: Vec::new(),
             fields: Vec::new(),
             redirects: Redirects::default(),
+            auth: Auth::default(),
         }
+    }
+
+    /// True if a request may get an answer before any file is looked for.
+    pub(super) fn comes_before_files(&self) -> bool {
+        !self.redirects.is_empty() || !self.auth.is_empty()
     }
 
     /// The field `Cache-Control` of the file at a path, from the root of the site.

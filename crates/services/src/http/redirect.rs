@@ -13,19 +13,15 @@ pub(super) use chains::first_loop;
 use super::head::Head;
 use super::hosts::requested_host;
 use super::path::{clean, encode};
+use super::path_rules::{PathMap, PathPattern};
 use super::status::Status;
 use super::target::{Target, is_host};
-use std::collections::HashMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
 
 /// Rules of one site.
 pub const REDIRECTS_MAX: usize = 1000;
-
-/// The longest path that a rule is for, in bytes. A request is compared with prefixes up to this
-/// length only.
-const FROM_BYTES_MAX: usize = 1024;
 
 /// The longest target, in bytes.
 const TO_BYTES_MAX: usize = 4096;
@@ -36,9 +32,7 @@ const HTTPS_PORT: &str = "443";
 /// One rule: `FROM=TO` or `FROM=STATUS:TO`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedirectRule {
-    /// A clean path. With `is_prefix` it ends with a slash, and stands for everything beneath it.
-    from: Vec<u8>,
-    is_prefix: bool,
+    from: PathPattern,
     status: Status,
     to: String,
     /// The rest of the path is appended.
@@ -58,13 +52,9 @@ impl FromStr for RedirectRule {
             }
             _ => (Status::MOVED_PERMANENTLY, to),
         };
-        let (from, is_prefix) = match from.strip_suffix('*') {
-            Some(prefix) if prefix.ends_with('/') => (prefix, true),
-            _ => (from, false),
-        };
-        check_from(from)?;
+        let from: PathPattern = from.parse()?;
         let (to, with_rest) = match to.strip_suffix('*') {
-            Some(prefix) if prefix.ends_with('/') && is_prefix => (prefix, true),
+            Some(prefix) if prefix.ends_with('/') && from.is_prefix() => (prefix, true),
             _ => (to, false),
         };
         check_to(to)?;
@@ -73,17 +63,14 @@ impl FromStr for RedirectRule {
                 "`{to}*` is no target of a redirect: its query cannot end with `*`"
             ));
         }
-        let to = to.to_owned();
-        Ok(RedirectRule { from: from.as_bytes().to_vec(), is_prefix, status, to, with_rest })
+        Ok(RedirectRule { from, status, to: to.to_owned(), with_rest })
     }
 }
 
 impl fmt::Display for RedirectRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let star = |is: bool| if is { "*" } else { "" };
-        let from = String::from_utf8_lossy(&self.from);
-        let (code, to) = (self.status.code(), &self.to);
-        write!(f, "{from}{}={code}:{to}{}", star(self.is_prefix), star(self.with_rest))
+        let RedirectRule { from, status, to, with_rest } = self;
+        write!(f, "{from}={}:{to}{}", status.code(), if *with_rest { "*" } else { "" })
     }
 }
 
@@ -92,7 +79,7 @@ impl RedirectRule {
     fn location(&self, path: &[u8], query: Option<&str>) -> String {
         let mut location = self.to.clone();
         if self.with_rest {
-            location.push_str(&encode(&path[self.from.len()..]));
+            location.push_str(&encode(&path[self.from.path().len()..]));
         }
         if let Some(query) = query {
             location.push(if location.contains('?') { '&' } else { '?' });
@@ -109,19 +96,6 @@ fn status_of(code: &str) -> Result<Status, String> {
         "307" => Ok(Status::TEMPORARY_REDIRECT),
         "308" => Ok(Status::PERMANENT_REDIRECT),
         _ => Err(format!("`{code}` is no status of a redirect: expected 301, 302, 307 or 308")),
-    }
-}
-
-/// Paths of requests are compared when they are clean, so a rule for another path has no effect.
-fn check_from(from: &str) -> Result<(), String> {
-    let wrong = |why: &str| Err(format!("`{from}` is no path to redirect from: {why}"));
-    match clean(from.as_bytes()) {
-        _ if from.len() > FROM_BYTES_MAX => wrong("it has more than 1024 bytes"),
-        _ if !from.starts_with('/') => wrong("it must begin with a slash"),
-        _ if from.contains('*') => wrong("`*` is allowed at its end only, behind a slash"),
-        _ if from.contains('?') => wrong("the query of a request selects no rule"),
-        Ok(path) if *path == *from.as_bytes() => Ok(()),
-        _ => wrong("write it decoded, without `.`, `..`, a double slash or a hidden name"),
     }
 }
 
@@ -213,15 +187,12 @@ impl HttpsAddress {
     }
 }
 
-/// The redirects of a site. A rule for exactly a path counts before one for all beneath a
-/// directory, and a longer one of these before a shorter one.
+/// The redirects of a site.
 #[derive(Clone, Debug, Default)]
 pub struct Redirects {
     /// Where requests without TLS are sent, before any rule is applied.
     pub to_https: Option<HttpsAddress>,
-    exact: HashMap<Vec<u8>, RedirectRule>,
-    prefixes: HashMap<Vec<u8>, RedirectRule>,
-    longest_prefix: usize,
+    rules: PathMap<RedirectRule>,
 }
 
 impl Redirects {
@@ -238,15 +209,8 @@ impl Redirects {
         }
         let mut redirects = Redirects { to_https, ..Redirects::default() };
         for rule in rules {
-            let map = match rule.is_prefix {
-                true => &mut redirects.prefixes,
-                false => &mut redirects.exact,
-            };
-            if let Some(other) = map.insert(rule.from.clone(), rule.clone()) {
+            if let Some(other) = redirects.rules.add(&rule.from, rule.clone()) {
                 return Err(format!("two redirects are for the same paths: {other} and {rule}"));
-            }
-            if rule.is_prefix {
-                redirects.longest_prefix = redirects.longest_prefix.max(rule.from.len());
             }
         }
         Ok(redirects)
@@ -254,7 +218,7 @@ impl Redirects {
 
     /// True without any redirect.
     pub fn is_empty(&self) -> bool {
-        self.to_https.is_none() && self.exact.is_empty() && self.prefixes.is_empty()
+        self.to_https.is_none() && self.rules.is_empty()
     }
 
     /// Status and location for a request, if it is redirected; the location is none if it would
@@ -271,22 +235,12 @@ impl Redirects {
             let location = origin.map(|origin| format!("{origin}{path}{query}"));
             return Some((Status::MOVED_PERMANENTLY, location));
         }
-        if self.exact.is_empty() && self.prefixes.is_empty() {
+        if self.rules.is_empty() {
             return None;
         }
         let path = clean(path.as_bytes()).ok()?;
-        let rule = self.rule(&path)?;
+        let rule = self.rules.find(&path)?;
         Some((rule.status, Some(rule.location(&path, query))))
-    }
-
-    /// The rule for a clean path.
-    fn rule(&self, path: &[u8]) -> Option<&RedirectRule> {
-        if let Some(rule) = self.exact.get(path) {
-            return Some(rule);
-        }
-        let reach = &path[..path.len().min(self.longest_prefix)];
-        let mut slashes = memchr::memrchr_iter(b'/', reach);
-        slashes.find_map(|slash| self.prefixes.get(&reach[..=slash]))
     }
 }
 
@@ -301,12 +255,12 @@ mod tests {
 
     fn location(redirects: &Redirects, path: &str, query: Option<&str>) -> Option<(u16, String)> {
         let path = clean(path.as_bytes()).unwrap();
-        let rule = redirects.rule(&path)?;
+        let rule = redirects.rules.find(&path)?;
         Some((rule.status.code(), rule.location(&path, query)))
     }
 
     #[test]
-    fn exact_rules_come_first_and_then_the_longest_prefix() {
+    fn locations_have_the_rest_of_the_path_and_the_query() {
         let redirects = redirects(&[
             "/a=/b",
             "/old/*=302:/new/*",
@@ -370,8 +324,6 @@ mod tests {
         ] {
             assert!(wrong.parse::<RedirectRule>().is_err(), "{wrong:?}");
         }
-        let long = format!("/{}=/b", "x".repeat(FROM_BYTES_MAX));
-        assert!(long.parse::<RedirectRule>().is_err());
         let rule: RedirectRule = "/a/*=/b/*".parse().unwrap();
         assert!(Redirects::new(&[rule.clone(), rule.clone()], None).is_err());
         let other: RedirectRule = "/a/=/b".parse().unwrap();

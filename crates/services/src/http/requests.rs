@@ -7,7 +7,7 @@
 
 mod answer;
 
-use self::answer::Answer;
+use self::answer::{Answer, Before};
 use super::body::Skip;
 use super::connection::{Connection, Phase};
 use super::generation::Generation;
@@ -265,8 +265,8 @@ fn next(worker: &Rc<Worker>, connection: &Connection, input: &mut Input, answere
     next
 }
 
-/// The answer, if it can be built without waiting: a redirect, or a file that is in memory, or open
-/// and unchanged.
+/// The answer, if it can be built without waiting: a redirect, a request for a password, or
+/// a file that is in memory, or open and unchanged.
 fn immediate_reply(
     worker: &Rc<Worker>,
     generation: &Rc<Generation>,
@@ -279,11 +279,15 @@ fn immediate_reply(
         return None;
     }
     let site = generation.settings.sites.find(head)?;
-    if !generation.settings.sites.site(site).redirects.is_empty() {
+    if generation.settings.sites.site(site).comes_before_files() {
         let generation = Rc::clone(generation);
         let answer = Answer { worker, generation, site, head, persistence, is_secure };
-        if let Some(reply) = answer.redirect() {
-            return Some(timed(reply, worker, &answer.generation, worker.clock.now()));
+        match answer.before_files() {
+            Before::Files => {}
+            Before::Reply(reply) => {
+                return Some(timed(reply, worker, &answer.generation, worker.clock.now()));
+            }
+            Before::Verification(..) => return None,
         }
     }
     let resource = worker.cached(generation, site, &clean(path.as_bytes()).ok()?)?;

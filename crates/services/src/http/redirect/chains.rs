@@ -26,11 +26,11 @@ pub(in super::super) fn first_loop(sites: &Sites) -> Option<String> {
     let mut starts = Vec::new();
     for (site, host) in sites.places() {
         let redirects = &sites.site(site).redirects;
-        for rule in redirects.exact.values().chain(redirects.prefixes.values()) {
+        for rule in redirects.rules.values() {
             // Beneath a directory, the directory itself and one path stand for all.
-            let samples: &[&[u8]] = if rule.is_prefix { &[b"", b"x"] } else { &[b""] };
+            let samples: &[&[u8]] = if rule.from.is_prefix() { &[b"", b"x"] } else { &[b""] };
             for rest in samples {
-                let path = [&rule.from, *rest].concat();
+                let path = [rule.from.path(), rest].concat();
                 // Without TLS, https comes first, and the chain goes on from there.
                 for is_secure in [false, true] {
                     starts.push(Place { site, host: host.clone(), is_secure, path: path.clone() });
@@ -66,7 +66,7 @@ fn next(redirects: &Redirects, place: &Place) -> Option<(String, bool)> {
         let origin = address.origin(place.host.as_bytes())?;
         return Some((format!("{origin}{}", encode(&place.path)), true));
     }
-    let rule = redirects.rule(&place.path)?;
+    let rule = redirects.rules.find(&place.path)?;
     Some((rule.location(&place.path, None), false))
 }
 
