@@ -2,6 +2,7 @@
 
 mod arguments;
 pub(super) mod config;
+mod forwarders;
 mod log;
 mod reload;
 mod site;

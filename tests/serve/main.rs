@@ -19,6 +19,7 @@ mod http_log;
 mod http_log_disk;
 mod http_metrics;
 mod http_patience;
+mod http_proxies;
 mod http_ranges;
 mod http_redirects;
 mod http_reload;

@@ -19,6 +19,7 @@ mod counters;
 pub mod date;
 mod durations;
 pub mod encoding;
+mod forwarders;
 #[doc(hidden)]
 pub mod fuzzing;
 mod generation;
@@ -33,6 +34,7 @@ mod open_file;
 mod options;
 pub mod path;
 mod path_rules;
+mod proxy_protocol;
 pub mod range;
 mod redirect;
 mod reply;
@@ -50,6 +52,7 @@ pub use access_log::{AccessLog, LogFormat, LogSettings, LogTarget};
 pub use admin::{Admin, Pages, RunningAdmin};
 pub use auth::{Auth, AuthRule, Credentials, Realm, Users};
 pub use counters::HttpCounters;
+pub use forwarders::{ForwardedField, Forwarders, Networks};
 pub use generation::LiveSettings;
 pub use hosts::{HostName, Site, Sites};
 pub use metrics::{Exposition, PlainObserver};
@@ -58,6 +61,7 @@ pub use options::{
     CacheLimits, FieldRule, HttpLimits, HttpSettings, ListingFormat, SENDFILE_ABOVE_MAX, Timeouts,
 };
 pub use path_rules::PathPattern;
+pub use proxy_protocol::{NoProxyHeader, ProxyHeader};
 pub use redirect::{HttpsAddress, REDIRECTS_MAX, RedirectRule, Redirects};
 pub use service::{Http, HttpService};
 pub use status::Status;

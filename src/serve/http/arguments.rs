@@ -4,6 +4,7 @@ use super::super::admin::AdminArgs;
 use super::super::sandbox::{Paths, SandboxArgs};
 use super::super::{OutputArgs, duration, timeout};
 use super::config::HostArgs;
+use super::forwarders::ForwarderArgs;
 use super::log::LogArgs;
 use super::site::SiteArgs;
 use super::tls::TlsArgs;
@@ -59,6 +60,8 @@ pub(crate) struct HttpArgs {
     #[arg(long, value_name = "N", help_heading = "Limits", default_value_t = 4096,
           value_parser = clap::value_parser!(u32).range(1..=65_535))]
     pub(super) backlog: u32,
+    #[command(flatten)]
+    forwarders: ForwarderArgs,
     #[command(flatten)]
     pub(super) admin: AdminArgs,
     #[command(flatten)]
@@ -206,6 +209,7 @@ impl HttpArgs {
             sendfile_above: self.cache.sendfile_above,
             send: self.cache.send,
             server_timing: self.server_timing,
+            forwarders: self.forwarders.forwarders(),
             limits: self.limits.limits(),
             timeouts: Timeouts {
                 handshake: self.tls.tls_handshake_timeout,

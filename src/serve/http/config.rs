@@ -78,7 +78,7 @@ impl Configuration {
 }
 
 /// Options whose values a reload replaces; `[[host]]` is replaced, too.
-pub(super) const RELOADED: [&str; 30] = [
+pub(super) const RELOADED: [&str; 33] = [
     "autoindex",
     "basic-auth",
     "basic-auth-realm",
@@ -87,6 +87,8 @@ pub(super) const RELOADED: [&str; 30] = [
     "cache-control",
     "cache-files",
     "cache-valid",
+    "forwarded-field",
+    "forwarded-from",
     "header",
     "header-timeout",
     "idle-timeout",
@@ -97,6 +99,7 @@ pub(super) const RELOADED: [&str; 30] = [
     "max-uri-bytes",
     "not-found",
     "precompressed",
+    "proxy-protocol-from",
     "redirect",
     "redirect-to-https",
     "root",

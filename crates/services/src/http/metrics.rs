@@ -58,6 +58,7 @@ const OF_WORKERS: &[(&str, &str, &str, &[Series])] = &[
             ("reason=\"idle_timeout\"", |count| count.idle_closed.get()),
             ("reason=\"tls_failure\"", |count| count.tls_failures.get()),
             ("reason=\"tls_truncated\"", |count| count.tls_truncated.get()),
+            ("reason=\"proxy_header\"", |count| count.proxy_failures.get()),
             ("reason=\"handshake_timeout\"", |count| count.handshake_timeouts.get()),
             ("reason=\"header_timeout\"", |count| count.header_timeouts.get()),
             ("reason=\"body_timeout\"", |count| count.body_timeouts.get()),

@@ -1,5 +1,6 @@
 //! How the service is set up.
 
+use super::forwarders::Forwarders;
 use super::head::HeadLimits;
 use super::hosts::Sites;
 use globset::{Glob, GlobMatcher};
@@ -28,6 +29,8 @@ pub struct HttpSettings {
     pub timeouts: Timeouts,
     /// Answers have the field `Server-Timing`. Off by default: it tells clients what is cached.
     pub server_timing: bool,
+    /// Proxies in front of the service. None by default.
+    pub forwarders: Forwarders,
 }
 
 impl HttpSettings {
@@ -41,6 +44,7 @@ impl HttpSettings {
             limits: HttpLimits::default(),
             timeouts: Timeouts::default(),
             server_timing: false,
+            forwarders: Forwarders::default(),
         }
     }
 }

@@ -170,7 +170,16 @@ impl WorkerService for Worker {
 
     fn start(self: &Rc<Worker>, stream: TcpStream, tls: &Option<Tls>) {
         let counters = &self.counters;
-        let permit = match self.limiter.admit(&stream) {
+        let generation = self.generation();
+        let proxies = &generation.settings.forwarders.proxy_protocol;
+        let is_proxied =
+            !proxies.is_empty() && stream.peer_addr().is_ok_and(|peer| proxies.contains(peer.ip()));
+        // The connections of a proxy are those of its clients.
+        let admitted = match is_proxied {
+            true => self.limiter.admit_any(),
+            false => self.limiter.admit(&stream),
+        };
+        let permit = match admitted {
             Ok(permit) => permit,
             Err(Refused::Full | Refused::NotAllowed) => return counters.refused.add(1),
             Err(Refused::FullForAddress) => return counters.refused_of_address.add(1),
@@ -182,11 +191,20 @@ impl WorkerService for Worker {
         };
         counters.accepted.add(1);
         let tracking = Tracking::new(stream, Phase::Idle, self.connections.activity());
-        let connection = Connection::new(tracking, tls, self);
+        let mut connection = Connection::new(tracking, tls, self);
+        connection.proxied = is_proxied.then(Box::default);
         let connection = self.connections.insert(connection, permit);
         let worker = Rc::clone(self);
         spawn(async move {
+            let named = match &connection.proxied {
+                Some(proxied) => {
+                    let count = |client: SocketAddr| worker.limiter.count(client.ip()).ok();
+                    Box::pin(connection.read_proxy_header(proxied, count)).await
+                }
+                None => Ok(()),
+            };
             let begun = match &connection.tls {
+                _ if named.is_err() => named,
                 Some(tls) => {
                     // For a client that speaks HTTP on a TLS address.
                     let not_tls = || last_words(&worker, &connection, Status::BAD_REQUEST);
