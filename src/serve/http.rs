@@ -3,6 +3,7 @@
 mod arguments;
 pub(super) mod config;
 mod forwarders;
+mod listen;
 mod log;
 mod reload;
 mod site;
@@ -137,14 +138,19 @@ fn run(
     let (workers, handle) = (prepared.runtime.workers(), prepared.runtime.handle());
     let (settings, tls) = (prepared.settings.clone(), prepared.tls.clone());
     let options = ListenOptions { backlog: args.backlog, ..ListenOptions::default() };
-    let [listen, listen_tls] = families::available([&args.listen, &args.tls.listen_tls]);
+    let lists = [&args.listen[..], &args.tls.listen_tls];
+    let [listen, listen_tls] = lists.map(listen::addresses);
+    let [listen, listen_tls] = families::available([&listen, &listen_tls]);
+    let [passed, passed_tls] = listen::passed(lists)?;
     let service = HttpService::bind(&listen, &options, settings, workers, handle)
-        .map_err(|error| with_remedy(&error, "ss -ltnp"))?;
+        .map_err(|error| with_remedy(&error, "ss -ltnp"))?
+        .adopt(passed, &options, None)?;
     let plain = service.addresses().len();
     let service = match &tls {
         Some(tls) => service
             .bind_tls(&listen_tls, &options, tls)
-            .map_err(|error| with_remedy(&error, "ss -ltnp"))?,
+            .map_err(|error| with_remedy(&error, "ss -ltnp"))?
+            .adopt(passed_tls, &options, Some(tls))?,
         None => service,
     };
     let (service, live) = Live::prepare(&args.engine, &prepared.runtime, Unit::Request, service)?;

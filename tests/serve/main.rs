@@ -11,6 +11,7 @@ mod echo_shutdown;
 mod engines;
 mod families;
 mod http;
+mod http_activation;
 mod http_auth;
 mod http_browser;
 mod http_config;

@@ -5,15 +5,14 @@ use super::super::sandbox::{Paths, SandboxArgs};
 use super::super::{OutputArgs, duration, timeout};
 use super::config::HostArgs;
 use super::forwarders::ForwarderArgs;
+use super::listen::ListenOn;
 use super::log::LogArgs;
 use super::site::SiteArgs;
 use super::tls::TlsArgs;
 use crate::engine_args::EngineArgs;
 use crate::serve::user::UserArgs;
-use crate::values;
 use clap::Args;
 use clap::builder::ArgPredicate;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 use twinring::confine::Uses;
@@ -36,16 +35,17 @@ pub(crate) struct HttpArgs {
     pub(super) check: bool,
     #[command(flatten)]
     pub(super) site: SiteArgs,
-    /// Address to listen on; may be given several times, for IPv4 and IPv6 (`[::1]:8080`).
+    /// Address to listen on; may be given several times, for IPv4 and IPv6 (`[::1]:8080`). `fd:NAME` is
+    /// a socket that systemd passes, by its FileDescriptorName, and `systemd` are all passed ones
+    /// that no option names.
     #[arg(
         long,
-        value_name = "ADDR",
+        value_name = "ADDR|systemd|fd:NAME",
         help_heading = "Listening",
         default_value = "127.0.0.1:8080",
-        value_parser = values::listen,
         default_value_if("listen_tls", ArgPredicate::IsPresent, None)
     )]
-    pub(super) listen: Vec<SocketAddr>,
+    pub(super) listen: Vec<ListenOn>,
     #[command(flatten)]
     pub(super) tls: TlsArgs,
     #[command(flatten)]

@@ -19,12 +19,12 @@ use crate::server::{
 };
 use std::fmt::Display;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use twinring::net::Steering;
-use twinring::{Handle, ListenOptions, TcpStream, spawn};
+use twinring::{BoundListener, Handle, ListenOptions, TcpStream, spawn};
 
 /// The longest and the shortest time between two sweeps over the connections.
 const SWEEP_MAX: Duration = Duration::from_secs(1);
@@ -95,6 +95,24 @@ impl HttpService {
         tls: &Tls,
     ) -> io::Result<HttpService> {
         self.listen(addresses, options, &Some(tls.clone()))?;
+        Ok(self)
+    }
+
+    /// Takes over listening sockets, for TLS if it is given. They come behind the others.
+    ///
+    /// # Errors
+    /// When one does not listen, or descriptors have run out.
+    pub fn adopt(
+        mut self,
+        listeners: Vec<TcpListener>,
+        options: &ListenOptions,
+        tls: Option<&Tls>,
+    ) -> io::Result<HttpService> {
+        for listener in listeners {
+            let bound = options.adopt(listener, self.workers())?;
+            let address = bound.first().map(BoundListener::local_addr);
+            self.add(address, bound.into_iter().map(|one| (one, tls.cloned())));
+        }
         Ok(self)
     }
 
