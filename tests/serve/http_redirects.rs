@@ -5,7 +5,7 @@ use crate::support::tls::*;
 use crate::support::*;
 use nix::sys::signal::Signal;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ fn configured(text: &str) -> (Site, Site, PathBuf) {
     (site, etc, path)
 }
 
-fn serve_by(path: &PathBuf, engine: &str) -> Server {
+fn serve_by(path: &Path, engine: &str) -> Server {
     let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
     command.args(["serve", "http", "--json", "--engine", engine, "--config"]).arg(path);
     Server::spawn(command)

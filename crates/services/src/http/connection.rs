@@ -11,7 +11,7 @@ use super::reply::Reply;
 use super::tls::Encryption;
 use super::worker::Worker;
 use crate::server::{AddressPermit, Ending, Tracked, Tracking};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::future::ready;
 use std::io;
 use std::net::SocketAddr;
@@ -64,9 +64,9 @@ pub(super) struct Connection {
 #[derive(Debug, Default)]
 pub(super) struct Proxied {
     /// Data that arrived behind the header.
-    behind: Cell<Option<RecvBuf>>,
+    behind: RefCell<Option<RecvBuf>>,
     /// The connection is counted for its client.
-    permit: Cell<Option<AddressPermit>>,
+    permit: RefCell<Option<AddressPermit>>,
 }
 
 impl Connection {
@@ -145,11 +145,11 @@ impl Connection {
                 self.tracking.fail();
                 return Err(io::Error::from(io::ErrorKind::ConnectionRefused));
             };
-            proxied.permit.set(Some(permit));
+            *proxied.permit.borrow_mut() = Some(permit);
         }
         bytes.drain(..header.length);
         if !bytes.is_empty() {
-            proxied.behind.set(Some(RecvBuf::from(bytes)));
+            *proxied.behind.borrow_mut() = Some(RecvBuf::from(bytes));
         }
         Ok(())
     }
@@ -157,7 +157,7 @@ impl Connection {
     /// The next received bytes, as they were sent.
     async fn recv_raw(&self) -> io::Result<RecvBuf> {
         if let Some(proxied) = &self.proxied
-            && let Some(behind) = proxied.behind.take()
+            && let Some(behind) = proxied.behind.borrow_mut().take()
         {
             return Ok(behind);
         }

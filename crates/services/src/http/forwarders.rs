@@ -71,11 +71,11 @@ impl Forwarders {
         if !self.trusted.contains(peer) {
             return None;
         }
-        let (name, address): (_, fn(&[u8]) -> Option<IpAddr>) = match self.field {
-            ForwardedField::XForwardedFor => ("x-forwarded-for", address_in),
-            ForwardedField::Forwarded => ("forwarded", forwarded_for),
-        };
-        self.client_in(head.lines(name).map(|line| line.split(|byte| *byte == b',')), address)
+        let lines = |name| head.lines(name).map(|line| line.split(|byte| *byte == b','));
+        match self.field {
+            ForwardedField::XForwardedFor => self.client_in(lines("x-forwarded-for"), address_in),
+            ForwardedField::Forwarded => self.client_in(lines("forwarded"), forwarded_for),
+        }
     }
 
     fn client_in<'a, L>(

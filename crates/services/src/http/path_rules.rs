@@ -43,6 +43,9 @@ impl FromStr for PathPattern {
             _ if path.len() > PATH_BYTES_MAX => wrong("it has more than 1024 bytes"),
             _ if !path.starts_with('/') => wrong("it must begin with a slash"),
             _ if path.contains('*') => wrong("`*` is allowed at its end only, behind a slash"),
+            _ if path.contains(|c: char| c.is_ascii_control()) => {
+                wrong("it has control characters")
+            }
             _ if path.contains('?') => wrong("the query of a request selects no rule"),
             Ok(cleaned) if *cleaned == *path.as_bytes() => {
                 Ok(PathPattern { path: path.to_owned(), is_prefix })

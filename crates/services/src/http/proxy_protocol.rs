@@ -41,10 +41,10 @@ impl ProxyHeader {
             let common = bytes.len().min(start.len());
             bytes[..common] == start[..common]
         };
-        match () {
-            () if begins(V1_START) => parse_v1(bytes),
-            () if begins(V2_START) => parse_v2(bytes),
-            () => Err(NoProxyHeader),
+        match (begins(V1_START), begins(V2_START)) {
+            (true, _) => parse_v1(bytes),
+            (_, true) => parse_v2(bytes),
+            _ => Err(NoProxyHeader),
         }
     }
 }

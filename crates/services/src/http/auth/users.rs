@@ -109,7 +109,7 @@ impl Users {
         let Credentials { user, password } = credentials;
         let mut context = hmac::Context::with_key(&self.key);
         // A user has no colon.
-        [user, b":".as_slice(), password].iter().for_each(|part| context.update(part));
+        [&user[..], b":", &password[..]].iter().for_each(|part| context.update(part));
         let mut tag = [0; 32];
         tag.copy_from_slice(context.sign().as_ref());
         tag

@@ -30,7 +30,7 @@ pub(in super::super) fn first_loop(sites: &Sites) -> Option<String> {
             // Beneath a directory, the directory itself and one path stand for all.
             let samples: &[&[u8]] = if rule.from.is_prefix() { &[b"", b"x"] } else { &[b""] };
             for rest in samples {
-                let path = [rule.from.path(), rest].concat();
+                let path = [rule.from.path(), *rest].concat();
                 // Without TLS, https comes first, and the chain goes on from there.
                 for is_secure in [false, true] {
                     starts.push(Place { site, host: host.clone(), is_secure, path: path.clone() });
