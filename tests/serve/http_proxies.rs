@@ -86,7 +86,7 @@ fn proxies_name_their_clients_however_the_header_arrives() {
             ended_without_an_answer(stream);
         }
         let twice = [V1, V1, request.as_bytes()].concat();
-        assert_eq!(responses(&talk(address, &twice))[0].status, 501, "{engine}");
+        assert_eq!(responses(&talk(address, &twice))[0].status, 400, "{engine}");
         // A check of the port is no failure.
         drop(connect(address));
         let (lines, failures) = logging.end("proxy_failures");
@@ -188,7 +188,7 @@ fn without_the_option_the_header_is_an_invalid_request() {
         let site = Site::usual();
         let logging = Logging::new(engine, &site, &["--proxy-protocol-from", "192.0.2.1"]);
         let bytes = [V1, get("/hello.txt", "").as_bytes()].concat();
-        assert_eq!(responses(&talk(logging.server.address(), &bytes))[0].status, 501);
+        assert_eq!(responses(&talk(logging.server.address(), &bytes))[0].status, 400);
         assert_eq!(ask(&logging.server, &get("/hello.txt", "")).status, 200);
         logging.end("requests");
     }

@@ -101,12 +101,12 @@ struct AuthArgs {
 impl AuthArgs {
     /// The protected directories, with the users of each. Errors are added to `problems`.
     fn auth(&self, place: &str, problems: &mut Vec<String>) -> Auth {
-        let read = |rule: &AuthRule| Users::read(&rule.file).map(|users| (rule, Arc::new(users)));
-        let users: Result<Vec<_>, String> = self.basic_auth.iter().map(read).collect();
-        let auth = users.and_then(|users| {
-            let rules = users.into_iter().map(|(rule, users)| (rule.paths.clone(), users));
-            Auth::new(self.basic_auth_realm.clone(), rules)
-        });
+        let read = |rule: &AuthRule| {
+            let users = Users::read(&rule.file)?;
+            Ok((rule.paths.clone(), Arc::new(users)))
+        };
+        let rules: Result<Vec<_>, String> = self.basic_auth.iter().map(read).collect();
+        let auth = rules.and_then(|rules| Auth::new(self.basic_auth_realm.clone(), rules));
         auth.map_err(|problem| problems.push(format!("{place}{problem}"))).unwrap_or_default()
     }
 }
