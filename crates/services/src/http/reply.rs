@@ -54,7 +54,7 @@ impl Reply {
     /// The same with a further field. It copies what is in memory of the answer.
     pub(super) fn with_field(self, name: &str, value: &str) -> Reply {
         let bytes = self.message.as_slice();
-        // Behind the status and the date, which begin every answer.
+        // Behind the status line.
         let end = memmem::find(bytes, b"\r\n").map_or(bytes.len(), |end| end + 2);
         let mut message = bytes[..end].to_vec();
         field(&mut message, name, value);
