@@ -18,7 +18,8 @@ use std::rc::Rc;
 
 /// The memory of a [`RecvBuf`]. Small, because every socket has a field for one.
 enum Home {
-    Pool(Rc<Pool>, u16),
+    /// The number of the buffer has the width of the enum's tag, so that a move copies whole fields.
+    Pool(Rc<Pool>, u32),
     Heap(Box<Detached>),
     Nowhere,
 }
@@ -39,9 +40,13 @@ pub struct RecvBuf {
 impl RecvBuf {
     /// A view of `start..end` of a pool buffer; takes one reference.
     pub(crate) fn from_pool(pool: &Rc<Pool>, id: u16, start: usize, end: usize) -> RecvBuf {
-        assert!(start <= end && end <= pool.buffer_bytes(), "{start}..{end} of buffer {id}");
+        assert!(start <= end && end <= pool.buffer_bytes(), "a range outside of its buffer");
         pool.retain(id);
-        RecvBuf { home: Home::Pool(Rc::clone(pool), id), start: start as u32, end: end as u32 }
+        RecvBuf {
+            home: Home::Pool(Rc::clone(pool), u32::from(id)),
+            start: start as u32,
+            end: end as u32,
+        }
     }
 
     /// No bytes: the end of a stream, or an empty datagram.
@@ -94,7 +99,7 @@ impl Deref for RecvBuf {
     fn deref(&self) -> &[u8] {
         let (start, end) = (self.start as usize, self.end as usize);
         match &self.home {
-            Home::Pool(pool, id) => pool.bytes(*id, start, end),
+            Home::Pool(pool, id) => pool.bytes(*id as u16, start, end),
             Home::Heap(detached) => &detached.0[start..end],
             Home::Nowhere => &[],
         }
@@ -105,7 +110,7 @@ impl Drop for RecvBuf {
     #[inline]
     fn drop(&mut self) {
         if let Home::Pool(pool, id) = &self.home {
-            pool.release(*id);
+            pool.release(*id as u16);
         }
     }
 }
@@ -153,7 +158,7 @@ impl SendBuf {
     }
 
     /// The bytes still to be sent.
-    #[inline]
+    #[inline(always)]
     pub fn as_slice(&self) -> &[u8] {
         let whole: &[u8] = match &self.source {
             Source::Received(buf) => buf,
@@ -165,6 +170,7 @@ impl SendBuf {
     }
 
     /// Number of bytes still to be sent.
+    #[inline]
     pub fn len(&self) -> usize {
         self.end - self.start
     }

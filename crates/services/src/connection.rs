@@ -126,6 +126,7 @@ pub struct Receiving<'a> {
 impl Future for Receiving<'_> {
     type Output = io::Result<RecvBuf>;
 
+    #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let connection = self.connection;
         let received = connection.tracking.poll_recv(&mut self.recv, cx);

@@ -4,7 +4,6 @@
 use super::quarantine::{self, Quarantined};
 use crate::sys::Mapping;
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::mem::{ManuallyDrop, MaybeUninit};
@@ -24,7 +23,7 @@ pub(crate) struct Pool {
     buffer_bytes: usize,
     references: Box<[Cell<u32>]>,
     /// Released buffers, most recent last.
-    released: RefCell<VecDeque<u16>>,
+    released: RefCell<Vec<u16>>,
     /// Buffers without readers: those on the list and those that the kernel may fill.
     available: Cell<usize>,
 }
@@ -79,8 +78,9 @@ impl Pool {
     }
 
     /// Address of buffer `id`, for the kernel.
+    #[inline]
     pub(crate) fn address(&self, id: u16) -> *mut u8 {
-        assert!(usize::from(id) < self.count(), "buffer id {id} is not of this pool");
+        assert!(usize::from(id) < self.count(), "a buffer of another pool");
         // SAFETY: `id` is below the count, so the offset is inside the mapping.
         unsafe { self.memory.start().as_ptr().add(usize::from(id) * self.buffer_bytes) }
     }
@@ -88,10 +88,7 @@ impl Pool {
     /// Takes the buffer that was released last, which is still in the cache, to fill it at once.
     /// Debug builds take the one that was released first, which was in quarantine for longest.
     pub(crate) fn take(&self) -> Option<u16> {
-        let mut released = self.released.borrow_mut();
-        let id = if cfg!(debug_assertions) { released.pop_front() } else { released.pop_back() }?;
-        self.check_released(id);
-        Some(id)
+        self.take_released(&mut self.released.borrow_mut())
     }
 
     /// Buffers that are kept from the kernel while readers release the others: one more than make
@@ -110,7 +107,16 @@ impl Pool {
         if released.len() <= kept_back.max(reserve) {
             return None;
         }
-        let id = if cfg!(debug_assertions) { released.pop_front() } else { released.pop_back() }?;
+        self.take_released(&mut released)
+    }
+
+    #[inline]
+    fn take_released(&self, released: &mut Vec<u16>) -> Option<u16> {
+        let id = match cfg!(debug_assertions) {
+            true if released.is_empty() => return None,
+            true => released.remove(0),
+            false => released.pop()?,
+        };
         self.check_released(id);
         Some(id)
     }
@@ -136,9 +142,10 @@ impl Pool {
     }
 
     /// Removes a reader; the last one releases the buffer, unless the kernel still fills it.
+    #[inline]
     pub(super) fn release(&self, id: u16) {
         let references = &self.references[usize::from(id)];
-        assert!(references.get() & !HELD_BY_KERNEL > 0, "buffer {id} is released twice");
+        assert!(references.get() & !HELD_BY_KERNEL > 0, "a buffer is released twice");
         references.set(references.get() - 1);
         if references.get() & !HELD_BY_KERNEL == 0 {
             self.available.set(self.available.get() + 1);
@@ -167,7 +174,7 @@ impl Pool {
     pub(crate) fn give_back(&self, id: u16) {
         #[cfg(debug_assertions)]
         self.poison(id);
-        self.released.borrow_mut().push_back(id);
+        self.released.borrow_mut().push(id);
     }
 
     /// The whole buffer, writable, for a receive by system call.
@@ -178,7 +185,10 @@ impl Pool {
         id: u16,
         write: impl FnOnce(&mut [MaybeUninit<u8>]) -> R,
     ) -> R {
-        assert_eq!(self.references[usize::from(id)].get(), 0, "buffer {id} has readers");
+        assert!(
+            self.references[usize::from(id)].get() == 0,
+            "a buffer with readers is not writable"
+        );
         // SAFETY: inside the mapping (`address` checks), without readers (checked above), and
         // taken by the caller, so no other writer exists for the time of the call.
         write(unsafe { std::slice::from_raw_parts_mut(self.address(id).cast(), self.buffer_bytes) })

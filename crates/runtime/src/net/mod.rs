@@ -84,12 +84,17 @@ impl Drop for Operation<'_> {
 
 /// A future that may have waited for a socket was dropped. In most cases it was ready, and nothing
 /// is done.
-#[inline]
+#[inline(always)]
 fn forget_waiter(worker: &Worker, key: Key, side: Side, token: &mut WaitToken) {
     if token.may_wait() {
-        let waker = worker.driver.borrow_mut().forget_waiter(key, side, token);
-        drop(waker);
+        leave_queue(worker, key, side, token);
     }
+}
+
+#[cold]
+fn leave_queue(worker: &Worker, key: Key, side: Side, token: &mut WaitToken) {
+    let waker = worker.driver.borrow_mut().forget_waiter(key, side, token);
+    drop(waker);
 }
 
 /// The program closes a socket. `before` is called with the driver first.

@@ -236,7 +236,11 @@ impl Worker {
             // Nearly all wakers are of tasks of this worker: those need no lookup of the current
             // worker.
             match task_of(&waker) {
-                Some(task) if task.worker == self.id() => self.executor.wake(task.key),
+                Some(task) if task.worker == self.id() => {
+                    self.executor.wake(task.key);
+                    // Dropping it does nothing.
+                    std::mem::forget(waker);
+                }
                 _ => waker.wake(),
             }
         }

@@ -237,11 +237,11 @@ impl Worker {
         if let Some(ticks) = &self.ticks {
             return self.turn_in_ticks(ticks);
         }
-        self.publish_in_use();
         let mut wakes = self.wakes.take();
         let deadline = self.next_deadline();
         let has_arrivals = self.driver.borrow().has_arrivals();
         if !has_arrivals {
+            self.publish_in_use();
             self.begin_round();
         }
         let idle = self.executor.is_idle(self.registration.inbox()) && !has_arrivals;
@@ -264,7 +264,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Publishes the gauges, with two plain stores, so that each turn may do it; and returns free
+    /// Publishes the gauges, with two plain stores, so that each wait may do it; and returns free
     /// memory to the system when most connections have closed.
     pub(super) fn publish_in_use(&self) {
         let in_use = self.driver.borrow().in_use();

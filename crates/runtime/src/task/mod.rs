@@ -28,6 +28,7 @@ use crate::sys::waker::waker;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
+use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -61,7 +62,10 @@ struct Task {
 pub(crate) struct Executor {
     worker: u16,
     tasks: RefCell<Slots<Task>>,
-    ready: RefCell<VecDeque<Key>>,
+    /// Tasks to poll in the next round.
+    ready: RefCell<Vec<Key>>,
+    /// Empty between rounds; kept for its allocation.
+    spare: Cell<Vec<Key>>,
     /// Tasks that woke themselves, to yield to others.
     yielded: RefCell<VecDeque<Key>>,
     budget: Cell<u32>,
@@ -84,7 +88,8 @@ impl Executor {
         Executor {
             worker,
             tasks: RefCell::new(Slots::new()),
-            ready: RefCell::new(VecDeque::new()),
+            ready: RefCell::default(),
+            spare: Cell::default(),
             yielded: RefCell::new(VecDeque::new()),
             budget: Cell::new(OPERATIONS_PER_POLL),
         }
@@ -93,19 +98,23 @@ impl Executor {
     /// Adds a task and queues its first poll.
     pub(crate) fn spawn(&self, future: BoxedFuture) -> Key {
         let key = self.tasks.borrow_mut().insert(Task { future: Some(future), queued: true });
-        self.ready.borrow_mut().push_back(key);
+        self.ready.borrow_mut().push(key);
         key
     }
 
     /// Queues a poll of the task unless one is queued or the task has ended.
+    #[inline]
     pub(crate) fn wake(&self, key: Key) {
         if let Some(task) = self.tasks.borrow_mut().get_mut(key)
             && !task.queued
         {
             task.queued = true;
             let wakes_itself = task.future.is_none();
-            let queue = if wakes_itself { &self.yielded } else { &self.ready };
-            queue.borrow_mut().push_back(key);
+            if wakes_itself {
+                self.yielded.borrow_mut().push_back(key);
+            } else {
+                self.ready.borrow_mut().push(key);
+            }
         }
     }
 
@@ -148,15 +157,14 @@ impl Executor {
     /// that become ready meanwhile wait for the next round, so the driver has a turn between
     /// rounds.
     pub(crate) fn run_ready(&self) {
-        let woken = self.ready.borrow().len();
+        let mut woken = self.ready.replace(self.spare.take());
         let yielded = self.yielded.borrow().len().min(YIELDED_PER_ROUND);
-        self.run(&self.ready, woken);
-        self.run(&self.yielded, yielded);
-    }
-
-    fn run(&self, queue: &RefCell<VecDeque<Key>>, most: usize) {
-        for _ in 0..most {
-            let Some(key) = queue.borrow_mut().pop_front() else { return };
+        for key in woken.drain(..) {
+            self.poll(key);
+        }
+        self.spare.set(woken);
+        for _ in 0..yielded {
+            let Some(key) = self.yielded.borrow_mut().pop_front() else { return };
             self.poll(key);
         }
     }
@@ -170,7 +178,8 @@ impl Executor {
             future
         };
         self.budget.set(OPERATIONS_PER_POLL);
-        let waker = waker(TaskId { worker: self.worker, key });
+        // Dropping one of our wakers does nothing.
+        let waker = ManuallyDrop::new(waker(TaskId { worker: self.worker, key }));
         match future.as_mut().poll(&mut Context::from_waker(&waker)) {
             Poll::Pending => {
                 // The task may have been aborted while it ran: then its future is dropped here.

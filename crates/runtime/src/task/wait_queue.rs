@@ -4,7 +4,7 @@
 //! call this runtime again. None of them runs while a driver or a lock is held. A [`Waiter`] clones
 //! the waker before, and keeps the replaced one until afterwards.
 
-use crate::sys::waker::task_of;
+use crate::sys::waker::{copy, task_of};
 use std::collections::BTreeMap;
 use std::task::{Context, Waker};
 
@@ -33,6 +33,7 @@ pub(crate) struct Waiter<'a> {
 }
 
 impl<'a> Waiter<'a> {
+    #[inline]
     pub(crate) fn new(cx: &'a Context<'_>, token: &'a mut WaitToken) -> Waiter<'a> {
         let waker = cx.waker();
         let clone = if task_of(waker).is_some() { None } else { Some(waker.clone()) };
@@ -40,8 +41,9 @@ impl<'a> Waiter<'a> {
     }
 
     /// The waker, to be stored. Cloning one of our own runs no foreign code.
+    #[inline]
     pub(crate) fn waker(&mut self) -> Waker {
-        self.clone.take().unwrap_or_else(|| self.waker.clone())
+        self.clone.take().unwrap_or_else(|| copy(self.waker))
     }
 
     /// Stores the waker in a separate place.
@@ -74,22 +76,20 @@ impl WaitQueue {
             self.last_token = self.last_token.wrapping_add(1).max(1);
             (self.first, self.first_token) = (Some(waiter.waker()), self.last_token);
             waiter.token.0 = self.last_token;
-        } else {
-            self.add_to_others(waiter);
+        } else if let Some(replaced) = self.add_to_others(waiter.waker(), waiter.token) {
+            waiter.replaced = Some(replaced);
         }
     }
 
-    #[inline(never)]
-    fn add_to_others(&mut self, waiter: &mut Waiter<'_>) {
-        if let Some(place) = self.place(waiter.token.0) {
-            if !place.will_wake(waiter.waker) {
-                waiter.replaced = Some(std::mem::replace(place, waiter.waker()));
-            }
-            return;
+    /// Returns the waker that was replaced. Does not take the whole waiter, so that most polls need not
+    /// have it in memory.
+    #[cold]
+    fn add_to_others(&mut self, waker: Waker, token: &mut WaitToken) -> Option<Waker> {
+        if let Some(place) = self.place(token.0) {
+            return Some(std::mem::replace(place, waker));
         }
-        let token = self.next_token();
-        waiter.token.0 = token;
-        self.others.get_or_insert_default().insert(token, waiter.waker());
+        token.0 = self.next_token();
+        self.others.get_or_insert_default().insert(token.0, waker)
     }
 
     /// For a future that may not have to wait any more: dropping it then costs nothing.
@@ -129,13 +129,18 @@ impl WaitQueue {
 
     /// Moves all to `wakes`. If only one were woken and then dropped, the others would wait for
     /// ever.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn wake(&mut self, wakes: &mut Vec<Waker>) {
         let Some(first) = self.first.take() else { return };
         wakes.push(first);
-        if let Some(others) = self.others.take() {
-            wakes.extend(others.into_values());
+        if self.others.is_some() {
+            self.wake_others(wakes);
         }
+    }
+
+    #[cold]
+    fn wake_others(&mut self, wakes: &mut Vec<Waker>) {
+        wakes.extend(self.others.take().into_iter().flat_map(|others| others.into_values()));
     }
 
     fn place(&mut self, token: u32) -> Option<&mut Waker> {

@@ -130,6 +130,7 @@ impl<P: Copy + PartialEq> Tracking<P> {
 
     /// Polls a receive of this stream. Data that arrived at the moment at which a drain ended the
     /// wait is still received, and the connection continues.
+    #[inline(always)]
     pub(crate) fn poll_recv(
         &self,
         recv: &mut Recv<'_>,

@@ -10,7 +10,6 @@
 use super::{Entry, EpollDriver};
 use crate::buf::SendBuf;
 use crate::driver::slots::Key;
-use std::ops::Range;
 
 /// Bytes that may wait. More would leave the cache before they are sent.
 const BYTES_MAX: usize = 128 * 1024;
@@ -19,16 +18,19 @@ const BYTES_MAX: usize = 128 * 1024;
 /// the same buffer, still in the cache. For more bytes the copy costs more than another buffer.
 const COPIED_BYTES_MAX: usize = 4096;
 
+/// Where the bytes of a send are.
 enum Bytes {
-    /// A part of `Gather::copies`.
-    Copied(Range<usize>),
-    Owned(SendBuf),
+    /// The next ones in `Gather::copies`, this many.
+    Copied(u32),
+    /// The next buffer in `Gather::owned`.
+    Owned,
 }
 
 /// The sends of one worker that wait, in the order in which they were made.
 pub(super) struct Gather {
     sends: Vec<(Key, Bytes)>,
     copies: Vec<u8>,
+    owned: Vec<SendBuf>,
     bytes: usize,
     sends_max: usize,
     /// The last wait reported more than one event.
@@ -37,8 +39,14 @@ pub(super) struct Gather {
 
 impl Gather {
     pub(super) fn new(sends_max: u32) -> Gather {
-        let (sends, copies) = (Vec::new(), Vec::new());
-        Gather { sends, copies, bytes: 0, sends_max: sends_max as usize, several: false }
+        Gather {
+            sends: Vec::new(),
+            copies: Vec::new(),
+            owned: Vec::new(),
+            bytes: 0,
+            sends_max: sends_max as usize,
+            several: false,
+        }
     }
 
     /// Notes how many events a wait has reported.
@@ -56,16 +64,19 @@ impl Gather {
         self.sends.len() >= self.sends_max || self.bytes >= BYTES_MAX
     }
 
-    pub(super) fn push(&mut self, key: Key, buf: SendBuf) {
-        self.bytes += buf.len();
-        let bytes = if buf.is_pooled() && buf.len() <= COPIED_BYTES_MAX {
-            let start = self.copies.len();
-            self.copies.extend_from_slice(buf.as_slice());
-            Bytes::Copied(start..self.copies.len())
+    /// Takes the buffer out of `buf`.
+    pub(super) fn push(&mut self, key: Key, buf: &mut Option<SendBuf>) {
+        let Some(waiting) = buf else { return };
+        let bytes = waiting.len();
+        self.bytes += bytes;
+        if bytes <= COPIED_BYTES_MAX && waiting.is_pooled() {
+            self.copies.extend_from_slice(waiting.as_slice());
+            self.sends.push((key, Bytes::Copied(bytes as u32)));
+            *buf = None;
         } else {
-            Bytes::Owned(buf)
-        };
-        self.sends.push((key, bytes));
+            self.owned.extend(buf.take());
+            self.sends.push((key, Bytes::Owned));
+        }
     }
 }
 
@@ -77,17 +88,29 @@ impl EpollDriver {
             return;
         }
         let mut sends = std::mem::take(&mut engine.gather.sends);
+        let mut all_owned = std::mem::take(&mut engine.gather.owned);
+        let (mut copies, mut owned) = (&*engine.gather.copies, all_owned.drain(..));
         for (key, bytes) in sends.drain(..) {
+            let buf;
+            let bytes = match bytes {
+                Bytes::Copied(count) => {
+                    let (first, rest) = copies.split_at(count as usize);
+                    copies = rest;
+                    first
+                }
+                Bytes::Owned => {
+                    buf = owned.next();
+                    buf.as_ref().map_or(&[][..], SendBuf::as_slice)
+                }
+            };
             // A stream that was closed in between sent its data first, or was to be cut off.
             let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else { continue };
-            let bytes = match &bytes {
-                Bytes::Copied(range) => &engine.gather.copies[range.clone()],
-                Bytes::Owned(buf) => buf.as_slice(),
-            };
             stream.send_gathered(bytes, &engine.shared, &mut engine.woken);
             // Fails only when the descriptor is gone, which the next operation reports.
             let _said_later = stream.update_interest(&engine.epoll, key, &engine.shared);
         }
+        drop(owned);
+        engine.gather.owned = all_owned;
         engine.gather.sends = sends;
         engine.gather.copies.clear();
         engine.gather.bytes = 0;

@@ -152,6 +152,9 @@ impl EpollDriver {
     /// Epoll reports the readiness of a socket when it is registered, so nothing is missed. A
     /// stream that cannot be registered, for lack of memory or watches, has failed.
     fn register_accepted(&mut self, wakes: &mut Vec<Waker>) {
+        if self.engine.unregistered.is_empty() {
+            return;
+        }
         let mut accepted = std::mem::take(&mut self.engine.unregistered);
         for key in accepted.drain(..) {
             let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else { continue };
@@ -195,6 +198,7 @@ impl EpollDriver {
         }
     }
 
+    #[inline(always)]
     pub(crate) fn poll_send(
         &mut self,
         key: Key,
@@ -207,17 +211,25 @@ impl EpollDriver {
         if !matches!(accepts, Poll::Ready(Ok(()))) {
             return accepts;
         }
-        let Some(buf) = buf.take().filter(|buf| !buf.is_empty()) else { return accepts };
+        let bytes = buf.as_ref().map_or(0, SendBuf::len);
         // Data behind a queue waits for the peer, and data with `more` does not wait.
         let gather = &mut engine.gather;
-        if gather.is_on() && !stream.sending.is_queued() && !more {
-            stream.sending.accept(buf.len());
+        if gather.is_on() && !stream.sending.is_queued() && !more && bytes > 0 {
+            stream.sending.accept(bytes);
             gather.push(key, buf);
             if gather.is_full() {
                 self.send_gathered();
             }
             return accepts;
         }
+        match buf.take() {
+            Some(buf) if bytes > 0 => self.send_now(key, buf, more),
+            _ => accepts,
+        }
+    }
+
+    /// Sends a buffer behind what is held back of its stream, by a system call or the queue.
+    fn send_now(&mut self, key: Key, buf: SendBuf, more: bool) -> Poll<io::Result<()>> {
         Epoll::send_held_back(self, key);
         let (stream, engine) = entry!(self, key, Stream);
         stream.sending.check()?;

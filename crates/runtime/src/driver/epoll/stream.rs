@@ -78,6 +78,7 @@ impl Stream {
     }
 
     /// One recv(2) into the warmest buffer; `None` when there is nothing, or the end was found.
+    #[inline(never)]
     fn receive(&mut self, shared: &Shared) -> Option<RecvBuf> {
         let Some(id) = shared.pool.take() else {
             // Below, pieces are copied out before the pool is empty, so this cannot happen.
@@ -86,19 +87,30 @@ impl Stream {
             return None;
         };
         shared.counters.syscalls.add(1);
-        let result = shared.pool.with_writable(id, |memory| sys::recv(self.open_fd(), memory));
-        match result {
-            Ok(bytes) if bytes > 0 => {
-                let filled = bytes == shared.pool.buffer_bytes();
-                self.own.readable = filled || self.own.read_on;
-                shared.counters.received.add(1);
-                let piece = RecvBuf::from_pool(&shared.pool, id, 0, bytes);
-                if shared.pool.available() * 4 < shared.pool.count() {
-                    shared.counters.copied_out.add(1);
-                    return Some(piece.detach());
-                }
-                return Some(piece);
+        let fd = self.open_fd();
+        let bytes = match shared.pool.with_writable(id, |memory| sys::recv(fd, memory)) {
+            Ok(bytes) if bytes > 0 => bytes,
+            nothing => {
+                shared.pool.give_back(id);
+                self.on_nothing_received(nothing, shared);
+                return None;
             }
+        };
+        let filled = bytes == shared.pool.buffer_bytes();
+        self.own.readable = filled || self.own.read_on;
+        shared.counters.received.add(1);
+        let piece = RecvBuf::from_pool(&shared.pool, id, 0, bytes);
+        if shared.pool.available() * 4 < shared.pool.count() {
+            shared.counters.copied_out.add(1);
+            return Some(piece.detach());
+        }
+        Some(piece)
+    }
+
+    /// A receive found the end (0 bytes), no data, or an error.
+    #[cold]
+    fn on_nothing_received(&mut self, result: io::Result<usize>, shared: &Shared) {
+        match result {
             Ok(_) => {
                 let is_closed = || self.fd().is_some_and(sys::tcp_is_closed);
                 self.receiving.end = Some(self.sending.end_of_stream(false, is_closed));
@@ -109,8 +121,6 @@ impl Stream {
             }
             Err(error) => self.receiving.end = Some(End::Error(errno(&error))),
         }
-        shared.pool.give_back(id);
-        None
     }
 
     /// One recv(2) with MSG_PEEK; `None` when there is nothing, or the end was found.
@@ -150,6 +160,7 @@ impl Stream {
 
     /// Sends gathered data, and queues what the kernel does not accept; a failure is kept in the
     /// state.
+    #[inline]
     pub(super) fn send_gathered(&mut self, bytes: &[u8], shared: &Shared, wakes: &mut Vec<Waker>) {
         if self.sending.failed() {
             return;
@@ -159,8 +170,10 @@ impl Stream {
         if sent < bytes.len() && !self.sending.failed() {
             self.sending.queue(SendBuf::from(bytes[sent..].to_vec()));
         }
-        self.shut_down_if_due(&shared.counters);
-        self.sending.wake_if_room(wakes);
+        if self.sending.is_awaited() {
+            self.shut_down_if_due(&shared.counters);
+            self.sending.wake_if_room(wakes);
+        }
     }
 
     /// Sends as much of a queued buffer as the kernel accepts, and puts the rest back; false if
@@ -181,6 +194,7 @@ impl Stream {
     }
 
     /// Sends as much as the kernel accepts; a failure is kept in the state.
+    #[inline]
     fn send_bytes(
         &mut self,
         bytes: &[u8],

@@ -35,6 +35,7 @@ impl<T> Seldom<T> {
         self.len() == 0
     }
 
+    #[inline(never)]
     pub(super) fn pop_front(&mut self) -> Option<T> {
         self.0.as_mut()?.0.pop_front()
     }
@@ -91,8 +92,10 @@ impl Unread {
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<RecvBuf> {
         let piece = self.first.take()?;
-        self.first = self.more.pop_front();
         self.bytes -= piece.len();
+        if !self.more.is_empty() {
+            self.first = self.more.pop_front();
+        }
         Some(piece)
     }
 

@@ -61,6 +61,7 @@ impl Receiving {
 
     /// The result of a receive behind the last byte: the error once, then the end of the stream for
     /// ever. Waits while the half is open.
+    #[inline]
     pub(crate) fn poll_end(&mut self, waiter: &mut Waiter<'_>) -> Poll<io::Result<RecvBuf>> {
         match self.end {
             None => {
@@ -222,6 +223,7 @@ impl Sending {
     }
 
     /// Wakes the waiters if there is room.
+    #[inline]
     pub(crate) fn wake_if_room(&mut self, wakes: &mut Vec<Waker>) {
         if self.has_room() {
             self.waiters.wake(wakes);
@@ -238,6 +240,7 @@ impl Sending {
     }
 
     /// True if anything waits for the end of the engine's current send.
+    #[inline]
     pub(crate) fn is_awaited(&self) -> bool {
         let behind = self.is_queued() || self.fin == Fin::Queued || self.closing;
         behind || !self.waiters.is_empty()

@@ -318,6 +318,9 @@ impl UringDriver {
     fn return_buffers(&mut self) {
         self.engine.pressure =
             self.engine.groups.publish(&mut self.engine.ring, self.engine.quick.len());
+        if !self.engine.groups.can_feed() {
+            return;
+        }
         let mut fed = std::mem::take(&mut self.engine.fed);
         self.engine.groups.take_fed(&mut fed);
         for key in fed.drain(..) {
@@ -333,22 +336,36 @@ impl UringDriver {
         self.engine.fed = fed;
     }
 
+    #[inline]
     fn complete(&mut self, completion: Completion, wakes: &mut Vec<Waker>) {
-        let Some(op) = Op::of(completion.user_data) else { return };
+        match Op::of(completion.user_data) {
+            // Apart from the others because it is on the path of each byte.
+            Some(Op::Receive) => self.complete_receive(completion, wakes),
+            Some(op) => self.complete_other(op, completion, wakes),
+            None => {}
+        }
+    }
+
+    fn complete_receive(&mut self, completion: Completion, wakes: &mut Vec<Waker>) {
+        let key = Key::from_bits(completion.user_data);
+        let Completion { result, flags, .. } = completion;
+        // First, so that the buffer is accounted for regardless of the bytes. An end of stream usually
+        // has no buffer, and must not return one then.
+        let piece = self.engine.groups.get(STREAMS).take(flags, result.max(0) as usize);
+        let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else { return };
+        self.engine.on_receive(key, stream, (result, flags), piece, wakes);
+        if stream.is_done(self.engine.torn_down) {
+            self.entries.remove(key);
+        }
+    }
+
+    fn complete_other(&mut self, op: Op, completion: Completion, wakes: &mut Vec<Waker>) {
         let key = Key::from_bits(completion.user_data);
         let Completion { result, flags, .. } = completion;
         match op {
             Op::Wake => self.on_wake(key, flags),
             Op::Accept => self.on_accept(key, result, flags, wakes),
-            Op::Receive => {
-                // First, so that the buffer is accounted for regardless of the bytes. An end of
-                // stream usually has no buffer, and must not return one then.
-                let piece = self.engine.groups.get(STREAMS).take(flags, result.max(0) as usize);
-                self.on_stream(key, |engine, stream| {
-                    engine.on_receive(key, stream, (result, flags), piece, wakes);
-                    false
-                });
-            }
+            Op::Receive => self.complete_receive(completion, wakes),
             Op::Send => {
                 self.on_stream(key, |engine, stream| engine.on_send(key, stream, result, wakes))
             }

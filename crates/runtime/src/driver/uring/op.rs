@@ -55,8 +55,14 @@ impl Op {
 
     /// True for events that peers cause, and not the program.
     pub(super) fn is_arrival(self) -> bool {
-        let of_datagrams = [Op::ReceiveDatagrams, Op::DatagramsReadable, Op::ReceiveDatagram];
-        matches!(self, Op::Accept | Op::Receive) || of_datagrams.contains(&self)
+        matches!(
+            self,
+            Op::Accept
+                | Op::Receive
+                | Op::ReceiveDatagrams
+                | Op::DatagramsReadable
+                | Op::ReceiveDatagram
+        )
     }
 
     pub(super) fn tag(self, key: Key) -> u64 {

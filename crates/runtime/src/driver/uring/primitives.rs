@@ -55,7 +55,10 @@ impl Engine for Uring {
 
     #[inline]
     fn await_bytes(&mut self, key: Key, stream: &mut Stream) -> io::Result<()> {
-        self.arm_receive(key, stream);
+        // Nearly always it is with the kernel already.
+        if !stream.own.receive.armed {
+            self.arm_receive(key, stream);
+        }
         Ok(())
     }
 

@@ -332,6 +332,7 @@ impl Provided {
 
     /// The bytes that a completion with these flags delivered; `None` if it names no buffer.
     /// `bytes` may be 0 (an end of stream that took a buffer): the buffer returns at once.
+    #[inline]
     pub(super) fn take(&mut self, flags: u32, bytes: usize) -> Option<RecvBuf> {
         let id = cqueue::buffer_select(flags)?;
         self.piece_bytes = (self.piece_bytes * 7 + bytes) / 8;

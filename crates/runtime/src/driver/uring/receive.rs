@@ -65,6 +65,7 @@ impl Uring {
     }
 
     /// A completion of the receive, with its data.
+    #[inline]
     pub(super) fn on_receive(
         &mut self,
         key: Key,
@@ -84,7 +85,9 @@ impl Uring {
                 if cqueue::more(flags) && stream.own.receive.note_data() {
                     self.watch(key);
                 }
-                if let Some(piece) = piece.filter(|_| !stream.sending.is_closing()) {
+                if let Some(piece) = piece
+                    && !stream.sending.is_closing()
+                {
                     self.deliver(key, stream, piece, wakes);
                 }
             }
@@ -105,10 +108,10 @@ impl Uring {
         }
     }
 
+    #[inline]
     fn deliver(&mut self, key: Key, stream: &mut Stream, piece: RecvBuf, wakes: &mut Vec<Waker>) {
         let piece = if self.pressure || self.groups.get(STREAMS).is_low() {
-            self.counters.copied_out.add(1);
-            piece.detach()
+            self.copy_out(piece)
         } else {
             piece
         };
@@ -118,6 +121,12 @@ impl Uring {
             self.counters.pauses.add(1);
             self.counters.copied_out.add(stream.own.unread.detach());
         }
+    }
+
+    #[cold]
+    fn copy_out(&mut self, piece: RecvBuf) -> RecvBuf {
+        self.counters.copied_out.add(1);
+        piece.detach()
     }
 
     /// Cancels a receive, which starts again when a task waits for it. False if there is none.

@@ -22,6 +22,7 @@ use std::task::{Poll, Waker};
 const SEND_BYTES_MAX: usize = 1 << 30;
 
 impl UringDriver {
+    #[inline(always)]
     pub(crate) fn poll_send(
         &mut self,
         key: Key,
@@ -35,8 +36,11 @@ impl UringDriver {
             engine.held_up |= stream.is_held_up();
             return accepts;
         }
-        if let Some(buf) = buf.take().filter(|buf| !buf.is_empty()) {
-            stream.sending.accept(buf.len());
+        let bytes = buf.as_ref().map_or(0, SendBuf::len);
+        if let Some(buf) = buf.take()
+            && bytes > 0
+        {
+            stream.sending.accept(bytes);
             match stream.own.in_flight {
                 InFlight::None if more => {
                     return Poll::Ready(engine.send_ahead(key, stream, buf));
@@ -67,7 +71,7 @@ impl UringDriver {
                 stream.own.in_flight = InFlight::None;
                 stream.sending.sent(bytes);
                 self.engine.counters.sent.add(1);
-                if stream.advance(key, &mut self.engine, wakes) {
+                if stream.sending.is_awaited() && stream.advance(key, &mut self.engine, wakes) {
                     self.abandon(key);
                 }
             }
@@ -80,6 +84,7 @@ impl UringDriver {
 
 impl Uring {
     /// Submits a send that ends immediately, whether it was sent whole or not.
+    #[inline(always)]
     pub(super) fn send_quick(&mut self, key: Key, stream: &mut Stream, buf: SendBuf) {
         // A submission thread runs the send at an unknown time, so there every send has to
         // complete.
@@ -91,7 +96,9 @@ impl Uring {
         if !completes {
             self.quick.push((key, self.serial));
         }
-        self.push_send(key, stream, InFlight::Quick { buf, completes, serial: self.serial });
+        let serial = self.serial;
+        stream.own.in_flight = InFlight::Quick { buf, completes, serial };
+        self.push_send(key, stream);
         self.ungathered += 1;
         if self.ungathered >= self.features.gather && self.features.gather < GATHER_MAX {
             self.ungathered = 0;
@@ -101,13 +108,18 @@ impl Uring {
         }
     }
 
-    fn push_send(&mut self, key: Key, stream: &mut Stream, send: InFlight) {
-        let (buf, wait_flag, silent) = match &send {
+    /// Queues the operation of the send in flight.
+    #[inline(always)]
+    fn push_send(&mut self, key: Key, stream: &mut Stream) {
+        let Some(fd) = stream.fd() else {
+            stream.own.in_flight = InFlight::None;
+            return;
+        };
+        let (buf, wait_flag, silent) = match &stream.own.in_flight {
             InFlight::Quick { buf, completes, .. } => (buf, libc::MSG_DONTWAIT, !completes),
             InFlight::Waiting(buf) => (buf, 0, false),
             InFlight::None => return,
         };
-        let Some(fd) = stream.fd() else { return };
         // MSG_WAITALL makes a short send a failure, so that skipping success hides none.
         let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL | wait_flag;
         let bytes = buf.as_slice();
@@ -118,7 +130,6 @@ impl Uring {
         } else {
             stream.own.expected += 1;
         }
-        stream.own.in_flight = send;
         self.held_up |= stream.is_held_up();
         // SAFETY: the slot owns the buffer, as `in_flight`, until the send is over.
         unsafe { self.ring.push(entry.user_data(Op::Send.tag(key))) };
@@ -145,7 +156,8 @@ impl Uring {
         }
         if !buf.is_empty() {
             self.counters.short_sends.add(1);
-            self.push_send(key, stream, InFlight::Waiting(buf.detach()));
+            stream.own.in_flight = InFlight::Waiting(buf.detach());
+            self.push_send(key, stream);
         }
         Ok(())
     }
@@ -183,7 +195,8 @@ impl Uring {
         if !buf.is_empty() && !stream.sending.failed() && stream.socket.is_some() {
             self.counters.short_sends.add(1);
             stream.sending.detach();
-            self.push_send(key, stream, InFlight::Waiting(buf.detach()));
+            stream.own.in_flight = InFlight::Waiting(buf.detach());
+            self.push_send(key, stream);
             return false;
         }
         stream.advance(key, self, wakes)

@@ -90,6 +90,7 @@ impl<'a> Recv<'a> {
 impl Future for Recv<'_> {
     type Output = io::Result<RecvBuf>;
 
+    #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Recv { stream, cancels, token } = self.get_mut();
         stream.check_cancelled(*cancels)?;
@@ -136,6 +137,7 @@ impl<'a> Send<'a> {
 impl Future for Send<'_> {
     type Output = io::Result<()>;
 
+    #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         self.stream.check_cancelled(self.cancels)?;
         // Otherwise a peer that reads as fast as we send would monopolise the thread.
