@@ -1,7 +1,7 @@
 //! Unix stream sockets: streams and listeners like those of TCP, with paths for addresses.
 
 use super::listener::Acceptor;
-use super::stream::{Recv, Send, TcpStream, connect_socket};
+use super::stream::{Connect, Recv, Send, TcpStream};
 use crate::buf::{RecvBuf, SendBuf};
 use crate::sys::socket::{Domain, SockAddr, Socket, Type};
 use crate::time::sleep;
@@ -100,7 +100,7 @@ impl UnixStream {
         let address = SockAddr::unix(path)?;
         loop {
             let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-            match connect_socket(socket, &address).await {
+            match Connect::socket(socket, &address).await {
                 Ok(stream) => return Ok(UnixStream { stream }),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     sleep(FULL_BACKLOG_PAUSE).await;
@@ -145,6 +145,35 @@ impl UnixStream {
     /// As [`TcpStream::recv`].
     pub fn recv(&self) -> Recv<'_> {
         self.stream.recv()
+    }
+
+    /// As [`TcpStream::recv_into`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn recv_into(&self, into: &mut [u8]) -> io::Result<usize> {
+        self.stream.recv_into(into).await
+    }
+
+    /// As [`TcpStream::recv_exact`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn recv_exact(&self, into: &mut [u8]) -> io::Result<()> {
+        self.stream.recv_exact(into).await
+    }
+
+    /// As [`TcpStream::recv_until`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn recv_until(&self, separator: u8, limit: usize) -> io::Result<Vec<u8>> {
+        self.stream.recv_until(separator, limit).await
+    }
+
+    /// As [`TcpStream::put_back`].
+    pub fn put_back(&self, data: impl Into<RecvBuf>) {
+        self.stream.put_back(data);
     }
 
     /// As [`TcpStream::send`].

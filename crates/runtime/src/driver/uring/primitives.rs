@@ -79,7 +79,7 @@ impl Engine for Uring {
         stream.own.expected += 1;
         let entry = opcode::PollAdd::new(Fd(fd), libc::POLLOUT as u32).build();
         // SAFETY: a poll names no memory.
-        unsafe { self.ring.push(entry.user_data(Op::Room.tag(key))) };
+        unsafe { self.ring.push(entry.user_data(Op::Writable.tag(key))) };
         Ok(())
     }
 
@@ -113,6 +113,10 @@ impl Engine for Uring {
 
     fn udp_fd(udp: &Udp) -> Option<RawFd> {
         udp.own.socket.as_ref().map(|socket| socket.owned.as_raw_fd())
+    }
+
+    fn take_udp(udp: &mut Udp) -> Option<OwnedFd> {
+        udp.own.socket.take().map(|socket| socket.owned)
     }
 
     fn close(sockets: &mut Sockets<Uring>, key: Key) {
