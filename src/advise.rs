@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use twinring::probe::Capabilities;
 use twinring_lab::advise::{self, Local, Workload};
-use twinring_lab::{Advice, LabError, NetChoice, Outlook, Protocol, RunOptions, Stop, Style};
+use twinring_lab::{Advice, Estimate, LabError, NetChoice, Protocol, RunOptions, Stop, Style};
 
 /// The longest line that is read as an answer.
 const ANSWER_BYTES_MAX: u64 = 256;
@@ -87,7 +87,7 @@ fn advise(options: &Advise) -> Result<u8, LabError> {
     let (advice, code) = if local.refused.is_some() {
         (Advice::unmeasured(&workload, local), 0)
     } else {
-        complain(&format!("measuring, {}", Outlook::of(&experiment).words()));
+        complain(&format!("measuring, {}", Estimate::of(&experiment).words()));
         let binary =
             std::env::current_exe().map_err(|e| LabError::read("the running binary", e))?;
         let outcome = twinring_lab::run(

@@ -11,8 +11,8 @@ use std::process::ExitCode;
 use twinring_lab::compare::{self, Gate};
 use twinring_lab::peers::{self, Places};
 use twinring_lab::{
-    ALIASES, Accounting, BUILT_IN, EXPERIMENT_BYTES_MAX, Experiment, LabError, NetChoice,
-    OtherPrices, Outlook, Overrides, Protocol, RunOptions, Stop, Style, Subject, Wanted,
+    ALIASES, Accounting, BUILT_IN, EXPERIMENT_BYTES_MAX, Estimate, Experiment, LabError, NetChoice,
+    OtherPrices, Overrides, Protocol, RunOptions, Stop, Style, Subject, Wanted,
 };
 
 /// The hidden subcommand through which the lab starts its children.
@@ -389,8 +389,8 @@ fn list() -> String {
         let experiment = Experiment::find(name).ok()?;
         let alias = ALIASES.iter().find(|(_, known)| known == name);
         let also = alias.map_or(String::new(), |(alias, _)| format!("; also known as {alias}"));
-        let (about, outlook) = (&experiment.about, Outlook::of(&experiment).words());
-        Some(format!("{name:<width$}  {about}\n{:<width$}  {outlook}{also}\n", ""))
+        let (about, estimate) = (&experiment.about, Estimate::of(&experiment).words());
+        Some(format!("{name:<width$}  {about}\n{:<width$}  {estimate}{also}\n", ""))
     });
     lines.collect()
 }

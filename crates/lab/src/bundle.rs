@@ -284,7 +284,10 @@ pub(crate) struct Stored {
 /// [`LabError::Read`], [`LabError::NotABundle`].
 pub(crate) fn read(directory: &Path) -> Result<Stored, LabError> {
     let path = directory.join(BUNDLE_FILE);
-    let text = text_of(directory, BUNDLE_FILE).map_err(|error| LabError::read(&path, error))?;
+    let text = text_of(directory, BUNDLE_FILE).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => LabError::no_bundle(directory),
+        _ => LabError::read(&path, error),
+    })?;
     let mut value: Value = serde_json::from_str(&text)
         .map_err(|error| LabError::not_a_bundle(&path, &error.to_string()))?;
     let schema = value.get("schema").and_then(Value::as_str).unwrap_or("none");

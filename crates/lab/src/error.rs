@@ -137,6 +137,15 @@ impl LabError {
         LabError::NotABundle { path: path.to_owned(), why: shortened(why, MESSAGE_CHARS_MAX) }
     }
 
+    /// For a place without a bundle, as it was given.
+    pub(crate) fn no_bundle(path: &Path) -> LabError {
+        let why = match path.is_dir() {
+            true => "it has no bundle.json; name the directory that `twinring lab run` printed",
+            false => "there is no such directory",
+        };
+        LabError::not_a_bundle(path, why)
+    }
+
     /// [`LabError::Read`] for this file.
     pub fn read(path: impl AsRef<Path>, source: io::Error) -> LabError {
         LabError::Read { path: path.as_ref().to_owned(), source }

@@ -33,14 +33,21 @@
 //! # }
 //! ```
 
+// Records made by hand are written as those of a user of this crate.
+#[cfg(test)]
+extern crate self as twinring_lab;
+
 pub mod accounting;
 pub mod advise;
 pub mod audit;
+mod available;
 mod bundle;
 mod commands;
 pub mod compare;
 mod contract;
+mod environment;
 mod error;
+mod estimate;
 mod experiment;
 #[doc(hidden)]
 pub mod fuzzing;
@@ -51,7 +58,6 @@ mod lab;
 mod machine;
 mod merge;
 mod net;
-mod outlook;
 mod page;
 mod paths;
 pub mod peers;
@@ -66,6 +72,7 @@ mod report;
 mod reproduction;
 pub mod result;
 mod runner;
+mod schedule;
 mod site;
 pub mod statistics;
 mod stop;
@@ -75,6 +82,7 @@ mod workload;
 
 pub use advise::Advice;
 pub use error::LabError;
+pub use estimate::Estimate;
 pub use experiment::{
     ALIASES, Accounting, AnswersInTime, Arrivals, BUILT_IN, Cell, Correction, DISPUTES,
     EXPERIMENT_BYTES_MAX, EXPERIMENT_SCHEMA, Experiment, HttpGrid, HttpPoint, KeepsUp, MIN_PAIRS,
@@ -90,7 +98,6 @@ pub use lab::{Outcome, RunOptions, json_line, run};
 pub use machine::{Cpus, Fingerprint};
 pub use merge::{MERGED_OCCASIONS_MAX, add, add_to, merge};
 pub use net::NetRecord;
-pub use outlook::Outlook;
 pub use placement::{Distance, Placement, Wanted};
 pub use prices::{OtherPrices, Price, PriceRecord};
 pub use process::Exit;

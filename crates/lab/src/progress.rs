@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use crate::estimate::{block_s, duration};
 use crate::experiment::{Cell, Experiment, Protocol};
-use crate::outlook::{block_s, duration};
 
 pub(crate) struct Progress {
     bar: ProgressBar,

@@ -5,7 +5,7 @@ use std::fmt;
 
 use crate::experiment::{Experiment, MIN_PAIRS, Point, Printed, Published, PublishedAgainst};
 use crate::statistics::Ends;
-use crate::summary::{CellSummary, Comparison, Verdict};
+use crate::summary::{CellSummary, Comparison, Metric, Verdict};
 
 /// How far two ratios may be apart and still be called the same. A published ratio is of one run
 /// or the mean of a few, without an interval; runs of such programs scatter by several percent.
@@ -105,7 +105,7 @@ fn outcome_of(published: f64, comparison: &Comparison) -> Outcome {
         return Outcome::ClientBound;
     }
     let voided = matches!(comparison.verdict, Verdict::Void { .. });
-    match &comparison.throughput {
+    match comparison.ratio(Metric::RequestsPerS) {
         Some(interval) if comparison.pairs >= MIN_PAIRS && !voided => {
             interval.ends.map_or(Outcome::NoVerdict, |ends| judge(published, interval.ratio, ends))
         }

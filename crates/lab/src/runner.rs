@@ -20,12 +20,12 @@ use crate::contract;
 use crate::error::LabError;
 use crate::experiment::{Accounting, Cell, Experiment, NetKind, Ready, Subject};
 use crate::host::share::share;
-use crate::host::{End, Offset, Process, Soon};
+use crate::host::{Answer, End, Offset, Process};
 use crate::machine::Cpus;
 use crate::net::Network;
 use crate::paths::Paths;
 use crate::peers::find::Found;
-use crate::placement::{self, Distance, Placement, Wanted};
+use crate::placement::{self, Distance};
 use crate::process::{Event, Role};
 use crate::result::{ClientRun, Failure, HostRun, RUN_SCHEMA, RunRecord};
 use crate::site::{Site, nginx};
@@ -40,10 +40,6 @@ const CLIENT_PATIENCE: Duration = Duration::from_secs(15);
 
 /// How long either may take to end once it has been asked to.
 const STOP_PATIENCE: Duration = Duration::from_secs(3);
-
-/// How long a block waits for the placement that is wanted, and between two looks.
-const PLACEMENT_PATIENCE: Duration = Duration::from_secs(60);
-const PLACEMENT_TICK: Duration = Duration::from_millis(300);
 
 /// Pause between two looks at a server that says nothing.
 const PROBE_TICK: Duration = Duration::from_millis(10);
@@ -77,22 +73,9 @@ pub(crate) struct Slot<'a> {
 }
 
 impl Bench<'_> {
-    fn round_trip_ns(&self) -> Option<f64> {
+    /// A cache line from the server's CPU to the client's and back.
+    pub(crate) fn round_trip_ns(&self) -> Option<f64> {
         placement::round_trip_ns(self.cpus.server, self.cpus.client)
-    }
-
-    /// Waits, within bounds, until the CPUs lie as the experiment wants it.
-    pub(crate) fn wait_for_placement(&self) {
-        if self.experiment.placement == Wanted::Any {
-            return;
-        }
-        let deadline = Instant::now() + PLACEMENT_PATIENCE;
-        while !self.experiment.placement.allows(self.round_trip_ns().map(Placement::of))
-            && self.stop.signal().is_none()
-            && Instant::now() < deadline
-        {
-            std::thread::sleep(PLACEMENT_TICK);
-        }
     }
 }
 
@@ -285,9 +268,9 @@ impl Surroundings {
     fn of(network: &Network) -> Result<Surroundings, LabError> {
         let ends = hosts_of(network);
         let clocks = ends.iter().map(|end| end.host.clock()).collect::<Result<_, _>>()?;
-        let looks: Vec<Soon<BackgroundLoad>> =
+        let asked: Vec<Answer<BackgroundLoad>> =
             ends.iter().map(|end| end.host.background(&end.roots)).collect();
-        let background = looks.into_iter().map(Soon::wait).collect::<Result<_, _>>()?;
+        let background = asked.into_iter().map(Answer::wait).collect::<Result<_, _>>()?;
         Ok(Surroundings { background, clocks })
     }
 }

@@ -5,10 +5,10 @@ mod page;
 use serde::Serialize;
 
 use crate::error::LabError;
+use crate::estimate::Estimate;
 use crate::experiment::{
     Cell, Experiment, MIN_PAIRS, NetChoice, NetKind, Overrides, Point, Protocol,
 };
-use crate::outlook::Outlook;
 use crate::result::Bundle;
 use crate::statistics::Interval;
 use crate::summary::{CellSummary, Comparison, Figures, Metric, Verdict};
@@ -69,11 +69,11 @@ impl Workload {
         let mut chosen = self.beside(Neighbours::Nothing)?;
         for neighbours in [Neighbours::Connections, Neighbours::Both] {
             let larger = self.beside(neighbours)?;
-            if Outlook::of(&larger).seconds <= seconds {
+            if Estimate::of(&larger).seconds <= seconds {
                 chosen = larger;
             }
         }
-        let pair_s = Outlook::of(&chosen).seconds / chosen.pairs as f64;
+        let pair_s = Estimate::of(&chosen).seconds / chosen.pairs as f64;
         chosen.pairs = ((seconds / pair_s) as usize).clamp(MIN_PAIRS, PAIRS_MAX);
         Ok(chosen)
     }

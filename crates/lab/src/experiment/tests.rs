@@ -446,8 +446,8 @@ fn the_schedule_experiment_asks_for_gathering_and_interface_on_three_networks() 
     let contests: Vec<_> = contests.into_iter().map(|(a, b)| (name(a), name(b))).collect();
     let wanted = [("epoll-at-once", "epoll"), ("epoll-at-once", "io_uring"), ("epoll", "io_uring")];
     assert_eq!(contests, wanted);
-    let outlook = crate::outlook::Outlook::of(&schedule);
-    assert!(outlook.runs == 3 * 4 * 3 * 12 && outlook.seconds_most < 720.0, "{outlook:?}");
+    let estimate = crate::estimate::Estimate::of(&schedule);
+    assert!(estimate.runs == 3 * 4 * 3 * 12 && estimate.seconds_most < 720.0, "{estimate:?}");
     let comparisons = 3 * schedule.cells(schedule.net.kinds()).len();
-    assert_eq!(crate::outlook::too_few_pairs(&schedule, comparisons), None);
+    assert_eq!(crate::estimate::too_few_pairs(&schedule, comparisons), None);
 }

@@ -44,7 +44,7 @@ pub use clock::Offset;
 pub use local::Interface;
 use protocol::Request;
 use remote::{Pending, Remote, RemoteProcess, Starting};
-pub(crate) use setup::{Between, Wishes, set_up};
+pub(crate) use setup::{Between, Config, set_up};
 
 /// The word that makes the hidden subcommand the agent.
 pub(crate) const AGENT: &str = "agent";
@@ -153,19 +153,19 @@ pub(crate) enum Host {
     There(Arc<Remote>),
 }
 
-/// Something that is there, or on its way from another host.
-pub(crate) enum Soon<T> {
+/// What was asked of a host: it is there, or on its way from another one.
+pub(crate) enum Answer<T> {
     Now(Result<T, LabError>),
     Later(Pending<T>),
 }
 
-impl<T: DeserializeOwned> Soon<T> {
+impl<T: DeserializeOwned> Answer<T> {
     /// # Errors
     /// As where it comes from; [`LabError::Host`] when it gets lost.
     pub(crate) fn wait(self) -> Result<T, LabError> {
         match self {
-            Soon::Now(value) => value,
-            Soon::Later(pending) => pending.wait(),
+            Answer::Now(value) => value,
+            Answer::Later(pending) => pending.wait(),
         }
     }
 }
@@ -220,11 +220,13 @@ impl Host {
         }
     }
 
-    fn sample(&self, side: Watched<'_>, detail: Detail) -> Soon<SideSample> {
+    fn sample(&self, side: Watched<'_>, detail: Detail) -> Answer<SideSample> {
         let Watched { cpu, pid, .. } = side;
         match self {
-            Host::Here(_) => Soon::Now(SideSample::take(side, detail)),
-            Host::There(remote) => Soon::Later(remote.begin(Request::Sample { cpu, pid, detail })),
+            Host::Here(_) => Answer::Now(SideSample::take(side, detail)),
+            Host::There(remote) => {
+                Answer::Later(remote.begin(Request::Sample { cpu, pid, detail }))
+            }
         }
     }
 
@@ -245,11 +247,11 @@ impl Host {
     }
 
     /// CPU time so far of processes that do not come from `roots`.
-    pub(crate) fn background(&self, roots: &[i32]) -> Soon<BackgroundLoad> {
+    pub(crate) fn background(&self, roots: &[i32]) -> Answer<BackgroundLoad> {
         match self {
-            Host::Here(_) => Soon::Now(BackgroundLoad::take(roots)),
+            Host::Here(_) => Answer::Now(BackgroundLoad::take(roots)),
             Host::There(remote) => {
-                Soon::Later(remote.begin(Request::BackgroundLoad { roots: roots.to_vec() }))
+                Answer::Later(remote.begin(Request::BackgroundLoad { roots: roots.to_vec() }))
             }
         }
     }

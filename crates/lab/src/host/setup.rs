@@ -29,7 +29,7 @@ pub(crate) struct Between {
 }
 
 /// What is wanted of the CPUs, and how this program is called.
-pub(crate) struct Wishes<'a> {
+pub(crate) struct Config<'a> {
     pub(crate) pin: Pin,
     pub(crate) binary: &'a Path,
     /// Arguments that lead to [`crate::helper()`].
@@ -44,18 +44,18 @@ pub(crate) struct Wishes<'a> {
 pub(crate) fn set_up(
     options: &HostOptions,
     experiment: &Experiment,
-    wishes: &Wishes<'_>,
+    config: &Config<'_>,
 ) -> Result<Between, LabError> {
     let names = names(options)?;
     check(experiment, names.len() - 1)?;
-    let parties = meet_all(options, &names, wishes)?;
-    let cpus = choose_cpus(&parties, wishes.pin)?;
-    let server_ip = server_address(options, &parties)?;
+    let nodes = meet_all(options, &names, config)?;
+    let cpus = choose_cpus(&nodes, config.pin)?;
+    let server_ip = server_address(options, &nodes)?;
     let over_tcp = experiment.protocols().any(|protocol| protocol.workload().over_tcp);
-    check_way(&parties, server_ip, over_tcp)?;
+    check_way(&nodes, server_ip, over_tcp)?;
     let mut records = Vec::new();
-    for (index, party) in parties.iter().enumerate() {
-        records.push(party.record(index, cpus[index], server_ip, &parties[..index])?);
+    for (index, node) in nodes.iter().enumerate() {
+        records.push(node.record(index, cpus[index], server_ip, &nodes[..index])?);
     }
     let steering = |record: &HostRecord| match &record.interface {
         Some(interface) => interface.receive_steering.join(", "),
@@ -70,15 +70,15 @@ pub(crate) fn set_up(
         mtu_bytes: records[0].interface.as_ref().and_then(|interface| interface.mtu_bytes),
         settings: records[0].settings.clone(),
     };
-    let chosen = both_ends(&parties, &cpus);
-    let here = parties.iter().zip(&cpus).find(|(it, _)| matches!(it.host, Host::Here(_)));
+    let chosen = both_ends(&nodes, &cpus);
+    let here = nodes.iter().zip(&cpus).find(|(it, _)| matches!(it.host, Host::Here(_)));
     let others = here.map_or_else(Vec::new, |(it, used)| {
         it.hello.cores.keys().copied().filter(|cpu| cpu != used).collect()
     });
-    let roots: Vec<Vec<i32>> = parties.iter().map(|party| party.roots(&parties)).collect();
-    let ends = parties.into_iter().zip(&cpus).zip(roots);
+    let roots: Vec<Vec<i32>> = nodes.iter().map(|node| node.roots(&nodes)).collect();
+    let ends = nodes.into_iter().zip(&cpus).zip(roots);
     let mut ends =
-        ends.map(|((party, &cpu), roots)| End { host: party.host, cpu, roots, device: None });
+        ends.map(|((node, &cpu), roots)| End { host: node.host, cpu, roots, device: None });
     let server = ends.next().expect("names() has the server's first");
     let network = Network::new(record, server, ends.collect());
     Ok(Between { network, cpus: chosen, records, others })
@@ -88,15 +88,15 @@ pub(crate) fn set_up(
 fn meet_all<'a>(
     options: &'a HostOptions,
     names: &'a [String],
-    wishes: &'a Wishes<'_>,
-) -> Result<Vec<Party>, LabError> {
+    config: &'a Config<'_>,
+) -> Result<Vec<Node>, LabError> {
     std::thread::scope(|scope| {
-        let meet = |name: &'a String| scope.spawn(move || Party::meet(options, name, wishes));
+        let meet = |name: &'a String| scope.spawn(move || Node::meet(options, name, config));
         let meetings: Vec<_> = names.iter().map(meet).collect();
         let gone = || LabError::Machine { why: "a thread of the lab panicked".to_owned() };
-        let party =
+        let node =
             |meeting: std::thread::ScopedJoinHandle<'_, _>| meeting.join().map_err(|_| gone())?;
-        meetings.into_iter().map(party).collect()
+        meetings.into_iter().map(node).collect()
     })
 }
 
@@ -148,33 +148,33 @@ fn check(experiment: &Experiment, clients: usize) -> Result<(), LabError> {
 }
 
 /// A host that has been met.
-struct Party {
+struct Node {
     host: Host,
     hello: Hello,
 }
 
-impl Party {
-    fn meet(options: &HostOptions, name: &str, wishes: &Wishes<'_>) -> Result<Party, LabError> {
+impl Node {
+    fn meet(options: &HostOptions, name: &str, config: &Config<'_>) -> Result<Node, LabError> {
         if name == LOCAL {
-            let hello = local::hello(wishes.binary)
+            let hello = local::hello(config.binary)
                 .map_err(|error| LabError::Machine { why: error.to_string() })?;
-            return Ok(Party { host: Host::Here(Place::Here), hello });
+            return Ok(Node { host: Host::Here(Place::Here), hello });
         }
-        let session = transport::connect(options, name, wishes.binary, wishes.helper)?;
+        let session = transport::connect(options, name, config.binary, config.helper)?;
         let remote = Arc::new(Remote::new(name, session));
-        Ok(Party { hello: remote.hello().clone(), host: Host::There(remote) })
+        Ok(Node { hello: remote.hello().clone(), host: Host::There(remote) })
     }
 
-    fn is_same_machine(&self, other: &Party) -> bool {
+    fn is_same_machine(&self, other: &Node) -> bool {
         !self.hello.boot_id.is_empty() && self.hello.boot_id == other.hello.boot_id
     }
 
     /// Processes whose descendants belong to the experiment, as far as this host can see them.
-    fn roots(&self, parties: &[Party]) -> Vec<i32> {
-        let sees = |other: &&Party| {
+    fn roots(&self, nodes: &[Node]) -> Vec<i32> {
+        let sees = |other: &&Node| {
             self.is_same_machine(other) && self.hello.pid_namespace == other.hello.pid_namespace
         };
-        let mut roots: Vec<i32> = parties.iter().filter(sees).map(|it| it.hello.pid).collect();
+        let mut roots: Vec<i32> = nodes.iter().filter(sees).map(|it| it.hello.pid).collect();
         // Agents and the lab; the lab's host need not be one of the experiment.
         if [&*self.hello.boot_id, &*self.hello.pid_namespace] == local::kernel_and_processes() {
             roots.push(std::process::id() as i32);
@@ -187,7 +187,7 @@ impl Party {
         index: usize,
         cpu: usize,
         server_ip: IpAddr,
-        before: &[Party],
+        before: &[Node],
     ) -> Result<HostRecord, LabError> {
         let Hello { hostname, binary, sha256, version, connection, addresses, .. } = &self.hello;
         let role = if index == 0 { HostRole::Server } else { HostRole::Client };
@@ -236,34 +236,34 @@ impl Party {
 
 /// A CPU for each host. Those that are one machine get different ones, on cores of their own, as
 /// long as there are.
-fn choose_cpus(parties: &[Party], pin: Pin) -> Result<Vec<usize>, LabError> {
+fn choose_cpus(nodes: &[Node], pin: Pin) -> Result<Vec<usize>, LabError> {
     let mut chosen: Vec<usize> = Vec::new();
-    for (index, party) in parties.iter().enumerate() {
-        let neighbours = parties.iter().zip(&chosen).filter(|(it, _)| it.is_same_machine(party));
+    for (index, node) in nodes.iter().enumerate() {
+        let neighbours = nodes.iter().zip(&chosen).filter(|(it, _)| it.is_same_machine(node));
         let mut taken: Vec<usize> = neighbours.map(|(_, cpu)| *cpu).collect();
         let Pin { server_cpu, client_cpu } = pin;
         // Beside a load generator the server leaves it the CPU that was asked for.
-        if index == 0 && parties[1..].iter().any(|it| it.is_same_machine(party)) {
+        if index == 0 && nodes[1..].iter().any(|it| it.is_same_machine(node)) {
             taken.extend(client_cpu);
         }
         let wanted = if index == 0 { server_cpu } else { client_cpu };
-        let cpu = choose_cpu(&party.hello.cores, wanted, &taken);
+        let cpu = choose_cpu(&node.hello.cores, wanted, &taken);
         chosen.push(cpu.map_err(|problem| LabError::BadExperiment {
-            place: format!("the CPUs of {}", party.host.name()),
+            place: format!("the CPUs of {}", node.host.name()),
             problem,
-            expected: format!("one of {:?}", party.hello.cores.keys().collect::<Vec<_>>()),
+            expected: format!("one of {:?}", node.hello.cores.keys().collect::<Vec<_>>()),
         })?);
     }
     Ok(chosen)
 }
 
 /// What the server and the load generators of its machine share.
-fn both_ends(parties: &[Party], cpus: &[usize]) -> Cpus {
+fn both_ends(nodes: &[Node], cpus: &[usize]) -> Cpus {
     let (server, client) = (cpus[0], cpus[1]);
-    let clients = parties.iter().zip(cpus).skip(1);
+    let clients = nodes.iter().zip(cpus).skip(1);
     let beside: Vec<usize> =
-        clients.filter(|(it, _)| it.is_same_machine(&parties[0])).map(|(_, cpu)| *cpu).collect();
-    let core = parties[0].hello.cores.get(&server);
+        clients.filter(|(it, _)| it.is_same_machine(&nodes[0])).map(|(_, cpu)| *cpu).collect();
+    let core = nodes[0].hello.cores.get(&server);
     let shared = beside.contains(&server);
     let siblings = !shared && beside.iter().any(|cpu| core.is_some_and(|core| core.contains(cpu)));
     Cpus { server, client, shared, siblings, others: Vec::new() }
@@ -291,11 +291,11 @@ fn choose_cpu(
 
 /// The address that the server listens on: as told; or the one by which ssh gets there; or the only
 /// one that it has.
-fn server_address(options: &HostOptions, parties: &[Party]) -> Result<IpAddr, LabError> {
+fn server_address(options: &HostOptions, nodes: &[Node]) -> Result<IpAddr, LabError> {
     if let Some(address) = options.server_address {
         return Ok(address);
     }
-    let (server, clients) = (&parties[0], &parties[1..]);
+    let (server, clients) = (&nodes[0], &nodes[1..]);
     let mut seen: Vec<IpAddr> = match server.host {
         Host::There(_) => server.hello.connection.map(|[_, own]| own).into_iter().collect(),
         Host::Here(_) => {
@@ -326,8 +326,8 @@ fn only(addresses: &[IpAddr]) -> Option<IpAddr> {
 }
 
 /// Whether the server can listen there and every client gets through.
-fn check_way(parties: &[Party], server_ip: IpAddr, over_tcp: bool) -> Result<(), LabError> {
-    let (server, clients) = (&parties[0], &parties[1..]);
+fn check_way(nodes: &[Node], server_ip: IpAddr, over_tcp: bool) -> Result<(), LabError> {
+    let (server, clients) = (&nodes[0], &nodes[1..]);
     for client in clients {
         let port = server.host.listen(server_ip).map_err(|error| LabError::Host {
             host: server.host.name().to_owned(),
@@ -395,8 +395,8 @@ mod tests {
         assert!(choose_cpu(&BTreeMap::new(), None, &[]).is_err());
     }
 
-    fn party(boot_id: &str, cores: &[(usize, Vec<usize>)]) -> Party {
-        Party {
+    fn node(boot_id: &str, cores: &[(usize, Vec<usize>)]) -> Node {
+        Node {
             host: Host::Here(Place::Here),
             hello: Hello {
                 protocol: String::new(),
@@ -421,9 +421,9 @@ mod tests {
         let core = [(0, vec![0, 1]), (1, vec![0, 1])];
         let cores = [(0, vec![0]), (1, vec![1])];
         let told = |hosts: &[&str], all: &[(usize, Vec<usize>)]| {
-            let parties: Vec<Party> = hosts.iter().map(|boot_id| party(boot_id, all)).collect();
-            let chosen = choose_cpus(&parties, Pin::default()).unwrap();
-            let Cpus { shared, siblings, .. } = both_ends(&parties, &chosen);
+            let nodes: Vec<Node> = hosts.iter().map(|boot_id| node(boot_id, all)).collect();
+            let chosen = choose_cpus(&nodes, Pin::default()).unwrap();
+            let Cpus { shared, siblings, .. } = both_ends(&nodes, &chosen);
             (shared, siblings)
         };
         for (hosts, all, expected) in [
@@ -444,7 +444,7 @@ mod tests {
     fn a_cpu_that_was_asked_for_is_nobody_elses() {
         let cores = [(0, vec![0]), (1, vec![1])];
         let choose = |hosts: [&str; 2], server_cpu, client_cpu| {
-            choose_cpus(&hosts.map(|it| party(it, &cores)), Pin { server_cpu, client_cpu })
+            choose_cpus(&hosts.map(|it| node(it, &cores)), Pin { server_cpu, client_cpu })
         };
         let (together, apart) = (["a", "a"], ["a", "b"]);
         assert_eq!(choose(together, None, Some(0)).unwrap(), [1, 0]);

@@ -187,7 +187,7 @@ impl Explained<'_> {
 
     /// How many times better, as it was measured in pairs.
     pub(crate) fn ratio(&self) -> Option<&Interval> {
-        self.comparison.server_cpu.as_ref()
+        self.comparison.ratio(Metric::ServerCpuNs)
     }
 }
 

@@ -2,7 +2,7 @@
 //! what it took of the memory.
 
 use super::columns::{shown, simple};
-use super::words::NOTHING;
+use super::numbers::NOTHING;
 use crate::summary::{CellSummary, Figures, Metric, SIDES, Table, Unit};
 
 /// The tables of a cell that have anything in them, each with how to read it.

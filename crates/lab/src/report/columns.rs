@@ -1,10 +1,10 @@
 //! Which figures and ratios the reports show for each protocol.
 
-use super::words::{self, NOTHING, interval, percent, rare, share, short, whole};
+use super::numbers::{NOTHING, interval, percent, rare, share, short, whole};
+use super::words;
 use crate::experiment::Protocol;
 use crate::statistics::Interval;
-use crate::summary::{CellSummary, Comparison, Figures, Metric, Record, Table, Unit};
-use crate::workload::Workload;
+use crate::summary::{CellSummary, Comparison, Figures, Metric, Table, Unit};
 
 /// The first table of a cell: two title rows, then one row per subject with what it was limited by.
 pub(super) fn figures(cell: &CellSummary) -> Vec<Vec<String>> {
@@ -157,30 +157,17 @@ pub(super) struct Ratio<'a> {
 
 /// The ratios of a comparison, the primary metric first.
 pub(super) fn ratios(comparison: &Comparison, protocol: Protocol) -> Vec<Ratio<'_>> {
-    let Comparison { server_cpu, client_cpu, both_cpus, throughput, latency_p99, .. } = comparison;
-    let Workload { unit, latency, on_schedule, .. } = protocol.workload();
-    let plain = |name, interval| Ratio { name, interval, client_bound: false, missing: None };
-    let cpu = |what: &str, interval| plain(format!("{what}/{unit}"), interval);
-    let client_bound = comparison.throughput_is_client_bound;
-    let served = |name, interval| Ratio { client_bound, ..plain(name, interval) };
-    let missing = comparison.packets_lost.then_some("packets lost");
-    let mut ratios = vec![
-        cpu("server CPU", server_cpu.as_ref()),
-        cpu("client CPU", client_cpu.as_ref()),
-        cpu("both CPUs", both_cpus.as_ref()),
-    ];
-    if comparison.record == Record::BothCpus {
-        ratios.rotate_right(1);
-    }
-    if !on_schedule {
-        // A load generator that waits for answers keeps its CPU busy with any server.
-        ratios.remove(1);
-        ratios.push(served(format!("{unit}s/s"), throughput.as_ref()));
-    }
-    let latency = format!("p99 {}", latency.to_lowercase());
-    ratios.push(Ratio { missing, ..served(latency, latency_p99.as_ref()) });
-    ratios.push(plain("its process alone".to_owned(), comparison.server_process.as_ref()));
-    ratios
+    let mut metrics = Metric::ratios();
+    metrics.sort_by_key(|metric| *metric != comparison.record.metric());
+    let ratio = |metric: Metric| {
+        Some(Ratio {
+            name: metric.ratio_title(protocol)?,
+            interval: comparison.ratio(metric),
+            client_bound: comparison.throughput_is_client_bound && metric.is_of_the_load_too(),
+            missing: (comparison.packets_lost && metric.is_latency()).then_some("packets lost"),
+        })
+    };
+    metrics.into_iter().filter_map(ratio).collect()
 }
 
 /// A ratio in a table.

@@ -4,7 +4,8 @@
 use super::outcome::{self, MARKS, Outcome, judged, overall};
 use super::shape::Shape;
 use super::{
-    accounting, columns, conditions, findings, networks, prices, profile, published, text, words,
+    accounting, columns, conditions, findings, networks, prices, profile, published, text,
+    verdicts, words,
 };
 use crate::audit::Severity;
 use crate::prices::Explanation;
@@ -211,7 +212,7 @@ pub(super) fn warnings(bundle: &Bundle, summary: &Summary) -> Section {
 /// The verdicts that no map shows.
 fn compact(summary: &Summary, shape: &Shape<'_>) -> [Section; 2] {
     let unseen = judged(summary).filter(|(_, it)| !shape.shows(it)).map(|(cell, comparison)| {
-        let verdict = format!("{}: {}", cell.cell, words::headline(cell, comparison));
+        let verdict = format!("{}: {}", cell.cell, verdicts::headline(cell, comparison));
         item(Tone::Verdict(Outcome::of(comparison)), verdict)
     });
     let cells = summary.cells.len();
@@ -221,7 +222,7 @@ fn compact(summary: &Summary, shape: &Shape<'_>) -> [Section; 2] {
 }
 
 fn of_cell(cell: &CellSummary, detail: Detail) -> Section {
-    let headline = |it| Part::Text(Tone::Verdict(Outcome::of(it)), words::headline(cell, it));
+    let headline = |it| Part::Text(Tone::Verdict(Outcome::of(it)), verdicts::headline(cell, it));
     let mut parts: Vec<Part> = cell.comparisons.iter().map(headline).collect();
     parts.extend(figures(cell, detail));
     Section::new(Some((2, &cell.cell.to_string())), parts)
@@ -250,7 +251,7 @@ pub(super) fn figures(cell: &CellSummary, detail: Detail) -> Vec<Part> {
         }
     }
     parts.extend(words::placements(cell).into_iter().map(Part::plain));
-    let notes = cell.comparisons.iter().filter_map(words::throughput_note);
+    let notes = cell.comparisons.iter().filter_map(verdicts::throughput_note);
     parts.extend(notes.map(|note| Part::Text(Tone::Note, note)));
     if full {
         let told = words::told(cell).into_iter().map(|told| Item {

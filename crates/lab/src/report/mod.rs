@@ -1,6 +1,6 @@
 //! The summary for people: a table for the terminal, Markdown, and one HTML file.
 //!
-//! What they say is one `document`; its words are in `words`.
+//! What they say is one `document`; its sentences are in `words` and `verdicts`, its numbers in `numbers`.
 
 mod accounting;
 mod columns;
@@ -10,6 +10,7 @@ mod findings;
 mod html;
 mod markdown;
 mod networks;
+mod numbers;
 mod outcome;
 mod plots;
 mod prices;
@@ -18,13 +19,14 @@ mod published;
 mod shape;
 mod table;
 mod text;
+mod verdicts;
 mod warnings;
 mod words;
 
 pub(crate) use html::{html, verdict as headline};
 pub use markdown::markdown;
 pub(crate) use markdown::{escape, write_table};
+pub(crate) use numbers::short;
 pub use prices::explain;
 pub use table::{Style, table};
 pub(crate) use text::align;
-pub(crate) use words::short;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use super::numbers::{NOTHING, rare};
 use super::outcome::{Judged, Outcome, grouped, judged};
-use super::words::{NOTHING, rare};
 use crate::experiment::{Cell, NetKind};
 use crate::statistics::{Ends, Interval};
 use crate::summary::{CellSummary, Comparison, Metric, SubjectSummary, Summary};

@@ -1,7 +1,7 @@
 //! Verdicts counted: what a whole experiment says, in a sentence or two.
 
+use super::verdicts;
 use super::warnings;
-use super::words;
 use crate::experiment::Experiment;
 use crate::result::Bundle;
 use crate::summary::{CellSummary, Comparison, Knee, Summary, Verdict};
@@ -119,7 +119,7 @@ pub(super) fn overall(bundle: &Bundle, summary: &Summary) -> Vec<String> {
         [] => return vec![nothing_to_compare(summary)],
         [(cell, comparison)] => {
             let method = summary.aa.iter().map(warnings::aa);
-            return method.chain([words::headline(cell, comparison)]).collect();
+            return method.chain([verdicts::headline(cell, comparison)]).collect();
         }
         _ => {}
     }
@@ -207,7 +207,7 @@ fn nothing_to_compare(summary: &Summary) -> String {
 fn contest(these: &[Judged<'_>]) -> String {
     let Some((cell, first)) = these.first() else { return String::new() };
     if these.len() == 1 {
-        return words::headline(cell, first);
+        return verdicts::headline(cell, first);
     }
     let Comparison { subject, baseline, .. } = first;
     let of = |wanted: Outcome| {
@@ -286,15 +286,12 @@ fn would_have_seen(comparison: &Comparison) -> Option<f64> {
     }
 }
 
-/// `3.5 to 18`, or `3.5`: percents.
+/// `3.5 to 18.2`, or `3.5`: percents.
 fn range(percents: &[f64]) -> String {
     let low = percents.iter().copied().fold(f64::INFINITY, f64::min);
     let high = percents.iter().copied().fold(0.0, f64::max);
-    let rounded = |percent: f64| match percent {
-        10.0.. => format!("{percent:.0}"),
-        _ => format!("{percent:.1}"),
-    };
-    let [low, high] = [low, high].map(rounded);
+    // As precise as the cells below it say it.
+    let [low, high] = [low, high].map(|percent| format!("{percent:.1}"));
     if low == high { low } else { format!("{low} to {high}") }
 }
 

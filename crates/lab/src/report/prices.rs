@@ -1,8 +1,8 @@
 //! What the machine charges, and what of the differences that explains: tables and sentences.
 
 use super::document::{Part, Section, apart};
+use super::numbers::{NOTHING, interval, short, whole};
 use super::table::{self, Style};
-use super::words::{NOTHING, interval, short, whole};
 use crate::error::LabError;
 use crate::prices::{
     Error, Explained, Explanation, OtherPrices, PRICES, Predicted, Price, TERMS, predict,

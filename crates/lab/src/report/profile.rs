@@ -1,6 +1,6 @@
 //! Tables of `--profile`: where the CPUs' time went, and how often servers called the kernel.
 
-use super::words::{NOTHING, percent, short, whole};
+use super::numbers::{NOTHING, percent, short, whole};
 use crate::profile::{Attribution, Class, Counts, Profile, ProfiledRun};
 use crate::result::Bundle;
 use crate::summary::{CellSummary, Metric};

@@ -1,7 +1,7 @@
 //! What others have published about the same work, beside what was measured here.
 
 use super::columns::{call_row, published_call_titles};
-use super::words::{NOTHING, interval, percent, short, whole};
+use super::numbers::{NOTHING, interval, percent, short, whole};
 use crate::experiment::{Point, Printed, Published, PublishedDatagrams};
 use crate::reproduction::{self, Beside, Outcome};
 use crate::result::Bundle;
@@ -251,7 +251,7 @@ fn ratio_row(beside: &Beside<'_>) -> Vec<String> {
         None => (NOTHING.to_owned(), NOTHING.to_owned(), "not measured".to_owned()),
         Some((cell, comparison)) => {
             let hidden = comparison.throughput_is_client_bound;
-            let ratio = interval(comparison.throughput.as_ref());
+            let ratio = interval(comparison.ratio(Metric::RequestsPerS));
             let ratio = if hidden { "client-bound".to_owned() } else { ratio };
             (ratio, comparison.verdict.to_string(), cell.cell.net.to_string())
         }

@@ -21,7 +21,7 @@ pub(super) fn map(map: &Map<'_>) -> Vec<Vec<String>> {
         let times = |it: &crate::summary::Comparison| it.of_record().map(|interval| interval.ratio);
         let text = |found: &Option<super::outcome::Judged<'_>>| match found {
             Some((_, comparison)) => entry(comparison, times(comparison)),
-            None => super::words::NOTHING.to_owned(),
+            None => super::numbers::NOTHING.to_owned(),
         };
         table.push([rows.label(*value)].into_iter().chain(entries.iter().map(text)).collect());
     }
@@ -44,7 +44,7 @@ pub(super) fn ablation(ablation: &Ablation<'_>) -> Vec<Vec<String>> {
         vec![
             change.comparison.subject.clone(),
             entry(change.comparison, times),
-            ends.map_or(super::words::NOTHING.to_owned(), |Ends { low, high }| {
+            ends.map_or(super::numbers::NOTHING.to_owned(), |Ends { low, high }| {
                 format!("[{low:.3}, {high:.3}]")
             }),
             change.what.unwrap_or_default().to_owned(),

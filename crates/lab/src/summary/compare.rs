@@ -8,7 +8,8 @@ use super::Judged;
 use super::aa::{self, Aa};
 use super::all_pairs::AllPairs;
 use super::figures::Figures;
-use super::metrics::Metric;
+use super::metrics::{Better, Metric};
+use super::ratios::Ratios;
 use super::sensitivity::WouldChange;
 use super::verdict::{RequiredPairs, Verdict, verdict};
 use crate::experiment::UnderTest;
@@ -45,20 +46,10 @@ pub struct Comparison {
     /// Whether the two are equivalent by the primary metric.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub equivalence: Option<Equivalence>,
-    /// CPU of the server's CPU per unit.
-    pub server_cpu: Option<Interval>,
-    /// CPU time of the server's process alone, by its own clock, per unit: what most benchmarks
-    /// show. It misses the softirq and interrupts that others pay for.
-    pub server_process: Option<Interval>,
-    /// CPU of the client's CPU per unit.
-    #[serde(default)]
-    pub client_cpu: Option<Interval>,
-    /// CPU of both per unit.
-    pub both_cpus: Option<Interval>,
-    /// Units per second.
-    pub throughput: Option<Interval>,
-    /// 99th percentile of latency; nothing if packets were lost.
-    pub latency_p99: Option<Interval>,
+    /// The ratios of CPU of either side and of both, throughput and latency; none of latency if packets
+    /// were lost. See [`ratio`](Comparison::ratio).
+    #[serde(flatten)]
+    ratios: Ratios,
     /// In a run of one of them more packets were lost than the audits let pass. A lost packet is sent
     /// again after 200 ms or so, so latency then says how many were lost and nothing of the servers.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -129,10 +120,12 @@ impl Record {
 impl Comparison {
     /// The interval of the primary metric.
     pub fn of_record(&self) -> Option<&Interval> {
-        match self.record {
-            Record::ServerCpu => self.server_cpu.as_ref(),
-            Record::BothCpus => self.both_cpus.as_ref(),
-        }
+        self.ratio(self.record.metric())
+    }
+
+    /// The ratio of a metric, if comparisons have it and pairs count: above 1 where the subject is better.
+    pub fn ratio(&self, metric: Metric) -> Option<&Interval> {
+        self.ratios.get(metric)
     }
 }
 
@@ -280,10 +273,16 @@ pub(super) fn compare(
         let ratio = |it: &EqualWork<'_>| (it.occasion, it.baseline[metric] / it.subject[metric]);
         equal.iter().map(ratio).collect()
     };
-    let less = |metric: Metric| interval(&ratios(metric));
-    let rate = Metric::RequestsPerS;
-    let rates = |pair: &Pair<'_>| Some((pair.occasion, pair.subject?[rate] / pair.baseline?[rate]));
-    let throughput: Vec<(usize, f64)> = pairs.iter().filter_map(rates).collect();
+    // More of it is compared over all pairs: who did not keep the rate did less.
+    let more = |metric: Metric| -> Vec<(usize, f64)> {
+        let ratio = |it: &Pair<'_>| Some((it.occasion, it.subject?[metric] / it.baseline?[metric]));
+        pairs.iter().filter_map(ratio).collect()
+    };
+    let ratio = |metric: Metric| match metric.better() {
+        Better::More => interval(&more(metric)),
+        _ if rules.lost && metric.is_latency() => None,
+        _ => interval(&ratios(metric)),
+    };
     let primary = ratios(record.metric());
     let pair_ratios: Vec<f64> = primary.iter().map(|(_, ratio)| *ratio).collect();
     let in_time =
@@ -307,12 +306,7 @@ pub(super) fn compare(
             confidence,
             rules.equivalence_percent,
         ),
-        server_cpu: less(Metric::ServerCpuNs),
-        server_process: less(Metric::ServerProcessNs),
-        client_cpu: less(Metric::ClientCpuNs),
-        both_cpus: less(Metric::BothCpusNs),
-        throughput: interval(&throughput),
-        latency_p99: less(Metric::LatencyUsP99).filter(|_| !rules.lost),
+        ratios: Ratios::of(ratio),
         packets_lost: rules.lost,
         throughput_is_client_bound: rules.client_bound,
         kept_up,

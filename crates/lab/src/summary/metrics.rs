@@ -104,6 +104,27 @@ struct Column {
     below: &'static str,
 }
 
+/// When the reports show a ratio.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Shown {
+    Always,
+    /// A load generator that waits for answers keeps its CPU busy with any server.
+    OnSchedule,
+    /// What is sent on a schedule is received at its rate.
+    OffSchedule,
+}
+
+/// The ratio of a metric in a comparison.
+#[derive(Debug, Clone, Copy)]
+struct Ratio {
+    /// Its place in the reports, from left to right, and its field in a comparison.
+    place: u8,
+    field: &'static str,
+    /// `unit` is a request or a packet, `latency` what that is called for it.
+    title: &'static str,
+    shown: Shown,
+}
+
 /// A row of the table of metrics.
 struct Row {
     /// Where it stands in `figures` of a bundle.
@@ -114,15 +135,24 @@ struct Row {
     better: Better,
     several: Several,
     columns: &'static [Column],
+    /// What is compared in pairs.
+    ratio: Option<Ratio>,
     about: &'static str,
     read: fn(&Reading<'_>) -> Option<f64>,
+}
+
+/// The last of these.
+const fn last(ratios: &[Option<Ratio>]) -> Option<Ratio> {
+    ratios[ratios.len() - 1]
 }
 
 /// Makes the table. Rows of `pairs` are two metrics, of the server's side and of the client's.
 macro_rules! metrics {
     (single { $(
         $id:ident $path:literal $(= $alias:literal)? ($unit:ident $better:ident $several:ident)
-            [$($tables:ident $title:literal $below:literal),*] $about:literal |$it:ident| $read:expr;
+            [$($tables:ident $title:literal $below:literal),*]
+            $(ratio $place:literal $ratio:literal $of_ratio:literal $shown:ident;)?
+            $about:literal |$it:ident| $read:expr;
     )* }
     pairs { $(
         $server:ident $client:ident $field:ident ($of_unit:ident $of_better:ident $of_several:ident)
@@ -151,6 +181,12 @@ macro_rules! metrics {
                 better: Better::$better,
                 several: Several::$several,
                 columns: &[$(Column { tables: $tables, title: $title, below: $below }),*],
+                ratio: last(&[None $(, Some(Ratio {
+                    place: $place,
+                    field: $ratio,
+                    title: $of_ratio,
+                    shown: Shown::$shown,
+                }))?]),
                 about: $about,
                 read: |$it: &Reading<'_>| Into::<Option<f64>>::into($read),
             },
@@ -162,6 +198,7 @@ macro_rules! metrics {
                 better: Better::$of_better,
                 several: Several::$of_several,
                 columns: &[$(Column { tables: SIDES_TABLE, title: $of_title, below: $of_below })?],
+                ratio: None,
                 about: $of_about,
                 read: |it: &Reading<'_>| Some(it.server.$field),
             },
@@ -172,6 +209,7 @@ macro_rules! metrics {
                 better: Better::$of_better,
                 several: Several::$of_several,
                 columns: &[],
+                ratio: None,
                 about: $of_about,
                 read: |it: &Reading<'_>| Some(it.client.$field),
             },
@@ -273,6 +311,33 @@ impl Metric {
         (self.row().read)(run).filter(|value| value.is_finite())
     }
 
+    /// Metrics of which a comparison has the ratio, in the order of the reports.
+    pub(crate) fn ratios() -> Vec<Metric> {
+        let place = |metric: &Metric| metric.row().ratio.map(|ratio| ratio.place);
+        let mut metrics: Vec<Metric> =
+            METRICS.iter().copied().filter(|it| place(it).is_some()).collect();
+        metrics.sort_by_key(place);
+        metrics
+    }
+
+    /// Its field in a comparison, if that has its ratio.
+    pub(crate) fn ratio_field(self) -> Option<&'static str> {
+        self.row().ratio.map(|ratio| ratio.field)
+    }
+
+    /// The title of its ratio, if the reports show that for this protocol.
+    pub(crate) fn ratio_title(self, protocol: Protocol) -> Option<String> {
+        let Ratio { title, shown, .. } = self.row().ratio?;
+        let workload = protocol.workload();
+        let is_shown = match shown {
+            Shown::Always => true,
+            Shown::OnSchedule => workload.on_schedule,
+            Shown::OffSchedule => !workload.on_schedule,
+        };
+        let latency = workload.latency.to_lowercase();
+        is_shown.then(|| title.replace("unit", workload.unit).replace("latency", &latency))
+    }
+
     /// The columns of tables of the reports: metric, title, and the line below it.
     pub(crate) fn columns(
         tables: &[Table],
@@ -350,6 +415,12 @@ mod tests {
             let table = documented(group);
             assert!(document.contains(&table), "docs/bundle.md lacks this of {group:?}:\n{table}");
         }
+        let mut ratios = "| field | ratio of |\n|---|---|\n".to_owned();
+        for metric in Metric::ratios() {
+            let field = metric.ratio_field().unwrap();
+            ratios += &format!("| `{field}` | `{}` |\n", metric.field());
+        }
+        assert!(document.contains(&ratios), "docs/bundle.md lacks this table:\n{ratios}");
         let gates = include_str!("../../../../docs/statistics.md");
         for metric in METRICS.iter().filter(|it| it.is_headline()) {
             let named = format!("`{}` (`{}`)", metric.name(), metric.field());

@@ -9,6 +9,7 @@ mod figures;
 mod knee;
 mod level;
 mod metrics;
+mod ratios;
 mod reading;
 mod sensitivity;
 mod verdict;

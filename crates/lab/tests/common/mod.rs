@@ -257,3 +257,30 @@ pub(crate) fn voids(cell: &CellSummary, subject: &str) -> Vec<Kind> {
     };
     cell.findings.iter().filter(of_subject).map(|finding| finding.kind).collect()
 }
+
+/// Waits for something that happens beside the test, half a minute at most.
+pub(crate) fn wait_until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(std::time::Instant::now() < deadline, "waited too long until {what}");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
+/// The bundle in a directory of bundles, once there is one.
+pub(crate) fn bundle_in(out: &Path) -> Option<PathBuf> {
+    let directories = std::fs::read_dir(out).unwrap().flatten().map(|entry| entry.path());
+    directories.into_iter().find(|path| path.join("runs.jsonl").exists())
+}
+
+/// The names of what is in a directory.
+pub(crate) fn files(directory: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).unwrap().flatten();
+    let mut names: Vec<_> =
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}

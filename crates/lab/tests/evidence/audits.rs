@@ -4,7 +4,7 @@ use crate::common::records::{judge, pairs, read, record};
 use serde_json::{Value, json};
 use twinring_lab::Wanted;
 use twinring_lab::audit::{Finding, Kind, Severity, audit, audit_in_block};
-use twinring_lab::summary::Verdict;
+use twinring_lab::summary::{Metric, Verdict};
 
 fn set(pointer: &str, value: Value) -> impl FnOnce(&mut Value) {
     move |record| *record.pointer_mut(pointer).expect(pointer) = value
@@ -204,14 +204,14 @@ fn the_ratio_of_all_pairs_and_what_is_left_out_stand_beside_the_verdict() {
     let cell = judge(records.clone());
     let all = cell.comparisons[0].all_pairs.clone().unwrap();
     assert_eq!((all.pairs, all.left_out.len()), (9, 0));
-    assert_eq!(all.ratio, Some(cell.comparisons[0].server_cpu.unwrap().ratio));
+    assert_eq!(all.ratio, Some(cell.comparisons[0].ratio(Metric::ServerCpuNs).unwrap().ratio));
     // Of a disturbed block, and of a void run.
     records[4]["others"]["cpu_s"] = json!(0.2);
     records[5]["cpu"]["server_cpu"]["busy_s"] = json!(1.9);
     records[12]["load"]["errors"]["mismatch"] = json!(1);
     let cell = judge(records);
     let all = cell.comparisons[0].all_pairs.clone().unwrap();
-    let counted = cell.comparisons[0].server_cpu.unwrap();
+    let counted = cell.comparisons[0].ratio(Metric::ServerCpuNs).unwrap();
     assert!(all.ratio.unwrap() < counted.ratio - 0.01, "{all:?} {counted:?}");
     let left_out: Vec<_> = all.left_out.iter().map(|it| (it.why, it.pairs)).collect();
     assert_eq!(left_out, [(Kind::PayloadMismatch, 1), (Kind::OtherProcesses, 1)]);

@@ -130,8 +130,12 @@ fn where_packets_were_lost_there_is_no_verdict_on_latency() {
     };
     // Two sides: one in 20,000 answers, and one in 8,000.
     let (some, many) = (comparison(5), comparison(13));
-    assert!(some.latency_p99.is_some() && !some.packets_lost);
-    assert!(many.latency_p99.is_none() && many.packets_lost && many.server_cpu.is_some());
+    assert!(some.ratio(Metric::LatencyUsP99).is_some() && !some.packets_lost);
+    assert!(
+        many.ratio(Metric::LatencyUsP99).is_none()
+            && many.packets_lost
+            && many.ratio(Metric::ServerCpuNs).is_some()
+    );
     assert_eq!(some.verdict, many.verdict);
     let counts = json!({"tcp_retransmits": 13, "device_drops": 0});
     let bundle = bundle(experiment(), runs(&[("rps", counts)]));

@@ -2,7 +2,9 @@
 
 use crate::common::records::{bundle, experiment, pairs, read, record};
 use serde_json::{Value, json};
-use twinring_lab::summary::{Claim, Comparison, RequiredPairs, Summary, Verdict, summarise};
+use twinring_lab::summary::{
+    Claim, Comparison, Metric, RequiredPairs, Summary, Verdict, summarise,
+};
 use twinring_lab::{Correction, Experiment, Style, Until, markdown, table};
 
 /// An experiment of as many cells as there are ratios, and its runs.
@@ -51,7 +53,10 @@ fn among_few_cells_a_difference_stands() {
         };
         // It would have had to be the second of four at 5 %: harder than alone.
         assert_eq!(comparison.p_value_needed, Some(level(2, 4)));
-        assert!(would_have_seen_percent > comparison.server_cpu.unwrap().detectable_percent);
+        assert!(
+            would_have_seen_percent
+                > comparison.ratio(Metric::ServerCpuNs).unwrap().detectable_percent
+        );
     }
 }
 
@@ -105,7 +110,7 @@ fn without_correction_each_verdict_stands_for_itself() {
     ratios[3] = 1.25;
     let judged = judge_as(Correction::None, 8, &ratios);
     assert_eq!((&judged[3].verdict, judged[3].q_value), (&ahead(), None));
-    let interval = judged[0].server_cpu.unwrap();
+    let interval = judged[0].ratio(Metric::ServerCpuNs).unwrap();
     let would_have_seen_percent = interval.detectable_percent;
     assert_eq!(judged[0].verdict, Verdict::NoDifference { would_have_seen_percent });
 }
@@ -123,7 +128,8 @@ fn with_a_stop_rule_a_difference_has_to_be_clearer() {
         let stopped = judge(&experiment).comparisons.remove(0);
         assert_eq!((&stopped.verdict, &plain.verdict), (&ahead(), &ahead()));
         // The interval has the level of the test.
-        let [wide, narrow] = [&stopped, &plain].map(|it| it.server_cpu.unwrap().ends.unwrap());
+        let [wide, narrow] =
+            [&stopped, &plain].map(|it| it.ratio(Metric::ServerCpuNs).unwrap().ends.unwrap());
         assert!(wide.low < narrow.low && wide.high > narrow.high, "{wide:?} {narrow:?}");
         assert_eq!((plain.confidence, stopped.confidence), (0.95, 1.0 - (1.0 - 0.95) / 1.4));
         if let Some(q_value) = stopped.q_value {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::common::records::{bundle, experiment, pairs};
 use serde_json::Value;
-use twinring_lab::summary::{Comparison, Verdict};
+use twinring_lab::summary::{Comparison, Metric, Verdict};
 use twinring_lab::{LabError, add, markdown, merge, rerender, verify};
 
 /// A bundle with this ratio, in a directory of this name.
@@ -48,7 +48,7 @@ fn the_interval_of_three_occasions_holds_their_spread() {
     assert!(found.holds(), "{found}");
     let comparison = only(&joined);
     assert_eq!((joined.occasions.len(), comparison.pairs), (3, 24));
-    let interval = comparison.server_cpu.unwrap();
+    let interval = comparison.ratio(Metric::ServerCpuNs).unwrap();
     let ends = interval.ends.unwrap();
     // Each occasion by itself is known to a percent; the next one may be far from it.
     assert!((interval.ratio - 1.25).abs() < 0.02, "{interval:?}");
@@ -81,7 +81,10 @@ fn two_occasions_are_shown_and_not_pooled() {
     let joined = merge(&place.path().join("both"), &two).unwrap();
     let comparison = only(&joined);
     assert_eq!(comparison.verdict, Verdict::TooFewOccasions { occasions: 2 });
-    assert_eq!((comparison.occasions.len(), comparison.server_cpu.unwrap().ends), (2, None));
+    assert_eq!(
+        (comparison.occasions.len(), comparison.ratio(Metric::ServerCpuNs).unwrap().ends),
+        (2, None)
+    );
     assert!(verify(&place.path().join("both")).unwrap().holds());
 }
 

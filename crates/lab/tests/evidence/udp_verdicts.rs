@@ -136,9 +136,9 @@ fn the_verdict_is_about_both_sides_and_each_has_its_interval() {
     );
     assert_eq!(comparison.record, Record::BothCpus);
     for (interval, ratio) in [
-        (comparison.both_cpus, 1.5 / (0.5 + 1.0 / 1.5)),
-        (comparison.client_cpu, 1.5),
-        (comparison.server_cpu, 1.0),
+        (comparison.ratio(Metric::BothCpusNs), 1.5 / (0.5 + 1.0 / 1.5)),
+        (comparison.ratio(Metric::ClientCpuNs), 1.5),
+        (comparison.ratio(Metric::ServerCpuNs), 1.0),
     ] {
         let interval = interval.unwrap();
         let ends = interval.ends.unwrap();
@@ -180,7 +180,9 @@ fn who_keeps_the_schedule_comes_before_who_is_cheaper() {
         let cell = judge(pairs(8, |_| behind, |_| FLAWLESS));
         let comparison = &cell.comparisons[0];
         assert_eq!(comparison.verdict, Verdict::OnlyOneKeepsRate { winner: "io_uring".to_owned() });
-        assert!(comparison.pair_ratios.is_empty() && comparison.both_cpus.is_none());
+        assert!(
+            comparison.pair_ratios.is_empty() && comparison.ratio(Metric::BothCpusNs).is_none()
+        );
         assert_eq!([cell.subjects[0].kept_up, cell.subjects[1].kept_up], [Some(0), Some(8)]);
         // And the other way round.
         let cell = judge(pairs(8, |_| FLAWLESS, |_| behind));

@@ -19,7 +19,7 @@ fn a_difference_is_found_whoever_has_the_advantage() {
             comparison.verdict,
             Verdict::Ahead { winner: winner.to_owned(), by_less_than_percent: None }
         );
-        let interval = comparison.server_cpu.unwrap();
+        let interval = comparison.ratio(Metric::ServerCpuNs).unwrap();
         let ends = interval.ends.unwrap();
         assert!(ends.low < ratio && ratio < ends.high, "{interval:?}");
         assert!(cell.findings.is_empty(), "{:?}", cell.findings);
@@ -93,7 +93,7 @@ fn what_would_change_a_verdict_is_stated() {
 fn five_pairs_have_a_ratio_and_no_interval() {
     let comparison = judge(pairs(5, 1.25)).comparisons.remove(0);
     assert_eq!(comparison.verdict, Verdict::TooFewPairs { pairs: 5 });
-    let interval = comparison.server_cpu.unwrap();
+    let interval = comparison.ratio(Metric::ServerCpuNs).unwrap();
     assert!((interval.ratio - 1.25).abs() < 0.02 && interval.ends.is_none(), "{interval:?}");
     let json = serde_json::to_value(interval).unwrap();
     assert!(json.get("low").is_none() && json.get("high").is_none(), "{json}");
@@ -104,7 +104,7 @@ fn seven_pairs_are_too_few() {
     let cell = judge(pairs(7, 1.5));
     assert_eq!(cell.comparisons[0].verdict, Verdict::TooFewPairs { pairs: 7 });
     // What there is is shown all the same.
-    assert!(cell.comparisons[0].server_cpu.is_some());
+    assert!(cell.comparisons[0].ratio(Metric::ServerCpuNs).is_some());
 }
 
 #[test]
@@ -267,7 +267,7 @@ fn who_leaves_requests_unanswered_does_not_keep_up_and_is_not_cheaper_for_it() {
     assert_eq!(cell.subjects.iter().map(|it| it.kept_up).collect::<Vec<_>>(), [Some(0), Some(8)]);
     let winner = "io_uring".to_owned();
     assert_eq!(cell.comparisons[0].verdict, Verdict::OnlyOneKeepsRate { winner });
-    assert!(cell.comparisons[0].server_cpu.is_none());
+    assert!(cell.comparisons[0].ratio(Metric::ServerCpuNs).is_none());
     assert!(cell.findings.is_empty(), "{:?}", cell.findings);
     let figures = cell.subjects[0].figures.as_ref().unwrap();
     assert!((figures[Metric::OpenLoopMissingRatio] - 0.1).abs() < 1e-9);

@@ -8,6 +8,7 @@ mod accounting;
 mod bundles;
 mod faults;
 mod http_faults;
+mod interrupted;
+mod networks;
 mod peers;
-mod stop_rule;
 mod udp_faults;

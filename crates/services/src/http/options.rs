@@ -1,5 +1,6 @@
 //! How the service is set up.
 
+use super::forwarders::Forwarders;
 use super::head::HeadLimits;
 use super::hosts::Sites;
 use globset::{Glob, GlobMatcher};
@@ -26,6 +27,10 @@ pub struct HttpSettings {
     pub limits: HttpLimits,
     /// Timeouts of requests and answers.
     pub timeouts: Timeouts,
+    /// Answers have the field `Server-Timing`. Off by default: it tells clients what is cached.
+    pub server_timing: bool,
+    /// Proxies in front of the service. None by default.
+    pub forwarders: Forwarders,
 }
 
 impl HttpSettings {
@@ -38,6 +43,8 @@ impl HttpSettings {
             send: SendStrategy::Sendfile,
             limits: HttpLimits::default(),
             timeouts: Timeouts::default(),
+            server_timing: false,
+            forwarders: Forwarders::default(),
         }
     }
 }

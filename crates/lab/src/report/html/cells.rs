@@ -6,7 +6,7 @@ use super::parts::parts;
 use super::pictures::{bar_parts, subjects};
 use crate::report::document::{self, Detail};
 use crate::report::outcome::Outcome;
-use crate::report::{plots, words};
+use crate::report::{plots, verdicts, words};
 use crate::summary::{CellSummary, Summary};
 
 /// Up to this many cells are open from the start.
@@ -24,7 +24,7 @@ pub(super) fn sections(summary: &Summary) -> Markup {
                             b { (cell.cell) }
                             @for comparison in &cell.comparisons {
                                 " " span class=(Outcome::of(comparison).class()) {
-                                    (words::claim_and_figures(cell, comparison).0)
+                                    (verdicts::claim_and_figures(cell, comparison).0)
                                 }
                             }
                         }

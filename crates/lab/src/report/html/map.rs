@@ -5,7 +5,7 @@ use maud::{Markup, html};
 
 use crate::report::outcome::{Judged, Outcome, Side, entry};
 use crate::report::shape::{Map, Shape};
-use crate::report::{text, words};
+use crate::report::{numbers, text, verdicts, words};
 use crate::result::Bundle;
 use crate::summary::{Comparison, Summary};
 
@@ -53,7 +53,7 @@ fn heat_map(map: &Map<'_>, summary: &Summary) -> Markup {
                                 @for found in entries {
                                     @match found {
                                         Some(it) => (tile(*it, summary)),
-                                        None => td.none { (words::NOTHING) },
+                                        None => td.none { (numbers::NOTHING) },
                                     }
                                 }
                             }
@@ -70,7 +70,7 @@ fn heat_map(map: &Map<'_>, summary: &Summary) -> Markup {
 /// the focus.
 fn tile((cell, comparison): Judged<'_>, summary: &Summary) -> Markup {
     let ratio = comparison.of_record().map(|it| it.ratio);
-    let told = words::headline(cell, comparison);
+    let told = verdicts::headline(cell, comparison);
     let number = summary.cells.iter().position(|it| std::ptr::eq(it, cell)).unwrap_or(0);
     html! {
         td class=(class(comparison)) {

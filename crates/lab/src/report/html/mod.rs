@@ -17,7 +17,7 @@ use super::document::{self, Detail};
 use super::outcome::{Judged, Outcome, judged, overall};
 use super::plots::{self, IntervalRow};
 use super::shape::Shape;
-use super::{conditions, networks, prices, warnings, words};
+use super::{conditions, networks, numbers, prices, verdicts, warnings, words};
 use crate::experiment::Experiment;
 use crate::prices::Explanation;
 use crate::result::{Bundle, RunRecord};
@@ -179,15 +179,15 @@ fn verdicts(
 
 fn verdict_card((cell, comparison): Judged<'_>) -> Markup {
     let class = Outcome::of(comparison).class();
-    let (claim, figures) = words::claim_and_figures(cell, comparison);
+    let (claim, figures) = verdicts::claim_and_figures(cell, comparison);
     html! {
         div class=(format!("verdict {class}")) {
             div.cell {
-                (cell.cell) " (" (words::of_record(comparison.record, cell.cell.protocol())) ")"
+                (cell.cell) " (" (verdicts::of_record(comparison.record, cell.cell.protocol())) ")"
             }
             strong { (claim) }
             @if let Some(figures) = figures { p { (figures) } }
-            @if let Some(note) = words::throughput_note(comparison) { p.small.soft { (note) } }
+            @if let Some(note) = verdicts::throughput_note(comparison) { p.small.soft { (note) } }
         }
     }
 }
@@ -203,13 +203,13 @@ fn verdict_table(all: &[Judged<'_>], number: impl Fn(&Comparison) -> usize) -> M
                 } }
                 tbody {
                     @for (cell, comparison) in all {
-                        @let (claim, figures) = words::claim_and_figures(cell, comparison);
+                        @let (claim, figures) = verdicts::claim_and_figures(cell, comparison);
                         tr class=(Outcome::of(comparison).class()) {
                             th scope="row" {
                                 a href=(format!("#cell-{}", number(comparison))) { (cell.cell) }
                             }
                             td { strong { (claim) } }
-                            td { (comparison.of_record().map_or(words::NOTHING.to_owned(),
+                            td { (comparison.of_record().map_or(numbers::NOTHING.to_owned(),
                                 |it| format!("{:.3}", it.ratio))) }
                             td { (figures.unwrap_or_default()) }
                         }

@@ -5,7 +5,7 @@ use maud::{Markup, html};
 use crate::experiment::{NetKind, Protocol};
 use crate::report::outcome::{Judged, Outcome, grouped, is_change};
 use crate::report::plots::{self, IntervalRow};
-use crate::report::words;
+use crate::report::verdicts;
 use crate::result::Bundle;
 use crate::statistics::Interval;
 use crate::summary::{Comparison, Record};
@@ -111,7 +111,7 @@ fn figure(ranking: &Ranking<'_>) -> Markup {
             of_record: name == baseline,
         })
         .collect();
-    let record = words::of_record(*record, *protocol);
+    let record = verdicts::of_record(*record, *protocol);
     html! {
         figure {
             figcaption { (record) " beside " (baseline) ", " (net.phrase()) " "

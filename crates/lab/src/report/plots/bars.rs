@@ -4,9 +4,9 @@ use maud::{Markup, html};
 
 use super::axis::Axis;
 use super::{ROW, WIDTH, line, place, short_ratio, svg, text};
+use crate::report::numbers;
 use crate::report::outcome::{Outcome, Side};
 use crate::report::shape::{Ablation, Change};
-use crate::report::words;
 use crate::statistics::Ends;
 
 /// The class of a bar: costs, saves, or nothing that was detected.
@@ -66,7 +66,7 @@ fn bar(change: &Change<'_>, axis: &Axis, y: f64) -> Markup {
     html! {
         rect x=(place(from.min(to))) y=(place(y + 3.0)) width=(place((to - from).abs().max(1.0)))
             height="14" class=(class(outcome)) {
-            title { (change.comparison.subject) ": " (words::ends(times, change.ends))
+            title { (change.comparison.subject) ": " (numbers::ends(times, change.ends))
                 " times the CPU. " (change.comparison.verdict) }
         }
         @if let Some(Ends { low, high }) = change.ends {

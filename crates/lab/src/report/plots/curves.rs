@@ -4,9 +4,9 @@ use maud::{Markup, html};
 
 use super::axis::Axis;
 use super::{WIDTH, colour, line, place, short_ratio, svg, text, time};
+use crate::report::numbers;
 use crate::report::outcome::{self, Outcome};
 use crate::report::shape::Curves;
-use crate::report::words;
 use crate::summary::{Comparison, Metric, SubjectSummary};
 
 const LEFT: f64 = 56.0;
@@ -123,7 +123,7 @@ pub(in crate::report) fn cpu(curves: &Curves<'_>) -> Markup {
     }
     let (x, y) = (Across::of(curves), Axis::from_nothing(low, high, BOTTOM, TOP));
     let body = html! {
-        (up(&y, words::whole))
+        (up(&y, numbers::whole))
         (x.draw(curves))
         @for (index, levels) in levels.iter().enumerate() {
             g class=(colour(index)) {
@@ -136,8 +136,8 @@ pub(in crate::report) fn cpu(curves: &Curves<'_>) -> Markup {
                 @for (at, [mean, low, high]) in levels {
                     circle cx=(place(x.at(*at))) cy=(place(y.at(*mean))) r="3" class="mean" {
                         title { (names[index]) ", " (curves.axis.label(*at)) ": "
-                            (words::whole(*mean)) " ns [" (words::whole(*low)) ", "
-                            (words::whole(*high)) "]" }
+                            (numbers::whole(*mean)) " ns [" (numbers::whole(*low)) ", "
+                            (numbers::whole(*high)) "]" }
                     }
                 }
             }
@@ -192,7 +192,7 @@ pub(in crate::report) fn ratios(curves: &Curves<'_>) -> Markup {
                     };
                     circle cx=(place(*x)) cy=(place(y.at(it.ratio))) r="4" class=(class) {
                         title { (comparison.subject) " : " (comparison.baseline) ": "
-                            (words::interval(Some(it))) ", " (comparison.verdict) }
+                            (numbers::interval(Some(it))) ", " (comparison.verdict) }
                     }
                 }
             }
@@ -249,7 +249,7 @@ pub(in crate::report) fn latencies_by_load(curves: &Curves<'_>) -> Markup {
                     @for (at, us) in &points {
                         circle cx=(place(x.at(*at))) cy=(place(y.at(*us))) r="2.2" class="mean" {
                             title { (name) ", " (curves.axis.label(*at)) ", " (percentile) ": "
-                                (words::short(*us)) " µs" }
+                                (numbers::short(*us)) " µs" }
                         }
                     }
                 }

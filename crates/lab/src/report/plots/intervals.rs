@@ -5,7 +5,7 @@ use maud::{Markup, html};
 use super::axis::Axis;
 use super::{ROW, WIDTH, colour, label_width, line, place, short_ratio, svg, text};
 use crate::experiment::Protocol;
-use crate::report::{columns, words};
+use crate::report::{columns, numbers};
 use crate::statistics::{Ends, Interval};
 use crate::summary::Comparison;
 
@@ -104,7 +104,7 @@ fn mark(row: &IntervalRow<'_>, axis: &Axis, y: f64) -> Markup {
                 }
             }
             circle cx=(place(axis.at(row.interval.ratio))) cy=(place(y)) r="4.5" class="mean" {
-                title { (row.name) ": " (words::interval(Some(row.interval))) }
+                title { (row.name) ": " (numbers::interval(Some(row.interval))) }
             }
         }
     }

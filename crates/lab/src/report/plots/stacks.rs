@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::{WIDTH, place, svg, text};
-use crate::report::words;
+use crate::report::numbers;
 use crate::summary::{CellSummary, Figures, Metric, PARTS, Table};
 
 /// The height of a bar with the room around it, and of a name above its bars.
@@ -65,12 +65,12 @@ pub(in crate::report) fn stacks(cell: &CellSummary) -> Markup {
                 @for (at, (number, name_of_part, part)) in parts.iter().enumerate() {
                     rect x=(place(LEFT + widths[..at].iter().sum::<f64>())) y=(place(y))
                         width=(place(widths[at])) height="16" class=(format!("part{number}")) {
-                        title { (name) ", " (title) ", " (name_of_part) ": " (words::whole(figures[part[side]]))
+                        title { (name) ", " (title) ", " (name_of_part) ": " (numbers::whole(figures[part[side]]))
                             " ns per " (unit) }
                     }
                 }
                 @let end = LEFT + widths.iter().sum::<f64>() + 6.0;
-                (text(end, y + 12.0, "label", &format!("{} ns", words::whole(figures[busy]))))
+                (text(end, y + 12.0, "label", &format!("{} ns", numbers::whole(figures[busy]))))
             }
         }
     };

@@ -2,26 +2,30 @@
 //!
 //! A row: the metric; where it stands in `figures` of a bundle; `=` a shorter name, of what `lab compare`
 //! always shows; unit, what is better, how several runs are put together; the columns of the reports with
-//! it; what it says; how it is read from a run.
+//! it; `ratio`, of what comparisons show: place, field, title, when it is shown; what it says; how it is read from a run.
 
 use super::super::reading::Reading;
 use super::{
-    Better, COUNTS, Column, DATAGRAMS, EACH, HTTP, MEMORY, REQUESTS, Row, SIDES_TABLE, Several,
-    TIMES, UDP, Unit,
+    Better, COUNTS, Column, DATAGRAMS, EACH, HTTP, MEMORY, REQUESTS, Ratio, Row, SIDES_TABLE,
+    Several, Shown, TIMES, UDP, Unit, last,
 };
 
 metrics! {
 single {
     ServerCpuNs "server_cpu_ns" = "server_cpu" (Ns Less Median) [EACH "server CPU" "ns/unit"]
+        ratio 1 "server_cpu" "server CPU/unit" Always;
         "The primary metric: busy time of the server's CPU per unit, in nanoseconds."
         |it| it.per_unit_ns(it.server_busy_s);
     ClientCpuNs "client_cpu_ns" (Ns Less Median) []
+        ratio 2 "client_cpu" "client CPU/unit" OnSchedule;
         "Busy time of the client's CPU per unit, in nanoseconds."
         |it| it.per_unit_ns(it.client_busy_s);
     BothCpusNs "both_cpus_ns" = "both_cpus" (Ns Less Median) [EACH "both CPUs" "ns/unit"]
+        ratio 3 "both_cpus" "both CPUs/unit" Always;
         "Busy time of both CPUs per unit, in nanoseconds."
         |it| it.per_unit_ns(it.server_busy_s + it.client_busy_s);
     ServerProcessNs "server_process_ns" = "server_process" (Ns Less Median) []
+        ratio 6 "server_process" "its process alone" Always;
         "CPU time of the server process by its own clock, per unit, in nanoseconds."
         |it| it.per_unit_ns(it.cpu.server.cpu_s);
     ServerUserNs "server_user_ns" (Ns Less Median) []
@@ -38,6 +42,7 @@ single {
         |it| it.per_unit_ns(it.kernel_threads_s());
     RequestsPerS "requests_per_s" = "throughput" (UnitsPerS More Median)
         [REQUESTS "throughput" "units/s", UDP "delivered" "units/s"]
+        ratio 4 "throughput" "units/s" OffSchedule;
         "Units per second."
         |it| it.done / it.load.window().seconds;
     ContentBytesPerS "http.content_bytes_per_s" (BytesPerS More Median) [HTTP "content" "MB/s"]
@@ -50,6 +55,7 @@ single {
         "Median latency in microseconds."
         |it| it.latency_us(0.5);
     LatencyUsP99 "latency_us_p99" = "p99" (Us Less Median) [REQUESTS "p99" "us", UDP "p99 trip" "us"]
+        ratio 5 "latency_p99" "p99 latency" Always;
         "99th percentile in microseconds."
         |it| it.latency_us(0.99);
     LatencyUsP99_9 "latency_us_p99_9" = "p99.9" (Us Less Median) [REQUESTS "p99.9" "us"]

@@ -65,7 +65,7 @@ fn depends_on_generator(second: &CellSummary, summary: &Summary) -> Vec<Warning>
     let warn = |two: &Comparison| {
         let same = |one: &&Comparison| one.subject == two.subject && one.baseline == two.baseline;
         let one = first.comparisons.iter().find(same)?;
-        let [one_ratio, two_ratio] = [one, two].map(|it| it.server_cpu.as_ref());
+        let [one_ratio, two_ratio] = [one, two].map(|it| it.ratio(Metric::ServerCpuNs));
         let (one_ratio, two_ratio) = (one_ratio?, two_ratio?);
         let (one_ends, two_ends) = (one_ratio.ends?, two_ratio.ends?);
         let apart = one_ends.high < two_ends.low || two_ends.high < one_ends.low;

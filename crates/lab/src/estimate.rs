@@ -9,7 +9,7 @@ const OVERHEAD_S: f64 = 0.3;
 
 /// The runs of an experiment and the time they take, without blocks that have to be repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Outlook {
+pub struct Estimate {
     /// Runs of all pairs.
     pub runs: usize,
     /// What they take.
@@ -18,27 +18,27 @@ pub struct Outlook {
     pub seconds_most: f64,
 }
 
-impl Outlook {
+impl Estimate {
     /// For an experiment whose subjects are all present, on one network unless it names several.
     ///
     /// ```
     /// let quick = twinring_lab::Experiment::find("quick")?;
-    /// assert!(twinring_lab::Outlook::of(&quick).seconds < 120.0);
+    /// assert!(twinring_lab::Estimate::of(&quick).seconds < 120.0);
     /// # Ok::<(), twinring_lab::LabError>(())
     /// ```
-    pub fn of(experiment: &Experiment) -> Outlook {
+    pub fn of(experiment: &Experiment) -> Estimate {
         let nets = experiment.net.kinds();
         let cells = experiment.cells(nets);
-        let mut outlook = Outlook::default();
+        let mut estimate = Estimate::default();
         for (runs, protocol) in cells.iter().flat_map(|cell| block_sizes(experiment, cell)) {
             let pairs = experiment.pairs;
             let pairs_max = experiment.until.map_or(pairs, |until| pairs.max(until.max_pairs));
             let seconds = block_s(experiment, runs, protocol);
-            outlook.runs += runs * pairs;
-            outlook.seconds += seconds * pairs as f64;
-            outlook.seconds_most += seconds * (pairs_max + experiment.spare_pairs) as f64;
+            estimate.runs += runs * pairs;
+            estimate.seconds += seconds * pairs as f64;
+            estimate.seconds_most += seconds * (pairs_max + experiment.spare_pairs) as f64;
         }
-        outlook
+        estimate
     }
 
     /// The time as people say it: `9 min to 16 min`, or `about 9 min` without spare pairs.
@@ -94,14 +94,14 @@ mod tests {
     #[test]
     fn a_grid_takes_its_cells_times_its_subjects_times_its_pairs() {
         let grid = Experiment::find("tcp-grid").unwrap();
-        let outlook = Outlook::of(&grid);
-        assert_eq!(outlook.runs, 25 * 2 * grid.pairs);
-        assert!(outlook.seconds < outlook.seconds_most);
+        let estimate = Estimate::of(&grid);
+        assert_eq!(estimate.runs, 25 * 2 * grid.pairs);
+        assert!(estimate.seconds < estimate.seconds_most);
         // With a stop rule it can take up to the cap.
         let until = Experiment::find("accounting-cost").unwrap();
         let cap = until.until.unwrap().max_pairs as f64;
-        let outlook = Outlook::of(&until);
-        assert!(outlook.seconds_most > outlook.seconds / until.pairs as f64 * cap);
+        let estimate = Estimate::of(&until);
+        assert!(estimate.seconds_most > estimate.seconds / until.pairs as f64 * cap);
         assert_eq!(duration(90.0), "90 s");
         assert_eq!(duration(91.0), "2 min");
     }

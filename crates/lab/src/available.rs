@@ -1,0 +1,85 @@
+//! Which subjects of an experiment can run on this machine.
+
+use crate::error::LabError;
+use crate::experiment::{Experiment, Subject};
+use crate::host::Host;
+use crate::lab::RunOptions;
+use crate::peers::find::Found;
+use crate::peers::{Peer, Places, SECOND_LOADS};
+use crate::result::NotRun;
+use crate::site::nginx;
+
+/// An experiment without the subjects that cannot run on this machine.
+pub(crate) struct Available {
+    pub(crate) experiment: Experiment,
+    pub(crate) nginx: Option<nginx::Installed>,
+    pub(crate) peers: Found,
+    pub(crate) not_run: Vec<NotRun>,
+}
+
+/// # Errors
+/// When no subject is left for a protocol of the experiment, or a place for peers is no directory.
+pub(crate) fn available(options: &RunOptions, server: &Host) -> Result<Available, LabError> {
+    let mut experiment = options.experiment.clone();
+    // Without a peer in the experiment their places do not matter.
+    let commands: Vec<Vec<String>> =
+        experiment.grids_mut().map(|(_, it)| it.second_load().to_vec()).collect();
+    let asks = |load: &&Peer| commands.iter().flatten().any(|word| *word == load.word());
+    let asking: Vec<&Peer> = SECOND_LOADS.iter().filter(asks).collect();
+    let is_peer = |subject: &Subject| subject.peer.is_some();
+    let looks =
+        options.peers.is_some() || !asking.is_empty() || experiment.subjects.iter().any(is_peer);
+    let places = looks.then(|| Places::new(options.peers.as_deref(), &options.binary));
+    let places = places.transpose()?;
+    let asked_for = experiment.subjects.iter().any(|subject| subject.nginx.is_some());
+    let installed = match experiment.http.is_some() && asked_for {
+        true => server.find_nginx()?.map(Some),
+        false => Ok(None),
+    };
+    let mut peers = Found::new();
+    for (load, places) in asking.into_iter().zip(places.iter().cycle()) {
+        let program = places
+            .find(load)
+            .map_err(|absent| LabError::Machine { why: load.why_left_out(&absent) })?;
+        peers.insert(load.name.to_owned(), program);
+    }
+    let mut why_not = |subject: &Subject| -> Option<String> {
+        if subject.nginx.is_some() {
+            return installed.as_ref().err().cloned();
+        }
+        let peer = subject.known_peer()?;
+        if let Host::There(_) = server {
+            return Some(format!(
+                "peers are looked for on the host of the lab only, and the server's is {}; give it \
+                 as a command, with its path there",
+                server.name()
+            ));
+        }
+        match places.as_ref()?.find(peer) {
+            Ok(program) => {
+                peers.insert(peer.name.to_owned(), program);
+                None
+            }
+            Err(absent) => Some(peer.why_left_out(&absent)),
+        }
+    };
+    let mut not_run = Vec::new();
+    experiment.subjects.retain(|subject| match why_not(subject) {
+        None => true,
+        Some(why) => {
+            not_run.push(NotRun { subject: subject.name.clone(), why });
+            false
+        }
+    });
+    for subject in &mut experiment.subjects {
+        subject.against.retain(|other| not_run.iter().all(|gone| gone.subject != *other));
+    }
+    for protocol in experiment.protocols() {
+        if experiment.subjects_of(protocol).is_empty() {
+            let reasons = not_run.iter().map(|NotRun { subject, why }| format!("{subject}: {why}"));
+            let reasons: Vec<String> = reasons.collect();
+            return Err(LabError::Machine { why: reasons.join("; ") });
+        }
+    }
+    Ok(Available { experiment, nginx: installed.ok().flatten(), peers, not_run })
+}
