@@ -38,6 +38,17 @@ enum Command {
     Load(Box<load::Load>),
     /// Show what this system allows, what it refuses, and how to fix it.
     Probe(probe::Probe),
+    /// Print the filter of system calls that a container or a service manager needs for
+    /// `twinring serve`, on both engines.
+    ///
+    /// By default, container engines forbid io_uring. Save the output and name its file:
+    /// `docker run --security-opt seccomp=FILE`, likewise podman; for Kubernetes,
+    /// `seccompProfile: {type: Localhost, localhostProfile: FILE}`, with the file below
+    /// /var/lib/kubelet/seccomp on the nodes.
+    Seccomp {
+        /// Who applies it.
+        format: serve::Format,
+    },
     /// Find out which engine suits a workload on this machine, in a few minutes.
     Advise(advise::Advise),
     /// Compare engines and servers in paired experiments.
@@ -68,6 +79,9 @@ pub fn main() -> ExitCode {
         Command::Serve(service) => serve::run(service),
         Command::Load(load) => load::run(*load),
         Command::Probe(probe) => probe::run(&probe),
+        Command::Seccomp { format } => {
+            exit_code(serve::profile(format).and_then(|text| output::print(&text)))
+        }
         Command::Advise(options) => advise::run(&options),
         Command::Lab(lab) => lab::run(lab),
         Command::Completions { shell } => completions(shell),

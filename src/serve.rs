@@ -17,6 +17,7 @@ mod user;
 use clap::{Args, Subcommand};
 use live::Live;
 use report::{Reporter, Subject, complain};
+pub(crate) use sandbox::{Format, profile};
 use sandbox::{Paths, Sandbox};
 use serde::Serialize;
 use std::collections::HashSet;

@@ -10,9 +10,11 @@
 mod check;
 mod filter;
 mod paths;
+mod profile;
 mod rights;
 
 pub(super) use paths::{Paths, Reach};
+pub(crate) use profile::{Format, profile};
 
 use super::user::Identity;
 use crate::engine_args::EngineArgs;
@@ -280,7 +282,8 @@ impl Sandbox {
         let mut report = Report(self.report.clone());
         if self.wants(Part::Seccomp) {
             let installed = filter::install(self.needs);
-            let installed = installed.map(|()| format!("{} system calls", self.needs.count()));
+            let installed =
+                installed.map(|()| format!("{} system calls", self.needs.names().len()));
             report.0.push((Part::Seccomp, self.outcome(Part::Seccomp, installed)?));
         }
         for part in PARTS {

@@ -17,7 +17,7 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
     SeccompRule, TargetArch,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 use syscalls::Sysno;
 
@@ -90,6 +90,17 @@ pub(super) struct Needs {
 type Conditional = (&'static str, Vec<SeccompCondition>);
 
 impl Needs {
+    /// Those of all services on both engines together.
+    pub(super) const ALL: Needs = Needs {
+        uring: true,
+        epoll: true,
+        streams: true,
+        datagrams: true,
+        files: true,
+        idle_clock: true,
+        paths: true,
+    };
+
     /// The calls that are allowed with any arguments.
     fn calls(self) -> Vec<&'static str> {
         let groups = [
@@ -137,13 +148,10 @@ impl Needs {
         Ok(calls)
     }
 
-    /// Number of system calls that are allowed.
-    pub(super) fn count(self) -> usize {
-        let mut names = self.calls();
-        names.extend(self.conditional().unwrap_or_default().iter().map(|(name, _)| name));
-        names.sort_unstable();
-        names.dedup();
-        names.len()
+    /// The system calls that are allowed, with any or with certain arguments.
+    pub(super) fn names(self) -> BTreeSet<&'static str> {
+        let conditional = self.conditional().unwrap_or_default();
+        self.calls().into_iter().chain(conditional.into_iter().map(|(name, _)| name)).collect()
     }
 }
 
@@ -227,7 +235,7 @@ fn condition(
 }
 
 /// `None` for a call that this architecture does not have, such as epoll_wait on AArch64.
-fn number_of(name: &str) -> Option<i64> {
+pub(super) fn number_of(name: &str) -> Option<i64> {
     Sysno::from_str(name).ok().map(|call| i64::from(call.id()))
 }
 
@@ -323,17 +331,7 @@ mod tests {
 
     #[test]
     fn every_name_of_the_lists_is_a_system_call() {
-        let all = Needs {
-            uring: true,
-            epoll: true,
-            streams: true,
-            datagrams: true,
-            files: true,
-            idle_clock: true,
-            paths: true,
-        };
-        let conditional = all.conditional().expect("conditions");
-        for name in all.calls().into_iter().chain(conditional.iter().map(|(name, _)| *name)) {
+        for name in Needs::ALL.names() {
             assert!(number_of(name).is_some() || cfg!(not(target_arch = "x86_64")), "{name}");
         }
         assert_eq!(number_of("ptrace").and_then(name_of), Some("ptrace"));

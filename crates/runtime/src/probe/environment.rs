@@ -16,7 +16,9 @@ pub enum Container {
     Podman,
     /// A pod of Kubernetes.
     Kubernetes,
-    /// LXC, systemd-nspawn or an unknown one.
+    /// systemd-nspawn.
+    Nspawn,
+    /// LXC or an unknown one.
     Other,
 }
 
@@ -157,6 +159,7 @@ impl Environment {
 
 fn container(root: &Path, cgroup: &str) -> Option<Container> {
     let exists = |path: &str| root.join(path).exists();
+    let manager = fs::read_to_string(root.join("run/host/container-manager"));
     // Kubernetes first: its pods run on one of the other container engines.
     if exists("var/run/secrets/kubernetes.io") || cgroup.contains("kubepods") {
         Some(Container::Kubernetes)
@@ -164,6 +167,8 @@ fn container(root: &Path, cgroup: &str) -> Option<Container> {
         Some(Container::Podman)
     } else if exists(".dockerenv") || cgroup.contains("docker") {
         Some(Container::Docker)
+    } else if manager.is_ok_and(|name| name.trim() == "systemd-nspawn") {
+        Some(Container::Nspawn)
     } else if exists("run/systemd/container") || cgroup.contains("lxc") {
         Some(Container::Other)
     } else {
@@ -224,6 +229,9 @@ mod tests {
         assert_eq!(env.seccomp_filter, Some(true));
         assert_eq!(env.container, Some(Container::Kubernetes));
         assert_eq!(env.security_modules, ["capability", "selinux"]);
+        let other = Root::new("nspawn", &[("run/host/container-manager", "systemd-nspawn")]);
+        let env = Environment::read_below(&other.0);
+        assert_eq!(env.container, Some(Container::Nspawn));
         // In its own user namespace a process has capabilities without effect here.
         fs::write(root.0.join("proc/self/uid_map"), "0 1000 1\n").unwrap();
         let env = Environment::read_below(&root.0);

@@ -280,23 +280,29 @@ pub(super) fn sysctl(env: &Environment) -> Refusal {
     Refusal::new(Layer::Sysctl, what, fix)
 }
 
+/// How the calls are allowed there, for the servers of the command and for other programs.
 fn seccomp_fix(env: &Environment) -> String {
     const CALLS: &str = "io_uring_setup, io_uring_enter and io_uring_register";
-    let profile = format!("FILE is the default profile with {CALLS} allowed");
+    const PROFILE: &str = "`twinring seccomp oci > FILE`";
+    let others = format!("for other programs, the default profile with {CALLS} allowed");
     match env.container {
         Some(Container::Docker) => {
-            format!("docker run --security-opt seccomp=FILE, where {profile}")
+            format!("{PROFILE}, and docker run --security-opt seccomp=FILE ({others})")
         }
         Some(Container::Podman) => {
-            format!("podman run --security-opt seccomp=FILE, where {profile}")
+            format!("{PROFILE}, and podman run --security-opt seccomp=FILE ({others})")
         }
         Some(Container::Kubernetes) => format!(
-            "securityContext.seccompProfile {{type: Localhost, localhostProfile: FILE}}, where \
-             {profile}"
+            "{PROFILE} below /var/lib/kubelet/seccomp on the node, and securityContext.seccompProfile \
+             {{type: Localhost, localhostProfile: FILE}} ({others})"
+        ),
+        Some(Container::Nspawn) => format!(
+            "append `twinring seccomp nspawn` to /etc/systemd/nspawn/NAME.nspawn on the host, which \
+             allows {CALLS}"
         ),
         Some(Container::Other) | None => format!(
-            "allow {CALLS} in the filter (systemd: SystemCallFilter=@aio; docker: --security-opt \
-             seccomp=FILE)"
+            "allow {CALLS} in the filter (systemd: SystemCallFilter=@aio, or the drop-in of \
+             `twinring seccomp systemd`; containers: {PROFILE} and --security-opt seccomp=FILE)"
         ),
     }
 }
@@ -379,7 +385,8 @@ mod tests {
         let mut env = open_machine();
         env.seccomp_filter = Some(true);
         for (container, words) in [
-            (Some(Container::Docker), "docker run --security-opt seccomp=FILE"),
+            (Some(Container::Docker), "oci > FILE`, and docker run --security-opt seccomp=FILE"),
+            (Some(Container::Nspawn), "twinring seccomp nspawn"),
             (Some(Container::Podman), "podman run --security-opt seccomp=FILE"),
             (Some(Container::Kubernetes), "seccompProfile {type: Localhost"),
             (None, "SystemCallFilter=@aio"),

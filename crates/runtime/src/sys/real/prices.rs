@@ -30,16 +30,17 @@ pub(crate) fn allowed_cpus() -> io::Result<Vec<usize>> {
 /// Makes the calling thread never preempt another one when it is woken (SCHED_BATCH, sched(7)), so
 /// that its waker continues until it sleeps itself.
 pub(crate) fn preempt_nobody() -> io::Result<()> {
-    let parameters = libc::sched_param { sched_priority: 0 };
+    // The kernel's sched_param; that of musl has more fields.
+    let priority: libc::c_int = 0;
     // The system call itself: musl's wrapper answers ENOSYS.
     retry_eintr(|| {
-        // SAFETY: one live sched_param, which is only read; 0 is the calling thread.
+        // SAFETY: one live int, which is only read; 0 is the calling thread.
         unsafe {
             libc::syscall(
                 libc::SYS_sched_setscheduler,
                 0,
                 libc::SCHED_BATCH,
-                std::ptr::from_ref(&parameters),
+                std::ptr::from_ref(&priority),
             ) as isize
         }
     })

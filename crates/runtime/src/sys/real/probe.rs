@@ -82,19 +82,21 @@ fn errno_of(call: impl FnOnce() -> libc::c_long) -> i32 {
 
 /// The soft and hard limit of RLIMIT_MEMLOCK in bytes; `None` is unlimited.
 pub(crate) fn memlock_limits() -> (Option<u64>, Option<u64>) {
-    limits(libc::RLIMIT_MEMLOCK)
+    // SAFETY: see `limits`.
+    limits(|limits| unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, limits) })
 }
 
 /// The soft and hard limit of RLIMIT_NOFILE; `None` is unlimited.
 pub(crate) fn nofile_limits() -> (Option<u64>, Option<u64>) {
-    limits(libc::RLIMIT_NOFILE)
+    // SAFETY: see `limits`.
+    limits(|limits| unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, limits) })
 }
 
-fn limits(resource: libc::__rlimit_resource_t) -> (Option<u64>, Option<u64>) {
+/// Calls `ask`, which is getrlimit(2), with one live, exclusively borrowed rlimit. Linux knows the
+/// resources, so the call cannot fail. (The type of a resource differs between C libraries.)
+fn limits(ask: impl FnOnce(*mut libc::rlimit) -> libc::c_int) -> (Option<u64>, Option<u64>) {
     let mut limits = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
-    // SAFETY: one live, exclusively borrowed rlimit; Linux knows the resource, so the call cannot
-    // fail.
-    unsafe { libc::getrlimit(resource, &raw mut limits) };
+    ask(&raw mut limits);
     let finite = |limit| (limit != libc::RLIM_INFINITY).then_some(limit);
     (finite(limits.rlim_cur), finite(limits.rlim_max))
 }

@@ -1,0 +1,181 @@
+//! Servers in containers: with the default profile, which forbids io_uring, and with the one that
+//! `twinring seccomp` prints.
+
+mod support;
+
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::{Command, Output};
+use support::missing::{is_root, missing};
+use support::{ENGINES, Server, connect, ping, run};
+use tempfile::TempDir;
+
+const TWINRING: &str = env!("CARGO_BIN_EXE_twinring");
+const PARTS: [&str; 5] = ["ring", "seccomp", "landlock", "no_new_privs", "capabilities"];
+
+/// A root directory whose programs and libraries are those of this machine, and the profile.
+struct Root(TempDir);
+
+impl Root {
+    /// `None` if the test is skipped.
+    fn new(program: &str) -> Option<Root> {
+        if !is_root() {
+            return None;
+        }
+        let found = Command::new(program).arg("--version").output();
+        if let Err(error) = found {
+            missing(program, error);
+            return None;
+        }
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path();
+        for name in ["proc", "sys", "dev", "etc", "run", "tmp", "usr", "site"] {
+            fs::create_dir(path.join(name)).expect("a directory");
+        }
+        for name in ["bin", "lib", "lib64"] {
+            symlink(Path::new("usr").join(name), path.join(name)).expect("a link");
+        }
+        for name in ["etc/passwd", "etc/group", "etc/ld.so.cache"] {
+            fs::copy(Path::new("/").join(name), path.join(name)).expect("a file");
+        }
+        fs::write(path.join("etc/os-release"), "ID=test\n").expect("a file");
+        fs::write(path.join("site/index.html"), "hello").expect("a file");
+        fs::write(path.join("oci.json"), profile("oci")).expect("a file");
+        Some(Root(directory))
+    }
+
+    /// `podman run` with these options, on the network of this machine. runc, as it is also what
+    /// Docker and containerd use.
+    fn podman(&self, options: &[&str], program: &str) -> Command {
+        let mut command = Command::new("podman");
+        command.args(["--runtime", "runc", "run", "--rm", "--network", "host"]);
+        // The defaults may be above what this machine allows.
+        command.args(["--ulimit", "nofile=4096:4096", "--ulimit", "nproc=4096:4096"]);
+        command.args(["-v", "/usr:/usr:ro", "-v", &format!("{TWINRING}:/twinring:ro")]);
+        command.args(options).arg("--rootfs").arg(self.0.path()).arg(program);
+        command
+    }
+
+    fn with_the_profile(&self, options: &[&str], program: &str) -> Command {
+        let profile = self.0.path().join("oci.json");
+        let option = format!("--security-opt=seccomp={}", profile.display());
+        self.podman(&[&[option.as_str()], options].concat(), program)
+    }
+
+    fn nspawn(&self, filter: &str) -> Command {
+        let mut command = Command::new("systemd-nspawn");
+        command.args(["--quiet", "--register=no", "--keep-unit", "--bind-ro=/usr"]);
+        command.arg(format!("--bind-ro={TWINRING}:/twinring"));
+        command.arg(format!("--system-call-filter={filter}"));
+        command.arg("--directory").arg(self.0.path()).arg("/twinring");
+        command
+    }
+}
+
+fn profile(format: &str) -> String {
+    let (code, profile, stderr) = run(&["seccomp", format]);
+    assert_eq!(code, Some(0), "{stderr}");
+    profile
+}
+
+/// The line of `twinring probe --json` in that container.
+fn probe(mut container: Command) -> Value {
+    let Output { status, stdout, stderr } =
+        container.args(["probe", "--json"]).output().expect("the container starts");
+    assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
+    serde_json::from_slice(&stdout).expect("a JSON line")
+}
+
+/// All parts of the sandbox are on that were on without the container.
+fn assert_sandboxed(ready: &Value, outside: &Value) {
+    for part in PARTS {
+        let on = |line: &Value| line["sandbox"][part]["on"].as_bool();
+        assert_eq!(on(ready), on(outside), "{part}: {ready}");
+    }
+}
+
+#[test]
+fn servers_run_in_containers_with_the_printed_profile() {
+    let Some(root) = Root::new("podman") else { return };
+    for engine in ENGINES {
+        let echo = ["serve", "echo", "--json", "--listen", "127.0.0.1:0", "--engine", engine];
+        let outside = Server::echo(engine, &[]).ready.clone();
+        for options in [&[][..], &["--security-opt=no-new-privileges"], &["--user=65534:65534"]] {
+            let mut command = root.with_the_profile(options, "/twinring");
+            command.args(echo).args(["--workers", "2", "--admin", "127.0.0.1:0"]);
+            let server = Server::spawn(command);
+            assert_eq!(server.ready["engine"], engine);
+            assert_sandboxed(&server.ready, &outside);
+            ping(&connect(server.address()), b"hello");
+            let ended = server.terminate();
+            assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+            assert!(!ended.stderr.contains("refused the system call"), "{}", ended.stderr);
+        }
+        let http =
+            ["http", "--root", "/site", "--listen", "127.0.0.1:0", "--access-log", "/tmp/log"];
+        let udp = ["udp", "--listen", "127.0.0.1:0"];
+        for service in [&http[..], &udp] {
+            let mut command = root.with_the_profile(&[], "/twinring");
+            command.arg("serve").args(service).args(["--json", "--engine", engine]);
+            command.args(["--user", "nobody"]);
+            let server = Server::spawn(command);
+            assert_eq!(server.ready["engine"], engine);
+            assert_sandboxed(&server.ready, &outside);
+            assert_eq!(server.terminate().code, Some(0));
+        }
+        println!("{engine}: echo as root, without privileges to gain, as nobody; http; udp");
+    }
+}
+
+#[test]
+fn the_printed_profile_permits_no_process_and_no_other_socket() {
+    let Some(root) = Root::new("podman") else { return };
+    let mut shell = root.with_the_profile(&[], "/bin/sh");
+    let output = shell.args(["-c", "ls /; echo no process"]).output().expect("a container");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("fork") && !output.status.success(), "{output:?}");
+    let profile: Value = serde_json::from_str(&profile("oci")).expect("JSON");
+    assert_eq!(profile["defaultAction"], "SCMP_ACT_ERRNO");
+    let calls = profile["syscalls"].as_array().expect("a list");
+    let names = |call: &Value| call["names"].as_array().expect("names").clone();
+    for never in ["ptrace", "mount", "fork", "vfork", "kill", "unshare", "bpf", "ioctl", "keyctl"] {
+        assert!(!calls.iter().flat_map(names).any(|name| name == never), "{never}");
+    }
+}
+
+#[test]
+fn the_probe_names_the_container_that_refuses_and_its_remedy() {
+    if let Some(root) = Root::new("podman") {
+        let refused = probe(root.podman(&[], "/twinring"));
+        assert_eq!(refused["environment"]["container"], "podman");
+        // Some releases of podman allow io_uring by default.
+        if refused["verdict"]["state"] == "refused" {
+            assert_eq!(refused["refusal"]["layer"], "seccomp", "{refused}");
+            let fix = refused["refusal"]["fix"].as_str().expect("a remedy");
+            assert!(fix.contains("twinring seccomp oci > FILE"), "{fix}");
+            assert!(fix.contains("podman run --security-opt seccomp=FILE"), "{fix}");
+        }
+        let allowed = probe(root.with_the_profile(&[], "/twinring"));
+        assert_ne!(allowed["verdict"]["state"], "refused", "{allowed}");
+        assert_eq!(allowed["epoll_pwait2"], true, "{allowed}");
+    }
+    if let Some(root) = Root::new("systemd-nspawn") {
+        let refused = probe(root.nspawn("~io_uring_setup"));
+        assert_eq!(refused["environment"]["container"], "nspawn");
+        assert_eq!(refused["refusal"]["layer"], "seccomp", "{refused}");
+        let fix = refused["refusal"]["fix"].as_str().expect("a remedy");
+        assert!(fix.contains("twinring seccomp nspawn"), "{fix}");
+        let lines = profile("nspawn");
+        let lines = lines.lines().filter_map(|line| line.strip_prefix("SystemCallFilter="));
+        let allowed = lines.collect::<Vec<_>>().join(" ");
+        assert_ne!(probe(root.nspawn(&allowed))["verdict"]["state"], "refused");
+        let mut command = root.nspawn(&allowed);
+        command.args(["serve", "echo", "--json", "--listen", "127.0.0.1:0"]);
+        let server = Server::spawn(command);
+        assert_eq!(server.ready["engine"], "io_uring");
+        assert_sandboxed(&server.ready, &Server::echo("io_uring", &[]).ready);
+        ping(&connect(server.address()), b"hello");
+    }
+}
