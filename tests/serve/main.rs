@@ -11,6 +11,7 @@ mod echo_shutdown;
 mod engines;
 mod families;
 mod http;
+mod http2;
 mod http_browser;
 mod http_config;
 mod http_hosts;

@@ -78,7 +78,7 @@ impl Configuration {
 }
 
 /// Options whose values a reload replaces; `[[host]]` is replaced, too.
-pub(super) const RELOADED: [&str; 25] = [
+pub(super) const RELOADED: [&str; 27] = [
     "autoindex",
     "body-timeout",
     "cache-bytes",
@@ -87,6 +87,8 @@ pub(super) const RELOADED: [&str; 25] = [
     "cache-valid",
     "header",
     "header-timeout",
+    "http2",
+    "http2-streams",
     "idle-timeout",
     "index",
     "max-body-bytes",

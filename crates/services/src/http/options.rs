@@ -26,6 +26,9 @@ pub struct HttpSettings {
     pub limits: HttpLimits,
     /// Timeouts of requests and answers.
     pub timeouts: Timeouts,
+    /// HTTP/2, beside HTTP/1.1: for clients that begin with it on a connection without TLS, and for
+    /// those that agreed on it over TLS.
+    pub http2: Option<Http2Limits>,
 }
 
 impl HttpSettings {
@@ -38,7 +41,21 @@ impl HttpSettings {
             send: SendStrategy::Sendfile,
             limits: HttpLimits::default(),
             timeouts: Timeouts::default(),
+            http2: Some(Http2Limits::default()),
         }
+    }
+}
+
+/// Limits of a connection that speaks HTTP/2, besides those of all connections.
+#[derive(Clone, Copy, Debug)]
+pub struct Http2Limits {
+    /// Concurrent requests. 100 by default.
+    pub streams: u32,
+}
+
+impl Default for Http2Limits {
+    fn default() -> Http2Limits {
+        Http2Limits { streams: 100 }
     }
 }
 
@@ -74,7 +91,8 @@ pub struct HttpLimits {
     /// Longest body of a request, which is read and dropped; a longer one gets 413. 64 KiB by
     /// default.
     pub body_bytes: u64,
-    /// Requests on one connection; the last one is answered with `Connection: close`.
+    /// Requests on one connection; the last one is answered with `Connection: close`, or in HTTP/2
+    /// with GOAWAY.
     pub requests: u64,
 }
 

@@ -11,6 +11,7 @@ use self::answer::Answer;
 use super::body::Skip;
 use super::connection::{Connection, Phase};
 use super::generation::Generation;
+use super::http2::{self, PREFACE};
 use super::head::{Framing, Head, Method, Scan, Storage};
 use super::path::clean;
 use super::reply::{Reply, ResponseContext, preferred, reply};
@@ -66,6 +67,14 @@ impl Input {
         }
     }
 
+    /// All bytes, in one buffer.
+    fn into_bytes(self) -> RecvBuf {
+        match self.chunk {
+            Some(chunk) => chunk,
+            None => RecvBuf::from(self.kept[self.start..].to_vec()),
+        }
+    }
+
     fn consume(&mut self, bytes: usize) {
         self.scan = Scan::default();
         match &mut self.chunk {
@@ -101,6 +110,7 @@ pub(super) async fn serve_connection(
     let mut input = Input::default();
     let mut collected = Vec::new();
     let mut answered = 0;
+    let mut may_be_http2 = connection.tls.is_none() && worker.generation().settings.http2.is_some();
     loop {
         let phase = if input.is_empty() { Phase::Idle } else { Phase::Head };
         let chunk = connection.recv(phase).await?;
@@ -109,6 +119,17 @@ pub(super) async fn serve_connection(
         }
         input.add(chunk);
         worker.clock.tick();
+        if may_be_http2 {
+            let begins = input.bytes().len().min(PREFACE.len());
+            may_be_http2 = input.bytes()[..begins] == PREFACE[..begins];
+            match (may_be_http2, begins == PREFACE.len()) {
+                (false, _) => {}
+                (true, false) => continue,
+                (true, true) => {
+                    return Box::pin(http2::serve(worker, connection, input.into_bytes())).await;
+                }
+            }
+        }
         loop {
             let (reply, persistence) = match next(worker, connection, &mut input, answered) {
                 Next::More => break,
@@ -263,7 +284,7 @@ fn next(worker: &Rc<Worker>, connection: &Connection, input: &mut Input, answere
 
 /// The answer, if it can be built without waiting: it is in memory, or its file is open and
 /// unchanged.
-fn cached_reply(
+pub(super) fn cached_reply(
     worker: &Rc<Worker>,
     generation: &Rc<Generation>,
     head: &Head<'_, '_>,
@@ -282,7 +303,8 @@ fn cached_reply(
     Some(reply(head, variant, ResponseContext { clock: &worker.clock, persistence }))
 }
 
-fn refusal(worker: &Worker, status: Status) -> Reply {
+/// Builds and counts an answer that refuses a request.
+pub(super) fn refusal(worker: &Worker, status: Status) -> Reply {
     worker.counters.count_answer(status);
     Reply::new(status, message(status, &[], &worker.clock, Persistence::Closes, false))
 }
@@ -374,13 +396,21 @@ async fn answer(
     worker.clock.tick();
     let mut storage = Storage::new();
     match Head::parse(head, &mut storage, generation.settings.limits.head) {
-        Ok(head) => match generation.settings.sites.find(&head) {
-            Some(site) => {
-                Answer { worker, generation, site, head: &head, persistence }.find().await
-            }
-            None => misdirected(worker, &head, persistence),
-        },
+        Ok(head) => answer_to(worker, generation, &head, persistence).await,
         Err(status) => refusal(worker, status),
+    }
+}
+
+/// The answer to a request without the body, or whose body was read.
+pub(super) async fn answer_to(
+    worker: &Rc<Worker>,
+    generation: Rc<Generation>,
+    head: &Head<'_, '_>,
+    persistence: Persistence,
+) -> Reply {
+    match generation.settings.sites.find(head) {
+        Some(site) => Answer { worker, generation, site, head, persistence }.find().await,
+        None => misdirected(worker, head, persistence),
     }
 }
 

@@ -4,6 +4,7 @@ use super::access_log::AccessLog;
 use super::connection::{Connection, Phase};
 use super::counters::WorkerCounters;
 use super::generation::LiveSettings;
+use super::http2;
 use super::observer::Observer;
 use super::options::HttpSettings;
 use super::reply::Reply;
@@ -23,7 +24,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use twinring::net::Steering;
-use twinring::{Handle, ListenOptions, TcpStream, spawn};
+use twinring::{Handle, ListenOptions, RecvBuf, TcpStream, spawn};
 
 /// The longest and the shortest time between two sweeps over the connections.
 const SWEEP_MAX: Duration = Duration::from_secs(1);
@@ -182,7 +183,11 @@ impl WorkerService for Worker {
                 }
                 None => Ok(()),
             };
+            let speaks_http2 = connection.tls.as_ref().is_some_and(|tls| tls.speaks_http2());
             let served = match begun {
+                Ok(()) if speaks_http2 => {
+                    Box::pin(http2::serve(&worker, &connection, RecvBuf::from(Vec::new()))).await
+                }
                 Ok(()) => serve_connection(&worker, &connection).await,
                 Err(error) => Err(error),
             };

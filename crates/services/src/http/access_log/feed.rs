@@ -230,6 +230,17 @@ impl ConnectionLog {
         }
     }
 
+    /// The log of one request of several that are answered at once.
+    pub(in super::super) fn of_stream(&self) -> ConnectionLog {
+        ConnectionLog {
+            log: Rc::clone(&self.log),
+            peer: self.peer.clone(),
+            port: self.port,
+            begun: Cell::new(None),
+            pending: RefCell::default(),
+        }
+    }
+
     /// An incomplete part of a head arrived at `now`.
     pub(in super::super) fn begin(&self, now: Instant) {
         self.begun.set(self.begun.get().or(Some(now)));
