@@ -12,6 +12,7 @@ mod engines;
 mod families;
 mod http;
 mod http2;
+mod http2_spec;
 mod http_browser;
 mod http_config;
 mod http_hosts;

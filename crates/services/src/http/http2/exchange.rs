@@ -192,10 +192,11 @@ async fn reply_to(
         worker.counters.cache_hits.add(1);
         return reply;
     }
-    // A request that is refused anyway is refused before its body is read.
+    // A method that is refused anyway is refused for any body. That is read nevertheless, because the
+    // h2 crate finds out meanwhile whether the request is malformed.
     if head.framing != Framing::Empty
-        && head.method != Method::Other
         && let Err(status) = skip_body(&generation, &head, body, respond).await
+        && head.method != Method::Other
     {
         worker.counters.body_timeouts.add(u64::from(status == Status::REQUEST_TIMEOUT));
         return refusal(worker, status);
@@ -219,7 +220,7 @@ async fn skip_body(
     {
         return Err(Status::CONTENT_TOO_LARGE);
     }
-    if head.expects_continue {
+    if head.expects_continue && head.method != Method::Other {
         let mut response = Response::new(());
         *response.status_mut() = http::StatusCode::CONTINUE;
         // A stream that has ended is noticed below.
