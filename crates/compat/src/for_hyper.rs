@@ -1,5 +1,6 @@
 //! The traits of hyper 1.
 
+use crate::shared_methods::{write_to_inner, write_to_socket};
 use crate::{Compat, Socket, ThreadBound};
 use hyper::rt::{Read, ReadBufCursor, Sleep, Write};
 use send_wrapper::SendWrapper;
@@ -20,32 +21,10 @@ impl<S: Socket + Unpin> Read for Compat<S> {
 }
 
 impl<S: Socket + Unpin> Write for Compat<S> {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        self.poll_write_bytes(cx, buf)
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_shut_down(cx)
-    }
+    write_to_socket!(poll_shutdown);
 
     fn is_write_vectored(&self) -> bool {
         true
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        self.poll_write_slices(cx, bufs)
     }
 }
 
@@ -60,32 +39,10 @@ impl<T: Read + Unpin> Read for ThreadBound<T> {
 }
 
 impl<T: Write + Unpin> Write for ThreadBound<T> {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        self.project().poll_write(cx, buf)
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.project().poll_flush(cx)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.project().poll_shutdown(cx)
-    }
+    write_to_inner!(poll_shutdown);
 
     fn is_write_vectored(&self) -> bool {
         self.get().is_write_vectored()
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        self.project().poll_write_vectored(cx, bufs)
     }
 }
 

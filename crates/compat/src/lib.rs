@@ -59,6 +59,7 @@ mod for_futures;
 mod for_hyper;
 #[cfg(feature = "tokio")]
 mod for_tokio;
+mod shared_methods;
 mod socket;
 mod thread_bound;
 

@@ -1,7 +1,7 @@
 //! The pool of receive buffers.
 
 #[cfg(debug_assertions)]
-use super::quarantine::{self, Buried};
+use super::quarantine::{self, Quarantined};
 use crate::sys::Mapping;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -217,7 +217,7 @@ impl Drop for Pool {
         // SAFETY: taken once, here, and not used any more.
         let memory = unsafe { ManuallyDrop::take(&mut self.memory) };
         #[cfg(debug_assertions)]
-        quarantine::bury(Buried::Pages(memory));
+        quarantine::add(Quarantined::Pages(memory));
         #[cfg(not(debug_assertions))]
         drop(memory);
     }

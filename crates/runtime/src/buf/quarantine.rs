@@ -48,19 +48,19 @@ pub(crate) fn check(memory: &[u8], what: impl FnOnce() -> String) {
 }
 
 /// Memory that was returned to the allocator.
-pub(crate) enum Buried {
+pub(crate) enum Quarantined {
     Pages(Mapping),
     Heap(Vec<u8>),
 }
 
-impl Buried {
+impl Quarantined {
     fn poison(&mut self) {
         match self {
             // SAFETY: a mapping is initialised from the start, and its owner has released it.
-            Buried::Pages(pages) => poison(unsafe {
+            Quarantined::Pages(pages) => poison(unsafe {
                 std::slice::from_raw_parts_mut(pages.start().as_ptr(), pages.len())
             }),
-            Buried::Heap(bytes) => {
+            Quarantined::Heap(bytes) => {
                 bytes.clear();
                 bytes.resize(bytes.capacity(), POISON);
             }
@@ -71,10 +71,10 @@ impl Buried {
         match self {
             // SAFETY: initialised, and not written to since `poison`, unless this is the error to
             // find.
-            Buried::Pages(pages) => unsafe {
+            Quarantined::Pages(pages) => unsafe {
                 std::slice::from_raw_parts(pages.start().as_ptr(), pages.len())
             },
-            Buried::Heap(bytes) => bytes,
+            Quarantined::Heap(bytes) => bytes,
         }
     }
 
@@ -86,12 +86,12 @@ impl Buried {
 /// The quarantined memory of a thread. The rest is verified when the thread ends.
 #[derive(Default)]
 struct Quarantine {
-    blocks: VecDeque<Buried>,
+    blocks: VecDeque<Quarantined>,
     bytes: usize,
 }
 
 impl Quarantine {
-    fn pop(&mut self) -> Option<Buried> {
+    fn pop(&mut self) -> Option<Quarantined> {
         let oldest = self.blocks.pop_front()?;
         self.bytes -= oldest.bytes().len();
         Some(oldest)
@@ -119,7 +119,7 @@ thread_local! {
 ///
 /// # Panics
 /// If older memory, which is freed to make space, was written to.
-pub(crate) fn bury(mut memory: Buried) {
+pub(crate) fn add(mut memory: Quarantined) {
     memory.poison();
     // A thread that is ending has no quarantine any more.
     let _freed_at_once = QUARANTINE.try_with(|quarantine| {
@@ -131,7 +131,7 @@ pub(crate) fn bury(mut memory: Buried) {
         };
         while full {
             let oldest = quarantine.borrow_mut().pop();
-            oldest.into_iter().for_each(Buried::check);
+            oldest.into_iter().for_each(Quarantined::check);
             full = quarantine.borrow().is_full();
         }
     });
@@ -142,7 +142,7 @@ pub(crate) fn bury(mut memory: Buried) {
 /// # Panics
 /// If some of it was written to.
 #[cfg(test)]
-pub(crate) fn exhume() {
+pub(crate) fn verify() {
     while let Some(oldest) = QUARANTINE.with_borrow_mut(Quarantine::pop) {
         oldest.check();
     }
@@ -201,7 +201,7 @@ mod tests {
         let (pool, address) = used();
         drop(pool);
         write_late(address.wrapping_add(13));
-        exhume();
+        verify();
     }
 
     #[test]
@@ -210,14 +210,14 @@ mod tests {
             let (pool, _) = used();
             pool.give_back(pool.take().expect("it was released"));
             drop(pool);
-            bury(Buried::Heap(vec![1; 100]));
+            add(Quarantined::Heap(vec![1; 100]));
         }
-        bury(Buried::Heap(vec![1; BYTES_MAX + 1]));
-        bury(Buried::Heap(Vec::new()));
+        add(Quarantined::Heap(vec![1; BYTES_MAX + 1]));
+        add(Quarantined::Heap(Vec::new()));
         QUARANTINE.with_borrow(|quarantine| {
             assert!(quarantine.blocks.len() <= BLOCKS_MAX);
             assert!(quarantine.bytes <= BYTES_MAX);
         });
-        exhume();
+        verify();
     }
 }

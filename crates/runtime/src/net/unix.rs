@@ -1,7 +1,7 @@
 //! Unix stream sockets: streams and listeners like those of TCP, with paths for addresses.
 
 use super::listener::Acceptor;
-use super::stream::{Recv, Send, TcpStream, connect_socket};
+use super::stream::{Connect, Recv, Send, TcpStream};
 use crate::buf::{RecvBuf, SendBuf};
 use crate::sys::socket::{Domain, SockAddr, Socket, Type};
 use crate::time::sleep;
@@ -100,7 +100,7 @@ impl UnixStream {
         let address = SockAddr::unix(path)?;
         loop {
             let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-            match connect_socket(socket, &address).await {
+            match Connect::socket(socket, &address).await {
                 Ok(stream) => return Ok(UnixStream { stream }),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     sleep(FULL_BACKLOG_PAUSE).await;

@@ -75,7 +75,7 @@ impl UringDriver {
                     InFlight::Waiting(_) => Some(Op::Send),
                     _ => own.connecting.is_some().then_some(Op::Connect),
                 };
-                cancels[2] = stream.sending.awaits_room().then_some(Op::Room);
+                cancels[2] = stream.sending.awaits_room().then_some(Op::Writable);
                 own.expected += cancels.iter().flatten().count() as u32;
             }
             Some(Entry::Udp(_)) => return self.cancel_all_of_udp(key),

@@ -6,7 +6,7 @@
 
 use super::{Op, UringDriver};
 #[cfg(debug_assertions)]
-use crate::buf::quarantine::{self, Buried};
+use crate::buf::quarantine::{self, Quarantined};
 use crate::config::FileOperations;
 use crate::driver::closed;
 use crate::driver::slots::{Key, Slots};
@@ -69,7 +69,7 @@ impl Files {
     pub(super) fn forget(&mut self, key: Key) {
         let forgotten = self.slots.remove(key);
         #[cfg(debug_assertions)]
-        forgotten.into_iter().for_each(|slot| quarantine::bury(Buried::Heap(slot.op.bytes)));
+        forgotten.into_iter().for_each(|slot| quarantine::add(Quarantined::Heap(slot.op.bytes)));
         #[cfg(not(debug_assertions))]
         drop(forgotten);
     }

@@ -356,7 +356,7 @@ impl UringDriver {
                 Uring::on_connect(stream, result, wakes);
                 false
             }),
-            Op::Room => self.on_stream(key, |_, stream| {
+            Op::Writable => self.on_stream(key, |_, stream| {
                 stream.own.expected -= 1;
                 stream.sending.writable(wakes);
                 false

@@ -26,7 +26,7 @@ pub(super) enum Op {
     /// An operation on a file; its key names a slot of [`super::Files`].
     File,
     /// A poll that ends when a stream accepts more.
-    Room,
+    Writable,
     /// A send without a copy; its key names a [`super::ZeroCopySend`].
     SendZeroCopy,
     /// The timer of [`super::Quiet`].
@@ -48,7 +48,7 @@ impl Op {
         Op::SendDatagram,
         Op::SendAddressTrial,
         Op::File,
-        Op::Room,
+        Op::Writable,
         Op::SendZeroCopy,
         Op::Quiet,
     ];

@@ -79,7 +79,7 @@ impl Engine for Uring {
         stream.own.expected += 1;
         let entry = opcode::PollAdd::new(Fd(fd), libc::POLLOUT as u32).build();
         // SAFETY: a poll names no memory.
-        unsafe { self.ring.push(entry.user_data(Op::Room.tag(key))) };
+        unsafe { self.ring.push(entry.user_data(Op::Writable.tag(key))) };
         Ok(())
     }
 

@@ -14,7 +14,7 @@
 //! 200,000 packets/s of 172 bytes, both CPUs per packet: 4.3 us against 4.8). Fewer, as from
 //! thousands of sockets, go out many at a time in one enter, each with MSG_DONTWAIT and without a completion for success, and
 //! are settled like those of streams: see the module above. One that finds the send buffer full
-//! goes again, waiting, before all others; see `room` for why none can have overtaken it. One that the
+//! goes again, waiting, before all others; see `send_budget` for why none can have overtaken it. One that the
 //! kernel is to cut into segments, and may refuse to, has nothing behind it in its enter. So sends keep
 //! their order, but for one case: an ICMP error, which only a connected socket reports, takes the place
 //! of a send, and those that were handed over behind it go out before it is repeated.
@@ -23,8 +23,8 @@ mod calls;
 mod direct;
 mod memory;
 mod receive;
-mod room;
 mod send;
+mod send_budget;
 
 pub(super) use self::direct::Places;
 pub(super) use self::memory::{RecvOp, SendOp};
@@ -32,7 +32,7 @@ pub(super) use self::memory::{RecvOp, SendOp};
 use self::calls::{Reads, reads_of};
 use self::direct::Socket;
 use self::memory::{Memory, RECVMSG_HEADER_BYTES};
-use self::room::Room;
+use self::send_budget::SendBudget;
 use super::ring::Enter;
 use super::{Entry, Op, Uring, UringDriver};
 use crate::buf::Pool;
@@ -90,7 +90,7 @@ pub(crate) struct Own {
     /// Sends with the kernel, and those among them that succeed silently.
     in_flight: u32,
     silent: u32,
-    room: Room,
+    send_budget: SendBudget,
     /// The send buffer was full: the next send waits for room.
     blocked: bool,
     /// A send that nothing may follow before it is over: it waits for room, or the kernel may refuse to
@@ -148,7 +148,7 @@ impl UringDriver {
         let mut template = Box::new(empty_header());
         template.msg_namelen = name_bytes as libc::socklen_t;
         template.msg_controllen = control_bytes as _;
-        let room = Room::new(&socket);
+        let send_budget = SendBudget::new(&socket);
         let socket = match self.engine.features.direct {
             true => self.engine.places.register(&self.engine.ring, socket),
             false => Socket::plain(socket),
@@ -172,7 +172,7 @@ impl UringDriver {
             receive_error: None,
             in_flight: 0,
             silent: 0,
-            room,
+            send_budget,
             blocked: false,
             alone: None,
         };

@@ -124,7 +124,7 @@ fn a_pool_freed_under_a_receive_is_found_after_its_end() {
         driver.engine.groups.groups.clear();
         peer.write_all(b"too late").expect("room");
         let_the_kernel_write(&mut driver);
-        let said = complaint(quarantine::exhume);
+        let said = complaint(quarantine::verify);
         assert!(said.contains("freed memory was written to after its release"), "{said}");
         give_up(driver);
     }
@@ -160,7 +160,7 @@ fn a_datagram_socket_forgotten_with_its_receives_is_found() {
         drop(driver.entries.remove(key));
         peer.send(b"too late").expect("room");
         let_the_kernel_write(&mut driver);
-        let said = complaint(quarantine::exhume);
+        let said = complaint(quarantine::verify);
         assert!(said.contains("freed memory was written to after its release"), "{said}");
     }
 }
@@ -189,7 +189,7 @@ fn memory_of_a_read_freed_before_its_completion_is_found() {
     driver.engine.files.forget(key);
     peer.write_all(b"too late").expect("room");
     let_the_kernel_write(&mut driver);
-    let said = complaint(quarantine::exhume);
+    let said = complaint(quarantine::verify);
     assert!(said.contains("freed memory was written to after its release: bytes 0 to 7"), "{said}");
     give_up(driver);
 }
@@ -217,6 +217,6 @@ fn what_is_released_in_order_passes() {
             submit(&mut driver);
         }
         drop(driver);
-        quarantine::exhume();
+        quarantine::verify();
     }
 }

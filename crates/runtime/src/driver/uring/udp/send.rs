@@ -107,7 +107,7 @@ impl Uring {
             if is_cut && udp.own.in_flight > 0 {
                 break;
             }
-            if !udp.own.room.admits(&socket.owned, bytes, &self.counters) {
+            if !udp.own.send_budget.admits(&socket.owned, bytes, &self.counters) {
                 break;
             }
             let Some(outgoing) = udp.outbox.pop() else { break };
@@ -139,7 +139,7 @@ impl Uring {
 
     /// All sends in flight are complete: sends the next and wakes waiters. True if there is none.
     fn after_datagrams(&mut self, key: Key, udp: &mut Udp, wakes: &mut Vec<Waker>) -> bool {
-        udp.own.room.reset();
+        udp.own.send_budget.reset();
         if udp.own.abandoned {
             // One that was refused since then was put back.
             udp.outbox.give_up();

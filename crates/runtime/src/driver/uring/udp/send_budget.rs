@@ -18,7 +18,7 @@ fn charge(bytes: usize) -> usize {
 
 /// The free space in the send buffer of one socket.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct SendBudget {
     buffer_bytes: usize,
     /// Charged for the datagrams that are with the kernel or queued for it.
     charged: usize,
@@ -26,11 +26,11 @@ pub(super) struct Room {
     left: Option<usize>,
 }
 
-impl Room {
-    pub(super) fn new(socket: &OwnedFd) -> Room {
+impl SendBudget {
+    pub(super) fn new(socket: &OwnedFd) -> SendBudget {
         // Without an answer every datagram is sent alone.
         let buffer_bytes = sys::socket::SockRef::from(socket).send_buffer_size().unwrap_or(0);
-        Room { buffer_bytes, charged: 0, left: None }
+        SendBudget { buffer_bytes, charged: 0, left: None }
     }
 
     /// The kernel has no more datagrams.

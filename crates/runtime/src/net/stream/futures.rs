@@ -1,0 +1,161 @@
+//! The futures of [`TcpStream`] that have a name.
+
+use super::TcpStream;
+use crate::buf::{RecvBuf, SendBuf};
+use crate::driver::Side;
+use crate::net::forget_waiter;
+use crate::runtime::current;
+use crate::sys;
+use crate::sys::socket::{Domain, Protocol, SockAddr, Socket, Type};
+use crate::task::{WaitToken, Waiter};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// The future of [`TcpStream::connect`]. Dropping it abandons the attempt.
+#[derive(Debug)]
+pub struct Connect {
+    /// The stream until it is ready; or why it could not start, until that was reported.
+    started: Result<TcpStream, Option<io::Error>>,
+    /// It need not be returned: dropping this closes the socket.
+    token: WaitToken,
+}
+
+impl Connect {
+    /// Connects a new socket.
+    pub(super) fn from(local: Option<SocketAddr>, address: SocketAddr) -> Connect {
+        match socket_for(local, address) {
+            Ok(socket) => Connect::socket(socket, &address.into()),
+            Err(error) => Connect { started: Err(Some(error)), token: WaitToken::default() },
+        }
+    }
+
+    /// Connects this socket.
+    pub(in crate::net) fn socket(socket: Socket, address: &SockAddr) -> Connect {
+        let worker = current();
+        let started = worker.driver.borrow_mut().connect(OwnedFd::from(socket), address);
+        let started = started.map(|key| TcpStream::new(worker, key)).map_err(Some);
+        Connect { started, token: WaitToken::default() }
+    }
+}
+
+impl Future for Connect {
+    type Output = io::Result<TcpStream>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Connect { started, token } = &mut *self;
+        let mut waiter = Waiter::new(cx, token);
+        let connected = match started {
+            Ok(stream) => stream.worker.driver.borrow_mut().poll_connected(stream.key, &mut waiter),
+            Err(error) => Poll::Ready(Err(error.take().unwrap_or_else(polled_again))),
+        };
+        connected.map(|connected| {
+            let stream = std::mem::replace(started, Err(None));
+            connected.and_then(|()| stream.map_err(|error| error.unwrap_or_else(polled_again)))
+        })
+    }
+}
+
+fn polled_again() -> io::Error {
+    io::Error::other("a finished connect was polled again")
+}
+
+fn socket_for(local: Option<SocketAddr>, address: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_tcp_nodelay(true)?;
+    if let Some(local) = local {
+        sys::bind_address_no_port(socket.as_raw_fd())?;
+        socket.bind(&local.into())?;
+    }
+    Ok(socket)
+}
+
+/// The future of [`TcpStream::recv`]. Dropping it loses no data.
+#[derive(Debug)]
+#[must_use = "receives nothing unless awaited"]
+pub struct Recv<'a> {
+    stream: &'a TcpStream,
+    cancels: u32,
+    token: WaitToken,
+}
+
+impl<'a> Recv<'a> {
+    pub(super) fn new(stream: &'a TcpStream) -> Recv<'a> {
+        Recv { stream, cancels: stream.cancels.get(), token: WaitToken::default() }
+    }
+}
+
+impl Future for Recv<'_> {
+    type Output = io::Result<RecvBuf>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Recv { stream, cancels, token } = self.get_mut();
+        stream.check_cancelled(*cancels)?;
+        if !stream.spend(cx) {
+            return Poll::Pending;
+        }
+        let mut waiter = Waiter::new(cx, token);
+        let polled = stream.worker.driver.borrow_mut().poll_recv(stream.key, &mut waiter);
+        stream.spend_received(&polled);
+        polled
+    }
+}
+
+impl Drop for Recv<'_> {
+    fn drop(&mut self) {
+        forget_waiter(&self.stream.worker, self.stream.key, Side::Receive, &mut self.token);
+    }
+}
+
+/// The future of [`TcpStream::send`] and [`TcpStream::send_more`]. If it is dropped before it was
+/// ready, it has sent nothing, and drops the buffer: see [`into_buffer`](Send::into_buffer).
+#[derive(Debug)]
+#[must_use = "sends nothing unless awaited"]
+pub struct Send<'a> {
+    stream: &'a TcpStream,
+    buf: Option<SendBuf>,
+    more: bool,
+    cancels: u32,
+    token: WaitToken,
+}
+
+impl<'a> Send<'a> {
+    pub(super) fn new(stream: &'a TcpStream, buf: SendBuf, more: bool) -> Send<'a> {
+        let (cancels, token) = (stream.cancels.get(), WaitToken::default());
+        Send { stream, buf: Some(buf), more, cancels, token }
+    }
+
+    /// Abandons the send and returns the buffer; `None` if it was queued.
+    pub fn into_buffer(mut self) -> Option<SendBuf> {
+        self.buf.take()
+    }
+}
+
+impl Future for Send<'_> {
+    type Output = io::Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.stream.check_cancelled(self.cancels)?;
+        // Otherwise a peer that reads as fast as we send would monopolise the thread.
+        if !self.stream.spend(cx) {
+            return Poll::Pending;
+        }
+        let Send { stream, buf, more, token, .. } = &mut *self;
+        let bytes = buf.as_ref().map_or(0, SendBuf::len);
+        let mut waiter = Waiter::new(cx, token);
+        let mut driver = stream.worker.driver.borrow_mut();
+        let polled = driver.poll_send(stream.key, &mut waiter, buf, *more);
+        if polled.is_ready() {
+            stream.worker.executor.spend_bytes(bytes);
+        }
+        polled
+    }
+}
+
+impl Drop for Send<'_> {
+    fn drop(&mut self) {
+        forget_waiter(&self.stream.worker, self.stream.key, Side::Send, &mut self.token);
+    }
+}
