@@ -15,7 +15,7 @@ use h2::{Reason, RecvStream, SendStream};
 use http::request::Parts;
 use http::{Request, Response};
 use std::cell::{Cell, RefCell};
-use std::future::poll_fn;
+use std::future::{pending, poll_fn};
 use std::ops::Range;
 use std::rc::Rc;
 use std::task::Waker;
@@ -228,7 +228,9 @@ async fn skip_body(
     }
     let skip = async {
         while let Some(data) = body.data().await {
-            let bytes = data.map_err(|_| Status::BAD_REQUEST)?.len();
+            // A stream that was reset, which the caller learns by itself.
+            let Ok(data) = data else { return pending().await };
+            let bytes = data.len();
             let left = allowance.checked_sub(bytes as u64);
             allowance = left.ok_or(Status::CONTENT_TOO_LARGE)?;
             // Fails only for more than was received.
