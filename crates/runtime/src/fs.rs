@@ -24,8 +24,10 @@
 mod list;
 mod operation;
 mod strategy;
+mod writing;
 
 pub use self::strategy::SendStrategy;
+pub use self::writing::Create;
 
 pub(crate) use self::operation::{FileOp, Start, WARM_BYTES, What};
 pub(crate) use self::strategy::Sending;
@@ -239,9 +241,12 @@ impl Dir {
     /// # Panics
     /// Outside a twinring runtime.
     pub async fn open_file(&self, path: &Path, symlinks: Symlinks) -> io::Result<File> {
+        self.open_with(path, symlinks.how(libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY)).await
+    }
+
+    async fn open_with(&self, path: &Path, how: OpenHow) -> io::Result<File> {
         let worker = current();
         let path = terminated(path)?;
-        let how = symlinks.how(libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY);
         if self.handle.storage != Storage::Elsewhere {
             worker.counters.syscalls.add(1);
             let cached = OpenHow { resolve: how.resolve | RESOLVE_CACHED, ..how };
@@ -300,7 +305,7 @@ fn is_one_of(error: &io::Error, errnos: &[i32]) -> bool {
     error.raw_os_error().is_some_and(|errno| errnos.contains(&errno))
 }
 
-/// A file that is open for reading, of the current worker. Tasks may share it in an [`Rc`];
+/// An open file of the current worker, for reading; from [`Dir::create_file`] for writing too. Tasks may share it in an [`Rc`];
 /// dropping it closes it, when operations that use it are over.
 pub struct File {
     worker: Rc<Worker>,

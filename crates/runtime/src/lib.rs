@@ -63,15 +63,15 @@ pub use config::{
 pub use counters::{CounterSnapshot, OverrunSummary};
 pub use datagram::{Datagram, Ecn, Received, SendErrors, UdpStats};
 pub use net::{
-    BoundListener, BoundUdp, ListenOptions, TcpListener, TcpStream, UdpOptions, UdpSocket,
-    UnixListener, UnixStream,
+    BoundListener, BoundUdp, Keepalive, ListenOptions, TcpListener, TcpStream, UdpOptions,
+    UdpSocket, UnixListener, UnixStream,
 };
 pub use race::{Either, race};
 pub use runtime::{
     Builder, Handle, Notice, Runtime, RuntimeError, ShutdownRequested, call_times,
     restart_call_times, shutdown_requested, spawn, submit,
 };
-pub use task::{JoinError, JoinHandle};
+pub use task::{JoinError, JoinHandle, RemoteHandle, spawn_named, task_name};
 pub use time::{Elapsed, Sleep, Tick, Ticker, sleep, sleep_until, timeout, timeout_at};
 
 /// CLOCK_MONOTONIC in nanoseconds: the clock that all processes of one machine share, for time

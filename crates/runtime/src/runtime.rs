@@ -15,7 +15,7 @@ use crate::counters::{CounterSnapshot, Counters};
 use crate::fs::SendStrategy;
 use crate::sync::{AtomicU8, Mutex};
 use crate::sys;
-use crate::task::Inbox;
+use crate::task::{Inbox, RemoteHandle, task_for};
 use std::cell::Cell;
 use std::error::Error;
 use std::fmt;
@@ -125,7 +125,8 @@ const STOPPING: u8 = 2;
 /// State that the threads of a runtime share with its handles.
 struct Shared {
     stage: AtomicU8,
-    inboxes: Mutex<Vec<Arc<Inbox>>>,
+    /// Each with the number of its worker, in the order in which they started.
+    inboxes: Mutex<Vec<(usize, Arc<Inbox>)>>,
     /// Threads for blocking work on files; none until they are needed.
     blocking: Arc<blocking::Pool>,
     /// Likewise for [`spawn_blocking`](crate::spawn_blocking).
@@ -153,7 +154,7 @@ impl Shared {
     fn advance_to(&self, stage: u8) {
         self.stage.fetch_max(stage, Ordering::AcqRel);
         let inboxes = self.inboxes.lock().unwrap_or_else(PoisonError::into_inner);
-        inboxes.iter().for_each(|inbox| inbox.signal());
+        inboxes.iter().for_each(|(_, inbox)| inbox.signal());
     }
 }
 
@@ -178,6 +179,48 @@ impl Handle {
     /// Ends every worker at once; tasks are dropped at their current await.
     pub fn stop(&self) {
         self.shared.advance_to(STOPPING);
+    }
+
+    /// Starts a task on a worker, from any thread: from another worker, or from outside of the runtime.
+    /// `task` is sent to the worker and called there, so what it returns need not be `Send`. Without
+    /// a reason to choose a worker, take them in turn.
+    ///
+    /// ```no_run
+    /// # fn example(handle: &twinring::Handle) -> std::io::Result<()> {
+    /// let length = handle.spawn_on(0, || async {
+    ///     let stream = twinring::TcpStream::connect_to("example.org:80").await?;
+    ///     stream.send("GET / HTTP/1.0\r\n\r\n").await?;
+    ///     Ok::<usize, std::io::Error>(stream.recv().await?.len())
+    /// })?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// When the worker does not run, yet or any more; WouldBlock when it has 1,024 such tasks that it
+    /// has not started.
+    pub fn spawn_on<F, Fut>(&self, worker: usize, task: F) -> io::Result<RemoteHandle<Fut::Output>>
+    where
+        F: FnOnce() -> Fut + Send + 'static,
+        Fut: Future + 'static,
+        Fut::Output: Send + 'static,
+    {
+        let inbox = {
+            let inboxes = self.shared.inboxes.lock().unwrap_or_else(PoisonError::into_inner);
+            let found = inboxes.iter().find(|(number, _)| *number == worker);
+            found.map(|(_, inbox)| Arc::clone(inbox))
+        };
+        let Some(inbox) = inbox else {
+            let workers = self.shared.workers.len();
+            let what = match worker < workers {
+                true => format!("worker {worker} has not started yet"),
+                false => format!("there is no worker {worker}: the last is {}", workers - 1),
+            };
+            return Err(io::Error::new(io::ErrorKind::NotConnected, what));
+        };
+        let (starter, handle) = task_for(task);
+        inbox.start(starter)?;
+        Ok(handle)
     }
 
     /// The counters summed over all workers, at this moment.
@@ -250,7 +293,7 @@ impl Runtime {
     pub fn run<F, Fut>(self, service: F) -> Result<Vec<Option<Fut::Output>>, RuntimeError>
     where
         F: Fn(usize) -> Fut + Sync,
-        Fut: Future + 'static,
+        Fut: Future,
         Fut::Output: Send,
     {
         let _at_the_end = CloseBlocking { runtime: &self };
@@ -295,7 +338,8 @@ impl Runtime {
         })
     }
 
-    /// Runs one future on a worker on the calling thread.
+    /// Runs one future on a worker on the calling thread. It may borrow from the caller; tasks that
+    /// it spawns may not.
     ///
     /// # Errors
     /// As [`run`](Runtime::run); also if the runtime was built for several workers, or stopped.
@@ -304,7 +348,7 @@ impl Runtime {
     /// As [`run`](Runtime::run).
     pub fn block_on<Fut>(self, future: Fut) -> Result<Fut::Output, RuntimeError>
     where
-        Fut: Future + 'static,
+        Fut: Future,
     {
         if self.builder.workers != 1 {
             return Err(RuntimeError::new("block_on needs a runtime with one worker", None));

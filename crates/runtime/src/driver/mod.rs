@@ -148,6 +148,9 @@ operations! {
     /// The next received piece; empty at the end of the stream.
     fn poll_recv(key: Key, waiter: &mut Waiter<'_>) -> Poll<io::Result<RecvBuf>>;
 
+    /// Returns bytes that were received to the front of the stream, and wakes its readers.
+    fn put_back(key: Key, piece: RecvBuf, wakes: &mut Vec<Waker>);
+
     /// Copies the next received bytes without taking them: how many, and 0 at the end of the stream.
     fn poll_peek(key: Key, waiter: &mut Waiter<'_>, into: &mut [u8]) -> Poll<io::Result<usize>>;
 
@@ -216,6 +219,9 @@ operations! {
     fn poll_send_batch(
         key: Key, waiter: &mut Waiter<'_>, batch: &mut Vec<Datagram>
     ) -> Poll<io::Result<()>>;
+
+    /// Ready when `poll_send_batch` would take a datagram.
+    fn poll_datagrams_ready(key: Key, waiter: &mut Waiter<'_>) -> Poll<io::Result<()>>;
 
     /// Ready once every datagram that was taken is with the kernel, or was counted as not sent.
     fn poll_datagrams_sent(key: Key, waiter: &mut Waiter<'_>) -> Poll<io::Result<()>>;

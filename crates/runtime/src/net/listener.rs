@@ -37,11 +37,14 @@ pub struct ListenOptions {
     /// Disable Nagle's algorithm on accepted connections, which inherit it from the listener. On
     /// by default: with it off, a reply sent in two chunks waits for a delayed acknowledgement.
     pub nodelay: bool,
+    /// An IPv6 socket accepts IPv6 alone, so that `0.0.0.0` and `[::]` can be used together. On by
+    /// default. Off, `[::]` accepts IPv4 too, with addresses such as `::ffff:192.0.2.1`.
+    pub only_v6: bool,
 }
 
 impl Default for ListenOptions {
     fn default() -> ListenOptions {
-        ListenOptions { backlog: 4096, nodelay: true }
+        ListenOptions { backlog: 4096, nodelay: true, only_v6: true }
     }
 }
 
@@ -81,8 +84,7 @@ impl ListenOptions {
         socket.set_reuse_address(true)?;
         socket.set_reuse_port(share)?;
         if address.is_ipv6() {
-            // So that 0.0.0.0 and [::] can be used together.
-            socket.set_only_v6(true)?;
+            socket.set_only_v6(self.only_v6)?;
         }
         socket.set_tcp_nodelay(self.nodelay)?;
         socket.bind(&address.into())?;

@@ -1,9 +1,12 @@
 //! TCP connections.
 
+mod exact;
 mod futures;
+mod options;
 mod send_file;
 
 pub use futures::{Connect, Recv, Send};
+pub use options::Keepalive;
 
 use super::{Operation, close, internet_address, lend, with_socket};
 use crate::buf::{RecvBuf, SendBuf};
@@ -351,49 +354,6 @@ impl TcpStream {
         self.worker.driver.borrow_mut().finish(self.key);
     }
 
-    /// Sets TCP_NODELAY.
-    ///
-    /// # Errors
-    /// Those of setsockopt(2).
-    pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
-        with_socket(&self.worker, self.key, |socket| socket.set_tcp_nodelay(nodelay))
-    }
-
-    /// Requests a receive buffer size (SO_RCVBUF) and returns the granted one, which is twice the
-    /// request for the kernel's bookkeeping, within net.core.rmem_max.
-    ///
-    /// # Errors
-    /// Those of setsockopt(2).
-    pub fn set_recv_buffer_bytes(&self, bytes: usize) -> io::Result<usize> {
-        with_socket(&self.worker, self.key, |socket| {
-            socket.set_recv_buffer_size(bytes)?;
-            socket.recv_buffer_size()
-        })
-    }
-
-    /// Requests a send buffer size (SO_SNDBUF) and returns the granted one.
-    ///
-    /// # Errors
-    /// Those of setsockopt(2).
-    pub fn set_send_buffer_bytes(&self, bytes: usize) -> io::Result<usize> {
-        with_socket(&self.worker, self.key, |socket| {
-            socket.set_send_buffer_size(bytes)?;
-            socket.send_buffer_size()
-        })
-    }
-
-    /// Makes the close send a reset instead of FIN (SO_LINGER with zero), dropping unsent data.
-    ///
-    /// # Errors
-    /// Those of setsockopt(2).
-    pub fn set_reset_on_close(&self) -> io::Result<()> {
-        with_socket(&self.worker, self.key, |socket| {
-            socket.set_linger(Some(std::time::Duration::ZERO))
-        })?;
-        self.resets.set(true);
-        Ok(())
-    }
-
     fn check_cancelled(&self, started_under: u32) -> io::Result<()> {
         if self.cancels.get() == started_under {
             Ok(())
@@ -424,9 +384,12 @@ impl AsFd for TcpStream {
     /// it: do neither through the descriptor. With the `socket2` crate:
     ///
     /// ```ignore
-    /// let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(60));
-    /// SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
+    /// SockRef::from(&stream).set_tcp_user_timeout(Some(Duration::from_secs(30)))?;
     /// ```
+    ///
+    /// Do not set SO_LINGER to a time: the kernel then blocks the worker in the close. Queued data
+    /// is sent after the drop anyway (see [`Builder::linger`](crate::Builder::linger)), and
+    /// [`set_reset_on_close`](TcpStream::set_reset_on_close) is the other use of it.
     ///
     /// # Panics
     /// After the end of its runtime.

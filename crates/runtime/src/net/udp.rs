@@ -1,6 +1,6 @@
 //! UDP sockets.
 
-use super::{BoundUdp, Operation, UdpOptions, close, forget_waiter, with_socket};
+use super::{BoundUdp, Operation, UdpOptions, close, forget_waiter, lend, with_socket};
 use crate::buf::SendBuf;
 use crate::datagram::{Datagram, Received, UdpStats};
 use crate::driver::Side;
@@ -15,7 +15,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -95,6 +95,19 @@ impl UdpSocket {
         let key = worker.driver.borrow_mut().add_udp(socket, bound.setup)?;
         let (cancels, recv_token) = (Cell::new(0), Cell::default());
         Ok(UdpSocket { worker, key, local, peer, cancels, recv_token })
+    }
+
+    /// Adds a bound socket of the standard library to the current worker, with the default
+    /// [`UdpOptions`]; see [`UdpOptions::from_std`]. For the way back, duplicate the descriptor
+    /// (`as_fd`), receive until nothing is left, and drop this socket.
+    ///
+    /// # Errors
+    /// As [`UdpOptions::from_std`] and [`from_bound`](Self::from_bound).
+    ///
+    /// # Panics
+    /// Outside a twinring runtime.
+    pub fn from_std(socket: std::net::UdpSocket) -> io::Result<UdpSocket> {
+        UdpSocket::from_bound(UdpOptions::default().from_std(socket)?)
     }
 
     /// The address of this end, with the port the kernel chose.
@@ -184,6 +197,21 @@ impl UdpSocket {
         }
     }
 
+    /// Ready when the socket can hold another datagram: then [`try_send_batch`](Self::try_send_batch)
+    /// takes at least one.
+    ///
+    /// # Errors
+    /// ECANCELED, see [`cancel`](Self::cancel).
+    pub async fn send_ready(&self) -> io::Result<()> {
+        let cancels = self.cancels.get();
+        let mut ready = Operation::new(&self.worker, self.key, Side::Send);
+        poll_fn(|cx| {
+            self.check_cancelled(cancels)?;
+            ready.poll(cx, |driver, key, waiter| driver.poll_datagrams_ready(key, waiter))
+        })
+        .await
+    }
+
     /// Sends one datagram to `to`, like [`send_batch`](Self::send_batch).
     ///
     /// # Errors
@@ -271,6 +299,17 @@ impl UdpSocket {
         } else {
             Err(io::Error::from_raw_os_error(libc::ECANCELED))
         }
+    }
+}
+
+impl AsFd for UdpSocket {
+    /// For socket options that [`UdpOptions`] lacks, such as multicast groups. The engine reads from
+    /// the socket and writes to it: do neither through the descriptor.
+    ///
+    /// # Panics
+    /// After the end of its runtime.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        lend(self, &self.worker, self.key)
     }
 }
 

@@ -155,6 +155,26 @@ impl UdpOptions {
         self.bound(patiently(connect).map_err(in_context)?, Some(peer)).map_err(in_context)
     }
 
+    /// A socket of the standard library, which is bound, and perhaps connected. `reuse_port` has no
+    /// effect any more; the other options do.
+    ///
+    /// # Errors
+    /// When an option is out of its range or refused, or the socket is not bound.
+    pub fn from_std(&self, socket: std::net::UdpSocket) -> io::Result<BoundUdp> {
+        self.check()?;
+        let socket = Socket::from(socket);
+        let local = internet_address(socket.local_addr()?)?;
+        if local.port() == 0 {
+            let what = "the UDP socket is not bound: bind or connect it first";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
+        // Fails if it is not connected.
+        let peer = socket.peer_addr().ok().and_then(|peer| internet_address(peer).ok());
+        socket.set_nonblocking(true)?;
+        self.configure(&socket, local.is_ipv6())?;
+        self.bound(socket, peer)
+    }
+
     fn check(&self) -> io::Result<()> {
         let wrong = |what: String| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         if !(16..=COALESCED_BYTES_MAX).contains(&self.buffer_bytes) {
@@ -180,9 +200,14 @@ impl UdpOptions {
             socket.set_only_v6(true)?;
         }
         socket.set_reuse_port(self.reuse_port)?;
-        // Ancillary data must be enabled before the datagram arrives.
+        self.configure(&socket, address.is_ipv6())?;
+        Ok(socket)
+    }
+
+    /// Sets what can be set at any time. Ancillary data must be enabled before the datagram arrives.
+    fn configure(&self, socket: &Socket, ipv6: bool) -> io::Result<()> {
         let fd = socket.as_fd();
-        let (level, options) = match address.is_ipv6() {
+        let (level, options) = match ipv6 {
             true => (
                 libc::IPPROTO_IPV6,
                 [libc::IPV6_RECVPKTINFO, libc::IPV6_RECVTCLASS, libc::IPV6_TCLASS],
@@ -217,7 +242,7 @@ impl UdpOptions {
             set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, bytes as i32)
                 .or_else(|_| socket.set_send_buffer_size(bytes as usize))?;
         }
-        Ok(socket)
+        Ok(())
     }
 
     fn bound(&self, socket: Socket, peer: Option<SocketAddr>) -> io::Result<BoundUdp> {

@@ -147,6 +147,35 @@ impl UnixStream {
         self.stream.recv()
     }
 
+    /// As [`TcpStream::recv_into`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn recv_into(&self, into: &mut [u8]) -> io::Result<usize> {
+        self.stream.recv_into(into).await
+    }
+
+    /// As [`TcpStream::recv_exact`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn recv_exact(&self, into: &mut [u8]) -> io::Result<()> {
+        self.stream.recv_exact(into).await
+    }
+
+    /// As [`TcpStream::recv_until`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn recv_until(&self, separator: u8, limit: usize) -> io::Result<Vec<u8>> {
+        self.stream.recv_until(separator, limit).await
+    }
+
+    /// As [`TcpStream::put_back`].
+    pub fn put_back(&self, data: impl Into<RecvBuf>) {
+        self.stream.put_back(data);
+    }
+
     /// As [`TcpStream::send`].
     pub fn send(&self, buf: impl Into<SendBuf>) -> Send<'_> {
         self.stream.send(buf)

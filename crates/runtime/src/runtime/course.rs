@@ -87,7 +87,7 @@ struct Led {
 
 impl Led {
     fn end(&mut self, error: Option<RuntimeError>) {
-        self.worker.executor.abort_all();
+        self.worker.abort_tasks();
         let mut wakes = Vec::new();
         self.worker.driver.borrow_mut().teardown(Duration::ZERO, &mut wakes);
         drop(wakes);

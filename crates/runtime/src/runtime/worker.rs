@@ -12,6 +12,7 @@ use crate::driver::{Driver, DriverSetup};
 use crate::fs::Sending;
 use crate::probe;
 use crate::sys;
+use crate::sys::lend::{Lent, lend};
 use crate::task::{Executor, JoinHandle, Panic, Registration, WaitQueue, WaitToken, Waiter};
 use crate::time::wheel::Wheel;
 use std::cell::{Cell, RefCell};
@@ -104,7 +105,7 @@ impl Worker {
             }
         })?;
         let mut inboxes = runtime.shared.inboxes.lock().unwrap_or_else(PoisonError::into_inner);
-        inboxes.push(Arc::clone(registration.inbox()));
+        inboxes.push((index, Arc::clone(registration.inbox())));
         let started = sys::now();
         Ok(Rc::new(Worker {
             executor: Executor::new(registration.worker()),
@@ -187,18 +188,29 @@ impl Worker {
     }
 
     /// Runs `main` to its end, then shuts down. `None` if the runtime was stopped.
-    pub(super) fn run<F: Future + 'static>(
+    pub(super) fn run<F: Future>(
         self: Rc<Worker>,
         main: F,
     ) -> Result<Option<F::Output>, RuntimeError> {
         let _leave = Enter::new(Rc::clone(&self))?;
-        let output = Rc::new(RefCell::new(None));
-        let slot = Rc::clone(&output);
-        let main = JoinHandle::spawn(&self, async move {
+        let output = RefCell::new(None);
+        let mut main = Box::pin(async {
             let finished = main.await;
-            *slot.borrow_mut() = Some(finished);
+            *output.borrow_mut() = Some(finished);
         });
-        let failed = |error| RuntimeError::new("the worker's engine failed", Some(error));
+        lend(main.as_mut(), |main| self.run_main(main))?;
+        // What it owns is dropped inside the runtime, and before the wait for queued data.
+        drop(main);
+        self.abort_tasks();
+        while self.driver.borrow_mut().is_lingering() && self.stage() != STOPPING {
+            self.turn().map_err(failed)?;
+        }
+        Ok(output.into_inner())
+    }
+
+    /// Runs until `main` has ended, or the runtime was stopped.
+    fn run_main(self: &Rc<Worker>, main: Lent) -> Result<(), RuntimeError> {
+        let main = JoinHandle::spawn(self, main);
         loop {
             self.executor.run_ready();
             // Checked before the wait: when `main` has ended, there may be no further event.
@@ -207,15 +219,16 @@ impl Worker {
             }
             self.turn().map_err(failed)?;
         }
-        if let Some(panic) = main.take_panic() {
-            std::panic::resume_unwind(panic);
+        match main.take_panic() {
+            Some(panic) => std::panic::resume_unwind(panic),
+            None => Ok(()),
         }
+    }
+
+    /// Drops all tasks, and those that other threads want to start.
+    pub(super) fn abort_tasks(&self) {
+        self.registration.inbox().close();
         self.executor.abort_all();
-        while self.driver.borrow_mut().is_lingering() && self.stage() != STOPPING {
-            self.turn().map_err(failed)?;
-        }
-        let finished = output.borrow_mut().take();
-        Ok(finished)
     }
 
     /// Lets the driver submit, wait and report, and queues the tasks that it woke.
@@ -291,6 +304,10 @@ impl Worker {
     }
 }
 
+fn failed(error: io::Error) -> RuntimeError {
+    RuntimeError::new("the worker's engine failed", Some(error))
+}
+
 /// Makes a worker the current one of its thread; shuts it down when dropped.
 struct Enter {
     worker: Rc<Worker>,
@@ -310,7 +327,7 @@ impl Enter {
 
 impl Drop for Enter {
     fn drop(&mut self) {
-        self.worker.executor.abort_all();
+        self.worker.abort_tasks();
         let mut wakes = Vec::new();
         let patience = self.worker.shared.patience();
         self.worker.driver.borrow_mut().teardown(patience, &mut wakes);

@@ -8,6 +8,7 @@
 //! The functions take plain descriptors and slices and return [`std::io::Result`], and keep no
 //! state. `EINTR` is retried if the call can be repeated without losing anything.
 
+pub(crate) mod lend;
 mod real;
 pub(crate) mod waker;
 

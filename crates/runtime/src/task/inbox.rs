@@ -1,12 +1,14 @@
 //! Wakes from other threads.
 //!
 //! Each worker registers one inbox under a number. A wake from another thread stores the task and
-//! signals the worker's eventfd, which its driver watches. The order matters: the worker clears
+//! signals the worker's eventfd, which its driver watches. Tasks that another thread starts here come the
+//! same way. The order matters: the worker clears
 //! `signalled` *before* it empties the queue, a waker fills the queue *before* it reads
 //! `signalled`, so a wake is seen by the current drain or signals the next one.
 
 use super::TaskId;
 use super::eventfd::EventFd;
+use super::remote::Starter;
 use crate::driver::slots::Key;
 use crate::sync::{AtomicBool, Mutex, MutexGuard, RwLock};
 use std::io;
@@ -27,10 +29,16 @@ loom::lazy_static! {
     static ref INBOXES: RwLock<Vec<Option<Arc<Inbox>>>> = RwLock::new(Vec::new());
 }
 
+/// Tasks of other threads that an inbox holds until its worker starts them.
+const STARTERS_MAX: usize = 1024;
+
 #[derive(Default)]
 struct Pending {
     tasks: Vec<Key>,
     overflowed: bool,
+    starters: Vec<Starter>,
+    /// The worker starts no further tasks of others.
+    closed: bool,
 }
 
 /// Requests of other threads to this worker.
@@ -74,6 +82,37 @@ impl Inbox {
         self.signal();
     }
 
+    /// Makes the worker start a task.
+    ///
+    /// # Errors
+    /// When it has ended, or has not started the last 1,024.
+    pub(crate) fn start(&self, starter: Starter) -> io::Result<()> {
+        {
+            let mut pending = self.lock();
+            if pending.closed {
+                return Err(io::Error::new(io::ErrorKind::NotConnected, "the worker has ended"));
+            }
+            if pending.starters.len() == STARTERS_MAX {
+                let what = format!("the worker has not started the last {STARTERS_MAX} tasks yet");
+                return Err(io::Error::new(io::ErrorKind::WouldBlock, what));
+            }
+            pending.starters.push(starter);
+        }
+        self.signal();
+        Ok(())
+    }
+
+    /// Drops the tasks that were not started, and refuses further ones.
+    pub(crate) fn close(&self) {
+        let starters = {
+            let mut pending = self.lock();
+            pending.closed = true;
+            std::mem::take(&mut pending.starters)
+        };
+        // Foreign code: what the tasks own.
+        drop(starters);
+    }
+
     /// The descriptor that becomes readable when something was pushed.
     pub(crate) fn eventfd(&self) -> &EventFd {
         &self.eventfd
@@ -84,15 +123,19 @@ impl Inbox {
         self.signalled.load(Ordering::Acquire)
     }
 
-    /// Takes all stored wakes.
-    pub(crate) fn drain(&self) -> Drained {
+    /// Takes all stored wakes, and the tasks to start.
+    pub(crate) fn drain(&self) -> (Drained, Vec<Starter>) {
         self.eventfd.clear();
         // A swap and not a store: it also acquires what a signaller did before, which may be
         // something other than a push (the stage of the runtime), and is not ordered by a lock.
         self.signalled.swap(false, Ordering::AcqRel);
         let mut pending = self.lock();
         let tasks = std::mem::take(&mut pending.tasks);
-        if std::mem::take(&mut pending.overflowed) { Drained::All } else { Drained::Tasks(tasks) }
+        let starters = std::mem::take(&mut pending.starters);
+        match std::mem::take(&mut pending.overflowed) {
+            true => (Drained::All, starters),
+            false => (Drained::Tasks(tasks), starters),
+        }
     }
 }
 

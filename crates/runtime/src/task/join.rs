@@ -26,6 +26,10 @@ enum Repr {
 pub(crate) type Panic = Box<dyn Any + Send>;
 
 impl JoinError {
+    pub(crate) fn cancelled() -> JoinError {
+        JoinError(Repr::Cancelled)
+    }
+
     /// True if the task was aborted, or its runtime ended first.
     pub fn is_cancelled(&self) -> bool {
         matches!(self.0, Repr::Cancelled)

@@ -7,6 +7,8 @@ mod eventfd;
 mod eventfd;
 mod inbox;
 mod join;
+mod named;
+mod remote;
 mod wait_queue;
 
 #[cfg(all(test, loom))]
@@ -14,6 +16,9 @@ pub(crate) use eventfd::Watch;
 pub(crate) use inbox::{Inbox, Registration};
 pub(crate) use join::Panic;
 pub use join::{JoinError, JoinHandle};
+pub use named::{spawn_named, task_name};
+pub use remote::RemoteHandle;
+pub(crate) use remote::task_for;
 pub(crate) use wait_queue::{WaitQueue, WaitToken, Waiter};
 
 use self::inbox::Drained;
@@ -110,9 +115,12 @@ impl Executor {
         keys.into_iter().for_each(|key| self.wake(key));
     }
 
-    /// Takes the wakes of other threads; returns how many tasks, if counted.
+    /// Takes the wakes of other threads, and starts their tasks; returns how many tasks were woken, if
+    /// counted.
     pub(crate) fn take_wakes(&self, inbox: &Inbox) -> u64 {
-        match inbox.drain() {
+        let (wakes, starters) = inbox.drain();
+        starters.into_iter().for_each(|start| start());
+        match wakes {
             Drained::Tasks(tasks) => {
                 let count = tasks.len() as u64;
                 tasks.into_iter().for_each(|task| self.wake(task));

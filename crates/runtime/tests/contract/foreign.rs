@@ -4,17 +4,18 @@
 use crate::support::*;
 use socket2::{SockRef, TcpKeepalive};
 use std::io::{Read, Write};
-use std::net::TcpListener as StdListener;
+use std::net::{Ipv6Addr, SocketAddr, TcpListener as StdListener};
 use std::os::fd::AsFd;
 use std::sync::mpsc;
 use std::time::Duration;
 use twinring::net::resolve;
-use twinring::{Notice, TcpListener, TcpStream, spawn, spawn_blocking};
+use twinring::{Keepalive, ListenOptions, Notice, TcpListener, TcpStream, spawn, spawn_blocking};
 
 contract!(
     sockets_come_from_the_standard_library real "simulated machines have their own descriptors",
     a_stream_goes_to_the_standard_library_with_all_bytes real "simulated machines have their own descriptors",
     options_are_set_through_the_descriptor real "simulated machines have their own descriptors",
+    options_have_methods real "simulated sockets have no such options",
     a_duplicate_keeps_the_connection_and_no_events real "simulated machines have their own descriptors",
     a_descriptor_that_was_lent_outlives_the_runtime real "simulated machines have their own descriptors",
     names_are_resolved_without_blocking real "simulated machines have no resolver",
@@ -83,6 +84,47 @@ fn options_are_set_through_the_descriptor(configuration: Configuration) {
         let keepalive = TcpKeepalive::new().with_time(minute);
         SockRef::from(&stream).set_tcp_keepalive(&keepalive).expect("TCP_KEEPIDLE");
         assert_eq!(SockRef::from(&stream).tcp_keepalive_time().expect("set"), minute);
+    });
+}
+
+fn options_have_methods(configuration: Configuration) {
+    configuration.run(async {
+        let (stream, _peer) = pair().await;
+        assert!(stream.nodelay().expect("inherited"));
+        stream.set_nodelay(false).expect("TCP_NODELAY");
+        assert!(!stream.nodelay().expect("a TCP socket"));
+        let wanted = Keepalive {
+            idle: Duration::from_secs(30),
+            interval: Duration::from_secs(5),
+            probes: 3,
+        };
+        stream.set_keepalive(Some(wanted)).expect("SO_KEEPALIVE");
+        let socket = SockRef::from(&stream);
+        assert!(socket.keepalive().expect("a socket"));
+        assert_eq!(socket.tcp_keepalive_time().expect("set"), wanted.idle);
+        assert_eq!(socket.tcp_keepalive_interval().expect("set"), wanted.interval);
+        assert_eq!(socket.tcp_keepalive_retries().expect("set"), 3);
+        stream.set_keepalive(None).expect("SO_KEEPALIVE");
+        assert!(!SockRef::from(&stream).keepalive().expect("a socket"));
+        stream.set_ttl(7).expect("IP_TTL");
+        assert_eq!(stream.ttl().expect("set"), 7);
+        assert!(stream.set_ttl(0).is_err());
+    });
+    let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
+    configuration.run(async move {
+        let dual = ListenOptions { only_v6: false, ..ListenOptions::default() };
+        let Ok(listener) = dual.bind(any, 1) else {
+            return skip("ipv6", "[::] cannot be bound");
+        };
+        let bound = listener.into_iter().next().expect("one for each worker");
+        let listener = TcpListener::from_bound(bound).expect("a socket");
+        let port = listener.local_addr().port();
+        let _peer = Peer::connect(("127.0.0.1", port)).expect("IPv4 is accepted");
+        let stream = listener.accept().await.expect("a connection");
+        let address = stream.peer_addr().expect("connected");
+        assert!(address.is_ipv6(), "{address} is mapped");
+        stream.set_ttl(9).expect("IPV6_UNICAST_HOPS");
+        assert_eq!(stream.ttl().expect("set"), 9);
     });
 }
 

@@ -17,6 +17,9 @@ contract!(
     a_reset_seen_by_a_sender_is_an_error_to_the_receiver_too,
     several_receivers_share_one_stream,
     peeking_takes_nothing,
+    what_was_put_back_comes_first,
+    exact_reads_and_lines_lose_nothing_when_dropped,
+    an_exact_read_behind_the_end_gives_its_bytes_back,
     data_behind_urgent_data_is_received_at_once
         real "simulated sockets have no urgent data",
 );
@@ -279,5 +282,114 @@ fn peeking_takes_nothing(configuration: Configuration) {
         }
         assert_eq!(errno(&stream.recv().await), libc::ECONNRESET);
         assert_eq!(stream.peek(&mut into).await.expect("then the end"), 0);
+    });
+}
+
+fn what_was_put_back_comes_first(configuration: Configuration) {
+    configuration.run(async {
+        let (stream, mut peer) = pair().await;
+        let stream = Rc::new(stream);
+        stream.put_back(Vec::new());
+        let waiting = spawn({
+            let stream = Rc::clone(&stream);
+            async move { stream.recv().await.expect("no reset").to_vec() }
+        });
+        settle().await;
+        stream.put_back(pattern(8, 0..10));
+        assert_eq!(waiting.await.expect("no panic"), pattern(8, 0..10), "it wakes a reader");
+        stream.put_back(pattern(8, 5..10));
+        stream.put_back(pattern(8, 0..5));
+        let peer = on_thread(move || {
+            peer.write_all(&pattern(8, 10..1000)).expect("room");
+            finish(&peer);
+            peer
+        })
+        .await;
+        let mut into = [0; 7];
+        assert_eq!(stream.peek(&mut into).await.expect("no reset"), 7);
+        assert_pattern(8, 0, &into);
+        let mut received = 0;
+        loop {
+            let bytes = stream.recv_into(&mut into).await.expect("no reset");
+            if bytes == 0 {
+                break;
+            }
+            assert_pattern(8, received, &into[..bytes]);
+            received += bytes;
+        }
+        assert_eq!(received, 1000);
+        assert_eq!(stream.recv_into(&mut []).await.expect("nothing to wait for"), 0);
+        stream.put_back("even behind the end".as_bytes().to_vec());
+        assert_eq!(&stream.recv().await.expect("bytes")[..], b"even behind the end");
+        assert!(stream.recv().await.expect("the end").is_empty());
+        drop(peer);
+    });
+}
+
+/// Frames and lines, one byte at a time, with a drop between any two of them.
+fn exact_reads_and_lines_lose_nothing_when_dropped(configuration: Configuration) {
+    configuration.run(async {
+        let (stream, mut peer) = pair().await;
+        let frames = [1, 2, 60, 3000];
+        let writer = on_thread(move || {
+            let mut random = Random::new(11);
+            for (seed, bytes) in frames.into_iter().enumerate() {
+                let sent = [pattern(seed as u64, 0..bytes), b"a line\n".to_vec()].concat();
+                let mut sent = &sent[..];
+                while !sent.is_empty() {
+                    let bytes = sent.len().min(1 + random.below(200));
+                    peer.write_all(&sent[..bytes]).expect("it reads");
+                    sent = &sent[bytes..];
+                    std::thread::sleep(Duration::from_micros(300));
+                }
+            }
+            peer.write_all(b"no separator").expect("it reads");
+            peer
+        });
+        let mut dropped = 0;
+        for (seed, bytes) in frames.into_iter().enumerate() {
+            let mut frame = vec![0; bytes];
+            while poll_once(stream.recv_exact(&mut frame)).await.is_none() {
+                dropped += 1;
+                sleep(Duration::from_micros(50)).await;
+            }
+            assert_pattern(seed as u64, 0, &frame);
+            let line = loop {
+                match poll_once(stream.recv_until(b'\n', 100)).await {
+                    Some(line) => break line.expect("no reset"),
+                    None => sleep(Duration::from_micros(50)).await,
+                }
+                dropped += 1;
+            };
+            assert_eq!(line, b"a line\n");
+        }
+        assert!(dropped > 0);
+        let peer = writer.await;
+        let too_long = stream.recv_until(b'\n', 5).await.expect_err("5 bytes at most");
+        assert_eq!(too_long.kind(), std::io::ErrorKind::InvalidData);
+        finish(&peer);
+        let rest = stream.recv_until(b'\n', 100).await.expect("no reset");
+        assert_eq!(rest, b"no separator");
+        assert!(stream.recv_until(b'\n', 100).await.expect("the end").is_empty());
+    });
+}
+
+fn an_exact_read_behind_the_end_gives_its_bytes_back(configuration: Configuration) {
+    configuration.run(async {
+        let (stream, mut peer) = pair().await;
+        let peer = on_thread(move || {
+            peer.write_all(b"seven b").expect("room");
+            finish(&peer);
+            peer
+        })
+        .await;
+        let short = stream.recv_exact(&mut [0; 8]).await.expect_err("there are seven");
+        assert_eq!(short.kind(), std::io::ErrorKind::UnexpectedEof);
+        assert!(short.to_string().contains("after 7 of 8 bytes"), "{short}");
+        let mut seven = [0; 7];
+        stream.recv_exact(&mut seven).await.expect("there are seven");
+        assert_eq!(&seven, b"seven b");
+        stream.recv_exact(&mut []).await.expect("nothing is always there");
+        drop(peer);
     });
 }

@@ -12,6 +12,8 @@ contract!(
     destructors_may_spawn_and_use_streams,
     a_panic_ends_its_task_alone,
     a_panic_comes_out_of_the_runtime,
+    the_main_future_borrows_from_its_caller,
+    a_name_holds_while_its_task_is_polled_or_dropped,
     a_runtime_inside_a_runtime_is_refused,
 );
 
@@ -195,5 +197,98 @@ fn a_runtime_inside_a_runtime_is_refused(configuration: Configuration) {
         let (stream, mut peer) = pair().await;
         spawn(echo(stream));
         on_thread(move || ping(&mut peer, b"still here")).await;
+    });
+}
+
+fn the_main_future_borrows_from_its_caller(configuration: Configuration) {
+    let request = String::from("lent to the runtime");
+    let mut log = Vec::new();
+    let runtime = configuration.builder().build().expect("tried before");
+    let answer = runtime.block_on(async {
+        let (stream, peer) = pair().await;
+        let mut reading = peer.try_clone().expect("a descriptor");
+        stream.send(request.clone()).await.expect("room");
+        stream.shutdown_write().await.expect("connected");
+        log.push(request.len());
+        let read = on_thread(move || read_to_end(&mut reading).expect("no reset")).await;
+        // What it owns when it ends is dropped inside the runtime.
+        (&request[..4], read, spawn(std::future::pending::<()>()))
+    });
+    let (lent, read, never) = answer.expect("the engine works");
+    assert_eq!((lent, &read[..]), ("lent", request.as_bytes()));
+    assert!(never.is_finished());
+    assert_eq!(log, [request.len()]);
+    // Stopped, it is dropped with what it borrows, and may use the runtime for the last time.
+    struct Sender<'a>(&'a mut Vec<usize>, twinring::TcpStream);
+    impl Drop for Sender<'_> {
+        fn drop(&mut self) {
+            self.0.push(0);
+            let _late = poll_now(self.1.send("late"));
+        }
+    }
+    let runtime = configuration.builder().build().expect("tried before");
+    let handle = runtime.handle();
+    let stopped = runtime.block_on(async {
+        let (stream, _peer) = pair().await;
+        let _sender = Sender(&mut log, stream);
+        handle.stop();
+        std::future::pending::<()>().await;
+    });
+    assert!(stopped.is_err());
+    assert_eq!(log, [request.len(), 0]);
+    // And so on each of several workers.
+    let total = std::sync::atomic::AtomicUsize::new(0);
+    let runtime = configuration.builder().workers(2).build().expect("tried before");
+    let outputs = runtime.run(|number| {
+        let (total, request) = (&total, &request);
+        async move {
+            total.fetch_add(number + 1, std::sync::atomic::Ordering::Relaxed);
+            &request[..number]
+        }
+    });
+    assert_eq!(outputs.expect("the engine works"), [Some(""), Some("l")]);
+    assert_eq!(total.into_inner(), 3);
+}
+
+/// Polls a future once, outside of a task.
+fn poll_now<F: Future>(future: F) -> bool {
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    std::pin::pin!(future).poll(&mut cx).is_ready()
+}
+
+fn a_name_holds_while_its_task_is_polled_or_dropped(configuration: Configuration) {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+    use twinring::{spawn_named, task_name};
+    type Seen = Rc<RefCell<Vec<Option<&'static str>>>>;
+    struct Watch(Seen);
+    impl Drop for Watch {
+        fn drop(&mut self) {
+            self.0.borrow_mut().push(task_name());
+        }
+    }
+    run_on(configuration.builder().stop_on_panic(false), |_| async {
+        let seen = Seen::default();
+        let named = |name| {
+            let watch = Watch(Rc::clone(&seen));
+            spawn_named(name, async move {
+                watch.0.borrow_mut().push(task_name());
+                yield_now().await;
+                watch.0.borrow_mut().push(task_name());
+                // A task inside of it has no name, or its own.
+                let inner = spawn(async { task_name() }).await.expect("no panic");
+                watch.0.borrow_mut().push(inner);
+                name
+            })
+        };
+        assert_eq!(named("one").await.expect("no panic"), "one");
+        assert_eq!(seen.take(), [Some("one"), Some("one"), None, Some("one")]);
+        let aborted = named("other");
+        yield_now().await;
+        aborted.abort();
+        assert_eq!(seen.take(), [Some("other"), Some("other")]);
+        let failed = spawn_named("third", async { panic!("on purpose") }).await;
+        assert!(failed.expect_err("a panic").is_panic());
+        assert_eq!(task_name(), None, "it ends with the panic");
     });
 }

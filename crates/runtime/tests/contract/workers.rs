@@ -15,6 +15,9 @@ contract!(
     engines_run_side_by_side real "the threads of one world run one engine",
     a_worker_that_panics_stops_the_others,
     stop_ends_every_worker,
+    tasks_start_on_the_worker_they_are_sent_to,
+    a_task_for_a_worker_that_does_not_run_is_refused,
+    tasks_of_other_threads_end_with_the_runtime,
     a_runtime_for_several_workers_runs_no_single_future,
 );
 
@@ -197,4 +200,102 @@ fn a_runtime_for_several_workers_runs_no_single_future(configuration: Configurat
         let error = configuration.builder().workers(workers).build().expect_err("out of range");
         assert!(error.to_string().contains("expected 1 to 1024"), "{error}");
     }
+}
+
+fn tasks_start_on_the_worker_they_are_sent_to(configuration: Configuration) {
+    let runtime = configuration.builder().workers(WORKERS).stop_on_panic(false);
+    let runtime = runtime.build().expect("tried before");
+    let handle = runtime.handle();
+    let ran = runtime.run(|number| {
+        let handle = handle.clone();
+        async move {
+            let here = std::thread::current().id();
+            if number > 0 {
+                shutdown_requested().await;
+                return 0;
+            }
+            let started = loop {
+                // The other worker may not have started.
+                match handle.spawn_on(1, || async { std::thread::current().id() }) {
+                    Ok(started) => break started,
+                    Err(_) => sleep(Duration::from_millis(1)).await,
+                }
+            };
+            assert_ne!(started.await.expect("no panic"), here);
+            // What a task owns there need not be `Send`, and it can use sockets.
+            let sums: Vec<_> = (0..100_u8)
+                .map(|seed| {
+                    let echoed = handle.spawn_on(usize::from(seed) % WORKERS, move || async move {
+                        let listener = listen();
+                        let client = twinring::TcpStream::connect(listener.local_addr());
+                        let client = std::rc::Rc::new(client.await.expect("a listener"));
+                        let server = listener.accept().await.expect("a connection");
+                        server.send(vec![seed]).await.expect("room");
+                        client.recv().await.expect("a byte")[0]
+                    });
+                    echoed.expect("room for 100")
+                })
+                .collect();
+            let mut sum = 0;
+            for echoed in sums {
+                sum += usize::from(echoed.await.expect("no panic"));
+            }
+            let failed = handle.spawn_on(1, || async { panic!("on purpose") }).expect("room");
+            assert!(failed.await.expect_err("a panic").is_panic());
+            handle.shutdown();
+            sum
+        }
+    });
+    let sums = ran.expect("the engine works");
+    assert_eq!(sums, [Some((0..100).sum()), Some(0)]);
+}
+
+fn a_task_for_a_worker_that_does_not_run_is_refused(configuration: Configuration) {
+    let runtime = configuration.builder().build().expect("tried before");
+    let handle = runtime.handle();
+    let early = handle.spawn_on(0, || async {}).expect_err("it has not started");
+    assert!(early.to_string().contains("not started"), "{early}");
+    let inside = handle.clone();
+    runtime
+        .block_on(async move {
+            let missing = inside.spawn_on(1, || async {}).expect_err("there is one");
+            assert!(missing.to_string().contains("no worker 1: the last is 0"), "{missing}");
+            // A worker that does not get to start them bounds how many wait.
+            let mut waiting = Vec::new();
+            let full = loop {
+                match inside.spawn_on(0, || async {}) {
+                    Ok(handle) => waiting.push(handle),
+                    Err(error) => break error,
+                }
+            };
+            assert_eq!((waiting.len(), full.kind()), (1024, std::io::ErrorKind::WouldBlock));
+            for one in waiting {
+                one.await.expect("it starts");
+            }
+        })
+        .expect("the engine works");
+    let late = handle.spawn_on(0, || async {}).expect_err("it has ended");
+    assert!(late.to_string().contains("has ended"), "{late}");
+}
+
+fn tasks_of_other_threads_end_with_the_runtime(configuration: Configuration) {
+    let runtime = configuration.builder().build().expect("tried before");
+    let handle = runtime.handle();
+    let (running, waiting) = runtime
+        .block_on(async move {
+            let running = handle.spawn_on(0, std::future::pending::<()>).expect("room");
+            settle().await;
+            assert!(!running.is_finished());
+            (running, handle.spawn_on(0, || async {}).expect("room"))
+        })
+        .expect("the engine works");
+    assert!(running.is_finished() && waiting.is_finished());
+    let again = configuration.builder().build().expect("tried before");
+    again
+        .block_on(async move {
+            // Handles can be awaited in any runtime.
+            assert!(running.await.expect_err("dropped").is_cancelled());
+            assert!(waiting.await.expect_err("never started").is_cancelled());
+        })
+        .expect("the engine works");
 }

@@ -39,3 +39,4 @@ mod sending;
 mod sharing;
 mod strategies;
 mod tree;
+mod writing;

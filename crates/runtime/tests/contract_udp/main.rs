@@ -41,6 +41,7 @@ mod ancillary;
 mod dropping;
 mod errors;
 mod exhaustion;
+mod foreign;
 mod modes;
 mod peers;
 mod reflecting;

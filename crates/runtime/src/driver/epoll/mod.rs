@@ -443,6 +443,10 @@ impl Engine for Epoll {
         Some(udp.fd())
     }
 
+    fn take_udp(udp: &mut Udp) -> Option<OwnedFd> {
+        udp.take_socket()
+    }
+
     /// Closing the descriptor removes it from the epoll set, unless the program has duplicated it.
     fn close(sockets: &mut Sockets<Epoll>, key: Key) {
         if sockets.end_loan(key)

@@ -19,7 +19,8 @@ pub(super) type Udp = socket::Udp<Epoll>;
 
 /// The state of a datagram socket on epoll, beside the common state.
 pub(crate) struct Own {
-    socket: OwnedFd,
+    /// Empty once it was leaked, at the end of the runtime.
+    socket: Option<OwnedFd>,
     /// Index of the pool that fits, in [`Shared::datagrams`].
     group: usize,
     reading: Reading,
@@ -34,7 +35,7 @@ pub(crate) struct Own {
 impl Own {
     pub(super) fn new(socket: OwnedFd, group: usize, interest: i32) -> Own {
         let reading = Reading::new(true);
-        Own { socket, group, reading, masked: false, interest, blocked: false }
+        Own { socket: Some(socket), group, reading, masked: false, interest, blocked: false }
     }
 }
 
@@ -43,8 +44,13 @@ impl Udp {
         if edge_triggered { libc::EPOLLIN | libc::EPOLLET } else { libc::EPOLLIN }
     }
 
+    /// The descriptor, which is open as long as the runtime.
     pub(super) fn fd(&self) -> RawFd {
-        self.own.socket.as_raw_fd()
+        self.own.socket.as_ref().map_or(-1, AsRawFd::as_raw_fd)
+    }
+
+    pub(super) fn take_socket(&mut self) -> Option<OwnedFd> {
+        self.own.socket.take()
     }
 
     pub(super) fn receive_batch(
@@ -60,7 +66,7 @@ impl Udp {
 
     /// Sends queued datagrams until the kernel takes no more.
     pub(super) fn flush(&mut self, shared: &mut Shared) {
-        let fd = self.own.socket.as_raw_fd();
+        let fd = self.fd();
         while !self.own.blocked && !self.outbox.is_empty() {
             let (setup, stats) = (&self.setup, &mut self.stats);
             self.own.blocked =

@@ -115,6 +115,9 @@ pub(crate) trait Engine: Sized {
     /// The descriptor of a datagram socket that is open.
     fn udp_fd(udp: &Udp<Self>) -> Option<RawFd>;
 
+    /// Takes the descriptor of a datagram socket, at the end of the runtime.
+    fn take_udp(udp: &mut Udp<Self>) -> Option<OwnedFd>;
+
     /// Cancels the operations of the socket and closes it.
     fn close(sockets: &mut Sockets<Self>, key: Key);
 
@@ -261,6 +264,20 @@ impl<E: Engine> Sockets<E> {
         }
     }
 
+    pub(crate) fn poll_datagrams_ready(
+        &mut self,
+        key: Key,
+        waiter: &mut Waiter<'_>,
+    ) -> Poll<io::Result<()>> {
+        let (udp, engine) = entry!(self, key, Udp);
+        if udp.outbox.has_room() {
+            return Poll::Ready(Ok(()));
+        }
+        udp.outbox.waiters.add(waiter);
+        engine.await_datagrams_sent(key, udp)?;
+        Poll::Pending
+    }
+
     pub(crate) fn poll_datagrams_sent(
         &mut self,
         key: Key,
@@ -354,12 +371,13 @@ impl<E: Engine> Sockets<E> {
             let socket = match self.entries.get_mut(key) {
                 Some(Entry::Stream(stream)) if !stream.sending.is_closing() => {
                     stream.cut_off();
-                    &mut stream.socket
+                    stream.socket.take()
                 }
-                Some(Entry::Listener(listener)) => &mut listener.socket,
-                _ => continue,
+                Some(Entry::Listener(listener)) => listener.socket.take(),
+                Some(Entry::Udp(udp)) if !udp.outbox.closing => E::take_udp(udp),
+                _ => None,
             };
-            if let Some(socket) = socket.take() {
+            if let Some(socket) = socket {
                 // Fails if the connection is gone.
                 let _shut_down = SockRef::from(&socket).shutdown(Shutdown::Both);
                 std::mem::forget(socket);

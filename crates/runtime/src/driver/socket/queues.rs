@@ -39,7 +39,7 @@ impl<T> Seldom<T> {
         self.0.as_mut()?.0.pop_front()
     }
 
-    fn iter(&self) -> impl Iterator<Item = &T> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
         self.0.iter().flat_map(|items| &items.0)
     }
 
@@ -98,14 +98,7 @@ impl Unread {
 
     /// Copies the oldest bytes, as many as fit.
     pub(crate) fn copy_to(&self, into: &mut [u8]) -> usize {
-        let mut copied = 0;
-        for piece in self.first.iter().chain(self.more.iter()) {
-            let rest = &mut into[copied..];
-            let bytes = rest.len().min(piece.len());
-            rest[..bytes].copy_from_slice(&piece[..bytes]);
-            copied += bytes;
-        }
-        copied
+        copy_pieces(self.first.iter().chain(self.more.iter()), into)
     }
 
     /// Moves the unread pieces out of the pool; called when they will stay for a while.
@@ -115,6 +108,18 @@ impl Unread {
         self.more.map_all(RecvBuf::detach);
         moved
     }
+}
+
+/// Copies the first bytes of `pieces`, as many as fit; returns how many.
+pub(super) fn copy_pieces<'a>(pieces: impl Iterator<Item = &'a RecvBuf>, into: &mut [u8]) -> usize {
+    let mut copied = 0;
+    for piece in pieces {
+        let rest = &mut into[copied..];
+        let bytes = rest.len().min(piece.len());
+        rest[..bytes].copy_from_slice(&piece[..bytes]);
+        copied += bytes;
+    }
+    copied
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! There is no kernel here. An engine reports events (`sent`, `fail`, `connected`, ...), and asks
 //! for the next action when it has no send of the stream in progress ([`Sending::next`]).
 
-use super::queues::Seldom;
+use super::queues::{Seldom, copy_pieces};
 use crate::buf::{RecvBuf, SendBuf};
 use crate::task::{WaitQueue, Waiter};
 use std::io;
@@ -26,6 +26,9 @@ pub(crate) enum End {
 /// The receiving half. Received data is with the engine, or still with the kernel.
 #[derive(Debug, Default)]
 pub(crate) struct Receiving {
+    /// Pieces that readers put back, in the order of their bytes: before all that the engine has.
+    /// On the heap; as many as the program puts back.
+    put_back: Seldom<RecvBuf>,
     pub(crate) end: Option<End>,
     pub(crate) waiters: WaitQueue,
 }
@@ -35,6 +38,25 @@ impl Receiving {
     pub(crate) fn finish(&mut self, end: End, wakes: &mut Vec<Waker>) {
         self.end.get_or_insert(end);
         self.waiters.wake(wakes);
+    }
+
+    /// Puts a piece back before all others, and wakes readers.
+    pub(crate) fn put_back(&mut self, piece: RecvBuf, wakes: &mut Vec<Waker>) {
+        if !piece.is_empty() {
+            self.put_back.items().push_front(piece.detach());
+            self.waiters.wake(wakes);
+        }
+    }
+
+    /// The next piece that was put back.
+    #[inline]
+    pub(crate) fn take_put_back(&mut self) -> Option<RecvBuf> {
+        self.put_back.pop_front()
+    }
+
+    /// Copies bytes that were put back, as many as fit.
+    pub(crate) fn copy_put_back(&self, into: &mut [u8]) -> usize {
+        copy_pieces(self.put_back.iter(), into)
     }
 
     /// The result of a receive behind the last byte: the error once, then the end of the stream for

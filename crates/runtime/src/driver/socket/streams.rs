@@ -28,6 +28,9 @@ impl<E: Engine> Sockets<E> {
     ) -> Poll<io::Result<RecvBuf>> {
         let (stream, engine) = entry!(self, key, Stream);
         stream.receiving.waiters.leave(waiter);
+        if let Some(piece) = stream.receiving.take_put_back() {
+            return Poll::Ready(Ok(piece));
+        }
         if let Some(piece) = engine.receive(stream) {
             return Poll::Ready(Ok(piece));
         }
@@ -38,6 +41,12 @@ impl<E: Engine> Sockets<E> {
         polled
     }
 
+    pub(crate) fn put_back(&mut self, key: Key, piece: RecvBuf, wakes: &mut Vec<Waker>) {
+        if let Some(Entry::Stream(stream)) = self.entries.get_mut(key) {
+            stream.receiving.put_back(piece, wakes);
+        }
+    }
+
     pub(crate) fn poll_peek(
         &mut self,
         key: Key,
@@ -46,6 +55,10 @@ impl<E: Engine> Sockets<E> {
     ) -> Poll<io::Result<usize>> {
         let (stream, engine) = entry!(self, key, Stream);
         stream.receiving.waiters.leave(waiter);
+        let copied = stream.receiving.copy_put_back(into);
+        if copied > 0 {
+            return Poll::Ready(Ok(copied));
+        }
         if let Some(bytes) = engine.peek(stream, into) {
             return Poll::Ready(Ok(bytes));
         }
@@ -87,6 +100,8 @@ impl<E: Engine> Sockets<E> {
         let unread = self.engine.end_receive(key, stream)?;
         self.end_loan(key);
         let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else { return None };
+        let put_back = std::iter::from_fn(|| stream.receiving.take_put_back());
+        let unread = put_back.chain(unread).collect();
         Some(stream.socket.take().ok_or_else(closed).map(|socket| (socket, unread)))
     }
 

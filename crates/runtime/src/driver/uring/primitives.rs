@@ -115,6 +115,10 @@ impl Engine for Uring {
         udp.own.socket.as_ref().map(|socket| socket.owned.as_raw_fd())
     }
 
+    fn take_udp(udp: &mut Udp) -> Option<OwnedFd> {
+        udp.own.socket.take().map(|socket| socket.owned)
+    }
+
     fn close(sockets: &mut Sockets<Uring>, key: Key) {
         sockets.abandon(key);
     }

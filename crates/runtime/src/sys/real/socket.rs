@@ -1,7 +1,9 @@
 //! Making sockets, their names and their options: as the `socket2` crate offers them, and one that it
 //! lacks.
 
-pub(crate) use socket2::{Domain, Protocol, SockAddr, SockFilter, SockRef, Socket, Type};
+pub(crate) use socket2::{
+    Domain, Protocol, SockAddr, SockFilter, SockRef, Socket, TcpKeepalive, Type,
+};
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};

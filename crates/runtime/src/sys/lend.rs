@@ -1,0 +1,95 @@
+//! A future on the stack of `Runtime::block_on`, lent to the executor, whose tasks are `'static`.
+
+use std::cell::Cell;
+use std::mem::transmute;
+use std::pin::Pin;
+use std::ptr::NonNull;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+type Erased = NonNull<dyn Future<Output = ()>>;
+
+/// A lent future. It is pending for ever when the loan is over, or while it is being polled.
+pub(crate) struct Lent {
+    /// Empty when the loan is over, and while the future is being polled.
+    future: Rc<Cell<Option<Erased>>>,
+}
+
+/// Ends the loan, also in a panic.
+struct Loan(Rc<Cell<Option<Erased>>>);
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        self.0.set(None);
+    }
+}
+
+/// Calls `during` with the future as one that borrows nothing; the loan ends when it returns.
+pub(crate) fn lend<'a, R>(
+    future: Pin<&mut (dyn Future<Output = ()> + 'a)>,
+    during: impl FnOnce(Lent) -> R,
+) -> R {
+    // SAFETY: the future is not moved through the pointer, only polled as pinned.
+    let future = NonNull::from(unsafe { future.get_unchecked_mut() });
+    // SAFETY: only the lifetime changes. `Loan` removes the pointer before this function returns or
+    // unwinds, so before 'a ends, and `Lent` cannot leave this thread.
+    let future = unsafe { transmute::<NonNull<dyn Future<Output = ()> + 'a>, Erased>(future) };
+    let loan = Loan(Rc::new(Cell::new(Some(future))));
+    during(Lent { future: Rc::clone(&loan.0) })
+}
+
+impl Future for Lent {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(mut lent) = self.future.take() else { return Poll::Pending };
+        // SAFETY: the loan has not ended, and cannot end during this call, which `during` has made.
+        // The future was pinned by the lender, who has no access meanwhile; that it was taken out of
+        // the cell makes this access the only one.
+        let polled = unsafe { Pin::new_unchecked(lent.as_mut()) }.poll(cx);
+        if polled.is_pending() {
+            self.future.set(Some(lent));
+        }
+        polled
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::pin::pin;
+    use std::task::Waker;
+
+    #[test]
+    fn a_loan_ends_with_its_scope() {
+        let mut polls = 0;
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut kept = None;
+        let borrowed = pin!(std::future::poll_fn(|_| {
+            polls += 1;
+            Poll::<()>::Pending
+        }));
+        lend(borrowed, |mut lent| {
+            assert!(Pin::new(&mut lent).poll(&mut cx).is_pending());
+            assert!(Pin::new(&mut lent).poll(&mut cx).is_pending());
+            kept = Some(lent);
+        });
+        assert!(Pin::new(&mut kept.expect("kept")).poll(&mut cx).is_pending());
+        assert_eq!(polls, 2);
+    }
+
+    #[test]
+    fn a_loan_ends_with_a_panic() {
+        let mut kept = None;
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let borrowed = pin!(async { panic!("on purpose") });
+            lend(borrowed, |lent| {
+                let lent = kept.insert(lent);
+                let _panics = Pin::new(lent).poll(&mut Context::from_waker(Waker::noop()));
+            });
+        }));
+        assert!(panicked.is_err());
+        let mut kept = kept.expect("kept");
+        assert!(Pin::new(&mut kept).poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    }
+}
