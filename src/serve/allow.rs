@@ -30,18 +30,22 @@ impl FromStr for Allowed {
         if text == "any" {
             return Ok(Allowed::Any);
         }
-        // The standard library reads the address: `ipnet` takes 010.0.0.0/8 for 10.0.0.0/8, which
-        // others read as 8.0.0.0/8.
-        let address = text.split('/').next().unwrap_or_default().parse::<IpAddr>();
-        let network = address.ok().and_then(|address| match text.contains('/') {
-            true => text.parse::<IpNet>().ok(),
-            false => Some(IpNet::from(address)),
-        });
-        network.map(|network| Allowed::Network(network.trunc())).ok_or_else(|| {
-            "expected a network such as 192.0.2.0/24 or 2001:db8::/32, an address, or any"
-                .to_owned()
-        })
+        network(text).map(Allowed::Network).map_err(|expected| format!("{expected}, or any"))
     }
+}
+
+/// A network, or an address.
+pub(super) fn network(text: &str) -> Result<IpNet, String> {
+    // The standard library reads the address: `ipnet` takes 010.0.0.0/8 for 10.0.0.0/8, which
+    // others read as 8.0.0.0/8.
+    let address = text.split('/').next().unwrap_or_default().parse::<IpAddr>();
+    let network = address.ok().and_then(|address| match text.contains('/') {
+        true => text.parse::<IpNet>().ok(),
+        false => Some(IpNet::from(address)),
+    });
+    network.map(|network| network.trunc()).ok_or_else(|| {
+        "expected a network such as 192.0.2.0/24 or 2001:db8::/32, or an address".to_owned()
+    })
 }
 
 impl fmt::Display for Allowed {

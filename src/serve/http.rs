@@ -2,6 +2,8 @@
 
 mod arguments;
 pub(super) mod config;
+mod forwarders;
+mod listen;
 mod log;
 mod reload;
 mod site;
@@ -136,14 +138,19 @@ fn run(
     let (workers, handle) = (prepared.runtime.workers(), prepared.runtime.handle());
     let (settings, tls) = (prepared.settings.clone(), prepared.tls.clone());
     let options = ListenOptions { backlog: args.backlog, ..ListenOptions::default() };
-    let [listen, listen_tls] = families::available([&args.listen, &args.tls.listen_tls]);
+    let lists = [&args.listen[..], &args.tls.listen_tls];
+    let [listen, listen_tls] = lists.map(listen::addresses);
+    let [listen, listen_tls] = families::available([&listen, &listen_tls]);
+    let [passed, passed_tls] = listen::passed(lists)?;
     let service = HttpService::bind(&listen, &options, settings, workers, handle)
-        .map_err(|error| with_remedy(&error, "ss -ltnp"))?;
+        .map_err(|error| with_remedy(&error, "ss -ltnp"))?
+        .adopt(passed, &options, None)?;
     let plain = service.addresses().len();
     let service = match &tls {
         Some(tls) => service
             .bind_tls(&listen_tls, &options, tls)
-            .map_err(|error| with_remedy(&error, "ss -ltnp"))?,
+            .map_err(|error| with_remedy(&error, "ss -ltnp"))?
+            .adopt(passed_tls, &options, Some(tls))?,
         None => service,
     };
     let (service, live) = Live::prepare(&args.engine, &prepared.runtime, Unit::Request, service)?;
@@ -156,6 +163,10 @@ fn run(
     let Prepared { runtime, sandbox, .. } = prepared;
     let service = match &log {
         Some(log) => service.log_to(log),
+        None => service,
+    };
+    let service = match &admin {
+        Some(_) => service.with_durations(),
         None => service,
     };
     let observer = service.observer(engine_name(runtime.features(), live.is_some()));

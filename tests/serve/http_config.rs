@@ -241,6 +241,10 @@ fn the_example_is_complete_and_right() {
         etc.write(&format!("etc/twinring/{certificate}"), &copy(identity.certificate()));
         etc.write(&format!("etc/twinring/{key}"), &copy(identity.key()));
     }
+    etc.write(
+        "etc/twinring/users",
+        b"a:$2b$04$abcdefghijklmnopqrstuu2r9OfJnfCsdneAXAGHnS4UpFFP8WIrW\n",
+    );
     let mut text = whole_example(etc.path());
     if nix::unistd::Uid::effective().is_root() {
         // The configured user must be able to reopen all files.

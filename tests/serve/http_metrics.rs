@@ -49,7 +49,7 @@ fn parse(text: &str) -> Samples {
         if let Some(rest) = line.strip_prefix("# TYPE ") {
             family = rest.split_once(' ').expect("a type");
             assert_eq!(family.0, helped, "{line}");
-            assert!(["counter", "gauge"].contains(&family.1), "{line}");
+            assert!(["counter", "gauge", "histogram"].contains(&family.1), "{line}");
             assert_eq!(family.0.ends_with("_total"), family.1 == "counter", "{line}");
             continue;
         }
@@ -65,7 +65,11 @@ fn parse(text: &str) -> Samples {
                 name
             }
         };
-        assert_eq!(name, family.0, "{line}");
+        let is_of_family = match (name.strip_prefix(family.0), family.1) {
+            (Some(suffix), "histogram") => ["_bucket", "_sum", "_count"].contains(&suffix),
+            (suffix, _) => suffix == Some(""),
+        };
+        assert!(is_of_family, "{line}");
         let value: f64 = value.parse().expect("a number");
         assert!(value >= 0.0, "{line}");
         assert!(samples.insert(series.to_owned(), value).is_none(), "twice: {line}");
@@ -127,6 +131,154 @@ fn metrics_are_in_the_text_format_and_match_events() {
         assert_eq!(server.terminate().code, Some(0));
         println!("{engine}: {} samples", samples.len());
     }
+}
+
+const DURATION: &str = "twinring_http_request_duration_seconds";
+
+/// The counts of a histogram's buckets, in their order, checked to be one.
+fn buckets(text: &str, labels: &str) -> Vec<u64> {
+    let prefix = format!("{DURATION}_bucket{{{labels},le=\"");
+    let lines = text.lines().filter_map(|line| line.strip_prefix(&prefix));
+    let (mut counts, mut bounds) = (Vec::new(), Vec::new());
+    for line in lines {
+        let (bound, count) = line.split_once("\"} ").expect("a bucket");
+        bounds.push(bound.parse::<f64>().expect("a bound"));
+        counts.push(count.parse().expect("a count"));
+    }
+    assert!(bounds.is_sorted() && bounds.last().is_none_or(|last| last.is_infinite()), "{text}");
+    assert!(counts.is_sorted(), "{text}");
+    counts
+}
+
+#[test]
+fn durations_are_counted_by_configured_host_and_class_also_across_a_reload() {
+    for engine in ENGINES {
+        let (site, etc) = (Site::usual(), Site::new());
+        let root = site.path().display();
+        let host = |name: &str| {
+            format!("[[host]]\nnames = [\"{name}\", \"www.{name}\"]\nroot = \"{root}\"\n")
+        };
+        let first = format!(
+            "listen = \"127.0.0.1:0\"\nadmin = \"127.0.0.7:0\"\nworkers = 2\nroot = \"{root}\"\n\
+             redirect = \"/moved=/\"\n"
+        );
+        let path = etc.write("twinring.toml", format!("{first}{}", host("a.org")).as_bytes());
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_twinring"));
+        command.args(["serve", "http", "--json", "--engine", engine, "--config"]).arg(&path);
+        let server = Server::spawn(command);
+        let admin = server.ready["admin"].as_str().expect("an address").parse().expect("one");
+        let of =
+            |host: &str, target: &str| format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        let ask_all = || {
+            for (host, target) in [
+                ("a.org", "/hello.txt"),
+                ("www.a.org", "/large.bin"),
+                ("a.org", "/moved"),
+                ("a.org", "/none"),
+                ("unlisted.example", "/hello.txt"),
+            ] {
+                ask(&server, &of(host, target));
+            }
+            let pipelined = of("a.org", "/hello.txt").repeat(3);
+            assert_eq!(responses(&talk(server.address(), pipelined.as_bytes())).len(), 3);
+            assert_eq!(responses(&talk(server.address(), b"GET\r\n\r\n"))[0].status, 400);
+        };
+        let count = |labels: &str, expected: u64| {
+            let mut text = String::new();
+            wait_until(labels, || {
+                text = ask_admin(admin, &get("/metrics", "")).text();
+                buckets(&text, labels).last() == Some(&expected)
+            });
+            let samples = parse(&text);
+            assert_eq!(samples[&format!("{DURATION}_count{{{labels}}}")], expected as f64);
+            assert!(samples[&format!("{DURATION}_sum{{{labels}}}")] < 600.0);
+            text
+        };
+        ask_all();
+        let a_2xx = "host=\"a.org\",class=\"2xx\"";
+        count(a_2xx, 5);
+        for class in ["3xx", "4xx"] {
+            count(&format!("host=\"a.org\",class=\"{class}\""), 1);
+        }
+        count("host=\"*\",class=\"2xx\"", 1);
+        let text = count("host=\"\",class=\"4xx\"", 1);
+        // Names of requests are no labels.
+        assert!(!text.contains("unlisted") && !text.contains("www."), "{engine}: {text}");
+        std::fs::write(&path, format!("{first}{}{}", host("b.org"), host("a.org")))
+            .expect("a file");
+        server.signal(Signal::SIGHUP);
+        wait_until("it was reloaded", || server.stderr().contains("were reloaded"));
+        ask_all();
+        ask(&server, &of("b.org", "/hello.txt"));
+        count(a_2xx, 10);
+        count("host=\"b.org\",class=\"2xx\"", 1);
+        assert_eq!(server.terminate().code, Some(0));
+    }
+}
+
+#[test]
+fn server_timing_is_sent_on_request_and_not_by_default() {
+    for engine in ENGINES {
+        let site = Site::usual();
+        let server = Server::http(engine, site.path(), &[]);
+        assert_eq!(ask(&server, &get("/hello.txt", "")).field("server-timing"), None);
+        assert_eq!(server.terminate().code, Some(0));
+        let server = Server::http(engine, site.path(), &["--server-timing"]);
+        // Twice, so that the second answers come from the cache.
+        for target in ["/hello.txt", "/hello.txt", "/large.bin", "/large.bin", "/none", "/sub"] {
+            for method in ["GET", "HEAD"] {
+                let mut stream = connect(server.address());
+                let request = get(target, "").replacen("GET", method, 1);
+                let answer = ask_on(&mut stream, &request);
+                let timing = answer.field("server-timing").expect(target);
+                let ms = timing.strip_prefix("total;dur=").expect("a duration");
+                assert!(ms.parse::<f64>().is_ok_and(|ms| ms >= 0.0), "{timing}");
+                assert!(method == "HEAD" || answer.status != 200 || !answer.body.is_empty());
+            }
+        }
+        assert_eq!(ask(&server, &get("/hello.txt", "")).text().len(), 36);
+        assert_eq!(server.terminate().code, Some(0));
+    }
+}
+
+/// The names of metrics in a text: those that begin with one of our prefixes.
+fn names_in(text: &str) -> HashSet<&str> {
+    let words = text.split(|byte: char| !byte.is_ascii_alphanumeric() && byte != '_');
+    words.filter(|word| word.starts_with("twinring_") || word.starts_with("process_")).collect()
+}
+
+#[test]
+fn dashboard_and_alerts_use_metrics_that_exist() {
+    let (site, logs, identity) = (Site::usual(), Site::new(), tls::Identity::new());
+    let log = logs.path().join("log");
+    let mut arguments = identity.arguments();
+    arguments.extend(["--access-log".to_owned(), log.to_str().expect("text").to_owned()]);
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let (server, admin) = with_admin("epoll", &site, &arguments);
+    ask(&server, &get("/hello.txt", ""));
+    let mut text = String::new();
+    wait_until("the request is counted", || {
+        text = ask_admin(admin, &get("/metrics", "")).text();
+        text.contains(&format!("{DURATION}_count"))
+    });
+    let exist: HashSet<String> = parse(&text)
+        .into_keys()
+        .map(|series| series.split('{').next().unwrap().to_owned())
+        .collect();
+    let dashboard = include_str!("../../deploy/grafana/twinring-http.json");
+    let dashboard: serde_json::Value = serde_json::from_str(dashboard).expect("JSON");
+    let panels = dashboard["panels"].as_array().expect("panels");
+    let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().expect("targets"));
+    let mut queries: Vec<&str> =
+        targets.map(|target| target["expr"].as_str().expect("a query")).collect();
+    let variables = dashboard["templating"]["list"].as_array().expect("variables");
+    queries.extend(variables.iter().filter_map(|variable| variable["query"]["query"].as_str()));
+    queries.push(include_str!("../../deploy/prometheus/twinring.rules.yml"));
+    let used: HashSet<&str> = queries.iter().flat_map(|query| names_in(query)).collect();
+    assert!(used.len() > 15, "{used:?}");
+    let missing: Vec<&&str> = used.iter().filter(|name| !exist.contains(**name)).collect();
+    assert!(missing.is_empty(), "no such metric: {missing:?}");
+    assert_eq!(server.terminate().code, Some(0));
 }
 
 #[test]

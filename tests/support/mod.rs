@@ -108,8 +108,13 @@ impl Server {
     }
 
     /// Starts a command that serves and prints JSON, and waits until it is ready.
-    pub(crate) fn spawn(mut command: Command) -> Server {
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    pub(crate) fn spawn(command: Command) -> Server {
+        Server::spawn_with(command, Stdio::null())
+    }
+
+    /// The same, with this standard input.
+    pub(crate) fn spawn_with(mut command: Command, stdin: Stdio) -> Server {
+        command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the command starts");
         let stdout = child.stdout.take().expect("stdout is piped");
         let stderr = child.stderr.take().expect("stderr is piped");

@@ -2,22 +2,25 @@
 //!
 //! The path of a request: `requests` receives it, `head` parses it, `path` turns its target into a
 //! file name, `cache` or `resource` find the file, `reply` builds the answer (with `conditional`,
-//! `range`, `encoding`), and `sending` sends it. `service` is the service that `crate::server`
-//! runs, `connection` is one connection, and `tls` encrypts it. `http2` is the same path with the
-//! framing of HTTP/2.
+//! `range`, `encoding`), and `sending` sends it. `redirect` and `auth` come before all files.
+//! `service` is the service that `crate::server` runs, `connection` is one connection, and `tls`
+//! encrypts it. `http2` is the same path with the framing of HTTP/2.
 //!
 //! For the operator, `hosts` selects the site, `access_log` logs the requests, and `admin` reports
 //! health and metrics (`observer`, `metrics`).
 
 mod access_log;
 mod admin;
+mod auth;
 pub mod body;
 mod cache;
 pub mod conditional;
 mod connection;
 mod counters;
 pub mod date;
+mod durations;
 pub mod encoding;
+mod forwarders;
 #[doc(hidden)]
 pub mod fuzzing;
 mod generation;
@@ -32,7 +35,10 @@ mod observer;
 mod open_file;
 mod options;
 pub mod path;
+mod path_rules;
+mod proxy_protocol;
 pub mod range;
+mod redirect;
 mod reply;
 mod requests;
 mod resource;
@@ -46,7 +52,9 @@ mod worker;
 
 pub use access_log::{AccessLog, LogFormat, LogSettings, LogTarget};
 pub use admin::{Admin, Pages, RunningAdmin};
+pub use auth::{Auth, AuthRule, Credentials, Realm, Users};
 pub use counters::HttpCounters;
+pub use forwarders::{ForwardedField, Forwarders, Networks};
 pub use generation::LiveSettings;
 pub use hosts::{HostName, Site, Sites};
 pub use metrics::{Exposition, PlainObserver};
@@ -54,6 +62,9 @@ pub use observer::Observer;
 pub use options::{
     CacheLimits, FieldRule, Http2Limits, HttpLimits, HttpSettings, ListingFormat, SENDFILE_ABOVE_MAX, Timeouts,
 };
+pub use path_rules::PathPattern;
+pub use proxy_protocol::{NoProxyHeader, ProxyHeader};
+pub use redirect::{HttpsAddress, REDIRECTS_MAX, RedirectRule, Redirects};
 pub use service::{Http, HttpService};
 pub use status::Status;
 pub use tls::{CertificateFiles, MinVersion, Tls, TlsError, TlsSettings, TlsUpdate};

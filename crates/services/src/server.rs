@@ -21,7 +21,7 @@ pub(crate) use allow_list::is_one_host;
 pub(crate) use connections::{Connections, Ending, Limit, Tracked, Tracking};
 pub(crate) use counters::{Count, WorkerCounters};
 pub(crate) use drain::DRAIN_SWEEP;
-pub(crate) use limits::{ConnectionLimiter, Refused, network_of};
+pub(crate) use limits::{AddressPermit, ConnectionLimiter, Refused, network_of};
 pub(crate) use meter::Metering;
 pub(crate) use stage::SharedStage;
 

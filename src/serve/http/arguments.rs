@@ -4,15 +4,15 @@ use super::super::admin::AdminArgs;
 use super::super::sandbox::{Paths, SandboxArgs};
 use super::super::{OutputArgs, duration, timeout};
 use super::config::HostArgs;
+use super::forwarders::ForwarderArgs;
+use super::listen::ListenOn;
 use super::log::LogArgs;
 use super::site::SiteArgs;
 use super::tls::TlsArgs;
 use crate::engine_args::EngineArgs;
 use crate::serve::user::UserArgs;
-use crate::values;
 use clap::builder::ArgPredicate;
 use clap::{ArgAction, Args};
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 use twinring::confine::Uses;
@@ -36,16 +36,17 @@ pub(crate) struct HttpArgs {
     pub(super) check: bool,
     #[command(flatten)]
     pub(super) site: SiteArgs,
-    /// Address to listen on; may be given several times, for IPv4 and IPv6 (`[::1]:8080`).
+    /// Address to listen on; may be given several times, for IPv4 and IPv6 (`[::1]:8080`). `fd:NAME` is
+    /// a socket that systemd passes, by its FileDescriptorName, and `systemd` are all passed ones
+    /// that no option names.
     #[arg(
         long,
-        value_name = "ADDR",
+        value_name = "ADDR|systemd|fd:NAME",
         help_heading = "Listening",
         default_value = "127.0.0.1:8080",
-        value_parser = values::listen,
         default_value_if("listen_tls", ArgPredicate::IsPresent, None)
     )]
-    pub(super) listen: Vec<SocketAddr>,
+    pub(super) listen: Vec<ListenOn>,
     #[command(flatten)]
     pub(super) tls: TlsArgs,
     #[command(flatten)]
@@ -63,11 +64,17 @@ pub(crate) struct HttpArgs {
           value_parser = clap::value_parser!(u32).range(1..=65_535))]
     pub(super) backlog: u32,
     #[command(flatten)]
+    forwarders: ForwarderArgs,
+    #[command(flatten)]
     pub(super) admin: AdminArgs,
     #[command(flatten)]
     pub(super) user: UserArgs,
     #[command(flatten)]
     pub(super) log: LogArgs,
+    /// Send the field `Server-Timing` with the time from a request to its answer. It tells every
+    /// client how long files take, and with that which ones are cached.
+    #[arg(long, help_heading = "Operation")]
+    server_timing: bool,
     #[command(flatten)]
     pub(super) sandbox: SandboxArgs,
     /// Directory that the sandbox keeps readable besides the roots, for roots that a reload adds. May
@@ -213,11 +220,18 @@ impl HttpArgs {
     /// The files that the service needs as long as it runs.
     pub(super) fn paths(&self, hosts: &[HostArgs]) -> Paths {
         let sites = hosts.iter().map(|host| &host.site).chain([&self.site]);
-        let roots = sites.filter_map(SiteArgs::root);
+        let roots = sites.clone().filter_map(SiteArgs::root);
+        let users = sites.flat_map(SiteArgs::user_files).cloned();
         Paths {
             read: roots.chain(&self.sandbox_read).cloned().collect(),
             // On SIGHUP the configuration file is read again.
-            read_files: self.tls.files(hosts).into_iter().chain(self.config.clone()).collect(),
+            read_files: self
+                .tls
+                .files(hosts)
+                .into_iter()
+                .chain(self.config.clone())
+                .chain(users)
+                .collect(),
             written: self.log.file().into_iter().collect(),
             own_process: self.admin.is_wanted(),
         }
@@ -233,6 +247,7 @@ impl HttpArgs {
                 problems.push(format!("{}{name} is the name of two hosts", host.place));
             }
         }
+        problems.extend(sites.redirect_loop());
         HttpSettings {
             cache: CacheLimits {
                 bytes: usize::try_from(self.cache.cache_bytes).unwrap_or(usize::MAX),
@@ -241,6 +256,8 @@ impl HttpArgs {
             },
             sendfile_above: self.cache.sendfile_above,
             send: self.cache.send,
+            server_timing: self.server_timing,
+            forwarders: self.forwarders.forwarders(),
             limits: self.limits.limits(),
             http2: self.http2.limits(),
             timeouts: Timeouts {

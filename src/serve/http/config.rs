@@ -67,7 +67,7 @@ impl Configuration {
     pub(super) fn usage(&self) -> Vec<String> {
         let Configuration { args, hosts, problems, .. } = self;
         let mut usage = problems.clone();
-        if !args.site.has_root() && hosts.is_empty() && usage.is_empty() {
+        if !args.site.has_content() && hosts.is_empty() && usage.is_empty() {
             usage.push("no directory to serve: give --root DIR".to_owned());
         }
         if let Some(missing) = args.tls.missing(hosts) {
@@ -78,13 +78,17 @@ impl Configuration {
 }
 
 /// Options whose values a reload replaces; `[[host]]` is replaced, too.
-pub(super) const RELOADED: [&str; 27] = [
+pub(super) const RELOADED: [&str; 35] = [
     "autoindex",
+    "basic-auth",
+    "basic-auth-realm",
     "body-timeout",
     "cache-bytes",
     "cache-control",
     "cache-files",
     "cache-valid",
+    "forwarded-field",
+    "forwarded-from",
     "header",
     "header-timeout",
     "http2",
@@ -97,9 +101,13 @@ pub(super) const RELOADED: [&str; 27] = [
     "max-uri-bytes",
     "not-found",
     "precompressed",
+    "proxy-protocol-from",
+    "redirect",
+    "redirect-to-https",
     "root",
     "send-timeout",
     "sendfile-above",
+    "server-timing",
     "spa",
     "symlinks",
     "tls-cert",
@@ -334,7 +342,7 @@ impl Reader<'_> {
         let options = command.try_get_matches_from(arguments);
         let options = options.and_then(|matches| HostOptions::from_arg_matches(&matches));
         match options {
-            Ok(HostOptions { site, certificate }) if site.has_root() => {
+            Ok(HostOptions { site, certificate }) if site.has_content() => {
                 if let Some(missing) = certificate.missing() {
                     let missing = missing.trim_start_matches("--").trim_end_matches(" FILE");
                     self.complain(span, &format!("host: {missing} is missing"));
@@ -392,9 +400,12 @@ fn unknown(command: &Command, name: &str) -> String {
     }
 }
 
-/// The values of an option as on the command line, `None` for a flag; or an error about the type.
+/// The values of an option as on the command line, `None` for a flag and for an option whose value
+/// may be missing; or an error about the type.
 fn values(arg: &Arg, value: &DeValue<'_>) -> Result<Vec<Option<String>>, String> {
-    if matches!(arg.get_action(), ArgAction::SetTrue) {
+    let may_lack_value = arg.get_num_args().is_some_and(|range| range.min_values() == 0);
+    let is_bool = value.as_bool().is_some();
+    if matches!(arg.get_action(), ArgAction::SetTrue) || may_lack_value && is_bool {
         return match value.as_bool() {
             Some(true) => Ok(vec![None]),
             Some(false) => Ok(Vec::new()),

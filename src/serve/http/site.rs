@@ -4,9 +4,13 @@
 use crate::serve::user::Served;
 use clap::Args;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use twinring::fs::{Dir, Symlinks};
 use twinring_services::http::encoding::Coding;
-use twinring_services::http::{FieldRule, ListingFormat, Site};
+use twinring_services::http::{
+    Auth, AuthRule, FieldRule, HttpsAddress, ListingFormat, Realm, RedirectRule, Redirects, Site,
+    Users,
+};
 
 #[derive(Debug, Args)]
 pub(super) struct SiteArgs {
@@ -19,6 +23,10 @@ pub(super) struct SiteArgs {
     files: FileArgs,
     #[command(flatten)]
     fields: FieldArgs,
+    #[command(flatten)]
+    redirects: RedirectArgs,
+    #[command(flatten)]
+    auth: AuthArgs,
 }
 
 #[derive(Debug, Args)]
@@ -61,6 +69,48 @@ struct FieldArgs {
     headers: Vec<FieldRule>,
 }
 
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Redirects")]
+struct RedirectArgs {
+    /// Redirect GET and HEAD without TLS to https with status 301: on port 443 of the requested host,
+    /// or as given. The path and the query stay as they are.
+    #[arg(long, value_name = "PORT|HOST[:PORT]", num_args = 0..=1, require_equals = true,
+          default_missing_value = "443")]
+    redirect_to_https: Option<HttpsAddress>,
+    /// Redirect GET and HEAD of a path, with status 301 unless it is given: `/old=/new`,
+    /// `/old/*=/new/*`, `/a=307:/b`, `/*=308:https://example.org/*`. `/old/*` stands for all paths
+    /// beneath `/old/`; an exact path counts before it, and a longer one before a shorter one. The
+    /// query is kept. May be given several times, up to 1000.
+    #[arg(long, value_name = "FROM=[STATUS:]TO")]
+    redirect: Vec<RedirectRule>,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Passwords")]
+struct AuthArgs {
+    /// Ask for a user and a password beneath a directory: `/private/*=/etc/twinring/users`. The file
+    /// has lines USER:HASH, as `htpasswd -B` writes them (bcrypt, with a cost up to 14). May be given
+    /// several times; a longer path counts before a shorter one. Use it with TLS only.
+    #[arg(long, value_name = "PATH/*=FILE")]
+    basic_auth: Vec<AuthRule>,
+    /// The name that clients show when they ask for a password.
+    #[arg(long, value_name = "TEXT", default_value = "Restricted")]
+    basic_auth_realm: Realm,
+}
+
+impl AuthArgs {
+    /// The protected directories, with the users of each. Errors are added to `problems`.
+    fn auth(&self, place: &str, problems: &mut Vec<String>) -> Auth {
+        let read = |rule: &AuthRule| {
+            let users = Users::read(&rule.file)?;
+            Ok((rule.paths.clone(), Arc::new(users)))
+        };
+        let rules: Result<Vec<_>, String> = self.basic_auth.iter().map(read).collect();
+        let auth = rules.and_then(|rules| Auth::new(self.basic_auth_realm.clone(), rules));
+        auth.map_err(|problem| problems.push(format!("{place}{problem}"))).unwrap_or_default()
+    }
+}
+
 /// The value of `--autoindex`; a separate type because clap reads an `Option` as an optional argument.
 #[derive(Clone, Copy, Debug)]
 struct Autoindex(Option<ListingFormat>);
@@ -88,13 +138,20 @@ fn file_name(text: &str) -> Result<String, String> {
 }
 
 impl SiteArgs {
-    pub(super) fn has_root(&self) -> bool {
-        self.root.is_some()
+    /// True if there is anything to serve.
+    pub(super) fn has_content(&self) -> bool {
+        let RedirectArgs { redirect_to_https, redirect } = &self.redirects;
+        self.root.is_some() || redirect_to_https.is_some() || !redirect.is_empty()
     }
 
     /// The directory whose files are served.
     pub(super) fn root(&self) -> Option<&PathBuf> {
         self.root.as_ref()
+    }
+
+    /// The files of users, which a reload reads again.
+    pub(super) fn user_files(&self) -> impl Iterator<Item = &PathBuf> {
+        self.auth.basic_auth.iter().map(|rule| &rule.file)
     }
 
     /// The files that the service must be able to read later on.
@@ -105,10 +162,29 @@ impl SiteArgs {
         Served::open(self.root.as_ref()?, relative.collect(), lists)
     }
 
-    /// The site, if there is a root. Adds unusable directories and files to `problems`; `place` is
+    /// The site, if it has content. Adds unusable directories and files to `problems`; `place` is
     /// where they are named.
     pub(super) fn site(&self, place: &str, problems: &mut Vec<String>) -> Option<Site> {
-        let path = self.root.as_ref()?;
+        if !self.has_content() {
+            return None;
+        }
+        let RedirectArgs { redirect_to_https, redirect } = &self.redirects;
+        let redirects = Redirects::new(redirect, redirect_to_https.clone())
+            .map_err(|problem| problems.push(format!("{place}{problem}")))
+            .unwrap_or_default();
+        let auth = self.auth.auth(place, problems);
+        match &self.root {
+            Some(path) => Some(Site { redirects, auth, ..self.files_of(path, place, problems)? }),
+            None => Some(Site {
+                fields: self.fields.headers.clone(),
+                redirects,
+                ..Site::without_files()
+            }),
+        }
+    }
+
+    /// The site without its redirects.
+    fn files_of(&self, path: &Path, place: &str, problems: &mut Vec<String>) -> Option<Site> {
         let root = match Dir::open(path) {
             Ok(root) => root,
             Err(error) => {

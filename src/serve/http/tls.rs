@@ -2,9 +2,8 @@
 
 use super::super::timeout;
 use super::config::HostArgs;
-use crate::values;
+use super::listen::ListenOn;
 use clap::Args;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 use twinring_services::http::{CertificateFiles, MinVersion, TlsSettings};
@@ -44,8 +43,8 @@ impl CertificateArgs {
 pub(super) struct TlsArgs {
     /// Address to listen on with TLS; may be given several times. Without --listen, the server then
     /// listens on no address without TLS.
-    #[arg(long, value_name = "ADDR", value_parser = values::listen)]
-    pub(super) listen_tls: Vec<SocketAddr>,
+    #[arg(long, value_name = "ADDR|systemd|fd:NAME")]
+    pub(super) listen_tls: Vec<ListenOn>,
     #[command(flatten)]
     pub(super) certificate: CertificateArgs,
     /// Oldest version of TLS that clients may speak.

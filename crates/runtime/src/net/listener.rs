@@ -79,6 +79,30 @@ impl ListenOptions {
         Ok(sockets.into_iter().map(|socket| BoundListener { socket, address: bound }).collect())
     }
 
+    /// Takes over a listening socket for `workers`, which share it: one that systemd passes, say. Its
+    /// backlog stays as it is.
+    ///
+    /// # Errors
+    /// When it is no listening Internet socket, or descriptors have run out.
+    pub fn adopt(
+        &self,
+        listener: std::net::TcpListener,
+        workers: usize,
+    ) -> io::Result<Vec<BoundListener>> {
+        let address = listener.local_addr()?;
+        let socket = Socket::from(listener);
+        if !socket.is_listener()? {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("the socket of {address} does not listen"),
+            ));
+        }
+        socket.set_tcp_nodelay(self.nodelay)?;
+        let first = BoundListener { socket, address };
+        let others = (1..workers).map(|_| first.try_clone()).collect::<io::Result<Vec<_>>>()?;
+        Ok(others.into_iter().chain([first]).collect())
+    }
+
     fn bind_once(&self, address: SocketAddr, share: bool) -> io::Result<Socket> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_reuse_address(true)?;

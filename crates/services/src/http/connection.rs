@@ -5,12 +5,16 @@ mod secure;
 
 use super::access_log::ConnectionLog;
 use super::counters::WorkerCounters;
+use super::durations::Timing;
+use super::proxy_protocol::ProxyHeader;
+use super::reply::Reply;
 use super::tls::Encryption;
 use super::worker::Worker;
-use crate::server::{Ending, Tracked, Tracking};
-use std::cell::Cell;
+use crate::server::{AddressPermit, Ending, Tracked, Tracking};
+use std::cell::{Cell, RefCell};
 use std::future::ready;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use twinring::fs::{File, SendStrategy};
 use twinring::{Either, RecvBuf, SendBuf, TcpStream, race};
@@ -50,6 +54,19 @@ pub(super) struct Connection {
     sent: Cell<u64>,
     /// Pending entries of the access log, if there is one.
     pub(super) log: Option<Box<ConnectionLog>>,
+    /// Pending durations, if they are measured.
+    pub(super) timing: Option<Box<Timing>>,
+    /// Of a connection that a proxy opens.
+    pub(super) proxied: Option<Box<Proxied>>,
+}
+
+/// What a connection has that begins with a header of the PROXY protocol.
+#[derive(Debug, Default)]
+pub(super) struct Proxied {
+    /// Data that arrived behind the header.
+    behind: RefCell<Option<RecvBuf>>,
+    /// The connection is counted for its client.
+    permit: RefCell<Option<AddressPermit>>,
 }
 
 impl Connection {
@@ -59,7 +76,11 @@ impl Connection {
         worker: &Worker,
     ) -> Connection {
         let peer = || tracking.stream().peer_addr().ok();
-        let log = worker.log.as_ref().map(|log| Box::new(ConnectionLog::new(log, peer())));
+        let generation = worker.generation();
+        let has_forwarders = !generation.settings.forwarders.trusted.is_empty();
+        let settings = || has_forwarders.then(|| Arc::clone(&generation.settings));
+        let log = worker.log.as_ref();
+        let log = log.map(|log| Box::new(ConnectionLog::new(log, peer(), settings())));
         Connection {
             tracking,
             tls,
@@ -68,6 +89,8 @@ impl Connection {
             incomplete: Cell::new(false),
             sent: Cell::new(0),
             log,
+            timing: worker.durations.is_some().then(Box::default),
+            proxied: None,
         }
     }
 
@@ -80,6 +103,67 @@ impl Connection {
         self.tracking.enter(phase);
     }
 
+    /// Reads the header of the PROXY protocol, by which a proxy names the client. `count` counts the
+    /// connection for the client, or refuses it.
+    ///
+    /// # Errors
+    /// When there is none, it takes too long, the peer leaves, or the client has too many.
+    pub(super) async fn read_proxy_header(
+        &self,
+        proxied: &Proxied,
+        count: impl FnOnce(SocketAddr) -> Option<AddressPermit>,
+    ) -> io::Result<()> {
+        self.enter(Phase::Silent);
+        let mut bytes = Vec::new();
+        let header = loop {
+            let chunk = self.tracking.recv().await?;
+            // The time for it runs since the accept.
+            self.tracking.continue_in(Phase::Handshake);
+            if chunk.is_empty() {
+                self.tracking.fail();
+                // A proxy that sent nothing has only checked the port.
+                self.counters.proxy_failures.add(u64::from(!bytes.is_empty()));
+                return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
+            }
+            bytes.extend_from_slice(&chunk);
+            match ProxyHeader::parse(&bytes) {
+                Ok(Some(header)) => break header,
+                Ok(None) => {}
+                Err(_) => {
+                    self.counters.proxy_failures.add(1);
+                    self.tracking.fail();
+                    return Err(io::Error::from(io::ErrorKind::InvalidData));
+                }
+            }
+        };
+        if let Some(client) = header.client {
+            if let Some(log) = &self.log {
+                log.client_is(client);
+            }
+            let Some(permit) = count(client) else {
+                self.counters.refused_of_address.add(1);
+                self.tracking.fail();
+                return Err(io::Error::from(io::ErrorKind::ConnectionRefused));
+            };
+            *proxied.permit.borrow_mut() = Some(permit);
+        }
+        bytes.drain(..header.length);
+        if !bytes.is_empty() {
+            *proxied.behind.borrow_mut() = Some(RecvBuf::from(bytes));
+        }
+        Ok(())
+    }
+
+    /// The next received bytes, as they were sent.
+    async fn recv_raw(&self) -> io::Result<RecvBuf> {
+        if let Some(proxied) = &self.proxied
+            && let Some(behind) = proxied.behind.borrow_mut().take()
+        {
+            return Ok(behind);
+        }
+        self.tracking.recv().await
+    }
+
     /// The next received bytes, awaited in a phase; empty at the end of the stream.
     ///
     /// # Errors
@@ -89,7 +173,7 @@ impl Connection {
             return Box::pin(self.recv_secure(tls, phase)).await;
         }
         self.enter(phase);
-        let received = self.tracking.recv().await;
+        let received = self.recv_raw().await;
         if let Ok(chunk) = &received {
             self.count_received(chunk.len() as u64);
             if phase == Phase::Idle {
@@ -189,6 +273,26 @@ impl Connection {
     /// Bytes of answers that were handed over for sending so far.
     pub(super) fn sent(&self) -> u64 {
         self.sent.get()
+    }
+
+    /// The last request got this reply, which is to be sent, and the connection stays or not.
+    pub(super) fn answered(&self, reply: &Reply, stays: bool) {
+        if let Some(log) = &self.log {
+            log.answered(reply, stays, self.sent());
+        }
+        if let Some(timing) = &self.timing {
+            timing.answered(reply.status);
+        }
+    }
+
+    /// All answers so far were handed over for sending.
+    pub(super) fn settle(&self) {
+        if let Some(log) = &self.log {
+            log.settle(self.sent());
+        }
+        if let Some(timing) = &self.timing {
+            timing.settle();
+        }
     }
 
     /// Records whether an answer is in progress. If the connection ends then, it is reset: FIN

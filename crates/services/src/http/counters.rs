@@ -51,6 +51,8 @@ counters! {
     tls_failures,
     /// Connections that the peer ended without close_notify.
     tls_truncated,
+    /// Connections of proxies that did not begin with a header of the PROXY protocol.
+    proxy_failures,
     /// Connections reset because the handshake was not done in time.
     handshake_timeouts,
     /// Connections that spoke HTTP/2.

@@ -6,6 +6,7 @@
 //! answered by a mix of both.
 
 use super::cache::Cache;
+use super::durations::{HostDurations, WorkerDurations};
 use super::inflight::InflightLoads;
 use super::options::HttpSettings;
 use crate::descriptors::descriptor_limit;
@@ -42,8 +43,12 @@ impl LiveSettings {
         self.0.replaced.load(Ordering::Acquire)
     }
 
-    /// The current generation, for one of `workers` workers.
-    pub(super) fn generation(&self, workers: usize) -> Generation {
+    /// The current generation, for one of `workers` workers, which measures these durations.
+    pub(super) fn generation(
+        &self,
+        workers: usize,
+        durations: Option<&WorkerDurations>,
+    ) -> Generation {
         // In this order: a replacement in between is noticed by the next comparison.
         let number = self.replaced();
         let current = self.0.current.read().unwrap_or_else(PoisonError::into_inner);
@@ -51,7 +56,9 @@ impl LiveSettings {
         drop(current);
         let (limits, sites) = (settings.cache, settings.sites.count());
         let cache = Cache::new(limits.bytes / workers, limits.files.div_ceil(workers), sites);
-        Generation { number, settings, cache, inflight: InflightLoads::default() }
+        let durations = durations.map(|durations| durations.of_sites(&settings.sites));
+        let durations = durations.unwrap_or_default();
+        Generation { number, settings, cache, inflight: InflightLoads::default(), durations }
     }
 }
 
@@ -69,4 +76,16 @@ pub(super) struct Generation {
     pub(super) settings: Arc<HttpSettings>,
     pub(super) cache: Cache,
     pub(super) inflight: InflightLoads,
+    /// Of each site, and of requests without one; empty if they are not measured.
+    durations: Vec<Arc<HostDurations>>,
+}
+
+impl Generation {
+    /// Where the durations of requests for a site, or for none, are counted.
+    pub(super) fn durations(&self, site: Option<usize>) -> Option<&Arc<HostDurations>> {
+        match site {
+            Some(site) => self.durations.get(site),
+            None => self.durations.last(),
+        }
+    }
 }

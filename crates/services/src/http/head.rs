@@ -293,6 +293,12 @@ impl<'h, 'a> Head<'h, 'a> {
         Some(field.value)
     }
 
+    /// The values of all fields of a name in lower case, in order.
+    pub(super) fn lines(&self, name: &str) -> impl DoubleEndedIterator<Item = &'a [u8]> {
+        let fields = self.fields.iter().filter(move |field| field.name.eq_ignore_ascii_case(name));
+        fields.map(|field| field.value)
+    }
+
     /// The elements of a field that is a comma-separated list of tokens, over all its lines.
     fn tokens(&self, name: Name) -> impl Iterator<Item = &'a [u8]> + use<'h, 'a> {
         let lines = self.values(name);

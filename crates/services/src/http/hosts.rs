@@ -1,9 +1,11 @@
 //! Virtual hosts: selects the files and rules for the host name of a request.
 
+use super::auth::Auth;
 use super::encoding::Coding;
 use super::head::Head;
 use super::head::Name;
 use super::options::{FieldRule, ListingFormat};
+use super::redirect::{self, Redirects};
 use super::target::is_host;
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -19,8 +21,8 @@ const NAME_BYTES_MAX: usize = 253;
 /// The files of a host, and their rules.
 #[derive(Clone, Debug)]
 pub struct Site {
-    /// Where the files are.
-    pub root: Dir,
+    /// Where the files are; none for a site that only redirects.
+    pub root: Option<Dir>,
     /// Whether symbolic links beneath it are followed.
     pub symlinks: Symlinks,
     /// Index file names; the first that exists is used.
@@ -38,13 +40,22 @@ pub struct Site {
     pub cache_control: Vec<FieldRule>,
     /// Further header fields; all rules that match count.
     pub fields: Vec<FieldRule>,
+    /// Redirects, which come before files.
+    pub redirects: Redirects,
+    /// Directories that need a password.
+    pub auth: Auth,
 }
 
 impl Site {
     /// The defaults, for files beneath `root`.
     pub fn new(root: Dir) -> Site {
+        Site { root: Some(root), ..Site::without_files() }
+    }
+
+    /// The defaults, for a site that only redirects.
+    pub fn without_files() -> Site {
         Site {
-            root,
+            root: None,
             symlinks: Symlinks::Beneath,
             index: vec!["index.html".to_owned()],
             autoindex: None,
@@ -53,7 +64,14 @@ impl Site {
             precompressed: Vec::new(),
             cache_control: Vec::new(),
             fields: Vec::new(),
+            redirects: Redirects::default(),
+            auth: Auth::default(),
         }
+    }
+
+    /// True if a request may get an answer before any file is looked for.
+    pub(super) fn comes_before_files(&self) -> bool {
+        !self.redirects.is_empty() || !self.auth.is_empty()
     }
 
     /// The field `Cache-Control` of the file at a path, from the root of the site.
@@ -170,6 +188,8 @@ pub struct Sites {
     /// For hosts without a site; without a default they get 421.
     default: Option<usize>,
     by_host: HostMap<usize>,
+    /// All names of hosts, with the numbers of their sites.
+    names: Vec<(HostName, usize)>,
 }
 
 impl Sites {
@@ -191,8 +211,30 @@ impl Sites {
             if !self.by_host.add(name, number) {
                 return Err(name.clone());
             }
+            self.names.push((name.clone(), number));
         }
         Ok(())
+    }
+
+    /// A description of redirects that lead in a circle, if there are any. A chain over other
+    /// servers is not seen.
+    pub fn redirect_loop(&self) -> Option<String> {
+        redirect::first_loop(self)
+    }
+
+    /// Each site, with a host that it is served for; that of the default is not known.
+    pub(super) fn places(&self) -> impl Iterator<Item = (usize, String)> {
+        let named = self.names.iter().map(|(name, site)| {
+            let prefix = if name.is_wildcard { "x." } else { "" };
+            (*site, format!("{prefix}{}", name.name))
+        });
+        self.default.map(|site| (site, String::new())).into_iter().chain(named)
+    }
+
+    /// The first name of a site; none for the default.
+    pub(super) fn name(&self, number: usize) -> Option<String> {
+        let (name, _) = self.names.iter().find(|(_, site)| *site == number)?;
+        Some(name.to_string())
     }
 
     /// Number of sites.
@@ -209,10 +251,11 @@ impl Sites {
         if self.by_host.is_empty() {
             return self.default;
         }
-        requested_host(head).and_then(|host| self.of_host(host)).or(self.default)
+        requested_host(head).and_then(|host| self.of_named_host(host)).or(self.default)
     }
 
-    fn of_host(&self, host: &[u8]) -> Option<usize> {
+    /// The number of the site that has a name for `host:port`.
+    pub(super) fn of_named_host(&self, host: &[u8]) -> Option<usize> {
         self.by_host.find(host).copied()
     }
 }
@@ -276,7 +319,7 @@ mod tests {
             (":80", None),
             (&"a.".repeat(500), None),
         ] {
-            assert_eq!(sites.of_host(host.as_bytes()), expected, "{host}");
+            assert_eq!(sites.of_named_host(host.as_bytes()), expected, "{host}");
         }
     }
 

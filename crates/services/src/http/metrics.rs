@@ -1,10 +1,10 @@
 //! The counters as Prometheus reads them: its text format, version 0.0.4.
 //!
-//! There is no histogram of durations: it would cost every request two readings of the clock. The
-//! access log has the duration of each.
+//! Counters are per worker; durations are summed over the workers, by host.
 
 use super::admin::Pages;
 use super::counters::WorkerCounters;
+use super::durations::{self, BOUNDS_US, Summed};
 use super::observer::Observer;
 use crate::server::{Server, Service, SharedStage, Stage};
 use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage};
@@ -58,6 +58,7 @@ const OF_WORKERS: &[(&str, &str, &str, &[Series])] = &[
             ("reason=\"idle_timeout\"", |count| count.idle_closed.get()),
             ("reason=\"tls_failure\"", |count| count.tls_failures.get()),
             ("reason=\"tls_truncated\"", |count| count.tls_truncated.get()),
+            ("reason=\"proxy_header\"", |count| count.proxy_failures.get()),
             ("reason=\"handshake_timeout\"", |count| count.handshake_timeouts.get()),
             ("reason=\"header_timeout\"", |count| count.header_timeouts.get()),
             ("reason=\"body_timeout\"", |count| count.body_timeouts.get()),
@@ -198,9 +199,34 @@ pub(super) fn render(observer: &Observer) -> String {
         text.sample(name, &["result=\"written\""], lines.written);
         text.sample(name, &["result=\"dropped\""], lines.dropped);
     }
+    if !observer.durations.is_empty() {
+        append_durations(&mut text, observer);
+    }
     append_runtime(&mut text, &observer.handle);
     append_process(&mut text, observer.started);
     text.0
+}
+
+fn append_durations(text: &mut Exposition, observer: &Observer) {
+    const NAME: &str = "twinring_http_request_duration_seconds";
+    let help = "From the end of a request's head to when its answer was handed over for sending.";
+    text.family(NAME, help, "histogram");
+    let (bucket, in_sum, count) =
+        (format!("{NAME}_bucket"), format!("{NAME}_sum"), format!("{NAME}_count"));
+    for Summed { host, class, buckets, sum_us } in
+        durations::sum(observer.durations.iter().map(|worker| &**worker))
+    {
+        let (host, class) = (format!("host=\"{host}\""), format!("class=\"{class}\""));
+        let mut below = 0;
+        for (number, in_bucket) in buckets.into_iter().enumerate() {
+            below += in_bucket;
+            let bound = BOUNDS_US.get(number).map(|us| (*us as f64 / 1e6).to_string());
+            let bound = format!("le=\"{}\"", bound.as_deref().unwrap_or("+Inf"));
+            text.sample(&bucket, &[&host, &class, &bound], below);
+        }
+        text.sample(&in_sum, &[&host, &class], sum_us as f64 / 1e6);
+        text.sample(&count, &[&host, &class], below);
+    }
 }
 
 /// Shows the metrics of a service that has no others than its counters.

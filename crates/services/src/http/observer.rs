@@ -3,6 +3,7 @@
 use super::access_log::AccessLog;
 use super::admin::Pages;
 use super::counters::{HttpCounters, WorkerCounters};
+use super::durations::WorkerDurations;
 use super::metrics;
 use crate::server::{SharedStage, Stage};
 use std::fmt;
@@ -14,6 +15,7 @@ use twinring::Handle;
 #[derive(Clone)]
 pub struct Observer {
     pub(super) workers: Vec<Arc<WorkerCounters>>,
+    pub(super) durations: Vec<Arc<WorkerDurations>>,
     pub(super) log: Option<AccessLog>,
     pub(super) handle: Handle,
     pub(super) engine: String,

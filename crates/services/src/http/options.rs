@@ -1,5 +1,6 @@
 //! How the service is set up.
 
+use super::forwarders::Forwarders;
 use super::head::HeadLimits;
 use super::hosts::Sites;
 use globset::{Glob, GlobMatcher};
@@ -29,6 +30,10 @@ pub struct HttpSettings {
     /// HTTP/2, beside HTTP/1.1: for clients that begin with it on a connection without TLS, and for
     /// those that agreed on it over TLS.
     pub http2: Option<Http2Limits>,
+    /// Answers have the field `Server-Timing`. Off by default: it tells clients what is cached.
+    pub server_timing: bool,
+    /// Proxies in front of the service. None by default.
+    pub forwarders: Forwarders,
 }
 
 impl HttpSettings {
@@ -42,6 +47,8 @@ impl HttpSettings {
             limits: HttpLimits::default(),
             timeouts: Timeouts::default(),
             http2: Some(Http2Limits::default()),
+            server_timing: false,
+            forwarders: Forwarders::default(),
         }
     }
 }

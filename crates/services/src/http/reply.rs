@@ -51,6 +51,19 @@ impl Reply {
         Reply { status, message: message.into(), rest: None, head_end: None }
     }
 
+    /// The same with a further field. It copies what is in memory of the answer.
+    pub(super) fn with_field(self, name: &str, value: &str) -> Reply {
+        let bytes = self.message.as_slice();
+        // Behind the status and the date, which begin every answer.
+        let end = memmem::find(bytes, b"\r\n").map_or(bytes.len(), |end| end + 2);
+        let mut message = bytes[..end].to_vec();
+        field(&mut message, name, value);
+        message.extend_from_slice(&bytes[end..]);
+        let added = message.len() - bytes.len();
+        let head_end = self.head_end.map(|end| end + added);
+        Reply { message: message.into(), head_end, ..self }
+    }
+
     /// Length of the head, in bytes.
     pub(super) fn head_bytes(&self) -> usize {
         self.head_end.unwrap_or_else(|| {

@@ -7,7 +7,7 @@
 
 mod answer;
 
-use self::answer::Answer;
+use self::answer::{Answer, Before};
 use super::body::Skip;
 use super::connection::{Connection, Phase};
 use super::generation::Generation;
@@ -22,6 +22,7 @@ use super::target::Target;
 use super::worker::Worker;
 use std::io;
 use std::rc::Rc;
+use std::time::Instant;
 use twinring::RecvBuf;
 
 /// Answers to pipelined requests are collected up to this many bytes before they are sent. No
@@ -138,8 +139,14 @@ pub(super) async fn serve_connection(
                     let reply = refusal(worker, status);
                     if let Some(log) = &connection.log {
                         log.received(input.bytes(), None, worker.clock.now());
-                        log.answered(&reply, false, connection.sent());
                     }
+                    if let Some(timing) = &connection.timing {
+                        let generation = worker.generation();
+                        generation
+                            .durations(None)
+                            .inspect(|of| timing.begin(of, worker.clock.now()));
+                    }
+                    connection.answered(&reply, false);
                     (reply, Persistence::Closes)
                 }
                 slow => {
@@ -157,9 +164,7 @@ pub(super) async fn serve_connection(
             answered += 1;
             if collected.is_empty() && (input.is_empty() || !persistence.stays()) {
                 connection.send(reply.message).await?;
-                if let Some(log) = &connection.log {
-                    log.settle(connection.sent());
-                }
+                connection.settle();
             } else {
                 collected.extend_from_slice(reply.message.as_slice());
             }
@@ -200,9 +205,7 @@ async fn take_time(
             exchange(worker, connection, input, head, persistence).await
         }
         Next::Reply(reply, persistence) => {
-            if let Some(log) = &connection.log {
-                log.answered(&reply, persistence.stays(), connection.sent());
-            }
+            connection.answered(&reply, persistence.stays());
             send_waiting(worker, connection, reply).await?;
             Ok(persistence)
         }
@@ -213,9 +216,7 @@ async fn take_time(
 /// Sends an answer of which a part may not be in memory.
 async fn send_waiting(worker: &Worker, connection: &Connection, reply: Reply) -> io::Result<()> {
     send_reply(connection, reply).await?;
-    if let Some(log) = &connection.log {
-        log.settle(connection.sent());
-    }
+    connection.settle();
     // Requests behind it have waited.
     worker.clock.tick();
     Ok(())
@@ -226,9 +227,7 @@ async fn send_collected(connection: &Connection, collected: &mut Vec<u8>) -> io:
         true => Ok(()),
         false => {
             connection.send(std::mem::take(collected)).await?;
-            if let Some(log) = &connection.log {
-                log.settle(connection.sent());
-            }
+            connection.settle();
             Ok(())
         }
     }
@@ -261,46 +260,75 @@ fn next(worker: &Rc<Worker>, connection: &Connection, input: &mut Input, answere
         (true, true) => Persistence::StaysFor1_0,
         (true, false) => Persistence::Stays,
     };
-    let next = match cached_reply(worker, &generation, &head, persistence) {
+    let is_secure = connection.tls.is_some();
+    let reply = immediate_reply(worker, &generation, &head, persistence, is_secure);
+    let next = match reply {
         Some(reply) => {
             worker.counters.count_answer(reply.status);
-            worker.counters.cache_hits.add(1);
             Next::Reply(reply, persistence)
         }
         None => Next::Exchange(bytes[..length].to_vec(), persistence),
     };
     if let Some(log) = &connection.log {
         log.received(&bytes[..length], Some(&head), worker.clock.now());
-        // A file goes behind the collected answers, which are logged first.
-        if let Next::Reply(reply, persistence) = &next
-            && reply.rest.is_none()
-        {
-            log.answered(reply, persistence.stays(), connection.sent());
-        }
+    }
+    if let Some(timing) = &connection.timing {
+        let site = generation.settings.sites.find(&head);
+        generation.durations(site).inspect(|of| timing.begin(of, worker.clock.now()));
+    }
+    // A file goes behind the collected answers, which are logged first.
+    if let Next::Reply(reply, persistence) = &next
+        && reply.rest.is_none()
+    {
+        connection.answered(reply, persistence.stays());
     }
     input.consume(length);
     next
 }
 
-/// The answer, if it can be built without waiting: it is in memory, or its file is open and
-/// unchanged.
-pub(super) fn cached_reply(
+/// The answer, if it can be built without waiting: a redirect, a request for a password, or
+/// a file that is in memory, or open and unchanged.
+pub(super) fn immediate_reply(
     worker: &Rc<Worker>,
     generation: &Rc<Generation>,
     head: &Head<'_, '_>,
     persistence: Persistence,
+    is_secure: bool,
 ) -> Option<Reply> {
     let Target::Resource { path, .. } = head.target else { return None };
     if !matches!(head.method, Method::Get | Method::Head) || head.framing != Framing::Empty {
         return None;
     }
     let site = generation.settings.sites.find(head)?;
+    if generation.settings.sites.site(site).comes_before_files() {
+        let generation = Rc::clone(generation);
+        let answer = Answer { worker, generation, site, head, persistence, is_secure };
+        match answer.before_files() {
+            Before::Files => {}
+            Before::Reply(reply) => {
+                return Some(timed(reply, worker, &answer.generation, worker.clock.now()));
+            }
+            Before::Verification(..) => return None,
+        }
+    }
     let resource = worker.cached(generation, site, &clean(path.as_bytes()).ok()?)?;
     let variant = preferred(head, &resource)?;
     if variant.file.as_ref().is_some_and(|file| !file.is_unchanged()) {
         return None;
     }
-    Some(reply(head, variant, ResponseContext { clock: &worker.clock, persistence }))
+    worker.counters.cache_hits.add(1);
+    let reply = reply(head, variant, ResponseContext { clock: &worker.clock, persistence });
+    Some(timed(reply, worker, generation, worker.clock.now()))
+}
+
+/// The answer with `Server-Timing`, if that is wanted: the time since `began`.
+fn timed(reply: Reply, worker: &Worker, generation: &Generation, began: Instant) -> Reply {
+    if !generation.settings.server_timing {
+        return reply;
+    }
+    worker.clock.tick();
+    let ms = worker.clock.now().saturating_duration_since(began).as_secs_f64() * 1e3;
+    reply.with_field("Server-Timing", &format!("total;dur={ms:.3}"))
 }
 
 /// Builds and counts an answer that refuses a request.
@@ -346,7 +374,8 @@ async fn exchange(
     connection.enter(Phase::Working);
     let reply = match accepted {
         Ok(()) => {
-            let reply = Box::pin(answer(worker, generation, &head, persistence)).await;
+            let is_secure = connection.tls.is_some();
+            let reply = Box::pin(answer(worker, generation, &head, persistence, is_secure)).await;
             worker.counters.count_answer(reply.status);
             reply
         }
@@ -356,9 +385,7 @@ async fn exchange(
         }
     };
     drop(head);
-    if let Some(log) = &connection.log {
-        log.answered(&reply, persistence.stays(), connection.sent());
-    }
+    connection.answered(&reply, persistence.stays());
     send_waiting(worker, connection, reply).await?;
     Ok(persistence)
 }
@@ -392,26 +419,33 @@ async fn answer(
     generation: Rc<Generation>,
     head: &[u8],
     persistence: Persistence,
+    is_secure: bool,
 ) -> Reply {
     worker.clock.tick();
     let mut storage = Storage::new();
     match Head::parse(head, &mut storage, generation.settings.limits.head) {
-        Ok(head) => answer_to(worker, generation, &head, persistence).await,
+        Ok(head) => answer_to(worker, generation, &head, persistence, is_secure).await,
         Err(status) => refusal(worker, status),
     }
 }
 
-/// The answer to a request without the body, or whose body was read.
+/// The answer to a request without its body.
 pub(super) async fn answer_to(
     worker: &Rc<Worker>,
     generation: Rc<Generation>,
     head: &Head<'_, '_>,
     persistence: Persistence,
+    is_secure: bool,
 ) -> Reply {
-    match generation.settings.sites.find(head) {
-        Some(site) => Answer { worker, generation, site, head, persistence }.find().await,
+    let began = worker.clock.now();
+    let reply = match generation.settings.sites.find(head) {
+        Some(site) => {
+            let generation = Rc::clone(&generation);
+            Answer { worker, generation, site, head, persistence, is_secure }.find().await
+        }
         None => misdirected(worker, head, persistence),
-    }
+    };
+    timed(reply, worker, &generation, began)
 }
 
 /// The answer to a request for a host that has no site.

@@ -102,7 +102,8 @@ async fn find_file(site: &Site, path: &Path) -> Result<Found, Missing> {
 }
 
 async fn open(site: &Site, path: &Path) -> io::Result<(File, Metadata)> {
-    let file = site.root.open_file(path, site.symlinks).await?;
+    let root = site.root.as_ref().ok_or(nix::errno::Errno::ENOENT)?;
+    let file = root.open_file(path, site.symlinks).await?;
     let metadata = file.metadata().await?;
     Ok((file, metadata))
 }

@@ -3,6 +3,7 @@
 use super::access_log::AccessLog;
 use super::connection::{Connection, Phase};
 use super::counters::WorkerCounters;
+use super::durations::WorkerDurations;
 use super::generation::LiveSettings;
 use super::http2;
 use super::observer::Observer;
@@ -19,12 +20,12 @@ use crate::server::{
 };
 use std::fmt::Display;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use twinring::net::Steering;
-use twinring::{Handle, ListenOptions, RecvBuf, TcpStream, spawn};
+use twinring::{BoundListener, Handle, ListenOptions, RecvBuf, TcpStream, spawn};
 
 /// The longest and the shortest time between two sweeps over the connections.
 const SWEEP_MAX: Duration = Duration::from_secs(1);
@@ -49,6 +50,8 @@ pub struct Http {
     pub(super) counters: Vec<Arc<WorkerCounters>>,
     pub(super) limiter: Arc<ConnectionLimiter>,
     pub(super) log: Option<AccessLog>,
+    /// Of each worker; none if they are not measured.
+    pub(super) durations: Vec<Arc<WorkerDurations>>,
 }
 
 impl HttpService {
@@ -75,6 +78,7 @@ impl HttpService {
             counters: (0..workers).map(|_| Arc::default()).collect(),
             limiter,
             log: None,
+            durations: Vec::new(),
         };
         let mut server = Server::new(http, workers, handle);
         server.listen(addresses, options, &None)?;
@@ -95,9 +99,34 @@ impl HttpService {
         Ok(self)
     }
 
+    /// Takes over listening sockets, for TLS if it is given. They come behind the others.
+    ///
+    /// # Errors
+    /// When one does not listen, or descriptors have run out.
+    pub fn adopt(
+        mut self,
+        listeners: Vec<TcpListener>,
+        options: &ListenOptions,
+        tls: Option<&Tls>,
+    ) -> io::Result<HttpService> {
+        for listener in listeners {
+            let bound = options.adopt(listener, self.workers())?;
+            let address = bound.first().map(BoundListener::local_addr);
+            self.add(address, bound.into_iter().map(|one| (one, tls.cloned())));
+        }
+        Ok(self)
+    }
+
     /// Logs every request. The log must be opened for as many workers as the service has.
     pub fn log_to(mut self, log: &AccessLog) -> HttpService {
         self.service.log = Some(log.clone());
+        self
+    }
+
+    /// Measures the durations of requests, for an observer.
+    pub fn with_durations(mut self) -> HttpService {
+        let workers = self.service.counters.len();
+        self.service.durations = (0..workers).map(|_| Arc::default()).collect();
         self
     }
 
@@ -109,9 +138,10 @@ impl HttpService {
     /// A reader of the counters that outlives the service and works on any thread. `engine` is the
     /// engine of the service.
     pub fn observer(&self, engine: impl Display) -> Observer {
-        let Http { counters, log, .. } = &self.service;
+        let Http { counters, log, durations, .. } = &self.service;
         Observer {
             workers: counters.clone(),
+            durations: durations.clone(),
             log: log.clone(),
             handle: self.handle().clone(),
             engine: engine.to_string(),
@@ -159,7 +189,16 @@ impl WorkerService for Worker {
 
     fn start(self: &Rc<Worker>, stream: TcpStream, tls: &Option<Tls>) {
         let counters = &self.counters;
-        let permit = match self.limiter.admit(&stream) {
+        let generation = self.generation();
+        let proxies = &generation.settings.forwarders.proxy_protocol;
+        let is_proxied =
+            !proxies.is_empty() && stream.peer_addr().is_ok_and(|peer| proxies.contains(peer.ip()));
+        // The connections of a proxy are those of its clients.
+        let admitted = match is_proxied {
+            true => self.limiter.admit_any(),
+            false => self.limiter.admit(&stream),
+        };
+        let permit = match admitted {
             Ok(permit) => permit,
             Err(Refused::Full | Refused::NotAllowed) => return counters.refused.add(1),
             Err(Refused::FullForAddress) => return counters.refused_of_address.add(1),
@@ -171,11 +210,20 @@ impl WorkerService for Worker {
         };
         counters.accepted.add(1);
         let tracking = Tracking::new(stream, Phase::Idle, self.connections.activity());
-        let connection = Connection::new(tracking, tls, self);
+        let mut connection = Connection::new(tracking, tls, self);
+        connection.proxied = is_proxied.then(Box::default);
         let connection = self.connections.insert(connection, permit);
         let worker = Rc::clone(self);
         spawn(async move {
+            let named = match &connection.proxied {
+                Some(proxied) => {
+                    let count = |client: SocketAddr| worker.limiter.count(client.ip()).ok();
+                    Box::pin(connection.read_proxy_header(proxied, count)).await
+                }
+                None => Ok(()),
+            };
             let begun = match &connection.tls {
+                _ if named.is_err() => named,
                 Some(tls) => {
                     // For a client that speaks HTTP on a TLS address.
                     let not_tls = || last_words(&worker, &connection, Status::BAD_REQUEST);

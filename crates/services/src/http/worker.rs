@@ -5,6 +5,7 @@ use super::access_log::WorkerLog;
 use super::connection::Connection;
 use super::counters::WorkerCounters;
 use super::date::Clock;
+use super::durations::WorkerDurations;
 use super::generation::{Generation, LiveSettings};
 use super::index::Listings;
 use super::inflight::Outcome;
@@ -32,6 +33,8 @@ pub(super) struct Worker {
     pub(super) limiter: Arc<ConnectionLimiter>,
     pub(super) connections: Rc<Connections<Connection>>,
     pub(super) log: Option<Rc<WorkerLog>>,
+    /// Durations are measured, and these are the ones of this worker.
+    pub(super) durations: Option<Arc<WorkerDurations>>,
     /// The service shuts down: every answer is the last one of its connection.
     pub(super) draining: Cell<bool>,
     /// When unused files were last closed.
@@ -43,9 +46,11 @@ impl Worker {
     pub(super) fn new(http: &Http, number: usize) -> Worker {
         let workers = http.counters.len();
         let log = http.log.as_ref().and_then(|log| log.of_worker(number));
+        let durations = http.durations.get(number).cloned();
+        let generation = http.settings.generation(workers, durations.as_deref());
         Worker {
             live: http.settings.clone(),
-            current: RefCell::new(Rc::new(http.settings.generation(workers))),
+            current: RefCell::new(Rc::new(generation)),
             workers,
             listings: Listings::default(),
             clock: Clock::new(),
@@ -53,6 +58,7 @@ impl Worker {
             limiter: Arc::clone(&http.limiter),
             connections: Connections::new(),
             log: log.map(Rc::new),
+            durations,
             draining: Cell::new(false),
             looked_for_forgotten: Cell::new(Instant::now()),
         }
@@ -62,7 +68,8 @@ impl Worker {
     pub(super) fn generation(&self) -> Rc<Generation> {
         let mut current = self.current.borrow_mut();
         if current.number != self.live.replaced() {
-            *current = Rc::new(self.live.generation(self.workers));
+            let durations = self.durations.as_deref();
+            *current = Rc::new(self.live.generation(self.workers, durations));
         }
         Rc::clone(&current)
     }

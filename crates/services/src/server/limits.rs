@@ -52,22 +52,41 @@ impl ConnectionLimiter {
         if peer.is_some_and(|peer| !self.allow.admits(peer.ip())) {
             return Err(Refused::NotAllowed);
         }
-        let mut permit = Permit { limiter: Arc::clone(self), address: None };
-        // From here on, dropping the permit decrements the count again.
-        if self.open.fetch_add(1, Ordering::Relaxed) >= self.open_max {
-            return Err(Refused::Full);
-        }
-        if let Some(peer) = peer.filter(|_| self.of_address_max < usize::MAX) {
-            let address = network_of(peer.ip());
-            let mut of_address = self.of_address();
-            let count = of_address.entry(address).or_default();
-            if *count >= self.of_address_max {
-                return Err(Refused::FullForAddress);
-            }
-            *count += 1;
-            permit.address = Some(address);
+        let mut permit = self.admit_any()?;
+        if let Some(peer) = peer {
+            permit._of_address = Some(self.count(peer.ip())?);
         }
         Ok(permit)
+    }
+
+    /// Admits a connection from any address, whose client is counted later, if at all.
+    pub(crate) fn admit_any(self: &Arc<ConnectionLimiter>) -> Result<Permit, Refused> {
+        let permit = Permit { limiter: Arc::clone(self), _of_address: None };
+        // From here on, dropping the permit decrements the count again.
+        match self.open.fetch_add(1, Ordering::Relaxed) >= self.open_max {
+            true => Err(Refused::Full),
+            false => Ok(permit),
+        }
+    }
+
+    /// Counts a connection for its client's address.
+    pub(crate) fn count(
+        self: &Arc<ConnectionLimiter>,
+        address: IpAddr,
+    ) -> Result<AddressPermit, Refused> {
+        let limiter = Arc::clone(self);
+        if self.of_address_max == usize::MAX {
+            return Ok(AddressPermit { limiter, address: None });
+        }
+        let address = network_of(address);
+        let mut of_address = self.of_address();
+        let count = of_address.entry(address).or_default();
+        if *count >= self.of_address_max {
+            return Err(Refused::FullForAddress);
+        }
+        *count += 1;
+        drop(of_address);
+        Ok(AddressPermit { limiter, address: Some(address) })
     }
 
     fn of_address(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
@@ -87,12 +106,25 @@ pub(crate) fn network_of(address: IpAddr) -> IpAddr {
 #[derive(Debug)]
 pub(crate) struct Permit {
     limiter: Arc<ConnectionLimiter>,
-    address: Option<IpAddr>,
+    _of_address: Option<AddressPermit>,
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
         self.limiter.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A connection that is counted for an address; dropping it frees that place.
+#[derive(Debug)]
+pub(crate) struct AddressPermit {
+    limiter: Arc<ConnectionLimiter>,
+    /// None without a maximum.
+    address: Option<IpAddr>,
+}
+
+impl Drop for AddressPermit {
+    fn drop(&mut self) {
         if let Some(address) = self.address {
             let mut of_address = self.limiter.of_address();
             if let Some(count) = of_address.get_mut(&address) {

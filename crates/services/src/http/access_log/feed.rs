@@ -5,12 +5,13 @@ use super::writer::Message;
 use super::{BATCH_BYTES, LogFormat, Shared};
 use crate::http::date::Clock;
 use crate::http::head::Head;
+use crate::http::options::HttpSettings;
 use crate::http::reply::Reply;
 use crate::http::status::Status;
 use memchr::memchr;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -171,9 +172,19 @@ pub(in super::super) struct ConnectionLog {
     log: Rc<WorkerLog>,
     peer: String,
     port: u16,
+    clients: Clients,
     /// When the first part of an incomplete head arrived.
     begun: Cell<Option<Instant>>,
     pending: RefCell<Pending>,
+}
+
+/// The client behind a proxy.
+#[derive(Clone, Debug, Default)]
+struct Clients {
+    /// That of the connection, by the PROXY protocol.
+    of_connection: Cell<Option<SocketAddr>>,
+    /// What finds that of a request, if there is any proxy.
+    settings: Option<Arc<HttpSettings>>,
 }
 
 #[derive(Debug, Default)]
@@ -189,6 +200,8 @@ struct Pending {
 #[derive(Debug)]
 struct Entry {
     began: Instant,
+    /// Address and port, if it is not the peer of the connection.
+    client: Option<(IpAddr, u16)>,
     is_valid: bool,
     request: Range<usize>,
     host: Option<Range<usize>>,
@@ -218,13 +231,19 @@ impl Pending {
 }
 
 impl ConnectionLog {
-    pub(in super::super) fn new(log: &Rc<WorkerLog>, peer: Option<SocketAddr>) -> ConnectionLog {
+    /// With settings that name proxies in front, if there are any.
+    pub(in super::super) fn new(
+        log: &Rc<WorkerLog>,
+        peer: Option<SocketAddr>,
+        settings: Option<Arc<HttpSettings>>,
+    ) -> ConnectionLog {
         // A peer that has already left has no address.
         let address = peer.map(|peer| peer.ip().to_canonical().to_string());
         ConnectionLog {
             log: Rc::clone(log),
             peer: address.unwrap_or_else(|| "-".to_owned()),
             port: peer.map_or(0, |peer| peer.port()),
+            clients: Clients { settings, ..Clients::default() },
             begun: Cell::new(None),
             pending: RefCell::default(),
         }
@@ -236,9 +255,28 @@ impl ConnectionLog {
             log: Rc::clone(&self.log),
             peer: self.peer.clone(),
             port: self.port,
+            clients: Clients { of_connection: self.clients.of_connection.clone(), settings: self.clients.settings.clone() },
             begun: Cell::new(None),
             pending: RefCell::default(),
         }
+    }
+
+    /// A proxy opened the connection for this client.
+    pub(in super::super) fn client_is(&self, client: SocketAddr) {
+        self.clients.of_connection.set(Some(client));
+    }
+
+    /// The client of a request, if it is not the peer. A request through a trusted proxy has no
+    /// port.
+    fn client(&self, head: Option<&Head<'_, '_>>) -> Option<(IpAddr, u16)> {
+        let of_connection = self.clients.of_connection.get();
+        let by_field = || {
+            let forwarders = &self.clients.settings.as_ref()?.forwarders;
+            let peer = of_connection.map(|client| client.ip()).or_else(|| self.peer.parse().ok());
+            Some((forwarders.client(peer?, head?)?, 0))
+        };
+        by_field()
+            .or_else(|| of_connection.map(|client| (client.ip().to_canonical(), client.port())))
     }
 
     /// An incomplete part of a head arrived at `now`.
@@ -269,8 +307,10 @@ impl ConnectionLog {
         let (referer, user_agent) = (field("referer"), field("user-agent"));
         let began = self.begun.take().unwrap_or(now);
         let is_valid = head.is_some();
+        let client = self.client(head);
         pending.entries.push_back(Entry {
             began,
+            client,
             is_valid,
             request,
             host,
@@ -295,6 +335,7 @@ impl ConnectionLog {
             let began = self.begun.take().unwrap_or_else(Instant::now);
             let nothing = Entry {
                 began,
+                client: self.client(None),
                 is_valid: false,
                 request: 0..0,
                 host: None,
@@ -352,9 +393,14 @@ impl ConnectionLog {
                     (answer.status.code(), answer.head_bytes, outcome)
                 }
             };
+            let client = entry.client.map(|(address, port)| (address.to_string(), port));
+            let (peer, port) = match &client {
+                Some((address, port)) => (address.as_str(), *port),
+                None => (self.peer.as_str(), self.port),
+            };
             self.log.add(&Line {
-                peer: &self.peer,
-                port: self.port,
+                peer,
+                port,
                 request: &text[entry.request],
                 is_valid: entry.is_valid,
                 host: of(entry.host),

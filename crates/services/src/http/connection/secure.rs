@@ -26,7 +26,7 @@ impl Connection {
         self.enter(Phase::Silent);
         let mut is_first = true;
         while tls.is_handshaking() {
-            let chunk = self.tracking.recv().await?;
+            let chunk = self.recv_raw().await?;
             // The time for it runs since the accept.
             self.tracking.continue_in(Phase::Handshake);
             if chunk.is_empty() {
@@ -62,7 +62,7 @@ impl Connection {
         self.enter(phase);
         let mut plain = tls.opened();
         while plain.is_empty() && !tls.has_ended() {
-            let chunk = self.tracking.recv().await?;
+            let chunk = self.recv_raw().await?;
             if chunk.is_empty() {
                 self.end_truncated(tls);
             }

@@ -2,11 +2,12 @@
 
 use super::message::{Chunk, head_of};
 use crate::http::access_log::ConnectionLog;
+use crate::http::durations::HostDurations;
 use crate::http::generation::Generation;
 use crate::http::head::{Framing, Head, Method};
 use crate::http::open_file::OpenFile;
 use crate::http::reply::{FileParts, Reply, Rest};
-use crate::http::requests::{answer_to, cached_reply, refusal};
+use crate::http::requests::{answer_to, immediate_reply, refusal};
 use crate::http::response::Persistence;
 use crate::http::status::Status;
 use crate::http::worker::Worker;
@@ -18,6 +19,7 @@ use std::cell::{Cell, RefCell};
 use std::future::{pending, poll_fn};
 use std::ops::Range;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 use twinring::{Either, SendBuf, race, timeout, timeout_at};
@@ -88,15 +90,37 @@ pub(super) struct Stream {
     log: Option<ConnectionLog>,
     /// The connection stays behind it.
     stays: bool,
+    /// The connection uses TLS.
+    is_secure: bool,
     is_sending: bool,
     /// Bytes handed over, with the head as it is in HTTP/1.1.
     sent: u64,
+    began: Instant,
+    /// Where the duration counts, if it is measured.
+    durations: RefCell<Option<Arc<HostDurations>>>,
+    /// Of its answer.
+    status: Option<Status>,
 }
 
 impl Stream {
-    pub(super) fn new(shared: &Rc<Shared>, log: Option<ConnectionLog>, stays: bool) -> Stream {
+    pub(super) fn new(
+        shared: &Rc<Shared>,
+        log: Option<ConnectionLog>,
+        stays: bool,
+        is_secure: bool,
+    ) -> Stream {
         shared.open.set(shared.open.get() + 1);
-        Stream { shared: Rc::clone(shared), log, stays, is_sending: false, sent: 0 }
+        Stream {
+            log,
+            stays,
+            is_secure,
+            is_sending: false,
+            sent: 0,
+            began: shared.worker.clock.now(),
+            durations: RefCell::default(),
+            status: None,
+            shared: Rc::clone(shared),
+        }
     }
 
     /// Logs the request as one of HTTP/1.1, with its version.
@@ -116,6 +140,11 @@ impl Drop for Stream {
     fn drop(&mut self) {
         if let Some(log) = &self.log {
             log.end(self.sent);
+        }
+        if let (Some(durations), Some(status)) = (self.durations.take(), self.status) {
+            let clock = &self.shared.worker.clock;
+            clock.tick();
+            durations.observe(status, clock.now().saturating_duration_since(self.began));
         }
         let Shared { open, sending, waker, .. } = &*self.shared;
         open.set(open.get() - 1);
@@ -151,6 +180,7 @@ pub(super) async fn exchange(
         }
     };
     drop(request);
+    stream.status = Some(reply.status);
     if let Some(log) = &stream.log {
         log.answered(&reply, stream.stays, 0);
     }
@@ -182,14 +212,16 @@ async fn reply_to(
     let mut fields = Vec::new();
     let head = Head::from_http2(request, !body.is_end_stream(), &mut fields, limits.head);
     stream.log_request(request, head.as_ref().ok());
+    let site = head.as_ref().ok().and_then(|head| generation.settings.sites.find(head));
+    *stream.durations.borrow_mut() = generation.durations(site).cloned();
     let head = match head {
         Ok(head) => head,
         Err(status) => return refusal(worker, status),
     };
     let persistence = Persistence::Stays;
-    if let Some(reply) = cached_reply(worker, &generation, &head, persistence) {
+    let is_secure = stream.is_secure;
+    if let Some(reply) = immediate_reply(worker, &generation, &head, persistence, is_secure) {
         worker.counters.count_answer(reply.status);
-        worker.counters.cache_hits.add(1);
         return reply;
     }
     // A method that is refused anyway is refused for any body. That is read nevertheless, because the
@@ -202,7 +234,7 @@ async fn reply_to(
         return refusal(worker, status);
     }
     worker.clock.tick();
-    let reply = Box::pin(answer_to(worker, generation, &head, persistence)).await;
+    let reply = Box::pin(answer_to(worker, generation, &head, persistence, is_secure)).await;
     worker.counters.count_answer(reply.status);
     reply
 }

@@ -1,5 +1,6 @@
 //! The search for the answer to one request.
 
+use crate::http::auth::{Access, Busy, Credentials, Users};
 use crate::http::generation::Generation;
 use crate::http::head::{Head, Method};
 use crate::http::hosts::Site;
@@ -17,9 +18,20 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// How often an answer is rebuilt because its file was just written to.
 const ANSWER_ATTEMPTS: u32 = 3;
+
+/// What comes before the search for a file.
+pub(super) enum Before {
+    /// Nothing.
+    Files,
+    /// An answer.
+    Reply(Reply),
+    /// These credentials must be right.
+    Verification(Arc<Users>, Credentials),
+}
 
 /// The search for an answer.
 pub(super) struct Answer<'a> {
@@ -28,12 +40,25 @@ pub(super) struct Answer<'a> {
     pub(super) site: usize,
     pub(super) head: &'a Head<'a, 'a>,
     pub(super) persistence: Persistence,
+    /// The connection uses TLS.
+    pub(super) is_secure: bool,
 }
 
 impl Answer<'_> {
     pub(super) async fn find(&self) -> Reply {
         match (self.head.method, self.head.target) {
             (Method::Get | Method::Head, Target::Resource { path, query }) => {
+                match self.before_files() {
+                    Before::Files => {}
+                    Before::Reply(reply) => return reply,
+                    Before::Verification(users, credentials) => {
+                        match users.verify(credentials).await {
+                            Ok(true) => {}
+                            Ok(false) => return self.challenge(),
+                            Err(Busy) => return self.message(Status::UNAVAILABLE, &[]),
+                        }
+                    }
+                }
                 match clean(path.as_bytes()) {
                     Ok(path) => self.file(&path, query).await,
                     Err(Refusal::NotServed) => self.not_found().await,
@@ -43,6 +68,38 @@ impl Answer<'_> {
             (Method::Options, _) => self.message(Status::NO_CONTENT, &[]),
             (_, _) => self.message(Status::METHOD_NOT_ALLOWED, &[]),
         }
+    }
+
+    /// What comes before files: redirects, so that no password is asked for without TLS if requests
+    /// are redirected to https; then passwords.
+    pub(super) fn before_files(&self) -> Before {
+        let site = self.site();
+        if !site.redirects.is_empty()
+            && let Some((status, location)) = site.redirects.find(self.head, self.is_secure)
+        {
+            return Before::Reply(match location {
+                Some(location) => self.message(status, &[("Location", &location)]),
+                // HTTP/1.0, or an empty field: a location needs the host.
+                None => self.message(Status::BAD_REQUEST, &[]),
+            });
+        }
+        if site.auth.is_empty() {
+            return Before::Files;
+        }
+        let Target::Resource { path, .. } = self.head.target else { return Before::Files };
+        // Other paths lead to no file.
+        let Ok(path) = clean(path.as_bytes()) else { return Before::Files };
+        match site.auth.access(&path, self.head) {
+            Access::Granted => Before::Files,
+            Access::Denied => Before::Reply(self.challenge()),
+            Access::Unknown(users, credentials) => Before::Verification(users, credentials),
+        }
+    }
+
+    /// The answer that asks for a password.
+    fn challenge(&self) -> Reply {
+        let challenge = self.site().auth.challenge();
+        self.message(Status::UNAUTHORIZED, &[("WWW-Authenticate", &challenge)])
     }
 
     fn site(&self) -> &Site {
@@ -141,7 +198,8 @@ impl Answer<'_> {
             b"/" => Path::new("."),
             path => Path::new(OsStr::from_bytes(&path[1..])),
         };
-        let entries = site.root.list(relative, site.symlinks, ENTRIES_MAX).await?;
+        let root = site.root.as_ref().ok_or(Missing::Nothing)?;
+        let entries = root.list(relative, site.symlinks, ENTRIES_MAX).await?;
         let (content_type, content) = render(format, path, &entries);
         let mut reply = begin(Status::OK, &self.worker.clock, self.persistence);
         field(&mut reply, "Content-Type", content_type);

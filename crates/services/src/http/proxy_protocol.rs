@@ -1,0 +1,192 @@
+//! The header of the PROXY protocol, versions 1 and 2, by which a proxy names its client at the
+//! beginning of a connection (haproxy's doc/proxy-protocol.txt).
+//!
+//! It is required from proxies and from no one else, so it never has to be guessed.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// The longest header of version 1, in bytes.
+const V1_BYTES_MAX: usize = 107;
+
+/// The longest header of version 2, in bytes: it may have extensions, which are skipped.
+const V2_BYTES_MAX: usize = 4096;
+
+const V1_START: &[u8] = b"PROXY ";
+const V2_START: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
+
+/// Bytes of a header of version 2 before the addresses.
+const V2_FIXED_BYTES: usize = 16;
+
+/// A complete header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProxyHeader {
+    /// Its length in bytes; behind it the client's data begins.
+    pub length: usize,
+    /// The client; none for a connection of the proxy itself, such as a health check, and for
+    /// clients without an Internet address.
+    pub client: Option<SocketAddr>,
+}
+
+/// The bytes are no header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoProxyHeader;
+
+impl ProxyHeader {
+    /// Parses the beginning of a connection; none if more of it is needed.
+    ///
+    /// # Errors
+    /// When it cannot become a header.
+    pub fn parse(bytes: &[u8]) -> Result<Option<ProxyHeader>, NoProxyHeader> {
+        let begins = |start: &[u8]| {
+            let common = bytes.len().min(start.len());
+            bytes[..common] == start[..common]
+        };
+        match (begins(V1_START), begins(V2_START)) {
+            (true, _) => parse_v1(bytes),
+            (_, true) => parse_v2(bytes),
+            _ => Err(NoProxyHeader),
+        }
+    }
+}
+
+fn parse_v1(bytes: &[u8]) -> Result<Option<ProxyHeader>, NoProxyHeader> {
+    let window = &bytes[..bytes.len().min(V1_BYTES_MAX)];
+    let Some(end) = memchr::memchr(b'\n', window) else {
+        return if window.len() < V1_BYTES_MAX { Ok(None) } else { Err(NoProxyHeader) };
+    };
+    let line = window[..end].strip_suffix(b"\r").ok_or(NoProxyHeader)?;
+    let line = std::str::from_utf8(line).map_err(|_| NoProxyHeader)?;
+    let mut parts = line.split(' ').skip(1);
+    let family = parts.next();
+    let length = end + 1;
+    if family == Some("UNKNOWN") {
+        return Ok(Some(ProxyHeader { length, client: None }));
+    }
+    let mut part = || parts.next().ok_or(NoProxyHeader);
+    let (source, destination, port, to_port) = (part()?, part()?, part()?, part()?);
+    let address = |text: &str| -> Result<IpAddr, NoProxyHeader> {
+        let address: IpAddr = text.parse().map_err(|_| NoProxyHeader)?;
+        let is_of_family = family == Some(if address.is_ipv4() { "TCP4" } else { "TCP6" });
+        is_of_family.then_some(address).ok_or(NoProxyHeader)
+    };
+    let client = SocketAddr::new(address(source)?, port_in(port)?);
+    address(destination)?;
+    port_in(to_port)?;
+    match parts.next() {
+        None => Ok(Some(ProxyHeader { length, client: Some(client) })),
+        Some(_) => Err(NoProxyHeader),
+    }
+}
+
+/// A port in decimal, without leading zeros and signs.
+fn port_in(text: &str) -> Result<u16, NoProxyHeader> {
+    let port: u16 = text.parse().map_err(|_| NoProxyHeader)?;
+    (port.to_string() == text).then_some(port).ok_or(NoProxyHeader)
+}
+
+fn parse_v2(bytes: &[u8]) -> Result<Option<ProxyHeader>, NoProxyHeader> {
+    let Some((fixed, rest)) = bytes.split_first_chunk::<V2_FIXED_BYTES>() else {
+        return Ok(None);
+    };
+    let [.., command, family, high, low] = *fixed;
+    let length = usize::from(u16::from_be_bytes([high, low]));
+    if !matches!(command, 0x20 | 0x21) || V2_FIXED_BYTES + length > V2_BYTES_MAX {
+        return Err(NoProxyHeader);
+    }
+    let Some(addresses) = rest.get(..length) else { return Ok(None) };
+    let length = V2_FIXED_BYTES + length;
+    let client = match (command, family) {
+        // LOCAL: a connection of the proxy itself.
+        (0x20, _) => None,
+        (_, 0x11) => {
+            let parts = addresses.first_chunk::<12>().ok_or(NoProxyHeader)?;
+            let [a, b, c, d, .., high, low, _, _] = *parts;
+            let port = u16::from_be_bytes([high, low]);
+            Some(SocketAddr::from((Ipv4Addr::new(a, b, c, d), port)))
+        }
+        (_, 0x21) => {
+            let parts = addresses.first_chunk::<36>().ok_or(NoProxyHeader)?;
+            let source = parts.first_chunk::<16>().copied().unwrap_or_default();
+            let port = u16::from_be_bytes([parts[32], parts[33]]);
+            Some(SocketAddr::from((Ipv6Addr::from(source), port)))
+        }
+        // Unspecified, and stream sockets of Unix.
+        (_, 0x00 | 0x31) => None,
+        _ => return Err(NoProxyHeader),
+    };
+    Ok(Some(ProxyHeader { length, client }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn v2(command: u8, family: u8, addresses: &[u8]) -> Vec<u8> {
+        let length = (addresses.len() as u16).to_be_bytes();
+        [V2_START, &[command, family], &length, addresses].concat()
+    }
+
+    /// Parses a header with data behind it, and all its beginnings, which are incomplete.
+    fn client(header: &[u8]) -> Option<SocketAddr> {
+        for end in 0..header.len() {
+            assert_eq!(ProxyHeader::parse(&header[..end]), Ok(None), "{end}");
+        }
+        let parsed = ProxyHeader::parse(&[header, b"GET / "].concat()).unwrap().unwrap();
+        assert_eq!(parsed.length, header.len());
+        parsed.client
+    }
+
+    #[test]
+    fn both_versions_name_the_client() {
+        let v4 = Some("192.0.2.7:4711".parse().unwrap());
+        let v6 = Some("[2001:db8::7]:4711".parse().unwrap());
+        assert_eq!(client(b"PROXY TCP4 192.0.2.7 192.0.2.1 4711 80\r\n"), v4);
+        assert_eq!(client(b"PROXY TCP6 2001:db8::7 ::1 4711 80\r\n"), v6);
+        assert_eq!(client(b"PROXY UNKNOWN\r\n"), None);
+        assert_eq!(client(b"PROXY UNKNOWN ffff::1 x 1 2\r\n"), None);
+        let in_v4 = [192, 0, 2, 7, 192, 0, 2, 1, 0x12, 0x67, 0, 80];
+        assert_eq!(client(&v2(0x21, 0x11, &in_v4)), v4);
+        // With an extension.
+        assert_eq!(client(&v2(0x21, 0x11, &[&in_v4[..], &[4, 0, 1, 0]].concat())), v4);
+        let mut in_v6 = [0; 36];
+        in_v6[..4].copy_from_slice(&[0x20, 1, 0x0d, 0xb8]);
+        (in_v6[15], in_v6[32], in_v6[33]) = (7, 0x12, 0x67);
+        assert_eq!(client(&v2(0x21, 0x21, &in_v6)), v6);
+        assert_eq!(client(&v2(0x20, 0x00, &[])), None);
+        assert_eq!(client(&v2(0x20, 0x11, &in_v4)), None);
+        assert_eq!(client(&v2(0x21, 0x00, b"x")), None);
+        assert_eq!(client(&v2(0x21, 0x31, &[0; 216])), None);
+    }
+
+    #[test]
+    fn anything_else_is_refused() {
+        let long = [b"PROXY UNKNOWN ".as_slice(), &[b'x'; 200]].concat();
+        for wrong in [
+            b"GET / HTTP/1.1\r\n".as_slice(),
+            b"PROXX",
+            b"\r\nx",
+            b"PROXY TCP4 192.0.2.7 192.0.2.1 4711 80\n",
+            b"PROXY TCP4 192.0.2.7 192.0.2.1 4711\r\n",
+            b"PROXY TCP4 192.0.2.7 192.0.2.1 4711 80 90\r\n",
+            b"PROXY TCP4  192.0.2.7 192.0.2.1 4711 80\r\n",
+            b"PROXY TCP4 ::1 ::1 4711 80\r\n",
+            b"PROXY TCP6 192.0.2.7 192.0.2.1 4711 80\r\n",
+            b"PROXY TCP4 192.0.2.07 192.0.2.1 4711 80\r\n",
+            b"PROXY TCP4 192.0.2.7 192.0.2.1 04711 80\r\n",
+            b"PROXY TCP4 192.0.2.7 192.0.2.1 65536 80\r\n",
+            b"PROXY TCP4 192.0.2.7 192.0.2.1 +1 80\r\n",
+            b"PROXY UDP4 192.0.2.7 192.0.2.1 1 80\r\n",
+            b"PROXY \r\n",
+            &long,
+            &v2(0x11, 0x11, &[0; 12]),
+            &v2(0x22, 0x11, &[0; 12]),
+            &v2(0x21, 0x11, &[0; 11]),
+            &v2(0x21, 0x21, &[0; 35]),
+            &v2(0x21, 0x12, &[0; 12]),
+            &v2(0x21, 0x11, &[0; 5000]),
+        ] {
+            let shown = String::from_utf8_lossy(wrong);
+            assert_eq!(ProxyHeader::parse(wrong), Err(NoProxyHeader), "{shown:?}");
+        }
+    }
+}

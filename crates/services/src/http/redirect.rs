@@ -1,0 +1,356 @@
+//! Redirects of a site: from a path to another path, from a host to another host, from http to
+//! https.
+//!
+//! A location consists of what the operator wrote, the rest of a clean path, encoded again, and the
+//! query of the request, which is checked when its head is parsed. A client can therefore neither
+//! choose another host nor add a line. The one part that it chooses is the host of `https://HOST`,
+//! which is the one that it addressed.
+
+mod chains;
+
+pub(super) use chains::first_loop;
+
+use super::head::Head;
+use super::hosts::requested_host;
+use super::path::{clean, encode};
+use super::path_rules::{PathMap, PathPattern};
+use super::status::Status;
+use super::target::{Target, is_host};
+use std::fmt;
+use std::net::SocketAddr;
+use std::str::FromStr;
+
+/// Rules of one site.
+pub const REDIRECTS_MAX: usize = 1000;
+
+/// The longest target, in bytes.
+const TO_BYTES_MAX: usize = 4096;
+
+/// The port of https.
+const HTTPS_PORT: &str = "443";
+
+/// One rule: `FROM=TO` or `FROM=STATUS:TO`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RedirectRule {
+    from: PathPattern,
+    status: Status,
+    to: String,
+    /// The rest of the path is appended.
+    with_rest: bool,
+}
+
+impl FromStr for RedirectRule {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<RedirectRule, String> {
+        let (from, to) = text.split_once('=').ok_or_else(|| {
+            format!("`{text}` is not FROM=TO, such as /old/*=/new/* or /a=302:https://example.org/")
+        })?;
+        let (status, to) = match to.split_once(':') {
+            Some((code, to)) if code.bytes().all(|byte| byte.is_ascii_digit()) => {
+                (status_of(code)?, to)
+            }
+            _ => (Status::MOVED_PERMANENTLY, to),
+        };
+        let from: PathPattern = from.parse()?;
+        let (to, with_rest) = match to.strip_suffix('*') {
+            Some(prefix) if prefix.ends_with('/') && from.is_prefix() => (prefix, true),
+            _ => (to, false),
+        };
+        check_to(to)?;
+        if with_rest && to.contains('?') {
+            return Err(format!(
+                "`{to}*` is no target of a redirect: its query cannot end with `*`"
+            ));
+        }
+        Ok(RedirectRule { from, status, to: to.to_owned(), with_rest })
+    }
+}
+
+impl fmt::Display for RedirectRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RedirectRule { from, status, to, with_rest } = self;
+        write!(f, "{from}={}:{to}{}", status.code(), if *with_rest { "*" } else { "" })
+    }
+}
+
+impl RedirectRule {
+    /// The location for a clean path that this rule is for.
+    fn location(&self, path: &[u8], query: Option<&str>) -> String {
+        let mut location = self.to.clone();
+        if self.with_rest {
+            location.push_str(&encode(&path[self.from.path().len()..]));
+        }
+        if let Some(query) = query {
+            location.push(if location.contains('?') { '&' } else { '?' });
+            location.push_str(query);
+        }
+        location
+    }
+}
+
+fn status_of(code: &str) -> Result<Status, String> {
+    match code {
+        "301" => Ok(Status::MOVED_PERMANENTLY),
+        "302" => Ok(Status::FOUND),
+        "307" => Ok(Status::TEMPORARY_REDIRECT),
+        "308" => Ok(Status::PERMANENT_REDIRECT),
+        _ => Err(format!("`{code}` is no status of a redirect: expected 301, 302, 307 or 308")),
+    }
+}
+
+/// A path of this site, or a URL of http or https.
+fn check_to(to: &str) -> Result<(), String> {
+    let wrong = |why: &str| Err(format!("`{to}` is no target of a redirect: {why}"));
+    if to.len() > TO_BYTES_MAX {
+        return wrong("it has more than 4096 bytes");
+    }
+    let is_url = to.starts_with("http://") || to.starts_with("https://");
+    // A browser reads `//host` and `/\host` as another host.
+    let is_path = to.starts_with('/') && !to.starts_with("//");
+    if !is_url && !is_path {
+        return wrong(
+            "expected a path such as /new/, or a URL that begins with http:// or https://",
+        );
+    }
+    match Target::parse(to, false) {
+        Ok(Target::Resource { path, .. }) if path.contains('*') => {
+            wrong("`*` is allowed at its end only, behind a slash, and if FROM ends with one")
+        }
+        Ok(_) if is_url && !has_path(to) => wrong("its path is missing; end it with a slash"),
+        Ok(_) => Ok(()),
+        Err(_) => wrong("it is no valid URL, or has a fragment; encode special characters"),
+    }
+}
+
+/// True if a URL has a path: `https://host` without one would swallow what is appended to it.
+fn has_path(url: &str) -> bool {
+    let behind = url.split_once("://").map_or("", |(_, rest)| rest);
+    behind.split('?').next().is_some_and(|rest| rest.contains('/'))
+}
+
+/// Where requests without TLS are sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpsAddress {
+    /// That of the request if empty.
+    host: String,
+    /// None for 443.
+    port: Option<u16>,
+}
+
+impl FromStr for HttpsAddress {
+    type Err = String;
+
+    /// From a port, a host, or both.
+    fn from_str(text: &str) -> Result<HttpsAddress, String> {
+        let wrong = || format!("`{text}` is neither a port, nor HOST or HOST:PORT");
+        if let Ok(address) = text.parse::<SocketAddr>() {
+            let host = text.rsplit_once(':').map_or("", |(host, _)| host);
+            return Ok(HttpsAddress::new(host, address.port()));
+        }
+        if text.bytes().all(|byte| byte.is_ascii_digit()) {
+            return text.parse().map(|port| HttpsAddress::new("", port)).map_err(|_| wrong());
+        }
+        if !is_host(text.as_bytes()) || text.contains('%') {
+            return Err(wrong());
+        }
+        match text.rsplit_once(':') {
+            Some((host, port)) if !text.ends_with(']') => {
+                let port = port.parse().map_err(|_| wrong())?;
+                Ok(HttpsAddress::new(host, port))
+            }
+            _ => Ok(HttpsAddress { host: text.to_owned(), port: None }),
+        }
+    }
+}
+
+impl HttpsAddress {
+    fn new(host: &str, port: u16) -> HttpsAddress {
+        let port = Some(port).filter(|port| port.to_string() != HTTPS_PORT);
+        HttpsAddress { host: host.to_owned(), port }
+    }
+
+    /// `https://host:port`, for a request for `host:port`; none if both are unknown.
+    fn origin(&self, requested: &[u8]) -> Option<String> {
+        let requested = match requested.iter().rposition(|byte| *byte == b':') {
+            Some(colon) if !requested.ends_with(b"]") => &requested[..colon],
+            _ => requested,
+        };
+        let host = match self.host.as_str() {
+            "" => std::str::from_utf8(requested).ok().filter(|host| !host.is_empty())?,
+            host => host,
+        };
+        Some(match self.port {
+            Some(port) => format!("https://{host}:{port}"),
+            None => format!("https://{host}"),
+        })
+    }
+}
+
+/// The redirects of a site.
+#[derive(Clone, Debug, Default)]
+pub struct Redirects {
+    /// Where requests without TLS are sent, before any rule is applied.
+    pub to_https: Option<HttpsAddress>,
+    rules: PathMap<RedirectRule>,
+}
+
+impl Redirects {
+    /// Redirects by these rules.
+    ///
+    /// # Errors
+    /// When there are too many, or two for the same path.
+    pub fn new(
+        rules: &[RedirectRule],
+        to_https: Option<HttpsAddress>,
+    ) -> Result<Redirects, String> {
+        if rules.len() > REDIRECTS_MAX {
+            return Err(format!("{} redirects are more than {REDIRECTS_MAX}", rules.len()));
+        }
+        let mut redirects = Redirects { to_https, ..Redirects::default() };
+        for rule in rules {
+            if let Some(other) = redirects.rules.add(&rule.from, rule.clone()) {
+                return Err(format!("two redirects are for the same paths: {other} and {rule}"));
+            }
+        }
+        Ok(redirects)
+    }
+
+    /// True without any redirect.
+    pub fn is_empty(&self) -> bool {
+        self.to_https.is_none() && self.rules.is_empty()
+    }
+
+    /// Status and location for a request, if it is redirected; the location is none if it would
+    /// need a host that the request does not name.
+    pub(super) fn find(
+        &self,
+        head: &Head<'_, '_>,
+        is_secure: bool,
+    ) -> Option<(Status, Option<String>)> {
+        let Target::Resource { path, query } = head.target else { return None };
+        if let (Some(address), false) = (&self.to_https, is_secure) {
+            let origin = address.origin(requested_host(head).unwrap_or_default());
+            let query = query.map(|query| format!("?{query}")).unwrap_or_default();
+            let location = origin.map(|origin| format!("{origin}{path}{query}"));
+            return Some((Status::MOVED_PERMANENTLY, location));
+        }
+        if self.rules.is_empty() {
+            return None;
+        }
+        let path = clean(path.as_bytes()).ok()?;
+        let rule = self.rules.find(&path)?;
+        Some((rule.status, Some(rule.location(&path, query))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn redirects(rules: &[&str]) -> Redirects {
+        let rules: Vec<RedirectRule> = rules.iter().map(|rule| rule.parse().unwrap()).collect();
+        Redirects::new(&rules, None).unwrap()
+    }
+
+    fn location(redirects: &Redirects, path: &str, query: Option<&str>) -> Option<(u16, String)> {
+        let path = clean(path.as_bytes()).unwrap();
+        let rule = redirects.rules.find(&path)?;
+        Some((rule.status.code(), rule.location(&path, query)))
+    }
+
+    #[test]
+    fn locations_have_the_rest_of_the_path_and_the_query() {
+        let redirects = redirects(&[
+            "/a=/b",
+            "/old/*=302:/new/*",
+            "/old/deep/*=308:https://example.org:8443/x/*",
+            "/old/deep/one=307:/one?a=b",
+            "/all/*=/none",
+        ]);
+        for (path, query, expected) in [
+            ("/a", None, Some((301, "/b"))),
+            ("/a", Some("q=1"), Some((301, "/b?q=1"))),
+            ("/a/", None, None),
+            ("/%61", None, Some((301, "/b"))),
+            ("/old", None, None),
+            ("/old/", None, Some((302, "/new/"))),
+            ("/old/x y/%0d%0aX: y", Some(""), Some((302, "/new/x%20y/%0D%0AX:%20y?"))),
+            ("/old///evil.example/..//\\e", None, Some((302, "/new/%5Ce"))),
+            ("/old/deep/x", Some("?"), Some((308, "https://example.org:8443/x/x??"))),
+            ("/old/deep/one", Some("c"), Some((307, "/one?a=b&c"))),
+            ("/old/%C3%BC", None, Some((302, "/new/%C3%BC"))),
+            ("/all/x/y", None, Some((301, "/none"))),
+            ("/", None, None),
+        ] {
+            let expected = expected.map(|(status, location)| (status, location.to_owned()));
+            assert_eq!(location(&redirects, path, query), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn rules_without_effect_or_with_a_foreign_line_or_host_are_refused() {
+        for wrong in [
+            "",
+            "/a",
+            "a=/b",
+            "/a=b",
+            "/a=//evil.example/",
+            "/a=/\\evil.example",
+            "/a=/b\r\nX: y",
+            "/a=/b c",
+            "/a=/b#c",
+            "/a=https://",
+            "/a=https://user@h/",
+            "/a=https://h",
+            "/a/*=https://h*",
+            "/a=ftp://h/",
+            "/a=javascript:alert(1)",
+            "/a=303:/b",
+            "/a=200:/b",
+            "/a*=/b",
+            "/*/a=/b",
+            "/a=/b/*",
+            "/a/*=/b*",
+            "/a/*=/b/*/c",
+            "/a/*=/b?c=/*",
+            "/a/*=https://h?/*",
+            "/a//b=/c",
+            "/a/../b=/c",
+            "/.a=/c",
+            "/%61=/c",
+            "/a?b=/c",
+            "/a\0=/c",
+        ] {
+            assert!(wrong.parse::<RedirectRule>().is_err(), "{wrong:?}");
+        }
+        let rule: RedirectRule = "/a/*=/b/*".parse().unwrap();
+        assert!(Redirects::new(&[rule.clone(), rule.clone()], None).is_err());
+        let other: RedirectRule = "/a/=/b".parse().unwrap();
+        assert!(Redirects::new(&[rule.clone(), other], None).is_ok());
+        assert!(Redirects::new(&vec![rule; REDIRECTS_MAX + 1], None).is_err());
+    }
+
+    #[test]
+    fn the_address_of_https_is_a_port_a_host_or_both() {
+        for (text, requested, expected) in [
+            ("443", "a.org:80", Some("https://a.org")),
+            ("8443", "[::1]:80", Some("https://[::1]:8443")),
+            ("8443", "[::1]", Some("https://[::1]:8443")),
+            ("443", "", None),
+            ("b.org", "", Some("https://b.org")),
+            ("b.org:443", "a.org", Some("https://b.org")),
+            ("b.org:8443", "a.org", Some("https://b.org:8443")),
+            ("[::1]", "a.org", Some("https://[::1]")),
+            ("[::1]:8443", "a.org", Some("https://[::1]:8443")),
+            ("127.0.0.1:8443", "a.org", Some("https://127.0.0.1:8443")),
+        ] {
+            let address: HttpsAddress = text.parse().unwrap();
+            let origin = address.origin(requested.as_bytes());
+            assert_eq!(origin.as_deref(), expected, "{text} {requested}");
+        }
+        for wrong in ["65536", "a b", "a:", "a:b", "a/b", "https://a", "a%0d", "u@a"] {
+            assert!(wrong.parse::<HttpsAddress>().is_err(), "{wrong:?}");
+        }
+    }
+}
