@@ -79,7 +79,7 @@ impl Prepared {
     /// `None` if a problem makes it incomplete.
     fn new(args: &HttpArgs, hosts: &[HostArgs], problems: &mut Vec<String>) -> Option<Prepared> {
         let settings = args.settings(hosts, problems);
-        let tls = args.tls.tls(hosts).map_err(|error| problems.push(error.to_string())).ok();
+        let tls = args.tls(hosts).map_err(|error| problems.push(error.to_string())).ok();
         let identity = args.user.identity().map_err(|problem| problems.push(problem)).ok();
         // The service flushes before it closes; what is then still unsent was cut on purpose.
         let builder = args.engine.runtime().linger(Duration::ZERO).on_notice(print_once());
@@ -115,7 +115,7 @@ impl Prepared {
         if let Some(problem) = args.log.check_rotation() {
             complain(&format!("twinring: as {who}: {problem}"));
         }
-        let certificates = self.tls.as_ref().map(|tls| tls.load(&args.tls.settings(hosts)));
+        let certificates = self.tls.as_ref().map(|tls| tls.load(&args.tls_settings(hosts)));
         if let Some(Err(error)) = certificates {
             complain(&format!("twinring: as {who}: {error}; SIGHUP will reload nothing"));
         }

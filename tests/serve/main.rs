@@ -11,6 +11,8 @@ mod echo_shutdown;
 mod engines;
 mod families;
 mod http;
+mod http2;
+mod http2_spec;
 mod http_activation;
 mod http_auth;
 mod http_browser;

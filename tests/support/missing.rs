@@ -4,8 +4,7 @@
 use std::fmt::Display;
 
 /// Names what the environment may lack, separated by commas: `root`, `io_uring`, `nginx`,
-/// `chromium`, `sshd`, `iproute2`, `perf`, `slurm`, `podman`,
-/// `systemd-nspawn`.
+/// `chromium`, `sshd`, `iproute2`, `perf`, `slurm`, `podman`, `systemd-nspawn`, `h2spec`.
 const MAY_SKIP: &str = "TWINRING_TEST_MAY_SKIP";
 
 /// Fails the test, unless the environment allows it to be skipped for lack of this.

@@ -6,6 +6,7 @@
 pub(crate) mod datagrams;
 pub(crate) mod dead_mount;
 pub(crate) mod http;
+pub(crate) mod http2;
 pub(crate) mod load;
 pub(crate) mod missing;
 pub(crate) mod namespace;

@@ -5,26 +5,41 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use twinring::{RecvBuf, SendBuf, TcpStream, UnixStream};
 
-/// A connection that [`Compat`](crate::Compat) adapts: a stream of twinring, or an [`Rc`] of one.
-/// Sealed: programs use it in bounds only.
-pub trait Socket: Operations {}
-
-impl<S: Operations> Socket for S {}
-
 type Polled<T> = Poll<io::Result<T>>;
 
-/// The operations of a stream, for hand-written futures.
-#[allow(unreachable_pub, reason = "public only as a bound of the sealed trait")]
-pub trait Operations {
+/// A connection that [`Compat`](crate::Compat) adapts: a stream of twinring, or an [`Rc`] of one.
+/// Implement it for a layer above a stream, such as TLS, and libraries run above that layer.
+///
+/// All methods take `&self`, and wake the task that called them last.
+pub trait Socket {
+    /// The next received bytes; empty at the end of the stream.
+    ///
+    /// # Errors
+    /// The error that broke the connection.
     fn poll_recv(&self, cx: &mut Context<'_>) -> Polled<RecvBuf>;
+
+    /// Ready when [`poll_send`](Socket::poll_send) would take a buffer.
+    ///
+    /// # Errors
+    /// The error of an earlier send.
     fn poll_send_ready(&self, cx: &mut Context<'_>) -> Polled<()>;
+
+    /// Takes `buf` once it can be queued, and leaves it in place until then.
+    ///
+    /// # Errors
+    /// The error of an earlier send.
     fn poll_send(&self, cx: &mut Context<'_>, buf: &mut Option<SendBuf>) -> Polled<()>;
+
+    /// Sends the end of the stream behind all queued bytes; ready when the kernel has all of it.
+    ///
+    /// # Errors
+    /// The error that broke the connection.
     fn poll_shutdown_write(&self, cx: &mut Context<'_>) -> Polled<()>;
 }
 
 macro_rules! operations {
     ([$($generic:tt)*] $for:ty => $by:ty) => {
-        impl<$($generic)*> Operations for $for {
+        impl<$($generic)*> Socket for $for {
             #[inline]
             fn poll_recv(&self, cx: &mut Context<'_>) -> Polled<RecvBuf> {
                 <$by>::poll_recv(self, cx)
@@ -50,4 +65,4 @@ macro_rules! operations {
 
 operations!([] TcpStream => TcpStream);
 operations!([] UnixStream => UnixStream);
-operations!([S: Operations] Rc<S> => S);
+operations!([S: Socket] Rc<S> => S);

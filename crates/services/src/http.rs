@@ -1,9 +1,10 @@
-//! Static files over HTTP/1.1 and 1.0, according to RFC 9110 and RFC 9112.
+//! Static files over HTTP/1.1, 1.0 and 2, according to RFC 9110, RFC 9112 and RFC 9113.
 //!
 //! The path of a request: `requests` receives it, `head` parses it, `path` turns its target into a
 //! file name, `cache` or `resource` find the file, `reply` builds the answer (with `conditional`,
-//! `range`, `encoding`), and `sending` sends it. `redirect` and `auth` come before all files. `service` is the service that `crate::server`
-//! runs, `connection` is one connection, and `tls` encrypts it.
+//! `range`, `encoding`), and `sending` sends it. `redirect` and `auth` come before all files.
+//! `service` is the service that `crate::server` runs, `connection` is one connection, and `tls`
+//! encrypts it. `http2` is the same path with the framing of HTTP/2.
 //!
 //! For the operator, `hosts` selects the site, `access_log` logs the requests, and `admin` reports
 //! health and metrics (`observer`, `metrics`).
@@ -25,6 +26,7 @@ pub mod fuzzing;
 mod generation;
 pub mod head;
 mod hosts;
+pub mod http2;
 mod index;
 mod inflight;
 mod metrics;
@@ -58,7 +60,8 @@ pub use hosts::{HostName, Site, Sites};
 pub use metrics::{Exposition, PlainObserver};
 pub use observer::Observer;
 pub use options::{
-    CacheLimits, FieldRule, HttpLimits, HttpSettings, ListingFormat, SENDFILE_ABOVE_MAX, Timeouts,
+    CacheLimits, FieldRule, Http2Limits, HttpLimits, HttpSettings, ListingFormat,
+    SENDFILE_ABOVE_MAX, Timeouts,
 };
 pub use path_rules::PathPattern;
 pub use proxy_protocol::{NoProxyHeader, ProxyHeader};

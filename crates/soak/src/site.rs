@@ -220,5 +220,6 @@ pub(crate) fn tls_settings(files: &Files, plan: &mut Plan) -> TlsSettings {
         default: Some(CertificateFiles { certificate, key }),
         hosts: Vec::new(),
         min_version: *plan.one_of(&[MinVersion::Tls12, MinVersion::Tls13]),
+        http2: false,
     }
 }

@@ -11,15 +11,16 @@ use super::site::SiteArgs;
 use super::tls::TlsArgs;
 use crate::engine_args::EngineArgs;
 use crate::serve::user::UserArgs;
-use clap::Args;
 use clap::builder::ArgPredicate;
+use clap::{ArgAction, Args};
 use std::path::PathBuf;
 use std::time::Duration;
 use twinring::confine::Uses;
 use twinring::fs::SendStrategy;
 use twinring_services::http::head::HeadLimits;
 use twinring_services::http::{
-    CacheLimits, HttpLimits, HttpSettings, SENDFILE_ABOVE_MAX, Sites, Timeouts,
+    CacheLimits, Http2Limits, HttpLimits, HttpSettings, SENDFILE_ABOVE_MAX, Sites, Timeouts, Tls,
+    TlsError, TlsSettings,
 };
 
 #[derive(Debug, Args)]
@@ -52,6 +53,8 @@ pub(crate) struct HttpArgs {
     pub(super) engine: EngineArgs,
     #[command(flatten)]
     cache: CacheArgs,
+    #[command(flatten)]
+    http2: Http2Args,
     #[command(flatten)]
     limits: LimitArgs,
     #[command(flatten)]
@@ -111,6 +114,34 @@ struct CacheArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(next_help_heading = "HTTP/2")]
+struct Http2Args {
+    /// Serve HTTP/2 beside HTTP/1.1: over TLS to clients that offer it (ALPN), and without TLS to
+    /// clients that begin with it (prior knowledge).
+    #[arg(long, value_name = "on|off", default_value = "on", value_parser = on_off,
+          action = ArgAction::Set)]
+    http2: bool,
+    /// Concurrent requests of a connection. The other limits and timeouts hold as well.
+    #[arg(long, value_name = "N", default_value_t = 100,
+          value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    http2_streams: u32,
+}
+
+impl Http2Args {
+    fn limits(&self) -> Option<Http2Limits> {
+        self.http2.then_some(Http2Limits { streams: self.http2_streams })
+    }
+}
+
+fn on_off(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("expected on or off".to_owned()),
+    }
+}
+
+#[derive(Debug, Args)]
 #[command(next_help_heading = "Limits")]
 struct LimitArgs {
     /// Concurrent connections; further ones are accepted and closed immediately.
@@ -132,7 +163,7 @@ struct LimitArgs {
           value_parser = clap::value_parser!(u64).range(0..=1 << 40))]
     max_body_bytes: u64,
     /// Requests on one connection, pipelined ones included; the last one is answered with
-    /// `Connection: close`.
+    /// `Connection: close`, or followed by GOAWAY in HTTP/2.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     max_requests: Option<u64>,
 }
@@ -161,6 +192,23 @@ struct TimeoutArgs {
 impl HttpArgs {
     pub(super) fn drain_timeout(&self) -> Duration {
         self.timeouts.drain_timeout
+    }
+
+    /// How TLS is set up, with these virtual hosts.
+    pub(super) fn tls_settings(&self, hosts: &[HostArgs]) -> TlsSettings {
+        TlsSettings { http2: self.http2.http2, ..self.tls.settings(hosts) }
+    }
+
+    /// TLS, if there is to be any.
+    ///
+    /// # Errors
+    /// When certificate or key cannot be used.
+    pub(super) fn tls(&self, hosts: &[HostArgs]) -> Result<Option<Tls>, TlsError> {
+        let settings = self.tls_settings(hosts);
+        match settings.default.is_some() || !settings.hosts.is_empty() {
+            true => Tls::new(&settings).map(Some),
+            false => Ok(None),
+        }
     }
 
     /// The parts of the runtime that the service uses.
@@ -211,6 +259,7 @@ impl HttpArgs {
             server_timing: self.server_timing,
             forwarders: self.forwarders.forwarders(),
             limits: self.limits.limits(),
+            http2: self.http2.limits(),
             timeouts: Timeouts {
                 handshake: self.tls.tls_handshake_timeout,
                 ..self.timeouts.timeouts()

@@ -78,7 +78,7 @@ impl Configuration {
 }
 
 /// Options whose values a reload replaces; `[[host]]` is replaced, too.
-pub(super) const RELOADED: [&str; 33] = [
+pub(super) const RELOADED: [&str; 35] = [
     "autoindex",
     "basic-auth",
     "basic-auth-realm",
@@ -91,6 +91,8 @@ pub(super) const RELOADED: [&str; 33] = [
     "forwarded-from",
     "header",
     "header-timeout",
+    "http2",
+    "http2-streams",
     "idle-timeout",
     "index",
     "max-body-bytes",

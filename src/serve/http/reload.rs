@@ -91,7 +91,7 @@ impl Running {
         let settings = args.settings(&hosts, &mut problems);
         problems.extend(unreadable(&args, &hosts, self.reach.as_ref()));
         let certificates = match &self.tls {
-            Some(tls) => tls.load(&args.tls.settings(&hosts)).map(Some),
+            Some(tls) => tls.load(&args.tls_settings(&hosts)).map(Some),
             None => Ok(None),
         };
         let certificates = certificates.map_err(|error| problems.push(error.to_string()));

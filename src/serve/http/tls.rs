@@ -6,7 +6,7 @@ use super::listen::ListenOn;
 use clap::Args;
 use std::path::PathBuf;
 use std::time::Duration;
-use twinring_services::http::{CertificateFiles, MinVersion, Tls, TlsError, TlsSettings};
+use twinring_services::http::{CertificateFiles, MinVersion, TlsSettings};
 
 /// The certificate of the server, or of one host.
 #[derive(Debug, Args)]
@@ -84,18 +84,7 @@ impl TlsArgs {
             default: self.certificate.files(),
             hosts: hosts.iter().filter_map(of_host).collect(),
             min_version: self.tls_min_version,
-        }
-    }
-
-    /// TLS, if there is to be any.
-    ///
-    /// # Errors
-    /// When certificate or key cannot be used.
-    pub(super) fn tls(&self, hosts: &[HostArgs]) -> Result<Option<Tls>, TlsError> {
-        let settings = self.settings(hosts);
-        match settings.default.is_some() || !settings.hosts.is_empty() {
-            true => Tls::new(&settings).map(Some),
-            false => Ok(None),
+            ..TlsSettings::default()
         }
     }
 }

@@ -94,7 +94,7 @@ impl Connection {
         }
     }
 
-    fn stream(&self) -> &TcpStream {
+    pub(super) fn stream(&self) -> &TcpStream {
         self.tracking.stream()
     }
 
@@ -175,7 +175,7 @@ impl Connection {
         self.enter(phase);
         let received = self.recv_raw().await;
         if let Ok(chunk) = &received {
-            self.counters.received_bytes.add(chunk.len() as u64);
+            self.count_received(chunk.len() as u64);
             if phase == Phase::Idle {
                 self.tracking.continue_in(Phase::Working);
             }
@@ -259,8 +259,13 @@ impl Connection {
         if self.tls.is_some() { SendStrategy::Read } else { self.file_strategy }
     }
 
+    /// Counts bytes of requests (after decryption).
+    pub(super) fn count_received(&self, bytes: u64) {
+        self.counters.received_bytes.add(bytes);
+    }
+
     /// Counts bytes of answers (before encryption).
-    fn count_sent(&self, bytes: u64) {
+    pub(super) fn count_sent(&self, bytes: u64) {
         self.counters.sent_bytes.add(bytes);
         self.sent.set(self.sent.get() + bytes);
     }
@@ -301,6 +306,29 @@ impl Connection {
         self.tracking.fail();
         self.counters.broken_off.add(1);
         io::Error::other("the file was changed while it was being sent")
+    }
+
+    /// True if the connection must end.
+    pub(super) fn must_end(&self) -> bool {
+        self.tracking.ending().is_some()
+    }
+
+    /// True if it must end, and the peer can be told before. The reason is then counted, and the
+    /// connection continues until the peer was told.
+    pub(super) fn takes_leave(&self) -> bool {
+        let is_polite = matches!(
+            self.tracking.ending(),
+            Some(Ending::Drain | Ending::TimedOut(Phase::Idle | Phase::Head))
+        );
+        if is_polite {
+            self.count(self.tracking.take_ending());
+        }
+        is_polite
+    }
+
+    /// Enters a phase whose time began with the previous phase.
+    pub(super) fn continue_in(&self, phase: Phase) {
+        self.tracking.continue_in(phase);
     }
 
     /// Closes the connection in order: sends queued data and FIN, then reads until the peer's FIN.

@@ -55,6 +55,11 @@ counters! {
     proxy_failures,
     /// Connections reset because the handshake was not done in time.
     handshake_timeouts,
+    /// Connections that spoke HTTP/2.
+    http2_connections,
+    /// Connections ended because their requests were a flood: mostly reset before their answers, or
+    /// in frames without content.
+    http2_floods,
     /// Connections closed between two requests, after the idle timeout.
     idle_closed,
     /// Connections closed because the head of a request did not arrive in time.

@@ -44,7 +44,7 @@ struct ClassDurations {
 }
 
 impl HostDurations {
-    fn observe(&self, status: Status, duration: Duration) {
+    pub(super) fn observe(&self, status: Status, duration: Duration) {
         let class = usize::from(status.code() / 100).clamp(2, 5) - 2;
         let class = &self.classes[class];
         let us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);

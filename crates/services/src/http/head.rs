@@ -5,6 +5,8 @@
 //! lines that end in a bare LF, folded lines, space before a colon, both kinds of body length, two
 //! lengths, two hosts. The result never depends on how the bytes were split in transit.
 
+mod from_http2;
+
 use super::status::Status;
 use super::target::{Target, is_host};
 use httparse::Header;

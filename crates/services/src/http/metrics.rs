@@ -65,7 +65,14 @@ const OF_WORKERS: &[(&str, &str, &str, &[Series])] = &[
             ("reason=\"send_timeout\"", |count| count.send_timeouts.get()),
             ("reason=\"drain_timeout\"", |count| count.cut.get()),
             ("reason=\"file_changed\"", |count| count.broken_off.get()),
+            ("reason=\"http2_flood\"", |count| count.http2_floods.get()),
         ],
+    ),
+    (
+        "http2_connections_total",
+        "Connections that spoke HTTP/2.",
+        "counter",
+        &[("", |count| count.http2_connections.get())],
     ),
     (
         "responses_total",

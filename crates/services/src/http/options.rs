@@ -27,6 +27,9 @@ pub struct HttpSettings {
     pub limits: HttpLimits,
     /// Timeouts of requests and answers.
     pub timeouts: Timeouts,
+    /// HTTP/2, beside HTTP/1.1: for clients that begin with it on a connection without TLS, and for
+    /// those that agreed on it over TLS.
+    pub http2: Option<Http2Limits>,
     /// Answers have the field `Server-Timing`. Off by default: it tells clients what is cached.
     pub server_timing: bool,
     /// Proxies in front of the service. None by default.
@@ -43,9 +46,23 @@ impl HttpSettings {
             send: SendStrategy::Sendfile,
             limits: HttpLimits::default(),
             timeouts: Timeouts::default(),
+            http2: Some(Http2Limits::default()),
             server_timing: false,
             forwarders: Forwarders::default(),
         }
+    }
+}
+
+/// Limits of a connection that speaks HTTP/2, besides those of all connections.
+#[derive(Clone, Copy, Debug)]
+pub struct Http2Limits {
+    /// Concurrent requests. 100 by default.
+    pub streams: u32,
+}
+
+impl Default for Http2Limits {
+    fn default() -> Http2Limits {
+        Http2Limits { streams: 100 }
     }
 }
 
@@ -81,7 +98,8 @@ pub struct HttpLimits {
     /// Longest body of a request, which is read and dropped; a longer one gets 413. 64 KiB by
     /// default.
     pub body_bytes: u64,
-    /// Requests on one connection; the last one is answered with `Connection: close`.
+    /// Requests on one connection; the last one is answered with `Connection: close`, or in HTTP/2
+    /// with GOAWAY.
     pub requests: u64,
 }
 

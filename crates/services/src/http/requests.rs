@@ -12,6 +12,7 @@ use super::body::Skip;
 use super::connection::{Connection, Phase};
 use super::generation::Generation;
 use super::head::{Framing, Head, Method, Scan, Storage};
+use super::http2::{self, PREFACE};
 use super::path::clean;
 use super::reply::{Reply, ResponseContext, preferred, reply};
 use super::response::{Persistence, message};
@@ -67,6 +68,14 @@ impl Input {
         }
     }
 
+    /// All bytes, in one buffer.
+    fn into_bytes(self) -> RecvBuf {
+        match self.chunk {
+            Some(chunk) => chunk,
+            None => RecvBuf::from(self.kept[self.start..].to_vec()),
+        }
+    }
+
     fn consume(&mut self, bytes: usize) {
         self.scan = Scan::default();
         match &mut self.chunk {
@@ -102,6 +111,7 @@ pub(super) async fn serve_connection(
     let mut input = Input::default();
     let mut collected = Vec::new();
     let mut answered = 0;
+    let mut may_be_http2 = connection.tls.is_none() && worker.generation().settings.http2.is_some();
     loop {
         let phase = if input.is_empty() { Phase::Idle } else { Phase::Head };
         let chunk = connection.recv(phase).await?;
@@ -110,6 +120,17 @@ pub(super) async fn serve_connection(
         }
         input.add(chunk);
         worker.clock.tick();
+        if may_be_http2 {
+            let begins = input.bytes().len().min(PREFACE.len());
+            may_be_http2 = input.bytes()[..begins] == PREFACE[..begins];
+            match (may_be_http2, begins == PREFACE.len()) {
+                (false, _) => {}
+                (true, false) => continue,
+                (true, true) => {
+                    return Box::pin(http2::serve(worker, connection, input.into_bytes())).await;
+                }
+            }
+        }
         loop {
             let (reply, persistence) = match next(worker, connection, &mut input, answered) {
                 Next::More => break,
@@ -267,7 +288,7 @@ fn next(worker: &Rc<Worker>, connection: &Connection, input: &mut Input, answere
 
 /// The answer, if it can be built without waiting: a redirect, a request for a password, or
 /// a file that is in memory, or open and unchanged.
-fn immediate_reply(
+pub(super) fn immediate_reply(
     worker: &Rc<Worker>,
     generation: &Rc<Generation>,
     head: &Head<'_, '_>,
@@ -310,7 +331,8 @@ fn timed(reply: Reply, worker: &Worker, generation: &Generation, began: Instant)
     reply.with_field("Server-Timing", &format!("total;dur={ms:.3}"))
 }
 
-fn refusal(worker: &Worker, status: Status) -> Reply {
+/// Builds and counts an answer that refuses a request.
+pub(super) fn refusal(worker: &Worker, status: Status) -> Reply {
     worker.counters.count_answer(status);
     Reply::new(status, message(status, &[], &worker.clock, Persistence::Closes, false))
 }
@@ -408,7 +430,7 @@ async fn answer(
 }
 
 /// The answer to a request without its body.
-async fn answer_to(
+pub(super) async fn answer_to(
     worker: &Rc<Worker>,
     generation: Rc<Generation>,
     head: &Head<'_, '_>,

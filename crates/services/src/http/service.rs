@@ -5,6 +5,7 @@ use super::connection::{Connection, Phase};
 use super::counters::WorkerCounters;
 use super::durations::WorkerDurations;
 use super::generation::LiveSettings;
+use super::http2;
 use super::observer::Observer;
 use super::options::HttpSettings;
 use super::reply::Reply;
@@ -24,7 +25,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use twinring::net::Steering;
-use twinring::{BoundListener, Handle, ListenOptions, TcpStream, spawn};
+use twinring::{BoundListener, Handle, ListenOptions, RecvBuf, TcpStream, spawn};
 
 /// The longest and the shortest time between two sweeps over the connections.
 const SWEEP_MAX: Duration = Duration::from_secs(1);
@@ -230,7 +231,11 @@ impl WorkerService for Worker {
                 }
                 None => Ok(()),
             };
+            let speaks_http2 = connection.tls.as_ref().is_some_and(|tls| tls.speaks_http2());
             let served = match begun {
+                Ok(()) if speaks_http2 => {
+                    Box::pin(http2::serve(&worker, &connection, RecvBuf::from(Vec::new()))).await
+                }
                 Ok(()) => serve_connection(&worker, &connection).await,
                 Err(error) => Err(error),
             };

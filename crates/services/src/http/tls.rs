@@ -19,8 +19,9 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// The ALPN name of the protocol that is served.
-const PROTOCOL: &[u8] = b"http/1.1";
+/// The ALPN names of the protocols (RFC 7301).
+const HTTP_1_1: &[u8] = b"http/1.1";
+const HTTP_2: &[u8] = b"h2";
 
 /// The oldest version of TLS that clients may speak.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,6 +74,8 @@ pub struct TlsSettings {
     pub hosts: Vec<(Vec<HostName>, CertificateFiles)>,
     /// See there.
     pub min_version: MinVersion,
+    /// Offer HTTP/2 too, and prefer it.
+    pub http2: bool,
 }
 
 /// TLS for the connections of a service, of all workers. Cheap to clone.
@@ -140,7 +143,8 @@ fn configure(
         .map_err(not_set_up)?
         .with_no_client_auth()
         .with_cert_resolver(Arc::new(certificates));
-    config.alpn_protocols = vec![PROTOCOL.to_vec()];
+    let protocols = [settings.http2.then_some(HTTP_2), Some(HTTP_1_1)];
+    config.alpn_protocols = protocols.into_iter().flatten().map(<[u8]>::to_vec).collect();
     config.ticketer = Arc::clone(ticketer);
     Ok(TlsUpdate(Arc::new(config)))
 }

@@ -249,6 +249,21 @@ impl ConnectionLog {
         }
     }
 
+    /// The log of one request of several that are answered at once.
+    pub(in super::super) fn of_stream(&self) -> ConnectionLog {
+        ConnectionLog {
+            log: Rc::clone(&self.log),
+            peer: self.peer.clone(),
+            port: self.port,
+            clients: Clients {
+                of_connection: self.clients.of_connection.clone(),
+                settings: self.clients.settings.clone(),
+            },
+            begun: Cell::new(None),
+            pending: RefCell::default(),
+        }
+    }
+
     /// A proxy opened the connection for this client.
     pub(in super::super) fn client_is(&self, client: SocketAddr) {
         self.clients.of_connection.set(Some(client));

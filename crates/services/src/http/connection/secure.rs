@@ -64,15 +64,12 @@ impl Connection {
         while plain.is_empty() && !tls.has_ended() {
             let chunk = self.recv_raw().await?;
             if chunk.is_empty() {
-                // A third party may have cut the connection. Complete requests are answered
-                // nevertheless: each states its length.
-                tls.end();
-                self.counters.tls_truncated.add(1);
+                self.end_truncated(tls);
             }
             self.take_in(tls, &chunk).await?;
             plain = tls.opened();
         }
-        self.counters.received_bytes.add(plain.len() as u64);
+        self.count_received(plain.len() as u64);
         if phase == Phase::Idle {
             self.tracking.continue_in(Phase::Working);
         }
@@ -87,11 +84,21 @@ impl Connection {
         if !answer.is_empty() {
             self.stream().send(answer).await?;
         }
-        opened.map_err(|error| {
-            self.counters.tls_failures.add(1);
-            self.tracking.fail();
-            io::Error::new(io::ErrorKind::InvalidData, error)
-        })
+        opened.map_err(|error| self.fail_tls(error))
+    }
+
+    /// Records that the stream ended without close_notify: a third party may have cut it. Complete
+    /// requests are answered nevertheless: each states its length.
+    pub(in super::super) fn end_truncated(&self, tls: &Encryption) {
+        tls.end();
+        self.counters.tls_truncated.add(1);
+    }
+
+    /// Records that the peer violates TLS.
+    pub(in super::super) fn fail_tls(&self, error: rustls::Error) -> io::Error {
+        self.counters.tls_failures.add(1);
+        self.tracking.fail();
+        io::Error::new(io::ErrorKind::InvalidData, error)
     }
 
     /// Like [`send`](Connection::send), behind the data encrypted before.

@@ -49,6 +49,11 @@ impl Encryption {
         self.connection.borrow().handshake_kind() == Some(HandshakeKind::Resumed)
     }
 
+    /// True if both ends agreed on HTTP/2.
+    pub(crate) fn speaks_http2(&self) -> bool {
+        self.connection.borrow().alpn_protocol() == Some(super::HTTP_2)
+    }
+
     /// Records the end of the network stream; true if the peer announced it (close_notify), so that
     /// a third party did not cut the connection.
     pub(crate) fn end(&self) -> bool {

@@ -1,0 +1,251 @@
+//! One connection that speaks HTTP/2 (RFC 9113), by the h2 crate.
+//!
+//! A request of HTTP/2 is read into the same head as one of HTTP/1.1, and answered by the same code
+//! (`exchange`); `message` converts the answer. `wire` is what the crate reads and writes, with the
+//! phases and the TLS of the connection; `frames` tells whether the client is in the middle of a
+//! frame.
+//!
+//! *Memory.* Each stream holds at most 64 KiB of its answer for a client that does not take it:
+//! [`CHUNK_BYTES`](exchange::CHUNK_BYTES) in the h2 crate and as many that were read and do not fit
+//! there yet (answers from the cache are shared, ranges of them are copied). With that, a connection
+//! holds 64 KiB of received content, one incomplete frame, the fields of one request, and the queue
+//! of its stream: 256 KiB and one write of 64 KiB.
+//!
+//! *Floods.* The crate bounds concurrent and recently reset streams, the size and the frames of
+//! header fields, frames without content, and answers to PING and SETTINGS, which it does not
+//! collect. Requests that are reset before they are answered cost the client nothing: if they are
+//! the majority, the connection ends (CVE-2023-44487).
+
+mod exchange;
+mod frames;
+mod message;
+mod wire;
+
+pub use frames::{Frames, PREFACE};
+
+use self::exchange::{CHUNK_BYTES, Shared, Stream, exchange};
+use self::message::Chunk;
+use self::wire::Wire;
+use super::connection::{Connection, Phase};
+use super::options::HttpSettings;
+use super::worker::Worker;
+use h2::Reason;
+use h2::server::{Builder, SendResponse};
+use h2::{RecvStream, server};
+use http::Request;
+use nix::errno::Errno;
+use std::future::{Future as _, poll_fn};
+use std::io;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use twinring::{RecvBuf, spawn};
+use twinring_compat::Compat;
+
+/// Bytes of requests that were not read yet, on a connection and on each of its streams. The default
+/// of HTTP/2: bodies are dropped here, so no client needs more.
+const RECEIVE_WINDOW_BYTES: u32 = 65_535;
+
+/// The payload of a received frame; the smallest maximum that HTTP/2 allows.
+const FRAME_BYTES_MAX: u32 = 16_384;
+
+/// Streams that were reset lately, for whose frames nobody is to blame.
+const RESET_STREAMS_MAX: usize = 50;
+
+/// Streams that the client reset before they were looked at, and streams that it made the server
+/// reset. More end the connection.
+const PENDING_RESETS_MAX: usize = 20;
+const LOCAL_RESETS_MAX: usize = 1024;
+
+/// Serves a connection that begins with `first`, until either side ends it.
+///
+/// # Errors
+/// When the connection broke or must end.
+pub(super) async fn serve(
+    worker: &Rc<Worker>,
+    connection: &Connection,
+    first: RecvBuf,
+) -> io::Result<()> {
+    worker.counters.http2_connections.add(1);
+    let wire = Wire::new(connection, first);
+    let builder = builder(&worker.generation().settings);
+    connection.enter(Phase::Head);
+    let begun = {
+        let mut handshake = pin!(builder.handshake(Compat::new(&wire)));
+        poll_fn(|cx| {
+            if connection.must_end() {
+                // Nothing was agreed on, so the client cannot be told why.
+                return Poll::Ready(if connection.takes_leave() { Ok(None) } else { cancelled() });
+            }
+            match handshake.as_mut().poll(cx) {
+                Poll::Ready(Ok(h2)) => Poll::Ready(Ok(Some(h2))),
+                Poll::Ready(Err(error)) => Poll::Ready(in_order(error).map(|()| None)),
+                Poll::Pending => Poll::Pending,
+            }
+        })
+        .await?
+    };
+    if let Some(h2) = begun {
+        let mut serving = Serving {
+            h2,
+            connection,
+            wire: &wire,
+            shared: Shared::new(worker),
+            accepted: 0,
+            leaves: Leaves::No,
+            phase: Phase::Head,
+            was_in_frame: true,
+        };
+        poll_fn(|cx| serving.poll(cx)).await?;
+    }
+    connection.shutdown().await
+}
+
+fn builder(settings: &HttpSettings) -> Builder {
+    let limits = settings.http2.unwrap_or_default();
+    let head_bytes = u32::try_from(settings.limits.head.head_bytes).unwrap_or(u32::MAX);
+    let mut builder = Builder::new();
+    builder
+        .max_concurrent_streams(limits.streams)
+        .max_header_list_size(head_bytes)
+        .max_frame_size(FRAME_BYTES_MAX)
+        .initial_window_size(RECEIVE_WINDOW_BYTES)
+        .initial_connection_window_size(RECEIVE_WINDOW_BYTES)
+        .max_send_buffer_size(CHUNK_BYTES)
+        .max_concurrent_reset_streams(RESET_STREAMS_MAX)
+        .max_pending_accept_reset_streams(PENDING_RESETS_MAX)
+        .max_local_error_reset_streams(Some(LOCAL_RESETS_MAX));
+    builder
+}
+
+fn cancelled<T>() -> io::Result<T> {
+    Err(io::Error::from(Errno::ECANCELED))
+}
+
+/// An error of the network; all others were reported to the client, and the connection ends in
+/// order.
+fn in_order(error: h2::Error) -> io::Result<()> {
+    error.into_io().map_or(Ok(()), Err)
+}
+
+/// Whether the connection is to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Leaves {
+    No,
+    /// When its streams have ended; the client begins no others.
+    WhenDone,
+    /// As soon as the client was told.
+    Now,
+}
+
+/// The connection, in its task.
+struct Serving<'c> {
+    h2: server::Connection<Compat<&'c Wire<'c>>, Chunk>,
+    connection: &'c Connection,
+    wire: &'c Wire<'c>,
+    shared: Rc<Shared>,
+    accepted: u64,
+    leaves: Leaves,
+    phase: Phase,
+    /// The client was in the middle of a frame since its last request.
+    was_in_frame: bool,
+}
+
+impl Serving<'_> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.shared.runs();
+        self.shared.worker.clock.tick();
+        if let Err(error) = self.take_leave() {
+            return Poll::Ready(Err(error));
+        }
+        if let Poll::Ready(Err(error)) = self.wire.poll_encrypted(cx) {
+            return Poll::Ready(Err(error));
+        }
+        loop {
+            match self.h2.poll_accept(cx) {
+                Poll::Ready(Some(Ok((request, respond)))) => self.begin(cx, request, respond),
+                Poll::Ready(None) => return Poll::Ready(Ok(())),
+                Poll::Ready(Some(Err(error))) => return Poll::Ready(self.fail(error)),
+                Poll::Pending => break,
+            }
+        }
+        self.enter_phase();
+        self.shared.waits(cx.waker());
+        Poll::Pending
+    }
+
+    /// Ends the connection if it is time, and tells the client with GOAWAY.
+    fn take_leave(&mut self) -> io::Result<()> {
+        let worker = &self.shared.worker;
+        if self.connection.must_end() {
+            if self.leaves == Leaves::Now || !self.connection.takes_leave() {
+                return cancelled();
+            }
+            self.leave_now(Reason::NO_ERROR);
+        } else if self.shared.is_flooded() && self.leaves != Leaves::Now {
+            worker.counters.http2_floods.add(1);
+            self.leave_now(Reason::ENHANCE_YOUR_CALM);
+        } else if self.leaves == Leaves::No
+            && (worker.draining.get()
+                || self.accepted >= worker.generation().settings.limits.requests)
+        {
+            self.leaves = Leaves::WhenDone;
+            self.h2.graceful_shutdown();
+        }
+        Ok(())
+    }
+
+    fn leave_now(&mut self, reason: Reason) {
+        self.leaves = Leaves::Now;
+        self.h2.abrupt_shutdown(reason);
+        self.connection.enter(Phase::Closing);
+    }
+
+    fn fail(&self, error: h2::Error) -> io::Result<()> {
+        let is_flood = error.is_library() && error.reason() == Some(Reason::ENHANCE_YOUR_CALM);
+        self.shared.worker.counters.http2_floods.add(u64::from(is_flood));
+        in_order(error)
+    }
+
+    /// Answers a request: at once if that needs no waiting, which is the usual case, or else in a
+    /// task.
+    fn begin(
+        &mut self,
+        cx: &mut Context<'_>,
+        request: Request<RecvStream>,
+        respond: SendResponse<Chunk>,
+    ) {
+        self.accepted += 1;
+        self.was_in_frame = false;
+        let log = self.connection.log.as_ref().map(|log| log.of_stream());
+        let stream = Stream::new(
+            &self.shared,
+            log,
+            self.leaves == Leaves::No,
+            self.connection.tls.is_some(),
+        );
+        let mut exchange: Pin<Box<_>> = Box::pin(exchange(stream, request, respond));
+        if exchange.as_mut().poll(cx).is_pending() {
+            spawn(exchange);
+        }
+    }
+
+    /// Tells the sweeps what the connection waits for. Streams have time limits of their own.
+    fn enter_phase(&mut self) {
+        let next = match self.leaves {
+            Leaves::Now => Phase::Closing,
+            _ if self.wire.is_blocked() || self.shared.is_sending() => Phase::Sending,
+            _ if self.shared.is_working() => Phase::Working,
+            _ if self.wire.is_in_frame() => Phase::Head,
+            _ => Phase::Idle,
+        };
+        match (self.phase, next) {
+            // Frames that are no request get no more time, however they are cut.
+            (Phase::Head, Phase::Idle) if self.accepted > 0 => self.connection.continue_in(next),
+            (Phase::Idle, Phase::Head) if self.was_in_frame => self.connection.continue_in(next),
+            _ => self.connection.enter(next),
+        }
+        self.was_in_frame |= next == Phase::Head;
+        self.phase = next;
+    }
+}
