@@ -100,7 +100,7 @@ pub(super) fn sum<'a>(workers: impl Iterator<Item = &'a WorkerDurations>) -> Vec
         let hosts = worker.hosts.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for (host, durations) in hosts {
             for (class, counted) in CLASSES.iter().zip(&durations.classes) {
-                add(&mut sums, &host, *class, counted);
+                add(&mut sums, &host, class, counted);
             }
         }
     }
