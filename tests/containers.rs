@@ -8,12 +8,17 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::Duration;
 use support::missing::{is_root, missing};
 use support::{ENGINES, Server, connect, ping, run};
 use tempfile::TempDir;
 
 const TWINRING: &str = env!("CARGO_BIN_EXE_twinring");
 const PARTS: [&str; 5] = ["ring", "seccomp", "landlock", "no_new_privs", "capabilities"];
+
+/// podman passes signals on once it is attached, which may be after the first output, and dies of
+/// them before.
+const ATTACHED: Duration = Duration::from_secs(1);
 
 /// A root directory whose programs and libraries are those of this machine, and the profile.
 struct Root(TempDir);
@@ -109,6 +114,7 @@ fn servers_run_in_containers_with_the_printed_profile() {
             assert_eq!(server.ready["engine"], engine);
             assert_sandboxed(&server.ready, &outside);
             ping(&connect(server.address()), b"hello");
+            std::thread::sleep(ATTACHED);
             let ended = server.terminate();
             assert_eq!(ended.code, Some(0), "{}", ended.stderr);
             assert!(!ended.stderr.contains("refused the system call"), "{}", ended.stderr);
@@ -123,6 +129,7 @@ fn servers_run_in_containers_with_the_printed_profile() {
             let server = Server::spawn(command);
             assert_eq!(server.ready["engine"], engine);
             assert_sandboxed(&server.ready, &outside);
+            std::thread::sleep(ATTACHED);
             assert_eq!(server.terminate().code, Some(0));
         }
         println!("{engine}: echo as root, without privileges to gain, as nobody; http; udp");

@@ -27,10 +27,16 @@ impl Rates {
         self.0.get(cell).copied()
     }
 
-    /// Finds the rates of all cells; nothing when it was stopped before.
+    /// Whether a run in this cell can be made.
+    pub(crate) fn cover(&self, cell: &Cell) -> bool {
+        cell.point.load_percent() == 0 || self.0.contains_key(cell)
+    }
+
+    /// Finds the rates of all cells; nothing when it was stopped before. A cell in which nobody
+    /// answers gets none.
     ///
     /// # Errors
-    /// When a run could not even be tried, or no subject answers anything in a cell.
+    /// When a run could not even be tried.
     pub(crate) fn find(
         experiment: &Experiment,
         cells: &[Cell],
@@ -55,8 +61,9 @@ impl Rates {
             }
             let rate_per_s = slowest.map_or(0, |served| rounded(served * percent / 100.0));
             if rate_per_s == 0 {
-                let why = format!("no rate for {cell}: nobody answered in a closed loop");
-                return Err(LabError::Machine { why });
+                let why = "nobody answered in a closed loop, so there is no rate";
+                progress.say(&format!("{cell} is left out: {why}"));
+                continue;
             }
             progress.say(&format!("{cell}: {rate_per_s} requests/s"));
             found.0.insert(*cell, rate_per_s);

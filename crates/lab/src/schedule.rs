@@ -79,7 +79,7 @@ pub(crate) fn measure(
     }
     let rates = Rates::find(experiment, &schedule.cells, machine, &progress)?;
     let Some(rates) = rates else { return Ok(Ended::Stopped) };
-    schedule.rates = rates;
+    progress.skip(schedule.take(rates));
     while let Some(block) = schedule.blocks.pop_front() {
         let order = schedule.excluded.left(experiment, schedule.cell(&block), &block.order);
         progress.skip(block.order.len() - order.len());
@@ -182,6 +182,15 @@ impl<'a> Schedule<'a> {
             cells,
             groups,
         }
+    }
+
+    /// Leaves out the cells that have no rate and need one. Returns the number of their runs.
+    fn take(&mut self, rates: Rates) -> usize {
+        let (cells, groups) = (&self.cells, &self.groups);
+        let before: usize = self.blocks.iter().map(|block| block.order.len()).sum();
+        self.blocks.retain(|block| rates.cover(&cells[groups[block.group].cell]));
+        self.rates = rates;
+        before - self.blocks.iter().map(|block| block.order.len()).sum::<usize>()
     }
 
     fn cell(&self, block: &Block) -> Cell {
