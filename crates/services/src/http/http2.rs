@@ -6,7 +6,7 @@
 //! frame.
 //!
 //! *Memory.* Each stream holds at most 64 KiB of its answer for a client that does not take it:
-//! [`CHUNK_BYTES`](exchange::CHUNK_BYTES) in the h2 crate and as many that were read and do not fit
+//! `exchange::CHUNK_BYTES` in the h2 crate and as many that were read and do not fit
 //! there yet (answers from the cache are shared, ranges of them are copied). With that, a connection
 //! holds 64 KiB of received content, one incomplete frame, the fields of one request, and the queue
 //! of its stream: 256 KiB and one write of 64 KiB.
