@@ -30,7 +30,7 @@ fn quick_measures_both_engines_and_its_bundle_holds_until_it_is_edited() {
     let table = String::from_utf8_lossy(&output.stdout);
     assert!(table.contains("100 x 128 B") && table.contains("100 x 16 KB"), "{output:?}");
     assert!(table.contains("1000 streams x 50/s x 172 B"), "{output:?}");
-    assert!(table.contains("100 connections x 1 KB at 50 % load over HTTP"), "{output:?}");
+    assert!(table.contains("100 connections x 1 KB at 25 % load over HTTP"), "{output:?}");
 
     let path = bundle.join("runs.jsonl");
     let text = std::fs::read_to_string(&path).unwrap();

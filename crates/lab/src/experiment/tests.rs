@@ -21,12 +21,12 @@ fn the_built_in_experiments_are_valid_and_quick_has_six_cells() {
     }
     let names: Vec<_> = quick().cells(&[NetKind::Rps]).iter().map(Cell::to_string).collect();
     let expected = [
-        "100 x 128 B at 50 % load on rps",
+        "100 x 128 B at 25 % load on rps",
         "100 x 128 B on rps",
-        "100 x 16 KB at 50 % load on rps",
+        "100 x 16 KB at 25 % load on rps",
         "100 x 16 KB on rps",
         "1000 streams x 50/s x 172 B on rps",
-        "100 connections x 1 KB at 50 % load over HTTP on rps",
+        "100 connections x 1 KB at 25 % load over HTTP on rps",
     ];
     assert_eq!(names, expected);
     for protocol in [Protocol::Tcp, Protocol::Udp, Protocol::Http] {
@@ -216,17 +216,17 @@ fn a_rate_is_given_once_and_reaches_the_load_generator() {
         Experiment::from_toml(&text, "mine.toml")
     };
     for (from, to, expected) in [
-        ("load_percent = [50, 0]", "load_percent = [50]\nrate_per_s = [9000]", "one of them"),
-        ("load_percent = [50, 0]", "load_percent = [101]", "numbers from 0 to 100"),
+        ("load_percent = [25, 0]", "load_percent = [25]\nrate_per_s = [9000]", "one of them"),
+        ("load_percent = [25, 0]", "load_percent = [101]", "numbers from 0 to 100"),
         ("\"{addr}\", \"{options}\",", "\"{addr}\",", "\"{options}\""),
     ] {
         let error = with(from, to).unwrap_err().to_string();
         assert!(error.contains(expected), "{to}: {error}");
     }
-    let half = with("load_percent = [50, 0]", "load_percent = [50]").unwrap();
-    let points = half.grid(Protocol::Tcp).unwrap().points();
-    assert!(points.iter().all(|it| it.load_percent() == 50 && it.saturated().load_percent() == 0));
-    assert_eq!(points[0].load().to_string(), "1 x 128 B at 50 % load");
+    let quarter = with("load_percent = [25, 0]", "load_percent = [25]").unwrap();
+    let points = quarter.grid(Protocol::Tcp).unwrap().points();
+    assert!(points.iter().all(|it| it.load_percent() == 25 && it.saturated().load_percent() == 0));
+    assert_eq!(points[0].load().to_string(), "1 x 128 B at 25 % load");
 }
 
 #[test]

@@ -66,6 +66,6 @@ mod tests {
         check(&experiment, 2).unwrap();
         let error = check(&experiment, 3).unwrap_err();
         assert_eq!(error.exit_code(), 2);
-        assert!(error.to_string().contains("2 x 128 B at 50 % load between hosts"), "{error}");
+        assert!(error.to_string().contains("2 x 128 B at 25 % load between hosts"), "{error}");
     }
 }
