@@ -186,14 +186,10 @@ impl Way<'_> {
         ))
     }
 
-    /// Copies the program; at no moment is there a part of it under its name.
+    /// Copies the program.
     fn copy(&self, binary: &Path, directory: &str) -> Result<(), String> {
         say(&format!("copying {} to {}", binary.display(), self.host));
-        let script = format!(
-            "umask 077; d=\"{directory}\"; mkdir -p \"$d\" && cat > \"$d/new.$$\" && \
-             chmod 700 \"$d/new.$$\" && mv -f \"$d/new.$$\" \"$d/twinring\" || \
-             {{ rm -f \"$d/new.$$\"; exit 1; }}"
-        );
+        let script = copy_script(directory);
         let file = File::open(binary).map_err(|error| format!("{}: {error}", binary.display()))?;
         let mut pipe = Pipe::open(self.options, self.host, &script, Stdio::from(file))?;
         if pipe.ends_within(COPY_PATIENCE) && pipe.child.wait().is_ok_and(|status| status.success())
@@ -202,6 +198,20 @@ impl Way<'_> {
         }
         Err(pipe.why("the program could not be copied"))
     }
+}
+
+/// A shell script that stores its input as the program in `directory`, which is written for a shell.
+///
+/// At no moment is there a part of it under its name. Several hosts may have one home directory (NFS) and are given the
+/// program at the same time: the first stays, because an agent that runs already finds its own file by that name. Where
+/// there are no hard links the last one stays.
+fn copy_script(directory: &str) -> String {
+    format!(
+        "umask 077; d=\"{directory}\"; n=\"$d/new.$(uname -n).$$\"; p=\"$d/twinring\"
+        mkdir -p \"$d\" && cat > \"$n\" && chmod 700 \"$n\" && \
+            {{ ln \"$n\" \"$p\" 2>/dev/null || [ -x \"$p\" ] || mv -f \"$n\" \"$p\"; }}
+        s=$?; rm -f \"$n\"; exit $s"
+    )
 }
 
 /// What came first on standard output.
@@ -349,6 +359,8 @@ impl Drop for Pipe {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
+    use std::os::unix::fs::PermissionsExt;
 
     fn words(template: &str) -> Vec<String> {
         let template = shlex::split(template).unwrap();
@@ -363,6 +375,25 @@ mod tests {
         let [.., dashes, node, command] = &words[..] else { panic!("{words:?}") };
         assert_eq!([&**dashes, node], ["--", "n1"]);
         assert_eq!(shlex::split(command).unwrap(), ["sh", "-c", "echo 'a b'"]);
+    }
+
+    /// Two hosts with one home directory: the second copy took the program from under the first agent, whose hash of
+    /// its own file then failed.
+    #[test]
+    fn a_program_that_is_there_already_is_not_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let script = copy_script(&directory.path().join("new home").display().to_string());
+        for content in ["first", "second"] {
+            let mut shell =
+                Command::new("sh").args(["-c", &script]).stdin(Stdio::piped()).spawn().unwrap();
+            shell.stdin.take().unwrap().write_all(content.as_bytes()).unwrap();
+            assert!(shell.wait().unwrap().success());
+            let names = std::fs::read_dir(directory.path().join("new home")).unwrap();
+            assert_eq!(names.map(|it| it.unwrap().file_name()).collect::<Vec<_>>(), ["twinring"]);
+            let program = directory.path().join("new home/twinring");
+            assert_eq!(std::fs::read_to_string(&program).unwrap(), "first");
+            assert_eq!(std::fs::metadata(program).unwrap().permissions().mode() & 0o777, 0o700);
+        }
     }
 
     #[test]
