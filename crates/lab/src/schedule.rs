@@ -17,7 +17,7 @@ use crate::placement::{Placement, Wanted};
 use crate::plan::{Block, Group, groups, plan, two_more};
 use crate::progress::{Progress, say};
 use crate::rates::Rates;
-use crate::result::RunRecord;
+use crate::record::RunRecord;
 use crate::runner::Slot;
 use crate::summary::is_narrow;
 

@@ -6,7 +6,7 @@ use super::{Audit, Finding, Kind, Severity};
 use crate::accounting::CpuUse;
 use crate::contract::LoadResult;
 use crate::host::share::share;
-use crate::result::RunRecord;
+use crate::record::RunRecord;
 
 /// How far apart the windows of several load generators may open or close, as a share of the
 /// window. While not all of them are open, the load is not the one that was asked for.

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::accounting::OtherProcesses;
 use crate::contract::{self, LoadResult};
 use crate::placement::Wanted;
-use crate::result::{Failure, RunRecord};
+use crate::record::{Failure, RunRecord};
 
 pub(crate) use requests::Loop;
 

@@ -2,11 +2,12 @@
 
 use super::source::Source;
 use super::{
-    EXPERIMENT_SCHEMA, Experiment, MIN_PAIRS, Protocol, Published, PublishedDatagrams,
-    PublishedEcho, PublishedEchoRate, PublishedRequests, Subject,
+    EXPERIMENT_SCHEMA, Experiment, Protocol, Published, PublishedDatagrams, PublishedEcho,
+    PublishedEchoRate, PublishedRequests, Subject,
 };
 use crate::error::LabError;
 use crate::peers::KNOWN;
+use crate::statistics::MIN_PAIRS;
 use crate::workload::Points;
 
 /// The most pairs, subjects, published figures and points of an axis that are accepted.

@@ -102,9 +102,6 @@ pub fn built_in(name: &str) -> Option<&'static str> {
     BUILT_IN.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
 }
 
-/// The fewest pairs a verdict may rest on.
-pub const MIN_PAIRS: usize = 8;
-
 /// A whole experiment, as written in a file or as changed by options.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -116,7 +113,7 @@ pub struct Experiment {
     /// One line that says what question it answers.
     #[serde(default)]
     pub about: String,
-    /// Pairs per cell; under [`MIN_PAIRS`] there is no verdict.
+    /// Pairs per cell; under [`MIN_PAIRS`](crate::statistics::MIN_PAIRS) there is no verdict.
     pub pairs: usize,
     /// How many blocks excluded for noise may be run again, per cell.
     #[serde(default)]

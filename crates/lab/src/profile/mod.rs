@@ -22,7 +22,7 @@ use crate::experiment::Cell;
 use crate::net::Network;
 use crate::procfs;
 use crate::progress::say;
-use crate::result::RunRecord;
+use crate::record::RunRecord;
 use crate::runner::{self, Bench, Mark, Observer, Slot};
 use crate::summary::Metric;
 

@@ -315,7 +315,7 @@ fn to_repeat(bundle: &Bundle) -> Section {
 
 /// The hashes of the programs.
 pub(super) fn programs(bundle: &Bundle) -> Option<Part> {
-    let line = |it: &crate::result::Program| {
+    let line = |it: &crate::machine::Program| {
         let hash = it.sha256.as_deref().unwrap_or("could not be read");
         let host = it.host.as_ref().map_or(String::new(), |host| format!(" on {host}"));
         format!("{hash}  {}{host}", it.path)

@@ -13,7 +13,6 @@ mod ratios;
 mod reading;
 mod sensitivity;
 mod verdict;
-mod warnings;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::audit::{self, Finding, Kind, Severity};
 use crate::experiment::{Cell, Experiment, Protocol, UnderTest};
 use crate::placement::Placement;
-use crate::result::RunRecord;
+use crate::record::RunRecord;
 use crate::statistics::{Drift, Interval, Outliers, median};
 
 pub use crate::workload::Axis;
@@ -39,10 +38,6 @@ pub(crate) use metrics::{SIDES, Table, Unit};
 pub(crate) use reading::figures_of;
 pub use sensitivity::{Judgement, Selection, WouldChange};
 pub use verdict::{Claim, RequiredPairs, Verdict};
-pub use warnings::{
-    COARSE_SHARE, DRIFT_FIGURE_PERCENT, DRIFT_RATIO_PERCENT, EXCLUDED_SHARE, NOISY_PERCENT,
-    Warning, WarningKind, warnings,
-};
 
 use compare::{Rules, compare, drift};
 use reading::Read;
