@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::available::{Available, available};
+use crate::bench::{Bench, Slot};
 use crate::bundle::{self, Writer};
 use crate::environment::Environment;
 use crate::error::LabError;
@@ -20,7 +21,7 @@ use crate::profile;
 use crate::progress::say;
 use crate::record::RunRecord;
 use crate::result::{BUNDLE_SCHEMA, Bundle, NotRun, State};
-use crate::runner::{self, Bench, Slot};
+use crate::runner::{self};
 use crate::schedule::{Ended, Machine, measure};
 use crate::site::{self, Certificate, Made};
 use crate::stop::Stop;

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::{Audit, Finding, Kind, Severity};
+use super::finding::{Audit, Finding, Severity};
+use super::kinds::Kind;
 use crate::accounting::CpuUse;
 use crate::contract::LoadResult;
 use crate::host::share::share;

@@ -10,7 +10,8 @@ use super::{
 use crate::audit::Severity;
 use crate::prices::Explanation;
 use crate::result::Bundle;
-use crate::summary::{CellSummary, Summary, Table};
+use crate::summary::{CellSummary, Summary};
+use crate::workload::Table;
 
 /// From this many cells, or comparisons, on the terminal shows verdicts only; figures of each cell
 /// are in the other reports.
