@@ -19,8 +19,9 @@ use self::content::{COMPRESSED, Content};
 use crate::error::LabError;
 use crate::experiment::Experiment;
 use crate::machine::{self, sha256};
+use crate::record::RunRecord;
 use crate::report;
-use crate::result::{BUNDLE_SCHEMA, Bundle, EARLIER_BUNDLE_SCHEMAS, RunRecord, State};
+use crate::result::{BUNDLE_SCHEMA, Bundle, EARLIER_BUNDLE_SCHEMAS, State};
 
 pub(crate) const BUNDLE_FILE: &str = "bundle.json";
 pub(crate) const RUNS_FILE: &str = "runs.jsonl";

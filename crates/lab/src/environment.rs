@@ -4,10 +4,10 @@ use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
 use crate::error::LabError;
-use crate::host::{self, Between, Config, HostRecord};
+use crate::host::HostRecord;
 use crate::lab::RunOptions;
 use crate::machine::{Cpus, Fingerprint};
-use crate::net::{self, Networks};
+use crate::net::{self, Between, Config, Networks};
 use crate::prices::{self, PriceRecord};
 use crate::stop::Stop;
 
@@ -52,7 +52,7 @@ impl Environment {
             helper: &words.collect::<Vec<_>>(),
         };
         let Between { network, cpus, records, others } =
-            host::set_up(between, &options.experiment, &config)?;
+            net::between_hosts(between, &options.experiment, &config)?;
         let networks = Networks { list: vec![network], fallback: None };
         let machine = records.first().map(|host| host.machine.clone()).unwrap_or_default();
         let affinity = LabAffinity::keep_to(&others);

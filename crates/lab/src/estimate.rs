@@ -1,7 +1,8 @@
 //! An estimate of how long an experiment takes, printed before it runs.
 
-use crate::experiment::{Cell, Correction, Experiment, MIN_PAIRS, Protocol};
+use crate::experiment::{Cell, Correction, Experiment, Protocol};
 use crate::plan::groups;
+use crate::statistics::MIN_PAIRS;
 use crate::statistics::{least_pairs, level_for};
 
 /// What a run takes beyond warm-up and window: start, placement, end.

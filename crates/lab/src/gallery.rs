@@ -9,8 +9,8 @@ use crate::error::LabError;
 use crate::page::page;
 use crate::report;
 use crate::result::Bundle;
-use crate::summary::warnings;
 use crate::verify::recompute;
+use crate::warnings::warnings;
 
 /// The most bundles on one index.
 pub const GALLERY_BUNDLES_MAX: usize = 1000;

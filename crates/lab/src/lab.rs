@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::available::{Available, available};
+use crate::bench::{Bench, Slot};
 use crate::bundle::{self, Writer};
 use crate::environment::Environment;
 use crate::error::LabError;
 use crate::experiment::{Experiment, NetKind};
 use crate::host::{Host, HostOptions, HostRecord, local, make_sites};
+use crate::machine::Program;
 use crate::net::Network;
 use crate::paths::{Paths, for_anywhere};
 use crate::peers::SECOND_LOADS;
@@ -17,12 +19,14 @@ use crate::peers::find::Found;
 use crate::placement::Placement;
 use crate::profile;
 use crate::progress::say;
-use crate::result::{BUNDLE_SCHEMA, Bundle, NotRun, Program, RunRecord, State};
-use crate::runner::{self, Bench, Slot};
+use crate::record::RunRecord;
+use crate::result::{BUNDLE_SCHEMA, Bundle, NotRun, State};
+use crate::runner::{self};
 use crate::schedule::{Ended, Machine, measure};
 use crate::site::{self, Certificate, Made};
 use crate::stop::Stop;
-use crate::summary::{Summary, Verdict, summarise, warnings};
+use crate::summary::{Summary, Verdict, summarise};
+use crate::warnings::warnings;
 
 /// What to run and where to put it.
 #[derive(Debug, Clone)]

@@ -41,7 +41,9 @@ pub mod accounting;
 pub mod advise;
 pub mod audit;
 mod available;
+mod bench;
 mod bundle;
+mod clock;
 mod commands;
 pub mod compare;
 mod contract;
@@ -57,6 +59,7 @@ mod host;
 mod lab;
 mod machine;
 mod merge;
+mod namespace;
 mod net;
 mod page;
 mod paths;
@@ -69,6 +72,7 @@ mod procfs;
 pub mod profile;
 mod progress;
 mod rates;
+pub mod record;
 mod report;
 mod reproduction;
 pub mod result;
@@ -78,25 +82,28 @@ mod site;
 pub mod statistics;
 mod stop;
 pub mod summary;
+mod values;
 mod verify;
+pub mod warnings;
 mod workload;
 
 pub use advise::Advice;
+pub use clock::Offset;
 pub use error::LabError;
 pub use estimate::Estimate;
 pub use experiment::{
     ALIASES, Accounting, AnswersInTime, Arrivals, BUILT_IN, Cell, Correction, DISPUTES,
-    EXPERIMENT_BYTES_MAX, EXPERIMENT_SCHEMA, Experiment, HttpGrid, HttpPoint, KeepsUp, MIN_PAIRS,
-    NetChoice, NetKind, Nginx, Overrides, Pin, Point, Printed, Protocol, Published,
-    PublishedAgainst, PublishedCall, PublishedDatagrams, PublishedEcho, PublishedEchoRate,
-    PublishedRate, PublishedRequests, Ready, Subject, TcpGrid, TcpPoint, UdpGrid, UdpPoint,
-    UnderTest, Until, built_in,
+    EXPERIMENT_BYTES_MAX, EXPERIMENT_SCHEMA, Experiment, HttpGrid, HttpPoint, KeepsUp, NetChoice,
+    NetKind, Nginx, Overrides, Pin, Point, Printed, Protocol, Published, PublishedAgainst,
+    PublishedCall, PublishedDatagrams, PublishedEcho, PublishedEchoRate, PublishedRate,
+    PublishedRequests, Ready, Subject, TcpGrid, TcpPoint, UdpGrid, UdpPoint, UnderTest, Until,
+    built_in,
 };
 pub use gallery::{GALLERY_BUNDLES_MAX, gallery};
 pub use helper::helper;
-pub use host::{HostOptions, HostRecord, HostRole, Interface, LOCAL, NODE, Offset};
+pub use host::{HostOptions, HostRecord, HostRole, Interface, LOCAL, NODE};
 pub use lab::{Outcome, RunOptions, json_line, run};
-pub use machine::{Cpus, Fingerprint};
+pub use machine::{Cpus, Fingerprint, Program};
 pub use merge::{MERGED_OCCASIONS_MAX, add, add_to, merge};
 pub use net::NetRecord;
 pub use placement::{Distance, Placement, Wanted};

@@ -14,6 +14,21 @@ use sha2::{Digest, Sha256};
 use crate::error::LabError;
 use crate::procfs;
 
+/// A program file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Program {
+    /// Its file name; between hosts, where it was.
+    pub path: String,
+    /// SHA-256 of the file, if it could be read.
+    pub sha256: Option<String>,
+    /// The peer that it is, by the name that it has wherever its file is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer: Option<String>,
+    /// The host it was on, if not that of the lab.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+}
+
 /// Which CPU does what.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cpus {

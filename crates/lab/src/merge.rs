@@ -12,8 +12,10 @@ use crate::error::LabError;
 use crate::experiment::{Cell, Experiment};
 use crate::prices::PriceRecord;
 use crate::progress::say;
-use crate::result::{BUNDLE_SCHEMA, Bundle, RunRecord, State};
-use crate::summary::{summarise, warnings};
+use crate::record::RunRecord;
+use crate::result::{BUNDLE_SCHEMA, Bundle, State};
+use crate::summary::summarise;
+use crate::warnings::warnings;
 
 /// The most occasions of one bundle.
 pub const MERGED_OCCASIONS_MAX: usize = 64;

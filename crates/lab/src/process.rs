@@ -16,7 +16,7 @@ use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
 use crate::error::LabError;
-use crate::net::Place;
+use crate::namespace::Place;
 
 /// The longest line read from a subject. A result with a full histogram is well under this.
 const MAX_LINE_BYTES: usize = 8 << 20;

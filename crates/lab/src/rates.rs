@@ -7,10 +7,10 @@
 
 use std::collections::HashMap;
 
+use crate::bench::Slot;
 use crate::error::LabError;
 use crate::experiment::{Cell, Experiment};
 use crate::progress::Progress;
-use crate::runner::Slot;
 use crate::schedule::Machine;
 use crate::summary::{Metric, figures_of};
 

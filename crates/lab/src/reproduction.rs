@@ -3,8 +3,9 @@
 
 use std::fmt;
 
-use crate::experiment::{Experiment, MIN_PAIRS, Point, Printed, Published, PublishedAgainst};
+use crate::experiment::{Experiment, Point, Printed, Published, PublishedAgainst};
 use crate::statistics::Ends;
+use crate::statistics::MIN_PAIRS;
 use crate::summary::{CellSummary, Comparison, Metric, Verdict};
 
 /// How far two ratios may be apart and still be called the same. A published ratio is of one run

@@ -6,7 +6,6 @@
 mod account;
 mod clients;
 
-use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -15,21 +14,18 @@ use nix::sys::signal::Signal;
 
 use self::clients::Client;
 use crate::accounting::{self, BackgroundLoad, Detail, KernelMemory, ProcessMemory};
-use crate::commands::{Values, configure};
+use crate::bench::{Bench, Slot};
+use crate::clock::Offset;
+use crate::commands::{self, configure};
 use crate::contract;
 use crate::error::LabError;
-use crate::experiment::{Accounting, Cell, Experiment, NetKind, Ready, Subject};
+use crate::experiment::{Accounting, NetKind, Ready};
 use crate::host::share::share;
-use crate::host::{Answer, End, Offset, Process};
-use crate::machine::Cpus;
+use crate::host::{Answer, End, Process};
 use crate::net::Network;
-use crate::paths::Paths;
-use crate::peers::find::Found;
-use crate::placement::{self, Distance};
+use crate::placement::Distance;
 use crate::process::{Event, Role};
-use crate::result::{ClientRun, Failure, HostRun, RUN_SCHEMA, RunRecord};
-use crate::site::{Site, nginx};
-use crate::stop::Stop;
+use crate::record::{ClientRun, Failure, HostRun, RUN_SCHEMA, RunRecord};
 use crate::workload::Axis;
 
 /// How long a server may take until it can be used.
@@ -43,43 +39,6 @@ const STOP_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Pause between two looks at a server that says nothing.
 const PROBE_TICK: Duration = Duration::from_millis(10);
-
-/// What stays the same over all runs of an experiment.
-pub(crate) struct Bench<'a> {
-    pub(crate) experiment: &'a Experiment,
-    pub(crate) cpus: &'a Cpus,
-    pub(crate) helper: &'a [OsString],
-    /// The `twinring` binary, for `{twinring}` in commands.
-    pub(crate) binary: &'a str,
-    pub(crate) stop: &'a Stop,
-    /// The files of HTTP on this host, if there are cells of it.
-    pub(crate) site: Option<&'a Site>,
-    /// nginx, if a subject is it.
-    pub(crate) nginx: Option<&'a nginx::Installed>,
-    /// The programs of those subjects that are peers.
-    pub(crate) peers: &'a Found,
-    /// What no record says.
-    pub(crate) paths: &'a Paths,
-    /// When the experiment began.
-    pub(crate) began: Instant,
-}
-
-/// Which run it is.
-pub(crate) struct Slot<'a> {
-    pub(crate) index: usize,
-    pub(crate) cell: Cell,
-    pub(crate) block: usize,
-    pub(crate) subject: &'a Subject,
-    /// Requests per second, where the cell says a share of what can be served.
-    pub(crate) rate_per_s: Option<u32>,
-}
-
-impl Bench<'_> {
-    /// A cache line from the server's CPU to the client's and back.
-    pub(crate) fn round_trip_ns(&self) -> Option<f64> {
-        placement::round_trip_ns(self.cpus.server, self.cpus.client)
-    }
-}
 
 /// Why a run has no record.
 enum Halt {
@@ -219,7 +178,7 @@ fn blank_record(
     let clients = &network.clients;
     let command = |end, point, template: &[String]| {
         Ok::<_, LabError>(
-            Values::of(bench, network, slot, end, point, address, template)?.fill(template),
+            commands::values(bench, network, slot, end, point, address, template)?.fill(template),
         )
     };
     let mut commands = Vec::new();

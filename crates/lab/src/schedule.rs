@@ -10,6 +10,7 @@ use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use crate::audit::{Severity, audit_in_block};
+use crate::bench::Slot;
 use crate::error::LabError;
 use crate::estimate::too_few_pairs;
 use crate::experiment::{Cell, Experiment, NetKind, Protocol};
@@ -17,8 +18,7 @@ use crate::placement::{Placement, Wanted};
 use crate::plan::{Block, Group, groups, plan, two_more};
 use crate::progress::{Progress, say};
 use crate::rates::Rates;
-use crate::result::RunRecord;
-use crate::runner::Slot;
+use crate::record::RunRecord;
 use crate::summary::is_narrow;
 
 /// How long a block waits for the placement that is wanted, and between two samples of it.

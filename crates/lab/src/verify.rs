@@ -11,8 +11,10 @@ use crate::bundle::{
 use crate::error::{LabError, MESSAGE_CHARS_MAX, shortened};
 use crate::experiment::{Cell, NetKind};
 use crate::profile::Profile;
-use crate::result::{BUNDLE_SCHEMA, Bundle, RunRecord, State, version};
-use crate::summary::{Summary, Warning, summarise, warnings};
+use crate::record::{RunRecord, version};
+use crate::result::{BUNDLE_SCHEMA, Bundle, State};
+use crate::summary::{Summary, summarise};
+use crate::warnings::{Warning, warnings};
 
 /// How far a recomputed figure may be from the stored one, relatively: logarithms and quantiles
 /// may round differently on another machine.

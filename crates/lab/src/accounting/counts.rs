@@ -5,8 +5,15 @@ use serde::{Deserialize, Serialize};
 
 use super::{CpuBusy, CpuUse};
 use crate::experiment::NetKind;
-use crate::host::Device;
 use crate::procfs;
+
+/// A network device whose losses and whose threads are counted.
+#[derive(Debug, Clone)]
+pub(crate) struct Device {
+    pub(crate) name: String,
+    /// Threads of the kernel that poll it (threaded NAPI).
+    pub(crate) napi_threads: Vec<i32>,
+}
 
 /// Counts of one side, so far or in a window. What this kernel does not count is not there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::sample::Sides;
 use super::{Counts, CpuBusy, CpuUse, ProcessUse, SideSample};
-use crate::host::Offset;
+use crate::clock::Offset;
 
 /// What is known of the CPU use of a run between hosts only.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -17,6 +17,7 @@ mod sample;
 use serde::{Deserialize, Serialize};
 
 pub use counts::Counts;
+pub(crate) use counts::Device;
 pub use hosts::{BetweenHosts, ClientUse};
 pub(crate) use hosts::{ClientWindow, cpu_use_between_hosts};
 pub use memory::{KernelMemory, MemoryUse, ProcessMemory};

@@ -10,9 +10,9 @@ use nix::time::ClockId;
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
+use super::Device;
 use super::{Counts, CpuBusy, ProcessUse, ThreadUse};
 use crate::error::LabError;
-use crate::host::Device;
 use crate::procfs::{self, CpuTicks, Idle, TICK_S};
 
 /// One side, taken at a mark.

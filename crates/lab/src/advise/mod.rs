@@ -6,11 +6,10 @@ use serde::Serialize;
 
 use crate::error::LabError;
 use crate::estimate::Estimate;
-use crate::experiment::{
-    Cell, Experiment, MIN_PAIRS, NetChoice, NetKind, Overrides, Point, Protocol,
-};
+use crate::experiment::{Cell, Experiment, NetChoice, NetKind, Overrides, Point, Protocol};
 use crate::result::Bundle;
 use crate::statistics::Interval;
+use crate::statistics::MIN_PAIRS;
 use crate::summary::{CellSummary, Comparison, Figures, Metric, Verdict};
 
 pub use page::{html, text};

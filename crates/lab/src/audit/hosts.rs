@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use super::{Audit, Finding, Kind, Severity};
+use super::finding::{Audit, Finding, Severity};
+use super::kinds::Kind;
 use crate::accounting::CpuUse;
 use crate::contract::LoadResult;
 use crate::host::share::share;
-use crate::result::RunRecord;
+use crate::record::RunRecord;
 
 /// How far apart the windows of several load generators may open or close, as a share of the
 /// window. While not all of them are open, the load is not the one that was asked for.

@@ -1,6 +1,7 @@
 //! Whether the network did what it says, and what it lost.
 
-use super::{Audit, Kind, Severity};
+use super::finding::{Audit, Severity};
+use super::kinds::Kind;
 use crate::accounting::CpuUse;
 use crate::experiment::NetKind;
 

@@ -1,6 +1,7 @@
 //! Rules for requests over connections, of any protocol.
 
-use super::{Audit, Kind, Severity, differ};
+use super::finding::{Audit, Severity, differ};
+use super::kinds::Kind;
 use crate::contract::requests::RequestResult;
 
 /// How far the requests in flight may be from Little's law, as a share.

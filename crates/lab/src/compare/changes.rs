@@ -8,7 +8,8 @@ use super::two_samples::{Estimate, Value, estimate};
 use crate::audit::Kind;
 use crate::experiment::{Cell, Protocol, UnderTest};
 use crate::statistics::{CONFIDENCE, benjamini_hochberg};
-use crate::summary::{Better, METRICS, Metric, Table, Verdict};
+use crate::summary::{Better, METRICS, Metric, Verdict};
+use crate::workload::Table;
 
 /// A subject in B against the same subject in A; or the ratio of a subject to its baseline, as
 /// each bundle measured it in pairs, in B against A.

@@ -7,8 +7,9 @@ use serde::Serialize;
 
 use crate::experiment::{Accounting, Cell, NetKind, Protocol, Subject, UnderTest};
 use crate::host::HostRecord;
+use crate::machine::Program;
 use crate::net::NetRecord;
-use crate::result::{Bundle, Program, State};
+use crate::result::{Bundle, State};
 
 /// Something that was not the same in both bundles.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

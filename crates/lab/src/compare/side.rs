@@ -8,7 +8,8 @@ use crate::bundle::Stored;
 use crate::error::LabError;
 use crate::experiment::{Cell, NetKind};
 use crate::placement::Placement;
-use crate::result::{Bundle, RunRecord};
+use crate::record::RunRecord;
+use crate::result::Bundle;
 use crate::summary::{CellSummary, Figures, Record, Summary, did_its_work, figures_of};
 use crate::verify;
 

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use oorandom::Rand64;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
-use crate::experiment::MIN_PAIRS;
 use crate::placement::Placement;
+use crate::statistics::MIN_PAIRS;
 use crate::statistics::POWER;
 
 /// Assignments that the permutation test draws: its smallest p-value is one in 20,001.

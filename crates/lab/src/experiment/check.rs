@@ -1,16 +1,16 @@
 //! Whether an experiment makes sense. Each message names the key, and the line that it is in.
 
-use super::source::Source;
+use super::source::{Check, Source};
 use super::{
-    EXPERIMENT_SCHEMA, Experiment, MIN_PAIRS, Protocol, Published, PublishedDatagrams,
+    EXPERIMENT_SCHEMA, Experiment, MAX_PAIRS, Protocol, Published, PublishedDatagrams,
     PublishedEcho, PublishedEchoRate, PublishedRequests, Subject,
 };
 use crate::error::LabError;
 use crate::peers::KNOWN;
+use crate::statistics::MIN_PAIRS;
 use crate::workload::Points;
 
-/// The most pairs, subjects, published figures and points of an axis that are accepted.
-pub(super) const MAX_PAIRS: usize = 1000;
+/// The most subjects, published figures and points of an axis that are accepted.
 const MAX_SUBJECTS: usize = 64;
 const MAX_PUBLISHED: usize = 64;
 const MAX_POINTS: usize = 64;
@@ -18,29 +18,7 @@ const MAX_POINTS: usize = 64;
 /// The longest window and warm-up, which with the limits above bounds every run.
 const MAX_SECONDS: f64 = 300.0;
 
-/// Refuses with where it is, what was found, and what was expected.
-pub(crate) struct Check<'a> {
-    source: &'a Source<'a>,
-}
-
 impl Check<'_> {
-    pub(crate) fn unless(
-        &self,
-        right: bool,
-        key: &str,
-        found: impl std::fmt::Display,
-        expected: &str,
-    ) -> Result<(), LabError> {
-        if right {
-            return Ok(());
-        }
-        Err(LabError::BadExperiment {
-            place: self.source.at(key),
-            problem: found.to_string(),
-            expected: expected.to_owned(),
-        })
-    }
-
     fn name(&self, key: &str, name: &str) -> Result<(), LabError> {
         let expected = "1-40 letters, digits, `-`, `_`, `.`";
         self.unless(is_name(name), key, format!("name = \"{name}\""), expected)
@@ -66,22 +44,13 @@ impl Check<'_> {
             &format!("1 to {MAX_POINTS} numbers from {least} to {most}"),
         )
     }
-
-    pub(crate) fn load(&self, key: &str, command: &[String], target: &str) -> Result<(), LabError> {
-        self.unless(
-            command.iter().any(|word| word.contains(target)),
-            key,
-            format!("the load's command has no {target}"),
-            &format!("a program and arguments, with {target} where the server's address goes"),
-        )
-    }
 }
 
 impl Experiment {
     /// # Errors
     /// [`LabError::BadExperiment`] for the first thing that is wrong.
     pub(super) fn check(&self, source: &Source<'_>) -> Result<(), LabError> {
-        let check = Check { source };
+        let check = Check::of(source);
         let found = format!("schema = \"{}\"", self.schema);
         check.unless(self.schema == EXPERIMENT_SCHEMA, "schema", found, EXPERIMENT_SCHEMA)?;
         check.name("name", &self.name)?;
@@ -101,10 +70,12 @@ impl Experiment {
             check.seconds(&own("warmup_s"), warmup_s, 0.0)?;
             check.seconds(&own("window_s"), window_s, 0.05)?;
         }
+        let subjects_change_load =
+            self.subjects.iter().any(|subject| !subject.load_arguments.is_empty());
         // Nothing is changed: what sets the points of an axis is what lists them.
         for (protocol, grid) in self.clone().grids_mut() {
             grid.axes().iter().try_for_each(|axis| check.axis(protocol, axis))?;
-            grid.check(&check, &self.subjects)?;
+            grid.check(&check, subjects_change_load)?;
         }
         self.check_subjects(&check)?;
         self.check_published(&check)
@@ -157,7 +128,7 @@ impl Experiment {
 
     /// Whether each subject that is `from` another can be: before anything is taken from there.
     pub(super) fn check_origins(&self, source: &Source<'_>) -> Result<(), LabError> {
-        let check = Check { source };
+        let check = Check::of(source);
         for (index, subject) in self.subjects.iter().enumerate() {
             let key = |field: &str| format!("subjects.{index}.{field}");
             let name = &subject.name;

@@ -16,15 +16,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::LabError;
 use crate::placement::Wanted;
+use crate::workload::Grid;
 
 use source::Source;
 
-pub(crate) use check::Check;
 pub use choices::{Accounting, Correction, NetChoice, NetKind, Pin, Until};
 pub use published::{
     Printed, Published, PublishedAgainst, PublishedCall, PublishedDatagrams, PublishedEcho,
     PublishedEchoRate, PublishedRate, PublishedRequests,
 };
+pub(crate) use source::Check;
 pub use subject::{Nginx, Ready, Subject};
 
 pub use crate::workload::{
@@ -34,6 +35,9 @@ pub use crate::workload::{
 
 /// The schema of experiment files.
 pub const EXPERIMENT_SCHEMA: &str = "twinring.lab.experiment/3";
+
+/// The most pairs that are accepted.
+const MAX_PAIRS: usize = 1000;
 
 /// A name that differs from another by as many letters is taken for a slip of the finger.
 const EDITS_MAX: usize = 2;
@@ -102,9 +106,6 @@ pub fn built_in(name: &str) -> Option<&'static str> {
     BUILT_IN.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
 }
 
-/// The fewest pairs a verdict may rest on.
-pub const MIN_PAIRS: usize = 8;
-
 /// A whole experiment, as written in a file or as changed by options.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -116,7 +117,7 @@ pub struct Experiment {
     /// One line that says what question it answers.
     #[serde(default)]
     pub about: String,
-    /// Pairs per cell; under [`MIN_PAIRS`] there is no verdict.
+    /// Pairs per cell; under [`MIN_PAIRS`](crate::statistics::MIN_PAIRS) there is no verdict.
     pub pairs: usize,
     /// How many blocks excluded for noise may be run again, per cell.
     #[serde(default)]
@@ -220,6 +221,37 @@ pub struct Overrides {
 }
 
 impl Experiment {
+    /// The cells of a protocol, if it has any.
+    pub(crate) fn grid(&self, protocol: Protocol) -> Option<&dyn Grid> {
+        match protocol {
+            Protocol::Tcp => self.tcp.as_ref().map(|grid| grid as &dyn Grid),
+            Protocol::Udp => self.udp.as_ref().map(|grid| grid as &dyn Grid),
+            Protocol::Http => self.http.as_ref().map(|grid| grid as &dyn Grid),
+        }
+    }
+
+    pub(crate) fn grids_mut(&mut self) -> impl Iterator<Item = (Protocol, &mut dyn Grid)> {
+        let Experiment { tcp, udp, http, .. } = self;
+        let grids = [
+            tcp.as_mut().map(|grid| (Protocol::Tcp, grid as &mut dyn Grid)),
+            udp.as_mut().map(|grid| (Protocol::Udp, grid as &mut dyn Grid)),
+            http.as_mut().map(|grid| (Protocol::Http, grid as &mut dyn Grid)),
+        ];
+        grids.into_iter().flatten()
+    }
+
+    pub(crate) fn keep_protocols(&mut self, keep: impl Fn(Protocol) -> bool) {
+        for protocol in Protocol::ALL.iter().filter(|protocol| !keep(**protocol)) {
+            match protocol {
+                Protocol::Tcp => self.tcp = None,
+                Protocol::Udp => self.udp = None,
+                Protocol::Http => self.http = None,
+            }
+        }
+    }
+}
+
+impl Experiment {
     /// The built-in experiment of this name, or the one in the file of this path.
     ///
     /// # Errors
@@ -310,7 +342,7 @@ impl Experiment {
         self.set_axes(overrides)?;
         if let Some(interval_percent) = overrides.until_percent {
             // As many pairs as an experiment may have: the width decides when it ends.
-            let max_pairs = self.until.map_or(check::MAX_PAIRS, |until| until.max_pairs);
+            let max_pairs = self.until.map_or(MAX_PAIRS, |until| until.max_pairs);
             self.until = Some(Until { interval_percent, max_pairs });
         }
         self.check(&Source::named("the options"))?;

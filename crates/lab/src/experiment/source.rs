@@ -3,8 +3,10 @@
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use crate::error::LabError;
+
 /// The text that an experiment came from.
-pub(super) struct Source<'a> {
+pub(crate) struct Source<'a> {
     name: &'a str,
     text: &'a str,
     /// The text with the place of each value; nothing if it is no TOML, or no file at all.
@@ -56,6 +58,43 @@ impl<'a> Source<'a> {
             };
         }
         self.at_offset(offset)
+    }
+}
+
+/// Refuses with where it is, what was found, and what was expected.
+pub(crate) struct Check<'a> {
+    source: &'a Source<'a>,
+}
+
+impl<'a> Check<'a> {
+    pub(super) fn of(source: &'a Source<'a>) -> Check<'a> {
+        Check { source }
+    }
+
+    pub(crate) fn unless(
+        &self,
+        right: bool,
+        key: &str,
+        found: impl std::fmt::Display,
+        expected: &str,
+    ) -> Result<(), LabError> {
+        if right {
+            return Ok(());
+        }
+        Err(LabError::BadExperiment {
+            place: self.source.at(key),
+            problem: found.to_string(),
+            expected: expected.to_owned(),
+        })
+    }
+
+    pub(crate) fn load(&self, key: &str, command: &[String], target: &str) -> Result<(), LabError> {
+        self.unless(
+            command.iter().any(|word| word.contains(target)),
+            key,
+            format!("the load's command has no {target}"),
+            &format!("a program and arguments, with {target} where the server's address goes"),
+        )
     }
 }
 

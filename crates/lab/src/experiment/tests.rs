@@ -10,7 +10,7 @@ fn the_built_in_experiments_are_valid_and_quick_has_six_cells() {
     for (name, _) in BUILT_IN {
         let experiment = Experiment::find(name).unwrap();
         assert_eq!(experiment.name, *name);
-        assert!(experiment.pairs >= MIN_PAIRS && !experiment.about.is_empty());
+        assert!(experiment.pairs >= crate::statistics::MIN_PAIRS && !experiment.about.is_empty());
         for published in &experiment.published {
             let known = |name: &str| experiment.subjects.iter().any(|it| it.name == name);
             let here = published.against().into_iter().flat_map(|against| &against.here).flatten();

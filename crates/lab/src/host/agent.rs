@@ -30,7 +30,7 @@ use super::protocol::{
 use crate::accounting::{self, BackgroundLoad, KernelMemory, ProcessMemory, SideSample, Watched};
 use crate::experiment::Nginx;
 use crate::machine::Fingerprint;
-use crate::net::{self, Place};
+use crate::namespace::Place;
 use crate::process::{self, Event, Process, Role};
 use crate::procfs;
 use crate::site::{Made, nginx};
@@ -209,7 +209,7 @@ impl Agent {
                 reply(Fingerprint::of_cpu(cpu))
             }
             Request::Interface { ip } => reply(local::interface(ip)),
-            Request::Settings => reply(net::settings()),
+            Request::Settings => reply(local::settings()),
             Request::Listen { ip } => reply(local::listen(ip).map_err(text)?),
             Request::Connect { address } => reply(local::connect(address).err().map(text)),
             Request::CanBind { address, protocol } => {

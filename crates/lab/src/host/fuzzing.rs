@@ -6,15 +6,15 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::clock::Offset;
 use super::local::Interface;
 use super::protocol::{self, Ended, FromAgent, ToAgent};
 use crate::accounting::{
     BackgroundLoad, ClientWindow, KernelMemory, ProcessMemory, SideSample, Sides,
     cpu_use_between_hosts,
 };
+use crate::clock::Offset;
 use crate::machine::Fingerprint;
-use crate::result::Program;
+use crate::machine::Program;
 use crate::site::{Site, nginx};
 
 /// The most lines that are looked at.

@@ -16,9 +16,32 @@ use serde::{Deserialize, Serialize};
 
 use super::protocol::{Hello, PROTOCOL};
 use crate::experiment::Protocol;
+use crate::machine::Program;
 use crate::machine::{PROGRAM_BYTES_MAX, core_siblings, sha256_of};
 use crate::procfs;
-use crate::result::Program;
+
+/// Ports for the subjects, outside the range that the kernel hands out to clients. Every run takes
+/// the next one: a port can stay bound for about 10 ms after its io_uring process was killed.
+pub(crate) const PORTS: std::ops::Range<u16> = 20_000..30_000;
+
+/// The settings recorded for each network; the first is also made equal at both ends.
+const SETTINGS: &[&str] = &[
+    "net.ipv4.tcp_congestion_control",
+    "net.core.somaxconn",
+    "net.core.rmem_max",
+    "net.core.wmem_max",
+    "net.core.rmem_default",
+    "net.core.wmem_default",
+    "net.core.netdev_max_backlog",
+    "net.core.netdev_budget",
+    "net.core.netdev_budget_usecs",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_wmem",
+    "net.ipv4.tcp_autocorking",
+    "net.ipv4.tcp_max_syn_backlog",
+    "net.ipv4.ip_local_port_range",
+    "net.ipv4.tcp_max_tw_buckets",
+];
 
 /// How long a port stays open for somebody to try it.
 const LISTEN_PATIENCE: Duration = Duration::from_secs(5);
@@ -100,7 +123,7 @@ fn address_of(device: &InterfaceAddress) -> Option<IpAddr> {
 }
 
 /// Which boot of which machine this is, and whose process ids are seen.
-pub(super) fn kernel_and_processes() -> [String; 2] {
+pub(crate) fn kernel_and_processes() -> [String; 2] {
     let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
     let boot_id = procfs::text("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     [boot_id, namespace.display().to_string()]
@@ -154,13 +177,24 @@ pub(crate) fn interface(ip: IpAddr) -> Option<Interface> {
     })
 }
 
+/// The recorded settings as they are in the namespace of the calling thread.
+pub(crate) fn settings() -> Vec<(String, String)> {
+    let value = |name: &str| procfs::text(&setting_path(name));
+    let known = SETTINGS.iter().filter_map(|name| Some(((*name).to_owned(), value(name)?)));
+    known.collect()
+}
+
+pub(crate) fn setting_path(name: &str) -> String {
+    format!("/proc/sys/{}", name.replace('.', "/"))
+}
+
 /// Opens a port of this address for a moment, so that somebody else can try to connect.
 ///
 /// # Errors
 /// Most often that this host does not have the address.
 pub(crate) fn listen(ip: IpAddr) -> io::Result<u16> {
     // Among the ports that runs use, so that a firewall treats both the same.
-    let listener = crate::net::PORTS
+    let listener = PORTS
         .rev()
         .find_map(|port| TcpListener::bind((ip, port)).ok())
         .map_or_else(|| TcpListener::bind((ip, 0)), Ok)?;

@@ -3,18 +3,15 @@
 //! On another host an [`agent`] does what the lab does here: it is the same program, started there
 //! through a command such as `ssh` ([`transport`]), and does it with the same functions ([`local`]). Lab and
 //! agent speak a small [`protocol`] over the connection; [`remote`] is the lab's end of it. The
-//! offset between the hosts' clocks is measured in [`clock`]. [`setup`] connects to the hosts of an
-//! experiment and makes a network of them, [`share`] divides the load among the client hosts.
+//! offset between the hosts' clocks is measured in [`crate::clock`].[`share`] divides the load among the client hosts.
 
 mod agent;
-mod clock;
 pub(crate) mod fuzzing;
 pub(crate) mod local;
-mod protocol;
-mod remote;
-mod setup;
+pub(crate) mod protocol;
+pub(crate) mod remote;
 pub(crate) mod share;
-mod transport;
+pub(crate) mod transport;
 
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
@@ -28,23 +25,22 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::accounting::{
-    BackgroundLoad, Detail, KernelMemory, ProcessMemory, SideSample, Sides, Watched,
+    BackgroundLoad, Detail, Device, KernelMemory, ProcessMemory, SideSample, Sides, Watched,
 };
+use crate::clock::Offset;
 use crate::error::LabError;
 use crate::experiment::{HttpGrid, HttpPoint, Nginx, Protocol};
 use crate::machine::Fingerprint;
-use crate::net::Place;
+use crate::machine::Program;
+use crate::namespace::Place;
 use crate::process::{self, Event, Exit, Role};
 use crate::procfs;
-use crate::result::Program;
 use crate::site::{Certificate, Made, Site, nginx};
 
 pub(crate) use agent::serve;
-pub use clock::Offset;
 pub use local::Interface;
 use protocol::Request;
 use remote::{Pending, Remote, RemoteProcess, Starting};
-pub(crate) use setup::{Between, Config, set_up};
 
 /// The word that makes the hidden subcommand the agent.
 pub(crate) const AGENT: &str = "agent";
@@ -128,14 +124,6 @@ pub(crate) struct End {
     pub(crate) roots: Vec<i32>,
     /// The device of its network, if that is the lab's or loopback.
     pub(crate) device: Option<Device>,
-}
-
-/// A network device whose losses and whose threads are counted.
-#[derive(Debug, Clone)]
-pub(crate) struct Device {
-    pub(crate) name: String,
-    /// Threads of the kernel that poll it (threaded NAPI).
-    pub(crate) napi_threads: Vec<i32>,
 }
 
 impl End {
@@ -283,7 +271,7 @@ impl Host {
     }
 
     /// Opens a port for a moment, for others to try.
-    fn listen(&self, ip: IpAddr) -> Result<u16, LabError> {
+    pub(crate) fn listen(&self, ip: IpAddr) -> Result<u16, LabError> {
         match self {
             Host::Here(place) => {
                 let opened = place.run(move || local::listen(ip));

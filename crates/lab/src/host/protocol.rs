@@ -18,14 +18,14 @@ use crate::process::Exit;
 use crate::site::Certificate;
 
 /// Name and version of this protocol. Only equal ones understand each other.
-pub(super) const PROTOCOL: &str = "twinring.lab.agent/2";
+pub(crate) const PROTOCOL: &str = "twinring.lab.agent/2";
 
 /// How often either side says that it is there. It is a hundred bytes, so a window that is open
 /// hardly feels it.
-pub(super) const HEARTBEAT: Duration = Duration::from_secs(2);
+pub(crate) const HEARTBEAT: Duration = Duration::from_secs(2);
 
 /// After so long without a line the other side is taken for lost.
-pub(super) const SILENCE: Duration = Duration::from_secs(15);
+pub(crate) const SILENCE: Duration = Duration::from_secs(15);
 
 /// The longest line. A subject's own lines are bounded to 8 MiB, and one of JSON in a string is at
 /// most a few times longer.
@@ -33,12 +33,12 @@ const MAX_LINE_BYTES: usize = 64 << 20;
 
 /// The most processes that an agent runs at once: a server or a load generator, and one that is
 /// still ending.
-pub(super) const MAX_PROCESSES: usize = 8;
+pub(crate) const MAX_PROCESSES: usize = 8;
 
 /// What the lab says.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum ToAgent {
+pub(crate) enum ToAgent {
     /// A question or an order, answered by [`FromAgent::Reply`] with the same number.
     Ask {
         /// Its number.
@@ -53,7 +53,7 @@ pub(super) enum ToAgent {
 /// What an agent says.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum FromAgent {
+pub(crate) enum FromAgent {
     /// The first line.
     Hello(Box<Hello>),
     /// The answer, or why there is none.
@@ -82,7 +82,7 @@ pub(super) enum FromAgent {
 /// What can be asked of an agent, with the type of the answer.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Request {
+pub(crate) enum Request {
     /// `CLOCK_MONOTONIC` in nanoseconds (`u64`), read and answered at once.
     Clock,
     /// Keeps the agent off this CPU while there are others; the machine (`Fingerprint`).
@@ -131,19 +131,19 @@ pub(super) enum Request {
 
 /// How a process ended.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Ended {
-    pub(super) exit: Exit,
+pub(crate) struct Ended {
+    pub(crate) exit: Exit,
     /// The last lines of its standard error.
-    pub(super) stderr: String,
+    pub(crate) stderr: String,
 }
 
 /// Who and where an agent is.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Hello {
     /// [`PROTOCOL`].
-    pub(super) protocol: String,
+    pub(crate) protocol: String,
     /// Version of the program.
-    pub(super) version: String,
+    pub(crate) version: String,
     /// Path of the program.
     pub(crate) binary: String,
     /// Its SHA-256.
@@ -166,7 +166,7 @@ pub(crate) struct Hello {
 }
 
 /// Writes a line and sends it off.
-pub(super) fn write(out: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
+pub(crate) fn write(out: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
     let mut line = serde_json::to_vec(message)?;
     line.push(b'\n');
     out.write_all(&line)?;
@@ -177,7 +177,7 @@ pub(super) fn write(out: &mut impl Write, message: &impl Serialize) -> io::Resul
 ///
 /// # Errors
 /// When reading fails or a line is longer than allowed.
-pub(super) fn read_line(input: &mut impl BufRead) -> io::Result<Option<String>> {
+pub(crate) fn read_line(input: &mut impl BufRead) -> io::Result<Option<String>> {
     let mut line = Vec::new();
     let read = input.by_ref().take(MAX_LINE_BYTES as u64 + 1).read_until(b'\n', &mut line)?;
     if line.len() > MAX_LINE_BYTES {

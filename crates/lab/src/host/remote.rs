@@ -15,9 +15,9 @@ use nix::sys::signal::Signal;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::clock::Offset;
 use super::protocol::{self, Ended, FromAgent, HEARTBEAT, Hello, Request, SILENCE, ToAgent};
 use super::transport::{Pipe, Session};
+use crate::clock::Offset;
 use crate::error::LabError;
 use crate::process::{Event, Exit, Role};
 use crate::procfs;
@@ -77,7 +77,7 @@ pub(crate) struct Pending<T> {
 
 impl Remote {
     /// Takes over a session whose agent has said hello.
-    pub(super) fn new(name: &str, session: Box<Session>) -> Remote {
+    pub(crate) fn new(name: &str, session: Box<Session>) -> Remote {
         let Session { pipe, input, output, hello } = *session;
         let shared = Arc::new(Shared {
             name: name.to_owned(),
@@ -105,7 +105,7 @@ impl Remote {
         self.site.get()
     }
 
-    pub(super) fn set_site(&self, site: Site) {
+    pub(crate) fn set_site(&self, site: Site) {
         // Files are made once.
         let _ = self.site.set(site);
     }
@@ -115,7 +115,7 @@ impl Remote {
     }
 
     /// Asks without waiting for the answer.
-    pub(super) fn begin<T>(&self, request: Request) -> Pending<T> {
+    pub(crate) fn begin<T>(&self, request: Request) -> Pending<T> {
         let patience = match request {
             Request::MakeSite { .. } | Request::Hash { .. } => LONG_PATIENCE,
             Request::Finish { patience_ms, .. } => PATIENCE + Duration::from_millis(patience_ms),
@@ -136,7 +136,7 @@ impl Remote {
     ///
     /// # Errors
     /// [`LabError::Host`]: the connection is lost, or the agent says why it could not.
-    pub(super) fn ask<T: DeserializeOwned>(&self, request: Request) -> Result<T, LabError> {
+    pub(crate) fn ask<T: DeserializeOwned>(&self, request: Request) -> Result<T, LabError> {
         self.begin(request).wait()
     }
 
@@ -153,7 +153,7 @@ impl Remote {
     }
 
     /// Starts a program there; its lines go to `events`. The answer holds its process id.
-    pub(super) fn start(
+    pub(crate) fn start(
         self: &Arc<Remote>,
         cpu: usize,
         command: &[String],
@@ -301,7 +301,7 @@ pub(crate) struct Starting {
 impl Starting {
     /// # Errors
     /// [`LabError::Host`].
-    pub(super) fn wait(mut self) -> Result<RemoteProcess, LabError> {
+    pub(crate) fn wait(mut self) -> Result<RemoteProcess, LabError> {
         self.process.pid = self.pid.wait()?;
         Ok(self.process)
     }
@@ -317,25 +317,25 @@ pub(crate) struct RemoteProcess {
 }
 
 impl RemoteProcess {
-    pub(super) fn pid(&self) -> i32 {
+    pub(crate) fn pid(&self) -> i32 {
         self.pid
     }
 
-    pub(super) fn has_ended(&self) -> Result<bool, LabError> {
+    pub(crate) fn has_ended(&self) -> Result<bool, LabError> {
         match self.stderr {
             Some(_) => Ok(true),
             None => self.remote.ask(Request::HasEnded { process: self.process }),
         }
     }
 
-    pub(super) fn signal(&self, signal: Signal) -> Result<(), LabError> {
+    pub(crate) fn signal(&self, signal: Signal) -> Result<(), LabError> {
         if self.stderr.is_some() {
             return Ok(());
         }
         self.remote.ask(Request::Signal { process: self.process, signal: signal as i32 })
     }
 
-    pub(super) fn finish(&mut self, patience: Duration, asked: bool) -> Result<Exit, LabError> {
+    pub(crate) fn finish(&mut self, patience: Duration, asked: bool) -> Result<Exit, LabError> {
         let patience_ms = patience.as_millis() as u64;
         let Ended { exit, stderr } =
             self.remote.ask(Request::Finish { process: self.process, patience_ms, asked })?;
@@ -343,7 +343,7 @@ impl RemoteProcess {
         Ok(exit)
     }
 
-    pub(super) fn stderr(&self) -> &str {
+    pub(crate) fn stderr(&self) -> &str {
         self.stderr.as_deref().unwrap_or_default()
     }
 }

@@ -54,18 +54,18 @@ const FOUND: &str = "twinring-agent found";
 const MISSING: &str = "twinring-agent missing";
 
 /// A pipe with an agent at its other end.
-pub(super) struct Session {
-    pub(super) pipe: Pipe,
-    pub(super) input: ChildStdin,
-    pub(super) output: BufReader<ChildStdout>,
-    pub(super) hello: Hello,
+pub(crate) struct Session {
+    pub(crate) pipe: Pipe,
+    pub(crate) input: ChildStdin,
+    pub(crate) output: BufReader<ChildStdout>,
+    pub(crate) hello: Hello,
 }
 
 /// Starts the agent on `host`, after copying this program if it is missing there.
 ///
 /// # Errors
 /// [`LabError::Host`]: what the command or the host said, and what to do.
-pub(super) fn connect(
+pub(crate) fn connect(
     options: &HostOptions,
     host: &str,
     binary: &Path,
@@ -283,7 +283,7 @@ fn command_line(template: &[String], host: &str, script: &str) -> Result<Vec<Str
 
 /// A running command that leads to a host. Dropping it kills it and what it started (such as a proxy
 /// command).
-pub(super) struct Pipe {
+pub(crate) struct Pipe {
     child: Child,
     stderr_tail: Arc<Mutex<Vec<u8>>>,
     reader: Option<JoinHandle<()>>,
@@ -312,7 +312,7 @@ impl Pipe {
         Ok(Pipe { child, stderr_tail, reader, reaped: false })
     }
 
-    pub(super) fn ends_within(&mut self, patience: Duration) -> bool {
+    pub(crate) fn ends_within(&mut self, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
         loop {
             self.reaped = self.reaped || !matches!(self.child.try_wait(), Ok(None));
@@ -323,7 +323,7 @@ impl Pipe {
         }
     }
 
-    pub(super) fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         if !self.ends_within(Duration::ZERO) {
             // Not reaped yet, so the group's id cannot have been given to anybody else.
             let _ = killpg(Pid::from_raw(self.child.id() as i32), Signal::SIGKILL);
@@ -333,7 +333,7 @@ impl Pipe {
     }
 
     /// What happened, and what the command or the host said about it.
-    pub(super) fn why(&mut self, what: &str) -> String {
+    pub(crate) fn why(&mut self, what: &str) -> String {
         let ended = self.ends_within(END_PATIENCE);
         let deadline = Instant::now() + END_PATIENCE;
         while ended

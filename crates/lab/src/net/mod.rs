@@ -9,7 +9,7 @@
 //! last of these they vanish with everything in them, however the lab ends.
 
 mod ethtool;
-mod namespace;
+mod hosts;
 mod rtnetlink;
 mod veth;
 
@@ -18,17 +18,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde::{Deserialize, Serialize};
 
+use crate::accounting::Device;
 use crate::error::LabError;
 use crate::experiment::{NetChoice, NetKind, Protocol};
-use crate::host::{Device, End};
+use crate::host::{End, local::PORTS, local::settings};
 use crate::machine::Cpus;
+use crate::namespace::Place;
 use crate::procfs;
 
-pub(crate) use namespace::Place;
-
-/// Ports for the subjects, outside the range that the kernel hands out to clients. Every run takes
-/// the next one: a port can stay bound for about 10 ms after its io_uring process was killed.
-pub(crate) const PORTS: std::ops::Range<u16> = 20_000..30_000;
+pub(crate) use hosts::{Between, Config, between_hosts};
 
 /// One of the networks of an experiment, ready for use.
 pub(crate) struct Network {
@@ -60,25 +58,6 @@ pub struct NetRecord {
     /// Settings of the network stack that both ends were measured with.
     pub settings: Vec<(String, String)>,
 }
-
-/// The settings recorded for each network; the first is also made equal at both ends.
-const SETTINGS: &[&str] = &[
-    "net.ipv4.tcp_congestion_control",
-    "net.core.somaxconn",
-    "net.core.rmem_max",
-    "net.core.wmem_max",
-    "net.core.rmem_default",
-    "net.core.wmem_default",
-    "net.core.netdev_max_backlog",
-    "net.core.netdev_budget",
-    "net.core.netdev_budget_usecs",
-    "net.ipv4.tcp_rmem",
-    "net.ipv4.tcp_wmem",
-    "net.ipv4.tcp_autocorking",
-    "net.ipv4.tcp_max_syn_backlog",
-    "net.ipv4.ip_local_port_range",
-    "net.ipv4.tcp_max_tw_buckets",
-];
 
 /// The networks an experiment asked for, and why it got another one, if so.
 pub(crate) struct Networks {
@@ -124,17 +103,6 @@ fn loopback(cpus: &Cpus) -> Network {
         End { device: Some(device), ..End::here(Place::Here, cpu) }
     });
     Network::new(record, server, vec![client])
-}
-
-/// The recorded settings as they are in the namespace of the calling thread.
-pub(crate) fn settings() -> Vec<(String, String)> {
-    let value = |name: &str| procfs::text(&setting_path(name));
-    let known = SETTINGS.iter().filter_map(|name| Some(((*name).to_owned(), value(name)?)));
-    known.collect()
-}
-
-fn setting_path(name: &str) -> String {
-    format!("/proc/sys/{}", name.replace('.', "/"))
 }
 
 impl Network {

@@ -9,11 +9,13 @@ use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
-use super::namespace::{Namespace, Place, handle};
-use super::{NetRecord, Network, ethtool, rtnetlink, setting_path, settings};
+use super::{NetRecord, Network, ethtool, rtnetlink};
+use crate::accounting::Device;
 use crate::experiment::NetKind;
-use crate::host::{Device, End};
+use crate::host::End;
+use crate::host::local::{setting_path, settings};
 use crate::machine::Cpus;
+use crate::namespace::{Namespace, Place, handle};
 use crate::procfs;
 
 // The addresses exist inside the two namespaces only, so they cannot meet a real network.

@@ -17,13 +17,14 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use crate::audit::{Severity, audit};
+use crate::bench::{Bench, Slot};
 use crate::error::LabError;
 use crate::experiment::Cell;
 use crate::net::Network;
 use crate::procfs;
 use crate::progress::say;
-use crate::result::RunRecord;
-use crate::runner::{self, Bench, Mark, Observer, Slot};
+use crate::record::RunRecord;
+use crate::runner::{self, Mark, Observer};
 use crate::summary::Metric;
 
 pub use classes::{Class, rules};

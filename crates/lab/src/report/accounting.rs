@@ -3,7 +3,8 @@
 
 use super::columns::{shown, simple};
 use super::numbers::NOTHING;
-use crate::summary::{CellSummary, Figures, Metric, SIDES, Table, Unit};
+use crate::summary::{CellSummary, Figures, Metric, SIDES, Unit};
+use crate::workload::Table;
 
 /// The tables of a cell that have anything in them, each with how to read it.
 pub(super) fn tables(cell: &CellSummary) -> Vec<(Vec<Vec<String>>, &'static str)> {

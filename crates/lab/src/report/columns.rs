@@ -4,7 +4,8 @@ use super::numbers::{NOTHING, interval, percent, rare, share, short, whole};
 use super::words;
 use crate::experiment::Protocol;
 use crate::statistics::Interval;
-use crate::summary::{CellSummary, Comparison, Figures, Metric, Table, Unit};
+use crate::summary::{CellSummary, Comparison, Figures, Metric, Unit};
+use crate::workload::Table;
 
 /// The first table of a cell: two title rows, then one row per subject with what it was limited by.
 pub(super) fn figures(cell: &CellSummary) -> Vec<Vec<String>> {

@@ -1,7 +1,8 @@
 //! What the machine, the hosts and the settings were.
 
+use crate::clock::Offset;
 use crate::experiment::NetKind;
-use crate::host::{HostRecord, Interface, Offset};
+use crate::host::{HostRecord, Interface};
 use crate::machine::Fingerprint;
 use crate::result::{Bundle, Occasion};
 

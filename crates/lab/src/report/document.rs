@@ -10,7 +10,8 @@ use super::{
 use crate::audit::Severity;
 use crate::prices::Explanation;
 use crate::result::Bundle;
-use crate::summary::{CellSummary, Summary, Table};
+use crate::summary::{CellSummary, Summary};
+use crate::workload::Table;
 
 /// From this many cells, or comparisons, on the terminal shows verdicts only; figures of each cell
 /// are in the other reports.
@@ -315,7 +316,7 @@ fn to_repeat(bundle: &Bundle) -> Section {
 
 /// The hashes of the programs.
 pub(super) fn programs(bundle: &Bundle) -> Option<Part> {
-    let line = |it: &crate::result::Program| {
+    let line = |it: &crate::machine::Program| {
         let hash = it.sha256.as_deref().unwrap_or("could not be read");
         let host = it.host.as_ref().map_or(String::new(), |host| format!(" on {host}"));
         format!("{hash}  {}{host}", it.path)

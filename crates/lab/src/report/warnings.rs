@@ -3,10 +3,12 @@
 use super::document::Item;
 use super::findings::item;
 use crate::audit::Severity;
-use crate::experiment::{Correction, Experiment, MIN_PAIRS};
+use crate::experiment::{Correction, Experiment};
 use crate::result::Bundle;
 use crate::statistics::CONFIDENCE;
-use crate::summary::{AaCounts, Warning};
+use crate::statistics::MIN_PAIRS;
+use crate::summary::AaCounts;
+use crate::warnings::Warning;
 
 /// The warnings of a bundle, those of one kind told once.
 pub(super) fn told(bundle: &Bundle) -> Vec<Item> {

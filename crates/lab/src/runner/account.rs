@@ -2,10 +2,10 @@
 
 use super::Run;
 use crate::accounting::{ClientWindow, CpuUse, MemoryUse, Sides, cpu_use, cpu_use_between_hosts};
+use crate::clock::Offset;
 use crate::contract::LoadResult;
 use crate::experiment::NetKind;
-use crate::host::Offset;
-use crate::result::Failure;
+use crate::record::Failure;
 
 impl Run<'_> {
     /// Turns samples into the CPU use of the window.

@@ -12,7 +12,7 @@ use crate::contract;
 use crate::error::LabError;
 use crate::host::{Process, Started, sample_sides};
 use crate::process::{Event, Exit, Role};
-use crate::result::Failure;
+use crate::record::Failure;
 use twinring_wire::load::{WINDOW_END, WINDOW_START};
 
 /// A load generator.

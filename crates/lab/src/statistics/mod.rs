@@ -32,6 +32,9 @@ pub const CONFIDENCE: f64 = 0.95;
 /// The chance with which [`Interval::detectable_percent`] would have been found.
 pub const POWER: f64 = 0.80;
 
+/// The fewest pairs a verdict may rest on.
+pub const MIN_PAIRS: usize = 8;
+
 /// Fewer values than this say nothing about how they scatter or whether they drift.
 pub const MIN_VALUES: usize = 5;
 

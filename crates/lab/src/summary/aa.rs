@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::CellSummary;
 use super::verdict::Verdict;
-use crate::experiment::MIN_PAIRS;
+use crate::statistics::MIN_PAIRS;
 use crate::statistics::{self, CONFIDENCE, at_least, detectable_percent};
 
 /// The numbers of pairs whose resolution is stated.

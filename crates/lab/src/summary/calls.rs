@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::contract::udp::Call;
-use crate::result::RunRecord;
+use crate::record::RunRecord;
 use crate::statistics::median;
 
 /// One kind of system call of the load generator: medians over the runs of a subject.

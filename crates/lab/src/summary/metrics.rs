@@ -7,6 +7,7 @@ use serde::{Serialize, Serializer};
 
 use super::reading::Reading;
 use crate::experiment::Protocol;
+use crate::workload::Table;
 
 /// What a metric is measured in. `unit` in a text stands for a request or a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,24 +66,6 @@ pub(crate) enum Several {
     Mean,
     /// The mean share of the busy time of its side, of the median of that: so parts still add up.
     Part,
-}
-
-/// A table of the reports.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Table {
-    /// The first table of a cell: of every workload, of requests, of HTTP, of packets.
-    Each,
-    Requests,
-    Http,
-    Packets,
-    Counts,
-    /// What only HTTP has.
-    Times,
-    /// What only datagrams have.
-    Datagrams,
-    /// Where the CPU time of a side went. The columns of the server are those of the client, too.
-    Sides,
-    Memory,
 }
 
 const REQUESTS: &[Table] = &[Table::Requests];

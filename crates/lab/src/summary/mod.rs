@@ -6,6 +6,7 @@ mod all_pairs;
 mod calls;
 mod compare;
 mod figures;
+mod keeps_up;
 mod knee;
 mod level;
 mod metrics;
@@ -13,7 +14,6 @@ mod ratios;
 mod reading;
 mod sensitivity;
 mod verdict;
-mod warnings;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,9 +21,9 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use crate::audit::{self, Finding, Kind, Severity};
-use crate::experiment::{Cell, Experiment, Protocol, UnderTest};
+use crate::experiment::{Cell, Experiment, UnderTest};
 use crate::placement::Placement;
-use crate::result::RunRecord;
+use crate::record::RunRecord;
 use crate::statistics::{Drift, Interval, Outliers, median};
 
 pub use crate::workload::Axis;
@@ -32,17 +32,14 @@ pub use all_pairs::{AllPairs, LeftOut, Placed};
 pub use calls::CallFigures;
 pub use compare::{Comparison, KeptUp, OnOccasion, Record};
 pub use figures::Figures;
+pub(crate) use keeps_up::did_its_work;
 pub use knee::Knee;
 pub use level::Level;
 pub use metrics::{Better, METRICS, Metric, PARTS};
-pub(crate) use metrics::{SIDES, Table, Unit};
+pub(crate) use metrics::{SIDES, Unit};
 pub(crate) use reading::figures_of;
 pub use sensitivity::{Judgement, Selection, WouldChange};
 pub use verdict::{Claim, RequiredPairs, Verdict};
-pub use warnings::{
-    COARSE_SHARE, DRIFT_FIGURE_PERCENT, DRIFT_RATIO_PERCENT, EXCLUDED_SHARE, NOISY_PERCENT,
-    Warning, WarningKind, warnings,
-};
 
 use compare::{Rules, compare, drift};
 use reading::Read;
@@ -364,15 +361,6 @@ fn cell_summary(
         placements,
         findings,
     }
-}
-
-/// Whether a run did the work that its schedule asked for; nothing where there is no schedule.
-pub(crate) fn did_its_work(
-    experiment: &Experiment,
-    protocol: Protocol,
-    figures: &Figures,
-) -> Option<bool> {
-    experiment.grid(protocol)?.did_its_work(figures)
 }
 
 /// How the CPUs lay, by placement.

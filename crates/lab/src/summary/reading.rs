@@ -5,7 +5,7 @@ use hdrhistogram::Histogram;
 use super::Figures;
 use crate::accounting::{CpuBusy, CpuUse, MemoryUse, OtherProcesses, ProcessUse};
 use crate::contract::{self, HttpResult, LoadResult, UdpResult};
-use crate::result::RunRecord;
+use crate::record::RunRecord;
 
 /// A run that has everything which figures need.
 pub(super) struct Reading<'a> {

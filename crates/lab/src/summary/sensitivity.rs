@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 use super::Comparison;
 use super::all_pairs::{EveryRatio, of_placement};
 use super::verdict::Verdict;
-use crate::experiment::MIN_PAIRS;
 use crate::placement::Placement;
 use crate::statistics;
+use crate::statistics::MIN_PAIRS;
 
 /// Another choice of pairs, and what the comparison by itself would say of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::CellSummary;
 use super::compare::Comparison;
-use crate::experiment::{Correction, Experiment, MIN_PAIRS};
+use crate::experiment::{Correction, Experiment};
+use crate::statistics::MIN_PAIRS;
 use crate::statistics::{
     self, CONFIDENCE, MIN_OCCASIONS, STOP_RULE_PENALTY, Spread, benjamini_hochberg,
     detectable_percent, least_pairs, level_for, required_pairs,

@@ -1,23 +1,19 @@
 //! HTTP: files of these sizes, requested over this many connections.
 
+mod audits;
+mod commands;
+
 use std::fmt;
-use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
 use super::requests::{AnswersInTime, Arrivals, check_load, check_pace, phrase_pace};
 use super::{
-    Axis, Grid, Load, Place, Point, Points, Workload, bytes, combinations, generators, is_nought,
+    Axis, Grid, Load, Point, Points, Table, Workload, bytes, combinations, generators, is_nought,
     is_zero, one, zero,
 };
-use crate::audit::{Audit, Kind, Loop, Severity};
-use crate::commands::Values;
-use crate::contract::HttpResult;
-use crate::contract::http::{Errors, Settings};
 use crate::error::LabError;
-use crate::experiment::{Check, Subject};
-use crate::site::nginx;
-use crate::summary::Table;
+use crate::experiment::Check;
 
 pub(super) const WORKLOAD: Workload = Workload {
     unit: "request",
@@ -167,7 +163,7 @@ impl Grid for HttpGrid {
         all.into_iter().map(point).collect()
     }
 
-    fn check(&self, check: &Check<'_>, _: &[Subject]) -> Result<(), LabError> {
+    fn check(&self, check: &Check<'_>, _: bool) -> Result<(), LabError> {
         self.keeps_up.check("http", check)?;
         for (flag, points) in [("keepalive", &self.keepalive), ("tls", &self.tls)] {
             let right = matches!(points[..], [_]) || matches!(points[..], [a, b] if a != b);
@@ -231,41 +227,6 @@ impl Load for HttpPoint {
         let (connections, rate_per_s) = (part(self.connections), part(self.rate_per_s));
         Point::Http(HttpPoint { connections, rate_per_s, ..*self })
     }
-
-    fn fill(&self, values: &mut Values, place: &Place<'_>) -> Result<(), LabError> {
-        let Some(site) = place.host.site(place.site) else { return Ok(()) };
-        let text = |path: PathBuf| path.display().to_string();
-        let (certificate, key) = (text(site.certificate()), text(site.key()));
-        let address = place.address.to_string();
-        let listen: &[&str] = match self.tls {
-            true => &["--listen-tls", &address, "--tls-cert", &certificate, "--tls-key", &key],
-            false => &["--listen", &address],
-        };
-        values.list("{listen}", listen.iter().map(|word| (*word).to_owned()).collect());
-        // They may have to be written to a file there.
-        if place.template.iter().any(|word| word == "{urls}") {
-            values.list("{urls}", place.host.urls(site, *self, place.address)?);
-        }
-        let mut options = vec![site.verify_body(*self)];
-        if self.tls {
-            options.extend(["--tls-ca".to_owned(), certificate.clone()]);
-        }
-        if !self.keepalive {
-            options.push("--no-keepalive".to_owned());
-        }
-        options.extend(place.arrivals.options(place.rate_per_s));
-        values.list("{options}", options);
-        for (name, value) in [
-            ("{work}", text(site.directory().to_owned())),
-            ("{config}", text(nginx::path(site.directory()))),
-            ("{root}", text(site.root())),
-            ("{certificate}", certificate),
-            ("{key}", key),
-        ] {
-            values.text(name, value);
-        }
-        Ok(())
-    }
 }
 
 impl fmt::Display for HttpPoint {
@@ -284,84 +245,5 @@ impl fmt::Display for HttpPoint {
         f.write_str(if tls { " over HTTPS" } else { " over HTTP" })?;
         f.write_str(if keepalive { "" } else { ", a connection per request" })?;
         f.write_str(if generator == 0 { "" } else { ", second generator" })
-    }
-}
-
-/// Rules beside those for all requests.
-impl Audit<'_> {
-    pub(super) fn http(&mut self, load: &HttpResult, point: HttpPoint) {
-        self.settings(&load.settings, point);
-        self.answers(load, point);
-        let wanted = Loop {
-            connections: u64::from(point.connections),
-            depth: u64::from(point.depth),
-            closed: load.settings.mode == "closed",
-            rate_per_s: self.run.rate_per_s(),
-            keepalive: point.keepalive,
-        };
-        self.requests(&load.all, wanted);
-    }
-
-    /// The load asked for is the load that was put on.
-    fn settings(&mut self, settings: &Settings, point: HttpPoint) {
-        let &Settings { urls, connections, pipeline, keepalive, .. } = settings;
-        let is_as_asked = urls == u64::from(point.files)
-            && connections == u64::from(point.connections)
-            && pipeline == u64::from(point.depth)
-            && keepalive == point.keepalive
-            && settings.tls.is_some() == point.tls;
-        if !is_as_asked {
-            let tls = if settings.tls.is_some() { "with TLS" } else { "without TLS" };
-            self.void(
-                Kind::BadResult,
-                format!(
-                    "{point} was asked for, the result is of {connections} connections x depth \
-                     {pipeline} to {urls} files {tls}, keep-alive {keepalive}"
-                ),
-            );
-        }
-    }
-
-    fn answers(&mut self, load: &HttpResult, point: HttpPoint) {
-        let errors = &load.errors;
-        let first = load.all.first_error.as_deref().unwrap_or("not told");
-        if errors.wrong() > 0 {
-            let Errors { malformed, status, length, hash, .. } = errors;
-            self.void(
-                Kind::PayloadMismatch,
-                format!(
-                    "{} wrong answers (malformed {malformed}, status {status}, length {length}, \
-                     content {hash}); the first: {first}",
-                    errors.wrong()
-                ),
-            );
-        }
-        if errors.failures() > 0 {
-            let Errors { connect, tls, reset, closed_early, timeout, other, .. } = errors;
-            self.void(
-                Kind::ClientErrors,
-                format!(
-                    "{} errors (connect {connect}, TLS {tls}, reset {reset}, closed early \
-                     {closed_early}, timeout {timeout}, other {other}); the first: {first}",
-                    errors.failures()
-                ),
-            );
-        }
-        // The lab made the files, so it knows the right answer independently of the load generator.
-        let answered = load.all.requests.answered;
-        let expected = answered * u64::from(point.file_bytes);
-        if errors.wrong() == 0 && load.bytes.bodies != expected {
-            self.void(
-                Kind::PayloadMismatch,
-                format!(
-                    "{answered} answers had {} bytes of content, not {expected}",
-                    load.bytes.bodies
-                ),
-            );
-        }
-        if load.settings.verify_body.is_none() {
-            let what = "status and length were compared, content was not".to_owned();
-            self.find(Severity::Warning, Kind::UnverifiedPayload, what);
-        }
     }
 }

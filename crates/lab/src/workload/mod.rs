@@ -1,33 +1,28 @@
-//! What the lab can measure. A workload is a module: its axes, how its commands are filled in, its
-//! unit of work, and its audits. A further one is a file, a line in `workloads!`, a table of the
-//! experiment, and the type of its result in `twinring-wire`.
+//! What the lab can measure. A workload is a module: its axes and its unit of work, and within it how its
+//! commands are filled in (`commands.rs`) and its audits (`audits.rs`). A further one is such a module, a line
+//! in `workloads!`, a table of the experiment, and the type of its result in `twinring-wire`; the compiler
+//! names the places that have an arm for each.
 
 mod axis;
 mod http;
 mod requests;
 mod tcp;
-mod udp;
+pub(crate) mod udp;
 
 use std::fmt;
-use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::audit::{Audit, Kind};
-use crate::commands::Values;
 use crate::contract::LoadResult;
 use crate::error::LabError;
-use crate::experiment::{Check, Experiment, NetKind, Subject};
-use crate::host::Host;
-use crate::site::Site;
-use crate::summary::{Figures, Table};
+use crate::experiment::{Check, NetKind};
 
 pub use axis::Axis;
 pub(crate) use axis::{bytes, differ_only_in, rate};
 pub use http::{HttpGrid, HttpPoint};
 pub use requests::{AnswersInTime, Arrivals};
 pub use tcp::{TcpGrid, TcpPoint};
-pub use udp::{DUE_TOLERANCE, KeepsUp, UdpGrid, UdpPoint, UnderTest};
+pub use udp::{KeepsUp, UdpGrid, UdpPoint, UnderTest};
 
 /// Makes everything that has a case for each workload. A line: what it is, its name in types, the
 /// module and the table of an experiment, its grid, a point of that.
@@ -100,45 +95,8 @@ macro_rules! workloads {
                 // Numbers can always be written.
                 serde_json::to_string(&self.keeps_up).unwrap_or_default()
             }
-
-            fn did_its_work(&self, figures: &Figures) -> Option<bool> {
-                self.keeps_up.are_kept(figures)
-            }
         })*
 
-        impl Experiment {
-            /// The cells of a protocol, if it has any.
-            pub(crate) fn grid(&self, protocol: Protocol) -> Option<&dyn Grid> {
-                match protocol {
-                    $(Protocol::$id => self.$name.as_ref().map(|grid| grid as &dyn Grid),)*
-                }
-            }
-
-            pub(crate) fn grids_mut(&mut self) -> impl Iterator<Item = (Protocol, &mut dyn Grid)> {
-                let grids = [$(
-                    self.$name.as_mut().map(|grid| (Protocol::$id, grid as &mut dyn Grid))
-                ),*];
-                grids.into_iter().flatten()
-            }
-
-            pub(crate) fn keep_protocols(&mut self, keep: impl Fn(Protocol) -> bool) {
-                $(self.$name.take_if(|_| !keep(Protocol::$id));)*
-            }
-        }
-
-        impl Audit<'_> {
-            /// The rules of a workload.
-            pub(crate) fn load(&mut self, load: &LoadResult, point: Point) {
-                match (load, point) {
-                    $((LoadResult::$id(load), Point::$id(point)) => self.$name(load, point),)*
-                    _ => {
-                        let (got, wanted) = (Protocol::from(load), point.protocol());
-                        let what = format!("a result of {got} load in a cell of {wanted}");
-                        self.void(Kind::BadResult, what);
-                    }
-                }
-            }
-        }
     };
 }
 
@@ -149,6 +107,24 @@ workloads! {
     Udp udp UdpGrid UdpPoint;
     /// Files over HTTP/1.1; the load is `twinring load http`.
     Http http HttpGrid HttpPoint;
+}
+
+/// A table of the reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Table {
+    /// The first table of a cell: of every workload, of requests, of HTTP, of packets.
+    Each,
+    Requests,
+    Http,
+    Packets,
+    Counts,
+    /// What only HTTP has.
+    Times,
+    /// What only datagrams have.
+    Datagrams,
+    /// Where the CPU time of a side went. The columns of the server are those of the client, too.
+    Sides,
+    Memory,
 }
 
 /// What is the same for every point of a workload.
@@ -181,27 +157,6 @@ pub(crate) trait Load: fmt::Display {
 
     /// The part of one of several load generators, which `part` takes of a number.
     fn divided(&self, part: &dyn Fn(u32) -> u32) -> Point;
-
-    /// The values of placeholders that are more than the numbers of the axes.
-    ///
-    /// # Errors
-    /// When a file that a command names cannot be written.
-    fn fill(&self, values: &mut Values, place: &Place<'_>) -> Result<(), LabError>;
-}
-
-/// Where a command runs.
-pub(crate) struct Place<'a> {
-    pub(crate) host: &'a Host,
-    /// The files of HTTP on this host.
-    pub(crate) site: Option<&'a Site>,
-    /// The server's address.
-    pub(crate) address: SocketAddr,
-    /// Requests per second that the load generator is to send; 0 is a closed loop.
-    pub(crate) rate_per_s: u32,
-    /// How the requests of a schedule follow each other.
-    pub(crate) arrivals: Arrivals,
-    /// The command, placeholders still in it.
-    pub(crate) template: &'a [String],
 }
 
 /// What each grid has, independent of its axes.
@@ -216,9 +171,6 @@ pub(crate) trait Common {
 
     /// The limits within which a subject keeps up.
     fn limits(&self) -> String;
-
-    /// Whether a run did the work that its schedule asked for; nothing where there is no schedule.
-    fn did_its_work(&self, figures: &Figures) -> Option<bool>;
 }
 
 /// The points of an axis in an experiment.
@@ -241,7 +193,7 @@ pub(crate) trait Grid: Common {
 
     /// # Errors
     /// [`LabError::BadExperiment`] for the first thing that is wrong.
-    fn check(&self, check: &Check<'_>, subjects: &[Subject]) -> Result<(), LabError>;
+    fn check(&self, check: &Check<'_>, subjects_change_load: bool) -> Result<(), LabError>;
 
     /// How the requests of a schedule follow each other.
     fn arrivals(&self) -> Arrivals {

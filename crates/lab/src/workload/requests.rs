@@ -5,10 +5,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::{is_zero, rate};
-use crate::commands::option_unless_zero;
 use crate::error::LabError;
 use crate::experiment::Check;
-use crate::summary::{Figures, Metric};
 
 /// The limits within which a subject has answered what a schedule asked for. CPU is compared
 /// between runs within them only.
@@ -31,12 +29,6 @@ impl Default for AnswersInTime {
 impl AnswersInTime {
     pub(super) fn is_default(&self) -> bool {
         *self == AnswersInTime::default()
-    }
-
-    pub(super) fn are_kept(&self, figures: &Figures) -> Option<bool> {
-        let missing = figures.get(Metric::OpenLoopMissingRatio)?;
-        let in_time = figures[Metric::LatencyUsP99] <= self.latency_us_p99;
-        Some(in_time && missing <= self.missing_ratio)
     }
 
     /// # Errors
@@ -65,16 +57,6 @@ pub enum Arrivals {
 impl Arrivals {
     pub(super) fn is_default(&self) -> bool {
         *self == Arrivals::default()
-    }
-
-    /// The options of the load generator for a schedule of this rate; none for 0.
-    pub(super) fn options(self, rate_per_s: u32) -> impl Iterator<Item = String> {
-        let arrivals: &[&str] = match self {
-            Arrivals::Poisson if rate_per_s != 0 => &["--arrivals", "poisson"],
-            _ => &[],
-        };
-        let arrivals = arrivals.iter().map(|word| (*word).to_owned());
-        option_unless_zero("--rate", rate_per_s).chain(arrivals)
     }
 }
 

@@ -1,21 +1,19 @@
 //! TCP: messages of these sizes over this many connections.
 
+mod audits;
+mod commands;
+
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
 use super::requests::{AnswersInTime, Arrivals, check_load, check_pace, phrase_pace};
 use super::{
-    Axis, Grid, Load, Place, Point, Points, Workload, bytes, combinations, generators, is_nought,
+    Axis, Grid, Load, Point, Points, Table, Workload, bytes, combinations, generators, is_nought,
     is_zero, one, zero,
 };
-use crate::audit::{Audit, Kind, Loop, Severity};
-use crate::commands::{Values, option_unless_zero};
-use crate::contract::TcpResult;
-use crate::contract::tcp::Errors;
 use crate::error::LabError;
-use crate::experiment::{Check, Subject};
-use crate::summary::Table;
+use crate::experiment::Check;
 
 pub(super) const WORKLOAD: Workload = Workload {
     unit: "request",
@@ -140,7 +138,7 @@ impl Grid for TcpGrid {
         all.into_iter().map(point).collect()
     }
 
-    fn check(&self, check: &Check<'_>, _: &[Subject]) -> Result<(), LabError> {
+    fn check(&self, check: &Check<'_>, _: bool) -> Result<(), LabError> {
         self.keeps_up.check("tcp", check)?;
         let paced = check_pace("tcp", check, &self.rate_per_s, &self.load_percent)?;
         let told = paced || !is_zero(&self.churn);
@@ -181,13 +179,6 @@ impl Load for TcpPoint {
         let (connections, rate_per_s) = (part(self.connections), part(self.rate_per_s));
         Point::Tcp(TcpPoint { connections, rate_per_s, ..*self })
     }
-
-    fn fill(&self, values: &mut Values, place: &Place<'_>) -> Result<(), LabError> {
-        let churn = option_unless_zero("--churn", self.churn);
-        let options = place.arrivals.options(place.rate_per_s).chain(churn);
-        values.list("{options}", options.collect());
-        Ok(())
-    }
 }
 
 impl fmt::Display for TcpPoint {
@@ -204,49 +195,5 @@ impl fmt::Display for TcpPoint {
             _ => write!(f, ", a connection per {churn} requests")?,
         }
         if generator == 0 { Ok(()) } else { f.write_str(", second generator") }
-    }
-}
-
-/// Rules beside those for all requests.
-impl Audit<'_> {
-    pub(super) fn tcp(&mut self, load: &TcpResult, point: TcpPoint) {
-        self.echoes(load);
-        let settings = &load.settings;
-        let asked = u64::from(point.connections);
-        if settings.connections != asked {
-            let what = format!("{asked} connections asked for, {} set", settings.connections);
-            self.void(Kind::UnequalAdmission, what);
-        }
-        let wanted = Loop {
-            connections: asked,
-            depth: settings.depth,
-            closed: settings.mode == "closed",
-            rate_per_s: self.run.rate_per_s(),
-            keepalive: point.churn == 0,
-        };
-        self.requests(&load.all, wanted);
-    }
-
-    fn echoes(&mut self, load: &TcpResult) {
-        if load.errors.mismatch > 0 {
-            let count = load.errors.mismatch;
-            self.void(Kind::PayloadMismatch, format!("{count} answers differ from what was sent"));
-        }
-        if !load.settings.verify {
-            let what = "answers were counted, not compared".to_owned();
-            self.find(Severity::Warning, Kind::UnverifiedPayload, what);
-        }
-        let failures = load.errors.failures();
-        if failures > 0 {
-            let Errors { connect, reset, closed_early, timeout, other, .. } = load.errors;
-            let first = load.all.first_error.as_deref().unwrap_or("not told");
-            self.void(
-                Kind::ClientErrors,
-                format!(
-                    "{failures} errors (connect {connect}, reset {reset}, closed early \
-                     {closed_early}, timeout {timeout}, other {other}); the first: {first}"
-                ),
-            );
-        }
     }
 }

@@ -11,7 +11,8 @@ pub(crate) mod stories;
 use std::path::{Path, PathBuf};
 
 use twinring_lab::audit::{Kind, Severity};
-use twinring_lab::result::{Bundle, RunRecord};
+use twinring_lab::record::RunRecord;
+use twinring_lab::result::Bundle;
 use twinring_lab::summary::{CellSummary, Summary};
 use twinring_lab::{Experiment, LabError, Outcome, RunOptions, Stop};
 

@@ -2,8 +2,10 @@
 
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
-use twinring_lab::result::{BUNDLE_SCHEMA, Bundle, RUN_SCHEMA, RunRecord, State};
-use twinring_lab::summary::{CellSummary, summarise, warnings};
+use twinring_lab::record::{RUN_SCHEMA, RunRecord};
+use twinring_lab::result::{BUNDLE_SCHEMA, Bundle, State};
+use twinring_lab::summary::{CellSummary, summarise};
+use twinring_lab::warnings::warnings;
 use twinring_lab::{Cpus, Experiment, Fingerprint, Overrides, Protocol};
 use twinring_wire::EncodedHistogram;
 

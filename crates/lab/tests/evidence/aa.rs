@@ -2,7 +2,8 @@
 
 use crate::common::records::{bundle, record};
 use serde_json::{Value, json};
-use twinring_lab::summary::{AaCounts, Verdict, WarningKind};
+use twinring_lab::summary::{AaCounts, Verdict};
+use twinring_lab::warnings::WarningKind;
 use twinring_lab::{Experiment, NetKind, Style, Subject, markdown, table};
 
 /// The built-in experiment, with one of its cells.

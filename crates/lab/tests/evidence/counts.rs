@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use twinring_lab::audit::{Kind, Severity, audit};
-use twinring_lab::result::RunRecord;
+use twinring_lab::record::RunRecord;
 use twinring_lab::summary::{Figures, Metric};
 use twinring_lab::{Style, markdown, table};
 

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use crate::common::records::{read, record_of};
 use serde_json::{Value, json};
-use twinring_lab::result::{Bundle, RunRecord};
+use twinring_lab::record::RunRecord;
+use twinring_lab::result::Bundle;
 use twinring_lab::summary::summarise;
 use twinring_lab::{Experiment, markdown};
 

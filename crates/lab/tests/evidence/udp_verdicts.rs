@@ -3,7 +3,7 @@
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 use twinring_lab::audit::{Finding, Kind, Severity, audit};
-use twinring_lab::result::RunRecord;
+use twinring_lab::record::RunRecord;
 use twinring_lab::summary::{CellSummary, Claim, Metric, Record, Verdict, summarise};
 use twinring_lab::{Experiment, UnderTest};
 use twinring_wire::EncodedHistogram;

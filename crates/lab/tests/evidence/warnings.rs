@@ -3,7 +3,7 @@
 use crate::common::records::{bundle, experiment, pairs};
 use serde_json::{Value, json};
 use twinring_lab::result::Bundle;
-use twinring_lab::summary::{Warning, WarningKind, warnings};
+use twinring_lab::warnings::{Warning, WarningKind, warnings};
 use twinring_lab::{NetKind, NetRecord, Style, markdown, table};
 
 /// Ten pairs with a difference that is easily seen.

@@ -4,7 +4,7 @@ use crate::common::missing::missing;
 use crate::common::{Sketch, first_cell, options, runs, summary};
 use twinring_lab::accounting::CpuUse;
 use twinring_lab::profile::Class;
-use twinring_lab::result::RunRecord;
+use twinring_lab::record::RunRecord;
 use twinring_lab::summary::{Metric, PARTS};
 use twinring_lab::{Experiment, Outcome, Stop};
 

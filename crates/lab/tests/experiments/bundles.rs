@@ -206,7 +206,7 @@ fn every_field_is_documented_and_every_file_is_read_back_as_it_was_written() {
         for line in read("runs.jsonl").lines() {
             let value: serde_json::Value = serde_json::from_str(line).unwrap();
             field_names(&value, &mut names);
-            let run: twinring_lab::result::RunRecord =
+            let run: twinring_lab::record::RunRecord =
                 serde_json::from_value(value.clone()).unwrap();
             assert_eq!(serde_json::to_value(&run).unwrap(), value);
         }

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use crate::common::{fakes, options};
-use twinring_lab::result::RunRecord;
+use twinring_lab::record::RunRecord;
 use twinring_lab::{Experiment, LabError, Outcome, Stop, markdown, verify};
 
 /// A program that runs the clean echo server of the fakes, which says nothing.

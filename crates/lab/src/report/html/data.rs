@@ -7,10 +7,11 @@ use maud::{Markup, html};
 use super::parts::parts;
 use crate::audit::{Finding, Severity};
 use crate::prices::Explanation;
+use crate::record::RunRecord;
 use crate::report::columns::shown;
 use crate::report::document::{self, Part};
 use crate::report::{prices, words};
-use crate::result::{Bundle, RunRecord};
+use crate::result::Bundle;
 use crate::summary::{Figures, METRICS, Metric, Summary, figures_of};
 
 /// Runs that the page has the figures of; `runs.jsonl` has all of them.

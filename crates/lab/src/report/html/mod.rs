@@ -20,7 +20,8 @@ use super::shape::Shape;
 use super::{conditions, networks, numbers, prices, verdicts, warnings, words};
 use crate::experiment::Experiment;
 use crate::prices::Explanation;
-use crate::result::{Bundle, RunRecord};
+use crate::record::RunRecord;
+use crate::result::Bundle;
 use crate::summary::{Comparison, Summary};
 
 const STYLE: &str = include_str!("style.css");

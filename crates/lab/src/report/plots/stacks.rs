@@ -4,7 +4,8 @@ use maud::{Markup, html};
 
 use super::{WIDTH, place, svg, text};
 use crate::report::numbers;
-use crate::summary::{CellSummary, Figures, Metric, PARTS, Table};
+use crate::summary::{CellSummary, Figures, Metric, PARTS};
+use crate::workload::Table;
 
 /// The height of a bar with the room around it, and of a name above its bars.
 const BAR: f64 = 21.0;

@@ -5,15 +5,17 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::protocol::{Hello, Request};
-use super::remote::Remote;
-use super::{End, Host, HostOptions, HostRecord, HostRole, LOCAL, local, share, transport};
+use super::{NetRecord, Network};
 use crate::error::LabError;
 use crate::experiment::{Experiment, NetKind, Pin};
+use crate::host::local::{self, PORTS};
+use crate::host::protocol::{Hello, Request};
+use crate::host::remote::Remote;
+use crate::host::{End, Host, HostOptions, HostRecord, HostRole, LOCAL, share, transport};
+use crate::machine::Program;
 use crate::machine::{Cpus, Fingerprint};
-use crate::net::{self, NetRecord, Network, Place};
+use crate::namespace::Place;
 use crate::placement::Wanted;
-use crate::result::Program;
 
 /// The most client hosts of an experiment.
 const MAX_CLIENTS: usize = 64;
@@ -41,7 +43,7 @@ pub(crate) struct Config<'a> {
 /// # Errors
 /// [`LabError::BadExperiment`] for what cannot be measured between hosts; [`LabError::Host`] for a
 /// host that cannot be used.
-pub(crate) fn set_up(
+pub(crate) fn between_hosts(
     options: &HostOptions,
     experiment: &Experiment,
     config: &Config<'_>,
@@ -198,7 +200,7 @@ impl Node {
         let (machine, interface, settings) = match &self.host {
             Host::Here(_) => {
                 let interface = address.and_then(local::interface);
-                (Fingerprint::of_cpu(cpu), interface, net::settings())
+                (Fingerprint::of_cpu(cpu), interface, local::settings())
             }
             Host::There(remote) => {
                 let interface = address.map(|ip| remote.ask(Request::Interface { ip }));
@@ -341,7 +343,7 @@ fn check_way(nodes: &[Node], server_ip: IpAddr, over_tcp: bool) -> Result<(), La
         }
         let address = SocketAddr::new(server_ip, port);
         if let Some(why) = client.host.why_not_connect(address)? {
-            let (host, ports) = (client.host.name().to_owned(), net::PORTS);
+            let (host, ports) = (client.host.name().to_owned(), PORTS);
             return Err(LabError::Host {
                 host,
                 why: format!(

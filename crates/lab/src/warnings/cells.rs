@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::{Warning, WarningKind};
+use super::kinds::{Warning, WarningKind};
 use crate::audit::Kind;
-use crate::experiment::{Experiment, MIN_PAIRS, UnderTest};
+use crate::experiment::{Experiment, UnderTest};
+use crate::statistics::MIN_PAIRS;
 use crate::statistics::{CONFIDENCE, Drift};
 use crate::summary::{
     AaCounts, Bottleneck, CellSummary, Comparison, Metric, SubjectSummary, Summary, Verdict,

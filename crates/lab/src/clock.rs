@@ -28,7 +28,7 @@ impl Offset {
     ///
     /// # Errors
     /// When there is no answer.
-    pub(super) fn measure(
+    pub(crate) fn measure(
         mut ours: impl FnMut() -> Result<u64, LabError>,
         mut theirs: impl FnMut() -> Result<u64, LabError>,
     ) -> Result<Offset, LabError> {

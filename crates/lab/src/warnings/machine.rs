@@ -1,6 +1,6 @@
 //! What the machine does to the figures.
 
-use super::{Warning, WarningKind};
+use super::kinds::{Warning, WarningKind};
 use crate::experiment::NetKind;
 use crate::host::HostRecord;
 use crate::machine::Fingerprint;

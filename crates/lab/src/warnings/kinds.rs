@@ -2,6 +2,39 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::experiment::Cell;
+
+/// One thing to know.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Warning {
+    /// What it is about.
+    pub kind: WarningKind,
+    /// The cell, if it is about one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cell: Option<Cell>,
+    /// The subject, if it is about one; of a comparison the one that is compared with the baseline.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject: Option<String>,
+    /// What was seen, with figures.
+    pub what: String,
+    /// What to do about it.
+    pub advice: String,
+}
+
+impl Warning {
+    pub(super) fn of(kind: WarningKind, what: String) -> Warning {
+        Warning { kind, cell: None, subject: None, what, advice: kind.advice().to_owned() }
+    }
+
+    pub(super) fn in_cell(self, cell: Cell) -> Warning {
+        Warning { cell: Some(cell), ..self }
+    }
+
+    pub(super) fn about(self, subject: &str) -> Warning {
+        Warning { subject: Some(subject.to_owned()), ..self }
+    }
+}
+
 /// What a warning is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -1,0 +1,84 @@
+//! What may be wrong with a run of HTTP, beside the rules for all requests.
+
+use super::HttpPoint;
+use crate::audit::{Audit, Kind, Loop, Severity};
+use crate::contract::HttpResult;
+use crate::contract::http::{Errors, Settings};
+
+impl Audit<'_> {
+    pub(crate) fn http(&mut self, load: &HttpResult, point: HttpPoint) {
+        self.settings(&load.settings, point);
+        self.answers(load, point);
+        let wanted = Loop {
+            connections: u64::from(point.connections),
+            depth: u64::from(point.depth),
+            closed: load.settings.mode == "closed",
+            rate_per_s: self.run.rate_per_s(),
+            keepalive: point.keepalive,
+        };
+        self.requests(&load.all, wanted);
+    }
+
+    /// The load asked for is the load that was put on.
+    fn settings(&mut self, settings: &Settings, point: HttpPoint) {
+        let &Settings { urls, connections, pipeline, keepalive, .. } = settings;
+        let is_as_asked = urls == u64::from(point.files)
+            && connections == u64::from(point.connections)
+            && pipeline == u64::from(point.depth)
+            && keepalive == point.keepalive
+            && settings.tls.is_some() == point.tls;
+        if !is_as_asked {
+            let tls = if settings.tls.is_some() { "with TLS" } else { "without TLS" };
+            self.void(
+                Kind::BadResult,
+                format!(
+                    "{point} was asked for, the result is of {connections} connections x depth \
+                     {pipeline} to {urls} files {tls}, keep-alive {keepalive}"
+                ),
+            );
+        }
+    }
+
+    fn answers(&mut self, load: &HttpResult, point: HttpPoint) {
+        let errors = &load.errors;
+        let first = load.all.first_error.as_deref().unwrap_or("not told");
+        if errors.wrong() > 0 {
+            let Errors { malformed, status, length, hash, .. } = errors;
+            self.void(
+                Kind::PayloadMismatch,
+                format!(
+                    "{} wrong answers (malformed {malformed}, status {status}, length {length}, \
+                     content {hash}); the first: {first}",
+                    errors.wrong()
+                ),
+            );
+        }
+        if errors.failures() > 0 {
+            let Errors { connect, tls, reset, closed_early, timeout, other, .. } = errors;
+            self.void(
+                Kind::ClientErrors,
+                format!(
+                    "{} errors (connect {connect}, TLS {tls}, reset {reset}, closed early \
+                     {closed_early}, timeout {timeout}, other {other}); the first: {first}",
+                    errors.failures()
+                ),
+            );
+        }
+        // The lab made the files, so it knows the right answer independently of the load generator.
+        let answered = load.all.requests.answered;
+        let expected = answered * u64::from(point.file_bytes);
+        if errors.wrong() == 0 && load.bytes.bodies != expected {
+            self.void(
+                Kind::PayloadMismatch,
+                format!(
+                    "{answered} answers had {} bytes of content, not {expected}",
+                    load.bytes.bodies
+                ),
+            );
+        }
+        if load.settings.verify_body.is_none() {
+            let what = "status and length were compared, content was not".to_owned();
+            self.find(Severity::Warning, Kind::UnverifiedPayload, what);
+        }
+    }
+}
