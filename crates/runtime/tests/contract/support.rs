@@ -24,7 +24,7 @@ pub(crate) type Peer = std::net::TcpStream;
 
 /// How long one test may take before it counts as hung. Most bugs of a driver show as a hang, and a
 /// hung test reports nothing. Sanitizers make everything slower (`.ci/sanitizers`).
-fn patience() -> Duration {
+pub(crate) fn patience() -> Duration {
     let asked = std::env::var("TWINRING_TEST_PATIENCE_S").ok();
     Duration::from_secs(asked.and_then(|seconds| seconds.parse().ok()).unwrap_or(40))
 }
