@@ -46,6 +46,7 @@ fn flaw(kind: Kind) -> Option<Change> {
         Kind::ScheduleLag => Box::new(|record: &mut Value| {
             record["cell"]["rate_per_s"] = json!(100_000);
             record["load"]["settings"]["mode"] = json!("open");
+            record["load"]["requests"]["due"] = json!(200_000);
             record["load"]["schedule_lag_us"] = json!({"p50": 1.0, "p99": 2000.0, "max": 3000.0});
         }),
         Kind::Steal => Box::new(set("/cpu/server_cpu/steal_coarse_s", json!(0.1))),
@@ -199,6 +200,7 @@ fn a_void_run_in_a_disturbed_block_is_reported_as_void() {
 #[test]
 fn a_late_load_generator_is_noise_unless_most_runs_are_late() {
     let mut records = pairs(9, 1.25);
+    let original = records.clone();
     let late = |records: &mut [Value], pair: usize| {
         let run = &mut records[2 * pair + 1];
         run["load"]["schedule_lag_us"] = json!({"p50": 1.0, "p99": 2000.0, "max": 3000.0});
@@ -206,6 +208,7 @@ fn a_late_load_generator_is_noise_unless_most_runs_are_late() {
     for record in &mut records {
         record["rate_per_s"] = json!(100_000);
         record["load"]["settings"]["mode"] = json!("open");
+        record["load"]["requests"]["due"] = json!(200_000);
         record["load"]["schedule_lag_us"] = json!({"p50": 1.0, "p99": 20.0, "max": 300.0});
     }
     late(&mut records, 0);
@@ -227,6 +230,11 @@ fn a_late_load_generator_is_noise_unless_most_runs_are_late() {
     assert!(cell.findings.iter().all(|it| it.severity == Severity::Void), "{:?}", cell.findings);
     // The other subject's runs were as asked for.
     assert_eq!(cell.subjects.iter().map(|it| it.counted).collect::<Vec<_>>(), [9, 4]);
+    // Results without the number due are of before: one late run voids its subject.
+    let mut records = original;
+    records[1]["load"]["settings"]["mode"] = json!("open");
+    late(&mut records, 0);
+    assert!(matches!(judge(records).comparisons[0].verdict, Verdict::Void { .. }));
 }
 
 /// Excluded blocks changed a ratio from 1.11 to 1.24, and no report said so.
