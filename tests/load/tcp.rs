@@ -281,6 +281,7 @@ fn an_unreachable_rate_reports_unsent_requests() {
         let sent = outcome.number("/whole_run/sent");
         assert!(sent > 0);
         assert_eq!(sent + outcome.number("/requests/unsent"), 50_000_000);
+        assert_eq!(outcome.number("/requests/due"), 50_000_000);
     }
 }
 
@@ -297,6 +298,7 @@ fn requests_arrive_as_independently_as_asked_for() {
         let outcome = run(engine, target, arguments);
         outcome.expect(0, &[]);
         assert_eq!(outcome.number("/whole_run/sent") + outcome.number("/requests/unsent"), due);
+        assert_eq!(outcome.number("/requests/due"), due);
         assert_eq!(outcome.result["settings"]["arrivals"], "poisson");
     }
     let refused = command("epoll", target, "-c 1 --arrivals poisson").output().unwrap();

@@ -93,6 +93,7 @@ mod tests {
 
         let rate = |failed, overdue| {
             let requests = Requests {
+                due: None,
                 sent: 0,
                 answered: 1000,
                 failed,

@@ -57,6 +57,7 @@ pub(crate) fn of_requests(
 fn requests(all: &Share, seconds: f64) -> Requests {
     let counted = &all.recorder;
     Requests {
+        due: all.due,
         sent: counted.window.sent,
         answered: counted.window.answered,
         failed: counted.window.failed,

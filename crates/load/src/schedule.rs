@@ -12,6 +12,7 @@
 //! from a fixed seed and repeat: every subject gets the same schedule.
 
 use std::fmt;
+use std::ops::Range;
 use std::str::FromStr;
 use std::sync::LazyLock;
 
@@ -111,6 +112,12 @@ impl Schedule {
             }
         };
         of_all.saturating_sub(connection).div_ceil(self.connections)
+    }
+
+    /// How many requests of `connection` are due inside the window.
+    pub(crate) fn due_within(&self, connection: u64, window: &Range<u64>) -> u64 {
+        let before = |end_ns: u64| end_ns.checked_sub(1).map_or(0, |now| self.due(connection, now));
+        before(window.end).saturating_sub(before(window.start))
     }
 
     /// When a request is due, after the start, if all are at equal distances.
@@ -217,6 +224,24 @@ mod tests {
         let schedule = Schedule::new(1000, 1_000_000, 2, Arrivals::Periodic);
         assert_eq!((schedule.due(0, 999), schedule.due(0, 1000), schedule.due(1, 1000)), (0, 1, 0));
         assert_eq!(schedule.due(1, 2000), 1);
+    }
+
+    /// The number of random arrivals in a window is not rate x window, and was taken to be.
+    #[test]
+    fn requests_due_within_a_window_are_counted() {
+        for arrivals in [Arrivals::Periodic, Arrivals::Poisson] {
+            let schedule = Schedule::new(1_000, 1_500, 3, arrivals);
+            let window = 1_000 + NS_PER_S / 4..1_000 + NS_PER_S / 2;
+            for connection in 0..3 {
+                let times = (0..).map(|sequence| schedule.intended_ns(connection, sequence));
+                let inside = times.take_while(|time| *time < window.end);
+                let inside = inside.filter(|time| window.contains(time)).count() as u64;
+                assert_eq!(schedule.due_within(connection, &window), inside, "{arrivals}");
+            }
+        }
+        let due = |arrivals| Schedule::new(0, 1_500, 1, arrivals).due_within(0, &(0..NS_PER_S / 4));
+        assert_eq!(due(Arrivals::Periodic), 375);
+        assert_ne!(due(Arrivals::Poisson), 375);
     }
 
     /// The distances between independent arrivals have an exponential distribution: their standard

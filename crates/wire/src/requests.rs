@@ -44,6 +44,10 @@ pub struct RequestResult {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Requests {
+    /// Open loop: due inside the window by the schedule of the load generator. Missing in a closed
+    /// loop, and where the number of requests is limited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub due: Option<u64>,
     /// Left inside the window.
     #[serde(default)]
     pub sent: u64,
@@ -121,6 +125,13 @@ pub struct Connections {
 }
 
 impl RequestResult {
+    /// Requests due inside the window: as the load generator counted them, or by the rate if it did
+    /// not. Random arrivals in a window are more or fewer than rate x window.
+    pub fn due(&self, rate_per_s: u32) -> f64 {
+        let by_rate = || f64::from(rate_per_s) * self.window.seconds;
+        self.requests.due.map_or_else(by_rate, |due| due as f64)
+    }
+
     /// Adds the result of another load generator; the window stays.
     pub(crate) fn add(&mut self, other: RequestResult) -> Result<(), String> {
         self.requests.add(&other.requests);
@@ -140,6 +151,7 @@ impl RequestResult {
 impl Requests {
     fn add(&mut self, other: &Requests) {
         add_counts!(self, other; sent, answered, failed, in_flight_at_end, unsent, overdue);
+        crate::load::add_some(&mut self.due, other.due);
         let oldest = [self.oldest_in_flight_us, other.oldest_in_flight_us];
         self.oldest_in_flight_us = oldest.into_iter().flatten().reduce(f64::max);
         self.per_second += other.per_second;

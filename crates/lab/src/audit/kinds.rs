@@ -30,7 +30,8 @@ pub enum Kind {
     NothingAnswered,
     /// Rate, latency and requests in flight contradict each other.
     LittlesLaw,
-    /// An open loop did not keep its schedule.
+    /// An open loop did not keep its schedule. One run of requests is noise; a subject is void if
+    /// most of its runs are late.
     ScheduleLag,
     /// The server did not end well when it was asked to.
     ServerDidNotStop,
@@ -175,7 +176,10 @@ impl Kind {
             Kind::StarvedConnection => "the server forgets or starves some of its clients",
             Kind::StalledRequest => "the server lost bytes of it, or forgot it",
             Kind::LittlesLaw => "latencies or counts are wrong, or connections hang",
-            Kind::ScheduleLag => "the load generator cannot keep this rate: lower it",
+            Kind::ScheduleLag => {
+                "the load generator could not keep the schedule: lower the rate, or give it a CPU of \
+                 its own"
+            }
             Kind::ForeignPackets => {
                 "see who else sends to this address, or what the server makes up"
             }

@@ -102,19 +102,42 @@ pub(crate) fn is_narrow(
     })
 }
 
+/// The findings of each run of a cell.
+fn audited(experiment: &Experiment, runs: &[&RunRecord]) -> Vec<Vec<Finding>> {
+    let of_run = |run: &&RunRecord| {
+        // Runs are in the order of time, so this is the first of its block.
+        let first = runs.iter().find(|it| it.block == run.block).unwrap_or(run);
+        audit::audit_in_block(experiment.placement, first, run)
+    };
+    let mut found: Vec<Vec<Finding>> = runs.iter().map(of_run).collect();
+    let mut late: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+    for (run, found) in runs.iter().zip(&found) {
+        let (late, all) = late.entry(&run.subject).or_default();
+        *all += 1;
+        *late += usize::from(found.iter().any(|it| it.kind == Kind::ScheduleLag));
+    }
+    // A load generator that is late in most runs was not disturbed, it is too slow for the rate. The
+    // runs in which it was not are the exceptions, and no sample of what was asked for.
+    for finding in found.iter_mut().flatten().filter(|it| it.kind == Kind::ScheduleLag) {
+        if late.get(finding.subject.as_str()).is_some_and(|(late, all)| 2 * late > *all) {
+            finding.severity = Severity::Void;
+        }
+    }
+    found
+}
+
 fn cell_summary(
     experiment: &Experiment,
     seed: u64,
     cell: Cell,
     runs: &[&RunRecord],
 ) -> CellSummary {
+    let found = audited(experiment, runs);
     let mut findings = Vec::new();
     let judged: Vec<Judged<'_>> = runs
         .iter()
-        .map(|run| {
-            // Runs are in the order of time, so this is the first of its block.
-            let first = runs.iter().find(|it| it.block == run.block).unwrap_or(run);
-            let found = audit::audit_in_block(experiment.placement, first, run);
+        .zip(found)
+        .map(|(run, found)| {
             let first_of = |severity| {
                 let of_it = found.iter().filter(|finding| finding.severity == severity);
                 of_it.map(|finding| finding.kind).min()

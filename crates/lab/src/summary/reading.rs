@@ -118,8 +118,9 @@ impl Reading<'_> {
 
     /// Of requests on a schedule.
     pub(super) fn requests_missing_ratio(&self) -> Option<f64> {
-        self.load.requests()?.schedule_lag_us.as_ref()?;
-        let due = f64::from(self.run.rate_per_s()) * self.load.window().seconds;
+        let load = self.load.requests()?;
+        load.schedule_lag_us.as_ref()?;
+        let due = load.due(self.run.rate_per_s());
         // Requests of before the window that are answered in it may be more than those that are
         // answered after it.
         (due > 0.0).then(|| (1.0 - self.done / due).max(0.0))

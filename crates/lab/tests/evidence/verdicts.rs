@@ -273,6 +273,42 @@ fn who_leaves_requests_unanswered_does_not_keep_up_and_is_not_cheaper_for_it() {
     assert!((figures[Metric::OpenLoopMissingRatio] - 0.1).abs() < 1e-9);
 }
 
+/// Of the random arrivals in a window there are more or fewer than rate x window: at low rates more
+/// than the 1 % that may be missing.
+#[test]
+fn what_was_due_is_what_the_load_generator_counted() {
+    let judged = |due: Option<u64>, random: bool| {
+        let pair = |block: usize| {
+            ["epoll", "io_uring"].map(|subject| {
+                let index = 2 * block + usize::from(subject == "io_uring");
+                let mut made = on_schedule(record(index, block, subject, 1.0), ANSWERED, 20.0);
+                made["rate_per_s"] = json!(101_600);
+                made["load"]["requests"]["due"] = json!(due);
+                made["load"]["settings"]["arrivals"] = json!(random.then_some("poisson"));
+                made
+            })
+        };
+        judge_on_schedule((0..8).flat_map(pair).collect())
+    };
+    // 203,200 by the rate, of which 200,000 were answered.
+    assert_eq!(judged(None, true).subjects[0].kept_up, Some(0));
+    let counted = judged(Some(ANSWERED), true);
+    assert_eq!(counted.subjects[0].kept_up, Some(8));
+    assert!(counted.findings.is_empty(), "{:?}", counted.findings);
+    // Five standard deviations, 1 % and 100 connections: 4,385. Without the first: 2,132.
+    for (due, random, is_void) in [
+        (ANSWERED, false, true),
+        (201_100, false, false),
+        (198_900, true, false),
+        (198_700, true, true),
+        (0, true, true),
+    ] {
+        let found = judged(Some(due), random).findings;
+        let void = found.iter().filter(|it| it.kind == Kind::BadResult);
+        assert_eq!(void.count(), if is_void { 16 } else { 0 }, "{due} {random}: {found:?}");
+    }
+}
+
 #[test]
 fn a_load_generator_behind_its_schedule_is_told_from_a_slow_server() {
     let found = |saturated: bool, answered: u64| {

@@ -159,6 +159,8 @@ pub(crate) struct Share {
     pub(crate) served: u64,
     pub(crate) lost: u64,
     pub(crate) reconnects: u64,
+    /// Requests of an open loop that were due inside the window; `None` if there is no schedule.
+    pub(crate) due: Option<u64>,
     /// Of an open loop.
     pub(crate) unsent: Unsent,
     /// The waiting times of requests without an answer at the end of the run.
@@ -177,6 +179,7 @@ impl Share {
             served: 0,
             lost: 0,
             reconnects: 0,
+            due: None,
             unsent: Unsent::none(),
             unanswered_ns: histogram(),
             oldest_ns: 0,
@@ -192,7 +195,7 @@ impl Share {
     ) -> Share {
         let (now_ns, window) = (monotonic_ns(), thread.control.window());
         let each = || connections.iter().map(|connection| connection.borrow());
-        let mut unsent = Unsent::none();
+        let (mut due, mut unsent) = (None, Unsent::none());
         // With a quota fewer requests are wanted, and the schedule does not know that.
         if let Some(schedule) = thread.schedule.get().filter(|_| !thread.control.is_drawn()) {
             // A connection that could not be opened still has its part of the schedule.
@@ -202,6 +205,7 @@ impl Share {
             sent.extend(each().map(|it| (it.number(), it.sent())));
             sent.iter()
                 .for_each(|(number, sent)| unsent.add(&schedule, *number, *sent, window.end));
+            due = Some(sent.keys().map(|number| schedule.due_within(*number, &window)).sum());
         }
         let mut unanswered_ns = histogram();
         each().for_each(|it| {
@@ -215,6 +219,7 @@ impl Share {
             served: each().filter(|connection| connection.was_served()).count() as u64,
             lost: thread.lost.get(),
             reconnects: thread.reconnects.get(),
+            due,
             unsent,
             unanswered_ns,
             oldest_ns: each()
@@ -248,6 +253,7 @@ impl Share {
         self.served += other.served;
         self.lost += other.lost;
         self.reconnects += other.reconnects;
+        self.due = [self.due, other.due].into_iter().flatten().reduce(|a, b| a + b);
         self.unsent.merge(&other.unsent);
         // Both have the same bounds, so every value fits.
         let _same_bounds = self.unanswered_ns.add(&other.unanswered_ns);

@@ -131,6 +131,7 @@ fn requests() -> RequestResult {
         ..RequestResult::default()
     };
     all.requests.oldest_in_flight_us = Some(0.0);
+    all.requests.due = Some(0);
     all.connections.idle_established = Some(0);
     all.connections.kept_open = Some(0);
     all

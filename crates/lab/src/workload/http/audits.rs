@@ -14,6 +14,7 @@ impl Audit<'_> {
             depth: u64::from(point.depth),
             closed: load.settings.mode == "closed",
             rate_per_s: self.run.rate_per_s(),
+            random: load.settings.arrivals.as_deref() == Some("poisson"),
             keepalive: point.keepalive,
         };
         self.requests(&load.all, wanted);

@@ -19,6 +19,7 @@ impl Audit<'_> {
             depth: settings.depth,
             closed: settings.mode == "closed",
             rate_per_s: self.run.rate_per_s(),
+            random: settings.arrivals.as_deref() == Some("poisson"),
             keepalive: point.churn == 0,
         };
         self.requests(&load.all, wanted);
