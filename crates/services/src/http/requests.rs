@@ -9,12 +9,13 @@ mod answer;
 
 use self::answer::{Answer, Before};
 use super::body::Skip;
+use super::compression::preferred;
 use super::connection::{Connection, Phase};
 use super::generation::Generation;
 use super::head::{Framing, Head, Method, Scan, Storage};
 use super::http2::{self, PREFACE};
 use super::path::clean;
-use super::reply::{Reply, ResponseContext, preferred, reply};
+use super::reply::{Reply, ResponseContext, reply};
 use super::response::{Persistence, message};
 use super::sending::send_reply;
 use super::status::Status;
@@ -311,13 +312,16 @@ pub(super) fn immediate_reply(
             Before::Verification(..) => return None,
         }
     }
-    let resource = worker.cached(generation, site, &clean(path.as_bytes()).ok()?)?;
+    let path = clean(path.as_bytes()).ok()?;
+    let resource = worker.cached(generation, site, &path)?;
     let variant = preferred(head, &resource)?;
-    if variant.file.as_ref().is_some_and(|file| !file.is_unchanged()) {
+    if variant.checked_file().is_some_and(|file| !file.is_unchanged()) {
         return None;
     }
     worker.counters.cache_hits.add(1);
+    worker.compress_for(head, generation, site, &path, &resource);
     let reply = reply(head, variant, ResponseContext { clock: &worker.clock, persistence });
+    worker.count_saved(head, variant, &reply);
     Some(timed(reply, worker, generation, worker.clock.now()))
 }
 
