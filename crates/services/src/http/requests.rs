@@ -11,6 +11,7 @@ use self::answer::{Answer, Before};
 use super::body::Skip;
 use super::compression::preferred;
 use super::connection::{Connection, Phase};
+use super::forwarders::Transport;
 use super::generation::Generation;
 use super::head::{Framing, Head, Method, Scan, Storage};
 use super::http2::{self, PREFACE};
@@ -261,7 +262,7 @@ fn next(worker: &Rc<Worker>, connection: &Connection, input: &mut Input, answere
         (true, true) => Persistence::StaysFor1_0,
         (true, false) => Persistence::Stays,
     };
-    let is_secure = connection.tls.is_some();
+    let is_secure = connection.transport().is_secure(&generation.settings.forwarders, &head);
     let reply = immediate_reply(worker, &generation, &head, persistence, is_secure);
     let next = match reply {
         Some(reply) => {
@@ -378,8 +379,8 @@ async fn exchange(
     connection.enter(Phase::Working);
     let reply = match accepted {
         Ok(()) => {
-            let is_secure = connection.tls.is_some();
-            let reply = Box::pin(answer(worker, generation, &head, persistence, is_secure)).await;
+            let transport = connection.transport();
+            let reply = Box::pin(answer(worker, generation, &head, persistence, transport)).await;
             worker.counters.count_answer(reply.status);
             reply
         }
@@ -423,12 +424,15 @@ async fn answer(
     generation: Rc<Generation>,
     head: &[u8],
     persistence: Persistence,
-    is_secure: bool,
+    transport: Transport,
 ) -> Reply {
     worker.clock.tick();
     let mut storage = Storage::new();
     match Head::parse(head, &mut storage, generation.settings.limits.head) {
-        Ok(head) => answer_to(worker, generation, &head, persistence, is_secure).await,
+        Ok(head) => {
+            let is_secure = transport.is_secure(&generation.settings.forwarders, &head);
+            answer_to(worker, generation, &head, persistence, is_secure).await
+        }
         Err(status) => refusal(worker, status),
     }
 }

@@ -41,7 +41,7 @@ pub(super) struct Answer<'a> {
     pub(super) site: usize,
     pub(super) head: &'a Head<'a, 'a>,
     pub(super) persistence: Persistence,
-    /// The connection uses TLS.
+    /// The client uses TLS.
     pub(super) is_secure: bool,
 }
 
