@@ -1,6 +1,7 @@
 //! `twinring serve http` behind proxies: the PROXY protocol, and header fields that name the client.
 
 use crate::support::http::*;
+use crate::support::http2::{self, open, run_client};
 use crate::support::tls::*;
 use crate::support::*;
 use serde_json::Value;
@@ -178,6 +179,51 @@ fn fields_are_believed_from_trusted_proxies_only() {
             let (lines, _) = logging.end("requests");
             let clients: Vec<&str> = lines.iter().map(|(address, ..)| address.as_str()).collect();
             assert_eq!(clients, [expected, "127.0.0.1"], "{engine} {trusted} {field}");
+        }
+    }
+}
+
+/// Behind a proxy that ends TLS, all requests were redirected to https, for ever.
+#[test]
+fn requests_that_a_trusted_proxy_got_over_tls_are_not_redirected_to_https() {
+    for engine in ENGINES {
+        for (trusted, field, lines, expected) in [
+            ("127.0.0.1", "x-forwarded-for", "X-Forwarded-Proto: https\r\n", 200),
+            ("127.0.0.1", "x-forwarded-for", "x-forwarded-proto: HTTPS, http\r\n", 200),
+            ("127.0.0.1", "x-forwarded-for", "X-Forwarded-Proto: http\r\n", 301),
+            ("127.0.0.1", "x-forwarded-for", "Forwarded: for=192.0.2.7;proto=https\r\n", 301),
+            ("127.0.0.1", "x-forwarded-for", "", 301),
+            ("127.0.0.1", "forwarded", "Forwarded: for=192.0.2.7;Proto=\"https\"\r\n", 200),
+            ("127.0.0.1", "forwarded", "Forwarded: for=192.0.2.7;proto=http\r\n", 301),
+            ("127.0.0.1", "forwarded", "X-Forwarded-Proto: https\r\n", 301),
+            ("192.0.2.0/24", "x-forwarded-for", "X-Forwarded-Proto: https\r\n", 301),
+        ] {
+            let site = Site::usual();
+            let options = ["--redirect-to-https", "--forwarded-from", trusted];
+            let options = [&options[..], &["--forwarded-field", field]].concat();
+            let server = Server::http(engine, site.path(), &options);
+            let request = get("/hello.txt", lines);
+            // The first file is read, the others are in the cache.
+            for _ in 0..3 {
+                assert_eq!(ask(&server, &request).status, expected, "{engine} {field} {lines}");
+            }
+            let in_http2 = run_client(async {
+                let client = open(server.address(), None, &h2::client::Builder::new()).await;
+                http2::ask(&client, &request).await
+            });
+            assert_eq!(in_http2.status, expected, "{engine} {field} {lines}");
+            server.terminate();
+        }
+        // A proxy that names another one by the PROXY protocol.
+        let site = Site::usual();
+        let options = ["--redirect-to-https", "--proxy-protocol-from", "127.0.0.1"];
+        for (trusted, expected) in [("192.0.2.7", 200), ("127.0.0.1", 301)] {
+            let options = [&options[..], &["--forwarded-from", trusted]].concat();
+            let server = Server::http(engine, site.path(), &options);
+            let request = get("/hello.txt", "X-Forwarded-Proto: https\r\n");
+            let bytes = [V1, request.as_bytes()].concat();
+            assert_eq!(responses(&talk(server.address(), &bytes))[0].status, expected, "{trusted}");
+            server.terminate();
         }
     }
 }

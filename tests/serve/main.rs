@@ -16,6 +16,7 @@ mod http2_spec;
 mod http_activation;
 mod http_auth;
 mod http_browser;
+mod http_compression;
 mod http_config;
 mod http_hosts;
 mod http_log;

@@ -14,6 +14,7 @@ mod admin;
 mod auth;
 pub mod body;
 mod cache;
+mod compression;
 pub mod conditional;
 mod connection;
 mod counters;

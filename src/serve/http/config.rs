@@ -78,7 +78,7 @@ impl Configuration {
 }
 
 /// Options whose values a reload replaces; `[[host]]` is replaced, too.
-pub(super) const RELOADED: [&str; 35] = [
+pub(super) const RELOADED: [&str; 36] = [
     "autoindex",
     "basic-auth",
     "basic-auth-realm",
@@ -87,6 +87,7 @@ pub(super) const RELOADED: [&str; 35] = [
     "cache-control",
     "cache-files",
     "cache-valid",
+    "compress",
     "forwarded-field",
     "forwarded-from",
     "header",

@@ -14,7 +14,8 @@ pub(super) struct ForwarderArgs {
     #[arg(long, value_name = "CIDR", value_parser = network)]
     proxy_protocol_from: Vec<IpNet>,
     /// Proxies whose --forwarded-field is believed. The access log then has the client of each request:
-    /// the last address in the field that is none of these. Limits of connections do not use it.
+    /// the last address in the field that is none of these. With `X-Forwarded-Proto: https`, or `proto` in
+    /// `Forwarded`, a request counts as one over TLS. Limits of connections do not use it.
     #[arg(long, value_name = "CIDR", value_parser = network)]
     forwarded_from: Vec<IpNet>,
     /// The field that these proxies append to: `X-Forwarded-For`, or `Forwarded` of RFC 7239.

@@ -53,6 +53,12 @@ struct FileArgs {
     /// than it, to clients that accept their coding; the preferred one comes first.
     #[arg(long, value_name = "br,gz,zst", value_delimiter = ',')]
     precompressed: Vec<Coding>,
+    /// Compress text of 1 KiB to 10 MiB for clients that accept one of these codings; the preferred
+    /// one comes first, after precompressed files. The first answers are sent uncompressed, until the
+    /// compressed form is in the cache, which must have room for it. Off by default: it takes CPU time
+    /// and memory, and files with secrets must not be compressed together with what others choose.
+    #[arg(long, value_name = "br,zst,gz", value_delimiter = ',')]
+    compress: Vec<Coding>,
 }
 
 #[derive(Debug, Args)]
@@ -204,6 +210,7 @@ impl SiteArgs {
             fallback: beneath("--spa", files.spa.as_deref()),
             not_found: beneath("--not-found", files.not_found.as_deref()),
             precompressed: files.precompressed.clone(),
+            compress: files.compress.clone(),
             cache_control: self.fields.cache_control.clone(),
             fields: self.fields.headers.clone(),
             ..Site::new(root)

@@ -57,13 +57,25 @@ impl Cache {
         Some(Rc::clone(&entry.resource))
     }
 
+    /// True if the entry for a path is this resource.
+    pub(super) fn holds(&self, site: usize, path: &[u8], resource: &Rc<Resource>) -> bool {
+        let entries = self.entries.borrow();
+        let entry = entries.by_site[site].get(path);
+        entry.is_some_and(|entry| Rc::ptr_eq(&entry.resource, resource))
+    }
+
+    /// True if it stores a resource of so many bytes.
+    pub(super) fn fits(&self, path: &[u8], resource_bytes: usize) -> bool {
+        resource_bytes + path.len() + ENTRY_BYTES <= self.bytes_max / 8
+    }
+
     /// Stores a resource, replacing the entry of its path, if it fits at all.
     pub(super) fn insert(&self, site: usize, path: &[u8], resource: &Rc<Resource>) {
         let bytes = resource.bytes() + path.len() + ENTRY_BYTES;
         let files = resource.files();
         let mut entries = self.entries.borrow_mut();
         entries.remove(site, path);
-        if bytes > self.bytes_max / 8 || files > self.files_max {
+        if !self.fits(path, resource.bytes()) || files > self.files_max {
             return;
         }
         entries.make_room(self.bytes_max - bytes, self.files_max - files);

@@ -6,6 +6,7 @@ mod secure;
 use super::access_log::ConnectionLog;
 use super::counters::WorkerCounters;
 use super::durations::Timing;
+use super::forwarders::Transport;
 use super::proxy_protocol::ProxyHeader;
 use super::reply::Reply;
 use super::tls::Encryption;
@@ -14,7 +15,7 @@ use crate::server::{AddressPermit, Ending, Tracked, Tracking};
 use std::cell::{Cell, RefCell};
 use std::future::ready;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use twinring::fs::{File, SendStrategy};
 use twinring::{Either, RecvBuf, SendBuf, TcpStream, race};
@@ -46,6 +47,8 @@ pub(super) struct Connection {
     tracking: Tracking<Phase>,
     /// TLS between this and the stream, if it is used.
     pub(super) tls: Option<Box<Encryption>>,
+    /// Who sends the requests, if that can be a trusted proxy.
+    peer: Cell<Option<IpAddr>>,
     file_strategy: SendStrategy,
     counters: Arc<WorkerCounters>,
     /// An answer was begun that is not handed over whole.
@@ -81,9 +84,11 @@ impl Connection {
         let settings = || has_forwarders.then(|| Arc::clone(&generation.settings));
         let log = worker.log.as_ref();
         let log = log.map(|log| Box::new(ConnectionLog::new(log, peer(), settings())));
+        let peer_ip = has_forwarders.then(peer).flatten().map(|peer| peer.ip());
         Connection {
             tracking,
             tls,
+            peer: Cell::new(peer_ip),
             file_strategy: worker.generation().settings.send,
             counters: Arc::clone(&worker.counters),
             incomplete: Cell::new(false),
@@ -92,6 +97,10 @@ impl Connection {
             timing: worker.durations.is_some().then(Box::default),
             proxied: None,
         }
+    }
+
+    pub(super) fn transport(&self) -> Transport {
+        Transport { has_tls: self.tls.is_some(), peer: self.peer.get() }
     }
 
     pub(super) fn stream(&self) -> &TcpStream {
@@ -137,6 +146,7 @@ impl Connection {
             }
         };
         if let Some(client) = header.client {
+            self.peer.set(self.peer.get().map(|_| client.ip()));
             if let Some(log) = &self.log {
                 log.client_is(client);
             }

@@ -92,6 +92,12 @@ counters! {
     cache_bytes,
     /// Files kept open for the cache.
     cache_files,
+    /// Files that were compressed on the fly, each time for one coding.
+    compressions,
+    /// Those of them that failed.
+    compression_failures,
+    /// Bytes of content that were not sent because it was compressed on the fly.
+    compression_saved_bytes,
     /// Bytes received.
     received_bytes,
     /// Bytes passed to the engine for sending, including those dropped by a broken connection.

@@ -78,6 +78,23 @@ impl Forwarders {
         }
     }
 
+    /// True if a trusted proxy that sent the request says that its client used TLS: in
+    /// `X-Forwarded-Proto`, or as `proto` in `Forwarded`. The first value counts, which is about the
+    /// client. A client that invents it only keeps itself from being redirected to https.
+    fn says_https(&self, peer: IpAddr, head: &Head<'_, '_>) -> bool {
+        if !self.trusted.contains(peer) {
+            return false;
+        }
+        let elements = |name| head.lines(name).flat_map(|line| line.split(|byte| *byte == b','));
+        let protocol = match self.field {
+            ForwardedField::XForwardedFor => elements("x-forwarded-proto").next(),
+            ForwardedField::Forwarded => {
+                elements("forwarded").find_map(|element| parameter(element, b"proto="))
+            }
+        };
+        protocol.is_some_and(|protocol| protocol.trim_ascii().eq_ignore_ascii_case(b"https"))
+    }
+
     fn client_in<'a, L>(
         &self,
         lines: impl DoubleEndedIterator<Item = L>,
@@ -110,13 +127,34 @@ fn address_in(text: &[u8]) -> Option<IpAddr> {
 
 /// The address in an element such as `for="[2001:db8::7]:4711";proto=https`.
 fn forwarded_for(element: &[u8]) -> Option<IpAddr> {
+    address_in(parameter(element, b"for=")?)
+}
+
+/// The value of a parameter in an element, without its quotes; the name has its `=`.
+fn parameter<'a>(element: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     let mut pairs = element.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
     let value = pairs.find_map(|pair| {
-        let (name, value) = pair.split_at_checked(4)?;
-        name.eq_ignore_ascii_case(b"for=").then_some(value)
+        let (found, value) = pair.split_at_checked(name.len())?;
+        found.eq_ignore_ascii_case(name).then_some(value)
     })?;
     let unquoted = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\""));
-    address_in(unquoted.unwrap_or(value))
+    Some(unquoted.unwrap_or(value))
+}
+
+/// How requests of a connection arrive.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Transport {
+    /// The connection uses TLS.
+    pub(super) has_tls: bool,
+    /// Who sends them, if that can be a trusted proxy.
+    pub(super) peer: Option<IpAddr>,
+}
+
+impl Transport {
+    /// True if the client of a request used TLS.
+    pub(super) fn is_secure(self, forwarders: &Forwarders, head: &Head<'_, '_>) -> bool {
+        self.has_tls || self.peer.is_some_and(|peer| forwarders.says_https(peer, head))
+    }
 }
 
 #[cfg(test)]

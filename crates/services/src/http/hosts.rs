@@ -36,6 +36,8 @@ pub struct Site {
     pub not_found: Option<Vec<u8>>,
     /// Codings of precompressed files, the preferred one first.
     pub precompressed: Vec<Coding>,
+    /// Codings in which text is compressed on the fly, the preferred one first. None by default.
+    pub compress: Vec<Coding>,
     /// Values of `Cache-Control`; the first rule that matches counts.
     pub cache_control: Vec<FieldRule>,
     /// Further header fields; all rules that match count.
@@ -62,6 +64,7 @@ impl Site {
             fallback: None,
             not_found: None,
             precompressed: Vec::new(),
+            compress: Vec::new(),
             cache_control: Vec::new(),
             fields: Vec::new(),
             redirects: Redirects::default(),

@@ -218,12 +218,8 @@ impl Serving<'_> {
         self.accepted += 1;
         self.was_in_frame = false;
         let log = self.connection.log.as_ref().map(|log| log.of_stream());
-        let stream = Stream::new(
-            &self.shared,
-            log,
-            self.leaves == Leaves::No,
-            self.connection.tls.is_some(),
-        );
+        let stream =
+            Stream::new(&self.shared, log, self.leaves == Leaves::No, self.connection.transport());
         let mut exchange: Pin<Box<_>> = Box::pin(exchange(stream, request, respond));
         if exchange.as_mut().poll(cx).is_pending() {
             spawn(exchange);

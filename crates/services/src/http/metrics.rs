@@ -125,6 +125,24 @@ const OF_WORKERS: &[(&str, &str, &str, &[Series])] = &[
         &[("", |count| count.cache_files.get())],
     ),
     (
+        "compressions_total",
+        "Files compressed on the fly, each time for one coding, by outcome.",
+        "counter",
+        &[
+            ("result=\"done\"", |count| {
+                let failures = count.compression_failures.get();
+                count.compressions.get().saturating_sub(failures)
+            }),
+            ("result=\"failed\"", |count| count.compression_failures.get()),
+        ],
+    ),
+    (
+        "compression_saved_bytes_total",
+        "Bytes of content that were not sent because it was compressed on the fly.",
+        "counter",
+        &[("", |count| count.compression_saved_bytes.get())],
+    ),
+    (
         "received_bytes_total",
         "Bytes received.",
         "counter",

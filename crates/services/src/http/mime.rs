@@ -16,6 +16,26 @@ pub(super) fn content_type(path: &Path) -> Cow<'static, str> {
     }
 }
 
+/// True for the types whose content is text, or as repetitive as text.
+pub(super) fn is_compressible(content_type: &str) -> bool {
+    let media_type = content_type.split(';').next().unwrap_or_default();
+    media_type.starts_with("text/")
+        || media_type.ends_with("+json")
+        || media_type.ends_with("+xml")
+        || is_text_by_another_name(media_type)
+        || matches!(
+            media_type,
+            "application/json"
+                | "application/wasm"
+                | "application/x-javascript"
+                | "application/toml"
+                | "application/yaml"
+                | "font/ttf"
+                | "font/otf"
+                | "application/vnd.ms-fontobject"
+        )
+}
+
 /// Types outside `text/` whose definition has a charset parameter.
 fn is_text_by_another_name(media_type: &str) -> bool {
     matches!(
@@ -27,6 +47,18 @@ fn is_text_by_another_name(media_type: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn text_is_compressible_and_what_is_compressed_already_is_not() {
+        for name in
+            ["a.html", "a.js", "a.mjs", "a.css", "a.txt", "a.svg", "a.json", "a.wasm", "a.xml"]
+        {
+            assert!(is_compressible(&content_type(Path::new(name))), "{name}");
+        }
+        for name in ["a.png", "a.jpg", "a.woff2", "a.mp4", "a.gz", "a.zip", "a.pdf", "README"] {
+            assert!(!is_compressible(&content_type(Path::new(name))), "{name}");
+        }
+    }
 
     #[test]
     fn common_files_have_their_media_type() {

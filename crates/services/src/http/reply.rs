@@ -2,12 +2,11 @@
 
 use super::conditional::{Outcome, evaluate, range_applies};
 use super::date::Clock;
-use super::encoding::choose;
 use super::head::{Head, Method, Name};
 use super::index::Listing;
 use super::open_file::OpenFile;
 use super::range::{Selection, select};
-use super::resource::{Resource, Variant};
+use super::resource::Variant;
 use super::response::{Persistence, begin, content_length, field, message, number};
 use super::status::Status;
 use memchr::memmem;
@@ -93,17 +92,6 @@ impl Reply {
 pub(super) struct ResponseContext<'a> {
     pub(super) clock: &'a Clock,
     pub(super) persistence: Persistence,
-}
-
-/// The variant of a resource that the client prefers.
-pub(super) fn preferred<'r>(head: &Head<'_, '_>, resource: &'r Resource) -> Option<&'r Variant> {
-    match resource.variants.as_slice() {
-        [only] => Some(only),
-        variants => {
-            let available = variants.iter().map(|variant| variant.coding);
-            variants.get(choose(head.values(Name::AcceptEncoding), available))
-        }
-    }
 }
 
 /// The answer to GET or HEAD.

@@ -9,12 +9,14 @@ mod answer;
 
 use self::answer::{Answer, Before};
 use super::body::Skip;
+use super::compression::preferred;
 use super::connection::{Connection, Phase};
+use super::forwarders::Transport;
 use super::generation::Generation;
 use super::head::{Framing, Head, Method, Scan, Storage};
 use super::http2::{self, PREFACE};
 use super::path::clean;
-use super::reply::{Reply, ResponseContext, preferred, reply};
+use super::reply::{Reply, ResponseContext, reply};
 use super::response::{Persistence, message};
 use super::sending::send_reply;
 use super::status::Status;
@@ -260,7 +262,7 @@ fn next(worker: &Rc<Worker>, connection: &Connection, input: &mut Input, answere
         (true, true) => Persistence::StaysFor1_0,
         (true, false) => Persistence::Stays,
     };
-    let is_secure = connection.tls.is_some();
+    let is_secure = connection.transport().is_secure(&generation.settings.forwarders, &head);
     let reply = immediate_reply(worker, &generation, &head, persistence, is_secure);
     let next = match reply {
         Some(reply) => {
@@ -311,13 +313,16 @@ pub(super) fn immediate_reply(
             Before::Verification(..) => return None,
         }
     }
-    let resource = worker.cached(generation, site, &clean(path.as_bytes()).ok()?)?;
+    let path = clean(path.as_bytes()).ok()?;
+    let resource = worker.cached(generation, site, &path)?;
     let variant = preferred(head, &resource)?;
-    if variant.file.as_ref().is_some_and(|file| !file.is_unchanged()) {
+    if variant.checked_file().is_some_and(|file| !file.is_unchanged()) {
         return None;
     }
     worker.counters.cache_hits.add(1);
+    worker.compress_for(head, generation, site, &path, &resource);
     let reply = reply(head, variant, ResponseContext { clock: &worker.clock, persistence });
+    worker.count_saved(head, variant, &reply);
     Some(timed(reply, worker, generation, worker.clock.now()))
 }
 
@@ -374,8 +379,8 @@ async fn exchange(
     connection.enter(Phase::Working);
     let reply = match accepted {
         Ok(()) => {
-            let is_secure = connection.tls.is_some();
-            let reply = Box::pin(answer(worker, generation, &head, persistence, is_secure)).await;
+            let transport = connection.transport();
+            let reply = Box::pin(answer(worker, generation, &head, persistence, transport)).await;
             worker.counters.count_answer(reply.status);
             reply
         }
@@ -419,12 +424,15 @@ async fn answer(
     generation: Rc<Generation>,
     head: &[u8],
     persistence: Persistence,
-    is_secure: bool,
+    transport: Transport,
 ) -> Reply {
     worker.clock.tick();
     let mut storage = Storage::new();
     match Head::parse(head, &mut storage, generation.settings.limits.head) {
-        Ok(head) => answer_to(worker, generation, &head, persistence, is_secure).await,
+        Ok(head) => {
+            let is_secure = transport.is_secure(&generation.settings.forwarders, &head);
+            answer_to(worker, generation, &head, persistence, is_secure).await
+        }
         Err(status) => refusal(worker, status),
     }
 }

@@ -1,5 +1,6 @@
 //! The resource of a path: a file, found beneath the root, and its precompressed variants.
 
+use super::compression::Compressed;
 use super::conditional::Validators;
 use super::date::{Clock, DATE_BYTES, format_date};
 use super::encoding::Coding;
@@ -114,6 +115,8 @@ pub(super) struct Resource {
     path: PathBuf,
     /// In the order of preference; the identity is the last one.
     pub(super) variants: Vec<Variant>,
+    /// What is compressed on the fly.
+    pub(super) compressed: Vec<Compressed>,
     /// When the file system was last checked.
     pub(super) checked: Cell<Instant>,
     /// A task is checking it.
@@ -130,7 +133,17 @@ impl Resource {
         checked: Instant,
         clock: &Clock,
     ) -> Result<Resource, Missing> {
-        let varies = found.files.len() > 1;
+        let mut compressed = Vec::new();
+        if let Some(((_, _, file), precompressed)) = found.files.split_last() {
+            let is_there = |coding| precompressed.iter().any(|(other, ..)| *other == coding);
+            let content_type = content_type(&found.path);
+            compressed = Compressed::of(&site.compress, file, &content_type, is_there);
+        }
+        let varies = found.files.len() > 1 || !compressed.is_empty();
+        // A file that may be modified again is about to be compressed again.
+        if found.files.last().is_some_and(|(.., file)| is_recent(file.modified, clock)) {
+            compressed.clear();
+        }
         let mut variants = Vec::with_capacity(found.files.len());
         for (coding, file, metadata) in found.files {
             let (content, metadata) = if metadata.len <= sendfile_above {
@@ -144,7 +157,7 @@ impl Resource {
             variants.push(Variant::new(&fields, content, metadata));
         }
         let (checked, refreshing) = (Cell::new(checked), Cell::new(false));
-        Ok(Resource { path: found.path, variants, checked, refreshing })
+        Ok(Resource { path: found.path, variants, compressed, checked, refreshing })
     }
 
     /// True if `found` is the same version, so that it need not be read again.
@@ -159,6 +172,22 @@ impl Resource {
             && self.variants.iter().zip(&found.files).all(same)
     }
 
+    /// A form of it that was compressed on the fly.
+    pub(super) fn compressed_variant(
+        &self,
+        site: &Site,
+        coding: Coding,
+        bytes: Vec<u8>,
+        clock: &Clock,
+    ) -> Option<Variant> {
+        let identity = self.identity()?;
+        let fields = Fields { site, path: &self.path, coding, varies: true, clock };
+        let saved = identity.version.len.saturating_sub(bytes.len() as u64);
+        let content = Content::Compressed(bytes);
+        let source = identity.file.clone();
+        Some(Variant { saved, source, ..Variant::new(&fields, content, identity.version) })
+    }
+
     /// The file without a coding.
     pub(super) fn identity(&self) -> Option<&Variant> {
         self.variants.last()
@@ -166,7 +195,8 @@ impl Resource {
 
     /// Memory of it, in bytes.
     pub(super) fn bytes(&self) -> usize {
-        let variants = self.variants.iter().map(Variant::bytes).sum::<usize>();
+        let compressed = self.compressed.iter().filter_map(Compressed::variant);
+        let variants = self.variants.iter().chain(compressed).map(Variant::bytes).sum::<usize>();
         size_of::<Resource>() + self.path.as_os_str().len() + variants
     }
 
@@ -182,7 +212,7 @@ impl Resource {
     pub(super) fn of_size(bytes: usize) -> Resource {
         let path = PathBuf::from("x".repeat(bytes));
         let (checked, refreshing) = (Cell::new(Instant::now()), Cell::new(false));
-        Resource { path, variants: Vec::new(), checked, refreshing }
+        Resource { path, variants: Vec::new(), compressed: Vec::new(), checked, refreshing }
     }
 }
 
@@ -213,6 +243,8 @@ fn is_recent(modified: Timestamp, clock: &Clock) -> bool {
 /// The content of a file, or the reason to keep it open instead.
 enum Content {
     Bytes(Vec<u8>),
+    /// Compressed on the fly.
+    Compressed(Vec<u8>),
     File(Rc<OpenFile>),
 }
 
@@ -229,10 +261,14 @@ struct Fields<'a> {
 #[derive(Debug)]
 pub(super) struct Variant {
     pub(super) coding: Coding,
-    /// The metadata of the file when it was read or opened.
+    /// The metadata of the file when it was read or opened, with the length of this form.
     pub(super) version: Metadata,
     /// The file, if its content is not part of `message`.
     pub(super) file: Option<Rc<OpenFile>>,
+    /// The open file that this was compressed from.
+    source: Option<Rc<OpenFile>>,
+    /// Bytes less than the file, if it was compressed on the fly.
+    pub(super) saved: u64,
     pub(super) content_type: Cow<'static, str>,
     tag: Vec<u8>,
     weak: bool,
@@ -248,9 +284,11 @@ pub(super) struct Variant {
 }
 
 impl Variant {
-    fn new(fields: &Fields<'_>, content: Content, version: Metadata) -> Variant {
+    fn new(fields: &Fields<'_>, content: Content, mut version: Metadata) -> Variant {
         let clock = fields.clock;
-        let weak = is_recent(version.modified, clock);
+        // Another version of the compressor may make other bytes of the same file.
+        let is_compressed = matches!(content, Content::Compressed(_));
+        let weak = is_compressed || is_recent(version.modified, clock);
         let tag = tag(&version, fields.coding);
         // A time in the future would be a promise (RFC 9110 section 8.8.2.1).
         let modified = Some(version.modified.seconds).filter(|seconds| *seconds <= clock.second());
@@ -266,7 +304,11 @@ impl Variant {
         }
         fields.append_chosen(&mut message);
         let repeated_end = message.len();
-        field(&mut message, "Accept-Ranges", "bytes");
+        if let Content::Compressed(bytes) = &content {
+            version.len = bytes.len() as u64;
+        } else {
+            field(&mut message, "Accept-Ranges", "bytes");
+        }
         if fields.coding != Coding::Identity {
             field(&mut message, "Content-Encoding", fields.coding.name());
         }
@@ -277,7 +319,7 @@ impl Variant {
         let head_end = message.len();
         let file = match content {
             Content::File(file) => Some(file),
-            Content::Bytes(bytes) => {
+            Content::Bytes(bytes) | Content::Compressed(bytes) => {
                 message.extend_from_slice(&bytes);
                 None
             }
@@ -286,6 +328,8 @@ impl Variant {
             coding: fields.coding,
             version,
             file,
+            source: None,
+            saved: 0,
             content_type,
             tag,
             weak,
@@ -331,7 +375,22 @@ impl Variant {
         FIELDS_START..self.content_end
     }
 
-    fn bytes(&self) -> usize {
+    /// The open file that must not have changed when an answer begins.
+    pub(super) fn checked_file(&self) -> Option<&Rc<OpenFile>> {
+        self.file.as_ref().or(self.source.as_ref())
+    }
+
+    /// All of its content; none if the file cannot be read or was changed.
+    pub(super) async fn content(&self, clock: &Clock) -> Option<Vec<u8>> {
+        let Some(file) = &self.file else {
+            return Some(self.message(clock)[self.head_end..].to_vec());
+        };
+        let length = usize::try_from(self.version.len).ok()?;
+        let bytes = file.file.read_at(0, length).await.ok()?;
+        (bytes.len() == length && file.is_sound().await.ok()?).then_some(bytes)
+    }
+
+    pub(super) fn bytes(&self) -> usize {
         size_of::<Variant>() + self.tag.len() + self.message.borrow().len()
     }
 }

@@ -150,7 +150,7 @@ impl Worker {
         loaded
     }
 
-    fn count_cache(&self) {
+    pub(super) fn count_cache(&self) {
         // An open file must be closed some day.
         self.connections.activity().note();
         let (bytes, files) = self.current.borrow().cache.load();

@@ -3,6 +3,7 @@
 use super::message::{Chunk, head_of};
 use crate::http::access_log::ConnectionLog;
 use crate::http::durations::HostDurations;
+use crate::http::forwarders::Transport;
 use crate::http::generation::Generation;
 use crate::http::head::{Framing, Head, Method};
 use crate::http::open_file::OpenFile;
@@ -90,8 +91,7 @@ pub(super) struct Stream {
     log: Option<ConnectionLog>,
     /// The connection stays behind it.
     stays: bool,
-    /// The connection uses TLS.
-    is_secure: bool,
+    transport: Transport,
     is_sending: bool,
     /// Bytes handed over, with the head as it is in HTTP/1.1.
     sent: u64,
@@ -107,13 +107,13 @@ impl Stream {
         shared: &Rc<Shared>,
         log: Option<ConnectionLog>,
         stays: bool,
-        is_secure: bool,
+        transport: Transport,
     ) -> Stream {
         shared.open.set(shared.open.get() + 1);
         Stream {
             log,
             stays,
-            is_secure,
+            transport,
             is_sending: false,
             sent: 0,
             began: shared.worker.clock.now(),
@@ -219,7 +219,7 @@ async fn reply_to(
         Err(status) => return refusal(worker, status),
     };
     let persistence = Persistence::Stays;
-    let is_secure = stream.is_secure;
+    let is_secure = stream.transport.is_secure(&generation.settings.forwarders, &head);
     if let Some(reply) = immediate_reply(worker, &generation, &head, persistence, is_secure) {
         worker.counters.count_answer(reply.status);
         return reply;

@@ -1,6 +1,7 @@
 //! The search for the answer to one request.
 
 use crate::http::auth::{Access, Busy, Credentials, Users};
+use crate::http::compression::preferred;
 use crate::http::generation::Generation;
 use crate::http::head::{Head, Method};
 use crate::http::hosts::Site;
@@ -8,7 +9,7 @@ use crate::http::index::{ENTRIES_MAX, render};
 use crate::http::open_file::Change;
 use crate::http::options::ListingFormat;
 use crate::http::path::{Refusal, clean, encode};
-use crate::http::reply::{Reply, ResponseContext, Rest, not_found, preferred, reply};
+use crate::http::reply::{Reply, ResponseContext, Rest, not_found, reply};
 use crate::http::resource::{Missing, Resource, Variant};
 use crate::http::response::{Persistence, begin, content_length, field, message};
 use crate::http::status::Status;
@@ -40,7 +41,7 @@ pub(super) struct Answer<'a> {
     pub(super) site: usize,
     pub(super) head: &'a Head<'a, 'a>,
     pub(super) persistence: Persistence,
-    /// The connection uses TLS.
+    /// The client uses TLS.
     pub(super) is_secure: bool,
 }
 
@@ -141,7 +142,12 @@ impl Answer<'_> {
 
     /// The answer from a file that is there.
     async fn present(&self, path: &[u8]) -> Result<Reply, Missing> {
-        let answer = |variant: &Variant| reply(self.head, variant, self.context());
+        let answer = |resource: &Rc<Resource>, variant: &Variant| {
+            self.worker.compress_for(self.head, &self.generation, self.site, path, resource);
+            let reply = reply(self.head, variant, self.context());
+            self.worker.count_saved(self.head, variant, &reply);
+            reply
+        };
         self.unchanged(path, |resource| preferred(self.head, resource), answer).await
     }
 
@@ -151,7 +157,7 @@ impl Answer<'_> {
         &self,
         path: &[u8],
         choose: impl Fn(&Resource) -> Option<&Variant>,
-        answer: impl Fn(&Variant) -> Reply,
+        answer: impl Fn(&Rc<Resource>, &Variant) -> Reply,
     ) -> Result<Reply, Missing> {
         for attempt in 0..ANSWER_ATTEMPTS {
             let resource = match attempt {
@@ -160,13 +166,13 @@ impl Answer<'_> {
                 _ => self.worker.fresh_resource(&self.generation, self.site, path).await?,
             };
             let Some(variant) = choose(&resource) else { break };
-            let change = match &variant.file {
+            let change = match variant.checked_file() {
                 Some(file) => file.recent_change().await?,
                 None => Change::Nothing,
             };
             // A file that grew is looked up again once. It may grow continuously.
             if change == Change::Nothing || change == Change::Grew && attempt > 0 {
-                return Ok(answer(variant));
+                return Ok(answer(&resource, variant));
             }
             self.generation.cache.remove(self.site, path);
         }
@@ -178,7 +184,7 @@ impl Answer<'_> {
             return self.message(Status::NOT_FOUND, &[]);
         };
         let asked = self.asked();
-        let answer = |page: &Variant| {
+        let answer = |_: &Rc<Resource>, page: &Variant| {
             let fields: Vec<_> = self.site().fields_of(&asked).collect();
             not_found(page, &fields, self.head.method == Method::Head, self.context())
         };

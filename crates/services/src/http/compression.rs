@@ -1,0 +1,276 @@
+//! Compression on the fly: a coding of a cached file that a client prefers is made once for each
+//! version of the file, on a thread for blocking work, and kept with the file in the cache.
+//!
+//! Nobody waits for it: until it is there, clients get the best form that is. So a compressor adds
+//! no latency, and no request is held in memory for it.
+
+use super::encoding::{Coding, choose};
+use super::generation::Generation;
+use super::head::{Head, Method, Name};
+use super::mime::is_compressible;
+use super::reply::Reply;
+use super::resource::{Resource, Variant};
+use super::status::Status;
+use super::worker::Worker;
+use flate2::write::GzEncoder;
+use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+use std::cell::{Cell, OnceCell};
+use std::io::{self, Write};
+use std::ops::RangeInclusive;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use twinring::fs::Metadata;
+use twinring::{spawn, spawn_blocking};
+
+/// Files of these sizes are compressed, in bytes: below, a head weighs more than what is saved; above,
+/// a compressor takes a second or more, and its input and output are in memory.
+const COMPRESSED_BYTES: RangeInclusive<u64> = 1 << 10..=10 << 20;
+
+/// Compressions at a time, of the whole process: the workers need the CPUs. There is no queue: a
+/// request that finds this many under way leaves its file to a later one.
+const RUNNING_MAX: usize = 2;
+
+/// How hard the compressors try: what takes tens of milliseconds for a megabyte.
+const GZIP_LEVEL: u32 = 6;
+const BROTLI_QUALITY: i32 = 5;
+/// Of brotli, as a power of two; all decoders have it.
+const BROTLI_WINDOW_BITS: i32 = 22;
+
+static RUNNING: AtomicUsize = AtomicUsize::new(0);
+
+/// One of the compressions under way.
+struct Permit;
+
+impl Permit {
+    fn take() -> Option<Permit> {
+        let before = RUNNING.fetch_add(1, Ordering::Relaxed);
+        let permit = Permit;
+        (before < RUNNING_MAX).then_some(permit)
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        RUNNING.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A coding of a file that can be made.
+#[derive(Debug)]
+pub(super) struct Compressed {
+    pub(super) coding: Coding,
+    stage: Cell<Stage>,
+    variant: OnceCell<Variant>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Untried,
+    Running,
+    /// It is there; or it is not used, for this version of the file: it would be larger than the
+    /// file or than the cache allows, or the compressor failed.
+    Done,
+}
+
+impl Compressed {
+    /// Those of a file, in the order of preference, besides the precompressed ones.
+    pub(super) fn of(
+        codings: &[Coding],
+        file: &Metadata,
+        content_type: &str,
+        is_there: impl Fn(Coding) -> bool,
+    ) -> Vec<Compressed> {
+        let mut all: Vec<Compressed> = Vec::new();
+        if !COMPRESSED_BYTES.contains(&file.len) || !is_compressible(content_type) {
+            return all;
+        }
+        for coding in codings.iter().copied() {
+            if !is_there(coding) && !all.iter().any(|other| other.coding == coding) {
+                let (stage, variant) = (Cell::new(Stage::Untried), OnceCell::new());
+                all.push(Compressed { coding, stage, variant });
+            }
+        }
+        all
+    }
+
+    pub(super) fn variant(&self) -> Option<&Variant> {
+        self.variant.get()
+    }
+
+    fn may_be_used(&self) -> bool {
+        self.stage.get() != Stage::Done || self.variant.get().is_some()
+    }
+}
+
+/// The form of a resource that the client prefers, of those that are there. Ranges are of the file
+/// itself: what a compressor makes need not be the same bytes next time.
+pub(super) fn preferred<'r>(head: &Head<'_, '_>, resource: &'r Resource) -> Option<&'r Variant> {
+    if let ([only], []) = (resource.variants.as_slice(), resource.compressed.as_slice()) {
+        return Some(only);
+    }
+    let (identity, precompressed) = resource.variants.split_last()?;
+    let compressed = resource.compressed.iter().filter_map(Compressed::variant);
+    let compressed = compressed.filter(|_| !head.has(Name::Range));
+    let all = || precompressed.iter().chain(compressed.clone()).chain([identity]);
+    let available = all().map(|variant| variant.coding);
+    all().nth(choose(head.values(Name::AcceptEncoding), available))
+}
+
+/// The index of the form that the client would prefer and that nobody has tried to make.
+fn wanted(head: &Head<'_, '_>, resource: &Resource) -> Option<usize> {
+    let is_untried = |compressed: &Compressed| compressed.stage.get() == Stage::Untried;
+    if !resource.compressed.iter().any(is_untried) || head.has(Name::Range) {
+        return None;
+    }
+    let (_, precompressed) = resource.variants.split_last()?;
+    let precompressed = precompressed.iter().map(|variant| (variant.coding, None));
+    let compressed = resource.compressed.iter().enumerate();
+    let compressed = compressed
+        .filter(|(_, compressed)| compressed.may_be_used())
+        .map(|(index, compressed)| (compressed.coding, Some(index)));
+    let all = || precompressed.clone().chain(compressed.clone()).chain([(Coding::Identity, None)]);
+    let chosen = choose(head.values(Name::AcceptEncoding), all().map(|(coding, _)| coding));
+    all().nth(chosen)?.1.filter(|index| is_untried(&resource.compressed[*index]))
+}
+
+impl Worker {
+    /// Begins to make the form of a cached resource that the client would prefer, unless it is there
+    /// or tried already.
+    pub(super) fn compress_for(
+        self: &Rc<Worker>,
+        head: &Head<'_, '_>,
+        generation: &Rc<Generation>,
+        site: usize,
+        path: &[u8],
+        resource: &Rc<Resource>,
+    ) {
+        let Some(index) = wanted(head, resource) else { return };
+        // A resource that the cache does not hold is read again for each request.
+        if !generation.cache.holds(site, path, resource) {
+            return;
+        }
+        let Some(permit) = Permit::take() else { return };
+        resource.compressed[index].stage.set(Stage::Running);
+        let (worker, generation) = (Rc::clone(self), Rc::clone(generation));
+        let (path, resource) = (path.to_vec(), Rc::clone(resource));
+        spawn(async move {
+            let begun = Begun { worker: &worker, generation: &generation, site, path: &path };
+            begun.compress(&resource, &resource.compressed[index], permit).await;
+            resource.compressed[index].stage.set(Stage::Done);
+        });
+    }
+
+    /// Counts what an answer from a compressed form saves.
+    pub(super) fn count_saved(&self, head: &Head<'_, '_>, variant: &Variant, reply: &Reply) {
+        if variant.saved > 0 && head.method == Method::Get && reply.status == Status::OK {
+            self.counters.compression_saved_bytes.add(variant.saved);
+        }
+    }
+}
+
+/// A compression under way, of a path of a site.
+struct Begun<'a> {
+    worker: &'a Worker,
+    generation: &'a Generation,
+    site: usize,
+    path: &'a [u8],
+}
+
+impl Begun<'_> {
+    async fn compress(&self, resource: &Rc<Resource>, target: &Compressed, permit: Permit) {
+        let Some(identity) = resource.identity() else { return };
+        // A file that was changed meanwhile gets a new resource.
+        let Some(content) = identity.content(&self.worker.clock).await else { return };
+        let (coding, length) = (target.coding, content.len());
+        let compressed = spawn_blocking(move || {
+            let _permit = permit;
+            compress(coding, &content)
+        });
+        let counters = &self.worker.counters;
+        counters.compressions.add(1);
+        // A panic would be one of the compressor; it costs only the compressed form.
+        let Ok(Ok(bytes)) = compressed.await else {
+            counters.compression_failures.add(1);
+            return;
+        };
+        let Generation { settings, cache, .. } = self.generation;
+        if bytes.len() >= length || !cache.holds(self.site, self.path, resource) {
+            return;
+        }
+        let site = settings.sites.site(self.site);
+        let variant = resource.compressed_variant(site, coding, bytes, &self.worker.clock);
+        if let Some(variant) = variant
+            && cache.fits(self.path, resource.bytes() + variant.bytes())
+        {
+            let _first = target.variant.set(variant);
+            // Its size has changed.
+            cache.insert(self.site, self.path, resource);
+            self.worker.count_cache();
+        }
+    }
+}
+
+fn compress(coding: Coding, content: &[u8]) -> io::Result<Vec<u8>> {
+    match coding {
+        Coding::Identity => Ok(content.to_vec()),
+        Coding::Gzip => {
+            let level = flate2::Compression::new(GZIP_LEVEL);
+            let mut encoder = GzEncoder::new(Vec::new(), level);
+            encoder.write_all(content)?;
+            encoder.finish()
+        }
+        Coding::Brotli => {
+            let parameters = brotli::enc::BrotliEncoderParams {
+                quality: BROTLI_QUALITY,
+                lgwin: BROTLI_WINDOW_BITS,
+                size_hint: content.len(),
+                ..Default::default()
+            };
+            let mut bytes = Vec::new();
+            brotli::BrotliCompress(&mut &*content, &mut bytes, &parameters)?;
+            Ok(bytes)
+        }
+        Coding::Zstd => Ok(compress_to_vec(content, CompressionLevel::Fastest)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+
+    #[test]
+    fn every_coding_can_be_decoded_and_is_the_same_each_time() {
+        let text: Vec<u8> =
+            (0..20_000).flat_map(|n: u32| format!("line {n}\n").into_bytes()).collect();
+        for content in [&b""[..], b"x", &text] {
+            for coding in [Coding::Gzip, Coding::Brotli, Coding::Zstd] {
+                let bytes = compress(coding, content).unwrap();
+                let mut decoded = Vec::new();
+                match coding {
+                    Coding::Gzip => {
+                        flate2::read::GzDecoder::new(&*bytes).read_to_end(&mut decoded).unwrap();
+                    }
+                    Coding::Brotli => {
+                        brotli::BrotliDecompress(&mut &*bytes, &mut decoded).unwrap();
+                    }
+                    _ => {
+                        let mut decoder = ruzstd::decoding::StreamingDecoder::new(&*bytes).unwrap();
+                        decoder.read_to_end(&mut decoded).unwrap();
+                    }
+                }
+                assert_eq!(decoded, content, "{coding:?}");
+                assert_eq!(compress(coding, content).unwrap(), bytes, "{coding:?}");
+                assert!(content.len() < 100 || bytes.len() < content.len() / 2, "{coding:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_more_than_two_compressions_are_under_way() {
+        let permits = (Permit::take().unwrap(), Permit::take().unwrap());
+        assert!(Permit::take().is_none() && Permit::take().is_none());
+        drop(permits);
+        assert!(Permit::take().is_some());
+    }
+}
