@@ -16,6 +16,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::process::ExitCode;
 use std::time::Duration;
 use twinring::{EngineChoice, EpollOptions, UringOptions};
+use twinring_load::Workers;
 use twinring_services::raise_descriptor_limit;
 
 #[derive(Debug, Subcommand)]
@@ -67,6 +68,14 @@ struct Common {
     /// Print JSON lines on standard output.
     #[arg(long, help_heading = "Output")]
     json: bool,
+}
+
+impl Common {
+    fn workers(self) -> Workers {
+        let Common { threads, pin, engine, uring, epoll, .. } = self;
+        let pin = pin.map(|list| list.0).unwrap_or_default();
+        Workers { threads, pin, engine, uring, epoll }
+    }
 }
 
 /// How long a load over connections runs.

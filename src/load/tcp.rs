@@ -64,7 +64,6 @@ pub(crate) struct TcpArgs {
 
 impl TcpArgs {
     fn settings(self) -> tcp::Settings {
-        let Common { threads, pin, engine, uring, epoll, .. } = self.common;
         let Network { connect_timeout, timeout, local } = self.network;
         let (duration, warmup) = self.times.in_use(self.messages.is_some());
         tcp::Settings {
@@ -72,11 +71,7 @@ impl TcpArgs {
             connections: self.connections,
             message_bytes: self.size,
             depth: self.depth,
-            threads,
-            pin: pin.map(|list| list.0).unwrap_or_default(),
-            engine,
-            uring,
-            epoll,
+            workers: self.common.workers(),
             rate_per_s: self.rate,
             arrivals: self.arrivals,
             churn: self.churn,

@@ -117,7 +117,6 @@ fn rate(text: &str) -> Result<udp::Rate, String> {
 
 impl UdpArgs {
     fn settings(self) -> udp::Settings {
-        let Common { threads, pin, engine, uring, epoll, .. } = self.common;
         udp::Settings {
             target: self.target,
             streams: self.streams,
@@ -143,11 +142,7 @@ impl UdpArgs {
             warmup: self.warmup,
             duration: self.duration,
             drain: self.drain,
-            threads,
-            pin: pin.map(|list| list.0).unwrap_or_default(),
-            engine,
-            uring,
-            epoll,
+            workers: self.common.workers(),
             receive_buffer_bytes: self.rcvbuf,
             send_buffer_bytes: self.sndbuf,
             local: self.local,

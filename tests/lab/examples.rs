@@ -1,27 +1,23 @@
-//! The examples of CONTRIBUTING.md are where it says.
+//! The diffs of CONTRIBUTING.md are true for this tree.
 
 use std::path::Path;
 
-/// The parts between backticks.
-fn quoted(text: &str) -> impl Iterator<Item = &str> {
-    text.split('`').skip(1).step_by(2)
-}
-
 #[test]
-fn the_places_of_each_example_have_its_word() {
+fn the_added_lines_of_each_example_are_in_their_files() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let read = |name: &str| std::fs::read_to_string(root.join(name));
     let contributing = read("CONTRIBUTING.md").expect("it is in the checkout");
-    let mut examples = Vec::new();
-    for row in contributing.lines().filter(|line| line.starts_with("| ")) {
-        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
-        let &["", example, word, _, places, ""] = cells.as_slice() else { continue };
-        let Some(word) = quoted(word).next() else { continue };
-        for place in quoted(places) {
-            let text = read(place).unwrap_or_else(|error| panic!("{example}: {place}: {error}"));
-            assert!(text.contains(word), "{example}: there is no `{word}` in {place}");
+    let diffs = contributing.split("```diff\n").skip(1).map(|rest| rest.split("```").next());
+    let diffs: Vec<&str> = diffs.map(|diff| diff.expect("a split has a part")).collect();
+    assert_eq!(diffs.len(), 4, "a protocol, a figure, an operation, a peer");
+    for file in diffs.iter().flat_map(|diff| diff.split("+++ ").skip(1)) {
+        let (name, lines) = file.split_once('\n').expect("a file has lines");
+        let text = read(name).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let here: Vec<&str> = text.lines().map(str::trim).collect();
+        let added: Vec<_> = lines.lines().filter_map(|line| line.strip_prefix('+')).collect();
+        assert!(!added.is_empty(), "{name}: nothing is added");
+        for line in added {
+            assert!(here.contains(&line.trim()), "{name} does not have this line: {line}");
         }
-        examples.push(example);
     }
-    assert_eq!(examples, ["protocol", "figure", "operation", "peer"]);
 }

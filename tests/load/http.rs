@@ -2,13 +2,11 @@
 //! options, answers are separated in any chunks, and the counts balance.
 
 use crate::support::load::{
-    Bounded, answer_each, answering, engines, http, ok, run_http, serve, sound,
+    Bounded, INTERRUPTS, answer_each, answering, assert_refused, engines, http, interrupted, ok,
+    run_http, serve, sound,
 };
-use crate::support::wait_until;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Command, Output};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -338,8 +336,8 @@ fn latencies_are_written_for_plotters() {
 
 #[test]
 fn an_interrupt_reports_the_result_so_far() {
-    let cases = [(Signal::SIGINT, 130), (Signal::SIGTERM, 143)];
-    for (engine, (signal, code)) in engines().into_iter().flat_map(|e| cases.map(|case| (e, case)))
+    for (engine, (signal, code)) in
+        engines().into_iter().flat_map(|e| INTERRUPTS.map(|case| (e, case)))
     {
         let heard = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&heard);
@@ -347,20 +345,10 @@ fn an_interrupt_reports_the_result_so_far() {
             counted.fetch_add(1, Ordering::Relaxed);
             ok("hello")
         });
-        let mut child = http(engine, target, "-c 4 -d 1h --warmup 0s").spawn().unwrap();
-        let pid = Pid::from_raw(child.id() as i32);
-        let mut stdout = BufReader::new(child.stdout.take().unwrap());
-        let run = Bounded(Some(child));
-        let mut text = String::new();
-        stdout.read_line(&mut text).unwrap();
         // Four may be in flight: the fifth is behind an answer.
-        wait_until("an answer was taken", || heard.load(Ordering::Relaxed) > 4);
-        kill(pid, signal).unwrap();
-        stdout.read_to_string(&mut text).unwrap();
-        let output = Output { stdout: text.into_bytes(), ..run.output() };
-        let outcome = sound(output);
+        let command = http(engine, target, "-c 4 -d 1h --warmup 0s");
+        let outcome = interrupted(command, signal, &heard, 4);
         outcome.expect(code, &[]);
-        assert_eq!(outcome.result["interrupted"], true);
         assert!(outcome.number("/requests/answered") > 0);
     }
 }
@@ -416,14 +404,7 @@ fn senseless_arguments_are_named_and_end_with_2() {
         ("127.0.0.1:9", "127.0.0.1:9"),
         ("", "<URL>"),
     ];
-    for (arguments, named) in cases {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
-        command.args(["load", "http"]).args(arguments.split_whitespace());
-        let output = command.output().unwrap();
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{arguments}: {stderr}");
-        assert!(stderr.contains(named), "{arguments}: {stderr}");
-    }
+    assert_refused("http", &cases);
 }
 
 #[test]

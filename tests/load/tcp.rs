@@ -1,14 +1,13 @@
 //! `twinring load tcp` against servers of known behaviour, on both engines: each fault must be
 //! detected and named, and the counts must always balance.
 
-use crate::support::load::{Bounded, Outcome, RUN_MAX, engines, serve, sound};
-use crate::support::wait_until;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use crate::support::load::{
+    Bounded, INTERRUPTS, Outcome, RUN_MAX, assert_refused, engines, interrupted, serve, sound,
+};
 use socket2::SockRef;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::{Command, Output};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -318,8 +317,8 @@ fn a_slow_reader_gets_every_byte() {
 
 #[test]
 fn an_interrupt_reports_the_result_so_far() {
-    let cases = [(Signal::SIGINT, 130), (Signal::SIGTERM, 143)];
-    for (engine, (signal, code)) in engines().into_iter().flat_map(|e| cases.map(|case| (e, case)))
+    for (engine, (signal, code)) in
+        engines().into_iter().flat_map(|e| INTERRUPTS.map(|case| (e, case)))
     {
         let heard = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&heard);
@@ -328,22 +327,11 @@ fn an_interrupt_reports_the_result_so_far() {
                 counted.fetch_add(chunk.len(), Ordering::Relaxed);
             });
         });
-        let mut child = command(engine, target, "-c 4 -d 1h --warmup 0s").spawn().unwrap();
-        let pid = Pid::from_raw(child.id() as i32);
-        let mut stdout = BufReader::new(child.stdout.take().unwrap());
-        let run = Bounded(Some(child));
-        let mut text = String::new();
-        stdout.read_line(&mut text).unwrap();
         // Four messages may be in flight: the fifth is behind an answer.
-        wait_until("an answer was taken", || heard.load(Ordering::Relaxed) > 4 * 128);
-        kill(pid, signal).unwrap();
-        stdout.read_to_string(&mut text).unwrap();
-        let output = Output { stdout: text.into_bytes(), ..run.output() };
-        let outcome = sound(output);
+        let command = command(engine, target, "-c 4 -d 1h --warmup 0s");
+        let outcome = interrupted(command, signal, &heard, 4 * 128);
         outcome.expect(code, &[]);
-        assert_eq!(outcome.result["interrupted"], true);
         assert!(outcome.number("/requests/answered") > 0);
-        assert!(outcome.result["window"]["seconds"].as_f64().unwrap() < 60.0);
     }
 }
 
@@ -382,12 +370,5 @@ fn senseless_arguments_are_named_and_end_with_2() {
         ("--local ::1", "--local ::1"),
         ("--slow-reader --rate 5", "--slow-reader"),
     ];
-    for (arguments, named) in cases {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
-        command.args(["load", "tcp", "127.0.0.1:9"]).args(arguments.split_whitespace());
-        let output = command.output().unwrap();
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{arguments}: {stderr}");
-        assert!(stderr.contains(named), "{arguments}: {stderr}");
-    }
+    assert_refused("tcp 127.0.0.1:9", &cases);
 }

@@ -1,16 +1,16 @@
 //! `twinring load udp` against reflectors of known behaviour, on both engines: loss, duplicates,
 //! reordering and corruption must be detected, and the counts must always balance.
 
-use crate::support::load::{Bounded, engines};
-use crate::support::{PATIENCE, Server, Signal, wait_until};
+use crate::support::Server;
+use crate::support::load::{
+    Bounded, INTERRUPTS, Outcome, assert_refused, command, engines, interrupted, sound,
+};
 use serde_json::Value;
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, UdpSocket};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -39,41 +39,7 @@ fn reflector(
     address
 }
 
-fn command(engine: &str, target: SocketAddr, arguments: &str) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
-    command.args(["load", "udp", &target.to_string(), "--json", "--engine", engine]);
-    command.args(arguments.split_whitespace());
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
-
-/// Waits for the end of a run; ends one that hangs, by its own number.
-fn output(child: Child) -> Output {
-    let pid = nix::unistd::Pid::from_raw(child.id() as i32);
-    let (ended, heard) = channel();
-    thread::spawn(move || ended.send(child.wait_with_output()));
-    match heard.recv_timeout(2 * PATIENCE) {
-        Ok(output) => output.unwrap(),
-        Err(_) => {
-            nix::sys::signal::kill(pid, Signal::SIGKILL).unwrap();
-            panic!("still running: {:?}", heard.recv());
-        }
-    }
-}
-
-/// Exit code, result line and standard error of a run whose result has to be sound.
-struct Outcome {
-    code: i32,
-    result: Value,
-    stderr: String,
-}
-
 impl Outcome {
-    fn number(&self, path: &str) -> u64 {
-        let value = self.result.pointer(path);
-        value.and_then(Value::as_u64).unwrap_or_else(|| panic!("{path} in {}", self.result))
-    }
-
     fn packets(&self, name: &str) -> u64 {
         self.number(&format!("/packets/{name}"))
     }
@@ -92,32 +58,9 @@ impl Outcome {
     }
 }
 
-fn sound(output: Output) -> Outcome {
-    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
-    let lines: Vec<Value> =
-        stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let result = lines.last().unwrap_or_else(|| panic!("no result: {stderr}")).clone();
-    let events: Vec<_> = lines.iter().map(|line| line["event"].as_str().unwrap()).collect();
-    assert_eq!(events, ["window_start", "window_end", "result"]);
-    let outcome = Outcome { code: output.status.code().unwrap(), result, stderr };
-    let (result, window) = (&outcome.result, &outcome.result["window"]);
-    assert_eq!(lines[0]["monotonic_ns"], window["start_monotonic_ns"]);
-    assert_eq!(lines[1]["monotonic_ns"], window["end_monotonic_ns"]);
-    let packets = |name| outcome.packets(name);
-    assert_eq!(packets("due"), packets("sent") + packets("unsent") + packets("refused"));
-    assert_eq!(packets("sent"), packets("received") + packets("lost"), "{result}");
-    if let Some(all) = result["streams"]["all"].as_array() {
-        for count in ["sent", "received", "lost", "duplicated", "reordered"] {
-            let sum: u64 = all.iter().map(|row| row[count].as_u64().unwrap()).sum();
-            assert_eq!(sum, packets(count), "{count} in {result}");
-        }
-    }
-    outcome
-}
-
 fn run(engine: &str, target: SocketAddr, arguments: &str) -> Outcome {
-    sound(output(command(engine, target, arguments).spawn().unwrap()))
+    let mut command = command(engine, "udp", &target.to_string(), arguments);
+    sound(Bounded(Some(command.spawn().unwrap())).output())
 }
 
 #[test]
@@ -374,8 +317,8 @@ fn system_calls_are_reported_by_kind() {
 
 #[test]
 fn an_interrupt_reports_the_result_so_far() {
-    let cases = [(Signal::SIGINT, 130), (Signal::SIGTERM, 143)];
-    for (engine, (signal, code)) in engines().into_iter().flat_map(|e| cases.map(|case| (e, case)))
+    for (engine, (signal, code)) in
+        engines().into_iter().flat_map(|e| INTERRUPTS.map(|case| (e, case)))
     {
         let heard = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&heard);
@@ -383,22 +326,11 @@ fn an_interrupt_reports_the_result_so_far() {
             counted.fetch_add(1, Ordering::Relaxed);
             vec![packet]
         });
-        let mut child = command(engine, target, "--streams 10 -d 1h --warmup 0s").spawn().unwrap();
-        let pid = nix::unistd::Pid::from_raw(child.id() as i32);
-        let mut stdout = BufReader::new(child.stdout.take().unwrap());
-        let run = Bounded(Some(child));
-        // Its window has begun: it takes signals.
-        let mut text = String::new();
-        stdout.read_line(&mut text).unwrap();
         // With the second, the first has gone back.
-        wait_until("a packet went back", || heard.load(Ordering::Relaxed) > 1);
-        nix::sys::signal::kill(pid, signal).unwrap();
-        stdout.read_to_string(&mut text).unwrap();
-        let outcome = sound(Output { stdout: text.into_bytes(), ..run.output() });
+        let command = command(engine, "udp", &target.to_string(), "--streams 10 -d 1h --warmup 0s");
+        let outcome = interrupted(command, signal, &heard, 1);
         assert_eq!(outcome.code, code, "{}", outcome.stderr);
-        assert_eq!(outcome.result["interrupted"], true);
         assert!(outcome.packets("received") > 0);
-        assert!(outcome.result["window"]["seconds"].as_f64().unwrap() < 60.0);
     }
 }
 
@@ -407,12 +339,12 @@ fn streams_for_which_there_is_no_descriptor_are_named() {
     let server = Server::udp("auto", &[]);
     for engine in engines() {
         let arguments = "--streams 100 -d 200ms --warmup 0s --drain 1200ms";
-        let arguments = command(engine, server.address(), arguments);
+        let arguments = command(engine, "udp", &server.address().to_string(), arguments);
         let mut limited = Command::new("sh");
         limited.args(["-c", "ulimit -n 60 && exec \"$0\" \"$@\""]);
         limited.arg(arguments.get_program()).args(arguments.get_args());
         limited.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let outcome = sound(output(limited.spawn().unwrap()));
+        let outcome = sound(Bounded(Some(limited.spawn().unwrap())).output());
         let opened = outcome.number("/streams/opened");
         assert!((1..60).contains(&opened), "{}", outcome.result);
         assert_eq!(outcome.number("/streams/answered"), opened);
@@ -440,12 +372,5 @@ fn senseless_arguments_are_named_and_end_with_2() {
         ("--ramp=1ms", "--ramp 1ms"),
         ("--streams 3 -s 4 --payload raw --single-socket", "names no stream"),
     ];
-    for (arguments, named) in cases {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_twinring"));
-        command.args(["load", "udp", "127.0.0.1:9"]).args(arguments.split_whitespace());
-        let output = command.output().unwrap();
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{arguments}: {stderr}");
-        assert!(stderr.contains(named), "{arguments}: {stderr}");
-    }
+    assert_refused("udp 127.0.0.1:9", &cases);
 }

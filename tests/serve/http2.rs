@@ -28,37 +28,22 @@ fn comparable(response: &Response) -> (u16, Vec<String>, &[u8]) {
 
 fn requests() -> Vec<String> {
     let long = format!("/{}", "x".repeat(8192));
-    vec![
-        get("/", ""),
-        get("/hello.txt", ""),
+    let more = [
         get("/hello.txt?a=b", ""),
-        get("/empty.txt", ""),
-        get("/large.bin", ""),
-        get("/large.bin", "Range: bytes=65535-65536\r\n"),
-        get("/large.bin", "Range: bytes=100-600000\r\n"),
-        get("/large.bin", "Range: bytes=0-9,300000-500000,-100000\r\n"),
-        get("/large.bin", "Range: bytes=800000-\r\n"),
-        get("/hello.txt", "Range: bytes=1-2,4-5\r\n"),
-        get("/hello.txt", "If-None-Match: *\r\n"),
         get("/hello.txt", "If-Match: \"other\"\r\n"),
         get("/page.html", "Accept-Encoding: gzip\r\n"),
         get("/page.html", ""),
-        get("/nothing", ""),
         get("/.hidden", ""),
-        get("/sub", ""),
         get("/sub/", ""),
-        get("/list/", ""),
         get("/list/a%20b.txt", ""),
         get(&long, ""),
-        "HEAD /large.bin HTTP/1.1\r\nHost: test\r\n\r\n".to_owned(),
         "HEAD /hello.txt HTTP/1.1\r\nHost: test\r\n\r\n".to_owned(),
         "HEAD /nothing HTTP/1.1\r\nHost: test\r\n\r\n".to_owned(),
-        "OPTIONS * HTTP/1.1\r\nHost: test\r\n\r\n".to_owned(),
         "OPTIONS / HTTP/1.1\r\nHost: test\r\n\r\n".to_owned(),
         "GET /hello.txt HTTP/1.1\r\nHost: test\r\nContent-Length: 5\r\n\r\nhello".to_owned(),
-        "POST /hello.txt HTTP/1.1\r\nHost: test\r\nContent-Length: 5\r\n\r\nhello".to_owned(),
         "BREW / HTTP/1.1\r\nHost: test\r\n\r\n".to_owned(),
-    ]
+    ];
+    [usual_requests(), more.to_vec()].concat()
 }
 
 #[test]
@@ -107,6 +92,8 @@ fn many_requests_are_answered_at_once() {
         let (small, large) = (b"0123456789abcdefghijklmnopqrstuvwxyz", pattern(7, 700_001));
         run_client(async {
             let client = open(server.address(), None, &Builder::new()).await;
+            // Behind the server's settings, without which the client would open too many streams.
+            assert_eq!(http2::ask(&client, &get("/empty.txt", "")).await.status, 200);
             let mut answers = Vec::new();
             for number in 0..150 {
                 let path = if number % 3 == 0 { "/large.bin" } else { "/hello.txt" };
@@ -119,7 +106,7 @@ fn many_requests_are_answered_at_once() {
             }
         });
         let ended = server.terminate();
-        assert_eq!((ended.code, ended.count("requests")), (Some(0), 150), "{}", ended.stderr);
+        assert_eq!((ended.code, ended.count("requests")), (Some(0), 151), "{}", ended.stderr);
         assert_eq!(ended.count("accepted"), 1);
     }
 }
@@ -154,12 +141,7 @@ fn streams_that_are_not_read_are_bounded_and_lose_nothing() {
                 assert_eq!(small.body.len(), 36);
                 let mut body = stalled.remove(0);
                 drop(stalled);
-                let mut received = Vec::new();
-                while let Some(data) = body.data().await {
-                    let data = data.expect("no reset");
-                    received.extend_from_slice(&data);
-                    body.flow_control().release_capacity(data.len()).expect("received");
-                }
+                let received = http2::content(&mut body).await.expect("no reset");
                 assert_same(&received, &content);
             });
         }
@@ -333,12 +315,7 @@ fn a_shutdown_lets_streams_finish_and_tells_the_client() {
                     let error = http2::ended(idle).await.expect_err("an end");
                     assert!(error.is_go_away() || error.is_io(), "{error:?}");
                 }
-                let mut received = Vec::new();
-                while let Some(data) = body.data().await {
-                    let data = data.expect("no reset");
-                    received.extend_from_slice(&data);
-                    body.flow_control().release_capacity(data.len()).expect("received");
-                }
+                let received = http2::content(&mut body).await.expect("no reset");
                 assert_same(&received, &content);
             });
         }

@@ -4,14 +4,14 @@
 use crate::support::http::Site;
 use crate::support::*;
 use serde_json::{Value, json};
-use std::io::{BufRead, BufReader};
-use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use tungstenite::{Message, WebSocket};
+use std::process::Command;
 
-/// Where browsers of this kind are found.
-const BROWSERS: [&str; 2] = ["/usr/bin/chromium", "/usr/bin/chromium-browser"];
+#[path = "../../crates/lab/tests/common/browser.rs"]
+#[allow(dead_code, reason = "shared with the reports, which use the rest")]
+mod browser;
+
+use browser::{BROWSERS, Browser};
 
 /// As tests/data/browser/make.py has them: bytes of padding in the video, and bytes behind it.
 const VIDEO_PAD: usize = 24 << 20;
@@ -38,101 +38,12 @@ fn site() -> Site {
     site
 }
 
-/// A Chromium without a window, spoken to over its DevTools protocol; killed when dropped.
-struct Browser {
-    child: Child,
-    socket: WebSocket<TcpStream>,
-    session: String,
-    commands: u64,
-    /// Holds all that it writes, and is empty at first: no cache, no settings.
-    _profile: tempfile::TempDir,
-}
-
-impl Browser {
-    /// `None` without a browser.
-    fn start() -> Option<Browser> {
-        let binary = BROWSERS.into_iter().find(|path| Path::new(path).exists())?;
-        let profile = tempfile::tempdir().expect("a directory for temporary files");
-        let mut child = Command::new(binary)
-            .args(["--headless", "--remote-debugging-port=0", "--window-size=800,600"])
-            // Root gets no sandbox from it; the only pages it sees here are our own.
-            .args(["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"])
-            .args(["--disable-background-networking", "--disable-component-update"])
-            .args(["--disable-sync", "--mute-audio", "about:blank"])
-            .arg(format!("--user-data-dir={}", profile.path().display()))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the browser starts");
-        let mut told = BufReader::new(child.stderr.take().expect("stderr is piped")).lines();
-        let listening = "DevTools listening on ";
-        let url = told
-            .by_ref()
-            .map_while(Result::ok)
-            .find_map(|line| line.strip_prefix(listening).map(str::to_owned));
-        let url = url.expect("the browser can be spoken to");
-        // Its further output must not fill the pipe.
-        std::thread::spawn(move || told.count());
-        let address = url.strip_prefix("ws://").and_then(|rest| rest.split('/').next());
-        let address = address.expect("a URL").parse().expect("an address");
-        let (socket, _) = tungstenite::client(&url, connect(address)).expect("a WebSocket");
-        let mut browser =
-            Browser { child, socket, session: String::new(), commands: 0, _profile: profile };
-        let page = browser.command("Target.createTarget", &json!({ "url": "about:blank" }));
-        let attach = json!({ "targetId": page["targetId"], "flatten": true });
-        let attached = browser.command("Target.attachToTarget", &attach);
-        browser.session = attached["sessionId"].as_str().expect("a session").to_owned();
-        browser.command("Page.enable", &json!({}));
-        Some(browser)
-    }
-
-    /// The browser's answer to a command.
-    fn command(&mut self, method: &str, parameters: &Value) -> Value {
-        self.commands += 1;
-        let mut command = json!({ "id": self.commands, "method": method, "params": parameters });
-        if !self.session.is_empty() {
-            command["sessionId"] = self.session.as_str().into();
-        }
-        self.socket.send(Message::text(command.to_string())).expect("the browser listens");
-        let id = self.commands;
-        let answer = self.find(method, |message| message["id"] == id);
-        assert!(answer["error"].is_null(), "{method}: {answer}");
-        answer["result"].clone()
-    }
-
-    /// The next message of this kind; others are passed over.
-    fn find(&mut self, what: &str, is_meant: impl Fn(&Value) -> bool) -> Value {
-        loop {
-            let message = match self.socket.read() {
-                Ok(message) => message.into_text().expect("text"),
-                Err(error) => panic!("waited for {what}: {error}"),
-            };
-            let message = serde_json::from_str(&message).unwrap_or(Value::Null);
-            if is_meant(&message) {
-                return message;
-            }
-        }
-    }
-
-    /// Gives a command that loads a page, waits for the page, and returns what its script found.
-    fn load(&mut self, method: &str, parameters: &Value) -> Value {
-        self.command(method, parameters);
-        self.find("the page", |message| message["method"] == "Page.loadEventFired");
-        let found = "checked.then(() => document.getElementById('result').textContent)";
-        let evaluate = json!({ "expression": found, "awaitPromise": true });
-        let answer = self.command("Runtime.evaluate", &evaluate);
-        let text = answer["result"]["value"].as_str().unwrap_or_else(|| panic!("{answer}"));
-        serde_json::from_str(text).expect("the script writes JSON")
-    }
-}
-
-impl Drop for Browser {
-    fn drop(&mut self) {
-        // Both fail only when it has ended and was waited for. Its children end with it.
-        let _ended = self.child.kill();
-        let _ended = self.child.wait();
-    }
+/// Gives a command that loads the page, and returns what its script found.
+fn load(browser: &mut Browser, method: &str, parameters: &Value) -> Value {
+    browser.load(method, parameters);
+    let found =
+        browser.evaluate("checked.then(() => document.getElementById('result').textContent)");
+    serde_json::from_str(found.as_str().expect("text")).expect("the script writes JSON")
 }
 
 /// The expected results of the page's script.
@@ -213,7 +124,7 @@ fn a_browser_shows_the_same_page_on_both_engines() {
         let url = format!("http://{}/", server.address());
         let address = json!({ "url": url });
         for (method, parameters) in [("Page.navigate", &address), ("Page.reload", &json!({}))] {
-            let mut found = browser.load(method, parameters);
+            let mut found = load(&mut browser, method, parameters);
             pixels.push(take_pixels(&mut found));
             assert_eq!(found, expected(), "{engine}, {method}");
         }

@@ -82,6 +82,28 @@ pub(crate) fn get(target: &str, fields: &str) -> String {
     format!("GET {target} HTTP/1.1\r\nHost: test\r\n{fields}\r\n")
 }
 
+/// Requests of all kinds for the [usual](Site::usual) site, on a connection that stays.
+pub(crate) fn usual_requests() -> Vec<String> {
+    vec![
+        get("/", ""),
+        get("/hello.txt", ""),
+        get("/empty.txt", ""),
+        get("/large.bin", ""),
+        get("/large.bin", "Range: bytes=65535-65536\r\n"),
+        get("/large.bin", "Range: bytes=100-600000\r\n"),
+        get("/large.bin", "Range: bytes=0-9,300000-500000,-100000\r\n"),
+        get("/large.bin", "Range: bytes=800000-\r\n"),
+        get("/hello.txt", "Range: bytes=1-2,4-5\r\n"),
+        get("/hello.txt", "If-None-Match: *\r\n"),
+        get("/nothing", ""),
+        get("/sub", ""),
+        get("/list/", ""),
+        "HEAD /large.bin HTTP/1.1\r\nHost: test\r\n\r\n".to_owned(),
+        "OPTIONS * HTTP/1.1\r\nHost: test\r\n\r\n".to_owned(),
+        "POST /hello.txt HTTP/1.1\r\nHost: test\r\nContent-Length: 5\r\n\r\nhello".to_owned(),
+    ]
+}
+
 /// One answer, taken apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Response {

@@ -3,6 +3,7 @@
 use super::http::Response;
 use super::{connect, patient};
 use bytes::Bytes;
+use h2::RecvStream;
 use h2::client::{self, ResponseFuture, SendRequest};
 use http::Request;
 use rustls::ClientConfig;
@@ -91,13 +92,19 @@ pub(crate) async fn receive(response: ResponseFuture) -> Result<Response, h2::Er
     for (name, value) in &parts.headers {
         head.push_str(&format!("{name}: {}\r\n", value.to_str().expect("text")));
     }
+    let body = content(&mut body).await?;
+    Ok(Response { status: parts.status.as_u16(), head, body })
+}
+
+/// Receives the rest of the content.
+pub(crate) async fn content(body: &mut RecvStream) -> Result<Vec<u8>, h2::Error> {
     let mut content = Vec::new();
     while let Some(data) = body.data().await {
         let data = data?;
         content.extend_from_slice(&data);
         body.flow_control().release_capacity(data.len())?;
     }
-    Ok(Response { status: parts.status.as_u16(), head, body: content })
+    Ok(content)
 }
 
 /// The answer to a request that is written as in HTTP/1.1.

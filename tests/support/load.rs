@@ -1,7 +1,9 @@
 //! Runs a load generator of the command against servers of known behaviour.
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
@@ -9,7 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 use twinring::{EngineChoice, Runtime};
-use twinring_wire::LoadResult;
+use twinring_wire::udp::Stream;
+use twinring_wire::{LoadResult, RequestResult, UdpResult};
 
 /// Longest that any run may take.
 pub(crate) const RUN_MAX: Duration = Duration::from_secs(60);
@@ -107,6 +110,7 @@ impl Outcome {
     }
 }
 
+/// The outcome of a run. Its marks are those of its window, and its counts balance.
 pub(crate) fn sound(output: Output) -> Outcome {
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -117,15 +121,74 @@ pub(crate) fn sound(output: Output) -> Outcome {
     assert_eq!(events, ["window_start", "window_end", "result"]);
     let outcome = Outcome { code: output.status.code().unwrap(), result, stderr };
     let read = LoadResult::read(&outcome.result).unwrap();
-    let all = read.requests().unwrap();
-    assert_eq!(lines[0]["monotonic_ns"], all.window.start_monotonic_ns);
-    assert_eq!(lines[1]["monotonic_ns"], all.window.end_monotonic_ns);
+    assert_eq!(lines[0]["monotonic_ns"], read.window().start_monotonic_ns);
+    assert_eq!(lines[1]["monotonic_ns"], read.window().end_monotonic_ns);
+    match &read {
+        LoadResult::Udp(udp) => assert_packets_balance(udp),
+        LoadResult::Tcp(_) | LoadResult::Http(_) => {
+            assert_requests_balance(read.requests().unwrap());
+        }
+    }
+    outcome
+}
+
+fn assert_requests_balance(all: &RequestResult) {
     let (inside, whole) = (all.requests, all.whole_run);
     assert_eq!(whole.sent, whole.answered + whole.failed + whole.abandoned, "{whole:?}");
     assert!(inside.answered <= whole.answered, "{inside:?} of {whole:?}");
     assert!(inside.failed <= whole.failed, "{inside:?} of {whole:?}");
     assert!(inside.sent <= whole.sent, "{inside:?} of {whole:?}");
+}
+
+fn assert_packets_balance(udp: &UdpResult) {
+    let packets = &udp.packets;
+    assert_eq!(packets.due, packets.sent + packets.unsent + packets.refused, "{packets:?}");
+    assert_eq!(packets.sent, packets.received + packets.lost, "{packets:?}");
+    let sum = |count: fn(&Stream) -> u64| udp.streams.all.iter().flatten().map(count).sum::<u64>();
+    if udp.streams.all.is_some() {
+        assert_eq!(sum(|it| it.sent), packets.sent);
+        assert_eq!(sum(|it| it.received), packets.received);
+        assert_eq!(sum(|it| it.lost), packets.lost);
+        assert_eq!(sum(|it| it.duplicated), packets.duplicated);
+        assert_eq!(sum(|it| it.reordered), packets.reordered);
+    }
+}
+
+/// The signals that end a run early, each with its exit code.
+pub(crate) const INTERRUPTS: [(Signal, i32); 2] = [(Signal::SIGINT, 130), (Signal::SIGTERM, 143)];
+
+/// The outcome of a run that is interrupted once its window has begun and `heard` has counted more
+/// than `enough`.
+pub(crate) fn interrupted(
+    mut command: Command,
+    signal: Signal,
+    heard: &AtomicUsize,
+    enough: usize,
+) -> Outcome {
+    let mut child = command.spawn().unwrap();
+    let pid = Pid::from_raw(child.id() as i32);
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    let run = Bounded(Some(child));
+    let mut text = String::new();
+    stdout.read_line(&mut text).unwrap();
+    super::wait_until("something was answered", || heard.load(Ordering::Relaxed) > enough);
+    kill(pid, signal).unwrap();
+    stdout.read_to_string(&mut text).unwrap();
+    let outcome = sound(Output { stdout: text.into_bytes(), ..run.output() });
+    assert_eq!(outcome.result["interrupted"], true);
+    assert!(outcome.result["window"]["seconds"].as_f64().unwrap() < 60.0);
     outcome
+}
+
+/// Arguments behind `twinring load`, split at spaces, end the program with 2 and with a message that
+/// holds the second text.
+pub(crate) fn assert_refused(kind: &str, cases: &[(&str, &str)]) {
+    for (arguments, named) in cases {
+        let arguments = format!("load {kind} {arguments}");
+        let (code, _, stderr) = super::run(&arguments.split_whitespace().collect::<Vec<_>>());
+        assert_eq!(code, Some(2), "{arguments}: {stderr}");
+        assert!(stderr.contains(named), "{arguments}: {stderr}");
+    }
 }
 
 /// `twinring load http` of one URL with these arguments.

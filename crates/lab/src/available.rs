@@ -3,7 +3,7 @@
 use crate::error::LabError;
 use crate::experiment::{Experiment, Subject};
 use crate::host::Host;
-use crate::lab::RunOptions;
+use crate::options::RunOptions;
 use crate::peers::find::Found;
 use crate::peers::{Peer, Places, SECOND_LOADS};
 use crate::result::NotRun;

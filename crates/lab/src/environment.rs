@@ -5,9 +5,9 @@ use nix::unistd::Pid;
 
 use crate::error::LabError;
 use crate::host::HostRecord;
-use crate::lab::RunOptions;
 use crate::machine::{Cpus, Fingerprint};
 use crate::net::{self, Between, Config, Networks};
+use crate::options::RunOptions;
 use crate::prices::{self, PriceRecord};
 use crate::stop::Stop;
 

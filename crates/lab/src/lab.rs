@@ -1,6 +1,5 @@
 //! An experiment from its first process to its report.
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -10,9 +9,10 @@ use crate::bundle::{self, Writer};
 use crate::environment::Environment;
 use crate::error::LabError;
 use crate::experiment::{Experiment, NetKind};
-use crate::host::{Host, HostOptions, HostRecord, local, make_sites};
+use crate::host::{Host, HostRecord, local, make_sites};
 use crate::machine::Program;
 use crate::net::Network;
+use crate::options::RunOptions;
 use crate::paths::{Paths, for_anywhere};
 use crate::peers::SECOND_LOADS;
 use crate::peers::find::Found;
@@ -21,38 +21,12 @@ use crate::profile;
 use crate::progress::say;
 use crate::record::RunRecord;
 use crate::result::{BUNDLE_SCHEMA, Bundle, NotRun, State};
-use crate::runner::{self};
+use crate::runner;
 use crate::schedule::{Ended, Machine, measure};
 use crate::site::{self, Certificate, Made};
 use crate::stop::Stop;
 use crate::summary::{Summary, Verdict, summarise};
 use crate::warnings::warnings;
-
-/// What to run and where to put it.
-#[derive(Debug, Clone)]
-pub struct RunOptions {
-    /// The experiment, options applied: see [`Experiment::with`].
-    pub experiment: Experiment,
-    /// The directory that gets a directory for this bundle.
-    pub out: PathBuf,
-    /// Seed of the order and the resampling; from the clock if not given.
-    pub seed: Option<u64>,
-    /// The `twinring` binary: `{twinring}` in commands.
-    pub binary: PathBuf,
-    /// Program and first arguments that lead to [`crate::helper()`].
-    pub helper: Vec<OsString>,
-    /// The directory in which peers are looked for first.
-    pub peers: Option<PathBuf>,
-    /// Measure the machine's prices first, which takes seconds; without them, reports do not say what they
-    /// explain.
-    pub prices: bool,
-    /// Look with perf, in further runs, where the time goes: see [`crate::profile`].
-    pub profile: bool,
-    /// Measures between these hosts instead of on this one.
-    pub hosts: Option<HostOptions>,
-    /// Arguments that led here, recorded so that the experiment can be repeated.
-    pub command: Vec<String>,
-}
 
 /// What came out of an experiment.
 #[derive(Debug, Clone)]

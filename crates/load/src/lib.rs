@@ -29,5 +29,7 @@ mod run;
 pub mod schedule;
 pub mod tcp;
 mod time_series;
-mod turn;
 pub mod udp;
+mod workers;
+
+pub use workers::Workers;

@@ -6,9 +6,9 @@ use std::time::Duration;
 /// Most connections, idle ones included: all ports of 64 addresses.
 pub(crate) const CONNECTIONS_MAX: u64 = 1 << 22;
 /// Most threads.
-const THREADS_MAX: usize = 1024;
+pub(crate) const THREADS_MAX: usize = 1024;
 /// Longest warm-up, window or timeout.
-const TIME_MAX: Duration = Duration::from_secs(7 * 86_400);
+pub(crate) const TIME_MAX: Duration = Duration::from_secs(7 * 86_400);
 
 pub(crate) fn between(name: &str, number: u64, least: u64, most: u64) -> Result<(), String> {
     if (least..=most).contains(&number) {

@@ -26,7 +26,7 @@ use std::time::Duration;
 use twinring::{CounterSnapshot, Features, Runtime, RuntimeError, monotonic_ns};
 use twinring_wire::load::Window;
 
-/// How long closed connections may still send after the run: their requests were abandoned.
+/// How long closed sockets may still send after the run: their requests were abandoned.
 pub(crate) const LINGER: Duration = Duration::from_millis(100);
 
 /// Why a run has no result.

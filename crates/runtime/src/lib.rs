@@ -71,7 +71,7 @@ pub use runtime::{
     Builder, Handle, Notice, Runtime, RuntimeError, ShutdownRequested, call_times,
     restart_call_times, shutdown_requested, spawn, submit,
 };
-pub use task::{JoinError, JoinHandle, RemoteHandle, spawn_named, task_name};
+pub use task::{JoinError, JoinHandle, RemoteHandle, spawn_named, task_name, yield_now};
 pub use time::{Elapsed, Sleep, Tick, Ticker, sleep, sleep_until, timeout, timeout_at};
 
 /// CLOCK_MONOTONIC in nanoseconds: the clock that all processes of one machine share, for time

@@ -86,7 +86,7 @@ fn settings(plan: &mut Plan, target: std::net::SocketAddr) -> Settings {
         connections,
         message_bytes: message_bytes as u32,
         depth: Some(plan.about(1, depth_max) as u32),
-        threads: plan.about(1, connections.min(3)) as usize,
+        workers: plan.workers(connections.min(3)),
         rate_per_s: plan.sometimes(4, 1, 2_000).filter(|_| !slow_reader),
         churn: plan.sometimes(4, 1, 100).filter(|_| !slow_reader),
         idle: plan.sometimes(4, 1, 10).unwrap_or(0),

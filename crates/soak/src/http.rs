@@ -174,7 +174,7 @@ fn load_settings(plan: &mut Plan, server: std::net::SocketAddr, content: Vec<u8>
         connections,
         pipeline: plan.about(1, 16) as u32,
         keepalive: !plan.chance(4),
-        threads: plan.about(1, connections.min(2)) as usize,
+        workers: plan.workers(connections.min(2)),
         rate_per_s: plan.sometimes(4, 1, 500),
         warmup: plan.milliseconds(1, 4),
         duration: plan.milliseconds(20, 3_000),

@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::Duration;
+use twinring_load::Workers;
 
 /// The kind of service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +64,11 @@ impl Plan {
         let octaves = (high / low.max(1)).max(1).ilog2();
         let top = (low.max(1) << self.0.rand_range(0..u64::from(octaves) + 1)).clamp(low, high);
         self.0.rand_range(low..(2 * top).min(high) + 1)
+    }
+
+    /// Load generators with up to this many threads.
+    pub(crate) fn workers(&mut self, most: u64) -> Workers {
+        Workers { threads: self.about(1, most) as usize, ..Workers::default() }
     }
 
     pub(crate) fn chance(&mut self, one_in: u64) -> bool {

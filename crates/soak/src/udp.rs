@@ -92,7 +92,7 @@ fn load_settings(plan: &mut Plan, target: std::net::SocketAddr) -> Settings {
         tick: Duration::from_millis(plan.about(1, 20)),
         warmup: plan.milliseconds(1, 200),
         duration: plan.milliseconds(20, 2_000),
-        threads: plan.about(1, streams.min(3)) as usize,
+        workers: plan.workers(streams.min(3)),
         receive_buffer_bytes: Some(4 << 20),
         ..Settings::new(target)
     }

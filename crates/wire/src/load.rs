@@ -256,3 +256,6 @@ pub(crate) fn add_some(sum: &mut Option<u64>, other: Option<u64>) {
 pub(crate) fn forget(counters: &mut Fields) {
     counters.0.clear();
 }
+
+#[cfg(test)]
+mod tests;

@@ -25,6 +25,16 @@ const BIND_PATIENCE: Duration = Duration::from_secs(1);
 /// How long an accept loop waits after [`out_of_resources`] before it tries again.
 pub const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
+/// Submission entries of a ring: one receive or one send per connection, for 4,000 connections at once.
+pub const SUBMISSION_ENTRIES: u32 = 4096;
+
+/// Completion entries of a ring: room for 15,000 connections that all complete in one batch.
+pub const COMPLETION_ENTRIES: u32 = 16384;
+
+/// A connection's own buffer: holds a whole 16 KB message of the comparison, with room for a second one
+/// that came meanwhile.
+pub const OWN_BUFFER_BYTES: u32 = 32 * 1024;
+
 /// The options of every peer.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Common {
@@ -59,9 +69,7 @@ impl Common {
 /// The step that failed: pinning, the signal handler, or the listener.
 pub fn start(options: &Common) -> io::Result<TcpListener> {
     exit_on_signals()?;
-    if let Some(cpu) = options.pin {
-        pin(cpu).map_err(|error| context(&format!("cannot pin to CPU {cpu}"), error))?;
-    }
+    pin(options.pin)?;
     raise_descriptor_limit();
     bind_patiently(options.listen)
         .map_err(|error| context(&format!("cannot listen on {}", options.listen), error))
@@ -73,8 +81,16 @@ pub fn start(options: &Common) -> io::Result<TcpListener> {
 /// When the address cannot be read or standard output is closed.
 pub fn announce(name: &str, listener: &TcpListener) -> io::Result<()> {
     let address = listener.local_addr()?;
+    say(&format!("{name} listening on {address}"))
+}
+
+/// Prints a line at once.
+///
+/// # Errors
+/// When standard output is closed.
+pub fn say(line: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    writeln!(out, "{name} listening on {address}")?;
+    writeln!(out, "{line}")?;
     out.flush()
 }
 
@@ -87,6 +103,15 @@ pub fn finish(name: &str, result: io::Result<()>) -> ExitCode {
             eprintln!("{name}: {error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// The same for a load generator: its result is the number of answers, of which there must be some.
+#[must_use]
+pub fn finish_load(name: &str, answered: io::Result<u64>) -> ExitCode {
+    match answered {
+        Ok(0) => ExitCode::FAILURE,
+        answered => finish(name, answered.map(drop)),
     }
 }
 
@@ -122,15 +147,20 @@ fn exit_on_signals() -> io::Result<()> {
     Ok(())
 }
 
-fn pin(cpu: usize) -> io::Result<()> {
+/// Pins the process to this CPU, if it is to run on a certain one.
+///
+/// # Errors
+/// When there is no such CPU, or it is not allowed.
+pub fn pin(cpu: Option<usize>) -> io::Result<()> {
+    let Some(cpu) = cpu else { return Ok(()) };
     let mut set = CpuSet::new();
-    set.set(cpu)?;
-    sched_setaffinity(Pid::from_raw(0), &set)?;
-    Ok(())
+    set.set(cpu)
+        .and_then(|()| sched_setaffinity(Pid::from_raw(0), &set))
+        .map_err(|error| context(&format!("cannot pin to CPU {cpu}"), error.into()))
 }
 
 /// Best effort: with the soft limit left as it was, a peer merely serves fewer connections.
-fn raise_descriptor_limit() {
+pub fn raise_descriptor_limit() {
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
         && soft < hard
     {

@@ -12,22 +12,13 @@ use compio::io::{AsyncRead, AsyncReadManaged, AsyncReadMulti, AsyncWriteExt};
 use compio::net::{TcpListener, TcpStream};
 use compio::runtime::RuntimeBuilder;
 use futures_util::StreamExt;
-use peer_common::{ACCEPT_RETRY, Common};
+use peer_common::{ACCEPT_RETRY, COMPLETION_ENTRIES, Common, OWN_BUFFER_BYTES, SUBMISSION_ENTRIES};
 
 const NAME: &str = "compio-echo";
 
 /// A buffer of the pool holds a whole 16 KB message: compio sends each buffer on its own, so that a
 /// message in several of them costs several sends.
 const DEFAULT_POOLED_BUFFER_BYTES: u32 = 16 * 1024;
-
-/// A connection's own buffer holds a whole 16 KB message.
-const DEFAULT_OWNED_BUFFER_BYTES: u32 = 32 * 1024;
-
-/// Submission entries: one receive or one send per connection, for 4,000 connections at once.
-const SUBMISSION_ENTRIES: u32 = 4096;
-
-/// Completion entries: room for 15,000 connections that all complete in one batch.
-const COMPLETION_ENTRIES: u32 = 16384;
 
 /// TCP echo server on compio.
 #[derive(Parser)]
@@ -60,7 +51,7 @@ impl Receive {
     fn default_buffer_bytes(self) -> u32 {
         match self {
             Receive::Multishot | Receive::Managed => DEFAULT_POOLED_BUFFER_BYTES,
-            Receive::Owned => DEFAULT_OWNED_BUFFER_BYTES,
+            Receive::Owned => OWN_BUFFER_BYTES,
         }
     }
 }

@@ -7,14 +7,13 @@
 
 mod report;
 
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader};
 use std::process::{Command, ExitCode, Stdio};
 
 use clap::Parser;
-use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::time::TimeValLike;
 use nix::time::{ClockId, clock_gettime};
-use nix::unistd::Pid;
+use peer_common::say;
 use twinring_wire::load::{Mark, WINDOW_END, WINDOW_START};
 
 use report::{Answer, Totals, result};
@@ -53,22 +52,11 @@ struct Moment {
 }
 
 fn main() -> ExitCode {
-    match run(&Options::parse()) {
-        Ok(answered) if answered > 0 => ExitCode::SUCCESS,
-        Ok(_) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("h2load-window: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    peer_common::finish_load("h2load-window", run(&Options::parse()))
 }
 
 fn run(options: &Options) -> io::Result<u64> {
-    if let Some(cpu) = options.pin {
-        let mut set = CpuSet::new();
-        set.set(cpu)?;
-        sched_setaffinity(Pid::from_raw(0), &set)?;
-    }
+    peer_common::pin(options.pin)?;
     let log = tempfile::NamedTempFile::new()?;
     let mut command = Command::new("h2load");
     command
@@ -110,12 +98,6 @@ fn run(options: &Options) -> io::Result<u64> {
 fn version() -> io::Result<String> {
     let output = Command::new("h2load").arg("--version").output()?;
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
-}
-
-fn say(line: &str) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    writeln!(out, "{line}")?;
-    out.flush()
 }
 
 fn mark(event: &str) -> io::Result<Moment> {

@@ -7,18 +7,9 @@ use clap::Parser;
 use monoio::io::{AsyncReadRent, AsyncWriteRentExt};
 use monoio::net::{TcpListener, TcpStream};
 use monoio::{IoUringDriver, RuntimeBuilder};
-use peer_common::{ACCEPT_RETRY, Common};
+use peer_common::{ACCEPT_RETRY, COMPLETION_ENTRIES, Common, OWN_BUFFER_BYTES, SUBMISSION_ENTRIES};
 
 const NAME: &str = "monoio-echo";
-
-/// Holds a whole 16 KB message of the comparison, with room for a second one that came meanwhile.
-const DEFAULT_BUFFER_BYTES: u32 = 32 * 1024;
-
-/// Submission entries: one receive or one send per connection, for 4,000 connections at once.
-const SUBMISSION_ENTRIES: u32 = 4096;
-
-/// Completion entries: room for 15,000 connections that all complete in one batch.
-const COMPLETION_ENTRIES: u32 = 16384;
 
 /// TCP echo server on monoio.
 #[derive(Parser)]
@@ -49,7 +40,7 @@ fn run(options: &Options) -> io::Result<()> {
         .enable_timer()
         .build()
         .map_err(|error| peer_common::context("cannot set up io_uring", error))?;
-    runtime.block_on(serve(listener, options.common.buffer_bytes_or(DEFAULT_BUFFER_BYTES)))
+    runtime.block_on(serve(listener, options.common.buffer_bytes_or(OWN_BUFFER_BYTES)))
 }
 
 async fn serve(listener: std::net::TcpListener, buffer_bytes: usize) -> io::Result<()> {

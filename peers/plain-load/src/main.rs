@@ -7,19 +7,18 @@
 mod connection;
 mod report;
 
-use std::io::{self, Write};
+use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage, setrlimit};
+use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 use nix::time::{ClockId, clock_gettime};
-use nix::unistd::Pid;
+use peer_common::say;
 use twinring_wire::load::{Mark, WINDOW_END, WINDOW_START};
 
 use connection::{Connection, Loss, PATTERN_BYTES};
@@ -63,35 +62,17 @@ fn milliseconds(text: &str) -> Result<Duration, String> {
 }
 
 fn main() -> ExitCode {
-    match run(&Options::parse()) {
-        Ok(answered) if answered > 0 => ExitCode::SUCCESS,
-        Ok(_) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("plain-load: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    peer_common::finish_load("plain-load", run(&Options::parse()))
 }
 
 fn run(options: &Options) -> io::Result<u64> {
-    if let Some(cpu) = options.pin {
-        let mut set = CpuSet::new();
-        set.set(cpu)?;
-        sched_setaffinity(Pid::from_raw(0), &set)?;
-    }
-    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
+    peer_common::pin(options.pin)?;
+    peer_common::raise_descriptor_limit();
     let mut load = Load::connect(options)?;
     load.measure()?;
     let line = serde_json::to_string(&load.report.result(options, &load.connections))?;
     say(&line)?;
     Ok(load.report.window.answered)
-}
-
-fn say(line: &str) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    writeln!(out, "{line}")?;
-    out.flush()
 }
 
 /// CLOCK_MONOTONIC in nanoseconds.

@@ -4,19 +4,10 @@ use std::io;
 use std::process::ExitCode;
 
 use clap::Parser;
-use peer_common::{ACCEPT_RETRY, Common};
+use peer_common::{ACCEPT_RETRY, COMPLETION_ENTRIES, Common, OWN_BUFFER_BYTES, SUBMISSION_ENTRIES};
 use tokio_uring::net::{TcpListener, TcpStream};
 
 const NAME: &str = "tokio-uring-echo";
-
-/// Holds a whole 16 KB message of the comparison, with room for a second one that came meanwhile.
-const DEFAULT_BUFFER_BYTES: u32 = 32 * 1024;
-
-/// Submission entries: one receive or one send per connection, for 4,000 connections at once.
-const SUBMISSION_ENTRIES: u32 = 4096;
-
-/// Completion entries: room for 15,000 connections that all complete in one batch.
-const COMPLETION_ENTRIES: u32 = 16384;
 
 /// TCP echo server on tokio-uring.
 #[derive(Parser)]
@@ -37,7 +28,7 @@ fn run(options: &Common) -> io::Result<()> {
     tokio_uring::builder()
         .entries(SUBMISSION_ENTRIES)
         .uring_builder(&ring)
-        .start(serve(listener, options.buffer_bytes_or(DEFAULT_BUFFER_BYTES)))
+        .start(serve(listener, options.buffer_bytes_or(OWN_BUFFER_BYTES)))
 }
 
 async fn serve(listener: std::net::TcpListener, buffer_bytes: usize) -> io::Result<()> {

@@ -120,18 +120,13 @@ impl HttpArgs {
         };
         let method = if body.is_empty() { Method::GET } else { Method::POST };
         let (duration, warmup) = self.times.in_use(self.requests.is_some());
-        let Common { threads, pin, engine, uring, epoll, .. } = self.common;
         let Network { connect_timeout, timeout, local } = self.network;
         Ok(Settings {
             request: Request { method: self.method.unwrap_or(method), headers: self.headers, body },
             connections: self.connections,
             pipeline: self.pipeline,
             keepalive: !self.no_keepalive,
-            threads,
-            pin: pin.map(|list| list.0).unwrap_or_default(),
-            engine,
-            uring,
-            epoll,
+            workers: self.common.workers(),
             rate_per_s: self.rate,
             arrivals: self.arrivals,
             warmup,

@@ -1,10 +1,9 @@
 //! Which figures and ratios the reports show for each protocol.
 
 use super::numbers::{NOTHING, interval, percent, rare, share, short, whole};
-use super::words;
 use crate::experiment::Protocol;
 use crate::statistics::Interval;
-use crate::summary::{CellSummary, Comparison, Figures, Metric, Unit};
+use crate::summary::{Bottleneck, CellSummary, Comparison, Figures, Metric, SubjectSummary, Unit};
 use crate::workload::Table;
 
 /// The first table of a cell: two title rows, then one row per subject with what it was limited by.
@@ -23,7 +22,7 @@ pub(super) fn figures(cell: &CellSummary) -> Vec<Vec<String>> {
             let value = subject.figures.as_ref().and_then(|it| it.get(*metric));
             shown(value, metric.unit())
         };
-        let last = [&words::counted(subject), words::bottleneck(subject.bottleneck)];
+        let last = [&counted(subject), bottleneck(subject.bottleneck)];
         rows.push(row(&subject.name, columns.iter().map(value), last));
     }
     rows
@@ -192,4 +191,19 @@ pub(super) fn ratio_rows(cell: &CellSummary) -> Vec<Vec<String>> {
         rows.push(row);
     }
     rows
+}
+
+fn bottleneck(bottleneck: Option<Bottleneck>) -> &'static str {
+    bottleneck.map_or(NOTHING, Bottleneck::title)
+}
+
+/// Runs that count, out of those made; and in how many of these it kept the rate.
+fn counted(subject: &SubjectSummary) -> String {
+    let SubjectSummary { counted, runs, .. } = subject;
+    match subject.kept_up {
+        Some(kept_up) if kept_up < *counted => {
+            format!("{counted} of {runs}, {kept_up} in time")
+        }
+        _ => format!("{counted} of {runs}"),
+    }
 }

@@ -1,20 +1,11 @@
 //! What a reader of the verdicts has to know, with advice: the warnings of the bundle and the
 //! findings of all cells, each said once.
 
-use super::document::{Item, Tone};
-use super::{warnings, words};
+use super::model::{Item, Tone};
+use super::warnings::{self, item};
 use crate::audit::{Finding, Kind, Severity};
 use crate::result::Bundle;
 use crate::summary::Summary;
-
-/// One thing to know, wherever it was found; `what` is how often, and an example.
-pub(super) fn item(severity: Severity, title: &str, what: &str, advice: &str) -> Item {
-    let mark = match severity {
-        Severity::Warning => title.to_owned(),
-        grave => format!("{title} ({})", words::severity(grave)),
-    };
-    Item { tone: Tone::Finding(severity), mark, text: format!("{what}. Advice: {advice}.") }
-}
 
 /// A finding, with the number of its cell.
 type Found<'a> = (usize, &'a Finding);

@@ -2,7 +2,8 @@
 
 use std::fmt::{Result, Write};
 
-use super::document::{Detail, Item, Part, Rows, Tone, document};
+use super::document::document;
+use super::model::{Detail, Item, Part, Rows, Tone};
 use crate::result::Bundle;
 
 /// The whole bundle as Markdown.

@@ -9,6 +9,7 @@ mod document;
 mod findings;
 mod html;
 mod markdown;
+mod model;
 mod networks;
 mod numbers;
 mod outcome;

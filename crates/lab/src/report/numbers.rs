@@ -64,6 +64,11 @@ pub(super) fn ends(ratio: f64, ends: Option<Ends>) -> String {
     }
 }
 
+/// How much less CPU one needs of which the other needs so many times as much.
+pub(super) fn saved_percent(times: f64) -> f64 {
+    (1.0 - 1.0 / times) * 100.0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

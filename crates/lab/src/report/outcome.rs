@@ -1,5 +1,6 @@
 //! Verdicts counted: what a whole experiment says, in a sentence or two.
 
+use super::numbers::saved_percent;
 use super::verdicts;
 use super::warnings;
 use crate::experiment::Experiment;
@@ -265,11 +266,6 @@ fn contest(these: &[Judged<'_>]) -> String {
     } else {
         format!("{subject} and {baseline}, {} cells: {all}.", these.len())
     }
-}
-
-/// How much less CPU one needs of which the other needs so many times as much.
-pub(super) fn saved_percent(times: f64) -> f64 {
-    (1.0 - 1.0 / times) * 100.0
 }
 
 /// How many times the CPU of this side the other one needs.

@@ -1,6 +1,7 @@
 //! What the machine charges, and what of the differences that explains: tables and sentences.
 
-use super::document::{Part, Section, apart};
+use super::model::{Part, Section, apart};
+
 use super::numbers::{NOTHING, interval, short, whole};
 use super::table::{self, Style};
 use crate::error::LabError;

@@ -3,7 +3,8 @@
 use std::fmt::{Result, Write};
 use std::io::IsTerminal;
 
-use super::document::{Detail, Item, Part, Rows, Section, Tone, document};
+use super::document::document;
+use super::model::{Detail, Item, Part, Rows, Section, Tone};
 use super::outcome::Outcome;
 use super::text;
 use crate::audit::Severity;

@@ -1,7 +1,6 @@
 //! Verdicts as sentences, with the figures they rest on.
 
-use super::numbers::{NOTHING, ends, share, short};
-use super::outcome;
+use super::numbers::{NOTHING, ends, saved_percent, share, short};
 use crate::experiment::Protocol;
 use crate::statistics::{Ends, Interval, MAX_REQUIRED_PAIRS, Spread};
 use crate::summary::{
@@ -43,7 +42,7 @@ pub(super) fn claim_and_figures(
             };
             let figures = format!(
                 "{:.1} % less {record}; {loser} needs {ratio:.3} times as much, {}, {pairs} pairs{}{}",
-                outcome::saved_percent(ratio),
+                saved_percent(ratio),
                 at_level(ends, comparison.confidence),
                 q_value(comparison),
                 beside(comparison, inverted)

@@ -1,7 +1,7 @@
 //! Warnings, and what many verdicts together mean, in sentences that all reports share.
 
-use super::document::Item;
-use super::findings::item;
+use super::model::{Item, Tone};
+use super::words;
 use crate::audit::Severity;
 use crate::experiment::{Correction, Experiment};
 use crate::result::Bundle;
@@ -9,6 +9,15 @@ use crate::statistics::CONFIDENCE;
 use crate::statistics::MIN_PAIRS;
 use crate::summary::AaCounts;
 use crate::warnings::Warning;
+
+/// One thing to know, wherever it was found; `what` is how often, and an example.
+pub(super) fn item(severity: Severity, title: &str, what: &str, advice: &str) -> Item {
+    let mark = match severity {
+        Severity::Warning => title.to_owned(),
+        grave => format!("{title} ({})", words::severity(grave)),
+    };
+    Item { tone: Tone::Finding(severity), mark, text: format!("{what}. Advice: {advice}.") }
+}
 
 /// The warnings of a bundle, those of one kind told once.
 pub(super) fn told(bundle: &Bundle) -> Vec<Item> {

@@ -8,7 +8,7 @@ use crate::experiment::{Experiment, UdpGrid, UnderTest};
 use crate::machine::Fingerprint;
 use crate::result::{Bundle, State};
 use crate::statistics::CONFIDENCE;
-use crate::summary::{Bottleneck, CellSummary, PlacementSummary, Record, SubjectSummary};
+use crate::summary::{CellSummary, PlacementSummary, Record};
 
 /// How the CPUs lay to each other in a cell, if that is known.
 pub(super) fn placements(cell: &CellSummary) -> Vec<String> {
@@ -35,10 +35,6 @@ pub(super) fn placements(cell: &CellSummary) -> Vec<String> {
     }
 }
 
-pub(super) fn bottleneck(bottleneck: Option<Bottleneck>) -> &'static str {
-    bottleneck.map_or(NOTHING, Bottleneck::title)
-}
-
 /// What the latencies of a cell mean.
 pub(super) fn load_mode(cell: &CellSummary) -> &'static str {
     match cell.load_mode.as_deref() {
@@ -46,17 +42,6 @@ pub(super) fn load_mode(cell: &CellSummary) -> &'static str {
         Some("closed") => "closed loop: a late answer delays the next request; ",
         Some("open") => "open loop, from the intended send time; ",
         _ => "",
-    }
-}
-
-/// Runs that count, out of those made; and in how many of these it kept the rate.
-pub(super) fn counted(subject: &SubjectSummary) -> String {
-    let SubjectSummary { counted, runs, .. } = subject;
-    match subject.kept_up {
-        Some(kept_up) if kept_up < *counted => {
-            format!("{counted} of {runs}, {kept_up} in time")
-        }
-        _ => format!("{counted} of {runs}"),
     }
 }
 

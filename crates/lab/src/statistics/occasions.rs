@@ -55,15 +55,13 @@ impl Pooled {
         })
     }
 
-    /// The probability of a mean as far above a shift, if that were the truth.
+    /// The probability of a mean as far above a shift, if that were the truth. Without any scatter a mean
+    /// is where it is: above, below, or at the shift, which speaks for neither side.
     fn upper(&self, shift: f64) -> f64 {
-        let distance = (self.mean - shift) / self.standard_error;
-        match StudentsT::new(0.0, 1.0, self.freedom as f64) {
-            Ok(t) if distance.is_finite() => t.sf(distance),
-            // Without any scatter a mean is where it is.
-            _ if self.mean > shift => 0.0,
-            _ => 1.0,
-        }
+        let distance = (self.mean - shift) / self.standard_error.max(f64::MIN_POSITIVE);
+        let t = StudentsT::new(0.0, 1.0, self.freedom as f64);
+        // One degree of freedom or more is always valid.
+        t.map_or(1.0, |t| t.sf(distance))
     }
 
     fn ends(&self, level: f64) -> Ends {
@@ -159,5 +157,67 @@ mod tests {
         assert_eq!(same.p_value, 0.0);
         let one = pooled(&[vec![1.0; 3], vec![1.0; 3], vec![1.0; 3]], CONFIDENCE).unwrap();
         assert_eq!(one.p_value, 1.0);
+    }
+
+    /// Student's t with two degrees of freedom has a closed form: the probability above `t`.
+    fn above(t: f64) -> f64 {
+        0.5 - t / (2.0 * (2.0 + t * t).sqrt())
+    }
+
+    fn close(found: f64, expected: f64) {
+        assert!((found - expected).abs() < 1e-7, "{found} {expected}");
+    }
+
+    /// Three occasions with these means of their logarithms, and next to no scatter of their own.
+    fn occasions(means: [f64; 3]) -> [Vec<f64>; 3] {
+        means.map(|mean| vec![(mean - 1e-6).exp(), (mean + 1e-6).exp()])
+    }
+
+    #[test]
+    fn p_value_and_power_are_those_of_student() {
+        for sign in [1.0, -1.0] {
+            let found =
+                pooled(&occasions([0.1, 0.2, 0.3].map(|it| it * sign)), CONFIDENCE).unwrap();
+            let error = 0.1 / 3.0_f64.sqrt();
+            close(found.p_value, 2.0 * above(0.2 / error));
+            assert_eq!(found.pairs, 6);
+            // The 80 % quantile of t is the root of 1.125.
+            let reach = 4.302_652_73 + 1.125_f64.sqrt();
+            close(found.detectable_percent / 100.0, (reach * error).exp_m1());
+        }
+        // The means agree: what is left is the scatter of the pairs, 0.02 / 2 in each of three.
+        let own = vec![(-0.1_f64).exp(), 0.1_f64.exp()];
+        let found = pooled(&[own.clone(), own.clone(), own], CONFIDENCE).unwrap();
+        let ends = found.ends.unwrap();
+        close(found.p_value, 1.0);
+        close(ends.high.ln(), 4.302_652_73 * (0.03_f64 / 9.0).sqrt());
+        close(ends.low.ln(), -ends.high.ln());
+    }
+
+    #[test]
+    fn equivalence_is_two_tests_of_student() {
+        let found = pooled_equivalence(&occasions([-0.005, 0.005, 0.015]), 0.95, 3.0).unwrap();
+        let (error, bound) = (0.01 / 3.0_f64.sqrt(), 1.03_f64.ln());
+        close(found.p_value, above((bound - 0.005) / error));
+        close(found.confidence, 0.9);
+        // The 95 % quantile.
+        let (ends, reach) = (found.ends.unwrap(), 2.919_985_58 * error);
+        close(ends.low.ln(), 0.005 - reach);
+        close(ends.high.ln(), 0.005 + reach);
+        let below = pooled_equivalence(&occasions([-0.025, -0.015, -0.005]), 0.95, 3.0).unwrap();
+        close(below.p_value, above((bound - 0.015) / error));
+        // Without any scatter.
+        for (ratio, p_value) in [(1.0, 0.0), (1.2, 1.0), (0.8, 1.0)] {
+            let same = [vec![ratio; 3], vec![ratio; 3], vec![ratio; 3]];
+            assert_eq!(pooled_equivalence(&same, 0.95, 3.0).unwrap().p_value, p_value);
+        }
+    }
+
+    #[test]
+    fn a_spread_takes_two_ratios() {
+        assert_eq!(spread([1.0, f64::INFINITY, 0.0, -1.0]), None);
+        let found = spread([1.1, f64::NAN, 1.0, 1.05]).unwrap();
+        close(found.percent, 10.0);
+        assert_eq!(found.occasions, 3);
     }
 }

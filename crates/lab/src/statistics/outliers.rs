@@ -78,5 +78,10 @@ mod tests {
         assert_eq!(Outliers::among([1.0, 1.0, 1.0, 100.0]), Outliers::default());
         assert_eq!(Outliers::among([]), Outliers::default());
         assert_eq!(Outliers::among([0.0, f64::NAN, -1.0, 1.0, 1.0, 1.0]), Outliers::default());
+        // Five are enough, and what lies on a fence is inside.
+        let high = Outliers { severe_high: 1, ..Outliers::default() };
+        assert_eq!(Outliers::among([1.0, 1.0, 1.0, 1.0, 100.0]), high);
+        assert_eq!(Outliers::among([0.0, 1.0, 1.0, 1.0, 1.0, 1.0]), Outliers::default());
+        assert_eq!(Outliers { severe_low: 2, mild_low: 7, ..high }.severe(), 3);
     }
 }

@@ -1,6 +1,6 @@
 //! What a number of pairs can show, and how many it takes to show a difference.
 
-use super::sign_flip::{DRAWN_SUBSETS, EXACT_VALUES};
+use super::sign_flip::EXACT_VALUES;
 use super::{POWER, student_quantile};
 use crate::statistics::MIN_PAIRS;
 
@@ -15,20 +15,11 @@ pub fn detectable_percent(deviation: f64, pairs: usize, level: f64) -> f64 {
     (reach * deviation / (pairs as f64).sqrt()).exp_m1() * 100.0
 }
 
-/// The fewest pairs whose sign-flip test can give a p value of `level` at all; none if it draws its
-/// assignments of signs at random and has too few of them.
+/// The fewest pairs whose sign-flip test can give a p value of `level` at all: of all assignments of
+/// signs, at least the observed one and its mirror image are as far out. None if it would draw its
+/// assignments at random, which are fewer than all of [`EXACT_VALUES`] pairs.
 pub fn least_pairs(level: f64) -> Option<usize> {
-    let exact = (1..=EXACT_VALUES).find(|pairs| smallest_p_value(*pairs) <= level);
-    exact.or_else(|| (smallest_p_value(EXACT_VALUES + 1) <= level).then_some(EXACT_VALUES + 1))
-}
-
-/// Of all assignments of signs, at least the observed one and its mirror image are as far out.
-fn smallest_p_value(pairs: usize) -> f64 {
-    if pairs <= EXACT_VALUES {
-        2.0 / (1_u64 << pairs) as f64
-    } else {
-        1.0 / (DRAWN_SUBSETS + 1) as f64
-    }
+    (1..=EXACT_VALUES).find(|pairs| 2.0 / (1_u64 << pairs) as f64 <= level)
 }
 
 /// How many pairs show a difference of this many percent at this level with [`POWER`], if they

@@ -15,7 +15,7 @@ pub(super) const EXACT_VALUES: usize = 16;
 
 /// With more values, this many subsets are drawn. With the observed assignment they are 20,000, so
 /// that usual levels are whole numbers of them.
-pub(super) const DRAWN_SUBSETS: usize = 19_999;
+const DRAWN_SUBSETS: usize = 19_999;
 
 /// Means that differ by rounding only are equal: relative to the largest value, and absolutely, as
 /// values are logarithms of ratios.

@@ -136,3 +136,105 @@ fn the_sign_test_is_exact() {
         assert!((sign_test(one, other) - expected).abs() < 1e-12, "{one} to {other}");
     }
 }
+
+/// The share of all assignments of signs with a mean as far from the shift as the observed one, on the
+/// same side of it.
+fn one_sided_by_definition(ratios: &[f64], shift: f64) -> f64 {
+    let distances: Vec<f64> = ratios.iter().map(|ratio| ratio.ln() - shift).collect();
+    let observed: f64 = distances.iter().sum();
+    let far = (0_u32..1 << distances.len()).filter(|signs| {
+        let signed = |(bit, it): (usize, &f64)| if signs >> bit & 1 == 1 { -it } else { *it };
+        let sum: f64 = distances.iter().enumerate().map(signed).sum();
+        sum * observed.signum() >= observed.abs() - 1e-12
+    });
+    far.count() as f64 / f64::from(1_u32 << distances.len())
+}
+
+#[test]
+fn the_p_value_of_equivalence_is_the_larger_of_both_sides() {
+    let scattered = [1.04, 0.97, 1.05, 0.99, 0.95, 1.03, 1.01, 0.98];
+    let bound = 1.03_f64.ln();
+    for shift in [0.985, 0.99, 1.0, 1.01, 1.02] {
+        let ratios = scattered.map(|it| it * shift);
+        let found = equivalence(&ratios, 1, CONFIDENCE, 3.0).unwrap();
+        let [below, above] = [-bound, bound].map(|it| one_sided_by_definition(&ratios, it));
+        assert!((found.p_value - below.max(above)).abs() < 1e-12, "{found:?} {below} {above}");
+    }
+    // Beyond either bound: more than half of the assignments are as far out.
+    for shift in [0.96, 1.03] {
+        let ratios = scattered.map(|it| it * shift);
+        let found = equivalence(&ratios, 1, CONFIDENCE, 3.0).unwrap();
+        let nearer = one_sided_by_definition(&ratios, if shift > 1.0 { bound } else { -bound });
+        assert!((found.p_value - (1.0 - nearer)).abs() < 1e-12, "{found:?} {nearer}");
+        assert!(found.p_value > 0.5);
+    }
+}
+
+#[test]
+fn an_interval_has_an_inverse_and_a_width() {
+    assert_eq!(Ends { low: 0.5, high: 4.0 }.inverse(), Ends { low: 0.25, high: 2.0 });
+    for (low, high, excludes) in [
+        (1.0, 1.2, false),
+        (0.8, 1.0, false),
+        (0.9, 1.1, false),
+        (1.1, 1.2, true),
+        (0.8, 0.9, true),
+    ] {
+        assert_eq!(Ends { low, high }.excludes_one(), excludes, "{low} to {high}");
+    }
+    let found =
+        Interval { ends: Some(Ends { low: 0.8, high: 1.0 }), ..interval(&[1.0; 8], 1).unwrap() };
+    assert!((found.width_percent().unwrap() - 25.0).abs() < 1e-9);
+}
+
+#[test]
+fn occasions_are_told_apart_and_count_from_five_ratios_on() {
+    let mixed = [(2, 1.0), (0, 2.0), (2, 3.0)];
+    assert_eq!(by_occasion(&mixed), [(0, vec![2.0]), (2, vec![1.0, 3.0])]);
+    let of = |occasions: &[(usize, f64, usize)]| -> Vec<(usize, f64)> {
+        let ratios = |(occasion, ratio, count): &(usize, f64, usize)| {
+            let scattered = [0.99, 1.01, 1.0, 0.98, 1.0 / 0.98].into_iter().take(*count);
+            scattered.map(|it| (*occasion, it * ratio)).collect::<Vec<_>>()
+        };
+        occasions.iter().flat_map(ratios).collect()
+    };
+    // An occasion with four does not count as one.
+    let one = of(&[(0, 1.0, 5), (1, 2.0, 4)]);
+    let together: Vec<f64> = one.iter().map(|(_, ratio)| *ratio).collect();
+    assert_eq!(interval_of(&one, 1, 0.9), interval_at(&together, 1, 0.9));
+    assert_eq!(equivalence_of(&one, 1, 0.9, 3.0), equivalence(&together, 1, 0.9, 3.0));
+    assert_eq!(spread_of(&one), None);
+    let two = of(&[(0, 1.0, 5), (1, 1.1, 5), (2, 2.0, 4)]);
+    let spread = spread_of(&two).unwrap();
+    assert!((spread.percent - 10.0).abs() < 1e-9 && spread.occasions == 2, "{spread:?}");
+    assert_eq!(interval_of(&two, 1, 0.9).unwrap().pairs, 10);
+    assert_eq!(equivalence_of(&two, 1, 0.9, 3.0), None);
+    let three = of(&[(0, 1.0, 5), (1, 1.1, 5), (2, 1.21, 5)]);
+    let mean = [1.0, 1.1, 1.21].map(|ratio: f64| ratio.ln()).iter().sum::<f64>() / 3.0
+        + (0.99_f64 * 1.01).ln() / 5.0;
+    let found = interval_of(&three, 1, 0.9).unwrap();
+    assert!((found.ratio.ln() - mean).abs() < 1e-12 && found.ends.is_some(), "{found:?}");
+    assert!(equivalence_of(&three, 1, 0.9, 3.0).is_some());
+}
+
+#[test]
+fn chances_of_false_claims_are_binomial() {
+    for ((least, of, chance), expected) in [
+        ((0, 2, 0.5), 1.0),
+        ((1, 2, 0.5), 0.75),
+        ((2, 2, 0.5), 0.25),
+        ((3, 2, 0.5), 0.0),
+        ((1, 3, 0.1), 1.0 - 0.9_f64.powi(3)),
+        // No probability.
+        ((1, 2, 2.0), 1.0),
+    ] {
+        assert!((at_least(least, of, chance) - expected).abs() < 1e-12, "{least} of {of}");
+    }
+}
+
+#[test]
+fn scatter_is_that_of_the_logarithms() {
+    let found = scatter(&[0.1_f64.exp(), (-0.1_f64).exp()]).unwrap();
+    assert!((found - 0.02_f64.sqrt()).abs() < 1e-12, "{found}");
+    assert_eq!(scatter(&[1.0]), None);
+}

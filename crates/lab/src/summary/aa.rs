@@ -2,10 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::CellSummary;
 use super::verdict::Verdict;
-use crate::statistics::MIN_PAIRS;
-use crate::statistics::{self, CONFIDENCE, at_least, detectable_percent};
+use crate::statistics::{self, CONFIDENCE, MIN_PAIRS, at_least, detectable_percent};
 
 /// The numbers of pairs whose resolution is stated.
 const ASKED_PAIRS: [usize; 3] = [MIN_PAIRS, 2 * MIN_PAIRS, 4 * MIN_PAIRS];
@@ -77,10 +75,8 @@ pub(super) fn suited(verdict: Verdict) -> Verdict {
 }
 
 /// All groups of an experiment together; nothing if no subject was compared with itself.
-pub(super) fn totals(cells: &[CellSummary]) -> Option<AaCounts> {
-    let comparisons = cells.iter().flat_map(|cell| &cell.comparisons);
-    let counts: Vec<AaCounts> =
-        comparisons.filter_map(|it| it.aa.as_ref()).map(|aa| aa.counts).collect();
+pub(super) fn totals<'a>(all: impl Iterator<Item = &'a Aa>) -> Option<AaCounts> {
+    let counts: Vec<AaCounts> = all.map(|aa| aa.counts).collect();
     let sum = |field: fn(&AaCounts) -> usize| counts.iter().map(field).sum();
     (!counts.is_empty()).then(|| AaCounts::of(sum(|it| it.groups), sum(|it| it.false_verdicts)))
 }

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Comparison, Figures, Judged};
+use super::figures::Figures;
+use super::judged::Judged;
+use super::metrics::Metric;
 use crate::audit::Kind;
 use crate::placement::Placement;
 use crate::statistics::{self, Ends, Interval};
@@ -60,19 +62,23 @@ pub(super) fn of_placement(every: &[EveryRatio], only: Option<Placement>) -> Vec
     these.map(|it| (it.occasion, it.ratio)).collect()
 }
 
-/// The runs of both in each block that has them.
-fn blocks<'a, 'b>(comparison: &Comparison, judged: &'a [Judged<'b>]) -> Vec<[&'a Judged<'b>; 2]> {
+/// The runs of both, the baseline first, in each block that has them.
+fn blocks<'a, 'b>(
+    [baseline, subject]: [&str; 2],
+    judged: &'a [Judged<'b>],
+) -> Vec<[&'a Judged<'b>; 2]> {
     let blocks: BTreeSet<usize> = judged.iter().map(|it| it.run.block).collect();
     let of = |block: usize, name: &str| {
         judged.iter().find(|it| it.run.block == block && it.run.subject == name)
     };
-    let both = |block| Some([of(block, &comparison.baseline)?, of(block, &comparison.subject)?]);
+    let both = |block| Some([of(block, baseline)?, of(block, subject)?]);
     blocks.into_iter().filter_map(both).collect()
 }
 
 /// The ratio of every pair that has figures and in which both did the work that was asked for.
 pub(super) fn ratios(
-    comparison: &Comparison,
+    both: [&str; 2],
+    metric: Metric,
     judged: &[Judged<'_>],
     did_its_work: &dyn Fn(&Figures) -> Option<bool>,
 ) -> Vec<EveryRatio> {
@@ -80,7 +86,6 @@ pub(super) fn ratios(
     let ratio = |[baseline, subject]: [&Judged<'_>; 2]| {
         let baseline_run = baseline.run;
         let placement = baseline_run.distance.and_then(|distance| distance.placement());
-        let metric = comparison.record.metric();
         let [baseline, subject] =
             [baseline, subject].map(|it| Some(it.figures().filter(works)?[metric]));
         let ratio = baseline? / subject?;
@@ -90,17 +95,18 @@ pub(super) fn ratios(
             ratio,
         })
     };
-    blocks(comparison, judged).into_iter().filter_map(ratio).collect()
+    blocks(both, judged).into_iter().filter_map(ratio).collect()
 }
 
 /// What all runs of a cell say about the two that were compared.
 pub(super) fn all_pairs(
-    comparison: &Comparison,
+    both: [&str; 2],
     judged: &[Judged<'_>],
     every: &[EveryRatio],
     seed: u64,
+    confidence: f64,
 ) -> AllPairs {
-    let blocks = blocks(comparison, judged);
+    let blocks = blocks(both, judged);
     let mut left_out: BTreeMap<Kind, usize> = BTreeMap::new();
     for [baseline, subject] in &blocks {
         let block = baseline.run.block;
@@ -114,9 +120,7 @@ pub(super) fn all_pairs(
             *left_out.entry(why).or_default() += 1;
         }
     }
-    let of = |placement| {
-        statistics::interval_of(&of_placement(every, placement), seed, comparison.confidence)
-    };
+    let of = |placement| statistics::interval_of(&of_placement(every, placement), seed, confidence);
     let one = |placement| Some(Placed { placement, ratio: of(Some(placement))? });
     let placements: BTreeSet<Placement> = every.iter().filter_map(|it| it.placement).collect();
     let all = of(None);

@@ -3,10 +3,13 @@
 use std::fmt;
 use std::ops::Index;
 
+use hdrhistogram::Histogram;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 use serde_json::{Map, Value};
 
 use super::metrics::{METRICS, Metric, Several};
+use super::reading::Reading;
+use crate::record::RunRecord;
 use crate::statistics::median;
 
 /// The figures of one run, or of several together. A unit is a request that was answered, or a packet
@@ -53,6 +56,25 @@ impl Figures {
         };
         (!runs.is_empty()).then(|| Figures::of(value))
     }
+}
+
+/// A run's figures and the histograms behind them.
+pub(super) struct Read {
+    pub(super) figures: Figures,
+    pub(super) latencies: Histogram<u64>,
+    pub(super) lateness: Option<Histogram<u64>>,
+}
+
+/// The figures of one run, whether it counts or not.
+pub(crate) fn figures_of(run: &RunRecord) -> Option<Figures> {
+    read(run).map(|read| read.figures)
+}
+
+/// The figures of one run and its histograms, if it has everything they need.
+pub(super) fn read(run: &RunRecord) -> Option<Read> {
+    let reading = Reading::of(run)?;
+    let figures = Figures::of(|metric| metric.read(&reading));
+    Some(Read { figures, latencies: reading.latencies, lateness: reading.lateness })
 }
 
 impl Index<Metric> for Figures {

@@ -1,28 +1,10 @@
 //! The knee of an open loop: how much load per second a subject can be offered.
 
-use serde::{Deserialize, Serialize};
-
-use super::{CellSummary, SubjectSummary};
+use super::stored::{CellSummary, Knee, SubjectSummary};
 use crate::workload::{Axis, Cell, differ_only_in};
 
 /// The axes along which the offered load grows.
 const LOAD_AXES: [Axis; 4] = [Axis::RatePerS, Axis::LoadPercent, Axis::PacketsPerS, Axis::Streams];
-
-/// How far a subject kept up along an axis of offered load. It keeps up at a point if it did in at
-/// least half of the runs that count.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Knee {
-    /// The axis.
-    pub axis: Axis,
-    /// The cell with the least load; the others differ from it in the axis only.
-    pub lowest: Cell,
-    /// The subject.
-    pub subject: String,
-    /// The highest value of the axis up to which it kept up; none if it did not at the lowest.
-    pub keeps_up_to: Option<u32>,
-    /// The lowest value at which it did not keep up; none if there is none.
-    pub falls_behind_at: Option<u32>,
-}
 
 /// The knees along every axis of offered load that has two points or more.
 pub(super) fn knees(cells: &[CellSummary]) -> Vec<Knee> {

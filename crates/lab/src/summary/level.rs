@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Judged;
-use super::compare::Record;
+use super::comparison::Record;
 use super::figures::Figures;
+use super::judged::Judged;
 use crate::statistics;
 
 /// The primary metric of one subject: CPU per unit in nanoseconds, of the runs that count and did

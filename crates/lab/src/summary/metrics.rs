@@ -9,126 +9,6 @@ use super::reading::Reading;
 use crate::experiment::Protocol;
 use crate::workload::Table;
 
-/// What a metric is measured in. `unit` in a text stands for a request or a packet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Unit {
-    /// Nanoseconds for each unit of work.
-    Ns,
-    UnitsPerS,
-    Us,
-    /// A share of the window.
-    OfWindow,
-    /// A share that is nothing or very little most of the time.
-    Ratio,
-    /// A count for each unit of work.
-    Count,
-    PerEnter,
-    PerRun,
-    Bytes,
-    BytesPerS,
-    BytesPerConnection,
-}
-
-impl Unit {
-    fn text(self) -> &'static str {
-        match self {
-            Unit::Ns => "ns/unit",
-            Unit::UnitsPerS => "units/s",
-            Unit::Us => "us",
-            Unit::OfWindow => "of the window",
-            Unit::Ratio => "",
-            Unit::Count => "/unit",
-            Unit::PerEnter => "/enter",
-            Unit::PerRun => "/run",
-            Unit::Bytes => "bytes",
-            Unit::BytesPerS => "bytes/s",
-            Unit::BytesPerConnection => "bytes/connection",
-        }
-    }
-}
-
-/// Which way a metric has to change to be better.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Better {
-    /// Less of it is better.
-    Less,
-    /// More of it is better.
-    More,
-    /// Neither: it says under which conditions a run was made, or how a sum divides.
-    Neither,
-}
-
-/// How the runs of a subject are put together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Several {
-    Median,
-    /// The median of a rare count is often zero.
-    Mean,
-    /// The mean share of the busy time of its side, of the median of that: so parts still add up.
-    Part,
-}
-
-const REQUESTS: &[Table] = &[Table::Requests];
-const HTTP: &[Table] = &[Table::Http];
-const UDP: &[Table] = &[Table::Packets];
-const EACH: &[Table] = &[Table::Each];
-const COUNTS: &[Table] = &[Table::Counts];
-const TIMES: &[Table] = &[Table::Times];
-const DATAGRAMS: &[Table] = &[Table::Datagrams];
-const SIDES_TABLE: &[Table] = &[Table::Sides];
-const MEMORY: &[Table] = &[Table::Memory];
-
-/// A column of one or more tables of the reports.
-#[derive(Debug)]
-struct Column {
-    tables: &'static [Table],
-    title: &'static str,
-    /// The line below the title: unit, whose it is, or per what. `unit` is a request or a packet.
-    below: &'static str,
-}
-
-/// When the reports show a ratio.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Shown {
-    Always,
-    /// A load generator that waits for answers keeps its CPU busy with any server.
-    OnSchedule,
-    /// What is sent on a schedule is received at its rate.
-    OffSchedule,
-}
-
-/// The ratio of a metric in a comparison.
-#[derive(Debug, Clone, Copy)]
-struct Ratio {
-    /// Its place in the reports, from left to right, and its field in a comparison.
-    place: u8,
-    field: &'static str,
-    /// `unit` is a request or a packet, `latency` what that is called for it.
-    title: &'static str,
-    shown: Shown,
-}
-
-/// A row of the table of metrics.
-struct Row {
-    /// Where it stands in `figures` of a bundle.
-    path: &'static str,
-    /// A shorter name for it in `lab compare`; what has one is always compared.
-    alias: &'static str,
-    unit: Unit,
-    better: Better,
-    several: Several,
-    columns: &'static [Column],
-    /// What is compared in pairs.
-    ratio: Option<Ratio>,
-    about: &'static str,
-    read: fn(&Reading<'_>) -> Option<f64>,
-}
-
-/// The last of these.
-const fn last(ratios: &[Option<Ratio>]) -> Option<Ratio> {
-    ratios[ratios.len() - 1]
-}
-
 /// Makes the table. Rows of `pairs` are two metrics, of the server's side and of the client's.
 macro_rules! metrics {
     (single { $(
@@ -200,8 +80,12 @@ macro_rules! metrics {
     };
 }
 
+mod row;
 mod table;
 
+pub use row::Better;
+use row::{Ratio, Row, Shown};
+pub(crate) use row::{Several, Unit};
 use table::ROWS;
 pub(crate) use table::SIDES;
 pub use table::{METRICS, Metric};

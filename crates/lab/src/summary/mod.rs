@@ -5,7 +5,10 @@ mod aa;
 mod all_pairs;
 mod calls;
 mod compare;
+mod comparison;
 mod figures;
+mod judge;
+mod judged;
 mod keeps_up;
 mod knee;
 mod level;
@@ -13,36 +16,38 @@ mod metrics;
 mod ratios;
 mod reading;
 mod sensitivity;
+mod stored;
 mod verdict;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use hdrhistogram::Histogram;
-use serde::{Deserialize, Serialize};
 
 use crate::audit::{self, Finding, Kind, Severity};
 use crate::experiment::{Cell, Experiment, UnderTest};
 use crate::placement::Placement;
 use crate::record::RunRecord;
-use crate::statistics::{Drift, Interval, Outliers, median};
+use crate::statistics::{Interval, Outliers, median};
 
 pub use crate::workload::Axis;
 pub use aa::{Aa, AaCounts, Resolution};
 pub use all_pairs::{AllPairs, LeftOut, Placed};
 pub use calls::CallFigures;
-pub use compare::{Comparison, KeptUp, OnOccasion, Record};
+pub use comparison::{Comparison, KeptUp, OnOccasion, Record};
 pub use figures::Figures;
+pub(crate) use figures::figures_of;
 pub(crate) use keeps_up::did_its_work;
-pub use knee::Knee;
 pub use level::Level;
 pub use metrics::{Better, METRICS, Metric, PARTS};
 pub(crate) use metrics::{SIDES, Unit};
-pub(crate) use reading::figures_of;
 pub use sensitivity::{Judgement, Selection, WouldChange};
+pub use stored::{Bottleneck, CellSummary, Knee, PlacementSummary, SubjectSummary, Summary};
 pub use verdict::{Claim, RequiredPairs, Verdict};
 
 use compare::{Rules, compare, drift};
-use reading::Read;
+use figures::{Read, read};
+use judged::Judged;
+use sensitivity::Tests;
 
 /// A CPU busier than this is the bottleneck.
 pub const SATURATED_SHARE: f64 = 0.95;
@@ -52,138 +57,6 @@ const CURVE_QUANTILES: &[f64] = &[
     0.0, 0.1, 0.25, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.925, 0.95, 0.97, 0.98, 0.99, 0.993,
     0.995, 0.997, 0.998, 0.999, 0.9995, 0.9999, 0.99995, 0.99999, 1.0,
 ];
-
-/// What an experiment found.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Summary {
-    /// One entry for each cell that was begun, in the order of the experiment.
-    pub cells: Vec<CellSummary>,
-    /// How many runs there were.
-    pub runs: usize,
-    /// How often a difference was found where there can be none, if subjects were compared with
-    /// themselves.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub aa: Option<AaCounts>,
-    /// Up to which load subjects kept the rate, where it was offered on a schedule at several rates.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub knees: Vec<Knee>,
-}
-
-/// What was found in one cell.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct CellSummary {
-    /// The cell.
-    pub cell: Cell,
-    /// `closed` or `open`: whether the load waited for answers. It decides what latency means.
-    pub load_mode: Option<String>,
-    /// The subjects, the baseline first.
-    pub subjects: Vec<SubjectSummary>,
-    /// Every subject but the baseline, against the baseline; then those against others that the
-    /// experiment asks for.
-    pub comparisons: Vec<Comparison>,
-    /// Blocks that were run.
-    #[serde(default)]
-    pub blocks: usize,
-    /// How many of them do not count, because the machine was disturbed.
-    #[serde(default, alias = "spoilt_blocks")]
-    pub excluded_blocks: usize,
-    /// How much more or less of a window the busy time of a CPU may be than a run says, at most.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub busy_unsure_share: Option<f64>,
-    /// How the CPUs lay to each other in the runs that count.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub placements: Vec<PlacementSummary>,
-    /// What the audits found, in the order of time.
-    pub findings: Vec<Finding>,
-}
-
-/// One way in which the CPUs lay to each other.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct PlacementSummary {
-    /// Which.
-    pub placement: Placement,
-    /// Blocks that count and were run in it.
-    pub blocks: usize,
-    /// Median round trip of a cache line, in nanoseconds.
-    pub round_trip_ns: f64,
-}
-
-/// Medians over the runs of a subject that count.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct SubjectSummary {
-    /// Its name.
-    pub name: String,
-    /// How many runs it had.
-    pub runs: usize,
-    /// How many of them count.
-    pub counted: usize,
-    /// How many of these did the work that was asked for, where there is a schedule to keep.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kept_up: Option<usize>,
-    /// Of how many of them nothing came back although packets were sent; they have no figures, and
-    /// did not keep the rate.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub unanswered: usize,
-    /// Outliers among them, by the primary metric. They count all the same.
-    #[serde(default)]
-    pub outliers: Outliers,
-    /// Whether the primary metric moved while it was measured.
-    #[serde(default)]
-    pub drift: Option<Drift>,
-    /// The medians, if any run counts.
-    pub figures: Option<Figures>,
-    /// The primary metric by itself, with an interval.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub level: Option<Level>,
-    /// What limited it.
-    pub bottleneck: Option<Bottleneck>,
-    /// Latency in microseconds by quantile, of all counted runs together.
-    pub latency_curve: Vec<(f64, f64)>,
-    /// How late packets left, in microseconds by quantile, of all counted runs together.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub lateness_curve: Vec<(f64, f64)>,
-    /// System calls of the load generator, if it timed them.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub calls: Vec<CallFigures>,
-}
-
-fn is_zero(count: &usize) -> bool {
-    *count == 0
-}
-
-/// What kept a subject from answering more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Bottleneck {
-    /// The server's CPU: what one wants to measure.
-    ServerCpu,
-    /// The load generator's CPU: the throughput is a lower bound.
-    ClientCpu,
-    /// Both at once.
-    BothCpus,
-    /// One CPU that both share.
-    SharedCpu,
-    /// Neither CPU: requests waited for wake-ups, timers or the other end.
-    Neither,
-}
-
-impl Bottleneck {
-    /// In words.
-    pub fn title(self) -> &'static str {
-        match self {
-            Bottleneck::ServerCpu => "server CPU",
-            Bottleneck::ClientCpu => "client CPU",
-            Bottleneck::BothCpus => "both CPUs",
-            Bottleneck::SharedCpu => "the one CPU",
-            Bottleneck::Neither => "neither CPU",
-        }
-    }
-
-    /// Whether the load generator could not give more.
-    pub fn is_client_bound(self) -> bool {
-        matches!(self, Bottleneck::ClientCpu)
-    }
-}
 
 /// Computes the summary of an experiment's runs.
 pub fn summarise(experiment: &Experiment, seed: u64, runs: &[RunRecord]) -> Summary {
@@ -195,8 +68,10 @@ pub fn summarise(experiment: &Experiment, seed: u64, runs: &[RunRecord]) -> Summ
     let of_cell = |cell| runs.iter().filter(|run| run.cell == cell).collect::<Vec<_>>();
     let mut cells: Vec<CellSummary> =
         cells.map(|cell| cell_summary(experiment, seed, cell, &of_cell(cell))).collect();
-    verdict::judge_together(experiment, &mut cells);
-    let (aa, knees) = (aa::totals(&cells), knee::knees(&cells));
+    judge::judge_together(experiment, cells.iter_mut().flat_map(|cell| &mut cell.comparisons));
+    let with_themselves = cells.iter().flat_map(|cell| &cell.comparisons);
+    let aa = aa::totals(with_themselves.filter_map(|it| it.aa.as_ref()));
+    let knees = knee::knees(&cells);
     Summary { cells, runs: runs.len(), aa, knees }
 }
 
@@ -227,30 +102,6 @@ pub(crate) fn is_narrow(
     })
 }
 
-/// A run with what was made of it.
-struct Judged<'a> {
-    run: &'a RunRecord,
-    read: Option<Read>,
-    /// The first rule by which it is void, and the first that excludes its block.
-    void: Option<Kind>,
-    noise: Option<Kind>,
-    /// Something disturbed it, and its block with it.
-    disturbed: bool,
-    /// Packets were sent and none came back.
-    unanswered: bool,
-}
-
-impl Judged<'_> {
-    fn figures(&self) -> Option<&Figures> {
-        self.read.as_ref().map(|read| &read.figures)
-    }
-
-    /// Whether it counts unless something disturbed its block.
-    fn can_count(&self) -> bool {
-        self.void.is_none() && (self.read.is_some() || self.unanswered)
-    }
-}
-
 fn cell_summary(
     experiment: &Experiment,
     seed: u64,
@@ -271,7 +122,7 @@ fn cell_summary(
             let (void, noise) = (first_of(Severity::Void), first_of(Severity::Noise));
             let disturbed = noise.is_some();
             findings.extend(found);
-            let (read, unanswered) = (reading::read(run), audit::is_unanswered(run));
+            let (read, unanswered) = (read(run), audit::is_unanswered(run));
             Judged { run, read, void, noise, disturbed, unanswered }
         })
         .collect();
@@ -324,7 +175,7 @@ fn cell_summary(
                 subject: &subject.name,
                 record,
                 same,
-                confidence: verdict::confidence(experiment),
+                confidence: judge::confidence(experiment),
                 equivalence_percent: experiment.equivalence_percent,
                 did_its_work: &did_its_work,
                 seed,
@@ -335,9 +186,17 @@ fn cell_summary(
             };
             let counted = [baseline, subject].map(|it| of_subject(&it.name));
             let mut comparison = compare(rules, &counted[0], &counted[1]);
-            let every = all_pairs::ratios(&comparison, &judged, &did_its_work);
-            comparison.would_change = sensitivity::would_change(&comparison, &every, seed);
-            comparison.all_pairs = Some(all_pairs::all_pairs(&comparison, &judged, &every, seed));
+            let both = [&*baseline.name, &*subject.name];
+            let every = all_pairs::ratios(both, record.metric(), &judged, &did_its_work);
+            if comparison.is_judged_by_pairs() {
+                let bound_percent = comparison.equivalence.map(|it| it.bound_percent);
+                let tests = Tests { confidence: comparison.confidence, bound_percent, seed };
+                let ratios = &comparison.pair_ratios;
+                comparison.would_change = sensitivity::would_change(tests, ratios, &every);
+            }
+            let confidence = comparison.confidence;
+            comparison.all_pairs =
+                Some(all_pairs::all_pairs(both, &judged, &every, seed, confidence));
             comparison
         })
         .collect();

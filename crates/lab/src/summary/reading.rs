@@ -2,7 +2,6 @@
 
 use hdrhistogram::Histogram;
 
-use super::Figures;
 use crate::accounting::{CpuBusy, CpuUse, MemoryUse, OtherProcesses, ProcessUse};
 use crate::contract::{self, HttpResult, LoadResult, UdpResult};
 use crate::record::RunRecord;
@@ -27,27 +26,8 @@ pub(super) struct Reading<'a> {
     pub(super) overrun: Option<Histogram<u64>>,
 }
 
-/// A run's figures and the histograms behind them.
-pub(super) struct Read {
-    pub(super) figures: Figures,
-    pub(super) latencies: Histogram<u64>,
-    pub(super) lateness: Option<Histogram<u64>>,
-}
-
-/// The figures of one run, whether it counts or not.
-pub(crate) fn figures_of(run: &RunRecord) -> Option<Figures> {
-    read(run).map(|read| read.figures)
-}
-
-/// The figures of one run and its histograms, if it has everything they need.
-pub(super) fn read(run: &RunRecord) -> Option<Read> {
-    let reading = Reading::of(run)?;
-    let figures = Figures::of(|metric| metric.read(&reading));
-    Some(Read { figures, latencies: reading.latencies, lateness: reading.lateness })
-}
-
 impl Reading<'_> {
-    fn of(run: &RunRecord) -> Option<Reading<'_>> {
+    pub(super) fn of(run: &RunRecord) -> Option<Reading<'_>> {
         let load = run.load_result()?.ok()?;
         let cpu = run.cpu.as_ref()?;
         let latencies = load.latencies().ok()?;

@@ -2,12 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Comparison;
 use super::all_pairs::{EveryRatio, of_placement};
-use super::verdict::Verdict;
 use crate::placement::Placement;
-use crate::statistics;
-use crate::statistics::MIN_PAIRS;
+use crate::statistics::{self, MIN_PAIRS};
 
 /// Another choice of pairs, and what the comparison by itself would say of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,40 +56,36 @@ pub enum Judgement {
     NoDifference,
 }
 
+/// The tests of a comparison by itself.
+#[derive(Clone, Copy)]
+pub(super) struct Tests {
+    pub(super) confidence: f64,
+    /// What counts as equivalent, if that is tested.
+    pub(super) bound_percent: Option<f64>,
+    pub(super) seed: u64,
+}
+
 /// How the primary metric is judged by these ratios; nothing of fewer than two.
-fn judge(comparison: &Comparison, ratios: &[f64], seed: u64) -> Option<Judgement> {
-    let interval = statistics::interval_at(ratios, seed, comparison.confidence)?;
-    if interval.p_value <= 1.0 - comparison.confidence {
+fn judge(tests: Tests, ratios: &[f64]) -> Option<Judgement> {
+    let Tests { confidence, bound_percent, seed } = tests;
+    let interval = statistics::interval_at(ratios, seed, confidence)?;
+    if interval.p_value <= 1.0 - confidence {
         return Some(match interval.ratio > 1.0 {
             true => Judgement::SubjectAhead,
             false => Judgement::BaselineAhead,
         });
     }
-    let bound_percent = comparison.equivalence?.bound_percent;
-    let equivalence = statistics::equivalence(ratios, seed, comparison.confidence, bound_percent)?;
-    Some(match equivalence.p_value <= 1.0 - comparison.confidence {
+    let equivalence = statistics::equivalence(ratios, seed, confidence, bound_percent?)?;
+    Some(match equivalence.p_value <= 1.0 - confidence {
         true => Judgement::Equivalent,
         false => Judgement::NoDifference,
     })
 }
 
-/// Every choice that leads to another judgement, for a comparison that has a verdict about its
-/// primary metric. A choice of fewer than [`MIN_PAIRS`] pairs says nothing, but for the one without
-/// a single pair.
-pub(super) fn would_change(
-    comparison: &Comparison,
-    every: &[EveryRatio],
-    seed: u64,
-) -> Vec<WouldChange> {
-    let ratios = &comparison.pair_ratios;
-    let is_judged = matches!(
-        comparison.verdict,
-        Verdict::Ahead { .. } | Verdict::Equivalent { .. } | Verdict::NoDifference { .. }
-    );
-    // Over several occasions, the occasion is what varies most: the ratio of each is beside the verdict.
-    let is_judged = is_judged && comparison.occasions.is_empty();
-    let own = judge(comparison, ratios, seed).filter(|_| is_judged);
-    let Some(own) = own else { return Vec::new() };
+/// Every choice that leads to another judgement than these ratios, which count. A choice of fewer than
+/// [`MIN_PAIRS`] pairs says nothing, but for the one without a single pair.
+pub(super) fn would_change(tests: Tests, ratios: &[f64], every: &[EveryRatio]) -> Vec<WouldChange> {
+    let Some(own) = judge(tests, ratios) else { return Vec::new() };
     let chosen = |placement| of_placement(every, placement).into_iter().map(|it| it.1).collect();
     let placed = |placement| chosen(Some(placement));
     let mut choices = without_an_extreme(ratios).map(|it| (Selection::OnePairLess, it)).to_vec();
@@ -104,7 +97,7 @@ pub(super) fn would_change(
     choices.extend(others.into_iter().filter(|(_, it): &(_, Vec<f64>)| it.len() >= MIN_PAIRS));
     let mut changes: Vec<WouldChange> = Vec::new();
     for (with, chosen) in choices {
-        let to = judge(comparison, &chosen, seed).unwrap_or(own);
+        let to = judge(tests, &chosen).unwrap_or(own);
         if to != own && changes.iter().all(|it| it.with != with) {
             changes.push(WouldChange { with, to });
         }

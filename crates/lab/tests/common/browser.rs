@@ -37,7 +37,13 @@ impl Browser {
         let mut child = Command::new(binary)
             .args(["--headless", "--remote-debugging-port=0", "--hide-scrollbars"])
             // Root gets no sandbox from it; the only pages it sees here are our own.
-            .args(["--no-sandbox", "--disable-gpu", "--no-first-run", "--mute-audio"])
+            .args([
+                "--no-sandbox",
+                "--disable-gpu",
+                "--no-first-run",
+                "--mute-audio",
+                "--disable-quic",
+            ])
             .args(["--disable-background-networking", "--disable-component-update"])
             // Colours of pixels are those of the style sheet on every machine.
             .args(["--force-color-profile=srgb", "--disable-lcd-text", "--disable-sync"])
@@ -116,13 +122,18 @@ impl Browser {
         self.navigate(url);
     }
 
-    /// The page is there before or after the answer to the command.
     fn navigate(&mut self, url: &str) {
+        self.load("Page.navigate", &json!({"url": url}));
+    }
+
+    /// Gives a command that loads a page, and waits for the page, which is there before or after the
+    /// answer to the command.
+    pub(crate) fn load(&mut self, method: &str, parameters: &Value) {
         self.events.clear();
-        self.command("Page.navigate", &json!({"url": url}));
+        self.command(method, parameters);
         let is_there = |message: &Value| message["method"] == "Page.loadEventFired";
         if !self.events.iter().any(is_there) {
-            self.find(url, is_there);
+            self.find("the page", is_there);
         }
     }
 

@@ -1,12 +1,11 @@
 //! A connection as bytes of HTTP, with TLS or without.
 
 use super::tls::TlsSession;
-use crate::turn::yield_now;
 use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
-use twinring::{RecvBuf, SendBuf, TcpStream};
+use twinring::{RecvBuf, SendBuf, TcpStream, yield_now};
 
 /// A stream, with its TLS state.
 pub(super) struct Link {

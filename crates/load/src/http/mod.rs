@@ -45,10 +45,9 @@ use self::choice::Choice;
 use self::expect::Expectation;
 use self::tls::TlsClient;
 use self::worker::Shared;
-use crate::run::{LINGER, Plan, Stage};
+use crate::run::{Plan, Stage};
 use std::fmt;
 use std::sync::Arc;
-use twinring::Runtime;
 use twinring_wire::HttpResult;
 
 /// A load that is ready to run.
@@ -76,17 +75,8 @@ impl Load {
             }
             None => None,
         };
-        let runtime = Runtime::builder()
-            .engine(settings.engine)
-            .uring(settings.tuned_uring())
-            .epoll(settings.epoll.clone())
-            .workers(settings.threads)
-            .pin(settings.pin.clone())
-            .linger(LINGER)
-            // One connection less is less load than requested.
-            .stop_on_panic(true)
-            .build()
-            .map_err(LoadError::Engine)?;
+        let runtime =
+            settings.workers.builder(settings.tuned_uring()).build().map_err(LoadError::Engine)?;
         let expectation = Expectation::new(
             settings.statuses.clone(),
             settings.length,
@@ -117,7 +107,7 @@ impl Load {
         let Load { shared, stage } = self;
         let settings = &shared.settings;
         let plan = Plan {
-            threads: settings.threads,
+            threads: settings.workers.threads,
             warmup: settings.warmup,
             duration: settings.duration,
             requests: settings.requests,

@@ -5,10 +5,11 @@ use super::target::{Request, Target};
 use super::tls::TlsSettings;
 use crate::limits;
 use crate::schedule::{Arrivals, RATE_PER_S_MAX};
+use crate::workers::Workers;
 use http::Method;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
-use twinring::{EngineChoice, EpollOptions, UringOptions};
+use twinring::UringOptions;
 use twinring_wire::http as wire;
 use twinring_wire::http::Length;
 
@@ -36,16 +37,8 @@ pub struct Settings {
     pub pipeline: u32,
     /// Keep connections for further requests.
     pub keepalive: bool,
-    /// Worker threads, each with an engine of its own.
-    pub threads: usize,
-    /// CPUs for the threads, in turn; empty leaves them to the scheduler.
-    pub pin: Vec<usize>,
-    /// The engine.
-    pub engine: EngineChoice,
-    /// Features of io_uring.
-    pub uring: UringOptions,
-    /// Features of epoll.
-    pub epoll: EpollOptions,
+    /// Worker threads and their engine.
+    pub workers: Workers,
     /// Requests per second: makes it an open loop.
     pub rate_per_s: Option<u64>,
     /// How the requests of an open loop follow each other.
@@ -95,11 +88,7 @@ impl Settings {
             connections: 1,
             pipeline: 1,
             keepalive: true,
-            threads: 1,
-            pin: Vec::new(),
-            engine: EngineChoice::Auto,
-            uring: UringOptions::default(),
-            epoll: EpollOptions::default(),
+            workers: Workers::default(),
             rate_per_s: None,
             arrivals: Arrivals::default(),
             warmup: Duration::from_secs(1),
@@ -128,7 +117,7 @@ impl Settings {
     /// # Errors
     /// The error, for a user.
     pub fn check(&self) -> Result<(), String> {
-        limits::shared_out(self.connections, self.threads)?;
+        limits::shared_out(self.connections, self.workers.threads)?;
         limits::between("--pipeline", self.pipeline.into(), 1, PIPELINE_MAX.into())?;
         limits::optional(&[
             ("--rate", self.rate_per_s, RATE_PER_S_MAX),
@@ -184,8 +173,7 @@ impl Settings {
     /// Receive buffers that suit the bytes that a connection receives at once, unless configured.
     /// The length of answers is known only if it is configured; 4 KiB is a compromise.
     pub(super) fn tuned_uring(&self) -> UringOptions {
-        let mut options = self.uring.clone();
-        let share = self.connections.div_ceil(self.threads as u64);
+        let share = self.connections.div_ceil(self.workers.threads as u64);
         let expected = match (&self.length, &self.body) {
             (ExpectedLength::Bytes(bytes), _) => Some(*bytes),
             (_, ExpectedBody::Bytes(bytes)) => Some(bytes.len() as u64),
@@ -198,13 +186,8 @@ impl Settings {
             Some(8192..) => (16 * 1024, 64),
             _ => (4096, 512),
         };
-        // Buffers of another kind or size have a suitable number by default.
-        if options.buffers.is_none() && options.buffer_bytes.is_none() {
-            options.buffer_bytes = Some(bytes);
-            let count = (2 * share).clamp(64, most).next_power_of_two() as u32;
-            options.buffer_count = options.buffer_count.or(Some(count));
-        }
-        options
+        let count = (2 * share).clamp(64, most).next_power_of_two() as u32;
+        self.workers.uring_with_buffers(bytes, count)
     }
 
     pub(super) fn report(&self) -> wire::Settings {
@@ -215,7 +198,7 @@ impl Settings {
             connections: self.connections,
             pipeline: self.pipeline.into(),
             keepalive: self.keepalive,
-            threads: self.threads as u64,
+            threads: self.workers.threads as u64,
             mode: if self.rate_per_s.is_some() { "open" } else { "closed" }.to_owned(),
             rate_per_s: self.rate_per_s,
             arrivals: self.schedule().map(|(_, arrivals)| arrivals.to_string()),
@@ -257,7 +240,7 @@ mod tests {
             (|s| (s.pipeline, s.keepalive) = (2, false), "--no-keepalive"),
             (|s| s.rate_per_s = Some(0), "--rate 0"),
             (|s| s.connections = 0, "--connections 0"),
-            (|s| s.threads = 2, "--threads 2"),
+            (|s| s.workers.threads = 2, "--threads 2"),
             (|s| s.timeout = Duration::ZERO, "--timeout 0"),
             (|s| s.local = vec![[0, 0, 0, 0, 0, 0, 0, 1].into()], "--local ::1"),
             (|s| s.tls.insecure = true, "--tls-ca"),
@@ -288,8 +271,8 @@ mod tests {
     #[test]
     fn buffers_suit_the_length_of_answers_unless_configured() {
         let buffers = |length: ExpectedLength, uring: &str| {
-            let uring = uring.parse().unwrap();
-            let tuned = Settings { length, connections: 100, uring, ..settings() }.tuned_uring();
+            let workers = Workers { uring: uring.parse().unwrap(), ..Workers::default() };
+            let tuned = Settings { length, connections: 100, workers, ..settings() }.tuned_uring();
             (tuned.buffer_bytes, tuned.buffer_count)
         };
         assert_eq!(buffers(ExpectedLength::First, ""), (Some(4096), Some(256)));

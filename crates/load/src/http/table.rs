@@ -15,14 +15,14 @@ pub struct Table<'a>(pub &'a HttpResult);
 impl fmt::Display for Table<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.head(f)?;
-        self.rates(f)?;
+        table::rates(f, &self.0.all, self.0.bytes.received, "received")?;
         self.latencies(f)?;
         self.peers(f)?;
         self.0
             .gates
             .iter()
             .try_for_each(|gate| writeln!(f, "gate          {}", gates::in_words(gate)))?;
-        table::cpu(f, &self.0.all.cpu)
+        table::cpu(f, &self.0.all.cpu, "the server could do more")
     }
 }
 
@@ -39,10 +39,7 @@ impl Table<'_> {
         }
         write!(f, "load          {} connections, ", grouped(asked.connections))?;
         match asked.rate_per_s {
-            Some(rate) => {
-                let arrivals = asked.arrivals.as_deref().unwrap_or("periodic");
-                write!(f, "open loop at {} requests/s, {arrivals}", grouped(rate))?;
-            }
+            Some(rate) => f.write_str(&table::open_loop(rate, asked.arrivals.as_deref()))?,
             None => write!(f, "closed loop")?,
         }
         match (asked.keepalive, asked.pipeline) {
@@ -57,20 +54,7 @@ impl Table<'_> {
             let (made, resumed) = (grouped(tls.handshakes), grouped(tls.resumed));
             writeln!(f, "TLS           {protocol}, {suite}; {made} handshakes, {resumed} resumed")?;
         }
-        let interrupted = if self.0.head.interrupted { ", interrupted" } else { "" };
-        writeln!(f, "window        {:.3} s{interrupted}", self.0.all.window.seconds)
-    }
-
-    fn rates(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let requests = &self.0.all.requests;
-        writeln!(
-            f,
-            "requests      {} answered, {} /s, {:.1} MB/s received",
-            grouped(requests.answered),
-            grouped(requests.per_second.round() as u64),
-            table::megabytes_per_s(self.0.bytes.received, self.0.all.window.seconds)
-        )?;
-        table::left_over(f, requests, &self.0.all.whole_run)
+        table::window(f, &self.0.head, &self.0.all.window)
     }
 
     fn latencies(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -89,17 +73,7 @@ impl Table<'_> {
     }
 
     fn peers(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let c = &self.0.all.connections;
-        writeln!(
-            f,
-            "connections   {} asked, {} established, {} served, {} served at once, {} reconnects",
-            grouped(c.asked),
-            grouped(c.established),
-            grouped(c.served),
-            grouped(c.served_at_once_max),
-            grouped(c.reconnects)
-        )?;
-        table::fairness(f, c.min_answered, c.max_answered)?;
+        table::connections(f, &self.0.all.connections)?;
         let of = match (&self.0.settings.length, &self.0.settings.verify_body) {
             (_, Some(_)) => ", length and content",
             (Some(Length::Rule(rule)), None) if rule == "any" => "",

@@ -121,7 +121,7 @@ impl Worker {
 
     /// Opens this thread's connections. Failures are counted.
     async fn connect_all(self: &Rc<Worker>) -> Vec<(u64, Link)> {
-        let (total, threads) = (self.settings.connections, self.settings.threads);
+        let (total, threads) = (self.settings.connections, self.settings.workers.threads);
         let worker = Rc::clone(self);
         connect_share(0..total, threads, self.thread.index, move |number| {
             let worker = Rc::clone(&worker);

@@ -1,9 +1,10 @@
 //! The common parts of all result tables.
 
 use std::fmt;
+use twinring_wire::RequestResult;
 use twinring_wire::histogram::{Lag, Latency};
-use twinring_wire::load::Cpu;
-use twinring_wire::requests::{Requests, WholeRun};
+use twinring_wire::load::{Cpu, Head, Window};
+use twinring_wire::requests::Connections;
 
 /// Thousands separated, as in 1,234,567.
 pub(crate) fn grouped(number: u64) -> String {
@@ -58,12 +59,32 @@ pub(crate) fn lag(f: &mut fmt::Formatter<'_>, lag: &Lag) -> fmt::Result {
     writeln!(f, "schedule lag  p50 {p50}, p99 {p99}, max {max}")
 }
 
-/// The requests that were not answered, if there are any.
-pub(crate) fn left_over(
+/// What an open loop keeps to.
+pub(crate) fn open_loop(rate_per_s: u64, arrivals: Option<&str>) -> String {
+    format!("open loop at {} requests/s, {}", grouped(rate_per_s), arrivals.unwrap_or("periodic"))
+}
+
+pub(crate) fn window(f: &mut fmt::Formatter<'_>, head: &Head, window: &Window) -> fmt::Result {
+    let interrupted = if head.interrupted { ", interrupted" } else { "" };
+    writeln!(f, "window        {:.3} s{interrupted}", window.seconds)
+}
+
+/// Requests and received bytes, which came `how`, and the requests that were not answered, if there
+/// are any.
+pub(crate) fn rates(
     f: &mut fmt::Formatter<'_>,
-    requests: &Requests,
-    whole: &WholeRun,
+    all: &RequestResult,
+    received: u64,
+    how: &str,
 ) -> fmt::Result {
+    let (requests, whole) = (&all.requests, &all.whole_run);
+    writeln!(
+        f,
+        "requests      {} answered, {} /s, {:.1} MB/s {how}",
+        grouped(requests.answered),
+        grouped(requests.per_second.round() as u64),
+        megabytes_per_s(received, all.window.seconds)
+    )?;
     if whole.failed + whole.abandoned + requests.unsent == 0 {
         return Ok(());
     }
@@ -76,8 +97,17 @@ pub(crate) fn left_over(
     )
 }
 
-pub(crate) fn fairness(f: &mut fmt::Formatter<'_>, least: u64, most: u64) -> fmt::Result {
-    let (least, most) = (grouped(least), grouped(most));
+pub(crate) fn connections(f: &mut fmt::Formatter<'_>, c: &Connections) -> fmt::Result {
+    writeln!(
+        f,
+        "connections   {} asked, {} established, {} served, {} served at once, {} reconnects",
+        grouped(c.asked),
+        grouped(c.established),
+        grouped(c.served),
+        grouped(c.served_at_once_max),
+        grouped(c.reconnects)
+    )?;
+    let (least, most) = (grouped(c.min_answered), grouped(c.max_answered));
     writeln!(f, "fairness      {least} to {most} answers per connection")
 }
 
@@ -100,8 +130,9 @@ pub(crate) fn errors(
     }
 }
 
-pub(crate) fn cpu(f: &mut fmt::Formatter<'_>, cpu: &Cpu) -> fmt::Result {
-    let limit = if cpu.saturated { ": saturated, the server could do more" } else { "" };
+/// CPU of the load generator; `limit` is what it means if that was all there is.
+pub(crate) fn cpu(f: &mut fmt::Formatter<'_>, cpu: &Cpu, limit: &str) -> fmt::Result {
+    let limit = if cpu.saturated { format!(": saturated, {limit}") } else { String::new() };
     write!(
         f,
         "own CPU       {:.2} s user, {:.2} s system; busiest thread {:.1} %{limit}",

@@ -1,11 +1,10 @@
 //! Common to all connections of a thread: due requests, and answers that take too long.
 
 use crate::schedule::Schedule;
-use crate::turn::yield_now;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
-use twinring::{monotonic_ns, sleep, sleep_until};
+use twinring::{monotonic_ns, sleep, sleep_until, yield_now};
 
 /// The connections of a thread.
 pub(crate) type Connections<C> = Vec<Rc<RefCell<C>>>;

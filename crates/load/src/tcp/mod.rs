@@ -30,10 +30,10 @@ pub use crate::observer::{Observer, Phase, Progress};
 pub use crate::run::{LoadError, Stopper};
 
 use self::settings::Pace;
-use crate::run::{LINGER, Plan, Stage};
+use crate::run::{Plan, Stage};
 use std::fmt;
 use std::sync::Arc;
-use twinring::{Features, Runtime, RuntimeError};
+use twinring::{Features, RuntimeError};
 use twinring_wire::TcpResult;
 
 /// A load that is ready to run.
@@ -54,16 +54,7 @@ impl Load {
     /// # Errors
     /// When the engine or a requested feature is refused.
     pub fn new(settings: Settings) -> Result<Load, RuntimeError> {
-        let runtime = Runtime::builder()
-            .engine(settings.engine)
-            .uring(settings.tuned_uring())
-            .epoll(settings.epoll.clone())
-            .workers(settings.threads)
-            .pin(settings.pin.clone())
-            .linger(LINGER)
-            // One connection less is less load than requested.
-            .stop_on_panic(true)
-            .build()?;
+        let runtime = settings.workers.builder(settings.tuned_uring()).build()?;
         Ok(Load { settings: Arc::new(settings), stage: Stage::new(runtime) })
     }
 
@@ -89,7 +80,7 @@ impl Load {
     pub fn run(self, observer: &mut dyn Observer) -> Result<TcpResult, LoadError> {
         let Load { settings, stage } = self;
         let plan = Plan {
-            threads: settings.threads,
+            threads: settings.workers.threads,
             warmup: settings.warmup,
             duration: settings.duration,
             requests: settings.messages,

@@ -2,9 +2,10 @@
 
 use crate::limits::{self, CONNECTIONS_MAX, between};
 use crate::schedule::{Arrivals, RATE_PER_S_MAX};
+use crate::workers::Workers;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
-use twinring::{EngineChoice, EpollOptions, UringOptions};
+use twinring::UringOptions;
 use twinring_wire::tcp as wire;
 
 /// Requests in flight per connection in an open loop, by default. Large, so that requests leave on
@@ -45,16 +46,8 @@ pub struct Settings {
     pub message_bytes: u32,
     /// Requests in flight per connection; 1, or [`OPEN_LOOP_DEPTH`] in an open loop.
     pub depth: Option<u32>,
-    /// Worker threads, each with an engine of its own.
-    pub threads: usize,
-    /// CPUs for the threads, in turn; empty leaves them to the scheduler.
-    pub pin: Vec<usize>,
-    /// The engine.
-    pub engine: EngineChoice,
-    /// Features of io_uring.
-    pub uring: UringOptions,
-    /// Features of epoll.
-    pub epoll: EpollOptions,
+    /// Worker threads and their engine.
+    pub workers: Workers,
     /// Requests per second: makes it an open loop.
     pub rate_per_s: Option<u64>,
     /// How the requests of an open loop follow each other.
@@ -89,11 +82,7 @@ impl Settings {
             connections: 1,
             message_bytes: 128,
             depth: None,
-            threads: 1,
-            pin: Vec::new(),
-            engine: EngineChoice::Auto,
-            uring: UringOptions::default(),
-            epoll: EpollOptions::default(),
+            workers: Workers::default(),
             rate_per_s: None,
             arrivals: Arrivals::default(),
             churn: None,
@@ -119,7 +108,7 @@ impl Settings {
     /// # Errors
     /// The error, for a user.
     pub fn check(&self) -> Result<(), String> {
-        limits::shared_out(self.connections, self.threads)?;
+        limits::shared_out(self.connections, self.workers.threads)?;
         between("--idle", self.idle, 0, CONNECTIONS_MAX)?;
         between("--size", self.message_bytes.into(), 1, MESSAGE_BYTES_MAX.into())?;
         limits::optional(&[
@@ -155,20 +144,14 @@ impl Settings {
     /// Receive buffers that suit the bytes that a connection receives at once, unless configured:
     /// many small ones, or few large ones, so that the pool stays inside the cache.
     pub(super) fn tuned_uring(&self) -> UringOptions {
-        let mut options = self.uring.clone();
         let at_once = u64::from(self.message_bytes) * u64::from(self.depth.unwrap_or(1));
         let (bytes, count) = if at_once <= 2048 && !self.slow_reader {
-            let share = self.connections.div_ceil(self.threads as u64);
+            let share = self.connections.div_ceil(self.workers.threads as u64);
             (2048, (2 * share).clamp(64, 1024).next_power_of_two() as u32)
         } else {
             (16 * 1024, 64)
         };
-        // Buffers of another kind or size have a suitable number by default.
-        if options.buffers.is_none() && options.buffer_bytes.is_none() {
-            options.buffer_bytes = Some(bytes);
-            options.buffer_count = options.buffer_count.or(Some(count));
-        }
-        options
+        self.workers.uring_with_buffers(bytes, count)
     }
 
     pub(super) fn report(&self) -> wire::Settings {
@@ -176,7 +159,7 @@ impl Settings {
             connections: self.connections,
             message_bytes: self.message_bytes.into(),
             depth: self.depth_in_use(),
-            threads: self.threads as u64,
+            threads: self.workers.threads as u64,
             mode: if self.pace() == Pace::Open { "open" } else { "closed" }.to_owned(),
             rate_per_s: self.rate_per_s,
             arrivals: self.schedule().map(|(_, arrivals)| arrivals.to_string()),
@@ -208,7 +191,7 @@ mod tests {
             (|s| s.depth = Some(0), "--depth 0"),
             (|s| s.rate_per_s = Some(0), "--rate 0"),
             (|s| s.connections = 0, "--connections 0"),
-            (|s| s.threads = 2, "--threads 2"),
+            (|s| s.workers.threads = 2, "--threads 2"),
             (|s| s.duration = Duration::ZERO, "--duration 0"),
             (|s| s.local = vec![[0, 0, 0, 0, 0, 0, 0, 1].into()], "--local ::1"),
             (|s| (s.slow_reader, s.churn) = (true, Some(1)), "--slow-reader"),
@@ -224,9 +207,9 @@ mod tests {
     #[test]
     fn configured_options_are_not_tuned() {
         let mut settings = settings();
-        settings.uring = "buffer_bytes=4096".parse().unwrap();
-        assert_eq!(settings.tuned_uring(), settings.uring);
-        settings.uring = "buffer_count=256".parse().unwrap();
+        settings.workers.uring = "buffer_bytes=4096".parse().unwrap();
+        assert_eq!(settings.tuned_uring(), settings.workers.uring);
+        settings.workers.uring = "buffer_count=256".parse().unwrap();
         let tuned = settings.tuned_uring();
         assert_eq!((tuned.buffer_bytes, tuned.buffer_count), (Some(2048), Some(256)));
     }

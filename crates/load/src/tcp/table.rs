@@ -1,7 +1,7 @@
 //! The result of a run as a table for people.
 
 use crate::report::table::{
-    cpu, errors, fairness, grouped, lag, latency_from, latency_rows, left_over, megabytes_per_s,
+    connections, cpu, errors, lag, latency_from, latency_rows, open_loop, rates, window,
 };
 use std::fmt;
 use twinring_wire::TcpResult;
@@ -14,10 +14,10 @@ pub struct Table<'a>(pub &'a TcpResult);
 impl fmt::Display for Table<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.head(f)?;
-        self.rates(f)?;
+        rates(f, &self.0.all, self.0.bytes.received, "each way")?;
         self.latencies(f)?;
         self.peers(f)?;
-        cpu(f, &self.0.all.cpu)
+        cpu(f, &self.0.all.cpu, "the server could do more")
     }
 }
 
@@ -28,10 +28,7 @@ impl Table<'_> {
         writeln!(f, "target        {}", self.0.head.target)?;
         write!(f, "load          {} connections x {} B, ", asked.connections, asked.message_bytes)?;
         match asked.rate_per_s {
-            Some(rate) => {
-                let arrivals = asked.arrivals.as_deref().unwrap_or("periodic");
-                write!(f, "open loop at {} requests/s, {arrivals}", grouped(rate))?;
-            }
+            Some(rate) => f.write_str(&open_loop(rate, asked.arrivals.as_deref()))?,
             None if asked.slow_reader => write!(f, "slow readers")?,
             None => write!(f, "closed loop, depth {}", asked.depth)?,
         }
@@ -42,20 +39,7 @@ impl Table<'_> {
             write!(f, ", {} idle", asked.idle)?;
         }
         writeln!(f, "; {}, {} thread(s)", self.0.head.engine, asked.threads)?;
-        let interrupted = if self.0.head.interrupted { ", interrupted" } else { "" };
-        writeln!(f, "window        {:.3} s{interrupted}", self.0.all.window.seconds)
-    }
-
-    fn rates(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let requests = &self.0.all.requests;
-        writeln!(
-            f,
-            "requests      {} answered, {} /s, {:.1} MB/s each way",
-            grouped(requests.answered),
-            grouped(requests.per_second.round() as u64),
-            megabytes_per_s(self.0.bytes.received, self.0.all.window.seconds)
-        )?;
-        left_over(f, requests, &self.0.all.whole_run)
+        window(f, &self.0.head, &self.0.all.window)
     }
 
     fn latencies(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -65,17 +49,7 @@ impl Table<'_> {
     }
 
     fn peers(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let c = &self.0.all.connections;
-        writeln!(
-            f,
-            "connections   {} asked, {} established, {} served, {} served at once, {} reconnects",
-            grouped(c.asked),
-            grouped(c.established),
-            grouped(c.served),
-            grouped(c.served_at_once_max),
-            grouped(c.reconnects)
-        )?;
-        fairness(f, c.min_answered, c.max_answered)?;
+        connections(f, &self.0.all.connections)?;
         let verified = if self.0.settings.verify { "every byte verified" } else { "not verified" };
         errors(f, &named(&self.0.errors), verified, self.0.all.first_error.as_deref())
     }

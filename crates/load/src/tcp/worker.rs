@@ -54,7 +54,7 @@ impl Worker {
 
     /// Opens this thread's connections, active and idle ones. Failures are counted.
     async fn connect_all(self: &Rc<Worker>) -> (Vec<(u64, TcpStream)>, Vec<(u64, TcpStream)>) {
-        let (total, threads) = (self.settings.connections, self.settings.threads);
+        let (total, threads) = (self.settings.connections, self.settings.workers.threads);
         let share = |all| {
             let worker = Rc::clone(self);
             connect_share(all, threads, self.thread.index, move |number| {

@@ -64,7 +64,7 @@ impl<'a> Conductor<'a> {
     /// Waits until every thread has opened its sockets. False if there is nothing to measure.
     fn all_open(&mut self) -> bool {
         let (mut ready, mut opened) = (0, 0);
-        while ready < self.settings.threads {
+        while ready < self.settings.workers.threads {
             match hear(&self.heard, LOOK_INTERVAL) {
                 Ok(Note::Ready { opened: more }) => {
                     ready += 1;

@@ -50,8 +50,6 @@ use twinring::{Features, Runtime, RuntimeError};
 use twinring_wire::UdpResult;
 use twinring_wire::udp::RampStep;
 
-/// How long sockets may continue to send queued packets after the run: they were abandoned.
-const LINGER: Duration = Duration::from_millis(100);
 /// Traffic before each step of a ramp.
 const RAMP_WARMUP: Duration = Duration::from_millis(250);
 
@@ -178,18 +176,8 @@ impl Load {
 }
 
 fn build(settings: &Settings) -> Result<Runtime, RuntimeError> {
-    Runtime::builder()
-        .engine(settings.engine)
-        .uring(settings.tuned_uring())
-        .epoll(settings.epoll.clone())
-        .workers(settings.threads)
-        .pin(settings.pin.clone())
-        .linger(LINGER)
-        // One socket less is less load than requested.
-        .stop_on_panic(true)
-        .tick(settings.tick)
-        .call_times(settings.calls)
-        .build()
+    let builder = settings.workers.builder(settings.tuned_uring());
+    builder.tick(settings.tick).call_times(settings.calls).build()
 }
 
 fn run_once(
@@ -199,7 +187,7 @@ fn run_once(
     observer: &mut dyn Observer,
 ) -> Result<UdpResult, LoadError> {
     let (notes, heard) = channel();
-    let control = Arc::new(Control::new(settings.threads, Arc::clone(stopped), notes));
+    let control = Arc::new(Control::new(settings.workers.threads, Arc::clone(stopped), notes));
     let (handle, features) = (runtime.handle(), runtime.features().clone());
     let fallback_reason = runtime.fallback_reason().map(str::to_owned);
     // With a submission thread the kernel may take packets before the enter.

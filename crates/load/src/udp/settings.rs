@@ -2,17 +2,15 @@
 
 use super::packet::{Payload, RTP_HEADER_BYTES, STREAMS_MAX};
 use super::plan::{Rate, Spread};
+use crate::limits::{self, THREADS_MAX, TIME_MAX, between};
+use crate::workers::Workers;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
-use twinring::{EngineChoice, EpollOptions, UdpOptions, UringOptions};
+use twinring::{UdpOptions, UringOptions};
 use twinring_wire::udp as wire;
 
 /// Longest packet: the payload of the largest datagram on IPv4.
 const PACKET_BYTES_MAX: u32 = 65_507;
-/// Most threads.
-const THREADS_MAX: usize = 1024;
-/// Longest warm-up or window.
-const TIME_MAX: Duration = Duration::from_secs(7 * 86_400);
 /// Longest wait for replies.
 const DRAIN_MAX: Duration = Duration::from_secs(60);
 /// Packets a second of all streams together, at most.
@@ -65,16 +63,8 @@ pub struct Settings {
     pub duration: Duration,
     /// How long replies are awaited after the window.
     pub drain: Duration,
-    /// Worker threads, each with an engine of its own.
-    pub threads: usize,
-    /// CPUs for the threads, in turn; empty leaves them to the scheduler.
-    pub pin: Vec<usize>,
-    /// The engine.
-    pub engine: EngineChoice,
-    /// Features of io_uring.
-    pub uring: UringOptions,
-    /// Features of epoll.
-    pub epoll: EpollOptions,
+    /// Worker threads and their engine.
+    pub workers: Workers,
     /// Bytes of receive buffer to request for each socket.
     pub receive_buffer_bytes: Option<u32>,
     /// Bytes of send buffer to request for each socket.
@@ -109,11 +99,7 @@ impl Settings {
             warmup: Duration::from_secs(1),
             duration: Duration::from_secs(10),
             drain: Duration::from_millis(500),
-            threads: 1,
-            pin: Vec::new(),
-            engine: EngineChoice::Auto,
-            uring: UringOptions::default(),
-            epoll: EpollOptions::default(),
+            workers: Workers::default(),
             receive_buffer_bytes: None,
             send_buffer_bytes: None,
             local: Vec::new(),
@@ -129,7 +115,7 @@ impl Settings {
     pub fn check(&self) -> Result<(), String> {
         between("--streams", self.streams, 1, STREAMS_MAX)?;
         between("--size", self.packet_bytes.into(), 1, PACKET_BYTES_MAX.into())?;
-        between("--threads", self.threads as u64, 1, THREADS_MAX as u64)?;
+        between("--threads", self.workers.threads as u64, 1, THREADS_MAX as u64)?;
         if let Some(pending) = self.pending {
             between("--pending", pending.into(), 1, 4096)?;
         }
@@ -140,7 +126,7 @@ impl Settings {
         if self.payload == Payload::Raw
             && self.packet_bytes < 8
             && self.single_socket
-            && self.streams > self.threads as u64
+            && self.streams > self.workers.threads as u64
         {
             return Err("--payload raw with less than 8 bytes names no stream: it needs a socket \
                         for each, or one stream a thread"
@@ -153,13 +139,11 @@ impl Settings {
             let packets = self.packets_per_s();
             return Err(format!("--pps x --streams is {packets}: expected at most 100000000"));
         }
-        if self.threads as u64 > self.streams {
-            let (threads, streams) = (self.threads, self.streams);
+        if self.workers.threads as u64 > self.streams {
+            let (threads, streams) = (self.workers.threads, self.streams);
             return Err(format!("--threads {threads} with --streams {streams}: each needs one"));
         }
-        if let Some(other) = self.local.iter().find(|ip| ip.is_ipv4() != self.target.is_ipv4()) {
-            return Err(format!("--local {other} cannot reach {}", self.target));
-        }
+        limits::sources(&self.local, self.target)?;
         if self.target.port() == 0 {
             return Err("port 0 is not a valid target".into());
         }
@@ -196,7 +180,8 @@ impl Settings {
 
     /// Streams of thread number `thread`.
     pub(super) fn streams_of(&self, thread: usize) -> u64 {
-        (self.streams + self.threads as u64 - 1 - thread as u64) / self.threads as u64
+        (self.streams + self.workers.threads as u64 - 1 - thread as u64)
+            / self.workers.threads as u64
     }
 
     /// Packets that each stream remembers: those of a second, or of the wait for replies if that is
@@ -233,7 +218,7 @@ impl Settings {
         // One byte more than a packet, so that a longer reply is detected; whole cache lines.
         let buffer_bytes = (self.packet_bytes + 1).next_multiple_of(64).min(65_535);
         // The packets of 20 ms: replies that arrive during a delay wait in the kernel.
-        let packets = (self.packets_per_s() / self.threads as f64 / 50.0) as u32;
+        let packets = (self.packets_per_s() / self.workers.threads as f64 / 50.0) as u32;
         UdpOptions {
             recv_buffer_bytes: self.receive_buffer(),
             send_buffer_bytes: self.send_buffer_bytes,
@@ -251,7 +236,7 @@ impl Settings {
 
     /// Rings for the work of thousands of sockets between two ticks, unless configured.
     pub(super) fn tuned_uring(&self) -> UringOptions {
-        let mut options = self.uring.clone();
+        let mut options = self.workers.uring.clone();
         options.sq_entries = options.sq_entries.or(Some(4096));
         options.cq_entries = options.cq_entries.or(Some(32_768));
         options
@@ -267,7 +252,7 @@ impl Settings {
             spread: if self.spread == Spread::Even { "even" } else { "burst" }.to_owned(),
             pending: self.pending,
             batch: self.batch,
-            threads: self.threads as u64,
+            threads: self.workers.threads as u64,
             tick_us: self.tick.as_secs_f64() * 1e6,
             gso: self.gso,
             verify: self.verify,
@@ -277,13 +262,6 @@ impl Settings {
             drain_s: self.drain.as_secs_f64(),
         }
     }
-}
-
-fn between(name: &str, number: u64, least: u64, most: u64) -> Result<(), String> {
-    if (least..=most).contains(&number) {
-        return Ok(());
-    }
-    Err(format!("{name} {number}: expected {least} to {most}"))
 }
 
 #[cfg(test)]
@@ -303,7 +281,7 @@ mod tests {
             (|s| s.packet_bytes = 65_508, "--size 65508"),
             (|s| s.rate = Rate::per_second(0.0), "--pps 0"),
             (|s| (s.streams, s.rate) = (200, Rate::per_second(1e6)), "--pps x --streams"),
-            (|s| s.threads = 2, "--threads 2"),
+            (|s| s.workers.threads = 2, "--threads 2"),
             (|s| s.duration = Duration::ZERO, "--duration 0"),
             (|s| s.tick = Duration::from_secs(2), "--tick 2s"),
             (|s| s.pending = Some(0), "--pending 0"),
@@ -333,7 +311,8 @@ mod tests {
 
     #[test]
     fn every_stream_has_a_thread() {
-        let settings = Settings { streams: 10, threads: 4, ..settings() };
+        let mut settings = Settings { streams: 10, ..settings() };
+        settings.workers.threads = 4;
         let shares: Vec<_> = (0..4).map(|thread| settings.streams_of(thread)).collect();
         assert_eq!(shares, [3, 3, 2, 2]);
     }

@@ -1,6 +1,6 @@
 //! The result of a run as tables for people.
 
-use crate::report::table::{grouped, megabytes_per_s, time};
+use crate::report::table::{cpu, grouped, megabytes_per_s, time, window};
 use std::fmt;
 use twinring_wire::UdpResult;
 use twinring_wire::histogram::Latency;
@@ -27,15 +27,7 @@ impl fmt::Display for Table<'_> {
         if let Some(steps) = &self.0.ramp {
             ramp_table(f, steps)?;
         }
-        let cpu = &self.0.cpu;
-        let limit = if cpu.saturated { ": saturated, the schedule may not hold" } else { "" };
-        write!(
-            f,
-            "own CPU       {:.2} s user, {:.2} s system; busiest thread {:.1} %{limit}",
-            cpu.user_s,
-            cpu.system_s,
-            100.0 * cpu.busiest_thread_share
-        )
+        cpu(f, &self.0.cpu, "the schedule may not hold")
     }
 }
 
@@ -69,8 +61,7 @@ impl Table<'_> {
             Some(pending) => writeln!(f, ", {pending} pending receives per socket")?,
             None => writeln!(f)?,
         }
-        let interrupted = if self.0.head.interrupted { ", interrupted" } else { "" };
-        writeln!(f, "window        {:.3} s{interrupted}", self.0.window.seconds)
+        window(f, &self.0.head, &self.0.window)
     }
 
     fn counts(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -9,7 +9,6 @@ use super::plan::Plan;
 use super::traffic::{AT_ONCE_MIN, Shape, Sockets, Totals, Traffic};
 use crate::cpu::{CpuStart, CpuUse};
 use crate::recorder::histogram;
-use crate::turn::yield_now;
 use hdrhistogram::Histogram;
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -20,7 +19,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use twinring::net::Granted;
-use twinring::{CallTime, Ticker, UdpSocket, call_times, monotonic_ns, restart_call_times, spawn};
+use twinring::{
+    CallTime, Ticker, UdpSocket, call_times, monotonic_ns, restart_call_times, spawn, yield_now,
+};
 
 /// How long after the window packets may still leave that were due inside it.
 const LATE_SENDS_NS: u64 = 100_000_000;
@@ -107,7 +108,7 @@ impl Worker {
             if sockets.len().is_multiple_of(OPENED_PER_LOOK) && control.is_stopped() {
                 break;
             }
-            let number = own * settings.threads as u64 + index as u64;
+            let number = own * settings.workers.threads as u64 + index as u64;
             let local = match settings.local.len() as u64 {
                 0 => None,
                 count => settings.local.get((number % count) as usize),
@@ -339,7 +340,7 @@ impl Worker {
 }
 
 fn plan(settings: &Settings, index: usize, own: u64, first_ns: u64) -> Plan {
-    let thread = (index as u64, settings.threads as u64);
+    let thread = (index as u64, settings.workers.threads as u64);
     Plan::new(settings.rate, settings.spread, settings.streams, thread, own, first_ns)
 }
 

@@ -247,8 +247,8 @@ impl Executor {
     }
 }
 
-/// Gives every other task, and the driver, a turn.
-pub(crate) async fn yield_now() {
+/// Gives every other task of this worker that is ready, and its engine, a turn.
+pub async fn yield_now() {
     let mut yielded = false;
     poll_fn(|cx| {
         if std::mem::replace(&mut yielded, true) {

@@ -17,13 +17,14 @@ use std::sync::mpsc;
 use std::task::Poll;
 use std::time::Duration;
 pub(crate) use threads::*;
+pub(crate) use twinring::yield_now;
 use twinring::{Builder, EngineChoice, Handle, Runtime, TcpListener, TcpStream};
 
 pub(crate) type Peer = std::net::TcpStream;
 
 /// How long one test may take before it counts as hung. Most bugs of a driver show as a hang, and a
 /// hung test reports nothing. Sanitizers make everything slower (`.ci/sanitizers`).
-fn patience() -> Duration {
+pub(crate) fn patience() -> Duration {
     let asked = std::env::var("TWINRING_TEST_PATIENCE_S").ok();
     Duration::from_secs(asked.and_then(|seconds| seconds.parse().ok()).unwrap_or(40))
 }
@@ -463,17 +464,23 @@ pub(crate) async fn poll_once<F: Future>(future: F) -> Option<F::Output> {
     .await
 }
 
-/// Lets every other task, and the driver, have a turn.
-pub(crate) async fn yield_now() {
-    let mut yielded = false;
-    poll_fn(|cx| {
-        if std::mem::replace(&mut yielded, true) {
-            return Poll::Ready(());
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await
+/// Runs until another thread stops the runtime, which it does as soon as `begin` has begun what the
+/// end is to interrupt.
+pub(crate) fn stop_from_outside<T>(builder: Builder, begin: impl Future<Output = T>) {
+    let runtime = builder.build().expect("tried before");
+    let handle = runtime.handle();
+    let (ready, wait) = mpsc::channel();
+    let stopper = std::thread::spawn(move || {
+        wait.recv().expect("the runtime runs");
+        handle.stop();
+    });
+    let stopped = runtime.block_on(async move {
+        let _begun = begin.await;
+        ready.send(()).expect("the other waits");
+        std::future::pending::<()>().await;
+    });
+    assert!(stopped.expect_err("it was stopped").to_string().contains("stopped"));
+    stopper.join().expect("no panic");
 }
 
 /// Lets the driver process all events that have occurred on loopback.

@@ -69,21 +69,8 @@ fn everything_pending_is_closed(configuration: Configuration) {
 fn a_stop_from_outside_ends_everything_at_once(configuration: Configuration) {
     alone(DESCRIPTORS, || {
         let before = open_descriptors();
-        let runtime = configuration.builder().linger(Duration::from_secs(3600)).build();
-        let runtime = runtime.expect("tried before");
-        let handle = runtime.handle();
-        let (ready, wait) = std::sync::mpsc::channel();
-        let stopper = std::thread::spawn(move || {
-            wait.recv().expect("the runtime runs");
-            handle.stop();
-        });
-        let stopped = runtime.block_on(async move {
-            let _peers = leave_everything_pending().await;
-            ready.send(()).expect("the other waits");
-            std::future::pending::<()>().await;
-        });
-        assert!(stopped.expect_err("it was stopped").to_string().contains("stopped"));
-        stopper.join().expect("no panic");
+        let builder = configuration.builder().linger(Duration::from_secs(3600));
+        stop_from_outside(builder, leave_everything_pending());
         assert_eq!(open_descriptors(), before);
     });
 }

@@ -126,20 +126,7 @@ fn a_runtime_that_ends_leaves_nothing_behind(configuration: Configuration) {
 fn a_stop_from_outside_ends_operations_too(configuration: Configuration) {
     alone(3000, || {
         let before = open_descriptors();
-        let runtime = configuration.builder().build().expect("tried before");
-        let handle = runtime.handle();
-        let (ready, wait) = std::sync::mpsc::channel();
-        let stopper = std::thread::spawn(move || {
-            wait.recv().expect("the runtime runs");
-            handle.stop();
-        });
-        let stopped = runtime.block_on(async move {
-            let _peers = leave_everything_under_way().await;
-            ready.send(()).expect("the other waits");
-            std::future::pending::<()>().await;
-        });
-        assert!(stopped.expect_err("it was stopped").to_string().contains("stopped"));
-        stopper.join().expect("no panic");
+        stop_from_outside(configuration.builder(), leave_everything_under_way());
         // The end waits half a second for the kernel to give operations up. On a busy machine that can
         // be too short: what is left behind then ends later.
         let deadline = Instant::now() + Duration::from_secs(20);

@@ -6,6 +6,7 @@ use crate::tree::*;
 use std::io::Read;
 use std::rc::Rc;
 use std::time::Duration;
+use twinring::fs::SendStrategy;
 use twinring::spawn;
 
 contract!(
@@ -14,33 +15,35 @@ contract!(
     narrow_buffers_are_filled_again_and_again,
     headers_and_files_arrive_in_order,
     ranges_of_one_file_arrive,
-    a_file_that_ends_early_is_reported,
+    a_file_that_ends_early_is_reported_and_what_is_none_is_refused,
     a_file_that_shrinks_is_reported,
-    only_regular_files_are_sent,
     a_header_alone_arrives,
 );
 
 fn files_of_all_sizes_arrive(configuration: Configuration) {
-    in_all_ways(configuration, |tree, _| async move {
-        for bytes in [0, 1, 4096, 65_537, 262_144, 262_145, 1_000_001] {
+    by_all_strategies(configuration, |tree, strategy| async move {
+        for bytes in [0, 1, 4095, 4096, 65_537, 262_144, 262_145, 1_000_001] {
             let file = tree.file(1, bytes).await;
-            let (stream, mut peer) = pair().await;
-            let reading = on_thread(move || read_to_end(&mut peer).expect("no reset"));
-            stream.send_more("header").await.expect("an open stream");
-            let sent = stream.send_file(&file, 0, bytes as u64).await.expect("an open stream");
-            assert_eq!(sent, bytes as u64);
-            stream.send("trailer").await.expect("an open stream");
-            stream.shutdown_write().await.expect("an open stream");
-            let read = reading.await;
-            assert_eq!(read.len(), bytes + 13);
-            assert!(read.starts_with(b"header") && read.ends_with(b"trailer"));
-            assert_pattern(1, 0, &read[6..][..bytes]);
+            for at in [0, 1, 70_000] {
+                let (stream, mut peer) = pair().await;
+                let reading = on_thread(move || read_to_end(&mut peer).expect("no reset"));
+                stream.send_more("header").await.expect("an open stream");
+                let len = bytes.saturating_sub(at);
+                let sent = stream.send_file_by(strategy, &file, at as u64, len as u64).await;
+                assert_eq!(sent.expect("an open stream"), len as u64);
+                stream.send("trailer").await.expect("an open stream");
+                stream.shutdown_write().await.expect("an open stream");
+                let read = reading.await;
+                assert_eq!(read.len(), len + 13);
+                assert!(read.starts_with(b"header") && read.ends_with(b"trailer"));
+                assert_pattern(1, at, &read[6..][..len]);
+            }
         }
     });
 }
 
 fn a_large_file_reaches_a_slow_reader(configuration: Configuration) {
-    in_all_ways(configuration, |tree, _| async move {
+    by_all_strategies(configuration, |tree, strategy| async move {
         tree.write("file", large());
         let file = tree.open("file").await;
         let (stream, mut peer) = pair().await;
@@ -52,7 +55,7 @@ fn a_large_file_reaches_a_slow_reader(configuration: Configuration) {
             }
             read
         });
-        let sent = stream.send_file(&file, 0, LARGE_BYTES as u64).await;
+        let sent = stream.send_file_by(strategy, &file, 0, LARGE_BYTES as u64).await;
         assert_eq!(sent.expect("an open stream"), LARGE_BYTES as u64);
         drop((file, stream));
         assert!(reading.await == large());
@@ -77,26 +80,30 @@ fn narrow_buffers_are_filled_again_and_again(configuration: Configuration) {
 
 fn headers_and_files_arrive_in_order(configuration: Configuration) {
     const ROUNDS: usize = 30;
-    in_all_ways(configuration, |tree, _| async move {
+    by_all_strategies(configuration, |tree, strategy| async move {
         let file = tree.file(4, 60_000).await;
         for narrow in [false, true] {
             let (stream, mut peer) = if narrow { narrow_pair().await } else { pair().await };
             let reading = on_thread(move || read_to_end(&mut peer).expect("no reset"));
             let mut expected = Vec::new();
             for round in 0..ROUNDS {
-                let (at, len) = (round * 977, 3000 * (round % 5));
+                let (at, len) = (round * 977, 6000 * (round % 5));
+                // Every second file goes the usual way.
+                let strategy = if round % 2 == 0 { strategy } else { SendStrategy::Sendfile };
                 let header = format!("{round}: {len}\n");
                 expected.extend_from_slice(header.as_bytes());
                 expected.extend(pattern(4, at..at + len));
                 // A header that waits behind an earlier send, and one that does not.
-                if round % 3 == 0 {
-                    expected.extend_from_slice(b"plain");
-                    stream.send(header).await.expect("an open stream");
-                    stream.send_file(&file, at as u64, len as u64).await.expect("an open stream");
-                    stream.send("plain").await.expect("an open stream");
-                } else {
-                    stream.send_more(header).await.expect("an open stream");
-                    stream.send_file(&file, at as u64, len as u64).await.expect("an open stream");
+                let plain = round % 3 == 0;
+                match plain {
+                    true => stream.send(header).await.expect("an open stream"),
+                    false => stream.send_more(header).await.expect("an open stream"),
+                }
+                let sent = stream.send_file_by(strategy, &file, at as u64, len as u64).await;
+                assert_eq!(sent.expect("an open stream"), len as u64);
+                if plain {
+                    expected.extend_from_slice(b"behind");
+                    stream.send("behind").await.expect("an open stream");
                 }
             }
             stream.shutdown_write().await.expect("an open stream");
@@ -129,17 +136,23 @@ fn ranges_of_one_file_arrive(configuration: Configuration) {
     });
 }
 
-fn a_file_that_ends_early_is_reported(configuration: Configuration) {
-    in_all_ways(configuration, |tree, _| async move {
+fn a_file_that_ends_early_is_reported_and_what_is_none_is_refused(configuration: Configuration) {
+    by_all_strategies(configuration, |tree, strategy| async move {
         let file = tree.file(6, 100_000).await;
         let (stream, mut peer) = pair().await;
         let reading = on_thread(move || read_to_end(&mut peer).expect("no reset"));
         for (at, len, expected) in
             [(0, 100_001, 100_000), (99_999, 1 << 40, 1), (100_000, 1, 0), (1 << 40, 5, 0)]
         {
-            let sent = stream.send_file(&file, at, len).await.expect("an open stream");
-            assert_eq!(sent, expected);
+            let sent = stream.send_file_by(strategy, &file, at, len).await;
+            assert_eq!(sent.expect("an open stream"), expected);
         }
+        std::fs::create_dir(tree.path("sub")).expect("a directory");
+        let directory = tree.open("sub").await;
+        let refused = stream.send_file_by(strategy, &directory, 0, 10).await;
+        assert_eq!(errno(&refused), libc::EISDIR);
+        let refused = stream.send_file_by(strategy, &file, u64::MAX, 10).await;
+        assert_eq!(errno(&refused), libc::EINVAL);
         // The program decides how to handle it: the stream continues.
         stream.send("end").await.expect("an open stream");
         stream.shutdown_write().await.expect("an open stream");
@@ -174,22 +187,6 @@ fn a_file_that_shrinks_is_reported(configuration: Configuration) {
         // A page that was shortened while it was in the socket may read as zeros behind its end;
         // all before is the file.
         assert_pattern(7, 0, &read[..read.len().min(195_000)]);
-    });
-}
-
-fn only_regular_files_are_sent(configuration: Configuration) {
-    in_all_ways(configuration, |tree, _| async move {
-        std::fs::create_dir(tree.path("sub")).expect("a directory");
-        let directory = tree.open("sub").await;
-        let (stream, mut peer) = pair().await;
-        assert_eq!(errno(&stream.send_file(&directory, 0, 10).await), libc::EISDIR);
-        let file = tree.file(9, 100).await;
-        assert_eq!(errno(&stream.send_file(&file, u64::MAX, 10).await), libc::EINVAL);
-        // Nothing was sent, so nothing is broken.
-        stream.send("still").await.expect("an open stream");
-        stream.shutdown_write().await.expect("an open stream");
-        let read = on_thread(move || read_to_end(&mut peer).expect("no reset")).await;
-        assert_eq!(read, b"still");
     });
 }
 

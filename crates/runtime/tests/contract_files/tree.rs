@@ -4,9 +4,10 @@ use crate::support::*;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::rc::Rc;
 use std::time::Duration;
 use tempfile::TempDir;
-use twinring::fs::{Dir, File, Symlinks};
+use twinring::fs::{Dir, File, SendStrategy, Symlinks};
 use twinring::{Handle, sleep};
 
 /// Where files are.
@@ -125,6 +126,35 @@ where
     }
     let in_ticks = configuration.builder().tick(Duration::from_millis(1));
     run_on(in_ticks, |handle| rule(Tree::new(Ground::Disk), handle));
+}
+
+/// Runs a rule for sendfile(2) in all ways, and for every other strategy of sending a file.
+pub(crate) fn by_all_strategies<F>(
+    configuration: Configuration,
+    rule: impl Fn(Rc<Tree>, SendStrategy) -> F,
+) where
+    F: Future<Output = ()> + 'static,
+{
+    in_all_ways(configuration, |tree, _| rule(Rc::new(tree), SendStrategy::Sendfile));
+    by_other_strategies(configuration, |tree, strategy, _| rule(tree, strategy));
+}
+
+/// Runs a rule for every strategy but sendfile(2): with files on a disk, and in tick mode with files
+/// in memory.
+pub(crate) fn by_other_strategies<F>(
+    configuration: Configuration,
+    rule: impl Fn(Rc<Tree>, SendStrategy, Handle) -> F,
+) where
+    F: Future<Output = ()> + 'static,
+{
+    let in_ticks = || configuration.builder().tick(Duration::from_millis(1));
+    for strategy in [SendStrategy::Splice, SendStrategy::ZeroCopy, SendStrategy::Read] {
+        let run = |builder, ground| {
+            run_on(builder, |handle| rule(Rc::new(Tree::new(ground)), strategy, handle));
+        };
+        run(configuration.builder(), Ground::Disk);
+        run(in_ticks(), Ground::Memory);
+    }
 }
 
 /// Runs a rule for each way to wait, where everything may have to wait.

@@ -3,25 +3,11 @@
 
 use crate::anywhere;
 use std::cell::Cell;
-use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::Poll;
 use std::time::{Duration, Instant};
 use twinring::fs::{Dir, Symlinks};
 use twinring::sim::{Fault, Faults, World};
-use twinring::{Builder, Runtime, UdpSocket, sleep, spawn};
-
-async fn yield_now() {
-    let mut yielded = false;
-    poll_fn(|cx| {
-        if std::mem::replace(&mut yielded, true) {
-            return Poll::Ready(());
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await
-}
+use twinring::{Builder, Runtime, UdpSocket, sleep, spawn, yield_now};
 
 /// How often a task runs that never rests, while another one does what `main` does.
 fn turns_beside(builder: Builder, faults: Faults, main: impl Future<Output = ()> + 'static) -> u64 {

@@ -4,7 +4,8 @@ use maud::{Markup, html};
 
 use super::parts::parts;
 use super::pictures::{bar_parts, subjects};
-use crate::report::document::{self, Detail};
+use crate::report::document;
+use crate::report::model::Detail;
 use crate::report::outcome::Outcome;
 use crate::report::{plots, verdicts, words};
 use crate::summary::{CellSummary, Summary};

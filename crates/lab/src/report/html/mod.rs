@@ -13,7 +13,8 @@ use base64::engine::general_purpose::STANDARD;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use sha2::{Digest, Sha256};
 
-use super::document::{self, Detail};
+use super::document;
+use super::model::{Detail, apart};
 use super::outcome::{Judged, Outcome, judged, overall};
 use super::plots::{self, IntervalRow};
 use super::shape::Shape;
@@ -105,7 +106,7 @@ fn results(bundle: &Bundle, summary: &Summary) -> Markup {
         @if !networks.is_empty() {
             section #networks {
                 h2 { "Networks" }
-                (parts::parts(&document::apart("Networks", networks)))
+                (parts::parts(&apart("Networks", networks)))
             }
         }
         (verdicts(&bundle.experiment, &all, &shape, summary))

@@ -4,7 +4,7 @@
 use maud::{Markup, html};
 
 use crate::audit::Severity;
-use crate::report::document::{Item, Part, Rows, Section, Tone};
+use crate::report::model::{Item, Part, Rows, Section, Tone};
 
 /// A section with its heading; nothing without parts.
 pub(super) fn section(id: &str, section: &Section) -> Markup {

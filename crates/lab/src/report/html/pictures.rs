@@ -8,7 +8,7 @@ use crate::report::{outcome, text};
 use crate::summary::CellSummary;
 
 use super::parts::parts;
-use crate::report::document::Part;
+use crate::report::model::Part;
 
 /// The subjects by the colours of their lines.
 pub(super) fn subjects(names: &[&str]) -> Markup {

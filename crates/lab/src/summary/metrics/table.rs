@@ -5,7 +5,7 @@
 //! it; `ratio`, of what comparisons show: place, field, title, when it is shown; what it says; how it is read from a run.
 
 use super::super::reading::Reading;
-use super::{
+use super::row::{
     Better, COUNTS, Column, DATAGRAMS, EACH, HTTP, MEMORY, REQUESTS, Ratio, Row, SIDES_TABLE,
     Several, Shown, TIMES, UDP, Unit, last,
 };

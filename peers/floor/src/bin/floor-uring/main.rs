@@ -14,18 +14,12 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use io_uring::IoUring;
-use peer_common::Common;
+use peer_common::{COMPLETION_ENTRIES, Common, SUBMISSION_ENTRIES};
 
 use crate::pool::Pool;
 use crate::server::{Features, Server};
 
 const NAME: &str = "floor-uring";
-
-/// Submission entries. A round with more than this many sends takes more than one enter.
-const SUBMISSION_ENTRIES: u32 = 4096;
-
-/// Completion entries: room for 15,000 connections that all complete in one round.
-const COMPLETION_ENTRIES: u32 = 16384;
 
 /// Classic buffers: a small message each. The kernel takes them in turn, so that all of them want
 /// to be in the L2 cache: 256 are 512 KB, and enough for 100 connections.

@@ -1,0 +1,397 @@
+//! Results of several load generators become one: every field by its rule.
+
+use super::*;
+use crate::histogram::{EncodedHistogram, Lag, Latency};
+use crate::{http as http_wire, udp as udp_wire};
+use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
+
+/// What becomes of two numbers.
+#[derive(Clone, Copy, Debug)]
+enum Rule {
+    First,
+    Least,
+    Most,
+    Mean,
+    Is(f64),
+}
+use Rule::{First, Is, Least, Mean, Most};
+
+impl Rule {
+    fn of(self, first: f64, second: f64) -> f64 {
+        match self {
+            First => first,
+            Least => first.min(second),
+            Most => first.max(second),
+            Mean => f64::midpoint(first, second),
+            Is(number) => number,
+        }
+    }
+}
+
+/// The rules of numbers that are not added, of requests over connections.
+const OF_REQUESTS: [(&str, Rule); 10] = [
+    ("window.start_monotonic_ns", First),
+    ("window.end_monotonic_ns", First),
+    ("window.seconds", Mean),
+    ("requests.oldest_in_flight_us", Most),
+    ("schedule_lag_us.p50", Most),
+    ("schedule_lag_us.p99", Most),
+    ("schedule_lag_us.max", Most),
+    ("connections.min_answered", Least),
+    ("connections.max_answered", Most),
+    ("cpu.busiest_thread_share", Most),
+];
+
+/// Every number of a result, by its path.
+fn numbers(result: &impl Serialize) -> BTreeMap<String, f64> {
+    fn collect(path: &str, value: &Value, into: &mut BTreeMap<String, f64>) {
+        let below = |name: &str| format!("{path}{}{name}", if path.is_empty() { "" } else { "." });
+        match value {
+            Value::Number(number) => {
+                into.insert(path.to_owned(), number.as_f64().unwrap());
+            }
+            Value::Object(fields) => {
+                fields.iter().for_each(|(name, value)| collect(&below(name), value, into));
+            }
+            Value::Array(items) => {
+                let items = items.iter().enumerate();
+                items.for_each(|(at, value)| collect(&below(&at.to_string()), value, into));
+            }
+            Value::Null | Value::Bool(_) | Value::String(_) => {}
+        }
+    }
+    let mut all = BTreeMap::new();
+    collect("", &serde_json::to_value(result).unwrap(), &mut all);
+    all
+}
+
+/// The same result with this number in the place of every number.
+fn filled<T: Serialize + DeserializeOwned>(result: &T, number: u64) -> T {
+    fn fill(value: &mut Value, number: u64) {
+        match value {
+            Value::Number(_) => *value = number.into(),
+            Value::Object(fields) => fields.values_mut().for_each(|it| fill(it, number)),
+            Value::Array(items) => items.iter_mut().for_each(|it| fill(it, number)),
+            Value::Null | Value::Bool(_) | Value::String(_) => {}
+        }
+    }
+    let mut value = serde_json::to_value(result).unwrap();
+    fill(&mut value, number);
+    serde_json::from_value(value).unwrap()
+}
+
+fn recorded(values_ns: &[u64]) -> Histogram<u64> {
+    let mut histogram = Histogram::new_with_bounds(1, 1 << 40, 3).unwrap();
+    values_ns.iter().for_each(|value| histogram.record(*value).unwrap());
+    histogram
+}
+
+/// Merges results full of 1 and of 10, in both orders. Every number has to be the sum unless it has a
+/// rule; `latencies` are fields that come from histograms.
+fn assert_rules<T: Serialize + DeserializeOwned>(
+    result: &T,
+    wrap: fn(T) -> LoadResult,
+    rules: &[(&str, Rule)],
+    latencies: &[&str],
+) {
+    for (first, second) in [(1, 10), (10, 1)] {
+        let both = [first, second].map(|number| wrap(filled(result, number)));
+        let merged = match LoadResult::merged(both.to_vec()).unwrap() {
+            LoadResult::Tcp(result) => numbers(&result),
+            LoadResult::Udp(result) => numbers(&result),
+            LoadResult::Http(result) => numbers(&result),
+        };
+        for (path, found) in merged {
+            if latencies.iter().any(|it| path.starts_with(it)) {
+                continue;
+            }
+            let rule = rules.iter().find(|(known, _)| *known == path);
+            let [first, second] = [first, second].map(|it| it as f64);
+            let expected = rule.map_or(first + second, |(_, rule)| rule.of(first, second));
+            assert!((found - expected).abs() < 1e-9, "{path} of {first} and {second}: {found}");
+        }
+    }
+}
+
+fn requests() -> RequestResult {
+    let mut all = RequestResult {
+        histogram: EncodedHistogram::of(&recorded(&[1_000])),
+        schedule_lag_us: Some(Lag::default()),
+        runtime_counters: Fields::of(&BTreeMap::from([("wakes", 1)])),
+        ..RequestResult::default()
+    };
+    all.requests.oldest_in_flight_us = Some(0.0);
+    all.connections.idle_established = Some(0);
+    all.connections.kept_open = Some(0);
+    all
+}
+
+fn tcp_result() -> TcpResult {
+    let mut result = TcpResult { all: requests(), ..TcpResult::default() };
+    let settings = &mut result.settings;
+    (settings.rate_per_s, settings.churn, settings.messages) = (Some(0), Some(0), Some(0));
+    result
+}
+
+fn http_result() -> HttpResult {
+    let histogram = EncodedHistogram::of(&recorded(&[2_000]));
+    let mut result = HttpResult {
+        all: requests(),
+        raw_latency_us: Some(Latency::default()),
+        histograms: Some(http_wire::Histograms {
+            raw: Some(histogram.clone()),
+            ttfb: histogram.clone(),
+            connect: histogram,
+        }),
+        urls: vec![http_wire::Url::default()],
+        gates: vec![http_wire::Gate::default()],
+        ..HttpResult::default()
+    };
+    (result.settings.rate_per_s, result.settings.requests) = (Some(0), Some(0));
+    result
+}
+
+fn udp_result() -> UdpResult {
+    let histogram = EncodedHistogram::of(&recorded(&[3_000]));
+    let mut result = UdpResult {
+        histograms: udp_wire::Histograms {
+            round_trip: histogram.clone(),
+            send_lateness: histogram.clone(),
+            wait_overrun: histogram,
+        },
+        kernel_drops: Some(0),
+        calls: Some(vec![udp_wire::Call { call: "sendmsg".into(), ..udp_wire::Call::default() }]),
+        ramp: Some(vec![udp_wire::RampStep::default()]),
+        runtime_counters: Fields::of(&BTreeMap::from([("wakes", 1)])),
+        ..UdpResult::default()
+    };
+    result.settings.pending = Some(0);
+    result.socket_buffers.asked_bytes = Some(0);
+    result.streams.worst = vec![udp_wire::Stream::default()];
+    result.streams.all = Some(vec![udp_wire::Stream::default()]);
+    result
+}
+
+fn tcp(result: TcpResult) -> LoadResult {
+    LoadResult::Tcp(Box::new(result))
+}
+
+fn http(result: HttpResult) -> LoadResult {
+    LoadResult::Http(Box::new(result))
+}
+
+fn udp(result: UdpResult) -> LoadResult {
+    LoadResult::Udp(Box::new(result))
+}
+
+fn merged_tcp(first: TcpResult, second: TcpResult) -> TcpResult {
+    match LoadResult::merged(vec![tcp(first), tcp(second)]) {
+        Ok(LoadResult::Tcp(result)) => *result,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn merged_udp(first: UdpResult, second: UdpResult) -> UdpResult {
+    match LoadResult::merged(vec![udp(first), udp(second)]) {
+        Ok(LoadResult::Udp(result)) => *result,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn every_number_has_a_rule() {
+    let stays = |names: &[&'static str]| names.iter().map(|it| (*it, First)).collect::<Vec<_>>();
+    let settings = ["settings.warmup_s", "settings.duration_s"];
+    let of_tcp = ["message_bytes", "depth", "churn", "messages"].map(|it| format!("settings.{it}"));
+    let of_tcp: Vec<_> = of_tcp.iter().map(|it| (it.as_str(), First)).collect();
+    let rules = [&stays(&settings)[..], &OF_REQUESTS, &of_tcp].concat();
+    assert_rules(&tcp_result(), tcp, &rules, &["latency_us"]);
+
+    let of_http = ["urls", "body_bytes", "pipeline", "requests", "seed"];
+    let of_http = of_http.map(|it| format!("settings.{it}"));
+    let of_http: Vec<_> = of_http.iter().map(|it| (it.as_str(), First)).collect();
+    let dropped = [("time_series.interval_s", Is(0.0))];
+    let rules = [&stays(&settings)[..], &OF_REQUESTS, &of_http, &dropped].concat();
+    assert_rules(&http_result(), http, &rules, &["latency_us", "ttfb_us", "connect_us"]);
+
+    let of_udp = ["packets_per_s", "packet_bytes", "pending", "tick_us", "seed", "drain_s"];
+    let of_udp = of_udp.map(|it| format!("settings.{it}"));
+    let of_udp: Vec<_> = of_udp.iter().map(|it| (it.as_str(), First)).collect();
+    let buffers = ["asked_bytes", "granted_receive_bytes", "granted_send_bytes"];
+    let buffers = buffers.map(|it| format!("socket_buffers.{it}"));
+    let buffers: Vec<_> = buffers.iter().map(|it| (it.as_str(), First)).collect();
+    let others = [
+        ("window.start_monotonic_ns", First),
+        ("window.end_monotonic_ns", First),
+        ("window.seconds", Mean),
+        ("loss_ratio", Is(1.0)),
+        // Weighted by streams: 1 x 1 and 10 x 10, of 11.
+        ("jitter_us.mean", Is(101.0 / 11.0)),
+        ("jitter_us.p50", Is(101.0 / 11.0)),
+        ("jitter_us.p99", Most),
+        ("jitter_us.max", Most),
+        // Weighted by calls.
+        ("calls.0.mean_us", Is(101.0 / 11.0)),
+        ("calls.0.max_us", Most),
+        ("cpu.busiest_thread_share", Most),
+    ];
+    let rules = [&stays(&settings)[..], &of_udp, &buffers, &others].concat();
+    let latencies = ["round_trip_us", "send_lateness_us", "wait_overrun_us"];
+    assert_rules(&udp_result(), udp, &rules, &latencies);
+}
+
+#[test]
+fn latencies_come_from_the_sum_of_the_histograms() {
+    let (few, many) = (recorded(&[1_000]), recorded(&[5_000, 5_000, 9_000_000_000]));
+    let sum = recorded(&[1_000, 5_000, 5_000, 9_000_000_000]);
+    let mut second = tcp_result();
+    second.all.histogram = EncodedHistogram::of(&many);
+    let merged = merged_tcp(tcp_result(), second).all;
+    assert_eq!(merged.histogram.decode(), Ok(sum.clone()));
+    assert_eq!(merged.latency_us, Latency::of(&sum));
+
+    let mut second = http_result();
+    let histograms = second.histograms.as_mut().unwrap();
+    (histograms.ttfb, histograms.connect) =
+        (EncodedHistogram::of(&few), EncodedHistogram::of(&many));
+    let Ok(LoadResult::Http(merged)) = LoadResult::merged(vec![http(http_result()), http(second)])
+    else {
+        panic!("it is of HTTP");
+    };
+    assert_eq!(merged.ttfb_us, Latency::of(&recorded(&[1_000, 2_000])));
+    assert_eq!(merged.connect_us.max, Latency::of(&many).max);
+    assert_eq!((merged.raw_latency_us, &merged.histograms.as_ref().unwrap().raw), (None, &None));
+    assert_eq!((merged.urls.len(), merged.gates.len()), (0, 0));
+
+    let mut second = udp_result();
+    second.histograms.round_trip = EncodedHistogram::of(&few);
+    second.histograms.wait_overrun = EncodedHistogram::of(&many);
+    let merged = merged_udp(udp_result(), second);
+    assert_eq!(merged.round_trip_us, Latency::of(&recorded(&[1_000, 3_000])));
+    assert_eq!(merged.send_lateness_us, Latency::of(&recorded(&[3_000, 3_000])));
+    assert_eq!(merged.wait_overrun_us.max, Latency::of(&many).max);
+    assert!(merged.streams.worst.is_empty() && merged.streams.all.is_none());
+    assert_eq!((merged.ramp, merged.runtime_counters), (None, Fields::default()));
+}
+
+#[test]
+fn percentiles_are_in_microseconds() {
+    let values: Vec<u64> = (1..=10_000).map(|us| us * 1_000).collect();
+    let (found, lag) = (Latency::of(&recorded(&values)), Lag::of(&recorded(&values)));
+    for (found, expected) in [
+        (found.min, 1.0),
+        (found.mean, 5_000.5),
+        (found.p50, 5_000.0),
+        (found.p90, 9_000.0),
+        (found.p99, 9_900.0),
+        (found.p99_9, 9_990.0),
+        (found.p99_99, 9_999.0),
+        (found.max, 10_000.0),
+        (lag.p50, 5_000.0),
+        (lag.p99, 9_900.0),
+        (lag.max, 10_000.0),
+    ] {
+        // The histogram keeps three digits.
+        assert!((found / expected - 1.0).abs() < 0.001, "{found} {expected}");
+    }
+}
+
+#[test]
+fn what_one_of_them_says_holds_for_all_or_for_none() {
+    for (first, second) in [(true, false), (false, true), (true, true), (false, false)] {
+        let of_tcp = |is: bool| {
+            let mut result = tcp_result();
+            (result.head.interrupted, result.all.cpu.saturated) = (is, is);
+            result.settings.verify = is;
+            result.settings.rate_per_s = is.then_some(5);
+            result.all.first_error = is.then(|| "broken".to_owned());
+            result
+        };
+        let (any, all) = (first || second, first && second);
+        let merged = merged_tcp(of_tcp(first), of_tcp(second));
+        assert_eq!((merged.head.interrupted, merged.all.cpu.saturated), (any, any));
+        assert_eq!((merged.settings.verify, merged.all.first_error.is_some()), (all, any));
+        assert_eq!(merged.settings.rate_per_s, all.then_some(10));
+        assert_eq!(merged.all.runtime_counters, Fields::default());
+        let of_udp = |is: bool| {
+            let mut result = udp_result();
+            (result.head.interrupted, result.settings.verify) = (is, is);
+            result
+        };
+        let merged = merged_udp(of_udp(first), of_udp(second));
+        assert_eq!((merged.head.interrupted, merged.settings.verify), (any, all));
+        let of_http = |is: bool| {
+            let mut result = http_result();
+            result.head.interrupted = is;
+            result.settings.verify_body = is.then(|| "first".to_owned());
+            http(result)
+        };
+        match LoadResult::merged(vec![of_http(first), of_http(second)]) {
+            Ok(LoadResult::Http(merged)) => {
+                assert_eq!(merged.head.interrupted, any);
+                assert_eq!(merged.settings.verify_body.is_some(), all);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn the_window_is_as_long_as_those_of_all_on_average() {
+    let of = |start: u64, end: u64| {
+        let mut result = tcp_result();
+        let seconds = (end - start) as f64 / 1e9;
+        result.all.window = Window { start_monotonic_ns: start, end_monotonic_ns: end, seconds };
+        result
+    };
+    let window = merged_tcp(of(500, 1_000_000_500), of(9_000, 2_000_009_000)).all.window;
+    assert_eq!((window.start_monotonic_ns, window.end_monotonic_ns), (500, 1_500_000_500));
+    assert!((window.seconds - 1.5).abs() < 1e-9 && (window.between_marks_s() - 1.5).abs() < 1e-9);
+}
+
+#[test]
+fn system_calls_are_added_by_name() {
+    let of = |calls: &[(&str, u64, f64)]| {
+        let call = |(name, count, mean_us): &(&str, u64, f64)| udp_wire::Call {
+            call: (*name).to_owned(),
+            count: *count,
+            mean_us: *mean_us,
+            ..udp_wire::Call::default()
+        };
+        let calls = Some(calls.iter().map(call).collect());
+        UdpResult { calls, ..udp_result() }
+    };
+    let merged = merged_udp(
+        of(&[("recvmsg", 1, 4.0), ("never", 0, 0.0)]),
+        of(&[("sendmsg", 2, 5.0), ("never", 0, 0.0), ("recvmsg", 3, 8.0)]),
+    );
+    let calls = merged.calls.unwrap();
+    let found: Vec<_> = calls.iter().map(|it| (it.call.as_str(), it.count, it.mean_us)).collect();
+    assert_eq!(found, [("recvmsg", 4, 7.0), ("never", 0, 0.0), ("sendmsg", 2, 5.0)]);
+    let without = UdpResult { calls: None, ..udp_result() };
+    assert_eq!(merged_udp(udp_result(), without).calls, None);
+}
+
+#[test]
+fn without_streams_there_is_no_jitter_and_without_packets_no_loss() {
+    let merged = merged_udp(udp_result(), udp_result());
+    assert_eq!((merged.jitter_us, merged.loss_ratio), (udp_wire::Jitter::default(), 0.0));
+    let mut first = udp_result();
+    (first.packets.sent, first.packets.lost) = (3, 1);
+    let mut second = udp_result();
+    second.packets.sent = 1;
+    assert!((merged_udp(first, second).loss_ratio - 0.25).abs() < 1e-12);
+}
+
+#[test]
+fn what_does_not_belong_together_is_refused() {
+    let refused = |results| LoadResult::merged(results).unwrap_err();
+    assert!(refused(vec![]).contains("no result"));
+    assert!(refused(vec![tcp(tcp_result()), udp(udp_result())]).contains("protocols"));
+    let mut damaged = tcp_result();
+    damaged.all.histogram.data.clear();
+    assert!(refused(vec![tcp(tcp_result()), tcp(damaged)]).contains("damaged"));
+    let without = HttpResult { histograms: None, ..http_result() };
+    assert!(refused(vec![http(http_result()), http(without)]).contains("without the histograms"));
+}
