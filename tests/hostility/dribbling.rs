@@ -99,13 +99,8 @@ fn requests_and_handshakes_that_never_end_are_cut_and_leave_nothing() {
         let arguments = [&["--stats", "1"], &limits[..]].concat();
         let server = tls::serve(engine, site.path(), &identity, &arguments);
         let (plain, encrypted) = (server.address(), tls::encrypted(&server));
-        let siege = Siege {
-            attack: "http and https, dribbling",
-            engine,
-            server,
-            others: Others::Http(plain),
-            growth_bytes_max: count as u64 * EACH_BYTES_MAX,
-        };
+        let growth_bytes_max = count as u64 * EACH_BYTES_MAX;
+        let siege = Siege::new("http and https, dribbling", server, Others::Http, growth_bytes_max);
         let (ended, attacks) = siege.withstand(|_| {
             let slow = |number| Slow::new(number, plain, encrypted);
             let mut peers: Vec<Slow> = (0..count).map(slow).collect();

@@ -113,13 +113,7 @@ fn a_flood_from_many_addresses_is_answered_byte_for_byte_or_not_at_all() {
     for engine in ENGINES {
         let server = Server::udp(engine, &["--stats", "1", "--max-datagram", &longest]);
         let address = server.address();
-        let siege = Siege {
-            attack: "udp, flooding",
-            engine,
-            server,
-            others: Others::Udp(address),
-            growth_bytes_max: GROWTH_BYTES_MAX,
-        };
+        let siege = Siege::new("udp, flooding", server, Others::Udp, GROWTH_BYTES_MAX);
         let (ended, _) = siege.withstand(|_| {
             let mut sources: Vec<Source> = (0..count).map(|at| Source::new(at, address)).collect();
             flood(&mut sources);
@@ -255,13 +249,7 @@ fn forged_sources_are_answered_once_or_not_at_all_and_memory_has_a_bound() {
             let limits = ["--stats", "1", "--max-rate-per-source", "1000"];
             let server = Server::udp(engine, &limits);
             let SocketAddr::V4(address) = server.address() else { panic!("IPv4") };
-            let siege = Siege {
-                attack: "udp, forging sources",
-                engine,
-                server,
-                others: Others::Udp(address.into()),
-                growth_bytes_max: GROWTH_BYTES_MAX,
-            };
+            let siege = Siege::new("udp, forging sources", server, Others::Udp, GROWTH_BYTES_MAX);
             let forger = Forger::new();
             let (ended, attacks) = siege.withstand(|_| forge(&forger, address));
             assert_no_amplifier(&ended);

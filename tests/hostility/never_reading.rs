@@ -23,13 +23,8 @@ fn echo_peers_that_never_read_are_cut_and_leave_nothing() {
     for engine in ENGINES {
         let server = Server::echo(engine, &["--stats", "1", "--idle-timeout", "2s"]);
         let address = server.address();
-        let siege = Siege {
-            attack: "echo, never reading",
-            engine,
-            server,
-            others: Others::Echo(address),
-            growth_bytes_max: count as u64 * EACH_BYTES_MAX,
-        };
+        let growth_bytes_max = count as u64 * EACH_BYTES_MAX;
+        let siege = Siege::new("echo, never reading", server, Others::Echo, growth_bytes_max);
         let block = Arc::from(pattern(1, 64 << 10));
         let cuts = Cuts::counted_by(&["idle_closed"]);
         let (ended, attacks) = siege.withstand(|server| {
@@ -55,13 +50,8 @@ fn http_peers_that_never_read_are_cut_and_leave_nothing() {
     for engine in ENGINES {
         let server = Server::http(engine, site.path(), &["--stats", "1", "--send-timeout", "1s"]);
         let address = server.address();
-        let siege = Siege {
-            attack: "http, never reading",
-            engine,
-            server,
-            others: Others::Http(address),
-            growth_bytes_max: count as u64 * EACH_BYTES_MAX,
-        };
+        let growth_bytes_max = count as u64 * EACH_BYTES_MAX;
+        let siege = Siege::new("http, never reading", server, Others::Http, growth_bytes_max);
         let large: Arc<[u8]> = get("/huge.bin", "").into_bytes().into();
         let many: Arc<[u8]> = get("/cached.bin", "").repeat(100).into_bytes().into();
         let cuts = Cuts::counted_by(&["send_timeouts"]);
@@ -92,15 +82,10 @@ fn https_peers_that_never_read_are_cut_and_leave_nothing() {
     for engine in ENGINES {
         let timeouts = ["--stats", "1", "--send-timeout", "1s", "--tls-handshake-timeout", "30s"];
         let server = tls::serve(engine, site.path(), &identity, &timeouts);
-        let (plain, encrypted) = (server.address(), tls::encrypted(&server));
-        let siege = Siege {
-            attack: "https, never reading",
-            engine,
-            server,
-            others: Others::Http(plain),
-            // The keys and records of a connection come on top.
-            growth_bytes_max: count as u64 * (EACH_BYTES_MAX + (64 << 10)),
-        };
+        let encrypted = tls::encrypted(&server);
+        // The keys and records of a connection come on top.
+        let growth_bytes_max = count as u64 * (EACH_BYTES_MAX + (64 << 10));
+        let siege = Siege::new("https, never reading", server, Others::Http, growth_bytes_max);
         let cuts = Cuts::counted_by(&["send_timeouts"]);
         let (ended, attacks) = siege.withstand(|server| {
             let before = server.descriptors();

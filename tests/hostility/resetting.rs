@@ -63,15 +63,9 @@ fn storm(address: SocketAddr, count: usize, text: &[u8]) {
     });
 }
 
-fn besiege(
-    attack: &'static str,
-    server: Server,
-    engine: &'static str,
-    others: Others,
-    text: &[u8],
-) {
+fn besiege(attack: &'static str, server: Server, others: fn(SocketAddr) -> Others, text: &[u8]) {
     let (address, count) = (server.address(), STORM * attackers());
-    let siege = Siege { attack, engine, server, others, growth_bytes_max: GROWTH_BYTES_MAX };
+    let siege = Siege::new(attack, server, others, GROWTH_BYTES_MAX);
     let (ended, attacks) = siege.withstand(|_| storm(address, count, text));
     assert!(ended.count("accepted") >= attacks * count as u64, "{}", ended.last);
 }
@@ -81,8 +75,7 @@ fn echo_peers_that_reset_leave_nothing() {
     let text = pattern(3, 200_000);
     for engine in ENGINES {
         let server = Server::echo(engine, &["--stats", "1"]);
-        let address = server.address();
-        besiege("echo, resetting", server, engine, Others::Echo(address), &text);
+        besiege("echo, resetting", server, Others::Echo, &text);
     }
 }
 
@@ -95,7 +88,6 @@ fn http_peers_that_reset_leave_nothing() {
     let text = text.concat().repeat(3);
     for engine in ENGINES {
         let server = Server::http(engine, site.path(), &["--stats", "1"]);
-        let address = server.address();
-        besiege("http, resetting", server, engine, Others::Http(address), text.as_bytes());
+        besiege("http, resetting", server, Others::Http, text.as_bytes());
     }
 }

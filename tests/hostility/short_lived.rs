@@ -51,13 +51,7 @@ fn echo(count: usize) {
     for engine in ENGINES {
         let server = Server::echo(engine, &["--stats", "1"]);
         let address = server.address();
-        let siege = Siege {
-            attack: "echo, short-lived",
-            engine,
-            server,
-            others: Others::Echo(address),
-            growth_bytes_max: GROWTH_BYTES_MAX,
-        };
+        let siege = Siege::new("echo, short-lived", server, Others::Echo, GROWTH_BYTES_MAX);
         let (ended, attacks) = siege.withstand(|_| come_and_go(count, address, echo_once));
         assert!(ended.count("accepted") > attacks * count as u64, "{}", ended.last);
     }
@@ -68,13 +62,7 @@ fn http(count: usize) {
     for engine in ENGINES {
         let server = Server::http(engine, site.path(), &["--stats", "1"]);
         let address = server.address();
-        let siege = Siege {
-            attack: "http, short-lived",
-            engine,
-            server,
-            others: Others::Http(address),
-            growth_bytes_max: GROWTH_BYTES_MAX,
-        };
+        let siege = Siege::new("http, short-lived", server, Others::Http, GROWTH_BYTES_MAX);
         let (ended, attacks) = siege.withstand(|_| come_and_go(count, address, fetch_once));
         assert!(ended.count("requests") > attacks * count as u64, "{}", ended.last);
     }

@@ -213,16 +213,27 @@ impl Drop for AtTheEnd<'_> {
 
 /// A server and what it has to withstand.
 pub(crate) struct Siege {
-    pub(crate) attack: &'static str,
-    pub(crate) engine: &'static str,
-    /// It has to print statistics every second.
-    pub(crate) server: Server,
-    pub(crate) others: Others,
-    /// The resources that the server may need beyond the baseline while it is attacked.
-    pub(crate) growth_bytes_max: u64,
+    attack: &'static str,
+    engine: String,
+    server: Server,
+    others: Others,
+    growth_bytes_max: u64,
 }
 
 impl Siege {
+    /// Of a server that prints statistics every second, whose other client is one of `others`. While
+    /// it is attacked it may need `growth_bytes_max` of memory beyond the baseline.
+    pub(crate) fn new(
+        attack: &'static str,
+        server: Server,
+        others: fn(SocketAddr) -> Others,
+        growth_bytes_max: u64,
+    ) -> Siege {
+        let engine = server.ready["engine"].as_str().expect("a name").to_owned();
+        let others = others(server.address());
+        Siege { attack, engine, server, others, growth_bytes_max }
+    }
+
     /// Runs the attack again and again, until it leaves no more memory than the time before, with
     /// everything that the crate's documentation promises. `attack` returns when its connections are
     /// gone. Returns how the server ended, and how many attacks it was.
@@ -282,7 +293,7 @@ impl Siege {
             if settled(&holding) {
                 return holding;
             }
-            let (attack, engine) = (self.attack, self.engine);
+            let (attack, engine) = (self.attack, &self.engine);
             assert!(Instant::now() < deadline, "{attack} on {engine}, after {what}: {holding:?}");
         }
     }

@@ -27,13 +27,8 @@ fn silent_echo_peers_are_closed_and_leave_nothing() {
     for engine in ENGINES {
         let server = Server::echo(engine, &["--stats", "1", "--idle-timeout", IDLE]);
         let address = server.address();
-        let siege = Siege {
-            attack: "echo, silent",
-            engine,
-            server,
-            others: Others::Echo(address),
-            growth_bytes_max: (count as u64 * EACH_BYTES_MAX) + (1 << 20),
-        };
+        let growth_bytes_max = (count as u64 * EACH_BYTES_MAX) + (1 << 20);
+        let siege = Siege::new("echo, silent", server, Others::Echo, growth_bytes_max);
         let (ended, attacks) = siege.withstand(|_| keep_silent(count, &[address]));
         assert_eq!(ended.count("idle_closed"), attacks * count as u64);
     }
@@ -48,13 +43,8 @@ fn silent_http_peers_are_closed_and_leave_nothing() {
         let timeouts = ["--stats", "1", "--idle-timeout", IDLE, "--tls-handshake-timeout", "1s"];
         let server = tls::serve(engine, site.path(), &identity, &timeouts);
         let (plain, encrypted) = (server.address(), tls::encrypted(&server));
-        let siege = Siege {
-            attack: "http and https, silent",
-            engine,
-            server,
-            others: Others::Http(plain),
-            growth_bytes_max: (count as u64 * EACH_TLS_BYTES_MAX) + (1 << 20),
-        };
+        let growth_bytes_max = (count as u64 * EACH_TLS_BYTES_MAX) + (1 << 20);
+        let siege = Siege::new("http and https, silent", server, Others::Http, growth_bytes_max);
         let (ended, attacks) = siege.withstand(|_| keep_silent(count, &[plain, encrypted]));
         let closed = ["idle_closed", "handshake_timeouts"].map(|name| ended.count(name));
         assert_eq!(closed, [attacks * count as u64 / 2; 2], "{}", ended.last);

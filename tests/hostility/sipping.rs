@@ -43,13 +43,8 @@ fn echo_peers_that_read_byte_by_byte_get_their_bytes_and_leave_nothing() {
     for engine in ENGINES {
         let server = Server::echo(engine, &["--stats", "1"]);
         let address = server.address();
-        let siege = Siege {
-            attack: "echo, reading bytes",
-            engine,
-            server,
-            others: Others::Echo(address),
-            growth_bytes_max: count as u64 * EACH_BYTES_MAX,
-        };
+        let growth_bytes_max = count as u64 * EACH_BYTES_MAX;
+        let siege = Siege::new("echo, reading bytes", server, Others::Echo, growth_bytes_max);
         let texts: Vec<Arc<[u8]>> = (0..16).map(|text| Arc::from(pattern(text, 8 << 10))).collect();
         siege.withstand(|_| {
             let peer = |number: usize| {
@@ -71,13 +66,8 @@ fn http_peers_that_read_byte_by_byte_get_their_bytes_and_leave_nothing() {
     for engine in ENGINES {
         let server = Server::http(engine, site.path(), &["--stats", "1"]);
         let address = server.address();
-        let siege = Siege {
-            attack: "http, reading bytes",
-            engine,
-            server,
-            others: Others::Http(address),
-            growth_bytes_max: count as u64 * EACH_BYTES_MAX,
-        };
+        let growth_bytes_max = count as u64 * EACH_BYTES_MAX;
+        let siege = Siege::new("http, reading bytes", server, Others::Http, growth_bytes_max);
         let request: Arc<[u8]> = get("/huge.bin", "").into_bytes().into();
         let status = b"HTTP/1.1 200 OK\r\n";
         siege.withstand(|_| {

@@ -52,10 +52,8 @@ fn echo_peers_that_vanish_are_closed_and_leave_nothing() {
         for engine in ENGINES {
             let limits = ["--stats", "1", "--idle-timeout", IDLE, "--allow", "10.8.8.0/24"];
             let server = Server::echo(engine, &[&LISTEN[..], &limits].concat());
-            let others = Others::Echo(server.address());
             let growth_bytes_max = attackers() as u64 * EACH_BYTES_MAX;
-            let siege =
-                Siege { attack: "echo, vanishing", engine, server, others, growth_bytes_max };
+            let siege = Siege::new("echo, vanishing", server, Others::Echo, growth_bytes_max);
             let text = pattern(4, 32 << 10).into();
             let cuts = Cuts::counted_by(&["idle_closed"]);
             let (ended, attacks) =
@@ -74,10 +72,8 @@ fn http_peers_that_vanish_are_closed_and_leave_nothing() {
         for engine in ENGINES {
             let limits = ["--stats", "1", "--idle-timeout", IDLE, "--send-timeout", "1s"];
             let server = Server::http(engine, site.path(), &[&LISTEN[..], &limits].concat());
-            let others = Others::Http(server.address());
             let growth_bytes_max = attackers() as u64 * EACH_BYTES_MAX;
-            let siege =
-                Siege { attack: "http, vanishing", engine, server, others, growth_bytes_max };
+            let siege = Siege::new("http, vanishing", server, Others::Http, growth_bytes_max);
             let text = get("/huge.bin", "").into_bytes().into();
             let cuts = Cuts::counted_by(&["idle_closed", "send_timeouts"]);
             let (ended, attacks) =

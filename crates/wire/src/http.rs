@@ -272,12 +272,19 @@ pub struct Errors {
 impl Errors {
     /// Connections that broke or were never established.
     pub fn failures(&self) -> u64 {
-        self.connect + self.tls + self.reset + self.closed_early + self.timeout + self.other
+        crate::sum([
+            self.connect,
+            self.tls,
+            self.reset,
+            self.closed_early,
+            self.timeout,
+            self.other,
+        ])
     }
 
     /// Wrong answers.
     pub fn wrong(&self) -> u64 {
-        self.malformed + self.status + self.length + self.hash
+        crate::sum([self.malformed, self.status, self.length, self.hash])
     }
 }
 
@@ -299,7 +306,7 @@ impl HttpResult {
     /// Why the run counts as failed, if it does.
     pub fn failure(&self) -> Option<String> {
         let Errors { malformed, length, hash, .. } = self.errors;
-        let wrong = malformed + length + hash;
+        let wrong = crate::sum([malformed, length, hash]);
         if wrong > 0 {
             return Some(format!(
                 "{wrong} answers were wrong: {malformed} malformed, {length} of another length, \

@@ -38,6 +38,11 @@ pub use udp::UdpResult;
 
 use serde_json::Value;
 
+/// A sum of counts, which may come from a file.
+fn sum<const N: usize>(counts: [u64; N]) -> u64 {
+    counts.into_iter().fold(0, u64::saturating_add)
+}
+
 /// The event of a line: its `event` field, if the line is JSON at all.
 pub fn event_of(line: &str) -> Option<(String, Value)> {
     let value: Value = serde_json::from_str(line).ok()?;

@@ -106,7 +106,7 @@ pub struct Errors {
 impl Errors {
     /// All but mismatches, which are judged on their own.
     pub fn failures(&self) -> u64 {
-        self.connect + self.reset + self.closed_early + self.timeout + self.other
+        crate::sum([self.connect, self.reset, self.closed_early, self.timeout, self.other])
     }
 }
 

@@ -9,38 +9,48 @@ use std::collections::BTreeMap;
 /// What becomes of two numbers.
 #[derive(Clone, Copy, Debug)]
 enum Rule {
+    Sum,
     First,
     Least,
     Most,
     Mean,
     Is(f64),
-}
-use Rule::{First, Is, Least, Mean, Most};
-
-impl Rule {
-    fn of(self, first: f64, second: f64) -> f64 {
-        match self {
-            First => first,
-            Least => first.min(second),
-            Most => first.max(second),
-            Mean => f64::midpoint(first, second),
-            Is(number) => number,
-        }
-    }
+    /// Tested on its own.
+    OfHistogram,
 }
 
-/// The rules of numbers that are not added, of requests over connections.
-const OF_REQUESTS: [(&str, Rule); 10] = [
-    ("window.start_monotonic_ns", First),
-    ("window.end_monotonic_ns", First),
-    ("window.seconds", Mean),
-    ("requests.oldest_in_flight_us", Most),
-    ("schedule_lag_us.p50", Most),
-    ("schedule_lag_us.p99", Most),
-    ("schedule_lag_us.max", Most),
-    ("connections.min_answered", Least),
-    ("connections.max_answered", Most),
-    ("cpu.busiest_thread_share", Most),
+/// Of fields that begin with this path; the last that fits, and the sum of all others.
+const RULES: [(&str, Rule); 28] = [
+    ("", Rule::Sum),
+    ("settings", Rule::First),
+    ("settings.connections", Rule::Sum),
+    ("settings.streams", Rule::Sum),
+    ("settings.threads", Rule::Sum),
+    ("settings.idle", Rule::Sum),
+    ("settings.rate_per_s", Rule::Sum),
+    ("window", Rule::First),
+    ("window.seconds", Rule::Mean),
+    ("requests.oldest_in_flight_us", Rule::Most),
+    ("schedule_lag_us", Rule::Most),
+    ("connections.min_answered", Rule::Least),
+    ("connections.max_answered", Rule::Most),
+    ("cpu.busiest_thread_share", Rule::Most),
+    ("latency_us", Rule::OfHistogram),
+    ("ttfb_us", Rule::OfHistogram),
+    ("connect_us", Rule::OfHistogram),
+    ("round_trip_us", Rule::OfHistogram),
+    ("send_lateness_us", Rule::OfHistogram),
+    ("wait_overrun_us", Rule::OfHistogram),
+    ("time_series", Rule::Is(0.0)),
+    ("loss_ratio", Rule::Is(1.0)),
+    // Weighted by streams: 1 x 1 and 10 x 10, of 11.
+    ("jitter_us", Rule::Is(101.0 / 11.0)),
+    ("jitter_us.p99", Rule::Most),
+    ("jitter_us.max", Rule::Most),
+    ("socket_buffers", Rule::First),
+    // Weighted by calls.
+    ("calls.0.mean_us", Rule::Is(101.0 / 11.0)),
+    ("calls.0.max_us", Rule::Most),
 ];
 
 /// Every number of a result, by its path.
@@ -87,28 +97,27 @@ fn recorded(values_ns: &[u64]) -> Histogram<u64> {
     histogram
 }
 
-/// Merges results full of 1 and of 10, in both orders. Every number has to be the sum unless it has a
-/// rule; `latencies` are fields that come from histograms.
-fn assert_rules<T: Serialize + DeserializeOwned>(
-    result: &T,
-    wrap: fn(T) -> LoadResult,
-    rules: &[(&str, Rule)],
-    latencies: &[&str],
-) {
-    for (first, second) in [(1, 10), (10, 1)] {
-        let both = [first, second].map(|number| wrap(filled(result, number)));
-        let merged = match LoadResult::merged(both.to_vec()).unwrap() {
+/// Merges results full of 1 and of 10, in both orders: every number has to follow its rule.
+fn assert_rules<T: Serialize + DeserializeOwned>(result: &T, wrap: fn(T) -> LoadResult) {
+    for both in [[1, 10], [10, 1]] {
+        let merged = LoadResult::merged(both.map(|it| wrap(filled(result, it))).to_vec()).unwrap();
+        let merged = match merged {
             LoadResult::Tcp(result) => numbers(&result),
             LoadResult::Udp(result) => numbers(&result),
             LoadResult::Http(result) => numbers(&result),
         };
+        let [first, second] = both.map(|it| it as f64);
         for (path, found) in merged {
-            if latencies.iter().any(|it| path.starts_with(it)) {
-                continue;
-            }
-            let rule = rules.iter().find(|(known, _)| *known == path);
-            let [first, second] = [first, second].map(|it| it as f64);
-            let expected = rule.map_or(first + second, |(_, rule)| rule.of(first, second));
+            let fits = RULES.iter().rev().find(|(start, _)| path.starts_with(start)).unwrap();
+            let expected = match fits.1 {
+                Rule::Sum => first + second,
+                Rule::First => first,
+                Rule::Least => first.min(second),
+                Rule::Most => first.max(second),
+                Rule::Mean => f64::midpoint(first, second),
+                Rule::Is(number) => number,
+                Rule::OfHistogram => continue,
+            };
             assert!((found - expected).abs() < 1e-9, "{path} of {first} and {second}: {found}");
         }
     }
@@ -177,6 +186,13 @@ fn tcp(result: TcpResult) -> LoadResult {
     LoadResult::Tcp(Box::new(result))
 }
 
+fn merged_http(first: HttpResult, second: HttpResult) -> HttpResult {
+    match LoadResult::merged(vec![http(first), http(second)]) {
+        Ok(LoadResult::Http(result)) => *result,
+        other => panic!("{other:?}"),
+    }
+}
+
 fn http(result: HttpResult) -> LoadResult {
     LoadResult::Http(Box::new(result))
 }
@@ -201,44 +217,9 @@ fn merged_udp(first: UdpResult, second: UdpResult) -> UdpResult {
 
 #[test]
 fn every_number_has_a_rule() {
-    let stays = |names: &[&'static str]| names.iter().map(|it| (*it, First)).collect::<Vec<_>>();
-    let settings = ["settings.warmup_s", "settings.duration_s"];
-    let of_tcp = ["message_bytes", "depth", "churn", "messages"].map(|it| format!("settings.{it}"));
-    let of_tcp: Vec<_> = of_tcp.iter().map(|it| (it.as_str(), First)).collect();
-    let rules = [&stays(&settings)[..], &OF_REQUESTS, &of_tcp].concat();
-    assert_rules(&tcp_result(), tcp, &rules, &["latency_us"]);
-
-    let of_http = ["urls", "body_bytes", "pipeline", "requests", "seed"];
-    let of_http = of_http.map(|it| format!("settings.{it}"));
-    let of_http: Vec<_> = of_http.iter().map(|it| (it.as_str(), First)).collect();
-    let dropped = [("time_series.interval_s", Is(0.0))];
-    let rules = [&stays(&settings)[..], &OF_REQUESTS, &of_http, &dropped].concat();
-    assert_rules(&http_result(), http, &rules, &["latency_us", "ttfb_us", "connect_us"]);
-
-    let of_udp = ["packets_per_s", "packet_bytes", "pending", "tick_us", "seed", "drain_s"];
-    let of_udp = of_udp.map(|it| format!("settings.{it}"));
-    let of_udp: Vec<_> = of_udp.iter().map(|it| (it.as_str(), First)).collect();
-    let buffers = ["asked_bytes", "granted_receive_bytes", "granted_send_bytes"];
-    let buffers = buffers.map(|it| format!("socket_buffers.{it}"));
-    let buffers: Vec<_> = buffers.iter().map(|it| (it.as_str(), First)).collect();
-    let others = [
-        ("window.start_monotonic_ns", First),
-        ("window.end_monotonic_ns", First),
-        ("window.seconds", Mean),
-        ("loss_ratio", Is(1.0)),
-        // Weighted by streams: 1 x 1 and 10 x 10, of 11.
-        ("jitter_us.mean", Is(101.0 / 11.0)),
-        ("jitter_us.p50", Is(101.0 / 11.0)),
-        ("jitter_us.p99", Most),
-        ("jitter_us.max", Most),
-        // Weighted by calls.
-        ("calls.0.mean_us", Is(101.0 / 11.0)),
-        ("calls.0.max_us", Most),
-        ("cpu.busiest_thread_share", Most),
-    ];
-    let rules = [&stays(&settings)[..], &of_udp, &buffers, &others].concat();
-    let latencies = ["round_trip_us", "send_lateness_us", "wait_overrun_us"];
-    assert_rules(&udp_result(), udp, &rules, &latencies);
+    assert_rules(&tcp_result(), tcp);
+    assert_rules(&http_result(), http);
+    assert_rules(&udp_result(), udp);
 }
 
 #[test]
@@ -255,10 +236,7 @@ fn latencies_come_from_the_sum_of_the_histograms() {
     let histograms = second.histograms.as_mut().unwrap();
     (histograms.ttfb, histograms.connect) =
         (EncodedHistogram::of(&few), EncodedHistogram::of(&many));
-    let Ok(LoadResult::Http(merged)) = LoadResult::merged(vec![http(http_result()), http(second)])
-    else {
-        panic!("it is of HTTP");
-    };
+    let merged = merged_http(http_result(), second);
     assert_eq!(merged.ttfb_us, Latency::of(&recorded(&[1_000, 2_000])));
     assert_eq!(merged.connect_us.max, Latency::of(&many).max);
     assert_eq!((merged.raw_latency_us, &merged.histograms.as_ref().unwrap().raw), (None, &None));
@@ -325,15 +303,11 @@ fn what_one_of_them_says_holds_for_all_or_for_none() {
             let mut result = http_result();
             result.head.interrupted = is;
             result.settings.verify_body = is.then(|| "first".to_owned());
-            http(result)
+            result
         };
-        match LoadResult::merged(vec![of_http(first), of_http(second)]) {
-            Ok(LoadResult::Http(merged)) => {
-                assert_eq!(merged.head.interrupted, any);
-                assert_eq!(merged.settings.verify_body.is_some(), all);
-            }
-            other => panic!("{other:?}"),
-        }
+        let merged = merged_http(of_http(first), of_http(second));
+        assert_eq!(merged.head.interrupted, any);
+        assert_eq!(merged.settings.verify_body.is_some(), all);
     }
 }
 
@@ -394,4 +368,14 @@ fn what_does_not_belong_together_is_refused() {
     assert!(refused(vec![tcp(tcp_result()), tcp(damaged)]).contains("damaged"));
     let without = HttpResult { histograms: None, ..http_result() };
     assert!(refused(vec![http(http_result()), http(without)]).contains("without the histograms"));
+}
+
+/// Counts of a file overflowed.
+#[test]
+fn errors_are_summed_up_to_the_largest_number() {
+    for (number, expected) in [(1, [5, 6, 4]), (u64::MAX, [u64::MAX; 3])] {
+        let tcp = filled(&TcpResult::default(), number).errors;
+        let http = filled(&HttpResult::default(), number).errors;
+        assert_eq!([tcp.failures(), http.failures(), http.wrong()], expected);
+    }
 }

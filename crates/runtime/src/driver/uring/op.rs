@@ -29,8 +29,8 @@ pub(super) enum Op {
     Writable,
     /// A send without a copy; its key names a [`super::ZeroCopySend`].
     SendZeroCopy,
-    /// The timer of [`super::Quiet`].
-    Quiet,
+    /// The timer of [`super::LostResets`].
+    LostResets,
 }
 
 impl Op {
@@ -50,7 +50,7 @@ impl Op {
         Op::File,
         Op::Writable,
         Op::SendZeroCopy,
-        Op::Quiet,
+        Op::LostResets,
     ];
 
     /// True for events that peers cause, and not the program.

@@ -189,7 +189,7 @@ impl Uring {
                 stream.send_failed(-error, wakes);
                 // A task that answers received data receives again, and does not check whether the
                 // answer was sent.
-                self.look_again(key, stream);
+                self.restart_receive(key, stream);
             }
         }
         if !buf.is_empty() && !stream.sending.failed() && stream.socket.is_some() {

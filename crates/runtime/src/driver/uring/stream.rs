@@ -45,7 +45,7 @@ pub(super) struct Receive {
     pub(super) starved: bool,
     /// Was armed before: arming again counts as a re-arm.
     pub(super) again: bool,
-    /// In the queue of `quiet.rs`, which checks for lost resets.
+    /// In the queue of `lost_reset.rs`, which checks for lost resets.
     pub(super) watched: bool,
     /// Got data since the last check there.
     pub(super) heard: bool,

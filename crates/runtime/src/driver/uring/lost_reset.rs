@@ -32,7 +32,7 @@ const SHARE: usize = 16;
 /// one stays until the next check, so the queue is bounded by the sockets that are open or were in
 /// the last period.
 #[derive(Debug, Default)]
-pub(super) struct Quiet {
+pub(super) struct LostResets {
     queue: VecDeque<Key>,
     /// How many at the front are due to be checked.
     due: usize,
@@ -40,7 +40,7 @@ pub(super) struct Quiet {
     timed: bool,
 }
 
-impl Quiet {
+impl LostResets {
     /// True if there is something to do.
     pub(super) fn is_due(&self) -> bool {
         self.due > 0
@@ -50,27 +50,29 @@ impl Quiet {
 impl Uring {
     /// Watches a receive from now on, because it got data and stays armed.
     pub(super) fn watch(&mut self, key: Key) {
-        self.quiet.queue.push_back(key);
-        self.time_quiet();
+        self.lost_resets.queue.push_back(key);
+        self.time_lost_resets();
     }
 
-    fn time_quiet(&mut self) {
-        if !self.quiet.queue.is_empty() && !std::mem::replace(&mut self.quiet.timed, true) {
+    fn time_lost_resets(&mut self) {
+        if !self.lost_resets.queue.is_empty()
+            && !std::mem::replace(&mut self.lost_resets.timed, true)
+        {
             let nobody = Key::from_bits(0);
             let entry = opcode::Timeout::new(&raw const PERIOD).build();
             // SAFETY: the period is a constant.
-            unsafe { self.ring.push(entry.user_data(Op::Quiet.tag(nobody))) };
+            unsafe { self.ring.push(entry.user_data(Op::LostResets.tag(nobody))) };
         }
     }
 
     /// A period is over, or the timer failed: an early check does no harm.
-    pub(super) fn on_quiet(&mut self) {
-        self.quiet.timed = false;
-        self.quiet.due = self.quiet.queue.len();
+    pub(super) fn on_lost_reset_timer(&mut self) {
+        self.lost_resets.timed = false;
+        self.lost_resets.due = self.lost_resets.queue.len();
     }
 
     /// Ends a receive that may have lost a reset; it starts again if a task waits for it.
-    pub(super) fn look_again(&mut self, key: Key, stream: &mut Stream) {
+    pub(super) fn restart_receive(&mut self, key: Key, stream: &mut Stream) {
         if self.features.multishot && !stream.sending.is_closing() {
             self.pause(key, stream);
         }
@@ -80,30 +82,30 @@ impl Uring {
 impl UringDriver {
     /// Checks some of the due sockets: at most `most`, or a larger share if all could not be
     /// checked in time otherwise.
-    pub(super) fn look_at_quiet(&mut self, most: usize) {
+    pub(super) fn check_for_lost_resets(&mut self, most: usize) {
         let engine = &mut self.engine;
-        if !engine.quiet.is_due() {
+        if !engine.lost_resets.is_due() {
             return;
         }
-        for _ in 0..engine.quiet.due.min(most.max(engine.quiet.queue.len() / SHARE)) {
-            engine.quiet.due -= 1;
-            let Some(key) = engine.quiet.queue.pop_front() else { break };
+        for _ in 0..engine.lost_resets.due.min(most.max(engine.lost_resets.queue.len() / SHARE)) {
+            engine.lost_resets.due -= 1;
+            let Some(key) = engine.lost_resets.queue.pop_front() else { break };
             let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else { continue };
             if std::mem::replace(&mut stream.own.receive.heard, false) {
-                engine.quiet.queue.push_back(key);
+                engine.lost_resets.queue.push_back(key);
                 continue;
             }
             stream.own.receive.watched = false;
             engine.counters.syscalls.add(1);
             if stream.fd().is_some_and(sys::tcp_is_closed) {
-                engine.look_again(key, stream);
+                engine.restart_receive(key, stream);
             }
         }
-        if !engine.quiet.is_due() {
-            engine.time_quiet();
+        if !engine.lost_resets.is_due() {
+            engine.time_lost_resets();
         }
-        if engine.quiet.queue.is_empty() {
-            engine.quiet.queue = VecDeque::new();
+        if engine.lost_resets.queue.is_empty() {
+            engine.lost_resets.queue = VecDeque::new();
         }
     }
 }
