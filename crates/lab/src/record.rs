@@ -25,7 +25,7 @@ pub struct RunRecord {
     pub schema: String,
     /// Number of the run, from 0, in the order of time.
     pub index: usize,
-    /// Number of the occasion, from 0: see [`Bundle::occasions`].
+    /// Number of the occasion, from 0: see [`Bundle::occasions`](crate::result::Bundle::occasions).
     #[serde(default, skip_serializing_if = "is_zero")]
     pub occasion: usize,
     /// The cell.

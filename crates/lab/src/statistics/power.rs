@@ -17,7 +17,7 @@ pub fn detectable_percent(deviation: f64, pairs: usize, level: f64) -> f64 {
 
 /// The fewest pairs whose sign-flip test can give a p value of `level` at all: of all assignments of
 /// signs, at least the observed one and its mirror image are as far out. None if it would draw its
-/// assignments at random, which are fewer than all of [`EXACT_VALUES`] pairs.
+/// assignments at random, which are fewer than all of `EXACT_VALUES` pairs.
 pub fn least_pairs(level: f64) -> Option<usize> {
     (1..=EXACT_VALUES).find(|pairs| 2.0 / (1_u64 << pairs) as f64 <= level)
 }

@@ -63,7 +63,7 @@ pub enum UnderTest {
     #[default]
     Server,
     /// Server and load generator, which both run as the subject says (`{engine}` and
-    /// [`Subject::load_arguments`]).
+    /// [`Subject::load_arguments`](crate::experiment::Subject::load_arguments)).
     Both,
 }
 
