@@ -6,7 +6,7 @@ use super::finding::{Audit, Finding, Severity};
 use super::kinds::Kind;
 use crate::accounting::CpuUse;
 use crate::contract::LoadResult;
-use crate::host::share::share;
+use crate::host::share::{part, share};
 use crate::record::RunRecord;
 
 /// How far apart the windows of several load generators may open or close, as a share of the
@@ -24,6 +24,7 @@ impl Audit<'_> {
             let Some(Ok(load)) = client.load.as_ref().map(LoadResult::read) else { continue };
             let alone = RunRecord {
                 clients: Vec::new(),
+                rate_per_s: Some(part(run.rate_per_s(), hosts, index)),
                 cpu: run.cpu.as_ref().map(|cpu| cpu.of_client(index)),
                 // What the server says is about all of them.
                 server_final: None,
