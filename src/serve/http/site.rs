@@ -53,10 +53,10 @@ struct FileArgs {
     /// than it, to clients that accept their coding; the preferred one comes first.
     #[arg(long, value_name = "br,gz,zst", value_delimiter = ',')]
     precompressed: Vec<Coding>,
-    /// Compress text of 1 KiB to 10 MiB for clients that accept one of these codings; the preferred
-    /// one comes first, after precompressed files. The first answers are sent uncompressed, until the
-    /// compressed form is in the cache, which must have room for it. Off by default: it takes CPU time
-    /// and memory, and files with secrets must not be compressed together with what others choose.
+    /// Compress text of 1 KiB to 10 MiB for clients that accept one of these codings, the preferred one
+    /// first. Precompressed files come before them. Answers are uncompressed until the compressed form
+    /// is in the cache, which must have room for it. Off by default: it takes CPU time and memory. Do
+    /// not compress files that contain both secrets and text chosen by others (BREACH)
     #[arg(long, value_name = "br,zst,gz", value_delimiter = ',')]
     compress: Vec<Coding>,
 }
