@@ -379,7 +379,6 @@ pub fn is_bundle(directory: &Path) -> bool {
 pub fn rerender(directory: &Path) -> Result<Bundle, LabError> {
     let Stored { mut bundle, runs, .. } = bundle::read(directory)?;
     bundle.summary = Some(summarise(&bundle.experiment, bundle.seed, &runs));
-    bundle.lab_version = env!("CARGO_PKG_VERSION").to_owned();
     bundle.schema = BUNDLE_SCHEMA.to_owned();
     bundle.warnings = warnings(&bundle);
     bundle::finish(directory, &bundle, &runs)?;

@@ -38,8 +38,8 @@ pub use udp::UdpResult;
 
 use serde_json::Value;
 
-/// A sum of counts, which may come from a file.
-fn sum<const N: usize>(counts: [u64; N]) -> u64 {
+/// A sum of counts that may come from a file: too large a sum is the largest number.
+pub fn sum<const N: usize>(counts: [u64; N]) -> u64 {
     counts.into_iter().fold(0, u64::saturating_add)
 }
 

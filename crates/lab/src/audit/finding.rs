@@ -9,6 +9,10 @@ use crate::record::RunRecord;
 /// Programs that had less than the rest of the window cannot be expected to serve anybody.
 pub const STARVED_SHARE: f64 = 0.75;
 
+/// How far what was due in a window may be from rate x window, as a share. Each stream or connection may
+/// also have one more or less by its phase.
+pub const DUE_TOLERANCE: f64 = 0.01;
+
 /// How far a printed figure may be from the one recomputed from the histogram: hdr histograms of
 /// three digits are good to 0.1 %.
 const RECOMPUTED_TOLERANCE: f64 = 0.005;

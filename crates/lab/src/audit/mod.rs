@@ -20,15 +20,13 @@ use crate::placement::Wanted;
 use crate::record::{Failure, RunRecord};
 
 pub(crate) use finding::{Audit, differ, is_unanswered};
-pub use finding::{Finding, STARVED_SHARE, Severity};
+pub use finding::{DUE_TOLERANCE, Finding, STARVED_SHARE, Severity};
 pub(crate) use requests::Loop;
 
 pub use hosts::WINDOWS_APART_LIMIT;
 pub use kinds::Kind;
 pub use network::LOST_SHARE;
 pub use requests::{LITTLE_TOLERANCE, SCHEDULE_LAG_LIMIT_US, STALLED_LEAST_US, STALLED_SHARE};
-
-pub use crate::workload::udp::audits::DUE_TOLERANCE;
 
 /// The share of the window that the hypervisor may take from a CPU.
 pub const STEAL_LIMIT: f64 = 0.02;

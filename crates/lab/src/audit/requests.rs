@@ -1,9 +1,9 @@
 //! Rules for requests over connections, of any protocol.
 
-use super::finding::{Audit, Severity, differ};
+use super::finding::{Audit, DUE_TOLERANCE, Severity, differ};
 use super::kinds::Kind;
 use crate::contract::requests::RequestResult;
-use crate::workload::udp::audits::DUE_TOLERANCE;
+use crate::contract::sum;
 
 /// How far the requests in flight may be from Little's law, as a share.
 pub const LITTLE_TOLERANCE: f64 = 0.10;
@@ -76,7 +76,7 @@ impl Audit<'_> {
 
     fn balance(&mut self, load: &RequestResult) {
         let whole = &load.whole_run;
-        let accounted = whole.answered + whole.failed + whole.abandoned;
+        let accounted = sum([whole.answered, whole.failed, whole.abandoned]);
         if whole.sent != accounted {
             self.void(
                 Kind::Unbalanced,

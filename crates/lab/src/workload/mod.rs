@@ -7,7 +7,7 @@ mod axis;
 mod http;
 mod requests;
 mod tcp;
-pub(crate) mod udp;
+mod udp;
 
 use std::fmt;
 

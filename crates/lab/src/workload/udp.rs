@@ -3,7 +3,7 @@
 //! Loss and lateness are outcomes here, not faults: the summary compares CPU between runs that
 //! kept up only. A fault is what contradicts itself, or what no network may do to a packet.
 
-pub(crate) mod audits;
+mod audits;
 
 use std::fmt;
 

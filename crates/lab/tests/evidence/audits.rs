@@ -179,6 +179,15 @@ fn wrong_bytes_and_dead_servers_are_no_noise_on_any_machine() {
     }
 }
 
+/// Their sum overflowed, which ended a debug build.
+#[test]
+fn counts_of_any_size_are_judged() {
+    let mut made = record(0, 0, "io_uring", 1.6);
+    made["load"]["whole_run"]["answered"] = json!(u64::MAX);
+    made["load"]["whole_run"]["failed"] = json!(u64::MAX);
+    assert_eq!(severity(&audit(&read(made)), Kind::Unbalanced), Some(Severity::Void));
+}
+
 #[test]
 fn a_void_run_in_a_disturbed_block_is_reported_as_void() {
     let mut records = pairs(9, 1.25);

@@ -1,12 +1,8 @@
 //! What may be wrong with a run of UDP.
 
 use super::UdpPoint;
-use crate::audit::{Audit, Kind, Severity, differ, is_unanswered};
-use crate::contract::{self, UdpResult};
-
-/// How far the packets due may be from streams x rate x window, as a share. Each stream may also
-/// have one packet more or less by its phase.
-pub const DUE_TOLERANCE: f64 = 0.01;
+use crate::audit::{Audit, DUE_TOLERANCE, Kind, Severity, differ, is_unanswered};
+use crate::contract::{self, UdpResult, sum};
 
 /// A stream that should have had more packets than this in the window, and got none back, was
 /// starved and had no bad luck alone.
@@ -57,8 +53,8 @@ impl Audit<'_> {
 
     fn packets(&mut self, load: &UdpResult) {
         let packets = &load.packets;
-        if packets.due != packets.sent + packets.unsent + packets.refused
-            || packets.sent != packets.received + packets.lost
+        if packets.due != sum([packets.sent, packets.unsent, packets.refused])
+            || packets.sent != sum([packets.received, packets.lost])
         {
             self.void(
                 Kind::Unbalanced,
@@ -111,7 +107,7 @@ impl Audit<'_> {
             self.void_unless_starved(Kind::NothingAnswered, "no packet came back".to_owned());
         }
         let errors = &load.errors;
-        if errors.icmp_refused + errors.receive > 0 {
+        if errors.icmp_refused > 0 || errors.receive > 0 {
             let first = load.first_error.as_deref().unwrap_or("not told");
             self.void(
                 Kind::ClientErrors,
