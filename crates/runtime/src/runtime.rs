@@ -106,13 +106,12 @@ impl fmt::Display for Notice {
             }
             Notice::BlockingStuck(threads) => write!(
                 f,
-                "{threads} threads are left with blocking work that does not end; they end with \
-                 the process"
+                "blocking work has not ended (threads: {threads}); it ends with the process"
             ),
             Notice::FilesystemStuck(threads) => write!(
                 f,
-                "{threads} threads are left waiting in a filesystem that does not answer (is its \
-                 server or disk gone?); they end with the process"
+                "a filesystem does not answer (is its server or disk gone? waiting threads: \
+                 {threads}); the waits end with the process"
             ),
         }
     }
