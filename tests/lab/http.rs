@@ -59,8 +59,9 @@ fn a_connection_per_request_many_files_and_tls_are_measured() {
         ("http-churn", "10 connections x 512 B over HTTP, a connection per request"),
         ("http-many", "10 connections x 512 B of 10000 files over HTTP"),
         ("http-tls", "10 connections x 512 B over HTTPS"),
+        ("http2", "10 connections x 512 B x depth 8 over HTTP/2 with TLS"),
     ] {
-        let grid = [experiment, "--connections", "10", "--sizes", "512"];
+        let grid = [experiment, "--connections", "10", "--sizes", "512", "--load-percent", "0"];
         let Measured { said, runs, .. } = &measured(&[&grid[..], &engines()].concat());
         assert!(said.contains(cell), "{said}");
         assert!(runs.len() >= 2, "{said}");
@@ -69,6 +70,7 @@ fn a_connection_per_request_many_files_and_tls_are_measured() {
             let (settings, cell) = (&run["load"]["settings"], &run["cell"]);
             assert_eq!(settings["keepalive"], cell["keepalive"], "{run}");
             assert_eq!(settings["tls"].is_object(), cell["tls"] == true, "{run}");
+            assert_eq!(settings["http"] == "2", cell["http2"] == true, "{run}");
             assert_eq!(settings["urls"], cell["files"], "{run}");
         }
     }

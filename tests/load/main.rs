@@ -4,6 +4,7 @@
 mod support;
 
 mod http;
+mod http2;
 mod http_faults;
 mod http_gates;
 mod http_serve;

@@ -10,7 +10,7 @@ use crate::host::End;
 use crate::host::share::part;
 use crate::net::Network;
 use crate::peers::SECOND_LOADS;
-
+use crate::site::h2o;
 use crate::values::{Place, Values};
 
 /// Writes the configuration of a subject that needs one, and returns it.
@@ -20,11 +20,13 @@ pub(crate) fn configure(
     slot: &Slot<'_>,
     address: SocketAddr,
 ) -> Result<Option<String>, LabError> {
-    let (Some(settings), Point::Http(point)) = (&slot.subject.nginx, slot.cell.point) else {
-        return Ok(None);
+    let Point::Http(point) = slot.cell.point else { return Ok(None) };
+    let is_h2o = slot.subject.peer.as_deref() == Some(h2o::PEER);
+    let text = match (&slot.subject.nginx, bench.nginx, bench.site) {
+        (Some(settings), Some(installed), _) => installed.configuration(settings, point, address),
+        (None, _, Some(site)) if is_h2o => h2o::configuration(site, point, address),
+        _ => return Ok(None),
     };
-    let Some(installed) = bench.nginx else { return Ok(None) };
-    let text = installed.configuration(settings, point, address);
     network.server.host.configure(bench.site, &text)?;
     Ok(Some(text))
 }

@@ -207,7 +207,7 @@ pub(crate) fn is_same_work(
         (Published::Requests(_), Point::Http(point)) => {
             (point.connections, point.file_bytes) == (printed.connections, printed.bytes)
                 && (point.files, point.depth, point.rate_per_s) == (1, 1, 0)
-                && (point.keepalive, point.tls) == (true, false)
+                && (point.keepalive, point.tls, point.http2) == (true, false, false)
         }
         _ => false,
     }

@@ -6,7 +6,7 @@
 //! cannot be fast by being wrong.
 //!
 //! - [`tcp`]: requests over TCP to a server that echoes them.
-//! - [`http`]: requests over HTTP/1.1, with TLS or without.
+//! - [`http`]: requests over HTTP/1.1 or HTTP/2, with TLS or without.
 //! - [`udp`]: streams of datagrams, by default RTP, to a reflector.
 //! - [`schedule`]: when the requests of an open loop are due.
 //! - [`pattern`]: the content that is sent.

@@ -27,6 +27,12 @@ pub(crate) enum Trouble {
     Status,
     Length,
     Hash,
+    /// HTTP/2: a connection ended by GOAWAY.
+    GoAway,
+    /// HTTP/2: a request that the server reset.
+    StreamReset,
+    /// HTTP/2: a request that the server refused to process.
+    RefusedStream,
     Other,
 }
 

@@ -36,6 +36,8 @@ pub enum LoadError {
     Engine(RuntimeError),
     /// TLS cannot be set up as configured.
     Tls(String),
+    /// A request cannot be built as configured.
+    Request(String),
     /// No connection could be opened.
     NoConnection {
         /// Address of the server.
@@ -51,7 +53,7 @@ impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             LoadError::Engine(error) => write!(f, "the load generator's engine: {error}"),
-            LoadError::Tls(why) => f.write_str(why),
+            LoadError::Tls(why) | LoadError::Request(why) => f.write_str(why),
             LoadError::NoConnection { target, why, attempts } => write!(
                 f,
                 "no connection to {target} could be made ({attempts} tried; {why}); check that \
@@ -65,7 +67,7 @@ impl Error for LoadError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             LoadError::Engine(error) => Some(error),
-            LoadError::Tls(_) | LoadError::NoConnection { .. } => None,
+            LoadError::Tls(_) | LoadError::Request(_) | LoadError::NoConnection { .. } => None,
         }
     }
 }

@@ -65,7 +65,14 @@ pub struct Settings {
     pub body_bytes: u64,
     /// Connections.
     pub connections: u64,
-    /// Requests in flight per connection, at most.
+    /// Version of HTTP: `1.1` or `2`.
+    #[serde(default = "http_1_1")]
+    pub http: String,
+    /// HTTP/2: the fewest streams that the server allowed on a connection; missing in HTTP/1.1 and
+    /// without a limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub streams_max: Option<u64>,
+    /// Requests in flight per connection, at most. With HTTP/2 each is a stream.
     pub pipeline: u64,
     /// Connections serve more than one request.
     pub keepalive: bool,
@@ -103,6 +110,11 @@ pub struct Settings {
     /// Length of the window, in seconds; with `requests`, its longest.
     #[serde(default)]
     pub duration_s: f64,
+}
+
+/// The version of all results that do not say it.
+fn http_1_1() -> String {
+    "1.1".to_owned()
 }
 
 /// The reference of content lengths.
@@ -148,10 +160,10 @@ pub struct Tls {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[cfg_attr(test, schemars(rename = "HttpBytes"))]
 pub struct Bytes {
-    /// Of the requests sent.
+    /// Of the requests sent; with HTTP/2, of all frames.
     #[serde(default)]
     pub sent: u64,
-    /// Of the whole answers, wrong ones, heads and framing included.
+    /// Of the whole answers, wrong ones, heads and framing included; with HTTP/2, of all frames.
     #[serde(default)]
     pub received: u64,
     /// Of their content.
@@ -257,7 +269,8 @@ pub struct Errors {
     pub closed_early: u64,
     /// Connections abandoned because an answer took longer than `--timeout`.
     pub timeout: u64,
-    /// Connections abandoned because of an answer that is not HTTP/1.1.
+    /// Connections abandoned because of an answer that is not HTTP; with HTTP/2, also requests whose
+    /// answer was malformed.
     pub malformed: u64,
     /// Answers with another status than expected.
     pub status: u64,
@@ -265,12 +278,22 @@ pub struct Errors {
     pub length: u64,
     /// Answers with other content.
     pub hash: u64,
+    /// HTTP/2: connections that the server ended by GOAWAY with an error code, or with requests that
+    /// it did not process.
+    #[serde(default)]
+    pub goaway: u64,
+    /// HTTP/2: requests that the server reset, except refused ones.
+    #[serde(default)]
+    pub stream_reset: u64,
+    /// HTTP/2: requests that the server reset with REFUSED_STREAM, before it processed them.
+    #[serde(default)]
+    pub refused_stream: u64,
     /// Connections lost otherwise.
     pub other: u64,
 }
 
 impl Errors {
-    /// Connections that broke or were never established.
+    /// Connections that broke or were never established, and requests that the server dropped.
     pub fn failures(&self) -> u64 {
         crate::sum([
             self.connect,
@@ -278,6 +301,9 @@ impl Errors {
             self.reset,
             self.closed_early,
             self.timeout,
+            self.goaway,
+            self.stream_reset,
+            self.refused_stream,
             self.other,
         ])
     }
@@ -336,7 +362,8 @@ impl HttpResult {
         add_counts!(self.statuses, other.statuses; of_2xx, of_3xx, of_4xx, of_5xx, other);
         add_counts!(
             self.errors, other.errors;
-            connect, tls, reset, closed_early, timeout, malformed, status, length, hash, other
+            connect, tls, reset, closed_early, timeout, malformed, status, length, hash, goaway,
+            stream_reset, refused_stream, other
         );
         let no_histograms = || "a result without the histograms of its first bytes".to_owned();
         let mine = self.histograms.as_mut().ok_or_else(no_histograms)?;

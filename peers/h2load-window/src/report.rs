@@ -102,6 +102,7 @@ pub(crate) fn result(
             urls: 1,
             method: "GET".to_owned(),
             connections,
+            http: "1.1".to_owned(),
             pipeline: options.depth.into(),
             keepalive: true,
             threads: 1,

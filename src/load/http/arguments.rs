@@ -38,8 +38,15 @@ pub(crate) struct HttpArgs {
     /// of each other, as those of many users do (poisson).
     #[arg(long, value_name = "HOW", requires = "rate", default_value_t, help_heading = "Pattern")]
     arrivals: Arrivals,
-    /// Requests in flight per connection, at most.
-    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Pattern")]
+    /// Requests in flight per connection, at most. With --http2 each is a stream, and the server may
+    /// allow fewer.
+    #[arg(
+        long,
+        visible_alias = "depth",
+        value_name = "N",
+        default_value_t = 1,
+        help_heading = "Pattern"
+    )]
     pipeline: u32,
     /// A connection for each request. Latency then counts from the attempt to connect.
     #[arg(long, help_heading = "Pattern")]
@@ -48,6 +55,10 @@ pub(crate) struct HttpArgs {
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Pattern")]
     seed: u64,
 
+    /// Speak HTTP/2: with https:// as the server agrees in the TLS handshake (ALPN), with http:// from
+    /// the first byte (prior knowledge).
+    #[arg(long, help_heading = "Request")]
+    http2: bool,
     /// Method of the requests [default: GET; POST with a body].
     #[arg(short = 'X', long, value_name = "METHOD", help_heading = "Request")]
     method: Option<Method>,
@@ -124,6 +135,7 @@ impl HttpArgs {
         Ok(Settings {
             request: Request { method: self.method.unwrap_or(method), headers: self.headers, body },
             connections: self.connections,
+            http2: self.http2,
             pipeline: self.pipeline,
             keepalive: !self.no_keepalive,
             workers: self.common.workers(),

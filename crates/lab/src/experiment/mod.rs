@@ -65,6 +65,7 @@ pub const BUILT_IN: &[(&str, &str)] = &[
     ("http-many", include_str!("../../experiments/http-many.toml")),
     ("http-churn", include_str!("../../experiments/http-churn.toml")),
     ("http-tls", include_str!("../../experiments/http-tls.toml")),
+    ("http2", include_str!("../../experiments/http2.toml")),
     ("http-map", include_str!("../../experiments/http-map.toml")),
     ("accounting-cost", include_str!("../../experiments/accounting-cost.toml")),
     ("peers", include_str!("../../experiments/peers.toml")),

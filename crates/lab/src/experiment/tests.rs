@@ -115,6 +115,8 @@ fn http_cells_are_written_for_people_and_read_back() {
         cells.iter().map(Cell::to_string).collect()
     };
     assert_eq!(names("http-tls")[0], "100 connections x 1 KB over HTTPS on lo");
+    let http2 = "50 connections x 1 KB x depth 8 at 25 % load over HTTP/2 with TLS on lo";
+    assert_eq!(names("http2")[0], http2);
     let churn = "10 connections x 512 B over HTTP, a connection per request on lo";
     assert_eq!(names("http-churn")[0], churn);
     let many = "100 connections x 16 KB of 10000 files over HTTP on lo";
@@ -134,6 +136,8 @@ fn nonsense_about_http_is_refused() {
         ("file_bytes = [512, 10_240]", "file_bytes = [0]", "file_bytes = [0]"),
         ("keepalive = [false]", "keepalive = []", "keepalive = []"),
         ("keepalive = [false]", "keepalive = [false]\ndepth = [2]", "depth = [2]"),
+        ("keepalive = [false]", "keepalive = [false]\nhttp2 = [true]", "http2 = [true]"),
+        ("keepalive = [false]", "http2 = [true, true]", "http2 = [true, true]"),
         ("keepalive = [false]", "files = [1000000]\nfile_bytess = [1]", "file_bytess"),
         ("[512, 10_240]", "[60_000_000]\nfiles = [1000]", "60000000000 bytes"),
         ("\"{urls}\", ", "", "no {urls}"),

@@ -236,7 +236,7 @@ impl Agent {
                 reply(self.site()?.site().urls(point, server).map_err(text)?)
             }
             Request::Configure { text: content } => {
-                let path = nginx::path(self.site()?.site().directory());
+                let path = self.site()?.site().configuration();
                 reply(fs::write(path, content).map_err(text)?)
             }
             Request::Start { process, cpu, command } => self.start(process, cpu, &command),

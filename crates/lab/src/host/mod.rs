@@ -328,12 +328,12 @@ impl Host {
         }
     }
 
-    /// Writes the configuration of nginx; here beside the files of `own`.
+    /// Writes the configuration of a server that needs one; here beside the files of `own`.
     pub(crate) fn configure(&self, own: Option<&Site>, text: &str) -> Result<(), LabError> {
         match (self, own) {
             (Host::Here(_), None) => Ok(()),
             (Host::Here(_), Some(own)) => {
-                let path = nginx::path(own.directory());
+                let path = own.configuration();
                 std::fs::write(&path, text).map_err(|error| LabError::write(&path, error))
             }
             (Host::There(remote), _) => remote.ask(Request::Configure { text: text.to_owned() }),

@@ -8,6 +8,7 @@ pub(crate) mod find;
 mod list;
 
 use crate::experiment::{Point, Protocol};
+use crate::site::h2o;
 
 pub use build::{Built, build};
 pub use find::{Absent, Places};
@@ -222,6 +223,16 @@ pub const KNOWN: &[Peer] = &[
         fitted: nothing,
         port: None,
         origin: Origin::Distribution(&["apt install nginx-light"]),
+    },
+    Peer {
+        name: h2o::PEER,
+        program: "h2o",
+        what: "h2o as a server of files, one thread",
+        protocol: Protocol::Http,
+        arguments: &["-c", "{config}"],
+        fitted: nothing,
+        port: None,
+        origin: Origin::Distribution(&["apt install h2o"]),
     },
     Peer {
         name: "go-uring",

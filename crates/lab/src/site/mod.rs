@@ -3,11 +3,12 @@
 //!
 //! - `root/512.bin`: the file of 512 bytes; `root/512/0.bin` and on: a set of such files;
 //! - `certificate.pem`, `key.pem`: where a cell speaks TLS;
-//! - `urls.txt`, `nginx.conf`: written again for each run that needs them.
+//! - `urls.txt`, `server.conf`: written again for each run that needs them.
 //!
 //! The content of the files is random and follows from the seed of the experiment. No two files
 //! have the same content, so that one sent in place of another is noticed.
 
+pub(crate) mod h2o;
 pub(crate) mod nginx;
 
 use std::fs::{self, File};
@@ -28,6 +29,8 @@ const DIRECTORY: &str = "work";
 const CERTIFICATE: &str = "certificate.pem";
 const KEY: &str = "key.pem";
 const URLS: &str = "urls.txt";
+/// The configuration of a server that needs one.
+const CONFIGURATION: &str = "server.conf";
 
 /// Where the files of an experiment are on a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -124,6 +127,10 @@ impl Site {
 
     pub(crate) fn key(&self) -> PathBuf {
         self.directory.join(KEY)
+    }
+
+    pub(crate) fn configuration(&self) -> PathBuf {
+        self.directory.join(CONFIGURATION)
     }
 
     /// The file of a cell with one file.
@@ -255,6 +262,7 @@ mod tests {
             depth: 1,
             keepalive: true,
             tls,
+            http2: false,
             rate_per_s: 0,
             load_percent: 0,
             generator: 0,

@@ -6,7 +6,6 @@
 //! pinned by the lab, as every subject is.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde::{Deserialize, Serialize};
@@ -15,6 +14,9 @@ use crate::experiment::{HttpPoint, Nginx};
 
 /// Connections, and the files that are its own, that nginx has room for at least.
 const CONNECTIONS_LEAST: u64 = 4096;
+
+/// Streams of a connection of HTTP/2 at least: nginx's default.
+const STREAMS_LEAST: u32 = 128;
 
 /// Files kept open at least.
 const OPEN_FILES_LEAST: u32 = 1000;
@@ -79,6 +81,15 @@ impl Installed {
             ),
             false => ("", ""),
         };
+        // Frames as large as clients take by default, and as many streams as are asked for.
+        let (h2, streams) = match point.http2 {
+            true => {
+                let streams = point.depth.max(STREAMS_LEAST);
+                let streams = format!("    http2_max_concurrent_streams {streams};\n");
+                (" http2", streams + "    http2_chunk_size 16k;\n")
+            }
+            false => ("", String::new()),
+        };
         let more: String =
             nginx.directives.iter().map(|directive| format!("        {directive}\n")).collect();
         format!(
@@ -90,15 +101,11 @@ impl Installed {
              \x20   sendfile {switch};\n    tcp_nopush {switch};\n    tcp_nodelay on;\n\
              \x20   keepalive_timeout 1h;\n    keepalive_requests 1000000000;\n\
              \x20   open_file_cache max={open_files} inactive=1h;\n    open_file_cache_valid 60s;\n\
-             \x20   server {{\n        listen {address} backlog=4096{ssl};\n        root root;\n\
+             {streams}\
+             \x20   server {{\n        listen {address} backlog=4096{ssl}{h2};\n        root root;\n\
              {certificate}{more}    }}\n}}\n"
         )
     }
-}
-
-/// Where the configuration of a run is written to.
-pub(crate) fn path(directory: &Path) -> PathBuf {
-    directory.join("nginx.conf")
 }
 
 #[cfg(test)]
@@ -112,6 +119,7 @@ mod tests {
         depth: 1,
         keepalive: true,
         tls: false,
+        http2: false,
         rate_per_s: 0,
         load_percent: 0,
         generator: 0,
@@ -138,7 +146,7 @@ mod tests {
         ] {
             assert!(text.contains(directive), "{directive}: {text}");
         }
-        assert!(!text.contains("ssl"), "{text}");
+        assert!(!text.contains("ssl") && !text.contains("http2"), "{text}");
         assert_eq!(text.matches('{').count(), text.matches('}').count());
     }
 
@@ -146,10 +154,13 @@ mod tests {
     fn it_follows_the_cell_the_subject_and_how_nginx_was_built() {
         let directives = vec!["output_buffers 1 128k;".to_owned()];
         let nginx = Nginx { sendfile: false, directives };
-        let point = HttpPoint { connections: 5000, files: 10_000, tls: true, ..POINT };
+        let large = HttpPoint { connections: 5000, files: 10_000, ..POINT };
+        let point = HttpPoint { tls: true, http2: true, depth: 300, ..large };
         let text = configuration("--without-http_scgi_module", &nginx, point);
         for directive in [
-            "backlog=4096 ssl;",
+            "backlog=4096 ssl http2;",
+            "http2_max_concurrent_streams 300;",
+            "http2_chunk_size 16k;",
             "ssl_certificate_key key.pem;",
             "sendfile off;",
             "tcp_nopush off;",

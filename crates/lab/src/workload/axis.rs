@@ -31,6 +31,8 @@ pub enum Axis {
     Keepalive,
     /// 1 if TLS is spoken.
     Tls,
+    /// 1 if HTTP/2 is spoken.
+    Http2,
     /// 1 if the experiment's second load generator asks.
     Generator,
 }
@@ -50,6 +52,7 @@ impl Axis {
             Axis::Files => "files",
             Axis::Keepalive => "connections",
             Axis::Tls => "encryption",
+            Axis::Http2 => "protocol",
             Axis::Generator => "load generator",
         }
     }
@@ -66,6 +69,8 @@ impl Axis {
             (Axis::Keepalive, _) => "stay".to_owned(),
             (Axis::Tls, 0) => "none".to_owned(),
             (Axis::Tls, _) => "TLS".to_owned(),
+            (Axis::Http2, 0) => "HTTP/1.1".to_owned(),
+            (Axis::Http2, _) => "HTTP/2".to_owned(),
             (Axis::Generator, 0) => "first".to_owned(),
             (Axis::Generator, _) => "second".to_owned(),
             (_, value) => rate(value),
@@ -87,6 +92,7 @@ impl Axis {
             (Axis::Churn, 2..) => Some(format!("a connection per {value} requests")),
             (Axis::Files, 2..) => Some(format!("{value} files")),
             (Axis::Tls, 1..) => Some("TLS".to_owned()),
+            (Axis::Http2, 1..) => Some("HTTP/2".to_owned()),
             (Axis::Generator, 1..) => Some("second load generator".to_owned()),
             _ => None,
         }

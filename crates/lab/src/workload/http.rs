@@ -37,7 +37,7 @@ pub struct HttpGrid {
     /// Files of that size; with more than one, each request asks for one of them at random.
     #[serde(default = "one")]
     pub files: Vec<u32>,
-    /// Requests in flight per connection (pipelining).
+    /// Requests in flight per connection: pipelining, or streams of HTTP/2.
     #[serde(default = "one")]
     pub depth: Vec<u32>,
     /// Whether a connection has many requests; `false` is a connection for each request.
@@ -46,6 +46,9 @@ pub struct HttpGrid {
     /// Whether TLS is spoken.
     #[serde(default = "only_false")]
     pub tls: Vec<bool>,
+    /// Whether HTTP/2 is spoken: with TLS as ALPN agrees, without by prior knowledge.
+    #[serde(default = "only_false", skip_serializing_if = "is_only_false")]
+    pub http2: Vec<bool>,
     /// Requests per second of all connections together, on a schedule (open loop); 0 is a closed
     /// loop.
     #[serde(default = "zero", skip_serializing_if = "is_zero")]
@@ -82,6 +85,14 @@ fn only_false() -> Vec<bool> {
     vec![false]
 }
 
+fn is_only_false(flags: &[bool]) -> bool {
+    flags == [false]
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
 /// A point of the grid of HTTP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -98,6 +109,9 @@ pub struct HttpPoint {
     pub keepalive: bool,
     /// Whether TLS is spoken.
     pub tls: bool,
+    /// Whether HTTP/2 is spoken.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub http2: bool,
     /// Requests per second of all connections; 0 is a closed loop.
     #[serde(default, skip_serializing_if = "is_nought")]
     pub rate_per_s: u32,
@@ -128,10 +142,10 @@ impl Grid for HttpGrid {
     }
 
     fn points(&self) -> Vec<Point> {
-        let point = |axes: [u32; 9]| {
-            let [tls, keepalive, files, file_bytes, depth, connections, ..] = axes;
+        let point = |axes: [u32; 10]| {
+            let [http2, tls, keepalive, files, file_bytes, depth, connections, ..] = axes;
             let [.., rate_per_s, load_percent, generator] = axes;
-            let (keepalive, tls) = (keepalive != 0, tls != 0);
+            let (keepalive, tls, http2) = (keepalive != 0, tls != 0, http2 != 0);
             Point::Http(HttpPoint {
                 connections,
                 file_bytes,
@@ -139,6 +153,7 @@ impl Grid for HttpGrid {
                 depth,
                 keepalive,
                 tls,
+                http2,
                 rate_per_s,
                 load_percent,
                 generator,
@@ -148,8 +163,10 @@ impl Grid for HttpGrid {
         let numbers =
             |flags: &[bool]| flags.iter().map(|flag| u32::from(*flag)).collect::<Vec<_>>();
         let (tls, keepalive) = (numbers(&self.tls), numbers(&self.keepalive));
+        let http2 = numbers(&self.http2);
         let generators = generators(&self.second_load);
         let all = combinations([
+            &http2,
             &tls,
             &keepalive,
             files,
@@ -165,7 +182,8 @@ impl Grid for HttpGrid {
 
     fn check(&self, check: &Check<'_>, _: bool) -> Result<(), LabError> {
         self.keeps_up.check("http", check)?;
-        for (flag, points) in [("keepalive", &self.keepalive), ("tls", &self.tls)] {
+        let flags = [("keepalive", &self.keepalive), ("tls", &self.tls), ("http2", &self.http2)];
+        for (flag, points) in flags {
             let right = matches!(points[..], [_]) || matches!(points[..], [a, b] if a != b);
             let found = format!("{flag} = {points:?}");
             check.unless(right, &format!("http.{flag}"), found, "[true], [false], or both")?;
@@ -176,6 +194,19 @@ impl Grid for HttpGrid {
             "http.depth",
             format!("depth = {:?} with a connection for each request", self.depth),
             "depth = [1] with keepalive = [false]",
+        )?;
+        let http2 = self.http2.contains(&true);
+        check.unless(
+            !(http2 && per_request),
+            "http.http2",
+            "http2 = [true] with a connection for each request".to_owned(),
+            "keepalive = [true] with http2 = [true]: no client of HTTP/2 asks the server to close",
+        )?;
+        check.unless(
+            !http2 || self.second_load.is_empty(),
+            "http.http2",
+            "http2 = [true] with a second load generator".to_owned(),
+            "no second_load with http2 = [true]: the second one speaks HTTP/1.1",
         )?;
         let most = |axis: &[u32]| axis.iter().copied().max().map_or(0, u64::from);
         let set_bytes = most(&self.files) * most(&self.file_bytes);
@@ -213,6 +244,7 @@ impl Load for HttpPoint {
             (Axis::LoadPercent, "load_percent", self.load_percent),
             (Axis::Keepalive, "keepalive", self.keepalive.into()),
             (Axis::Tls, "tls", self.tls.into()),
+            (Axis::Http2, "http2", self.http2.into()),
             (Axis::Generator, "generator", self.generator),
         ]
     }
@@ -232,7 +264,7 @@ impl Load for HttpPoint {
 impl fmt::Display for HttpPoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let HttpPoint { connections, file_bytes, files, depth, .. } = *self;
-        let HttpPoint { keepalive, tls, generator, .. } = *self;
+        let HttpPoint { keepalive, tls, http2, generator, .. } = *self;
         let plural = if connections == 1 { "" } else { "s" };
         write!(f, "{connections} connection{plural} x {}", bytes(file_bytes))?;
         if files != 1 {
@@ -242,7 +274,12 @@ impl fmt::Display for HttpPoint {
             write!(f, " x depth {depth}")?;
         }
         phrase_pace(f, self.rate_per_s, self.load_percent)?;
-        f.write_str(if tls { " over HTTPS" } else { " over HTTP" })?;
+        f.write_str(match (http2, tls) {
+            (false, false) => " over HTTP",
+            (false, true) => " over HTTPS",
+            (true, false) => " over HTTP/2",
+            (true, true) => " over HTTP/2 with TLS",
+        })?;
         f.write_str(if keepalive { "" } else { ", a connection per request" })?;
         f.write_str(if generator == 0 { "" } else { ", second generator" })
     }

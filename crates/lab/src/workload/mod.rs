@@ -365,6 +365,6 @@ mod tests {
     }
 
     fn is_optional(key: &str) -> bool {
-        matches!(key, "rate_per_s" | "load_percent" | "churn" | "generator")
+        matches!(key, "rate_per_s" | "load_percent" | "churn" | "generator" | "http2")
     }
 }

@@ -64,7 +64,7 @@ impl Counts {
         self.urls.get_mut(target as usize).into_iter().for_each(count);
     }
 
-    /// A request of `bytes` bytes was begun.
+    /// A request of `bytes` bytes was begun. Those of HTTP/2 are counted when they are sent.
     pub(super) fn sent(&mut self, target: u32, bytes: usize, now_ns: u64, window: &Range<u64>) {
         self.url(target, |url| url.sent += 1);
         if window.contains(&now_ns) {

@@ -83,18 +83,24 @@ impl Link {
         self.tls.is_none() || self.has_ended()
     }
 
-    /// Sends `bytes`, or none of them while the stream is full.
+    /// Ready when [`poll_send`](Link::poll_send) would take bytes.
+    pub(super) fn poll_send_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_flush(cx))?;
+        self.stream.poll_send_ready(cx)
+    }
+
+    /// Sends `bytes`, or leaves them in place while the stream is full.
     pub(super) fn poll_send(
         &mut self,
         cx: &mut Context<'_>,
-        bytes: SendBuf,
+        bytes: &mut Option<SendBuf>,
     ) -> Poll<io::Result<()>> {
         if self.tls.is_none() {
-            return self.stream.poll_send(cx, &mut Some(bytes));
+            return self.stream.poll_send(cx, bytes);
         }
         ready!(self.poll_flush(cx))?;
-        if let Some(tls) = &mut self.tls {
-            self.encrypted = Some(tls.encrypt(bytes.as_slice())?.into());
+        if let (Some(tls), Some(plain)) = (&mut self.tls, bytes.take()) {
+            self.encrypted = Some(tls.encrypt(plain.as_slice())?.into());
         }
         match self.poll_flush(cx) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),

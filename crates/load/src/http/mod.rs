@@ -1,9 +1,12 @@
-//! Requests over HTTP/1.1, with TLS or without.
+//! Requests over HTTP/1.1 or HTTP/2, with TLS or without.
 //!
 //! A run works as with [`tcp`](crate::tcp): each worker thread has its own engine and its share of
-//! the connections, and each connection is one task (`connection.rs`). Requests are built once, as
-//! bytes (`outbox.rs`); answers are parsed incrementally (`answer.rs`, `head.rs`) and every one is
-//! verified (`expect.rs`).
+//! the connections, and each connection is one task (`connection.rs`) that speaks one protocol:
+//! - `http1.rs`: requests are built once, as bytes (`outbox.rs`); answers are parsed incrementally
+//!   (`answer.rs`, `head.rs`).
+//! - `http2.rs`: requests are streams of the h2 crate.
+//!
+//! Every answer is verified (`expect.rs`).
 //!
 //! - Closed loop: a connection keeps `pipeline` requests in flight and sends another with each
 //!   answer.
@@ -20,6 +23,8 @@ mod expect;
 #[doc(hidden)]
 pub mod fuzzing;
 mod head;
+mod http1;
+mod http2;
 mod link;
 mod outbox;
 mod settings;
@@ -46,6 +51,7 @@ use self::expect::Expectation;
 use self::tls::TlsClient;
 use self::worker::Shared;
 use crate::run::{Plan, Stage};
+use bytes::Bytes;
 use std::fmt;
 use std::sync::Arc;
 use twinring_wire::HttpResult;
@@ -70,9 +76,10 @@ impl Load {
     /// When the engine or a requested feature is refused, or TLS cannot be set up as configured.
     pub fn new(settings: Settings) -> Result<Load, LoadError> {
         let tls = match settings.targets.first().filter(|target| target.is_tls()) {
-            Some(target) => {
-                Some(TlsClient::new(&settings.tls, target.host()).map_err(LoadError::Tls)?)
-            }
+            Some(target) => Some(
+                TlsClient::new(&settings.tls, target.host(), settings.http2)
+                    .map_err(LoadError::Tls)?,
+            ),
             None => None,
         };
         let runtime =
@@ -85,7 +92,9 @@ impl Load {
         );
         let weights = settings.targets.iter().map(|target| target.weight);
         let choice = Choice::new(weights, settings.seed);
-        let shared = Arc::new(Shared { expectation, choice, tls, settings });
+        let http2_requests = settings.http2_requests().map_err(LoadError::Request)?;
+        let body = Bytes::from(settings.request.body.clone());
+        let shared = Arc::new(Shared { expectation, choice, tls, http2_requests, body, settings });
         Ok(Load { shared, stage: Stage::new(runtime) })
     }
 

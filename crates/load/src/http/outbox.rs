@@ -16,9 +16,11 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
+    /// Empty for HTTP/2, whose requests are not bytes before they are sent.
     pub(super) fn new(settings: &Settings) -> Outbox {
         let bytes = |target| settings.request.bytes(target, settings.keepalive);
-        let requests: Vec<Vec<u8>> = settings.targets.iter().map(bytes).collect();
+        let targets = settings.targets.iter().filter(|_| !settings.http2);
+        let requests: Vec<Vec<u8>> = targets.map(bytes).collect();
         let repeated = match requests.as_slice() {
             [only] => {
                 let times = (BATCH_BYTES_MAX / only.len()).clamp(1, settings.pipeline as usize);

@@ -17,6 +17,8 @@ use twinring_wire::http::Length;
 const URLS_MAX: usize = 1 << 20;
 /// Most requests in flight on a connection.
 const PIPELINE_MAX: u32 = 1 << 16;
+/// The same with HTTP/2, where each is a stream of a few KB. Servers allow some hundreds.
+const STREAMS_MAX: u64 = 1 << 14;
 /// Largest body of a request, in bytes.
 pub const BODY_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Most bytes of requests, in all, that are kept ready to be sent.
@@ -33,7 +35,10 @@ pub struct Settings {
     pub request: Request,
     /// Connections.
     pub connections: u64,
-    /// Requests in flight per connection, at most.
+    /// Speak HTTP/2, by ALPN or without TLS with prior knowledge.
+    pub http2: bool,
+    /// Requests in flight per connection, at most. With HTTP/2, each is a stream, and the server may
+    /// allow fewer.
     pub pipeline: u32,
     /// Keep connections for further requests.
     pub keepalive: bool,
@@ -86,6 +91,7 @@ impl Settings {
             targets,
             request: Request::default(),
             connections: 1,
+            http2: false,
             pipeline: 1,
             keepalive: true,
             workers: Workers::default(),
@@ -127,6 +133,7 @@ impl Settings {
         limits::times(self.warmup, self.duration, self.connect_timeout, self.timeout)?;
         self.request.check()?;
         self.check_urls()?;
+        self.check_http2()?;
         if !self.keepalive && self.pipeline > 1 {
             return Err("--no-keepalive excludes --pipeline: a connection has one request".into());
         }
@@ -146,6 +153,30 @@ impl Settings {
             return Err("--verify-body=FILE is for one URL; without FILE it is for any".into());
         }
         Ok(())
+    }
+
+    fn check_http2(&self) -> Result<(), String> {
+        if !self.http2 {
+            return Ok(());
+        }
+        if !self.keepalive {
+            return Err(
+                "--http2 excludes --no-keepalive: a client of HTTP/2 cannot ask the server to \
+                        close, and would run out of ports if it closed itself"
+                    .into(),
+            );
+        }
+        limits::between("--pipeline with --http2", self.pipeline.into(), 1, STREAMS_MAX)?;
+        self.http2_requests().map(drop)
+    }
+
+    /// The requests of HTTP/2 by URL, without their body; none for HTTP/1.1.
+    ///
+    /// # Errors
+    /// The error, for a user.
+    pub(super) fn http2_requests(&self) -> Result<Vec<http::Request<()>>, String> {
+        let targets = self.targets.iter().filter(|_| self.http2);
+        targets.map(|target| self.request.http2(target)).collect()
     }
 
     fn check_urls(&self) -> Result<(), String> {
@@ -196,6 +227,8 @@ impl Settings {
             method: self.request.method.to_string(),
             body_bytes: self.request.body.len() as u64,
             connections: self.connections,
+            http: if self.http2 { "2" } else { "1.1" }.to_owned(),
+            streams_max: None,
             pipeline: self.pipeline.into(),
             keepalive: self.keepalive,
             threads: self.workers.threads as u64,

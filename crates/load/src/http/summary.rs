@@ -15,12 +15,14 @@ use twinring_wire::requests::{Connections, Requests};
 /// URLs that a result lists.
 const URLS_REPORTED_MAX: usize = 100;
 
-/// The results of TLS.
+/// What was agreed on with the server.
 #[derive(Default)]
 struct Handshakes {
     made: u64,
     resumed: u64,
     first: Option<Agreed>,
+    /// The fewest streams that the server allowed on a connection.
+    streams_max: Option<u64>,
 }
 
 /// Combines the threads' results.
@@ -40,6 +42,8 @@ pub(super) fn report(
         handshakes.made += outcome.handshakes;
         handshakes.resumed += outcome.resumed;
         handshakes.first = handshakes.first.or(outcome.agreed);
+        let limits = [handshakes.streams_max, outcome.streams_max];
+        handshakes.streams_max = limits.into_iter().flatten().min();
     }
     let target = settings.targets.first().map_or_else(String::new, |target| target.origin());
     ran.check_connected(&all, &target, settings.connections)?;
@@ -89,7 +93,7 @@ fn settings_report(settings: &Settings, handshakes: Handshakes) -> wire::Setting
         handshakes: handshakes.made,
         resumed: handshakes.resumed,
     });
-    wire::Settings { tls, ..settings.report() }
+    wire::Settings { tls, streams_max: handshakes.streams_max, ..settings.report() }
 }
 
 fn statuses([of_2xx, of_3xx, of_4xx, of_5xx, other]: [u64; 5]) -> Statuses {
@@ -127,6 +131,9 @@ fn errors(troubles: &Troubles) -> Errors {
         status: troubles.count(Trouble::Status),
         length: troubles.count(Trouble::Length),
         hash: troubles.count(Trouble::Hash),
+        goaway: troubles.count(Trouble::GoAway),
+        stream_reset: troubles.count(Trouble::StreamReset),
+        refused_stream: troubles.count(Trouble::RefusedStream),
         other: troubles.count(Trouble::Other),
     }
 }

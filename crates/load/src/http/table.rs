@@ -37,13 +37,18 @@ impl Table<'_> {
                 writeln!(f, "target        {method} of {urls} URLs at {}", self.0.head.target)?;
             }
         }
-        write!(f, "load          {} connections, ", grouped(asked.connections))?;
+        let protocol = if asked.http == "2" { " of HTTP/2" } else { "" };
+        write!(f, "load          {} connections{protocol}, ", grouped(asked.connections))?;
         match asked.rate_per_s {
             Some(rate) => f.write_str(&table::open_loop(rate, asked.arrivals.as_deref()))?,
             None => write!(f, "closed loop")?,
         }
-        match (asked.keepalive, asked.pipeline) {
+        let in_flight = asked.streams_max.map_or(asked.pipeline, |max| max.min(asked.pipeline));
+        match (asked.keepalive, in_flight) {
             (false, _) => write!(f, ", one for each request")?,
+            (true, fewer) if fewer < asked.pipeline => {
+                write!(f, ", up to {fewer} in flight each, as many as the server allows")?;
+            }
             (true, 1) => {}
             (true, pipeline) => write!(f, ", up to {pipeline} in flight each")?,
         }
@@ -84,7 +89,7 @@ impl Table<'_> {
     }
 }
 
-fn named(errors: &Errors) -> [(&'static str, u64); 10] {
+fn named(errors: &Errors) -> [(&'static str, u64); 13] {
     [
         ("connect", errors.connect),
         ("tls", errors.tls),
@@ -95,6 +100,9 @@ fn named(errors: &Errors) -> [(&'static str, u64); 10] {
         ("status", errors.status),
         ("length", errors.length),
         ("hash", errors.hash),
+        ("GOAWAY", errors.goaway),
+        ("stream reset", errors.stream_reset),
+        ("refused stream", errors.refused_stream),
         ("other", errors.other),
     ]
 }

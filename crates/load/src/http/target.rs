@@ -1,8 +1,8 @@
 //! URLs, and the bytes of their requests.
 
-use http::header::{CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
+use http::header::{CONNECTION, CONTENT_LENGTH, HOST, TE, TRANSFER_ENCODING, UPGRADE};
 use http::uri::Scheme;
-use http::{HeaderName, HeaderValue, Method, Uri};
+use http::{HeaderName, HeaderValue, Method, Uri, Version};
 use std::net::{SocketAddr, ToSocketAddrs};
 
 /// A parsed URL.
@@ -135,6 +135,47 @@ impl Request {
         Ok(())
     }
 
+    /// True if the length of the content is stated even if there is none.
+    fn takes_content(&self) -> bool {
+        [Method::POST, Method::PUT, Method::PATCH].contains(&self.method)
+    }
+
+    /// The request of HTTP/2 for `target`, without its content.
+    ///
+    /// # Errors
+    /// The error, for a user.
+    pub(super) fn http2(&self, target: &Target) -> Result<http::Request<()>, String> {
+        let host = self.headers.iter().find(|(name, _)| name == HOST);
+        let authority = match host {
+            None => target.authority.as_bytes(),
+            Some((_, value)) => value.as_bytes(),
+        };
+        let scheme = if target.tls { Scheme::HTTPS } else { Scheme::HTTP };
+        let uri = Uri::builder().scheme(scheme).authority(authority).path_and_query(&*target.path);
+        let uri = uri.build().map_err(|error| format!("{}: {error}", target.url))?;
+        let mut request = http::Request::new(());
+        *request.version_mut() = Version::HTTP_2;
+        *request.method_mut() = self.method.clone();
+        *request.uri_mut() = uri;
+        let fields = request.headers_mut();
+        for (name, value) in self.headers.iter().filter(|(name, _)| name != HOST) {
+            // RFC 9113 section 8.2.2.
+            let of_connection = [TE, UPGRADE].contains(name)
+                || ["keep-alive", "proxy-connection"].contains(&name.as_str());
+            if of_connection && !(name == TE && value == "trailers") {
+                return Err(format!(
+                    "-H '{name}: ...' is about a connection of HTTP/1.1, and is not \
+                                    allowed with --http2"
+                ));
+            }
+            fields.append(name.clone(), value.clone());
+        }
+        if self.takes_content() || !self.body.is_empty() {
+            fields.insert(CONTENT_LENGTH, self.body.len().into());
+        }
+        Ok(request)
+    }
+
     /// The bytes of the request for `target`.
     pub(super) fn bytes(&self, target: &Target, keepalive: bool) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -149,8 +190,7 @@ impl Request {
         if !keepalive {
             put(&[b"Connection: close\r\n"]);
         }
-        let takes_content = [Method::POST, Method::PUT, Method::PATCH].contains(&self.method);
-        if takes_content || !self.body.is_empty() {
+        if self.takes_content() || !self.body.is_empty() {
             put(&[b"Content-Length: ", self.body.len().to_string().as_bytes(), b"\r\n"]);
         }
         put(&[b"\r\n", &self.body]);

@@ -6,8 +6,8 @@ use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{
-    CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, Error, HandshakeKind,
-    InvalidMessage, OtherError, RootCertStore, SignatureScheme,
+    AlertDescription, CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct,
+    Error, HandshakeKind, InvalidMessage, OtherError, RootCertStore, SignatureScheme,
 };
 use std::io::{self, BufRead, Write};
 use std::path::{Path, PathBuf};
@@ -15,6 +15,10 @@ use std::sync::Arc;
 
 /// The largest file of certificates that is read, in bytes. A system's store has a few 100 KB.
 const CA_BYTES_MAX: u64 = 16 << 20;
+
+/// The ALPN names of the protocols (RFC 7301).
+const HTTP_1_1: &[u8] = b"http/1.1";
+const HTTP_2: &[u8] = b"h2";
 
 /// The TLS settings of a load.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,7 +41,11 @@ pub(super) struct TlsClient {
 impl TlsClient {
     /// # Errors
     /// The invalid setting, for a user.
-    pub(super) fn new(settings: &TlsSettings, host: &str) -> Result<TlsClient, String> {
+    pub(super) fn new(
+        settings: &TlsSettings,
+        host: &str,
+        http2: bool,
+    ) -> Result<TlsClient, String> {
         let name = ServerName::try_from(host.to_owned())
             .map_err(|_| format!("{host} is not a valid name for a certificate"))?;
         let provider = Arc::new(aws_lc_rs::default_provider());
@@ -52,7 +60,7 @@ impl TlsClient {
             let roots = trusted(settings.ca.as_deref())?;
             builder.with_root_certificates(roots).with_no_client_auth()
         };
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        config.alpn_protocols = vec![if http2 { HTTP_2 } else { HTTP_1_1 }.to_vec()];
         if settings.full_handshake {
             config.resumption = Resumption::disabled();
         }
@@ -123,6 +131,11 @@ impl TlsSession {
 
     pub(super) fn has_ended(&self) -> bool {
         self.ended
+    }
+
+    /// True if the server agreed to HTTP/2.
+    pub(super) fn is_http2(&self) -> bool {
+        self.client.alpn_protocol() == Some(HTTP_2)
     }
 
     pub(super) fn is_resumed(&self) -> bool {
@@ -199,6 +212,10 @@ fn invalid(error: Error, handshaking: bool) -> io::Error {
     // webpki's own errors have no type here that could be matched.
     let is_ca = |error: &OtherError| format!("{:?}", error.0) == "CaUsedAsEndEntity";
     let advice = match &error {
+        Error::AlertReceived(AlertDescription::NoApplicationProtocol) => Some(
+            "the server offers no protocol that this client asks for (ALPN): with --http2 it must \
+             offer h2, without it http/1.1",
+        ),
         Error::InvalidMessage(InvalidMessage::InvalidContentType) if handshaking => Some(
             "the server does not speak TLS on this port: take http:// instead of https://, or the \
              port of its TLS",

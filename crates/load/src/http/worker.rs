@@ -1,10 +1,12 @@
 //! One worker thread of the load: it connects, begins with the others, and returns its counts.
 
 use super::choice::Choice;
-use super::connection::{Connection, Ending, Lost};
+use super::connection::{Books, Connection, Ending, Lost, Protocol};
 use super::counts::Counts;
 use super::expect::Expectation;
 use super::head::HeadReader;
+use super::http1::Http1;
+use super::http2::Http2;
 use super::link::Link;
 use super::outbox::Outbox;
 use super::settings::Settings;
@@ -14,7 +16,8 @@ use crate::recorder::Trouble;
 use crate::run::{
     Connections, Control, Loaded, Share, Thread, connect_failure, connect_share, dial, not_within,
 };
-use http::Method;
+use bytes::Bytes;
+use http::{Method, Request};
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -38,6 +41,9 @@ pub(super) struct Shared {
     pub(super) expectation: Expectation,
     pub(super) choice: Choice,
     pub(super) tls: Option<TlsClient>,
+    /// Requests of HTTP/2 by URL, without their body; empty for HTTP/1.1.
+    pub(super) http2_requests: Vec<Request<()>>,
+    pub(super) body: Bytes,
 }
 
 /// State of the thread that its tasks share.
@@ -45,13 +51,13 @@ pub(super) struct Worker {
     pub(super) thread: Thread,
     shared: Arc<Shared>,
     pub(super) outbox: Outbox,
-    pub(super) pipeline: usize,
     /// By the low bits of a URL's number: a power of two of them.
     pub(super) heads: RefCell<Vec<HeadReader>>,
     pub(super) counts: RefCell<Counts>,
     handshakes: Cell<u64>,
     resumed: Cell<u64>,
     agreed: RefCell<Option<Agreed>>,
+    streams_max: Cell<Option<u64>>,
 }
 
 impl std::ops::Deref for Worker {
@@ -69,6 +75,7 @@ pub(super) struct Outcome {
     pub(super) handshakes: u64,
     pub(super) resumed: u64,
     pub(super) agreed: Option<Agreed>,
+    pub(super) streams_max: Option<u64>,
 }
 
 /// Runs the share of the load of thread `index`.
@@ -79,21 +86,25 @@ pub(super) async fn work(index: usize, shared: Arc<Shared>, control: Arc<Control
     let worker = Rc::new(Worker {
         thread: Thread::new(index, control),
         outbox: Outbox::new(settings),
-        pipeline: settings.pipeline as usize,
         heads: RefCell::new((0..heads).map(|_| HeadReader::new(to_head)).collect()),
         counts: RefCell::new(Counts::new(settings)),
         handshakes: Cell::new(0),
         resumed: Cell::new(0),
         agreed: RefCell::new(None),
+        streams_max: Cell::new(None),
         shared,
     });
-    let share = worker.run().await;
+    let share = match worker.settings.http2 {
+        true => worker.run::<Http2>().await,
+        false => worker.run::<Http1>().await,
+    };
     Outcome {
         share,
         counts: worker.counts.replace(Counts::new(&worker.settings)),
         handshakes: worker.handshakes.get(),
         resumed: worker.resumed.get(),
         agreed: worker.agreed.take(),
+        streams_max: worker.streams_max.get(),
     }
 }
 
@@ -102,16 +113,34 @@ impl Worker {
         self.settings.targets.get(target as usize).map_or("", |target| &target.url)
     }
 
-    async fn run(self: &Rc<Worker>) -> Share {
+    pub(super) fn books(&self) -> Books<'_> {
+        let recorder = self.thread.recorder.borrow_mut();
+        Books { recorder, counts: self.counts.borrow_mut() }
+    }
+
+    /// The request of HTTP/2 for a URL, and its body.
+    pub(super) fn http2_request(&self, target: u32) -> (Request<()>, Bytes) {
+        let head = self.http2_requests.get(target as usize).cloned().unwrap_or_default();
+        (head, self.body.clone())
+    }
+
+    /// The server allows this many streams on a connection.
+    pub(super) fn note_streams_max(&self, streams: usize) {
+        // The largest number stands for no limit.
+        let limit = Some(streams as u64).filter(|_| streams < usize::MAX);
+        self.streams_max.set([self.streams_max.get(), limit].into_iter().flatten().min());
+    }
+
+    async fn run<P: Protocol>(self: &Rc<Worker>) -> Share {
         let nothing =
-            || Share::of(&self.thread, &Connections::<Connection>::new(), CpuUse::default());
-        let Either::Left(links) = race(self.connect_all(), shutdown_requested()).await else {
+            || Share::of(&self.thread, &Connections::<Connection<P>>::new(), CpuUse::default());
+        let Either::Left(links) = race(self.connect_all::<P>(), shutdown_requested()).await else {
             return nothing();
         };
         if !self.thread.stand_ready(links.len()).await {
             return nothing();
         }
-        let connections = self.begin(links).await;
+        let connections = self.begin::<P>(links).await;
         let cpu = self.thread.measure().await;
         connections.iter().for_each(|connection| connection.borrow().wake());
         self.thread.drain().await;
@@ -120,20 +149,20 @@ impl Worker {
     }
 
     /// Opens this thread's connections. Failures are counted.
-    async fn connect_all(self: &Rc<Worker>) -> Vec<(u64, Link)> {
+    async fn connect_all<P: Protocol>(self: &Rc<Worker>) -> Vec<(u64, P::Link)> {
         let (total, threads) = (self.settings.connections, self.settings.workers.threads);
         let worker = Rc::clone(self);
         connect_share(0..total, threads, self.thread.index, move |number| {
             let worker = Rc::clone(&worker);
-            async move { worker.connect(number, 0).await }
+            async move { worker.connect::<P>(number, 0).await }
         })
         .await
     }
 
     /// One attempt to connect, counted.
-    async fn connect(&self, number: u64, life: u64) -> Option<Link> {
+    async fn connect<P: Protocol>(self: &Rc<Worker>, number: u64, life: u64) -> Option<P::Link> {
         let began = Instant::now();
-        let link = match self.try_connect(number + life).await {
+        let link = match self.try_connect::<P>(number + life).await {
             Ok(link) => link,
             Err(Lost(kind, what)) => {
                 self.thread.trouble(number, kind, || what);
@@ -142,15 +171,10 @@ impl Worker {
         };
         let took_ns = began.elapsed().as_nanos() as u64;
         self.counts.borrow_mut().connect_ns.saturating_record(took_ns.max(1));
-        if let Some(tls) = link.tls() {
-            self.handshakes.set(self.handshakes.get() + 1);
-            self.resumed.set(self.resumed.get() + u64::from(tls.is_resumed()));
-            self.agreed.borrow_mut().get_or_insert_with(|| tls.agreed());
-        }
         Some(link)
     }
 
-    async fn try_connect(&self, turn: u64) -> Result<Link, Lost> {
+    async fn try_connect<P: Protocol>(self: &Rc<Worker>, turn: u64) -> Result<P::Link, Lost> {
         let settings = &self.settings;
         let limit = settings.connect_timeout;
         let began = Instant::now();
@@ -159,16 +183,30 @@ impl Worker {
         let refused = |error: std::io::Error| Lost(Trouble::Tls, format!("TLS: {error}"));
         let session = self.tls.as_ref().map(TlsClient::session).transpose().map_err(refused)?;
         let mut link = Link::new(stream, session);
-        let left = limit.saturating_sub(began.elapsed());
-        match timeout(left, link.handshake()).await {
+        let left = || limit.saturating_sub(began.elapsed());
+        match timeout(left(), link.handshake()).await {
             Ok(done) => done.map_err(refused)?,
             Err(_) => return Err(refused(not_within(limit))),
         }
-        Ok(link)
+        if let Some(tls) = link.tls() {
+            self.handshakes.set(self.handshakes.get() + 1);
+            self.resumed.set(self.resumed.get() + u64::from(tls.is_resumed()));
+            self.agreed.borrow_mut().get_or_insert_with(|| tls.agreed());
+        }
+        match timeout(left(), P::agree(self, link)).await {
+            Ok(agreed) => agreed,
+            Err(_) => {
+                let what = format!("HTTP: {}", not_within(limit));
+                Err(Lost(Trouble::Connect, what))
+            }
+        }
     }
 
     /// Starts the traffic.
-    async fn begin(self: &Rc<Worker>, links: Vec<(u64, Link)>) -> Connections<Connection> {
+    async fn begin<P: Protocol>(
+        self: &Rc<Worker>,
+        links: Vec<(u64, P::Link)>,
+    ) -> Connections<Connection<P>> {
         let settings = &self.settings;
         let (warmup, rate) = (settings.warmup, settings.schedule());
         self.thread.first_moment(warmup, rate, settings.connections).await;
@@ -183,7 +221,11 @@ impl Worker {
     }
 
     /// Runs a connection through its lives.
-    async fn serve(self: Rc<Worker>, connection: Rc<RefCell<Connection>>, first: Link) {
+    async fn serve<P: Protocol>(
+        self: Rc<Worker>,
+        connection: Rc<RefCell<Connection<P>>>,
+        first: P::Link,
+    ) {
         let number = connection.borrow().number();
         let mut link = first;
         // In a row: lives without an answer, and attempts to connect.
@@ -191,7 +233,7 @@ impl Worker {
         let lost = loop {
             let ending = poll_fn(|cx| connection.borrow_mut().poll(&mut link, cx)).await;
             let served = connection.borrow_mut().end_life();
-            link.close().await;
+            P::close(link).await;
             match ending {
                 Ending::Finished => break false,
                 Ending::Lost(Lost(kind, what)) => self.thread.trouble(number, kind, || what),
@@ -208,7 +250,11 @@ impl Worker {
     }
 
     /// Opens the stream for the next life of a connection.
-    async fn renew(&self, connection: &RefCell<Connection>, mut failures: u32) -> Renewal {
+    async fn renew<P: Protocol>(
+        self: &Rc<Worker>,
+        connection: &RefCell<Connection<P>>,
+        mut failures: u32,
+    ) -> Renewal<P::Link> {
         for _attempt in 0..CONNECT_FAILURES_MAX {
             if failures > 1 {
                 let pause = PAUSE_MIN.saturating_mul(1 << (failures - 2).min(10));
@@ -223,7 +269,7 @@ impl Worker {
                 return Renewal::Over;
             }
             let (number, life) = (connection.borrow().number(), connection.borrow().life());
-            if let Some(link) = self.connect(number, life + 1).await {
+            if let Some(link) = self.connect::<P>(number, life + 1).await {
                 self.thread.reconnected();
                 connection.borrow_mut().begin_life();
                 return Renewal::Link(link);
@@ -236,8 +282,8 @@ impl Worker {
 }
 
 /// The fate of a connection between two lives.
-enum Renewal {
-    Link(Link),
+enum Renewal<L> {
+    Link(L),
     /// The window is over.
     Over,
     /// It could not be opened.

@@ -27,14 +27,21 @@ impl Audit<'_> {
             && connections == u64::from(point.connections)
             && pipeline == u64::from(point.depth)
             && keepalive == point.keepalive
-            && settings.tls.is_some() == point.tls;
+            && settings.tls.is_some() == point.tls
+            && (settings.http == "2") == point.http2
+            // With fewer streams, less would be in flight than asked for.
+            && settings.streams_max.is_none_or(|streams| streams >= u64::from(point.depth));
         if !is_as_asked {
             let tls = if settings.tls.is_some() { "with TLS" } else { "without TLS" };
+            let streams = settings.streams_max;
+            let streams =
+                streams.map_or_else(String::new, |max| format!(" (at most {max} streams)"));
             self.void(
                 Kind::BadResult,
                 format!(
                     "{point} was asked for, the result is of {connections} connections x depth \
-                     {pipeline} to {urls} files {tls}, keep-alive {keepalive}"
+                     {pipeline}{streams} to {urls} files by HTTP/{} {tls}, keep-alive {keepalive}",
+                    settings.http
                 ),
             );
         }
@@ -56,11 +63,14 @@ impl Audit<'_> {
         }
         if errors.failures() > 0 {
             let Errors { connect, tls, reset, closed_early, timeout, other, .. } = errors;
+            let Errors { goaway, stream_reset, refused_stream, .. } = errors;
             self.void(
                 Kind::ClientErrors,
                 format!(
                     "{} errors (connect {connect}, TLS {tls}, reset {reset}, closed early \
-                     {closed_early}, timeout {timeout}, other {other}); the first: {first}",
+                     {closed_early}, timeout {timeout}, GOAWAY {goaway}, streams reset \
+                     {stream_reset}, streams refused {refused_stream}, other {other}); the first: \
+                     {first}",
                     errors.failures()
                 ),
             );

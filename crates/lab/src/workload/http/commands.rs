@@ -4,8 +4,10 @@ use std::path::PathBuf;
 
 use super::HttpPoint;
 use crate::error::LabError;
-use crate::site::nginx;
 use crate::values::{Place, Values};
+
+/// Streams that `twinring serve http` allows on a connection of HTTP/2 unless told otherwise.
+const STREAMS_DEFAULT: u32 = 100;
 
 impl HttpPoint {
     /// # Errors
@@ -19,7 +21,11 @@ impl HttpPoint {
             true => &["--listen-tls", &address, "--tls-cert", &certificate, "--tls-key", &key],
             false => &["--listen", &address],
         };
-        values.list("{listen}", listen.iter().map(|word| (*word).to_owned()).collect());
+        let mut listen: Vec<String> = listen.iter().map(|word| (*word).to_owned()).collect();
+        if self.http2 && self.depth > STREAMS_DEFAULT {
+            listen.extend(["--http2-streams".to_owned(), self.depth.to_string()]);
+        }
+        values.list("{listen}", listen);
         // They may have to be written to a file there.
         if place.template.iter().any(|word| word == "{urls}") {
             values.list("{urls}", place.host.urls(site, *self, place.address)?);
@@ -28,6 +34,9 @@ impl HttpPoint {
         if self.tls {
             options.extend(["--tls-ca".to_owned(), certificate.clone()]);
         }
+        if self.http2 {
+            options.push("--http2".to_owned());
+        }
         if !self.keepalive {
             options.push("--no-keepalive".to_owned());
         }
@@ -35,7 +44,7 @@ impl HttpPoint {
         values.list("{options}", options);
         for (name, value) in [
             ("{work}", text(site.directory().to_owned())),
-            ("{config}", text(nginx::path(site.directory()))),
+            ("{config}", text(site.configuration())),
             ("{root}", text(site.root())),
             ("{certificate}", certificate),
             ("{key}", key),

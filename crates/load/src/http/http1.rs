@@ -1,0 +1,277 @@
+//! HTTP/1.1 on a connection: answers come in the order of the requests.
+//!
+//! This is the hot path. Bytes that arrive together cost one clock reading; an answer costs a
+//! comparison of its head with the last one, and a few counts, without allocations and locks.
+//! Answers that arrive together are followed by one send of as many requests.
+
+use super::answer::{Answer, AnswerParser};
+use super::connection::{Books, Ending, Lost, Protocol, Request, Tally};
+use super::link::Link;
+use super::settings::Settings;
+use super::worker::Worker;
+use crate::recorder::Trouble;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use twinring::{Sleep, monotonic_ns, sleep};
+
+/// How long a server may take to close a connection without outstanding answers.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
+
+/// The result of receiving.
+enum Received {
+    /// All available data; when the last answer arrived, if one did.
+    Everything(Option<u64>),
+    /// All data, and the end of the connection.
+    End,
+}
+
+/// See the module.
+pub(super) struct Http1 {
+    /// Requests in flight, at most.
+    pipeline: usize,
+    keepalive: bool,
+    parser: AnswerParser,
+    crc: crc32fast::Hasher,
+    /// In the order of the answers; the first `handed` of them are the stream's already.
+    unanswered: VecDeque<Request>,
+    handed: usize,
+    /// No further request is sent in this life.
+    closing: bool,
+    /// The server must close until then.
+    patience: Option<Sleep>,
+}
+
+impl Protocol for Http1 {
+    type Link = Link;
+
+    fn new(settings: &Settings) -> Http1 {
+        Http1 {
+            pipeline: settings.pipeline as usize,
+            keepalive: settings.keepalive,
+            parser: AnswerParser::new(),
+            crc: crc32fast::Hasher::new(),
+            unanswered: VecDeque::new(),
+            handed: 0,
+            closing: false,
+            patience: None,
+        }
+    }
+
+    async fn agree(_: &Rc<Worker>, link: Link) -> Result<Link, Lost> {
+        Ok(link)
+    }
+
+    fn begin_life(&mut self) {
+        self.parser = AnswerParser::new();
+        self.crc.reset();
+        self.patience = None;
+        self.closing = false;
+    }
+
+    fn push(&mut self, request: Request) {
+        self.unanswered.push_back(request);
+    }
+
+    fn unanswered(&self) -> impl Iterator<Item = Request> {
+        self.unanswered.iter().copied()
+    }
+
+    fn abandon(&mut self) {
+        self.handed = 0;
+        self.unanswered.clear();
+    }
+
+    fn oldest_ns(&self) -> Option<u64> {
+        self.unanswered.front().map(|request| request.begin.began_ns)
+    }
+
+    fn poll(
+        &mut self,
+        tally: &mut Tally,
+        link: &mut Link,
+        cx: &mut Context<'_>,
+        window: &Range<u64>,
+    ) -> Result<Option<Ending>, Lost> {
+        let answered_ns = match self.receive(tally, link, cx, window)? {
+            Received::Everything(answered_ns) => answered_ns,
+            Received::End => return self.ended(tally, link, window).map(Some),
+        };
+        let in_flight = self.unanswered.len();
+        let may_begin = !self.closing && tally.may_begin() && in_flight < self.pipeline;
+        if may_begin || in_flight == 0 {
+            let now_ns = answered_ns.unwrap_or_else(monotonic_ns);
+            if now_ns >= window.end {
+                if in_flight == 0 {
+                    return Ok(Some(Ending::Finished));
+                }
+            } else if may_begin {
+                let room = (self.pipeline - in_flight) as u64;
+                tally.begin(room, now_ns, window, |request| self.unanswered.push_back(request));
+            } else {
+                return Ok(self.await_close(tally, link, cx));
+            }
+        }
+        self.hand_over(tally, link, cx)?;
+        Ok(None)
+    }
+
+    async fn close(link: Link) {
+        link.close().await;
+    }
+}
+
+impl Http1 {
+    /// Reads until no data is left.
+    fn receive(
+        &mut self,
+        tally: &mut Tally,
+        link: &mut Link,
+        cx: &mut Context<'_>,
+        window: &Range<u64>,
+    ) -> Result<Received, Lost> {
+        let mut answered_ns = None;
+        loop {
+            let chunk = match link.poll_recv(cx) {
+                Poll::Pending => return Ok(Received::Everything(answered_ns)),
+                Poll::Ready(Ok(chunk)) => chunk,
+                // An idle connection may be ended at any time, and in any way.
+                Poll::Ready(Err(_)) if self.unanswered.is_empty() => return Ok(Received::End),
+                Poll::Ready(Err(error)) => return Err(error.into()),
+            };
+            if chunk.is_empty() {
+                return Ok(Received::End);
+            }
+            let now_ns = monotonic_ns();
+            link.take(&chunk, |bytes| {
+                if self.take(tally, bytes, now_ns, window)? {
+                    answered_ns = Some(now_ns);
+                }
+                Ok::<(), Lost>(())
+            })?;
+            if link.has_ended() {
+                return Ok(Received::End);
+            }
+        }
+    }
+
+    /// Processes received bytes. True if they completed an answer.
+    fn take(
+        &mut self,
+        tally: &mut Tally,
+        bytes: &[u8],
+        now_ns: u64,
+        window: &Range<u64>,
+    ) -> Result<bool, Lost> {
+        let worker = Rc::clone(&tally.worker);
+        let mut heads = worker.heads.borrow_mut();
+        let mut books = worker.books();
+        let verify = worker.expectation.verify_body;
+        let (mut rest, mut answered) = (bytes, false);
+        while !rest.is_empty() {
+            let Some(request) = self.unanswered.front().filter(|_| self.handed > 0) else {
+                let what = format!("received {} bytes that belong to no request", rest.len());
+                return Err(Lost(Trouble::Malformed, what));
+            };
+            let at = request.target as usize & (heads.len() - 1);
+            let crc = &mut self.crc;
+            let taken = self.parser.take(rest, now_ns, &mut heads[at], |content| {
+                if verify {
+                    crc.update(content);
+                }
+            });
+            let (taken, answer) = taken?;
+            rest = &rest[taken..];
+            if let Some(answer) = answer {
+                answered = true;
+                self.answered(tally, &answer, now_ns, window, &mut books);
+            }
+        }
+        worker.thread.show_progress(&books.recorder);
+        Ok(answered)
+    }
+
+    /// Counts the answer to the oldest request.
+    fn answered(
+        &mut self,
+        tally: &mut Tally,
+        answer: &Answer,
+        now_ns: u64,
+        window: &Range<u64>,
+        books: &mut Books<'_>,
+    ) {
+        let Some(request) = self.unanswered.pop_front() else { return };
+        self.handed -= 1;
+        let crc = match tally.worker.expectation.verify_body {
+            true => std::mem::take(&mut self.crc).finalize(),
+            false => 0,
+        };
+        tally.answered(request, answer, crc, now_ns, window, books);
+        self.closing |= !answer.keep_alive || !self.keepalive;
+    }
+
+    /// The server has closed: right if all was answered, and for some answers their end.
+    fn ended(
+        &mut self,
+        tally: &mut Tally,
+        link: &Link,
+        window: &Range<u64>,
+    ) -> Result<Ending, Lost> {
+        let worker = Rc::clone(&tally.worker);
+        if link.end_is_meant()
+            && let Some(answer) = self.parser.finish()
+        {
+            self.answered(tally, &answer, monotonic_ns(), window, &mut worker.books());
+        }
+        let place = if self.parser.is_inside() { "inside an answer" } else { "before an answer" };
+        match self.unanswered.len() {
+            0 => Ok(Ending::Renewed),
+            open => {
+                let what = format!("the server closed {place}, with {open} requests in flight");
+                Err(Lost(Trouble::ClosedEarly, what))
+            }
+        }
+    }
+
+    /// All requests are answered, and the server closes first: TIME_WAIT, and its port, then stay
+    /// with the server.
+    fn await_close(
+        &mut self,
+        tally: &Tally,
+        link: &mut Link,
+        cx: &mut Context<'_>,
+    ) -> Option<Ending> {
+        let patience = self.patience.get_or_insert_with(|| sleep(CLOSE_PATIENCE));
+        if Pin::new(patience).poll(cx).is_pending() {
+            return None;
+        }
+        link.reset();
+        tally.worker.books().counts.kept_open += 1;
+        Some(Ending::Renewed)
+    }
+
+    /// Passes the begun requests to the stream, as far as it accepts them.
+    fn hand_over(
+        &mut self,
+        tally: &Tally,
+        link: &mut Link,
+        cx: &mut Context<'_>,
+    ) -> Result<(), Lost> {
+        while self.handed < self.unanswered.len() {
+            let waiting = self.unanswered.range(self.handed..).map(|request| request.target);
+            let (bytes, count) = tally.worker.outbox.batch(waiting);
+            match link.poll_send(cx, &mut Some(bytes)) {
+                Poll::Ready(sent) => sent?,
+                Poll::Pending => return Ok(()),
+            }
+            self.handed += count;
+        }
+        match link.poll_flush(cx) {
+            Poll::Ready(flushed) => Ok(flushed?),
+            Poll::Pending => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! HTTP/2 on a connection (RFC 9113), by the h2 crate: each request is a stream, and answers come in
+//! any order.
+//!
+//! One task polls the h2 connection and the streams that h2 has woken (`wakes`), so that answers that
+//! arrive together cost one clock reading, and the requests that follow them one send.
+//!
+//! *Bounds.* A connection has at most `--pipeline` streams, and no more than the server allows. The
+//! server may send [`STREAM_WINDOW_BYTES`] of content on a stream and [`CONNECTION_WINDOW_BYTES`] on
+//! the connection before it must wait; content is checked and released as it arrives. An answer has
+//! at most [`HEAD_BYTES_MAX`] of header fields, and the h2 crate ends connections that flood it with
+//! CONTINUATION, PING, SETTINGS or small DATA frames. Push is switched off. Of a request body, a
+//! stream holds [`UPLOAD_BYTES`] that were not sent yet.
+
+mod stream;
+mod wakes;
+mod wire;
+
+use self::stream::{Stream, Upload};
+use self::wakes::Wakes;
+use self::wire::Wire;
+use super::connection::{Books, Ending, Lost, Protocol, Request, Tally};
+use super::head::HEAD_BYTES_MAX;
+use super::link::Link;
+use super::settings::Settings;
+use super::worker::Worker;
+use crate::recorder::Trouble;
+use bytes::Bytes;
+use h2::client::{Builder, SendRequest};
+use h2::{Reason, client};
+use slab::Slab;
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::ops::Range;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use twinring::monotonic_ns;
+use twinring_compat::Compat;
+
+/// Bytes of content that the server may send on a stream without waiting for us. Large enough not to
+/// limit it: content is released as it arrives.
+const STREAM_WINDOW_BYTES: u32 = 1 << 20;
+
+/// The same for a connection.
+const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
+
+/// The payload of a received frame; the smallest maximum that HTTP/2 allows, and what browsers use.
+const FRAME_BYTES_MAX: u32 = 16_384;
+
+/// Bytes of a request body that a stream passes to h2 at once.
+const UPLOAD_BYTES: usize = 64 * 1024;
+
+/// An open connection.
+pub(super) struct Http2Link {
+    send: SendRequest<Bytes>,
+    h2: client::Connection<Compat<Rc<Wire>>, Bytes>,
+    wire: Rc<Wire>,
+}
+
+/// See the module.
+pub(super) struct Http2 {
+    /// Streams in use, at most.
+    pipeline: usize,
+    /// Begun, and not yet streams.
+    begun: VecDeque<Request>,
+    streams: Slab<Stream>,
+    wakes: Wakes,
+    /// The server takes no further requests on this connection.
+    closing: bool,
+    /// A request was lost to GOAWAY, with its reason.
+    refused_by: Option<String>,
+}
+
+fn builder() -> Builder {
+    let mut builder = Builder::new();
+    builder
+        .enable_push(false)
+        .initial_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_frame_size(FRAME_BYTES_MAX)
+        .max_header_list_size(HEAD_BYTES_MAX as u32)
+        .max_send_buffer_size(UPLOAD_BYTES)
+        // None before the server has said how many: a stream that has to wait for a place would count
+        // as sent.
+        .initial_max_send_streams(0);
+    builder
+}
+
+impl Protocol for Http2 {
+    type Link = Http2Link;
+
+    fn new(settings: &Settings) -> Http2 {
+        Http2 {
+            pipeline: settings.pipeline as usize,
+            begun: VecDeque::new(),
+            streams: Slab::new(),
+            wakes: Wakes::new(),
+            closing: false,
+            refused_by: None,
+        }
+    }
+
+    async fn agree(worker: &Rc<Worker>, link: Link) -> Result<Http2Link, Lost> {
+        if link.tls().is_some_and(|tls| !tls.is_http2()) {
+            let what = "HTTP/2: the server did not choose it in the TLS handshake (ALPN); leave out \
+                        --http2, or switch HTTP/2 on in the server";
+            return Err(Lost(Trouble::Connect, what.to_owned()));
+        }
+        let has_tls = link.tls().is_some();
+        let failed = |why: &dyn std::fmt::Display| {
+            let advice = match has_tls {
+                true => "",
+                false => {
+                    "; without TLS, the server must speak HTTP/2 from the first byte (prior \
+                          knowledge): leave out --http2, or ask it by https://"
+                }
+            };
+            Lost(Trouble::Connect, format!("HTTP/2: {why}{advice}"))
+        };
+        let wire = Rc::new(Wire::new(worker, link));
+        let begun = builder().handshake(Compat::new(Rc::clone(&wire))).await;
+        let (send, mut h2) = begun.map_err(|error| failed(&error))?;
+        poll_fn(|cx| match Pin::new(&mut h2).poll(cx) {
+            _ if send.current_max_send_streams() > 0 => Poll::Ready(Ok(())),
+            Poll::Ready(Ok(())) => Poll::Ready(Err(failed(&"the server closed the connection"))),
+            Poll::Ready(Err(error)) => Poll::Ready(Err(failed(&error))),
+            Poll::Pending => Poll::Pending,
+        })
+        .await?;
+        worker.note_streams_max(send.current_max_send_streams());
+        Ok(Http2Link { send, h2, wire })
+    }
+
+    fn begin_life(&mut self) {
+        self.closing = false;
+        self.refused_by = None;
+        self.wakes.clear();
+    }
+
+    fn push(&mut self, request: Request) {
+        self.begun.push_back(request);
+    }
+
+    fn unanswered(&self) -> impl Iterator<Item = Request> {
+        let of_streams = self.streams.iter().map(|(_, stream)| stream.request);
+        of_streams.chain(self.begun.iter().copied())
+    }
+
+    fn abandon(&mut self) {
+        self.streams.clear();
+        self.begun.clear();
+    }
+
+    fn poll(
+        &mut self,
+        tally: &mut Tally,
+        link: &mut Http2Link,
+        cx: &mut Context<'_>,
+        window: &Range<u64>,
+    ) -> Result<Option<Ending>, Lost> {
+        // The last poll of the connection in each round registers the task. h2 wakes it whenever a
+        // stream has something to send, which is the case right behind the first one; with the task's
+        // own waker, every request would cost another round.
+        let mut unheard = Context::from_waker(Waker::noop());
+        loop {
+            let ended = Pin::new(&mut link.h2).poll(&mut unheard);
+            let now_ns = monotonic_ns();
+            self.advance(tally, now_ns, window);
+            if let Poll::Ready(ended) = ended {
+                return self.ended(ended).map(Some);
+            }
+            if now_ns < window.end {
+                self.begin(tally, link, cx, now_ns, window)?;
+            } else if self.streams.is_empty() {
+                return Ok(Some(Ending::Finished));
+            }
+            if let Poll::Ready(ended) = Pin::new(&mut link.h2).poll(cx) {
+                self.advance(tally, monotonic_ns(), window);
+                return self.ended(ended).map(Some);
+            }
+            if self.closing && self.streams.is_empty() {
+                return self.ended(Ok(())).map(Some);
+            }
+            if self.wakes.is_empty() {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// GOAWAY, and close_notify with TLS.
+    async fn close(link: Http2Link) {
+        let Http2Link { send, mut h2, wire } = link;
+        // Without it and without streams, h2 ends the connection.
+        drop(send);
+        poll_fn(|cx| {
+            let _ended = Pin::new(&mut h2).poll(cx);
+            Poll::Ready(())
+        })
+        .await;
+        drop(h2);
+        if let Some(wire) = Rc::into_inner(wire) {
+            wire.into_link().close().await;
+        }
+    }
+}
+
+impl Http2 {
+    /// Takes the answers of all streams that were woken.
+    fn advance(&mut self, tally: &mut Tally, now_ns: u64, window: &Range<u64>) {
+        if self.wakes.is_empty() {
+            return;
+        }
+        let worker = Rc::clone(&tally.worker);
+        let mut books = worker.books();
+        while let Some(number) = self.wakes.pop() {
+            self.advance_one(number, tally, now_ns, window, &mut books);
+        }
+        worker.thread.show_progress(&books.recorder);
+    }
+
+    fn advance_one(
+        &mut self,
+        number: usize,
+        tally: &mut Tally,
+        now_ns: u64,
+        window: &Range<u64>,
+        books: &mut Books<'_>,
+    ) {
+        let Some(stream) = self.streams.get_mut(number) else { return };
+        let verify = tally.worker.expectation.verify_body;
+        let mut cx = Context::from_waker(self.wakes.waker(number));
+        let Poll::Ready(ended) = stream.poll(&mut cx, now_ns, verify) else { return };
+        let error = match ended {
+            Ok(()) => {
+                let stream = self.streams.remove(number);
+                let (answer, crc) = (stream.answer, stream.crc.finalize());
+                return tally.answered(stream.request, &answer, crc, now_ns, window, books);
+            }
+            Err(error) => error,
+        };
+        if error.is_reset() {
+            let request = self.streams.remove(number).request;
+            tally.failed(request, now_ns, window, books);
+            let (kind, what) = reset(&error);
+            tally.trouble(kind, &what, request.target, books);
+        } else if error.is_go_away() && error.is_remote() {
+            // The server did not process it; streams with smaller numbers may still be answered.
+            let request = self.streams.remove(number).request;
+            tally.failed(request, now_ns, window, books);
+            self.refused_by.get_or_insert_with(|| error.to_string());
+        }
+        // All others are those of the connection, which ends with them.
+    }
+
+    /// Begins the requests that are due, as streams.
+    fn begin(
+        &mut self,
+        tally: &mut Tally,
+        link: &mut Http2Link,
+        cx: &mut Context<'_>,
+        now_ns: u64,
+        window: &Range<u64>,
+    ) -> Result<(), Lost> {
+        if self.closing {
+            return Ok(());
+        }
+        match link.send.poll_ready(cx) {
+            Poll::Ready(Ok(())) => {}
+            Poll::Ready(Err(_)) => {
+                // GOAWAY, the end of the connection, or the last number of a stream was used.
+                self.closing = true;
+                return Ok(());
+            }
+            Poll::Pending => return Ok(()),
+        }
+        let most = self.pipeline.min(link.send.current_max_send_streams());
+        let room = most.saturating_sub(self.streams.len()) as u64;
+        tally.begin(room, now_ns, window, |request| self.begun.push_back(request));
+        while let Some(request) = self.begun.pop_front() {
+            let worker = &tally.worker;
+            let (head, body) = worker.http2_request(request.target);
+            let sent = link.send.send_request(head, body.is_empty());
+            let (response, send) = match sent {
+                Ok(sent) => sent,
+                Err(error) => {
+                    self.begun.push_front(request);
+                    return Err(Lost(Trouble::Other, format!("HTTP/2: {error}")));
+                }
+            };
+            let upload = (!body.is_empty()).then(|| Upload::new(send, body));
+            let number = self.streams.insert(Stream::new(request, response, upload));
+            self.wakes.push(number);
+        }
+        // Registers the wakers of the new streams.
+        self.advance(tally, now_ns, window);
+        Ok(())
+    }
+
+    /// What the end of the connection means. Streams without an answer fail with it.
+    fn ended(&self, ended: Result<(), h2::Error>) -> Result<Ending, Lost> {
+        if let Some(why) = &self.refused_by {
+            return Err(Lost(Trouble::GoAway, why.clone()));
+        }
+        match (ended, self.streams.len()) {
+            (Ok(()), 0) => Ok(Ending::Renewed),
+            // An idle connection may be ended at any time, and in any way.
+            (Err(error), 0) if error.is_io() => Ok(Ending::Renewed),
+            (Err(error), _) => Err(lost(error)),
+            (Ok(()), open) => {
+                let what = format!("the server closed with {open} requests in flight");
+                Err(Lost(Trouble::ClosedEarly, what))
+            }
+        }
+    }
+}
+
+/// Why a single stream was reset.
+fn reset(error: &h2::Error) -> (Trouble, String) {
+    let kind = match error.reason() {
+        _ if !error.is_remote() => Trouble::Malformed,
+        Some(Reason::REFUSED_STREAM) => Trouble::RefusedStream,
+        _ => Trouble::StreamReset,
+    };
+    (kind, error.to_string())
+}
+
+/// Why a connection broke.
+fn lost(error: h2::Error) -> Lost {
+    let kind = match (error.is_go_away(), error.is_remote()) {
+        (true, true) => Trouble::GoAway,
+        (true, false) => Trouble::Malformed,
+        _ => Trouble::Other,
+    };
+    let what = error.to_string();
+    match error.into_io() {
+        Some(error) => error.into(),
+        None => Lost(kind, what),
+    }
+}

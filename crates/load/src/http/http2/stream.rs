@@ -1,0 +1,104 @@
+//! A stream: one request and its answer.
+
+use super::UPLOAD_BYTES;
+use crate::http::answer::Answer;
+use crate::http::connection::Request;
+use bytes::Bytes;
+use h2::client::ResponseFuture;
+use h2::{RecvStream, SendStream};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+enum State {
+    Head(ResponseFuture),
+    Content(RecvStream),
+}
+
+/// See the module.
+pub(super) struct Stream {
+    pub(super) request: Request,
+    pub(super) answer: Answer,
+    pub(super) crc: crc32fast::Hasher,
+    state: State,
+    upload: Option<Upload>,
+}
+
+impl Stream {
+    pub(super) fn new(
+        request: Request,
+        response: ResponseFuture,
+        upload: Option<Upload>,
+    ) -> Stream {
+        Stream {
+            request,
+            // Its bytes are counted where they are received, as frames.
+            answer: Answer { keep_alive: true, ..Answer::default() },
+            crc: crc32fast::Hasher::new(),
+            state: State::Head(response),
+            upload,
+        }
+    }
+
+    /// Sends what the server takes of the request and reads the available part of the answer.
+    /// Ready at the end of the answer, even if the server did not take the whole request.
+    pub(super) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        now_ns: u64,
+        verify: bool,
+    ) -> Poll<Result<(), h2::Error>> {
+        if self.upload.as_mut().is_some_and(|upload| upload.poll(cx).is_ready()) {
+            self.upload = None;
+        }
+        if let State::Head(response) = &mut self.state {
+            let (head, content) = ready!(Pin::new(response).poll(cx))?.into_parts();
+            self.answer.status = head.status.as_u16();
+            self.answer.first_byte_ns = now_ns;
+            self.state = State::Content(content);
+        }
+        let State::Content(content) = &mut self.state else { return Poll::Pending };
+        while !content.is_end_stream() {
+            let Some(data) = ready!(content.poll_data(cx)) else { break };
+            let data = data?;
+            self.answer.content_bytes += data.len() as u64;
+            if verify {
+                self.crc.update(&data);
+            }
+            // Fails only for more than was received.
+            let _released = content.flow_control().release_capacity(data.len());
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// The body of a request, on its way.
+pub(super) struct Upload {
+    send: SendStream<Bytes>,
+    body: Bytes,
+}
+
+impl Upload {
+    pub(super) fn new(send: SendStream<Bytes>, body: Bytes) -> Upload {
+        Upload { send, body }
+    }
+
+    /// Ready when all of it was passed on, or the server takes no more; the answer tells why.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while !self.body.is_empty() {
+            let wanted = self.body.len().min(UPLOAD_BYTES);
+            self.send.reserve_capacity(wanted);
+            let granted = match self.send.capacity() {
+                0 => match ready!(self.send.poll_capacity(cx)) {
+                    Some(Ok(granted)) => granted,
+                    Some(Err(_)) | None => return Poll::Ready(()),
+                },
+                granted => granted,
+            };
+            let chunk = self.body.split_to(granted.min(wanted));
+            if self.send.send_data(chunk, self.body.is_empty()).is_err() {
+                return Poll::Ready(());
+            }
+        }
+        Poll::Ready(())
+    }
+}

@@ -1,0 +1,77 @@
+//! What the h2 crate reads from and writes to: the stream, through TLS if that is spoken.
+
+use crate::http::link::Link;
+use crate::http::worker::Worker;
+use std::cell::RefCell;
+use std::io;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use twinring::{RecvBuf, SendBuf, monotonic_ns};
+use twinring_compat::Socket;
+
+/// See the module. Counts the bytes of all frames.
+pub(super) struct Wire {
+    link: RefCell<Link>,
+    worker: Rc<Worker>,
+}
+
+impl Wire {
+    pub(super) fn new(worker: &Rc<Worker>, link: Link) -> Wire {
+        Wire { link: RefCell::new(link), worker: Rc::clone(worker) }
+    }
+
+    pub(super) fn into_link(self) -> Link {
+        self.link.into_inner()
+    }
+}
+
+impl Socket for Wire {
+    fn poll_recv(&self, cx: &mut Context<'_>) -> Poll<io::Result<RecvBuf>> {
+        let mut link = self.link.borrow_mut();
+        let received = loop {
+            if link.has_ended() {
+                return Poll::Ready(Ok(RecvBuf::from(Vec::new())));
+            }
+            let chunk = ready!(link.poll_recv(cx))?;
+            if link.tls().is_none() || chunk.is_empty() {
+                break chunk;
+            }
+            let mut plain = Vec::new();
+            link.take(&chunk, |bytes| {
+                plain.extend_from_slice(bytes);
+                Ok::<(), io::Error>(())
+            })?;
+            // Answers of TLS itself are sent with the next frame, if not now.
+            if let Poll::Ready(flushed) = link.poll_flush(cx) {
+                flushed?;
+            }
+            if !plain.is_empty() {
+                break RecvBuf::from(plain);
+            }
+        };
+        let window = self.worker.thread.control.window();
+        if window.contains(&monotonic_ns()) {
+            self.worker.counts.borrow_mut().received_bytes += received.len() as u64;
+        }
+        Poll::Ready(Ok(received))
+    }
+
+    fn poll_send_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.link.borrow_mut().poll_send_ready(cx)
+    }
+
+    fn poll_send(&self, cx: &mut Context<'_>, buf: &mut Option<SendBuf>) -> Poll<io::Result<()>> {
+        let bytes = buf.as_ref().map_or(0, SendBuf::len) as u64;
+        ready!(self.link.borrow_mut().poll_send(cx, buf))?;
+        let window = self.worker.thread.control.window();
+        if window.contains(&monotonic_ns()) {
+            self.worker.counts.borrow_mut().sent_bytes += bytes;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// The stream is closed by its owner.
+    fn poll_shutdown_write(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.link.borrow_mut().poll_flush(cx)
+    }
+}

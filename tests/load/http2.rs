@@ -1,0 +1,447 @@
+//! `twinring load http --http2`, on both engines: against our own server, nginx, and servers that go
+//! wrong frame by frame.
+
+use crate::support::http::Site;
+use crate::support::http2::{
+    CONTINUATION, DATA, END_HEADERS, END_STREAM, Frame, GOAWAY, HEADERS, PREFACE, RST_STREAM,
+    SETTINGS, next_frame,
+};
+use crate::support::load::{Bounded, Outcome, answering, engines, ok, run_http, serve, sound};
+use crate::support::missing::missing;
+use crate::support::tls::{self, Identity};
+use crate::support::{Server, pattern, run, wait_until};
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+const WINDOW_UPDATE: u8 = 8;
+const ACK: u8 = 1;
+
+fn load(engine: &str, urls: &[String], arguments: &str) -> Outcome {
+    let mut command = crate::support::load::command(engine, "http", &urls[0], arguments);
+    command.args(&urls[1..]).arg("--http2");
+    sound(Bounded(Some(command.spawn().unwrap())).output())
+}
+
+/// Requests of every kind, to a site as [`Site::usual`] has it. Returns how many were answered.
+fn ask_everything(engine: &str, origin: &str, site: &Path, more: &str) -> u64 {
+    let large = site.join("large.bin").display().to_string();
+    // Paths, arguments, the length of the content.
+    let cases = [
+        ("/hello.txt", "-c 4 -t 2", 36),
+        ("/hello.txt", "-c 2 --pipeline 16", 36),
+        ("/hello.txt", "-c 4 --depth 3 --rate 3000 --arrivals poisson", 36),
+        ("/hello.txt", "-c 2 -X HEAD", 0),
+        ("/hello.txt", "-c 2 -H Range:bytes=5-9 --expect-status 206", 5),
+        ("/nothing", "-c 2 --expect-status 404 --any-length", 0),
+        // More than a window of any stream, and together more than that of the connection.
+        ("/huge.bin", "-c 1 --pipeline 30 --verify-body", 3_000_000),
+        ("/large.bin", "-c 2 --pipeline 3 --verify-body=LARGE", 700_001),
+        ("/empty.txt", "-c 2 --verify-body", 0),
+    ];
+    let mut requests = 0;
+    for (path, arguments, bytes) in cases {
+        let count = if bytes > 1_000_000 { 60 } else { 300 };
+        let arguments = format!("-n {count} {more} {}", arguments.replace("LARGE", &large));
+        let outcome = load(engine, &[format!("{origin}{path}")], &arguments);
+        outcome.expect(0, &[]);
+        assert_eq!(outcome.result["settings"]["http"], "2");
+        assert_eq!(outcome.number("/whole_run/answered"), count, "{path} {arguments}");
+        for nothing in ["/whole_run/abandoned", "/connections/reconnects", "/connections/lost"] {
+            assert_eq!(outcome.number(nothing), 0, "{path} {arguments}: {nothing}");
+        }
+        if path != "/nothing" {
+            assert_eq!(outcome.number("/bytes/bodies"), count * bytes, "{path} {arguments}");
+        }
+        requests += count;
+    }
+    let urls = ["/", "/hello.txt", "/sub/"].map(|path| format!("{origin}{path}"));
+    let mixed = format!("-c 3 -t 2 -n 900 --pipeline 5 --weights 1,4,1 --verify-body {more}");
+    load(engine, &urls, &mixed).expect(0, &[]);
+    requests + 900
+}
+
+fn usual_site() -> Site {
+    let site = Site::usual();
+    site.write("huge.bin", &pattern(5, 3_000_000));
+    site
+}
+
+#[test]
+fn client_and_server_count_the_same() {
+    let (site, identity) = (usual_site(), Identity::new());
+    for engine in engines() {
+        let server = tls::serve(engine, site.path(), &identity, &[]);
+        let plain = format!("http://{}", server.address());
+        let secret = format!("https://{}", tls::encrypted(&server));
+        let requests = ask_everything(engine, &plain, site.path(), "")
+            + ask_everything(engine, &secret, site.path(), "--insecure");
+        let ended = server.terminate();
+        assert_eq!((ended.code, ended.count("open")), (Some(0), 0), "{}", ended.stderr);
+        assert_eq!(ended.count("requests"), requests);
+        assert_eq!((ended.count("reset"), ended.count("tls_truncated")), (0, 0), "{engine}");
+        assert!(ended.count("http2_connections") > 20, "{engine}");
+        println!("{engine}: {requests} requests on both sides");
+    }
+}
+
+/// A process that ends with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// nginx with HTTP/2, with prior knowledge on the first port and with TLS on the second.
+fn nginx(site: &Path, identity: &Identity, directory: &Path) -> Option<(Running, [SocketAddr; 2])> {
+    let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let [plain, secret] = [free(), free()];
+    let (root, certificate, key) = (site.display(), identity.certificate(), identity.key());
+    let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .map(|module| format!("{module}_temp_path {module};\n"))
+        .concat();
+    let configuration = format!(
+        "daemon off;\nmaster_process off;\npid nginx.pid;\nerror_log stderr error;\nevents {{}}\n\
+         http {{\naccess_log off;\n{temporary}server {{\nlisten {plain} http2;\n\
+         listen {secret} ssl http2;\nssl_certificate {};\nssl_certificate_key {};\nroot {root};\n\
+         }}\n}}\n",
+        certificate.display(),
+        key.display(),
+    );
+    std::fs::write(directory.join("nginx.conf"), configuration).unwrap();
+    let mut command = Command::new("nginx");
+    command.arg("-p").arg(directory).args(["-e", "stderr", "-c", "nginx.conf"]);
+    let child = match command.stdout(Stdio::null()).spawn() {
+        Ok(child) => child,
+        Err(error) => {
+            missing("nginx", error);
+            return None;
+        }
+    };
+    let running = Running(child);
+    wait_until("nginx accepts", || TcpStream::connect(secret).is_ok());
+    Some((running, [plain, secret]))
+}
+
+#[test]
+fn nginx_is_asked_in_the_same_way() {
+    let (site, identity) = (usual_site(), Identity::new());
+    let directory = tempfile::tempdir().unwrap();
+    let Some((_nginx, [plain, secret])) = nginx(site.path(), &identity, directory.path()) else {
+        return;
+    };
+    for engine in engines() {
+        ask_everything(engine, &format!("http://{plain}"), site.path(), "");
+        ask_everything(engine, &format!("https://{secret}"), site.path(), "--insecure");
+        let outcome = load(engine, &[format!("http://{plain}/hello.txt")], "-c 1 -n 9");
+        assert_eq!(outcome.number("/settings/streams_max"), 128, "nginx says so by default");
+    }
+}
+
+#[test]
+fn no_more_streams_are_used_than_the_server_allows() {
+    let site = Site::usual();
+    for engine in engines() {
+        let server = Server::http(engine, site.path(), &["--http2-streams", "3"]);
+        let url = format!("http://{}/hello.txt", server.address());
+        let outcome = load(engine, &[url], "-c 2 -n 2000 --pipeline 64");
+        outcome.expect(0, &[]);
+        assert_eq!(outcome.number("/settings/streams_max"), 3);
+        assert_eq!(server.terminate().count("requests"), 2000, "{engine}");
+    }
+}
+
+/// A server that answers frame by frame: it is given the number of the request on its connection
+/// and the stream. It stops when told to.
+fn serve_frames(
+    settings: &'static [u8],
+    answer: impl Fn(usize, u32, &mut TcpStream) -> bool + Send + Sync + 'static,
+) -> SocketAddr {
+    serve(move |_, mut stream| {
+        let mut preface = [0; PREFACE.len()];
+        if stream.read_exact(&mut preface).is_err() {
+            return;
+        }
+        assert_eq!(preface, PREFACE);
+        stream.set_nodelay(true).unwrap();
+        put(&mut stream, &[Frame::new(SETTINGS, 0, 0, settings)]);
+        let mut number = 0;
+        while let Some(frame) = next_frame(&mut stream) {
+            match frame.kind {
+                SETTINGS if frame.flags & ACK == 0 => {
+                    put(&mut stream, &[Frame::new(SETTINGS, ACK, 0, b"")]);
+                }
+                HEADERS => {
+                    if !answer(number, frame.stream, &mut stream) {
+                        return;
+                    }
+                    number += 1;
+                }
+                _ => {}
+            }
+        }
+    })
+}
+
+/// Sends frames; a client that has gone is noticed by reading.
+fn put(stream: &mut TcpStream, frames: &[Frame]) -> bool {
+    let bytes: Vec<u8> = frames.iter().flat_map(Frame::bytes).collect();
+    stream.write_all(&bytes).is_ok()
+}
+
+/// Status 200 of the static table, and content.
+fn answer(stream: u32, content: &[u8]) -> [Frame; 2] {
+    [
+        Frame::new(HEADERS, END_HEADERS, stream, &[0x88]),
+        Frame::new(DATA, END_STREAM, stream, content),
+    ]
+}
+
+fn reset(stream: u32, code: u8) -> Frame {
+    Frame::new(RST_STREAM, 0, stream, &[0, 0, 0, code])
+}
+
+/// GOAWAY after which only streams up to `last` are answered.
+fn goaway(last: u32, code: u8) -> Frame {
+    Frame::new(GOAWAY, 0, 0, &[&last.to_be_bytes()[..], &[0, 0, 0, code]].concat())
+}
+
+/// Ends a connection without a reset: what the client has sent is read.
+fn end(stream: &mut TcpStream) {
+    let _ = stream.shutdown(Shutdown::Write);
+    let _ = std::io::copy(stream, &mut std::io::sink());
+}
+
+/// Header fields of some 90 KB.
+fn large_head(stream: u32) -> Vec<Frame> {
+    let field = [&[0x00, 1, b'x', 100][..], &[b'v'; 100]].concat();
+    let block = [&[0x88][..], &field.repeat(900)].concat();
+    let parts: Vec<&[u8]> = block.chunks(16_000).collect();
+    let frame = |(at, part): (usize, &&[u8])| {
+        let kind = if at == 0 { HEADERS } else { CONTINUATION };
+        let ends = if at + 1 == parts.len() { END_HEADERS } else { 0 };
+        // Only HEADERS says that the stream ends.
+        let flags = ends | if at == 0 { END_STREAM } else { 0 };
+        Frame::new(kind, flags, stream, part)
+    };
+    parts.iter().enumerate().map(frame).collect()
+}
+
+/// Each tenth answer is wrong in its own way: it fails, and its connection stays in use.
+#[test]
+fn wrong_answers_are_counted_by_kind() {
+    const CANCEL: u8 = 8;
+    const REFUSED_STREAM: u8 = 7;
+    type Case = (&'static str, fn(u32) -> Vec<Frame>, &'static str, i32);
+    let cases: [Case; 8] = [
+        ("stream_reset", |id| vec![reset(id, CANCEL)], "", 0),
+        (
+            "stream_reset",
+            |id| vec![Frame::new(HEADERS, END_HEADERS, id, &[0x88]), reset(id, CANCEL)],
+            "",
+            0,
+        ),
+        ("refused_stream", |id| vec![reset(id, REFUSED_STREAM)], "", 0),
+        // 404 of the static table.
+        ("status", |id| vec![Frame::new(HEADERS, END_HEADERS | END_STREAM, id, &[0x8d])], "", 0),
+        ("length", |id| answer(id, b"hello!").to_vec(), "", 1),
+        ("hash", |id| answer(id, b"hullo").to_vec(), "--verify-body", 1),
+        // Content-Length: 9, by its place in the static table.
+        (
+            "malformed",
+            |id| {
+                let head = Frame::new(HEADERS, END_HEADERS, id, &[0x88, 0x0f, 0x0d, 1, b'9']);
+                vec![head, Frame::new(DATA, END_STREAM, id, b"hello")]
+            },
+            "",
+            1,
+        ),
+        ("malformed", large_head, "", 1),
+    ];
+    for (kind, wrong, arguments, code) in cases {
+        let target = serve_frames(b"", move |number, id, stream| match number % 10 {
+            9 => put(stream, &wrong(id)),
+            _ => put(stream, &answer(id, b"hello")),
+        });
+        for engine in engines() {
+            let arguments = format!("-c 1 -n 200 --http2 {arguments}");
+            let outcome = run_http(engine, target, &arguments);
+            outcome.expect(code, &[(kind, 20)]);
+            assert_eq!(outcome.number("/whole_run/answered"), 180, "{kind}");
+            assert_eq!(outcome.number("/whole_run/failed"), 20, "{kind}");
+            assert_eq!(outcome.number("/connections/reconnects"), 0, "{kind}");
+            let first = outcome.result["first_error"].as_str().unwrap();
+            assert!(first.contains(&format!("{target}/x")), "{first}");
+        }
+    }
+}
+
+/// Every connection is broken in its own way at its fourth request: that one fails, and another
+/// connection takes its place.
+#[test]
+fn broken_connections_are_counted_by_kind_and_replaced() {
+    type Case = (&'static str, fn(u32, &mut TcpStream), i32);
+    let cases: [Case; 6] = [
+        // Not processed.
+        ("goaway", |id, stream| drop(put(stream, &[goaway(id - 2, 0)])), 0),
+        ("goaway", |id, stream| drop(put(stream, &[goaway(id, 11)])), 0),
+        ("closed_early", |_, _| (), 0),
+        (
+            "closed_early",
+            |id, stream| drop(put(stream, &[Frame::new(HEADERS, END_HEADERS, id, &[0x88])])),
+            0,
+        ),
+        ("malformed", |_, stream| drop(stream.write_all(b"SSH-2.0-OpenSSH_9.9\r\n")), 1),
+        // A stream that the client did not open.
+        ("malformed", |id, stream| drop(put(stream, &answer(id + 100, b"hello"))), 1),
+    ];
+    for (kind, breaks, code) in cases {
+        let target = serve_frames(b"", move |number, id, stream| {
+            if number < 3 {
+                return put(stream, &answer(id, b"hello"));
+            }
+            breaks(id, stream);
+            end(stream);
+            false
+        });
+        for engine in engines() {
+            let outcome = run_http(engine, target, "-c 1 -n 40 --http2");
+            outcome.expect(code, &[(kind, 10)]);
+            assert_eq!(outcome.number("/whole_run/answered"), 30, "{}", outcome.result);
+            assert_eq!(outcome.number("/whole_run/failed"), 10);
+            assert!(outcome.number("/connections/reconnects") >= 9);
+            assert_eq!(outcome.number("/connections/lost"), 0);
+        }
+    }
+}
+
+/// GOAWAY without an error, with all requests before it answered, is how servers end connections.
+#[test]
+fn a_server_may_end_connections_in_order() {
+    let target = serve_frames(b"", |number, id, stream| {
+        if number < 4 {
+            return put(stream, &answer(id, b"hello"));
+        }
+        let [head, content] = answer(id, b"hello");
+        put(stream, &[goaway(id, 0), head, content]);
+        end(stream);
+        false
+    });
+    for engine in engines() {
+        let outcome = run_http(engine, target, "-c 2 -n 100 --http2");
+        outcome.expect(0, &[]);
+        assert_eq!(outcome.number("/whole_run/answered"), 100);
+        assert!(outcome.number("/connections/reconnects") >= 18, "{}", outcome.result);
+    }
+}
+
+/// Of five streams, the server answers the last first.
+#[test]
+fn answers_come_in_any_order() {
+    let target = serve_frames(b"", |number, id, stream| {
+        let all = (0..5).flat_map(|back| answer(id - 2 * back, b"hello"));
+        number % 5 < 4 || put(stream, &all.collect::<Vec<_>>())
+    });
+    for engine in engines() {
+        let outcome = run_http(engine, target, "-c 1 -n 500 --pipeline 5 --http2 --verify-body");
+        outcome.expect(0, &[]);
+        assert_eq!(outcome.number("/whole_run/answered"), 500);
+    }
+}
+
+/// The body goes in parts, as far as the server's windows allow: 65,535 bytes at first.
+#[test]
+fn bodies_are_sent_within_the_windows() {
+    const BODY_BYTES: usize = 300_000;
+    let body = pattern(3, BODY_BYTES);
+    let expected = body.clone();
+    let target = serve_frames(b"", move |_, id, stream| {
+        let mut received = Vec::new();
+        loop {
+            let Some(frame) = next_frame(stream) else { return false };
+            if frame.kind == SETTINGS && frame.flags & ACK == 0 {
+                put(stream, &[Frame::new(SETTINGS, ACK, 0, b"")]);
+            }
+            if frame.kind != DATA {
+                continue;
+            }
+            received.extend_from_slice(&frame.payload);
+            if frame.flags & END_STREAM != 0 {
+                break;
+            }
+            let more = u32::try_from(frame.payload.len()).unwrap().to_be_bytes();
+            if !frame.payload.is_empty() {
+                let update = |stream| Frame::new(WINDOW_UPDATE, 0, stream, &more);
+                put(stream, &[update(0), update(id)]);
+            }
+        }
+        // The last bytes of the connection's window.
+        put(stream, &[Frame::new(WINDOW_UPDATE, 0, 0, &16_384_u32.to_be_bytes())]);
+        // 500 of the static table.
+        match received == expected {
+            true => put(stream, &answer(id, b"hello")),
+            false => put(stream, &[Frame::new(HEADERS, END_HEADERS | END_STREAM, id, &[0x8e])]),
+        }
+    });
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), &body).unwrap();
+    for engine in engines() {
+        let arguments = format!("-c 2 -n 20 --http2 --body-file {}", file.path().display());
+        let outcome = run_http(engine, target, &arguments);
+        outcome.expect(0, &[]);
+        assert_eq!(outcome.number("/whole_run/answered"), 20);
+    }
+}
+
+#[test]
+fn a_server_that_never_answers_is_a_timeout() {
+    let target = serve_frames(b"", |_, _, _| true);
+    for engine in engines() {
+        let outcome = run_http(engine, target, "-c 2 -n 8 --pipeline 2 --timeout 200ms --http2");
+        outcome.expect(1, &[("timeout", 4)]);
+        assert_eq!(outcome.number("/whole_run/failed"), 8);
+    }
+}
+
+#[test]
+fn servers_that_do_not_speak_it_are_named() {
+    let site = Site::usual();
+    let identity = Identity::new();
+    let of_1_1 = answering(|_| ok("hello"));
+    let silent = serve(|_, mut stream| drop(std::io::copy(&mut stream, &mut std::io::sink())));
+    for engine in engines() {
+        let server = tls::serve(engine, site.path(), &identity, &["--http2", "off"]);
+        let cases = [
+            (format!("http://{of_1_1}/"), "prior knowledge"),
+            (format!("http://{}/", server.address()), "prior knowledge"),
+            (format!("https://{}/", tls::encrypted(&server)), "ALPN"),
+            (format!("http://{silent}/"), "not done within 300ms"),
+        ];
+        for (url, named) in cases {
+            let arguments = ["load", "http", &url, "-c", "1", "--http2", "--engine", engine];
+            let more = ["--connect-timeout", "300ms"];
+            let insecure = if url.starts_with("https") { &["--insecure"][..] } else { &[] };
+            let (code, _, stderr) = run(&[&arguments[..], &more, insecure].concat());
+            assert_eq!(code, Some(1), "{url}: {stderr}");
+            assert!(stderr.contains(named), "{url}: {stderr}");
+        }
+    }
+}
+
+#[test]
+fn the_table_says_which_protocol_it_was() {
+    let site = Site::usual();
+    let server = Server::http("epoll", site.path(), &["--http2-streams", "4"]);
+    let url = format!("http://{}/hello.txt", server.address());
+    let arguments = ["load", "http", &url, "-c", "2", "-n", "50", "--http2", "--depth", "9"];
+    let (code, text, stderr) = run(&arguments);
+    assert_eq!(code, Some(0), "{stderr}");
+    for part in ["2 connections of HTTP/2", "up to 4 in flight each, as many as the server allows"]
+    {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+}
