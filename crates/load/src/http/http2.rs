@@ -124,7 +124,10 @@ impl Protocol for Http2 {
             _ if send.current_max_send_streams() > 0 => Poll::Ready(Ok(())),
             Poll::Ready(Ok(())) => Poll::Ready(Err(failed(&"the server closed the connection"))),
             Poll::Ready(Err(error)) => Poll::Ready(Err(failed(&error))),
-            Poll::Pending => Poll::Pending,
+            Poll::Pending => match wire.poll_encrypted(cx) {
+                Poll::Ready(Err(error)) => Poll::Ready(Err(failed(&error))),
+                Poll::Ready(Ok(())) | Poll::Pending => Poll::Pending,
+            },
         })
         .await?;
         worker.note_streams_max(send.current_max_send_streams());
@@ -182,7 +185,10 @@ impl Protocol for Http2 {
                 return self.ended(Ok(())).map(Some);
             }
             if self.wakes.is_empty() {
-                return Ok(None);
+                return match link.wire.poll_encrypted(cx) {
+                    Poll::Ready(Err(error)) => Err(error.into()),
+                    Poll::Ready(Ok(())) | Poll::Pending => Ok(None),
+                };
             }
         }
     }

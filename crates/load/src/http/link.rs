@@ -13,11 +13,13 @@ pub(super) struct Link {
     tls: Option<Box<TlsSession>>,
     /// Encrypted, and not yet accepted by the stream.
     encrypted: Option<Rc<[u8]>>,
+    /// Received with the end of the TLS handshake: a server of HTTP/2 speaks without being asked.
+    early: Vec<u8>,
 }
 
 impl Link {
     pub(super) fn new(stream: TcpStream, session: Option<TlsSession>) -> Link {
-        Link { stream, tls: session.map(Box::new), encrypted: None }
+        Link { stream, tls: session.map(Box::new), encrypted: None, early: Vec::new() }
     }
 
     pub(super) fn tls(&self) -> Option<&TlsSession> {
@@ -43,7 +45,12 @@ impl Link {
                 let what = "the server closed the connection during the TLS handshake";
                 return Err(io::Error::new(io::ErrorKind::UnexpectedEof, what));
             }
-            let refused = tls.decrypt(&chunk, |_| Ok::<(), io::Error>(())).err();
+            let early = &mut self.early;
+            let refused = tls.decrypt(&chunk, |bytes| {
+                early.extend_from_slice(bytes);
+                Ok::<(), io::Error>(())
+            });
+            let refused = refused.err();
             if let Some(error) = refused {
                 // The alert that gives the server the reason.
                 let alert = tls.pending()?;
@@ -51,6 +58,11 @@ impl Link {
                 return Err(error);
             }
         }
+    }
+
+    /// What was received with the end of the TLS handshake.
+    pub(super) fn take_early(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.early)
     }
 
     /// The next bytes of the connection; empty at its end.

@@ -23,11 +23,21 @@ impl Wire {
     pub(super) fn into_link(self) -> Link {
         self.link.into_inner()
     }
+
+    /// Continues to send the output of TLS that the stream has not taken. h2 does not: for it, what was
+    /// written is sent.
+    pub(super) fn poll_encrypted(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.link.borrow_mut().poll_flush(cx)
+    }
 }
 
 impl Socket for Wire {
     fn poll_recv(&self, cx: &mut Context<'_>) -> Poll<io::Result<RecvBuf>> {
         let mut link = self.link.borrow_mut();
+        let early = link.take_early();
+        if !early.is_empty() {
+            return Poll::Ready(Ok(RecvBuf::from(early)));
+        }
         let received = loop {
             if link.has_ended() {
                 return Poll::Ready(Ok(RecvBuf::from(Vec::new())));
