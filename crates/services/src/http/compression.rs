@@ -211,8 +211,6 @@ impl Begun<'_> {
 }
 
 fn compress(coding: Coding, content: &[u8]) -> io::Result<Vec<u8>> {
-    #[cfg(test)]
-    tests::fail_if_asked(content)?;
     match coding {
         Coding::Identity => Ok(content.to_vec()),
         Coding::Gzip => {
@@ -239,87 +237,7 @@ fn compress(coding: Coding, content: &[u8]) -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::{HttpService, HttpSettings, Site, Sites};
-    use std::fs::File;
     use std::io::Read;
-    use std::net::{SocketAddr, TcpStream};
-    use std::sync::{Arc, Mutex, PoisonError};
-    use std::thread;
-    use std::time::{Duration, Instant, SystemTime};
-    use twinring::fs::Dir;
-    use twinring::{EngineChoice, ListenOptions, Runtime};
-
-    /// Tests that compress, one at a time: the permits are of the process.
-    static ALONE: Mutex<()> = Mutex::new(());
-
-    const FAILS: &str = "the compressor fails\n";
-    const PANICS: &str = "the compressor panics\n";
-
-    /// No content makes a compressor fail, so some content does here.
-    pub(super) fn fail_if_asked(content: &[u8]) -> io::Result<()> {
-        assert!(!content.starts_with(PANICS.as_bytes()), "as asked for");
-        match content.starts_with(FAILS.as_bytes()) {
-            true => Err(io::Error::other("as asked for")),
-            false => Ok(()),
-        }
-    }
-
-    fn answer(address: SocketAddr, path: &str) -> String {
-        let mut stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        let fields = "Host: h\r\nAccept-Encoding: gzip\r\nConnection: close\r\n";
-        write!(stream, "GET /{path} HTTP/1.1\r\n{fields}\r\n").unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
-    }
-
-    /// A compressor that fails or panics costs only the compressed form, and is not asked again.
-    #[test]
-    fn clients_get_the_file_when_a_compressor_fails() {
-        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let directory = tempfile::tempdir().unwrap();
-        let contents = [("fails.txt", FAILS.repeat(100)), ("panics.txt", PANICS.repeat(100))];
-        for (name, content) in &contents {
-            let path = directory.path().join(name);
-            std::fs::write(&path, content).unwrap();
-            let yesterday = SystemTime::now() - Duration::from_secs(86_400);
-            File::options().write(true).open(&path).unwrap().set_modified(yesterday).unwrap();
-        }
-        for engine in [EngineChoice::Auto, EngineChoice::Epoll] {
-            let runtime = Runtime::builder().engine(engine).build().unwrap();
-            let handle = runtime.handle();
-            let mut site = Site::new(Dir::open(directory.path()).unwrap());
-            site.compress = vec![Coding::Gzip];
-            let settings = HttpSettings::new(Sites::new(Some(site)));
-            let any = ["127.0.0.1:0".parse().unwrap()];
-            let options = ListenOptions::default();
-            let server = HttpService::bind(&any, &options, settings, 1, handle.clone()).unwrap();
-            let (address, counters) =
-                (server.addresses()[0], Arc::clone(&server.service.counters[0]));
-            let server = Arc::new(server);
-            let service =
-                thread::spawn(move || runtime.run(move |worker| Arc::clone(&server).run(worker)));
-            let deadline = Instant::now() + Duration::from_secs(30);
-            while counters.compression_failures.get() < 2 {
-                assert!(Instant::now() < deadline, "waited in vain for both failures");
-                for (name, content) in &contents {
-                    let answer = answer(address, name);
-                    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
-                    assert!(answer.ends_with(&format!("\r\n\r\n{content}")), "{answer}");
-                    assert!(!answer.contains("Content-Encoding"), "{answer}");
-                }
-            }
-            for (name, content) in contents.iter().cycle().take(20) {
-                assert!(answer(address, name).ends_with(content));
-            }
-            handle.shutdown();
-            let ended = service.join().unwrap().unwrap();
-            assert!(ended.into_iter().all(|worker| matches!(worker, Some(Ok(())))));
-            assert_eq!((counters.compressions.get(), counters.compression_failures.get()), (2, 2));
-            assert_eq!(counters.compression_saved_bytes.get(), 0);
-        }
-    }
 
     #[test]
     fn every_coding_can_be_decoded_and_is_the_same_each_time() {
@@ -350,7 +268,6 @@ mod tests {
 
     #[test]
     fn no_more_than_two_compressions_are_under_way() {
-        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let permits = (Permit::take().unwrap(), Permit::take().unwrap());
         assert!(Permit::take().is_none() && Permit::take().is_none());
         drop(permits);
