@@ -9,7 +9,7 @@
 
 mod content;
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
@@ -103,6 +103,7 @@ impl Writer {
         // An older bundle is never added to.
         let runs = OpenOptions::new().append(true).create_new(true).open(&path);
         let runs = runs.map_err(|error| LabError::write(&path, error))?;
+        lock(&path, &runs)?;
         let written = write_bundle(directory, bundle).and_then(|()| reserve(directory));
         written.inspect_err(|_| {
             // A directory without this file is no bundle, so it is not left behind.
@@ -112,6 +113,53 @@ impl Writer {
             let _ = fs::remove_dir(directory);
         })?;
         Ok(Writer { directory: directory.to_owned(), runs })
+    }
+
+    /// Opens a bundle again whose lab has ended. Nobody else may append to it until this is dropped.
+    ///
+    /// # Errors
+    /// [`LabError::CannotResume`] when its lab still runs; [`LabError::NotABundle`], [`LabError::Write`].
+    pub(crate) fn reopen(directory: &Path) -> Result<Writer, LabError> {
+        let path = directory.join(RUNS_FILE);
+        if compressed(&path).exists() {
+            let why = format!("{RUNS_FILE} is compressed; decompress it first (zstd -d --rm)");
+            return Err(LabError::CannotResume { path: directory.to_owned(), why });
+        }
+        // What is no regular file may block whoever opens it to write.
+        let opened = twinring_input::open(&path);
+        let opened = opened.and_then(|_| OpenOptions::new().append(true).open(&path));
+        let runs = opened.map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => LabError::no_bundle(directory),
+            _ => LabError::write(&path, error),
+        })?;
+        lock(&path, &runs)?;
+        Ok(Writer { directory: directory.to_owned(), runs })
+    }
+
+    /// Says in `bundle.json` that the experiment goes on, removes what was made of its runs, and cuts off a last one that
+    /// is not whole.
+    ///
+    /// # Errors
+    /// [`LabError::Write`].
+    pub(crate) fn resume(&self, bundle: &Bundle) -> Result<(), LabError> {
+        let path = self.directory.join(RUNS_FILE);
+        let unwritten = |error| LabError::write(&path, error);
+        let text = twinring_input::read(&path, RUNS_BYTES_MAX).map_err(unwritten)?;
+        let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        self.runs.set_len(whole as u64).map_err(unwritten)?;
+        for name in [MANIFEST_FILE, MARKDOWN_FILE, HTML_FILE, RESERVE_FILE] {
+            let path = self.directory.join(name);
+            for path in [compressed(&path), path] {
+                match fs::remove_file(&path) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                        return Err(LabError::write(&path, error));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        write_bundle(&self.directory, bundle)?;
+        reserve(&self.directory)
     }
 
     /// Appends a run. The line is complete on disk or, when the disk is full, cut off again, so
@@ -139,6 +187,23 @@ impl Writer {
             }
             LabError::write(&path, error)
         })
+    }
+}
+
+/// Keeps two labs from appending to one bundle. The kernel releases the lock when the lab ends, however it does.
+fn lock(path: &Path, runs: &File) -> Result<(), LabError> {
+    match runs.try_lock() {
+        Ok(()) => Ok(()),
+        Err(TryLockError::WouldBlock) => {
+            let why =
+                "a lab is measuring for it; end that one first (if its host died, a network file \
+                       system may keep the lock for a minute or two)"
+                    .to_owned();
+            Err(LabError::CannotResume { path: path.to_owned(), why })
+        }
+        // A file system without locks.
+        Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
+        Err(TryLockError::Error(error)) => Err(LabError::write(path, error)),
     }
 }
 

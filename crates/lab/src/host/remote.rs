@@ -97,6 +97,11 @@ impl Remote {
         &self.name
     }
 
+    /// Why there is no connection any more, if there is none.
+    pub(crate) fn why_lost(&self) -> Option<String> {
+        lock(&self.shared.state).lost.clone()
+    }
+
     pub(crate) fn hello(&self) -> &Hello {
         &self.hello
     }
