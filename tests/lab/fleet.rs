@@ -15,6 +15,11 @@ use tempfile::TempDir;
 const BINARY: &str = env!("CARGO_BIN_EXE_twinring");
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// The load generator of the built-in experiments.
+const LOAD: &str = r#""{twinring}", "load", "tcp", "{addr}", "{options}", "-c", "{connections}",
+    "-s", "{message_bytes}", "--depth", "{depth}", "-d", "{window_ms}ms", "--warmup", "{warmup_ms}ms",
+    "--threads", "1", "--pin", "{client_cpu}", "--engine", "epoll", "--json""#;
+
 /// Hosts that are processes of this machine. What runs on them carries the name of the host and of this fleet.
 struct Fleet {
     directory: TempDir,
@@ -49,14 +54,26 @@ impl Fleet {
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     }
 
+    /// Starts an experiment of one cell.
     fn begin(&self, arguments: &[&str]) -> Child {
-        let count = self.clients.to_string();
-        let rate = (20 * self.clients).to_string();
-        let cell =
-            ["--protocol", "tcp", "--connections", &count, "--sizes", "128", "--rates", &rate];
-        let pace = ["--window", "1", "--warmup", "0.5", "--spares", "0"];
         let out = self.out().display().to_string();
-        self.start(&[&["quick", "--out", &out], &cell[..], &pace, arguments].concat())
+        let experiment = self.experiment();
+        self.start(&[&[&*experiment, "--out", &out], arguments].concat())
+    }
+
+    /// The file of an experiment in which each load generator has one connection and asks 20 times a second.
+    fn experiment(&self) -> String {
+        let (connections, rate_per_s) = (self.clients, 20 * self.clients);
+        let text = format!(
+            "schema = \"twinring.lab.experiment/3\"\nname = \"fleet\"\npairs = 1\nspare_pairs = 0\n\
+             warmup_s = 0.5\nwindow_s = 1.0\n[tcp]\nconnections = [{connections}]\n\
+             message_bytes = [128]\nrate_per_s = [{rate_per_s}]\nload = [{LOAD}]\n\
+             [[subjects]]\nname = \"epoll\"\nengine = \"epoll\"\n\
+             [[subjects]]\nname = \"io_uring\"\nengine = \"io_uring\"\n"
+        );
+        let path = self.directory.path().join("fleet.toml");
+        fs::write(&path, text).unwrap();
+        path.display().to_string()
     }
 
     /// Processes of these hosts, each with its host and its command line.
@@ -246,11 +263,9 @@ fn hosts_that_are_not_there_from_the_start_are_lost_or_end_it() {
         let mut hosts = fleet.hosts();
         let at = hosts.iter().position(|word| word == "--connect").unwrap() + 1;
         hosts[at].clone_from(&broken);
-        let cell = ["--protocol", "tcp", "--connections", "3", "--sizes", "128", "--rates", "60"];
-        let pace = ["--window", "1", "--warmup", "0.5", "--spares", "0", "--pairs", "1"];
         let out = fleet.out();
         let mut command = Command::new(BINARY);
-        command.args(["lab", "run", "quick"]).args(cell).args(pace).args(quorum).args(hosts);
+        command.args(["lab", "run", &fleet.experiment()]).args(quorum).args(hosts);
         command.arg("--out").arg(out).output().unwrap()
     };
     for (quorum, part) in [(&[][..], "no way to it"), (&["--quorum", "3"], "the quorum is 3")] {

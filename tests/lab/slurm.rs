@@ -235,7 +235,7 @@ fn agent(job: &str, node: &str) -> Option<i32> {
 #[ignore = "needs Slurm"]
 fn a_job_of_sixteen_load_generators_goes_on_without_two() {
     let Some(cluster) = Cluster::new(17) else { return };
-    let job = cluster.submit("2", &["--rates", "320", "--pairs", "2", "--quorum", "14"]);
+    let job = cluster.submit("2", &["--pairs", "2", "--load-percent", "0", "--quorum", "14"]);
     cluster.wait_for_runs(&job, 1);
     let killed = ["n3", "n11"];
     for node in killed {

@@ -15,7 +15,7 @@ use crate::record::RunRecord;
 use crate::result::{BUNDLE_SCHEMA, Bundle, Resumed, State};
 
 /// The most times that one bundle is resumed.
-pub const RESUMED_MAX: usize = 64;
+const RESUMED_MAX: usize = 64;
 
 /// A bundle that goes on.
 pub(crate) struct Opened {
