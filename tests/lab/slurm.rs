@@ -203,7 +203,7 @@ fn a_job_measures_on_its_nodes_and_a_signal_ends_it_in_order() {
 #[ignore = "needs Slurm"]
 fn a_job_that_is_requeued_resumes_its_bundle() {
     let Some(cluster) = Cluster::new(5) else { return };
-    let job = cluster.submit("5", &["--pairs", "1"]);
+    let job = cluster.submit("1", &["--pairs", "1"]);
     cluster.wait_for_runs(&job, 1);
     assert!(cluster.command("scontrol", &["requeue", &job]).status.success());
     // It is held back until its old credential has expired: cred_expire.
