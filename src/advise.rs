@@ -100,6 +100,7 @@ fn advise(options: &Advise) -> Result<u8, LabError> {
                 peers: None,
                 prices: true,
                 profile: false,
+                resume: None,
                 hosts: None,
                 command: std::env::args().collect(),
             },

@@ -83,7 +83,7 @@ pub(crate) struct Peers {
 }
 
 /// What changes an experiment: one that is continued stays as it is.
-const EXPERIMENT_OPTIONS: [&str; 22] = [
+const EXPERIMENT_OPTIONS: [&str; 21] = [
     "name",
     "pairs",
     "spares",
@@ -105,20 +105,27 @@ const EXPERIMENT_OPTIONS: [&str; 22] = [
     "subject",
     "server_cpu",
     "client_cpu",
-    "server_host",
 ];
+
+/// The same, and what else stays: of an experiment that is resumed only its hosts may be others.
+const RESUMED_OPTIONS: [&str; 3] = ["add", "seed", "out"];
 
 /// Options of `lab run`; options left out keep the experiment's own values.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Run {
     /// A built-in experiment (see `lab list`), a TOML file, or `disputes`: all that are disputed.
-    #[arg(required_unless_present = "add")]
+    #[arg(required_unless_present_any = ["add", "resume"])]
     name: Option<String>,
     /// Run the experiment of this bundle once more and add the runs to it as a further occasion, hours
     /// later on the same machine. Three occasions or more give an interval that holds the spread
     /// between them.
-    #[arg(long, value_name = "BUNDLE", conflicts_with_all = EXPERIMENT_OPTIONS)]
+    #[arg(long, value_name = "BUNDLE", conflicts_with_all = EXPERIMENT_OPTIONS, conflicts_with = "server_host")]
     add: Option<PathBuf>,
+    /// Go on with the experiment of this bundle after its lab was stopped, killed or lost a host: the same
+    /// plan and seed, the runs that it has stay, and the missing ones are added to it. An experiment between hosts
+    /// needs --server-host and --client-host again; they may be others of the same kind.
+    #[arg(long, value_name = "BUNDLE", conflicts_with_all = EXPERIMENT_OPTIONS, conflicts_with_all = RESUMED_OPTIONS)]
+    resume: Option<PathBuf>,
     /// Pairs per cell; a verdict needs at least 8.
     #[arg(long)]
     pairs: Option<usize>,
@@ -318,7 +325,7 @@ fn measure_one(name: &str, options: &Run, stop: &Stop) -> Result<u8, LabError> {
         subjects: options.subject,
     };
     let binary = std::env::current_exe().map_err(|e| LabError::read("the running binary", e))?;
-    let experiment = match &options.add {
+    let experiment = match options.add.as_ref().or(options.resume.as_ref()) {
         Some(bundle) => twinring_lab::add_to(bundle)?,
         None => Experiment::find(name)?.with(&overrides)?,
     };
@@ -332,6 +339,7 @@ fn measure_one(name: &str, options: &Run, stop: &Stop) -> Result<u8, LabError> {
             peers: options.peers,
             prices: !options.no_prices,
             profile: options.profile,
+            resume: options.resume,
             hosts: options.hosts.options()?,
             command: std::env::args().collect(),
         },

@@ -3,7 +3,7 @@
 use clap::Args;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use twinring_lab::{HostOptions, LabError, NODE};
+use twinring_lab::{HostOptions, LabError, NODE, Quorum};
 
 /// The hosts, and how to reach them.
 #[derive(Clone, Debug, Args)]
@@ -15,6 +15,11 @@ pub(super) struct Hosts {
     /// Host of a load generator. Several share the load, and their results are added. Repeatable.
     #[arg(long, value_name = "HOST")]
     client_host: Vec<String>,
+    /// Go on when client hosts are lost, as long as this many are left: a number, or a percentage such as 80%. The
+    /// load is divided anew among them, and reports say from where on. Without it the experiment ends when a host is
+    /// lost.
+    #[arg(long, value_name = "N|N%", value_parser = Quorum::parse)]
+    quorum: Option<Quorum>,
     /// Address that the server listens on, and that all client hosts can reach; by default the one by
     /// which ssh reaches the host, or the only one that it has.
     #[arg(long, value_name = "IP")]
@@ -42,11 +47,16 @@ impl Hosts {
             expected: expected.to_owned(),
         };
         if self.server_host.is_none() && self.client_host.is_empty() {
-            let unused = self.server_address.is_some() || self.remote_binary.is_some();
-            return match unused || self.connect.is_some() {
+            let unused = [
+                self.server_address.is_some(),
+                self.remote_binary.is_some(),
+                self.connect.is_some(),
+                self.quorum.is_some(),
+            ];
+            return match unused.contains(&true) {
                 true => Err(bad(
                     "the options",
-                    "--server-address, --remote-binary and --connect are for other hosts",
+                    "--server-address, --remote-binary, --connect and --quorum are for other hosts",
                     "--server-host or --client-host",
                 )),
                 false => Ok(None),
@@ -60,6 +70,7 @@ impl Hosts {
         Ok(Some(HostOptions {
             server: self.server_host,
             clients: self.client_host,
+            quorum: self.quorum,
             server_address: self.server_address,
             connect,
             remote_binary: self.remote_binary,

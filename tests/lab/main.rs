@@ -2,6 +2,7 @@
 
 mod compare;
 mod examples;
+mod fleet;
 mod hosts;
 mod http;
 mod measurements;

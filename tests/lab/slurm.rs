@@ -1,8 +1,10 @@
-//! The batch script for Slurm on a real one: its daemons run here, with five nodes that are all this
+//! The batch script for Slurm on a real one: its daemons run here, with nodes that are all this
 //! machine.
 
 use crate::missing::{is_root, missing};
 use crate::support::{bundle_in, lab};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 use std::fs;
 use std::net::TcpListener;
@@ -13,17 +15,17 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-const NODES: usize = 5;
 const PATIENCE: Duration = Duration::from_secs(60);
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/slurm/twinring.sbatch");
 
 struct Cluster {
+    nodes: usize,
     daemons: Vec<Child>,
     directory: TempDir,
 }
 
 impl Cluster {
-    fn new() -> Option<Cluster> {
+    fn new(nodes: usize) -> Option<Cluster> {
         if !is_root() {
             return None;
         }
@@ -33,8 +35,11 @@ impl Cluster {
             missing("slurm", format!("no {}; install slurm-wlm and munge", absent.display()));
             return None;
         }
-        let mut cluster =
-            Cluster { daemons: Vec::new(), directory: tempfile::tempdir().expect("a directory") };
+        let mut cluster = Cluster {
+            nodes,
+            daemons: Vec::new(),
+            directory: tempfile::tempdir().expect("a directory"),
+        };
         let hostname = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
         fs::write(cluster.path("slurm.conf"), cluster.configuration(hostname.trim())).unwrap();
         let key = cluster.path("munge.key");
@@ -48,13 +53,13 @@ impl Cluster {
         cluster.start("munged", &munge);
         cluster.wait_until("munged listens", |it| it.path("socket").exists());
         cluster.start("slurmctld", &["-D".to_owned(), "-c".to_owned()]);
-        for node in 1..=NODES {
+        for node in 1..=nodes {
             fs::create_dir(cluster.path(&format!("spool.n{node}"))).unwrap();
             cluster.start("slurmd", &["-D", "-c", "-N", &format!("n{node}")].map(str::to_owned));
         }
         cluster.wait_until("all nodes are idle", |it| {
-            let nodes = it.command("sinfo", &["-h", "-t", "idle", "-o", "%D"]);
-            String::from_utf8_lossy(&nodes.stdout).trim() == NODES.to_string()
+            let idle = it.command("sinfo", &["-h", "-t", "idle", "-o", "%D"]);
+            String::from_utf8_lossy(&idle.stdout).trim() == nodes.to_string()
         });
         Some(cluster)
     }
@@ -67,7 +72,7 @@ impl Cluster {
         let directory = self.directory.path().display();
         // Held until all are chosen, so that none is chosen twice.
         let ports: Vec<TcpListener> =
-            (0..=NODES).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+            (0..=self.nodes).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
         let ports: Vec<u16> = ports.iter().map(|it| it.local_addr().unwrap().port()).collect();
         let node = |(index, port): (usize, &u16)| {
             format!(
@@ -78,7 +83,7 @@ impl Cluster {
         let nodes: String = ports[1..].iter().enumerate().map(node).collect();
         format!(
             "ClusterName=test\nSlurmctldHost={hostname}(127.0.0.1)\nSlurmctldPort={}\n\
-             AuthType=auth/munge\nAuthInfo=socket={directory}/socket\nSlurmUser=root\n\
+             AuthType=auth/munge\nAuthInfo=socket={directory}/socket,cred_expire=10\nSlurmUser=root\n\
              StateSaveLocation={directory}/state\nSlurmdSpoolDir={directory}/spool.%n\n\
              SlurmctldPidFile={directory}/slurmctld.pid\nSlurmdPidFile={directory}/slurmd.%n.pid\n\
              ProctrackType=proctrack/pgid\nTaskPlugin=task/none\nSelectType=select/cons_tres\n\
@@ -122,12 +127,12 @@ impl Cluster {
     }
 
     /// Submits a short run on all nodes.
-    fn submit(&self, window_s: &str) -> String {
+    fn submit(&self, window_s: &str, further: &[&str]) -> String {
         let arguments =
-            ["--parsable", "--nodes", &NODES.to_string(), SCRIPT, "quick", "--protocol"];
-        let run = ["tcp", "--connections", "8", "--sizes", "128", "--pairs", "1", "--spares", "0"];
+            ["--parsable", "--nodes", &self.nodes.to_string(), SCRIPT, "quick", "--protocol"];
+        let run = ["tcp", "--connections", "16", "--sizes", "128", "--spares", "0"];
         let window = ["--no-prices", "--window", window_s, "--warmup", "0.2"];
-        let output = self.command("sbatch", &[&arguments[..], &run, &window].concat());
+        let output = self.command("sbatch", &[&arguments[..], &run, &window, further].concat());
         assert!(output.status.success(), "{output:?}");
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
@@ -136,6 +141,20 @@ impl Cluster {
     fn end_of(&self, job: &str) -> String {
         self.wait_until("the job ends", |it| !it.is_under_way(job));
         fs::read_to_string(self.path(&format!("slurm-{job}.out"))).unwrap_or_default()
+    }
+
+    /// The bundle of a job.
+    fn bundle(&self, job: &str) -> PathBuf {
+        bundle_in(&self.path(&format!("bundles/job-{job}")))
+    }
+
+    /// Waits until a job has stored this many runs.
+    fn wait_for_runs(&self, job: &str, count: usize) {
+        self.wait_until("it measures", |it| {
+            let exists = it.path(&format!("bundles/job-{job}")).exists();
+            let text = || fs::read_to_string(it.bundle(job).join("runs.jsonl")).unwrap_or_default();
+            it.is_under_way(job) && exists && text().lines().count() >= count
+        });
     }
 
     fn is_under_way(&self, job: &str) -> bool {
@@ -164,26 +183,73 @@ fn stored(bundle: &Path) -> Value {
 #[test]
 #[ignore = "needs Slurm"]
 fn a_job_measures_on_its_nodes_and_a_signal_ends_it_in_order() {
-    let Some(cluster) = Cluster::new() else { return };
-    let said = cluster.end_of(&cluster.submit("1"));
-    let bundle = bundle_in(&cluster.path("bundles"));
-    let bundle_json = stored(&bundle);
+    let Some(cluster) = Cluster::new(5) else { return };
+    let job = cluster.submit("1", &["--pairs", "1"]);
+    let said = cluster.end_of(&job);
+    let bundle_json = stored(&cluster.bundle(&job));
     assert_eq!(bundle_json["state"]["is"], "complete", "{said}");
     let hosts = bundle_json["hosts"].as_array().unwrap();
     let names: Vec<&str> = hosts.iter().map(|host| host["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["n5", "n1", "n2", "n3", "n4"], "{said}");
-    fs::remove_dir_all(cluster.path("bundles")).unwrap();
 
-    let job = cluster.submit("30");
-    cluster.wait_until("it measures", |it| {
-        let file = it.path(&format!("slurm-{job}.out"));
-        cluster.is_under_way(&job)
-            && file.exists()
-            && it.path("bundles").exists()
-            && !fs::read_to_string(file).unwrap().is_empty()
-    });
+    let job = cluster.submit("30", &["--pairs", "1"]);
+    cluster.wait_for_runs(&job, 0);
     assert!(cluster.command("scancel", &["--signal=INT", "--batch", &job]).status.success());
     let said = cluster.end_of(&job);
-    let bundle = bundle_in(&cluster.path("bundles"));
-    assert_eq!(stored(&bundle)["state"]["is"], "interrupted", "{said}");
+    assert_eq!(stored(&cluster.bundle(&job))["state"]["is"], "interrupted", "{said}");
+}
+
+#[test]
+#[ignore = "needs Slurm"]
+fn a_job_that_is_requeued_resumes_its_bundle() {
+    let Some(cluster) = Cluster::new(5) else { return };
+    let job = cluster.submit("1", &["--pairs", "1"]);
+    cluster.wait_for_runs(&job, 1);
+    assert!(cluster.command("scontrol", &["requeue", &job]).status.success());
+    // It is held back until its old credential has expired: cred_expire.
+    let said = cluster.end_of(&job);
+    let bundle = stored(&cluster.bundle(&job));
+    assert_eq!(bundle["state"]["is"], "complete", "{said}");
+    assert_eq!(bundle["resumed"].as_array().map(Vec::len), Some(1), "{said}");
+    assert_ne!(bundle["resumed"][0]["from_run"], 0, "{said}");
+}
+
+/// The agent of a job on a node.
+fn agent(job: &str, node: &str) -> Option<i32> {
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    let mut pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    pids.find(|pid| {
+        let text = |name: &str| {
+            let bytes = fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
+            String::from_utf8_lossy(&bytes).into_owned()
+        };
+        let environment = text("environ");
+        let has = |variable: String| environment.split('\0').any(|it| it == variable);
+        text("cmdline").contains("\0lab-helper\0agent\0")
+            && has(format!("SLURM_JOB_ID={job}"))
+            && has(format!("SLURMD_NODENAME={node}"))
+    })
+}
+
+#[test]
+#[ignore = "needs Slurm"]
+fn a_job_of_sixteen_load_generators_goes_on_without_two() {
+    let Some(cluster) = Cluster::new(17) else { return };
+    let job = cluster.submit("2", &["--pairs", "2", "--load-percent", "0", "--quorum", "14"]);
+    cluster.wait_for_runs(&job, 1);
+    let killed = ["n3", "n11"];
+    for node in killed {
+        let pid = agent(&job, node).expect("the agent of the node");
+        kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+    }
+    let said = cluster.end_of(&job);
+    let bundle = stored(&cluster.bundle(&job));
+    assert_eq!(bundle["state"]["is"], "complete", "{said}");
+    let lost = bundle["lost_hosts"].as_array().unwrap();
+    let mut lost: Vec<&str> = lost.iter().map(|it| it["host"].as_str().unwrap()).collect();
+    lost.sort_unstable();
+    assert_eq!(lost, ["n11", "n3"], "{said}");
+    let generators = bundle["summary"]["cells"][0]["load_generators"].as_array().unwrap();
+    let counts: Vec<u64> = generators.iter().map(|it| it["count"].as_u64().unwrap()).collect();
+    assert_eq!(counts, [16, 14], "{said}");
 }

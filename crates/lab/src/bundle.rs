@@ -9,7 +9,7 @@
 
 mod content;
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
@@ -18,6 +18,7 @@ use serde_json::Value;
 use self::content::{COMPRESSED, Content};
 use crate::error::LabError;
 use crate::experiment::Experiment;
+use crate::json;
 use crate::machine::{self, sha256};
 use crate::record::RunRecord;
 use crate::report;
@@ -103,6 +104,7 @@ impl Writer {
         // An older bundle is never added to.
         let runs = OpenOptions::new().append(true).create_new(true).open(&path);
         let runs = runs.map_err(|error| LabError::write(&path, error))?;
+        lock(&path, &runs)?;
         let written = write_bundle(directory, bundle).and_then(|()| reserve(directory));
         written.inspect_err(|_| {
             // A directory without this file is no bundle, so it is not left behind.
@@ -112,6 +114,53 @@ impl Writer {
             let _ = fs::remove_dir(directory);
         })?;
         Ok(Writer { directory: directory.to_owned(), runs })
+    }
+
+    /// Opens a bundle again whose lab has ended. Nobody else may append to it until this is dropped.
+    ///
+    /// # Errors
+    /// [`LabError::CannotResume`] when its lab still runs; [`LabError::NotABundle`], [`LabError::Write`].
+    pub(crate) fn reopen(directory: &Path) -> Result<Writer, LabError> {
+        let path = directory.join(RUNS_FILE);
+        if compressed(&path).exists() {
+            let why = format!("{RUNS_FILE} is compressed; decompress it first (zstd -d --rm)");
+            return Err(LabError::CannotResume { path: directory.to_owned(), why });
+        }
+        // What is no regular file may block whoever opens it to write.
+        let opened = twinring_input::open(&path);
+        let opened = opened.and_then(|_| OpenOptions::new().append(true).open(&path));
+        let runs = opened.map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => LabError::no_bundle(directory),
+            _ => LabError::write(&path, error),
+        })?;
+        lock(&path, &runs)?;
+        Ok(Writer { directory: directory.to_owned(), runs })
+    }
+
+    /// Says in `bundle.json` that the experiment goes on, removes what was made of its runs, and cuts off a last one that
+    /// is not whole.
+    ///
+    /// # Errors
+    /// [`LabError::Write`].
+    pub(crate) fn resume(&self, bundle: &Bundle) -> Result<(), LabError> {
+        let path = self.directory.join(RUNS_FILE);
+        let unwritten = |error| LabError::write(&path, error);
+        let text = twinring_input::read(&path, RUNS_BYTES_MAX).map_err(unwritten)?;
+        let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        self.runs.set_len(whole as u64).map_err(unwritten)?;
+        for name in [MANIFEST_FILE, MARKDOWN_FILE, HTML_FILE, RESERVE_FILE] {
+            let path = self.directory.join(name);
+            for path in [compressed(&path), path] {
+                match fs::remove_file(&path) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                        return Err(LabError::write(&path, error));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        write_bundle(&self.directory, bundle)?;
+        reserve(&self.directory)
     }
 
     /// Appends a run. The line is complete on disk or, when the disk is full, cut off again, so
@@ -139,6 +188,23 @@ impl Writer {
             }
             LabError::write(&path, error)
         })
+    }
+}
+
+/// Keeps two labs from appending to one bundle. The kernel releases the lock when the lab ends, however it does.
+fn lock(path: &Path, runs: &File) -> Result<(), LabError> {
+    match runs.try_lock() {
+        Ok(()) => Ok(()),
+        Err(TryLockError::WouldBlock) => {
+            let why =
+                "a lab is measuring for it; end that one first (if its host died, a network file \
+                       system may keep the lock for a minute or two)"
+                    .to_owned();
+            Err(LabError::CannotResume { path: path.to_owned(), why })
+        }
+        // A file system without locks.
+        Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
+        Err(TryLockError::Error(error)) => Err(LabError::write(path, error)),
     }
 }
 
@@ -298,13 +364,12 @@ pub(crate) fn read(directory: &Path) -> Result<Stored, LabError> {
     }
     let summary = value.get("summary").filter(|summary| !summary.is_null()).cloned();
     if let Some(experiment) = value.get_mut("experiment") {
-        let read = Experiment::from_stored(experiment.take())
+        let read = Experiment::from_stored(experiment)
             .map_err(|why| LabError::not_a_bundle(&path, &why))?;
         *experiment = serde_json::to_value(read)
             .map_err(|error| LabError::not_a_bundle(&path, &error.to_string()))?;
     }
-    let bundle = serde_json::from_value(value)
-        .map_err(|error| LabError::not_a_bundle(&path, &error.to_string()))?;
+    let bundle = json::from_value(&value).map_err(|why| LabError::not_a_bundle(&path, &why))?;
     let (runs, cut_off) = read_runs(directory)?;
     Ok(Stored { bundle, summary, runs, cut_off })
 }
@@ -329,10 +394,11 @@ fn read_runs(directory: &Path) -> Result<(Vec<RunRecord>, bool), LabError> {
         if !is_whole {
             return Ok((runs, !line.is_empty()));
         }
-        let run = serde_json::from_slice(&line).map_err(|error| {
-            LabError::not_a_bundle(path, &format!("line {}: {error}", runs.len() + 1))
-        })?;
-        runs.push(run);
+        let text = std::str::from_utf8(&line).map_err(|error| error.to_string());
+        let run = text.and_then(|it| serde_json::from_str(it).map_err(|error| error.to_string()));
+        runs.push(run.map_err(|why| {
+            LabError::not_a_bundle(path, &format!("line {}: {why}", runs.len() + 1))
+        })?);
     }
 }
 

@@ -9,6 +9,7 @@ use crate::machine::{Cpus, Fingerprint};
 use crate::net::{self, Between, Config, Networks};
 use crate::options::RunOptions;
 use crate::prices::{self, PriceRecord};
+use crate::quorum::LostHost;
 use crate::stop::Stop;
 
 /// Where an experiment takes place.
@@ -18,6 +19,10 @@ pub(crate) struct Environment {
     pub(crate) machine: Fingerprint,
     /// Between hosts, all of them.
     pub(crate) hosts: Vec<HostRecord>,
+    /// Client hosts that could not be used from the start.
+    pub(crate) lost_hosts: Vec<LostHost>,
+    /// The fewest client hosts with which the experiment goes on.
+    pub(crate) least: usize,
     pub(crate) prices: PriceRecord,
     pub(crate) affinity: LabAffinity,
 }
@@ -35,8 +40,17 @@ impl Environment {
             let affinity = LabAffinity::keep_to(&cpus.others);
             let networks = net::set_up(options.experiment.net, &cpus)?;
             let machine = Fingerprint::read(&cpus);
-            let hosts = Vec::new();
-            return Ok(Environment { networks, cpus, machine, hosts, prices, affinity });
+            let (hosts, lost_hosts, least) = (Vec::new(), Vec::new(), usize::MAX);
+            return Ok(Environment {
+                networks,
+                cpus,
+                machine,
+                hosts,
+                lost_hosts,
+                least,
+                prices,
+                affinity,
+            });
         };
         if options.profile {
             return Err(LabError::BadExperiment {
@@ -51,13 +65,14 @@ impl Environment {
             binary: &options.binary,
             helper: &words.collect::<Vec<_>>(),
         };
-        let Between { network, cpus, records, others } =
+        let Between { network, cpus, records, lost_hosts, least, others } =
             net::between_hosts(between, &options.experiment, &config)?;
         let networks = Networks { list: vec![network], fallback: None };
         let machine = records.first().map(|host| host.machine.clone()).unwrap_or_default();
         let affinity = LabAffinity::keep_to(&others);
         let prices = PriceRecord::none("they are measured on the lab's own host only");
-        Ok(Environment { networks, cpus, machine, hosts: records, prices, affinity })
+        let hosts = records;
+        Ok(Environment { networks, cpus, machine, hosts, lost_hosts, least, prices, affinity })
     }
 }
 

@@ -102,6 +102,25 @@ pub enum LabError {
         why: String,
     },
 
+    /// An experiment cannot go on where its bundle ends.
+    #[error("{path} cannot be resumed: {why}")]
+    CannotResume {
+        /// The bundle.
+        path: PathBuf,
+        /// What is in the way, and what to do.
+        why: String,
+    },
+
+    /// The runs of a bundle that is to be resumed are not those that its plan begins with.
+    #[error(
+        "cannot resume: run {run} of the bundle is not the next one of its plan; measure again, or read what there is \
+         with `twinring lab report`"
+    )]
+    OtherPlan {
+        /// Its number.
+        run: usize,
+    },
+
     /// A host of the experiment cannot be used, or not any more.
     #[error("host `{host}`: {why}")]
     Host {

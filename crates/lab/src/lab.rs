@@ -19,10 +19,12 @@ use crate::peers::find::Found;
 use crate::placement::Placement;
 use crate::profile;
 use crate::progress::say;
+use crate::quorum::{Fleet, LostHost};
 use crate::record::RunRecord;
 use crate::result::{BUNDLE_SCHEMA, Bundle, NotRun, State};
+use crate::resume::{self, Opened};
 use crate::runner;
-use crate::schedule::{Ended, Machine, measure};
+use crate::schedule::{Attempt, Ended, Machine, measure};
 use crate::site::{self, Certificate, Made};
 use crate::stop::Stop;
 use crate::summary::{Summary, Verdict, summarise};
@@ -61,20 +63,19 @@ impl Outcome {
 /// measured before, if its directory could be made at all.
 pub fn run(options: &RunOptions, stop: &Stop) -> Result<Outcome, LabError> {
     let started = jiff::Timestamp::now();
-    let Environment { mut networks, cpus, machine, hosts, prices, affinity } =
+    let Environment { mut networks, cpus, machine, hosts, lost_hosts, least, prices, affinity } =
         Environment::set_up(options, stop)?;
     let server = &networks.list[0].server.host;
     let Available { experiment, nginx, peers, not_run } = available(options, server)?;
     let experiment = &experiment;
-    let seed = options.seed.unwrap_or(started.as_nanosecond() as u64);
-    let mut bundle = Bundle {
+    let began = Bundle {
         schema: BUNDLE_SCHEMA.to_owned(),
         lab_version: env!("CARGO_PKG_VERSION").to_owned(),
         started: started.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         state: State::Running,
         experiment: experiment.clone(),
         command: for_anywhere(options.command.clone()),
-        seed,
+        seed: options.seed.unwrap_or(started.as_nanosecond() as u64),
         programs: programs(options, experiment, &peers, &networks.list, &hosts)?,
         networks: networks.list.iter().map(|network| network.record.clone()).collect(),
         network_fallback: networks.fallback.take(),
@@ -83,20 +84,25 @@ pub fn run(options: &RunOptions, stop: &Stop) -> Result<Outcome, LabError> {
         cpus,
         occasions: Vec::new(),
         hosts,
+        lost_hosts,
+        resumed: Vec::new(),
         summary: None,
         warnings: Vec::new(),
         prices: Some(prices),
         profile: None,
     };
-    let directory = bundle::fresh_directory(&options.out, &experiment.name, started);
+    let directory = match &options.resume {
+        Some(directory) => directory.clone(),
+        None => bundle::fresh_directory(&options.out, &experiment.name, started),
+    };
     let own = || peers.values().map(|path| &**path).chain([&*options.binary]);
-    let names = Paths::of(own(), &directory);
-    bundle.programs.iter_mut().for_each(|it| it.path = names.hidden(&it.path));
-    let mut writer = Writer::create(&directory, &bundle)?;
+    let Opened { mut bundle, mut writer, mut runs } =
+        open(options, &directory, began, &Paths::of(own(), &directory))?;
+    let seed = bundle.seed;
     // Now that there is a directory, it has a canonical path.
     let paths = Paths::of(own(), &directory);
-    let mut runs = Vec::new();
     let mut profiled = None;
+    let mut fleet = Fleet { least, lost: Vec::new() };
     for NotRun { subject, why } in &bundle.not_run {
         say(&format!("{subject} is left out: {why}"));
     }
@@ -112,10 +118,16 @@ pub fn run(options: &RunOptions, stop: &Stop) -> Result<Outcome, LabError> {
             nginx: nginx.as_ref(),
             peers: &peers,
             paths: &paths,
-            began: Instant::now(),
+            began: began_at(&bundle, started),
         };
         let kinds: Vec<NetKind> = networks.list.iter().map(|it| it.record.kind).collect();
-        let mut lab = Lab { bench: &bench, networks: &mut networks.list, writer: &mut writer };
+        let mut lab = Lab {
+            bench: &bench,
+            networks: &mut networks.list,
+            writer: &mut writer,
+            fleet: &mut fleet,
+            stored: runs.len(),
+        };
         let ended = measure(experiment, &kinds, seed, &mut lab, &mut runs)?;
         if options.profile && matches!(ended, Ended::Done) {
             let list = &mut networks.list;
@@ -125,6 +137,7 @@ pub fn run(options: &RunOptions, stop: &Stop) -> Result<Outcome, LabError> {
     });
     drop(networks);
     drop(affinity);
+    bundle.lost_hosts.append(&mut fleet.lost);
     bundle.state = match (&measured, stop.signal()) {
         (Err(error), _) => State::Failed { error: error.to_string() },
         (Ok(Ended::Stopped), Some(signal)) => State::Interrupted { signal },
@@ -144,11 +157,39 @@ pub fn run(options: &RunOptions, stop: &Stop) -> Result<Outcome, LabError> {
     Ok(Outcome { directory, bundle })
 }
 
+/// Begins a bundle, or goes on with one. `names` hide paths of this machine.
+fn open(
+    options: &RunOptions,
+    directory: &Path,
+    mut began: Bundle,
+    names: &Paths,
+) -> Result<Opened, LabError> {
+    began.programs.iter_mut().for_each(|it| it.path = names.hidden(&it.path));
+    if options.resume.is_some() {
+        return resume::open(directory, &began);
+    }
+    let writer = Writer::create(directory, &began)?;
+    Ok(Opened { bundle: began, writer, runs: Vec::new() })
+}
+
+/// When an experiment began whose lab was started now; one that is resumed began before.
+fn began_at(bundle: &Bundle, started: jiff::Timestamp) -> Instant {
+    let first: Option<jiff::Timestamp> = bundle.started.parse().ok();
+    let before = first.filter(|_| !bundle.resumed.is_empty());
+    let before = before.map_or(Duration::ZERO, |first| {
+        Duration::try_from(started.duration_since(first)).unwrap_or_default()
+    });
+    Instant::now().checked_sub(before).unwrap_or_else(Instant::now)
+}
+
 /// This machine, or the hosts that the experiment is measured between.
 struct Lab<'a> {
     bench: &'a Bench<'a>,
     networks: &'a mut [Network],
     writer: &'a mut Writer,
+    fleet: &'a mut Fleet,
+    /// How many runs are stored.
+    stored: usize,
 }
 
 impl Machine for Lab<'_> {
@@ -168,16 +209,29 @@ impl Machine for Lab<'_> {
         self.bench.stop.signal().is_some()
     }
 
-    fn run(&mut self, slot: &Slot<'_>) -> Result<Option<RunRecord>, LabError> {
+    fn run(&mut self, slot: &Slot<'_>) -> Result<Attempt, LabError> {
         let network = self.networks.iter_mut().find(|it| it.record.kind == slot.cell.net);
         let network = network.ok_or_else(|| LabError::Machine {
             why: format!("it has no network for the cell {}", slot.cell),
         })?;
-        let Some(run) = runner::run(self.bench, network, slot)? else { return Ok(None) };
-        Ok(Some(self.bench.paths.hidden_in(run)))
+        match runner::run(self.bench, network, slot) {
+            Ok(Some(run)) => Ok(Attempt::Made(Box::new(self.bench.paths.hidden_in(run)))),
+            Ok(None) => Ok(Attempt::Stopped),
+            Err(error) => {
+                let before = self.fleet.lost.len();
+                self.fleet.degrade(network, error, self.stored)?;
+                let left = network.clients.len();
+                for LostHost { host, why, .. } in &self.fleet.lost[before..] {
+                    say(&format!("lost {host}: {why}"));
+                }
+                say(&format!("the block is run again with {left} load generators"));
+                Ok(Attempt::Void)
+            }
+        }
     }
 
     fn store(&mut self, run: &RunRecord) -> Result<(), LabError> {
+        self.stored += 1;
         self.writer.append(run)
     }
 }

@@ -23,6 +23,7 @@
 //!         peers: None,
 //!         prices: true,
 //!         profile: false,
+//!         resume: None,
 //!         hosts: None,
 //!         command: std::env::args().collect(),
 //!     },
@@ -56,6 +57,7 @@ pub mod fuzzing;
 mod gallery;
 mod helper;
 mod host;
+mod json;
 mod lab;
 mod machine;
 mod merge;
@@ -72,11 +74,13 @@ mod process;
 mod procfs;
 pub mod profile;
 mod progress;
+mod quorum;
 mod rates;
 pub mod record;
 mod report;
 mod reproduction;
 pub mod result;
+mod resume;
 mod runner;
 mod schedule;
 mod site;
@@ -111,6 +115,7 @@ pub use options::RunOptions;
 pub use placement::{Distance, Placement, Wanted};
 pub use prices::{OtherPrices, Price, PriceRecord};
 pub use process::Exit;
+pub use quorum::{LostHost, Quorum};
 pub use report::{Style, explain, markdown, table};
 pub use stop::Stop;
 pub use verify::{Verification, is_bundle, recomputed, rerender, verify};

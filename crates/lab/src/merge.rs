@@ -42,7 +42,7 @@ pub fn merge(out: &Path, bundles: &[impl AsRef<Path>]) -> Result<Bundle, LabErro
     write(out, joined)
 }
 
-/// The experiment of a bundle, to be run on another occasion.
+/// The experiment of a bundle, to be resumed or run on another occasion.
 ///
 /// # Errors
 /// When it cannot be read.
@@ -58,27 +58,36 @@ pub fn add_to(directory: &Path) -> Result<Experiment, LabError> {
 /// stay as they are. When one cannot be read or written.
 pub fn add(directory: &Path, other: &Path) -> Result<Bundle, LabError> {
     let (stored, next) = (bundle::read(directory)?, bundle::read(other)?);
-    let [before, after] = [&stored.bundle, &next.bundle].map(|it| &it.machine);
-    if !before.is_same_machine(after) {
-        let why = "the machine is another one (processor, CPUs or caches differ); `twinring lab \
-                   merge` joins bundles of several machines";
-        return Err(cannot(other, why));
+    if !stored.bundle.machine.is_same_machine(&next.bundle.machine) {
+        return Err(cannot(other, OTHER_MACHINE));
     }
     let hashes = |it: &Bundle| it.programs.iter().map(|it| it.sha256.clone()).collect::<Vec<_>>();
-    for (what, differs) in [
-        ("the kernel", before.kernel != after.kernel),
-        ("the mitigations", before.mitigations != after.mitigations),
+    let of_setup = [
         ("the CPUs used", stored.bundle.cpus != next.bundle.cpus),
         ("the programs", hashes(&stored.bundle) != hashes(&next.bundle)),
-    ] {
-        if differs {
-            say(&format!("not the same as on the first occasion: {what}"));
-        }
+    ];
+    let of_setup = of_setup.into_iter().filter(|(_, differs)| *differs).map(|(what, _)| what);
+    for what in differences(&stored.bundle, &next.bundle).chain(of_setup) {
+        say(&format!("not the same as on the first occasion: {what}"));
     }
     let bundle = write(directory, join(stored, next, other)?)?;
     // All of it is in the other bundle now.
     fs::remove_dir_all(other).map_err(|error| LabError::write(other, error))?;
     Ok(bundle)
+}
+
+/// Why runs of two bundles are not of one machine.
+pub(crate) const OTHER_MACHINE: &str = "the machine is another one (processor, CPUs or caches differ); `twinring lab \
+                                        merge` joins bundles of several machines";
+
+/// What differs between two bundles of one machine, and may be.
+pub(crate) fn differences(before: &Bundle, after: &Bundle) -> impl Iterator<Item = &'static str> {
+    let [before, after] = [before, after].map(|it| &it.machine);
+    let found = [
+        ("the kernel", before.kernel != after.kernel),
+        ("the mitigations", before.mitigations != after.mitigations),
+    ];
+    found.into_iter().filter(|(_, differs)| *differs).map(|(what, _)| what)
 }
 
 fn cannot(path: &Path, why: &str) -> LabError {

@@ -26,6 +26,8 @@ pub struct RunOptions {
     pub prices: bool,
     /// Look with perf, in further runs, where the time goes: see [`crate::profile`].
     pub profile: bool,
+    /// Goes on with the bundle in this directory, whose experiment and seed these must be.
+    pub resume: Option<PathBuf>,
     /// Measures between these hosts instead of on this one.
     pub hosts: Option<HostOptions>,
     /// Arguments that led here, recorded so that the experiment can be repeated.

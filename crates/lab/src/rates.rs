@@ -11,7 +11,8 @@ use crate::bench::Slot;
 use crate::error::LabError;
 use crate::experiment::{Cell, Experiment};
 use crate::progress::Progress;
-use crate::schedule::Machine;
+use crate::record::RunRecord;
+use crate::schedule::{Attempt, Machine};
 use crate::summary::{Metric, figures_of};
 
 /// The digits of a rate: more would claim a precision that one run does not have.
@@ -32,21 +33,27 @@ impl Rates {
         cell.point.load_percent() == 0 || self.0.contains_key(cell)
     }
 
-    /// Finds the rates of all cells; nothing when it was stopped before. A cell in which nobody
+    /// Those of runs that were made already.
+    pub(crate) fn of_runs<'a>(runs: impl Iterator<Item = &'a RunRecord>) -> Rates {
+        Rates(runs.filter_map(|run| Some((run.cell, run.rate_per_s?))).collect())
+    }
+
+    /// Finds the rates of all other cells; nothing when it was stopped before. A cell in which nobody
     /// answers gets none.
     ///
     /// # Errors
     /// When a run could not even be tried.
     pub(crate) fn find(
+        self,
         experiment: &Experiment,
         cells: &[Cell],
         machine: &mut dyn Machine,
         progress: &Progress,
     ) -> Result<Option<Rates>, LabError> {
-        let mut found = Rates::default();
+        let mut found = self;
         for cell in cells {
             let percent = f64::from(cell.point.load_percent());
-            if percent == 0.0 {
+            if percent == 0.0 || found.0.contains_key(cell) {
                 continue;
             }
             let saturated = Cell { point: cell.point.saturated(), ..*cell };
@@ -55,7 +62,13 @@ impl Rates {
                 let subject = &experiment.subjects[subject];
                 progress.look(&saturated, &subject.name);
                 let slot = Slot { index: 0, cell: saturated, block: 0, subject, rate_per_s: None };
-                let Some(run) = machine.run(&slot)? else { return Ok(None) };
+                let run = loop {
+                    match machine.run(&slot)? {
+                        Attempt::Made(run) => break run,
+                        Attempt::Stopped => return Ok(None),
+                        Attempt::Void => {}
+                    }
+                };
                 let served = figures_of(&run).map(|it| it[Metric::RequestsPerS]);
                 slowest = served.into_iter().chain(slowest).min_by(f64::total_cmp);
             }

@@ -89,6 +89,18 @@ impl RunRecord {
         version(&self.schema)
     }
 
+    /// How many load generators there were.
+    pub(crate) fn load_generators(&self) -> usize {
+        self.clients.len().max(1)
+    }
+
+    /// Whether another run was between the same hosts.
+    pub(crate) fn has_hosts_of(&self, other: &RunRecord) -> bool {
+        let names =
+            |run: &RunRecord| run.hosts.iter().map(|it| it.host.clone()).collect::<Vec<_>>();
+        names(self) == names(other)
+    }
+
     /// Requests per second that were asked for; 0 in a closed loop.
     pub(crate) fn rate_per_s(&self) -> u32 {
         self.rate_per_s.unwrap_or(self.cell.point.rate_per_s())

@@ -9,6 +9,8 @@ use crate::machine::{Cpus, Fingerprint, Program};
 use crate::net::NetRecord;
 use crate::prices::PriceRecord;
 use crate::profile::Profile;
+use crate::quorum::LostHost;
+use crate::record::RunRecord;
 use crate::summary::Summary;
 use crate::warnings::Warning;
 
@@ -57,6 +59,12 @@ pub struct Bundle {
     /// Every host, the server's first, if the experiment was between hosts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<HostRecord>,
+    /// Client hosts that were lost, and without which the experiment went on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost_hosts: Vec<LostHost>,
+    /// Each time that the experiment was resumed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub resumed: Vec<Resumed>,
     /// What came out, recomputed by `twinring lab verify` from the raw data; missing while the
     /// experiment runs.
     pub summary: Option<Summary>,
@@ -93,6 +101,24 @@ pub struct Occasion {
     pub prices: Option<PriceRecord>,
 }
 
+/// A later start of the lab, which went on where the bundle ended.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Resumed {
+    /// When it began, in UTC.
+    pub started: String,
+    /// The command.
+    pub command: Vec<String>,
+    /// Number of its first run.
+    pub from_run: usize,
+    /// How the part before it had ended.
+    pub before: State,
+    /// The machine; between hosts, the server's.
+    pub machine: Fingerprint,
+    /// Every host, the server's first, if the experiment is between hosts: they may be others than before.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<HostRecord>,
+}
+
 impl Bundle {
     /// The occasions of its runs, one or more.
     pub fn all_occasions(&self) -> Vec<Occasion> {
@@ -111,9 +137,31 @@ impl Bundle {
         }]
     }
 
-    /// The CPUs that runs of this occasion were on.
-    pub(crate) fn cpus_of(&self, occasion: usize) -> &Cpus {
-        self.occasions.get(occasion).map_or(&self.cpus, |it| &it.cpus)
+    /// The later start that made a run; nothing for the first one.
+    fn part_of(&self, run: &RunRecord) -> Option<&Resumed> {
+        self.resumed.iter().rev().find(|part| run.index >= part.from_run)
+    }
+
+    /// A host of this run that the same start of the lab had lost before. A later start may have it again.
+    pub(crate) fn lost_before(&self, run: &RunRecord) -> Option<&LostHost> {
+        let is_of_part = |lost: &&LostHost| match self.part_of(run) {
+            Some(part) => lost.from_run > part.from_run,
+            None => true,
+        };
+        let lost = self.lost_hosts.iter().filter(is_of_part);
+        let mut lost = lost.filter(|lost| lost.from_run <= run.index);
+        lost.find(|lost| run.hosts.iter().any(|host| host.host == lost.host))
+    }
+
+    /// The CPUs that a run was on: the server's and that of the first load generator.
+    pub(crate) fn cpus_of(&self, run: &RunRecord) -> (usize, usize) {
+        let cpus = self.occasions.get(run.occasion).map_or(&self.cpus, |it| &it.cpus);
+        let hosts = self.part_of(run).map_or(&self.hosts, |part| &part.hosts);
+        let of = |position: usize| {
+            let name = &run.hosts.get(position)?.host;
+            Some(hosts.iter().find(|host| host.name == *name)?.cpu)
+        };
+        (of(0).unwrap_or(cpus.server), of(1).unwrap_or(cpus.client))
     }
 }
 

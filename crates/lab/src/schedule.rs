@@ -3,6 +3,7 @@
 //! What it needs from outside is a [`Machine`]. The lab measures; tests substitute a machine whose runs
 //! are known and take no time.
 
+mod replay;
 #[cfg(test)]
 mod tests;
 
@@ -20,6 +21,7 @@ use crate::progress::{Progress, say};
 use crate::rates::Rates;
 use crate::record::RunRecord;
 use crate::summary::is_narrow;
+use replay::Replay;
 
 /// How long a block waits for the placement that is wanted, and between two samples of it.
 const PLACEMENT_PATIENCE: Duration = Duration::from_secs(60);
@@ -39,17 +41,38 @@ pub(crate) trait Machine {
     /// Whether the user wants to stop.
     fn is_stopped(&self) -> bool;
 
-    /// Makes one run. Returns nothing if the run was stopped before its end.
+    /// Makes one run.
     ///
     /// # Errors
     /// When the run could not even be tried.
-    fn run(&mut self, slot: &Slot<'_>) -> Result<Option<RunRecord>, LabError>;
+    fn run(&mut self, slot: &Slot<'_>) -> Result<Attempt, LabError>;
 
     /// Stores the record of a run.
     ///
     /// # Errors
     /// When it cannot be written.
     fn store(&mut self, run: &RunRecord) -> Result<(), LabError>;
+}
+
+/// What became of a run.
+pub(crate) enum Attempt {
+    /// It was made.
+    Made(Box<RunRecord>),
+    /// It was stopped before its end.
+    Stopped,
+    /// It has no record, and its block is void and repeated: the host of a load generator was lost. Each time there is
+    /// one host less, so this ends.
+    Void,
+}
+
+/// How a block ended.
+enum BlockEnd {
+    /// All of it was run; `noisy` if something disturbed one of the runs.
+    Done {
+        noisy: bool,
+    },
+    Stopped,
+    Void,
 }
 
 /// How the measuring ended.
@@ -59,15 +82,30 @@ pub(crate) enum Ended {
     Stopped,
 }
 
-/// Measures every cell of an experiment on these networks. `runs` has the records also after an error.
+/// Measures every cell of an experiment on these networks. `runs` has the records also after an error. Those that it has
+/// before were made by the same experiment and seed; what follows them is measured.
 ///
 /// # Errors
-/// Those of [`Machine::run`] and [`Machine::store`], and of [`Rates::find`].
+/// Those of [`Machine::run`] and [`Machine::store`], and of [`Rates::find`]; [`LabError::OtherPlan`].
 pub(crate) fn measure(
     experiment: &Experiment,
     networks: &[NetKind],
     seed: u64,
     machine: &mut dyn Machine,
+    runs: &mut Vec<RunRecord>,
+) -> Result<Ended, LabError> {
+    let mut machine = Replay::new(machine, std::mem::take(runs));
+    let ended = measure_rest(experiment, networks, seed, &mut machine, runs);
+    // It may have ended before it got beyond them.
+    runs.extend(machine.into_stored());
+    ended
+}
+
+fn measure_rest(
+    experiment: &Experiment,
+    networks: &[NetKind],
+    seed: u64,
+    machine: &mut Replay<'_>,
     runs: &mut Vec<RunRecord>,
 ) -> Result<Ended, LabError> {
     let mut schedule = Schedule::new(experiment, networks, seed);
@@ -77,7 +115,8 @@ pub(crate) fn measure(
     if let Some(warning) = too_few_pairs(experiment, comparisons) {
         say(&warning);
     }
-    let rates = Rates::find(experiment, &schedule.cells, machine, &progress)?;
+    let known = Rates::of_runs(machine.stored());
+    let rates = known.find(experiment, &schedule.cells, machine.live(), &progress)?;
     let Some(rates) = rates else { return Ok(Ended::Stopped) };
     progress.skip(schedule.take(rates));
     while let Some(block) = schedule.blocks.pop_front() {
@@ -86,40 +125,56 @@ pub(crate) fn measure(
         if order.is_empty() {
             continue;
         }
-        wait_for_placement(machine, experiment.placement);
-        let Some(noisy) = run_block(&mut schedule, &block, &order, machine, runs, &mut progress)?
-        else {
-            return Ok(Ended::Stopped);
-        };
-        progress.more(schedule.after(&block, noisy, runs));
-        if machine.is_stopped() {
+        if !machine.is_replaying() {
+            wait_for_placement(machine.live(), experiment.placement);
+        }
+        let before = runs.len();
+        match run_block(&mut schedule, &block, &order, machine, runs, &mut progress)? {
+            BlockEnd::Stopped => return Ok(Ended::Stopped),
+            BlockEnd::Done { noisy } => progress.more(schedule.after(&block, noisy, runs)),
+            BlockEnd::Void => {
+                progress.more(runs.len() - before);
+                schedule.repeat(block, runs.len() > before);
+            }
+        }
+        if machine.live().is_stopped() {
             return Ok(Ended::Stopped);
         }
     }
     Ok(Ended::Done)
 }
 
-/// Runs these subjects of a block. Returns whether something disturbed one of the runs; nothing if it
-/// was stopped.
+/// Runs these subjects of a block.
 fn run_block(
     schedule: &mut Schedule<'_>,
     block: &Block,
     order: &[usize],
-    machine: &mut dyn Machine,
+    machine: &mut Replay<'_>,
     runs: &mut Vec<RunRecord>,
     progress: &mut Progress,
-) -> Result<Option<bool>, LabError> {
+) -> Result<BlockEnd, LabError> {
     let experiment = schedule.experiment;
     let cell = schedule.cell(block);
     let number = schedule.blocks_of_cell[schedule.groups[block.group].cell];
     let (mut noisy, first) = (false, runs.len());
     for &subject in order {
         let subject = &experiment.subjects[subject];
-        progress.next(&cell, &subject.name);
+        let is_stored = machine.is_replaying();
+        if !is_stored {
+            progress.next(&cell, &subject.name);
+        }
         let rate_per_s = schedule.rates.of(&cell);
         let slot = Slot { index: runs.len(), cell, block: number, subject, rate_per_s };
-        let Some(run) = machine.run(&slot)? else { return Ok(None) };
-        machine.store(&run)?;
+        let run = match machine.run(&slot)? {
+            Attempt::Made(run) => *run,
+            Attempt::Stopped => return Ok(BlockEnd::Stopped),
+            Attempt::Void => return Ok(BlockEnd::Void),
+        };
+        if is_stored {
+            progress.skip(1);
+        } else {
+            machine.live().store(&run)?;
+        }
         let first = runs.get(first).unwrap_or(&run);
         for finding in audit_in_block(experiment.placement, first, &run) {
             noisy |= finding.severity == Severity::Noise;
@@ -131,7 +186,7 @@ fn run_block(
         }
         runs.push(run);
     }
-    Ok(Some(noisy))
+    Ok(BlockEnd::Done { noisy })
 }
 
 /// Waits, within bounds, until the CPUs lie as the experiment wants it.
@@ -200,6 +255,13 @@ impl<'a> Schedule<'a> {
     /// The runs of each block and what they speak.
     fn sizes(&self) -> impl Iterator<Item = (usize, Protocol)> {
         self.blocks.iter().map(|block| (block.order.len(), self.cell(block).protocol()))
+    }
+
+    /// Puts a block that came to no end back in front. Its number is used up if any of its runs is stored: these have no
+    /// partner.
+    fn repeat(&mut self, block: Block, is_stored: bool) {
+        self.blocks_of_cell[self.groups[block.group].cell] += usize::from(is_stored);
+        self.blocks.push_front(block);
     }
 
     /// Notes that a block has been run, and adds those that follow from it: its repetition, if something

@@ -132,11 +132,7 @@ fn check_runs(bundle: &Bundle, runs: &[RunRecord], found: &mut Verification) {
     let experiment = &bundle.experiment;
     let nets: Vec<NetKind> = bundle.networks.iter().map(|network| network.kind).collect();
     let cells: BTreeSet<Cell> = experiment.cells(&nets).into_iter().collect();
-    let cpus_of = |occasion: usize| {
-        let cpus = bundle.cpus_of(occasion);
-        (cpus.server, cpus.client)
-    };
-    let mut seen: BTreeMap<(Cell, usize), Vec<&str>> = BTreeMap::new();
+    let mut seen: BTreeMap<(Cell, usize), Vec<&RunRecord>> = BTreeMap::new();
     for (position, run) in runs.iter().enumerate() {
         let mut speakers = experiment.subjects_of(run.cell.protocol()).into_iter();
         let cpus = run.cpu.as_ref().map(|cpu| (cpu.server_cpu.cpu, cpu.client_cpu.cpu));
@@ -147,14 +143,21 @@ fn check_runs(bundle: &Bundle, runs: &[RunRecord], found: &mut Verification) {
             format!("the experiment has no cell {}", run.cell)
         } else if !speakers.any(|it| experiment.subjects[it].name == run.subject) {
             format!("the experiment has no subject {} in {}", run.subject, run.cell)
-        } else if of_block.contains(&run.subject.as_str()) {
+        } else if of_block.iter().any(|other| other.subject == run.subject) {
             format!("{} ran twice in block {} of {}", run.subject, run.block, run.cell)
         } else if run.occasion >= occasions {
             format!("the bundle has no occasion {}", run.occasion)
-        } else if cpus.is_some_and(|cpus| cpus != cpus_of(run.occasion)) {
+        } else if cpus.is_some_and(|cpus| cpus != bundle.cpus_of(run)) {
             "it was measured on other CPUs".to_owned()
+        } else if of_block.first().is_some_and(|first| !first.has_hosts_of(run)) {
+            format!(
+                "block {} of {} was measured between several sets of hosts",
+                run.block, run.cell
+            )
+        } else if let Some(lost) = bundle.lost_before(run) {
+            format!("{} was lost before it", lost.host)
         } else {
-            of_block.push(&run.subject);
+            of_block.push(run);
             continue;
         };
         found.problems.push(format!("run {}: {what}", run.index));

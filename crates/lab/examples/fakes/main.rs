@@ -75,6 +75,7 @@ fn lab(experiment: &str, out: &str) -> Result<u8, LabError> {
         peers: None,
         prices: true,
         profile: false,
+        resume: None,
         hosts: None,
         command: std::env::args().collect(),
     };

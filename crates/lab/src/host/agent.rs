@@ -52,8 +52,10 @@ pub(crate) fn serve() -> io::Result<ExitCode> {
     let state = Arc::new(Shared::default());
     listen_to_the_lab(out.clone(), inbox.clone(), state.clone());
     listen_to_signals(inbox.clone())?;
+    // The lab says nothing before it has heard this, and on a busy machine that takes a while.
+    let hello = local::hello(&binary)?;
     watch(inbox, state.clone());
-    out.send(&FromAgent::Hello(Box::new(local::hello(&binary)?)))?;
+    out.send(&FromAgent::Hello(Box::new(hello)))?;
     send_heartbeats(out.clone());
     let mut agent = Agent {
         // The subcommand that leads here leads to the rest of the helper as well.

@@ -35,6 +35,7 @@ use crate::machine::Program;
 use crate::namespace::Place;
 use crate::process::{self, Event, Exit, Role};
 use crate::procfs;
+use crate::quorum::Quorum;
 use crate::site::{Certificate, Made, Site, nginx};
 
 pub(crate) use agent::serve;
@@ -58,6 +59,8 @@ pub struct HostOptions {
     pub server: Option<String>,
     /// The hosts of the load generators; none for this one.
     pub clients: Vec<String>,
+    /// The fewest client hosts with which the experiment goes on; without it, it ends when one is lost.
+    pub quorum: Option<Quorum>,
     /// The address that the server listens on, if it is not to be found out.
     pub server_address: Option<IpAddr>,
     /// The command that runs a program on a host and connects its standard input and output, in
@@ -372,23 +375,40 @@ pub(crate) fn make_sites<'a>(
     made.transpose()
 }
 
-/// Both sides of a run at this moment, each by its own host.
-///
-/// # Errors
-/// As [`SideSample::take`]; [`LabError::Host`].
-pub(crate) fn sample_sides(
-    [server, client]: [&End; 2],
-    [server_pid, client_pid]: [i32; 2],
-    detail: Detail,
-) -> Result<Sides, LabError> {
-    let [of_server, of_client] = [(server, server_pid), (client, client_pid)]
-        .map(|(end, pid)| Watched { cpu: end.cpu, pid, device: end.device.as_ref() });
-    if let (Host::Here(_), Host::Here(_)) = (&server.host, &client.host) {
-        return SideSample::take_both(of_server, of_client, detail);
+/// Both sides of a run, as they are looked at by their hosts.
+pub(crate) struct Sampling {
+    server: Answer<SideSample>,
+    client: Answer<SideSample>,
+}
+
+impl Sampling {
+    /// Has both sides looked at now. Of many load generators the marks come together, so nobody waits for the answers
+    /// here.
+    ///
+    /// # Errors
+    /// As [`SideSample::take`].
+    pub(crate) fn begin(
+        [server, client]: [&End; 2],
+        [server_pid, client_pid]: [i32; 2],
+        detail: Detail,
+    ) -> Result<Sampling, LabError> {
+        let [of_server, of_client] = [(server, server_pid), (client, client_pid)]
+            .map(|(end, pid)| Watched { cpu: end.cpu, pid, device: end.device.as_ref() });
+        if let (Host::Here(_), Host::Here(_)) = (&server.host, &client.host) {
+            let Sides { server, client } = SideSample::take_both(of_server, of_client, detail)?;
+            let [server, client] = [server, client].map(|side| Answer::Now(Ok(side)));
+            return Ok(Sampling { server, client });
+        }
+        let server = server.host.sample(of_server, detail);
+        let client = client.host.sample(of_client, detail);
+        Ok(Sampling { server, client })
     }
-    let server = server.host.sample(of_server, detail);
-    let client = client.host.sample(of_client, detail);
-    Ok(Sides { server: server.wait()?, client: client.wait()? })
+
+    /// # Errors
+    /// As [`SideSample::take`]; [`LabError::Host`].
+    pub(crate) fn wait(self) -> Result<Sides, LabError> {
+        Ok(Sides { server: self.server.wait()?, client: self.client.wait()? })
+    }
 }
 
 /// A program that is being started.

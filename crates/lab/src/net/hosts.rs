@@ -16,6 +16,8 @@ use crate::machine::Program;
 use crate::machine::{Cpus, Fingerprint};
 use crate::namespace::Place;
 use crate::placement::Wanted;
+use crate::progress::say;
+use crate::quorum::{LostHost, too_few};
 
 /// The most client hosts of an experiment.
 const MAX_CLIENTS: usize = 64;
@@ -26,6 +28,10 @@ pub(crate) struct Between {
     pub(crate) cpus: Cpus,
     /// All hosts, the server's first.
     pub(crate) records: Vec<HostRecord>,
+    /// Client hosts that could not be reached.
+    pub(crate) lost_hosts: Vec<LostHost>,
+    /// The fewest client hosts with which the experiment goes on.
+    pub(crate) least: usize,
     /// CPUs of the lab's own host that are left to it, if it is one of them.
     pub(crate) others: Vec<usize>,
 }
@@ -50,7 +56,8 @@ pub(crate) fn between_hosts(
 ) -> Result<Between, LabError> {
     let names = names(options)?;
     check(experiment, names.len() - 1)?;
-    let nodes = meet_all(options, &names, config)?;
+    let least = least_clients(options, names.len() - 1)?;
+    let Met { nodes, lost_hosts } = meet_all(options, &names, config, least)?;
     let cpus = choose_cpus(&nodes, config.pin)?;
     let server_ip = server_address(options, &nodes)?;
     let over_tcp = experiment.protocols().any(|protocol| protocol.workload().over_tcp);
@@ -83,23 +90,62 @@ pub(crate) fn between_hosts(
         ends.map(|((node, &cpu), roots)| End { host: node.host, cpu, roots, device: None });
     let server = ends.next().expect("names() has the server's first");
     let network = Network::new(record, server, ends.collect());
-    Ok(Between { network, cpus: chosen, records, others })
+    Ok(Between { network, cpus: chosen, records, lost_hosts, least, others })
 }
 
-/// Connects to all hosts at once: logging in and copying take a while on each.
+/// The fewest client hosts with which the experiment goes on; more than there are without a quorum.
+fn least_clients(options: &HostOptions, clients: usize) -> Result<usize, LabError> {
+    let Some(quorum) = options.quorum else { return Ok(usize::MAX) };
+    let least = quorum.least(clients);
+    if least <= clients {
+        return Ok(least);
+    }
+    Err(LabError::BadExperiment {
+        place: "--quorum".to_owned(),
+        problem: format!("{least} of {clients} client hosts"),
+        expected: format!("{clients} at most, or a percentage"),
+    })
+}
+
+/// The hosts that were reached, the server's first, and those that were not.
+struct Met {
+    nodes: Vec<Node>,
+    lost_hosts: Vec<LostHost>,
+}
+
+/// Connects to all hosts at once: logging in and copying take a while on each. The server's and `least` others have to
+/// be there.
 fn meet_all<'a>(
     options: &'a HostOptions,
     names: &'a [String],
     config: &'a Config<'_>,
-) -> Result<Vec<Node>, LabError> {
-    std::thread::scope(|scope| {
+    least: usize,
+) -> Result<Met, LabError> {
+    let met: Vec<Result<Node, LabError>> = std::thread::scope(|scope| {
         let meet = |name: &'a String| scope.spawn(move || Node::meet(options, name, config));
         let meetings: Vec<_> = names.iter().map(meet).collect();
         let gone = || LabError::Machine { why: "a thread of the lab panicked".to_owned() };
         let node =
             |meeting: std::thread::ScopedJoinHandle<'_, _>| meeting.join().map_err(|_| gone())?;
         meetings.into_iter().map(node).collect()
-    })
+    });
+    let left = met.iter().skip(1).filter(|it| it.is_ok()).count();
+    let at = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let (mut nodes, mut lost_hosts) = (Vec::new(), Vec::new());
+    for (index, met) in met.into_iter().enumerate() {
+        match met {
+            Ok(node) => nodes.push(node),
+            Err(LabError::Host { host, why }) if index > 0 && least < usize::MAX => {
+                if left < least {
+                    return Err(too_few(&host, &why, left, least));
+                }
+                say(&format!("goes on without {host}: {why}"));
+                lost_hosts.push(LostHost { host, why, at: at.clone(), from_run: 0 });
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Met { nodes, lost_hosts })
 }
 
 /// The names of all hosts, the server's first.

@@ -10,7 +10,7 @@ use super::{CLIENT_PATIENCE, Halt, Mark, Run, STOP_PATIENCE, next_event, with_st
 use crate::accounting::Sides;
 use crate::contract;
 use crate::error::LabError;
-use crate::host::{Process, Started, sample_sides};
+use crate::host::{Process, Sampling, Started};
 use crate::process::{Event, Exit, Role};
 use crate::record::Failure;
 use twinring_wire::load::{WINDOW_END, WINDOW_START};
@@ -20,7 +20,9 @@ pub(super) struct Client {
     pub(super) process: Process,
     /// It may still say something.
     pub(super) talks: bool,
-    /// Taken at the marks of its window.
+    /// Begun at the marks of its window.
+    sampling: Vec<Sampling>,
+    /// What came of them.
     pub(super) samples: Vec<Sides>,
     pub(super) line: Option<Value>,
     pub(super) exit: Option<Exit>,
@@ -45,8 +47,14 @@ impl Run<'_> {
             .collect();
         for started in starting {
             let process = started.wait()?;
-            let (samples, line, exit) = (Vec::new(), None, None);
-            self.clients.push(Client { process, talks: true, samples, line, exit });
+            self.clients.push(Client {
+                process,
+                talks: true,
+                sampling: Vec::new(),
+                samples: Vec::new(),
+                line: None,
+                exit: None,
+            });
         }
         Ok(())
     }
@@ -86,6 +94,10 @@ impl Run<'_> {
                 }
             }
         }
+        for client in &mut self.clients {
+            let sampling = client.sampling.drain(..).map(Sampling::wait);
+            client.samples = sampling.collect::<Result<_, _>>()?;
+        }
         self.finish_clients(asked)?;
         Ok(())
     }
@@ -99,8 +111,8 @@ impl Run<'_> {
             Some((event, _)) if event == WINDOW_START || event == WINDOW_END => {
                 let ends = [&self.network.server, &self.network.clients[index]];
                 let pids = [self.server.pid(), self.clients[index].process.pid()];
-                let sides = sample_sides(ends, pids, self.detail)?;
-                self.clients[index].samples.push(sides);
+                let sampling = Sampling::begin(ends, pids, self.detail)?;
+                self.clients[index].sampling.push(sampling);
                 let mark = match &*event {
                     WINDOW_END => Mark::WindowEnd,
                     _ => Mark::WindowStart,

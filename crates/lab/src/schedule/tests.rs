@@ -13,6 +13,9 @@ use super::*;
 /// A run: block and subject.
 type Made = (Cell, usize, String);
 
+/// Stands for a run in which a host was lost.
+const HOST_LOST: &str = "host lost";
+
 /// A machine that makes the run that it is told to make, at once.
 struct Known<'a> {
     /// The record of the next run; `None` stops it before its end.
@@ -61,14 +64,17 @@ impl Machine for Known<'_> {
         self.runs >= self.stopped_after
     }
 
-    fn run(&mut self, slot: &Slot<'_>) -> Result<Option<RunRecord>, LabError> {
+    fn run(&mut self, slot: &Slot<'_>) -> Result<Attempt, LabError> {
         self.runs += 1;
-        let Some(mut record) = (self.run)(slot) else { return Ok(None) };
+        let Some(mut record) = (self.run)(slot) else { return Ok(Attempt::Stopped) };
         if record.is_null() {
             return Err(LabError::Machine { why: "it is on fire".to_owned() });
         }
+        if record == HOST_LOST {
+            return Ok(Attempt::Void);
+        }
         record["cell"] = json!(slot.cell);
-        Ok(Some(records::read(record)))
+        Ok(Attempt::Made(Box::new(records::read(record))))
     }
 
     fn store(&mut self, _: &RunRecord) -> Result<(), LabError> {
@@ -270,6 +276,97 @@ fn after_an_error_the_runs_before_it_are_there() {
         |slot: &Slot<'_>| Some(if slot.index == 3 { Value::Null } else { flawless(slot) });
     let (runs, ended) = measure_on(&[NetKind::Rps], &experiment(8), &mut Known::new(&mut run));
     assert_eq!((runs.len(), ended.unwrap_err().exit_code()), (3, 1));
+}
+
+#[test]
+fn a_block_in_which_a_host_was_lost_is_run_again_at_once_and_is_no_spare() {
+    // In the first run of the second block, and in the second run of what repeats it.
+    let mut lost = vec![2, 3];
+    let mut run = |slot: &Slot<'_>| match lost.first() == Some(&slot.index) {
+        true => {
+            lost.remove(0);
+            Some(json!(HOST_LOST))
+        }
+        false => Some(flawless(slot)),
+    };
+    let (runs, ended) = measure_on(&[NetKind::Rps], &experiment(8), &mut Known::new(&mut run));
+    assert_eq!(ended.unwrap(), Ended::Done);
+    let blocks = blocks(&runs);
+    // The run without a partner has a number of its own.
+    assert_eq!(blocks.iter().map(Vec::len).collect::<Vec<_>>(), [2, 1, 2, 2, 2, 2, 2, 2, 2]);
+    assert_eq!((&blocks[1][0], &blocks[2]), (&blocks[2][0], &reversed(&blocks[0])));
+}
+
+/// Wherever it stops, the whole of it is what it would have been: with repeated and excluded blocks, hosts that were
+/// lost, and rates that were found out.
+#[test]
+fn an_experiment_that_is_resumed_goes_on_where_it_stopped() {
+    let until = Some(toml::from_str("interval_percent = 0.001\nmax_pairs = 10").unwrap());
+    let mut tried = Experiment { until, ..with_a_third(experiment(6)) };
+    tried.tcp.as_mut().unwrap().load_percent = vec![50, 0];
+    let mut made = |slot: &Slot<'_>| {
+        let scatter = if slot.index.is_multiple_of(3) { 0.1 } else { 0.0 };
+        let mut run = match slot.index {
+            7 => disturbed(slot),
+            9.. if slot.subject.name == "third" => wrong(slot),
+            _ => flawless(slot),
+        };
+        run["cpu"]["server_cpu"]["busy_s"] = json!(1.5 + scatter);
+        run["rate_per_s"] = json!(slot.rate_per_s);
+        Some(run)
+    };
+    let mut whole = Vec::new();
+    let nets = [NetKind::Rps];
+    let mut machine = Known::new(&mut made);
+    measure(&tried, &nets, 5, &mut machine, &mut whole).unwrap();
+    let per_rate = tried.subjects.len();
+    assert_eq!(machine.runs, whole.len() + per_rate, "each subject once for the rate");
+    // In the middle of blocks and between them.
+    for stop in (0..whole.len()).step_by(5) {
+        let mut made = made;
+        let mut machine = Known::new(&mut made);
+        let mut runs = whole[..stop].to_vec();
+        let ended = measure(&tried, &nets, 5, &mut machine, &mut runs);
+        assert_eq!(ended.unwrap(), Ended::Done);
+        assert_eq!(runs[..stop], whole[..stop]);
+        let of = |runs: &[RunRecord]| -> Vec<(Cell, Vec<String>)> {
+            let mut blocks: Vec<(Cell, usize, Vec<String>)> = Vec::new();
+            for run in runs {
+                match blocks.iter_mut().find(|it| (it.0, it.1) == (run.cell, run.block)) {
+                    Some((.., subjects)) => subjects.push(run.subject.clone()),
+                    None => blocks.push((run.cell, run.block, vec![run.subject.clone()])),
+                }
+            }
+            blocks.into_iter().map(|(cell, _, subjects)| (cell, subjects)).collect()
+        };
+        let (mut expected, resumed) = (of(&whole), of(&runs));
+        let known = whole[..stop].iter().filter(|run| run.rate_per_s.is_some()).count();
+        let live = runs.len() - stop;
+        assert_eq!(machine.runs, live + if known > 0 { 0 } else { per_rate }, "{stop}");
+        if resumed != expected {
+            // A block was cut. What was made of it stands in front of its repetition, which goes without a subject that
+            // turned out to be wrong.
+            let cut = (0..).find(|at| resumed[*at] != expected[*at]).unwrap();
+            assert!(resumed[cut].1.len() < expected[cut].1.len(), "{stop}: {resumed:?}");
+            let repeated = &resumed[cut + 1];
+            expected[cut].1.retain(|name| name != "third" || repeated.1.contains(name));
+            assert_eq!(*repeated, expected[cut], "{stop}");
+        }
+    }
+}
+
+#[test]
+fn runs_of_another_plan_are_refused() {
+    let mut run = |slot: &Slot<'_>| Some(flawless(slot));
+    let mut runs = Vec::new();
+    let nets = [NetKind::Rps];
+    measure(&experiment(8), &nets, 5, &mut Known::new(&mut run), &mut runs).unwrap();
+    runs.swap(4, 5);
+    let before = runs.clone();
+    let mut machine = Known::new(&mut run);
+    let error = measure(&experiment(8), &nets, 5, &mut machine, &mut runs).unwrap_err();
+    assert!(error.to_string().contains("run 5 of the bundle"), "{error}");
+    assert_eq!((machine.runs, runs), (0, before), "all stay");
 }
 
 #[test]

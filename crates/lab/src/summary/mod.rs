@@ -41,7 +41,9 @@ pub use level::Level;
 pub use metrics::{Better, METRICS, Metric, PARTS};
 pub(crate) use metrics::{SIDES, Unit};
 pub use sensitivity::{Judgement, Selection, WouldChange};
-pub use stored::{Bottleneck, CellSummary, Knee, PlacementSummary, SubjectSummary, Summary};
+pub use stored::{
+    Bottleneck, CellSummary, Knee, LoadGenerators, PlacementSummary, SubjectSummary, Summary,
+};
 pub use verdict::{Claim, RequiredPairs, Verdict};
 
 use compare::{Rules, compare, drift};
@@ -241,8 +243,21 @@ fn cell_summary(
             .filter_map(|run| run.cpu.as_ref()?.unsure_share())
             .reduce(f64::max),
         placements,
+        load_generators: load_generators(runs),
         findings,
     }
+}
+
+/// How many load generators there were, if that changed.
+fn load_generators(runs: &[&RunRecord]) -> Vec<LoadGenerators> {
+    let mut changes: Vec<LoadGenerators> = Vec::new();
+    for run in runs {
+        let (from_block, count) = (run.block, run.load_generators());
+        if changes.last().is_none_or(|last| last.count != count) {
+            changes.push(LoadGenerators { from_block, count });
+        }
+    }
+    if changes.len() > 1 { changes } else { Vec::new() }
 }
 
 /// How the CPUs lay, by placement.

@@ -5,10 +5,12 @@ use std::collections::BTreeSet;
 use super::kinds::{Warning, WarningKind};
 use crate::audit::Kind;
 use crate::experiment::{Experiment, UnderTest};
+use crate::quorum::LostHost;
 use crate::statistics::MIN_PAIRS;
 use crate::statistics::{CONFIDENCE, Drift};
 use crate::summary::{
-    AaCounts, Bottleneck, CellSummary, Comparison, Metric, SubjectSummary, Summary, Verdict,
+    AaCounts, Bottleneck, CellSummary, Comparison, LoadGenerators, Metric, SubjectSummary, Summary,
+    Verdict,
 };
 use crate::workload::{Axis, differ_only_in};
 
@@ -28,7 +30,14 @@ pub const DRIFT_FIGURE_PERCENT: f64 = 5.0;
 /// the differences that verdicts are about.
 pub const COARSE_SHARE: f64 = 0.002;
 
-pub(super) fn warnings(experiment: &Experiment, summary: &Summary) -> Vec<Warning> {
+/// The most lost hosts that a warning names; `bundle.json` has all.
+const LOST_SHOWN_MAX: usize = 8;
+
+pub(super) fn warnings(
+    experiment: &Experiment,
+    summary: &Summary,
+    lost: &[LostHost],
+) -> Vec<Warning> {
     let looks = trends(summary);
     let mut warnings: Vec<Warning> = summary.aa.iter().filter_map(false_verdicts).collect();
     for cell in &summary.cells {
@@ -40,6 +49,7 @@ pub(super) fn warnings(experiment: &Experiment, summary: &Summary) -> Vec<Warnin
         }
         found.extend(disturbed(cell));
         found.extend(coarse(cell));
+        found.extend(fewer_generators(cell, lost));
         for subject in &cell.subjects {
             found.extend(client_bound(subject).filter(|_| fixed_load));
             found.extend(outliers(subject));
@@ -79,6 +89,26 @@ fn depends_on_generator(second: &CellSummary, summary: &Summary) -> Vec<Warning>
         })
     };
     second.comparisons.iter().filter_map(warn).collect()
+}
+
+/// From which block on there were how many load generators, and which hosts were lost.
+fn fewer_generators(cell: &CellSummary, lost: &[LostHost]) -> Option<Warning> {
+    let (first, later) = cell.load_generators.split_first()?;
+    let of_first = first.count;
+    let change = |it: &LoadGenerators| {
+        format!("from block {} on {} of {of_first} load generators", it.from_block, it.count)
+    };
+    let changes: Vec<String> = later.iter().map(change).collect();
+    let host = |it: &LostHost| format!("{} lost at {} ({})", it.host, it.at, it.why);
+    let mut hosts: Vec<String> = lost.iter().take(LOST_SHOWN_MAX).map(host).collect();
+    if lost.len() > hosts.len() {
+        hosts.push(format!("and {} more", lost.len() - hosts.len()));
+    }
+    let mut what = changes.join(", ");
+    if !hosts.is_empty() {
+        what += &format!(": {}", hosts.join("; "));
+    }
+    Some(Warning::of(WarningKind::FewerGenerators, what))
 }
 
 /// How exact the CPU figures of a run are, if that can matter.

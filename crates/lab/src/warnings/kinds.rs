@@ -55,6 +55,10 @@ pub enum WarningKind {
     Noisy,
     /// A figure or a ratio moved while it was measured.
     Drifting,
+    /// Load generators were lost while it was measured.
+    FewerGenerators,
+    /// It was measured in parts.
+    Resumed,
     /// Some runs lie far from the others.
     Outliers,
     /// CPU time is precise only to a part of the window.
@@ -73,7 +77,7 @@ pub enum WarningKind {
 
 impl WarningKind {
     /// All of them, in their order.
-    pub const ALL: [WarningKind; 15] = [
+    pub const ALL: [WarningKind; 17] = [
         WarningKind::AaFalseVerdict,
         WarningKind::ClientBound,
         WarningKind::DependsOnGenerator,
@@ -82,6 +86,8 @@ impl WarningKind {
         WarningKind::TooFewPairs,
         WarningKind::Noisy,
         WarningKind::Drifting,
+        WarningKind::FewerGenerators,
+        WarningKind::Resumed,
         WarningKind::Outliers,
         WarningKind::CoarseCpu,
         WarningKind::LoopbackAccounting,
@@ -102,6 +108,8 @@ impl WarningKind {
             WarningKind::TooFewPairs => "too few pairs",
             WarningKind::Noisy => "noisy",
             WarningKind::Drifting => "drifting",
+            WarningKind::FewerGenerators => "fewer load generators",
+            WarningKind::Resumed => "resumed",
             WarningKind::Outliers => "outliers",
             WarningKind::CoarseCpu => "coarse CPU time",
             WarningKind::LoopbackAccounting => "loopback accounting",
@@ -145,6 +153,14 @@ impl WarningKind {
             WarningKind::Drifting => {
                 "find what changes (heat, a neighbour, memory that fills up) and measure again: an \
                  hour later the ratio may differ"
+            }
+            WarningKind::FewerGenerators => {
+                "the load was the same in all, and so were the hosts of both runs of each pair: trust the \
+                 ratios; latencies and the load generators' CPU may differ before and after"
+            }
+            WarningKind::Resumed => {
+                "its pairs are judged as if they were of one occasion; if the parts are hours apart, \
+                 measure it whole (--add) to see how far occasions differ"
             }
             WarningKind::Outliers => {
                 "they count; look at these runs in runs.jsonl, and measure more pairs if they make \

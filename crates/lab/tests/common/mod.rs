@@ -242,6 +242,7 @@ pub(crate) fn options(experiment: Experiment, out: &Path) -> RunOptions {
         peers: None,
         prices: true,
         profile: false,
+        resume: None,
         hosts: None,
         command: vec!["test".to_owned()],
     }

@@ -138,6 +138,8 @@ pub(crate) fn bundle(experiment: Experiment, records: Vec<Value>) -> Bundle {
         machine: Fingerprint::default(),
         occasions: Vec::new(),
         hosts: Vec::new(),
+        lost_hosts: Vec::new(),
+        resumed: Vec::new(),
         summary: Some(summary),
         warnings: Vec::new(),
         prices: None,

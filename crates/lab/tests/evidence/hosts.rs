@@ -1,11 +1,15 @@
 //! Verdicts on runs between hosts: figures of several load generators together, and what is found
 //! wrong with one of them or with their hosts. That hosts can be reached is another test's.
 
-use crate::common::records::{ANSWERED, CONNECTIONS, LATENCY_NS, WINDOW_S, judge, record};
+use crate::common::records::{
+    ANSWERED, CONNECTIONS, LATENCY_NS, WINDOW_S, bundle, experiment, judge, record,
+};
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 use twinring_lab::audit::{Finding, Kind, Severity};
 use twinring_lab::summary::{CellSummary, Metric};
+use twinring_lab::warnings::{Warning, WarningKind, warnings};
+use twinring_lab::{markdown, rerender, verify};
 use twinring_wire::EncodedHistogram;
 
 /// The part of the first of two load generators; the second has as much.
@@ -117,6 +121,73 @@ fn what_is_wrong_with_one_load_generator_is_told_with_its_host() {
     let finding = only_finding(&cell);
     assert_eq!((finding.kind, finding.severity), (Kind::UnequalAdmission, Severity::Void));
     assert!(finding.what.contains("on beta: 50 connections asked for, 40 set"), "{finding:?}");
+}
+
+/// Pairs from two client hosts, and from block 2 on from one.
+fn after_a_loss() -> Vec<Value> {
+    let run = |index: usize| {
+        let mut run = between_hosts(index, index / 2, ["epoll", "io_uring"][index % 2]);
+        if index >= 4 {
+            let alone = record(index, index / 2, ["epoll", "io_uring"][index % 2], 1.6);
+            for field in ["load", "client_exit", "cpu"] {
+                run[field] = alone[field].clone();
+            }
+            run["clients"] = json!([]);
+            run["hosts"].as_array_mut().unwrap().pop();
+        }
+        run
+    };
+    (0..8).map(run).collect()
+}
+
+#[test]
+fn reports_say_from_which_block_on_load_generators_were_missing() {
+    let mut bundle = bundle(experiment(), after_a_loss());
+    let lost = json!([{"host": "gamma", "why": "the connection was lost", "from_run": 4,
+        "at": "2026-01-31T12:03:00Z"}]);
+    bundle.lost_hosts = serde_json::from_value(lost).unwrap();
+    bundle.warnings = warnings(&bundle);
+    let of_kind = |it: &&Warning| it.kind == WarningKind::FewerGenerators;
+    let told: Vec<&Warning> = bundle.warnings.iter().filter(of_kind).collect();
+    let [warning] = &told[..] else { panic!("{:?}", bundle.warnings) };
+    assert_eq!(
+        warning.what,
+        "from block 2 on 1 of 2 load generators: gamma lost at 2026-01-31T12:03:00Z (the connection \
+         was lost)"
+    );
+    let cell = &bundle.summary.as_ref().unwrap().cells[0];
+    assert!(cell.subjects.iter().all(|subject| subject.counted == 4), "{:?}", cell.findings);
+    assert!(markdown(&bundle).contains("from block 2 on 1 of 2 load generators"));
+    // Who knows only the runs knows this as well.
+    bundle.lost_hosts.clear();
+    assert!(warnings(&bundle).iter().any(|it| it.what == "from block 2 on 1 of 2 load generators"));
+}
+
+#[test]
+fn a_pair_between_several_sets_of_hosts_and_a_host_after_its_loss_are_problems() {
+    let problems = |from_run: usize, change: &dyn Fn(&mut Vec<Value>)| {
+        let place = tempfile::tempdir().unwrap();
+        let mut runs = after_a_loss();
+        change(&mut runs);
+        let mut stored = serde_json::to_value(bundle(experiment(), runs.clone())).unwrap();
+        stored["summary"] = Value::Null;
+        stored["networks"] = json!([{"kind": "hosts", "server_ip": "10.0.0.1", "server_rps": "",
+            "client_rps": "", "settings": []}]);
+        stored["lost_hosts"] =
+            json!([{"host": "gamma", "why": "it was", "at": "", "from_run": from_run}]);
+        std::fs::write(place.path().join("bundle.json"), stored.to_string()).unwrap();
+        let lines: String = runs.iter().map(|run| format!("{run}\n")).collect();
+        std::fs::write(place.path().join("runs.jsonl"), lines).unwrap();
+        rerender(place.path()).unwrap();
+        verify(place.path()).unwrap().problems
+    };
+    assert!(problems(4, &|_| ()).is_empty(), "{:?}", problems(4, &|_| ()));
+    let several = problems(4, &|runs| runs[5]["hosts"][1]["host"] = json!("gamma"));
+    assert!(
+        several[0].contains("run 5: block 2 of") && several[0].contains("several sets of hosts")
+    );
+    let before = problems(3, &|_| ());
+    assert_eq!(before, ["run 3: gamma was lost before it"]);
 }
 
 #[test]
