@@ -21,3 +21,9 @@ pub(crate) fn print(text: &str) -> Result<(), String> {
 pub(crate) fn complain(text: &str) {
     let _reader_is_gone = writeln!(io::stderr().lock(), "{text}");
 }
+
+/// Prints a line to standard output at once. A reader that went away does not end the service.
+pub(crate) fn print_line(text: &str) {
+    let mut out = io::stdout().lock();
+    let _reader_is_gone = writeln!(out, "{text}").and_then(|()| out.flush());
+}

@@ -1,6 +1,7 @@
-//! Values as people write them: sizes with units, addresses to listen on.
+//! Values as people write them: sizes with units, addresses to listen on, times.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
 
 /// Units of a size, by their first letter: 1 K is 1,024 bytes, as in dd(1) and nginx.
 const UNITS: [(char, u64); 3] = [('k', 1 << 10), ('m', 1 << 20), ('g', 1 << 30)];
@@ -56,6 +57,20 @@ pub(crate) fn listen(text: &str) -> Result<SocketAddr, String> {
     let is_number = port.bytes().all(|byte| byte.is_ascii_digit());
     let port: u16 = port.parse().ok().filter(|_| is_number).ok_or_else(wrong)?;
     Ok(SocketAddr::new(ip, port))
+}
+
+/// A time, such as `500ms`, `10s` or `5m`.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = |_| "expected a duration such as 500ms, 10s or 5m".to_owned();
+    text.parse::<jiff::SignedDuration>().and_then(Duration::try_from).map_err(wrong)
+}
+
+/// The same, and not zero.
+pub(crate) fn timeout(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        Duration::ZERO => Err("a timeout of 0 would close every connection at once".to_owned()),
+        timeout => Ok(timeout),
+    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,8 @@ mod arguments;
 pub(crate) use self::arguments::HttpArgs;
 
 use super::observe::{JsonMarks, Live};
-use super::{finish, prepare, print, refuse, signals};
+use super::outcome::{finish, prepare, print, refuse};
+use super::signals;
 use crate::output::complain;
 use std::error::Error;
 use std::fs::File;

@@ -1,7 +1,9 @@
 //! `twinring load tcp`.
 
 use super::observe::{JsonMarks, Live};
-use super::{Common, Network, Times, address, finish, prepare, print, refuse, signals};
+use super::options::{Common, Network, Times, address};
+use super::outcome::{finish, prepare, print, refuse};
+use super::signals;
 use crate::values;
 use clap::Args;
 use std::error::Error;

@@ -1,8 +1,10 @@
 //! `twinring load udp`.
 
 use super::observe::{JsonMarks, Live};
-use super::{Common, address, duration, finish, prepare, print, refuse, signals};
-use crate::values;
+use super::options::{Common, address};
+use super::outcome::{finish, prepare, print, refuse};
+use super::signals;
+use crate::values::{self, duration};
 use clap::{Args, ValueEnum};
 use std::error::Error;
 use std::net::{IpAddr, SocketAddr};

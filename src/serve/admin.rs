@@ -1,8 +1,9 @@
 //! `--admin`: the address of a server for its operator.
 
 use super::live::WithEngines;
+use super::operate::AtEnd;
+use super::problems::with_remedy;
 use super::report::Subject;
-use super::{AtEnd, with_remedy};
 use crate::values;
 use clap::Args;
 use std::io;

@@ -1,6 +1,6 @@
 //! Addresses to listen on whose family this machine lacks, such as IPv6 under `ipv6.disable=1`.
 
-use super::report::complain;
+use crate::output::complain;
 use std::net::{Ipv6Addr, SocketAddr, UdpSocket};
 
 /// These addresses without those whose family the machine lacks, with a warning for each. If no

@@ -3,9 +3,10 @@
 //! Standard error may be a pipe without a reader. A worker, the signal thread and the end of the
 //! process must not block on it, so a separate thread writes the notices.
 
-use super::report::complain;
-use std::sync::OnceLock;
+use crate::output::complain;
+use std::collections::HashSet;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// Notices that wait to be printed; further ones are dropped. Each kind is sent once, once a minute, or
@@ -52,6 +53,17 @@ pub(super) fn finish(limit: Duration) {
         let (printed, is_printed) = sync_channel(1);
         if printer.try_send(Message::Mark(printed)).is_ok() {
             let _late = is_printed.recv_timeout(limit);
+        }
+    }
+}
+
+/// Prints the first notice of each kind; every worker and listener sends its own.
+pub(super) fn print_once() -> impl Fn(twinring::Notice) + Send + Sync + 'static {
+    let told = Mutex::new(HashSet::new());
+    move |notice| {
+        let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.insert(std::mem::discriminant(&notice)) {
+            tell(format!("twinring: {notice}"));
         }
     }
 }

@@ -1,12 +1,12 @@
 //! The report lines of a server: ready, statistics, final. `docs/json.md` is the contract.
 
-pub(super) use crate::output::complain;
-
 use super::live::{self, Live};
-use super::sandbox::Report;
+use super::sandbox::parts::Report;
+use crate::output::{complain, print_line};
+use clap::Args;
 use serde::Serialize;
 use serde_json::{Map, Value};
-use std::io::{self, Write};
+use std::io;
 use std::net::SocketAddr;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,6 +14,17 @@ use std::time::{Duration, Instant};
 use twinring::{Features, Handle, Runtime};
 use twinring_wire::Fields;
 use twinring_wire::serve::{Ready, SCHEMA, Statistics};
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Output")]
+pub(super) struct OutputArgs {
+    /// Print one line of counters every SECS seconds.
+    #[arg(long, value_name = "SECS", value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub(super) stats: Option<u32>,
+    /// Print JSON lines on standard output.
+    #[arg(long)]
+    pub(super) json: bool,
+}
 
 /// How long the final line may take.
 pub(super) const LAST_WORDS_MAX: Duration = Duration::from_secs(2);
@@ -279,10 +290,4 @@ fn in_time(task: impl FnOnce() + Send + 'static) -> io::Result<bool> {
         let _late = done.send(());
     })?;
     Ok(is_done.recv_timeout(LAST_WORDS_MAX) != Err(RecvTimeoutError::Timeout))
-}
-
-/// Prints to standard output at once. A reader that went away does not end the service.
-pub(super) fn print_line(text: &str) {
-    let mut out = io::stdout().lock();
-    let _reader_is_gone = writeln!(out, "{text}").and_then(|()| out.flush());
 }

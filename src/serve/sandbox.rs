@@ -9,21 +9,19 @@
 
 mod check;
 mod filter;
-mod paths;
+pub(super) mod parts;
+pub(super) mod paths;
 mod profile;
 mod rights;
 
-pub(super) use paths::{Paths, Reach};
 pub(crate) use profile::{Format, profile};
 
 use super::user::Identity;
 use crate::engine_args::EngineArgs;
 use clap::Args;
 use filter::Needs;
-use paths::Restricted;
-use serde::{Serialize, Serializer};
-use std::fmt;
-use std::str::FromStr;
+use parts::{NO_RING, NOT_ASKED, Outcome, PARTS, Part, Report, Selection};
+use paths::{Paths, Reach, Restricted};
 use std::sync::atomic::{AtomicBool, Ordering};
 use twinring::confine::Uses;
 use twinring::probe::{Environment, Rights};
@@ -42,96 +40,6 @@ pub(super) struct SandboxArgs {
     #[arg(long)]
     sandbox_check: bool,
 }
-
-/// A part of the sandbox.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum Part {
-    Ring,
-    Seccomp,
-    Landlock,
-    NoNewPrivs,
-    Capabilities,
-}
-
-const PARTS: [Part; 5] =
-    [Part::Ring, Part::Seccomp, Part::Landlock, Part::NoNewPrivs, Part::Capabilities];
-
-impl Part {
-    fn name(self) -> &'static str {
-        match self {
-            Part::Ring => "ring",
-            Part::Seccomp => "seccomp",
-            Part::Landlock => "landlock",
-            Part::NoNewPrivs => "no_new_privs",
-            Part::Capabilities => "capabilities",
-        }
-    }
-}
-
-/// The named parts; an empty list is `off`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Selection(Vec<Part>);
-
-impl FromStr for Selection {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Selection, String> {
-        if text == "off" {
-            return Ok(Selection(Vec::new()));
-        }
-        let part = |name: &str| PARTS.into_iter().find(|part| part.name() == name.trim());
-        let parts = text.split(',').map(|name| {
-            part(name).ok_or_else(|| {
-                let known = PARTS.map(Part::name).join(", ");
-                format!("`{name}` is not a part of the sandbox: expected off, or some of {known}")
-            })
-        });
-        parts.collect::<Result<_, _>>().map(Selection)
-    }
-}
-
-/// The outcome for a part.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-struct Outcome {
-    on: bool,
-    details: String,
-}
-
-/// The outcomes for all parts, for the ready line.
-#[derive(Clone, Debug)]
-pub(super) struct Report(Vec<(Part, Outcome)>);
-
-impl Report {
-    fn has(&self, part: Part) -> bool {
-        self.0.iter().any(|(other, outcome)| *other == part && outcome.on)
-    }
-}
-
-impl Serialize for Report {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.0.iter().map(|(part, outcome)| (part.name(), outcome)))
-    }
-}
-
-impl fmt::Display for Report {
-    /// `sandbox: ring, seccomp; without landlock (why)`
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<&str> =
-            self.0.iter().filter(|(_, is)| is.on).map(|(part, _)| part.name()).collect();
-        f.write_str("sandbox ")?;
-        f.write_str(&if names.is_empty() { "off".to_owned() } else { names.join(", ") })?;
-        let refused = |is: &Outcome| !is.on && ![NOT_ASKED, NO_RING].contains(&&*is.details);
-        for (part, outcome) in self.0.iter().filter(|(_, is)| refused(is)) {
-            write!(f, "; without {} ({})", part.name(), outcome.details)?;
-        }
-        Ok(())
-    }
-}
-
-/// Why a part is off although the kernel supports it.
-const NOT_ASKED: &str = "not requested";
-const NO_RING: &str = "epoll has no ring";
 
 /// The sandbox of one service, on its way from arguments to a ready service.
 pub(super) struct Sandbox {
@@ -338,17 +246,6 @@ impl Sandbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn parts_parse_and_errors_list_them() {
-        assert_eq!("off".parse(), Ok(Selection(Vec::new())));
-        let two = Selection(vec![Part::Ring, Part::NoNewPrivs]);
-        assert_eq!("ring, no_new_privs".parse(), Ok(two));
-        for wrong in ["", "on", "ring,off", "ring,,seccomp", "RING"] {
-            let error = wrong.parse::<Selection>().expect_err(wrong);
-            assert!(error.contains("expected off, or some of ring, seccomp"), "{error}");
-        }
-    }
 
     #[test]
     fn a_refused_part_is_an_error_only_if_it_was_named() {

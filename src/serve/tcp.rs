@@ -2,16 +2,18 @@
 
 use super::admin::{self, AdminArgs};
 use super::allow::AllowArgs;
+use super::families;
 use super::live::{Live, Unit, WithEngines};
-use super::report::{Subject, complain, engine_name};
-use super::sandbox::{Paths, Sandbox, SandboxArgs};
+use super::notices::print_once;
+use super::operate::{Hooks, become_unprivileged, operate};
+use super::problems::{USAGE, refuse, with_remedy};
+use super::report::{OutputArgs, Subject, engine_name};
+use super::sandbox::paths::Paths;
+use super::sandbox::{Sandbox, SandboxArgs};
 use super::user::UserArgs;
-use super::{
-    Hooks, OutputArgs, USAGE, become_unprivileged, duration, families, operate, print_once, refuse,
-    timeout, with_remedy,
-};
 use crate::engine_args::EngineArgs;
-use crate::values;
+use crate::output::complain;
+use crate::values::{self, duration, timeout};
 use clap::Args;
 use std::error::Error;
 use std::io;

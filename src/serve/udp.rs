@@ -6,9 +6,13 @@ mod table;
 pub(super) use arguments::UdpArgs;
 
 use super::live::{Live, Unit, WithEngines};
-use super::report::{Subject, complain, engine_name};
-use super::sandbox::{Paths, Sandbox};
-use super::{Hooks, USAGE, admin, become_unprivileged, families, operate, refuse, with_remedy};
+use super::operate::{Hooks, become_unprivileged, operate};
+use super::problems::{USAGE, refuse, with_remedy};
+use super::report::{Subject, engine_name};
+use super::sandbox::Sandbox;
+use super::sandbox::paths::Paths;
+use super::{admin, families};
+use crate::output::complain;
 use serde::Serialize;
 use std::error::Error;
 use std::process::ExitCode;

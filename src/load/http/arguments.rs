@@ -1,6 +1,8 @@
 //! The arguments of `twinring load http`.
 
-use crate::load::{Common, Network, Times, duration, refuse};
+use crate::load::options::{Common, Network, Times};
+use crate::load::outcome::refuse;
+use crate::values::duration;
 use clap::Args;
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -1,16 +1,18 @@
 //! The arguments of the HTTP service.
 
-use super::super::admin::AdminArgs;
-use super::super::sandbox::{Paths, SandboxArgs};
-use super::super::{OutputArgs, duration, timeout};
-use super::config::HostArgs;
 use super::forwarders::ForwarderArgs;
+use super::host::HostArgs;
 use super::listen::ListenOn;
 use super::log::LogArgs;
 use super::site::SiteArgs;
 use super::tls::TlsArgs;
 use crate::engine_args::EngineArgs;
+use crate::serve::admin::AdminArgs;
+use crate::serve::report::OutputArgs;
+use crate::serve::sandbox::SandboxArgs;
+use crate::serve::sandbox::paths::Paths;
 use crate::serve::user::UserArgs;
+use crate::values::{duration, timeout};
 use clap::builder::ArgPredicate;
 use clap::{ArgAction, Args};
 use std::path::PathBuf;

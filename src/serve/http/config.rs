@@ -5,7 +5,8 @@
 //! one description and one check of their values each: those of clap. All errors of the file are
 //! reported at once, with their lines. The command line takes precedence over the file.
 
-use super::HttpArgs;
+use super::arguments::HttpArgs;
+use super::host::HostArgs;
 use super::site::SiteArgs;
 use super::tls::CertificateArgs;
 use clap::builder::ValueParser;
@@ -20,7 +21,7 @@ use std::ops::Range;
 use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
-use twinring_services::http::{CertificateFiles, HostName};
+use twinring_services::http::HostName;
 
 /// The largest file that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -30,17 +31,6 @@ const COMMAND_LINE_ONLY: [&str; 4] = ["config", "check", "help", "sandbox-check"
 
 /// Options that a host does not inherit: without a certificate of its own, it has the default one.
 const NOT_INHERITED: [&str; 2] = ["tls-cert", "tls-key"];
-
-/// A virtual host of the file.
-#[derive(Debug)]
-pub(in crate::serve) struct HostArgs {
-    /// `FILE:LINE: `, where it begins.
-    pub(super) place: String,
-    pub(super) names: Vec<HostName>,
-    pub(super) site: SiteArgs,
-    /// Its own certificate, if it has one.
-    pub(super) certificate: Option<CertificateFiles>,
-}
 
 /// The options of a host.
 #[derive(Debug, Args)]
@@ -53,11 +43,11 @@ struct HostOptions {
 
 /// The options of command line and file together.
 #[derive(Debug)]
-pub(in crate::serve) struct Configuration {
-    pub(in crate::serve) args: HttpArgs,
-    pub(in crate::serve) hosts: Vec<HostArgs>,
+pub(crate) struct Configuration {
+    pub(crate) args: HttpArgs,
+    pub(crate) hosts: Vec<HostArgs>,
     /// The errors of the file; the other fields have the rest of it.
-    pub(in crate::serve) problems: Vec<String>,
+    pub(crate) problems: Vec<String>,
     /// The values of all options but those of hosts.
     pub(super) options: ArgMatches,
 }
@@ -148,7 +138,7 @@ pub(super) fn read(path: Option<&Path>) -> Result<Configuration, Vec<String>> {
 ///
 /// # Errors
 /// As [`read`].
-pub(in crate::serve) fn merge(
+pub(crate) fn merge(
     file: &File<'_>,
     mut arguments: Vec<OsString>,
 ) -> Result<Configuration, Vec<String>> {
@@ -220,9 +210,9 @@ fn summary(error: &clap::Error) -> String {
 }
 
 /// A configuration file and its errors.
-pub(in crate::serve) struct File<'a> {
-    pub(in crate::serve) path: &'a Path,
-    pub(in crate::serve) text: &'a str,
+pub(crate) struct File<'a> {
+    pub(crate) path: &'a Path,
+    pub(crate) text: &'a str,
 }
 
 impl File<'_> {

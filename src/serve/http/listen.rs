@@ -1,6 +1,6 @@
 //! The addresses of the file server, and the sockets that systemd passes to it (sd_listen_fds(3)).
 
-use super::super::report::complain;
+use crate::output::complain;
 use crate::values;
 use listenfd::ListenFd;
 use std::net::{SocketAddr, TcpListener};

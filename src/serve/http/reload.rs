@@ -1,10 +1,11 @@
 //! The reload on SIGHUP: all of the configuration that can change while the server runs, or nothing.
 
-use super::HttpArgs;
-use super::config::{self, Configuration, HostArgs, RELOADED};
+use super::arguments::HttpArgs;
+use super::config::{self, Configuration, RELOADED};
+use super::host::HostArgs;
 use super::site::SiteArgs;
 use crate::serve::notices;
-use crate::serve::sandbox::Reach;
+use crate::serve::sandbox::paths::Reach;
 use crate::serve::user::Served;
 use clap::ArgMatches;
 use std::io;

@@ -1,8 +1,8 @@
 //! The arguments of TLS.
 
-use super::super::timeout;
-use super::config::HostArgs;
+use super::host::HostArgs;
 use super::listen::ListenOn;
+use crate::values::timeout;
 use clap::Args;
 use std::path::PathBuf;
 use std::time::Duration;

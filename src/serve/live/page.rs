@@ -8,9 +8,9 @@ use twinring_services::http::{Exposition, Pages};
 use twinring_wire::engines::{Adaptive, EngineSide, Engines};
 
 /// The pages of a service, and those of its comparison if it has one.
-pub(in crate::serve) struct WithEngines<P> {
-    pub(in crate::serve) pages: P,
-    pub(in crate::serve) live: Option<Arc<Live>>,
+pub(crate) struct WithEngines<P> {
+    pub(crate) pages: P,
+    pub(crate) live: Option<Arc<Live>>,
 }
 
 impl<P: Pages> Pages for WithEngines<P> {

@@ -1,8 +1,8 @@
 //! Attempts everything that the sandbox must refuse, from inside. Each attempt is harmless if it succeeds.
 
 use super::filter::Needs;
-use super::{Part, Report};
-use crate::serve::report::print_line;
+use super::parts::{Part, Report};
+use crate::output::print_line;
 use caps::CapSet;
 use nix::errno::Errno;
 use nix::sys::signal::kill;

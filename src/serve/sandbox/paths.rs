@@ -13,16 +13,16 @@ const ABI_KNOWN: ABI = ABI::V6;
 
 /// The files that a service needs; none by default.
 #[derive(Clone, Debug, Default)]
-pub(in crate::serve) struct Paths {
+pub(crate) struct Paths {
     /// Directories that are read, with all beneath them.
-    pub(in crate::serve) read: Vec<PathBuf>,
+    pub(crate) read: Vec<PathBuf>,
     /// Files that are read, and may be replaced: their directories, and those of their link targets,
     /// are read, too.
-    pub(in crate::serve) read_files: Vec<PathBuf>,
+    pub(crate) read_files: Vec<PathBuf>,
     /// Files that are written, and created again after a rotation.
-    pub(in crate::serve) written: Vec<PathBuf>,
+    pub(crate) written: Vec<PathBuf>,
     /// /proc/self is read, for metrics.
-    pub(in crate::serve) own_process: bool,
+    pub(crate) own_process: bool,
 }
 
 impl Paths {
@@ -34,7 +34,7 @@ impl Paths {
 
 /// Directories beneath which a confined service can read, by device and inode, as Landlock sees them.
 #[derive(Clone, Debug)]
-pub(in crate::serve) struct Reach(Vec<(u64, u64)>);
+pub(crate) struct Reach(Vec<(u64, u64)>);
 
 /// Directories above a root that are compared.
 const DEPTH_MAX: usize = 128;
@@ -47,7 +47,7 @@ impl Reach {
     }
 
     /// True if this directory, or one above it, is among them.
-    pub(in crate::serve) fn includes(&self, directory: &Path) -> bool {
+    pub(crate) fn includes(&self, directory: &Path) -> bool {
         let (mut directory, mut below) = (directory.to_owned(), None);
         for _ in 0..DEPTH_MAX {
             let found = identity(&directory);

@@ -1,12 +1,12 @@
 //! The arguments of the reflector.
 
-use super::super::admin::AdminArgs;
-use super::super::allow::AllowArgs;
-use super::super::sandbox::SandboxArgs;
-use super::super::user::UserArgs;
-use super::super::{OutputArgs, duration};
 use crate::engine_args::EngineArgs;
-use crate::values;
+use crate::serve::admin::AdminArgs;
+use crate::serve::allow::AllowArgs;
+use crate::serve::report::OutputArgs;
+use crate::serve::sandbox::SandboxArgs;
+use crate::serve::user::UserArgs;
+use crate::values::{self, duration};
 use clap::Args;
 use std::net::SocketAddr;
 use std::str::FromStr;

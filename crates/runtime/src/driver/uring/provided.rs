@@ -9,6 +9,9 @@
 
 #[cfg(all(test, debug_assertions))]
 mod late_writes;
+mod starved;
+
+pub(super) use starved::Starved;
 
 use super::ring::Ring;
 use crate::buf::{Pool, RecvBuf};
@@ -19,7 +22,6 @@ use crate::sys::Mapping;
 use crate::sys::ring::charged;
 use io_uring::types::BufRingEntry;
 use io_uring::{cqueue, opcode};
-use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -36,13 +38,6 @@ const GROUPS_MAX: usize = 64;
 /// epoll, whose one buffer is always warm. With large pieces that saves more than the receives that
 /// end for lack of a buffer cost.
 const WARM_BYTES: usize = 384 * 1024;
-
-/// Bytes that all sockets that wait for a buffer may receive until the first of them has its turn
-/// again. The last in the queue waits that long, about 10 ms.
-const ROUND_BYTES: usize = 8 * 1024 * 1024;
-
-/// The least that a socket receives in such a round.
-const PIECE_BYTES_MIN: usize = 4096;
 
 /// Mean size from which pieces are too large to share a buffer that is filled piece by piece.
 const LARGE_PIECE_BYTES: usize = 24 * 1024;
@@ -102,15 +97,15 @@ impl Groups {
         streams[0].publish_with_reserve(ring, in_transit)
     }
 
-    /// Moves out sockets that wait for a buffer, those that wait longest first and no more than
-    /// there are buffers: the receives of the others would only end for want of one again, and
+    /// Moves out sockets that wait for a buffer, in their order ([`Starved`]) and no more than there
+    /// are buffers: the receives of the others would only end for want of one again, and
     /// with thousands of sockets that costs more than the data.
     pub(super) fn take_fed(&mut self, into: &mut Vec<Key>) {
         for group in &mut self.groups {
             let unclaimed = group.with_kernel.saturating_sub(group.fed);
-            let fed = unclaimed.min(group.starved.len());
-            group.fed += fed;
-            into.extend(group.starved.drain(..fed));
+            let before = into.len();
+            into.extend(std::iter::from_fn(|| group.starved.pop()).take(unclaimed));
+            group.fed += into.len() - before;
         }
     }
 
@@ -165,8 +160,8 @@ pub(super) struct Provided {
     fed: usize,
     /// Running mean of the bytes of a piece.
     piece_bytes: usize,
-    /// Sockets whose receive found no buffer, in the order in which they get the next ones.
-    pub(super) starved: VecDeque<Key>,
+    /// Sockets whose receive found no buffer.
+    pub(super) starved: Starved,
 }
 
 enum Kind {
@@ -245,19 +240,13 @@ impl Provided {
                 (0..count).map(|_| 0).collect(),
             ),
         };
-        let starved = VecDeque::new();
+        let starved = Starved::default();
         Ok(Provided { number, pool, bytes, kind, with_kernel: 0, fed: 0, piece_bytes: 0, starved })
     }
 
     /// Bytes of a buffer that the kernel may fill.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
-    }
-
-    /// The most that a single receive takes: a buffer, or less while many sockets wait for one.
-    pub(super) fn piece_bytes_max(&self) -> usize {
-        let share = ROUND_BYTES / (self.starved.len() + 1);
-        share.max(PIECE_BYTES_MIN).min(self.bytes)
     }
 
     /// True if nearly all buffers are in use: data that arrives now must not stay in the pool.

@@ -26,7 +26,7 @@ impl Uring {
 
     fn wait_for_buffer(&mut self, key: Key, stream: &mut Stream) {
         stream.own.receive.starved = true;
-        self.groups.get(STREAMS).starved.push_back(key);
+        self.groups.get(STREAMS).starved.push(key, stream.own.receive.left_more);
     }
 
     /// Starts a receive of one piece, for a socket that had to wait for a buffer. A multishot receive
@@ -47,7 +47,7 @@ impl Uring {
         let entry = if multishot {
             opcode::RecvMulti::new(fd, STREAMS).build()
         } else {
-            let bytes = self.groups.get(STREAMS).piece_bytes_max() as u32;
+            let bytes = self.groups.get(STREAMS).bytes() as u32;
             opcode::Recv::new(fd, std::ptr::null_mut(), bytes)
                 .buf_group(STREAMS)
                 .build()
@@ -82,6 +82,7 @@ impl Uring {
             0 => stream.receiving.finish(stream.how_it_ended(), wakes),
             bytes if bytes > 0 => {
                 self.counters.received.add(1);
+                stream.own.receive.left_more = cqueue::sock_nonempty(flags);
                 if cqueue::more(flags) && stream.own.receive.note_data() {
                     self.watch(key);
                 }

@@ -45,6 +45,8 @@ pub(super) struct Receive {
     pub(super) starved: bool,
     /// Was armed before: arming again counts as a re-arm.
     pub(super) again: bool,
+    /// The last receive left data behind; on kernels before 5.19, which do not say, never.
+    pub(super) left_more: bool,
     /// In the queue of `lost_reset.rs`, which checks for lost resets.
     pub(super) watched: bool,
     /// Got data since the last check there.

@@ -74,7 +74,7 @@ impl Uring {
             && self.groups.is_starved(group)
         {
             udp.own.starved = true;
-            self.groups.get(group).starved.push_back(key);
+            self.groups.get(group).starved.push(key, false);
             return;
         }
         self.start_datagrams(key, udp);
@@ -196,7 +196,7 @@ impl Uring {
                     && !udp.outbox.closing
                     && !std::mem::replace(&mut udp.own.starved, true)
                 {
-                    self.groups.get(group).starved.push_back(key);
+                    self.groups.get(group).starved.push(key, false);
                 }
             }
             // Ours: the receive was paused, or the socket is closing. (EINTR: one that ran in a

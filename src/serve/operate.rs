@@ -1,0 +1,102 @@
+//! From a bound service to its exit code: it runs until a signal ends it, and reports on the way.
+
+use super::live::Live;
+use super::report::{LAST_WORDS_MAX, OutputArgs, Reporter, Subject};
+use super::sandbox::Sandbox;
+use super::sandbox::paths::Paths;
+use super::user::Identity;
+use super::{notices, signals};
+use serde::Serialize;
+use std::error::Error;
+use std::io;
+use std::process::ExitCode;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use twinring::Runtime;
+
+pub(super) type AtEnd = Box<dyn FnOnce(&signals::Received)>;
+
+/// The needs of a service besides being run.
+#[derive(Default)]
+pub(super) struct Hooks {
+    /// How long a drain may take.
+    pub(super) drain_timeout: Duration,
+    /// The comparison of the engines.
+    pub(super) live: Option<Arc<Live>>,
+    /// Actions on signals that do not end it.
+    pub(super) signals: signals::Actions,
+    /// Called when all workers have ended, before the last line of its report. It may wait for a
+    /// bounded time, and not after a second signal.
+    pub(super) at_end: Option<AtEnd>,
+}
+
+/// Runs a bound service until a signal ends it, and reports on the way. `prepare` gets the function
+/// to call once the service is ready, and returns the function that each worker runs.
+pub(super) fn operate<C, Run, Fut>(
+    runtime: Runtime,
+    subject: Subject<C>,
+    output: &OutputArgs,
+    hooks: Hooks,
+    sandbox: Sandbox,
+    prepare: impl FnOnce(Box<dyn Fn() + Send + Sync>) -> Run,
+) -> Result<ExitCode, Box<dyn Error>>
+where
+    C: Serialize + 'static,
+    Run: Fn(usize) -> Fut + Sync,
+    Fut: Future<Output = io::Result<()>> + 'static,
+{
+    let signals = signals::watch(runtime.handle(), hooks.signals, hooks.drain_timeout)?;
+    let reporter = Arc::new(Reporter::new(subject, output.json, &runtime, hooks.live.clone()));
+    let (ready, sandbox) = (Arc::clone(&reporter), Arc::new(sandbox));
+    let (sealing, handle, json) = (Arc::clone(&sandbox), runtime.handle(), output.json);
+    let unsealed = Arc::new(OnceLock::new());
+    let problem = Arc::clone(&unsealed);
+    let live = hooks.live;
+    let run = prepare(Box::new(move || match sealing.seal(json) {
+        Ok(report) => {
+            // First, so that the comparison runs before the ready line is printed.
+            live.iter().for_each(Live::start);
+            ready.ready(&report);
+            if sealing.only_checks() {
+                handle.shutdown();
+            }
+        }
+        Err(why) => {
+            let _only_one_is_ready_last = problem.set(why);
+            handle.stop();
+        }
+    }));
+    if let Some(seconds) = output.stats {
+        reporter.print_every(Duration::from_secs(u64::from(seconds)))?;
+    }
+    let failure = match runtime.run(run) {
+        Err(error) => Some(error.to_string()),
+        // A worker without a result was stopped by the second signal.
+        Ok(workers) => {
+            workers.into_iter().flatten().find_map(|worker| Some(worker.err()?.to_string()))
+        }
+    };
+    signals.workers_have_ended();
+    if let Some(at_end) = hooks.at_end {
+        at_end(&signals);
+    }
+    let failure = failure.or(unsealed.get().cloned());
+    notices::finish(LAST_WORDS_MAX);
+    reporter.last(&failure.as_ref().map_or_else(|| signals.reason(), |_| "failed".to_owned()));
+    match failure {
+        Some(failure) => Err(failure.into()),
+        None if sandbox.is_leaky() => Ok(ExitCode::FAILURE),
+        None => Ok(signals.exit_code()),
+    }
+}
+
+/// Drops the rights that a service without files does not need, once its addresses are bound.
+pub(super) fn become_unprivileged(
+    sandbox: &mut Sandbox,
+    runtime: &Runtime,
+    paths: &Paths,
+    identity: Option<&Identity>,
+) -> Result<(), String> {
+    sandbox.enter(runtime, paths, identity)?;
+    identity.map_or(Ok(()), Identity::assume)
+}
