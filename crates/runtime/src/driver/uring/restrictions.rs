@@ -182,7 +182,7 @@ mod tests {
             Statx::new(nowhere, path, std::ptr::null_mut()).build(),
             Socket::new(libc::AF_INET, libc::SOCK_STREAM, 0).build(),
             Connect::new(nowhere, std::ptr::null(), 0).build(),
-            SendMsg::new(nowhere, std::ptr::null()).build(),
+            RecvMsg::new(nowhere, std::ptr::null_mut()).build(),
             Write::new(nowhere, std::ptr::null(), 0).build(),
             Read::new(nowhere, std::ptr::null_mut(), 0).build(),
             Splice::new(nowhere, -1, nowhere, -1, 1).build(),
