@@ -178,11 +178,21 @@ fn the_probe_names_the_container_that_refuses_and_its_remedy() {
         let lines = lines.lines().filter_map(|line| line.strip_prefix("SystemCallFilter="));
         let allowed = lines.collect::<Vec<_>>().join(" ");
         assert_ne!(probe(root.nspawn(&allowed))["verdict"]["state"], "refused");
-        let mut command = root.nspawn(&allowed);
-        command.args(["serve", "echo", "--json", "--listen", "127.0.0.1:0"]);
-        let server = Server::spawn(command);
-        assert_eq!(server.ready["engine"], "io_uring");
-        assert_sandboxed(&server.ready, &Server::echo("io_uring", &[]).ready);
-        ping(&connect(server.address()), b"hello");
+        for engine in ENGINES {
+            let mut command = root.nspawn(&allowed);
+            command.args([
+                "serve",
+                "echo",
+                "--json",
+                "--listen",
+                "127.0.0.1:0",
+                "--engine",
+                engine,
+            ]);
+            let server = Server::spawn(command);
+            assert_eq!(server.ready["engine"], engine);
+            assert_sandboxed(&server.ready, &Server::echo(engine, &[]).ready);
+            ping(&connect(server.address()), b"hello");
+        }
     }
 }

@@ -21,9 +21,9 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
-use twinring::ListenOptions;
 use twinring::confine::Uses;
-use twinring_services::{Connection, Limits, TcpService, discard, echo, raise_descriptor_limit};
+use twinring::{Handle, ListenOptions};
+use twinring_services::{Limits, TcpService, discard, echo, raise_descriptor_limit};
 
 #[derive(Debug, Args)]
 pub(crate) struct TcpArgs {
@@ -64,18 +64,19 @@ pub(crate) struct TcpArgs {
 }
 
 pub(super) fn serve_echo(args: &TcpArgs) -> Result<ExitCode, Box<dyn Error>> {
-    serve("echo", echo::echo, args)
+    serve("echo", echo::bind, args)
 }
 
 pub(super) fn serve_discard(args: &TcpArgs) -> Result<ExitCode, Box<dyn Error>> {
-    serve("discard", discard::discard, args)
+    serve("discard", discard::bind, args)
 }
 
+/// The `bind` of a service. Each has one beside its function for a connection, so that the tasks of
+/// connections are compiled there, for speed; this crate is compiled for size.
+type Bind = fn(&[SocketAddr], &ListenOptions, Limits, usize, Handle) -> io::Result<TcpService>;
+
 /// Runs a TCP service until a signal ends it.
-fn serve<S>(name: &'static str, serve: S, args: &TcpArgs) -> Result<ExitCode, Box<dyn Error>>
-where
-    S: AsyncFn(&Connection) -> io::Result<()> + Clone + Send + Sync + 'static,
-{
+fn serve(name: &'static str, bind: Bind, args: &TcpArgs) -> Result<ExitCode, Box<dyn Error>> {
     let allow = match args.allow.list_for(&args.listen) {
         Ok(allow) => allow,
         Err(problem) => return Ok(refuse(&[problem], USAGE)),
@@ -100,7 +101,7 @@ where
         drain_timeout: args.drain_timeout,
     };
     let [listen] = families::available([&args.listen]);
-    let service = TcpService::bind(serve, &listen, &options, limits, runtime.workers(), handle)
+    let service = bind(&listen, &options, limits, runtime.workers(), handle)
         .map_err(|error| with_remedy(&error, "ss -ltnp"))?;
     let (service, live) = Live::prepare(&args.engine, &runtime, Unit::KibReceived, service)?;
     let subject = Subject::new(name, service.addresses(), service.counters());

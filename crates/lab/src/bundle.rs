@@ -18,6 +18,7 @@ use serde_json::Value;
 use self::content::{COMPRESSED, Content};
 use crate::error::LabError;
 use crate::experiment::Experiment;
+use crate::json;
 use crate::machine::{self, sha256};
 use crate::record::RunRecord;
 use crate::report;
@@ -298,13 +299,12 @@ pub(crate) fn read(directory: &Path) -> Result<Stored, LabError> {
     }
     let summary = value.get("summary").filter(|summary| !summary.is_null()).cloned();
     if let Some(experiment) = value.get_mut("experiment") {
-        let read = Experiment::from_stored(experiment.take())
+        let read = Experiment::from_stored(experiment)
             .map_err(|why| LabError::not_a_bundle(&path, &why))?;
         *experiment = serde_json::to_value(read)
             .map_err(|error| LabError::not_a_bundle(&path, &error.to_string()))?;
     }
-    let bundle = serde_json::from_value(value)
-        .map_err(|error| LabError::not_a_bundle(&path, &error.to_string()))?;
+    let bundle = json::from_value(&value).map_err(|why| LabError::not_a_bundle(&path, &why))?;
     let (runs, cut_off) = read_runs(directory)?;
     Ok(Stored { bundle, summary, runs, cut_off })
 }
@@ -329,10 +329,11 @@ fn read_runs(directory: &Path) -> Result<(Vec<RunRecord>, bool), LabError> {
         if !is_whole {
             return Ok((runs, !line.is_empty()));
         }
-        let run = serde_json::from_slice(&line).map_err(|error| {
-            LabError::not_a_bundle(path, &format!("line {}: {error}", runs.len() + 1))
-        })?;
-        runs.push(run);
+        let text = std::str::from_utf8(&line).map_err(|error| error.to_string());
+        let run = text.and_then(|it| serde_json::from_str(it).map_err(|error| error.to_string()));
+        runs.push(run.map_err(|why| {
+            LabError::not_a_bundle(path, &format!("line {}: {why}", runs.len() + 1))
+        })?);
     }
 }
 

@@ -56,6 +56,7 @@ pub mod fuzzing;
 mod gallery;
 mod helper;
 mod host;
+mod json;
 mod lab;
 mod machine;
 mod merge;

@@ -7,6 +7,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::json;
+
 /// Paths, each with what stands for it in a bundle.
 #[derive(Default)]
 pub(crate) struct Paths(Vec<(String, String)>);
@@ -39,7 +41,7 @@ impl Paths {
     pub(crate) fn hidden_in<T: Serialize + DeserializeOwned>(&self, it: T) -> T {
         let Ok(mut value) = serde_json::to_value(&it) else { return it };
         self.hide(&mut value);
-        serde_json::from_value(value).unwrap_or(it)
+        json::from_value(&value).unwrap_or(it)
     }
 
     fn hide(&self, value: &mut Value) {

@@ -1,7 +1,23 @@
 //! Echo over TCP: every byte is sent back to its sender, in order.
 
-use crate::Connection;
+use crate::{Connection, Limits, TcpService};
 use std::io;
+use std::net::SocketAddr;
+use twinring::{Handle, ListenOptions};
+
+/// The service, bound: see [`TcpService::bind`].
+///
+/// # Errors
+/// When an address cannot be bound; the message names it.
+pub fn bind(
+    addresses: &[SocketAddr],
+    options: &ListenOptions,
+    limits: Limits,
+    workers: usize,
+    handle: Handle,
+) -> io::Result<TcpService> {
+    TcpService::bind(echo, addresses, options, limits, workers, handle)
+}
 
 /// Serves one connection until the peer sends FIN: then all data is sent back, followed by FIN.
 ///

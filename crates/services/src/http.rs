@@ -37,6 +37,7 @@ mod open_file;
 mod options;
 pub mod path;
 mod path_rules;
+mod pattern;
 mod proxy_protocol;
 pub mod range;
 mod redirect;

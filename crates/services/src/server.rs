@@ -18,7 +18,7 @@ pub use stage::{Stage, Steerer};
 
 pub(crate) use accept::{end_vital, spawn_vital};
 pub(crate) use allow_list::is_one_host;
-pub(crate) use connections::{Connections, Ending, Limit, Tracked, Tracking};
+pub(crate) use connections::{Connections, Ending, Limit, Open, Tracked, Tracking};
 pub(crate) use counters::{Count, WorkerCounters};
 pub(crate) use drain::DRAIN_SWEEP;
 pub(crate) use limits::{AddressPermit, ConnectionLimiter, Refused, network_of};
@@ -30,6 +30,7 @@ use drain::{drain, watch};
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -52,6 +53,10 @@ pub struct Server<S: Service> {
     meter_period: Option<Duration>,
 }
 
+/// A worker's part of a service, as it runs. It is boxed where the service is written, so that it is
+/// compiled there, for speed: the command around it is compiled for size.
+pub type Running<'a> = Pin<Box<dyn Future<Output = io::Result<()>> + 'a>>;
+
 /// The service that a [`Server`] runs.
 pub trait Service: Sized {
     /// A bound socket of one worker.
@@ -67,11 +72,7 @@ pub trait Service: Sized {
     ///
     /// # Errors
     /// When a socket fails.
-    fn run(
-        server: &Server<Self>,
-        worker: usize,
-        sockets: Vec<Self::Socket>,
-    ) -> impl Future<Output = io::Result<()>>;
+    fn run(server: &Server<Self>, worker: usize, sockets: Vec<Self::Socket>) -> Running<'_>;
 }
 
 impl<S: Service> fmt::Debug for Server<S> {

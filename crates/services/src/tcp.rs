@@ -2,8 +2,8 @@
 
 use crate::connection::{Connection, Phase};
 use crate::server::{
-    AllowList, ConnectionLimiter, Connections, DRAIN_SWEEP, Ending, Limit, Listener, Refused,
-    Server, Service, ServiceCounters, Tracking, WorkerCounters, WorkerService,
+    AllowList, ConnectionLimiter, Connections, DRAIN_SWEEP, Ending, Limit, Listener, Open, Refused,
+    Running, Server, Service, ServiceCounters, Tracking, WorkerCounters, WorkerService,
 };
 use std::io;
 use std::net::SocketAddr;
@@ -52,41 +52,54 @@ impl Default for Limits {
     }
 }
 
-/// A service over TCP, which runs `S` for each connection.
-pub type TcpService<S> = Server<Tcp<S>>;
+/// A service over TCP, which runs a function for each connection.
+pub type TcpService = Server<Tcp>;
+
+/// Starts the task of an admitted connection.
+type StartTask = Arc<dyn Fn(Open<Connection>) + Send + Sync>;
 
 /// See [`TcpService`].
-pub struct Tcp<S> {
-    serve: S,
+pub struct Tcp {
+    start_task: StartTask,
     limits: Limits,
     counters: Vec<Arc<WorkerCounters>>,
     limiter: Arc<ConnectionLimiter>,
 }
 
-impl<S> TcpService<S>
-where
-    S: AsyncFn(&Connection) -> io::Result<()> + Clone + 'static,
-{
+impl TcpService {
     /// Binds `addresses` for `workers` workers of the runtime that `handle` controls. `serve`
     /// serves one connection.
     ///
     /// # Errors
     /// When an address cannot be bound; the message names it.
-    pub fn bind(
+    pub fn bind<S>(
         serve: S,
         addresses: &[SocketAddr],
         options: &ListenOptions,
         limits: Limits,
         workers: usize,
         handle: Handle,
-    ) -> io::Result<TcpService<S>> {
+    ) -> io::Result<TcpService>
+    where
+        S: AsyncFn(&Connection) -> io::Result<()> + Clone + Send + Sync + 'static,
+    {
         let limiter = ConnectionLimiter::new(
             limits.allow.clone(),
             limits.max_connections,
             limits.max_connections_per_address,
         );
+        let start_task = Arc::new(move |connection: Open<Connection>| {
+            let serve = serve.clone();
+            spawn(async move {
+                let served = serve(&connection).await;
+                // Boxed, because this future is larger than all others of the task, and the size of
+                // a connection's task is cache footprint.
+                Box::pin(connection.end(served)).await;
+            });
+        });
         let counters = (0..workers).map(|_| Arc::default()).collect();
-        let mut server = Server::new(Tcp { serve, limits, counters, limiter }, workers, handle);
+        let mut server =
+            Server::new(Tcp { start_task, limits, counters, limiter }, workers, handle);
         server.listen(addresses, options, &())?;
         Ok(server)
     }
@@ -98,39 +111,34 @@ where
     }
 }
 
-impl<S> Service for Tcp<S>
-where
-    S: AsyncFn(&Connection) -> io::Result<()> + Clone + 'static,
-{
+impl Service for Tcp {
     type Socket = Listener<()>;
 
     fn steering((listener, ()): &Listener<()>, workers: usize) -> io::Result<Steering> {
         listener.steering(workers)
     }
 
-    async fn run(
-        server: &TcpService<S>,
-        worker: usize,
-        listeners: Vec<Listener<()>>,
-    ) -> io::Result<()> {
-        let Tcp { serve, limits, counters, limiter } = &server.service;
-        let part = Rc::new(Worker {
-            serve: serve.clone(),
-            idle_timeout: limits.idle_timeout,
-            drain_timeout: limits.drain_timeout,
-            limiter: Arc::clone(limiter),
-            counters: Arc::clone(&counters[worker]),
-            connections: Connections::new(),
-        });
-        let counters = Arc::clone(&counters[worker]);
-        let _metering = server.meter(worker, move || counters.work());
-        server.serve(listeners, &part).await
+    fn run(server: &TcpService, worker: usize, listeners: Vec<Listener<()>>) -> Running<'_> {
+        Box::pin(async move {
+            let Tcp { start_task, limits, counters, limiter } = &server.service;
+            let part = Rc::new(Worker {
+                start_task: Arc::clone(start_task),
+                idle_timeout: limits.idle_timeout,
+                drain_timeout: limits.drain_timeout,
+                limiter: Arc::clone(limiter),
+                counters: Arc::clone(&counters[worker]),
+                connections: Connections::new(),
+            });
+            let counters = Arc::clone(&counters[worker]);
+            let _metering = server.meter(worker, move || counters.work());
+            server.serve(listeners, &part).await
+        })
     }
 }
 
 /// The part of one worker.
-struct Worker<S> {
-    serve: S,
+struct Worker {
+    start_task: StartTask,
     idle_timeout: Option<Duration>,
     drain_timeout: Duration,
     limiter: Arc<ConnectionLimiter>,
@@ -138,10 +146,7 @@ struct Worker<S> {
     connections: Rc<Connections<Connection>>,
 }
 
-impl<S> WorkerService for Worker<S>
-where
-    S: AsyncFn(&Connection) -> io::Result<()> + Clone + 'static,
-{
+impl WorkerService for Worker {
     type Connection = Connection;
     type Listener = ();
 
@@ -160,13 +165,7 @@ where
         counters.accepted.add(1);
         let tracking = Tracking::new(stream, Phase::Receiving, self.connections.activity());
         let connection = self.connections.insert(Connection::new(tracking, counters), permit);
-        let serve = self.serve.clone();
-        spawn(async move {
-            let served = serve(&connection).await;
-            // Boxed, because this future is larger than all others of the task, and the size of a
-            // connection's task is cache footprint.
-            Box::pin(connection.end(served)).await;
-        });
+        (self.start_task)(connection);
     }
 
     fn limit(&self, phase: Phase) -> Option<Limit<Phase>> {

@@ -24,7 +24,7 @@ pub use impairment::{
 };
 pub use rate::SOURCES_MAX;
 
-use crate::server::{AllowList, Server, Service, Work, end_vital, spawn_vital};
+use crate::server::{AllowList, Running, Server, Service, Work, end_vital, spawn_vital};
 use counters::StatsRequest;
 use reflector::{Impaired, Port, Straight, reflect};
 use std::convert::Infallible;
@@ -127,46 +127,49 @@ impl Service for Udp {
         socket.steering(workers)
     }
 
-    async fn run(server: &UdpService, worker: usize, sockets: Vec<BoundUdp>) -> io::Result<()> {
-        let settings = &server.service.settings;
-        let own: Rc<[SocketAddr]> = server.addresses().into();
-        let port = |bound| {
-            let socket = UdpSocket::from_bound(bound)?;
-            Ok(Rc::new(Port::new(socket, Rc::clone(&own), settings)))
-        };
-        let ports = sockets.into_iter().map(port).collect::<io::Result<Rc<[Rc<Port>]>>>()?;
-        let request = Arc::clone(&server.service.stats[worker]);
-        let stats = Stats { ports: Rc::clone(&ports), request };
-        let answering = spawn_vital(server.handle(), stats.answer());
-        let reflecting: Vec<_> = (0..)
-            .zip(&*ports)
-            .map(|(listener, port)| {
-                // Each socket has impairments of its own, the same in every run.
-                let stream = worker as u64 * ports.len() as u64 + listener;
-                let (port, impairments) = (Rc::clone(port), settings.impairments.clone());
-                spawn_vital(server.handle(), async move {
-                    match impairments {
-                        None => reflect(&port, Straight).await,
-                        Some(impairments) => {
-                            reflect(&port, Impaired::new(&impairments, stream)).await
-                        }
-                    }
-                })
-            })
-            .collect();
-        let metered = Rc::clone(&ports);
-        let _metering = server.meter(worker, move || work(&metered));
-        server.worker_is_ready();
-        shutdown_requested().await;
-        server.stage.begin_drain();
-        let deadline = Instant::now() + settings.drain_timeout.min(DRAIN_MAX);
-        ports.iter().for_each(|port| port.drain(deadline));
-        let mut outcome = Ok(());
-        for task in reflecting {
-            outcome = outcome.and(task.await.unwrap_or_else(|gone| Err(io::Error::other(gone))));
-        }
-        outcome.and(end_vital(answering).await)
+    fn run(server: &UdpService, worker: usize, sockets: Vec<BoundUdp>) -> Running<'_> {
+        Box::pin(reflect_all(server, worker, sockets))
     }
+}
+
+/// Reflects what arrives at the sockets of a worker.
+async fn reflect_all(server: &UdpService, worker: usize, sockets: Vec<BoundUdp>) -> io::Result<()> {
+    let settings = &server.service.settings;
+    let own: Rc<[SocketAddr]> = server.addresses().into();
+    let port = |bound| {
+        let socket = UdpSocket::from_bound(bound)?;
+        Ok(Rc::new(Port::new(socket, Rc::clone(&own), settings)))
+    };
+    let ports = sockets.into_iter().map(port).collect::<io::Result<Rc<[Rc<Port>]>>>()?;
+    let request = Arc::clone(&server.service.stats[worker]);
+    let stats = Stats { ports: Rc::clone(&ports), request };
+    let answering = spawn_vital(server.handle(), stats.answer());
+    let reflecting: Vec<_> = (0..)
+        .zip(&*ports)
+        .map(|(listener, port)| {
+            // Each socket has impairments of its own, the same in every run.
+            let stream = worker as u64 * ports.len() as u64 + listener;
+            let (port, impairments) = (Rc::clone(port), settings.impairments.clone());
+            spawn_vital(server.handle(), async move {
+                match impairments {
+                    None => reflect(&port, Straight).await,
+                    Some(impairments) => reflect(&port, Impaired::new(&impairments, stream)).await,
+                }
+            })
+        })
+        .collect();
+    let metered = Rc::clone(&ports);
+    let _metering = server.meter(worker, move || work(&metered));
+    server.worker_is_ready();
+    shutdown_requested().await;
+    server.stage.begin_drain();
+    let deadline = Instant::now() + settings.drain_timeout.min(DRAIN_MAX);
+    ports.iter().for_each(|port| port.drain(deadline));
+    let mut outcome = Ok(());
+    for task in reflecting {
+        outcome = outcome.and(task.await.unwrap_or_else(|gone| Err(io::Error::other(gone))));
+    }
+    outcome.and(end_vital(answering).await)
 }
 
 fn sum(ports: &[Rc<Port>]) -> UdpCounters {

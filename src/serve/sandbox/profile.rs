@@ -50,8 +50,10 @@ pub(crate) enum Format {
 pub(crate) fn profile(format: Format) -> Result<String, String> {
     match format {
         Format::Oci => oci().map(|profile| format!("{profile:#}\n")),
+        // The empty list makes it replace that of the unit; others would add up.
         Format::Systemd => Ok(format!(
-            "[Service]\nSystemCallArchitectures=native\n{}SystemCallErrorNumber=EPERM\n",
+            "[Service]\nSystemCallArchitectures=native\nSystemCallFilter=\n{}\
+             SystemCallErrorNumber=EPERM\n",
             lines(&server())
         )),
         Format::Nspawn => Ok(format!("[Exec]\n{}", lines(&server()))),

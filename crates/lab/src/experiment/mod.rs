@@ -15,6 +15,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::error::LabError;
+use crate::json;
 use crate::placement::Wanted;
 use crate::workload::Grid;
 
@@ -292,9 +293,8 @@ impl Experiment {
     ///
     /// # Errors
     /// What is missing, unknown or wrong in it.
-    pub(crate) fn from_stored(value: serde_json::Value) -> Result<Experiment, String> {
-        let experiment: Experiment =
-            serde_json::from_value(value).map_err(|error| error.to_string())?;
+    pub(crate) fn from_stored(value: &serde_json::Value) -> Result<Experiment, String> {
+        let experiment: Experiment = json::from_value(value)?;
         experiment.resolved(&Source::named("the experiment")).map_err(|error| error.to_string())
     }
 

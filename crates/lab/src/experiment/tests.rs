@@ -246,7 +246,7 @@ fn a_subject_may_be_another_one_with_a_change() {
     assert!(command.ends_with("--uring split=on,multishot=on,bundle=on --backlog 9"), "{command}");
     // Once stored and read back it is still the same.
     let stored = serde_json::to_value(&experiment).unwrap();
-    assert_eq!(Experiment::from_stored(stored).unwrap(), experiment);
+    assert_eq!(Experiment::from_stored(&stored).unwrap(), experiment);
 
     let refused = |from: &str, to: &str| {
         let changed = subjects.replacen(from, to, 1);

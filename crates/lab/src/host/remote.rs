@@ -19,6 +19,7 @@ use super::protocol::{self, Ended, FromAgent, HEARTBEAT, Hello, Request, SILENCE
 use super::transport::{Pipe, Session};
 use crate::clock::Offset;
 use crate::error::LabError;
+use crate::json;
 use crate::process::{Event, Exit, Role};
 use crate::procfs;
 use crate::site::Site;
@@ -188,7 +189,7 @@ impl<T: DeserializeOwned> Pending<T> {
     pub(crate) fn wait(self) -> Result<T, LabError> {
         let failed = |why: String| LabError::Host { host: self.shared.name.clone(), why };
         match self.answer.recv_timeout(self.patience) {
-            Ok(Ok(value)) => serde_json::from_value(value)
+            Ok(Ok(value)) => json::from_value(&value)
                 .map_err(|error| failed(format!("an answer that cannot be read: {error}"))),
             Ok(Err(why)) => Err(failed(why)),
             Err(RecvTimeoutError::Timeout) => {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::{PRICES, Price, PriceRecord};
+use crate::json;
 use crate::machine::Cpus;
 use crate::stop::Stop;
 
@@ -98,7 +99,7 @@ fn read(output: &str) -> PriceRecord {
         return PriceRecord::none("`probe --measure` of the measured program prints no prices");
     };
     let price = |(name, _): &(&str, &str)| {
-        let price: Price = serde_json::from_value(prices.get(name)?.clone()).ok()?;
+        let price: Price = json::from_value(prices.get(name)?).ok()?;
         Some(((*name).to_owned(), price))
     };
     PriceRecord { list: PRICES.iter().filter_map(price).collect(), unavailable: None }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 use serde_json::{Map, Value};
 
 use super::metrics::Metric;
+use crate::json;
 use crate::statistics::Interval;
 
 /// Ratios with their intervals, by metric. Each is above 1 where the subject is better.
@@ -43,7 +44,7 @@ impl<'de> Deserialize<'de> for Ratios {
                 continue;
             };
             let wrong = |error| D::Error::custom(format_args!("{field}: {error}"));
-            ratios.insert(metric, serde_json::from_value(value).map_err(wrong)?);
+            ratios.insert(metric, json::from_value(&value).map_err(wrong)?);
         }
         Ok(Ratios(ratios))
     }

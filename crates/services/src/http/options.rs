@@ -3,7 +3,7 @@
 use super::forwarders::Forwarders;
 use super::head::HeadLimits;
 use super::hosts::Sites;
-use globset::{Glob, GlobMatcher};
+use super::pattern::Pattern;
 use httparse::Header;
 use std::str::FromStr;
 use std::time::Duration;
@@ -175,7 +175,7 @@ const RESERVED: [&str; 12] = [
 /// slashes included, `?` for one, `[ab]` for a choice, `{a,b}` for alternatives.
 #[derive(Clone, Debug)]
 pub struct FieldRule {
-    pattern: GlobMatcher,
+    pattern: Pattern,
     name: String,
     value: String,
 }
@@ -192,7 +192,7 @@ impl FieldRule {
     }
 
     fn new(pattern: &str, name: &str, value: &str) -> Result<FieldRule, String> {
-        let glob = Glob::new(pattern).map_err(|error| error.to_string())?;
+        let compiled = Pattern::new(pattern)?;
         if let Some(why) = why_it_matches_nothing(pattern) {
             return Err(format!("the pattern `{pattern}` matches no path: {why}"));
         }
@@ -203,12 +203,12 @@ impl FieldRule {
             _ => return Err(format!("`{name}: {value}` is not a header field")),
         }
         let (name, value) = (name.to_owned(), value.to_owned());
-        Ok(FieldRule { pattern: glob.compile_matcher(), name, value })
+        Ok(FieldRule { pattern: compiled, name, value })
     }
 
     /// True for matching paths.
     pub(super) fn matches(&self, path: &std::path::Path) -> bool {
-        self.pattern.is_match(path)
+        self.pattern.matches(path)
     }
 
     pub(super) fn field(&self) -> (&str, &str) {

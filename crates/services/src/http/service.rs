@@ -16,7 +16,7 @@ use super::tls::Tls;
 use super::worker::Worker;
 use crate::server::{
     AllowList, ConnectionLimiter, Connections, DRAIN_SWEEP, Ending, Limit, Listener, Refused,
-    Server, Service, Tracking, Work, WorkerService,
+    Running, Server, Service, Tracking, Work, WorkerService,
 };
 use std::fmt::Display;
 use std::io;
@@ -159,23 +159,25 @@ impl Service for Http {
         listener.steering(workers)
     }
 
-    async fn run(
+    fn run(
         server: &HttpService,
         worker: usize,
         listeners: Vec<Listener<Option<Tls>>>,
-    ) -> io::Result<()> {
-        let part = Rc::new(Worker::new(&server.service, worker));
-        let (counters, log) = (Arc::clone(&part.counters), part.log.clone());
-        let _metering = server.meter(worker, move || {
-            let latency = log.as_ref().map(|log| log.latency());
-            let (latency_us, latencies) = latency.unwrap_or_default();
-            Work { latency_us, latencies, ..counters.work() }
-        });
-        let outcome = server.serve(listeners, &part).await;
-        if let Some(log) = &part.log {
-            log.end().await;
-        }
-        outcome
+    ) -> Running<'_> {
+        Box::pin(async move {
+            let part = Rc::new(Worker::new(&server.service, worker));
+            let (counters, log) = (Arc::clone(&part.counters), part.log.clone());
+            let _metering = server.meter(worker, move || {
+                let latency = log.as_ref().map(|log| log.latency());
+                let (latency_us, latencies) = latency.unwrap_or_default();
+                Work { latency_us, latencies, ..counters.work() }
+            });
+            let outcome = server.serve(listeners, &part).await;
+            if let Some(log) = &part.log {
+                log.end().await;
+            }
+            outcome
+        })
     }
 }
 
