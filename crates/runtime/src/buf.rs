@@ -9,8 +9,10 @@
 mod pool;
 #[cfg(debug_assertions)]
 pub(crate) mod quarantine;
+mod several;
 
 pub(crate) use pool::Pool;
+pub(crate) use several::{SLICES_MAX, Several};
 
 use std::fmt;
 use std::ops::Deref;
@@ -148,9 +150,34 @@ enum Source {
     Owned(Vec<u8>),
     Shared(Rc<[u8]>),
     Static(&'static [u8]),
+    /// Of a vectored send. Users of the library see only the parts.
+    Several(Box<Several>),
 }
 
 impl SendBuf {
+    /// One buffer that consists of `parts`, in order.
+    pub(crate) fn several(parts: Vec<SendBuf>) -> SendBuf {
+        let end = parts.iter().map(SendBuf::len).sum();
+        SendBuf { start: 0, end, source: Source::Several(Box::new(Several::new(parts))) }
+    }
+
+    /// The parts of which it was made.
+    pub(crate) fn into_parts(self) -> Vec<SendBuf> {
+        match self.source {
+            Source::Several(several) => several.into_parts(),
+            _ => vec![self],
+        }
+    }
+
+    /// The parts, if it was made of parts.
+    #[inline]
+    pub(crate) fn as_several(&mut self) -> Option<&mut Several> {
+        match &mut self.source {
+            Source::Several(several) => Some(several),
+            _ => None,
+        }
+    }
+
     /// A part of bytes that several sends share. A range that reaches outside is cut.
     pub fn shared(bytes: Rc<[u8]>, range: std::ops::Range<usize>) -> SendBuf {
         let end = range.end.min(bytes.len());
@@ -165,6 +192,8 @@ impl SendBuf {
             Source::Owned(bytes) => bytes,
             Source::Shared(bytes) => bytes,
             Source::Static(bytes) => bytes,
+            // The first of them, and the others when it was sent.
+            Source::Several(several) => return several.first_slice(),
         };
         &whole[self.start..self.end]
     }
@@ -188,10 +217,17 @@ impl SendBuf {
     /// Marks the first `bytes` as sent.
     pub(crate) fn advance(&mut self, bytes: usize) {
         self.start = (self.start + bytes).min(self.end);
+        if let Some(several) = self.as_several() {
+            several.advance(bytes);
+        }
     }
 
     /// Moves waiting bytes out of the pool.
-    pub(crate) fn detach(self) -> SendBuf {
+    pub(crate) fn detach(mut self) -> SendBuf {
+        if let Some(several) = self.as_several() {
+            several.detach();
+            return self;
+        }
         if self.is_pooled() { SendBuf::from(self.as_slice().to_vec()) } else { self }
     }
 }

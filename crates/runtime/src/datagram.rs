@@ -3,7 +3,8 @@
 use crate::buf::{RecvBuf, SendBuf};
 use crate::driver::ancillary::RecvControl;
 use serde::Serialize;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::os::unix::net::SocketAddr as UnixAddress;
 
 /// Explicit congestion notification (RFC 3168): the low two bits of the traffic class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -61,20 +62,34 @@ pub struct Received {
     pub kernel_drops: Option<u32>,
     /// The datagram was longer than the buffer; `data` is its beginning.
     pub truncated: bool,
+    /// The sender on a Unix socket, if it has a name; `from` is then a placeholder.
+    pub(crate) unix_from: Option<Box<UnixAddress>>,
+}
+
+/// The sender of a datagram.
+#[derive(Debug)]
+pub(crate) enum Sender {
+    Internet(SocketAddr),
+    Unix(Option<Box<UnixAddress>>),
 }
 
 impl Received {
     pub(crate) fn plain(data: RecvBuf, from: SocketAddr) -> Received {
-        Received::told(data, from, RecvControl::default(), false)
+        Received::told(data, Sender::Internet(from), RecvControl::default(), false)
     }
 
     /// With the kernel's ancillary data.
     pub(crate) fn told(
         data: RecvBuf,
-        from: SocketAddr,
+        from: Sender,
         told: RecvControl,
         truncated: bool,
     ) -> Received {
+        const NO_ADDRESS: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
+        let (from, unix_from) = match from {
+            Sender::Internet(from) => (from, None),
+            Sender::Unix(from) => (NO_ADDRESS, from),
+        };
         let RecvControl { to, segment_bytes, traffic_class, received_ns, kernel_drops } = told;
         Received {
             data,
@@ -85,6 +100,7 @@ impl Received {
             received_ns,
             kernel_drops,
             truncated,
+            unix_from,
         }
     }
 

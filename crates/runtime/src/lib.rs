@@ -64,7 +64,7 @@ pub use counters::{CounterSnapshot, OverrunSummary};
 pub use datagram::{Datagram, Ecn, Received, SendErrors, UdpStats};
 pub use net::{
     BoundListener, BoundUdp, Keepalive, ListenOptions, TcpListener, TcpStream, UdpOptions,
-    UdpSocket, UnixListener, UnixStream,
+    UdpSocket, UnixDatagram, UnixListener, UnixStream,
 };
 pub use race::{Either, race};
 pub use runtime::{

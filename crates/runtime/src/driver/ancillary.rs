@@ -5,11 +5,18 @@
 
 pub(crate) mod fuzzing;
 
+use std::ffi::OsStr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::SocketAddr as UnixAddress;
 
 /// Bytes of the longest socket address, `sockaddr_in6`.
 pub(crate) const NAME_BYTES: usize = size_of::<libc::sockaddr_in6>();
 const NAME_BYTES_V4: usize = size_of::<libc::sockaddr_in>();
+
+/// Bytes of the address of a Unix socket, `sockaddr_un`.
+pub(crate) const UNIX_NAME_BYTES: usize = size_of::<libc::sockaddr_un>();
 
 /// Writes `address` as `sockaddr_in` or `sockaddr_in6` and returns its length.
 pub(crate) fn encode_address(address: &SocketAddr, into: &mut [u8; NAME_BYTES]) -> usize {
@@ -47,6 +54,22 @@ pub(crate) fn decode_address(bytes: &[u8]) -> Option<SocketAddr> {
             Some(SocketAddr::V6(SocketAddrV6::new(ip, port, flowinfo, scope_id)))
         }
         _ => None,
+    }
+}
+
+/// Reads the address of a Unix socket; `None` if it has no name, or one that the standard library cannot
+/// represent (a path of 108 bytes).
+pub(crate) fn decode_unix_address(bytes: &[u8]) -> Option<UnixAddress> {
+    let (family, path) = bytes.split_first_chunk()?;
+    if i32::from(u16::from_ne_bytes(*family)) != libc::AF_UNIX {
+        return None;
+    }
+    match path.split_first()? {
+        (0, name) => UnixAddress::from_abstract_name(name).ok(),
+        _ => {
+            let path = path.split(|byte| *byte == 0).next()?;
+            UnixAddress::from_pathname(OsStr::from_bytes(path)).ok()
+        }
     }
 }
 

@@ -1,8 +1,12 @@
-//! The state of a UDP socket on both engines: its setup, and the datagrams to send.
+//! The state of a datagram socket on both engines: its setup, and the datagrams to send.
 
-use super::ancillary::{NAME_BYTES, SendControl, Wanted};
+use super::ancillary::{
+    NAME_BYTES, SendControl, UNIX_NAME_BYTES, Wanted, decode_address, decode_unix_address,
+    encode_address,
+};
+use super::unix_attempt::{Outcome, UnixAttempt};
 use crate::buf::SendBuf;
-use crate::datagram::{Datagram, Received, UdpStats};
+use crate::datagram::{Datagram, Received, Sender, UdpStats};
 use crate::task::{WaitQueue, Waiter};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -28,6 +32,8 @@ pub(crate) struct UdpSetup {
     /// The peer of a connected socket.
     pub(crate) peer: Option<SocketAddr>,
     pub(crate) ipv6: bool,
+    /// A Unix socket: the outcome of each send is reported to its sender.
+    pub(crate) unix: bool,
     pub(crate) wanted: Wanted,
     /// Traffic class of datagrams that ask for no ECN codepoint: the DSCP in the upper six bits.
     pub(crate) traffic_class: u8,
@@ -50,8 +56,21 @@ impl UdpSetup {
 
     /// Bytes of a socket address and of ancillary data that a receive asks for.
     pub(crate) fn name_and_control_bytes(&self) -> (usize, usize) {
-        let name = if self.peer.is_some() { 0 } else { NAME_BYTES };
+        let name = match self.peer {
+            _ if self.unix => UNIX_NAME_BYTES,
+            Some(_) => 0,
+            None => NAME_BYTES,
+        };
         (name, self.wanted.control_bytes(self.ipv6))
+    }
+
+    /// The sender with this address; `None` if it cannot be read.
+    pub(crate) fn sender(&self, name: &[u8]) -> Option<Sender> {
+        Some(match self.peer {
+            _ if self.unix => Sender::Unix(decode_unix_address(name).map(Box::new)),
+            Some(peer) => Sender::Internet(peer),
+            None => Sender::Internet(decode_address(name)?),
+        })
     }
 
     /// The ancillary data of a datagram: what the kernel needs beside payload and destination.
@@ -91,6 +110,27 @@ pub(crate) struct Outgoing {
     pub(crate) datagram: Datagram,
     /// It was handed to the kernel before, and an ICMP error came in its place.
     pub(crate) retried: bool,
+    /// On a Unix socket.
+    pub(crate) unix: Option<Rc<UnixAttempt>>,
+}
+
+impl Outgoing {
+    fn new(datagram: Datagram) -> Outgoing {
+        Outgoing { datagram, retried: false, unix: None }
+    }
+
+    /// The address of the destination and its length: in `memory`, or that of a Unix socket, which lives
+    /// as long as this. Null and 0 for the peer of a connected socket.
+    pub(crate) fn name(&self, memory: &mut [u8; NAME_BYTES]) -> (*const libc::c_void, usize) {
+        match (&self.unix, &self.datagram.to) {
+            (Some(unix), _) => unix.name(),
+            (None, Some(to)) => {
+                let bytes = encode_address(to, memory);
+                (memory.as_ptr().cast(), bytes)
+            }
+            (None, None) => (std::ptr::null(), 0),
+        }
+    }
 }
 
 /// Datagrams that the kernel has not accepted yet, or (io_uring) is not yet known to have accepted.
@@ -182,6 +222,18 @@ impl Outbox {
         count > 0
     }
 
+    /// Takes a datagram of a Unix socket, if there is room.
+    pub(crate) fn take_attempt(&mut self, data: &mut Option<SendBuf>, attempt: &Rc<UnixAttempt>) {
+        if self.has_room()
+            && let Some(data) = data.take()
+        {
+            self.held += 1;
+            self.held_bytes += data.len();
+            let unix = Some(Rc::clone(attempt));
+            self.queue.push_back(Outgoing { unix, ..Outgoing::new(Datagram::new(data)) });
+        }
+    }
+
     fn push(&mut self, mut datagram: Datagram) {
         let bytes = datagram.data.len();
         let segment_bytes = datagram.segment_bytes.map_or(0, usize::from);
@@ -196,7 +248,7 @@ impl Outbox {
         };
         if piece_bytes >= bytes {
             self.held += 1;
-            self.queue.push_back(Outgoing { datagram, retried: false });
+            self.queue.push_back(Outgoing::new(datagram));
         } else {
             for piece in cut(&datagram, piece_bytes) {
                 self.held += 1;
@@ -221,6 +273,9 @@ impl Outbox {
     /// The kernel accepted it.
     pub(crate) fn sent(&mut self, outgoing: &Outgoing, stats: &mut UdpStats) {
         stats.sent += outgoing.datagram.datagrams() as u64;
+        if let Some(unix) = &outgoing.unix {
+            unix.end(Outcome::Sent);
+        }
         self.forget(outgoing);
     }
 
@@ -229,8 +284,21 @@ impl Outbox {
         self.held_bytes -= outgoing.datagram.data.len();
     }
 
-    /// The kernel refused it: it is sent again before all newer ones, or counted as lost.
-    pub(crate) fn refuse(&mut self, mut outgoing: Outgoing, errno: i32, stats: &mut UdpStats) {
+    /// The kernel refused it: it is sent again before all newer ones, or counted as lost. True if the
+    /// next one has to wait for room in the send buffer.
+    pub(crate) fn refuse(
+        &mut self,
+        mut outgoing: Outgoing,
+        errno: i32,
+        stats: &mut UdpStats,
+    ) -> bool {
+        if let Some(unix) = outgoing.unix.take() {
+            // Its sender decides, also if the queue of the receiver is full (EAGAIN), for which there is
+            // no event, and which must not hold up datagrams to others.
+            self.forget(&outgoing);
+            unix.end(Outcome::Refused(errno, outgoing.datagram.data));
+            return false;
+        }
         let segmented = outgoing.datagram.segment_bytes.is_some();
         match errno {
             libc::EAGAIN => {
@@ -260,6 +328,7 @@ impl Outbox {
                 self.forget(&outgoing);
             }
         }
+        errno == libc::EAGAIN
     }
 
     /// Puts back a datagram that the kernel has refused, behind those put back earlier.
@@ -287,7 +356,7 @@ fn cut(datagram: &Datagram, piece_bytes: usize) -> impl Iterator<Item = Outgoing
         let end = (start + piece_bytes.max(1)).min(bytes.len());
         let data = SendBuf::shared(Rc::clone(&bytes), start..end);
         let segment_bytes = segment_bytes.filter(|segment| usize::from(*segment) < data.len());
-        Outgoing { datagram: Datagram { data, to, from, segment_bytes, ecn }, retried: false }
+        Outgoing::new(Datagram { data, to, from, segment_bytes, ecn })
     })
 }
 

@@ -6,8 +6,7 @@ use crate::calls::{Call, Calls};
 use crate::counters::Counters;
 use crate::datagram::{Received, UdpStats};
 use crate::driver::ancillary::{
-    NAME_BYTES, RECV_CONTROL_BYTES_MAX, SEND_CONTROL_BYTES_MAX, decode_address, decode_control,
-    encode_address,
+    NAME_BYTES, RECV_CONTROL_BYTES_MAX, SEND_CONTROL_BYTES_MAX, UNIX_NAME_BYTES, decode_control,
 };
 use crate::driver::datagrams::{
     BATCH_MAX, Outbox, Outgoing, UdpSetup, count_received, is_icmp_error,
@@ -105,6 +104,11 @@ impl Reading {
     }
 }
 
+/// The longest address of a sender.
+fn name_bytes_max(setup: &UdpSetup) -> usize {
+    if setup.unix { UNIX_NAME_BYTES } else { NAME_BYTES }
+}
+
 /// A pool for datagram sockets of one geometry, and the receives into it.
 pub(super) struct RecvBatch {
     pool: Rc<Pool>,
@@ -112,28 +116,35 @@ pub(super) struct RecvBatch {
     bytes: usize,
     headers: Vec<libc::mmsghdr>,
     iovecs: Vec<libc::iovec>,
-    names: Vec<[u8; NAME_BYTES]>,
+    /// Of `name_bytes` each.
+    names: Vec<u8>,
+    name_bytes: usize,
     controls: Vec<[u8; RECV_CONTROL_BYTES_MAX]>,
     /// Buffers taken from the pool to be filled: one for each header from the first on.
     ready: Vec<u16>,
 }
 
 impl RecvBatch {
-    pub(super) fn new(count: u16, bytes: usize) -> io::Result<RecvBatch> {
+    pub(super) fn new(setup: &UdpSetup, count: u16) -> io::Result<RecvBatch> {
+        let (bytes, name_bytes) = (setup.buffer_bytes, name_bytes_max(setup));
         Ok(RecvBatch {
             // Whole cache lines, so that no two buffers share one.
             pool: Rc::new(Pool::new(count, bytes.next_multiple_of(64))?),
             bytes,
             headers: empty_headers(),
             iovecs: vec![NO_BUFFER; BATCH_MAX],
-            names: vec![[0; NAME_BYTES]; BATCH_MAX],
+            names: vec![0; name_bytes * BATCH_MAX],
+            name_bytes,
             controls: vec![[0; RECV_CONTROL_BYTES_MAX]; BATCH_MAX],
             ready: Vec::with_capacity(BATCH_MAX),
         })
     }
 
-    pub(super) fn has_geometry(&self, count: u16, bytes: usize) -> bool {
-        self.pool.count() == usize::from(count) && self.bytes == bytes
+    /// True if it fits a socket with this setup, with this many buffers.
+    pub(super) fn fits(&self, setup: &UdpSetup, count: u16) -> bool {
+        self.pool.count() == usize::from(count)
+            && self.bytes == setup.buffer_bytes
+            && self.name_bytes == name_bytes_max(setup)
     }
 
     /// Receives at most `most` datagrams with one system call, without waiting, and appends them
@@ -185,7 +196,7 @@ impl RecvBatch {
             let header = &mut self.headers[at].msg_hdr;
             header.msg_iov = iovec;
             header.msg_iovlen = 1;
-            header.msg_name = self.names[at].as_mut_ptr().cast();
+            header.msg_name = self.names[at * self.name_bytes..].as_mut_ptr().cast();
             header.msg_namelen = name_bytes as libc::socklen_t;
             header.msg_control = self.controls[at].as_mut_ptr().cast();
             header.msg_controllen = control_bytes as _;
@@ -200,10 +211,8 @@ impl RecvBatch {
         let bytes = (header.msg_len as usize).min(self.bytes);
         let data = RecvBuf::from_pool(&self.pool, self.ready[at], 0, bytes);
         let header = &header.msg_hdr;
-        let from = match setup.peer {
-            Some(peer) => peer,
-            None => decode_address(&self.names[at][..NAME_BYTES.min(header.msg_namelen as usize)])?,
-        };
+        let name_bytes = self.name_bytes.min(header.msg_namelen as usize);
+        let from = setup.sender(&self.names[at * self.name_bytes..][..name_bytes])?;
         let control_bytes = RECV_CONTROL_BYTES_MAX.min(header.msg_controllen as _);
         let told = decode_control(&self.controls[at][..control_bytes]);
         let truncated = header.msg_flags & libc::MSG_TRUNC != 0;
@@ -262,13 +271,10 @@ impl SendBatch {
             }
             Err(error) => {
                 let errno = errno(&error);
-                if let Some(outgoing) = outbox.pop_alone() {
-                    outbox.refuse(outgoing, errno, stats);
-                }
                 if errno == libc::EAGAIN {
                     counters.eagain.add(1);
                 }
-                errno != libc::EAGAIN
+                !outbox.pop_alone().is_some_and(|first| outbox.refuse(first, errno, stats))
             }
         }
     }
@@ -306,18 +312,15 @@ impl SendBatch {
     fn prepare(&mut self, at: usize, outgoing: &Outgoing, setup: &UdpSetup) {
         let datagram = &outgoing.datagram;
         let bytes = datagram.data.as_slice();
-        let name = &mut self.names[at];
-        let name_bytes = datagram.to.map_or(0, |to| encode_address(&to, name));
+        let (name, name_bytes) = outgoing.name(&mut self.names[at]);
         let control = setup.control_for(datagram).encode(setup.ipv6, &mut self.controls[at]);
         let iovec = &mut self.iovecs[at];
         *iovec = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
         let header = &mut self.headers[at].msg_hdr;
         header.msg_iov = iovec;
         header.msg_iovlen = 1;
-        header.msg_name = match name_bytes {
-            0 => std::ptr::null_mut(),
-            _ => name.as_mut_ptr().cast(),
-        };
+        // The kernel only reads it.
+        header.msg_name = name.cast_mut();
         header.msg_namelen = name_bytes as libc::socklen_t;
         header.msg_control = match control {
             0 => std::ptr::null_mut(),

@@ -46,6 +46,7 @@ mod mmsg;
 pub(crate) mod pieces;
 pub(crate) mod slots;
 mod socket;
+pub(crate) mod unix_attempt;
 pub(crate) mod uring;
 pub(crate) mod zero_copy;
 
@@ -53,6 +54,7 @@ use self::datagrams::UdpSetup;
 use self::epoll::EpollDriver;
 use self::pieces::Piece;
 use self::slots::Key;
+use self::unix_attempt::UnixAttempt;
 use self::uring::UringDriver;
 use self::zero_copy::Buffer;
 use crate::buf::{RecvBuf, SendBuf};
@@ -65,6 +67,7 @@ use crate::sys::socket::{SockAddr, SockRef};
 use crate::task::{WaitQueue, WaitToken, Waiter};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
@@ -220,6 +223,11 @@ operations! {
         key: Key, waiter: &mut Waiter<'_>, batch: &mut Vec<Datagram>
     ) -> Poll<io::Result<()>>;
 
+    /// Takes a datagram of a Unix socket once there is room; ready when `attempt` has its outcome.
+    fn poll_attempt(
+        key: Key, waiter: &mut Waiter<'_>, data: &mut Option<SendBuf>, attempt: &Rc<UnixAttempt>
+    ) -> Poll<io::Result<()>>;
+
     /// Ready when `poll_send_batch` would take a datagram.
     fn poll_datagrams_ready(key: Key, waiter: &mut Waiter<'_>) -> Poll<io::Result<()>>;
 
@@ -239,6 +247,12 @@ operations! {
     /// Takes the descriptor of a flushed stream out of the driver, with what was received and not
     /// taken, if no receive is with the kernel; otherwise ends that.
     fn release(key: Key) -> Option<io::Result<(OwnedFd, Vec<RecvBuf>)>>;
+
+    /// Likewise a listener, with the connections that it has accepted.
+    fn release_listener(key: Key) -> Option<io::Result<(OwnedFd, Vec<OwnedFd>)>>;
+
+    /// Likewise a datagram socket, with the datagrams that it has received.
+    fn release_datagrams(key: Key) -> Option<io::Result<(OwnedFd, Vec<Received>)>>;
 
     /// Closes a socket. Queued data is still sent, for at most the linger time. Collects the wakers of
     /// futures that were leaked.

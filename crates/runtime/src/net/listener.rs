@@ -7,8 +7,8 @@ use crate::driver::Side;
 use crate::driver::slots::Key;
 use crate::runtime::{Notice, Worker, current};
 use crate::sys::Mapping;
-use crate::sys::socket::{Domain, Protocol, Socket, Type};
-use crate::task::{WaitToken, Waiter};
+use crate::sys::socket::{Domain, Protocol, SockRef, Socket, Type};
+use crate::task::{WaitToken, Waiter, yield_now};
 use crate::time::sleep;
 use crate::{Either, race};
 use std::cell::Cell;
@@ -210,6 +210,16 @@ impl TcpListener {
         Ok(TcpListener { acceptor: Acceptor::new(OwnedFd::from(listener))?, address })
     }
 
+    /// Gives the socket to the standard library, in blocking mode, with the connections that were
+    /// accepted and not taken by [`accept`](Self::accept).
+    ///
+    /// # Errors
+    /// Those of fcntl(2).
+    pub async fn into_std(self) -> io::Result<(std::net::TcpListener, Vec<std::net::TcpStream>)> {
+        let (listener, accepted) = self.acceptor.into_fd().await?;
+        Ok((listener.into(), accepted.into_iter().map(Into::into).collect()))
+    }
+
     /// The address it is bound to.
     pub fn local_addr(&self) -> SocketAddr {
         self.address
@@ -267,6 +277,28 @@ impl Acceptor {
             told_of_descriptors: Cell::new(false),
             told_of_memory: Cell::new(false),
         })
+    }
+
+    pub(super) fn with_socket<R>(
+        &self,
+        ask: impl FnOnce(SockRef<'_>) -> io::Result<R>,
+    ) -> io::Result<R> {
+        with_socket(&self.worker, self.key, ask)
+    }
+
+    pub(super) async fn into_fd(self) -> io::Result<(OwnedFd, Vec<OwnedFd>)> {
+        let (listener, accepted) = loop {
+            let released = self.worker.driver.borrow_mut().release_listener(self.key);
+            match released {
+                Some(released) => break released?,
+                // Its accept ends within the next turns of the engine.
+                None => yield_now().await,
+            }
+        };
+        for socket in accepted.iter().chain([&listener]) {
+            SockRef::from(socket).set_nonblocking(false)?;
+        }
+        Ok((listener, accepted))
     }
 
     pub(super) async fn accept(&self) -> io::Result<TcpStream> {

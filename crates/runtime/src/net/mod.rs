@@ -13,10 +13,12 @@ pub use listener::{BoundListener, ListenOptions, TcpListener};
 pub use names::resolve;
 pub use split::{RecvHalf, SendHalf};
 pub use steering::{Steering, Targets};
-pub use stream::{Connect, Keepalive, Recv, Send, TcpStream};
+pub use stream::{Connect, Keepalive, Recv, Send, SendVectored, TcpStream};
 pub use udp::{RecvBatch, SendBatch, UdpSocket};
 pub use udp_options::{BoundUdp, Granted, UdpOptions};
-pub use unix::{UnixListener, UnixStream};
+pub use unix::{
+    UnixDatagram, UnixDatagramOptions, UnixListener, UnixReceived, UnixSend, UnixStream,
+};
 
 use crate::driver::slots::Key;
 use crate::driver::{Driver, Side};

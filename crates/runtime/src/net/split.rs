@@ -1,7 +1,7 @@
 //! The two halves of a connection, owned by two tasks.
 
 use super::TcpStream;
-use super::stream::{Recv, Send};
+use super::stream::{Recv, Send, SendVectored};
 use crate::buf::SendBuf;
 use std::io;
 use std::rc::Rc;
@@ -46,6 +46,14 @@ impl SendHalf {
     /// As [`TcpStream::send`].
     pub fn send(&self, buf: impl Into<SendBuf>) -> Send<'_> {
         self.stream.send(buf)
+    }
+
+    /// As [`TcpStream::send_vectored`].
+    pub fn send_vectored<B: Into<SendBuf>>(
+        &self,
+        bufs: impl IntoIterator<Item = B>,
+    ) -> SendVectored<'_> {
+        self.stream.send_vectored(bufs)
     }
 
     /// As [`TcpStream::flush`].

@@ -5,7 +5,7 @@ mod futures;
 mod options;
 mod send_file;
 
-pub use futures::{Connect, Recv, Send};
+pub use futures::{Connect, Recv, Send, SendVectored};
 pub use options::Keepalive;
 
 use super::{Operation, close, internet_address, lend, with_socket};
@@ -274,6 +274,31 @@ impl TcpStream {
         Send::new(self, buf.into(), true)
     }
 
+    /// Sends several buffers in order, as [`send`](Self::send) would send one with all their bytes, and
+    /// without copying them together: one system call for up to 64. Returns once they are queued: all of
+    /// them or, if the future is dropped before, none. Other sends come before or behind them, never in
+    /// between.
+    ///
+    /// ```no_run
+    /// # async fn example(stream: twinring::TcpStream, body: std::rc::Rc<[u8]>) -> std::io::Result<()> {
+    /// use twinring::SendBuf;
+    ///
+    /// let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+    /// stream.send_vectored([SendBuf::from(head), body.into()]).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn send_vectored<B: Into<SendBuf>>(
+        &self,
+        bufs: impl IntoIterator<Item = B>,
+    ) -> SendVectored<'_> {
+        let bufs = bufs.into_iter().map(Into::into).collect();
+        SendVectored(Send::new(self, SendBuf::several(bufs), false))
+    }
+
     /// Returns when the kernel has all sent data.
     ///
     /// # Errors
@@ -340,13 +365,11 @@ impl TcpStream {
         with_socket(&self.worker, self.key, |socket| socket.local_addr()).and_then(internet_address)
     }
 
-    pub(super) fn unix_address(
+    pub(super) fn socket_address(
         &self,
         ask: impl FnOnce(SockRef<'_>) -> io::Result<SockAddr>,
-    ) -> io::Result<std::os::unix::net::SocketAddr> {
-        let address = with_socket(&self.worker, self.key, ask)?;
-        let not_unix = || io::Error::new(io::ErrorKind::InvalidData, "not a Unix socket");
-        address.as_unix().ok_or_else(not_unix)
+    ) -> io::Result<SockAddr> {
+        with_socket(&self.worker, self.key, ask)
     }
 
     /// Queues FIN behind all queued data.

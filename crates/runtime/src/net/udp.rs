@@ -4,17 +4,18 @@ use super::{BoundUdp, Operation, UdpOptions, close, forget_waiter, lend, with_so
 use crate::buf::SendBuf;
 use crate::datagram::{Datagram, Received, UdpStats};
 use crate::driver::Side;
-use crate::driver::datagrams::BATCH_MAX;
+use crate::driver::datagrams::{BATCH_MAX, UdpSetup};
 use crate::driver::slots::Key;
+use crate::driver::unix_attempt::UnixAttempt;
 use crate::runtime::{Worker, current};
 use crate::sys;
-use crate::sys::socket::SockFilter;
-use crate::task::{WaitToken, Waiter};
+use crate::sys::socket::{SockFilter, SockRef};
+use crate::task::{WaitToken, Waiter, yield_now};
 use std::cell::Cell;
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -89,17 +90,24 @@ impl UdpSocket {
     /// # Panics
     /// Outside a twinring runtime.
     pub fn from_bound(bound: BoundUdp) -> io::Result<UdpSocket> {
-        let worker = current();
-        let (local, peer) = (bound.local_addr(), bound.setup.peer);
-        let socket = OwnedFd::from(bound.socket);
-        let key = worker.driver.borrow_mut().add_udp(socket, bound.setup)?;
+        let local = bound.local_addr();
+        UdpSocket::new(OwnedFd::from(bound.socket), bound.setup, local)
+    }
+
+    /// The state of a Unix datagram socket, whose addresses are not here.
+    pub(super) fn of_unix(socket: OwnedFd, setup: UdpSetup) -> io::Result<UdpSocket> {
+        UdpSocket::new(socket, setup, SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)))
+    }
+
+    fn new(socket: OwnedFd, setup: UdpSetup, local: SocketAddr) -> io::Result<UdpSocket> {
+        let (worker, peer) = (current(), setup.peer);
+        let key = worker.driver.borrow_mut().add_udp(socket, setup)?;
         let (cancels, recv_token) = (Cell::new(0), Cell::default());
         Ok(UdpSocket { worker, key, local, peer, cancels, recv_token })
     }
 
     /// Adds a bound socket of the standard library to the current worker, with the default
-    /// [`UdpOptions`]; see [`UdpOptions::from_std`]. For the way back, duplicate the descriptor
-    /// (`as_fd`), receive until nothing is left, and drop this socket.
+    /// [`UdpOptions`]; see [`UdpOptions::from_std`].
     ///
     /// # Errors
     /// As [`UdpOptions::from_std`] and [`from_bound`](Self::from_bound).
@@ -108,6 +116,32 @@ impl UdpSocket {
     /// Outside a twinring runtime.
     pub fn from_std(socket: std::net::UdpSocket) -> io::Result<UdpSocket> {
         UdpSocket::from_bound(UdpOptions::default().from_std(socket)?)
+    }
+
+    /// Sends queued datagrams, and gives the socket to the standard library, in blocking mode, with the
+    /// datagrams that were received and not taken. Its options stay as they are.
+    ///
+    /// # Errors
+    /// Those of fcntl(2).
+    pub async fn into_std(self) -> io::Result<(std::net::UdpSocket, Vec<Received>)> {
+        let (socket, unread) = self.into_fd().await?;
+        Ok((socket.into(), unread))
+    }
+
+    pub(super) async fn into_fd(self) -> io::Result<(OwnedFd, Vec<Received>)> {
+        // No other task waits.
+        self.cancel();
+        self.flush().await?;
+        let (socket, unread) = loop {
+            let released = self.worker.driver.borrow_mut().release_datagrams(self.key);
+            match released {
+                Some(released) => break released?,
+                // Its receives end within the next turns of the engine.
+                None => yield_now().await,
+            }
+        };
+        SockRef::from(&socket).set_nonblocking(false)?;
+        Ok((socket, unread))
     }
 
     /// The address of this end, with the port the kernel chose.
@@ -212,7 +246,8 @@ impl UdpSocket {
         .await
     }
 
-    /// Sends one datagram to `to`, like [`send_batch`](Self::send_batch).
+    /// Sends one datagram to `to`, like [`send_batch`](Self::send_batch). A future that is dropped while
+    /// it waits drops the datagram; a batch keeps it.
     ///
     /// # Errors
     /// As [`send_batch`](Self::send_batch).
@@ -220,7 +255,7 @@ impl UdpSocket {
         self.send_batch(&mut vec![Datagram::to(to, data)]).await
     }
 
-    /// Sends one datagram to the peer of a connected socket.
+    /// Sends one datagram to the peer of a connected socket, like [`send_to`](Self::send_to).
     ///
     /// # Errors
     /// As [`send_batch`](Self::send_batch).
@@ -260,9 +295,7 @@ impl UdpSocket {
     pub fn stop_receiving(&self) -> io::Result<()> {
         // The shortest program of the classic packet filter: keep 0 bytes, that is, drop.
         const DROP: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
-        with_socket(&self.worker, self.key, |socket| {
-            socket.attach_filter(&[SockFilter::new(DROP, 0, 0, 0)])
-        })
+        self.with_socket(|socket| socket.attach_filter(&[SockFilter::new(DROP, 0, 0, 0)]))
     }
 
     /// The counts of the socket so far, including the drops that the kernel counted for it.
@@ -271,9 +304,8 @@ impl UdpSocket {
     /// When the kernel does not report its drops (Linux before 4.12).
     pub fn stats(&self) -> io::Result<UdpStats> {
         let mut stats = self.counted();
-        stats.kernel_drops = with_socket(&self.worker, self.key, |socket| {
-            sys::datagram::drops(socket.as_fd()).map(u64::from)
-        })?;
+        stats.kernel_drops =
+            self.with_socket(|socket| sys::datagram::drops(socket.as_fd()).map(u64::from))?;
         Ok(stats)
     }
 
@@ -284,8 +316,37 @@ impl UdpSocket {
         self.worker.driver.borrow().udp_stats(self.key).unwrap_or_default()
     }
 
+    /// Hands a datagram of a Unix socket over; ready when `attempt` has its outcome.
+    pub(super) fn poll_attempt(
+        &self,
+        cx: &Context<'_>,
+        token: &mut WaitToken,
+        data: &mut Option<SendBuf>,
+        attempt: &Rc<UnixAttempt>,
+    ) -> Poll<io::Result<()>> {
+        let mut waiter = Waiter::new(cx, token);
+        let mut driver = self.worker.driver.borrow_mut();
+        driver.poll_attempt(self.key, &mut waiter, data, attempt)
+    }
+
+    /// The future of a send was dropped.
+    pub(super) fn forget_sender(&self, token: &mut WaitToken) {
+        forget_waiter(&self.worker, self.key, Side::Send, token);
+    }
+
+    pub(super) fn with_socket<R>(
+        &self,
+        ask: impl FnOnce(SockRef<'_>) -> io::Result<R>,
+    ) -> io::Result<R> {
+        with_socket(&self.worker, self.key, ask)
+    }
+
+    pub(super) fn cancels(&self) -> u32 {
+        self.cancels.get()
+    }
+
     /// Takes one operation from the task's budget, or makes the task yield.
-    fn spend(&self, cx: &mut Context<'_>) -> bool {
+    pub(super) fn spend(&self, cx: &mut Context<'_>) -> bool {
         let allowed = self.worker.executor.spend();
         if !allowed {
             cx.waker().wake_by_ref();
@@ -293,7 +354,7 @@ impl UdpSocket {
         allowed
     }
 
-    fn check_cancelled(&self, started_under: u32) -> io::Result<()> {
+    pub(super) fn check_cancelled(&self, started_under: u32) -> io::Result<()> {
         if self.cancels.get() == started_under {
             Ok(())
         } else {

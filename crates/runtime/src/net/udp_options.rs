@@ -257,6 +257,7 @@ impl UdpOptions {
         let setup = UdpSetup {
             peer,
             ipv6: local.is_ipv6(),
+            unix: false,
             wanted: Wanted {
                 pktinfo: self.pktinfo,
                 gro,

@@ -1,7 +1,13 @@
-//! Unix stream sockets: streams and listeners like those of TCP, with paths for addresses.
+//! Unix sockets: streams and listeners like those of TCP, and datagrams, with paths for addresses.
 
+mod address;
+mod datagram;
+
+pub use datagram::{UnixDatagram, UnixDatagramOptions, UnixReceived, UnixSend};
+
+use self::address::{of_kernel, to_kernel};
 use super::listener::Acceptor;
-use super::stream::{Connect, Recv, Send, TcpStream};
+use super::stream::{Connect, Recv, Send, SendVectored, TcpStream};
 use crate::buf::{RecvBuf, SendBuf};
 use crate::sys::socket::{Domain, SockAddr, Socket, Type};
 use crate::time::sleep;
@@ -40,17 +46,31 @@ impl UnixListener {
     /// Outside a twinring runtime.
     pub fn bind(path: impl AsRef<Path>) -> io::Result<UnixListener> {
         let path = path.as_ref();
-        let bind = || {
-            let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-            socket.bind(&SockAddr::unix(path)?)?;
-            socket.listen(BACKLOG)?;
-            Acceptor::new(OwnedFd::from(socket))
-        };
-        let acceptor = bind().map_err(|error| {
+        SockAddr::unix(path).and_then(|address| UnixListener::listen(&address)).map_err(|error| {
             let path = path.display();
             io::Error::new(error.kind(), format!("cannot listen on {path}: {error}"))
-        })?;
-        Ok(UnixListener { acceptor })
+        })
+    }
+
+    /// Like [`bind`](Self::bind), for an address that may be an abstract name
+    /// ([`SocketAddrExt`](std::os::linux::net::SocketAddrExt)).
+    ///
+    /// # Errors
+    /// When the address cannot be bound; the message names it.
+    ///
+    /// # Panics
+    /// Outside a twinring runtime.
+    pub fn bind_addr(address: &SocketAddr) -> io::Result<UnixListener> {
+        to_kernel(address).and_then(|it| UnixListener::listen(&it)).map_err(|error| {
+            io::Error::new(error.kind(), format!("cannot listen on {address:?}: {error}"))
+        })
+    }
+
+    fn listen(address: &SockAddr) -> io::Result<UnixListener> {
+        let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+        socket.bind(address)?;
+        socket.listen(BACKLOG)?;
+        Ok(UnixListener { acceptor: Acceptor::new(OwnedFd::from(socket))? })
     }
 
     /// Adds a listening socket of the standard library to the current worker.
@@ -62,6 +82,25 @@ impl UnixListener {
     /// Outside a twinring runtime.
     pub fn from_std(listener: std::os::unix::net::UnixListener) -> io::Result<UnixListener> {
         Ok(UnixListener { acceptor: Acceptor::new(OwnedFd::from(listener))? })
+    }
+
+    /// As [`TcpListener::into_std`](super::TcpListener::into_std).
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn into_std(
+        self,
+    ) -> io::Result<(std::os::unix::net::UnixListener, Vec<std::os::unix::net::UnixStream>)> {
+        let (listener, accepted) = self.acceptor.into_fd().await?;
+        Ok((listener.into(), accepted.into_iter().map(Into::into).collect()))
+    }
+
+    /// The address it is bound to.
+    ///
+    /// # Errors
+    /// Those of getsockname(2).
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.acceptor.with_socket(|socket| socket.local_addr()).and_then(|it| of_kernel(&it))
     }
 
     /// The next connection, as [`TcpListener::accept`](super::TcpListener::accept).
@@ -97,10 +136,25 @@ impl UnixStream {
     /// # Panics
     /// Outside a twinring runtime.
     pub async fn connect(path: impl AsRef<Path>) -> io::Result<UnixStream> {
-        let address = SockAddr::unix(path)?;
+        UnixStream::connect_to(&SockAddr::unix(path)?).await
+    }
+
+    /// Like [`connect`](Self::connect), to an address that may be an abstract name
+    /// ([`SocketAddrExt`](std::os::linux::net::SocketAddrExt)).
+    ///
+    /// # Errors
+    /// Those of connect(2).
+    ///
+    /// # Panics
+    /// Outside a twinring runtime.
+    pub async fn connect_addr(address: &SocketAddr) -> io::Result<UnixStream> {
+        UnixStream::connect_to(&to_kernel(address)?).await
+    }
+
+    async fn connect_to(address: &SockAddr) -> io::Result<UnixStream> {
         loop {
             let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-            match Connect::socket(socket, &address).await {
+            match Connect::socket(socket, address).await {
                 Ok(stream) => return Ok(UnixStream { stream }),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     sleep(FULL_BACKLOG_PAUSE).await;
@@ -171,6 +225,14 @@ impl UnixStream {
         self.stream.recv_until(separator, limit).await
     }
 
+    /// As [`TcpStream::peek`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn peek(&self, into: &mut [u8]) -> io::Result<usize> {
+        self.stream.peek(into).await
+    }
+
     /// As [`TcpStream::put_back`].
     pub fn put_back(&self, data: impl Into<RecvBuf>) {
         self.stream.put_back(data);
@@ -179,6 +241,14 @@ impl UnixStream {
     /// As [`TcpStream::send`].
     pub fn send(&self, buf: impl Into<SendBuf>) -> Send<'_> {
         self.stream.send(buf)
+    }
+
+    /// As [`TcpStream::send_vectored`].
+    pub fn send_vectored<B: Into<SendBuf>>(
+        &self,
+        bufs: impl IntoIterator<Item = B>,
+    ) -> SendVectored<'_> {
+        self.stream.send_vectored(bufs)
     }
 
     /// As [`TcpStream::flush`].
@@ -254,12 +324,12 @@ impl UnixStream {
         self.stream.poll_shutdown_write(cx)
     }
 
-    /// The address of the other end: its path, if it is bound to one.
+    /// The address of the other end: its path or abstract name, if it is bound to one.
     ///
     /// # Errors
     /// ENOTCONN when the connection has ended.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        self.stream.unix_address(|socket| socket.peer_addr())
+        self.stream.socket_address(|socket| socket.peer_addr()).and_then(|it| of_kernel(&it))
     }
 
     /// The address of this end.
@@ -267,7 +337,7 @@ impl UnixStream {
     /// # Errors
     /// Those of getsockname(2).
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.stream.unix_address(|socket| socket.local_addr())
+        self.stream.socket_address(|socket| socket.local_addr()).and_then(|it| of_kernel(&it))
     }
 }
 

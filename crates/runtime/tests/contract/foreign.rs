@@ -14,6 +14,7 @@ use twinring::{Keepalive, ListenOptions, Notice, TcpListener, TcpStream, spawn, 
 contract!(
     sockets_come_from_the_standard_library real "simulated machines have their own descriptors",
     a_stream_goes_to_the_standard_library_with_all_bytes real "simulated machines have their own descriptors",
+    a_listener_goes_to_the_standard_library_with_all_connections real "simulated machines have their own descriptors",
     options_are_set_through_the_descriptor real "simulated machines have their own descriptors",
     options_have_methods real "simulated sockets have no such options",
     a_duplicate_keeps_the_connection_and_no_events real "simulated machines have their own descriptors",
@@ -69,6 +70,43 @@ fn a_stream_goes_to_the_standard_library_with_all_bytes(configuration: Configura
             let theirs = theirs.await;
             assert_pattern(2, 0, &theirs[..200_000]);
             assert_eq!(&theirs[200_000..], b"the end");
+        }
+    });
+}
+
+fn a_listener_goes_to_the_standard_library_with_all_connections(configuration: Configuration) {
+    configuration.run(async {
+        for accepts in [false, true] {
+            let listener = listen();
+            let address = listener.local_addr();
+            let mut peers = Vec::new();
+            let mut connect = || peers.push(Peer::connect(address).expect("the backlog has room"));
+            connect();
+            if accepts {
+                drop(listener.accept().await.expect("a connection"));
+                assert!(poll_once(listener.accept()).await.is_none());
+            }
+            (0..5).for_each(|_| connect());
+            settle().await;
+            let (listener, mut accepted) = listener.into_std().await.expect("a socket");
+            connect();
+            let expected = peers.len() - usize::from(accepts);
+            let accepted = on_thread(move || {
+                while accepted.len() < expected {
+                    accepted.push(listener.accept().expect("a connection").0);
+                }
+                // Blocking calls work on all of them.
+                for connection in &mut accepted {
+                    connection.write_all(b"hello").expect("room");
+                }
+                accepted
+            });
+            let accepted = accepted.await;
+            for peer in &mut peers[usize::from(accepts)..] {
+                peer.read_exact(&mut [0; 5]).expect("its connection was accepted");
+            }
+            drop(accepted);
+            Peer::connect(address).expect_err("the listener was closed with its last descriptor");
         }
     });
 }

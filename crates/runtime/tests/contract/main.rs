@@ -63,6 +63,7 @@ mod teardown;
 mod timers;
 mod transcripts;
 mod unix;
+mod vectored;
 mod waiting;
 mod waking;
 mod workers;

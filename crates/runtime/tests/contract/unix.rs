@@ -2,7 +2,8 @@
 
 use crate::support::*;
 use std::io::{self, Read, Write};
-use std::os::unix::net::UnixStream as Peer;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream as Peer};
 use std::path::PathBuf;
 use std::time::Duration;
 use twinring::{UnixListener, UnixStream, spawn, timeout};
@@ -15,6 +16,8 @@ contract!(
     errors_name_the_path real "simulated machines have no Unix sockets",
     a_peer_that_goes_away_is_an_error real "simulated machines have no Unix sockets",
     sockets_come_and_go_from_the_standard_library real "simulated machines have no Unix sockets",
+    names_may_be_abstract real "simulated machines have no Unix sockets",
+    buffers_are_sent_together real "simulated machines have no Unix sockets",
 );
 
 fn directory() -> tempfile::TempDir {
@@ -203,6 +206,38 @@ fn a_peer_that_goes_away_is_an_error(configuration: Configuration) {
     });
 }
 
+fn names_may_be_abstract(configuration: Configuration) {
+    configuration.run(async {
+        let name = format!("twinring-{}-{:?}", std::process::id(), std::thread::current().id());
+        let address = SocketAddr::from_abstract_name(&name).expect("short enough");
+        let listener = UnixListener::bind_addr(&address).expect("a new name");
+        let taken = UnixListener::bind_addr(&address).expect_err("it is in use");
+        assert!(taken.to_string().contains(&name), "{taken}");
+        let stream = UnixStream::connect_addr(&address).await.expect("a listener");
+        let served = listener.accept().await.expect("a connection");
+        for address in [stream.peer_addr(), served.local_addr(), listener.local_addr()] {
+            let address = address.expect("connected");
+            assert_eq!(address.as_abstract_name(), Some(name.as_bytes()));
+        }
+    });
+}
+
+fn buffers_are_sent_together(configuration: Configuration) {
+    configuration.run(async {
+        let (one, other) = UnixStream::pair().expect("a pair");
+        let sent = pattern(8, 0..1_000_000);
+        let send = async {
+            for chunk in sent.chunks(100_000) {
+                let parts = chunk.chunks(777).map(<[u8]>::to_vec);
+                one.send_vectored(parts).await.expect("the other end reads");
+            }
+            one.shutdown_write().await.expect("the other end reads");
+        };
+        let (received, ()) = both(recv_to_end(&other), send).await;
+        assert!(received == sent);
+    });
+}
+
 fn sockets_come_and_go_from_the_standard_library(configuration: Configuration) {
     configuration.run(async {
         let directory = directory();
@@ -212,6 +247,7 @@ fn sockets_come_and_go_from_the_standard_library(configuration: Configuration) {
         let (one, other) = UnixStream::pair().expect("a pair");
         let mut client = Peer::connect(&path).expect("a listener");
         let served = listener.accept().await.expect("a connection");
+        assert!(served.peer_addr().expect("connected").is_unnamed());
         assert!(poll_once(served.recv()).await.is_none());
         one.send("between two of ours").await.expect("room");
         assert_eq!(&other.recv().await.expect("bytes")[..], b"between two of ours");
@@ -225,5 +261,14 @@ fn sockets_come_and_go_from_the_standard_library(configuration: Configuration) {
             unread
         });
         assert_eq!(all.await, b"before and after");
+        assert_eq!(listener.local_addr().expect("bound").as_pathname(), Some(&*path));
+        assert!(poll_once(listener.accept()).await.is_none());
+        let _early = Peer::connect(&path).expect("a listener");
+        settle().await;
+        let (listener, mut accepted) = listener.into_std().await.expect("a socket");
+        let _late = Peer::connect(&path).expect("a listener");
+        while accepted.len() < 2 {
+            accepted.push(listener.accept().expect("a connection").0);
+        }
     });
 }

@@ -10,6 +10,7 @@ use twinring::{UdpOptions, UdpSocket};
 
 contract!(
     sockets_come_from_the_standard_library real "simulated machines have their own descriptors",
+    sockets_go_back_with_what_was_not_read real "simulated machines have their own descriptors",
     a_duplicate_gets_what_comes_after_the_drop real "simulated machines have their own descriptors",
     a_descriptor_that_was_lent_outlives_the_runtime real "simulated machines have their own descriptors",
 );
@@ -47,6 +48,42 @@ fn sockets_come_from_the_standard_library(configuration: Configuration) {
     let refused = UdpOptions::default().from_std(unbound.expect("a socket").into());
     let refused = refused.expect_err("it is not bound");
     assert!(refused.to_string().contains("not bound"), "{refused}");
+}
+
+/// In every way of receiving, armed or not, with datagrams on both sides of the change.
+fn sockets_go_back_with_what_was_not_read(configuration: Configuration) {
+    in_all_ways(configuration, |options, _| async move {
+        for waits in [false, true] {
+            let (peer, socket) = (peer(), bind(&options));
+            let address = socket.local_addr();
+            if waits {
+                assert!(poll_once(socket.recv_from()).await.is_none());
+            }
+            for number in 0..20 {
+                peer.send_to(&numbered(7, number, 100), address).expect("room");
+            }
+            settle().await;
+            socket.send_to("queued", address_of(&peer)).await.expect("room");
+            let (socket, unread) = socket.into_std().await.expect("a socket");
+            assert_eq!(socket.local_addr().expect("bound"), address);
+            assert_eq!(next(&peer), b"queued");
+            socket.set_read_timeout(Some(Duration::from_secs(20))).expect("a socket");
+            for number in 20..40 {
+                peer.send_to(&numbered(7, number, 100), address).expect("room");
+            }
+            let mut all: Vec<Vec<u8>> = unread.iter().map(|one| one.data.to_vec()).collect();
+            while all.len() < 40 {
+                all.push(next(&socket));
+            }
+            let mut numbers: Vec<usize> =
+                all.iter().map(|datagram| assert_numbered(7, datagram)).collect();
+            if options.pending > 0 {
+                // Receives in flight side by side may complete out of order.
+                numbers.sort_unstable();
+            }
+            assert!(numbers.into_iter().eq(0..40), "lost or out of order");
+        }
+    });
 }
 
 fn a_duplicate_gets_what_comes_after_the_drop(configuration: Configuration) {

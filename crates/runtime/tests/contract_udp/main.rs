@@ -47,3 +47,4 @@ mod peers;
 mod reflecting;
 mod releasing;
 mod segmentation;
+mod unix;

@@ -1,10 +1,13 @@
 //! Arbitrary bytes as ancillary data and addresses, for the fuzz targets of `fuzz/` and for tests.
 
 use super::{
-    NAME_BYTES, RECV_CONTROL_BYTES_MAX, RecvControl, SEND_CONTROL_BYTES_MAX, SendControl, Writer,
-    decode_address, decode_control, encode_address, messages,
+    NAME_BYTES, RECV_CONTROL_BYTES_MAX, RecvControl, SEND_CONTROL_BYTES_MAX, SendControl,
+    UNIX_NAME_BYTES, Writer, decode_address, decode_control, decode_unix_address, encode_address,
+    messages,
 };
 use std::net::IpAddr;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
 
 /// The maximum number of bytes that are parsed: several times the space of a receive.
 const INPUT_BYTES_MAX: usize = 512;
@@ -33,7 +36,24 @@ pub fn check_ancillary(input: &[u8]) {
         assert_eq!(reference.as_socket(), Some(address));
         assert_eq!(reference.len() as usize, length);
     }
+    check_unix_address(input);
     check_sent(&told);
+}
+
+/// The address of a Unix socket is the same when it was written and read again.
+fn check_unix_address(input: &[u8]) {
+    let Some(address) = decode_unix_address(input) else { return };
+    let name = match (address.as_pathname(), address.as_abstract_name()) {
+        (Some(path), None) => [path.as_os_str().as_bytes(), &[0]].concat(),
+        (None, Some(name)) => [&[0], name].concat(),
+        _ => panic!("a name that is neither a path nor abstract: {address:?}"),
+    };
+    let mut bytes = (libc::AF_UNIX as u16).to_ne_bytes().to_vec();
+    bytes.extend_from_slice(&name);
+    assert!(bytes.len() <= UNIX_NAME_BYTES);
+    let again = decode_unix_address(&bytes).expect("a name");
+    assert_eq!(again.as_pathname(), address.as_pathname());
+    assert_eq!(again.as_abstract_name(), address.as_abstract_name());
 }
 
 /// Sending a reply with the ancillary data of a datagram gives the receiver the same data.

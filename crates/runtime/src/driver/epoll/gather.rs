@@ -91,21 +91,20 @@ impl EpollDriver {
         let mut all_owned = std::mem::take(&mut engine.gather.owned);
         let (mut copies, mut owned) = (&*engine.gather.copies, all_owned.drain(..));
         for (key, bytes) in sends.drain(..) {
-            let buf;
-            let bytes = match bytes {
+            let (copied, buf) = match bytes {
                 Bytes::Copied(count) => {
                     let (first, rest) = copies.split_at(count as usize);
                     copies = rest;
-                    first
+                    (first, None)
                 }
-                Bytes::Owned => {
-                    buf = owned.next();
-                    buf.as_ref().map_or(&[][..], SendBuf::as_slice)
-                }
+                Bytes::Owned => (&[][..], owned.next()),
             };
             // A stream that was closed in between sent its data first, or was to be cut off.
             let Some(Entry::Stream(stream)) = self.entries.get_mut(key) else { continue };
-            stream.send_gathered(bytes, &engine.shared, &mut engine.woken);
+            match buf {
+                Some(buf) => stream.send_gathered_buf(buf, &engine.shared, &mut engine.woken),
+                None => stream.send_gathered(copied, &engine.shared, &mut engine.woken),
+            }
             // Fails only when the descriptor is gone, which the next operation reports.
             let _said_later = stream.update_interest(&engine.epoll, key, &engine.shared);
         }

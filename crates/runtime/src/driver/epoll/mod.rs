@@ -170,13 +170,13 @@ impl EpollDriver {
     }
 
     pub(crate) fn add_udp(&mut self, socket: OwnedFd, setup: UdpSetup) -> io::Result<Key> {
-        let (count, bytes) = (setup.buffer_count, setup.buffer_bytes);
+        let count = setup.buffer_count;
         let pools = &mut self.engine.shared.datagrams;
-        let group = match pools.iter().position(|pool| pool.has_geometry(count, bytes)) {
+        let group = match pools.iter().position(|pool| pool.fits(&setup, count)) {
             Some(group) => group,
             None if pools.len() == DATAGRAM_POOLS_MAX => return Err(super::too_many_geometries()),
             None => {
-                pools.push(RecvBatch::new(count, bytes)?);
+                pools.push(RecvBatch::new(&setup, count)?);
                 pools.len() - 1
             }
         };
@@ -380,6 +380,11 @@ impl Engine for Epoll {
         }
     }
 
+    fn end_accept(&mut self, _key: Key, listener: &mut Listener) -> Option<Vec<OwnedFd>> {
+        listener.socket.iter().for_each(|socket| self.forget_descriptor(socket.as_raw_fd()));
+        Some(Vec::new())
+    }
+
     fn end_receive(&mut self, _key: Key, stream: &mut Stream) -> Option<Vec<RecvBuf>> {
         stream.fd().into_iter().for_each(|fd| self.forget_descriptor(fd));
         Some(Vec::new())
@@ -449,6 +454,11 @@ impl Engine for Epoll {
 
     fn await_datagrams_sent(&mut self, key: Key, udp: &mut Udp) -> io::Result<()> {
         udp.update_interest(&self.epoll, key, &self.shared)
+    }
+
+    fn end_datagrams(&mut self, _key: Key, udp: &mut Udp) -> Option<Vec<Received>> {
+        self.forget_descriptor(udp.fd());
+        Some(Vec::new())
     }
 
     fn udp_fd(udp: &Udp) -> Option<RawFd> {

@@ -2,14 +2,14 @@
 
 use super::zero_copy::Outstanding;
 use super::{Epoll, Shared};
-use crate::buf::{RecvBuf, SendBuf};
+use crate::buf::{RecvBuf, SLICES_MAX, SendBuf};
 use crate::config::EpollFeatures;
 use crate::driver::slots::Key;
 use crate::driver::socket::stream::End;
 use crate::driver::{errno, socket, socket_error};
 use crate::sys;
 use crate::sys::poll::Epoll as EpollSet;
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::RawFd;
 use std::task::Waker;
 
@@ -147,8 +147,7 @@ impl Stream {
     pub(super) fn send(&mut self, mut buf: SendBuf, more: bool, shared: &Shared) -> io::Result<()> {
         if !self.sending.is_queued() {
             // With an empty queue there are no other waiters to inform of a failure.
-            let sent = self.send_bytes(buf.as_slice(), more, shared, &mut Vec::new());
-            buf.advance(sent);
+            self.send_part(&mut buf, more, shared, &mut Vec::new());
         }
         self.sending.check()?;
         if !buf.is_empty() {
@@ -170,6 +169,31 @@ impl Stream {
         if sent < bytes.len() && !self.sending.failed() {
             self.sending.queue(SendBuf::from(bytes[sent..].to_vec()));
         }
+        self.after_gathered(shared, wakes);
+    }
+
+    /// The same for a buffer that was kept as it is.
+    #[inline]
+    pub(super) fn send_gathered_buf(
+        &mut self,
+        mut buf: SendBuf,
+        shared: &Shared,
+        wakes: &mut Vec<Waker>,
+    ) {
+        if self.sending.failed() {
+            return;
+        }
+        if !self.sending.is_queued() {
+            self.send_part(&mut buf, false, shared, wakes);
+        }
+        if !buf.is_empty() && !self.sending.failed() {
+            self.sending.queue(buf.detach());
+        }
+        self.after_gathered(shared, wakes);
+    }
+
+    #[inline]
+    fn after_gathered(&mut self, shared: &Shared, wakes: &mut Vec<Waker>) {
         if self.sending.is_awaited() {
             self.shut_down_if_due(&shared.counters);
             self.sending.wake_if_room(wakes);
@@ -184,13 +208,44 @@ impl Stream {
         shared: &Shared,
         wakes: &mut Vec<Waker>,
     ) -> bool {
-        let sent = self.send_bytes(buf.as_slice(), false, shared, wakes);
-        buf.advance(sent);
+        self.send_part(&mut buf, false, shared, wakes);
         let whole = buf.is_empty();
         if !whole && !self.sending.failed() {
             self.sending.put_back(buf);
         }
         whole
+    }
+
+    /// Sends as much of a buffer as the kernel accepts, and leaves the rest in it.
+    #[inline]
+    fn send_part(
+        &mut self,
+        buf: &mut SendBuf,
+        more: bool,
+        shared: &Shared,
+        wakes: &mut Vec<Waker>,
+    ) {
+        if buf.as_several().is_some() {
+            return self.send_several(buf, shared, wakes);
+        }
+        let sent = self.send_bytes(buf.as_slice(), more, shared, wakes);
+        buf.advance(sent);
+    }
+
+    #[inline(never)]
+    fn send_several(&mut self, buf: &mut SendBuf, shared: &Shared, wakes: &mut Vec<Waker>) {
+        while let Some(several) = buf.as_several() {
+            let mut memory = [IoSlice::new(&[]); SLICES_MAX];
+            let slices = several.slices(&mut memory);
+            let bytes = slices.iter().map(|slice| slice.len()).sum();
+            let sent = sys::send_slices(self.open_fd(), slices);
+            let sent = self.on_sent(sent, bytes, shared, wakes);
+            buf.advance(sent);
+            // Only a short send is continued by an event.
+            if sent < bytes || buf.is_empty() {
+                return;
+            }
+        }
     }
 
     /// Sends as much as the kernel accepts; a failure is kept in the state.
@@ -202,9 +257,22 @@ impl Stream {
         shared: &Shared,
         wakes: &mut Vec<Waker>,
     ) -> usize {
+        let sent = sys::send(self.open_fd(), bytes, more);
+        self.on_sent(sent, bytes.len(), shared, wakes)
+    }
+
+    /// Records the result of a system call that was to send `bytes`; returns how many it has sent.
+    #[inline]
+    fn on_sent(
+        &mut self,
+        result: io::Result<usize>,
+        bytes: usize,
+        shared: &Shared,
+        wakes: &mut Vec<Waker>,
+    ) -> usize {
         shared.counters.syscalls.add(1);
         let mut taken = 0;
-        match sys::send(self.open_fd(), bytes, more) {
+        match result {
             Ok(sent) => {
                 self.sending.sent(sent);
                 shared.counters.sent.add(1);
@@ -215,7 +283,7 @@ impl Stream {
             }
             Err(error) => self.send_failed(errno(&error), wakes),
         }
-        if taken < bytes.len() {
+        if taken < bytes {
             shared.counters.short_sends.add(1);
         }
         taken

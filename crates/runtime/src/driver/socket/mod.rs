@@ -4,19 +4,21 @@
 //! This code is generic over the engine and compiled once for each, so the path of a byte has no indirect
 //! call.
 
+mod datagrams;
 pub(crate) mod linger;
 pub(crate) mod queues;
 pub(crate) mod stream;
 mod streams;
 
+pub(crate) use self::datagrams::Udp;
+
 use self::linger::Lingering;
 use self::stream::{End, Receiving, Sending};
-use super::Side;
-use super::datagrams::{Outbox, UdpSetup};
 use super::slots::{Key, Slots};
+use super::{Side, closed};
 use crate::buf::{RecvBuf, SendBuf};
 use crate::counters::Counters;
-use crate::datagram::{Datagram, Received, UdpStats};
+use crate::datagram::Received;
 use crate::sys;
 use crate::sys::socket::SockRef;
 use crate::task::{WaitQueue, Waiter};
@@ -54,6 +56,10 @@ pub(crate) trait Engine: Sized {
 
     /// A task waits for a connection.
     fn await_connection(&mut self, _key: Key, _listener: &mut Listener<Self>) {}
+
+    /// The connections that were accepted and not taken, if the kernel accepts no more and reports no
+    /// events of the listener; otherwise ends the accept.
+    fn end_accept(&mut self, key: Key, listener: &mut Listener<Self>) -> Option<Vec<OwnedFd>>;
 
     /// What was received and not taken, if the kernel has no receive of the stream and reports no
     /// events of it; otherwise ends the receive.
@@ -112,10 +118,14 @@ pub(crate) trait Engine: Sized {
     /// As [`await_sent`](Engine::await_sent), and after datagrams were sent.
     fn await_datagrams_sent(&mut self, key: Key, udp: &mut Udp<Self>) -> io::Result<()>;
 
+    /// The datagrams that were received and not taken, if the kernel has no operation of the socket and
+    /// reports no events of it; otherwise ends its receives.
+    fn end_datagrams(&mut self, key: Key, udp: &mut Udp<Self>) -> Option<Vec<Received>>;
+
     /// The descriptor of a datagram socket that is open.
     fn udp_fd(udp: &Udp<Self>) -> Option<RawFd>;
 
-    /// Takes the descriptor of a datagram socket, at the end of the runtime.
+    /// Takes the descriptor of a datagram socket, at the end of the runtime or of its receives.
     fn take_udp(udp: &mut Udp<Self>) -> Option<OwnedFd>;
 
     /// Cancels the operations of the socket and closes it.
@@ -191,32 +201,6 @@ impl<E: Engine> Stream<E> {
     }
 }
 
-/// A datagram socket.
-pub(crate) struct Udp<E: Engine> {
-    pub(crate) setup: UdpSetup,
-    pub(crate) stats: UdpStats,
-    pub(crate) receive_waiters: WaitQueue,
-    pub(crate) outbox: Outbox,
-    pub(crate) own: E::Udp,
-}
-
-impl<E: Engine> Udp<E> {
-    pub(crate) fn new(setup: UdpSetup, own: E::Udp) -> Udp<E> {
-        Udp {
-            stats: UdpStats::default(),
-            receive_waiters: WaitQueue::default(),
-            outbox: Outbox::new(setup.segmentation),
-            setup,
-            own,
-        }
-    }
-
-    /// True while a closed socket still has datagrams to send.
-    pub(crate) fn must_linger(&self) -> bool {
-        !self.outbox.is_settled()
-    }
-}
-
 /// The entry that a key refers to.
 pub(crate) enum Entry<E: Engine> {
     /// The worker's eventfd.
@@ -257,70 +241,17 @@ impl<E: Engine> Sockets<E> {
         Poll::Pending
     }
 
-    pub(crate) fn udp_stats(&self, key: Key) -> Option<UdpStats> {
-        match self.entries.get(key)? {
-            Entry::Udp(udp) => Some(udp.stats),
-            _ => None,
-        }
-    }
-
-    pub(crate) fn poll_datagrams_ready(
+    pub(crate) fn release_listener(
         &mut self,
         key: Key,
-        waiter: &mut Waiter<'_>,
-    ) -> Poll<io::Result<()>> {
-        let (udp, engine) = entry!(self, key, Udp);
-        if udp.outbox.has_room() {
-            return Poll::Ready(Ok(()));
-        }
-        udp.outbox.waiters.add(waiter);
-        engine.await_datagrams_sent(key, udp)?;
-        Poll::Pending
-    }
-
-    pub(crate) fn poll_datagrams_sent(
-        &mut self,
-        key: Key,
-        waiter: &mut Waiter<'_>,
-    ) -> Poll<io::Result<()>> {
-        let (udp, engine) = entry!(self, key, Udp);
-        let polled = udp.outbox.poll_settled(waiter);
-        engine.await_datagrams_sent(key, udp)?;
-        polled.map(Ok)
-    }
-
-    pub(crate) fn poll_recv_batch(
-        &mut self,
-        key: Key,
-        waiter: &mut Waiter<'_>,
-        into: &mut Vec<Received>,
-        most: usize,
-    ) -> Poll<io::Result<usize>> {
-        let (udp, engine) = entry!(self, key, Udp);
-        udp.receive_waiters.leave(waiter);
-        if let Some(received) = engine.receive_batch(key, udp, into, most) {
-            return Poll::Ready(received);
-        }
-        udp.receive_waiters.add(waiter);
-        engine.await_datagrams(key, udp)?;
-        Poll::Pending
-    }
-
-    pub(crate) fn poll_send_batch(
-        &mut self,
-        key: Key,
-        waiter: &mut Waiter<'_>,
-        batch: &mut Vec<Datagram>,
-    ) -> Poll<io::Result<()>> {
-        let (udp, engine) = entry!(self, key, Udp);
-        while udp.outbox.take(batch) {
-            engine.send_datagrams(key, udp);
-        }
-        if !batch.is_empty() {
-            udp.outbox.waiters.add(waiter);
-        }
-        engine.await_datagrams_sent(key, udp)?;
-        if batch.is_empty() { Poll::Ready(Ok(())) } else { Poll::Pending }
+    ) -> Option<io::Result<(OwnedFd, Vec<OwnedFd>)>> {
+        let Some(Entry::Listener(listener)) = self.entries.get_mut(key) else {
+            return Some(Err(closed()));
+        };
+        let accepted = self.engine.end_accept(key, listener)?;
+        let socket = listener.socket.take();
+        self.end_loan(key);
+        Some(socket.ok_or_else(closed).map(|socket| (socket, accepted)))
     }
 
     pub(crate) fn wait_queue(&mut self, key: Key, side: Side) -> Option<&mut WaitQueue> {

@@ -26,6 +26,8 @@ pub(crate) struct Own {
     again: bool,
     pub(super) expected: u32,
     pub(super) closing: bool,
+    /// The accept was cancelled, and its last completion has not arrived.
+    cancelled: bool,
     pub(super) accepted: VecDeque<io::Result<OwnedFd>>,
 }
 
@@ -46,6 +48,7 @@ impl UringDriver {
         let own = &mut listener.own;
         if !cqueue::more(flags) {
             own.armed = false;
+            own.cancelled = false;
             own.expected -= 1;
         }
         // A connection that raced with the close of its listener goes with it.
@@ -53,8 +56,7 @@ impl UringDriver {
         if !own.closing && result != -libc::ECANCELED {
             own.accepted.push_back(accepted);
             if own.armed && own.accepted.len() == ACCEPTED_MAX {
-                own.expected += 1;
-                self.engine.push_cancel(key, Op::Accept);
+                self.engine.cancel_accept(key, listener);
             }
         }
         self.remove_if_done(key);
@@ -62,6 +64,14 @@ impl UringDriver {
 }
 
 impl Uring {
+    /// Cancels an accept, unless that was done; it begins again when a task waits for it.
+    pub(super) fn cancel_accept(&mut self, key: Key, listener: &mut Listener) {
+        if !std::mem::replace(&mut listener.own.cancelled, true) {
+            listener.own.expected += 1;
+            self.push_cancel(key, Op::Accept);
+        }
+    }
+
     pub(super) fn arm_accept(&mut self, key: Key, listener: &mut Listener) {
         let Some(socket) = listener.socket.as_ref().filter(|_| !listener.own.armed) else { return };
         let fd = Fd(socket.as_raw_fd());

@@ -36,6 +36,15 @@ impl Engine for Uring {
         self.arm_accept(key, listener);
     }
 
+    fn end_accept(&mut self, key: Key, listener: &mut Listener) -> Option<Vec<OwnedFd>> {
+        if listener.own.armed {
+            self.cancel_accept(key, listener);
+            return None;
+        }
+        // A connection that could not be accepted is not there to be handed over.
+        Some(listener.own.accepted.drain(..).flatten().collect())
+    }
+
     fn end_receive(&mut self, key: Key, stream: &mut Stream) -> Option<Vec<RecvBuf>> {
         if stream.own.receive.armed {
             self.pause(key, stream);
@@ -112,6 +121,10 @@ impl Engine for Uring {
     fn await_datagrams_sent(&mut self, _key: Key, udp: &mut Udp) -> io::Result<()> {
         self.held_up |= udp.is_held_up();
         Ok(())
+    }
+
+    fn end_datagrams(&mut self, key: Key, udp: &mut Udp) -> Option<Vec<Received>> {
+        self.release_udp(key, udp)
     }
 
     fn udp_fd(udp: &Udp) -> Option<RawFd> {

@@ -67,7 +67,8 @@ impl Allowed {
             operations.push(ProvideBuffers::CODE);
         }
         if streams {
-            operations.extend([Recv::CODE, Send::CODE]);
+            // Vectored sends are messages.
+            operations.extend([Recv::CODE, Send::CODE, SendMsg::CODE]);
         }
         if uses.accept {
             operations.push(Accept::CODE);
@@ -119,7 +120,8 @@ mod tests {
         let accept = Uses { accept: true, ..Uses::default() };
         let echo = Allowed::by(accept, &best());
         let own = [PollAdd::CODE, AsyncCancel::CODE, Close::CODE, Timeout::CODE];
-        let mut expected = [own.as_slice(), &[Accept::CODE, Recv::CODE, Send::CODE]].concat();
+        let of_streams = [Accept::CODE, Recv::CODE, Send::CODE, SendMsg::CODE];
+        let mut expected = [own.as_slice(), &of_streams].concat();
         expected.sort_unstable();
         assert_eq!(echo.operations, expected);
         assert_eq!(echo.flags, Flags::BUFFER_SELECT | Flags::SKIP_SUCCESS);
@@ -180,7 +182,7 @@ mod tests {
             Statx::new(nowhere, path, std::ptr::null_mut()).build(),
             Socket::new(libc::AF_INET, libc::SOCK_STREAM, 0).build(),
             Connect::new(nowhere, std::ptr::null(), 0).build(),
-            SendMsg::new(nowhere, std::ptr::null()).build(),
+            RecvMsg::new(nowhere, std::ptr::null_mut()).build(),
             Write::new(nowhere, std::ptr::null(), 0).build(),
             Read::new(nowhere, std::ptr::null_mut(), 0).build(),
             Splice::new(nowhere, -1, nowhere, -1, 1).build(),

@@ -18,7 +18,7 @@ use std::io;
 use std::task::{Poll, Waker};
 
 /// Bytes of one send. The kernel cuts a longer one at 2 GiB and calls that a success; a buffer
-/// above this is sent in parts, each of which completes.
+/// above this is sent in parts, each of which completes, and likewise one of too many slices.
 const SEND_BYTES_MAX: usize = 1 << 30;
 
 impl UringDriver {
@@ -85,12 +85,13 @@ impl UringDriver {
 impl Uring {
     /// Submits a send that ends immediately, whether it was sent whole or not.
     #[inline(always)]
-    pub(super) fn send_quick(&mut self, key: Key, stream: &mut Stream, buf: SendBuf) {
+    pub(super) fn send_quick(&mut self, key: Key, stream: &mut Stream, mut buf: SendBuf) {
         // A submission thread runs the send at an unknown time, so there every send has to
         // complete.
         let completes = !self.features.skip_success
             || self.features.sqpoll_idle_ms > 0
-            || buf.len() > SEND_BYTES_MAX;
+            || buf.len() > SEND_BYTES_MAX
+            || buf.as_several().is_some_and(|several| several.is_cut());
         self.quick_bytes += buf.len();
         self.serial = self.serial.wrapping_add(1);
         if !completes {
@@ -115,23 +116,31 @@ impl Uring {
             stream.own.in_flight = InFlight::None;
             return;
         };
-        let (buf, wait_flag, silent) = match &stream.own.in_flight {
-            InFlight::Quick { buf, completes, .. } => (buf, libc::MSG_DONTWAIT, !completes),
+        let (buf, wait_flag, silent) = match &mut stream.own.in_flight {
+            InFlight::Quick { buf, completes, .. } => (buf, libc::MSG_DONTWAIT, !*completes),
             InFlight::Waiting(buf) => (buf, 0, false),
             InFlight::None => return,
         };
         // MSG_WAITALL makes a short send a failure, so that skipping success hides none.
         let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL | wait_flag;
-        let bytes = buf.as_slice();
-        let len = bytes.len().min(SEND_BYTES_MAX) as u32;
-        let mut entry = opcode::Send::new(Fd(fd), bytes.as_ptr(), len).flags(flags).build();
+        let mut entry = match buf.as_several() {
+            None => {
+                let bytes = buf.as_slice();
+                let len = bytes.len().min(SEND_BYTES_MAX) as u32;
+                opcode::Send::new(Fd(fd), bytes.as_ptr(), len).flags(flags).build()
+            }
+            Some(several) => {
+                opcode::SendMsg::new(Fd(fd), several.message()).flags(flags as u32).build()
+            }
+        };
         if silent {
             entry = entry.flags(Flags::SKIP_SUCCESS);
         } else {
             stream.own.expected += 1;
         }
         self.held_up |= stream.is_held_up();
-        // SAFETY: the slot owns the buffer, as `in_flight`, until the send is over.
+        // SAFETY: the slot owns the buffer, as `in_flight`, until the send is over; the message of
+        // several is in a box of the buffer.
         unsafe { self.ring.push(entry.user_data(Op::Send.tag(key))) };
     }
 

@@ -68,6 +68,8 @@ pub(crate) struct Own {
     pub(super) expected: u32,
     /// Closed and cancelled: its slot is free after the last completion.
     abandoned: bool,
+    /// The program takes the socket out of the runtime: nothing is received any more.
+    released: bool,
     memory: Memory,
     multishot: bool,
     reads: Reads,
@@ -118,8 +120,9 @@ impl Udp {
 
     /// True while no receive may be handed to the kernel.
     fn rests(&self) -> bool {
-        let not_now = self.outbox.closing || self.own.starved || self.own.paused;
-        not_now || self.own.receive_error.is_some() || !self.own.reads.by_ring()
+        let never = self.outbox.closing || self.own.released;
+        let not_now = self.own.starved || self.own.paused;
+        never || not_now || self.own.receive_error.is_some() || !self.own.reads.by_ring()
     }
 }
 
@@ -157,6 +160,7 @@ impl UringDriver {
             socket: Some(socket),
             expected: 0,
             abandoned: false,
+            released: false,
             reads: reads_of(self.engine.features.udp, multishot, &memory),
             memory,
             multishot,
@@ -225,18 +229,40 @@ impl UringDriver {
         udp.own.abandoned = true;
         udp.own.received.clear();
         udp.outbox.give_up();
-        let mut cancels = Vec::new();
+        let alone = udp.own.alone.map(|send| Op::SendDatagram.tag(send));
+        self.engine.cancel_receives(key, udp, alone);
+        self.remove_if_done(key);
+    }
+}
+
+impl Uring {
+    /// Cancels the receives of a socket, and `further`.
+    fn cancel_receives(&mut self, key: Key, udp: &mut Udp, further: Option<u64>) {
+        let mut cancels = Vec::from_iter(further);
         if udp.own.multishot && udp.own.armed > 0 {
             cancels.push(Op::ReceiveDatagrams.tag(key));
         }
         cancels.extend(udp.own.reads.armed().map(|poll| poll.tag(key)));
-        let armed = udp.own.singles.iter().filter(|single| {
-            self.engine.receives.get(**single).is_some_and(|receive| receive.armed)
-        });
+        let armed = udp
+            .own
+            .singles
+            .iter()
+            .filter(|single| self.receives.get(**single).is_some_and(|receive| receive.armed));
         cancels.extend(armed.map(|single| Op::ReceiveDatagram.tag(*single)));
-        cancels.extend(udp.own.alone.map(|send| Op::SendDatagram.tag(send)));
         udp.own.expected += cancels.len() as u32;
-        cancels.into_iter().for_each(|operation| self.engine.push_cancel_of(key, operation));
-        self.remove_if_done(key);
+        cancels.into_iter().for_each(|operation| self.push_cancel_of(key, operation));
+    }
+
+    /// The datagrams that were received and not taken, once the kernel has no operation of the socket.
+    pub(super) fn release_udp(&mut self, key: Key, udp: &mut Udp) -> Option<Vec<Received>> {
+        if !std::mem::replace(&mut udp.own.released, true) {
+            self.cancel_receives(key, udp, None);
+        }
+        if udp.own.expected > 0 || udp.own.in_flight > 0 {
+            return None;
+        }
+        let socket = udp.own.socket.take();
+        udp.own.socket = socket.map(|socket| self.places.unregister(&self.ring, socket));
+        Some(udp.own.received.drain(..).collect())
     }
 }

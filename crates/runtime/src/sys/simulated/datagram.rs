@@ -145,6 +145,23 @@ pub(crate) unsafe fn receive(
     Ok((bytes, payload.len()))
 }
 
+/// The bytes that the vectors of a message name.
+///
+/// # Safety
+/// The header names memory that is valid for reads.
+pub(crate) unsafe fn payload(header: &libc::msghdr) -> Vec<u8> {
+    // SAFETY: as the caller promises.
+    let vectors = unsafe { std::slice::from_raw_parts(header.msg_iov, header.msg_iovlen as _) };
+    let mut bytes = Vec::new();
+    for vector in vectors.iter().filter(|vector| vector.iov_len > 0) {
+        // SAFETY: as the caller promises.
+        bytes.extend_from_slice(unsafe {
+            std::slice::from_raw_parts(vector.iov_base.cast(), vector.iov_len)
+        });
+    }
+    bytes
+}
+
 /// Returns the bytes of the payload.
 ///
 /// # Safety
@@ -162,8 +179,7 @@ pub(crate) unsafe fn transmit(
         }
     };
     // SAFETY: as the caller promises.
-    let vectors = unsafe { std::slice::from_raw_parts(header.msg_iov, header.msg_iovlen as _) };
-    let chunks: Vec<&[u8]> = vectors.iter().map(|v| bytes(v.iov_base, v.iov_len)).collect();
+    let payload = unsafe { payload(header) };
     let to = decode_address(bytes(header.msg_name, header.msg_namelen as usize));
     let control = bytes(header.msg_control, header.msg_controllen as _);
     let told = decode_control(control);
@@ -175,7 +191,7 @@ pub(crate) unsafe fn transmit(
         from: told.to,
         segment_bytes: segment,
         traffic_class: told.traffic_class,
-        payload: &chunks.concat(),
+        payload: &payload,
     };
     kernel.send_datagram(socket, &out)?;
     Ok(out.payload.len())

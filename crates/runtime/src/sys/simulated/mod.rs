@@ -20,7 +20,7 @@ use super::real;
 use crate::sys::faults::calls::{self, Way};
 use crate::sys::machine::kernel::{Kernel, Machine, error};
 use crate::sys::machine::world;
-use std::io;
+use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
@@ -80,6 +80,17 @@ pub(crate) fn send(socket: RawFd, bytes: &[u8], more: bool) -> io::Result<usize>
     match ask(socket, |kernel, socket| kernel.send_for_engine(socket, bytes)) {
         Some(sent) => sent,
         None => real::send(socket, &bytes[..calls::allowed(socket, Way::Out, bytes.len())?], more),
+    }
+}
+
+pub(crate) fn send_slices(socket: RawFd, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+    let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.iter()).copied().collect();
+    match ask(socket, |kernel, socket| kernel.send_for_engine(socket, &bytes)) {
+        Some(sent) => sent,
+        None => match calls::allowed(socket, Way::Out, bytes.len())? {
+            all if all == bytes.len() => real::send_slices(socket, slices),
+            part => real::send_slices(socket, &[IoSlice::new(&bytes[..part])]),
+        },
     }
 }
 

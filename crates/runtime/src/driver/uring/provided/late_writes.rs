@@ -142,6 +142,7 @@ fn a_datagram_socket_forgotten_with_its_receives_is_found() {
         let setup = UdpSetup {
             peer: peer.local_addr().ok(),
             ipv6: false,
+            unix: false,
             wanted,
             traffic_class: 0,
             buffer_bytes: 512,

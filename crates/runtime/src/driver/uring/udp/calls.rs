@@ -136,23 +136,22 @@ impl Uring {
     }
 
     fn read_by_calls(&mut self, key: Key, udp: &mut Udp) {
-        if udp.outbox.closing {
+        if udp.outbox.closing || udp.own.released {
             return;
         }
         let count = udp.setup.buffer_count.min(BUFFERS_MAX);
         let bytes = udp.setup.buffer_bytes;
         let batches = &mut self.batches;
-        let batch =
-            batches.iter().position(|batch| batch.has_geometry(count, bytes)).or_else(|| {
-                // The ring can continue without it, and an allocation that fails elsewhere ends the
-                // process.
-                if !Mapping::leaves_reserve(usize::from(count) * bytes) {
-                    return None;
-                }
-                // As many geometries as there are groups, which are bounded.
-                batches.push(RecvBatch::new(count, bytes).ok()?);
-                Some(batches.len() - 1)
-            });
+        let batch = batches.iter().position(|batch| batch.fits(&udp.setup, count)).or_else(|| {
+            // The ring can continue without it, and an allocation that fails elsewhere ends the
+            // process.
+            if !Mapping::leaves_reserve(usize::from(count) * bytes) {
+                return None;
+            }
+            // As many geometries as there are groups, which are bounded.
+            batches.push(RecvBatch::new(&udp.setup, count).ok()?);
+            Some(batches.len() - 1)
+        });
         match batch {
             Some(batch) => {
                 udp.own.reads.change(State::Calls(batch));
@@ -198,7 +197,7 @@ impl Uring {
         udp.own.reads.polled = false;
         udp.own.expected -= 1;
         match udp.own.reads.state {
-            _ if udp.outbox.closing => {}
+            _ if udp.outbox.closing || udp.own.released => {}
             State::Calls(_) if result >= 0 => self.arm_poll(key, udp),
             _ => self.read_by_ring(key, udp),
         }

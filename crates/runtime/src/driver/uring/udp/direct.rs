@@ -79,6 +79,11 @@ impl Places {
 
     /// Closes a socket: empties its place, which would keep it open.
     pub(in crate::driver::uring) fn release(&mut self, ring: &Ring, socket: Socket) {
+        drop(self.unregister(ring, socket));
+    }
+
+    /// Empties the place of a socket, which has its descriptor left.
+    pub(super) fn unregister(&mut self, ring: &Ring, socket: Socket) -> Socket {
         if socket.name.flags.contains(Flags::FIXED_FILE) {
             let place = socket.name.fd.0 as u32;
             // Only a place that is empty again may be given to another.
@@ -86,5 +91,6 @@ impl Places {
                 self.empty.push(place);
             }
         }
+        Socket::plain(socket.owned)
     }
 }

@@ -5,8 +5,7 @@ use super::direct::Name;
 use crate::buf::{Pool, RecvBuf};
 use crate::datagram::Received;
 use crate::driver::ancillary::{
-    NAME_BYTES, RECV_CONTROL_BYTES_MAX, SEND_CONTROL_BYTES_MAX, decode_address, decode_control,
-    encode_address,
+    NAME_BYTES, RECV_CONTROL_BYTES_MAX, SEND_CONTROL_BYTES_MAX, UNIX_NAME_BYTES, decode_control,
 };
 use crate::driver::datagrams::{Outgoing, UdpSetup};
 use crate::driver::slots::Key;
@@ -15,7 +14,6 @@ use crate::sys::datagram::empty_header;
 use io_uring::opcode;
 use io_uring::squeue::{Entry, Flags};
 use io_uring::types::RecvMsgOut;
-use std::net::SocketAddr;
 use std::rc::Rc;
 
 /// Bytes that a multishot recvmsg puts before address, ancillary data and payload:
@@ -62,17 +60,18 @@ impl SendOp {
         send_address: bool,
         flags: i32,
     ) -> Entry {
-        let datagram = &self.outgoing.insert(outgoing).datagram;
+        let outgoing = &*self.outgoing.insert(outgoing);
+        let datagram = &outgoing.datagram;
         let bytes = datagram.data.as_slice();
-        let name_bytes = datagram.to.map_or(0, |to| encode_address(&to, &mut self.name));
+        let (to, to_bytes) = outgoing.name(&mut self.name);
         let control = setup.control_for(datagram);
-        self.addressed = name_bytes > 0 && send_address && control.is_empty();
-        if control.is_empty() && (name_bytes == 0 || send_address) {
+        self.addressed = to_bytes > 0 && send_address && control.is_empty();
+        if control.is_empty() && (to_bytes == 0 || send_address) {
             // A longer one is too long for UDP as well: the kernel refuses it.
             let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
             let mut send = opcode::Send::new(name.fd, bytes.as_ptr(), length).flags(flags);
-            if name_bytes > 0 {
-                send = send.dest_addr(self.name.as_ptr().cast()).dest_addr_len(name_bytes as u32);
+            if to_bytes > 0 {
+                send = send.dest_addr(to.cast()).dest_addr_len(to_bytes as u32);
             }
             return send.build().flags(name.flags);
         }
@@ -80,11 +79,9 @@ impl SendOp {
             libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
         self.header.msg_iov = &mut self.iovec;
         self.header.msg_iovlen = 1;
-        self.header.msg_name = match name_bytes {
-            0 => std::ptr::null_mut(),
-            _ => self.name.as_mut_ptr().cast(),
-        };
-        self.header.msg_namelen = name_bytes as libc::socklen_t;
+        // The kernel only reads it.
+        self.header.msg_name = to.cast_mut();
+        self.header.msg_namelen = to_bytes as libc::socklen_t;
         self.header.msg_controllen = control.encode(setup.ipv6, &mut self.control) as _;
         self.header.msg_control = match control.is_empty() {
             true => std::ptr::null_mut(),
@@ -113,7 +110,7 @@ pub(in crate::driver::uring) struct RecvOp {
     pub(in crate::driver::uring) armed: bool,
     /// Its buffer.
     buffer: Option<u16>,
-    name: [u8; NAME_BYTES],
+    name: [u8; UNIX_NAME_BYTES],
     control: [u8; RECV_CONTROL_BYTES_MAX],
     iovec: libc::iovec,
     header: libc::msghdr,
@@ -125,7 +122,7 @@ impl RecvOp {
             socket,
             armed: false,
             buffer: None,
-            name: [0; NAME_BYTES],
+            name: [0; UNIX_NAME_BYTES],
             control: [0; RECV_CONTROL_BYTES_MAX],
             iovec: NO_BUFFER,
             header: empty_header(),
@@ -200,7 +197,7 @@ impl RecvOp {
             true => (0, 0),
             false => (header.msg_namelen as usize, header.msg_controllen as _),
         };
-        let name = &self.name[..NAME_BYTES.min(name)];
+        let name = &self.name[..UNIX_NAME_BYTES.min(name)];
         let control = &self.control[..RECV_CONTROL_BYTES_MAX.min(control)];
         received(data, name, control, truncated, setup).ok_or(libc::EBADMSG)
     }
@@ -255,9 +252,6 @@ fn received(
     truncated: bool,
     setup: &UdpSetup,
 ) -> Option<Received> {
-    let from: SocketAddr = match setup.peer {
-        Some(peer) => peer,
-        None => decode_address(name)?,
-    };
+    let from = setup.sender(name)?;
     Some(Received::told(data, from, decode_control(control), truncated))
 }

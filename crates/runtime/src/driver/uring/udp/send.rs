@@ -62,9 +62,8 @@ impl UringDriver {
                 errno => {
                     if errno == libc::EAGAIN {
                         self.engine.counters.eagain.add(1);
-                        udp.own.blocked = true;
                     }
-                    udp.outbox.refuse(outgoing, errno, &mut udp.stats);
+                    udp.own.blocked |= udp.outbox.refuse(outgoing, errno, &mut udp.stats);
                 }
             }
             if udp.own.in_flight == 0 && self.engine.after_datagrams(key, udp, wakes) {

@@ -30,7 +30,7 @@ pub(crate) fn refusal(dice: &mut Dice, sqe: &Sqe, stream: bool) -> Option<i32> {
         (Fault::Cancelled, libc::ECANCELED),
         (Fault::Interrupted, libc::EINTR),
     ];
-    let moves_bytes = matches!(sqe.opcode, code::RECV | code::SEND);
+    let moves_bytes = matches!(sqe.opcode, code::RECV | code::SEND | code::SENDMSG);
     if stream && moves_bytes && dice.strikes(Fault::OperationNoMemory) {
         return Some(libc::ENOMEM);
     }
@@ -40,12 +40,12 @@ pub(crate) fn refusal(dice: &mut Dice, sqe: &Sqe, stream: bool) -> Option<i32> {
         code::RECV | code::RECVMSG if stream || sqe.ioprio & RECV_MULTISHOT != 0 => {
             dice.errno(OF_RECEIVES)
         }
-        code::SEND if !stream => None,
+        code::SEND | code::SENDMSG if !stream => None,
         code::ACCEPT => dice.errno(OF_ACCEPTS),
-        code::SEND if sqe.op_flags & libc::MSG_DONTWAIT as u32 != 0 => {
+        code::SEND | code::SENDMSG if sqe.op_flags & libc::MSG_DONTWAIT as u32 != 0 => {
             dice.errno(&[(Fault::Again, libc::EAGAIN)])
         }
-        code::SEND => dice.errno(&[(Fault::Interrupted, libc::EINTR)]),
+        code::SEND | code::SENDMSG => dice.errno(&[(Fault::Interrupted, libc::EINTR)]),
         _ => None,
     }
 }
@@ -105,7 +105,7 @@ impl Layer {
         // Datagrams are received with MSG_TRUNC, and only sends on streams want all sent.
         let stream = match sqe.opcode {
             code::RECV => sqe.op_flags & libc::MSG_TRUNC as u32 == 0,
-            code::SEND => sqe.op_flags & libc::MSG_WAITALL as u32 != 0,
+            code::SEND | code::SENDMSG => sqe.op_flags & libc::MSG_WAITALL as u32 != 0,
             _ => false,
         };
         let pending = Pending {

@@ -5,7 +5,7 @@ use super::datagram::Outbound;
 use super::kernel::{Kernel, error};
 use super::ring::{RECV_MULTISHOT, SQE_BUFFER_SELECT, Sqe, Tried, code};
 use crate::driver::ancillary::decode_address;
-use crate::sys::datagram::{empty_header, receive, transmit};
+use crate::sys::datagram::{empty_header, payload, receive, transmit};
 use crate::sys::faults::Fault;
 use crate::sys::{real, simulated};
 use io_uring::types::BufRingEntry;
@@ -168,6 +168,11 @@ impl Kernel {
         if sqe.opcode == code::SENDMSG {
             // SAFETY: as the caller says.
             let header = unsafe { &*(sqe.addr as *const libc::msghdr) };
+            if let Ok(true) = self.is_stream(socket) {
+                // SAFETY: as the caller says.
+                let bytes = unsafe { payload(header) };
+                return (self.transmit(socket, &bytes[done..]), bytes.len());
+            }
             // SAFETY: as the caller says.
             return match unsafe { transmit(self, socket, header) } {
                 Ok(bytes) => (Ok(bytes), bytes),

@@ -1,0 +1,401 @@
+//! Unix datagram sockets.
+
+use super::address::{of_kernel, to_kernel, unnamed};
+use crate::buf::{RecvBuf, SendBuf};
+use crate::datagram::Received;
+use crate::driver::ancillary::Wanted;
+use crate::driver::datagrams::UdpSetup;
+use crate::driver::unix_attempt::{Outcome, UnixAttempt};
+use crate::net::UdpSocket;
+use crate::sys::socket::{Domain, SockAddr, Socket, Type};
+use crate::task::WaitToken;
+use crate::time::{Sleep, sleep};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::SocketAddr;
+use std::path::Path;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+/// Pauses between two attempts to send to a receiver whose queue is full: the first, and the longest.
+/// The kernel reports no event when there is room again, unless the socket is connected.
+const PAUSE_MIN: Duration = Duration::from_micros(50);
+const PAUSE_MAX: Duration = Duration::from_millis(5);
+
+/// Options of Unix datagram sockets. Sockets of a worker with equal options share their buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnixDatagramOptions {
+    /// Longest datagram that is received completely: 16 bytes to 1 MiB, 64 KiB by default. A longer
+    /// one is truncated and marked.
+    pub buffer_bytes: u32,
+    /// Receive buffers: a power of two from 4 to 32,768, 64 by default.
+    pub buffer_count: u32,
+}
+
+impl Default for UnixDatagramOptions {
+    fn default() -> UnixDatagramOptions {
+        UnixDatagramOptions { buffer_bytes: 64 << 10, buffer_count: 64 }
+    }
+}
+
+impl UnixDatagramOptions {
+    /// Adds a socket of the standard library to the current worker.
+    ///
+    /// # Errors
+    /// When an option is out of its range, or the engine cannot register the socket or has no memory
+    /// for its buffers.
+    ///
+    /// # Panics
+    /// Outside a twinring runtime.
+    pub fn from_std(self, socket: std::os::unix::net::UnixDatagram) -> io::Result<UnixDatagram> {
+        self.adopt(OwnedFd::from(socket))
+    }
+
+    fn adopt(self, socket: OwnedFd) -> io::Result<UnixDatagram> {
+        let UnixDatagramOptions { buffer_bytes, buffer_count } = self;
+        let wrong = |what: String| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        if !(16..=1 << 20).contains(&buffer_bytes) {
+            return wrong(format!("buffer_bytes {buffer_bytes}: expected 16 to 1048576"));
+        }
+        if !(4..=1 << 15).contains(&buffer_count) || !buffer_count.is_power_of_two() {
+            return wrong(format!(
+                "buffer_count {buffer_count}: expected a power of two from 4 to 32768"
+            ));
+        }
+        let setup = UdpSetup {
+            peer: None,
+            ipv6: false,
+            unix: true,
+            wanted: Wanted::default(),
+            traffic_class: 0,
+            buffer_bytes: buffer_bytes as usize,
+            buffer_count: buffer_count as u16,
+            pending: 0,
+            batch: true,
+            segmentation: false,
+        };
+        Ok(UnixDatagram { socket: UdpSocket::of_unix(socket, setup)? })
+    }
+}
+
+/// A datagram that a [`UnixDatagram`] has received.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct UnixReceived {
+    /// The payload. Empty for an empty datagram.
+    pub data: RecvBuf,
+    /// The sender; unnamed if its socket is not bound, or to a path of 108 bytes.
+    pub from: SocketAddr,
+    /// The datagram was longer than the buffer; `data` is its beginning.
+    pub truncated: bool,
+}
+
+impl UnixReceived {
+    fn new(received: Received) -> io::Result<UnixReceived> {
+        let from = received.unix_from.map_or_else(unnamed, |from| Ok(*from))?;
+        Ok(UnixReceived { data: received.data, from, truncated: received.truncated })
+    }
+}
+
+/// A Unix datagram socket of the current worker: datagrams that arrive, do so whole, once and in
+/// order.
+///
+/// All methods take `&self`, so one task may receive while another sends. Dropping the socket closes
+/// it, and leaves its path in the filesystem.
+///
+/// ```no_run
+/// # async fn notify(path: &str) -> std::io::Result<()> {
+/// let socket = twinring::UnixDatagram::unbound()?;
+/// socket.send_to("READY=1", path).await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct UnixDatagram {
+    /// The state of a datagram socket, without addresses.
+    socket: UdpSocket,
+}
+
+impl UnixDatagram {
+    /// A socket that is bound to `path`, which must not exist.
+    ///
+    /// # Errors
+    /// When the path cannot be bound; the message names it.
+    ///
+    /// # Panics
+    /// Outside a twinring runtime.
+    pub fn bind(path: impl AsRef<Path>) -> io::Result<UnixDatagram> {
+        let path = path.as_ref();
+        SockAddr::unix(path).and_then(|address| UnixDatagram::bound(&address)).map_err(|error| {
+            let path = path.display();
+            io::Error::new(error.kind(), format!("cannot bind {path}: {error}"))
+        })
+    }
+
+    /// Like [`bind`](Self::bind), for an address that may be an abstract name
+    /// ([`SocketAddrExt`](std::os::linux::net::SocketAddrExt)).
+    ///
+    /// # Errors
+    /// When the address cannot be bound; the message names it.
+    ///
+    /// # Panics
+    /// Outside a twinring runtime.
+    pub fn bind_addr(address: &SocketAddr) -> io::Result<UnixDatagram> {
+        to_kernel(address).and_then(|it| UnixDatagram::bound(&it)).map_err(|error| {
+            io::Error::new(error.kind(), format!("cannot bind {address:?}: {error}"))
+        })
+    }
+
+    fn bound(address: &SockAddr) -> io::Result<UnixDatagram> {
+        let socket = Socket::new(Domain::UNIX, Type::DGRAM, None)?;
+        socket.bind(address)?;
+        UnixDatagramOptions::default().adopt(OwnedFd::from(socket))
+    }
+
+    /// A socket without a name, which nobody can send to unless it is connected with.
+    ///
+    /// # Errors
+    /// Those of socket(2).
+    ///
+    /// # Panics
+    /// Outside a twinring runtime.
+    pub fn unbound() -> io::Result<UnixDatagram> {
+        let socket = Socket::new(Domain::UNIX, Type::DGRAM, None)?;
+        UnixDatagramOptions::default().adopt(OwnedFd::from(socket))
+    }
+
+    /// Two connected sockets of the current worker.
+    ///
+    /// # Errors
+    /// Those of socketpair(2).
+    ///
+    /// # Panics
+    /// Outside a twinring runtime.
+    pub fn pair() -> io::Result<(UnixDatagram, UnixDatagram)> {
+        let (one, other) = std::os::unix::net::UnixDatagram::pair()?;
+        Ok((UnixDatagram::from_std(one)?, UnixDatagram::from_std(other)?))
+    }
+
+    /// Adds a socket of the standard library to the current worker, with the default
+    /// [`UnixDatagramOptions`].
+    ///
+    /// # Errors
+    /// As [`UnixDatagramOptions::from_std`].
+    ///
+    /// # Panics
+    /// Outside a twinring runtime.
+    pub fn from_std(socket: std::os::unix::net::UnixDatagram) -> io::Result<UnixDatagram> {
+        UnixDatagramOptions::default().from_std(socket)
+    }
+
+    /// Gives the socket to the standard library, in blocking mode, with the datagrams that were
+    /// received and not taken.
+    ///
+    /// # Errors
+    /// Those of fcntl(2).
+    pub async fn into_std(
+        self,
+    ) -> io::Result<(std::os::unix::net::UnixDatagram, Vec<UnixReceived>)> {
+        let (socket, unread) = self.socket.into_fd().await?;
+        let unread = unread.into_iter().map(UnixReceived::new).collect::<io::Result<_>>()?;
+        Ok((socket.into(), unread))
+    }
+
+    /// Makes the socket bound to `path` the receiver of [`send`](Self::send), and the only sender to
+    /// this one. Can be called again.
+    ///
+    /// # Errors
+    /// Those of connect(2).
+    pub fn connect(&self, path: impl AsRef<Path>) -> io::Result<()> {
+        self.connect_to(&SockAddr::unix(path)?)
+    }
+
+    /// Like [`connect`](Self::connect), to an address that may be an abstract name.
+    ///
+    /// # Errors
+    /// Those of connect(2).
+    pub fn connect_addr(&self, address: &SocketAddr) -> io::Result<()> {
+        self.connect_to(&to_kernel(address)?)
+    }
+
+    fn connect_to(&self, address: &SockAddr) -> io::Result<()> {
+        self.socket.with_socket(|socket| socket.connect(address))
+    }
+
+    /// The next datagram and its sender. Dropping the future loses none.
+    ///
+    /// # Errors
+    /// The error that makes the socket itself fail, once; or ECANCELED, see [`cancel`](Self::cancel).
+    pub async fn recv_from(&self) -> io::Result<UnixReceived> {
+        UnixReceived::new(self.socket.recv_from().await?)
+    }
+
+    /// The payload of the next datagram. Dropping the future loses none.
+    ///
+    /// # Errors
+    /// As [`recv_from`](Self::recv_from); also if the datagram is longer than the buffers of the socket:
+    /// its beginning is lost too.
+    pub async fn recv(&self) -> io::Result<RecvBuf> {
+        let received = self.socket.recv_from().await?;
+        if received.truncated {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "a datagram is longer than the buffers of its socket: raise \
+                 UnixDatagramOptions::buffer_bytes",
+            ));
+        }
+        Ok(received.data)
+    }
+
+    /// Sends one datagram to the socket that this one is connected to; returns when the kernel has
+    /// delivered it. Waits while the receiver's queue is full (net.unix.max_dgram_qlen datagrams), or the
+    /// send buffer of this socket, in which datagrams count until they are received; with attempts at
+    /// growing intervals up to 5 ms.
+    ///
+    /// Sends that are awaited one after the other arrive in this order. A future that is dropped while
+    /// it waits has sent nothing; [`UnixSend::into_buffer`] returns the datagram.
+    ///
+    /// # Errors
+    /// Those of send(2), such as ECONNREFUSED when the receiver was closed and EMSGSIZE for a datagram
+    /// longer than the send buffer (about 200 KB by default). ECANCELED, see [`cancel`](Self::cancel).
+    pub fn send(&self, data: impl Into<SendBuf>) -> UnixSend<'_> {
+        UnixSend::new(&self.socket, data.into(), Ok(None))
+    }
+
+    /// Like [`send`](Self::send), to the socket that is bound to `path`.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send); ENOENT or ECONNREFUSED if no socket is bound to the path.
+    pub fn send_to(&self, data: impl Into<SendBuf>, path: impl AsRef<Path>) -> UnixSend<'_> {
+        UnixSend::new(&self.socket, data.into(), SockAddr::unix(path).map(Some))
+    }
+
+    /// Like [`send_to`](Self::send_to), to an address that may be an abstract name, such as
+    /// [`UnixReceived::from`].
+    ///
+    /// # Errors
+    /// As [`send_to`](Self::send_to); also if the address is unnamed.
+    pub fn send_to_addr(&self, data: impl Into<SendBuf>, address: &SocketAddr) -> UnixSend<'_> {
+        UnixSend::new(&self.socket, data.into(), to_kernel(address).map(Some))
+    }
+
+    /// Ends the operations that wait on this socket: each returns ECANCELED, exactly once. No received
+    /// datagram is lost, and later operations work as before.
+    pub fn cancel(&self) {
+        self.socket.cancel();
+    }
+
+    /// The address of this end; unnamed if it is not bound.
+    ///
+    /// # Errors
+    /// Those of getsockname(2).
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.with_socket(|socket| socket.local_addr()).and_then(|it| of_kernel(&it))
+    }
+
+    /// The address of the socket that this one is connected to.
+    ///
+    /// # Errors
+    /// ENOTCONN if there is none.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.with_socket(|socket| socket.peer_addr()).and_then(|it| of_kernel(&it))
+    }
+}
+
+impl AsFd for UnixDatagram {
+    /// For socket options. The engine reads from the socket and writes to it: do neither through the
+    /// descriptor.
+    ///
+    /// # Panics
+    /// After the end of its runtime.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// The future of [`UnixDatagram::send`], [`send_to`](UnixDatagram::send_to) and
+/// [`send_to_addr`](UnixDatagram::send_to_addr).
+#[derive(Debug)]
+#[must_use = "sends nothing unless awaited"]
+pub struct UnixSend<'a> {
+    socket: &'a UdpSocket,
+    /// Unless the engine has it.
+    data: Option<SendBuf>,
+    /// Shared with the engine; or why there is no destination, until that was reported.
+    attempt: Result<Rc<UnixAttempt>, Option<io::Error>>,
+    /// The receiver's queue was full.
+    pause: Option<Sleep>,
+    next_pause: Duration,
+    cancels: u32,
+    token: WaitToken,
+}
+
+impl<'a> UnixSend<'a> {
+    fn new(socket: &'a UdpSocket, data: SendBuf, to: io::Result<Option<SockAddr>>) -> UnixSend<'a> {
+        UnixSend {
+            socket,
+            data: Some(data),
+            attempt: to.map(|to| Rc::new(UnixAttempt::new(to))).map_err(Some),
+            pause: None,
+            next_pause: PAUSE_MIN,
+            cancels: socket.cancels(),
+            token: WaitToken::default(),
+        }
+    }
+
+    /// Abandons the send and returns the datagram; `None` if it was sent, or is being sent.
+    pub fn into_buffer(mut self) -> Option<SendBuf> {
+        if let Ok(attempt) = &self.attempt
+            && let Outcome::Refused(_, data) = attempt.take()
+        {
+            return Some(data);
+        }
+        self.data.take()
+    }
+}
+
+impl Future for UnixSend<'_> {
+    type Output = io::Result<()>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let UnixSend { socket, data, attempt, pause, next_pause, cancels, token } = self.get_mut();
+        socket.check_cancelled(*cancels)?;
+        let attempt = match attempt {
+            Ok(attempt) => attempt,
+            Err(error) => {
+                let again = || io::Error::other("a finished send was polled again");
+                return Poll::Ready(Err(error.take().unwrap_or_else(again)));
+            }
+        };
+        loop {
+            if let Some(sleep) = pause {
+                ready!(Pin::new(sleep).poll(cx));
+                *pause = None;
+            }
+            if !socket.spend(cx) {
+                return Poll::Pending;
+            }
+            ready!(socket.poll_attempt(cx, token, data, attempt))?;
+            match attempt.take() {
+                Outcome::Refused(libc::EAGAIN, refused) => {
+                    *data = Some(refused);
+                    *pause = Some(sleep(*next_pause));
+                    *next_pause = (2 * *next_pause).min(PAUSE_MAX);
+                }
+                Outcome::Refused(errno, refused) => {
+                    *data = Some(refused);
+                    return Poll::Ready(Err(io::Error::from_raw_os_error(errno)));
+                }
+                Outcome::Sent | Outcome::Pending => return Poll::Ready(Ok(())),
+            }
+        }
+    }
+}
+
+impl Drop for UnixSend<'_> {
+    fn drop(&mut self) {
+        self.socket.forget_sender(&mut self.token);
+    }
+}
