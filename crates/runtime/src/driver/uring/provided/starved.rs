@@ -3,20 +3,19 @@
 use crate::driver::slots::Key;
 use std::collections::VecDeque;
 
-/// While sockets of both kinds wait, one of so many buffers goes to one that has much to receive.
-const BULK_TURN: u32 = 4;
-
 /// Two queues, as in fair queueing of packets (RFC 8290, 4.2): a socket from which the last receive
 /// took everything does not wait behind all those that are never empty. A crowd that sends without
-/// pause would otherwise delay each message of all others by a round of its own. Holds each socket at
-/// most once.
+/// pause would otherwise delay each message of all others by a round of its own. While both kinds
+/// wait, each gets buffers in proportion to its number, but sparse ones get half of them even if they
+/// are few. Holds each socket at most once.
 #[derive(Debug, Default)]
 pub(in crate::driver::uring) struct Starved {
     /// The last receive left nothing behind.
     sparse: VecDeque<Key>,
     /// It did.
     bulk: VecDeque<Key>,
-    turn: u32,
+    /// Buffers since the last one for `bulk`.
+    turn: usize,
 }
 
 impl Starved {
@@ -27,12 +26,12 @@ impl Starved {
 
     /// The socket whose turn it is.
     pub(super) fn pop(&mut self) -> Option<Key> {
-        self.turn = (self.turn + 1) % BULK_TURN;
-        let (first, second) = match self.turn {
-            0 => (&mut self.bulk, &mut self.sparse),
-            _ => (&mut self.sparse, &mut self.bulk),
-        };
-        first.pop_front().or_else(|| second.pop_front())
+        self.turn += 1;
+        if self.turn > (self.sparse.len() / self.bulk.len().max(1)).max(1) {
+            self.turn = 0;
+            return self.bulk.pop_front().or_else(|| self.sparse.pop_front());
+        }
+        self.sparse.pop_front().or_else(|| self.bulk.pop_front())
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -60,13 +59,29 @@ mod tests {
         assert!(starved.is_empty());
     }
 
+    /// Messages of a crowd may come whole to some and in parts to others: nobody is served less for that.
     #[test]
-    fn sockets_that_keep_coming_back_leave_a_quarter_to_the_others() {
+    fn many_of_both_kinds_wait_equally_long() {
+        let mut starved = Starved::default();
+        (0..900).for_each(|number| starved.push(key(number), false));
+        (1000..1100).for_each(|number| starved.push(key(number), true));
+        let mut served = [0_u32; 2];
+        for _ in 0..10_000 {
+            let next = starved.pop().expect("a socket");
+            let more = (1000..1100).any(|number| next == key(number));
+            served[usize::from(more)] += 1;
+            starved.push(next, more);
+        }
+        assert_eq!(served, [9_000, 1_000]);
+    }
+
+    #[test]
+    fn one_that_keeps_coming_back_leaves_half_to_a_crowd() {
         let mut starved = Starved::default();
         (0..100).for_each(|number| starved.push(key(number), true));
         starved.push(key(2000), false);
         let mut bulk = Vec::new();
-        for _ in 0..400 {
+        for _ in 0..200 {
             let next = starved.pop().expect("a socket");
             if next == key(2000) { starved.push(next, false) } else { bulk.push(next) }
         }
