@@ -318,7 +318,9 @@ impl UringDriver {
     fn return_buffers(&mut self) {
         self.engine.pressure =
             self.engine.groups.publish(&mut self.engine.ring, self.engine.quick.len());
-        if !self.engine.groups.can_feed() {
+        // What arrived and was not handled may have taken the buffers: who is fed then finds none, and
+        // waits another round behind all others.
+        if !self.engine.arrived.is_empty() || !self.engine.groups.can_feed() {
             return;
         }
         let mut fed = std::mem::take(&mut self.engine.fed);
