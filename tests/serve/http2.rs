@@ -111,6 +111,32 @@ fn many_requests_are_answered_at_once() {
     }
 }
 
+/// The h2 crate writes each frame of content by itself.
+#[test]
+fn answers_to_requests_that_come_together_leave_together() {
+    const REQUESTS: u32 = 40;
+    for engine in ENGINES {
+        let site = Site::usual();
+        site.write("small.txt", &pattern(3, 1000));
+        let server = Server::http(engine, site.path(), &[]);
+        let mut client = connect(server.address());
+        let settings = Frame::new(SETTINGS, 0, 0, b"").bytes();
+        let requests = (0..REQUESTS).flat_map(|n| Frame::get(2 * n + 1, "/small.txt").bytes());
+        let bytes = [PREFACE.to_vec(), settings, requests.collect()].concat();
+        client.write_all(&bytes).expect("the server reads");
+        let contents = std::iter::from_fn(|| next_frame(&mut client)).filter(|it| it.kind == DATA);
+        for content in contents.take(REQUESTS as usize) {
+            assert_same(&content.payload, &pattern(3, 1000));
+        }
+        drop(client);
+        let ended = server.terminate();
+        assert_eq!((ended.code, ended.count("requests")), (Some(0), REQUESTS.into()));
+        // Of 16 KiB each, behind what the ends agree on.
+        let sends = ended.last["runtime_counters"]["sent"].as_u64().expect("a number");
+        assert!(sends <= 8, "{engine}: {sends} sends");
+    }
+}
+
 /// A client that takes nothing of many streams, and then everything.
 #[test]
 fn streams_that_are_not_read_are_bounded_and_lose_nothing() {

@@ -9,7 +9,7 @@
 //! `exchange::CHUNK_BYTES` in the h2 crate and as many that were read and do not fit
 //! there yet (answers from the cache are shared, ranges of them are copied). With that, a connection
 //! holds 64 KiB of received content, one incomplete frame, the fields of one request, and the queue
-//! of its stream: 256 KiB and one write of 64 KiB.
+//! of its stream: 256 KiB, one write of 64 KiB, 16 KiB of frames and 80 KiB of records that are gathered.
 //!
 //! *Floods.* The crate bounds concurrent and recently reset streams, the size and the frames of
 //! header fields, frames without content, and answers to PING and SETTINGS, which it does not
@@ -77,7 +77,11 @@ pub(super) async fn serve(
                 // Nothing was agreed on, so the client cannot be told why.
                 return Poll::Ready(if connection.takes_leave() { Ok(None) } else { cancelled() });
             }
-            match handshake.as_mut().poll(cx) {
+            let polled = handshake.as_mut().poll(cx);
+            if let Poll::Ready(Err(error)) = wire.poll_send_gathered(cx) {
+                return Poll::Ready(Err(error));
+            }
+            match polled {
                 Poll::Ready(Ok(h2)) => Poll::Ready(Ok(Some(h2))),
                 Poll::Ready(Err(error)) => Poll::Ready(in_order(error).map(|()| None)),
                 Poll::Pending => Poll::Pending,
@@ -96,7 +100,14 @@ pub(super) async fn serve(
             phase: Phase::Head,
             was_in_frame: true,
         };
-        poll_fn(|cx| serving.poll(cx)).await?;
+        poll_fn(|cx| {
+            let polled = serving.poll(cx);
+            match wire.poll_send_gathered(cx) {
+                Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+                _ => polled,
+            }
+        })
+        .await?;
     }
     connection.shutdown().await
 }
@@ -156,9 +167,6 @@ impl Serving<'_> {
         self.shared.runs();
         self.shared.worker.clock.tick();
         if let Err(error) = self.take_leave() {
-            return Poll::Ready(Err(error));
-        }
-        if let Poll::Ready(Err(error)) = self.wire.poll_encrypted(cx) {
             return Poll::Ready(Err(error));
         }
         loop {

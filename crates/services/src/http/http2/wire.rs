@@ -1,12 +1,22 @@
 //! What the h2 crate reads from and writes to: the connection, through TLS if that is spoken.
+//!
+//! The crate writes and flushes each frame by itself. Frames are gathered here until its task has no
+//! more of them, and leave together: small answers share a record of TLS and a send.
 
 use super::frames::Frames;
 use crate::http::connection::Connection;
 use std::cell::{Cell, RefCell};
 use std::io;
+use std::mem;
 use std::task::{Context, Poll, ready};
 use twinring::{RecvBuf, SendBuf};
 use twinring_compat::Socket;
+
+/// Bytes of frames that are gathered: the plain text of the largest record of TLS.
+const GATHERED_BYTES_MAX: usize = 16 * 1024;
+
+/// Bytes in records of TLS that leave together.
+const ENCRYPTED_BYTES_MAX: usize = 64 * 1024;
 
 /// See the module.
 #[derive(Debug)]
@@ -14,9 +24,12 @@ pub(super) struct Wire<'c> {
     connection: &'c Connection,
     /// Received before HTTP/2 was recognised.
     first: RefCell<Option<RecvBuf>>,
-    /// Output of TLS that the stream has not taken; at most one, and nothing more is encrypted
-    /// meanwhile.
-    encrypted: RefCell<Option<SendBuf>>,
+    /// Frames that were not sent yet; at most [`GATHERED_BYTES_MAX`].
+    gathered: RefCell<Vec<u8>>,
+    /// Bytes that were encrypted and are no output yet; below [`ENCRYPTED_BYTES_MAX`].
+    encrypted: Cell<usize>,
+    /// Output that the stream has not taken; at most one, and nothing more is encrypted meanwhile.
+    output: RefCell<Option<SendBuf>>,
     frames: Cell<Frames>,
     /// The queue of the stream is full.
     is_blocked: Cell<bool>,
@@ -27,7 +40,9 @@ impl<'c> Wire<'c> {
         Wire {
             connection,
             first: RefCell::new(Some(first).filter(|first| !first.is_empty())),
-            encrypted: RefCell::default(),
+            gathered: RefCell::default(),
+            encrypted: Cell::default(),
+            output: RefCell::default(),
             frames: Cell::new(Frames::new()),
             is_blocked: Cell::new(false),
         }
@@ -43,22 +58,56 @@ impl<'c> Wire<'c> {
         self.is_blocked.get()
     }
 
-    /// Ready when the stream has taken the output of TLS.
-    pub(super) fn poll_encrypted(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut encrypted = self.encrypted.borrow_mut();
-        match encrypted.is_some() {
-            true => self.connection.stream().poll_send(cx, &mut encrypted),
+    /// Sends what was gathered; ready when the stream has taken all output.
+    pub(super) fn poll_send_gathered(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_output(cx))?;
+        self.put_gathered(cx)?;
+        if self.encrypted.get() > 0 {
+            ready!(self.poll_output(cx))?;
+            self.send_encrypted(cx)?;
+        }
+        self.poll_output(cx)
+    }
+
+    /// Ready when the stream has taken the output.
+    fn poll_output(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut output = self.output.borrow_mut();
+        match output.is_some() {
+            true => self.connection.stream().poll_send(cx, &mut output),
             false => Poll::Ready(Ok(())),
         }
     }
 
-    /// Hands over what TLS has to send. The stream has taken the output before.
-    fn send_encrypted(&self, cx: &mut Context<'_>, output: Vec<u8>) -> io::Result<()> {
+    /// As [`put`](Wire::put), of what was gathered.
+    fn put_gathered(&self, cx: &mut Context<'_>) -> io::Result<()> {
+        let gathered = mem::take(&mut *self.gathered.borrow_mut());
+        if gathered.is_empty() { Ok(()) } else { self.put(cx, gathered.into()) }
+    }
+
+    /// Sends frames, or encrypts them for the next send. The stream has taken the output before.
+    fn put(&self, cx: &mut Context<'_>, frames: SendBuf) -> io::Result<()> {
+        let Some(tls) = &self.connection.tls else { return self.send_output(cx, frames) };
+        tls.put(frames.as_slice())?;
+        self.encrypted.set(self.encrypted.get() + frames.len());
+        if self.encrypted.get() < ENCRYPTED_BYTES_MAX { Ok(()) } else { self.send_encrypted(cx) }
+    }
+
+    /// Sends what TLS has to send. The stream has taken the output before.
+    fn send_encrypted(&self, cx: &mut Context<'_>) -> io::Result<()> {
+        self.encrypted.set(0);
+        match &self.connection.tls {
+            Some(tls) => self.send_output(cx, tls.take()?.into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Hands over output. The stream has taken that before it.
+    fn send_output(&self, cx: &mut Context<'_>, output: SendBuf) -> io::Result<()> {
         if output.is_empty() {
             return Ok(());
         }
-        *self.encrypted.borrow_mut() = Some(output.into());
-        match self.poll_encrypted(cx) {
+        *self.output.borrow_mut() = Some(output);
+        match self.poll_output(cx) {
             Poll::Ready(sent) => sent,
             // It is tried again before anything else is sent or received.
             Poll::Pending => Ok(()),
@@ -74,13 +123,13 @@ impl<'c> Wire<'c> {
             if !opened.is_empty() || tls.has_ended() {
                 return Poll::Ready(Ok(RecvBuf::from(opened)));
             }
-            ready!(self.poll_encrypted(cx))?;
+            ready!(self.poll_output(cx))?;
             let chunk = ready!(self.connection.stream().poll_recv(cx))?;
             if chunk.is_empty() {
                 self.connection.end_truncated(tls);
             }
             let opened = tls.open(&chunk);
-            self.send_encrypted(cx, tls.take()?)?;
+            self.send_encrypted(cx)?;
             opened.map_err(|error| self.connection.fail_tls(error))?;
         }
     }
@@ -100,31 +149,31 @@ impl Socket for &Wire<'_> {
 
     fn poll_send_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.is_blocked.set(true);
-        ready!(self.poll_encrypted(cx))?;
+        ready!(self.poll_output(cx))?;
         ready!(self.connection.stream().poll_send_ready(cx))?;
         self.is_blocked.set(false);
         Poll::Ready(Ok(()))
     }
 
     fn poll_send(&self, cx: &mut Context<'_>, buf: &mut Option<SendBuf>) -> Poll<io::Result<()>> {
-        let bytes = buf.as_ref().map_or(0, SendBuf::len) as u64;
-        match &self.connection.tls {
-            None => ready!(self.connection.stream().poll_send(cx, buf))?,
-            Some(tls) => {
-                ready!(self.poll_encrypted(cx))?;
-                if let Some(plain) = buf.take() {
-                    tls.put(plain.as_slice())?;
-                    self.send_encrypted(cx, tls.take()?)?;
-                }
-            }
+        let bytes = buf.as_ref().map_or(0, SendBuf::len);
+        if self.gathered.borrow().len() + bytes > GATHERED_BYTES_MAX {
+            ready!(self.poll_output(cx))?;
+            self.put_gathered(cx)?;
+            ready!(self.poll_output(cx))?;
         }
-        self.connection.count_sent(bytes);
+        match buf.take() {
+            Some(frames) if bytes > GATHERED_BYTES_MAX => self.put(cx, frames)?,
+            Some(frames) => self.gathered.borrow_mut().extend_from_slice(frames.as_slice()),
+            None => {}
+        }
+        self.connection.count_sent(bytes as u64);
         Poll::Ready(Ok(()))
     }
 
     /// The end is announced by the connection, with the limits of its time.
     fn poll_shutdown_write(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_encrypted(cx)
+        self.poll_send_gathered(cx)
     }
 }
 
