@@ -5,7 +5,7 @@
 //! phases and the TLS of the connection; `frames` tells whether the client is in the middle of a
 //! frame.
 //!
-//! *Memory.* Each stream holds at most 64 KiB of its answer for a client that does not take it:
+//! *Memory.* Each stream holds at most 48 KiB of its answer for a client that does not take it:
 //! `exchange::CHUNK_BYTES` in the h2 crate and as many that were read and do not fit
 //! there yet (answers from the cache are shared, ranges of them are copied). With that, a connection
 //! holds 64 KiB of received content, one incomplete frame, the fields of one request, and the queue
