@@ -5,12 +5,10 @@ mod support;
 
 use serde_json::Value;
 use std::fs;
-use std::os::unix::fs::symlink;
-use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
 use support::missing::{is_root, missing};
-use support::{ENGINES, Server, connect, ping, run};
+use support::{ENGINES, Server, connect, ping, rootfs, run};
 use tempfile::TempDir;
 
 const TWINRING: &str = env!("CARGO_BIN_EXE_twinring");
@@ -34,18 +32,9 @@ impl Root {
             missing(program, error);
             return None;
         }
-        let directory = tempfile::tempdir().expect("a directory");
+        let directory = rootfs::make();
         let path = directory.path();
-        for name in ["proc", "sys", "dev", "etc", "run", "tmp", "usr", "site"] {
-            fs::create_dir(path.join(name)).expect("a directory");
-        }
-        for name in ["bin", "lib", "lib64"] {
-            symlink(Path::new("usr").join(name), path.join(name)).expect("a link");
-        }
-        for name in ["etc/passwd", "etc/group", "etc/ld.so.cache"] {
-            fs::copy(Path::new("/").join(name), path.join(name)).expect("a file");
-        }
-        fs::write(path.join("etc/os-release"), "ID=test\n").expect("a file");
+        fs::create_dir(path.join("site")).expect("a directory");
         fs::write(path.join("site/index.html"), "hello").expect("a file");
         fs::write(path.join("oci.json"), profile("oci")).expect("a file");
         Some(Root(directory))

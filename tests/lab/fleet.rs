@@ -1,5 +1,7 @@
 //! Many load generators, of which some are lost. Their agents run here, each behind a pipe of its own.
 
+mod containers;
+
 use crate::support::{assert_complete, bundle_in, lab};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -24,11 +26,17 @@ const LOAD: &str = r#""{twinring}", "load", "tcp", "{addr}", "{options}", "-c", 
 struct Fleet {
     directory: TempDir,
     clients: usize,
+    /// Leads to a host.
+    connect: String,
+    /// Where this program is on each host.
+    binary: &'static str,
 }
 
 impl Fleet {
     fn new(clients: usize) -> Fleet {
-        Fleet { directory: tempfile::tempdir().unwrap(), clients }
+        let directory = tempfile::tempdir().unwrap();
+        let connect = format!("env FLEET={} HOST={{node}}", directory.path().display());
+        Fleet { directory, clients, connect, binary: BINARY }
     }
 
     fn out(&self) -> PathBuf {
@@ -37,10 +45,9 @@ impl Fleet {
 
     /// Arguments that name the hosts and lead to them.
     fn hosts(&self) -> Vec<String> {
-        let connect = format!("env FLEET={} HOST={{node}}", self.directory.path().display());
         let fixed = ["--server-host", "server", "--server-address", "127.0.0.1", "--remote-binary"];
         let mut words: Vec<String> = fixed.map(str::to_owned).to_vec();
-        words.extend([BINARY, "--connect", &connect].map(str::to_owned));
+        words.extend([self.binary, "--connect", &self.connect].map(str::to_owned));
         for client in 0..self.clients {
             words.extend(["--client-host".to_owned(), format!("c{client:02}")]);
         }

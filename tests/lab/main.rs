@@ -12,6 +12,8 @@ mod pages;
 mod peers;
 mod profile;
 mod quick;
+#[path = "../support/rootfs.rs"]
+mod rootfs;
 mod slurm;
 mod support;
 mod tcp;

@@ -10,6 +10,7 @@ pub(crate) mod http2;
 pub(crate) mod load;
 pub(crate) mod missing;
 pub(crate) mod namespace;
+pub(crate) mod rootfs;
 pub(crate) mod tls;
 
 use serde_json::Value;
