@@ -162,9 +162,16 @@ fn wakes_leave_no_busy_loop_behind(configuration: Configuration) {
             }
             sender.await;
             settle().await;
-            let before = handle.counters().waits;
-            sleep(Duration::from_millis(4)).await;
-            let waits = handle.counters().waits - before;
+            let mut waits = u64::MAX;
+            // On a busy machine something may be late; a loop would not end.
+            for _ in 0..3 {
+                let before = handle.counters().waits;
+                sleep(Duration::from_millis(4)).await;
+                waits = waits.min(handle.counters().waits - before);
+                if waits < 20 {
+                    break;
+                }
+            }
             assert!(waits < 20, "{waits} waits in 4 ms without work");
         }
     });
