@@ -43,6 +43,15 @@ impl Fleet {
         self.directory.path().join("bundles")
     }
 
+    /// What a lab said that went on to its end, and its bundle.
+    fn complete(&self, running: Child) -> (String, Value) {
+        let output = running.wait_with_output().unwrap();
+        let bundle = bundle_in(&self.out());
+        assert_complete(&output, &bundle);
+        self.assert_nothing_is_left();
+        (said(&output), verified(&bundle))
+    }
+
     /// Arguments that name the hosts and lead to them.
     fn hosts(&self) -> Vec<String> {
         let fixed = ["--server-host", "server", "--server-address", "127.0.0.1", "--remote-binary"];
@@ -193,12 +202,7 @@ fn of_sixteen_load_generators_two_are_killed_and_the_experiment_goes_on() {
     // The second run of the first block.
     fleet.wait_for_run(&mut running, 1);
     killed.iter().for_each(|host| fleet.kill(host));
-    let output = running.wait_with_output().unwrap();
-    let text = said(&output);
-    let bundle = bundle_in(&fleet.out());
-    assert_complete(&output, &bundle);
-    fleet.assert_nothing_is_left();
-    let stored = verified(&bundle);
+    let (text, stored) = fleet.complete(running);
     let lost = stored["lost_hosts"].as_array().unwrap();
     let names: BTreeSet<&str> = lost.iter().map(|it| it["host"].as_str().unwrap()).collect();
     assert_eq!(names, killed.iter().map(String::as_str).collect(), "{text}");
@@ -215,7 +219,7 @@ fn of_sixteen_load_generators_two_are_killed_and_the_experiment_goes_on() {
         assert_eq!(clients(run).len(), 14, "{run}");
         assert!(killed.iter().all(|host| !clients(run).contains(host)), "{run}");
     }
-    let report = fs::read_to_string(bundle.join("report.md")).unwrap();
+    let report = fs::read_to_string(bundle_in(&fleet.out()).join("report.md")).unwrap();
     assert!(report.contains("from block 1 on 14 of 16 load generators"), "{report}");
 }
 

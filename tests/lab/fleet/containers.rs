@@ -1,9 +1,8 @@
 //! Hosts that are containers of podman, all on the network of this machine.
 
-use super::{BINARY, Fleet, clients, said, verified, whole_blocks};
+use super::{BINARY, Fleet, clients, said, whole_blocks};
 use crate::missing::{is_root, missing};
 use crate::rootfs;
-use crate::support::{assert_complete, bundle_in};
 use std::process::{Command, Output};
 use tempfile::TempDir;
 
@@ -71,12 +70,7 @@ fn of_eight_containers_one_is_killed_and_the_experiment_goes_on() {
     fleet.wait_for_run(&mut running, 1);
     let killed = podman(&["kill", &format!("{prefix}-c03")]);
     assert!(killed.status.success(), "{}", said(&killed));
-    let output = running.wait_with_output().unwrap();
-    let text = said(&output);
-    let bundle = bundle_in(&fleet.out());
-    assert_complete(&output, &bundle);
-    fleet.assert_nothing_is_left();
-    let stored = verified(&bundle);
+    let (text, stored) = fleet.complete(running);
     let lost = stored["lost_hosts"].as_array().unwrap();
     assert!(lost.len() == 1 && lost[0]["host"] == "c03", "{text}");
     let runs = fleet.runs();

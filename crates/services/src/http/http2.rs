@@ -100,14 +100,7 @@ pub(super) async fn serve(
             phase: Phase::Head,
             was_in_frame: true,
         };
-        poll_fn(|cx| {
-            let polled = serving.poll(cx);
-            match wire.poll_send_gathered(cx) {
-                Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-                _ => polled,
-            }
-        })
-        .await?;
+        poll_fn(|cx| serving.poll(cx)).await?;
     }
     connection.shutdown().await
 }
@@ -176,6 +169,9 @@ impl Serving<'_> {
                 Poll::Ready(Some(Err(error))) => return Poll::Ready(self.fail(error)),
                 Poll::Pending => break,
             }
+        }
+        if let Poll::Ready(Err(error)) = self.wire.poll_send_gathered(cx) {
+            return Poll::Ready(Err(error));
         }
         self.enter_phase();
         self.shared.waits(cx.waker());

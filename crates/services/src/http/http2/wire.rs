@@ -55,7 +55,7 @@ impl<'c> Wire<'c> {
 
     /// True if the peer does not take what was written.
     pub(super) fn is_blocked(&self) -> bool {
-        self.is_blocked.get()
+        self.is_blocked.get() || self.output.borrow().is_some()
     }
 
     /// Sends what was gathered; ready when the stream has taken all output.
