@@ -11,8 +11,8 @@ use std::process::ExitCode;
 use twinring_lab::compare::{self, Gate};
 use twinring_lab::peers::{self, Places};
 use twinring_lab::{
-    ALIASES, Accounting, BUILT_IN, EXPERIMENT_BYTES_MAX, Estimate, Experiment, LabError, NetChoice,
-    OtherPrices, Overrides, Protocol, RunOptions, Stop, Style, Subject, Wanted,
+    ALIASES, Accounting, BUILT_IN, CpuList, EXPERIMENT_BYTES_MAX, Estimate, Experiment, LabError,
+    NetChoice, OtherPrices, Overrides, Protocol, RunOptions, Stop, Style, Subject, Wanted,
 };
 
 /// The hidden subcommand through which the lab starts its children.
@@ -83,7 +83,7 @@ pub(crate) struct Peers {
 }
 
 /// What changes an experiment: one that is continued stays as it is.
-const EXPERIMENT_OPTIONS: [&str; 21] = [
+const EXPERIMENT_OPTIONS: [&str; 22] = [
     "name",
     "pairs",
     "spares",
@@ -96,6 +96,7 @@ const EXPERIMENT_OPTIONS: [&str; 21] = [
     "rates",
     "load_percent",
     "churn",
+    "workers",
     "until",
     "streams",
     "pps",
@@ -169,6 +170,9 @@ pub(crate) struct Run {
     /// UDP: packets per second of each stream.
     #[arg(long, value_delimiter = ',')]
     pps: Option<Vec<u32>>,
+    /// Workers of the server, each on a core of its own; the load generator gets as many.
+    #[arg(long, value_delimiter = ',')]
+    workers: Option<Vec<u32>>,
     /// Network on this host: lo (the sender's CPU receives), rps (the receiver's CPU is
     /// interrupted), napi (it polls), all three, or auto: rps if rights allow, otherwise lo.
     #[arg(long, conflicts_with_all = ["server_host", "client_host"])]
@@ -191,12 +195,12 @@ pub(crate) struct Run {
     /// binary, peers/target/release here, and PATH.
     #[arg(long, value_name = "DIR")]
     peers: Option<PathBuf>,
-    /// CPU of the server.
-    #[arg(long, value_name = "CPU")]
-    server_cpu: Option<usize>,
-    /// CPU of the load generator, on each client host.
-    #[arg(long, value_name = "CPU")]
-    client_cpu: Option<usize>,
+    /// CPUs of the server, such as `0,2-3`: one for each worker.
+    #[arg(long, value_name = "CPUS")]
+    server_cpu: Option<CpuList>,
+    /// CPUs of the load generator, on each client host.
+    #[arg(long, value_name = "CPUS")]
+    client_cpu: Option<CpuList>,
     /// Do not measure the machine's prices first, which takes 3 to 5 seconds. The report then does not
     /// explain the differences.
     #[arg(long)]
@@ -314,6 +318,7 @@ fn measure_one(name: &str, options: &Run, stop: &Stop) -> Result<u8, LabError> {
         rate_per_s: options.rates,
         load_percent: options.load_percent,
         churn: options.churn,
+        workers: options.workers,
         until_percent: options.until,
         streams: options.streams,
         packets_per_s: options.pps,

@@ -53,6 +53,58 @@ fn a_share_of_what_can_be_served_is_one_rate_for_everybody() {
 }
 
 #[test]
+fn workers_have_a_cpu_each_and_all_of_them_count() {
+    let mine = sched_getaffinity(Pid::from_raw(0)).unwrap();
+    let cpus: Vec<usize> = (0..CpuSet::count()).filter(|it| mine.is_set(*it) == Ok(true)).collect();
+    let [one, other, ..] = cpus[..] else {
+        println!("SKIPPED: this process has a single CPU");
+        return;
+    };
+    // Load generator and server share them here, so that two CPUs are enough.
+    let both = format!("{one},{other}");
+    for net in ["lo", "auto"] {
+        let arguments = ["scaling", "--protocol", "tcp", "--workers", "1,2", "--net", net];
+        let runs =
+            runs(&[&arguments[..], &["--server-cpu", &both, "--client-cpu", &both]].concat());
+        for run in &runs {
+            let workers = run["cell"]["workers"].as_u64().unwrap_or(1);
+            let (command, busy) = (&run["server_command"], &run["cpu"]["server_cpu"]);
+            let command: Vec<&str> =
+                command.as_array().unwrap().iter().flat_map(Value::as_str).collect();
+            let of_option = |option| command.iter().skip_while(|it| **it != option).nth(1).unwrap();
+            let (expected, list) = match workers {
+                1 => (Value::from(one), one.to_string()),
+                _ => (Value::from(vec![one, other]), both.clone()),
+            };
+            assert_eq!(
+                (*of_option("--workers"), *of_option("--pin")),
+                (&*workers.to_string(), &*list)
+            );
+            assert_eq!(busy["cpu"], expected);
+            let each = busy["busy_each_s"].as_array().map_or(1, Vec::len) as u64;
+            assert_eq!(each, workers, "{run}");
+            let busy_s = busy["busy_s"].as_f64().unwrap();
+            assert!(busy_s <= workers as f64 * run["cpu"]["window_s"].as_f64().unwrap(), "{run}");
+        }
+        let of = |workers| runs.iter().filter(move |it| it["cell"]["workers"].as_u64() == workers);
+        assert!(of(None).count() >= 2 && of(Some(2)).count() >= 2, "{runs:?}");
+    }
+    // With one CPU for the server there is nothing to compare with, and that is said.
+    let one = one.to_string();
+    let arguments = ["scaling", "--protocol", "tcp", "--net", "lo", "--server-cpu", &one];
+    let measured = Measured::take(&arguments, "0.2");
+    assert!(
+        measured.said.contains("every cell with 2, 4, 8, 16 workers is left out"),
+        "{}",
+        measured.said
+    );
+    assert!(measured.runs.iter().all(|run| run["cell"].get("workers").is_none()));
+    let refused = crate::support::lab(&["run", "scaling", "--net", "napi"]);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("several workers on napi"));
+}
+
+#[test]
 fn connections_come_and_go() {
     let runs = runs(&["churn", "--churn", "1,10", "--connections", "10"]);
     let come_and_go = |runs: &Vec<Value>| {
@@ -87,7 +139,8 @@ fn features_of(subject: &Subject) -> Value {
     for (name, value) in [
         ("{twinring}", env!("CARGO_BIN_EXE_twinring")),
         ("{addr}", "127.0.0.1:0"),
-        ("{server_cpu}", &cpu),
+        ("{server_cpus}", &cpu),
+        ("{workers}", "1"),
     ] {
         words.iter_mut().for_each(|word| *word = word.replace(name, value));
     }

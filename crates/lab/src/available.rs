@@ -1,15 +1,15 @@
-//! Which subjects of an experiment can run on this machine.
+//! Which subjects and cells of an experiment can run on this machine.
 
 use crate::error::LabError;
 use crate::experiment::{Experiment, Subject};
-use crate::host::Host;
+use crate::host::{End, Host};
 use crate::options::RunOptions;
 use crate::peers::find::Found;
 use crate::peers::{Peer, Places, SECOND_LOADS};
 use crate::result::NotRun;
 use crate::site::nginx;
 
-/// An experiment without the subjects that cannot run on this machine.
+/// An experiment without the subjects and the cells that cannot run on this machine.
 pub(crate) struct Available {
     pub(crate) experiment: Experiment,
     pub(crate) nginx: Option<nginx::Installed>,
@@ -19,8 +19,26 @@ pub(crate) struct Available {
 
 /// # Errors
 /// When no subject is left for a protocol of the experiment, or a place for peers is no directory.
-pub(crate) fn available(options: &RunOptions, server: &Host) -> Result<Available, LabError> {
+pub(crate) fn available(options: &RunOptions, server: &End) -> Result<Available, LabError> {
+    let (server, server_cpus) = (&server.host, server.cpus.all().len());
     let mut experiment = options.experiment.clone();
+    let mut not_run = Vec::new();
+    let too_many = experiment.keep_workers(server_cpus);
+    if !too_many.is_empty() {
+        let counts: Vec<String> = too_many.iter().map(u32::to_string).collect();
+        let why = format!(
+            "the server has {server_cpus} CPU{} here: each worker needs a core of its own, and the load \
+             generator as many",
+            if server_cpus == 1 { "" } else { "s" }
+        );
+        if experiment.protocols().next().is_none() {
+            return Err(LabError::Machine { why });
+        }
+        not_run.push(NotRun {
+            subject: format!("every cell with {} workers", counts.join(", ")),
+            why,
+        });
+    }
     // Without a peer in the experiment their places do not matter.
     let commands: Vec<Vec<String>> =
         experiment.grids_mut().map(|(_, it)| it.second_load().to_vec()).collect();
@@ -63,7 +81,6 @@ pub(crate) fn available(options: &RunOptions, server: &Host) -> Result<Available
             Err(absent) => Some(peer.why_left_out(&absent)),
         }
     };
-    let mut not_run = Vec::new();
     experiment.subjects.retain(|subject| match why_not(subject) {
         None => true,
         Some(why) => {

@@ -3,8 +3,9 @@
 use std::ffi::OsString;
 use std::time::Instant;
 
+use crate::cpus::{CpuList, Cpus};
 use crate::experiment::{Cell, Experiment, Subject};
-use crate::machine::Cpus;
+use crate::net::Network;
 use crate::paths::Paths;
 use crate::peers::find::Found;
 use crate::placement;
@@ -42,8 +43,13 @@ pub(crate) struct Slot<'a> {
 }
 
 impl Bench<'_> {
-    /// A cache line from the server's CPU to the client's and back.
+    /// The CPUs that a run's server has: one for each of its workers.
+    pub(crate) fn cpus_of_server(&self, network: &Network, slot: &Slot<'_>) -> CpuList {
+        network.server.cpus.first_of(slot.cell.point.workers())
+    }
+
+    /// A cache line from the server's first CPU to the client's first and back.
     pub(crate) fn round_trip_ns(&self) -> Option<f64> {
-        placement::round_trip_ns(self.cpus.server, self.cpus.client)
+        placement::round_trip_ns(self.cpus.server.first(), self.cpus.client.first())
     }
 }

@@ -48,7 +48,8 @@ pub(crate) fn values(
     let (warmup_s, window_s) = bench.experiment.pace_s(slot.cell.protocol());
     // Each load generator's own; the server gets that of the first.
     let index = network.clients.iter().position(|client| std::ptr::eq(client, end));
-    let client_cpu = if index.is_some() { end.cpu } else { bench.cpus.client };
+    let client_cpus = if index.is_some() { &end.cpus } else { &bench.cpus.client };
+    let server_cpus = bench.cpus_of_server(network, slot);
     let mut values = Values::none();
     for (name, value) in [
         ("{twinring}", end.host.binary(bench.binary).to_owned()),
@@ -57,8 +58,11 @@ pub(crate) fn values(
         ("{port}", address.port().to_string()),
         ("{warmup_ms}", millis(warmup_s)),
         ("{window_ms}", millis(window_s)),
-        ("{server_cpu}", network.server.cpu.to_string()),
-        ("{client_cpu}", client_cpu.to_string()),
+        ("{server_cpu}", server_cpus.first().to_string()),
+        ("{server_cpus}", server_cpus.to_string()),
+        ("{client_cpu}", client_cpus.first().to_string()),
+        ("{client_cpus}", client_cpus.to_string()),
+        ("{load_threads}", client_cpus.all().len().to_string()),
         ("{engine}", slot.subject.load_engine().to_owned()),
     ] {
         values.text(name, value);

@@ -3,9 +3,10 @@
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
+use crate::cpus::Cpus;
 use crate::error::LabError;
 use crate::host::HostRecord;
-use crate::machine::{Cpus, Fingerprint};
+use crate::machine::Fingerprint;
 use crate::net::{self, Between, Config, Networks};
 use crate::options::RunOptions;
 use crate::prices::{self, PriceRecord};
@@ -30,8 +31,8 @@ pub(crate) struct Environment {
 impl Environment {
     pub(crate) fn set_up(options: &RunOptions, stop: &Stop) -> Result<Environment, LabError> {
         let Some(between) = &options.hosts else {
-            let pin = options.experiment.pin;
-            let cpus = Cpus::choose(pin.server_cpu, pin.client_cpu)?;
+            let experiment = &options.experiment;
+            let cpus = Cpus::choose(&experiment.pin, experiment.workers_most())?;
             // Measuring prices uses both CPUs, so it comes before the lab leaves them.
             let prices = match options.prices {
                 true => prices::measure(&options.binary, &cpus, stop),
@@ -61,7 +62,8 @@ impl Environment {
         }
         let words = options.helper.iter().skip(1).map(|word| word.to_string_lossy().into_owned());
         let config = Config {
-            pin: options.experiment.pin,
+            pin: &options.experiment.pin,
+            workers: options.experiment.workers_most(),
             binary: &options.binary,
             helper: &words.collect::<Vec<_>>(),
         };

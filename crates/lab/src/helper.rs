@@ -9,17 +9,18 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
-use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sched::sched_setaffinity;
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getppid};
 
+use crate::cpus::CpuList;
 use crate::host;
 use crate::progress::say;
 
-/// Runs the hidden subcommand with the arguments after its name: `exec CPU PARENT PROGRAM ARGUMENT…`, or with any CPU `exec any PARENT PROGRAM ARGUMENT…` for
-/// programs that look on, or `agent` on another host. Not for people: the lab calls it through
+/// Runs the hidden subcommand with the arguments after its name: `exec CPUS PARENT PROGRAM
+/// ARGUMENT…`, or with any CPU `exec any PARENT PROGRAM ARGUMENT…` for programs that look on, or `agent` on another host. Not for people: the lab calls it through
 /// [`crate::RunOptions::helper`].
 pub fn helper(arguments: &[OsString]) -> ExitCode {
     match enter(arguments) {
@@ -42,13 +43,17 @@ fn enter(arguments: &[OsString]) -> io::Result<ExitCode> {
         return host::serve();
     }
     let anywhere = arguments.get(1).is_some_and(|cpu| cpu == "any");
-    let cpu = if anywhere { None } else { Some(number(1)?) };
+    let list = || {
+        let text = arguments.get(1).and_then(|text| text.to_str()).ok_or_else(usage)?;
+        text.parse::<CpuList>().map_err(|_| usage())
+    };
+    let cpus = if anywhere { None } else { Some(list()?) };
     let parent = Pid::from_raw(number(2)? as i32);
     die_with(parent)?;
     match arguments[0].to_str() {
         Some("exec") => {
             let program = arguments.get(3).ok_or_else(usage)?;
-            cpu.map_or(Ok(()), pin)?;
+            cpus.as_ref().map_or(Ok(()), pin)?;
             raise_descriptor_limit()?;
             let error = Command::new(program).args(&arguments[4..]).exec();
             Err(io::Error::new(error.kind(), format!("{}: {error}", program.display())))
@@ -68,11 +73,9 @@ fn die_with(parent: Pid) -> io::Result<()> {
     Ok(())
 }
 
-/// Pins this process to one CPU; what it executes inherits that.
-fn pin(cpu: usize) -> io::Result<()> {
-    let mut only = CpuSet::new();
-    only.set(cpu)?;
-    Ok(sched_setaffinity(Pid::from_raw(0), &only)?)
+/// Pins this process to these CPUs; what it executes inherits that.
+fn pin(cpus: &CpuList) -> io::Result<()> {
+    Ok(sched_setaffinity(Pid::from_raw(0), &cpus.set()?)?)
 }
 
 /// The soft limit of descriptors is 1024 on many systems, which would decide a comparison at 1,000

@@ -65,7 +65,7 @@ pub fn run(options: &RunOptions, stop: &Stop) -> Result<Outcome, LabError> {
     let started = jiff::Timestamp::now();
     let Environment { mut networks, cpus, machine, hosts, lost_hosts, least, prices, affinity } =
         Environment::set_up(options, stop)?;
-    let server = &networks.list[0].server.host;
+    let server = &networks.list[0].server;
     let Available { experiment, nginx, peers, not_run } = available(options, server)?;
     let experiment = &experiment;
     let began = Bundle {

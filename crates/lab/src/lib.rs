@@ -48,6 +48,7 @@ mod clock;
 mod commands;
 pub mod compare;
 mod contract;
+mod cpus;
 mod environment;
 mod error;
 mod estimate;
@@ -94,6 +95,7 @@ mod workload;
 
 pub use advise::Advice;
 pub use clock::Offset;
+pub use cpus::{CpuList, Cpus};
 pub use error::LabError;
 pub use estimate::Estimate;
 pub use experiment::{
@@ -108,7 +110,7 @@ pub use gallery::{GALLERY_BUNDLES_MAX, gallery};
 pub use helper::helper;
 pub use host::{HostOptions, HostRecord, HostRole, Interface, LOCAL, NODE};
 pub use lab::{Outcome, json_line, run};
-pub use machine::{Cpus, Fingerprint, Program};
+pub use machine::{Fingerprint, Program};
 pub use merge::{MERGED_OCCASIONS_MAX, add, add_to, merge};
 pub use net::NetRecord;
 pub use options::RunOptions;

@@ -1,17 +1,14 @@
-//! The machine: which CPUs are used, and everything about it that a reader of the numbers would
-//! ask for.
+//! The machine: everything about it that a reader of the numbers would ask for.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use nix::sched::{CpuSet, sched_getaffinity};
-use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::error::LabError;
+use crate::cpus::Cpus;
 use crate::procfs;
 
 /// A program file.
@@ -29,21 +26,6 @@ pub struct Program {
     pub host: Option<String>,
 }
 
-/// Which CPU does what.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Cpus {
-    /// The server's.
-    pub server: usize,
-    /// The load generator's.
-    pub client: usize,
-    /// There was one CPU only, which both share: nothing about it is fair to either.
-    pub shared: bool,
-    /// Both are threads of one core and slow each other down.
-    pub siblings: bool,
-    /// Left for the lab itself and everybody else.
-    pub others: Vec<usize>,
-}
-
 impl Fingerprint {
     /// Whether two fingerprints are of one machine as far as they tell: its kernel and settings may
     /// have changed in between.
@@ -53,57 +35,6 @@ impl Fingerprint {
         };
         of(self) == of(other)
     }
-}
-
-impl Cpus {
-    /// Chooses two CPUs among those this process may use: of different cores if there are, the
-    /// first ones not given by the caller.
-    ///
-    /// # Errors
-    /// [`LabError::Machine`] when the affinity cannot be read, [`LabError::BadExperiment`] when a
-    /// wanted CPU may not be used.
-    pub fn choose(server: Option<usize>, client: Option<usize>) -> Result<Cpus, LabError> {
-        let mine = sched_getaffinity(Pid::from_raw(0)).map_err(|errno| LabError::Machine {
-            why: format!("its CPUs cannot be listed: {errno}"),
-        })?;
-        let allowed: Vec<usize> =
-            (0..CpuSet::count()).filter(|cpu| mine.is_set(*cpu) == Ok(true)).collect();
-        let cores: BTreeMap<usize, Vec<usize>> =
-            allowed.iter().map(|cpu| (*cpu, core_siblings(*cpu))).collect();
-        choose(&cores, server, client)
-    }
-}
-
-fn choose(
-    cores: &BTreeMap<usize, Vec<usize>>,
-    server: Option<usize>,
-    client: Option<usize>,
-) -> Result<Cpus, LabError> {
-    for wanted in [server, client].into_iter().flatten() {
-        if !cores.contains_key(&wanted) {
-            return Err(LabError::BadExperiment {
-                place: "the CPUs".to_owned(),
-                problem: format!("CPU {wanted} may not be used"),
-                expected: format!("one of {:?}", cores.keys().collect::<Vec<_>>()),
-            });
-        }
-    }
-    let first = |taken: Option<usize>| cores.keys().copied().find(|cpu| Some(*cpu) != taken);
-    let server = server.or_else(|| first(client)).or(client);
-    let server = server.ok_or_else(|| LabError::Machine { why: "it has no CPU".to_owned() })?;
-    let other_core = || cores.keys().copied().find(|cpu| !cores[&server].contains(cpu));
-    let client = client.or_else(other_core).or_else(|| first(Some(server))).unwrap_or(server);
-    let others = cores.keys().copied().filter(|cpu| *cpu != server && *cpu != client).collect();
-    let shared = server == client;
-    let siblings = !shared && cores[&server].contains(&client);
-    Ok(Cpus { server, client, shared, siblings, others })
-}
-
-/// The hardware threads of a CPU's core, itself included.
-pub(crate) fn core_siblings(cpu: usize) -> Vec<usize> {
-    let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
-    let siblings = procfs::text(&path).map(|text| procfs::cpu_list(&text)).unwrap_or_default();
-    if siblings.is_empty() { vec![cpu] } else { siblings }
 }
 
 /// What the numbers were measured on. Facts that the machine does not tell are left out.
@@ -163,7 +94,7 @@ const LIMITS: &[&str] = &["Max open files", "Max locked memory", "Max processes"
 impl Fingerprint {
     /// Reads what the machine says about itself.
     pub fn read(cpus: &Cpus) -> Fingerprint {
-        Fingerprint::of_cpu(cpus.server)
+        Fingerprint::of_cpu(cpus.server.first())
     }
 
     /// The same, with what is particular to one CPU.
@@ -335,37 +266,13 @@ fn hexadecimal(hash: Sha256) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn cores(list: &[&[usize]]) -> BTreeMap<usize, Vec<usize>> {
-        list.iter().flat_map(|core| core.iter().map(|cpu| (*cpu, core.to_vec()))).collect()
-    }
+    use crate::experiment::Pin;
 
     /// A bundle that was to be published told how the machine's init was started.
     #[test]
     fn a_command_line_tells_of_speed_only() {
         let line = "root=UUID=1234 mitigations=off isolcpus=2,3 console=ttyS0 nosmt -- mds=secret";
         assert_eq!(parameters_of_speed(line), "mitigations=off isolcpus=2,3 nosmt");
-    }
-
-    #[test]
-    fn server_and_client_get_cores_of_their_own() {
-        let two_cores = cores(&[&[0, 1], &[2, 3]]);
-        let cpus = choose(&two_cores, None, None).unwrap();
-        assert_eq!((cpus.server, cpus.client, cpus.siblings), (0, 2, false));
-        assert_eq!(cpus.others, [1, 3]);
-        let cpus = choose(&two_cores, Some(3), None).unwrap();
-        assert_eq!((cpus.server, cpus.client), (3, 0));
-        let cpus = choose(&two_cores, None, Some(0)).unwrap();
-        assert_eq!((cpus.server, cpus.client, cpus.siblings), (1, 0, true));
-    }
-
-    #[test]
-    fn one_core_or_one_cpu_is_said_to_be_so() {
-        let cpus = choose(&cores(&[&[4, 5]]), None, None).unwrap();
-        assert_eq!((cpus.server, cpus.client, cpus.siblings, cpus.shared), (4, 5, true, false));
-        let cpus = choose(&cores(&[&[7]]), None, None).unwrap();
-        assert_eq!((cpus.server, cpus.client, cpus.shared), (7, 7, true));
-        assert_eq!(choose(&cores(&[&[7]]), Some(8), None).unwrap_err().exit_code(), 2);
     }
 
     #[test]
@@ -387,7 +294,7 @@ mod tests {
 
     #[test]
     fn this_machine_says_something() {
-        let cpus = Cpus::choose(None, None).unwrap();
+        let cpus = Cpus::choose(&Pin::default(), 1).unwrap();
         let fingerprint = Fingerprint::read(&cpus);
         assert!(fingerprint.cpus_online >= 1);
         assert!(!fingerprint.kernel.is_empty());

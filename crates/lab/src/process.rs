@@ -15,6 +15,7 @@ use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
+use crate::cpus::CpuList;
 use crate::error::LabError;
 use crate::namespace::Place;
 
@@ -100,18 +101,18 @@ pub(crate) struct Process {
     readers: Vec<JoinHandle<()>>,
 }
 
-/// Starts `command` in `place`, pinned to `cpu`, through the helper (see [`crate::helper`]). Its
+/// Starts `command` in `place`, pinned to `cpus`, through the helper (see [`crate::helper`]). Its
 /// lines go to `events`.
 pub(crate) fn start(
     helper: &[OsString],
     place: &Place,
-    cpu: usize,
+    cpus: &CpuList,
     command: &[String],
     role: Role,
     events: Sender<Event>,
 ) -> Result<Process, LabError> {
     let mut words = helper.to_vec();
-    words.extend(["exec".into(), cpu.to_string().into(), std::process::id().to_string().into()]);
+    words.extend(["exec".into(), cpus.to_string().into(), std::process::id().to_string().into()]);
     words.extend(command.iter().map(OsString::from));
     let spawned = spawn(place, words, Stdio::piped());
     let mut child = spawned.map_err(|source| LabError::Spawn {

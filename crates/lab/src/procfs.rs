@@ -24,6 +24,17 @@ pub(crate) struct CpuTicks {
     pub(crate) steal: u64,
 }
 
+impl std::iter::Sum for CpuTicks {
+    fn sum<I: Iterator<Item = CpuTicks>>(all: I) -> CpuTicks {
+        all.fold(CpuTicks::default(), |sum, it| CpuTicks {
+            idle: sum.idle.saturating_add(it.idle),
+            irq: sum.irq.saturating_add(it.irq),
+            softirq: sum.softirq.saturating_add(it.softirq),
+            steal: sum.steal.saturating_add(it.steal),
+        })
+    }
+}
+
 /// The line of `cpu` in the text of `/proc/stat` (proc(5)).
 pub(crate) fn cpu_ticks(stat: &str, cpu: usize) -> Option<CpuTicks> {
     let name = format!("cpu{cpu}");

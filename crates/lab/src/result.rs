@@ -3,9 +3,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::cpus::{CpuList, Cpus};
 use crate::experiment::Experiment;
 use crate::host::HostRecord;
-use crate::machine::{Cpus, Fingerprint, Program};
+use crate::machine::{Fingerprint, Program};
 use crate::net::NetRecord;
 use crate::prices::PriceRecord;
 use crate::profile::Profile;
@@ -47,7 +48,7 @@ pub struct Bundle {
     pub networks: Vec<NetRecord>,
     /// Why it was not the network that was asked for first.
     pub network_fallback: Option<String>,
-    /// Subjects that were asked for and are not in the experiment, because they cannot run here.
+    /// Subjects and cells that were asked for and are not in the experiment, because they cannot run here.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_run: Vec<NotRun>,
     /// The machine; between hosts, the server's.
@@ -153,22 +154,23 @@ impl Bundle {
         lost.find(|lost| run.hosts.iter().any(|host| host.host == lost.host))
     }
 
-    /// The CPUs that a run was on: the server's and that of the first load generator.
-    pub(crate) fn cpus_of(&self, run: &RunRecord) -> (usize, usize) {
+    /// The CPUs that a run was on: the server's, and those of the first load generator.
+    pub(crate) fn cpus_of(&self, run: &RunRecord) -> [CpuList; 2] {
         let cpus = self.occasions.get(run.occasion).map_or(&self.cpus, |it| &it.cpus);
         let hosts = self.part_of(run).map_or(&self.hosts, |part| &part.hosts);
         let of = |position: usize| {
             let name = &run.hosts.get(position)?.host;
-            Some(hosts.iter().find(|host| host.name == *name)?.cpu)
+            Some(&hosts.iter().find(|host| host.name == *name)?.cpus)
         };
-        (of(0).unwrap_or(cpus.server), of(1).unwrap_or(cpus.client))
+        let workers = run.cell.point.workers();
+        [of(0).unwrap_or(&cpus.server).first_of(workers), of(1).unwrap_or(&cpus.client).clone()]
     }
 }
 
-/// A subject that cannot run on this machine.
+/// A subject, or cells, that cannot run on this machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotRun {
-    /// Its name.
+    /// Its name, or which cells.
     pub subject: String,
     /// What is missing, and what to do.
     pub why: String,

@@ -18,6 +18,7 @@ use crate::bench::{Bench, Slot};
 use crate::clock::Offset;
 use crate::commands::{self, configure};
 use crate::contract;
+use crate::cpus::CpuList;
 use crate::error::LabError;
 use crate::experiment::{Accounting, NetKind, Ready};
 use crate::host::share::share;
@@ -117,6 +118,7 @@ fn try_run(
     if let Some(port) = slot.subject.known_peer().and_then(|peer| peer.port) {
         address.set_port(port);
     }
+    network.steer_to(bench.cpus_of_server(network, slot))?;
     let network = &*network;
     let record = blank_record(bench, network, slot, address)?;
     let one_host = network.record.kind != NetKind::Hosts;
@@ -125,7 +127,9 @@ fn try_run(
     let (sender, events) = channel();
     bench.stop.wake(sender.clone());
     let (server, command) = (&network.server, &record.server_command);
-    let server = server.host.start(bench.helper, server.cpu, command, Role::Server, sender.clone());
+    let server_cpus = bench.cpus_of_server(network, slot);
+    let server =
+        server.host.start(bench.helper, &server_cpus, command, Role::Server, sender.clone());
     let server = server.wait()?;
     let detail = match slot.subject.accounting.unwrap_or(bench.experiment.accounting) {
         Accounting::IdleClockOnly => Detail::Clocks,
@@ -134,6 +138,7 @@ fn try_run(
     let mut run = Run {
         bench,
         network,
+        server_cpus,
         events,
         record,
         server,
@@ -249,6 +254,8 @@ fn hosts_of(network: &Network) -> Vec<&End> {
 struct Run<'a> {
     bench: &'a Bench<'a>,
     network: &'a Network,
+    /// Those of the server's workers.
+    server_cpus: CpuList,
     events: Receiver<Event>,
     record: RunRecord,
     server: Process,

@@ -135,7 +135,7 @@ fn check_runs(bundle: &Bundle, runs: &[RunRecord], found: &mut Verification) {
     let mut seen: BTreeMap<(Cell, usize), Vec<&RunRecord>> = BTreeMap::new();
     for (position, run) in runs.iter().enumerate() {
         let mut speakers = experiment.subjects_of(run.cell.protocol()).into_iter();
-        let cpus = run.cpu.as_ref().map(|cpu| (cpu.server_cpu.cpu, cpu.client_cpu.cpu));
+        let cpus = run.cpu.as_ref().map(|cpu| [&cpu.server_cpu.cpus, &cpu.client_cpu.cpus]);
         let of_block = seen.entry((run.cell, run.block)).or_default();
         let what = if run.index != position {
             format!("it stands where run {position} should")
@@ -147,7 +147,7 @@ fn check_runs(bundle: &Bundle, runs: &[RunRecord], found: &mut Verification) {
             format!("{} ran twice in block {} of {}", run.subject, run.block, run.cell)
         } else if run.occasion >= occasions {
             format!("the bundle has no occasion {}", run.occasion)
-        } else if cpus.is_some_and(|cpus| cpus != bundle.cpus_of(run)) {
+        } else if cpus.is_some_and(|cpus| cpus != bundle.cpus_of(run).each_ref()) {
             "it was measured on other CPUs".to_owned()
         } else if of_block.first().is_some_and(|first| !first.has_hosts_of(run)) {
             format!(

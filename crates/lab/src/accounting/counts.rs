@@ -52,23 +52,30 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// The counts so far of these CPUs, each with a process whose network namespace counts and with the
+    /// The counts so far of the CPUs of each side, with a process whose network namespace counts and with the
     /// device of its network.
     pub(super) fn take<const SIDES: usize>(
-        sides: [(usize, i32, Option<&Device>); SIDES],
+        sides: [(&[usize], i32, Option<&Device>); SIDES],
         softnet_stat: &str,
     ) -> [Counts; SIDES] {
         let of = |path: &str| procfs::text(path).unwrap_or_default();
         let (interrupts, softirqs) = (of("/proc/interrupts"), of("/proc/softirqs"));
-        sides.map(|(cpu, pid, device)| {
+        sides.map(|(cpus, pid, device)| {
+            let of_cpus = |count: &dyn Fn(usize) -> Option<u64>| -> Option<u64> {
+                cpus.iter().map(|cpu| count(*cpu)).sum()
+            };
             let snmp = of(&format!("/proc/{pid}/net/snmp"));
             let netstat = of(&format!("/proc/{pid}/net/netstat"));
             let devices = device.map(|_| of(&format!("/proc/{pid}/net/dev"))).unwrap_or_default();
             Counts {
-                function_call_interrupts: procfs::count_of_cpu(&interrupts, "CAL", cpu),
-                reschedule_interrupts: procfs::count_of_cpu(&interrupts, "RES", cpu),
-                net_rx_runs: procfs::count_of_cpu(&softirqs, "NET_RX", cpu),
-                steered: procfs::steered(softnet_stat, cpu),
+                function_call_interrupts: of_cpus(&|cpu| {
+                    procfs::count_of_cpu(&interrupts, "CAL", cpu)
+                }),
+                reschedule_interrupts: of_cpus(&|cpu| {
+                    procfs::count_of_cpu(&interrupts, "RES", cpu)
+                }),
+                net_rx_runs: of_cpus(&|cpu| procfs::count_of_cpu(&softirqs, "NET_RX", cpu)),
+                steered: of_cpus(&|cpu| procfs::steered(softnet_stat, cpu)),
                 tcp_retransmits: procfs::snmp(&snmp, "Tcp", "RetransSegs"),
                 listen_drops: procfs::snmp(&netstat, "TcpExt", "ListenDrops"),
                 device_drops: device.and_then(|it| procfs::device_drops(&devices, &it.name)),
@@ -182,7 +189,8 @@ mod tests {
     fn this_machine_is_counted() {
         let device = Device { name: "lo".to_owned(), napi_threads: Vec::new() };
         let pid = std::process::id() as i32;
-        let [counts, nobody] = Counts::take([(0, pid, Some(&device)), (1 << 20, pid, None)], "");
+        let [counts, nobody] =
+            Counts::take([(&[0][..], pid, Some(&device)), (&[1 << 20], pid, None)], "");
         assert!(counts.net_rx_runs.is_some() && counts.device_drops.is_some(), "{counts:?}");
         assert!(counts.tcp_retransmits.is_some() && counts.listen_drops.is_some(), "{counts:?}");
         assert!(counts.napi_threads_ns.is_none());

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::sample::Sides;
 use super::{Counts, CpuBusy, CpuUse, ProcessUse, SideSample};
 use crate::clock::Offset;
+use crate::cpus::CpuList;
 
 /// What is known of the CPU use of a run between hosts only.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -54,10 +55,9 @@ impl ClientWindow {
     /// Its client's part.
     fn client_use(&self) -> ClientUse {
         let [start, end] = self.samples.each_ref().map(|sides| &sides.client);
-        let busy_s = start.busy_share(end) * self.window_s();
         ClientUse {
             window_s: self.window_s(),
-            cpu: start.busy(end, busy_s),
+            cpu: start.busy(end, self.window_s()),
             process: start.process.until(&end.process),
         }
     }
@@ -105,7 +105,7 @@ pub(crate) fn cpu_use_between_hosts(
     let (client_cpu, client) = sum(&uses);
     Ok(CpuUse {
         window_s,
-        server_cpu: start.busy(end, start.busy_share(end) * window_s),
+        server_cpu: start.busy(end, window_s),
         client_cpu,
         server: start.process.until(&end.process),
         client,
@@ -119,7 +119,7 @@ pub(crate) fn cpu_use_between_hosts(
     })
 }
 
-/// All load generators together, under the number of the first one's CPU. What was used is added;
+/// All load generators together, under the numbers of the first one's CPUs. What was used is added;
 /// how long they were sampled and looked at is the mean.
 fn sum(uses: &[ClientUse]) -> (CpuBusy, ProcessUse) {
     let of = |field: fn(&CpuBusy) -> f64| uses.iter().map(|it| field(&it.cpu)).sum();
@@ -131,8 +131,9 @@ fn sum(uses: &[ClientUse]) -> (CpuBusy, ProcessUse) {
     let drops: Option<Vec<u64>> = uses.iter().map(|it| it.cpu.backlog_drops).collect();
     let threads_s: Option<Vec<f64>> = uses.iter().map(|it| it.cpu.softirq_thread_s).collect();
     let cpu = CpuBusy {
-        cpu: uses.first().map_or(0, |it| it.cpu.cpu),
+        cpus: uses.first().map_or_else(|| CpuList::one(0), |it| it.cpu.cpus.clone()),
         busy_s: of(|cpu| cpu.busy_s),
+        busy_each_s: Vec::new(),
         busy_unsure_s: uses.iter().filter_map(|it| it.cpu.busy_unsure_s).reduce(|a, b| a + b),
         sampled_s: mean(|cpu| cpu.sampled_s),
         look_us: look_us.map(|(start, end)| [start, end]),
@@ -178,8 +179,8 @@ mod tests {
         let (softirq_thread_ns, backlog_drops, took_ns) = (Some(0), Some(0), 0);
         SideSample {
             at_ns,
-            cpu: 0,
-            idle_ns,
+            cpus: CpuList::one(0),
+            idle_ns: vec![idle_ns],
             idle_unsure_ns: 0,
             ticks,
             softirq_thread_ns,

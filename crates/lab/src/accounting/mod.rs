@@ -16,6 +16,8 @@ mod sample;
 
 use serde::{Deserialize, Serialize};
 
+use crate::cpus::CpuList;
+
 pub use counts::Counts;
 pub(crate) use counts::Device;
 pub use hosts::{BetweenHosts, ClientUse};
@@ -54,7 +56,7 @@ impl CpuUse {
     /// Whether server and client share one CPU. Older bundles are of one host, so that a CPU's
     /// number says it.
     pub fn is_shared(&self) -> bool {
-        self.shared.unwrap_or(self.server_cpu.cpu == self.client_cpu.cpu)
+        self.shared.unwrap_or(self.server_cpu.cpus == self.client_cpu.cpus)
     }
 
     fn clients(&self) -> &[ClientUse] {
@@ -74,15 +76,16 @@ impl CpuUse {
 
     /// How exact the busy time of the CPUs is, as a share of the window.
     pub(crate) fn unsure_share(&self) -> Option<f64> {
-        let unsure_s = self.cpus().into_iter().filter_map(|cpu| cpu.busy_unsure_s);
+        let unsure_s =
+            self.cpus().into_iter().filter_map(|cpu| Some(cpu.busy_unsure_s? / cpu.count()));
         unsure_s.reduce(f64::max).map(|unsure_s| unsure_s / self.window_s)
     }
 
-    /// Share of the window in which the busiest CPU of the load generators was busy.
+    /// Share of the window in which the busiest load generator was busy, of all of its CPUs.
     pub(crate) fn client_busy_share(&self) -> f64 {
         match self.clients() {
-            [] => self.client_cpu.busy_s / self.window_s,
-            several => several.iter().map(|it| it.cpu.busy_s / it.window_s).fold(0.0, f64::max),
+            [] => self.client_cpu.busy_share(self.window_s),
+            several => several.iter().map(|it| it.cpu.busy_share(it.window_s)).fold(0.0, f64::max),
         }
     }
 
@@ -101,13 +104,17 @@ impl CpuUse {
     }
 }
 
-/// How one CPU was used.
+/// How the CPU of one side was used, or its CPUs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CpuBusy {
-    /// Its number.
-    pub cpu: usize,
+    /// Its number; a list if a side has several, which all else here is the sum of.
+    #[serde(rename = "cpu")]
+    pub cpus: CpuList,
     /// Time it was not idle: the primary metric.
     pub busy_s: f64,
+    /// The part of `busy_s` of each, if there are several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub busy_each_s: Vec<f64>,
     /// How much more or less that may be: the idle clock is rounded to ticks of 10 ms without root,
     /// and leaves out a stretch of less than a tick that may be open at a sample. Not in older
     /// bundles.
@@ -137,6 +144,18 @@ pub struct CpuBusy {
     /// What the kernel counted of this side.
     #[serde(default, skip_serializing_if = "Counts::is_empty")]
     pub counts: Counts,
+}
+
+impl CpuBusy {
+    /// How many there are.
+    pub(crate) fn count(&self) -> f64 {
+        self.cpus.all().len() as f64
+    }
+
+    /// Share of a window in which they were busy.
+    pub(crate) fn busy_share(&self, window_s: f64) -> f64 {
+        self.busy_s / window_s / self.count()
+    }
 }
 
 /// What a process, its threads and its children used.
@@ -186,7 +205,7 @@ pub(crate) fn cpu_use(samples: &[Sides; 2], shared: bool, window_ns: [u64; 2]) -
     let [start, end] = samples;
     let window_s = window_ns[1].saturating_sub(window_ns[0]) as f64 / 1e9;
     // The samples lie a little behind the marks; the share is what carries over.
-    let busy = |start: &SideSample, end| start.busy(end, start.busy_share(end) * window_s);
+    let busy = |start: &SideSample, end| start.busy(end, window_s);
     let delay_us = |sides: &Sides, mark: u64| sides.client.at_ns.saturating_sub(mark) as f64 / 1e3;
     CpuUse {
         window_s,

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Device;
 use super::{Counts, CpuBusy, ProcessUse, ThreadUse};
+use crate::cpus::CpuList;
 use crate::error::LabError;
 use crate::procfs::{self, CpuTicks, Idle, TICK_S};
 
@@ -20,11 +21,11 @@ use crate::procfs::{self, CpuTicks, Idle, TICK_S};
 pub(crate) struct SideSample {
     /// `CLOCK_MONOTONIC` of this side's host.
     pub(crate) at_ns: u64,
-    /// Its CPU.
-    pub(crate) cpu: usize,
-    /// Time that CPU has been idle so far.
-    pub(crate) idle_ns: u64,
-    /// How much more it may be.
+    /// Its CPUs; what follows of a CPU is their sum.
+    pub(crate) cpus: CpuList,
+    /// Time that each CPU has been idle so far.
+    pub(crate) idle_ns: Vec<u64>,
+    /// How much more it may be of all together.
     #[serde(default)]
     pub(crate) idle_unsure_ns: u64,
     /// What `/proc/stat` says of that CPU.
@@ -53,10 +54,10 @@ pub(crate) enum Detail {
     Clocks,
 }
 
-/// What is sampled of one side: a CPU, the process tree of `pid`, and the device of its network.
+/// What is sampled of one side: its CPUs, the process tree of `pid`, and the device of its network.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Watched<'a> {
-    pub(crate) cpu: usize,
+    pub(crate) cpus: &'a CpuList,
     pub(crate) pid: i32,
     pub(crate) device: Option<&'a Device>,
 }
@@ -90,22 +91,28 @@ impl SideSample {
         end.at_ns.saturating_sub(self.at_ns) as f64 / 1e9
     }
 
-    /// Share of the time between two samples in which the CPU was not idle.
-    pub(super) fn busy_share(&self, end: &SideSample) -> f64 {
-        let idle_s = end.idle_ns.saturating_sub(self.idle_ns) as f64 / 1e9;
-        (1.0 - idle_s / self.sampled_s(end).max(1e-9)).clamp(0.0, 1.0)
+    /// Share of the time between two samples in which each CPU was not idle.
+    fn busy_shares(&self, end: &SideSample) -> Vec<f64> {
+        let sampled_s = self.sampled_s(end).max(1e-9);
+        let share = |(start, end): (&u64, &u64)| {
+            (1.0 - end.saturating_sub(*start) as f64 / 1e9 / sampled_s).clamp(0.0, 1.0)
+        };
+        self.idle_ns.iter().zip(&end.idle_ns).map(share).collect()
     }
 
-    /// How the CPU was used between two samples, `busy_s` of it.
-    pub(super) fn busy(&self, end: &SideSample, busy_s: f64) -> CpuBusy {
+    /// How the CPUs were used between two samples, with their busy time scaled to a window of this length.
+    pub(super) fn busy(&self, end: &SideSample, window_s: f64) -> CpuBusy {
+        let each_s: Vec<f64> =
+            self.busy_shares(end).into_iter().map(|share| share * window_s).collect();
         let ticks = |field: fn(&CpuTicks) -> u64| {
             field(&end.ticks).saturating_sub(field(&self.ticks)) as f64 * TICK_S
         };
         let thread_ns = |(start, end): (u64, u64)| end.saturating_sub(start) as f64 / 1e9;
         let drops = self.backlog_drops.zip(end.backlog_drops);
         CpuBusy {
-            cpu: self.cpu,
-            busy_s,
+            cpus: self.cpus.clone(),
+            busy_s: each_s.iter().sum(),
+            busy_each_s: if each_s.len() > 1 { each_s } else { Vec::new() },
             busy_unsure_s: Some(self.idle_unsure_ns.max(end.idle_unsure_ns) as f64 / 1e9),
             sampled_s: Some(self.sampled_s(end)),
             look_us: Some([self, end].map(|sample| sample.took_ns as f64 / 1e3)),
@@ -154,30 +161,28 @@ impl Look {
         let softnet_stat = procfs::text("/proc/net/softnet_stat").unwrap_or_default();
         let counts = match detail {
             Detail::Full => {
-                Counts::take(sides.map(|it| (it.cpu, it.pid, it.device)), &softnet_stat)
+                Counts::take(sides.map(|it| (it.cpus.all(), it.pid, it.device)), &softnet_stat)
             }
             Detail::Clocks => [Counts::default(); SIDES],
         };
         let processes = sides.map(|side| ProcessSample::take(side.pid, detail));
         let stat = procfs::text("/proc/stat").unwrap_or_default();
         let (mut processes, mut counts) = (processes.into_iter(), counts.into_iter());
-        let mut taken = sides.map(|Watched { cpu, .. }| {
-            let ticks = procfs::cpu_ticks(&stat, cpu).unwrap_or_default();
-            // Two counters, either rounded down to a tick.
-            let in_ticks = || Idle {
-                ns: (ticks.idle as f64 * TICK_S * 1e9) as u64,
-                unsure_ns: (2.0 * TICK_S * 1e9) as u64,
-            };
-            let nohz_full = nohz_full().contains(&cpu);
-            let idle = procfs::idle(&self.timer_list, cpu, nohz_full).unwrap_or_else(in_ticks);
+        let mut taken = sides.map(|Watched { cpus, .. }| {
+            let all = || cpus.all().iter().copied();
+            let idle: Vec<Idle> = all().map(|cpu| self.idle(&stat, cpu)).collect();
+            let (softirq_thread_ns, backlog_drops): (Option<Vec<u64>>, Option<Vec<u64>>) = (
+                all().map(softirq_thread_ns).collect(),
+                all().map(|cpu| procfs::backlog_drops(&softnet_stat, cpu)).collect(),
+            );
             SideSample {
                 at_ns: self.at_ns,
-                cpu,
-                idle_ns: idle.ns,
-                idle_unsure_ns: idle.unsure_ns,
-                ticks,
-                softirq_thread_ns: softirq_thread_ns(cpu),
-                backlog_drops: procfs::backlog_drops(&softnet_stat, cpu),
+                cpus: cpus.clone(),
+                idle_ns: idle.iter().map(|it| it.ns).collect(),
+                idle_unsure_ns: idle.iter().map(|it| it.unsure_ns).sum(),
+                ticks: all().filter_map(|cpu| procfs::cpu_ticks(&stat, cpu)).sum(),
+                softirq_thread_ns: softirq_thread_ns.map(|all| all.iter().sum()),
+                backlog_drops: backlog_drops.map(|all| all.iter().sum()),
                 counts: counts.next().unwrap_or_default(),
                 process: processes.next().unwrap_or_default(),
                 took_ns: 0,
@@ -188,6 +193,18 @@ impl Look {
             side.took_ns = took_ns;
         }
         Ok(taken)
+    }
+
+    /// How long a CPU has been idle; `stat` is `/proc/stat`.
+    fn idle(&self, stat: &str, cpu: usize) -> Idle {
+        // Two counters, either rounded down to a tick.
+        let in_ticks = || Idle {
+            ns: procfs::cpu_ticks(stat, cpu)
+                .map_or(0, |ticks| (ticks.idle as f64 * TICK_S * 1e9) as u64),
+            unsure_ns: (2.0 * TICK_S * 1e9) as u64,
+        };
+        let nohz_full = nohz_full().contains(&cpu);
+        procfs::idle(&self.timer_list, cpu, nohz_full).unwrap_or_else(in_ticks)
     }
 }
 
@@ -382,8 +399,8 @@ mod tests {
         let side = |at_ns, idle_ns| {
             let side = SideSample {
                 at_ns,
-                cpu: 3,
-                idle_ns,
+                cpus: CpuList::one(3),
+                idle_ns: vec![idle_ns],
                 idle_unsure_ns: 7,
                 ticks: CpuTicks::default(),
                 softirq_thread_ns: None,
@@ -399,23 +416,24 @@ mod tests {
         let (old, young) = (1 << 60, 1_000);
         for boot in [old, young] {
             let start = side(boot, 500);
-            assert_eq!(start.busy_share(&side(boot + 1000, 750)), 0.75);
-            assert_eq!(start.busy_share(&side(boot + 1000, 500)), 1.0);
-            assert_eq!(start.busy_share(&side(boot + 1000, 9000)), 0.0);
+            assert_eq!(start.busy_shares(&side(boot + 1000, 750)), [0.75]);
+            assert_eq!(start.busy_shares(&side(boot + 1000, 500)), [1.0]);
+            assert_eq!(start.busy_shares(&side(boot + 1000, 9000)), [0.0]);
         }
-        assert_eq!(side(1, 1).busy_share(&side(1, 1)), 1.0);
+        assert_eq!(side(1, 1).busy_shares(&side(1, 1)), [1.0]);
     }
 
     #[test]
     fn both_sides_of_this_host_are_taken_at_one_moment() {
         let pid = std::process::id() as i32;
-        let side = Watched { cpu: 0, pid, device: None };
+        let cpus = CpuList::one(0);
+        let side = Watched { cpus: &cpus, pid, device: None };
         let sides = SideSample::take_both(side, side, Detail::Full).unwrap();
         assert_eq!(sides.server.at_ns, sides.client.at_ns);
         assert_eq!(sides.server.idle_ns, sides.client.idle_ns);
         let alone = SideSample::take(side, Detail::Full).unwrap();
         let unsure_ns = sides.server.idle_unsure_ns + alone.idle_unsure_ns;
         assert!(alone.at_ns > sides.server.at_ns);
-        assert!(alone.idle_ns + unsure_ns >= sides.server.idle_ns);
+        assert!(alone.idle_ns[0] + unsure_ns >= sides.server.idle_ns[0]);
     }
 }

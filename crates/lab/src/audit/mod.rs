@@ -152,15 +152,15 @@ impl Audit<'_> {
         if let Some(cpu) = &self.run.cpu {
             for busy in cpu.cpus() {
                 // One tick is the smallest time that can be distinguished from none.
-                let limit = (STEAL_LIMIT * cpu.window_s).max(0.011);
+                let limit = (STEAL_LIMIT * cpu.window_s * busy.count()).max(0.011);
                 if busy.steal_coarse_s > limit {
                     let taken = busy.steal_coarse_s * 1e3;
-                    let what = format!("{taken:.0} ms of CPU {} went to other guests", busy.cpu);
+                    let what = format!("{taken:.0} ms of CPU {} went to other guests", busy.cpus);
                     self.find(Severity::Noise, Kind::Steal, what);
                 }
                 if let Some(drops @ 1..) = busy.backlog_drops {
                     let what =
-                        format!("{drops} packets found the backlog of CPU {} full", busy.cpu);
+                        format!("{drops} packets found the backlog of CPU {} full", busy.cpus);
                     self.find(Severity::Warning, Kind::BacklogDrops, what);
                 }
             }

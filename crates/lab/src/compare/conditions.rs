@@ -80,8 +80,8 @@ pub(super) fn machine(a: &Bundle, b: &Bundle) -> Vec<Difference> {
     found.look_opt("boost", one.boost.as_ref(), other.boost.as_ref());
     found.look_at_all(&one.mitigations, &other.mitigations);
     found.look_at_all(&one.sysctls, &other.sysctls);
-    found.look("CPU of the server", a.cpus.server, b.cpus.server);
-    found.look("CPU of the load generator", a.cpus.client, b.cpus.client);
+    found.look("CPU of the server", &a.cpus.server, &b.cpus.server);
+    found.look("CPU of the load generator", &a.cpus.client, &b.cpus.client);
     found.look("hosts", hosts(a), hosts(b));
     found.0
 }
@@ -89,9 +89,9 @@ pub(super) fn machine(a: &Bundle, b: &Bundle) -> Vec<Difference> {
 /// The hosts of a bundle by what their names may hide; nothing for a bundle of one host.
 fn hosts(bundle: &Bundle) -> String {
     let one = |host: &HostRecord| {
-        let HostRecord { role, cpu, machine, interface, .. } = host;
+        let HostRecord { role, cpus, machine, interface, .. } = host;
         let driver = interface.as_ref().and_then(|it| it.driver.as_deref()).unwrap_or("no driver");
-        format!("{role}: {}, {}, CPU {cpu}, {driver}", machine.cpu_model, machine.kernel)
+        format!("{role}: {}, {}, CPU {cpus}, {driver}", machine.cpu_model, machine.kernel)
     };
     bundle.hosts.iter().map(one).collect::<Vec<_>>().join("; ")
 }

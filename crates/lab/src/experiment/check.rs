@@ -2,11 +2,12 @@
 
 use super::source::{Check, Source};
 use super::{
-    EXPERIMENT_SCHEMA, Experiment, MAX_PAIRS, Protocol, Published, PublishedDatagrams,
+    EXPERIMENT_SCHEMA, Experiment, MAX_PAIRS, NetKind, Protocol, Published, PublishedDatagrams,
     PublishedEcho, PublishedEchoRate, PublishedRequests, Subject,
 };
 use crate::error::LabError;
 use crate::peers::KNOWN;
+use crate::site::h2o;
 use crate::statistics::MIN_PAIRS;
 use crate::workload::Points;
 
@@ -77,6 +78,12 @@ impl Experiment {
             grid.axes().iter().try_for_each(|axis| check.axis(protocol, axis))?;
             grid.check(&check, subjects_change_load)?;
         }
+        check.unless(
+            self.workers_most() == 1 || !self.net.kinds().contains(&NetKind::Napi),
+            "net",
+            "cells with several workers on napi, where one thread of the kernel receives",
+            "net = \"lo\" or \"rps\", or workers = [1]",
+        )?;
         self.check_subjects(&check)?;
         self.check_published(&check)
     }
@@ -194,6 +201,13 @@ impl Experiment {
             "one of engine (with features and server_arguments), command, nginx and peer",
         )?;
         check_peer(check, subject, index)?;
+        let has_one_thread = subject.known_peer().is_some_and(|it| it.name != h2o::PEER);
+        check.unless(
+            self.workers_most() == 1 || !has_one_thread,
+            &key("peer"),
+            format!("subject `{name}` has one thread, and there are cells with several workers"),
+            "an engine, nginx, h2o, or a command with {workers} and {server_cpus}",
+        )?;
         check_listening(check, subject, index)?;
         for other in &subject.against {
             let is_other = self.subjects.iter().any(|it| it.name == *other && other != name);

@@ -10,14 +10,16 @@ mod published;
 mod source;
 mod subject;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::cpus::CpuList;
 use crate::error::LabError;
 use crate::json;
 use crate::placement::Wanted;
-use crate::workload::Grid;
+use crate::workload::{Axis, Grid};
 
 use source::Source;
 
@@ -56,6 +58,7 @@ pub const BUILT_IN: &[(&str, &str)] = &[
     ("streaming", include_str!("../../experiments/streaming.toml")),
     ("open-loop", include_str!("../../experiments/open-loop.toml")),
     ("load-curve", include_str!("../../experiments/load-curve.toml")),
+    ("scaling", include_str!("../../experiments/scaling.toml")),
     ("second-opinion", include_str!("../../experiments/second-opinion.toml")),
     ("ablation", include_str!("../../experiments/ablation.toml")),
     ("schedule", include_str!("../../experiments/schedule.toml")),
@@ -201,6 +204,8 @@ pub struct Overrides {
     pub load_percent: Option<Vec<u32>>,
     /// Requests of a connection of TCP; 0 keeps it.
     pub churn: Option<Vec<u32>>,
+    /// Workers of the server, each on a CPU of its own.
+    pub workers: Option<Vec<u32>>,
     /// Goes on until the intervals are at most this wide, in percent.
     pub until_percent: Option<f64>,
     /// Stream counts.
@@ -213,10 +218,10 @@ pub struct Overrides {
     pub accounting: Option<Accounting>,
     /// How the two CPUs have to lie to each other.
     pub placement: Option<Wanted>,
-    /// CPU of the server.
-    pub server_cpu: Option<usize>,
-    /// CPU of the load generator.
-    pub client_cpu: Option<usize>,
+    /// CPUs of the server.
+    pub server_cpu: Option<CpuList>,
+    /// CPUs of the load generator.
+    pub client_cpu: Option<CpuList>,
     /// When not empty, these subjects instead of the experiment's: see [`Subject::parse`]. Cells
     /// of a protocol that not all of them speak are left out.
     pub subjects: Vec<Subject>,
@@ -326,8 +331,8 @@ impl Experiment {
         self.spare_pairs = overrides.spare_pairs.unwrap_or(self.spare_pairs);
         self.net = overrides.net.unwrap_or(self.net);
         self.placement = overrides.placement.unwrap_or(self.placement);
-        self.pin.server_cpu = overrides.server_cpu.or(self.pin.server_cpu);
-        self.pin.client_cpu = overrides.client_cpu.or(self.pin.client_cpu);
+        self.pin.server_cpu = overrides.server_cpu.clone().or(self.pin.server_cpu);
+        self.pin.client_cpu = overrides.client_cpu.clone().or(self.pin.client_cpu);
         self.accounting = overrides.accounting.unwrap_or(self.accounting);
         self.window_s = overrides.window_s.unwrap_or(self.window_s);
         self.warmup_s = overrides.warmup_s.unwrap_or(self.warmup_s);
@@ -369,6 +374,7 @@ impl Experiment {
             ("--rates", &overrides.rate_per_s),
             ("--load-percent", &overrides.load_percent),
             ("--churn", &overrides.churn),
+            ("--workers", &overrides.workers),
             ("--streams", &overrides.streams),
             ("--pps", &overrides.packets_per_s),
         ] {
@@ -405,6 +411,28 @@ impl Experiment {
     /// The protocols it has cells of, in the order of the report.
     pub fn protocols(&self) -> impl Iterator<Item = Protocol> {
         Protocol::ALL.iter().copied().filter(|protocol| self.grid(*protocol).is_some())
+    }
+
+    /// The most workers of a cell.
+    pub(crate) fn workers_most(&self) -> usize {
+        let grids = self.protocols().filter_map(|protocol| self.grid(protocol));
+        grids.flat_map(|grid| grid.points()).map(|point| point.workers()).max().unwrap_or(1)
+    }
+
+    /// Leaves out the cells with more workers than this; returns how many workers those have.
+    pub(crate) fn keep_workers(&mut self, most: usize) -> BTreeSet<u32> {
+        let mut left_out = BTreeSet::new();
+        for (_, grid) in self.grids_mut() {
+            for axis in grid.axes().into_iter().filter(|axis| axis.key == Axis::WORKERS) {
+                left_out.extend(axis.points.iter().copied().filter(|it| *it as usize > most));
+                axis.points.retain(|it| *it as usize <= most);
+            }
+        }
+        let all = self.clone();
+        self.keep_protocols(|protocol| {
+            all.grid(protocol).is_some_and(|it| !it.points().is_empty())
+        });
+        left_out
     }
 
     fn first_protocol(&self) -> Protocol {

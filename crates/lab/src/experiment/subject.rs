@@ -215,7 +215,15 @@ impl Subject {
         let mut command: Vec<String> = ["{twinring}", "serve"]
             .iter()
             .chain(protocol.workload().service)
-            .chain(&["--engine", engine, "--workers", "1", "--pin", "{server_cpu}", "--json"])
+            .chain(&[
+                "--engine",
+                engine,
+                "--workers",
+                "{workers}",
+                "--pin",
+                "{server_cpus}",
+                "--json",
+            ])
             .map(|word| (*word).to_owned())
             .collect();
         if let Some(features) = &self.features {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::cpus::CpuList;
 use crate::workload::Axis;
 
 fn quick() -> Experiment {
@@ -431,9 +432,9 @@ fn wrong_peers_and_published_figures_are_refused_with_their_line() {
 #[test]
 fn an_experiment_may_have_its_cpus_and_options_may_change_them() {
     let pinned = quick_with("net = \"auto\"", "net = \"auto\"\npin = { server_cpu = 3 }").unwrap();
-    assert_eq!(pinned.pin, Pin { server_cpu: Some(3), client_cpu: None });
-    let options = Overrides { client_cpu: Some(5), ..Overrides::default() };
-    let both = Pin { server_cpu: Some(3), client_cpu: Some(5) };
+    assert_eq!(pinned.pin, Pin { server_cpu: Some(CpuList::one(3)), client_cpu: None });
+    let options = Overrides { client_cpu: Some(CpuList::one(5)), ..Overrides::default() };
+    let both = Pin { server_cpu: Some(CpuList::one(3)), client_cpu: Some(CpuList::one(5)) };
     assert_eq!(pinned.with(&options).unwrap().pin, both);
     let error =
         quick_with("net = \"auto\"", "net = \"auto\"\npin = { sever_cpu = 3 }").unwrap_err();

@@ -28,6 +28,7 @@ use super::protocol::{
     self, Ended, FromAgent, HEARTBEAT, MAX_PROCESSES, Request, SILENCE, ToAgent,
 };
 use crate::accounting::{self, BackgroundLoad, KernelMemory, ProcessMemory, SideSample, Watched};
+use crate::cpus::CpuList;
 use crate::experiment::Nginx;
 use crate::machine::Fingerprint;
 use crate::namespace::Place;
@@ -205,10 +206,10 @@ impl Agent {
     fn answer(&mut self, request: Request) -> Result<Value, String> {
         match request {
             Request::Clock => reply(procfs::now_ns().map_err(text)?),
-            Request::Settle { cpu } => {
+            Request::Settle { cpus } => {
                 accounting::prepare();
-                local::keep_off(cpu).map_err(text)?;
-                reply(Fingerprint::of_cpu(cpu))
+                local::keep_off(&cpus).map_err(text)?;
+                reply(Fingerprint::of_cpu(cpus.first()))
             }
             Request::Interface { ip } => reply(local::interface(ip)),
             Request::Settings => reply(local::settings()),
@@ -218,8 +219,8 @@ impl Agent {
                 reply(local::can_bind(address, protocol).err().map(text))
             }
             Request::IsUdpBound { port } => reply(procfs::is_udp_bound(port)),
-            Request::Sample { cpu, pid, detail } => {
-                let side = Watched { cpu, pid, device: None };
+            Request::Sample { cpus, pid, detail } => {
+                let side = Watched { cpus: &cpus, pid, device: None };
                 reply(SideSample::take(side, detail).map_err(text)?)
             }
             Request::ProcessMemory { pid } => reply(ProcessMemory::take(pid)),
@@ -241,7 +242,7 @@ impl Agent {
                 let path = self.site()?.site().configuration();
                 reply(fs::write(path, content).map_err(text)?)
             }
-            Request::Start { process, cpu, command } => self.start(process, cpu, &command),
+            Request::Start { process, cpus, command } => self.start(process, &cpus, &command),
             Request::HasEnded { process } => reply(self.running(process)?.process.has_ended()),
             Request::Signal { process, signal } => {
                 let signal = Signal::try_from(signal).map_err(text)?;
@@ -268,14 +269,14 @@ impl Agent {
         self.processes.get(&number).ok_or_else(|| format!("there is no process {number}"))
     }
 
-    fn start(&mut self, number: u64, cpu: usize, command: &[String]) -> Result<Value, String> {
+    fn start(&mut self, number: u64, cpus: &CpuList, command: &[String]) -> Result<Value, String> {
         if self.processes.len() >= MAX_PROCESSES {
             return Err(format!("{MAX_PROCESSES} processes run already"));
         }
         let (sender, events) = channel();
         // The lab knows the role; here a process is identified by its number.
         let process =
-            process::start(&self.helper, &Place::Here, cpu, command, Role::Server, sender);
+            process::start(&self.helper, &Place::Here, cpus, command, Role::Server, sender);
         let process = process.map_err(text)?;
         let pid = process.pid();
         let out = self.out.clone();

@@ -1,6 +1,5 @@
 //! What is done on the host where it is asked for: by the lab on its own, by an agent on another.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -15,9 +14,10 @@ use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
 use super::protocol::{Hello, PROTOCOL};
+use crate::cpus::{CpuList, allowed_cores};
 use crate::experiment::Protocol;
 use crate::machine::Program;
-use crate::machine::{PROGRAM_BYTES_MAX, core_siblings, sha256_of};
+use crate::machine::{PROGRAM_BYTES_MAX, sha256_of};
 use crate::procfs;
 
 /// Ports for the subjects, outside the range that the kernel hands out to clients. Every run takes
@@ -71,11 +71,6 @@ pub struct Interface {
 /// When the program cannot be read or the CPUs cannot be listed.
 pub(crate) fn hello(binary: &Path) -> io::Result<Hello> {
     let connection = std::env::var("SSH_CONNECTION").ok();
-    let allowed = sched_getaffinity(Pid::from_raw(0))?;
-    let cores: BTreeMap<usize, Vec<usize>> = (0..CpuSet::count())
-        .filter(|cpu| allowed.is_set(*cpu) == Ok(true))
-        .map(|cpu| (cpu, core_siblings(cpu)))
-        .collect();
     let [boot_id, pid_namespace] = kernel_and_processes();
     Ok(Hello {
         protocol: PROTOCOL.to_owned(),
@@ -86,7 +81,7 @@ pub(crate) fn hello(binary: &Path) -> io::Result<Hello> {
         pid: std::process::id() as i32,
         boot_id,
         pid_namespace,
-        cores,
+        cores: allowed_cores()?,
         // Inherited by what a login starts in another network (`ip netns exec`), where it means
         // nothing: the address that sshd was reached at is one of this host's.
         connection: connection
@@ -137,11 +132,11 @@ fn ends_of_connection(variable: &str) -> Option<[IpAddr; 2]> {
     Some([peer, words.nth(1)?.parse().ok()?])
 }
 
-/// Keeps all threads of this process, and those they start, off a CPU while there are others.
+/// Keeps all threads of this process, and those they start, off CPUs while there are others.
 /// Processes that are measured are pinned one by one and are not affected.
-pub(crate) fn keep_off(cpu: usize) -> io::Result<()> {
+pub(crate) fn keep_off(cpus: &CpuList) -> io::Result<()> {
     let mut others = sched_getaffinity(Pid::from_raw(0))?;
-    others.unset(cpu)?;
+    cpus.all().iter().try_for_each(|cpu| others.unset(*cpu))?;
     if (0..CpuSet::count()).all(|other| others.is_set(other) != Ok(true)) {
         return Ok(());
     }

@@ -28,6 +28,7 @@ use crate::accounting::{
     BackgroundLoad, Detail, Device, KernelMemory, ProcessMemory, SideSample, Sides, Watched,
 };
 use crate::clock::Offset;
+use crate::cpus::CpuList;
 use crate::error::LabError;
 use crate::experiment::{HttpGrid, HttpPoint, Nginx, Protocol};
 use crate::machine::Fingerprint;
@@ -79,8 +80,9 @@ pub struct HostRecord {
     pub name: String,
     /// What it calls itself.
     pub hostname: String,
-    /// The CPU of its server or load generator.
-    pub cpu: usize,
+    /// The CPU of its server or load generator; a list if it has several.
+    #[serde(rename = "cpu")]
+    pub cpus: CpuList,
     /// Its address towards the others.
     pub address: Option<IpAddr>,
     /// The device with that address.
@@ -119,10 +121,10 @@ impl std::fmt::Display for HostRole {
     }
 }
 
-/// One end of a network: where a process runs, on which CPU.
+/// One end of a network: where a process runs, on which CPUs.
 pub(crate) struct End {
     pub(crate) host: Host,
-    pub(crate) cpu: usize,
+    pub(crate) cpus: CpuList,
     /// Processes of that host whose descendants are not background load.
     pub(crate) roots: Vec<i32>,
     /// The device of its network, if that is the lab's or loopback.
@@ -131,8 +133,8 @@ pub(crate) struct End {
 
 impl End {
     /// On this host.
-    pub(crate) fn here(place: Place, cpu: usize) -> End {
-        End { host: Host::Here(place), cpu, roots: vec![std::process::id() as i32], device: None }
+    pub(crate) fn here(place: Place, cpus: CpuList) -> End {
+        End { host: Host::Here(place), cpus, roots: vec![std::process::id() as i32], device: None }
     }
 }
 
@@ -194,29 +196,30 @@ impl Host {
         }
     }
 
-    /// Starts a program pinned to a CPU. Here it needs the `helper`.
+    /// Starts a program pinned to CPUs. Here it needs the `helper`.
     pub(crate) fn start(
         &self,
         helper: &[OsString],
-        cpu: usize,
+        cpus: &CpuList,
         command: &[String],
         role: Role,
         events: Sender<Event>,
     ) -> Started {
         match self {
             Host::Here(place) => {
-                Started::Here(process::start(helper, place, cpu, command, role, events))
+                Started::Here(process::start(helper, place, cpus, command, role, events))
             }
-            Host::There(remote) => Started::There(remote.start(cpu, command, role, events)),
+            Host::There(remote) => Started::There(remote.start(cpus, command, role, events)),
         }
     }
 
     fn sample(&self, side: Watched<'_>, detail: Detail) -> Answer<SideSample> {
-        let Watched { cpu, pid, .. } = side;
+        let Watched { cpus, pid, .. } = side;
         match self {
             Host::Here(_) => Answer::Now(SideSample::take(side, detail)),
             Host::There(remote) => {
-                Answer::Later(remote.begin(Request::Sample { cpu, pid, detail }))
+                let cpus = cpus.clone();
+                Answer::Later(remote.begin(Request::Sample { cpus, pid, detail }))
             }
         }
     }
@@ -383,17 +386,20 @@ pub(crate) struct Sampling {
 
 impl Sampling {
     /// Has both sides looked at now. Of many load generators the marks come together, so nobody waits for the answers
-    /// here.
+    /// here. The server runs on `server_cpus` of its end.
     ///
     /// # Errors
     /// As [`SideSample::take`].
     pub(crate) fn begin(
         [server, client]: [&End; 2],
+        server_cpus: &CpuList,
         [server_pid, client_pid]: [i32; 2],
         detail: Detail,
     ) -> Result<Sampling, LabError> {
-        let [of_server, of_client] = [(server, server_pid), (client, client_pid)]
-            .map(|(end, pid)| Watched { cpu: end.cpu, pid, device: end.device.as_ref() });
+        let of_server =
+            Watched { cpus: server_cpus, pid: server_pid, device: server.device.as_ref() };
+        let of_client =
+            Watched { cpus: &client.cpus, pid: client_pid, device: client.device.as_ref() };
         if let (Host::Here(_), Host::Here(_)) = (&server.host, &client.host) {
             let Sides { server, client } = SideSample::take_both(of_server, of_client, detail)?;
             let [server, client] = [server, client].map(|side| Answer::Now(Ok(side)));

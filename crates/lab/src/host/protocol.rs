@@ -13,12 +13,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::accounting::Detail;
+use crate::cpus::CpuList;
 use crate::experiment::{HttpGrid, HttpPoint, Protocol};
 use crate::process::Exit;
 use crate::site::Certificate;
 
 /// Name and version of this protocol. Only equal ones understand each other.
-pub(crate) const PROTOCOL: &str = "twinring.lab.agent/2";
+pub(crate) const PROTOCOL: &str = "twinring.lab.agent/3";
 
 /// How often either side says that it is there. It is a hundred bytes, so a window that is open
 /// hardly feels it.
@@ -85,8 +86,8 @@ pub(crate) enum FromAgent {
 pub(crate) enum Request {
     /// `CLOCK_MONOTONIC` in nanoseconds (`u64`), read and answered at once.
     Clock,
-    /// Keeps the agent off this CPU while there are others; the machine (`Fingerprint`).
-    Settle { cpu: usize },
+    /// Keeps the agent off these CPUs while there are others; the machine (`Fingerprint`).
+    Settle { cpus: CpuList },
     /// The network device with this address (`Option<Interface>`).
     Interface { ip: IpAddr },
     /// Settings of the network (`Vec<(String, String)>`).
@@ -99,8 +100,8 @@ pub(crate) enum Request {
     CanBind { address: SocketAddr, protocol: Protocol },
     /// Whether a UDP socket has the port (`bool`).
     IsUdpBound { port: u16 },
-    /// Starts a program pinned to a CPU, in its own group; its process id (`i32`).
-    Start { process: u64, cpu: usize, command: Vec<String> },
+    /// Starts a program pinned to CPUs, in its own group; its process id (`i32`).
+    Start { process: u64, cpus: CpuList, command: Vec<String> },
     /// Whether it has ended (`bool`).
     HasEnded { process: u64 },
     /// Sends it a signal (`()`).
@@ -110,7 +111,7 @@ pub(crate) enum Request {
     /// Kills it and its group (`()`).
     Kill { process: u64 },
     /// One side of a run at this moment (`SideSample`).
-    Sample { cpu: usize, pid: i32, detail: Detail },
+    Sample { cpus: CpuList, pid: i32, detail: Detail },
     /// Memory of a process (`ProcessMemory`).
     ProcessMemory { pid: i32 },
     /// Memory of the kernel (`KernelMemory`).
@@ -192,7 +193,8 @@ mod tests {
 
     #[test]
     fn messages_survive_the_way() {
-        let request = Request::Start { process: 7, cpu: 1, command: vec!["a b".to_owned()] };
+        let request =
+            Request::Start { process: 7, cpus: CpuList::one(1), command: vec!["a b".to_owned()] };
         let mut bytes = Vec::new();
         write(&mut bytes, &ToAgent::Ask { id: 3, request }).unwrap();
         let reply = FromAgent::Reply { id: 3, result: Err("no".to_owned()) };
@@ -202,7 +204,7 @@ mod tests {
         let ToAgent::Ask { id: 3, request } = serde_json::from_str(&line).unwrap() else {
             panic!("{line}");
         };
-        assert!(matches!(request, Request::Start { process: 7, cpu: 1, .. }));
+        assert!(matches!(request, Request::Start { process: 7, .. }));
         let line = read_line(&mut input).unwrap().unwrap();
         let reply: FromAgent = serde_json::from_str(&line).unwrap();
         assert!(matches!(reply, FromAgent::Reply { result: Err(why), .. } if why == "no"));

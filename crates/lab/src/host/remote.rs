@@ -18,6 +18,7 @@ use serde_json::Value;
 use super::protocol::{self, Ended, FromAgent, HEARTBEAT, Hello, Request, SILENCE, ToAgent};
 use super::transport::{Pipe, Session};
 use crate::clock::Offset;
+use crate::cpus::CpuList;
 use crate::error::LabError;
 use crate::json;
 use crate::process::{Event, Exit, Role};
@@ -161,14 +162,15 @@ impl Remote {
     /// Starts a program there; its lines go to `events`. The answer holds its process id.
     pub(crate) fn start(
         self: &Arc<Remote>,
-        cpu: usize,
+        cpus: &CpuList,
         command: &[String],
         role: Role,
         events: Sender<Event>,
     ) -> Starting {
         let process = self.number();
         lock(&self.shared.state).processes.insert(process, (role, events));
-        let pid = self.begin(Request::Start { process, cpu, command: command.to_vec() });
+        let pid =
+            self.begin(Request::Start { process, cpus: cpus.clone(), command: command.to_vec() });
         let process = RemoteProcess { remote: self.clone(), process, pid: 0, stderr: None };
         Starting { process, pid }
     }

@@ -6,14 +6,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::{NetRecord, Network};
+use crate::cpus::{CpuList, Cpus, count_cores, pick};
 use crate::error::LabError;
 use crate::experiment::{Experiment, NetKind, Pin};
 use crate::host::local::{self, PORTS};
 use crate::host::protocol::{Hello, Request};
 use crate::host::remote::Remote;
 use crate::host::{End, Host, HostOptions, HostRecord, HostRole, LOCAL, share, transport};
+use crate::machine::Fingerprint;
 use crate::machine::Program;
-use crate::machine::{Cpus, Fingerprint};
 use crate::namespace::Place;
 use crate::placement::Wanted;
 use crate::progress::say;
@@ -38,7 +39,9 @@ pub(crate) struct Between {
 
 /// What is wanted of the CPUs, and how this program is called.
 pub(crate) struct Config<'a> {
-    pub(crate) pin: Pin,
+    pub(crate) pin: &'a Pin,
+    /// The most workers of a cell.
+    pub(crate) workers: usize,
     pub(crate) binary: &'a Path,
     /// Arguments that lead to [`crate::helper()`].
     pub(crate) helper: &'a [String],
@@ -58,13 +61,13 @@ pub(crate) fn between_hosts(
     check(experiment, names.len() - 1)?;
     let least = least_clients(options, names.len() - 1)?;
     let Met { nodes, lost_hosts } = meet_all(options, &names, config, least)?;
-    let cpus = choose_cpus(&nodes, config.pin)?;
+    let cpus = choose_cpus(&nodes, config.pin, config.workers)?;
     let server_ip = server_address(options, &nodes)?;
     let over_tcp = experiment.protocols().any(|protocol| protocol.workload().over_tcp);
     check_way(&nodes, server_ip, over_tcp)?;
     let mut records = Vec::new();
     for (index, node) in nodes.iter().enumerate() {
-        records.push(node.record(index, cpus[index], server_ip, &nodes[..index])?);
+        records.push(node.record(index, &cpus[index], server_ip, &nodes[..index])?);
     }
     let steering = |record: &HostRecord| match &record.interface {
         Some(interface) => interface.receive_steering.join(", "),
@@ -82,12 +85,12 @@ pub(crate) fn between_hosts(
     let chosen = both_ends(&nodes, &cpus);
     let here = nodes.iter().zip(&cpus).find(|(it, _)| matches!(it.host, Host::Here(_)));
     let others = here.map_or_else(Vec::new, |(it, used)| {
-        it.hello.cores.keys().copied().filter(|cpu| cpu != used).collect()
+        it.hello.cores.keys().copied().filter(|cpu| !used.all().contains(cpu)).collect()
     });
     let roots: Vec<Vec<i32>> = nodes.iter().map(|node| node.roots(&nodes)).collect();
-    let ends = nodes.into_iter().zip(&cpus).zip(roots);
+    let ends = nodes.into_iter().zip(cpus).zip(roots);
     let mut ends =
-        ends.map(|((node, &cpu), roots)| End { host: node.host, cpu, roots, device: None });
+        ends.map(|((node, cpus), roots)| End { host: node.host, cpus, roots, device: None });
     let server = ends.next().expect("names() has the server's first");
     let network = Network::new(record, server, ends.collect());
     Ok(Between { network, cpus: chosen, records, lost_hosts, least, others })
@@ -233,7 +236,7 @@ impl Node {
     fn record(
         &self,
         index: usize,
-        cpu: usize,
+        cpus: &CpuList,
         server_ip: IpAddr,
         before: &[Node],
     ) -> Result<HostRecord, LabError> {
@@ -246,12 +249,12 @@ impl Node {
         let (machine, interface, settings) = match &self.host {
             Host::Here(_) => {
                 let interface = address.and_then(local::interface);
-                (Fingerprint::of_cpu(cpu), interface, local::settings())
+                (Fingerprint::of_cpu(cpus.first()), interface, local::settings())
             }
             Host::There(remote) => {
                 let interface = address.map(|ip| remote.ask(Request::Interface { ip }));
                 (
-                    remote.ask(Request::Settle { cpu })?,
+                    remote.ask(Request::Settle { cpus: cpus.clone() })?,
                     interface.transpose()?.flatten(),
                     remote.ask(Request::Settings)?,
                 )
@@ -264,7 +267,7 @@ impl Node {
             role,
             name,
             hostname: hostname.clone(),
-            cpu,
+            cpus: cpus.clone(),
             address,
             interface,
             settings,
@@ -282,21 +285,23 @@ impl Node {
     }
 }
 
-/// A CPU for each host. Those that are one machine get different ones, on cores of their own, as
-/// long as there are.
-fn choose_cpus(nodes: &[Node], pin: Pin) -> Result<Vec<usize>, LabError> {
-    let mut chosen: Vec<usize> = Vec::new();
+/// CPUs for each host, for up to `workers` threads. Those that are one machine get different ones, on cores
+/// of their own, as long as there are.
+fn choose_cpus(nodes: &[Node], pin: &Pin, workers: usize) -> Result<Vec<CpuList>, LabError> {
+    let mut chosen: Vec<CpuList> = Vec::new();
     for (index, node) in nodes.iter().enumerate() {
         let neighbours = nodes.iter().zip(&chosen).filter(|(it, _)| it.is_same_machine(node));
-        let mut taken: Vec<usize> = neighbours.map(|(_, cpu)| *cpu).collect();
+        let mut taken: Vec<CpuList> = neighbours.map(|(_, cpus)| cpus.clone()).collect();
         let Pin { server_cpu, client_cpu } = pin;
-        // Beside a load generator the server leaves it the CPU that was asked for.
+        // Beside a load generator the server leaves it the CPUs that were asked for.
         if index == 0 && nodes[1..].iter().any(|it| it.is_same_machine(node)) {
-            taken.extend(client_cpu);
+            taken.extend(client_cpu.clone());
         }
+        let sharing = nodes.iter().filter(|it| it.is_same_machine(node)).count();
+        let count = workers.min(count_cores(&node.hello.cores) / sharing).max(1);
         let wanted = if index == 0 { server_cpu } else { client_cpu };
-        let cpu = choose_cpu(&node.hello.cores, wanted, &taken);
-        chosen.push(cpu.map_err(|problem| LabError::BadExperiment {
+        let cpus = choose(&node.hello.cores, wanted.as_ref(), count, &taken);
+        chosen.push(cpus.map_err(|problem| LabError::BadExperiment {
             place: format!("the CPUs of {}", node.host.name()),
             problem,
             expected: format!("one of {:?}", node.hello.cores.keys().collect::<Vec<_>>()),
@@ -306,35 +311,48 @@ fn choose_cpus(nodes: &[Node], pin: Pin) -> Result<Vec<usize>, LabError> {
 }
 
 /// What the server and the load generators of its machine share.
-fn both_ends(nodes: &[Node], cpus: &[usize]) -> Cpus {
-    let (server, client) = (cpus[0], cpus[1]);
+fn both_ends(nodes: &[Node], cpus: &[CpuList]) -> Cpus {
+    let (server, client) = (cpus[0].clone(), cpus[1].clone());
     let clients = nodes.iter().zip(cpus).skip(1);
-    let beside: Vec<usize> =
-        clients.filter(|(it, _)| it.is_same_machine(&nodes[0])).map(|(_, cpu)| *cpu).collect();
-    let core = nodes[0].hello.cores.get(&server);
-    let shared = beside.contains(&server);
-    let siblings = !shared && beside.iter().any(|cpu| core.is_some_and(|core| core.contains(cpu)));
+    let beside: Vec<usize> = clients
+        .filter(|(it, _)| it.is_same_machine(&nodes[0]))
+        .flat_map(|(_, cpus)| cpus.all().iter().copied())
+        .collect();
+    let on_core = |cpu: &usize| {
+        let cores = server.all().iter().filter_map(|cpu| nodes[0].hello.cores.get(cpu));
+        cores.flatten().any(|sibling| sibling == cpu)
+    };
+    let shared = beside.iter().any(|cpu| server.all().contains(cpu));
+    let siblings = !shared && beside.iter().any(on_core);
     Cpus { server, client, shared, siblings, others: Vec::new() }
 }
 
-fn choose_cpu(
+fn choose(
     cores: &BTreeMap<usize, Vec<usize>>,
-    wanted: Option<usize>,
-    taken: &[usize],
-) -> Result<usize, String> {
+    wanted: Option<&CpuList>,
+    count: usize,
+    taken: &[CpuList],
+) -> Result<CpuList, String> {
+    let used: Vec<usize> = taken.iter().flat_map(|cpus| cpus.all().iter().copied()).collect();
     if let Some(wanted) = wanted {
-        if taken.contains(&wanted) {
-            return Err(format!("CPU {wanted} is that of another host, which is the same machine"));
+        for cpu in wanted.all() {
+            if used.contains(cpu) {
+                return Err(format!(
+                    "CPU {cpu} is that of another host, which is the same machine"
+                ));
+            }
+            if !cores.contains_key(cpu) {
+                return Err(format!("CPU {cpu} may not be used"));
+            }
         }
-        let allowed = cores.contains_key(&wanted).then_some(wanted);
-        return allowed.ok_or_else(|| format!("CPU {wanted} may not be used"));
+        return Ok(wanted.clone());
     }
-    let own_core = |cpu: &&usize| !cores[cpu].iter().any(|sibling| taken.contains(sibling));
-    let free = |cpu: &&usize| !taken.contains(cpu);
-    let cpu = cores.keys().find(own_core).or_else(|| cores.keys().find(free));
+    let siblings: Vec<usize> =
+        used.iter().filter_map(|cpu| cores.get(cpu)).flatten().copied().collect();
     // Rather beside another load generator than beside the server, which comes first.
-    let others = cores.keys().find(|cpu| taken.first() != Some(cpu));
-    cpu.or(others).or_else(|| cores.keys().next()).copied().ok_or_else(|| "it has none".to_owned())
+    let servers = taken.first().map_or(&[][..], CpuList::all);
+    let cpus = pick(cores, count, &used, &siblings).or_else(|| pick(cores, count, servers, &[]));
+    cpus.or_else(|| pick(cores, count, &[], &[])).ok_or_else(|| "it has none".to_owned())
 }
 
 /// The address that the server listens on: as told; or the one by which ssh gets there; or the only
@@ -433,14 +451,19 @@ mod tests {
     fn hosts_that_are_one_machine_get_different_cpus() {
         let cores: BTreeMap<usize, Vec<usize>> =
             [(0, vec![0, 1]), (1, vec![0, 1]), (2, vec![2, 3]), (3, vec![2, 3])].into();
-        assert_eq!(choose_cpu(&cores, None, &[]), Ok(0));
-        assert_eq!(choose_cpu(&cores, None, &[0]), Ok(2));
-        assert_eq!(choose_cpu(&cores, None, &[0, 2]), Ok(1));
-        assert_eq!(choose_cpu(&cores, None, &[0, 1, 2, 3]), Ok(1));
-        assert_eq!(choose_cpu(&cores, Some(3), &[2]), Ok(3));
-        assert!(choose_cpu(&cores, Some(3), &[3]).unwrap_err().contains("another host"));
-        assert!(choose_cpu(&cores, Some(4), &[]).is_err());
-        assert!(choose_cpu(&BTreeMap::new(), None, &[]).is_err());
+        let of = |cores, wanted: Option<usize>, count, taken: &[usize]| {
+            let taken: Vec<CpuList> = taken.iter().copied().map(CpuList::one).collect();
+            choose(cores, wanted.map(CpuList::one).as_ref(), count, &taken).map(|it| it.to_string())
+        };
+        for (taken, expected) in [(&[][..], "0"), (&[0], "2"), (&[0, 2], "1"), (&[0, 1, 2, 3], "1")]
+        {
+            assert_eq!(of(&cores, None, 1, taken).unwrap(), expected, "{taken:?}");
+        }
+        assert_eq!(of(&cores, None, 2, &[]).unwrap(), "0,2");
+        assert_eq!(of(&cores, Some(3), 1, &[2]).unwrap(), "3");
+        assert!(of(&cores, Some(3), 1, &[3]).unwrap_err().contains("another host"));
+        assert!(of(&cores, Some(4), 1, &[]).is_err());
+        assert!(of(&BTreeMap::new(), None, 1, &[]).is_err());
     }
 
     fn node(boot_id: &str, cores: &[(usize, Vec<usize>)]) -> Node {
@@ -470,7 +493,7 @@ mod tests {
         let cores = [(0, vec![0]), (1, vec![1])];
         let told = |hosts: &[&str], all: &[(usize, Vec<usize>)]| {
             let nodes: Vec<Node> = hosts.iter().map(|boot_id| node(boot_id, all)).collect();
-            let chosen = choose_cpus(&nodes, Pin::default()).unwrap();
+            let chosen = choose_cpus(&nodes, &Pin::default(), 1).unwrap();
             let Cpus { shared, siblings, .. } = both_ends(&nodes, &chosen);
             (shared, siblings)
         };
@@ -491,8 +514,11 @@ mod tests {
     #[test]
     fn a_cpu_that_was_asked_for_is_nobody_elses() {
         let cores = [(0, vec![0]), (1, vec![1])];
-        let choose = |hosts: [&str; 2], server_cpu, client_cpu| {
-            choose_cpus(&hosts.map(|it| node(it, &cores)), Pin { server_cpu, client_cpu })
+        let choose = |hosts: [&str; 2], server_cpu: Option<usize>, client_cpu: Option<usize>| {
+            let [server_cpu, client_cpu] = [server_cpu, client_cpu].map(|it| it.map(CpuList::one));
+            let pin = Pin { server_cpu, client_cpu };
+            let chosen = choose_cpus(&hosts.map(|it| node(it, &cores)), &pin, 1)?;
+            Ok::<_, LabError>(chosen.iter().map(CpuList::first).collect::<Vec<_>>())
         };
         let (together, apart) = (["a", "a"], ["a", "b"]);
         assert_eq!(choose(together, None, Some(0)).unwrap(), [1, 0]);

@@ -19,10 +19,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use serde::{Deserialize, Serialize};
 
 use crate::accounting::Device;
+use crate::cpus::{CpuList, Cpus};
 use crate::error::LabError;
 use crate::experiment::{NetChoice, NetKind, Protocol};
 use crate::host::{End, local::PORTS, local::settings};
-use crate::machine::Cpus;
 use crate::namespace::Place;
 use crate::procfs;
 
@@ -35,6 +35,8 @@ pub(crate) struct Network {
     /// Where load generators run: one end, or several between hosts.
     pub(crate) clients: Vec<End>,
     next_port: u16,
+    /// To which CPUs receive steering was set for the last run.
+    steered_to: Option<CpuList>,
 }
 
 /// What is written into the bundle about a network.
@@ -98,9 +100,9 @@ fn loopback(cpus: &Cpus) -> Network {
         mtu_bytes: procfs::text("/sys/class/net/lo/mtu").and_then(|mtu| mtu.parse().ok()),
         settings: settings(),
     };
-    let [server, client] = [cpus.server, cpus.client].map(|cpu| {
+    let [server, client] = [&cpus.server, &cpus.client].map(|cpus| {
         let device = Device { name: "lo".to_owned(), napi_threads: Vec::new() };
-        End { device: Some(device), ..End::here(Place::Here, cpu) }
+        End { device: Some(device), ..End::here(Place::Here, cpus.clone()) }
     });
     Network::new(record, server, vec![client])
 }
@@ -110,7 +112,22 @@ impl Network {
         // Two labs at once on one loopback should not start at the same port, in one process or two.
         static MADE: AtomicU32 = AtomicU32::new(0);
         let spread = (std::process::id() + MADE.fetch_add(1, Ordering::Relaxed)) % 100 * 100;
-        Network { record, server, clients, next_port: PORTS.start + spread as u16 }
+        let next_port = PORTS.start + spread as u16;
+        Network { record, server, clients, next_port, steered_to: None }
+    }
+
+    /// Has the CPUs of a server's workers receive, where the lab decides that. Nothing changes from run to
+    /// run if all cells have as many.
+    ///
+    /// # Errors
+    /// [`LabError::Net`] with the kernel's answer.
+    pub(crate) fn steer_to(&mut self, cpus: CpuList) -> Result<(), LabError> {
+        if self.record.kind == NetKind::Rps && self.steered_to.as_ref() != Some(&cpus) {
+            veth::steer_to_workers(&self.server, &cpus)
+                .map_err(|why| LabError::Net { net: self.record.kind.to_string(), why })?;
+            self.steered_to = Some(cpus);
+        }
+        Ok(())
     }
 
     /// An address that is free for this protocol.

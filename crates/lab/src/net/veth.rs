@@ -11,10 +11,10 @@ use nix::unistd::Pid;
 
 use super::{NetRecord, Network, ethtool, rtnetlink};
 use crate::accounting::Device;
+use crate::cpus::{CpuList, Cpus};
 use crate::experiment::NetKind;
-use crate::host::End;
 use crate::host::local::{setting_path, settings};
-use crate::machine::Cpus;
+use crate::host::{End, Host};
 use crate::namespace::{Namespace, Place, handle};
 use crate::procfs;
 
@@ -45,12 +45,13 @@ pub(super) fn set_up(kind: NetKind, cpus: &Cpus) -> Result<Network, String> {
     let client_namespace = client.run(handle)?;
     let names = [server_device.clone(), client_device.clone()];
     server.run(move || rtnetlink::add_veth(&names[0], &names[1], client_namespace.as_fd()))?;
-    let end = |place: &Place, device: &str, ip: Ipv4Addr, cpu: usize| {
+    let end = |place: &Place, device: &str, ip: Ipv4Addr, cpus: &CpuList| {
         let (device, control) = (device.to_owned(), congestion_control.clone());
-        place.run(move || set_up_end(kind, &device, ip, cpu, control.as_deref()))
+        let cpus = cpus.clone();
+        place.run(move || set_up_end(kind, &device, ip, &cpus, control.as_deref()))
     };
-    let client_end = end(&client, &client_device, CLIENT_IP, cpus.client)?;
-    let server_end = end(&server, &server_device, SERVER_IP, cpus.server)?;
+    let client_end = end(&client, &client_device, CLIENT_IP, &cpus.client)?;
+    let server_end = end(&server, &server_device, SERVER_IP, &cpus.server)?;
     let path = format!("/sys/class/net/{server_device}/mtu");
     let (mtu, settings) = server.run(move || (procfs::text(&path), settings()));
     let ends = [&server_end, &client_end];
@@ -60,13 +61,16 @@ pub(super) fn set_up(kind: NetKind, cpus: &Cpus) -> Result<Network, String> {
         server_ip: IpAddr::V4(SERVER_IP),
         server_rps: server_end.rps,
         client_rps: client_end.rps,
-        napi_cpus: if polled { vec![cpus.server, cpus.client] } else { Vec::new() },
+        napi_cpus: if polled { vec![cpus.server.first(), cpus.client.first()] } else { Vec::new() },
         mtu_bytes: mtu.and_then(|mtu| mtu.parse().ok()),
         settings,
     };
-    let end = |place, cpu, device| End { device: Some(device), ..End::here(place, cpu) };
-    let server = end(server, cpus.server, server_end.device);
-    let client = end(client, cpus.client, client_end.device);
+    let end = |place, cpus: &CpuList, device| End {
+        device: Some(device),
+        ..End::here(place, cpus.clone())
+    };
+    let server = end(server, &cpus.server, server_end.device);
+    let client = end(client, &cpus.client, client_end.device);
     Ok(Network::new(record, server, vec![client]))
 }
 
@@ -94,7 +98,7 @@ fn set_up_end(
     kind: NetKind,
     device: &str,
     ip: Ipv4Addr,
-    cpu: usize,
+    cpus: &CpuList,
     congestion_control: Option<&str>,
 ) -> Result<Ready, String> {
     if let Some(control) = congestion_control {
@@ -105,18 +109,39 @@ fn set_up_end(
     rtnetlink::set_up("lo")?;
     rtnetlink::add_address(device, ip, PREFIX_LEN)?;
     rtnetlink::set_up(device)?;
-    let queues = format!("/sys/class/net/{device}/queues");
-    let mask = if kind == NetKind::Napi { "0".to_owned() } else { cpu_mask(cpu) };
+    let mask = if kind == NetKind::Napi { "0".to_owned() } else { cpu_mask(cpus.all()) };
+    steer(device, &mask)?;
+    let napi_threads = if kind == NetKind::Napi { poll(device, cpus.first())? } else { Vec::new() };
+    let rps = procfs::text(&format!("{}/rx-0/rps_cpus", queues(device))).unwrap_or_default();
+    Ok(Ready { device: Device { name: device.to_owned(), napi_threads }, rps })
+}
+
+fn queues(device: &str) -> String {
+    format!("/sys/class/net/{device}/queues")
+}
+
+/// Has these CPUs receive what comes for the device in the calling thread's namespace. Which of them gets
+/// a connection is decided by its hash, as by the queues of a network card.
+fn steer(device: &str, mask: &str) -> Result<(), String> {
+    let queues = queues(device);
     let entries = fs::read_dir(&queues).map_err(|error| format!("{queues}: {error}"))?;
     for queue in entries.flatten() {
         let queue = queue.file_name().to_string_lossy().into_owned();
         if queue.starts_with("rx-") {
-            write(&format!("{queues}/{queue}/rps_cpus"), &mask)?;
+            write(&format!("{queues}/{queue}/rps_cpus"), mask)?;
         }
     }
-    let napi_threads = if kind == NetKind::Napi { poll(device, cpu)? } else { Vec::new() };
-    let rps = procfs::text(&format!("{queues}/rx-0/rps_cpus")).unwrap_or_default();
-    Ok(Ready { device: Device { name: device.to_owned(), napi_threads }, rps })
+    Ok(())
+}
+
+/// Has the CPUs of the server's workers, and no others, receive what comes for it.
+///
+/// # Errors
+/// The kernel's answer.
+pub(super) fn steer_to_workers(server: &End, cpus: &CpuList) -> Result<(), String> {
+    let (Host::Here(place), Some(device)) = (&server.host, &server.device) else { return Ok(()) };
+    let (device, mask) = (device.name.clone(), cpu_mask(cpus.all()));
+    place.run(move || steer(&device, &mask))
 }
 
 /// Has threads of the kernel on `cpu` do all receive work of the device, and returns them. A veth
@@ -145,12 +170,16 @@ fn write(path: &str, value: &str) -> Result<(), String> {
     fs::write(path, value).map_err(|error| format!("writing {value} to {path}: {error}"))
 }
 
-/// A mask with one CPU in it, as sysfs wants it: words of 32 bits in hexadecimal, highest first,
+/// A mask with these CPUs in it, as sysfs wants it: words of 32 bits in hexadecimal, highest first,
 /// separated by commas.
-fn cpu_mask(cpu: usize) -> String {
-    let highest = format!("{:x}", 1_u32 << (cpu % 32));
-    let rest = ",00000000".repeat(cpu / 32);
-    highest + &rest
+fn cpu_mask(cpus: &[usize]) -> String {
+    let highest = cpus.iter().max().map_or(0, |cpu| cpu / 32);
+    let word = |index: usize| {
+        let of_word = cpus.iter().filter(|cpu| **cpu / 32 == index);
+        of_word.fold(0_u32, |word, cpu| word | 1 << (cpu % 32))
+    };
+    let rest: String = (0..highest).rev().map(|index| format!(",{:08x}", word(index))).collect();
+    format!("{:x}{rest}", word(highest))
 }
 
 #[cfg(test)]
@@ -165,9 +194,15 @@ mod tests {
 
     #[test]
     fn masks_have_words_of_32_bits() {
-        assert_eq!(cpu_mask(0), "1");
-        assert_eq!(cpu_mask(5), "20");
-        assert_eq!(cpu_mask(32), "1,00000000");
-        assert_eq!(cpu_mask(69), "20,00000000,00000000");
+        for (cpus, mask) in [
+            (&[0][..], "1"),
+            (&[5], "20"),
+            (&[32], "1,00000000"),
+            (&[69], "20,00000000,00000000"),
+            (&[1, 0, 3], "b"),
+            (&[2, 64, 65], "3,00000000,00000004"),
+        ] {
+            assert_eq!(cpu_mask(cpus), mask);
+        }
     }
 }

@@ -410,6 +410,7 @@ mod tests {
             load_percent: 0,
             churn: 0,
             generator: 0,
+            workers: 1,
         };
         Peer::find(name).unwrap().options(&Point::Tcp(point)).join(" ")
     }

@@ -10,12 +10,14 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::{PRICES, Price, PriceRecord};
+use crate::cpus::Cpus;
 use crate::json;
-use crate::machine::Cpus;
 use crate::stop::Stop;
 
 /// How long a program may measure; ours takes 5 seconds at most.
 const PATIENCE: Duration = Duration::from_secs(15);
+/// How long its output may stay open after its end.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(20);
 
 /// The most that is read of what it prints; ours prints 15 KB.
@@ -27,7 +29,7 @@ pub(crate) fn measure(binary: &Path, cpus: &Cpus, stop: &Stop) -> PriceRecord {
     if cpus.shared {
         return PriceRecord::none("server and load generator share one CPU");
     }
-    let pair = format!("{},{}", cpus.server, cpus.client);
+    let pair = format!("{},{}", cpus.server.first(), cpus.client.first());
     let arguments = ["probe", "--measure", "--json", "--cpus", &pair];
     match output_of(binary, &arguments, stop, PATIENCE) {
         Ok(output) => read(&output),
@@ -58,8 +60,9 @@ fn output_of(
         read.is_some_and(|read| read.is_ok()).then_some(text)
     });
     let ended = wait(&mut child, stop, patience);
-    // A grandchild may hold the pipe open for ever.
-    if ended.is_err() || !reader.is_finished() {
+    // A grandchild may hold the pipe open for ever; a process that another thread forks just now, for a moment.
+    let deadline = Instant::now() + CLOSE_PATIENCE;
+    while !reader.is_finished() && Instant::now() < deadline {
         thread::sleep(TICK);
     }
     if !reader.is_finished() {

@@ -177,7 +177,7 @@ fn sample(
     scratch: &Path,
     profile: &mut Profile,
 ) -> Result<(Option<Attribution>, Option<Attribution>), LabError> {
-    let (server, client) = (bench.cpus.server, bench.cpus.client);
+    let (server, client) = (bench.cpus_of_server(network, slot), bench.cpus.client.clone());
     let data = scratch.join("perf.data");
     let cpus = if server == client { format!("{server}") } else { format!("{server},{client}") };
     let arguments = [
@@ -196,8 +196,9 @@ fn sample(
     let trees = watch.finish(profile);
     // Interrupted, or something went wrong, which is said by now.
     let (Some(_), Some([servers, clients])) = (run, trees) else { return Ok((None, None)) };
+    let is_shared = server == client;
     let mut sides = vec![Collector::new(server, servers)];
-    if server != client {
+    if !is_shared {
         sides.push(Collector::new(client, clients));
     }
     let read = attribute(&data, &mut sides);

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use crate::cpus::CpuList;
+
 use super::classes::{Class, class_of};
 
 /// Functions that are kept of each side, those with the most samples. The rest are in the classes.
@@ -13,7 +15,8 @@ const MOST_DECIDERS: usize = 40;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attribution {
     /// The CPU.
-    pub cpu: usize,
+    #[serde(rename = "cpu")]
+    pub cpus: CpuList,
     /// Samples on it.
     pub samples: u64,
     /// Samples by class; their sum is `samples`.
@@ -55,9 +58,9 @@ impl Attribution {
     }
 }
 
-/// Collects samples of one CPU as they are read.
+/// Collects samples of the CPUs of one side as they are read.
 pub(super) struct Collector {
-    cpu: usize,
+    cpus: CpuList,
     /// The processes of the run.
     own: BTreeSet<i32>,
     by_decider: BTreeMap<(Class, String), u64>,
@@ -75,13 +78,13 @@ pub(super) struct Sample {
 }
 
 impl Collector {
-    pub(super) fn new(cpu: usize, own: impl IntoIterator<Item = i32>) -> Collector {
+    pub(super) fn new(cpus: CpuList, own: impl IntoIterator<Item = i32>) -> Collector {
         let own = own.into_iter().collect();
-        Collector { cpu, own, by_decider: BTreeMap::new(), nameless: 0 }
+        Collector { cpus, own, by_decider: BTreeMap::new(), nameless: 0 }
     }
 
     pub(super) fn add(&mut self, sample: &Sample) {
-        if sample.cpu == self.cpu {
+        if self.cpus.all().contains(&sample.cpu) {
             let decider = self.decide(sample);
             *self.by_decider.entry(decider).or_default() += 1;
         }
@@ -114,7 +117,7 @@ impl Collector {
         deciders.sort_by(|a, b| b.samples.cmp(&a.samples).then(a.function.cmp(&b.function)));
         deciders.truncate(MOST_DECIDERS);
         Attribution {
-            cpu: self.cpu,
+            cpus: self.cpus,
             samples: classes.values().sum(),
             classes,
             deciders,
@@ -218,7 +221,8 @@ twinring  4300/4300  [001]:
 
     #[test]
     fn the_innermost_known_function_decides() {
-        let (mut server, mut client) = (Collector::new(0, [4242]), Collector::new(1, [4300]));
+        let (mut server, mut client) =
+            (Collector::new(CpuList::one(0), [4242]), Collector::new(CpuList::one(1), [4300]));
         read(lines(), |sample| {
             server.add(sample);
             client.add(sample);
@@ -248,7 +252,7 @@ twinring  4300/4300  [001]:
         read(text.into_iter().map(str::to_owned), |sample| seen.push(sample.clone()));
         let expected = Sample { program: "y".to_owned(), pid: 9, cpu: 3, functions: Vec::new() };
         assert_eq!(seen, [expected]);
-        assert_eq!(Collector::new(0, []).finish().share(Class::User), None);
+        assert_eq!(Collector::new(CpuList::one(0), []).finish().share(Class::User), None);
     }
 
     /// Found while the fuzz target `bundle` was written: the sums overflowed.
@@ -256,9 +260,16 @@ twinring  4300/4300  [001]:
     fn absurd_numbers_of_samples_contradict_themselves() {
         let classes = [(Class::Idle, u64::MAX), (Class::OtherProcesses, u64::MAX)].into();
         let deciders = Vec::new();
-        let side = Attribution { cpu: 0, samples: u64::MAX - 1, classes, deciders, nameless: 0 };
+        let side = Attribution {
+            cpus: CpuList::one(0),
+            samples: u64::MAX - 1,
+            classes,
+            deciders,
+            nameless: 0,
+        };
         assert_eq!(side.of_the_run(), 0);
-        let point = Point::Udp(UdpPoint { streams: 1, packets_per_s: 1, message_bytes: 16 });
+        let point =
+            Point::Udp(UdpPoint { streams: 1, packets_per_s: 1, message_bytes: 16, workers: 1 });
         let cell = Cell { net: NetKind::Lo, point };
         let (subject, counts) = ("a".to_owned(), None);
         let run = ProfiledRun { cell, subject, server: Some(side), client: None, counts };

@@ -95,7 +95,7 @@ fn host_facts(host: &HostRecord) -> Vec<(String, String)> {
     let fact = |name: &str, value: String| (name.to_owned(), value);
     let mut facts = vec![
         fact("name", host.hostname.clone()),
-        fact("CPU used", host.cpu.to_string()),
+        fact("CPU used", host.cpus.to_string()),
         fact("address", host.address.map_or_else(String::new, |address| address.to_string())),
     ];
     if let Some(interface) = &host.interface {
@@ -132,14 +132,14 @@ fn in_short(machine: &Fingerprint) -> String {
 
 fn hosts(bundle: &Bundle) -> Vec<String> {
     let one = |host: &HostRecord| {
-        let HostRecord { role, name, cpu, machine, .. } = host;
+        let HostRecord { role, name, cpus, machine, .. } = host;
         let address = host.address.map_or(String::new(), |address| format!(" ({address})"));
         let kernel = machine.kernel.split(' ').next().unwrap_or_default();
         let virtual_machine = if machine.virtualisation.is_some() { ", virtual" } else { "" };
         let same = host.same_machine_as.as_ref();
         let same = same.map_or(String::new(), |other| format!("; the same machine as {other}"));
         format!(
-            "{role} {name}{address}: CPU {cpu} of {}, {}{virtual_machine}, Linux {kernel}{same}",
+            "{role} {name}{address}: CPU {cpus} of {}, {}{virtual_machine}, Linux {kernel}{same}",
             machine.cpus_online, machine.cpu_model
         )
     };

@@ -5,7 +5,7 @@ use super::model::{Detail, Document, Item, Part, Rows, Section, Tone, apart, ite
 use super::outcome::{self, MARKS, Outcome, judged, overall};
 use super::shape::Shape;
 use super::{
-    accounting, columns, conditions, findings, networks, prices, profile, published, text,
+    accounting, columns, conditions, findings, networks, prices, profile, published, scaling, text,
     verdicts, words,
 };
 use crate::prices::Explanation;
@@ -31,6 +31,7 @@ pub(super) fn document(bundle: &Bundle, detail: Detail) -> Document {
             networks.push(Part::Text(Tone::Soft, format!("{MARKS}.")));
         }
         sections.push(Section::new(None, networks));
+        sections.push(of_workers(summary));
         sections.extend(pictures(&shape));
         if full {
             sections.push(warnings(bundle, summary));
@@ -70,6 +71,15 @@ fn head(bundle: &Bundle) -> Section {
     }
     parts.extend(words::notes(bundle).into_iter().map(|note| Part::Text(Tone::Note, note)));
     Section::new(None, parts)
+}
+
+/// What more workers bring, if cells differ in them.
+pub(super) fn of_workers(summary: &Summary) -> Section {
+    let mut parts = apart("Workers", scaling::tables(summary));
+    if !parts.is_empty() {
+        parts.push(Part::Text(Tone::Soft, scaling::EXPLANATION.to_owned()));
+    }
+    Section::new(Some((2, "Workers")), parts)
 }
 
 /// Maps, changes and knees.

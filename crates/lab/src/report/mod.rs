@@ -17,6 +17,7 @@ mod plots;
 mod prices;
 mod profile;
 mod published;
+mod scaling;
 mod shape;
 mod table;
 mod text;

@@ -11,16 +11,23 @@ use crate::summary::{CellSummary, Comparison, Knee, Summary};
 use crate::workload::{Axis, differ_only_in};
 
 /// Axes that make good columns of a map, the best first.
-const COLUMNS: [Axis; 5] =
-    [Axis::Connections, Axis::Streams, Axis::RatePerS, Axis::LoadPercent, Axis::Depth];
+const COLUMNS: [Axis; 6] = [
+    Axis::Workers,
+    Axis::Connections,
+    Axis::Streams,
+    Axis::RatePerS,
+    Axis::LoadPercent,
+    Axis::Depth,
+];
 
 /// Axes that make good rows, the best first.
-const ROWS: [Axis; 7] = [
+const ROWS: [Axis; 8] = [
     Axis::Bytes,
     Axis::PacketsPerS,
     Axis::RatePerS,
     Axis::Depth,
     Axis::Churn,
+    Axis::Connections,
     Axis::Files,
     Axis::LoadPercent,
 ];
@@ -151,7 +158,7 @@ impl Varied {
 }
 
 /// What a cell is besides some of its axes; its network where there are several.
-fn common(cell: &Cell, free: &[Axis], summary: &Summary) -> String {
+pub(super) fn common(cell: &Cell, free: &[Axis], summary: &Summary) -> String {
     let nets: BTreeSet<NetKind> = summary.cells.iter().map(|it| it.cell.net).collect();
     let fixed = cell.point.load().axes().into_iter().filter(|(axis, ..)| !free.contains(axis));
     let mut words: Vec<String> = fixed.filter_map(|(axis, _, value)| axis.phrase(value)).collect();
@@ -163,7 +170,7 @@ fn common(cell: &Cell, free: &[Axis], summary: &Summary) -> String {
 }
 
 /// The cells that differ in nothing but the free axes, together.
-fn families<'a>(free: &[Axis], cells: &[&'a CellSummary]) -> Vec<Vec<&'a CellSummary>> {
+pub(super) fn families<'a>(free: &[Axis], cells: &[&'a CellSummary]) -> Vec<Vec<&'a CellSummary>> {
     let mut families: Vec<Vec<&CellSummary>> = Vec::new();
     for cell in cells {
         match families.iter_mut().find(|it| differ_only_in(free, &it[0].cell, &cell.cell)) {

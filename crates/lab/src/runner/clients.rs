@@ -42,7 +42,7 @@ impl Run<'_> {
             .enumerate()
             .map(|(index, end)| {
                 let role = Role::Client(index);
-                end.host.start(bench.helper, end.cpu, command(index), role, events.clone())
+                end.host.start(bench.helper, &end.cpus, command(index), role, events.clone())
             })
             .collect();
         for started in starting {
@@ -111,7 +111,7 @@ impl Run<'_> {
             Some((event, _)) if event == WINDOW_START || event == WINDOW_END => {
                 let ends = [&self.network.server, &self.network.clients[index]];
                 let pids = [self.server.pid(), self.clients[index].process.pid()];
-                let sampling = Sampling::begin(ends, pids, self.detail)?;
+                let sampling = Sampling::begin(ends, &self.server_cpus, pids, self.detail)?;
                 self.clients[index].sampling.push(sampling);
                 let mark = match &*event {
                     WINDOW_END => Mark::WindowEnd,

@@ -1,4 +1,4 @@
-//! h2o as an opponent, configured like nginx: one thread, no access log, connections that stay.
+//! h2o as an opponent, configured like nginx: a thread for each worker, no access log, connections that stay.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ const IDLE_S: u32 = 3600;
 pub(crate) fn configuration(site: &Site, point: HttpPoint, address: SocketAddr) -> String {
     let text = |path: PathBuf| Value::from(path.display().to_string()).to_string();
     let connections = (u64::from(point.connections) + 64).max(CONNECTIONS_LEAST);
-    let streams = point.depth.max(STREAMS_LEAST);
+    let (workers, streams) = (point.workers, point.depth.max(STREAMS_LEAST));
     let tls = match point.tls {
         true => format!(
             "  ssl:\n    certificate-file: {}\n    key-file: {}\n    minimum-version: TLSv1.2\n",
@@ -36,7 +36,7 @@ pub(crate) fn configuration(site: &Site, point: HttpPoint, address: SocketAddr) 
     // As root it refuses to serve unless it is told to stay root; others may not say who they are.
     let user = if nix::unistd::geteuid().is_root() { "user: root\n" } else { "" };
     format!(
-        "{user}num-threads: 1\nmax-connections: {connections}\nerror-log: /dev/stderr\n\
+        "{user}num-threads: {workers}\nmax-connections: {connections}\nerror-log: /dev/stderr\n\
          http1-request-timeout: {IDLE_S}\nhttp2-idle-timeout: {IDLE_S}\n\
          http2-max-concurrent-requests-per-connection: {streams}\n\
          listen:\n  host: \"{}\"\n  port: {}\n{tls}\
@@ -65,6 +65,7 @@ mod tests {
             rate_per_s: 0,
             load_percent: 0,
             generator: 0,
+            workers: 1,
         };
         let address = "10.0.0.1:20000".parse().unwrap();
         let text = configuration(&site, point, address);
@@ -79,9 +80,10 @@ mod tests {
             assert!(text.lines().any(|it| it == line), "{line}: {text}");
         }
         assert!(!text.contains("ssl"), "{text}");
-        let large = HttpPoint { connections: 5000, depth: 300, tls: true, ..point };
+        let large = HttpPoint { connections: 5000, depth: 300, tls: true, workers: 4, ..point };
         let text = configuration(&site, large, address);
         for line in [
+            "num-threads: 4",
             "max-connections: 5064",
             "http2-max-concurrent-requests-per-connection: 300",
             "    certificate-file: \"/bundle/wo\\\"rk/certificate.pem\"",

@@ -266,6 +266,7 @@ mod tests {
             rate_per_s: 0,
             load_percent: 0,
             generator: 0,
+            workers: 1,
         };
         assert_eq!(site.urls(point(1, false), server).unwrap(), ["http://127.0.0.1:9/10.bin"]);
         let words = site.urls(point(3, true), server).unwrap();

@@ -1,9 +1,9 @@
 //! nginx as an opponent: found, and configured as somebody would who wants it to win.
 //!
-//! One process and one CPU, as our server has. Nothing is logged, files are kept open, connections
-//! never end by count or time. `master_process off` makes it a single process with the loop of a
-//! worker: then it dies with the lab, whereas a worker whose master was killed lives on. It is
-//! pinned by the lab, as every subject is.
+//! As many workers and CPUs as our server has. Nothing is logged, files are kept open, connections
+//! never end by count or time. With one worker `master_process off` makes it a single process with the
+//! loop of a worker: then it dies with the lab, whereas a worker whose master was killed lives on. With
+//! several each has a listener and a CPU of its own. It is pinned by the lab, as every subject is.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -90,10 +90,17 @@ impl Installed {
             }
             false => ("", String::new()),
         };
+        // `auto` binds each worker to one of the CPUs that the lab has pinned nginx to.
+        let (processes, reuse_port) = match point.workers {
+            1 => ("master_process off;\nworker_processes 1;\n".to_owned(), ""),
+            several => {
+                (format!("worker_processes {several};\nworker_cpu_affinity auto;\n"), " reuseport")
+            }
+        };
         let more: String =
             nginx.directives.iter().map(|directive| format!("        {directive}\n")).collect();
         format!(
-            "daemon off;\nmaster_process off;\nworker_processes 1;\npid nginx.pid;\n\
+            "daemon off;\n{processes}pid nginx.pid;\n\
              error_log stderr error;\n\
              events {{\n    use epoll;\n    worker_connections {connections};\n}}\n\
              http {{\n    access_log off;\n    default_type application/octet-stream;\n\
@@ -102,7 +109,7 @@ impl Installed {
              \x20   keepalive_timeout 1h;\n    keepalive_requests 1000000000;\n\
              \x20   open_file_cache max={open_files} inactive=1h;\n    open_file_cache_valid 60s;\n\
              {streams}\
-             \x20   server {{\n        listen {address} backlog=4096{ssl}{h2};\n        root root;\n\
+             \x20   server {{\n        listen {address} backlog=4096{reuse_port}{ssl}{h2};\n        root root;\n\
              {certificate}{more}    }}\n}}\n"
         )
     }
@@ -123,6 +130,7 @@ mod tests {
         rate_per_s: 0,
         load_percent: 0,
         generator: 0,
+        workers: 1,
     };
 
     fn configuration(built: &str, nginx: &Nginx, point: HttpPoint) -> String {
@@ -171,6 +179,18 @@ mod tests {
             assert!(text.contains(directive), "{directive}: {text}");
         }
         assert!(!text.contains("scgi_temp_path") && text.contains("uwsgi_temp_path"), "{text}");
+    }
+
+    #[test]
+    fn several_workers_have_a_listener_and_a_cpu_each() {
+        let nginx = Nginx { sendfile: true, directives: Vec::new() };
+        let text = configuration("nginx/1.22.1", &nginx, HttpPoint { workers: 3, ..POINT });
+        for directive in
+            ["worker_processes 3;", "worker_cpu_affinity auto;", "backlog=4096 reuseport;"]
+        {
+            assert!(text.contains(directive), "{directive}: {text}");
+        }
+        assert!(!text.contains("master_process off"), "{text}");
     }
 
     #[test]

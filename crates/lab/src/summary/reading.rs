@@ -191,7 +191,7 @@ impl Side {
             softirq_counted_ns: ns((busy.softirq_coarse_s + busy.irq_coarse_s) * to_window),
             voluntary_switches: process.voluntary_switches as f64 / done,
             involuntary_switches: process.involuntary_switches as f64 / done,
-            steal_share: busy.steal_coarse_s * to_window / cpu.window_s,
+            steal_share: busy.steal_coarse_s * to_window / cpu.window_s / busy.count(),
             look_share: busy.look_us.map_or(0.0, |[first, _]| first / 1e6 / cpu.window_s),
         }
     }
@@ -199,8 +199,10 @@ impl Side {
 
 /// The server's side and the client's, of one run with `done` units.
 fn sides(cpu: &CpuUse, server_busy_s: f64, done: f64) -> [Side; 2] {
-    let client_busy_s =
-        if cpu.is_shared() { cpu.client.cpu_s.min(cpu.window_s) } else { cpu.client_cpu.busy_s };
+    let client_busy_s = match cpu.is_shared() {
+        true => cpu.client.cpu_s.min(cpu.window_s * cpu.client_cpu.count()),
+        false => cpu.client_cpu.busy_s,
+    };
     [
         Side::of(cpu, &cpu.server_cpu, server_busy_s, &cpu.server, done),
         Side::of(cpu, &cpu.client_cpu, client_busy_s, &cpu.client, done),
@@ -211,6 +213,7 @@ fn sides(cpu: &CpuUse, server_busy_s: f64, done: f64) -> [Side; 2] {
 mod tests {
     use super::*;
     use crate::accounting::{Counts, ThreadUse};
+    use crate::cpus::CpuList;
 
     fn parts(side: &Side) -> [f64; 6] {
         [
@@ -239,8 +242,9 @@ mod tests {
 
     fn cpu(busy_s: f64, server: ProcessUse) -> CpuUse {
         let busy = |cpu, busy_s| CpuBusy {
-            cpu,
+            cpus: CpuList::one(cpu),
             busy_s,
+            busy_each_s: Vec::new(),
             busy_unsure_s: None,
             softirq_coarse_s: 0.2,
             irq_coarse_s: 0.0,
@@ -292,7 +296,7 @@ mod tests {
         assert!((client.busy_ns - 0.6).abs() < 1e-9 && (server.busy_ns - 0.9).abs() < 1e-9);
         assert!((sum(&client) - 0.6).abs() < 1e-9);
         // Two CPUs of one number on two hosts are not one.
-        used.client_cpu.cpu = 0;
+        used.client_cpu.cpus = CpuList::one(0);
         used.shared = Some(false);
         assert!(!used.is_shared());
         used.shared = None;

@@ -35,9 +35,14 @@ pub enum Axis {
     Http2,
     /// 1 if the experiment's second load generator asks.
     Generator,
+    /// Workers of the server, each on a CPU of its own.
+    Workers,
 }
 
 impl Axis {
+    /// The name of [`Axis::Workers`] in files and placeholders.
+    pub(crate) const WORKERS: &str = "workers";
+
     /// What stands beside the axis.
     pub(crate) fn title(self) -> &'static str {
         match self {
@@ -54,6 +59,7 @@ impl Axis {
             Axis::Tls => "encryption",
             Axis::Http2 => "protocol",
             Axis::Generator => "load generator",
+            Axis::Workers => "workers",
         }
     }
 
@@ -94,6 +100,7 @@ impl Axis {
             (Axis::Tls, 1..) => Some("TLS".to_owned()),
             (Axis::Http2, 1..) => Some("HTTP/2".to_owned()),
             (Axis::Generator, 1..) => Some("second load generator".to_owned()),
+            (Axis::Workers, 2..) => Some(format!("{value} workers")),
             _ => None,
         }
     }

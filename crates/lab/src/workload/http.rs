@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::requests::{AnswersInTime, Arrivals, check_load, check_pace, phrase_pace};
 use super::{
-    Axis, Grid, Load, Point, Points, Table, Workload, bytes, combinations, generators, is_nought,
-    is_zero, one, zero,
+    Axis, Grid, Load, Point, Points, Table, WORKERS_MOST, Workload, bytes, combinations,
+    generators, is_nought, is_one, is_single, is_zero, one, phrase_workers, single, zero,
 };
 use crate::error::LabError;
 use crate::experiment::Check;
@@ -59,6 +59,10 @@ pub struct HttpGrid {
     /// How the requests of a schedule follow each other, if not at equal distances.
     #[serde(default, skip_serializing_if = "Arrivals::is_default")]
     pub arrivals: Arrivals,
+    /// Workers of the server, each on a CPU of its own; the load generator has as many CPUs as the most of
+    /// them, in every cell.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub workers: Vec<u32>,
     /// When a subject has done the work that a rate asks for.
     #[serde(default, skip_serializing_if = "AnswersInTime::is_default")]
     pub keeps_up: AnswersInTime,
@@ -122,6 +126,9 @@ pub struct HttpPoint {
     /// 1 if the experiment's second load generator asks.
     #[serde(default, skip_serializing_if = "is_nought")]
     pub generator: u32,
+    /// Workers of the server, each on a CPU of its own.
+    #[serde(default = "single", skip_serializing_if = "is_single")]
+    pub workers: u32,
 }
 
 /// The largest file, and the largest set of files of one size, in bytes.
@@ -138,13 +145,14 @@ impl Grid for HttpGrid {
             axis("depth", "--depth", &mut self.depth, [1, 10_000]),
             axis("rate_per_s", "--rates", &mut self.rate_per_s, [0, 100_000_000]),
             axis("load_percent", "--load-percent", &mut self.load_percent, [0, 100]),
+            axis(Axis::WORKERS, "--workers", &mut self.workers, [1, WORKERS_MOST]),
         ]
     }
 
     fn points(&self) -> Vec<Point> {
-        let point = |axes: [u32; 10]| {
+        let point = |axes: [u32; 11]| {
             let [http2, tls, keepalive, files, file_bytes, depth, connections, ..] = axes;
-            let [.., rate_per_s, load_percent, generator] = axes;
+            let [.., workers, rate_per_s, load_percent, generator] = axes;
             let (keepalive, tls, http2) = (keepalive != 0, tls != 0, http2 != 0);
             Point::Http(HttpPoint {
                 connections,
@@ -157,6 +165,7 @@ impl Grid for HttpGrid {
                 rate_per_s,
                 load_percent,
                 generator,
+                workers,
             })
         };
         let HttpGrid { files, file_bytes, depth, connections, rate_per_s, .. } = self;
@@ -173,6 +182,7 @@ impl Grid for HttpGrid {
             file_bytes,
             depth,
             connections,
+            &self.workers,
             rate_per_s,
             &self.load_percent,
             generators,
@@ -246,6 +256,7 @@ impl Load for HttpPoint {
             (Axis::Tls, "tls", self.tls.into()),
             (Axis::Http2, "http2", self.http2.into()),
             (Axis::Generator, "generator", self.generator),
+            (Axis::Workers, Axis::WORKERS, self.workers),
         ]
     }
 
@@ -281,6 +292,7 @@ impl fmt::Display for HttpPoint {
             (true, true) => " over HTTP/2 with TLS",
         })?;
         f.write_str(if keepalive { "" } else { ", a connection per request" })?;
+        phrase_workers(f, self.workers)?;
         f.write_str(if generator == 0 { "" } else { ", second generator" })
     }
 }

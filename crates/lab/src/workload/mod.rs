@@ -242,8 +242,28 @@ fn is_zero(axis: &[u32]) -> bool {
     axis == [0]
 }
 
+fn is_one(axis: &[u32]) -> bool {
+    axis == [1]
+}
+
 fn is_nought(number: &u32) -> bool {
     *number == 0
+}
+
+fn single() -> u32 {
+    1
+}
+
+fn is_single(number: &u32) -> bool {
+    *number == 1
+}
+
+/// The most workers of a server.
+const WORKERS_MOST: u32 = 1024;
+
+/// How workers stand in the name of a cell.
+fn phrase_workers(f: &mut fmt::Formatter<'_>, workers: u32) -> fmt::Result {
+    if workers == 1 { Ok(()) } else { write!(f, ", {workers} workers") }
 }
 
 impl Protocol {
@@ -279,6 +299,11 @@ impl Point {
     pub(crate) fn clients(&self) -> (Axis, u32) {
         let on = |axis| Some((axis, self.on(axis)?));
         on(Axis::Connections).or_else(|| on(Axis::Streams)).unwrap_or((Axis::Connections, 1))
+    }
+
+    /// Workers of the server.
+    pub(crate) fn workers(&self) -> usize {
+        self.on(Axis::Workers).unwrap_or(1) as usize
     }
 
     /// The rate as a percentage of what the slowest subject can serve; 0 where it is not.
@@ -332,7 +357,7 @@ mod tests {
     fn cells_are_written_for_people_and_read_back() {
         let udp = |streams, packets_per_s| Cell {
             net: NetKind::Rps,
-            point: Point::Udp(UdpPoint { streams, packets_per_s, message_bytes: 172 }),
+            point: Point::Udp(UdpPoint { streams, packets_per_s, message_bytes: 172, workers: 1 }),
         };
         assert_eq!(udp(4000, 50).to_string(), "4000 streams x 50/s x 172 B on rps");
         assert_eq!(udp(1, 200_000).to_string(), "1 stream x 200k/s x 172 B on rps");
@@ -365,6 +390,6 @@ mod tests {
     }
 
     fn is_optional(key: &str) -> bool {
-        matches!(key, "rate_per_s" | "load_percent" | "churn" | "generator" | "http2")
+        matches!(key, "rate_per_s" | "load_percent" | "churn" | "generator" | "http2" | "workers")
     }
 }

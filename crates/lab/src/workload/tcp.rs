@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::requests::{AnswersInTime, Arrivals, check_load, check_pace, phrase_pace};
 use super::{
-    Axis, Grid, Load, Point, Points, Table, Workload, bytes, combinations, generators, is_nought,
-    is_zero, one, zero,
+    Axis, Grid, Load, Point, Points, Table, WORKERS_MOST, Workload, bytes, combinations,
+    generators, is_nought, is_one, is_single, is_zero, one, phrase_workers, single, zero,
 };
 use crate::error::LabError;
 use crate::experiment::Check;
@@ -52,6 +52,10 @@ pub struct TcpGrid {
     /// Requests after which a connection is closed and another one opened; 0 keeps it.
     #[serde(default = "zero", skip_serializing_if = "is_zero")]
     pub churn: Vec<u32>,
+    /// Workers of the server, each on a CPU of its own; the load generator has as many CPUs as the most of
+    /// them, in every cell.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub workers: Vec<u32>,
     /// When a subject has done the work that a rate asks for.
     #[serde(default, skip_serializing_if = "AnswersInTime::is_default")]
     pub keeps_up: AnswersInTime,
@@ -94,6 +98,9 @@ pub struct TcpPoint {
     /// 1 if the experiment's second load generator asks.
     #[serde(default, skip_serializing_if = "is_nought")]
     pub generator: u32,
+    /// Workers of the server, each on a CPU of its own.
+    #[serde(default = "single", skip_serializing_if = "is_single")]
+    pub workers: u32,
 }
 
 impl Grid for TcpGrid {
@@ -106,13 +113,14 @@ impl Grid for TcpGrid {
             axis("rate_per_s", "--rates", &mut self.rate_per_s, [0, 100_000_000]),
             axis("load_percent", "--load-percent", &mut self.load_percent, [0, 100]),
             axis("churn", "--churn", &mut self.churn, [0, 1_000_000_000]),
+            axis(Axis::WORKERS, "--workers", &mut self.workers, [1, WORKERS_MOST]),
         ]
     }
 
     fn points(&self) -> Vec<Point> {
-        let point = |axes: [u32; 7]| {
-            let [message_bytes, depth, churn, connections, rate_per_s, load_percent, generator] =
-                axes;
+        let point = |axes: [u32; 8]| {
+            let [message_bytes, depth, churn, connections, workers, ..] = axes;
+            let [.., rate_per_s, load_percent, generator] = axes;
             Point::Tcp(TcpPoint {
                 connections,
                 message_bytes,
@@ -121,6 +129,7 @@ impl Grid for TcpGrid {
                 load_percent,
                 churn,
                 generator,
+                workers,
             })
         };
         let TcpGrid { connections, message_bytes, depth, rate_per_s, load_percent, churn, .. } =
@@ -131,6 +140,7 @@ impl Grid for TcpGrid {
             depth,
             churn,
             connections,
+            &self.workers,
             rate_per_s,
             load_percent,
             generators,
@@ -168,6 +178,7 @@ impl Load for TcpPoint {
             (Axis::LoadPercent, "load_percent", self.load_percent),
             (Axis::Churn, "churn", self.churn),
             (Axis::Generator, "generator", self.generator),
+            (Axis::Workers, Axis::WORKERS, self.workers),
         ]
     }
 
@@ -194,6 +205,7 @@ impl fmt::Display for TcpPoint {
             1 => f.write_str(", a connection per request")?,
             _ => write!(f, ", a connection per {churn} requests")?,
         }
+        phrase_workers(f, self.workers)?;
         if generator == 0 { Ok(()) } else { f.write_str(", second generator") }
     }
 }

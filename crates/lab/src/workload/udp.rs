@@ -10,7 +10,10 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::requests::follows_subject;
-use super::{Axis, Grid, Load, Point, Points, Table, Workload, bytes, combinations, rate};
+use super::{
+    Axis, Grid, Load, Point, Points, Table, WORKERS_MOST, Workload, bytes, combinations, is_one,
+    is_single, one, phrase_workers, rate, single,
+};
 use crate::error::LabError;
 use crate::experiment::Check;
 
@@ -38,6 +41,10 @@ pub struct UdpGrid {
     pub packets_per_s: Vec<u32>,
     /// Bytes of a packet's payload.
     pub message_bytes: Vec<u32>,
+    /// Workers of the server, each on a CPU of its own; the load generator has as many CPUs as the most of
+    /// them, in every cell.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub workers: Vec<u32>,
     /// Load before the window opens, in seconds, if other than the experiment's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warmup_s: Option<f64>,
@@ -94,6 +101,9 @@ pub struct UdpPoint {
     pub packets_per_s: u32,
     /// Bytes of a packet's payload.
     pub message_bytes: u32,
+    /// Workers of the server, each on a CPU of its own.
+    #[serde(default = "single", skip_serializing_if = "is_single")]
+    pub workers: u32,
 }
 
 impl Grid for UdpGrid {
@@ -103,14 +113,16 @@ impl Grid for UdpGrid {
             axis("streams", "--streams", &mut self.streams, [1, 1_000_000]),
             axis("packets_per_s", "--pps", &mut self.packets_per_s, [1, 100_000_000]),
             axis("message_bytes", "--sizes", &mut self.message_bytes, [1, DATAGRAM_BYTES_MAX]),
+            axis(Axis::WORKERS, "--workers", &mut self.workers, [1, WORKERS_MOST]),
         ]
     }
 
     fn points(&self) -> Vec<Point> {
-        let point = |[message_bytes, packets_per_s, streams]: [u32; 3]| {
-            Point::Udp(UdpPoint { streams, packets_per_s, message_bytes })
+        let point = |[message_bytes, packets_per_s, streams, workers]: [u32; 4]| {
+            Point::Udp(UdpPoint { streams, packets_per_s, message_bytes, workers })
         };
-        let all = combinations([&self.message_bytes, &self.packets_per_s, &self.streams]);
+        let UdpGrid { message_bytes, packets_per_s, streams, workers, .. } = self;
+        let all = combinations([message_bytes, packets_per_s, streams, workers]);
         all.into_iter().map(point).collect()
     }
 
@@ -143,6 +155,7 @@ impl Load for UdpPoint {
             (Axis::Bytes, "message_bytes", self.message_bytes),
             (Axis::Streams, "streams", self.streams),
             (Axis::PacketsPerS, "packets_per_s", self.packets_per_s),
+            (Axis::Workers, Axis::WORKERS, self.workers),
         ]
     }
 
@@ -157,9 +170,10 @@ impl Load for UdpPoint {
 
 impl fmt::Display for UdpPoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let UdpPoint { streams, packets_per_s, message_bytes } = *self;
+        let UdpPoint { streams, packets_per_s, message_bytes, workers } = *self;
         let plural = if streams == 1 { "" } else { "s" };
         let (rate, bytes) = (rate(packets_per_s), bytes(message_bytes));
-        write!(f, "{streams} stream{plural} x {rate}/s x {bytes}")
+        write!(f, "{streams} stream{plural} x {rate}/s x {bytes}")?;
+        phrase_workers(f, workers)
     }
 }

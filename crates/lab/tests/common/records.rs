@@ -6,7 +6,7 @@ use twinring_lab::record::{RUN_SCHEMA, RunRecord};
 use twinring_lab::result::{BUNDLE_SCHEMA, Bundle, State};
 use twinring_lab::summary::{CellSummary, summarise};
 use twinring_lab::warnings::warnings;
-use twinring_lab::{Cpus, Experiment, Fingerprint, Overrides, Protocol};
+use twinring_lab::{CpuList, Cpus, Experiment, Fingerprint, Overrides, Protocol};
 use twinring_wire::EncodedHistogram;
 
 pub(crate) const CONNECTIONS: u64 = 100;
@@ -131,7 +131,13 @@ pub(crate) fn bundle(experiment: Experiment, records: Vec<Value>) -> Bundle {
         command: vec!["twinring".to_owned()],
         seed: 1,
         programs: Vec::new(),
-        cpus: Cpus { server: 0, client: 1, shared: false, siblings: false, others: vec![2] },
+        cpus: Cpus {
+            server: CpuList::one(0),
+            client: CpuList::one(1),
+            shared: false,
+            siblings: false,
+            others: vec![2],
+        },
         networks: Vec::new(),
         network_fallback: None,
         not_run: Vec::new(),

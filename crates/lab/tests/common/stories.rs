@@ -11,10 +11,13 @@ use twinring_lab::{Cell, Experiment, NetKind, Point, UdpPoint};
 use twinring_wire::EncodedHistogram;
 
 /// Every story, by name.
-pub(crate) const STORIES: [&str; 9] =
-    ["map", "scale", "open-loop", "ablation", "udp", "http", "aa", "partial", "nothing"];
+pub(crate) const STORIES: [&str; 10] =
+    ["map", "scale", "open-loop", "ablation", "udp", "http", "workers", "aa", "partial", "nothing"];
 
 const WINDOW_S: f64 = 2.0;
+
+/// The most workers of a story.
+const WORKERS_MOST: usize = 8;
 
 /// What one subject does in one cell.
 #[derive(Clone, Copy)]
@@ -36,6 +39,11 @@ pub(crate) fn write(name: &str, directory: &Path) -> Bundle {
         "partial" => make_partial(&mut bundle, &mut runs),
         "nothing" => runs.iter_mut().for_each(fail),
         "map" => make_flawed(&mut runs),
+        "workers" => {
+            let [server, client] =
+                [0, WORKERS_MOST].map(|it| (it..it + WORKERS_MOST).collect::<Vec<_>>());
+            (bundle["cpus"]["server"], bundle["cpus"]["client"]) = (json!(server), json!(client));
+        }
         _ => {}
     }
     for (index, run) in runs.iter_mut().enumerate() {
@@ -104,6 +112,11 @@ fn experiment_of(name: &str) -> String {
                 + two
                 + "[[subjects]]\nname = \"nginx\"\nnginx = { sendfile = true }\n",
         ),
+        "workers" => (
+            "What more workers bring",
+            8,
+            tcp("connections = [100]\nmessage_bytes = [128]\nworkers = [1, 2, 4, 8]") + two,
+        ),
         "aa" => (
             "epoll against itself: what this machine can resolve",
             16,
@@ -168,7 +181,14 @@ fn work(story: &str, subject: &str, cell: &Cell) -> Work {
                 _ => change.map_or(epoll, |times| epoll / gain * times),
             };
             let factor = if story == "open-loop" { 0.8 } else { 1.0 };
-            of(server_ns * factor, 1900.0 + 0.3 * size)
+            let mut work = of(server_ns * factor, 1900.0 + 0.3 * size);
+            // Each worker more makes all of them a little slower; the load generator has CPUs to spare.
+            let workers = f64::from(point.workers);
+            work.server_ns *= 1.0 + 0.02 * (workers - 1.0);
+            if story == "workers" {
+                work.most_per_s = 1e9 / work.server_ns * workers * 0.95;
+            }
+            work
         }
         Point::Udp(point) => {
             let wait = f64::from(point.streams).log10();
@@ -254,6 +274,16 @@ fn us(values: &Histogram<u64>, share: f64) -> f64 {
     values.value_at_quantile(share) as f64 / 1e3
 }
 
+/// The CPUs of the server, as many as it has workers, and of the load generator.
+fn cpus(story: &str, cell: &Cell) -> (Vec<usize>, Vec<usize>) {
+    match (story, cell.point) {
+        ("workers", Point::Tcp(point)) => {
+            ((0..point.workers as usize).collect(), (WORKERS_MOST..2 * WORKERS_MOST).collect())
+        }
+        _ => (vec![0], vec![1]),
+    }
+}
+
 /// One flawless run.
 fn run(story: &str, cell: &Cell, block: usize, subject: &str, work: Work) -> Value {
     let offered = match cell.point {
@@ -263,10 +293,21 @@ fn run(story: &str, cell: &Cell, block: usize, subject: &str, work: Work) -> Val
     };
     let rate = offered.map_or(work.most_per_s, |offered| offered.min(work.most_per_s));
     let done = (rate * WINDOW_S) as u64;
-    let busy = |cpu: usize, ns: f64| {
-        json!({"cpu": cpu, "busy_s": (ns * done as f64 / 1e9).min(0.999 * WINDOW_S),
-            "softirq_coarse_s": 0.1, "irq_coarse_s": 0.0, "steal_coarse_s": 0.0})
+    let busy = |cpus: &[usize], ns: f64| {
+        let most_s = 0.999 * WINDOW_S * cpus.len() as f64;
+        let busy_s = (ns * done as f64 / 1e9).min(most_s);
+        let mut busy = json!({"cpu": cpus[0], "busy_s": busy_s,
+            "softirq_coarse_s": 0.1, "irq_coarse_s": 0.0, "steal_coarse_s": 0.0});
+        if cpus.len() > 1 {
+            let mut each = vec![busy_s / cpus.len() as f64; cpus.len()];
+            each[0] *= 1.04;
+            each[1] *= 0.96;
+            busy["cpu"] = json!(cpus);
+            busy["busy_each_s"] = json!(each);
+        }
+        busy
     };
+    let (of_server, of_client) = cpus(story, cell);
     let process = |ns: f64| {
         let cpu_s = 0.68 * ns * done as f64 / 1e9;
         json!({"cpu_s": cpu_s, "user_s": 0.2 * cpu_s, "system_s": 0.8 * cpu_s, "threads": [],
@@ -286,8 +327,8 @@ fn run(story: &str, cell: &Cell, block: usize, subject: &str, work: Work) -> Val
             "syscalls": (calls * done as f64) as u64},
             "service_counters": {"received": done, "kernel_drops": 0}},
         "others": {"span_s": 2.5, "cpus": 2, "cpu_s": 0.0, "largest": null},
-        "cpu": {"window_s": WINDOW_S, "server_cpu": busy(0, work.server_ns),
-            "client_cpu": busy(1, work.client_ns), "server": process(work.server_ns),
+        "cpu": {"window_s": WINDOW_S, "server_cpu": busy(&of_server, work.server_ns),
+            "client_cpu": busy(&of_client, work.client_ns), "server": process(work.server_ns),
             "client": process(work.client_ns), "sample_delay_us": [50.0, 60.0]},
         "load": load(cell, done, offered, work),
     })
@@ -339,7 +380,7 @@ fn load(cell: &Cell, done: u64, offered: Option<f64>, work: Work) -> Value {
 
 fn udp_load(cell: &Cell, done: u64, window: &Value, cpu: &Value, work: Work) -> Value {
     let Point::Udp(point) = cell.point else { panic!("a cell of UDP") };
-    let UdpPoint { streams, packets_per_s, message_bytes } = point;
+    let UdpPoint { streams, packets_per_s, message_bytes, .. } = point;
     let due = (f64::from(streams) * f64::from(packets_per_s) * WINDOW_S) as u64;
     let utilisation = due as f64 / WINDOW_S / work.most_per_s;
     let trips = latencies(160_000.0 / (1.0 - utilisation).max(0.05), done, 2.0);

@@ -102,6 +102,7 @@ fn results(bundle: &Bundle, summary: &Summary) -> Markup {
         (map::section(bundle, summary, &shape))
         (pictures::ablations(&shape))
         (pictures::curves(&shape))
+        (parts::section("workers", &document::of_workers(summary)))
         @let networks = networks::tables(summary);
         @if !networks.is_empty() {
             section #networks {
@@ -130,6 +131,7 @@ fn contents(summary: &Summary, shape: &Shape<'_>, there: [bool; 3]) -> Markup {
         ("map", "Map", !shape.maps.is_empty()),
         ("changes", "Changes", !shape.ablations.is_empty()),
         ("curves", "Curves", !shape.curves.is_empty()),
+        ("workers", "Workers", !document::of_workers(summary).is_empty()),
         ("networks", "Networks", networks::are_several(summary)),
         ("warnings", "Warnings", warned),
         ("cells", "Cells", !summary.cells.is_empty()),

@@ -6,6 +6,7 @@ use crate::report::plots;
 use crate::report::shape::{Ablation, Curves, Shape};
 use crate::report::{outcome, text};
 use crate::summary::CellSummary;
+use crate::workload::Axis;
 
 use super::parts::parts;
 use crate::report::model::Part;
@@ -72,6 +73,13 @@ fn one(curves: &Curves<'_>) -> Markup {
                         span { "above 1: better than " (baselines(curves)) "; with intervals" } }
                     (some_subjects(&names, |name| is_compared(curves, name)))
                     (plots::ratios(curves))
+                }
+            }
+            @if curves.axis == Axis::Workers {
+                figure {
+                    figcaption { "Throughput " span { (unit) "s/s, medians; dashed: in step with the workers" } }
+                    (subjects(&names))
+                    (plots::throughput(curves))
                 }
             }
             @if curves.is_load {

@@ -146,6 +146,42 @@ pub(in crate::report) fn cpu(curves: &Curves<'_>) -> Markup {
     svg(BOTTOM + 38.0, "CPU along the axis, by subject", &body)
 }
 
+/// Throughput of every subject, and what it would be if it grew in step with the axis.
+pub(in crate::report) fn throughput(curves: &Curves<'_>) -> Markup {
+    let names = subjects(curves);
+    let of = |name: &&str| along(curves, name, |it| it.figures.as_ref()?.get(Metric::RequestsPerS));
+    let all: Vec<Vec<(u32, f64)>> = names.iter().map(of).collect();
+    let in_step = |points: &[(u32, f64)]| -> Vec<(u32, f64)> {
+        let Some((first, per_s)) = points.first().copied() else { return Vec::new() };
+        let scaled = |(at, _): &(u32, f64)| (*at, per_s * f64::from(*at) / f64::from(first));
+        points.iter().map(scaled).collect()
+    };
+    let values = || all.iter().flat_map(|it| it.iter().copied().chain(in_step(it))).map(|it| it.1);
+    let (low, high) = (values().fold(f64::INFINITY, f64::min), values().fold(0.0, f64::max));
+    if !low.is_finite() || high <= 0.0 {
+        return html! {};
+    }
+    let (x, y) = (Across::of(curves), Axis::from_nothing(low, high, BOTTOM, TOP));
+    let at = |(at, value): &(u32, f64)| (x.at(*at), y.at(*value));
+    let body = html! {
+        (up(&y, |per_s| numbers::short(per_s / 1e3) + "k"))
+        (x.draw(curves))
+        @for (index, points) in all.iter().enumerate() {
+            g class=(colour(index)) {
+                (polyline(in_step(points).iter().map(at), "curve dashed"))
+                (polyline(points.iter().map(at), "curve"))
+                @for point in points {
+                    circle cx=(place(at(point).0)) cy=(place(at(point).1)) r="3" class="mean" {
+                        title { (names[index]) ", " (curves.axis.label(point.0)) ": "
+                            (numbers::whole(point.1)) "/s" }
+                    }
+                }
+            }
+        }
+    };
+    svg(BOTTOM + 38.0, "Throughput along the axis, by subject", &body)
+}
+
 /// The ratio of every two that were compared, with its interval; hollow where nothing was detected.
 pub(in crate::report) fn ratios(curves: &Curves<'_>) -> Markup {
     let contests: Vec<Vec<(u32, &Comparison)>> = curves

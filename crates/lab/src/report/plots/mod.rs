@@ -13,7 +13,7 @@ mod stacks;
 use maud::{Markup, html};
 
 pub(super) use bars::bars;
-pub(super) use curves::{PERCENTILES, cpu, latencies_by_load, ratios, subjects};
+pub(super) use curves::{PERCENTILES, cpu, latencies_by_load, ratios, subjects, throughput};
 pub(super) use intervals::{IntervalRow, intervals, rows_of};
 pub(super) use percentiles::{latencies, latenesses};
 pub(super) use scatter::{Point, scatter};

@@ -111,10 +111,16 @@ single {
         "Connections that the server's listeners dropped, most of them because the accept queue was full, per run."
         |it| it.cpu.server_cpu.counts.listen_drops? as f64;
     ServerBusyShare "server_busy_share" (OfWindow Neither Median) [EACH "server CPU" "busy"]
-        "Share of the window in which the server's CPU was busy."
-        |it| it.cpu.server_cpu.busy_s / it.cpu.window_s;
+        "Share of the window in which the server's CPU was busy; of all, if it has several."
+        |it| it.cpu.server_cpu.busy_share(it.cpu.window_s);
+    ServerBusiestShare "workers.busiest_share" (OfWindow Neither Median) []
+        "Share of the window in which the busiest CPU of the server was busy, if it has several."
+        |it| it.cpu.server_cpu.busy_each_s.iter().copied().reduce(f64::max)? / it.cpu.window_s;
+    ServerLeastBusyShare "workers.least_busy_share" (OfWindow Neither Median) []
+        "The same of the least busy one."
+        |it| it.cpu.server_cpu.busy_each_s.iter().copied().reduce(f64::min)? / it.cpu.window_s;
     ClientBusyShare "client_busy_share" (OfWindow Neither Median) [EACH "client CPU" "busy"]
-        "The same of the client's CPU; of the busiest if there are several."
+        "The same of the load generator; of the busiest if there are several."
         |it| it.cpu.client_busy_share();
     ClientThreadShare "client_thread_share" (OfWindow Neither Median) []
         "Share of the window used by the load generator's busiest thread, as it says."

@@ -10,7 +10,7 @@ const MANY_PACKETS: f64 = 10.0;
 
 impl Audit<'_> {
     pub(crate) fn udp(&mut self, load: &UdpResult, point: UdpPoint) {
-        let UdpPoint { streams, packets_per_s: rate, message_bytes } = point;
+        let UdpPoint { streams, packets_per_s: rate, message_bytes, .. } = point;
         self.schedule(load, f64::from(streams), f64::from(rate), message_bytes);
         self.packets(load);
         self.streams(load, u64::from(streams), f64::from(rate));
