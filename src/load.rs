@@ -1,5 +1,6 @@
 //! `twinring load`: from arguments to a load, its result, and its exit code.
 
+mod hold;
 mod http;
 mod observe;
 mod options;

@@ -1,12 +1,13 @@
-//! Output while a load runs: the marks of the window as JSON, a progress line on a terminal.
+//! Output while a load runs: its marks as JSON, a progress line on a terminal.
 
+use super::hold::Hold;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::Write;
 use std::time::Duration;
-use twinring_load::observer::{Observer, Phase, Progress};
-use twinring_wire::load::{Mark, WINDOW_END, WINDOW_START};
+use twinring_load::observer::{Begin, Observer, Phase, Progress};
+use twinring_wire::load::{HELD, Mark, WINDOW_END, WINDOW_START};
 
-/// Writes `window_start` and `window_end` at those moments.
+/// Writes `held`, `window_start` and `window_end` at those moments.
 pub(super) struct JsonMarks;
 
 impl JsonMarks {
@@ -25,18 +26,25 @@ pub(super) struct Live {
     /// The unit of the counts.
     noun: &'static str,
     marks: Option<JsonMarks>,
+    hold: Option<Hold>,
 }
 
 impl Live {
-    /// `expected` is the maximum length of the window, `noun` the unit of the counts.
-    pub(super) fn new(expected: Duration, noun: &'static str, marks: Option<JsonMarks>) -> Live {
+    /// `expected` is the maximum length of the window, `noun` the unit of the counts. With `hold`, a line
+    /// on standard input says when to begin.
+    pub(super) fn new(
+        expected: Duration,
+        noun: &'static str,
+        marks: Option<JsonMarks>,
+        hold: bool,
+    ) -> Live {
         // Hidden by itself when standard error is no terminal.
         let target = ProgressDrawTarget::stderr_with_hz(4);
         let bar = ProgressBar::with_draw_target(Some(expected.as_millis() as u64), target);
         if let Ok(style) = ProgressStyle::with_template("{bar:24} {msg}") {
             bar.set_style(style);
         }
-        Live { bar, noun, marks }
+        Live { bar, noun, marks, hold: hold.then(Hold::default) }
     }
 
     /// The line, to print something above it.
@@ -45,12 +53,24 @@ impl Live {
     }
 
     /// Erases the line.
-    pub(super) fn finish(&self) {
+    ///
+    /// # Errors
+    /// Why there was no traffic, if nobody said when to begin.
+    pub(super) fn finish(&self) -> Result<(), String> {
         self.bar.finish_and_clear();
+        self.hold.as_ref().and_then(Hold::why_not_begun).map_or(Ok(()), Err)
     }
 }
 
 impl Observer for Live {
+    fn connected(&mut self) -> Begin {
+        let Some(hold) = &mut self.hold else { return Begin::Now };
+        if hold.begin_asking() {
+            self.marks.iter().for_each(|marks| marks.write(HELD, twinring::monotonic_ns()));
+        }
+        hold.moment()
+    }
+
     fn window_started(&mut self, monotonic_ns: u64) {
         self.marks.iter().for_each(|marks| marks.write(WINDOW_START, monotonic_ns));
     }

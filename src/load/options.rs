@@ -47,6 +47,10 @@ pub(super) struct Common {
     /// Print JSON lines on standard output.
     #[arg(long, help_heading = "Output")]
     pub(super) json: bool,
+    /// Once connected, print the line `held` and begin at the moment that a line on standard input
+    /// says: nanoseconds of CLOCK_MONOTONIC. So several load generators begin together.
+    #[arg(long, requires = "json", help_heading = "Output")]
+    pub(super) hold: bool,
 }
 
 impl Common {

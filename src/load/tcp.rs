@@ -91,7 +91,7 @@ impl TcpArgs {
 }
 
 pub(super) fn run(args: TcpArgs) -> Result<ExitCode, Box<dyn Error>> {
-    let json = args.common.json;
+    let (json, hold) = (args.common.json, args.common.hold);
     let settings = args.settings();
     refuse(settings.check());
     let expected = settings.duration;
@@ -99,9 +99,9 @@ pub(super) fn run(args: TcpArgs) -> Result<ExitCode, Box<dyn Error>> {
     prepare(load.fallback_reason());
     let stopper = load.stopper();
     let signals = signals::watch(move || stopper.stop())?;
-    let mut observer = Live::new(expected, "requests", json.then_some(JsonMarks));
+    let mut observer = Live::new(expected, "requests", json.then_some(JsonMarks), hold);
     let report = load.run(&mut observer);
-    observer.finish();
+    observer.finish()?;
     let report = report?;
     print(&report, tcp::Table(&report), json)?;
     Ok(finish(signals.first(), report.failure()))

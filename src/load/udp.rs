@@ -155,7 +155,7 @@ impl UdpArgs {
 }
 
 pub(super) fn run(args: UdpArgs) -> Result<ExitCode, Box<dyn Error>> {
-    let json = args.common.json;
+    let (json, hold) = (args.common.json, args.common.hold);
     let settings = args.settings();
     refuse(settings.check());
     let expected = settings.ramp.unwrap_or_default().max(settings.duration);
@@ -163,10 +163,10 @@ pub(super) fn run(args: UdpArgs) -> Result<ExitCode, Box<dyn Error>> {
     prepare(load.fallback_reason());
     let stopper = load.stopper();
     let signals = signals::watch(move || stopper.stop())?;
-    let mut observer = Live::new(expected, "replies", json.then_some(JsonMarks));
+    let mut observer = Live::new(expected, "replies", json.then_some(JsonMarks), hold);
     let steps = observer.line();
     let report = load.run(&mut observer, |step| steps.println(udp::StepRow(step).to_string()));
-    observer.finish();
+    observer.finish()?;
     let report = report?;
     print(&report, udp::Table(&report), json)?;
     Ok(finish(signals.first(), report.failure()))

@@ -172,6 +172,9 @@ fn whole_blocks(runs: &[Value], connections: u64) -> Vec<&[Value]> {
             assert_eq!(clients(run), clients(&block[0]), "{run}");
             let parts = run["clients"].as_array().unwrap();
             assert_eq!(parts.len(), clients(run).len(), "{run}");
+            let is_held =
+                |part: &Value| part["command"].as_array().unwrap().contains(&"--hold".into());
+            assert!(parts.iter().all(is_held), "{run}");
             let told = |part: &Value| part["load"]["settings"]["connections"].as_u64();
             let all: Option<Vec<u64>> = parts.iter().map(told).collect();
             assert!(all.is_none_or(|all| all.iter().sum::<u64>() == connections), "{run}");

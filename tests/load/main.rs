@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod hold;
 mod http;
 mod http2;
 mod http_faults;

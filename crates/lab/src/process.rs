@@ -2,9 +2,9 @@
 //! and gone when the lab is gone.
 
 use std::ffi::OsString;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -96,25 +96,29 @@ impl std::fmt::Display for Exit {
 /// A running child. Dropping it kills it and everything in its process group.
 pub(crate) struct Process {
     child: Child,
+    /// Of a process that is told something.
+    stdin: Option<ChildStdin>,
     ended: bool,
     stderr_tail: Arc<Mutex<Vec<u8>>>,
     readers: Vec<JoinHandle<()>>,
 }
 
 /// Starts `command` in `place`, pinned to `cpus`, through the helper (see [`crate::helper`]). Its
-/// lines go to `events`.
+/// lines go to `events`. Its standard input is empty, unless it is to be told something.
 pub(crate) fn start(
     helper: &[OsString],
     place: &Place,
     cpus: &CpuList,
     command: &[String],
+    is_told: bool,
     role: Role,
     events: Sender<Event>,
 ) -> Result<Process, LabError> {
     let mut words = helper.to_vec();
     words.extend(["exec".into(), cpus.to_string().into(), std::process::id().to_string().into()]);
     words.extend(command.iter().map(OsString::from));
-    let spawned = spawn(place, words, Stdio::piped());
+    let stdin = if is_told { Stdio::piped() } else { Stdio::null() };
+    let spawned = spawn(place, words, stdin);
     let mut child = spawned.map_err(|source| LabError::Spawn {
         program: command.first().cloned().unwrap_or_default(),
         source,
@@ -128,18 +132,19 @@ pub(crate) fn start(
         let tail = stderr_tail.clone();
         readers.push(thread::spawn(move || keep_tail(stderr, &tail)));
     }
-    Ok(Process { child, ended: false, stderr_tail, readers })
+    let stdin = child.stdin.take();
+    Ok(Process { child, stdin, ended: false, stderr_tail, readers })
 }
 
 /// Spawns inside `place` with an own process group, so that a Ctrl-C on the terminal reaches the
 /// lab only and the order of the shutdown is the lab's.
-pub(crate) fn spawn(place: &Place, words: Vec<OsString>, stdout: Stdio) -> io::Result<Child> {
+fn spawn(place: &Place, words: Vec<OsString>, stdin: Stdio) -> io::Result<Child> {
     place.run(move || {
         let program = words.first().ok_or(io::ErrorKind::InvalidInput)?;
         Command::new(program)
             .args(&words[1..])
-            .stdin(Stdio::null())
-            .stdout(stdout)
+            .stdin(stdin)
+            .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .process_group(0)
             .spawn()
@@ -156,6 +161,14 @@ impl Process {
         let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
         let pid = Pid::from_raw(self.pid());
         self.ended || !matches!(waitid(Id::Pid(pid), flags), Ok(WaitStatus::StillAlive))
+    }
+
+    /// Writes a line to its standard input, and closes that.
+    pub(crate) fn tell(&mut self, line: &str) {
+        if let Some(mut stdin) = self.stdin.take() {
+            // One that has ended is noticed by its output.
+            let _ended = writeln!(stdin, "{line}");
+        }
     }
 
     /// Sends a signal if it still runs.

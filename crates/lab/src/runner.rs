@@ -129,7 +129,7 @@ fn try_run(
     let (server, command) = (&network.server, &record.server_command);
     let server_cpus = bench.cpus_of_server(network, slot);
     let server =
-        server.host.start(bench.helper, &server_cpus, command, Role::Server, sender.clone());
+        server.host.start(bench.helper, &server_cpus, command, false, Role::Server, sender.clone());
     let server = server.wait()?;
     let detail = match slot.subject.accounting.unwrap_or(bench.experiment.accounting) {
         Accounting::IdleClockOnly => Detail::Clocks,
@@ -143,6 +143,7 @@ fn try_run(
         record,
         server,
         clients: Vec::new(),
+        clocks: Vec::new(),
         detail,
         server_memory: Vec::new(),
         kernel_memory: Vec::new(),
@@ -153,6 +154,7 @@ fn try_run(
         run.look_at_memory(true, true)?;
         run.observer.ready(run.server.pid());
         let before = Surroundings::of(network)?;
+        run.clocks.clone_from(&before.clocks);
         run.start_clients(&sender)?;
         let (warmup_s, window_s) = bench.experiment.pace_s(protocol);
         run.follow_clients(Duration::from_secs_f64(warmup_s + window_s))?;
@@ -189,7 +191,11 @@ fn blank_record(
     let mut commands = Vec::new();
     for (index, client) in clients.iter().enumerate() {
         let point = share(slot.cell.point, clients.len(), index);
-        commands.push((client, command(client, point, &of_client)?));
+        let mut command = command(client, point, &of_client)?;
+        if clients.len() > 1 && clients::can_be_held(&of_client) {
+            command.push(clients::HOLD.to_owned());
+        }
+        commands.push((client, command));
     }
     let client_command = commands.first().map(|(_, first)| first.clone()).unwrap_or_default();
     let several = commands.len() > 1;
@@ -260,6 +266,8 @@ struct Run<'a> {
     record: RunRecord,
     server: Process,
     clients: Vec<Client>,
+    /// Of each host, the server's first, as measured just before.
+    clocks: Vec<Offset>,
     /// How much is looked at while the window is open.
     detail: Detail,
     /// When the server was ready, and behind the window.

@@ -15,16 +15,18 @@ use crate::{Fields, HttpResult, RequestResult, TcpResult, UdpResult, http, tcp, 
 /// A worker that used this share of its CPU was the bottleneck.
 pub const SATURATED_SHARE: f64 = 0.95;
 
+/// The event of a load generator that is held: it is connected, and waits for the moment to begin.
+pub const HELD: &str = "held";
 /// The event of the first mark.
 pub const WINDOW_START: &str = "window_start";
 /// The event of the second mark.
 pub const WINDOW_END: &str = "window_end";
 
-/// A mark of the measured window, written at the moment that it names.
+/// A mark of the run, written at the moment that it names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Mark {
-    /// `window_start` or `window_end`.
+    /// `held`, `window_start` or `window_end`.
     pub event: String,
     /// That moment on CLOCK_MONOTONIC.
     pub monotonic_ns: u64,

@@ -29,7 +29,7 @@ const LINES: [(&str, &str); 7] = [
         "Engines",
         "The comparison of the engines: `/engines.json` of `serve`, and a field of its statistics.",
     ),
-    ("Mark", "The lines `window_start` and `window_end` of `load`."),
+    ("Mark", "The lines `held`, `window_start` and `window_end` of `load`."),
     ("TcpResult", "The line `result` of `load tcp`."),
     ("HttpResult", "The line `result` of `load http`."),
     ("UdpResult", "The line `result` of `load udp`."),
@@ -203,7 +203,7 @@ fn the_examples_of_the_document_have_the_fields_of_the_types() {
             ("ready", _) => assert_example::<Ready>(&example),
             ("final", _) => assert_example::<Statistics>(&example),
             ("engines", _) => assert_example::<Engines>(&example),
-            ("window_start" | "window_end", _) => assert_example::<Mark>(&example),
+            ("held" | "window_start" | "window_end", _) => assert_example::<Mark>(&example),
             ("result", crate::tcp::SCHEMA) => assert_example::<TcpResult>(&example),
             ("result", crate::http::SCHEMA) => assert_example::<HttpResult>(&example),
             ("result", crate::udp::SCHEMA) => assert_example::<UdpResult>(&example),
@@ -211,5 +211,5 @@ fn the_examples_of_the_document_have_the_fields_of_the_types() {
         }
         seen.insert(text("event") + &text("schema"), Value::Null);
     }
-    assert_eq!(seen.len(), 8, "docs/json.md has an example of each line: {seen:?}");
+    assert_eq!(seen.len(), 9, "docs/json.md has an example of each line: {seen:?}");
 }

@@ -119,8 +119,8 @@ pub(crate) struct HttpArgs {
 }
 
 impl HttpArgs {
-    pub(super) fn json(&self) -> bool {
-        self.common.json
+    pub(super) fn json_and_hold(&self) -> [bool; 2] {
+        [self.common.json, self.common.hold]
     }
 
     /// # Errors

@@ -242,7 +242,14 @@ impl Agent {
                 let path = self.site()?.site().configuration();
                 reply(fs::write(path, content).map_err(text)?)
             }
-            Request::Start { process, cpus, command } => self.start(process, &cpus, &command),
+            Request::Start { process, cpus, command, is_told } => {
+                self.start(process, &cpus, &command, is_told)
+            }
+            Request::Tell { process, line } => {
+                let running = self.processes.get_mut(&process);
+                running.ok_or_else(|| no_process(process))?.process.tell(&line);
+                reply(())
+            }
             Request::HasEnded { process } => reply(self.running(process)?.process.has_ended()),
             Request::Signal { process, signal } => {
                 let signal = Signal::try_from(signal).map_err(text)?;
@@ -266,17 +273,30 @@ impl Agent {
     }
 
     fn running(&self, number: u64) -> Result<&Running, String> {
-        self.processes.get(&number).ok_or_else(|| format!("there is no process {number}"))
+        self.processes.get(&number).ok_or_else(|| no_process(number))
     }
 
-    fn start(&mut self, number: u64, cpus: &CpuList, command: &[String]) -> Result<Value, String> {
+    fn start(
+        &mut self,
+        number: u64,
+        cpus: &CpuList,
+        command: &[String],
+        is_told: bool,
+    ) -> Result<Value, String> {
         if self.processes.len() >= MAX_PROCESSES {
             return Err(format!("{MAX_PROCESSES} processes run already"));
         }
         let (sender, events) = channel();
         // The lab knows the role; here a process is identified by its number.
-        let process =
-            process::start(&self.helper, &Place::Here, cpus, command, Role::Server, sender);
+        let process = process::start(
+            &self.helper,
+            &Place::Here,
+            cpus,
+            command,
+            is_told,
+            Role::Server,
+            sender,
+        );
         let process = process.map_err(text)?;
         let pid = process.pid();
         let out = self.out.clone();
@@ -309,6 +329,10 @@ fn forward(process: u64, events: &Receiver<Event>, out: &Out) {
             return;
         }
     }
+}
+
+fn no_process(number: u64) -> String {
+    format!("there is no process {number}")
 }
 
 fn temporary_directory() -> Result<PathBuf, String> {

@@ -196,20 +196,23 @@ impl Host {
         }
     }
 
-    /// Starts a program pinned to CPUs. Here it needs the `helper`.
+    /// Starts a program pinned to CPUs, which may be told something later. Here it needs the `helper`.
     pub(crate) fn start(
         &self,
         helper: &[OsString],
         cpus: &CpuList,
         command: &[String],
+        is_told: bool,
         role: Role,
         events: Sender<Event>,
     ) -> Started {
         match self {
             Host::Here(place) => {
-                Started::Here(process::start(helper, place, cpus, command, role, events))
+                Started::Here(process::start(helper, place, cpus, command, is_told, role, events))
             }
-            Host::There(remote) => Started::There(remote.start(cpus, command, role, events)),
+            Host::There(remote) => {
+                Started::There(remote.start(cpus, command, is_told, role, events))
+            }
         }
     }
 
@@ -453,6 +456,17 @@ impl Process {
         match self {
             Process::Here(process) => Ok(process.has_ended()),
             Process::There(process) => process.has_ended(),
+        }
+    }
+
+    /// Writes a line to its standard input, if it was started to be told something.
+    pub(crate) fn tell(&mut self, line: &str) -> Answer<()> {
+        match self {
+            Process::Here(process) => {
+                process.tell(line);
+                Answer::Now(Ok(()))
+            }
+            Process::There(process) => Answer::Later(process.tell(line)),
         }
     }
 

@@ -101,7 +101,9 @@ pub(crate) enum Request {
     /// Whether a UDP socket has the port (`bool`).
     IsUdpBound { port: u16 },
     /// Starts a program pinned to CPUs, in its own group; its process id (`i32`).
-    Start { process: u64, cpus: CpuList, command: Vec<String> },
+    Start { process: u64, cpus: CpuList, command: Vec<String>, is_told: bool },
+    /// Writes a line to the standard input of one that is told something (`()`).
+    Tell { process: u64, line: String },
     /// Whether it has ended (`bool`).
     HasEnded { process: u64 },
     /// Sends it a signal (`()`).
@@ -193,8 +195,12 @@ mod tests {
 
     #[test]
     fn messages_survive_the_way() {
-        let request =
-            Request::Start { process: 7, cpus: CpuList::one(1), command: vec!["a b".to_owned()] };
+        let request = Request::Start {
+            process: 7,
+            cpus: CpuList::one(1),
+            command: vec!["a b".to_owned()],
+            is_told: true,
+        };
         let mut bytes = Vec::new();
         write(&mut bytes, &ToAgent::Ask { id: 3, request }).unwrap();
         let reply = FromAgent::Reply { id: 3, result: Err("no".to_owned()) };

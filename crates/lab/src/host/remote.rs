@@ -164,13 +164,18 @@ impl Remote {
         self: &Arc<Remote>,
         cpus: &CpuList,
         command: &[String],
+        is_told: bool,
         role: Role,
         events: Sender<Event>,
     ) -> Starting {
         let process = self.number();
         lock(&self.shared.state).processes.insert(process, (role, events));
-        let pid =
-            self.begin(Request::Start { process, cpus: cpus.clone(), command: command.to_vec() });
+        let pid = self.begin(Request::Start {
+            process,
+            cpus: cpus.clone(),
+            command: command.to_vec(),
+            is_told,
+        });
         let process = RemoteProcess { remote: self.clone(), process, pid: 0, stderr: None };
         Starting { process, pid }
     }
@@ -334,6 +339,10 @@ impl RemoteProcess {
             Some(_) => Ok(true),
             None => self.remote.ask(Request::HasEnded { process: self.process }),
         }
+    }
+
+    pub(crate) fn tell(&self, line: &str) -> Pending<()> {
+        self.remote.begin(Request::Tell { process: self.process, line: line.to_owned() })
     }
 
     pub(crate) fn signal(&self, signal: Signal) -> Result<(), LabError> {

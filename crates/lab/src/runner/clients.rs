@@ -8,16 +8,31 @@ use serde_json::Value;
 
 use super::{CLIENT_PATIENCE, Halt, Mark, Run, STOP_PATIENCE, next_event, with_stderr};
 use crate::accounting::Sides;
+use crate::clock::Offset;
 use crate::contract;
 use crate::error::LabError;
-use crate::host::{Process, Sampling, Started};
+use crate::host::{Answer, Process, Sampling, Started};
 use crate::process::{Event, Exit, Role};
+use crate::procfs;
 use crate::record::Failure;
-use twinring_wire::load::{WINDOW_END, WINDOW_START};
+use twinring_wire::load::{HELD, WINDOW_END, WINDOW_START};
+
+/// The option with which our load generator says that it is connected, and waits for the moment to begin.
+pub(super) const HOLD: &str = "--hold";
+
+/// From the moment that all load generators are connected until they begin: time for each to hear of it.
+const BEGIN_MARGIN: Duration = Duration::from_millis(200);
+
+/// Whether the command of a load generator, placeholders still in it, can be held: it is ours.
+pub(super) fn can_be_held(template: &[String]) -> bool {
+    template.starts_with(&["{twinring}".to_owned(), "load".to_owned()])
+}
 
 /// A load generator.
 pub(super) struct Client {
     pub(super) process: Process,
+    /// It waits for the moment to begin.
+    is_held: bool,
     /// It may still say something.
     pub(super) talks: bool,
     /// Begun at the marks of its window.
@@ -41,14 +56,16 @@ impl Run<'_> {
             .iter()
             .enumerate()
             .map(|(index, end)| {
-                let role = Role::Client(index);
-                end.host.start(bench.helper, &end.cpus, command(index), role, events.clone())
+                let (command, role) = (command(index), Role::Client(index));
+                let is_told = command.last().is_some_and(|word| word == HOLD);
+                end.host.start(bench.helper, &end.cpus, command, is_told, role, events.clone())
             })
             .collect();
         for started in starting {
             let process = started.wait()?;
             self.clients.push(Client {
                 process,
+                is_held: false,
                 talks: true,
                 sampling: Vec::new(),
                 samples: Vec::new(),
@@ -66,6 +83,11 @@ impl Run<'_> {
         let mut deadline = Instant::now() + limit;
         let mut asked = false;
         while self.clients.iter().any(|client| client.talks) {
+            if !asked && self.waits_in_vain() {
+                self.signal_clients(Signal::SIGINT)?;
+                deadline = Instant::now() + STOP_PATIENCE;
+                asked = true;
+            }
             match next_event(&self.events, deadline) {
                 Ok(Event::Stop) => return Err(Halt::Stopped),
                 Ok(Event::Lost { host, why }) => return Err(LabError::Host { host, why }.into()),
@@ -102,6 +124,36 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// Has all load generators begin at one moment, once all of them are connected. Each is told by its own
+    /// clock.
+    fn begin_together(&mut self) -> Result<(), LabError> {
+        if !self.clients.iter().all(|client| client.is_held) {
+            return Ok(());
+        }
+        let now_ns = procfs::now_ns()
+            .map_err(|errno| LabError::Machine { why: format!("no clock: {errno}") })?;
+        let begin_ns = now_ns + BEGIN_MARGIN.as_nanos() as u64;
+        let clocks = self.clocks.iter().skip(1);
+        let told: Vec<Answer<()>> = self
+            .clients
+            .iter_mut()
+            .zip(clocks)
+            .map(|(client, clock)| {
+                client.process.tell(&Offset::NONE.translate(begin_ns, *clock).to_string())
+            })
+            .collect();
+        told.into_iter().try_for_each(Answer::wait)
+    }
+
+    /// Whether load generators wait for one that ended before it was connected, which is then a failure of it.
+    fn waits_in_vain(&mut self) -> bool {
+        let states: Vec<_> = self.clients.iter().map(|it| (it.is_held, it.talks)).collect();
+        let Some(ended) = missing_at_the_start(&states) else { return false };
+        let why = self.at_client(ended, "it ended before it was connected".to_owned());
+        self.fail(Failure::ClientFailed { why });
+        true
+    }
+
     fn signal_clients(&self, signal: Signal) -> Result<(), LabError> {
         self.clients.iter().try_for_each(|client| client.process.signal(signal))
     }
@@ -119,6 +171,10 @@ impl Run<'_> {
                 };
                 self.observer.at(mark, pids[0], pids[1]);
                 self.look_at_memory(mark == Mark::WindowEnd, mark == Mark::WindowStart)?;
+            }
+            Some((event, _)) if event == HELD => {
+                self.clients[index].is_held = true;
+                self.begin_together()?;
             }
             Some((event, value)) if event == "result" => self.clients[index].line = Some(value),
             _ => {}
@@ -159,6 +215,37 @@ impl Run<'_> {
         match self.record.clients.get(index) {
             Some(client) => format!("on {}: {what}", client.host),
             None => what,
+        }
+    }
+}
+
+/// Which of the load generators, each held or not and still talking or not, will never be held, although
+/// others wait for it.
+fn missing_at_the_start(states: &[(bool, bool)]) -> Option<usize> {
+    let somebody_waits = states.iter().any(|(is_held, _)| *is_held);
+    let missing = || states.iter().position(|(is_held, talks)| !is_held && !talks);
+    somebody_waits.then(missing).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_waits_for_a_load_generator_that_has_ended() {
+        let (connecting, held) = ((false, true), (true, true));
+        let (failed, done) = ((false, false), (true, false));
+        for (states, expected) in [
+            (&[connecting, held][..], None),
+            (&[held, held], None),
+            (&[held, failed], Some(1)),
+            (&[connecting, held, failed], Some(2)),
+            // All of them began, and some are done.
+            (&[done, held, done], None),
+            // Programs of others, which are never held.
+            (&[connecting, failed], None),
+        ] {
+            assert_eq!(missing_at_the_start(states), expected, "{states:?}");
         }
     }
 }

@@ -4,7 +4,7 @@
 use super::Plan;
 use super::control::{Control, Note, ThreadProgress};
 use crate::beside::hear;
-use crate::observer::{Observer, Phase, Progress};
+use crate::observer::{BEGIN_TICK, Observer, Phase, Progress};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
@@ -56,8 +56,8 @@ impl<'a> Conductor<'a> {
 
     /// Accompanies the workers through the run.
     pub(super) fn conduct(&mut self) {
-        if self.all_connected() {
-            let first_ns = monotonic_ns() + MARGIN_NS;
+        let connected = self.all_connected();
+        if let Some(first_ns) = connected.then(|| self.first_ns()).flatten() {
             let start_ns = first_ns + self.plan.warmup.as_nanos() as u64;
             let end_ns = start_ns + self.plan.duration.as_nanos() as u64;
             self.control.announce(start_ns..end_ns);
@@ -94,6 +94,24 @@ impl<'a> Conductor<'a> {
             }
         }
         self.established > 0
+    }
+
+    /// When the traffic begins. None if the run must end before.
+    fn first_ns(&mut self) -> Option<u64> {
+        loop {
+            if let Some(moment) = self.observer.connected().moment(monotonic_ns() + MARGIN_NS) {
+                return moment;
+            }
+            match hear(&self.heard, BEGIN_TICK) {
+                Ok(Note::Deserted) => self.deserted += 1,
+                Ok(Note::Stop) => {
+                    self.interrupted = true;
+                    return None;
+                }
+                Ok(Note::Ended) | Err(RecvTimeoutError::Disconnected) => return None,
+                Ok(Note::Ready { .. } | Note::Exhausted) | Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
     }
 
     /// Waits until `until_ns`; false if the run must end before.

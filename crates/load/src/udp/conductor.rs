@@ -4,7 +4,7 @@
 use super::Settings;
 use super::control::{Control, Note, ThreadProgress};
 use crate::beside::hear;
-use crate::observer::{Observer, Phase, Progress};
+use crate::observer::{BEGIN_TICK, Observer, Phase, Progress};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -40,12 +40,11 @@ impl<'a> Conductor<'a> {
 
     /// Accompanies the workers through the run; they end by themselves.
     pub(super) fn conduct(&mut self) {
-        if !self.all_open() {
+        let open = self.all_open();
+        let Some(first_ns) = open.then(|| self.first_ns()).flatten() else {
             self.control.cancel();
             return;
-        }
-        let margin = MARGIN.max(2 * self.settings.tick);
-        let first_ns = monotonic_ns() + margin.as_nanos() as u64;
+        };
         let start_ns = first_ns + self.settings.warmup.as_nanos() as u64;
         let end_ns = start_ns + self.settings.duration.as_nanos() as u64;
         self.control.announce(start_ns..end_ns);
@@ -78,6 +77,21 @@ impl<'a> Conductor<'a> {
             }
         }
         opened > 0
+    }
+
+    /// When the traffic begins. None if the run must end before.
+    fn first_ns(&mut self) -> Option<u64> {
+        let margin_ns = MARGIN.max(2 * self.settings.tick).as_nanos() as u64;
+        loop {
+            if let Some(moment) = self.observer.connected().moment(monotonic_ns() + margin_ns) {
+                return moment;
+            }
+            let heard = hear(&self.heard, BEGIN_TICK);
+            let ended = matches!(heard, Ok(Note::Ended) | Err(RecvTimeoutError::Disconnected));
+            if ended || self.control.is_stopped() {
+                return None;
+            }
+        }
     }
 
     /// Waits until `until_ns`; false if the run must end before.
