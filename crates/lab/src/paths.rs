@@ -54,12 +54,13 @@ impl Paths {
     }
 }
 
-/// A command without what is only true here: the directory of its program, and that of the bundles.
+/// A command without what is only true here: the directories of its program, of peers and of bundles.
 pub(crate) fn for_anywhere(mut command: Vec<String>) -> Vec<String> {
-    const OUT: &str = "--out";
-    command.retain(|argument| !argument.starts_with("--out="));
-    while let Some(at) = command.iter().position(|argument| argument == OUT) {
-        command.drain(at..command.len().min(at + 2));
+    for option in ["--out", "--peers"] {
+        command.retain(|argument| !argument.starts_with(&format!("{option}=")));
+        while let Some(at) = command.iter().position(|argument| argument == option) {
+            command.drain(at..command.len().min(at + 2));
+        }
     }
     if let Some(program) = command.first_mut() {
         let name = PathBuf::from(&*program).file_name().map(|it| it.to_string_lossy().into_owned());
@@ -81,8 +82,8 @@ mod tests {
         let command = command.map(str::to_owned).to_vec();
         assert_eq!(paths.hidden_in(command), ["twinring", "--root", "--verify=work/1.bin"]);
         assert_eq!(paths.hidden("/home/me/bin/twinring-2"), "twinring-2");
-        let command =
-            ["./a/b", "c/d", "--out", "e", "--json", "--out=f", "--out"].map(str::to_owned);
+        let command = ["./a/b", "c/d", "--out", "e", "--json", "--peers", "g", "--out=f", "--out"]
+            .map(str::to_owned);
         assert_eq!(for_anywhere(command.to_vec()), ["b", "c/d", "--json"]);
         assert!(for_anywhere(Vec::new()).is_empty());
     }
