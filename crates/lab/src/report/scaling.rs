@@ -28,7 +28,7 @@ fn table(family: &[&CellSummary], summary: &Summary) -> Vec<Vec<String>> {
         title,
         "workers".to_owned(),
         format!("{unit}s/s"),
-        format!("times {}", cells[0].cell.point.workers()),
+        format!("times that of {}", cells[0].cell.point.workers()),
         format!("CPU us/{unit}"),
         "busy".to_owned(),
         "busiest".to_owned(),
