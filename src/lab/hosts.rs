@@ -9,9 +9,10 @@ use twinring_lab::{HostOptions, LabError, NODE, Quorum};
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Between hosts")]
 pub(super) struct Hosts {
-    /// Host of the server, as the command of --connect knows it; `local` is this one.
+    /// Host of the server, as the command of --connect knows it; `local` is this one. Repeatable: of several
+    /// servers, each is asked by a load generator or more, and what they do is added.
     #[arg(long, value_name = "HOST")]
-    server_host: Option<String>,
+    server_host: Vec<String>,
     /// Host of a load generator. Several share the load, and their results are added. Repeatable.
     #[arg(long, value_name = "HOST")]
     client_host: Vec<String>,
@@ -21,9 +22,9 @@ pub(super) struct Hosts {
     #[arg(long, value_name = "N|N%", value_parser = Quorum::parse)]
     quorum: Option<Quorum>,
     /// Address that the server listens on, and that all client hosts can reach; by default the one by
-    /// which ssh reaches the host, or the only one that it has.
+    /// which ssh reaches the host, or the only one that it has. Of several servers: once for each.
     #[arg(long, value_name = "IP")]
-    server_address: Option<IpAddr>,
+    server_address: Vec<IpAddr>,
     /// Path of this program on the other hosts. By default it is copied to their
     /// ~/.cache/twinring, once for each version.
     #[arg(long, value_name = "PATH")]
@@ -46,9 +47,9 @@ impl Hosts {
             problem: problem.to_owned(),
             expected: expected.to_owned(),
         };
-        if self.server_host.is_none() && self.client_host.is_empty() {
+        if self.server_host.is_empty() && self.client_host.is_empty() {
             let unused = [
-                self.server_address.is_some(),
+                !self.server_address.is_empty(),
                 self.remote_binary.is_some(),
                 self.connect.is_some(),
                 self.quorum.is_some(),
@@ -68,10 +69,10 @@ impl Hosts {
         let expected = "a program and its arguments, one of them with {node}";
         let connect = connect.ok_or_else(|| bad("--connect", &command, expected))?;
         Ok(Some(HostOptions {
-            server: self.server_host,
+            servers: self.server_host,
             clients: self.client_host,
             quorum: self.quorum,
-            server_address: self.server_address,
+            server_addresses: self.server_address,
             connect,
             remote_binary: self.remote_binary,
         }))

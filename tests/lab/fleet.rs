@@ -25,6 +25,7 @@ const LOAD: &str = r#""{twinring}", "load", "tcp", "{addr}", "{options}", "-c", 
 /// Hosts that are processes of this machine. What runs on them carries the name of the host and of this fleet.
 struct Fleet {
     directory: TempDir,
+    servers: Vec<&'static str>,
     clients: usize,
     /// Leads to a host.
     connect: String,
@@ -36,7 +37,7 @@ impl Fleet {
     fn new(clients: usize) -> Fleet {
         let directory = tempfile::tempdir().unwrap();
         let connect = format!("env FLEET={} HOST={{node}}", directory.path().display());
-        Fleet { directory, clients, connect, binary: BINARY }
+        Fleet { directory, servers: vec!["server"], clients, connect, binary: BINARY }
     }
 
     fn out(&self) -> PathBuf {
@@ -54,9 +55,12 @@ impl Fleet {
 
     /// Arguments that name the hosts and lead to them.
     fn hosts(&self) -> Vec<String> {
-        let fixed = ["--server-host", "server", "--server-address", "127.0.0.1", "--remote-binary"];
-        let mut words: Vec<String> = fixed.map(str::to_owned).to_vec();
-        words.extend([self.binary, "--connect", &self.connect].map(str::to_owned));
+        let program = ["--remote-binary", self.binary, "--connect", &self.connect];
+        let mut words: Vec<String> = program.map(str::to_owned).to_vec();
+        for server in &self.servers {
+            let server = ["--server-host", server, "--server-address", "127.0.0.1"];
+            words.extend(server.map(str::to_owned));
+        }
         for client in 0..self.clients {
             words.extend(["--client-host".to_owned(), format!("c{client:02}")]);
         }
@@ -189,6 +193,12 @@ fn verified(bundle: &Path) -> Value {
     serde_json::from_slice(&fs::read(bundle.join("bundle.json")).unwrap()).unwrap()
 }
 
+/// Every load generator of a run with the address that it asks.
+fn asked(run: &Value) -> Vec<&str> {
+    let parts = run["clients"].as_array().unwrap().iter();
+    parts.map(|part| part["command"][3].as_str().unwrap()).collect()
+}
+
 /// Different hosts each time, which a failed test names.
 fn two_at_random(clients: usize) -> [String; 2] {
     let seed = std::process::id() as usize;
@@ -224,6 +234,66 @@ fn of_sixteen_load_generators_two_are_killed_and_the_experiment_goes_on() {
     }
     let report = fs::read_to_string(bundle_in(&fleet.out()).join("report.md")).unwrap();
     assert!(report.contains("from block 1 on 14 of 16 load generators"), "{report}");
+}
+
+#[test]
+fn several_servers_have_load_generators_of_their_own_and_are_added() {
+    let mut fleet = Fleet::new(5);
+    fleet.servers = vec!["first", "second"];
+    let mut running = fleet.begin(&["--pairs", "2", "--quorum", "4"]);
+    // The second run of the first block.
+    fleet.wait_for_run(&mut running, 1);
+    fleet.kill("c00");
+    let (text, stored) = fleet.complete(running);
+    let roles: Vec<&str> =
+        stored["hosts"].as_array().unwrap().iter().map(|it| it["role"].as_str().unwrap()).collect();
+    assert_eq!(roles, ["server", "server", "client", "client", "client", "client", "client"]);
+    let runs = fleet.runs();
+    assert_eq!(runs.len(), 5, "{text}");
+    for (number, run) in runs.iter().enumerate() {
+        let hosts = run["hosts"].as_array().unwrap();
+        assert_eq!([&hosts[0]["host"], &hosts[1]["host"]], ["first", "second"], "{run}");
+        let further = run["further_servers"].as_array().unwrap();
+        assert!(further.len() == 1 && further[0]["host"] == "second", "{run}");
+        let addresses = [&run["ready"], &further[0]["ready"]].map(|it| {
+            let address = it["listen"][0].as_str();
+            address.unwrap_or_else(|| panic!("{it}"))
+        });
+        assert_ne!(addresses[0], addresses[1]);
+        // In turn, also when one was lost.
+        let load_generators = if number == 0 { 5 } else { 4 };
+        let in_turn: Vec<&str> = addresses.iter().copied().cycle().take(load_generators).collect();
+        assert_eq!(asked(run), in_turn, "{run}");
+        let servers = run["cpu"]["between_hosts"]["servers"].as_array().unwrap();
+        assert_eq!(servers.len(), 2, "{run}");
+        let busy_s: f64 = servers.iter().map(|it| it["cpu"]["busy_s"].as_f64().unwrap()).sum();
+        assert!((busy_s - run["cpu"]["server_cpu"]["busy_s"].as_f64().unwrap()).abs() < 1e-6);
+        // Both served, and the sum of what they say is what the load generators counted or more.
+        let received = |line: &Value| {
+            line["service_counters"]["accepted"].as_f64().unwrap_or_else(|| panic!("{line}"))
+        };
+        let served = [&run["server_final"], &further[0]["server_final"]].map(received);
+        assert!(served.iter().all(|it| *it >= 2.0), "{served:?}");
+        assert_eq!(served.iter().sum::<f64>(), 5.0, "{run}");
+        assert!([&run["server_exit"], &further[0]["exit"]].iter().all(|it| it["code"] == 0));
+    }
+    let report = fs::read_to_string(bundle_in(&fleet.out()).join("report.md")).unwrap();
+    assert!(report.contains("server second (127.0.0.1)"), "{report}");
+    assert!(report.contains("2 servers, each asked by load generators of its own"), "{report}");
+}
+
+#[test]
+fn without_one_of_its_servers_an_experiment_ends() {
+    let mut fleet = Fleet::new(2);
+    fleet.servers = vec!["first", "second"];
+    let mut running = fleet.begin(&["--pairs", "2", "--quorum", "1"]);
+    fleet.wait_for_run(&mut running, 1);
+    fleet.kill("second");
+    let output = running.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(said(&output).contains("host `second`"), "{}", said(&output));
+    fleet.assert_nothing_is_left();
+    assert_eq!(verified(&bundle_in(&fleet.out()))["state"]["is"], "failed");
 }
 
 #[test]
@@ -304,6 +374,12 @@ fn a_quorum_that_cannot_be_met_is_a_bad_argument() {
     for (arguments, part) in [
         (&["--quorum", "3"][..], "2 at most"),
         (&["--quorum", "0"], "80%"),
+        (
+            &["--server-host", "c", "--server-host", "d", "--server-host", "e"],
+            "a load generator or more",
+        ),
+        (&["--server-host", "c", "--server-host", "a"], "given twice"),
+        (&["--server-address", "10.0.0.1", "--server-address", "10.0.0.2"], "an address for each"),
         (&["--quorum", "101%"], "80%"),
         (&["--resume", "x", "--pairs", "3"], "cannot be used with"),
         (&["--resume", "x", "--add", "y"], "cannot be used with"),

@@ -20,6 +20,8 @@ const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/slurm/twinring
 
 struct Cluster {
     nodes: usize,
+    /// Of a job, on the last of its nodes.
+    servers: usize,
     daemons: Vec<Child>,
     directory: TempDir,
 }
@@ -36,6 +38,7 @@ impl Cluster {
             return None;
         }
         let mut cluster = Cluster {
+            servers: 1,
             nodes,
             daemons: Vec::new(),
             directory: tempfile::tempdir().expect("a directory"),
@@ -132,7 +135,9 @@ impl Cluster {
             ["--parsable", "--nodes", &self.nodes.to_string(), SCRIPT, "quick", "--protocol"];
         let run = ["tcp", "--connections", "16", "--sizes", "128", "--spares", "0"];
         let window = ["--no-prices", "--window", window_s, "--warmup", "0.2"];
-        let output = self.command("sbatch", &[&arguments[..], &run, &window, further].concat());
+        let exported = format!("--export=ALL,SERVERS={}", self.servers);
+        let all = [&[&*exported][..], &arguments, &run, &window, further].concat();
+        let output = self.command("sbatch", &all);
         assert!(output.status.success(), "{output:?}");
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
@@ -183,7 +188,7 @@ fn stored(bundle: &Path) -> Value {
 #[test]
 #[ignore = "needs Slurm"]
 fn a_job_measures_on_its_nodes_and_a_signal_ends_it_in_order() {
-    let Some(cluster) = Cluster::new(5) else { return };
+    let Some(mut cluster) = Cluster::new(5) else { return };
     let job = cluster.submit("1", &["--pairs", "1"]);
     let said = cluster.end_of(&job);
     let bundle_json = stored(&cluster.bundle(&job));
@@ -191,6 +196,15 @@ fn a_job_measures_on_its_nodes_and_a_signal_ends_it_in_order() {
     let hosts = bundle_json["hosts"].as_array().unwrap();
     let names: Vec<&str> = hosts.iter().map(|host| host["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["n5", "n1", "n2", "n3", "n4"], "{said}");
+
+    cluster.servers = 2;
+    let job = cluster.submit("1", &["--pairs", "1"]);
+    let said = cluster.end_of(&job);
+    let bundle_json = stored(&cluster.bundle(&job));
+    assert_eq!(bundle_json["state"]["is"], "complete", "{said}");
+    let hosts = bundle_json["hosts"].as_array().unwrap();
+    let names: Vec<&str> = hosts.iter().map(|host| host["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["n4", "n5", "n1", "n2", "n3"], "{said}");
 
     let job = cluster.submit("30", &["--pairs", "1"]);
     cluster.wait_for_runs(&job, 0);

@@ -19,8 +19,8 @@ pub(crate) struct Available {
 
 /// # Errors
 /// When no subject is left for a protocol of the experiment, or a place for peers is no directory.
-pub(crate) fn available(options: &RunOptions, server: &End) -> Result<Available, LabError> {
-    let (server, server_cpus) = (&server.host, server.cpus.all().len());
+pub(crate) fn available(options: &RunOptions, servers: &[End]) -> Result<Available, LabError> {
+    let server_cpus = servers.iter().map(|it| it.cpus.all().len()).min().unwrap_or(0);
     let mut experiment = options.experiment.clone();
     let mut not_run = Vec::new();
     let too_many = experiment.keep_workers(server_cpus);
@@ -51,7 +51,7 @@ pub(crate) fn available(options: &RunOptions, server: &End) -> Result<Available,
     let places = places.transpose()?;
     let asked_for = experiment.subjects.iter().any(|subject| subject.nginx.is_some());
     let installed = match experiment.http.is_some() && asked_for {
-        true => server.find_nginx()?.map(Some),
+        true => nginx_of(servers)?.map(Some),
         false => Ok(None),
     };
     let mut peers = Found::new();
@@ -66,11 +66,11 @@ pub(crate) fn available(options: &RunOptions, server: &End) -> Result<Available,
             return installed.as_ref().err().cloned();
         }
         let peer = subject.known_peer()?;
-        if let Host::There(_) = server {
+        if let Some(server) = servers.iter().find(|it| matches!(it.host, Host::There(_))) {
             return Some(format!(
                 "peers are looked for on the host of the lab only, and the server's is {}; give it \
                  as a command, with its path there",
-                server.name()
+                server.host.name()
             ));
         }
         match places.as_ref()?.find(peer) {
@@ -99,4 +99,20 @@ pub(crate) fn available(options: &RunOptions, server: &End) -> Result<Available,
         }
     }
     Ok(Available { experiment, nginx: installed.ok().flatten(), peers, not_run })
+}
+
+/// The nginx of the servers' hosts, or why there is none: each needs the same.
+fn nginx_of(servers: &[End]) -> Result<Result<nginx::Installed, String>, LabError> {
+    let mut found: Option<nginx::Installed> = None;
+    for server in servers {
+        let name = server.host.name();
+        match (server.host.find_nginx()?, &found) {
+            (Err(why), _) => return Ok(Err(why)),
+            (Ok(other), Some(first)) if other != *first => {
+                return Ok(Err(format!("{name} has another nginx than the first server's host")));
+            }
+            (Ok(installed), _) => found = Some(installed),
+        }
+    }
+    Ok(found.ok_or_else(|| "there is no server".to_owned()))
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::cpus::{CpuList, Cpus};
 use crate::experiment::{Cell, Experiment, Subject};
-use crate::net::Network;
+use crate::host::End;
 use crate::paths::Paths;
 use crate::peers::find::Found;
 use crate::placement;
@@ -44,8 +44,8 @@ pub(crate) struct Slot<'a> {
 
 impl Bench<'_> {
     /// The CPUs that a run's server has: one for each of its workers.
-    pub(crate) fn cpus_of_server(&self, network: &Network, slot: &Slot<'_>) -> CpuList {
-        network.server.cpus.first_of(slot.cell.point.workers())
+    pub(crate) fn cpus_of_server(&self, server: &End, slot: &Slot<'_>) -> CpuList {
+        server.cpus.first_of(slot.cell.point.workers())
     }
 
     /// A cache line from the server's first CPU to the client's first and back.

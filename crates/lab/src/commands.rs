@@ -6,17 +6,17 @@ use std::net::SocketAddr;
 use crate::bench::{Bench, Slot};
 use crate::error::LabError;
 use crate::experiment::{Arrivals, Point};
-use crate::host::End;
 use crate::host::share::part;
+use crate::host::{End, Host};
 use crate::net::Network;
 use crate::peers::SECOND_LOADS;
 use crate::site::h2o;
 use crate::values::{Place, Values};
 
-/// Writes the configuration of a subject that needs one, and returns it.
+/// Writes the configuration of a subject that needs one to the host of its server, and returns it.
 pub(crate) fn configure(
     bench: &Bench<'_>,
-    network: &Network,
+    host: &Host,
     slot: &Slot<'_>,
     address: SocketAddr,
 ) -> Result<Option<String>, LabError> {
@@ -27,7 +27,7 @@ pub(crate) fn configure(
         (None, _, Some(site)) if is_h2o => h2o::configuration(site, point, address),
         _ => return Ok(None),
     };
-    network.server.host.configure(bench.site, &text)?;
+    host.configure(bench.site, &text)?;
     Ok(Some(text))
 }
 
@@ -46,10 +46,12 @@ pub(crate) fn values(
 ) -> Result<Values, LabError> {
     let millis = |seconds: f64| format!("{}", (seconds * 1e3).round());
     let (warmup_s, window_s) = bench.experiment.pace_s(slot.cell.protocol());
-    // Each load generator's own; the server gets that of the first.
+    // Each one's own; to whom it belongs not, that of the first.
     let index = network.clients.iter().position(|client| std::ptr::eq(client, end));
     let client_cpus = if index.is_some() { &end.cpus } else { &bench.cpus.client };
-    let server_cpus = bench.cpus_of_server(network, slot);
+    let is_server = network.servers.iter().any(|server| std::ptr::eq(server, end));
+    let server_end = if is_server { end } else { &network.servers[0] };
+    let server_cpus = bench.cpus_of_server(server_end, slot);
     let mut values = Values::none();
     for (name, value) in [
         ("{twinring}", end.host.binary(bench.binary).to_owned()),

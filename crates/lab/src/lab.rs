@@ -65,8 +65,8 @@ pub fn run(options: &RunOptions, stop: &Stop) -> Result<Outcome, LabError> {
     let started = jiff::Timestamp::now();
     let Environment { mut networks, cpus, machine, hosts, lost_hosts, least, prices, affinity } =
         Environment::set_up(options, stop)?;
-    let server = &networks.list[0].server;
-    let Available { experiment, nginx, peers, not_run } = available(options, server)?;
+    let servers = &networks.list[0].servers;
+    let Available { experiment, nginx, peers, not_run } = available(options, servers)?;
     let experiment = &experiment;
     let began = Bundle {
         schema: BUNDLE_SCHEMA.to_owned(),
@@ -244,11 +244,10 @@ fn site(
     networks: &[Network],
 ) -> Result<Option<Made>, LabError> {
     let Some(grid) = &experiment.http else { return Ok(None) };
-    let servers: Vec<_> = networks.iter().map(|network| network.record.server_ip).collect();
+    let servers: Vec<_> = networks.iter().flat_map(Network::server_ips).copied().collect();
     let certificate = grid.tls.contains(&true).then(|| Certificate::make(&servers)).transpose()?;
     // All networks of this host share its files.
-    let ends =
-        networks.iter().take(1).flat_map(|it| std::iter::once(&it.server).chain(&it.clients));
+    let ends = networks.iter().take(1).flat_map(|it| it.servers.iter().chain(&it.clients));
     let hosts = ends.map(|end| &end.host);
     make_sites(hosts, site::directory_in(bundle)?, grid, seed, certificate)
 }
@@ -268,15 +267,15 @@ fn programs(
         command.first().map(|word| word.replace("{twinring}", host.binary(&binary)))
     };
     let mut programs = Vec::new();
-    let ends = std::iter::once(&network.server).chain(&network.clients);
+    let ends = network.servers.iter().chain(&network.clients);
     for (position, end) in ends.enumerate() {
         let mut paths = Vec::new();
         for protocol in experiment.protocols() {
             for index in experiment.subjects_of(protocol) {
                 let subject = &experiment.subjects[index];
-                let commands = match position {
-                    0 => vec![subject.command_template(protocol)],
-                    _ => experiment.load_templates(protocol, subject),
+                let commands = match position < network.servers.len() {
+                    true => vec![subject.command_template(protocol)],
+                    false => experiment.load_templates(protocol, subject),
                 };
                 paths.extend(commands.iter().filter_map(|it| program(&end.host, it)));
             }

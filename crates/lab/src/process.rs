@@ -34,8 +34,9 @@ const READERS_PATIENCE: Duration = Duration::from_secs(1);
 /// Which process of a run an event comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
-    Server,
-    /// The load generator, by its number among those of the run.
+    /// The server, by its number among those of the run.
+    Server(usize),
+    /// The load generator, likewise.
     Client(usize),
 }
 

@@ -40,7 +40,7 @@ pub struct RunRecord {
     pub rate_per_s: Option<u32>,
     /// Seconds since the experiment began.
     pub at_s: f64,
-    /// The server's command, without the paths of this machine.
+    /// The server's command, without the paths of this machine; of the first of several.
     pub server_command: Vec<String>,
     /// The configuration file that the lab wrote for the server, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -56,7 +56,7 @@ pub struct RunRecord {
     pub server_final: Option<Value>,
     /// CPU use inside the window.
     pub cpu: Option<CpuUse>,
-    /// The server's memory and the kernel's, before the load and behind the window.
+    /// The server's memory and the kernel's, before the load and behind the window; the sum of several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryUse>,
     /// How far apart the two CPUs were.
@@ -68,9 +68,12 @@ pub struct RunRecord {
     pub server_exit: Option<Exit>,
     /// How the load generator ended.
     pub client_exit: Option<Exit>,
-    /// Each host, the server's first, if the run was between hosts.
+    /// Each host, the servers' first, if the run was between hosts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<HostRun>,
+    /// The other servers, if there were several: what is said above of the server is of the first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub further_servers: Vec<ServerRun>,
     /// Each load generator's part, if there were several.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clients: Vec<ClientRun>,
@@ -99,6 +102,27 @@ impl RunRecord {
         let names =
             |run: &RunRecord| run.hosts.iter().map(|it| it.host.clone()).collect::<Vec<_>>();
         names(self) == names(other)
+    }
+
+    /// How many servers there were.
+    pub(crate) fn servers(&self) -> usize {
+        1 + self.further_servers.len()
+    }
+
+    /// A counter of the runtime in the servers' `final` lines, which are added.
+    pub(crate) fn runtime_counter(&self, name: &str) -> Option<f64> {
+        self.final_counter("runtime_counters", name)
+    }
+
+    /// A counter of the service, likewise.
+    pub(crate) fn service_counter(&self, name: &str) -> Option<f64> {
+        self.final_counter("service_counters", name)
+    }
+
+    fn final_counter(&self, group: &str, name: &str) -> Option<f64> {
+        let further = self.further_servers.iter().map(|it| it.server_final.as_ref());
+        let lines = std::iter::once(self.server_final.as_ref()).chain(further);
+        lines.map(|line| line?.get(group)?.get(name)?.as_f64()).sum()
     }
 
     /// Requests per second that were asked for; 0 in a closed loop.
@@ -131,6 +155,24 @@ pub struct HostRun {
     pub clock: Offset,
     /// CPU use of everybody else around the run.
     pub others: Option<OtherProcesses>,
+}
+
+/// One of several servers of a run, from the second on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ServerRun {
+    /// Its host, as the bundle names it.
+    pub host: String,
+    /// Its command, exactly.
+    pub command: Vec<String>,
+    /// The configuration file that the lab wrote for it, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config: Option<String>,
+    /// Its `ready` line, if it prints one.
+    pub ready: Option<Value>,
+    /// Its `final` line, if it prints one.
+    pub server_final: Option<Value>,
+    /// How it ended.
+    pub exit: Option<Exit>,
 }
 
 /// One of several load generators of a run.

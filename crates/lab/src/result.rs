@@ -51,13 +51,13 @@ pub struct Bundle {
     /// Subjects and cells that were asked for and are not in the experiment, because they cannot run here.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_run: Vec<NotRun>,
-    /// The machine; between hosts, the server's.
+    /// The machine; between hosts, that of the first server.
     pub machine: Fingerprint,
     /// Each occasion on which runs were made, if there were several; what this bundle says of
     /// programs, CPUs and machine is then that of the first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub occasions: Vec<Occasion>,
-    /// Every host, the server's first, if the experiment was between hosts.
+    /// Every host, the servers' first, if the experiment was between hosts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<HostRecord>,
     /// Client hosts that were lost, and without which the experiment went on.
@@ -113,7 +113,7 @@ pub struct Resumed {
     pub from_run: usize,
     /// How the part before it had ended.
     pub before: State,
-    /// The machine; between hosts, the server's.
+    /// The machine; between hosts, that of the first server.
     pub machine: Fingerprint,
     /// Every host, the server's first, if the experiment is between hosts: they may be others than before.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -154,7 +154,7 @@ impl Bundle {
         lost.find(|lost| run.hosts.iter().any(|host| host.host == lost.host))
     }
 
-    /// The CPUs that a run was on: the server's, and those of the first load generator.
+    /// The CPUs that a run was on: those of the first server, and of the first load generator.
     pub(crate) fn cpus_of(&self, run: &RunRecord) -> [CpuList; 2] {
         let cpus = self.occasions.get(run.occasion).map_or(&self.cpus, |it| &it.cpus);
         let hosts = self.part_of(run).map_or(&self.hosts, |part| &part.hosts);
@@ -163,7 +163,8 @@ impl Bundle {
             Some(&hosts.iter().find(|host| host.name == *name)?.cpus)
         };
         let workers = run.cell.point.workers();
-        [of(0).unwrap_or(&cpus.server).first_of(workers), of(1).unwrap_or(&cpus.client).clone()]
+        let first_client = of(run.servers()).unwrap_or(&cpus.client);
+        [of(0).unwrap_or(&cpus.server).first_of(workers), first_client.clone()]
     }
 }
 

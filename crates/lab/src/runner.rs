@@ -5,28 +5,27 @@
 
 mod account;
 mod clients;
+mod servers;
 
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::Signal;
-
 use self::clients::Client;
+use self::servers::Server;
 use crate::accounting::{self, BackgroundLoad, Detail, KernelMemory, ProcessMemory};
 use crate::bench::{Bench, Slot};
 use crate::clock::Offset;
 use crate::commands::{self, configure};
-use crate::contract;
 use crate::cpus::CpuList;
 use crate::error::LabError;
-use crate::experiment::{Accounting, NetKind, Ready};
+use crate::experiment::{Accounting, NetKind};
 use crate::host::share::share;
 use crate::host::{Answer, End, Process};
 use crate::net::Network;
 use crate::placement::Distance;
-use crate::process::{Event, Role};
-use crate::record::{ClientRun, Failure, HostRun, RUN_SCHEMA, RunRecord};
+use crate::process::Event;
+use crate::record::{ClientRun, Failure, HostRun, RUN_SCHEMA, RunRecord, ServerRun};
 use crate::workload::Axis;
 
 /// How long a server may take until it can be used.
@@ -114,23 +113,21 @@ fn try_run(
     observer: &mut dyn Observer,
 ) -> Result<RunRecord, Halt> {
     let protocol = slot.cell.protocol();
-    let mut address = network.free_address(protocol)?;
+    let mut addresses = network.free_addresses(protocol)?;
     if let Some(port) = slot.subject.known_peer().and_then(|peer| peer.port) {
-        address.set_port(port);
+        addresses.iter_mut().for_each(|address| address.set_port(port));
     }
-    network.steer_to(bench.cpus_of_server(network, slot))?;
+    network.steer_to(bench.cpus_of_server(&network.servers[0], slot))?;
     let network = &*network;
-    let record = blank_record(bench, network, slot, address)?;
+    let record = blank_record(bench, network, slot, &addresses)?;
     let one_host = network.record.kind != NetKind::Hosts;
     let round_trip_ns = || one_host.then(|| bench.round_trip_ns()).flatten();
     let before_ns = round_trip_ns();
     let (sender, events) = channel();
     bench.stop.wake(sender.clone());
-    let (server, command) = (&network.server, &record.server_command);
-    let server_cpus = bench.cpus_of_server(network, slot);
-    let server =
-        server.host.start(bench.helper, &server_cpus, command, false, Role::Server, sender.clone());
-    let server = server.wait()?;
+    let server_cpus: Vec<CpuList> =
+        network.servers.iter().map(|end| bench.cpus_of_server(end, slot)).collect();
+    let servers = servers::start(bench, network, &record, &addresses, &server_cpus, &sender)?;
     let detail = match slot.subject.accounting.unwrap_or(bench.experiment.accounting) {
         Accounting::IdleClockOnly => Detail::Clocks,
         Accounting::IdleClock => Detail::Full,
@@ -141,7 +138,7 @@ fn try_run(
         server_cpus,
         events,
         record,
-        server,
+        servers,
         clients: Vec::new(),
         clocks: Vec::new(),
         detail,
@@ -149,23 +146,23 @@ fn try_run(
         kernel_memory: Vec::new(),
         observer,
     };
-    if run.wait_until_ready(slot.subject.ready_check(protocol), address)? {
+    if run.wait_until_ready(slot.subject.ready_check(protocol))? {
         accounting::prepare();
         run.look_at_memory(true, true)?;
-        run.observer.ready(run.server.pid());
+        run.observer.ready(run.servers[0].process.pid());
         let before = Surroundings::of(network)?;
         run.clocks.clone_from(&before.clocks);
         run.start_clients(&sender)?;
         let (warmup_s, window_s) = bench.experiment.pace_s(protocol);
         run.follow_clients(Duration::from_secs_f64(warmup_s + window_s))?;
         let clocks = run.note_surroundings(&before)?;
-        run.stop_server()?;
+        run.stop_servers()?;
         if one_host {
             run.record.distance = Some(Distance { before_ns, after_ns: round_trip_ns() });
         }
         run.account(&clocks);
     } else {
-        run.stop_server()?;
+        run.stop_servers()?;
     }
     Ok(run.record)
 }
@@ -175,7 +172,7 @@ fn blank_record(
     bench: &Bench<'_>,
     network: &Network,
     slot: &Slot<'_>,
-    address: SocketAddr,
+    addresses: &[SocketAddr],
 ) -> Result<RunRecord, LabError> {
     let protocol = slot.cell.protocol();
     let of_server = slot.subject.command_template(protocol);
@@ -183,15 +180,29 @@ fn blank_record(
     let mut of_clients = bench.experiment.load_templates(protocol, slot.subject).into_iter();
     let of_client = of_clients.nth(generator).unwrap_or_default();
     let clients = &network.clients;
-    let command = |end, point, template: &[String]| {
+    let command = |end, point, address, template: &[String]| {
         Ok::<_, LabError>(
             commands::values(bench, network, slot, end, point, address, template)?.fill(template),
         )
     };
+    let server = |index: usize| {
+        let (end, address) = (&network.servers[index], addresses[index]);
+        Ok::<_, LabError>(ServerRun {
+            host: end.host.name().to_owned(),
+            command: command(end, slot.cell.point, address, &of_server)?,
+            config: configure(bench, &end.host, slot, address)?,
+            ready: None,
+            server_final: None,
+            exit: None,
+        })
+    };
+    let first = server(0)?;
+    let further_servers = (1..addresses.len()).map(server).collect::<Result<_, _>>()?;
     let mut commands = Vec::new();
     for (index, client) in clients.iter().enumerate() {
         let point = share(slot.cell.point, clients.len(), index);
-        let mut command = command(client, point, &of_client)?;
+        let address = addresses[index % addresses.len()];
+        let mut command = command(client, point, address, &of_client)?;
         if clients.len() > 1 && clients::can_be_held(&of_client) {
             command.push(clients::HOLD.to_owned());
         }
@@ -212,8 +223,8 @@ fn blank_record(
         subject: slot.subject.name.clone(),
         rate_per_s: slot.rate_per_s,
         at_s: bench.began.elapsed().as_secs_f64(),
-        server_command: command(&network.server, slot.cell.point, &of_server)?,
-        server_config: configure(bench, network, slot, address)?,
+        server_command: first.command,
+        server_config: first.config,
         client_command,
         ready: None,
         load: None,
@@ -225,6 +236,7 @@ fn blank_record(
         server_exit: None,
         client_exit: None,
         hosts: Vec::new(),
+        further_servers,
         clients: if several { commands.into_iter().map(client).collect() } else { Vec::new() },
         failures: Vec::new(),
     })
@@ -248,25 +260,25 @@ impl Surroundings {
     }
 }
 
-/// One end of each host, the server's first.
+/// One end of each host, the servers' first.
 fn hosts_of(network: &Network) -> Vec<&End> {
     let clients = match network.record.kind {
         NetKind::Hosts => &network.clients[..],
         NetKind::Rps | NetKind::Lo | NetKind::Napi => &[],
     };
-    std::iter::once(&network.server).chain(clients).collect()
+    network.servers.iter().chain(clients).collect()
 }
 
 struct Run<'a> {
     bench: &'a Bench<'a>,
     network: &'a Network,
-    /// Those of the server's workers.
-    server_cpus: CpuList,
+    /// Those of each server's workers.
+    server_cpus: Vec<CpuList>,
     events: Receiver<Event>,
     record: RunRecord,
-    server: Process,
+    servers: Vec<Server>,
     clients: Vec<Client>,
-    /// Of each host, the server's first, as measured just before.
+    /// Of each host, the servers' first, as measured just before.
     clocks: Vec<Offset>,
     /// How much is looked at while the window is open.
     detail: Detail,
@@ -280,53 +292,6 @@ struct Run<'a> {
 impl Run<'_> {
     fn fail(&mut self, failure: Failure) {
         self.record.failures.push(failure);
-    }
-
-    /// Waits until the server can be used. `false` means that it cannot, and why is recorded.
-    fn wait_until_ready(&mut self, check: Ready, address: SocketAddr) -> Result<bool, Halt> {
-        let deadline = Instant::now() + READY_PATIENCE;
-        loop {
-            let (ready, patience) = match check {
-                Ready::Json => (false, READY_PATIENCE),
-                Ready::Tcp => (self.accepts(address)?, PROBE_TICK),
-                Ready::Udp => (self.network.server.host.is_udp_bound(address.port())?, PROBE_TICK),
-            };
-            if ready {
-                return Ok(true);
-            }
-            match next_event(&self.events, deadline.min(Instant::now() + patience)) {
-                Ok(Event::Stop) => return Err(Halt::Stopped),
-                Ok(Event::Lost { host, why }) => return Err(LabError::Host { host, why }.into()),
-                Ok(Event::Line(_, line)) => {
-                    if let Some((_, value)) = contract::event_of(&line).filter(|it| it.0 == "ready")
-                    {
-                        self.record.ready = Some(value);
-                        if check == Ready::Json {
-                            return Ok(true);
-                        }
-                    }
-                }
-                Ok(Event::Closed(_)) if check == Ready::Json => break,
-                Ok(Event::Closed(_)) | Err(_) => {}
-            }
-            if self.server.has_ended()? || Instant::now() >= deadline {
-                break;
-            }
-        }
-        // The end of a process comes a moment after that of its output.
-        let ended = self.died_within(Duration::from_millis(200))?;
-        let exit = self.server.finish(Duration::ZERO, !ended)?;
-        let waited = READY_PATIENCE.as_secs();
-        let how = if ended { exit.to_string() } else { format!("not ready after {waited} s") };
-        self.fail(Failure::ServerNotReady { why: with_stderr(how, &self.server) });
-        self.record.server_exit = Some(exit);
-        Ok(false)
-    }
-
-    /// Whether a client gets a connection; every one of them reached the host when it was set up.
-    fn accepts(&self, address: SocketAddr) -> Result<bool, LabError> {
-        let client = &self.network.clients[0];
-        Ok(client.host.why_not_connect(address)?.is_none())
     }
 
     /// Records what else happened around the run, and returns the clocks of the hosts over it.
@@ -354,52 +319,12 @@ impl Run<'_> {
         if self.detail == Detail::Clocks {
             return Ok(());
         }
-        let host = &self.network.server.host;
         if server && self.server_memory.len() < 2 {
-            self.server_memory.push(host.process_memory(self.server.pid())?);
+            self.server_memory.push(self.server_memory()?);
         }
         if kernel && self.kernel_memory.len() < 2 {
-            self.kernel_memory.push(host.kernel_memory()?);
+            self.kernel_memory.push(self.kernel_memory()?);
         }
-        Ok(())
-    }
-
-    fn note_server_line(&mut self, line: &str) {
-        match contract::event_of(line) {
-            Some((event, value)) if event == "final" => self.record.server_final = Some(value),
-            _ => {}
-        }
-    }
-
-    fn died_within(&self, patience: Duration) -> Result<bool, LabError> {
-        let deadline = Instant::now() + patience;
-        while !self.server.has_ended()? && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        self.server.has_ended()
-    }
-
-    /// Asks the server to stop, reads what it says at its end, and judges how it ended.
-    fn stop_server(&mut self) -> Result<(), LabError> {
-        if self.record.server_exit.is_some() {
-            return Ok(());
-        }
-        let died = self.server.has_ended()?;
-        self.server.signal(Signal::SIGTERM)?;
-        let exit = self.server.finish(STOP_PATIENCE, !died)?;
-        while let Ok(event) = self.events.try_recv() {
-            if let Event::Line(Role::Server, line) = event {
-                self.note_server_line(&line);
-            }
-        }
-        if died {
-            let why = with_stderr(format!("{exit} under load"), &self.server);
-            self.fail(Failure::ServerDied { why });
-        } else if !exit.is_clean() {
-            let why = with_stderr(exit.to_string(), &self.server);
-            self.fail(Failure::ServerDidNotStop { why });
-        }
-        self.record.server_exit = Some(exit);
         Ok(())
     }
 }
@@ -421,11 +346,12 @@ fn with_stderr(how: String, process: &Process) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process::Role;
 
     #[test]
     fn who_never_stops_talking_is_waited_for_until_the_deadline() {
         let (sender, events) = channel();
-        let talk = || sender.send(Event::Line(Role::Server, String::new())).unwrap();
+        let talk = || sender.send(Event::Line(Role::Server(0), String::new())).unwrap();
         talk();
         let later = Instant::now() + Duration::from_secs(60);
         assert!(matches!(next_event(&events, later), Ok(Event::Line(..))));

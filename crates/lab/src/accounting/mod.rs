@@ -20,7 +20,7 @@ use crate::cpus::CpuList;
 
 pub use counts::Counts;
 pub(crate) use counts::Device;
-pub use hosts::{BetweenHosts, ClientUse};
+pub use hosts::{BetweenHosts, PartUse};
 pub(crate) use hosts::{ClientWindow, cpu_use_between_hosts};
 pub use memory::{KernelMemory, MemoryUse, ProcessMemory};
 pub(crate) use others::BackgroundLoad;
@@ -46,8 +46,8 @@ pub struct CpuUse {
     /// Whether server and client share one CPU; not in older bundles.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared: Option<bool>,
-    /// What is known of a run between hosts only. With several load generators, `client_cpu` and
-    /// `client` are their sums.
+    /// What is known of a run between hosts only. With several servers, `server_cpu` and `server` are
+    /// their sums; those of several load generators likewise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub between_hosts: Option<BetweenHosts>,
 }
@@ -59,19 +59,23 @@ impl CpuUse {
         self.shared.unwrap_or(self.server_cpu.cpus == self.client_cpu.cpus)
     }
 
-    fn clients(&self) -> &[ClientUse] {
+    fn clients(&self) -> &[PartUse] {
         self.between_hosts.as_ref().map_or(&[], |between| &between.clients)
     }
 
-    /// Every CPU of the run, the server's first.
+    fn servers(&self) -> &[PartUse] {
+        self.between_hosts.as_ref().map_or(&[], |between| &between.servers)
+    }
+
+    /// Every CPU of the run, the servers' first.
     pub(crate) fn cpus(&self) -> Vec<&CpuBusy> {
-        match self.clients() {
-            [] => vec![&self.server_cpu, &self.client_cpu],
-            several => {
-                let clients = several.iter().map(|client| &client.cpu);
-                std::iter::once(&self.server_cpu).chain(clients).collect()
+        fn each<'a>(parts: &'a [PartUse], alone: &'a CpuBusy) -> Vec<&'a CpuBusy> {
+            match parts {
+                [] => vec![alone],
+                several => several.iter().map(|it| &it.cpu).collect(),
             }
         }
+        [each(self.servers(), &self.server_cpu), each(self.clients(), &self.client_cpu)].concat()
     }
 
     /// How exact the busy time of the CPUs is, as a share of the window.
@@ -81,10 +85,19 @@ impl CpuUse {
         unsure_s.reduce(f64::max).map(|unsure_s| unsure_s / self.window_s)
     }
 
+    /// Share of the window in which the busiest server was busy, of all of its CPUs.
+    pub(crate) fn server_busy_share(&self) -> f64 {
+        self.busiest(self.servers(), &self.server_cpu)
+    }
+
     /// Share of the window in which the busiest load generator was busy, of all of its CPUs.
     pub(crate) fn client_busy_share(&self) -> f64 {
-        match self.clients() {
-            [] => self.client_cpu.busy_share(self.window_s),
+        self.busiest(self.clients(), &self.client_cpu)
+    }
+
+    fn busiest(&self, parts: &[PartUse], alone: &CpuBusy) -> f64 {
+        match parts {
+            [] => alone.busy_share(self.window_s),
             several => several.iter().map(|it| it.cpu.busy_share(it.window_s)).fold(0.0, f64::max),
         }
     }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::kinds::Kind;
-use crate::contract::{self, LoadResult};
+use crate::contract::LoadResult;
 use crate::record::RunRecord;
 
 /// Programs that had less than the rest of the window cannot be expected to serve anybody.
@@ -86,7 +86,7 @@ impl Audit<'_> {
     }
 
     pub(crate) fn overflows(&mut self) {
-        let overflows = contract::runtime_counter(self.run.server_final.as_ref(), "cq_overflows");
+        let overflows = self.run.runtime_counter("cq_overflows");
         if let Some(overflows @ 1.0..) = overflows {
             let what = format!("{overflows} completions overflowed the server's queue");
             self.find(Severity::Warning, Kind::CqOverflow, what);

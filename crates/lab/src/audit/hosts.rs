@@ -26,8 +26,9 @@ impl Audit<'_> {
                 clients: Vec::new(),
                 rate_per_s: Some(part(run.rate_per_s(), hosts, index)),
                 cpu: run.cpu.as_ref().map(|cpu| cpu.of_client(index)),
-                // What the server says is about all of them.
+                // What the servers say is about all of them.
                 server_final: None,
+                further_servers: Vec::new(),
                 ..run.clone()
             };
             let mut audit = Audit { run: &alone, findings: Vec::new() };

@@ -222,7 +222,7 @@ impl Audit<'_> {
     fn waiting(&mut self, load: &RequestResult, wanted: Loop) {
         let Some(cpu) = &self.run.cpu else { return };
         let in_flight = wanted.in_flight();
-        let server_share = cpu.server_cpu.busy_share(cpu.window_s);
+        let server_share = cpu.server_busy_share();
         let client_share = cpu.client_busy_share();
         let idle = server_share < SPARE_SHARE && client_share < SPARE_SHARE;
         if idle && in_flight >= MANY_IN_FLIGHT && wanted.closed {

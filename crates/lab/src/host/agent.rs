@@ -294,7 +294,7 @@ impl Agent {
             cpus,
             command,
             is_told,
-            Role::Server,
+            Role::Server(0),
             sender,
         );
         let process = process.map_err(text)?;

@@ -85,7 +85,7 @@ impl Answers {
                 .map(|(server, client)| Sides { server: server.clone(), client: client.clone() }),
             clock,
         };
-        if let Ok(cpu) = cpu_use_between_hosts(&[window], Offset::NONE) {
+        if let Ok(cpu) = cpu_use_between_hosts(&[window], &[Offset::NONE]) {
             assert!(cpu.window_s >= 0.0 && cpu.server_cpu.busy_s >= 0.0, "{cpu:?}");
         }
     }

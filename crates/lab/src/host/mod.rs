@@ -56,14 +56,14 @@ pub const LOCAL: &str = "local";
 /// Which hosts to measure between, and how to get there.
 #[derive(Debug, Clone, Default)]
 pub struct HostOptions {
-    /// The host of the server, as the command to connect knows it; [`LOCAL`] or nothing for this one.
-    pub server: Option<String>,
+    /// The hosts of the servers, as the command to connect knows them; [`LOCAL`] or none for this one.
+    pub servers: Vec<String>,
     /// The hosts of the load generators; none for this one.
     pub clients: Vec<String>,
     /// The fewest client hosts with which the experiment goes on; without it, it ends when one is lost.
     pub quorum: Option<Quorum>,
-    /// The address that the server listens on, if it is not to be found out.
-    pub server_address: Option<IpAddr>,
+    /// The address that each server listens on, if it is not to be found out.
+    pub server_addresses: Vec<IpAddr>,
     /// The command that runs a program on a host and connects its standard input and output, in
     /// words, one with [`NODE`].
     pub connect: Vec<String>,

@@ -22,14 +22,14 @@ use crate::placement::Wanted;
 use crate::progress::say;
 use crate::quorum::{LostHost, too_few};
 
-/// The most client hosts of an experiment.
-const MAX_CLIENTS: usize = 64;
+/// The most hosts of servers, and of load generators, of an experiment.
+const MAX_OF_A_ROLE: usize = 64;
 
 /// The hosts of an experiment, ready for use.
 pub(crate) struct Between {
     pub(crate) network: Network,
     pub(crate) cpus: Cpus,
-    /// All hosts, the server's first.
+    /// All hosts, the servers' first.
     pub(crate) records: Vec<HostRecord>,
     /// Client hosts that could not be reached.
     pub(crate) lost_hosts: Vec<LostHost>,
@@ -49,7 +49,7 @@ pub(crate) struct Config<'a> {
     pub(crate) helper: &'a [String],
 }
 
-/// Connects to the hosts, and finds the address that all clients reach the server at.
+/// Connects to the hosts, and finds the addresses that all clients reach the servers at.
 ///
 /// # Errors
 /// [`LabError::BadExperiment`] for what cannot be measured between hosts; [`LabError::Host`] for a
@@ -60,16 +60,24 @@ pub(crate) fn between_hosts(
     config: &Config<'_>,
 ) -> Result<Between, LabError> {
     let names = names(options)?;
-    check(experiment, names.len() - 1)?;
-    let least = least_clients(options, names.len() - 1)?;
+    let servers = options.servers.len().max(1);
+    let clients = names.len() - servers;
+    check(experiment, clients)?;
+    let least = least_clients(options, servers, clients)?;
     let Met { nodes, lost_hosts } = meet_all(options, &names, config, least)?;
-    let cpus = choose_cpus(&nodes, config.pin, config.workers)?;
-    let server_ip = server_address(options, &nodes)?;
+    let cpus = choose_cpus(&nodes, servers, config.pin, config.workers)?;
     let over_tcp = experiment.protocols().any(|protocol| protocol.workload().over_tcp);
-    check_way(&nodes, server_ip, over_tcp)?;
+    let (of_servers, of_clients) = nodes.split_at(servers);
+    let mut server_ips = Vec::new();
+    for (index, server) in of_servers.iter().enumerate() {
+        let ip = server_address(options, index, server, of_clients)?;
+        check_way(server, of_clients, ip, over_tcp)?;
+        server_ips.push(ip);
+    }
     let mut records = Vec::new();
     for (index, node) in nodes.iter().enumerate() {
-        records.push(node.record(index, &cpus[index], server_ip, &nodes[..index])?);
+        let listens = server_ips.get(index).copied();
+        records.push(node.record(listens, &cpus[index], &nodes[..index])?);
     }
     let steering = |record: &HostRecord| match &record.interface {
         Some(interface) => interface.receive_steering.join(", "),
@@ -77,31 +85,32 @@ pub(crate) fn between_hosts(
     };
     let record = NetRecord {
         kind: NetKind::Hosts,
-        server_ip,
+        server_ip: server_ips[0],
         server_rps: steering(&records[0]),
-        client_rps: steering(&records[1]),
+        client_rps: steering(&records[servers]),
         napi_cpus: Vec::new(),
         mtu_bytes: records[0].interface.as_ref().and_then(|interface| interface.mtu_bytes),
         settings: records[0].settings.clone(),
     };
-    let chosen = both_ends(&nodes, &cpus);
+    let chosen = both_ends(&nodes, servers, &cpus);
     let here = nodes.iter().zip(&cpus).find(|(it, _)| matches!(it.host, Host::Here(_)));
     let others = here.map_or_else(Vec::new, |(it, used)| {
         it.hello.cores.keys().copied().filter(|cpu| !used.all().contains(cpu)).collect()
     });
     let roots: Vec<Vec<i32>> = nodes.iter().map(|node| node.roots(&nodes)).collect();
     let ends = nodes.into_iter().zip(cpus).zip(roots);
-    let mut ends =
-        ends.map(|((node, cpus), roots)| End { host: node.host, cpus, roots, device: None });
-    let server = ends.next().expect("names() has the server's first");
-    let network = Network::new(record, server, ends.collect());
+    let ends = ends.map(|((node, cpus), roots)| End { host: node.host, cpus, roots, device: None });
+    let mut of_servers: Vec<End> = ends.collect();
+    let of_clients = of_servers.split_off(servers);
+    let network = Network::new(record, of_servers, of_clients).with_addresses(server_ips);
     Ok(Between { network, cpus: chosen, records, lost_hosts, least, others })
 }
 
-/// The fewest client hosts with which the experiment goes on; more than there are without a quorum.
-fn least_clients(options: &HostOptions, clients: usize) -> Result<usize, LabError> {
+/// The fewest client hosts with which the experiment goes on, one for each server at least; more than there are
+/// without a quorum.
+fn least_clients(options: &HostOptions, servers: usize, clients: usize) -> Result<usize, LabError> {
     let Some(quorum) = options.quorum else { return Ok(usize::MAX) };
-    let least = quorum.least(clients);
+    let least = quorum.least(clients).max(servers);
     if least <= clients {
         return Ok(least);
     }
@@ -112,14 +121,14 @@ fn least_clients(options: &HostOptions, clients: usize) -> Result<usize, LabErro
     })
 }
 
-/// The hosts that were reached, the server's first, and those that were not.
+/// The hosts that were reached, the servers' first, and those that were not.
 struct Met {
     nodes: Vec<Node>,
     lost_hosts: Vec<LostHost>,
 }
 
-/// Connects to all hosts at once: logging in and copying take a while on each. The server's and `least` others have to
-/// be there.
+/// Connects to all hosts at once: logging in and copying take a while on each. Those of the servers and `least` others
+/// have to be there.
 fn meet_all<'a>(
     options: &'a HostOptions,
     names: &'a [String],
@@ -134,13 +143,14 @@ fn meet_all<'a>(
             |meeting: std::thread::ScopedJoinHandle<'_, _>| meeting.join().map_err(|_| gone())?;
         meetings.into_iter().map(node).collect()
     });
-    let left = met.iter().skip(1).filter(|it| it.is_ok()).count();
+    let servers = options.servers.len().max(1);
+    let left = met.iter().skip(servers).filter(|it| it.is_ok()).count();
     let at = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let (mut nodes, mut lost_hosts) = (Vec::new(), Vec::new());
     for (index, met) in met.into_iter().enumerate() {
         match met {
             Ok(node) => nodes.push(node),
-            Err(LabError::Host { host, why }) if index > 0 && least < usize::MAX => {
+            Err(LabError::Host { host, why }) if index >= servers && least < usize::MAX => {
                 if left < least {
                     return Err(too_few(&host, &why, left, least));
                 }
@@ -153,22 +163,34 @@ fn meet_all<'a>(
     Ok(Met { nodes, lost_hosts })
 }
 
-/// The names of all hosts, the server's first.
+/// The names of all hosts, the servers' first.
 fn names(options: &HostOptions) -> Result<Vec<String>, LabError> {
     let bad = |problem: String, expected: &str| LabError::BadExperiment {
         place: "--server-host and --client-host".to_owned(),
         problem,
         expected: expected.to_owned(),
     };
-    let server = options.server.clone().unwrap_or_else(|| LOCAL.to_owned());
-    let mut names = vec![server];
-    names.extend(options.clients.iter().cloned());
-    if options.clients.is_empty() {
-        names.push(LOCAL.to_owned());
+    let or_local = |names: &[String]| match names {
+        [] => vec![LOCAL.to_owned()],
+        names => names.to_vec(),
+    };
+    let (mut names, clients) = (or_local(&options.servers), or_local(&options.clients));
+    let servers = names.len();
+    if servers.max(clients.len()) > MAX_OF_A_ROLE {
+        let problem =
+            format!("{servers} hosts of servers and {} of load generators", clients.len());
+        return Err(bad(problem, "64 of each at most"));
     }
-    if names.len() > 1 + MAX_CLIENTS {
-        return Err(bad(format!("{} client hosts", names.len() - 1), "64 at most"));
+    if clients.len() < servers {
+        let problem = format!("{servers} servers and {} load generators", clients.len());
+        return Err(bad(problem, "a load generator or more for each server"));
     }
+    let addresses = options.server_addresses.len();
+    if addresses > 0 && addresses != servers {
+        let problem = format!("{servers} servers and {addresses} of --server-address");
+        return Err(bad(problem, "an address for each server, in the same order, or none"));
+    }
+    names.extend(clients);
     for (index, name) in names.iter().enumerate() {
         if names[..index].contains(name) {
             return Err(bad(
@@ -235,19 +257,17 @@ impl Node {
         roots
     }
 
+    /// A server's host has the address that it `listens` on.
     fn record(
         &self,
-        index: usize,
+        listens: Option<IpAddr>,
         cpus: &CpuList,
-        server_ip: IpAddr,
         before: &[Node],
     ) -> Result<HostRecord, LabError> {
         let Hello { hostname, binary, sha256, version, connection, addresses, .. } = &self.hello;
-        let role = if index == 0 { HostRole::Server } else { HostRole::Client };
-        let address = match role {
-            HostRole::Server => Some(server_ip),
-            HostRole::Client => connection.map(|[_, own]| own).or_else(|| only(addresses)),
-        };
+        let role = if listens.is_some() { HostRole::Server } else { HostRole::Client };
+        let own = || connection.map(|[_, own]| own).or_else(|| only(addresses));
+        let address = listens.or_else(own);
         let (machine, interface, settings) = match &self.host {
             Host::Here(_) => {
                 let interface = address.and_then(local::interface);
@@ -287,13 +307,17 @@ impl Node {
     }
 }
 
-/// The address that the server listens on: as told; or the one by which ssh gets there; or the only
+/// The address that a server listens on: as told; or the one by which ssh gets there; or the only
 /// one that it has.
-fn server_address(options: &HostOptions, nodes: &[Node]) -> Result<IpAddr, LabError> {
-    if let Some(address) = options.server_address {
-        return Ok(address);
+fn server_address(
+    options: &HostOptions,
+    index: usize,
+    server: &Node,
+    clients: &[Node],
+) -> Result<IpAddr, LabError> {
+    if let Some(address) = options.server_addresses.get(index) {
+        return Ok(*address);
     }
-    let (server, clients) = (&nodes[0], &nodes[1..]);
     let mut seen: Vec<IpAddr> = match server.host {
         Host::There(_) => server.hello.connection.map(|[_, own]| own).into_iter().collect(),
         Host::Here(_) => {
@@ -323,9 +347,13 @@ fn only(addresses: &[IpAddr]) -> Option<IpAddr> {
     if let [one] = addresses { Some(*one) } else { None }
 }
 
-/// Whether the server can listen there and every client gets through.
-fn check_way(nodes: &[Node], server_ip: IpAddr, over_tcp: bool) -> Result<(), LabError> {
-    let (server, clients) = (&nodes[0], &nodes[1..]);
+/// Whether a server can listen there and every client gets through.
+fn check_way(
+    server: &Node,
+    clients: &[Node],
+    server_ip: IpAddr,
+    over_tcp: bool,
+) -> Result<(), LabError> {
     for client in clients {
         let port = server.host.listen(server_ip).map_err(|error| LabError::Host {
             host: server.host.name().to_owned(),
@@ -362,7 +390,7 @@ mod tests {
     fn hosts_are_named_once_and_one_is_elsewhere() {
         let of = |server: &str, clients: &[&str]| {
             names(&HostOptions {
-                server: (!server.is_empty()).then(|| server.to_owned()),
+                servers: server.split_whitespace().map(str::to_owned).collect(),
                 clients: clients.iter().map(|name| (*name).to_owned()).collect(),
                 ..HostOptions::default()
             })
@@ -375,6 +403,9 @@ mod tests {
             assert!(error.to_string().contains("given twice"), "{error}");
             assert_eq!(error.exit_code(), 2);
         }
+        assert_eq!(of("a b", &["c", "d"]).unwrap(), ["a", "b", "c", "d"]);
+        let error = of("a b", &["c"]).unwrap_err().to_string();
+        assert!(error.contains("2 servers and 1 load generators"), "{error}");
         // It would be taken for an option of the command.
         assert!(of("-oProxyCommand=x", &["b"]).is_err());
     }

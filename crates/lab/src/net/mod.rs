@@ -31,7 +31,10 @@ pub(crate) use hosts::{Between, Config, between_hosts};
 /// One of the networks of an experiment, ready for use.
 pub(crate) struct Network {
     pub(crate) record: NetRecord,
-    pub(crate) server: End,
+    /// Where servers run: one end, or several between hosts.
+    pub(crate) servers: Vec<End>,
+    /// Where each of them listens.
+    server_ips: Vec<IpAddr>,
     /// Where load generators run: one end, or several between hosts.
     pub(crate) clients: Vec<End>,
     next_port: u16,
@@ -44,7 +47,7 @@ pub(crate) struct Network {
 pub struct NetRecord {
     /// Which it is.
     pub kind: NetKind,
-    /// The address the server listens on.
+    /// The address the server listens on; that of the first of several.
     pub server_ip: IpAddr,
     /// Mask of `rps_cpus` of the server's end, or empty; between hosts those of all its queues,
     /// which are theirs and left as they are.
@@ -104,16 +107,27 @@ fn loopback(cpus: &Cpus) -> Network {
         let device = Device { name: "lo".to_owned(), napi_threads: Vec::new() };
         End { device: Some(device), ..End::here(Place::Here, cpus.clone()) }
     });
-    Network::new(record, server, vec![client])
+    Network::new(record, vec![server], vec![client])
 }
 
 impl Network {
-    pub(crate) fn new(record: NetRecord, server: End, clients: Vec<End>) -> Network {
+    pub(crate) fn new(record: NetRecord, servers: Vec<End>, clients: Vec<End>) -> Network {
         // Two labs at once on one loopback should not start at the same port, in one process or two.
         static MADE: AtomicU32 = AtomicU32::new(0);
         let spread = (std::process::id() + MADE.fetch_add(1, Ordering::Relaxed)) % 100 * 100;
         let next_port = PORTS.start + spread as u16;
-        Network { record, server, clients, next_port, steered_to: None }
+        let server_ips = vec![record.server_ip];
+        Network { record, servers, server_ips, clients, next_port, steered_to: None }
+    }
+
+    /// The same with an address for each of several servers.
+    pub(crate) fn with_addresses(self, server_ips: Vec<IpAddr>) -> Network {
+        Network { server_ips, ..self }
+    }
+
+    /// Where the servers listen.
+    pub(crate) fn server_ips(&self) -> &[IpAddr] {
+        &self.server_ips
     }
 
     /// Has the CPUs of a server's workers receive, where the lab decides that. Nothing changes from run to
@@ -123,25 +137,32 @@ impl Network {
     /// [`LabError::Net`] with the kernel's answer.
     pub(crate) fn steer_to(&mut self, cpus: CpuList) -> Result<(), LabError> {
         if self.record.kind == NetKind::Rps && self.steered_to.as_ref() != Some(&cpus) {
-            veth::steer_to_workers(&self.server, &cpus)
+            veth::steer_to_workers(&self.servers[0], &cpus)
                 .map_err(|why| LabError::Net { net: self.record.kind.to_string(), why })?;
             self.steered_to = Some(cpus);
         }
         Ok(())
     }
 
-    /// An address that is free for this protocol.
+    /// An address for each server that is free for this protocol.
     ///
     /// # Errors
     /// [`LabError::Net`] when none of the ports can be bound, [`LabError::Host`].
-    pub(crate) fn free_address(&mut self, protocol: Protocol) -> Result<SocketAddr, LabError> {
-        let ip = self.record.server_ip;
+    pub(crate) fn free_addresses(
+        &mut self,
+        protocol: Protocol,
+    ) -> Result<Vec<SocketAddr>, LabError> {
+        (0..self.servers.len()).map(|server| self.free_address(server, protocol)).collect()
+    }
+
+    fn free_address(&mut self, server: usize, protocol: Protocol) -> Result<SocketAddr, LabError> {
+        let ip = self.server_ips[server];
         let mut why = String::new();
         for _ in PORTS {
             let address = SocketAddr::new(ip, self.next_port);
             self.next_port =
                 if self.next_port + 1 < PORTS.end { self.next_port + 1 } else { PORTS.start };
-            match self.server.host.why_not_bind(address, protocol)? {
+            match self.servers[server].host.why_not_bind(address, protocol)? {
                 None => return Ok(address),
                 Some(error) => why = format!("{address}: {error}"),
             }

@@ -71,7 +71,7 @@ pub(super) fn set_up(kind: NetKind, cpus: &Cpus) -> Result<Network, String> {
     };
     let server = end(server, &cpus.server, server_end.device);
     let client = end(client, &cpus.client, client_end.device);
-    Ok(Network::new(record, server, vec![client]))
+    Ok(Network::new(record, vec![server], vec![client]))
 }
 
 /// Names of the devices of server and client. The threads of the kernel that poll devices are called

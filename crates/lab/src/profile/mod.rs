@@ -177,7 +177,8 @@ fn sample(
     scratch: &Path,
     profile: &mut Profile,
 ) -> Result<(Option<Attribution>, Option<Attribution>), LabError> {
-    let (server, client) = (bench.cpus_of_server(network, slot), bench.cpus.client.clone());
+    let (server, client) =
+        (bench.cpus_of_server(&network.servers[0], slot), bench.cpus.client.clone());
     let data = scratch.join("perf.data");
     let cpus = if server == client { format!("{server}") } else { format!("{server},{client}") };
     let arguments = [

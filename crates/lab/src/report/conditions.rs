@@ -2,7 +2,7 @@
 
 use crate::clock::Offset;
 use crate::experiment::NetKind;
-use crate::host::{HostRecord, Interface};
+use crate::host::{HostRecord, HostRole, Interface};
 use crate::machine::Fingerprint;
 use crate::result::{Bundle, Occasion};
 
@@ -143,7 +143,14 @@ fn hosts(bundle: &Bundle) -> Vec<String> {
             machine.cpus_online, machine.cpu_model
         )
     };
-    bundle.hosts.iter().map(one).collect()
+    let servers = bundle.hosts.iter().filter(|host| host.role == HostRole::Server).count();
+    let several = (servers > 1).then(|| {
+        format!(
+            "{servers} servers, each asked by load generators of its own: the first load generator asks the \
+             first server, and so on around; what the servers did and used is added"
+        )
+    });
+    several.into_iter().chain(bundle.hosts.iter().map(one)).collect()
 }
 
 fn cpus(bundle: &Bundle) -> String {

@@ -38,7 +38,7 @@ impl Run<'_> {
 
     fn cpu_use(&self, windows: &[ClientWindow], clocks: &[Offset]) -> Result<CpuUse, String> {
         match (self.network.record.kind, windows) {
-            (NetKind::Hosts, _) => cpu_use_between_hosts(windows, clocks[0]),
+            (NetKind::Hosts, _) => cpu_use_between_hosts(windows, &clocks[..self.servers.len()]),
             (_, [ClientWindow { samples, window_ns, .. }]) => {
                 Ok(cpu_use(samples, self.bench.cpus.shared, *window_ns))
             }
@@ -63,8 +63,8 @@ impl Run<'_> {
         let marks = samples.len();
         let samples = <[Sides; 2]>::try_from(samples)
             .map_err(|_| format!("{marks} marks instead of window_start and window_end"))?;
-        // The first clock is that of the server's host.
-        let clock = clocks.get(index + 1).copied().unwrap_or(Offset::NONE);
+        // The first clocks are those of the servers' hosts.
+        let clock = clocks.get(self.servers.len() + index).copied().unwrap_or(Offset::NONE);
         Ok(ClientWindow { samples, window_ns, clock })
     }
 }

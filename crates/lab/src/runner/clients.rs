@@ -93,16 +93,16 @@ impl Run<'_> {
                 Ok(Event::Lost { host, why }) => return Err(LabError::Host { host, why }.into()),
                 Ok(Event::Closed(Role::Client(index))) => self.clients[index].talks = false,
                 Err(RecvTimeoutError::Disconnected) => break,
-                Ok(Event::Closed(Role::Server)) => {
+                Ok(Event::Closed(Role::Server(index))) => {
                     // Its end comes a moment after that of its output. A server that only closed
                     // its output may go on.
-                    if !asked && self.died_within(Duration::from_millis(300))? {
+                    if !asked && self.died_within(index, Duration::from_millis(300))? {
                         self.signal_clients(Signal::SIGINT)?;
                         deadline = Instant::now() + STOP_PATIENCE;
                         asked = true;
                     }
                 }
-                Ok(Event::Line(Role::Server, line)) => self.note_server_line(&line),
+                Ok(Event::Line(Role::Server(index), line)) => self.note_server_line(index, &line),
                 Ok(Event::Line(Role::Client(index), line)) => {
                     self.note_client_line(index, &line)?;
                 }
@@ -133,7 +133,7 @@ impl Run<'_> {
         let now_ns = procfs::now_ns()
             .map_err(|errno| LabError::Machine { why: format!("no clock: {errno}") })?;
         let begin_ns = now_ns + BEGIN_MARGIN.as_nanos() as u64;
-        let clocks = self.clocks.iter().skip(1);
+        let clocks = self.clocks.iter().skip(self.servers.len());
         let told: Vec<Answer<()>> = self
             .clients
             .iter_mut()
@@ -161,9 +161,12 @@ impl Run<'_> {
     fn note_client_line(&mut self, index: usize, line: &str) -> Result<(), LabError> {
         match contract::event_of(line) {
             Some((event, _)) if event == WINDOW_START || event == WINDOW_END => {
-                let ends = [&self.network.server, &self.network.clients[index]];
-                let pids = [self.server.pid(), self.clients[index].process.pid()];
-                let sampling = Sampling::begin(ends, &self.server_cpus, pids, self.detail)?;
+                let server = self.server_of(index);
+                let ends = [&self.network.servers[server], &self.network.clients[index]];
+                let pids =
+                    [&self.servers[server].process, &self.clients[index].process].map(Process::pid);
+                let cpus = &self.server_cpus[server];
+                let sampling = Sampling::begin(ends, cpus, pids, self.detail)?;
                 self.clients[index].sampling.push(sampling);
                 let mark = match &*event {
                     WINDOW_END => Mark::WindowEnd,

@@ -26,7 +26,7 @@ const OPEN_FILES_LEAST: u32 = 1000;
 const TEMPORARY: [&str; 4] = ["proxy", "fastcgi", "uwsgi", "scgi"];
 
 /// The nginx of a host.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Installed {
     /// What `nginx -V` says: version and how it was built.
     built: String,

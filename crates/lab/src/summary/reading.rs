@@ -3,7 +3,7 @@
 use hdrhistogram::Histogram;
 
 use crate::accounting::{CpuBusy, CpuUse, MemoryUse, OtherProcesses, ProcessUse};
-use crate::contract::{self, HttpResult, LoadResult, UdpResult};
+use crate::contract::{HttpResult, LoadResult, UdpResult};
 use crate::record::RunRecord;
 
 /// A run that has everything which figures need.
@@ -103,7 +103,7 @@ impl Reading<'_> {
     }
 
     pub(super) fn runtime_counter(&self, name: &str) -> Option<f64> {
-        contract::runtime_counter(self.run.server_final.as_ref(), name)
+        self.run.runtime_counter(name)
     }
 
     /// System calls of the server over its whole life, per unit over its whole life.
@@ -111,7 +111,7 @@ impl Reading<'_> {
         let units = match self.load.requests() {
             Some(requests) => requests.whole_run.answered as f64,
             // The load generator's counts are of the window, the server's are of its life.
-            None => contract::service_counter(self.run.server_final.as_ref(), "received")?,
+            None => self.run.service_counter("received")?,
         };
         (units > 0.0).then_some(self.runtime_counter("syscalls")? / units)
     }

@@ -165,6 +165,7 @@ fn commands(runs: &[RunRecord]) -> Markup {
             "# run " (run.index) ", " (run.cell) ", " (run.subject) "\n"
             (words::quoted(&run.server_command)) "\n"
             @if let Some(config) = &run.server_config { "# with\n" (config) }
+            @for server in &run.further_servers { (words::quoted(&server.command)) "\n" }
             (words::quoted(&run.client_command)) "\n"
         }
     }

@@ -112,7 +112,7 @@ single {
         |it| it.cpu.server_cpu.counts.listen_drops? as f64;
     ServerBusyShare "server_busy_share" (OfWindow Neither Median) [EACH "server CPU" "busy"]
         "Share of the window in which the server's CPU was busy; of all, if it has several."
-        |it| it.cpu.server_cpu.busy_share(it.cpu.window_s);
+        |it| it.cpu.server_busy_share();
     ServerBusiestShare "workers.busiest_share" (OfWindow Neither Median) []
         "Share of the window in which the busiest CPU of the server was busy, if it has several."
         |it| it.cpu.server_cpu.busy_each_s.iter().copied().reduce(f64::max)? / it.cpu.window_s;

@@ -2,7 +2,7 @@
 
 use super::UdpPoint;
 use crate::audit::{Audit, DUE_TOLERANCE, Kind, Severity, differ, is_unanswered};
-use crate::contract::{self, UdpResult, sum};
+use crate::contract::{UdpResult, sum};
 
 /// A stream that should have had more packets than this in the window, and got none back, was
 /// starved and had no bad luck alone.
@@ -97,7 +97,7 @@ impl Audit<'_> {
             self.find(Severity::Warning, Kind::UnverifiedPayload, what);
         }
         if is_unanswered(self.run) {
-            let at_server = contract::service_counter(self.run.server_final.as_ref(), "received");
+            let at_server = self.run.service_counter("received");
             let came = at_server.map_or(String::new(), |came| {
                 format!("; {came} came to the server over its whole life")
             });
@@ -179,7 +179,7 @@ impl Audit<'_> {
                 self.find(Severity::Warning, Kind::KernelDrops, what);
             }
         }
-        let at_server = contract::service_counter(self.run.server_final.as_ref(), "kernel_drops");
+        let at_server = self.run.service_counter("kernel_drops");
         if let Some(drops @ 1.0..) = at_server {
             let what = format!("{drops} packets found the receive buffer of the server full");
             self.find(Severity::Warning, Kind::KernelDrops, what);
