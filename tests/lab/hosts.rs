@@ -100,10 +100,11 @@ fn assert_whole(run: &Value, hosts: &[&str]) {
 fn every_protocol_is_measured_between_two_hosts_and_the_program_is_copied_once() {
     let Some(network) = Network::new() else { return };
     let hosts = ["--server-host", "alpha", "--client-host", "beta"];
-    let grid = ["quick", "--connections", "10", "--streams", "20", "--sizes", "128"];
+    let grid =
+        ["quick", "--connections", "10", "--streams", "20", "--sizes", "128", "--rates", "500"];
     let text = measured(&network, &[&grid[..], &hosts, &SHORT].concat());
     assert_eq!(text.matches("copying ").count(), 2, "{text}");
-    assert!(text.contains("10 x 128 B between hosts"), "{text}");
+    assert!(text.contains("10 x 128 B at 500/s between hosts"), "{text}");
     assert!(text.contains("server alpha (10.79.0.2)"), "{text}");
     assert!(text.contains("client beta (10.79.0.3)"), "{text}");
     network.assert_nothing_is_left();
@@ -167,7 +168,8 @@ fn a_copied_program_is_found_again_and_a_changed_one_is_refused(network: &Networ
 fn two_client_hosts_share_the_load_and_their_results_are_added() {
     let Some(network) = Network::new() else { return };
     let hosts = ["--server-host", "alpha", "--client-host", "beta", "--client-host", "gamma"];
-    let grid = ["quick", "--connections", "11", "--streams", "21", "--sizes", "1024"];
+    let grid =
+        ["quick", "--connections", "11", "--streams", "21", "--sizes", "1024", "--rates", "500"];
     let text = measured(&network, &[&grid[..], &hosts, &SHORT, &THERE].concat());
     // Neither of one load generator nor of their sum, on TCP, UDP and HTTP.
     assert!(!text.contains("bad result") && !text.contains("unaccounted"), "{text}");
@@ -222,7 +224,8 @@ fn any_command_that_runs_a_program_on_a_host_connects_to_it() {
     let environment = network.environment("alpha");
     let connect = format!("env {inherited} {environment} nsenter --net -t {{node}}");
     let hosts = ["--server-host", &alpha, "--client-host", &beta, "--connect", &connect];
-    let tcp = ["quick", "--protocol", "tcp", "--connections", "4", "--sizes", "128"];
+    let tcp =
+        ["quick", "--protocol", "tcp", "--connections", "4", "--sizes", "128", "--rates", "500"];
     measured(&network, &[&tcp[..], &SHORT, &hosts].concat());
     network.assert_nothing_is_left();
     let bundle = network.bundle();
@@ -241,7 +244,8 @@ fn any_command_that_runs_a_program_on_a_host_connects_to_it() {
 #[test]
 fn either_side_may_stay_on_the_host_of_the_lab() {
     let Some(network) = Network::new() else { return };
-    let tcp = ["quick", "--protocol", "tcp", "--connections", "4", "--sizes", "128"];
+    let tcp =
+        ["quick", "--protocol", "tcp", "--connections", "4", "--sizes", "128", "--rates", "500"];
     let short = [&tcp[..], &SHORT, &THERE].concat();
     measured(&network, &[&short[..], &["--server-host", "alpha"]].concat());
     let bundle = network.bundle();

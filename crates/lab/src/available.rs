@@ -1,5 +1,7 @@
 //! Which subjects and cells of an experiment can run on this machine.
 
+use std::collections::BTreeSet;
+
 use crate::error::LabError;
 use crate::experiment::{Experiment, Subject};
 use crate::host::{End, Host};
@@ -8,6 +10,7 @@ use crate::peers::find::Found;
 use crate::peers::{Peer, Places, SECOND_LOADS};
 use crate::result::NotRun;
 use crate::site::nginx;
+use crate::workload::Axis;
 
 /// An experiment without the subjects and the cells that cannot run on this machine.
 pub(crate) struct Available {
@@ -23,7 +26,7 @@ pub(crate) fn available(options: &RunOptions, servers: &[End]) -> Result<Availab
     let server_cpus = servers.iter().map(|it| it.cpus.all().len()).min().unwrap_or(0);
     let mut experiment = options.experiment.clone();
     let mut not_run = Vec::new();
-    let too_many = experiment.keep_workers(server_cpus);
+    let too_many = keep_workers(&mut experiment, server_cpus);
     if !too_many.is_empty() {
         let counts: Vec<String> = too_many.iter().map(u32::to_string).collect();
         let why = format!(
@@ -99,6 +102,21 @@ pub(crate) fn available(options: &RunOptions, servers: &[End]) -> Result<Availab
         }
     }
     Ok(Available { experiment, nginx: installed.ok().flatten(), peers, not_run })
+}
+
+/// Leaves out the cells with more workers than this; returns how many workers those have.
+fn keep_workers(experiment: &mut Experiment, most: usize) -> BTreeSet<u32> {
+    let mut left_out = BTreeSet::new();
+    for (_, grid) in experiment.grids_mut() {
+        for axis in grid.axes().into_iter().filter(|axis| axis.key == Axis::WORKERS) {
+            left_out.extend(axis.points.iter().copied().filter(|it| *it as usize > most));
+            axis.points.retain(|it| *it as usize <= most);
+        }
+    }
+    let all = experiment.clone();
+    experiment
+        .keep_protocols(|protocol| all.grid(protocol).is_some_and(|it| !it.points().is_empty()));
+    left_out
 }
 
 /// The nginx of the servers' hosts, or why there is none: each needs the same.

@@ -10,11 +10,8 @@ pub(super) const UNITS_MIN: u64 = 100;
 pub(super) const KEPT_MAX: usize = 3600;
 
 /// The slices are averaged in this many blocks of consecutive ones, or fewer: neighbours in time
-/// resemble each other, blocks do less. 2^12 means can be sorted at any time.
+/// resemble each other, blocks do less. The means of all of their 2^12 subsets can be sorted at any time.
 const BLOCKS_MAX: usize = 12;
-
-/// With five blocks no interval of 95 % exists: 2 of 2^5 sign patterns are 6 %.
-const BLOCKS_MIN: usize = 6;
 
 /// The work and the CPU time of one engine in one slice.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -43,7 +40,7 @@ fn log_ratio(uring: Side, epoll: Side) -> Option<f64> {
     Some((epoll.cost()? / uring.cost()?).ln())
 }
 
-/// A ratio with its 95 % interval.
+/// A ratio with its 95 % interval, which needs six blocks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Estimate {
     pub(super) ratio: f64,
@@ -86,7 +83,10 @@ impl History {
     pub(super) fn estimate(&self) -> Option<Estimate> {
         let blocks = blocks(&self.log_ratios.iter().copied().collect::<Vec<_>>());
         let mean = mean(&blocks)?;
-        let interval = sign_flip_interval(&blocks).map(|(low, high)| (low.exp(), high.exp()));
+        let ratios: Vec<f64> = blocks.into_iter().map(f64::exp).collect();
+        // So few are not drawn from, and need no seed.
+        let ends = twinring_statistics::interval(&ratios, 0).and_then(|interval| interval.ends);
+        let interval = ends.map(|ends| (ends.low, ends.high));
         Some(Estimate { ratio: mean.exp(), interval })
     }
 }
@@ -100,27 +100,6 @@ fn blocks(values: &[f64]) -> Vec<f64> {
     let count = values.len().min(BLOCKS_MAX);
     let edge = |block: usize| block * values.len() / count.max(1);
     (0..count).filter_map(|block| mean(&values[edge(block)..edge(block + 1)])).collect()
-}
-
-/// The 95 % interval of the centre of values that are symmetric around it: all centres that a
-/// two-sided sign-flip test of the mean does not reject. A flip pattern counts against a centre if
-/// the mean of the flipped values lies on the other side of it, so the limits are order statistics
-/// of the means of all subsets (Hartigan, "Using subsample values as typical values", Journal of the
-/// American Statistical Association 64, 1969). `None` with fewer than six values.
-fn sign_flip_interval(values: &[f64]) -> Option<(f64, f64)> {
-    if !(BLOCKS_MIN..=BLOCKS_MAX).contains(&values.len()) {
-        return None;
-    }
-    let patterns = 1_usize << values.len();
-    let mean_of = |subset: usize| {
-        let chosen = (0..values.len()).filter(|index| subset >> index & 1 == 1);
-        chosen.map(|index| values[index]).sum::<f64>() / f64::from(subset.count_ones())
-    };
-    let mut means: Vec<f64> = (1..patterns).map(mean_of).collect();
-    means.sort_by(f64::total_cmp);
-    // Each tail may have 2.5 % of the patterns; the empty subset counts for both.
-    let rank = patterns / 40;
-    Some((means[rank - 1], means[means.len() - rank]))
 }
 
 #[cfg(test)]
@@ -167,30 +146,6 @@ mod tests {
         let (low, high) = six.interval.expect("six");
         assert!((low - 0.1_f64.exp()).abs() < 1e-6 && (high - 0.6_f64.exp()).abs() < 1e-6);
         assert!((six.ratio - 0.35_f64.exp()).abs() < 1e-6);
-    }
-
-    /// Inversion by definition: a centre is inside if and only if the test does not reject it.
-    #[test]
-    fn the_interval_is_the_inversion_of_the_test() {
-        let values = [0.31, -0.02, 0.17, 0.44, 0.08, 0.26, 0.11, 0.39];
-        let (low, high) = sign_flip_interval(&values).expect("eight values");
-        let share_as_far = |centre: f64, sign: f64| {
-            let residues: Vec<f64> = values.iter().map(|value| sign * (value - centre)).collect();
-            let observed: f64 = residues.iter().sum();
-            let flipped = |pattern: usize| -> f64 {
-                let sign = |index: usize| if pattern >> index & 1 == 1 { -1.0 } else { 1.0 };
-                residues.iter().enumerate().map(|(index, residue)| sign(index) * residue).sum()
-            };
-            let patterns = 1 << values.len();
-            let as_far = (0..patterns).filter(|p| flipped(*p) >= observed - 1e-12).count();
-            as_far as f64 / patterns as f64
-        };
-        for (centre, inside) in
-            [(low - 1e-6, false), (low + 1e-6, true), (high - 1e-6, true), (high + 1e-6, false)]
-        {
-            let rejected = share_as_far(centre, 1.0).min(share_as_far(centre, -1.0)) <= 0.025;
-            assert_eq!(!rejected, inside, "{centre}");
-        }
     }
 
     /// Symmetric noise, correlated in time or not: the interval misses the truth about as often as it

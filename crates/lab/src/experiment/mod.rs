@@ -10,7 +10,6 @@ mod published;
 mod source;
 mod subject;
 
-use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -19,7 +18,7 @@ use crate::cpus::CpuList;
 use crate::error::LabError;
 use crate::json;
 use crate::placement::Wanted;
-use crate::workload::{Axis, Grid};
+use crate::workload::Grid;
 
 use source::Source;
 
@@ -367,6 +366,14 @@ impl Experiment {
     }
 
     fn set_axes(&mut self, overrides: &Overrides) -> Result<(), LabError> {
+        // Both say how many requests/s there are: the one that is given replaces the other.
+        let (rates, load) = (overrides.rate_per_s.is_some(), overrides.load_percent.is_some());
+        for (is_given, other) in [(rates, "--load-percent"), (load, "--rates")] {
+            let axes = self.grids_mut().flat_map(|(_, grid)| grid.axes());
+            for axis in axes.filter(|axis| is_given && axis.option == other) {
+                *axis.points = vec![0];
+            }
+        }
         for (option, given) in [
             ("--connections", &overrides.connections),
             ("--sizes", &overrides.message_bytes),
@@ -417,22 +424,6 @@ impl Experiment {
     pub(crate) fn workers_most(&self) -> usize {
         let grids = self.protocols().filter_map(|protocol| self.grid(protocol));
         grids.flat_map(|grid| grid.points()).map(|point| point.workers()).max().unwrap_or(1)
-    }
-
-    /// Leaves out the cells with more workers than this; returns how many workers those have.
-    pub(crate) fn keep_workers(&mut self, most: usize) -> BTreeSet<u32> {
-        let mut left_out = BTreeSet::new();
-        for (_, grid) in self.grids_mut() {
-            for axis in grid.axes().into_iter().filter(|axis| axis.key == Axis::WORKERS) {
-                left_out.extend(axis.points.iter().copied().filter(|it| *it as usize > most));
-                axis.points.retain(|it| *it as usize <= most);
-            }
-        }
-        let all = self.clone();
-        self.keep_protocols(|protocol| {
-            all.grid(protocol).is_some_and(|it| !it.points().is_empty())
-        });
-        left_out
     }
 
     fn first_protocol(&self) -> Protocol {

@@ -232,6 +232,14 @@ fn a_rate_is_given_once_and_reaches_the_load_generator() {
     let points = quarter.grid(Protocol::Tcp).unwrap().points();
     assert!(points.iter().all(|it| it.load_percent() == 25 && it.saturated().load_percent() == 0));
     assert_eq!(points[0].load().to_string(), "1 x 128 B at 25 % load");
+    // Of the two options, the one that is given replaces what the experiment says by the other.
+    let rates = Overrides { rate_per_s: Some(vec![500]), ..Overrides::default() };
+    let by_rate = quarter.with(&rates).unwrap();
+    let points = by_rate.grid(Protocol::Tcp).unwrap().points();
+    assert!(points.iter().all(|it| it.load_percent() == 0 && it.rate_per_s() == 500));
+    let load = Overrides { load_percent: Some(vec![50]), ..Overrides::default() };
+    let points = by_rate.with(&load).unwrap().grid(Protocol::Tcp).unwrap().points();
+    assert!(points.iter().all(|it| it.load_percent() == 50 && it.rate_per_s() == 0));
 }
 
 #[test]

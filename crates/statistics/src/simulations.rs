@@ -281,7 +281,7 @@ fn until_narrower(
     cap: usize,
     seed: u64,
 ) -> (usize, f64) {
-    let mut ratios = ratios(random, scatter, crate::statistics::MIN_PAIRS, 0.0, DEVIATION);
+    let mut ratios = ratios(random, scatter, crate::MIN_PAIRS, 0.0, DEVIATION);
     let confidence = 1.0 - (1.0 - CONFIDENCE) / STOP_RULE_PENALTY;
     loop {
         let interval = interval_at(&ratios, seed, confidence).unwrap();

@@ -2,7 +2,7 @@
 
 use super::sign_flip::EXACT_VALUES;
 use super::{POWER, student_quantile};
-use crate::statistics::MIN_PAIRS;
+use crate::MIN_PAIRS;
 
 /// More pairs than this are not worth stating.
 pub const MAX_REQUIRED_PAIRS: usize = 10_000;
