@@ -3,7 +3,7 @@
 
 use crate::support::Server;
 use crate::support::load::{
-    Bounded, INTERRUPTS, Outcome, assert_refused, command, engines, interrupted, sound,
+    Bounded, INTERRUPTS, Outcome, assert_refused, command, each_engine, engines, interrupted, sound,
 };
 use serde_json::Value;
 use std::collections::HashMap;
@@ -87,9 +87,7 @@ fn a_correct_reflector_has_no_fault_and_all_counts_balance() {
         ("--streams 20 --batch off --epoll trigger=level --uring multishot=off", 300),
         ("--streams 3 --rcvbuf 100000 --sndbuf 100000 --calls", 45),
     ];
-    let engines = engines();
-    for (engine, case) in engines.iter().flat_map(|e| cases.iter().map(move |case| (e, case))) {
-        let (arguments, due) = case;
+    let test = |engine: &'static str, (arguments, due): &(&str, u64)| {
         let common = "-d 300ms --warmup 60ms --per-stream";
         let outcome = run(engine, server.address(), &format!("{common} {arguments}"));
         let case = format!("{engine} {arguments}");
@@ -100,13 +98,14 @@ fn a_correct_reflector_has_no_fault_and_all_counts_balance() {
             outcome.expect_perfect(&case);
         }
         assert_eq!(outcome.packets("due"), *due, "{case}");
-        assert_eq!(outcome.result["engine"], *engine);
+        assert_eq!(outcome.result["engine"], engine);
         let rows = outcome.result["streams"]["all"].as_array().unwrap().len() as u64;
         assert_eq!(rows, outcome.number("/streams/opened"), "{case}");
         let calls = &outcome.result["calls"];
         assert_eq!(calls.is_array(), arguments.contains("--calls"), "{case}");
         println!("{case}: {due} packets, all came back");
-    }
+    };
+    each_engine(|engine| cases.iter().for_each(|case| test(engine, case)));
 }
 
 #[test]
@@ -119,7 +118,7 @@ fn the_servers_impairments_are_counted_exactly() {
         &["--loss", "5", "--duplicate", "6"],
         &["--loss", "5", "--duplicate", "6", "--delay", "30ms"],
     ];
-    for (engine, case) in engines().into_iter().flat_map(|e| cases.map(|case| (e, case))) {
+    let test = |engine: &'static str, case: &[&str]| {
         let server = Server::udp(engine, &[&["--seed", "42"], case].concat());
         // No more packets than leave in one go, however late.
         let arguments = "--streams 20 --pps 100 -d 500ms --warmup 0s --per-stream";
@@ -143,7 +142,8 @@ fn the_servers_impairments_are_counted_exactly() {
             assert!(least >= 14_900.0, "{engine} {case:?}: {least}");
         }
         println!("{engine} {case:?}: {}", outcome.result["packets"]);
-    }
+    };
+    each_engine(|engine| cases.iter().for_each(|case| test(engine, case)));
 }
 
 #[test]
@@ -244,16 +244,16 @@ fn silence_is_loss_and_a_closed_port_is_reported() {
 
 #[test]
 fn a_ramp_finds_the_rate_a_reflector_bears() {
-    // No more than 40 packets in a tenth of a second, by its own clock.
-    let (mut began, mut count) = (Instant::now(), 0);
-    let target = reflector(move |_, packet| {
-        if began.elapsed() > Duration::from_millis(100) {
-            (began, count) = (Instant::now(), 0);
-        }
-        count += 1;
-        if count > 40 { vec![] } else { vec![packet] }
-    });
-    for engine in engines() {
+    each_engine(|engine| {
+        // No more than 40 packets in a tenth of a second, by its own clock.
+        let (mut began, mut count) = (Instant::now(), 0);
+        let target = reflector(move |_, packet| {
+            if began.elapsed() > Duration::from_millis(100) {
+                (began, count) = (Instant::now(), 0);
+            }
+            count += 1;
+            if count > 40 { vec![] } else { vec![packet] }
+        });
         // Its own window is long: a thread that is held up for a second still sees it begin.
         let arguments = "--pps 100 --ramp=300ms -d 1100ms --warmup 0s --drain 50ms";
         let outcome = run(engine, target, arguments);
@@ -267,7 +267,7 @@ fn a_ramp_finds_the_rate_a_reflector_bears() {
         assert!(steps.iter().any(|step| !good(step)), "{steps:?}");
         let measured = outcome.result["settings"]["packets_per_s"].as_f64().unwrap();
         assert_eq!(measured, best.unwrap_or(measured));
-    }
+    });
 }
 
 #[test]

@@ -28,6 +28,16 @@ pub(crate) fn engines() -> Vec<&'static str> {
     }
 }
 
+/// Tests the engines at once: load generators that keep a schedule wait most of the time.
+pub(crate) fn each_engine(test: impl Fn(&'static str) + Sync) {
+    std::thread::scope(|scope| {
+        for engine in engines() {
+            let test = &test;
+            scope.spawn(move || test(engine));
+        }
+    });
+}
+
 /// A server with one thread per connection, each given its number and its stream. It ends with
 /// the test process.
 pub(crate) fn serve(behave: impl Fn(usize, TcpStream) + Send + Sync + 'static) -> SocketAddr {

@@ -43,6 +43,8 @@ impl RecvBuf {
     /// A view of `start..end` of a pool buffer; takes one reference.
     pub(crate) fn from_pool(pool: &Rc<Pool>, id: u16, start: usize, end: usize) -> RecvBuf {
         assert!(start <= end && end <= pool.buffer_bytes(), "a range outside of its buffer");
+        #[cfg(debug_assertions)]
+        pool.note_filled(id, end);
         pool.retain(id);
         RecvBuf {
             home: Home::Pool(Rc::clone(pool), u32::from(id)),

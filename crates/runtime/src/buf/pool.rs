@@ -7,6 +7,8 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::io;
 use std::mem::{ManuallyDrop, MaybeUninit};
+#[cfg(debug_assertions)]
+use std::ops::Range;
 
 /// Set in a buffer's reference count while the kernel fills it incrementally.
 const HELD_BY_KERNEL: u32 = 1 << 31;
@@ -26,6 +28,19 @@ pub(crate) struct Pool {
     released: RefCell<Vec<u16>>,
     /// Buffers without readers: those on the list and those that the kernel may fill.
     available: Cell<usize>,
+    #[cfg(debug_assertions)]
+    written: Box<[Written]>,
+}
+
+/// How far a buffer was ever written to, from its start. What is behind that is memory that nobody has touched, and
+/// stays it: filling all of a pool with poison takes longer than most tests.
+#[cfg(debug_assertions)]
+#[derive(Default)]
+struct Written {
+    /// So much is poison while the buffer is released.
+    poisoned: Cell<usize>,
+    /// So much has been filled since it was taken.
+    filled: Cell<usize>,
 }
 
 impl Pool {
@@ -41,16 +56,15 @@ impl Pool {
             );
             io::Error::new(error.kind(), why)
         })?;
-        let pool = Pool {
+        Ok(Pool {
             memory: ManuallyDrop::new(memory),
             buffer_bytes,
             references: (0..count).map(|_| Cell::new(0)).collect(),
             released: RefCell::new((0..count).rev().collect()),
             available: Cell::new(usize::from(count)),
-        };
-        #[cfg(debug_assertions)]
-        (0..count).for_each(|id| pool.poison(id));
-        Ok(pool)
+            #[cfg(debug_assertions)]
+            written: (0..count).map(|_| Written::default()).collect(),
+        })
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -151,7 +165,7 @@ impl Pool {
             self.available.set(self.available.get() + 1);
         }
         if references.get() == 0 {
-            self.give_back(id);
+            self.put_back(id);
         }
     }
 
@@ -172,6 +186,13 @@ impl Pool {
 
     /// Returns a buffer that was taken and never referenced.
     pub(crate) fn give_back(&self, id: u16) {
+        // How far it was filled for nobody is not known.
+        #[cfg(debug_assertions)]
+        self.note_filled(id, self.buffer_bytes);
+        self.put_back(id);
+    }
+
+    fn put_back(&self, id: u16) {
         #[cfg(debug_assertions)]
         self.poison(id);
         self.released.borrow_mut().push(id);
@@ -202,32 +223,56 @@ impl Pool {
         unsafe { std::slice::from_raw_parts(self.address(id).add(start), end - start) }
     }
 
+    /// The buffer is filled up to `end`.
+    #[cfg(debug_assertions)]
+    pub(super) fn note_filled(&self, id: u16, end: usize) {
+        let filled = &self.written[usize::from(id)].filled;
+        filled.set(filled.get().max(end));
+    }
+
     #[cfg(debug_assertions)]
     fn poison(&self, id: u16) {
-        // SAFETY: the whole buffer, inside the mapping. Without references, and not owned by the
+        let Written { poisoned, filled } = &self.written[usize::from(id)];
+        poisoned.set(poisoned.get().max(filled.take()));
+        // SAFETY: a part of the buffer, inside the mapping. Without references, and not owned by the
         // engine, it has no other user.
-        let buffer = unsafe { std::slice::from_raw_parts_mut(self.address(id), self.buffer_bytes) };
-        quarantine::poison(buffer);
+        let used = unsafe { std::slice::from_raw_parts_mut(self.address(id), poisoned.get()) };
+        quarantine::poison(used);
     }
 
     #[cfg(debug_assertions)]
     fn check_poison(&self, id: u16) {
+        let poisoned = self.written[usize::from(id)].poisoned.get();
         // SAFETY: as in `poison`; only read.
-        let buffer = unsafe { std::slice::from_raw_parts(self.address(id), self.buffer_bytes) };
-        quarantine::check(buffer, || format!("buffer {id} of {}", self.count()));
+        let used = unsafe { std::slice::from_raw_parts(self.address(id), poisoned) };
+        quarantine::check(used, || format!("buffer {id} of {}", self.count()));
+    }
+
+    /// Verifies what was released, and has at least the start of each buffer be poison, where a late write would
+    /// begin. Returns where the poison is.
+    #[cfg(debug_assertions)]
+    fn poison_all(&self) -> Vec<Range<usize>> {
+        if !std::thread::panicking() {
+            self.released.borrow().iter().for_each(|id| self.check_poison(*id));
+        }
+        let poison = |id: usize| {
+            self.note_filled(id as u16, self.buffer_bytes.min(quarantine::START_BYTES));
+            self.poison(id as u16);
+            let start = id * self.buffer_bytes;
+            start..start + self.written[id].poisoned.get()
+        };
+        (0..self.count()).map(poison).collect()
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
         #[cfg(debug_assertions)]
-        if !std::thread::panicking() {
-            self.released.borrow().iter().for_each(|id| self.check_poison(*id));
-        }
+        let poisoned = self.poison_all();
         // SAFETY: taken once, here, and not used any more.
         let memory = unsafe { ManuallyDrop::take(&mut self.memory) };
         #[cfg(debug_assertions)]
-        quarantine::add(Quarantined::Pages(memory));
+        quarantine::add(Quarantined::Pages(memory, poisoned));
         #[cfg(not(debug_assertions))]
         drop(memory);
     }

@@ -4,18 +4,22 @@
 //!
 //! Address sanitizer sees the writes of the program, not those of the kernel. This finds a buffer
 //! that was released while an operation could still write to it, as a panic that names the buffer
-//! and the place. It does not find a late write that comes when the buffer is in use again, or that
-//! writes the poison's own bytes.
+//! and the place. It does not find a late write that comes when the buffer is in use again, that begins behind all
+//! that the buffer was ever filled with, or that writes the poison's own bytes.
 
 use crate::sys::Mapping;
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::ops::Range;
 
 /// A byte that neither text nor the patterns of tests consist of.
 const POISON: u8 = 0xDB;
 
 /// Compared as a whole, because a loop over bytes is slow in the builds that this is for.
 const POISONED: [u8; 4096] = [POISON; 4096];
+
+/// So much of a buffer that was never filled is poison once its pool has ended.
+pub(super) const START_BYTES: usize = 64;
 
 /// Freed memory that a thread keeps at most, in blocks and in bytes.
 const BLOCKS_MAX: usize = 8;
@@ -49,37 +53,38 @@ pub(crate) fn check(memory: &[u8], what: impl FnOnce() -> String) {
 
 /// Memory that was returned to the allocator.
 pub(crate) enum Quarantined {
-    Pages(Mapping),
+    /// The buffers of a pool, of which these parts are poison already.
+    Pages(Mapping, Vec<Range<usize>>),
     Heap(Vec<u8>),
 }
 
 impl Quarantined {
     fn poison(&mut self) {
-        match self {
-            // SAFETY: a mapping is initialised from the start, and its owner has released it.
-            Quarantined::Pages(pages) => poison(unsafe {
-                std::slice::from_raw_parts_mut(pages.start().as_ptr(), pages.len())
-            }),
-            Quarantined::Heap(bytes) => {
-                bytes.clear();
-                bytes.resize(bytes.capacity(), POISON);
-            }
+        if let Quarantined::Heap(bytes) = self {
+            bytes.clear();
+            bytes.resize(bytes.capacity(), POISON);
         }
     }
 
-    fn bytes(&self) -> &[u8] {
+    fn len(&self) -> usize {
         match self {
-            // SAFETY: initialised, and not written to since `poison`, unless this is the error to
-            // find.
-            Quarantined::Pages(pages) => unsafe {
-                std::slice::from_raw_parts(pages.start().as_ptr(), pages.len())
-            },
-            Quarantined::Heap(bytes) => bytes,
+            Quarantined::Pages(pages, _) => pages.len(),
+            Quarantined::Heap(bytes) => bytes.len(),
         }
     }
 
     fn check(self) {
-        check(self.bytes(), || "freed memory".to_owned());
+        let what = || "freed memory".to_owned();
+        match &self {
+            Quarantined::Pages(pages, poisoned) => {
+                // SAFETY: a mapping is initialised from the start, and not written to since its owner has
+                // released it, unless this is the error to find.
+                let bytes =
+                    unsafe { std::slice::from_raw_parts(pages.start().as_ptr(), pages.len()) };
+                poisoned.iter().for_each(|part| check(&bytes[part.clone()], what));
+            }
+            Quarantined::Heap(bytes) => check(bytes, what),
+        }
     }
 }
 
@@ -93,7 +98,7 @@ struct Quarantine {
 impl Quarantine {
     fn pop(&mut self) -> Option<Quarantined> {
         let oldest = self.blocks.pop_front()?;
-        self.bytes -= oldest.bytes().len();
+        self.bytes -= oldest.len();
         Some(oldest)
     }
 
@@ -125,7 +130,7 @@ pub(crate) fn add(mut memory: Quarantined) {
     let _freed_at_once = QUARANTINE.try_with(|quarantine| {
         let mut full = {
             let mut quarantine = quarantine.borrow_mut();
-            quarantine.bytes += memory.bytes().len();
+            quarantine.bytes += memory.len();
             quarantine.blocks.push_back(memory);
             quarantine.is_full()
         };
@@ -161,7 +166,7 @@ mod tests {
         let pool = Rc::new(Pool::new(1, 8192).expect("memory"));
         let id = pool.take().expect("the only buffer");
         let address = pool.address(id);
-        drop(RecvBuf::from_pool(&pool, id, 0, 10));
+        drop(RecvBuf::from_pool(&pool, id, 10, 8192));
         (pool, address)
     }
 
@@ -201,6 +206,16 @@ mod tests {
         let (pool, address) = used();
         drop(pool);
         write_late(address.wrapping_add(13));
+        verify();
+    }
+
+    #[test]
+    #[should_panic(expected = "freed memory was written to after its release: bytes 0 to 0")]
+    fn a_write_into_a_buffer_that_was_never_filled_is_found_when_its_pool_was_dropped() {
+        let pool = Rc::new(Pool::new(2, 8192).expect("memory"));
+        let address = pool.address(pool.take_for_kernel(0).expect("two buffers"));
+        drop(pool);
+        write_late(address);
         verify();
     }
 
