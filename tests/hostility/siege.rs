@@ -63,16 +63,6 @@ impl Holding {
     }
 }
 
-/// Memory of the server's receive buffers. It has one worker. Of datagrams on io_uring there is a second
-/// pool of at most 256 buffers once many came at a time (`--uring udp=`).
-fn pool_bytes(server: &Server) -> u64 {
-    const SECOND_POOL_BYTES: u64 = 256 * 64 * 1024;
-    let feature = |name: &str| server.ready["features"][name].as_u64().expect(name);
-    let datagrams = server.ready["service"] == "udp" && server.ready["engine"] == "io_uring";
-    let second = if datagrams { SECOND_POOL_BYTES } else { 0 };
-    feature("buffer_bytes") * feature("buffer_count") + second
-}
-
 /// The most that was seen while an attack ran.
 #[derive(Clone, Copy, Debug, Default)]
 struct Peak {
@@ -256,7 +246,7 @@ impl Siege {
                 self.growth_bytes_max
             );
             let grown = after.memory_bytes.saturating_sub(begin.memory_bytes);
-            let is_back = grown.saturating_sub(pool_bytes(&self.server)) <= GROWN_BYTES_MAX;
+            let is_back = grown.saturating_sub(self.server.pool_bytes()) <= GROWN_BYTES_MAX;
             if is_back && after.memory_bytes <= before.memory_bytes + KEPT_BYTES_MAX {
                 self.print(&begin, &before, &peak, &after, &others);
                 assert!(!others.latencies.is_empty(), "the other client was not served");

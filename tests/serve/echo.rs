@@ -75,12 +75,6 @@ fn half_close_delivers_everything_then_fin() {
     }
 }
 
-/// On io_uring the receive buffers of the worker, 128 of 64 KiB: which of them an arrival touches first is
-/// chance.
-fn pool_bytes(engine: &str) -> u64 {
-    if engine == "io_uring" { 8 << 20 } else { 0 }
-}
-
 #[test]
 fn a_slow_reader_loses_nothing_and_is_bounded_while_others_are_served() {
     for engine in ENGINES {
@@ -92,7 +86,7 @@ fn a_slow_reader_loses_nothing_and_is_bounded_while_others_are_served() {
         let written = write_until_stuck(&slow, &sent);
         assert!(written < sent.len(), "the server takes without bound");
         let growth = server.memory_bytes().saturating_sub(before);
-        let bound = (512 << 10) + pool_bytes(engine);
+        let bound = ONCE_BYTES + (512 << 10) + server.pool_bytes();
         assert!(growth < bound, "{engine}: one slow reader costs {growth} bytes");
         for number in 0..20 {
             ping(&connect(server.address()), &pattern(number, 10_000));
@@ -118,7 +112,7 @@ fn many_slow_readers_are_bounded_too() {
         });
         let growth = server.memory_bytes().saturating_sub(before);
         // 256 KiB queued, 128 KiB unread and a buffer in hand, for each.
-        let bound = 10 * (512 << 10) + pool_bytes(engine);
+        let bound = ONCE_BYTES + 10 * (512 << 10) + server.pool_bytes();
         assert!(growth < bound, "{engine}: ten slow readers cost {growth} bytes");
         ping(&connect(server.address()), &pattern(4, 100_000));
         println!("{engine}: ten slow readers cost {growth} bytes");

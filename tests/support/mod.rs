@@ -34,6 +34,9 @@ pub(crate) const ENGINES: [&str; 2] = ["io_uring", "epoll"];
 /// Sockets of a server without connections: one listener and the pair behind its signals.
 pub(crate) const SOCKETS_WITHOUT_CONNECTIONS: usize = 3;
 
+/// What a worker takes once for its first connections with much to do, besides its receive buffers.
+pub(crate) const ONCE_BYTES: u64 = 1 << 20;
+
 /// A running `twinring serve`, killed when dropped.
 pub(crate) struct Server {
     child: Child,
@@ -230,6 +233,16 @@ impl Server {
         let links = std::fs::read_dir(directory).expect("the server runs").flatten();
         let targets = links.filter_map(|entry| std::fs::read_link(entry.path()).ok());
         targets.filter(|target| target.to_string_lossy().starts_with("socket:")).count()
+    }
+
+    /// Memory of the receive buffers of its worker: which of them an arrival touches first is chance. Of datagrams on
+    /// io_uring there is a second pool of at most 256 buffers once many came at a time (`--uring udp=`).
+    pub(crate) fn pool_bytes(&self) -> u64 {
+        const SECOND_POOL_BYTES: u64 = 256 * 64 * 1024;
+        let feature = |name: &str| self.ready["features"][name].as_u64().expect(name);
+        let datagrams = self.ready["service"] == "udp" && self.ready["engine"] == "io_uring";
+        let second = if datagrams { SECOND_POOL_BYTES } else { 0 };
+        feature("buffer_bytes") * feature("buffer_count") + second
     }
 
     /// Memory of the process that is in use: its resident anonymous pages.
