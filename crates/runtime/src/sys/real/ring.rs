@@ -16,7 +16,7 @@ use std::time::Duration;
 /// then releases the memory charged to the user's RLIMIT_MEMLOCK (6.14 and later, and before 5.12).
 /// A restarted service finds the limit used up by its predecessor, and a probe by its own last
 /// ring.
-const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(1);
+const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(2);
 
 /// Creates an object that is charged to RLIMIT_MEMLOCK, retrying ENOMEM for a while. Sleeps, so a
 /// serving worker must not call it.
