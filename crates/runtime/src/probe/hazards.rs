@@ -118,12 +118,11 @@ pub const HAZARDS: &[Hazard] = &[
         ranges: &[(release(6, 0, 0), OPEN)],
     },
     Hazard {
-        name: "sqpoll_urgent_data",
+        name: "multishot_urgent_data",
         affected: "measured on 6.18.44; probably 6.0 and later, open",
-        symptom: "with SQPOLL a multishot receive sometimes does not report data behind TCP urgent \
-                  data; recv(2) finds it",
-        source: "3 of 50 tries with liburing 2.3, without Twinring",
-        concerns: Some("sqpoll_idle_ms, off by default: a peer that sends urgent data waits"),
+        symptom: "a multishot receive sometimes does not report data behind TCP urgent data; recv(2) finds it",
+        source: "3 of 50 tries with SQPOLL with liburing 2.3, without Twinring; rarer without SQPOLL",
+        concerns: Some("streams; worked around: idle ones are checked after a second or two"),
         ranges: &[(release(6, 0, 0), OPEN)],
     },
     Hazard {

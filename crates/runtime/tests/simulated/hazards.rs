@@ -25,8 +25,8 @@ const INJECTED: &[(&str, Injected)] = &[
     ("memlock_before_5_12", Injected::By(Fault::RingNoMemory)),
     ("spurious_enomem", Injected::By(Fault::OperationNoMemory)),
     ("multishot_lost_reset", Injected::By(Fault::LostReset)),
-    // Neither are submission threads nor urgent data.
-    ("sqpoll_urgent_data", Injected::No),
+    // Neither is urgent data.
+    ("multishot_urgent_data", Injected::No),
     ("recvmsg_multishot_enobufs", Injected::NotUsed),
     // The accounting of idle time, which no program sees.
     ("idle_counts_as_iowait", Injected::No),

@@ -15,7 +15,7 @@ mod close;
 mod connect;
 mod files;
 mod listener;
-mod lost_reset;
+mod lost_events;
 mod op;
 mod primitives;
 mod provided;
@@ -29,7 +29,7 @@ mod wake;
 mod zero_copy;
 
 use self::files::Files;
-use self::lost_reset::LostResets;
+use self::lost_events::LostEvents;
 use self::op::Op;
 use self::provided::{Groups, STREAMS};
 use self::ring::{Completion, Enter, Ring};
@@ -118,7 +118,7 @@ pub(crate) struct Uring {
     /// Buffers of streams stayed with readers although all tasks ran: new data is copied out of
     /// the pool.
     pressure: bool,
-    lost_resets: LostResets,
+    lost_events: LostEvents,
     features: UringFeatures,
     counters: Arc<Counters>,
     torn_down: bool,
@@ -156,7 +156,7 @@ impl UringDriver {
             signalled: false,
             fed: Vec::new(),
             pressure: false,
-            lost_resets: LostResets::default(),
+            lost_events: LostEvents::default(),
             features,
             counters: Arc::clone(&setup.counters),
             torn_down: false,
@@ -190,12 +190,12 @@ impl UringDriver {
             let hurry = self.engine.held_up
                 || self.engine.signalled
                 || self.engine.groups.can_feed()
-                || self.engine.lost_resets.is_due();
+                || self.engine.lost_events.is_due();
             let wait = !hurry && wakes.is_empty() && !arrived;
             let how = if wait { Enter::Wait } else { Enter::Collect };
             self.enter_and_settle(how, timeout, wakes)?;
             self.expire_lingering();
-            self.check_for_lost_resets(PORTION);
+            self.check_for_lost_events(PORTION);
         }
         self.handle_arrivals(PORTION, wakes);
         Ok(())
@@ -256,7 +256,7 @@ impl UringDriver {
             }
         }
         self.expire_lingering();
-        self.check_for_lost_resets(usize::MAX);
+        self.check_for_lost_events(usize::MAX);
         Ok(())
     }
 
@@ -396,7 +396,7 @@ impl UringDriver {
             Op::SendDatagram => self.on_datagram_sent(key, result, wakes),
             Op::File => self.on_file(key, result, wakes),
             Op::SendZeroCopy => self.on_zero_copy(key, result, flags, wakes),
-            Op::LostResets => self.engine.on_lost_reset_timer(),
+            Op::LostEvents => self.engine.on_lost_event_timer(),
             // EBADF, because the descriptor does not exist, shows that the address was accepted
             // (kernels before 6.0 refuse an entry with one as EINVAL).
             Op::SendAddressTrial => self.engine.send_address = Some(result == -libc::EBADF),

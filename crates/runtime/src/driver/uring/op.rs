@@ -29,8 +29,8 @@ pub(super) enum Op {
     Writable,
     /// A send without a copy; its key names a [`super::ZeroCopySend`].
     SendZeroCopy,
-    /// The timer of [`super::LostResets`].
-    LostResets,
+    /// The timer of [`super::LostEvents`].
+    LostEvents,
 }
 
 impl Op {
@@ -50,7 +50,7 @@ impl Op {
         Op::File,
         Op::Writable,
         Op::SendZeroCopy,
-        Op::LostResets,
+        Op::LostEvents,
     ];
 
     /// True for events that peers cause, and not the program.
