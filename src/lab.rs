@@ -151,8 +151,8 @@ pub(crate) struct Run {
     /// TCP and HTTP: requests in flight per connection.
     #[arg(long, value_delimiter = ',')]
     depth: Option<Vec<u32>>,
-    /// TCP and HTTP: requests per second on a schedule, for example 50000,100000; 0 is a closed loop. Takes the
-    /// place of a percentage that the experiment has.
+    /// TCP and HTTP: requests per second on a schedule, for example 50000,100000; 0 is a closed loop. Replaces
+    /// the --load-percent of the experiment.
     #[arg(long, value_delimiter = ',', value_name = "R")]
     rates: Option<Vec<u32>>,
     /// TCP and HTTP: the rate as a percentage of what the slowest subject can serve, which is found

@@ -9,20 +9,20 @@ use twinring_lab::{HostOptions, LabError, NODE, Quorum};
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Between hosts")]
 pub(super) struct Hosts {
-    /// Host of the server, as the command of --connect knows it; `local` is this one. Repeatable: of several
-    /// servers, each is asked by a load generator or more, and what they do is added.
+    /// Host of the server, as the command of --connect knows it; `local` is this one. Each of several servers has
+    /// load generators of its own, and their results are added. Repeatable.
     #[arg(long, value_name = "HOST")]
     server_host: Vec<String>,
     /// Host of a load generator. Several share the load, and their results are added. Repeatable.
     #[arg(long, value_name = "HOST")]
     client_host: Vec<String>,
     /// Go on when client hosts are lost, as long as this many are left: a number, or a percentage such as 80%. The
-    /// load is divided anew among them, and reports say from where on. Without it the experiment ends when a host is
+    /// load is divided again among them, and reports say from where on. Without it the experiment ends when a host is
     /// lost.
     #[arg(long, value_name = "N|N%", value_parser = Quorum::parse)]
     quorum: Option<Quorum>,
     /// Address that the server listens on, and that all client hosts can reach; by default the one by
-    /// which ssh reaches the host, or the only one that it has. Of several servers: once for each.
+    /// which ssh reaches the host, or the only one that it has. With several servers, give one for each, in the same order.
     #[arg(long, value_name = "IP")]
     server_address: Vec<IpAddr>,
     /// Path of this program on the other hosts. By default it is copied to their

@@ -46,12 +46,11 @@ pub(crate) fn values(
 ) -> Result<Values, LabError> {
     let millis = |seconds: f64| format!("{}", (seconds * 1e3).round());
     let (warmup_s, window_s) = bench.experiment.pace_s(slot.cell.protocol());
-    // Each one's own; to whom it belongs not, that of the first.
+    // The CPUs of this process, and of the first process at the other end.
     let index = network.clients.iter().position(|client| std::ptr::eq(client, end));
     let client_cpus = if index.is_some() { &end.cpus } else { &bench.cpus.client };
-    let is_server = network.servers.iter().any(|server| std::ptr::eq(server, end));
-    let server_end = if is_server { end } else { &network.servers[0] };
-    let server_cpus = bench.cpus_of_server(server_end, slot);
+    let server = if index.is_some() { &network.servers[0] } else { end };
+    let server_cpus = bench.cpus_of_server(server, slot);
     let mut values = Values::none();
     for (name, value) in [
         ("{twinring}", end.host.binary(bench.binary).to_owned()),

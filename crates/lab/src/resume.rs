@@ -8,6 +8,7 @@ use std::path::Path;
 
 use crate::bundle::{self, Stored, Writer};
 use crate::error::LabError;
+use crate::host::HostRole;
 use crate::merge::{OTHER_MACHINE, differences};
 use crate::progress::say;
 use crate::quorum::LostHost;
@@ -66,6 +67,7 @@ fn why_not(before: &Bundle, now: &Bundle) -> Option<String> {
     };
     let kinds = |it: &Bundle| it.networks.iter().map(|it| it.kind).collect::<Vec<_>>();
     let is_between_hosts = |it: &Bundle| !it.hosts.is_empty();
+    let servers = |it: &Bundle| it.hosts.iter().filter(|it| it.role == HostRole::Server).count();
     let reasons = [
         (before.state == State::Complete, "nothing is missing; --add measures it once more"),
         (before.schema != BUNDLE_SCHEMA, "it is of an earlier schema; measure again"),
@@ -80,6 +82,7 @@ fn why_not(before: &Bundle, now: &Bundle) -> Option<String> {
             !is_between_hosts(before) && is_between_hosts(now),
             "it was measured on one host; leave out --server-host and --client-host",
         ),
+        (servers(before) != servers(now), "it was measured with another number of servers"),
         (before.experiment != now.experiment, "not all of its subjects can run here any more"),
         (kinds(before) != kinds(now), "its networks cannot be had any more"),
         (!before.machine.is_same_machine(&now.machine), OTHER_MACHINE),

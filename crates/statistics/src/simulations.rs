@@ -2,7 +2,7 @@
 //!
 //! Tests are bounded in time, so their samples are small. `docs/statistics.md` has tables of larger
 //! ones, which those that are ignored print:
-//! `cargo test -p twinring-lab --lib simulations::table -- --ignored --nocapture`
+//! `cargo test -p twinring-statistics simulations::table -- --ignored --nocapture`
 
 use oorandom::Rand64;
 

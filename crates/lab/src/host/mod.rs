@@ -71,6 +71,13 @@ pub struct HostOptions {
     pub remote_binary: Option<PathBuf>,
 }
 
+impl HostOptions {
+    /// How many hosts servers run on, this one included.
+    pub(crate) fn count_servers(&self) -> usize {
+        self.servers.len().max(1)
+    }
+}
+
 /// What is written into the bundle about a host.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HostRecord {

@@ -60,7 +60,7 @@ pub(crate) fn between_hosts(
     config: &Config<'_>,
 ) -> Result<Between, LabError> {
     let names = names(options)?;
-    let servers = options.servers.len().max(1);
+    let servers = options.count_servers();
     let clients = names.len() - servers;
     check(experiment, clients)?;
     let least = least_clients(options, servers, clients)?;
@@ -102,7 +102,7 @@ pub(crate) fn between_hosts(
     let ends = ends.map(|((node, cpus), roots)| End { host: node.host, cpus, roots, device: None });
     let mut of_servers: Vec<End> = ends.collect();
     let of_clients = of_servers.split_off(servers);
-    let network = Network::new(record, of_servers, of_clients).with_addresses(server_ips);
+    let network = Network::new(record, of_servers, server_ips, of_clients);
     Ok(Between { network, cpus: chosen, records, lost_hosts, least, others })
 }
 
@@ -143,7 +143,7 @@ fn meet_all<'a>(
             |meeting: std::thread::ScopedJoinHandle<'_, _>| meeting.join().map_err(|_| gone())?;
         meetings.into_iter().map(node).collect()
     });
-    let servers = options.servers.len().max(1);
+    let servers = options.count_servers();
     let left = met.iter().skip(servers).filter(|it| it.is_ok()).count();
     let at = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let (mut nodes, mut lost_hosts) = (Vec::new(), Vec::new());

@@ -107,22 +107,23 @@ fn loopback(cpus: &Cpus) -> Network {
         let device = Device { name: "lo".to_owned(), napi_threads: Vec::new() };
         End { device: Some(device), ..End::here(Place::Here, cpus.clone()) }
     });
-    Network::new(record, vec![server], vec![client])
+    let server_ips = vec![record.server_ip];
+    Network::new(record, vec![server], server_ips, vec![client])
 }
 
 impl Network {
-    pub(crate) fn new(record: NetRecord, servers: Vec<End>, clients: Vec<End>) -> Network {
+    /// `server_ips` are the addresses of the servers, one for each.
+    pub(crate) fn new(
+        record: NetRecord,
+        servers: Vec<End>,
+        server_ips: Vec<IpAddr>,
+        clients: Vec<End>,
+    ) -> Network {
         // Two labs at once on one loopback should not start at the same port, in one process or two.
         static MADE: AtomicU32 = AtomicU32::new(0);
         let spread = (std::process::id() + MADE.fetch_add(1, Ordering::Relaxed)) % 100 * 100;
         let next_port = PORTS.start + spread as u16;
-        let server_ips = vec![record.server_ip];
         Network { record, servers, server_ips, clients, next_port, steered_to: None }
-    }
-
-    /// The same with an address for each of several servers.
-    pub(crate) fn with_addresses(self, server_ips: Vec<IpAddr>) -> Network {
-        Network { server_ips, ..self }
     }
 
     /// Where the servers listen.

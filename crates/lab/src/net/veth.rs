@@ -71,7 +71,8 @@ pub(super) fn set_up(kind: NetKind, cpus: &Cpus) -> Result<Network, String> {
     };
     let server = end(server, &cpus.server, server_end.device);
     let client = end(client, &cpus.client, client_end.device);
-    Ok(Network::new(record, vec![server], vec![client]))
+    let server_ips = vec![record.server_ip];
+    Ok(Network::new(record, vec![server], server_ips, vec![client]))
 }
 
 /// Names of the devices of server and client. The threads of the kernel that poll devices are called

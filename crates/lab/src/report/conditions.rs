@@ -146,8 +146,7 @@ fn hosts(bundle: &Bundle) -> Vec<String> {
     let servers = bundle.hosts.iter().filter(|host| host.role == HostRole::Server).count();
     let several = (servers > 1).then(|| {
         format!(
-            "{servers} servers, each asked by load generators of its own: the first load generator asks the \
-             first server, and so on around; what the servers did and used is added"
+            "{servers} servers, to which load generators are assigned in turn; the results of all servers are added"
         )
     });
     several.into_iter().chain(bundle.hosts.iter().map(one)).collect()

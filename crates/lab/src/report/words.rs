@@ -76,6 +76,7 @@ impl FindingGroup<'_> {
         let run = run.map_or(String::new(), |run| format!(", run {run}"));
         let often = match self.times {
             1 => String::new(),
+            2 => " (and in 1 more run)".to_owned(),
             times => format!(" (and in {} more runs)", times - 1),
         };
         format!("{} ({subject}{run}): {what}{often}. Advice: {}.", kind.title(), kind.advice())
@@ -187,12 +188,14 @@ pub(super) fn legend(bundle: &Bundle) -> String {
 
 /// What the colours of a map are of.
 pub(super) fn legend_of_maps(bundle: &Bundle) -> String {
-    let mut records: Vec<String> = bundle
-        .experiment
-        .protocols()
-        .map(|protocol| of_record(Record::of(bundle.experiment.under_test(protocol)), protocol))
-        .collect();
-    records.dedup();
+    let experiment = &bundle.experiment;
+    let mut records: Vec<String> = Vec::new();
+    for protocol in experiment.protocols() {
+        let record = of_record(Record::of(experiment.under_test(protocol)), protocol);
+        if !records.contains(&record) {
+            records.push(record);
+        }
+    }
     format!(
         "Ratios of the {}: above 1 the subject is better, below 1 the baseline. Grey: no difference \
          was detected. Hatched: too few pairs (?), too few in which both kept the rate (behind), or an \

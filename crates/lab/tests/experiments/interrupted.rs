@@ -204,7 +204,7 @@ fn a_killed_lab_is_resumed_with_the_runs_that_are_missing() {
     assert!(verification.holds() && verification.notes.is_empty(), "{verification}");
     let after = lines(&bundle);
     assert_eq!(after[..3], before);
-    // The cut pair was measured anew: one run is alone, and there are four pairs, or more in place of disturbed ones.
+    // The cut pair was measured again: one run is alone, and there are four pairs, or more in place of disturbed ones.
     assert!(after.len() >= 9 && after.len() % 2 == 1, "{}", after.len());
     let told = |kind| outcome.bundle.warnings.iter().any(|warning| warning.kind == kind);
     assert!(told(WarningKind::Resumed), "{:?}", outcome.bundle.warnings);

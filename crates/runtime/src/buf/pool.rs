@@ -32,8 +32,8 @@ pub(crate) struct Pool {
     written: Box<[Written]>,
 }
 
-/// How far a buffer was ever written to, from its start. What is behind that is memory that nobody has touched, and
-/// stays it: filling all of a pool with poison takes longer than most tests.
+/// How much of a buffer, from its start, readers ever had. Only that is filled with poison: to fill all of a pool takes
+/// longer than most tests.
 #[cfg(debug_assertions)]
 #[derive(Default)]
 struct Written {
@@ -186,7 +186,7 @@ impl Pool {
 
     /// Returns a buffer that was taken and never referenced.
     pub(crate) fn give_back(&self, id: u16) {
-        // How far it was filled for nobody is not known.
+        // How much of it the kernel has written to is not known.
         #[cfg(debug_assertions)]
         self.note_filled(id, self.buffer_bytes);
         self.put_back(id);

@@ -80,7 +80,7 @@ faults! {
     DatagramReordered = "datagrams reordered", 100_000;
     /// A file ends in the middle of being read or sent.
     FileTruncated = "files truncated", 5_000;
-    /// An armed receive does not report a reset behind data (`driver/uring/lost_reset.rs`). Only with
+    /// An armed receive does not report a reset behind data (`driver/uring/lost_events.rs`). Only with
     /// io_uring.
     LostReset = "resets lost", 300_000;
     /// A receive or send of a ring on a stream fails with ENOMEM although memory is free. It ends
