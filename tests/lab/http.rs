@@ -56,12 +56,12 @@ fn both_engines_serve_files_and_the_published_figures_stand_beside() {
 #[test]
 fn a_connection_per_request_many_files_and_tls_are_measured() {
     for (experiment, cell) in [
-        ("http-churn", "10 connections x 512 B over HTTP, a connection per request"),
-        ("http-many", "10 connections x 512 B of 10000 files over HTTP"),
-        ("http-tls", "10 connections x 512 B over HTTPS"),
-        ("http2", "10 connections x 512 B x depth 8 over HTTP/2 with TLS"),
+        ("http-churn", "10 connections x 512 B at 500/s over HTTP, a connection per request"),
+        ("http-many", "10 connections x 512 B of 10000 files at 500/s over HTTP"),
+        ("http-tls", "10 connections x 512 B at 500/s over HTTPS"),
+        ("http2", "10 connections x 512 B x depth 8 at 500/s over HTTP/2 with TLS"),
     ] {
-        let grid = [experiment, "--connections", "10", "--sizes", "512", "--load-percent", "0"];
+        let grid = [experiment, "--connections", "10", "--sizes", "512", "--rates", "500"];
         let Measured { said, runs, .. } = &measured(&[&grid[..], &engines()].concat());
         assert!(said.contains(cell), "{said}");
         assert!(runs.len() >= 2, "{said}");
@@ -78,7 +78,7 @@ fn a_connection_per_request_many_files_and_tls_are_measured() {
 
 #[test]
 fn every_way_of_sending_is_accepted_by_the_server() {
-    let grid = ["http-sizes", "--connections", "4", "--sizes", "65536"];
+    let grid = ["http-sizes", "--connections", "4", "--sizes", "65536", "--rates", "200"];
     let subjects = twinring_lab::Experiment::find("http-sizes").unwrap().subjects.len();
     let Measured { said, runs, .. } = &measured(&grid);
     assert!(runs.len() >= subjects, "{said}");

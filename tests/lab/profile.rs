@@ -111,7 +111,7 @@ fn polled() -> (Value, Output) {
     let mut command = Command::new(TWINRING);
     command.args(["lab", "run", "quick", "--protocol", "tcp", "--sizes", "128", "--pairs", "1"]);
     command.args(["--spares", "0", "--window", "1", "--warmup", "0.1", "--no-prices", "--out"]);
-    command.arg(directory.path()).args(["--subject", "plain=io_uring"]);
+    command.arg(directory.path()).args(["--rates", "1000", "--subject", "plain=io_uring"]);
     let output = command
         .args(["--subject", "polled=io_uring:taskrun=none,sqpoll_idle_ms=50"])
         .output()
@@ -154,13 +154,14 @@ fn experiment(directory: &Path) -> PathBuf {
     path
 }
 
-fn profiled(directory: &Path, path: Option<&str>) -> (Output, PathBuf) {
+fn profiled(directory: &Path, more: &[&str], path: Option<&str>) -> (Output, PathBuf) {
     let file = experiment(directory);
     let out = directory.join("bundles");
     let mut command = Command::new(TWINRING);
     command.args(["lab", "run"]).arg(file).arg("--profile").arg("--out").arg(&out);
     command.args(["--protocol", "tcp", "--sizes", "128", "--connections", "20", "--pairs", "1"]);
-    command.args(["--spares", "0", "--window", "1", "--warmup", "0.2", "--no-prices"]);
+    command.args(["--spares", "0", "--window", "0.7", "--warmup", "0.2", "--no-prices"]);
+    command.args(more);
     if let Some(path) = path {
         command.env("PATH", path);
     }
@@ -172,7 +173,7 @@ fn profiled(directory: &Path, path: Option<&str>) -> (Output, PathBuf) {
 #[test]
 fn both_engines_are_profiled_and_told_apart() {
     let directory = tempfile::tempdir().unwrap();
-    let (output, bundle) = profiled(directory.path(), None);
+    let (output, bundle) = profiled(directory.path(), &[], None);
     assert_complete(&output, &bundle);
     let text = fs::read_to_string(bundle.join("bundle.json")).unwrap();
     let profile = &serde_json::from_str::<Value>(&text).unwrap()["profile"];
@@ -210,7 +211,7 @@ fn both_engines_are_profiled_and_told_apart() {
 #[test]
 fn without_perf_the_experiment_goes_on_and_says_what_to_install() {
     let directory = tempfile::tempdir().unwrap();
-    let (output, bundle) = profiled(directory.path(), Some("/nonexistent"));
+    let (output, bundle) = profiled(directory.path(), &["--rates", "100"], Some("/nonexistent"));
     assert_complete(&output, &bundle);
     for report in ["report.md", "report.html"] {
         let text = fs::read_to_string(bundle.join(report)).unwrap();

@@ -64,8 +64,8 @@ fn workers_have_a_cpu_each_and_all_of_them_count() {
     let both = format!("{one},{other}");
     for net in ["lo", "auto"] {
         let arguments = ["scaling", "--protocol", "tcp", "--workers", "1,2", "--net", net];
-        let runs =
-            runs(&[&arguments[..], &["--server-cpu", &both, "--client-cpu", &both]].concat());
+        let cpus = ["--server-cpu", &both, "--client-cpu", &both, "--rates", "2000"];
+        let runs = runs(&[&arguments[..], &cpus].concat());
         for run in &runs {
             let workers = run["cell"]["workers"].as_u64().unwrap_or(1);
             let (command, busy) = (&run["server_command"], &run["cpu"]["server_cpu"]);

@@ -14,6 +14,7 @@ mod simulations;
 #[cfg(test)]
 mod tests;
 mod trend;
+mod two_samples;
 
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{Binomial, ContinuousCDF, DiscreteCDF, StudentsT};
@@ -25,6 +26,7 @@ pub use occasions::{MIN_OCCASIONS, Spread};
 pub use outliers::Outliers;
 pub use power::{MAX_REQUIRED_PAIRS, detectable_percent, least_pairs, required_pairs};
 pub use trend::{Drift, drift};
+pub use two_samples::{Incomparable, MIN_RUNS, TwoSamples, two_samples};
 
 /// The share of intervals that hold the true ratio.
 pub const CONFIDENCE: f64 = 0.95;

@@ -4,10 +4,12 @@ use serde::{Deserialize, Serialize};
 
 use super::conditions::{self, Difference};
 use super::side::{Observation, Side};
-use super::two_samples::{Estimate, Value, estimate};
 use crate::audit::Kind;
 use crate::experiment::{Cell, Protocol, UnderTest};
-use crate::statistics::{CONFIDENCE, benjamini_hochberg};
+use crate::placement::Placement;
+use crate::statistics::{
+    CONFIDENCE, Incomparable, MIN_RUNS, TwoSamples, benjamini_hochberg, two_samples,
+};
 use crate::summary::{Better, METRICS, Metric, Verdict};
 use crate::workload::Table;
 
@@ -43,7 +45,7 @@ pub struct FigureChange {
     /// Why it cannot be said.
     pub why_not: Option<String>,
     #[serde(skip)]
-    pub(super) estimate: Option<Estimate>,
+    pub(super) estimate: Option<TwoSamples>,
 }
 
 /// A change in percent of A, with its interval. If the CPUs had another placement in B than in A, it is not
@@ -238,6 +240,27 @@ pub(super) fn sentence(differences: &[Difference]) -> String {
     format!("not measured under the same conditions: {}", parts.join("; "))
 }
 
+/// A run: how the CPUs lay, and the logarithm of a figure.
+type Value = (Option<Placement>, f64);
+
+fn incomparable(why: Incomparable<Option<Placement>>) -> String {
+    let Incomparable::TooFew(counts) = why else {
+        return "a run in which it was nothing".to_owned();
+    };
+    let side = |side: usize| {
+        let of = |(placement, runs): (&Option<Placement>, &[usize; 2])| {
+            let how = placement.map_or("at an unknown distance".to_owned(), |it| it.to_string());
+            (runs[side] > 0).then(|| format!("{} {how}", runs[side]))
+        };
+        let parts: Vec<String> = counts.iter().filter_map(of).collect();
+        if parts.is_empty() { "none".to_owned() } else { parts.join(" and ") }
+    };
+    let [a, b] = [0, 1].map(side);
+    format!(
+        "too few runs of the same placement: A has {a}, B has {b}; {MIN_RUNS} of each are needed"
+    )
+}
+
 /// The logarithms of a figure, run by run; or of its ratio, pair by pair.
 fn values(observed: &[Vec<Observation<'_>>], figure: Metric) -> Vec<Value> {
     let log = |observation: &Observation<'_>| Some(observation.figures.get(figure)?.ln());
@@ -273,7 +296,7 @@ impl FigureChange {
             Err("no run of either has it".to_owned())
         } else {
             // The seed only has to be the same whenever the same bundles are compared.
-            estimate(a, b, self.figure as u64)
+            two_samples(a, b, self.figure as u64).map_err(incomparable)
         };
         match found {
             Ok(found) => self.estimate = Some(found),
@@ -284,7 +307,7 @@ impl FigureChange {
 
 /// Fills in what may be said, now that it is known how many figures are compared.
 fn judge(family: &mut [SubjectChange], headlines: bool) {
-    let mut all: Vec<(&mut Option<Change>, Metric, Estimate)> = family
+    let mut all: Vec<(&mut Option<Change>, Metric, TwoSamples)> = family
         .iter_mut()
         .flat_map(|subject| &mut subject.figures)
         .filter(|it| it.figure.is_headline() == headlines)
@@ -298,7 +321,7 @@ fn judge(family: &mut [SubjectChange], headlines: bool) {
     }
 }
 
-fn said(figure: Metric, estimate: &Estimate, p_adjusted: f64) -> Change {
+fn said(figure: Metric, estimate: &TwoSamples, p_adjusted: f64) -> Change {
     let [low, high] = estimate.interval(CONFIDENCE);
     let is_seen = (low > 0.0 || high < 0.0) && p_adjusted <= 1.0 - CONFIDENCE;
     let is_less = estimate.log < 0.0;
@@ -361,5 +384,19 @@ fn found(verdict: &Option<Verdict>) -> Option<(&'static str, Option<&str>)> {
         | Verdict::NoDifference { .. }
         | Verdict::NotAfterCorrection { .. } => Some(("none", None)),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_said_by_placement() {
+        let close = Some(Placement::Close);
+        let why = incomparable(Incomparable::TooFew([(None, [8, 0]), (close, [0, 9])].into()));
+        assert!(why.contains("A has 8 at an unknown distance, B has 9 close; 8 of each"), "{why}");
+        let why = incomparable(Incomparable::TooFew([(close, [0, 9])].into()));
+        assert!(why.contains("A has none"), "{why}");
     }
 }

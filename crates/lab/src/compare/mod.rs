@@ -11,7 +11,6 @@ mod gate;
 mod judge;
 mod report;
 mod side;
-mod two_samples;
 
 use std::path::{Path, PathBuf};
 

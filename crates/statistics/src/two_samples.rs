@@ -1,49 +1,54 @@
 //! The difference between two sets of runs that were not made in pairs.
 //!
-//! Everything works on logarithms, so a difference is a ratio of geometric means. Runs of one
-//! placement of the CPUs are compared with runs of the same placement only. `docs/statistics.md`
-//! gives the sources and shows how the choices were checked.
+//! Everything works on logarithms, so a difference is a ratio of geometric means. Runs under one
+//! condition are compared with runs under the same condition only. `docs/statistics.md` gives the
+//! sources and shows how the choices were checked.
 
 use std::collections::BTreeMap;
 
 use oorandom::Rand64;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
-use crate::placement::Placement;
-use crate::statistics::MIN_PAIRS;
-use crate::statistics::POWER;
+use crate::{MIN_PAIRS, POWER};
 
 /// Assignments that the permutation test draws: its smallest p-value is one in 20,001.
 const PERMUTATIONS: usize = 20_000;
 
 /// The fewest runs on either side; as many as a verdict needs pairs.
-pub(super) const MIN_RUNS: usize = MIN_PAIRS;
+pub const MIN_RUNS: usize = MIN_PAIRS;
 
-/// A run: how the CPUs lay, and the logarithm of a figure.
-pub(super) type Value = (Option<Placement>, f64);
+/// Why two sets of runs cannot be compared.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Incomparable<C> {
+    /// Too few runs, A or B, under conditions that both have: the runs under each condition.
+    TooFew(BTreeMap<C, [usize; 2]>),
+    /// In a run the figure was 0, which has no logarithm.
+    Nothing,
+}
 
 /// The difference of the mean logarithms, B less A, and how sure it is.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Estimate {
-    pub(super) log: f64,
+pub struct TwoSamples {
+    /// The difference.
+    pub log: f64,
     standard_error: f64,
     freedom: f64,
     /// Runs of A and of B that it rests on.
-    pub(super) runs: [usize; 2],
+    pub runs: [usize; 2],
     /// Of a difference at least this large if the runs of A and B did not differ.
-    pub(super) p_value: f64,
+    pub p_value: f64,
 }
 
-impl Estimate {
+impl TwoSamples {
     /// The interval of the logarithm that holds the true difference with this confidence.
-    pub(super) fn interval(&self, confidence: f64) -> [f64; 2] {
+    pub fn interval(&self, confidence: f64) -> [f64; 2] {
         let reach = self.quantile(1.0 - (1.0 - confidence) / 2.0) * self.standard_error;
         [self.log - reach, self.log + reach]
     }
 
     /// The smallest difference, as a logarithm, that runs which scatter like these would have
     /// shown with probability [`POWER`].
-    pub(super) fn detectable(&self, confidence: f64) -> f64 {
+    pub fn detectable(&self, confidence: f64) -> f64 {
         let reach = self.quantile(1.0 - (1.0 - confidence) / 2.0) + self.quantile(POWER);
         reach * self.standard_error
     }
@@ -54,64 +59,52 @@ impl Estimate {
     }
 }
 
-/// The runs of one placement: A, B.
+/// The runs under one condition: A, B.
 type Stratum = [Vec<f64>; 2];
 
-/// Compares the runs of `a` and `b` within each placement that both have runs of. The same seed
-/// gives the same estimate.
+/// Compares runs of `a` and `b`, each with its condition and the logarithm of its figure, within each
+/// condition that both have runs of. The same seed gives the same estimate.
 ///
 /// # Errors
-/// Why there is none: too few runs that can be compared.
-pub(super) fn estimate(a: &[Value], b: &[Value], seed: u64) -> Result<Estimate, String> {
-    estimate_with(a, b, seed, PERMUTATIONS)
+/// Why there is none.
+pub fn two_samples<C: Copy + Ord>(
+    a: &[(C, f64)],
+    b: &[(C, f64)],
+    seed: u64,
+) -> Result<TwoSamples, Incomparable<C>> {
+    estimate(a, b, seed, PERMUTATIONS)
 }
 
-fn estimate_with(
-    a: &[Value],
-    b: &[Value],
+fn estimate<C: Copy + Ord>(
+    a: &[(C, f64)],
+    b: &[(C, f64)],
     seed: u64,
     permutations: usize,
-) -> Result<Estimate, String> {
-    let mut strata: BTreeMap<Option<Placement>, Stratum> = BTreeMap::new();
+) -> Result<TwoSamples, Incomparable<C>> {
+    let mut strata: BTreeMap<C, Stratum> = BTreeMap::new();
     for (side, values) in [a, b].into_iter().enumerate() {
-        for (placement, log) in values {
-            strata.entry(*placement).or_default()[side].push(*log);
+        for (condition, log) in values {
+            strata.entry(*condition).or_default()[side].push(*log);
         }
     }
     let common: Vec<Stratum> =
         strata.values().filter(|[a, b]| !a.is_empty() && !b.is_empty()).cloned().collect();
     let runs = [0, 1].map(|side| common.iter().map(|stratum| stratum[side].len()).sum::<usize>());
     if runs.iter().any(|runs| *runs < MIN_RUNS) {
-        return Err(too_few(&strata));
+        let counts = |(condition, [a, b]): (C, Stratum)| (condition, [a.len(), b.len()]);
+        return Err(Incomparable::TooFew(strata.into_iter().map(counts).collect()));
     }
     if common.iter().flatten().flatten().any(|log| !log.is_finite()) {
-        return Err("a run in which it was nothing".to_owned());
+        return Err(Incomparable::Nothing);
     }
     let (log, standard_error, freedom) = welch(&common);
     let observed = log / standard_error.max(TINY);
     let p_value = permutation_test(common, observed, permutations, seed);
-    Ok(Estimate { log, standard_error, freedom, runs, p_value })
+    Ok(TwoSamples { log, standard_error, freedom, runs, p_value })
 }
 
 /// Keeps the quotient of two sums of nothing but rounding errors a number.
 const TINY: f64 = 1e-12;
-
-fn too_few(strata: &BTreeMap<Option<Placement>, Stratum>) -> String {
-    let side = |side: usize| {
-        let of = |(placement, stratum): (&Option<Placement>, &Stratum)| {
-            let how = placement.map_or("at an unknown distance".to_owned(), |it| it.to_string());
-            let count = stratum[side].len();
-            (count > 0).then(|| format!("{count} {how}"))
-        };
-        let parts: Vec<String> = strata.iter().filter_map(of).collect();
-        if parts.is_empty() { "none".to_owned() } else { parts.join(" and ") }
-    };
-    format!(
-        "too few runs of the same placement: A has {}, B has {}; {MIN_RUNS} of each are needed",
-        side(0),
-        side(1)
-    )
-}
 
 /// Welch's comparison of two means, within strata: the difference, its standard error, and the
 /// degrees of freedom by Satterthwaite. With one stratum it is the usual one. Each stratum weighs
@@ -135,8 +128,8 @@ fn welch(strata: &[Stratum]) -> (f64, f64, f64) {
             runs[side] += counts[side];
         }
     }
-    // At least MIN_RUNS runs in at most three strata: something is always left.
-    let freedoms = runs.map(|runs| runs - strata.len() as f64);
+    // Each stratum has a run of either side; with as many strata as runs nothing would be left.
+    let freedoms = runs.map(|runs| (runs - strata.len() as f64).max(1.0));
     let variances =
         [0, 1].map(|side| squares[side] / freedoms[side] * shares[side] / weights.powi(2));
     let variance = variances[0] + variances[1];
@@ -148,7 +141,7 @@ fn welch(strata: &[Stratum]) -> (f64, f64, f64) {
 }
 
 /// The two-sided permutation test of Welch's t: how often a t at least this large comes about when
-/// runs of one placement are dealt to A and B at random. Of runs that may be swapped it is exact;
+/// runs under one condition are dealt to A and B at random. Of runs that may be swapped it is exact;
 /// where A and B only have the same mean and scatter differently, it is right for many runs, which
 /// the test of the plain difference is not.
 fn permutation_test(
@@ -200,8 +193,8 @@ mod tests {
     const A: &[f64] = &[1502.0, 1480.0, 1519.0, 1491.0, 1533.0, 1470.0, 1507.0, 1495.0];
     const B: &[f64] = &[1561.0, 1530.0, 1588.0, 1547.0, 1549.0, 1602.0, 1523.0, 1570.0, 1555.0];
 
-    fn placed(figures: &[f64], placement: Option<Placement>) -> Vec<Value> {
-        figures.iter().map(|figure| (placement, figure.ln())).collect()
+    fn under(figures: &[f64], condition: char) -> Vec<(char, f64)> {
+        figures.iter().map(|figure| (condition, figure.ln())).collect()
     }
 
     fn close(found: f64, expected: f64, tolerance: f64) -> bool {
@@ -210,7 +203,7 @@ mod tests {
 
     #[test]
     fn figures_agree_with_an_independent_computation() {
-        let found = estimate(&placed(A, None), &placed(B, None), 1).unwrap();
+        let found = two_samples(&under(A, '-'), &under(B, '-'), 1).unwrap();
         let [low, high] = found.interval(0.95);
         assert!(close(found.log, 0.03836372824412404, 1e-12), "{found:?}");
         assert!(close(found.freedom, 14.948268077564087, 1e-9), "{found:?}");
@@ -223,44 +216,43 @@ mod tests {
 
         let a = [10.1, 9.9, 10.3, 10.0, 9.8, 10.2, 10.4, 9.7];
         let b = [10.0, 10.5, 9.9, 10.6, 10.1, 10.2, 10.4, 10.3];
-        let found = estimate(&placed(&a, None), &placed(&b, None), 1).unwrap();
+        let found = two_samples(&under(&a, '-'), &under(&b, '-'), 1).unwrap();
         // Four standard errors of 20,000 draws.
         assert!(close(found.p_value, 0.1299, 0.0095), "{found:?}");
     }
 
     #[test]
-    fn only_runs_with_the_cpus_alike_are_compared() {
-        use Placement::{Apart, Close};
+    fn only_runs_under_one_condition_are_compared() {
         let dear = |figures: &[f64]| figures.iter().map(|it| it * 1.5).collect::<Vec<_>>();
         let mixed = |figures: &[f64], apart: usize| {
             let (apart, close) = figures.split_at(apart);
-            [placed(&dear(apart), Some(Apart)), placed(close, Some(Close))].concat()
+            [under(&dear(apart), 'f'), under(close, 'c')].concat()
         };
-        // The mixes differ, and runs with the CPUs apart cost half as much again.
-        let found = estimate(&mixed(A, 2), &mixed(B, 6), 1).unwrap();
-        let plain = estimate(&placed(A, None), &placed(B, None), 1).unwrap();
+        // The mixes differ, and runs that are far apart cost half as much again.
+        let found = two_samples(&mixed(A, 2), &mixed(B, 6), 1).unwrap();
+        let plain = two_samples(&under(A, '-'), &under(B, '-'), 1).unwrap();
         assert!(close(found.log, plain.log, 0.01), "{found:?} {plain:?}");
         assert!(found.interval(0.95)[1] < 0.1, "{found:?}");
         // What only one side has does not count, and then there may be too few.
-        let why = estimate(&placed(A, Some(Close)), &placed(B, Some(Apart)), 1).unwrap_err();
-        assert!(why.contains("A has 8 close, B has 9 apart"), "{why}");
-        let why = estimate(&placed(A, None), &placed(B, Some(Close)), 1).unwrap_err();
-        assert!(why.contains("8 at an unknown distance"), "{why}");
-        let why = estimate(&placed(&A[1..], None), &placed(B, None), 1).unwrap_err();
-        assert!(why.contains("A has 7 at") && why.contains("8 of each are needed"), "{why}");
-        assert!(estimate(&[], &placed(B, None), 1).unwrap_err().contains("A has none"));
+        let too_few = |a: &[(char, f64)], counts: &[(char, [usize; 2])]| {
+            let why = Incomparable::TooFew(counts.iter().copied().collect());
+            assert_eq!(two_samples(a, &under(B, 'f'), 1), Err(why));
+        };
+        too_few(&under(A, 'c'), &[('c', [8, 0]), ('f', [0, 9])]);
+        too_few(&under(&A[1..], 'f'), &[('f', [7, 9])]);
+        too_few(&[], &[('f', [0, 9])]);
     }
 
     #[test]
     fn runs_without_scatter_or_without_figures_do_no_harm() {
         let same = [5.0; 8];
-        let found = estimate(&placed(&same, None), &placed(&same, None), 1).unwrap();
+        let found = two_samples(&under(&same, '-'), &under(&same, '-'), 1).unwrap();
         assert!(found.interval(0.95).iter().all(|end| end.abs() < 1e-12), "{found:?}");
         assert_eq!((found.log, found.p_value), (0.0, 1.0));
-        let found = estimate(&placed(&same, None), &placed(&[6.0; 8], None), 1).unwrap();
+        let found = two_samples(&under(&same, '-'), &under(&[6.0; 8], '-'), 1).unwrap();
         assert!(close(found.log, 1.2_f64.ln(), 1e-12) && found.p_value < 0.01, "{found:?}");
-        let why = estimate(&placed(&[0.0; 8], None), &placed(&same, None), 1).unwrap_err();
-        assert!(why.contains("nothing"), "{why}");
+        let why = two_samples(&under(&[0.0; 8], '-'), &under(&same, '-'), 1).unwrap_err();
+        assert_eq!(why, Incomparable::Nothing);
     }
 
     /// The share of simulated comparisons whose interval holds the difference that there is, and
@@ -274,11 +266,11 @@ mod tests {
         let comparisons = 600;
         let mut counts = [0; 2];
         for seed in 0..comparisons {
-            let mut side = |mean: f64| -> Vec<Value> {
-                (0..runs).map(|_| (None, mean + 0.03 * scatter(&mut random))).collect()
+            let mut side = |mean: f64| -> Vec<((), f64)> {
+                (0..runs).map(|_| ((), mean + 0.03 * scatter(&mut random))).collect()
             };
             let (a, b) = (side(0.0), side(difference));
-            let found = estimate_with(&a, &b, seed, 300).unwrap();
+            let found = estimate(&a, &b, seed, 300).unwrap();
             let [low, high] = found.interval(0.95);
             counts[0] += usize::from(low <= difference && difference <= high);
             let is_seen = (low > 0.0 || high < 0.0) && found.p_value <= 0.05;
@@ -313,7 +305,7 @@ mod tests {
     #[test]
     fn the_stated_difference_is_found_with_the_stated_power() {
         // Both sides scatter by 3 %, so this is the standard error that eight runs of each have.
-        let exact = Estimate {
+        let exact = TwoSamples {
             log: 0.0,
             standard_error: 0.03 / 2.0,
             freedom: 14.0,
