@@ -42,7 +42,7 @@ fn ask_everything(engine: &str, origin: &str, site: &Path, more: &str) -> u64 {
     ];
     let mut requests = 0;
     for (path, arguments, bytes) in cases {
-        let count = if bytes > 1_000_000 { 16 } else { 300 };
+        let count = if bytes > 500_000 { 16 } else { 300 };
         let arguments = format!("-n {count} {more} {}", arguments.replace("LARGE", &large));
         let outcome = load(engine, &[format!("{origin}{path}")], &arguments);
         outcome.expect(0, &[]);
